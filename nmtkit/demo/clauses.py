@@ -6,12 +6,11 @@ from functools import cache
 from typing import Any
 
 from nmtkit.demo.constituents import NP, Clause
-from nmtkit.demo.lexicon import Slot, Verb, Word, entries, fitting
-from nmtkit.demo.nominals import Nominals, weighted
+from nmtkit.demo.lexicon import Slot, Verb, entries, fitting
+from nmtkit.demo.nominals import Nominals
 
 POSITION = {"lie", "stand", "sit", "hang"}
 SIMPLE = {"past", "pres"}
-DESCRIPTIONS = weighted("be 5, look, become, stay")
 UNPREDICATED = {"small", "strange", "famous", "funny"}
 
 
@@ -51,14 +50,14 @@ class Clauses(Nominals):
 
     def agent(self, levels: int = 1) -> NP:
         """Return a person: of the cast, two of them, a pronoun, or a noun phrase."""
-        roll = self.random()
-        if roll < 0.36:
+        kind = self.choose("agent")
+        if kind == "name":
             return self.named()
-        if roll < 0.42:
+        if kind == "couple":
             pair = [self.named(), self.plain("person", "definite", plural=0.1)]
             pair[1].det = "the"
             return NP(parts=pair)
-        if roll < 0.57:
+        if kind == "pronoun":
             return self.pronoun()
         return self.filled_out(self.plain("person", plural=0.35), levels)
 
@@ -70,11 +69,18 @@ class Clauses(Nominals):
             self.relate(np)
         return np
 
-    def subject_for(self, verb: Verb, levels: int) -> NP:
-        """Return a subject that a verb admits."""
-        if "person" in verb.classes and (len(verb.classes) == 1 or self.chance(0.6)):
+    def subject_for(self, verb: Verb | None, level: int) -> NP:
+        """Return a subject that a verb admits, or an adjective if there is no verb."""
+        levels = int(level == 0)
+        if verb is None:
+            personal = self.chance(0.3)
+        else:
+            personal = verb.classes == {"person"}
+            personal = personal or ("person" in verb.classes and self.chance(0.6))
+        if personal:
             return self.agent(levels)
-        return self.filled_out(self.plain(verb.classes, plural=0.35), levels)
+        classes = (verb or self.pick(DESCRIBABLE)).classes
+        return self.filled_out(self.plain(classes, plural=0.35), levels)
 
     def relate(self, np: NP) -> None:
         """Put a relative clause at the end of a noun phrase."""
@@ -90,17 +96,17 @@ class Clauses(Nominals):
         elif self.chance(0.5):
             subject = self.named()
         else:
-            subject = NP(pronoun=self.pick(("I", "we", "she", "he", "they")))
+            subject = NP(pronoun=self.choose("relative subject"))
         tense = self.base if self.chance(0.7) else "past"
         relative = self.clause(tense, verb, subject, level=2, plain=True, gap=gap)
         np.modifiers = [*np.modifiers, relative]
 
-    def fill(self, clause: Clause, level: int) -> None:
-        """Draw what a clause's verb needs."""
+    def fill(self, clause: Clause, level: int, it: NP | None = None) -> None:
+        """Draw what a clause's verb needs; `it`: the direct object, if it is known."""
         owner = self.owner_of(clause.subject)
         for slot in clause.verb.slots:
-            filler = NP() if slot is clause.gap else self.filler(slot, clause, owner, level)
-            clause.filled.append((slot, filler))
+            known = NP() if slot is clause.gap else it if slot.role == "acc" else None
+            clause.filled.append((slot, known or self.filler(slot, clause, owner, level)))
         objects = [filler for slot, filler in clause.filled if slot.role == "acc"]
         if clause.verb.shifts and objects:
             short = not objects[0].modifiers
@@ -129,15 +135,15 @@ class Clauses(Nominals):
     def object(self, slot: Slot, clause: Clause, owner: str, level: int) -> NP:
         """Return a noun phrase that fills a slot with a case or a preposition."""
         alone = len(clause.verb.slots) == 1
-        person = "person" in slot.nouns
-        pronominal = slot.role in {"acc", "to"} or (slot.role == "dat" and alone)
-        if person and self.chance(0.14) and pronominal:
-            speaker = ("I", "we")
-            return self.pronoun(speaker if clause.subject.pronoun in speaker else ())
-        if person and self.chance(0.15):
-            np = self.named()
-            same = clause.subject.name is np.name
-            return self.plain("person", "definite", owner) if same else np
+        if "person" in slot.nouns:
+            pronominal = slot.role in {"acc", "to"} or (slot.role == "dat" and alone)
+            if self.chance(0.14) and pronominal:
+                speaker = ("I", "we")
+                return self.pronoun(speaker if clause.subject.pronoun in speaker else ())
+            if self.chance(0.15):
+                np = self.named()
+                same = clause.subject.name is np.name
+                return self.plain("person", "definite", owner) if same else np
         negated = "negated" if slot.role == "acc" and alone else "definite"
         np = self.plain(slot.nouns, negated if clause.negated else "any", owner)
         return self.filled_out(np, int(level == 0)) if level < 2 and np.det != "any" else np
@@ -167,11 +173,6 @@ class Clauses(Nominals):
         lively = clause.subject.human and not clause.verb.stative and clause.tense in SIMPLE
         return self.pick(manners) if lively else None
 
-    def times_of(self, clause: Clause) -> list[Word]:
-        """Return the time adverbials that go with a clause's tense."""
-        tense = {"pastprog": "past"}.get(clause.tense, clause.tense)
-        return fitting("times", tense)
-
     def adverbials(self, clause: Clause, level: int) -> None:
         """Draw adverb, place and time, where they read well."""
         if not clause.negated and not clause.modal and self.chance(0.2):
@@ -184,12 +185,17 @@ class Clauses(Nominals):
             owner = self.owner_of(clause.subject)
             clause.place = self.local(self.plain("place", "definite", owner, plural=0.05))
         self.settle_tense(clause)
-        times = [] if clause.modal and clause.tense == "pres" else self.times_of(clause)
-        if times and not clause.adverb and self.chance(0.14 if level else 0.34):
-            if level == 0 and (clause.heavy or clause.negated or self.chance(0.4)):
-                clause.time, clause.front = self.pick(times), "time"
-            elif not clause.heavy and not clause.negated:
-                clause.time = self.pick(times)
+        if not clause.adverb and not (clause.modal and clause.tense == "pres"):
+            self.date(clause, level)
+
+    def date(self, clause: Clause, level: int) -> None:
+        """Draw the time of a clause, in front if it could be misread at the end."""
+        times = fitting("times", clause.tense)
+        if times and self.chance(0.14 if level else 0.34):
+            misread = clause.heavy or clause.negated
+            front = level == 0 and (misread or self.chance(0.4))
+            if front or not misread:
+                clause.time, clause.front = self.pick(times), "time" if front else ""
 
     def clause(
         self,
@@ -209,36 +215,37 @@ class Clauses(Nominals):
             gap: the slot that a relative pronoun stands for.
         """
         verb = verb or self.pick(AGENTIVE if subject else VERBS)
-        subject = subject or self.subject_for(verb, int(level == 0))
+        subject = subject or self.subject_for(verb, level)
         clause = Clause(subject, verb, tense, gap)
-        free = not plain and not subject.quantified
-        clause.negated = free and self.chance(self.negation)
-        capable = subject.human and not verb.stative and tense in SIMPLE
-        if not plain and capable and self.chance(0.14):
-            clause.modal = self.pick(("can", "must", "want"))
-            if clause.modal == "must" and clause.negated:
-                clause.modal = "can"
-        if free and level == 0 and not clause.negated and subject.noun and self.chance(0.03):
-            subject.det, subject.owner, subject.numeral = "no", None, None
+        if not plain:
+            self.negate(clause, level)
         self.fill(clause, level)
         self.adverbials(clause, level)
         return clause
 
+    def negate(self, clause: Clause, level: int) -> None:
+        """Draw negation and modal verb."""
+        subject = clause.subject
+        free = not subject.quantified
+        clause.negated = free and self.chance(self.negation)
+        capable = subject.human and not clause.verb.stative and clause.tense in SIMPLE
+        if capable and self.chance(0.14):
+            clause.modal = self.choose("modal")
+            if clause.modal == "must" and clause.negated:
+                clause.modal = "can"
+        if free and level == 0 and not clause.negated and subject.noun and self.chance(0.03):
+            subject.det, subject.owner, subject.numeral = "no", None, None
+
     def description(self, tense: str, subject: NP | None = None, level: int = 0) -> Clause:
         """Return a clause with a predicate adjective."""
-        levels = int(level == 0)
-        if subject is None and self.chance(0.3):
-            subject = self.agent(levels)
-        elif subject is None:
-            noun = self.pick(DESCRIBABLE)
-            subject = self.filled_out(self.plain(noun.classes, plural=0.35), levels)
-        classes = subject.noun.classes if subject.noun else "person"
-        options = fitting("adjectives", classes) if subject.noun else PERSONAL
-        unused = [adjective for adjective in options if adjective not in subject.adjectives]
+        subject = subject or self.subject_for(None, level)
+        adjectives = fitting("adjectives", subject.noun.classes) if subject.noun else PERSONAL
+        unused = [adjective for adjective in adjectives if adjective not in subject.adjectives]
         adjective = self.pick(unused or PERSONAL)
-        clause = Clause(subject, COPULAS[self.pick(DESCRIPTIONS)], tense, adjective=adjective)
+        clause = Clause(subject, COPULAS[self.choose("copula")], tense, adjective=adjective)
         clause.negated = not subject.quantified and self.chance(0.15)
         if adjective.comparative[0] and self.chance(0.15) and not clause.negated:
+            classes = subject.noun.classes if subject.noun else "person"
             clause.than = self.plain(classes, "definite")
         elif self.chance(0.35):
             clause.degree = self.pick(entries("degrees"))

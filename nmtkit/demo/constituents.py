@@ -20,7 +20,7 @@ AGREEMENTS = {"I": 0, "we": 2, "they": 2}
 class NP:
     """A noun phrase: exactly one of `noun`, `pronoun`, `name`, `parts` (coordinated) is set.
 
-    `preposition`: English, German, case, where either language may have none; `gender`: that of
+    `preposition`: English, German ("" for none) and the case after it; `gender`: that of
     what the pronoun "it" stands for; `wanted`: the classes that the place in the clause admits.
     """
 
@@ -32,7 +32,7 @@ class NP:
     gender: str = ""
     name: Word | None = None
     parts: Sequence[NP] = ()
-    preposition: tuple[str, str, str] | None = None
+    preposition: tuple[str, str, str] = ("", "", "")
     numeral: Word | None = None
     owner: Word | None = None
     adjectives: Sequence[Adjective] = ()

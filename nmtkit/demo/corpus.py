@@ -14,28 +14,20 @@ from pathlib import Path
 from nmtkit.demo.clauses import COPULAS, VERBS
 from nmtkit.demo.constituents import NP, Clause
 from nmtkit.demo.languages import ENGLISH, GERMAN
-from nmtkit.demo.lexicon import Verb, Word, entries, fitting
-from nmtkit.demo.nominals import weighted
+from nmtkit.demo.lexicon import TABLES, Verb, Word, entries, fitting
 from nmtkit.demo.realise import CLOSING, Leaf, leaves, text
 from nmtkit.demo.sentences import Sentences
 from nmtkit.files import writing
 
 
-def called(names: str) -> list[Verb]:
-    """Return the verbs that have one of some English names."""
-    wanted = weighted(names)
-    return [verb for verb in VERBS if verb.english_name in wanted]
+def called(role: str) -> list[Verb]:
+    """Return the verbs with a role in the sentences about "it"."""
+    return [verb for verb in VERBS if verb.english_name in ROLES[role]]
 
 
-CARRYING = (
-    "sell, find, lose, forget, need, steal, choose, keep, describe, look for, look at, "
-    "bring along, take along, wrap up, throw away"
-)
-CARRIERS = called(CARRYING + ", buy, give, show, send, lend, bring")
-HANDLERS = called(CARRYING + ", put back, send back, put, give back")
-BRIEF = called("laugh, smile, cry, give up, come back, break down")
-DISAPPEAR, LIE, BELONG = called("disappear, lie, belong to")
-REASONS = weighted("because 2, although 2")
+ROLES = {role: names.split(", ") for role, names, _ in TABLES["roles"]}
+CARRIERS, HANDLERS, BRIEF = map(called, ("bring in", "handle", "brief"))
+DISAPPEAR, LIE, BELONG = called("state")
 THINGS = {
     gender: [noun for noun in fitting("nouns", "thing") if noun.gender == gender]
     for gender in "mfn"
@@ -135,7 +127,7 @@ class Writer(Sentences):
 
     def short_times(self, clause: Clause) -> list[Word]:
         """Return the time adverbials of a clause's tense that go with "it"."""
-        return [time for time in self.times_of(clause) if "it" in time.classes]
+        return [time for time in fitting("times", clause.tense) if "it" in time.classes]
 
     def antecedent(self, gender: str) -> Clause:
         """Return a sentence that brings in one thing of a gender, and nothing else for "it"."""
@@ -145,8 +137,9 @@ class Writer(Sentences):
         for slot in verb.slots:
             if "thing" in slot.nouns:
                 thing = self.pick(THINGS[gender])
-                determiners = ("the", "the", "a", "a", "this", self.owner_of(subject))
-                np = NP(thing, det=self.pick(determiners))
+                determiner = self.choose("determiner introduced")
+                owner = self.owner_of(subject)
+                np = NP(thing, det=owner if determiner == "my" else determiner)
                 self.describe(np, 0.4)
                 clause.shifted = verb.shifts and self.chance(0.5)
             else:
@@ -163,15 +156,13 @@ class Writer(Sentences):
 
     def about_it(self, gender: str) -> Clause:
         """Return a sentence about the thing of the sentence before."""
-        roll = self.random()
-        it = NP(pronoun="it", gender=gender)
-        if roll < 0.28:
-            return self.it_is(it)
-        return self.it_lies(it) if roll < 0.50 else self.it_undergoes(it)
+        draw = getattr(self, self.choose("sentence about it"))
+        clause: Clause = draw(NP(pronoun="it", gender=gender))
+        return clause
 
     def it_is(self, it: NP, level: int = 0) -> Clause:
         """Return "It was very heavy" and the like, as a main or a subordinate clause."""
-        verb = COPULAS[self.pick(("be", "be", "be", "look"))]
+        verb = COPULAS[self.choose("copula of it")]
         clause = Clause(it, verb, self.base)
         clause.adjective = self.pick(fitting("adjectives", "carried"))
         clause.degree = self.pick(entries("degrees")) if self.chance(0.6) else None
@@ -179,12 +170,12 @@ class Writer(Sentences):
         if level:
             return clause
         if self.chance(0.45):
-            conjunction, subject = self.pick(("and", "but")), self.named()
+            conjunction, subject = self.choose("coordination of it"), self.named()
             second = self.clause(self.base, self.pick(BRIEF), subject, level=2)
             clause.second = (conjunction, second)
         elif self.chance(0.5):
             past = self.base == "past"
-            times = self.short_times(clause) if past else self.times_of(clause)
+            times = self.short_times(clause) if past else fitting("times", clause.tense)
             clause.time, clause.front = self.pick(times), "time"
         return clause
 
@@ -196,7 +187,7 @@ class Writer(Sentences):
         clause.negated = not gone and self.chance(0.15)
         self.fill(clause, 1)
         if gone and self.chance(0.5):
-            conjunction = self.pick(REASONS)
+            conjunction = self.choose("reason")
             reason = self.clause(self.base, subject=self.someone(), level=2, plain=True)
             clause.adjunct = (conjunction, reason)
         frequent = verb is not BELONG and not clause.negated and self.chance(0.3)
@@ -211,27 +202,24 @@ class Writer(Sentences):
         clause = Clause(self.someone() if self.chance(0.7) else self.pronoun(), verb, self.base)
         roll = self.random()
         if roll < 0.2 and not verb.stative:
-            clause.modal = self.pick(("can", "must", "want"))
+            clause.modal = self.choose("modal")
         elif roll < 0.35:
             clause.tense = "perf"
         elif roll < 0.45 and self.base == "pres":
             clause.tense = "fut"
         negatable = not clause.subject.quantified and clause.modal != "must"
         clause.negated = negatable and self.chance(0.15)
-        for slot in verb.slots:
-            owner = self.owner_of(clause.subject)
-            filler = it if slot.role == "acc" else self.filler(slot, clause, owner, 2)
-            # a surface is drawn again, as nobody's but "my": older corpora did, and theirs is ours
-            filler = self.onto("my") if slot.role == "on" else filler
-            clause.filled.append((slot, filler))
-        clause.shifted = verb.shifts
+        self.fill(clause, 2, it)
+        slot, _ = clause.filled[-1]
+        if slot.role == "on":  # drawn again without an owner, as in the first corpora
+            clause.filled[-1] = slot, self.onto("my")
         self.settle_tense(clause)
         roll = self.random()
         timed = clause.tense in {"past", "pres", "prog", "fut"} and not clause.modal
         if roll < 0.35:
-            clause.adjunct = (self.pick(REASONS), self.it_is(it, level=1))
+            clause.adjunct = (self.choose("reason"), self.it_is(it, level=1))
         elif roll < 0.6 and timed:
-            clause.time = self.pick(self.times_of(clause))
+            clause.time = self.pick(fitting("times", clause.tense))
             clause.front = "time" if clause.negated or self.chance(0.5) else ""
         return clause
 

@@ -9,6 +9,7 @@ English ("the man in the garden"), both readings have the same German order.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from typing import Any
 
 from nmtkit.demo.constituents import NP, PLURAL, Clause
@@ -28,7 +29,7 @@ ENDINGS = {
 
 def ending(paradigm: str, case: str, np: NP) -> str:
     """Return a noun phrase's form in a paradigm."""
-    return ENDINGS[paradigm, case][3 if np.number == PLURAL else np.noun.column]
+    return ENDINGS[paradigm, case][3 if np.number == PLURAL else "mfn".index(np.noun.gender)]
 
 
 class English(Realiser):
@@ -69,20 +70,25 @@ class English(Realiser):
 
     def complements(self, clause: Clause) -> list[Any]:
         """Return what follows the main verb: objects, particle, complements and adverbials."""
-        bare: list[Any] = []
+        place = clause.place and self.phrase(clause.place)
+        time = clause.front != "time" and self.time(clause)
+        adjective = clause.adjective and self.adjective_phrase(clause)
+        return some(*self.objects(clause), adjective, place, time, *self.dependents(clause))
+
+    def objects(self, clause: Clause) -> list[Any]:
+        """Return what fills the verb's slots, and its particle before or after the objects."""
+        objects: list[Any] = []
         prepositional: list[Any] = []
         for slot, filler in clause.filled:
             if slot is not clause.gap:
-                (prepositional if filler.preposition else bare).append(self.phrase(filler, "a"))
+                place = prepositional if filler.preposition[0] else objects
+                place.append(self.phrase(filler, slot.case))
             elif slot.en:
                 prepositional.append(Leaf(slot.en, "IN", slot.en))
         verb = clause.verb
         particle = verb.particle and Node("PRT", [Leaf(verb.particle, "RP", verb)])
-        order = (*bare, particle) if clause.shifted else (particle, *bare)
-        predicate = clause.adjective and self.adjective_phrase(clause)
-        place = clause.place and self.phrase(clause.place)
-        time = clause.front != "time" and self.time(clause)
-        return some(*order, *prepositional, predicate, place, time, *self.dependents(clause))
+        objects.insert(len(objects) if clause.shifted else 0, particle)
+        return [*objects, *prepositional]
 
     def infinitive(self, clause: Clause) -> Node:
         verb = Node("VP", [Leaf(clause.verb.en.base, "VB", clause.verb), *self.complements(clause)])
@@ -164,33 +170,32 @@ class German(Realiser):
         preposition = gap and gap.de and Leaf(gap.de, "IN", gap.de)
         return self.verb_last("SREL", some(preposition, pronoun), clause, gap is not None)
 
+    def objects(self, clause: Clause) -> dict[str, list[Node]]:
+        """Return what fills the verb's slots, by case; pronouns and prepositional phrases apart."""
+        objects = defaultdict(list)
+        for slot, np in clause.filled:
+            if slot is not clause.gap:
+                bare = slot.case + " pronoun" * bool(np.pronoun)
+                kind = "preposition" if np.preposition[1] else bare
+                objects[kind].append(self.phrase(np, slot.case))
+        return objects
+
     def middle(self, clause: Clause, subject: bool) -> Node:
         """Return the middle field, with the subject or without."""
-        pronouns: list[Node] = []
-        objects: dict[str, list[Node]] = {"d": [], "a": []}
-        prepositional: list[Node] = []
-        for slot, np in clause.filled:
-            if slot is clause.gap:
-                continue
-            phrase = self.phrase(np, slot.case)
-            if np.preposition and np.preposition[1]:
-                prepositional.append(phrase)
-            elif np.pronoun:  # the accusative comes first
-                pronouns.insert(len(pronouns) if slot.case == "d" else 0, phrase)
-            else:
-                objects[slot.case].append(phrase)
+        objects = self.objects(clause)
+        reflexive = REFLEXIVES.get(clause.subject.pronoun, "sich")
         negated = clause.negated and not any(np.det == "any" for _, np in clause.filled)
         kids = some(
             subject and self.noun_phrase(clause.subject, "n"),
-            *pronouns,
-            clause.verb.reflexive
-            and Leaf(REFLEXIVES.get(clause.subject.pronoun, "sich"), "PRP", "sich"),
+            *objects["a pronoun"],
+            *objects["d pronoun"],
+            clause.verb.reflexive and Leaf(reflexive, "PRP", "sich"),
             *objects["d"],
             clause.front != "time" and self.time(clause),
             clause.adverb and self.word(clause.adverb),
             *objects["a"],
             negated and self.function("not"),
-            *prepositional,
+            *objects["preposition"],
             clause.place and self.phrase(clause.place),
             clause.adjective and self.adjective_phrase(clause),
         )

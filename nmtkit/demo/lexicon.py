@@ -9,42 +9,51 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
+
+def weighted(text: str) -> list[str]:
+    """Return the words of "the 9, a 6", each as often as its number says."""
+    options = (re.fullmatch(r"(.*?)(?: (\d+))?", option) for option in text.split(", "))
+    return [option[1] for option in options if option for _ in range(int(option[2] or 1))]
+
+
 # table -> lines: what is left of the equals sign, right of it, and behind the colon
 TABLES = {
-    name: [(re.split(" [=:] ", line) + [""])[:3] for line in text.splitlines()]
+    name: [(re.split(" [=:] ", line) + ["", ""])[:3] for line in text.splitlines()]
     for name, text in tomllib.loads(
         (files(__package__) / "lexicon.toml").read_text("utf-8")
     ).items()
 }
+CHOICES = {name: weighted(options) for name, options, _ in TABLES["choices"]}
 FINITE = {verb: forms.split() for verb, forms, _ in TABLES["finite"]}
 NO_GE = re.compile(r"^(be|er|ver|zer|ent|emp|ge|miss|wider|unter)|ieren$")
-E_INSERTION = re.compile(r"([td]|ch[nm]|[^aeiouäöülrhmn][nm])$")
 
 
 def inflect(word: str, rules: str) -> str:
     """Return a word with the ending that a table of rules gives it."""
     for end, ending, _ in TABLES[rules]:
-        if re.search(end, word, re.IGNORECASE):
-            return re.sub(end, ending.strip("-"), word, count=1, flags=re.IGNORECASE)
+        inflected, found = re.subn(end, ending.strip("-"), word, count=1, flags=re.IGNORECASE)
+        if found:
+            return inflected
     raise KeyError(word)
 
 
 class Word:
     """An entry in both languages, read from a line; uninflected, if it is of this class itself.
 
-    `lemma`: the German dictionary form; `classes`: what it goes with, or what goes with it.
+    `lemma`: the German dictionary form; `classes`: what it goes with, or what goes with it;
+    `index`: its line in the table.
     """
 
-    def __init__(self, index: int, *line: str) -> None:
-        self.en: Any
-        self.de: Any
-        self.en, self.de, classes = line
-        self.index, self.lemma, self.classes = index, line[1], frozenset(classes.split())
+    index: int
+
+    def __init__(self, english: Any, german: Any, classes: str) -> None:
+        self.en, self.de, self.lemma = english, german, german
+        self.classes = frozenset(classes.split())
 
 
 class Noun(Word):
@@ -54,13 +63,12 @@ class Noun(Word):
     preposition of being there.
     """
 
-    def __init__(self, index: int, *line: str) -> None:
-        super().__init__(index, *line)
+    def __init__(self, *line: str) -> None:
+        super().__init__(*line)
         singular, _, plural = self.en.partition("/")
         self.en = (singular, plural or inflect(singular, "plural"))
         article, base, *forms = re.split(",? ", self.de)
         self.gender = {"der": "m", "die": "f", "das": "n"}[article]
-        self.column = "mfn".index(self.gender)
         self.de = noun_forms(base, self.gender, *forms)
         self.lemma = self.de["n"][0]
         self.place = [*re.findall(r"(\w+):(\w+)", line[2]), ("in", "in")][0]
@@ -70,8 +78,8 @@ class Noun(Word):
 class Adjective(Word):
     """An adjective: comparatives ("" if none), German `stem`, `rank` in a row of adjectives."""
 
-    def __init__(self, index: int, *line: str) -> None:
-        super().__init__(index, *line)
+    def __init__(self, *line: str) -> None:
+        super().__init__(*line)
         (self.en, _, more), (self.de, _, mehr) = self.en.partition(" "), self.de.partition(" ")
         self.lemma, self.rank, self.comparative = self.de, line[2][0], (more, mehr)
         self.stem = inflect(self.de, "adjective_stem")
@@ -84,7 +92,7 @@ class Slot:
     `case`.
     """
 
-    def __init__(self, index: int, owner: str, slot: str, tags: str = "") -> None:
+    def __init__(self, owner: str, slot: str, _: str = "") -> None:
         head, _, nouns = slot.partition(":")
         *english, german, role = ["", *head.split()]
         self.de = german.strip("-")
@@ -100,9 +108,9 @@ class Verb(Word):
     `shifts`: its English particle may follow the object; `stative`: it has no progressive.
     """
 
-    def __init__(self, index: int, left: str, right: str, frame: str) -> None:
+    def __init__(self, left: str, right: str, frame: str) -> None:
         subjects, _, slots = frame.partition(" > ")
-        super().__init__(index, left, right, subjects)
+        super().__init__(left, right, subjects)
         name, *parts = left.split()
         base, self.particle, marks = re.findall(r"(\w+)\.?(\w*)(.*)", name)[0]
         infinitive, *german = (part for part in right.split() if part[0] != "(")
@@ -111,7 +119,7 @@ class Verb(Word):
         self.lemma = self.de.infinitive
         self.shifts = bool(self.particle) and "!" not in marks
         self.stative, self.reflexive = "+" in marks, "(sich)" in right
-        self.slots = [Slot(at, "", text) for at, text in enumerate(slots.split(", ")) if text]
+        self.slots = [Slot("", text) for text in slots.split(", ") if text]
         prepositions = [slot.en for slot in self.slots if slot.role == "pp"]
         self.english_name = " ".join(filter(None, [base, self.particle, *prepositions]))
 
@@ -162,11 +170,10 @@ class GermanVerb:
         self.prefix, _, self.simple = infinitive.rpartition("|")
         self.infinitive, self.sein = self.prefix + self.simple, sein
         self.zu = (self.prefix + "zu" if self.prefix else "zu ") + self.simple
-        stem = inflect(self.simple, "verb_stem")
-        stem += "e" * bool(E_INSERTION.search(stem))
+        weak = inflect(self.simple, "weak_verb")
         ge = "" if NO_GE.search(self.simple) else "ge"
-        third, past, participle = parts or (stem + "t", stem + "te", ge + stem + "t")
-        plural = past + ("n" if past.endswith("e") else "en")
+        third, past, participle = parts or (weak, weak + "e", ge + weak)
+        plural = past.removesuffix("e") + "en"
         first = inflect(self.simple, "first_person")
         regular = [first, third, self.simple, past, past, plural]
         self.finite, self.participle = FINITE.get(self.simple, regular), self.prefix + participle
@@ -185,7 +192,10 @@ READERS: dict[str, Any] = {
 def entries(name: str) -> list[Any]:
     """Return the entries of a table, in its order."""
     read = READERS.get(name, Word)
-    return [read(index, *line) for index, line in enumerate(TABLES[name])]
+    words = [read(*line) for line in TABLES[name]]
+    for index, word in enumerate(words):
+        word.index = index
+    return words
 
 
 @cache
@@ -195,32 +205,48 @@ def fitting(name: str, classes: str | frozenset[str]) -> list[Any]:
     return [entry for entry in entries(name) if not entry.classes.isdisjoint(wanted)]
 
 
+def separable_forms(verb: Verb) -> Iterator[tuple[str, list[str]]]:
+    """Yield the English forms of a separable verb, each with all German forms for it.
+
+    A German finite form stands apart ("schlägt ... nach", the prefix at the end of its clause,
+    which the next clause may follow) or together ("nachschlägt").
+    """
+    en, de = verb.en, verb.de
+    present, past = (
+        [
+            spoken
+            for form in finite
+            for spoken in (
+                f"{form} ... {de.prefix} $",
+                f"{form} ... {de.prefix} und",
+                de.prefix + form,
+            )
+        ]
+        for finite in (de.finite[:3], de.finite[3:])
+    )
+    for form in en.finite[:3]:
+        yield form, present
+    for form in (en.finite[3], en.participle):
+        yield form, [*past, de.participle]
+    yield en.base, [de.infinitive, de.zu, *present, *past]  # "did not look up": schlug ... nach
+    yield en.ing, present + past
+
+
 def separable_expressions() -> list[tuple[str, list[str], str]]:
     """Return the separable verbs in running text, for `nmtkit analyze phrases`.
 
-    An English form goes with all German forms that the grammar may put for it: finite ones apart
-    ("schlägt ... nach", the prefix at the end of its clause, which the next clause may follow) and
-    together ("nachschlägt"), infinitive and participle.
-
-    Returns: English phrase ("looked up", "looked ...10 up" round an object), its German phrases,
-        and the verb's name ("look up = nachschlagen").
+    Returns: English phrase ("looked up", "looked ...10 up" round an object), all German phrases
+        that the grammar may put for it, and the verb's name ("look up = nachschlagen").
     """
     expressions: dict[str, tuple[dict[str, None], str]] = {}
     for verb in entries("verbs"):
-        en, de, prefix = verb.en, verb.de, verb.de.prefix
-        if not prefix:
+        if not verb.de.prefix:
             continue
-        apart = f" ... {prefix}"
-        finite = [[f"{form}{apart} $", f"{form}{apart} und", prefix + form] for form in de.finite]
-        present, past = sum(finite[:3], []), sum(finite[3:], [])
-        phrases = [(form, present) for form in en.finite[:3]]
-        phrases += [(form, [*past, de.participle]) for form in (en.finite[3], en.participle)]
-        # "did not look up": schlug ... nach
-        phrases += [(en.base, [de.infinitive, de.zu, *present, *past]), (en.ing, present + past)]
+        rest = verb.english_name[len(verb.en.base) :]
         around = verb.shifts and any(slot.role == "acc" for slot in verb.slots)
-        name, rest = f"{verb.english_name} = {de.infinitive}", verb.english_name[len(en.base) :]
-        for form, german in phrases:
+        for form, german in separable_forms(verb):
             for gap in ("", " ...10") if around else ("",):
-                accepted, _ = expressions.setdefault(form + gap + rest, ({}, name))
+                phrase, name = form + gap + rest, f"{verb.english_name} = {verb.lemma}"
+                accepted, _ = expressions.setdefault(phrase, ({}, name))
                 accepted.update(dict.fromkeys(german))
     return [(phrase, [*german], name) for phrase, (german, name) in expressions.items()]

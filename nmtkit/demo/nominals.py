@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from random import Random
 from typing import TypeVar
 
 from nmtkit.demo.constituents import NP, PLURAL, SINGULAR
-from nmtkit.demo.lexicon import Slot, Word, entries, fitting
+from nmtkit.demo.lexicon import CHOICES, Slot, Word, entries, fitting
 
 T = TypeVar("T")
 OWNER_OF = {"I": "my", "we": "our", "he": "his", "she": "her", "they": "their"}
-
-
-def weighted(text: str) -> list[str]:
-    """Return the words of "the 9, a 6", each as often as its number says."""
-    words = (re.fullmatch(r"(.*?)(?: (\d+))?", word) for word in text.split(", "))
-    return [found[1] for found in words if found for _ in range(int(found[2] or 1))]
-
-
-DETERMINERS = {
-    "definite": weighted("the 4, my, this"),
-    "mass": weighted("the, bare 2"),
-    SINGULAR: weighted("the 9, a 6, my 3, this 2, every"),
-    PLURAL: weighted("the 8, bare 4, my 3, this 2, numeral 3, many 2, some 2, several, all"),
-}
 
 
 class Draw:
@@ -44,6 +29,10 @@ class Draw:
     def pick(self, options: Sequence[T]) -> T:
         """Return one of `options`, each as likely."""
         return options[int(self.random() * len(options))]
+
+    def choose(self, place: str) -> str:
+        """Return one of the table's choices for a place."""
+        return self.pick(CHOICES[place])
 
     def chance(self, probability: float) -> bool:
         """Return True with the given probability."""
@@ -87,17 +76,22 @@ class Nominals(Draw):
         if kind == "negated" and self.chance(0.5) and not mass:
             np.det = "any"
         else:
-            drawn = "definite" if kind != "any" else "mass" if mass else number
-            np.det = self.pick(DETERMINERS[drawn])
-        if np.det == "numeral":
-            np.det, np.numeral = "bare", self.pick(entries("numerals"))
-        kin = "kin" in noun.classes
-        if np.det == "my":
-            np.det = "the" if np.human and not kin else owner
-        if kin and np.det in {"the", "a"} and self.chance(0.4):
-            np.det, np.owner = "the", self.pick(self.cast)
+            countable = "plural" if number == PLURAL else "singular"
+            drawn = "definite" if kind != "any" else "mass" if mass else countable
+            self.determine(np, self.choose(f"determiner {drawn}"), owner)
         self.describe(np)
         return np
+
+    def determine(self, np: NP, determiner: str, owner: str) -> None:
+        """Put a determiner, a numeral or a person's name before a noun."""
+        kin = "kin" in np.noun.classes
+        if determiner == "numeral":
+            determiner, np.numeral = "bare", self.pick(entries("numerals"))
+        if determiner == "my":
+            determiner = "the" if np.human and not kin else owner
+        if kin and determiner in {"the", "a"} and self.chance(0.4):
+            determiner, np.owner = "the", self.pick(self.cast)
+        np.det = determiner
 
     def describe(self, np: NP, probability: float = 0.5) -> None:
         """Give a noun phrase an adjective, rarely two."""
@@ -124,7 +118,7 @@ class Nominals(Draw):
             return self.city(option.en, option.de)
         genitive = option.case == "g"
         kind = "definite" if genitive or self.chance(0.6) else "any"
-        owner = self.pick(("my", "our", "his", "her"))
+        owner = self.choose("owner")
         np = self.plain(option.nouns, kind, owner, 0.2 if genitive else 0.25)
         if genitive:
             np.owner = None

@@ -13,8 +13,7 @@ from typing import Any
 
 from nmtkit.demo.constituents import NP, PLURAL, Clause
 from nmtkit.demo.languages import ENGLISH
-from nmtkit.demo.lexicon import Noun, entries, fitting
-from nmtkit.demo.nominals import weighted
+from nmtkit.demo.lexicon import TABLES, Noun, entries, fitting
 from nmtkit.demo.realise import CLOSING, Leaf, Node, leaves, spelled
 from nmtkit.demo.sentences import THIRD_PERSON, Sentences
 from nmtkit.files import writing
@@ -22,23 +21,8 @@ from nmtkit.files import writing
 PARTS = ("tr", "va", "te")
 BINS = (range(5, 9), range(9, 13), range(13, 17), range(17, 21), range(21, 26), range(26, 29))
 LENGTHS = {length: str(at) for at, lengths in enumerate(BINS) for length in lengths}
-TOPS = weighted(
-    "NP_VP_., NP_ADVP_VP_., ADVP_NP_VP_., PP_NP_VP_., NP_NP_VP_., SBAR_NP_VP_., CC_NP_VP_., "
-    "S_CC_S_., WHADVP_SQ_., VBD_NP_VP_., OTHER"
-)
-# task -> its labels
-LABELS = {
-    "sentence_length": "0, 1, 2, 3, 4, 5",
-    "word_content": "",  # words, as many as the size allows
-    "tree_depth": "5, 6, 7, 8, 9, 10",
-    "top_constituents": ", ".join(TOPS),
-    "bigram_shift": "I, O",
-    "past_present": "PAST, PRES",
-    "subj_number": "NN, NNS",
-    "obj_number": "NN, NNS",
-    "odd_man_out": "C, O",
-    "coordination_inversion": "I, O",
-}
+# task -> its labels; those of word_content are words, as many as the size allows
+LABELS = {task: labels.split() for task, labels, _ in TABLES["probing"]}
 # task -> the entry whose index decides the partition
 KEYS: dict[str, Callable[[Any], Any]] = {
     "past_present": lambda sentence: sentence.clause.verb,
@@ -83,7 +67,7 @@ class Sentence:
         kids = self.tree.kids[0].kids
         names = [kid.tag if isinstance(kid, Leaf) else kid.label for kid in kids]
         label = "_".join(name for name in names if name != ",")
-        return self.labelled(label if label in TOPS else "OTHER")
+        return self.labelled(label if label in LABELS["top_constituents"] else "OTHER")
 
     def word_content(self) -> Example:
         """Return which one of some words the sentence holds."""
@@ -178,12 +162,9 @@ class Task:
             return
         label, text = example
         if self.key:
-            parts = PARTS[max(0, self.key(sentence).index * 7 % 10 - 7) :][:1]
+            parts = [PARTS[max(0, self.key(sentence).index * 7 % 10 - 7)]]
         else:
-            roll = sentence.draw.random()
-            parts = (
-                PARTS if roll < 0.8 else ("va", "te", "tr") if roll < 0.9 else ("te", "va", "tr")
-            )
+            parts = sentence.draw.choose("partition").split()
         for part in parts:
             if self.left[part, label]:
                 self.left[part, label] -= 1
@@ -238,9 +219,7 @@ def write_probing(folder: Path, seed: int, size: int) -> None:
     grammar = Sentences(seed, 5)
     nouns = content_nouns(max(20, min(100, sizes[0] // 20)))
     words = [noun.en[0] for noun in nouns]
-    tasks = [
-        Task(name, weighted(labels) if labels else words, sizes) for name, labels in LABELS.items()
-    ]
+    tasks = [Task(name, labels or words, sizes) for name, labels in LABELS.items()]
     content = set(words)
     for _ in range(12 * sum(sizes)):
         waiting = [task for task in tasks if task.missing]

@@ -120,41 +120,44 @@ class Realiser:
 
     def noun_phrase(self, np: NP, case: str, label: str = "") -> Node:
         """Return a noun phrase in a case (n a d g), labelled with the case unless told how."""
-        label = label or self.labels.get(case, "NP")
-        if np.parts:
-            first, second = (self.noun_phrase(part, case, "NP") for part in np.parts)
-            return Node(label, [first, self.function("and"), second], np)
-        if np.pronoun:
-            forms = PRONOUNS[np.pronoun + np.gender][self.side]
-            return Node(label, [Leaf(forms["nad".index(case)], "PRP", np.pronoun)], np)
-        if np.name:
-            return Node(label, [self.word(np.name, "NNP")], np)
-        phrase = Node(label, self.simple_phrase(np, case), np)
+        phrase = Node(label or self.labels.get(case, "NP"), self.words(np, case), np)
         for modifier in np.modifiers:
             relative = isinstance(modifier, Clause)
             part = self.relative(modifier, np) if relative else self.phrase(modifier, "g")
             phrase = self.attached(phrase, part)
         return phrase
 
-    def simple_phrase(self, np: NP, case: str) -> list[Any]:
+    def words(self, np: NP, case: str) -> list[Any]:
+        """Return a noun phrase's parts without what follows its noun."""
+        if np.parts:
+            first, second = (self.noun_phrase(part, case, "NP") for part in np.parts)
+            return [first, self.function("and"), second]
+        if np.pronoun:
+            forms = PRONOUNS[np.pronoun + np.gender][self.side]
+            return [Leaf(forms["nad".index(case)], "PRP", np.pronoun)]
+        if np.name:
+            return [self.word(np.name, "NNP")]
+        return self.common(np, case)
+
+    def common(self, np: NP, case: str) -> list[Any]:
         """Return determiner, numeral, adjectives and noun."""
         determiner, ending = self.determiner(np, case)
-        kids = some(determiner, np.numeral and self.word(np.numeral, "CD"))
-        for adjective in np.adjectives:
-            stem = adjective.stem if self.side else adjective.en
-            kids.append(Leaf(stem + ending, "JJ", adjective))
+        adjectives = [
+            Leaf((adjective.stem if self.side else adjective.en) + ending, "JJ", adjective)
+            for adjective in np.adjectives
+        ]
         forms = np.noun.de[case] if self.side else np.noun.en
-        return [*kids, Leaf(forms[np.number], "NN", np.noun)]
+        noun = Leaf(forms[np.number], "NN", np.noun)
+        return some(determiner, np.numeral and self.word(np.numeral, "CD"), *adjectives, noun)
 
     def phrase(self, np: NP, case: str = "") -> Node:
         """Return a prepositional phrase, or a noun phrase if this language has no preposition."""
-        if np.preposition is None:
+        *prepositions, governed = np.preposition
+        case = governed or case
+        if not prepositions[self.side]:
             return self.noun_phrase(np, case)
-        english, german, case = np.preposition
-        preposition = german if self.side else english
-        if not preposition:
-            return self.noun_phrase(np, case)
-        return Node("PP", [Leaf(preposition, "IN", english), self.noun_phrase(np, case, "NP")])
+        preposition = Leaf(prepositions[self.side], "IN", prepositions[0])
+        return Node("PP", [preposition, self.noun_phrase(np, case, "NP")])
 
     def adjective_phrase(self, clause: Clause) -> Node:
         """Return the predicate adjective, with its degree or what it is compared to."""

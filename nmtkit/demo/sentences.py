@@ -5,15 +5,7 @@ from __future__ import annotations
 from nmtkit.demo.clauses import AGENTIVE, DESCRIBABLE, Clauses
 from nmtkit.demo.constituents import NP, Clause
 from nmtkit.demo.lexicon import Noun, entries, fitting
-from nmtkit.demo.nominals import weighted
 
-CONJUNCTIONS = {
-    "past": weighted(
-        "because 2, although 2, while, before, when! 2, until, after, as soon as",
-    ),
-    "pres": weighted("because 2, although, when 2, if 2, while, before"),
-    "fut": weighted("if, when, as soon as, because, before"),
-}
 THIRD_PERSON = {"he", "she", "they"}
 PLACES = {"loc", "dir", "on", "city"}
 FAR = "key text kin owner part plant surface"
@@ -35,32 +27,14 @@ class Sentences(Clauses):
         pronoun = subject.pronoun or name or persons
         return NP(pronoun=pronoun) if pronoun else None
 
-    def tense(self) -> str:
-        """Return a tense for a main clause."""
-        roll = self.random()
-        if roll < 0.72:
-            return self.base
-        if roll < 0.84:
-            return "perf"
-        return "fut" if self.base == "pres" else "past"
-
     def sentence(self) -> Clause:
         """Return a sentence of any kind."""
-        kinds = (
-            (0.26, self.simple),
-            (0.49, self.with_adjunct),
-            (0.66, self.reported),
-            (0.74, self.controlled),
-            (0.86, self.coordinated),
-            (0.96, self.long_subject),
-            (1, self.asked),
-        )
-        roll = self.random()
-        return next(draw for limit, draw in kinds if roll < limit)()
+        clause: Clause = getattr(self, self.choose("sentence"))()
+        return clause
 
     def simple(self) -> Clause:
         """Return one main clause."""
-        clause = self.any_clause(self.tense())
+        clause = self.any_clause(self.choose(f"tense {self.base}"))
         if not clause.front and self.chance(0.06):
             clause.lead = "but"
         return clause
@@ -68,7 +42,7 @@ class Sentences(Clauses):
     def with_adjunct(self) -> Clause:
         """Return a main clause and an adverbial clause, in either order."""
         tense = "fut" if self.base == "pres" and self.chance(0.25) else self.base
-        conjunction = self.pick(CONJUNCTIONS[tense])
+        conjunction = self.choose(f"adjunct {tense}")
         inner = self.adverbial_clause(conjunction, "pres" if tense == "fut" else tense)
         same = self.anaphor(inner.subject)
         main = self.any_clause(tense, subject=same if self.chance(0.5) else None)
@@ -103,17 +77,15 @@ class Sentences(Clauses):
         main.negated = unknown or (not quantified and self.chance(0.1))
         if quantified and main.negated:
             main.subject = self.named()
-        past = self.base == "past"
-        tenses = ("past", "past", "plup") if past else ("pres", "pres", "past", "perf", "fut")
-        inner = self.any_clause(self.pick(tenses), level=1)
-        question = self.pick(("if?", "whether"))
+        inner = self.any_clause(self.choose(f"reported {self.base}"), level=1)
+        question = self.choose("if")
         main.content = (question if kind == "if" else "that", inner)
         return main
 
     def controlled(self) -> Clause:
         """Return trying, promising, forgetting: a main clause with a zu-infinitive."""
         verb = self.pick(fitting("verbs", "to"))
-        main = Clause(self.agent(), verb, self.pick((self.base, self.base, "perf")))
+        main = Clause(self.agent(), verb, self.choose(f"started {self.base}"))
         if main.subject.heavy:
             main.subject.modifiers = ()
         verb = self.pick([verb for verb in AGENTIVE if not verb.stative])
@@ -128,12 +100,12 @@ class Sentences(Clauses):
         Args:
             anaphoric: True if the second clause's subject takes up the first one's.
         """
-        tense = self.pick((self.base, self.base, "perf"))
+        tense = self.choose(f"started {self.base}")
         first = self.any_clause(tense, 1, self.named() if anaphoric else None)
         first.time = None
         same = self.anaphor(first.subject)
         second = self.any_clause(tense, 1, same if anaphoric or self.chance(0.6) else None)
-        conjunction = self.pick(("and", "and", "but"))
+        conjunction = self.choose("coordination")
         if conjunction == "and" and self.chance(0.4):
             second.front = "then"
         first.second = (conjunction, second)
@@ -165,14 +137,14 @@ class Sentences(Clauses):
         np.noun, np.owner, np.adjectives = noun, None, []
         self.describe(np)
         verbs = fitting("verbs", noun.classes)
-        tense = self.tense()
+        tense = self.choose(f"tense {self.base}")
         return self.clause(tense, self.pick(verbs), np) if verbs else self.description(tense, np)
 
     def asked(self) -> Clause:
         """Return a question."""
         clause = self.clause(self.base, level=1, plain=True)
         clause.adverb = None
-        clause.question = self.pick(("yn", "why", "when?", "where"))
+        clause.question = self.choose("question")
         if clause.question == "where":
             placed = clause.verb.stative or PLACES & {slot.role for slot in clause.verb.slots}
             clause.place, clause.question = (clause.place, "yn") if placed else (None, "where")
