@@ -8,6 +8,7 @@ and sentences (`sentences`) are drawn as `constituents` and realised as trees in
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 
 from nmtkit.demo.contrast import Contrast, records
@@ -35,19 +36,19 @@ def generate(
     Raises: ConfigError for a size below 1. EnvironmentProblem if the folder cannot be written.
     """
     if min(size, dev, test) < 1:
-        sizes = f"size {size}, dev {dev}, test {test}"
-        message = f"a demo split needs at least one sentence pair: {sizes}"
-        raise ConfigError(message, hint="raise --size")
-    folder = Path(out_dir)
+        raise ConfigError(
+            f"a demo split needs at least one sentence pair: size {size}, dev {dev}, test {test}",
+            hint="raise --size",
+        )
     held: set[str] = set()
-    for stream, (name, number) in enumerate({"test": test, "dev": dev}.items(), start=1):
+    for stream, name, number in ((1, "test", test), (2, "dev", dev)):
         writer = Writer(seed, stream, held)
         documents = list(writer.documents(number))
-        write_split(folder, name, documents)
-        writer.hold(*(pair for document in documents for pair in document))
+        write_split(out_dir, name, documents)
+        writer.hold(*chain.from_iterable(documents))
     contrast = Contrast(seed, 4, held)
     agreement, pronouns = contrast.agreement(size), contrast.pronouns(size)
-    lemmas = write_split(folder, "train", Writer(seed, 3, held).documents(size))
-    write_json(folder / "agreement.en-de.json", records(agreement, lemmas))
-    write_json(folder / "pronouns.en-de.json", records(pronouns, lemmas))
-    write_probing(folder / "probing", seed, size)
+    lemmas = write_split(out_dir, "train", Writer(seed, 3, held).documents(size))
+    write_json(out_dir / "agreement.en-de.json", records(agreement, lemmas))
+    write_json(out_dir / "pronouns.en-de.json", records(pronouns, lemmas))
+    write_probing(out_dir / "probing", seed, size)

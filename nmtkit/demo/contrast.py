@@ -164,9 +164,8 @@ class Contrast(Writer):
         Args:
             wanted: error type or distance -> number that is still missing.
             each: that number at the start.
-            goals: those of `wanted` that end the search.
+            goals: those of `wanted` that end the search; of a single one, a pair has one error.
         """
-        most = 1 if len(goals) == 1 else len(goals) * each
         for _ in range(400 * each):
             if not any(wanted[goal] for goal in goals):
                 return
@@ -178,7 +177,7 @@ class Contrast(Writer):
             nodes = list(pair.de.nodes())
             for wrong in filter(None, [rule(pair, node) for rule in rules for node in nodes]):
                 key = wrong["type"] if wrong["type"] in wanted else wrong["distance"]
-                if wanted.get(key) and len(errors) < most:
+                if wanted.get(key) and not (errors and len(goals) == 1):
                     wanted[key] -= 1
                     errors.append(wrong)
             if errors:
@@ -194,18 +193,18 @@ class Contrast(Writer):
         scale = min(size, 100_000) / 20_000
         each, of_kind = max(2, round(50 * scale)), max(5, round(150 * scale))
         distances: dict[Any, int] = dict.fromkeys(DISTANCES, each)
-        kinds: dict[Any, int] = dict.fromkeys(KINDS, of_kind)
         found: list[Found] = []
         for distance in DISTANCES:
             draw = partial(self.far_subject, distance)
             found += self.collect(distances, each, [distance], draw, subject_verb)
+        kinds: dict[Any, int] = dict.fromkeys(KINDS, of_kind)
+        rules = (self.noun_phrase, polarity, auxiliary, self.particle)
         usual = self.negation
 
         def any_sentence() -> Clause:
             self.negation = 0.7 if kinds[KEIN] or kinds[NICHT] else usual
             return self.sentence()
 
-        rules = (self.noun_phrase, polarity, auxiliary, self.particle)
         found += self.collect(kinds, of_kind, KINDS, any_sentence, *rules)
         self.negation = usual
         return found

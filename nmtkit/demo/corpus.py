@@ -115,14 +115,27 @@ class Writer(Sentences):
             yield self.document(length)
             size -= length
 
-    def someone(self) -> NP:
-        """Return a person without anything else in the phrase that "it" could mean."""
+    def someone(self, besides: Word | None = None) -> NP:
+        """Return a person without anything else in the phrase that "it" could mean.
+
+        Args:
+            besides: the name of somebody else in the sentence.
+        """
         if self.chance(0.55):
-            return self.named()
+            np = self.named()
+            return self.someone(besides) if np.name is besides else np
         np = self.plain("person", plural=0.25)
         while np.noun.gender == "n":  # a child, a girl: German says es of them, too
             np = self.plain("person", plural=0.25)
         np.det = "the" if np.det in {"his", "her", "their"} else np.det
+        return np
+
+    def thing(self, gender: str, subject: NP) -> NP:
+        """Return a noun phrase that "it" may take up; it may belong to the subject."""
+        noun = self.pick(THINGS[gender])
+        determiner = self.choose("determiner introduced")
+        np = NP(noun, det=self.owner_of(subject) if determiner == "my" else determiner)
+        self.describe(np, 0.4)
         return np
 
     def short_times(self, clause: Clause) -> list[Word]:
@@ -132,20 +145,14 @@ class Writer(Sentences):
     def antecedent(self, gender: str) -> Clause:
         """Return a sentence that brings in one thing of a gender, and nothing else for "it"."""
         verb = self.pick(CARRIERS)
-        clause = Clause(self.someone(), verb, self.base if self.chance(0.8) else "perf")
-        subject = clause.subject
+        subject = self.someone()
+        clause = Clause(subject, verb, self.base if self.chance(0.8) else "perf")
         for slot in verb.slots:
             if "thing" in slot.nouns:
-                thing = self.pick(THINGS[gender])
-                determiner = self.choose("determiner introduced")
-                owner = self.owner_of(subject)
-                np = NP(thing, det=owner if determiner == "my" else determiner)
-                self.describe(np, 0.4)
+                np = self.thing(gender, subject)
                 clause.shifted = verb.shifts and self.chance(0.5)
             else:
-                np = self.someone()
-                while np.name is not None and np.name is subject.name:
-                    np = self.someone()
+                np = self.someone(subject.name)
             clause.filled.append((slot, np))
         self.settle_tense(clause)
         times = self.short_times(clause)
@@ -160,15 +167,9 @@ class Writer(Sentences):
         clause: Clause = draw(NP(pronoun="it", gender=gender))
         return clause
 
-    def it_is(self, it: NP, level: int = 0) -> Clause:
-        """Return "It was very heavy" and the like, as a main or a subordinate clause."""
-        verb = COPULAS[self.choose("copula of it")]
-        clause = Clause(it, verb, self.base)
-        clause.adjective = self.pick(fitting("adjectives", "carried"))
-        clause.degree = self.pick(entries("degrees")) if self.chance(0.6) else None
-        clause.negated = self.chance(0.15)
-        if level:
-            return clause
+    def it_is(self, it: NP) -> Clause:
+        """Return "It was very heavy" and the like, often with more."""
+        clause = self.quality(it)
         if self.chance(0.45):
             conjunction, subject = self.choose("coordination of it"), self.named()
             second = self.clause(self.base, self.pick(BRIEF), subject, level=2)
@@ -177,6 +178,14 @@ class Writer(Sentences):
             past = self.base == "past"
             times = self.short_times(clause) if past else fitting("times", clause.tense)
             clause.time, clause.front = self.pick(times), "time"
+        return clause
+
+    def quality(self, it: NP) -> Clause:
+        """Return a clause that says what a thing is like."""
+        clause = Clause(it, COPULAS[self.choose("copula of it")], self.base)
+        clause.adjective = self.pick(fitting("adjectives", "carried"))
+        clause.degree = self.pick(entries("degrees")) if self.chance(0.6) else None
+        clause.negated = self.chance(0.15)
         return clause
 
     def it_lies(self, it: NP) -> Clause:
@@ -198,6 +207,18 @@ class Writer(Sentences):
 
     def it_undergoes(self, it: NP) -> Clause:
         """Return what somebody does with it."""
+        clause = self.handling(it)
+        roll = self.random()
+        times = [] if clause.modal else fitting("times", clause.tense)
+        if roll < 0.35:
+            clause.adjunct = (self.choose("reason"), self.quality(it))
+        elif roll < 0.6 and times:
+            clause.time = self.pick(times)
+            clause.front = "time" if clause.negated or self.chance(0.5) else ""
+        return clause
+
+    def handling(self, it: NP) -> Clause:
+        """Return a clause whose object is "it"."""
         verb = self.pick(HANDLERS)
         clause = Clause(self.someone() if self.chance(0.7) else self.pronoun(), verb, self.base)
         roll = self.random()
@@ -214,13 +235,6 @@ class Writer(Sentences):
         if slot.role == "on":  # drawn again without an owner, as in the first corpora
             clause.filled[-1] = slot, self.onto("my")
         self.settle_tense(clause)
-        roll = self.random()
-        timed = clause.tense in {"past", "pres", "prog", "fut"} and not clause.modal
-        if roll < 0.35:
-            clause.adjunct = (self.choose("reason"), self.it_is(it, level=1))
-        elif roll < 0.6 and timed:
-            clause.time = self.pick(fitting("times", clause.tense))
-            clause.front = "time" if clause.negated or self.chance(0.5) else ""
         return clause
 
 

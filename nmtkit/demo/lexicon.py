@@ -120,8 +120,12 @@ class Verb(Word):
         self.shifts = bool(self.particle) and "!" not in marks
         self.stative, self.reflexive = "+" in marks, "(sich)" in right
         self.slots = [Slot("", text) for text in slots.split(", ") if text]
+
+    @property
+    def english_name(self) -> str:
+        """The verb with its particle and prepositions."""
         prepositions = [slot.en for slot in self.slots if slot.role == "pp"]
-        self.english_name = " ".join(filter(None, [base, self.particle, *prepositions]))
+        return " ".join(filter(None, [self.en.base, self.particle, *prepositions]))
 
 
 def noun_forms(singular: str, gender: str, plural: str, genitive: str = "") -> dict[str, Any]:

@@ -146,13 +146,12 @@ class Task:
 
     def __init__(self, name: str, labels: list[str], sizes: list[int]) -> None:
         self.name, self.labels, self.key = name, set(labels), KEYS.get(name)
-        self.left = {
+        self.missing = {
             (part, label): size // len(labels) + (at < size % len(labels))
             for part, size in zip(PARTS, sizes, strict=True)
             for at, label in enumerate(labels)
         }
         self.rows: dict[str, list[str]] = {part: [] for part in PARTS}
-        self.missing = sum(self.left.values())
         self.seen: set[str] = set()
 
     def offer(self, sentence: Sentence) -> None:
@@ -166,9 +165,8 @@ class Task:
         else:
             parts = sentence.draw.choose("partition").split()
         for part in parts:
-            if self.left[part, label]:
-                self.left[part, label] -= 1
-                self.missing -= 1
+            if self.missing[part, label]:
+                self.missing[part, label] -= 1
                 self.seen.add(sentence.text)
                 self.rows[part].append(f"{part}\t{label}\t{text}\n")
                 break
@@ -220,17 +218,22 @@ def write_probing(folder: Path, seed: int, size: int) -> None:
     nouns = content_nouns(max(20, min(100, sizes[0] // 20)))
     words = [noun.en[0] for noun in nouns]
     tasks = [Task(name, labels or words, sizes) for name, labels in LABELS.items()]
-    content = set(words)
-    for _ in range(12 * sum(sizes)):
-        waiting = [task for task in tasks if task.missing]
+    fill(tasks, grammar, nouns, 12 * sum(sizes))
+    for task in tasks:
+        with writing(folder / f"{task.name}.txt") as stream:
+            for part in PARTS:
+                stream.writelines(grammar.shuffled(task.rows[part]))
+
+
+def fill(tasks: list[Task], grammar: Sentences, nouns: list[Noun], draws: int) -> None:
+    """Draw sentences until all tasks are full, `draws` at most; nouns: those of word_content."""
+    content = {noun.en[0] for noun in nouns}
+    for _ in range(draws):
+        waiting = [task for task in tasks if any(task.missing.values())]
         if not waiting:
-            break
+            return
         grammar.open_document()
         clause = draw_for(grammar.pick(waiting).name, grammar, nouns)
         sentence = Sentence(clause, grammar, content)
         for task in waiting:
             task.offer(sentence)
-    for task in tasks:
-        with writing(folder / f"{task.name}.txt") as stream:
-            for part in PARTS:
-                stream.writelines(grammar.shuffled(task.rows[part]))
