@@ -84,7 +84,7 @@ class Clauses(Nominals):
 
     def relate(self, np: NP) -> None:
         """Put a relative clause at the end of a noun phrase."""
-        if np.noun is None or np.owner or np.det == "bare" or np.heavy:
+        if np.owner or np.det == "bare":
             return
         about_subject = self.chance(0.5)
         options = relativised(np.noun.classes, about_subject)

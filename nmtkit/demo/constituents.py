@@ -53,8 +53,7 @@ class NP:
     @property
     def heavy(self) -> bool:
         """True if a word after it could be read as part of its relative clause."""
-        inner = (*self.modifiers, *self.parts)
-        return bool(inner) and any(isinstance(part, Clause) or part.heavy for part in inner)
+        return any(isinstance(part, Clause) for part in self.modifiers)
 
     @property
     def human(self) -> bool:

@@ -66,30 +66,22 @@ def find(node: Node, tags: str, *fields: str) -> Any:
     for kid in node.kids:
         if kid.__class__ is Node and kid.label in fields:
             for leaf in kid.kids:
-                if leaf.__class__ is Leaf and leaf.tag in tags.split():
+                if leaf.tag in tags.split():
                     return leaf
     return None
 
 
 def subject_verb(pair: Pair, node: Node) -> Error | None:
-    """Return the finite verb in the wrong number.
-
-    Only in clauses without accusative: beside one, the form could be right for object before
-    subject.
-    """
+    """Return the finite verb in the wrong number; it is the main verb, without an auxiliary."""
     clause = node.info
     if node.label not in {"S", "SSUB"} or clause.subject.noun is None:
-        return None
-    if any(slot.role == "acc" for slot, _ in clause.filled):
         return None
     subject = next(part for part in node.nodes() if part.info is clause.subject)
     noun, verb = clause.subject.noun, clause.verb
     head = word(subject, noun)
     finite = find(node, FINITE_TAGS, "LK", "RK")
-    auxiliary = finite.lex is not verb
-    forms = FINITE[finite.lex] if auxiliary else verb.de.finite
-    form = forms[3 * clause.past + 3 - clause.subject.agreement]
-    if node.label == "SSUB" and not auxiliary:
+    form = verb.de.finite[3 * clause.past + 3 - clause.subject.agreement]
+    if node.label == "SSUB":
         form = verb.de.prefix + form
     return error("subj_verb_agreement", pair, finite, form, head, noun.lemma, verb.lemma)
 
@@ -147,12 +139,15 @@ class Contrast(Writer):
         return error("verb_particle", pair, prefix, wrong, finite, verb.lemma)
 
     def far_subject(self, distance: int) -> Clause:
-        """Return a sentence whose subject and verb are about `distance` apart."""
+        """Return a sentence whose subject and verb are about `distance` apart.
+
+        No clause has an accusative: beside one, a verb in the wrong number could be right for
+        object before subject.
+        """
         # neighbours and, in a verb-final clause, one word between need no modifier
         clause = self.long_subject(min(5, (distance + 1) // 3) if distance > 2 else 0, plain=True)
         if distance != 2 and self.chance(0.35):
             return clause
-        clause.front = ""
         subject, verb = self.someone(), self.pick(fitting("verbs", "that"))
         return Clause(subject, verb, self.base, content=("that", clause))
 

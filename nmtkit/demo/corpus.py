@@ -127,7 +127,6 @@ class Writer(Sentences):
         np = self.plain("person", plural=0.25)
         while np.noun.gender == "n":  # a child, a girl: German says es of them, too
             np = self.plain("person", plural=0.25)
-        np.det = "the" if np.det in {"his", "her", "their"} else np.det
         return np
 
     def thing(self, gender: str, subject: NP) -> NP:

@@ -96,7 +96,7 @@ class Nominals(Draw):
     def describe(self, np: NP, probability: float = 0.5) -> None:
         """Give a noun phrase an adjective, rarely two."""
         options = fitting("adjectives", np.noun.classes)
-        if options and self.chance(probability):
+        if self.chance(probability):
             np.adjectives = [self.pick(options)]
             if self.chance(0.2):
                 pair = [*np.adjectives, self.pick(options)]
@@ -128,13 +128,11 @@ class Nominals(Draw):
 
     def modify(self, np: NP, levels: int) -> None:
         """Put a modifier behind a noun phrase, and others inside it, `levels` deep at most."""
-        if np.noun is None or np.owner or levels < 1:
-            return
         options = fitting("modifiers", np.noun.classes)
-        modifier = self.modifier(self.pick(options)) if options else None
-        if modifier is None or any(isinstance(part, NP) for part in np.modifiers):
+        if np.owner or levels < 1 or not options:
             return
-        np.modifiers = [modifier, *np.modifiers]
+        modifier = self.modifier(self.pick(options))
+        np.modifiers = [modifier]
         if not modifier.name and (levels > 1 or self.chance(0.15)):
             self.modify(modifier, levels - 1)
 

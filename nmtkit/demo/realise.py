@@ -186,7 +186,7 @@ class Realiser:
 
     def opening(self, clause: Clause) -> list[Node | Leaf]:
         """Return what stands before the subject in English, before the verb in German."""
-        if clause.front == "time" and clause.time:
+        if clause.front == "time":
             return [self.time(clause)]
         if clause.front == "sub" and clause.adjunct:
             return [self.subordinate(*clause.adjunct), comma()]
