@@ -16,7 +16,7 @@ from nmtkit.records import Scores, SeedResult
 from nmtkit.report.contents import Contents, Remark, TrainedSystem
 from nmtkit.score import result_tables
 from nmtkit.score.translations import described
-from nmtkit.tables.table import Column, Table, text
+from nmtkit.tables.table import Column, Estimate, Table, text
 
 LEVEL = 0.05
 """A difference with a smaller p is called one."""
@@ -48,38 +48,23 @@ def table(contents: Contents, set_name: str) -> Table:
     Args:
         contents: the run; set_name: one of its scored sets.
     """
-    result = contents.scores[set_name]
-    scores = result_tables.main_table(result)
+    scores = result_tables.main_table(contents.scores[set_name])
     shown = [i for i, column in enumerate(scores.columns) if column.key in SHOWN]
     trained = {system.name: system for system in contents.systems}
-    base = _minutes_an_update(trained.get(result.baseline))
-    measured = _measured(contents, result)
+    time_columns, times = _times(contents, set_name)
     columns = [
         *(scores.columns[i] for i in shown),
         Column("seed", "seed"),
         Column("parameters", "parameters, M"),
         Column("updates", "updates"),
         Column("minutes", "training, minutes", decimals=1),
+        *time_columns,
     ]
-    if measured:
-        columns.append(Column("update_ratio", "update, × (measured)"))
-        columns.append(Column("decoding", "search, × (measured)"))
-    else:
-        columns.append(Column("update_ratio", "update, × (logged)"))
-        columns.append(Column("decoding", "search, tokens/s (logged)", decimals=0))
-    rows: list[list[Any]] = []
+    rows = []
     for cells in scores.rows:
         name = cells[0]
-        system = trained.get(name)
-        row = [cells[i] for i in shown]
-        row += _training(system) if system else [None] * 4
-        if measured:
-            times = measured.get(name)
-            row += [times.train_ratio.value, times.decode_ratio.value] if times else [None, None]
-        else:
-            own = _minutes_an_update(system)
-            row += [own / base if own and base else None, _speed(contents, name, set_name)]
-        rows.append(row)
+        training = _training(trained[name]) if name in trained else [None] * 4
+        rows.append([*(cells[i] for i in shown), *training, *times.get(name, [None, None])])
     beginnings = ("BLEU:", "[95%]", "Δ, p", "one system", "empty")
     notes = [note for note in scores.notes if note.startswith(beginnings)]
     return Table("comparison", scores.title, columns, rows, notes)
@@ -92,19 +77,36 @@ def _training(system: TrainedSystem) -> list[Any]:
     return [system.seed, millions, updates, updates and system.curves.at(updates, "minutes")]
 
 
-@dataclass(frozen=True)
-class Ratio:
-    """A time relative to the baseline's."""
-
-    value: float
+def _times(contents: Contents, set_name: str) -> tuple[list[Column], dict[str, list[float | None]]]:
+    """Return the columns of the times of an update and of a search, and their cells by system."""
+    result = contents.scores[set_name]
+    if measured := _measured(contents, result):
+        return [
+            Column("update_ratio", "update, × (measured)"),
+            Column("decoding", "search, × (measured)"),
+        ], {
+            name: [times.train_ratio.value, times.decode_ratio.value]
+            for name, times in measured.items()
+        }
+    minutes = {system.name: _minutes_an_update(system) for system in contents.systems}
+    base = minutes.get(result.baseline)
+    cells: dict[str, list[float | None]] = {}
+    for name in result.names:
+        update = minutes.get(name)
+        ratio = update / base if update and base else None
+        cells[name] = [ratio, _speed(contents, name, set_name)]
+    return [
+        Column("update_ratio", "update, × (logged)"),
+        Column("decoding", "search, tokens/s (logged)", decimals=0),
+    ], cells
 
 
 @dataclass(frozen=True)
 class MeasuredTimes:
     """The times of an update and of a search, as `analyze cost --measure` took them."""
 
-    train_ratio: Ratio
-    decode_ratio: Ratio
+    train_ratio: Estimate
+    decode_ratio: Estimate
 
 
 def _measured(contents: Contents, result: Scores) -> dict[str, MeasuredTimes]:
@@ -120,14 +122,14 @@ def _measured(contents: Contents, result: Scores) -> dict[str, MeasuredTimes]:
         return {}
 
 
-def _minutes_an_update(system: TrainedSystem | None) -> float | None:
+def _minutes_an_update(system: TrainedSystem) -> float | None:
     """Return the median over the log, without its first line, in which everything starts."""
-    if system is None:
-        return None
-    known = [
-        s.seconds / 60 / (s.end - s.begin) for s in system.curves.train if s.seconds is not None
+    minutes = [
+        line.seconds / 60 / (line.end - line.begin)
+        for line in system.curves.train
+        if line.seconds is not None
     ]
-    return statistics.median(known[1:] or known) if known else None
+    return statistics.median(minutes[1:] or minutes) if minutes else None
 
 
 def _speed(contents: Contents, system: str, set_name: str) -> float | None:
@@ -156,18 +158,21 @@ def verdicts(result: Scores) -> list[str]:
         if not system.tests:
             continue
         delta, p = system.differences["bleu"], system.tests[result.test]["bleu"].p
-        verdict = "not clearly different from"
-        if p < LEVEL:
-            sure = (delta.low or 0) > 0 or (delta.high or 0) < 0
-            verdict = "better than" if (delta.value or 0) > 0 else "worse than"
-            verdict = verdict if sure else f"perhaps {verdict}"
         shown = text(p, column)
         shown = f"p < {shown[1:]}" if shown.startswith("<") else f"p = {shown}"
         sentences.append(
-            f"{system.name} is {verdict} {result.baseline}: {delta.value:+.2f} BLEU"
+            f"{system.name} is {_verdict(delta, p)} {result.baseline}: {delta.value:+.2f} BLEU"
             f" [{delta.low:+.2f}, {delta.high:+.2f}], {shown}."
         )
     return sentences
+
+
+def _verdict(delta: Estimate, p: float) -> str:
+    """Return how a system compares with the baseline, by its difference in BLEU and p."""
+    if p >= LEVEL:
+        return "not clearly different from"
+    sure = (delta.low or 0) > 0 or (delta.high or 0) < 0
+    return ("" if sure else "perhaps ") + f"{'better' if (delta.value or 0) > 0 else 'worse'} than"
 
 
 def _seed_verdicts(result: SeedResult) -> list[str]:
@@ -209,16 +214,15 @@ def cautions(contents: Contents) -> list[Remark]:
                 f"nmtkit train --seed {seed} --name NAME && nmtkit score --group-by seed",
             )
         )
+    texts = []
     tests = sum(bool(system.tests) for result in compared for system in result.systems)
     if tests > 4:
-        remarks.append(
-            Remark(
-                f"{tests} differences are tested: about {tests * LEVEL:.1f} of them would have "
-                f"p < {LEVEL:g} by chance alone."
-            )
+        texts.append(
+            f"{tests} differences are tested: about {tests * LEVEL:.1f} of them would have "
+            f"p < {LEVEL:g} by chance alone."
         )
     updates = {system.name: system.curves.last for system in contents.systems if system.curves.last}
     if len(set(updates.values())) > 1:
         numbers = ", ".join(f"{name} {count:,}" for name, count in updates.items())
-        remarks.append(Remark(f"The systems had different numbers of updates: {numbers}."))
-    return remarks
+        texts.append(f"The systems had different numbers of updates: {numbers}.")
+    return [*remarks, *map(Remark, texts)]

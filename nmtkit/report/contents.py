@@ -20,7 +20,8 @@ from nmtkit.models import checkpoints
 from nmtkit.records import Manifest, Scores, load
 from nmtkit.run import Run
 
-OWN_FILES = ("finding.json", "figure.svg", "table.md", "table.tex", "table.csv")
+FIGURE = "figure.svg"
+OWN_FILES = ("finding.json", FIGURE, "table.md", "table.tex", "table.csv")
 MOST_NAMES = 3
 """The number of changed files that a remark names."""
 
@@ -247,11 +248,10 @@ def _finding(contents: Contents, name: str, folder: Path) -> ReportedFinding:
         remarks.append(
             Remark(f"Of {', '.join(inputs.systems)} alone, without {', '.join(without)}")
         )
-    figure = folder / "figure.svg"
-    svg = figure.read_text("utf-8", "replace") if figure.is_file() else None
     names = sorted(path.name for path in folder.iterdir() if path.is_file())
+    figure = (folder / FIGURE).read_text("utf-8", "replace") if FIGURE in names else None
     further = [name for name in names if name not in OWN_FILES and not name.startswith(".")]
-    return ReportedFinding(stored.finding(), svg, further, remarks, command, bool(changed))
+    return ReportedFinding(stored.finding(), figure, further, remarks, command, bool(changed))
 
 
 def analyze_command(name: str, inputs: Inputs, systems: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nmtkit.records import load
-from nmtkit.report.texts import SCORES, Texts
+from nmtkit.report.texts import Texts
 
 if TYPE_CHECKING:
     from nmtkit.analyze.attention import SentenceAttention, SystemAttention
@@ -35,35 +35,30 @@ def read_attention(folder: Path) -> list[SystemAttention]:
     return [load(SystemAttention, path) for path in paths]
 
 
-def kept_lines(all_texts: Sequence[Texts], most: int = MOST) -> tuple[dict[str, list[int]], int]:
-    """Return the lines of each set that are shown, every n-th, and n: together they take at most
-    `most` bytes.
-    """
+def step_of(all_texts: Sequence[Texts], most: int = MOST) -> int:
+    """Return n for which every n-th line of all sets takes at most `most` bytes."""
     sizes = [len(_dumped(_rows(texts, range(len(texts.sources))))) for texts in all_texts]
-    step = max(1, -(-sum(sizes) // most))
-    return {texts.set_name: list(range(0, len(texts.sources), step)) for texts in all_texts}, step
+    return max(1, -(-sum(sizes) // most))
 
 
 def data(part: Part) -> dict[str, Any]:
-    """Return the object that explorer.js reads: texts and attention of the lines that are kept."""
+    """Return the object that explorer.js reads: texts and attention of every `step`-th line."""
     sets = []
     for texts in part.texts:
-        lines = part.kept[texts.set_name]
         shown: dict[str, Any] = {
             "name": texts.set_name,
             "systems": list(texts.outputs),
             "baseline": texts.baseline,
-            **_rows(texts, lines),
+            **_rows(texts, range(0, len(texts.sources), part.step)),
         }
-        places = {line: place for place, line in enumerate(lines)}
         attention = [
             {
                 "system": system.system,
                 "what": system.what,
                 "of": {
-                    str(places[line]): _packed(sentence)
+                    str(line // part.step): _packed(sentence)
                     for line, sentence in system.sentences.items()
-                    if line in places
+                    if line % part.step == 0
                 },
             }
             for system in part.attention
@@ -84,7 +79,6 @@ def script_text(value: object) -> str:
 
 def _rows(texts: Texts, lines: Sequence[int]) -> dict[str, Any]:
     """Return the columns of some lines: number from 1, source length, texts, scores to a tenth."""
-    scored = [score for score in SCORES if score in texts.scores]
     return {
         "line": [line + 1 for line in lines],
         "length": None if texts.lengths is None else [texts.lengths[line] for line in lines],
@@ -92,11 +86,8 @@ def _rows(texts: Texts, lines: Sequence[int]) -> dict[str, Any]:
         "refs": [[reference[line] for line in lines] for reference in texts.references],
         "hyps": [[output[line] for line in lines] for output in texts.outputs.values()],
         "scores": {
-            score: [
-                [round(texts.scores[score][name][line], 1) for line in lines]
-                for name in texts.outputs
-            ]
-            for score in scored
+            score: [[round(values[line], 1) for line in lines] for values in by_system.values()]
+            for score, by_system in texts.scores.items()
         },
     }
 

@@ -7,14 +7,17 @@ import hashlib
 import json
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
 import nmtkit
 from nmtkit.analyze import ANALYSES
-from nmtkit.analyze.shared.curves import panels
+from nmtkit.analyze.shared.curves import Curves, panels
 from nmtkit.report import comparison, provenance, svg
 from nmtkit.report.contents import Contents, Remark, ReportedFinding
 from nmtkit.report.explorer import data, script_text
@@ -24,14 +27,9 @@ from nmtkit.tables import figures
 from nmtkit.tables.table import Column, Estimate, Table, text, text_column
 
 if TYPE_CHECKING:
-    from jinja2 import Environment
-    from markupsafe import Markup
-
     from nmtkit.analyze.attention import SystemAttention
 
 TEMPLATES = Path(__file__).parent / "templates"
-LONG = 15
-"""Rows from which on a table is folded away under its figure."""
 MOST_ROWS = 1000
 """Rows of a table that are shown; all of them are in the finding's table.csv."""
 
@@ -43,14 +41,13 @@ class Part:
     Attributes:
         contents: of the run.
         texts: of the sets whose texts can be shown.
-        kept, step: lines of the explorer (see `explorer.kept_lines`).
+        step: the explorer holds every `step`-th line.
         attention: in the explorer, if it was asked for.
         number: counts the runs of a page from 1; 0 for one run alone.
     """
 
     contents: Contents
     texts: Sequence[Texts]
-    kept: dict[str, list[int]]
     step: int
     attention: Sequence[SystemAttention] = ()
     number: int = 0
@@ -85,8 +82,6 @@ def render(parts: Sequence[Part], **about: str) -> str:
         parts: the runs.
         about: title, commit, made (the time) and digest (of all that the page depends on).
     """
-    from markupsafe import Markup
-
     environment, drawn = _environment(), _Drawn()
     run = environment.get_template("run.html")
     script = "\n".join(
@@ -109,9 +104,7 @@ def render(parts: Sequence[Part], **about: str) -> str:
 def _of_run(part: Part, parts: Sequence[Part], drawn: _Drawn) -> dict[str, Any]:
     """Return what is shown of a run; parts: all of the page."""
     contents = part.contents
-    records = provenance.calls(contents)
-    settings, same = provenance.settings(contents)
-    first, *others = (shlex.quote(str(one.contents.run.path)) for one in parts)
+    runs = (shlex.quote(str(each.contents.run.path)) for each in parts)
     sets = [_of_set(contents, name, drawn) for name in contents.scores]
     learning = _learning(contents, drawn)
     findings = {
@@ -125,8 +118,7 @@ def _of_run(part: Part, parts: Sequence[Part], drawn: _Drawn) -> dict[str, Any]:
         "part": part,
         "contents": contents,
         "level": 3 if part.number else 2,
-        "page_command": f"nmtkit report --run {first}"
-        + "".join(f" --also {other}" for other in others),
+        "page_command": "nmtkit report --run " + " --also ".join(runs),
         "sets": sets,
         "reading": comparison.READING,
         "cautions": [*comparison.cautions(contents), *provenance.searches(contents)],
@@ -137,31 +129,12 @@ def _of_run(part: Part, parts: Sequence[Part], drawn: _Drawn) -> dict[str, Any]:
             name: shows for name, shows in ANALYSES.items() if name not in contents.findings
         },
         "shown": side_by_side(part.texts[0]) if part.texts else [],
-        "provenance": {
-            "corpus": provenance.corpus(contents.manifest),
-            "systems": provenance.systems(contents),
-            "settings": settings,
-            "same": same,
-            "commits": provenance.commits(records),
-            "history": provenance.history(records),
-        },
+        "provenance": provenance.tables(contents),
     }
 
 
-def cells(table: Table) -> list[list[tuple[str, str, bool]]]:
-    """Return the rows of a table: the text of each cell, its key for sorting ("" for nothing), and
-    whether it is left-aligned.
-    """
-    return [
-        [
-            (text(value, column), _key(value), column.left)
-            for value, column in zip(row, table.columns, strict=True)
-        ]
-        for row in table.rows[:MOST_ROWS]
-    ]
-
-
 def _key(value: Any) -> str:
+    """Return a cell's key for sorting; "" for nothing."""
     number = value.value if isinstance(value, Estimate) else value
     if number is None or number != number:  # NaN
         return ""
@@ -176,16 +149,12 @@ class _Drawn:
 
     def __call__(self, figure: str | None, label: str) -> Markup | None:
         """Return the figure as part of a page; None if there is none, or it is no SVG."""
-        from markupsafe import Markup
-
         self.count += 1
         inline = svg.inline(figure, f"f{self.count}-", label) if figure else None
         return None if inline is None else Markup(inline)  # noqa: S704  (cleaned by svg.inline)
 
 
 def _environment() -> Environment:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -195,40 +164,16 @@ def _environment() -> Environment:
         keep_trailing_newline=True,
     )
     environment.globals |= {
-        "cells": cells,
-        "words": _words,
+        "key": _key,
+        "text": text,
         "dotted": _dotted,
-        "with_code": _with_code,
-        "long": LONG,
         "most_rows": MOST_ROWS,
     }
-    environment.filters["decimal"] = lambda value: f"{value:.1f}"
     return environment
-
-
-def _words(command: str) -> Markup:
-    """Return a command whose options are not torn at their hyphens at the end of a line."""
-    from markupsafe import Markup
-
-    return Markup(" ").join(
-        Markup('<span class="word">{}</span>').format(word) for word in command.split(" ")
-    )
-
-
-def _with_code(text: str) -> Markup:
-    """Return a text in which words in backticks are code."""
-    from markupsafe import Markup, escape
-
-    return Markup("").join(
-        Markup("<code>{}</code>").format(part) if i % 2 else escape(part)
-        for i, part in enumerate(text.split("`"))
-    )
 
 
 def _dotted(name: str) -> Markup:
     """Return a name that may be torn after its dots."""
-    from markupsafe import Markup, escape
-
     return Markup("<wbr>").join(escape(part) for part in re.split(r"(?<=[.])(?=\D)", name))
 
 
@@ -252,20 +197,13 @@ def _of_set(contents: Contents, name: str, drawn: _Drawn) -> dict[str, Any]:
 
 def _finding(name: str, reported: ReportedFinding, drawn: _Drawn) -> dict[str, Any]:
     finding = reported.finding
+    label = f"{finding.title}: figure; its numbers are in the table below"
     facts = [
         (key, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
         for key, value in finding.facts.items()
     ]
-    label = f"{finding.title}: figure; its numbers are in the table below"
-    return {
-        "name": name,
-        "finding": finding,
-        "figure": drawn(reported.figure, label),
-        "further": reported.further,
-        "remarks": reported.remarks,
-        "facts": facts,
-        "command": reported.command,
-    }
+    figure = drawn(reported.figure, label)
+    return {**vars(reported), "name": name, "figure": figure, "facts": facts}
 
 
 def _learning(contents: Contents, drawn: _Drawn) -> dict[str, Any]:
@@ -280,6 +218,18 @@ def _learning(contents: Contents, drawn: _Drawn) -> dict[str, Any]:
     }
     if not curves:
         return {**shown, "remark": Remark("No training of this run has logged anything.")}
+    return {
+        **shown,
+        "figure": drawn(figures.curves(panels(curves)), "Loss and dev BLEU of each training"),
+        "table": _training_table(curves),
+        "remark": Remark(
+            "What each system took to reach the same BLEU:", "nmtkit analyze convergence"
+        ),
+    }
+
+
+def _training_table(curves: Mapping[str, Curves]) -> Table:
+    """Return the updates, the best dev BLEU and the lowest dev loss of each training."""
     columns = [
         text_column("system"),
         Column("updates", "updates"),
@@ -292,17 +242,5 @@ def _learning(contents: Contents, drawn: _Drawn) -> dict[str, Any]:
         step, bleu = max(points.measured, key=lambda point: point[1], default=(None, None))
         loss = min((at.loss for at in points.dev if at.loss is not None), default=None)
         rows.append([name, points.last, step, bleu, loss])
-    return {
-        **shown,
-        "figure": drawn(figures.curves(panels(curves)), "Loss and dev BLEU of each training"),
-        "table": Table(
-            "training",
-            "Trainings, on the development set",
-            columns,
-            rows,
-            ["dev BLEU: greedy search; dev loss: per target token"],
-        ),
-        "remark": Remark(
-            "What each system took to reach the same BLEU:", "nmtkit analyze convergence"
-        ),
-    }
+    notes = ["dev BLEU: greedy search; dev loss: per target token"]
+    return Table("training", "Trainings, on the development set", columns, rows, notes)

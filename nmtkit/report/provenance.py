@@ -20,6 +20,20 @@ MOST_CALLS = 200
 """The number of calls of stages that are listed, the latest ones."""
 
 
+def tables(contents: Contents) -> dict[str, Table]:
+    """Return every table of a run's provenance."""
+    differing, shared = settings(contents)
+    records = calls(contents)
+    return {
+        "corpus": corpus(contents.manifest),
+        "systems": systems(contents),
+        "settings": differing,
+        "same": shared,
+        "commits": commits(records),
+        "history": history(records),
+    }
+
+
 def corpus(manifest: Manifest) -> Table:
     """Return the sets of the prepared corpus."""
     columns = [
@@ -148,19 +162,19 @@ def commits(records: list[dict[str, Any]]) -> Table:
     ]
     rows: list[list[Any]] = []
     for stage in dict.fromkeys(record.get("stage") for record in records):
-        own = [record for record in records if record.get("stage") == stage]
-        row = [stage, len(own), sum(record.get("exit") != 0 for record in own)]
-        for key in ("commit", "device"):
-            values = dict.fromkeys(str(record[key]) for record in own if record.get(key))
-            row.append(", ".join(values) or None)
-        rows.append(row)
-    notes = ["-dirty: the checkout had changes that no commit has"]
-    return Table(
-        "commits",
-        "Program",
-        columns,
-        rows,
-        notes if any("-dirty" in str(r[3]) for r in rows) else [],
+        of_stage = [record for record in records if record.get("stage") == stage]
+        failed = sum(record.get("exit") != 0 for record in of_stage)
+        values = [_values(of_stage, key) for key in ("commit", "device")]
+        rows.append([stage, len(of_stage), failed, *values])
+    dirty = any("-dirty" in str(record.get("commit")) for record in records)
+    notes = ["-dirty: the checkout had changes that no commit has"] if dirty else []
+    return Table("commits", "Program", columns, rows, notes)
+
+
+def _values(records: list[dict[str, Any]], key: str) -> str | None:
+    """Return the different values of a key, None if there is none."""
+    return (
+        ", ".join(dict.fromkeys(str(record[key]) for record in records if record.get(key))) or None
     )
 
 

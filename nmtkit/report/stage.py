@@ -67,36 +67,35 @@ def report(run: Run, **values: Any) -> Path:
             console.say("report: up to date (--force makes it again)")
         else:
             parts = [
-                _part(own, number if options.also else 0, len(runs))
-                for number, own in enumerate(contents, 1)
+                _part(each, number if options.also else 0, len(runs))
+                for number, each in enumerate(contents, 1)
             ]
-            html = page.render(
-                parts,
-                title=options.title or "; ".join(part.title for part in parts),
-                commit=str(record["commit"] or ""),
-                made=time.strftime("%Y-%m-%d %H:%M %Z"),
-                digest=digest,
-            )
-            files.write_text(path, html)
-            console.say(f"report: written to {path} ({len(html.encode()) / 1e6:.1f} MB)")
-            for part in parts:
-                for remark in part.contents.remarks:
-                    command = f" ({part.command(remark.command)})" if remark.command else ""
-                    console.say(f"report: {remark.text}{command}")
+            _write(path, parts, options.title, commit=str(record["commit"] or ""), digest=digest)
     print(path)
     return path
 
 
+def _write(path: Path, parts: Sequence[page.Part], title: str, **about: str) -> None:
+    """Write the page and report what is missing from it."""
+    title = title or "; ".join(part.title for part in parts)
+    made = time.strftime("%Y-%m-%d %H:%M %Z")
+    html = page.render(parts, title=title, made=made, **about)
+    files.write_text(path, html)
+    console.say(f"report: written to {path} ({len(html.encode()) / 1e6:.1f} MB)")
+    for part in parts:
+        for remark in part.contents.remarks:
+            command = f" ({part.command(remark.command)})" if remark.command else ""
+            console.say(f"report: {remark.text}{command}")
+
+
 def _check(runs: Sequence[Run], attention: Sequence[str]) -> None:
     """Refuse a run that is named twice, and a system that no run has."""
-    paths = [run.path.resolve() for run in runs]
-    for number, path in enumerate(paths):
-        if path in paths[:number]:
-            raise ConfigError(
-                f"{runs[number].path} is in this page already",
-                where="--also",
-                hint="name each run once",
-            )
+    paths = set()
+    for run in runs:
+        if run.path.resolve() in paths:
+            message = f"{run.path} is in this page already"
+            raise ConfigError(message, where="--also", hint="name each run once")
+        paths.add(run.path.resolve())
     names = [system.name for run in runs for system in run.systems()]
     for name in attention:
         if name not in names:
@@ -110,9 +109,9 @@ def _check(runs: Sequence[Run], attention: Sequence[str]) -> None:
 def _part(contents: Contents, number: int, runs: int) -> page.Part:
     """Return the page's part on one of several runs, whose sentences share its space."""
     texts = [text for name in contents.scores if (text := read_texts(contents, name)) is not None]
-    kept, step = explorer.kept_lines(texts, explorer.MOST // runs)
+    step = explorer.step_of(texts, explorer.MOST // runs)
     attention = explorer.read_attention(contents.run.path / "analyze" / "attention")
-    return page.Part(contents, texts, kept, step, attention, number)
+    return page.Part(contents, texts, step, attention, number)
 
 
 def _compute_attention(run: Run, options: ReportOptions) -> None:

@@ -8,35 +8,9 @@ import re
 from xml.etree import ElementTree
 
 SVG, XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
-DRAWN = frozenset(
-    (
-        "svg",
-        "g",
-        "defs",
-        "path",
-        "use",
-        "text",
-        "tspan",
-        "rect",
-        "circle",
-        "ellipse",
-        "line",
-        "polyline",
-        "polygon",
-        "clipPath",
-        "title",
-    )
-    + (
-        "desc",
-        "marker",
-        "pattern",
-        "linearGradient",
-        "radialGradient",
-        "stop",
-        "symbol",
-        "mask",
-        "image",
-    )
+DRAWN = re.compile(
+    "svg|g|defs|path|use|text|tspan|rect|circle|ellipse|line|polyline|polygon|clipPath|title|desc|"
+    "marker|pattern|linearGradient|radialGradient|stop|symbol|mask|image"
 )
 """The elements that a figure may have; a style sheet would be one of the whole page."""
 ACTIVE = re.compile(r"url\(\s*['\"]?(?!['\"]?#)|javascript:|@import|expression\(", re.I)
@@ -87,24 +61,31 @@ def inline(text: str, prefix: str, label: str) -> str | None:
 
 
 def _clean(element: ElementTree.Element, prefix: str, ground: bool = False) -> None:
+    """Clean an element and all below it; ground: True if it is part of a figure's background."""
     ground = ground or GROUND.fullmatch(element.get("id", "")) is not None
     for child in list(element):
         name = child.tag.removeprefix(f"{{{SVG}}}") if isinstance(child.tag, str) else ""
-        if name not in DRAWN:  # the namespace is part of a foreign tag, so that it is not in DRAWN
-            element.remove(child)
-        else:
+        if DRAWN.fullmatch(name):  # a foreign tag has another namespace as its part
             _clean(child, prefix, ground)
+        else:
+            element.remove(child)
     for key, value in list(element.attrib.items()):
-        plain = key.rpartition("}")[2].lower()
-        outside = plain == "href" and not re.match(r"#|data:image/(png|jpeg);base64,", value)
-        if outside or plain.startswith("on") or ACTIVE.search(value):
+        name = key.rpartition("}")[2].lower()
+        outside = name == "href" and not re.match(r"#|data:image/(png|jpeg);base64,", value)
+        if outside or name.startswith("on") or ACTIVE.search(value):
             del element.attrib[key]
-        elif plain == "id":
-            element.set(key, prefix + value)
-        elif plain == "href" and value.startswith("#"):
-            element.set(key, "#" + prefix + value[1:])
-        elif "url(#" in value:
-            element.set(key, value.replace("url(#", f"url(#{prefix}"))
-        if plain == "style":
-            value = element.get(key, "").replace("stroke: #000000", "stroke: currentColor")
-            element.set(key, value.replace("fill: #ffffff", "fill: none") if ground else value)
+        else:
+            element.set(key, _own(name, value, prefix, ground))
+
+
+def _own(name: str, value: str, prefix: str, ground: bool) -> str:
+    """Return an attribute's value with the ids of this figure and the colours of the page."""
+    if name == "id":
+        value = prefix + value
+    elif name == "href" and value.startswith("#"):
+        value = "#" + prefix + value[1:]
+    value = value.replace("url(#", f"url(#{prefix}")
+    if name == "style":
+        value = value.replace("stroke: #000000", "stroke: currentColor")
+        value = value.replace("fill: #ffffff", "fill: none") if ground else value
+    return value

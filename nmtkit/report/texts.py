@@ -64,31 +64,27 @@ def read_texts(contents: Contents, set_name: str) -> Texts | None:
     result, run = contents.scores[set_name], contents.run
     count = result.sentences
     again = f"nmtkit score --force --set-name {set_name}"
-    outputs = {}
     try:
         sources = list(files.text_lines(run.source(set_name)))
         references = [list(files.text_lines(path)) for path in run.references(set_name)]
         if {len(sources), *map(len, references)} != {count}:
             raise DataError(f"not all texts have the {count:,} lines that were scored")
-        for name in dict.fromkeys([result.baseline, *result.names]):
-            path = run.path / "systems" / name / "translate" / set_name / "hyp.txt"
-            lines = list(files.text_lines(path)) if path.is_file() else []
-            if len(lines) == count:
-                outputs[name] = lines
-            else:
-                contents.note(
-                    f"{set_name}: the translation by {name} is gone, or not the one that was"
-                    " scored",
-                    again,
-                )
+        outputs = _outputs(contents, set_name, again)
         if not outputs:
             raise DataError("no translation is left")
     except DataError as error:
         contents.note(f"{set_name}: its texts cannot be shown ({error.message})", again)
         return None
     path = run.path / "score" / set_name / "sentences.tsv"
-    scores, lengths = _sentence_scores(path, list(outputs), count)
-    if not scores:
+    try:
+        columns = _columns(path, count)
+        scores = {
+            score: {name: list(map(float, columns[f"{name}.{score}"])) for name in outputs}
+            for score in SCORES
+        }
+        lengths = list(map(int, columns["src_length"])) if "src_length" in columns else None
+    except (DataError, ValueError, KeyError):
+        scores, lengths = {}, None
         contents.note(
             f"{set_name}: sentences.tsv is missing or of other translations, so sentences have no"
             " scores",
@@ -97,27 +93,33 @@ def read_texts(contents: Contents, set_name: str) -> Texts | None:
     return Texts(set_name, result.baseline, sources, references, outputs, scores, lengths)
 
 
-def _sentence_scores(
-    path: Path, names: Sequence[str], count: int
-) -> tuple[dict[str, dict[str, list[float]]], list[int] | None]:
-    """Return score -> system -> (N), and source lengths (N), of sentences.tsv; empty if the file
-    does not fit.
+def _outputs(contents: Contents, set_name: str, again: str) -> dict[str, list[str]]:
+    """Return the translations that were scored, by system, the baseline's first; again: the command
+    that scores those that have changed.
     """
-    wanted = {score: {name: f"{name}.{score}" for name in names} for score in SCORES}
-    try:
-        header, *rows = [line.split("\t") for line in files.text_lines(path)]
-        columns = dict(zip(header, zip(*rows, strict=True), strict=True))
-        keys = {key for own in wanted.values() for key in own.values()}
-        if len(rows) != count or not keys <= columns.keys():
-            return {}, None
-        scores = {
-            score: {name: list(map(float, columns[key])) for name, key in own.items()}
-            for score, own in wanted.items()
-        }
-        lengths = list(map(int, columns["src_length"])) if "src_length" in columns else None
-    except (DataError, ValueError):
-        return {}, None
-    return scores, lengths
+    result, outputs = contents.scores[set_name], {}
+    for name in dict.fromkeys([result.baseline, *result.names]):
+        path = contents.run.path / "systems" / name / "translate" / set_name / "hyp.txt"
+        lines = list(files.text_lines(path)) if path.is_file() else []
+        if len(lines) == result.sentences:
+            outputs[name] = lines
+        else:
+            contents.note(
+                f"{set_name}: the translation by {name} is gone, or not the one that was scored",
+                again,
+            )
+    return outputs
+
+
+def _columns(path: Path, count: int) -> dict[str, tuple[str, ...]]:
+    """Return the columns of sentences.tsv by their names.
+
+    Raises: DataError or ValueError if the file is damaged, or has not `count` lines.
+    """
+    header, *rows = [line.split("\t") for line in files.text_lines(path)]
+    if len(rows) != count:
+        raise ValueError(count)
+    return dict(zip(header, zip(*rows, strict=True), strict=True))
 
 
 def differences(text: str, other: str) -> Marked:
@@ -139,6 +141,15 @@ def side_by_side(texts: Texts) -> list[Shown]:
     Returns: at most MOST_LINES, in the order of the text; words are marked that differ from the
         baseline's (of one system: the reference's).
     """
+    reasons = _reasons(texts)
+    lines = sorted(sorted(reasons, key=lambda line: -len(reasons[line]))[:MOST_LINES])
+    if not reasons:
+        lines = list(range(min(2 * EACH_WAY, len(texts.sources))))
+    return [_shown(texts, line, reasons.get(line, [])) for line in lines]
+
+
+def _reasons(texts: Texts) -> dict[int, list[str]]:
+    """Return the lines worth showing, each with the reasons why."""
     reasons: dict[int, list[str]] = {}
     bleu = texts.scores.get("bleu", {})
     base, *others = texts.outputs
@@ -154,10 +165,7 @@ def side_by_side(texts: Texts) -> list[Shown]:
         deltas = [value - mean for value in bleu[first]]
         for line in _ends(deltas):
             reasons[line] = [f"among the {'best' if deltas[line] > 0 else 'worst'} of {first}"]
-    lines = sorted(sorted(reasons, key=lambda line: -len(reasons[line]))[:MOST_LINES])
-    if not reasons:
-        lines = list(range(min(2 * EACH_WAY, len(texts.sources))))
-    return [_shown(texts, line, reasons.get(line, [])) for line in lines]
+    return reasons
 
 
 def _ends(deltas: Sequence[float]) -> list[int]:

@@ -52,7 +52,6 @@ def written(tmp_path_factory):
     made.finding("convergence", "curves")
     found = read_contents(made.run)
     texts = [read_texts(found, name) for name in found.scores]
-    kept, step = explorer.kept_lines(texts)
     weights = {
         4: SentenceAttention(
             ["ein", "</s>"], ["a", "<b>", "</s>"], [[0.9, 0.1], [0.5, 0.5], [0.0, 1.0]]
@@ -69,7 +68,7 @@ def written(tmp_path_factory):
     path = made.run.path / "index.html"
     path.write_text(
         page.render(
-            [page.Part(found, texts, kept, step, attention)],
+            [page.Part(found, texts, explorer.step_of(texts), attention)],
             **ABOUT,
         ),
         "utf-8",
@@ -89,7 +88,7 @@ def of_two(written):
     for number, run in enumerate((Run(written.parent), made.run), 1):
         found = read_contents(run)
         texts = [read_texts(found, name) for name in found.scores]
-        parts.append(page.Part(found, texts, *explorer.kept_lines(texts), number=number))
+        parts.append(page.Part(found, texts, explorer.step_of(texts), number=number))
     path = made.run.path / "index.html"
     path.write_text(page.render(parts, **ABOUT), "utf-8")
     return path

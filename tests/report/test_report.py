@@ -559,13 +559,15 @@ def long_texts(lines, words, systems, name="test"):
 
 
 def explorer_size(texts, attention=()):
-    """The size of the explorer's data, the kept lines of each set, and of how many lines one is
+    """The size of the explorer's data, its lines of each set, and of how many lines one is
     kept.
     """
-    kept, step = explorer.kept_lines(texts)
+    step = explorer.step_of(texts)
     run = SimpleNamespace(manifest=SimpleNamespace(src="en", tgt="de"))
-    part = page.Part(run, texts, kept, step, attention)
-    return len(explorer.script_text(explorer.data(part))), kept, step
+    part = page.Part(run, texts, step, attention)
+    data = explorer.data(part)
+    lines = {each["name"]: each["line"] for each in data["sets"]}
+    return len(explorer.script_text(data)), lines, step
 
 
 def test_the_page_stays_small():
@@ -574,9 +576,9 @@ def test_the_page_stays_small():
     size, _, step = explorer_size([long_texts(1000, 25, 6)], [attention])
     assert step == 1 and size < 3_500_000
     many = [long_texts(8000, 25, 6), long_texts(8000, 25, 6, "other")]
-    size, kept, step = explorer_size(many)
+    size, lines, step = explorer_size(many)
     assert step > 1 and size < 1.1 * explorer.MOST
-    assert kept["other"][:2] == [0, step]
+    assert lines["other"][:2] == [1, 1 + step]
 
 
 def test_differences_are_marked():
