@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,9 +19,11 @@ from nmtkit.tables import figures
 from nmtkit.tables.table import Column, Table, text_column
 
 SHARES = (0.5, 0.75, 0.9)
-"""Default levels: these shares of the best BLEU of all, and the best BLEU of the weakest system."""
+"""The default levels are these shares of the best BLEU of all systems, and the best BLEU of the
+weakest system.
+"""
 DECIMALS = {"updates": 0, "epochs": 2}
-"""Of the columns of axes; minutes have one."""
+"""Decimals in the column of an axis; minutes have one."""
 INTERPOLATED, FIRST, NEVER = "interpolated", "by the first validation", "not reached"
 PLACES, BLOCKS = 60, " ▁▂▃▄▅▆▇█"
 """Columns of a sparkline, and its characters by height."""
@@ -32,12 +33,18 @@ class ConvergenceOptions(Options):
     """Options of `convergence`."""
 
     levels: str = option("", "BLEU,…")
-    """Levels of dev BLEU, such as 20,25,30 (default: from the best BLEU of the systems)."""
+    """Levels of dev BLEU, such as 20,25,30 (default: computed from the best BLEU of the
+    systems)."""
 
 
 @dataclass(frozen=True)
 class DevBleu:
-    """How dev BLEU was measured: signatures in the order of the log; dev sentences, 0: all."""
+    """How a training measured dev BLEU.
+
+    Attributes:
+        signatures: in the order of the log.
+        sentences: dev sentences that were translated; 0: all.
+    """
 
     signatures: tuple[str | None, ...]
     sentences: int
@@ -45,7 +52,13 @@ class DevBleu:
 
 @dataclass(frozen=True)
 class Trainings:
-    """The curves of each system, how those with dev BLEU measured it, and the levels of BLEU."""
+    """The trainings of some systems.
+
+    Attributes:
+        curves: system -> its curves.
+        dev_bleu: system -> how it measured dev BLEU; only systems that measured it.
+        levels: of BLEU.
+    """
 
     curves: dict[str, Curves]
     dev_bleu: dict[str, DevBleu]
@@ -58,11 +71,9 @@ class Trainings:
 
     @property
     def comparable(self) -> bool:
-        """True if dev BLEU was not measured in several ways."""
-        ways = self.dev_bleu.values()
-        return (
-            len({(signature, way.sentences) for way in ways for signature in way.signatures}) <= 1
-        )
+        """True if all systems measured dev BLEU in the same way."""
+        ways = {(s, way.sentences) for way in self.dev_bleu.values() for s in way.signatures}
+        return len(ways) <= 1
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -96,10 +107,7 @@ class Convergence(Analysis[ConvergenceOptions, Trainings]):
         nobody = "no training of this run has logged anything"
         curves = study.each(curves_of, nobody, "first: nmtkit train")
         dev_bleu = {
-            name: DevBleu(
-                tuple(dict.fromkeys(v.signature for v in curve.dev if v.bleu is not None)),
-                settings[name].get("dev_sentences", 0),
-            )
+            name: how_measured(curve, settings[name].get("dev_sentences", 0))
             for name, curve in curves.items()
             if curve.measured
         }
@@ -140,6 +148,12 @@ class Convergence(Analysis[ConvergenceOptions, Trainings]):
         )
 
 
+def how_measured(curves: Curves, sentences: int) -> DevBleu:
+    """Return how a training measured dev BLEU, on this number of dev sentences."""
+    signatures = (v.signature for v in curves.dev if v.bleu is not None)
+    return DevBleu(tuple(dict.fromkeys(signatures)), sentences)
+
+
 def parse_levels(text: str) -> list[float]:
     """Return BLEU levels from text such as "20,25,30", in rising order.
 
@@ -147,12 +161,15 @@ def parse_levels(text: str) -> list[float]:
     """
     levels = set()
     for part in text.split(","):
-        with contextlib.suppress(ValueError):
-            if 0 < (level := float(part)) <= 100:
-                levels.add(level)
-                continue
-        hint = "numbers above 0 and up to 100, such as --levels 20,25,30"
-        raise ConfigError(f"'{part.strip()}' is no level of BLEU", where="--levels", hint=hint)
+        try:
+            level = float(part)
+        except ValueError:
+            level = math.nan
+        if not 0 < level <= 100:
+            hint = "numbers above 0 and up to 100, such as --levels 20,25,30"
+            message = f"'{part.strip()}' is no level of BLEU"
+            raise ConfigError(message, where="--levels", hint=hint)
+        levels.add(level)
     return sorted(levels)
 
 
@@ -172,14 +189,15 @@ def reach(measured: Sequence[tuple[int, float]], level: float) -> tuple[float | 
         level and the next one; FIRST if the first validation had reached it (an upper bound); None
         and NEVER.
     """
-    before: tuple[int, float] | None = None
+    below: tuple[int, float] | None = None
     for step, bleu in measured:
-        if bleu >= level:
-            if before is None:
-                return float(step), FIRST
-            share = (level - before[1]) / (bleu - before[1])
-            return before[0] + share * (step - before[0]), INTERPOLATED
-        before = (step, bleu)
+        if bleu < level:
+            below = step, bleu
+        elif below is None:
+            return float(step), FIRST
+        else:
+            share = (level - below[1]) / (bleu - below[1])
+            return below[0] + share * (step - below[0]), INTERPOLATED
     return None, NEVER
 
 
@@ -202,9 +220,10 @@ def best_rows(result: Trainings, name: str) -> list[list[Any]]:
         bleu, loss = validation.bleu, validation.loss
         return (-1.0 if bleu is None else bleu, -math.inf if loss is None else -loss)
 
-    best = max(result.curves[name].dev, key=rank, default=None)
-    if best is None or (best.loss is None and best.bleu is None):
+    looks = [v for v in result.curves[name].dev if v.loss is not None or v.bleu is not None]
+    if not looks:
         return []
+    best = max(looks, key=rank)
     place = result.place(name, best.step)
     return [["best", best.bleu, name, *place, None, best.loss, "best validation"]]
 
@@ -226,14 +245,7 @@ def notes(result: Trainings) -> list[str]:
         ),
     ]
     if result.axes == AXES:
-        untimed = ", ".join(name for name, curve in curves.items() if not curve.timed)
-        lines.append(
-            (
-                "processor minutes: processor time of the same updates, over all threads of "
-                "rank 0; other work on the machine is not counted, nor is a GPU's"
-            )
-            + (f"; not in the log of {untimed}" if untimed else "")
-        )
+        lines.append(processor_note(curves))
     lines.append(
         f"dev BLEU: greedy search{signature}; dev loss and training loss: per target token, "
         "without label smoothing, training loss with dropout"
@@ -248,12 +260,23 @@ def notes(result: Trainings) -> list[str]:
     if not result.comparable:
         lines.append(
             "dev BLEU was NOT measured in one way (facts in finding.json), so its levels cannot be "
+            "compared"
         )
     return lines + [
         f"{name}: the log has no line of {count:,} updates (skipped ones, or lines lost)"
         for name, curve in curves.items()
         if (count := curve.unlogged)
     ]
+
+
+def processor_note(curves: Mapping[str, Curves]) -> str:
+    """Return the note on processor minutes."""
+    untimed = ", ".join(name for name, curve in curves.items() if not curve.timed)
+    note = (
+        "processor minutes: processor time of the same updates, over all threads of "
+        "rank 0; other work on the machine is not counted, nor is a GPU's"
+    )
+    return f"{note}; not in the log of {untimed}" if untimed else note
 
 
 def facts_of(result: Trainings, levels_given: bool) -> dict[str, Any]:
@@ -272,10 +295,6 @@ def facts_of(result: Trainings, levels_given: bool) -> dict[str, Any]:
         }
         for name, way in result.dev_bleu.items()
     }
-    logged: dict[str, dict[str, float | None]] = {}
-    for name, curve in result.curves.items():
-        place = curve.place(curve.train[-1].end if curve.train else None)
-        logged[name] = dict(zip(AXES, place, strict=True)) | {"unlogged": curve.unlogged}
     return {
         "levels": result.levels,
         "levels_from": "given" if levels_given else default,
@@ -285,8 +304,14 @@ def facts_of(result: Trainings, levels_given: bool) -> dict[str, Any]:
             "processor_minutes: all threads of rank 0"
         ),
         "dev_bleu": dev_bleu,
-        "logged": logged,
+        "logged": {name: end_of_log(curves) for name, curves in result.curves.items()},
     }
+
+
+def end_of_log(curves: Curves) -> dict[str, float | None]:
+    """Return where the log of a training ends on each axis, and how many updates it lacks."""
+    place = curves.place(curves.train[-1].end if curves.train else None)
+    return dict(zip(AXES, place, strict=True)) | {"unlogged": curves.unlogged}
 
 
 def sparklines(measured: Mapping[str, Sequence[tuple[int, float]]]) -> str:
@@ -298,13 +323,18 @@ def sparklines(measured: Mapping[str, Sequence[tuple[int, float]]]) -> str:
     width = max(map(len, measured))
     lines = [f"dev BLEU, 0 to {top:.1f}, over {last:,} updates"]
     for name, points in measured.items():
-        x, y = zip(*points, strict=True)
-        places = [last * (i + 1) / PLACES for i in range(PLACES)]
-        values = np.interp(places, x, y, left=math.nan, right=math.nan)
-        heights = [0 if math.isnan(bleu) else max(1, round(8 * bleu / top)) for bleu in values]
-        drawn = "".join(BLOCKS[height] for height in heights)
-        lines.append(f"{name:>{width}} {drawn} best {max(y):.2f}")
+        best = max(bleu for _, bleu in points)
+        lines.append(f"{name:>{width}} {sparkline(points, last, top)} best {best:.2f}")
     return "\n".join(lines)
+
+
+def sparkline(points: Sequence[tuple[int, float]], last: int, top: float) -> str:
+    """Return BLEU from 0 to `top` over updates up to `last`, as PLACES characters."""
+    places = [last * (i + 1) / PLACES for i in range(PLACES)]
+    x, y = zip(*points, strict=True)
+    values = np.interp(places, x, y, left=math.nan, right=math.nan)
+    heights = [0 if math.isnan(bleu) else max(1, round(8 * bleu / top)) for bleu in values]
+    return "".join(BLOCKS[height] for height in heights)
 
 
 def curves_csv(curves: Mapping[str, Curves]) -> str:
