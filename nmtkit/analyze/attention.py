@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from nmtkit.analyze.shared import recording
 from nmtkit.analyze.shared.presenting import text_columns
 from nmtkit.analyze.study import Study
 from nmtkit.errors import DataError
+from nmtkit.records import Record
 from nmtkit.score.translations import bleu_of, translated_systems
 from nmtkit.tables.table import Column, Table
 from nmtkit.text.vocabulary import EOS, SPECIALS, load_vocabularies
@@ -27,12 +29,12 @@ class AttentionOptions(Options):
     """Options of `attention`."""
 
     sentences: int = option(200, "N", ge=1)
-    """Only so many sentences, those on which the systems differ most."""
+    """The number of sentences; those on which the systems differ most are taken."""
 
 
 @dataclass(frozen=True)
 class SentenceAttention:
-    """One sentence as a system reads it: tokens of both sides, and weights (T, S) of target
+    """One sentence as a system reads it: the tokens of both sides, and the weights (T, S) of target
     tokens on source tokens.
     """
 
@@ -41,15 +43,16 @@ class SentenceAttention:
     weights: list[list[float]]
 
 
-@dataclass(frozen=True)
-class SystemAttention:
-    """The attention of one system on some sentences of a set.
+class SystemAttention(Record):
+    """The attention of one system on some sentences of a set: analyze/attention/SYSTEM.json.
 
     Attributes:
         what: which attention, and which heads.
         sentences: by line, from 0.
     """
 
+    again: ClassVar[str] = "nmtkit analyze attention --force"
+    format: Literal[1] = 1
     system: str
     what: str
     set_name: str
@@ -57,8 +60,8 @@ class SystemAttention:
 
 
 def lines_that_differ(study: Study, count: int) -> list[int]:
-    """Return the lines on which sentence BLEU of all systems lies farthest apart, the first ones
-    among equals, in order.
+    """Return the lines on which the systems' sentence BLEU differs most, in order; of equal lines
+    the first.
     """
     scores = bleu_of(study.run, study.text_set, translated_systems(study.run, study.text_set, []))
     bleu = np.stack([metric.sentence_scores() for metric in scores.values()])
@@ -76,22 +79,12 @@ def attention_of(study: Study, name: str, lines: Sequence[int]) -> SystemAttenti
     Raises: DataError if its translation lacks subwords; LeftOut if it does not attend to the source
         alone.
     """
-    path, store = study.run.system(name).translation(study.set_name), study.store
-    path /= "hyp.subwords.txt"
-    subwords = [line.split(" ") if line else [] for line in files.text_lines(path)]
-    if len(subwords) != len(store):
-        hint = f"nmtkit translate --force --system {name} --set-name {study.set_name}"
-        message = f"{len(subwords):,} lines of subwords for {len(store):,} sentences"
-        raise DataError(message, where=path, hint=hint)
+    store, subwords = study.store, read_subwords(study, name)
     model = study.model(name)
     site = drawn_site(recording.cross_sites(model, study.device))
     src_vocabulary, tgt_vocabulary = load_vocabularies(study.run.prep)
-    pairs = GivenPairs(
-        [store.src(i) for i in range(len(store))],
-        [tgt_vocabulary.encode(tokens) for tokens in subwords],
-        store.spans,
-        store.documents,
-    )
+    src, tgt = map(store.src, range(len(store))), map(tgt_vocabulary.encode, subwords)
+    pairs = GivenPairs(list(src), list(tgt), store.spans, store.documents)
     rows = [i for i in lines if subwords[i] and store.src_lengths[i] > 1]
     order = np.array(sorted(rows, key=lambda i: -store.src_lengths[i]), dtype=np.int64)
     sentences: dict[int, SentenceAttention] = {}
@@ -99,16 +92,34 @@ def attention_of(study: Study, name: str, lines: Sequence[int]) -> SystemAttenti
         for batch in recording.ordered_batches(pairs, study.device, model.context_rule, order):
             weights = of_head(recording.look(model, batch)["decoder"][site], 0).float().cpu()
             if weights.size(-1) != batch.src.size(1):
-                raise LeftOut(
-                    "it attends to more than the source, so its attention cannot be shown beside "
-                    "the source"
-                )
+                message = "it attends to more than the source, so its attention cannot be shown"
+                raise LeftOut(f"{message} beside the source")
             for i, matrix in zip(batch.rows.tolist(), weights, strict=True):
-                src = [src_vocabulary[k] for k in pairs.src(i).tolist()]
-                tgt = [*subwords[i], SPECIALS[EOS]]
-                sentences[i] = SentenceAttention(src, tgt, matrix[: len(tgt), : len(src)].tolist())
+                read = [src_vocabulary[k] for k in pairs.src(i).tolist()]
+                written = [*subwords[i], SPECIALS[EOS]]
+                real = matrix[: len(written), : len(read)].tolist()
+                sentences[i] = SentenceAttention(read, written, real)
             advance(len(batch.rows))
-    return SystemAttention(name, f"{site}, mean over heads", study.set_name, sentences)
+    return SystemAttention(
+        system=name,
+        what=f"{site}, mean over heads",
+        set_name=study.set_name,
+        sentences=sentences,
+    )
+
+
+def read_subwords(study: Study, name: str) -> list[list[str]]:
+    """Return the subwords of each line of a system's translation.
+
+    Raises: DataError if the lines are not those of the set.
+    """
+    path = study.run.system(name).translation(study.set_name) / "hyp.subwords.txt"
+    subwords = [line.split(" ") if line else [] for line in files.text_lines(path)]
+    if len(subwords) != len(study.store):
+        hint = f"nmtkit translate --force --system {name} --set-name {study.set_name}"
+        message = f"{len(subwords):,} lines of subwords for {len(study.store):,} sentences"
+        raise DataError(message, where=path, hint=hint)
+    return subwords
 
 
 class Attention(Analysis[AttentionOptions, list[SystemAttention]]):
@@ -147,7 +158,7 @@ class Attention(Analysis[AttentionOptions, list[SystemAttention]]):
             ),
             facts={"set": set_name},
             attachments={
-                f"{system.system}.json": json.dumps(asdict(system), ensure_ascii=False) + "\n"
+                f"{system.system}.json": json.dumps(system.model_dump(), ensure_ascii=False) + "\n"
                 for system in result
             },
         )

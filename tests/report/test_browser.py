@@ -62,8 +62,8 @@ def written(tmp_path_factory):
         6: weights[4],
     }
     attention = [
-        SystemAttention("own", "last but one", "test", weights),
-        SystemAttention("base", "last but one", "test", again),
+        SystemAttention(system=system, what="last but one", set_name="test", sentences=sentences)
+        for system, sentences in (("own", weights), ("base", again))
     ]
     path = made.run.path / "index.html"
     path.write_text(

@@ -522,7 +522,9 @@ def test_the_attention_of_each_run_that_has_the_system(reported, second, monkeyp
     monkeypatch.setattr(
         attention,
         "attention_of",
-        lambda study, name, lines: SystemAttention(name, "layer", study.set_name, {lines[0]: one}),
+        lambda study, name, lines: SystemAttention(
+            system=name, what="layer", set_name=study.set_name, sentences={lines[0]: one}
+        ),
     )
     for system, expected in (("third", [False, True]), ("own", [True, True])):
         page = reported.page(also=[second.run.path], attention=[system])
@@ -572,7 +574,8 @@ def explorer_size(texts, attention=()):
 
 def test_the_page_stays_small():
     sentence = SentenceAttention(["w"] * 40, ["w"] * 40, [[1 / 40] * 40 for _ in range(40)])
-    attention = SystemAttention("s1", "layer", "test", dict.fromkeys(range(200), sentence))
+    sentences = dict.fromkeys(range(200), sentence)
+    attention = SystemAttention(system="s1", what="layer", set_name="test", sentences=sentences)
     size, _, step = explorer_size([long_texts(1000, 25, 6)], [attention])
     assert step == 1 and size < 3_500_000
     many = [long_texts(8000, 25, 6), long_texts(8000, 25, 6, "other")]
