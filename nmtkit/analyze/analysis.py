@@ -45,21 +45,18 @@ class PaperOptions(Options):
     """The options of an analysis whose numbers some paper prints."""
 
     paper: str = option("", "FILE")
-    """A paper's printed numbers (recipes/PAPER/paper.toml), beside the measured ones."""
+    """A file of numbers that a paper prints (recipes/PAPER/paper.toml), shown beside the measured
+    numbers."""
     table: str = option("", "NAME")
-    """Which table of --paper, for example table1."""
+    """The table of --paper, for example table1."""
 
 
 def as_words(options: Mapping[str, Any]) -> list[str]:
     """Return options with their values as they are typed."""
-    words: list[str] = []
-    for key, value in options.items():
-        values = value if isinstance(value, list) else [value]
-        words += (
-            [flag(key)]
-            if value is True
-            else [word for word_value in values for word in (flag(key), str(word_value))]
-        )
+    words = []
+    for key, values in options.items():
+        for value in values if isinstance(values, list) else [values]:
+            words += [flag(key)] if value is True else [flag(key), str(value)]
     return words
 
 
@@ -69,13 +66,13 @@ class LeftOut(NmtkitError):
 
 @dataclass(frozen=True)
 class Measured:
-    """Measured numbers that a paper prints too.
+    """Measured numbers that a paper prints, too.
 
     Attributes:
         numbers: system -> key of a paper's column -> number.
-        set_name: what was read: a test set, probing files, or nothing that has a name.
-        signature: how it was measured.
-        remarks: notes for the table of both.
+        set_name: the test set or the probing files; "" if the numbers are of neither.
+        signature: how the numbers were measured.
+        remarks: notes for the table of measured and printed numbers.
     """
 
     numbers: Mapping[str, Mapping[str, float]]
@@ -90,12 +87,12 @@ class Finding:
 
     Attributes:
         table: the numbers.
-        text: how to read them.
+        text: how to read the numbers.
         figure: SVG; None without matplotlib, or if there is nothing to draw.
         bars: the figure as plain text for a terminal.
-        facts: settings, seeds and anything else that a number needs to be repeated.
-        attachments: further files: name -> text.
-        paper: a paper's numbers beside the measured ones.
+        facts: settings, seeds and everything else that is needed to repeat a number.
+        attachments: more files: name -> text.
+        paper: a paper's numbers beside the measured numbers.
         name, title: of the analysis; the runner fills them in.
     """
 
@@ -198,6 +195,7 @@ def stored(folder: Path) -> StoredFinding | None:
 
 
 O = TypeVar("O", bound=Options)  # noqa: E741
+P = TypeVar("P", bound=PaperOptions)
 R = TypeVar("R")
 
 
@@ -207,7 +205,7 @@ class Analysis(ABC, Generic[O, R]):
     """
 
     name: ClassVar[str]
-    """As it is typed: `nmtkit analyze NAME`; findings are kept in analyze/NAME/."""
+    """The NAME in `nmtkit analyze NAME` and in analyze/NAME/, the folder of its findings."""
     title: ClassVar[str]
     """The title of its findings."""
     examples: ClassVar[Sequence[str]] = ()
@@ -217,8 +215,7 @@ class Analysis(ABC, Generic[O, R]):
     default).
     """
     Options: ClassVar[type[Options]] = Options
-    paper: ClassVar[Kind | None] = None
-    """The columns of a paper's tables that it measures; its options are then `PaperOptions`."""
+    """The class of its options."""
 
     def __init__(self, options: O) -> None:
         self.options = options
@@ -230,7 +227,7 @@ class Analysis(ABC, Generic[O, R]):
 
     @abstractmethod
     def measure(self, study: Study) -> R:
-        """Return everything that the finding shows, as plain values.
+        """Measure everything that the finding shows, and return it as plain values.
 
         Raises: DataError if no system can be measured; ConfigError for an option that does not fit
             the run.
@@ -238,8 +235,15 @@ class Analysis(ABC, Generic[O, R]):
 
     @abstractmethod
     def present(self, result: R) -> Finding:
-        """Return the table, the figure and the reading of what was measured."""
+        """Return the table, the figure and a text on how to read them."""
 
+
+class PaperAnalysis(Analysis[P, R]):
+    """An analysis of numbers that some paper prints in a table."""
+
+    paper: ClassVar[Kind]
+    """The columns of a paper's tables that it measures."""
+
+    @abstractmethod
     def printed_too(self, result: R) -> Measured:
-        """Return the measured numbers that a paper's table prints; only with `paper`."""
-        raise NotImplementedError
+        """Return the measured numbers that a paper's table prints, too."""

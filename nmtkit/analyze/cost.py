@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import BaseModel, ValidationError
 
 from nmtkit import console, environment, files
-from nmtkit.analyze.analysis import Analysis, Finding, Measured, PaperOptions
+from nmtkit.analyze.analysis import Finding, Inputs, Measured, PaperAnalysis, PaperOptions
 from nmtkit.analyze.shared.macs import Macs, Parameters, count_macs, count_parameters
 from nmtkit.analyze.shared.timing import Timing, measure_speed
 from nmtkit.analyze.study import Study
@@ -57,7 +57,7 @@ class CostOptions(PaperOptions):
 
 @dataclass(frozen=True)
 class Count:
-    """What is counted of a system.
+    """The size of a system and its arithmetic for a typical sentence.
 
     Attributes:
         parameters, macs: of the model.
@@ -113,7 +113,7 @@ class Costs:
     facts: CostFacts
 
 
-class Cost(Analysis[CostOptions, Costs]):
+class Cost(PaperAnalysis[CostOptions, Costs]):
     """Parameters, multiply-accumulates and speed, absolute and relative to the baseline."""
 
     name = "cost"
@@ -132,11 +132,7 @@ class Cost(Analysis[CostOptions, Costs]):
             # oneDNN reads this at the first product.
             environment.room_for_products(len(systems))
         store = training_pairs(study.run)
-        counts = {}
-        with console.progress("counting multiply-accumulates", len(systems)) as advance:
-            for name in systems:
-                counts[name] = count(study, name, store)
-                advance(1)
+        counts = count_all(study, store)
         src_length, tgt_length = typical_lengths(store)
         in_turn = measure_speed(study, tgt_length) if self.options.measure else stored_speeds(study)
         facts = CostFacts(
@@ -249,7 +245,7 @@ def notes(result: Costs) -> list[str]:
 
 
 def figure(result: Costs) -> str | None:
-    """Return bars of all that is relative to the baseline."""
+    """Draw all numbers that are relative to the baseline."""
     baseline, series = result.facts.baseline, {}
     for name, system in result.counts.items():
         counted = map(Estimate, system.relative_to(result.counts[baseline]))
@@ -298,8 +294,18 @@ def typical_spans(store: Store, length: int) -> list[int]:
     return list(map(len, parts))
 
 
+def count_all(study: Study, store: Store) -> dict[str, Count]:
+    """Return the counts of each system."""
+    counts = {}
+    with console.progress("counting multiply-accumulates", len(study.systems)) as advance:
+        for name in study.systems:
+            counts[name] = count(study, name, store)
+            advance(1)
+    return counts
+
+
 def count(study: Study, name: str, store: Store) -> Count:
-    """Return what is counted of a system, with sentences as in a training set."""
+    """Return the counts of a system for a typical sentence of a training set."""
     model = build_untrained(study.run, study.run.system(name)).eval()
     rule = model.context_rule
     contexts = None if rule is None else typical_contexts(store, rule)
@@ -311,7 +317,7 @@ def count(study: Study, name: str, store: Store) -> Count:
 
 
 def stored_speeds(study: Study) -> dict[str, Timing]:
-    """Return what an earlier --measure timed, if baseline, set and systems are still the same.
+    """Return the speeds that an earlier --measure timed, if baseline, set and systems are the same.
 
     Returns: system -> timing; {} without such timings.
     """
@@ -319,16 +325,11 @@ def stored_speeds(study: Study) -> dict[str, Timing]:
     if earlier is None or not earlier.facts.get("measured"):
         return {}
     with contextlib.suppress(ValidationError):  # a finding of another version
-        facts, inputs = CostFacts.model_validate(earlier.facts), earlier.made_from
-        systems = [study.run.system(name) for name in study.systems]
-        configs = {
-            str(s.config.relative_to(study.run.path)): files.sha256(s.config) for s in systems
-        }
-        weights = {s.name: checkpoints.current(s) for s in systems}
-        same_files = configs.items() <= inputs.files.items()
-        same_weights = weights.items() <= inputs.weights.items()
+        facts = CostFacts.model_validate(earlier.facts)
+        weights = {name: checkpoints.current(study.run.system(name)) for name in study.systems}
+        same_weights = weights.items() <= earlier.made_from.weights.items()
         same_study = (facts.baseline, facts.set) == (study.systems[0], study.set_name)
-        if same_files and same_weights and same_study:
+        if same_weights and same_study and same_configs(study, earlier.made_from):
             study.checkpoints |= {name: list(digests) for name, digests in weights.items()}
             return {name: facts.measured[name] for name in study.systems}
     console.say(
@@ -336,6 +337,13 @@ def stored_speeds(study: Study) -> dict[str, Timing]:
         " these systems; speeds are read from the logs"
     )
     return {}
+
+
+def same_configs(study: Study, earlier: Inputs) -> bool:
+    """True if the settings of all systems are still those of an earlier finding."""
+    paths = (study.run.system(name).config for name in study.systems)
+    hashes = {str(path.relative_to(study.run.path)): files.sha256(path) for path in paths}
+    return hashes.items() <= earlier.files.items()
 
 
 def logged_speeds(study: Study) -> dict[str, Timing]:

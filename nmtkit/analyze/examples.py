@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 from nmtkit import files
-from nmtkit.analyze.analysis import Analysis, Finding, Measured, PaperOptions
+from nmtkit.analyze.analysis import Finding, Measured, PaperAnalysis, PaperOptions
 from nmtkit.analyze.shared.presenting import SentenceOptions, interval_column, text_columns
 from nmtkit.analyze.study import RESAMPLES, SEED, Study
 from nmtkit.score.formulas import Array
@@ -18,7 +19,7 @@ from nmtkit.tables import figures
 from nmtkit.tables.table import Column, Estimate, Table
 
 SAME = 1e-9
-"""Two scores that are no further apart are equal."""
+"""Two scores whose difference is at most this are equal."""
 
 
 class ExamplesOptions(SentenceOptions, PaperOptions):
@@ -41,7 +42,7 @@ class Example:
     resampling: Resampling
 
 
-class Examples(Analysis[ExamplesOptions, Example]):
+class Examples(PaperAnalysis[ExamplesOptions, Example]):
     """A source with its references and translations, and the sentence BLEU of all lines."""
 
     name = "examples"
@@ -70,7 +71,7 @@ class Examples(Analysis[ExamplesOptions, Example]):
 
     def present(self, result: Example) -> Finding:
         rows, line = self.rows(result), self.options.sentence
-        base, *others = result.bleu
+        base = rows[0][0]
         columns = [
             *text_columns("system"),
             Column("bleu", f"BLEU of line {line}"),
@@ -87,11 +88,6 @@ class Examples(Analysis[ExamplesOptions, Example]):
             f"{result.signature}; [95%]: percentile interval over {result.resampling.describe()}",
         ]
         title = f"Line {line} of {result.set_name}, and all others"
-        counts = {
-            "ahead": [Estimate(row[3]) for row in rows[1:]],
-            "behind": [Estimate(row[4]) for row in rows[1:]],
-        }
-        axes = f"against {base}", "% of the sentences"
         width = max(len(label) for label, _ in result.texts)
         return Finding(
             table=Table("examples", title, columns, rows, notes),
@@ -100,7 +96,7 @@ class Examples(Analysis[ExamplesOptions, Example]):
                 "is ahead, and whether that could be chance (sign test). Sentence BLEU is "
                 "rough; corpus BLEU, which `nmtkit score` tests, is not its mean."
             ),
-            figure=figures.grouped_bars(others, counts, *axes, upright=True) if others else None,
+            figure=_figure(rows),
             bars="\n".join(f"{label:>{width}}  {text}" for label, text in result.texts),
             facts={
                 "set": result.set_name,
@@ -112,16 +108,13 @@ class Examples(Analysis[ExamplesOptions, Example]):
         )
 
     def rows(self, result: Example) -> list[list[Any]]:
-        """Return the scores of each system; the baseline has none in comparison with itself."""
+        """Return the row of each system."""
         base, *_ = result.bleu
         rows: list[list[Any]] = []
         for name, bleu in result.bleu.items():
             means = result.resampling.sums(bleu[:, None])[:, 0] / len(bleu)
-            gap = bleu - result.bleu[base]
-            ahead, behind = int((gap > SAME).sum()), int((gap < -SAME).sum())
-            shares = [100 * ahead / len(gap), 100 * behind / len(gap), binomial(ahead, behind)]
             scores = [float(bleu[self.options.sentence - 1]), estimate(float(bleu.mean()), means)]
-            rows.append([name, *scores, *([None] * 3 if name == base else shares)])
+            rows.append([name, *scores, *(_compared(bleu - result.bleu[base], name == base))])
         return rows
 
     def printed_too(self, result: Example) -> Measured:
@@ -129,3 +122,25 @@ class Examples(Analysis[ExamplesOptions, Example]):
         numbers = {name: {"bleu": float(bleu[at]) / 100} for name, bleu in result.bleu.items()}
         remark = "which sentence the paper's is, is not said"
         return Measured(numbers, f"{result.set_name}, line {at + 1}", result.signature, [remark])
+
+
+def _compared(gains: Array, is_baseline: bool) -> list[float | None]:
+    """Return the shares of lines with more and with less, and p; nothing of the baseline itself.
+
+    Args:
+        gains: sentence BLEU minus the baseline's (N).
+    """
+    if is_baseline:
+        return [None] * 3
+    ahead, behind = int((gains > SAME).sum()), int((gains < -SAME).sum())
+    return [100 * ahead / len(gains), 100 * behind / len(gains), binomial(ahead, behind)]
+
+
+def _figure(rows: Sequence[Sequence[Any]]) -> str | None:
+    """Draw how often each system is ahead of the baseline and behind it."""
+    base, *others = rows
+    if not others:
+        return None
+    counts = {key: [Estimate(row[i]) for row in others] for i, key in ((3, "ahead"), (4, "behind"))}
+    names, axes = [row[0] for row in others], (f"against {base[0]}", "% of the sentences")
+    return figures.grouped_bars(names, counts, *axes, upright=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass
 
-from nmtkit.analyze.analysis import Analysis, Finding, Measured, PaperOptions, option
+from nmtkit.analyze.analysis import Finding, Measured, PaperAnalysis, PaperOptions, option
 from nmtkit.analyze.shared.presenting import text_columns
 from nmtkit.analyze.study import RESAMPLES, SEED, Study
 from nmtkit.records import LengthScore
@@ -19,7 +19,7 @@ class LengthsOptions(PaperOptions):
     """Options of `lengths`."""
 
     buckets: str = option("dc", "dc|pr|10,20,…")
-    """The groups, a paper's or your own borders."""
+    """The groups of source lengths: those of a paper, or your own borders."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class LengthScores:
     signature: str
 
 
-class Lengths(Analysis[LengthsOptions, LengthScores]):
+class Lengths(PaperAnalysis[LengthsOptions, LengthScores]):
     """BLEU and hypothesis/reference length of each system in each group of source lengths."""
 
     name = "lengths"
@@ -89,15 +89,13 @@ class Lengths(Analysis[LengthsOptions, LengthScores]):
     def printed_too(self, result: LengthScores) -> Measured:
         """Return gains over the baseline (the mean of its seeds) in each group of the first set."""
         set_name, scores = next(iter(result.by_set.items()))
-        base = papers.other_seeds(scores[0].system, dict.fromkeys(score.system for score in scores))
-        gains: dict[str, dict[str, float]] = {s.system: {} for s in scores if s.system not in base}
-        bleu: dict[str, dict[str, float]] = {}  # of each group
-        for score in scores:
-            if score.bleu.value is not None:
-                bleu.setdefault(score.group, {})[score.system] = score.bleu.value
-        for group, of_system in bleu.items():  # all systems have the same sentences
-            baseline = statistics.fmean(of_system[name] for name in base)
-            for name in gains:
-                gains[name][group] = of_system[name] - baseline
+        systems = list(dict.fromkeys(score.system for score in scores))
+        base = papers.other_seeds(systems[0], systems)
+        # All systems have the same sentences, so a group has a BLEU of all systems or of none.
+        bleu = {(s.group, s.system): s.bleu.value for s in scores if s.bleu.value is not None}
+        gains: dict[str, dict[str, float]] = {name: {} for name in systems if name not in base}
+        for (group, name), value in bleu.items():
+            if name in gains:
+                gains[name][group] = value - statistics.fmean(bleu[group, b] for b in base)
         over = f"{', '.join(base)} (their mean)" if base[1:] else base[0]
         return Measured(gains, set_name, result.signature, [f"gained over {over}, in each group"])

@@ -1,4 +1,4 @@
-"""Analysis `probing`: what a classifier reads off the mean state of a sentence in the encoder."""
+"""Analysis `probing`: what a classifier finds in the mean encoder state of a sentence."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from nmtkit import console
-from nmtkit.analyze.analysis import Analysis, Finding, LeftOut, Measured, PaperOptions, option
+from nmtkit.analyze.analysis import Finding, LeftOut, Measured, PaperAnalysis, PaperOptions, option
 from nmtkit.analyze.shared import classifier, sentence_vectors
 from nmtkit.analyze.shared.classifier import Examples
 from nmtkit.analyze.shared.presenting import interval_column, text_columns
@@ -46,12 +46,12 @@ class ProbingOptions(PaperOptions):
     """Options of `probing`."""
 
     probes: str = option("", "FOLDER|senteval")
-    """Files of 'tr|va|te, label, sentence' with tabs between, or folders TASK/{tr,va,te}.txt
-    (default: the corpus's own)."""
+    """A folder of probing files: TASK.txt with lines of 'tr|va|te, label, sentence' separated by
+    tabs, or TASK/{tr,va,te}.txt (default: the files of the run's corpus)."""
     tasks: str = option("", "TASK,…")
-    """Only these tasks (default: all that are there)."""
+    """Only these tasks (default: all tasks of the folder)."""
     layer: int = option(0, "N", ge=0)
-    """A layer of the encoder, from 1 (default: what the decoder reads)."""
+    """A layer of the encoder, counted from 1 (default: the states that the decoder reads)."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Probes:
         return {n: results[n].accuracy if n in results else Estimate(None) for n in names}
 
 
-class Probing(Analysis[ProbingOptions, Probes]):
+class Probing(PaperAnalysis[ProbingOptions, Probes]):
     """Accuracy of classifiers on sentence vectors, beside embeddings and the majority class."""
 
     name = "probing"

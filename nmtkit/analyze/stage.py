@@ -14,7 +14,15 @@ from typing import Any
 import nmtkit
 from nmtkit import console, files, settings
 from nmtkit.analyze import ANALYSES
-from nmtkit.analyze.analysis import Analysis, Finding, Inputs, Options, as_words, flag
+from nmtkit.analyze.analysis import (
+    Analysis,
+    Finding,
+    Inputs,
+    Options,
+    PaperAnalysis,
+    as_words,
+    flag,
+)
 from nmtkit.analyze.study import Study
 from nmtkit.environment import import_module
 from nmtkit.errors import ConfigError, DataError, nearest
@@ -118,7 +126,7 @@ def _study(
 
 
 def current(analysis: AnyAnalysis, study: Study, force: bool = False) -> Finding:
-    """Return the finding of an analysis. A stored one that is up to date is not made again.
+    """Return the finding of an analysis; measure only if the stored finding is outdated.
 
     Raises: as `Analysis.measure`.
     """
@@ -136,18 +144,19 @@ def current(analysis: AnyAnalysis, study: Study, force: bool = False) -> Finding
 
 
 def measured(analysis: AnyAnalysis, study: Study) -> Finding:
-    """Measure and present; put a paper's numbers beside the measured ones if they are asked for."""
-    options, kind = analysis.options, analysis.paper
-    printed = papers.asked(options.paper, options.table, kind) if kind else None
+    """Return a new finding, with a paper's numbers beside the measured ones if asked for."""
+    options, printed = analysis.options, None
+    if isinstance(analysis, PaperAnalysis):
+        printed = papers.asked(options.paper, options.table, analysis.paper)
     result = analysis.measure(study)
     finding = replace(analysis.present(result), name=analysis.name, title=analysis.title)
     if study.checkpoints:
         finding.facts["checkpoints"] = study.checkpoints
-    if printed is None or kind is None:
+    if not isinstance(analysis, PaperAnalysis) or printed is None:
         return finding
     ours = analysis.printed_too(result)
-    how = ours.set_name, ours.signature, ours.remarks
-    return finding.beside(papers.numbers_beside(printed, kind, ours.numbers, study.dataset, *how))
+    how = study.dataset, ours.set_name, ours.signature, ours.remarks
+    return finding.beside(papers.numbers_beside(printed, analysis.paper, ours.numbers, *how))
 
 
 def inputs_of(study: Study, options: Options) -> Inputs:
