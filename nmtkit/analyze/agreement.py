@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from nmtkit.errors import ConfigError, DataError, counted, nearest
 from nmtkit.run import Run
 from nmtkit.score.significance import wilson
 from nmtkit.tables import figures
-from nmtkit.tables.table import Column, Table, percent_bars, text_column
+from nmtkit.tables.table import Column, Estimate, Table, percent_bars, text_column
 
 AGREEMENT = "subj_verb_agreement"
 POLARITY = {
@@ -37,7 +37,7 @@ POLARITY = {
     "deletion": ("nicht_del", "kein_del", "affix_del"),
 }
 LONGEST = 15
-# The papers' figures show subject and verb alone, Lingeval97's own table all types with a distance.
+# The papers' figures show subject and verb alone. Lingeval97's table has all types with a distance.
 SUBJECT_VERB, ALL_TYPES = "distance, subject-verb", "distance, all types"
 # The bins of Lingeval97's own evaluation, as it counts them: 5 belongs to >2.
 FREQUENCIES = (10000, 5000, 2000, 1000, 500, 200, 100, 50, 20, 10, 5, 2)
@@ -61,23 +61,23 @@ MEANINGS = {
     ),
 }
 Group = tuple[int, int, str, str]
-"""Places of section and label in the table, section, label."""
+"""Place of the section and of the label in the table, section, label."""
 
 
 class AgreementOptions(Options):
     """Options of `agreement`."""
 
     pairs: str = option("", "FILE|SRC,RIGHT,WRONG|CONTEXT,SRC,RIGHT,WRONG|pronouns|lingeval97")
-    """The contrastive set: JSON as Lingeval97's, DiscEvalMT's or the English-Russian consistency
-    sets', text files, or one that came with the corpus (default: agreement)."""
+    """The contrastive set: JSON in the format of Lingeval97, DiscEvalMT or the English-Russian
+    consistency sets, text files, or a set of the run's corpus (default: agreement)."""
     context: str = option("true", "true,none,foreign")
-    """For systems that read context: the pairs' own, none, that of another sentence of the set;
-    several, side by side."""
+    """The context of systems that read one: the context of the pair, no context, or the context of
+    another sentence of the set. With commas: several, side by side."""
     scores: tuple[str, ...] = option((), "FILE")
-    """Scores in Lingeval97's format, shown beside the systems. Repeatable."""
+    """A file of scores in Lingeval97's format, shown beside the systems. Repeatable."""
     score_kind: ScoreKind = "auto"
-    """The numbers of --scores: negative log-likelihoods, as Lingeval97's own evaluation reads them,
-    or log-probabilities (auto: log-probabilities if none is above zero)."""
+    """What the numbers of --scores are: negative log-likelihoods, as Lingeval97's evaluation reads
+    them, or log-probabilities (auto: log-probabilities if no number is above zero)."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,9 @@ class AgreementResult:
     """A contrastive set and its scores.
 
     Attributes:
-        where: the set was read from; contexts: that were asked for.
-        columns: column -> scores: of each score file, and of each system in each context.
+        where: the file or files of the set.
+        contexts: the values of --context.
+        columns: scores by column: of each score file, and of each system in each context.
         files: score files by name.
         systems: how each system read the set.
     """
@@ -151,18 +152,10 @@ class Agreement(Analysis[AgreementOptions, AgreementResult]):
         drawn = [row for row in rows if row[0] == section]
         labels, remarks = [row[1] for row in drawn], [f" ({row[2]:,})" for row in drawn]
         series = {name: [row[3 + i] for row in drawn] for i, name in enumerate(result.columns)}
-        columns = [text_column("section", "group"), Column("label", "", left=True)]
-        columns.append(Column("pairs", "pairs", decimals=0))
-        columns += [interval_column(name, name, decimals=1) for name in result.columns]
-        title = "Share of pairs whose right translation scores better, in %"
+        title = f"Share of pairs whose right translation scores better, in % ({result.where})"
+        columns = columns_of(result.columns)
         return Finding(
-            table=Table(
-                "agreement",
-                f"{title} ({result.where})",
-                columns,
-                rows,
-                notes_of(result, sections),
-            ),
+            table=Table("agreement", title, columns, rows, notes_of(result, sections)),
             text=CHANCE + (OF_CONTEXT if result.has_context else OF_DISTANCE),
             figure=figures.grouped_bars(labels, series, section, "right, %"),
             bars=percent_bars(labels, series, remarks),
@@ -171,8 +164,11 @@ class Agreement(Analysis[AgreementOptions, AgreementResult]):
                 "items": len(result.items),
                 "context": self.options.context,
                 "undecided_by_the_source": contrastive.undecidable(result.items),
-                "unknown_subwords": {n: [round(u, 4) for u in one.unknown] for n, one in systems},
-                "targets_per_second": {name: round(one.rate, 1) for name, one in systems},
+                "unknown_subwords": {
+                    name: [round(share, 4) for share in reading.unknown]
+                    for name, reading in systems
+                },
+                "targets_per_second": {name: round(reading.rate, 1) for name, reading in systems},
             },
             attachments=attachments_of(result),
         )
@@ -186,9 +182,9 @@ def find_pairs(run: Run, pairs: str) -> str:
     Raises: ConfigError for a name that is none of these.
     """
     folder = run.prep / "eval"
-    own = folder / f"{pairs or 'agreement'}.json"
-    if own.stem.isidentifier() and own.is_file():
-        return str(own)
+    path = folder / f"{pairs or 'agreement'}.json"
+    if path.stem.isidentifier() and path.is_file():
+        return str(path)
     forms = "a JSON file, or SOURCES,RIGHT,WRONG"
     if not pairs:
         message = "this run's corpus has no contrastive set of its own"
@@ -200,6 +196,16 @@ def find_pairs(run: Run, pairs: str) -> str:
         hint = nearest(pairs, known, forms)
         raise ConfigError(f"no contrastive set '{pairs}'", where="--pairs", hint=hint)
     return pairs
+
+
+def columns_of(names: Iterable[str]) -> list[Column]:
+    """Return the columns of the table, the last ones of scores with these names."""
+    return [
+        text_column("section", "group"),
+        Column("label", "", left=True),
+        Column("pairs", "pairs", decimals=0),
+        *(interval_column(name, name, decimals=1) for name in names),
+    ]
 
 
 def groups_of(errors: Sequence[Error]) -> dict[tuple[str, str], list[int]]:
@@ -229,33 +235,41 @@ def memberships(error: Error) -> Iterator[Group]:
         if error.type == AGREEMENT:
             yield 4, rank, SUBJECT_VERB, label
         yield 5, rank, ALL_TYPES, label
-    if (frequency := error.frequency) is not None:
-        low = next((low for low in FREQUENCIES if frequency > low), None)
-        rank = frequency if low is None else low + 1
-        yield 6, -rank, "frequency", str(frequency) if low is None else f">{low}"
+    if error.frequency is not None:
+        yield frequency_group(error.frequency)
+
+
+def frequency_group(frequency: int) -> Group:
+    """Return the group of a word by its frequency; a frequency below all bins is a group."""
+    low = next((low for low in FREQUENCIES if frequency > low), None)
+    rank, label = (frequency, str(frequency)) if low is None else (low + 1, f">{low}")
+    return 6, -rank, "frequency", label
 
 
 def rows_of(result: AgreementResult) -> list[list[Any]]:
     """Return section, label, pairs, and the share that is right in each column, for each group."""
     errors = [error for item in result.items for error in item.errors]
-    pairwise = [decisions(scores) for scores in result.columns.values()]
+    right = [decisions(scores) for scores in result.columns.values()]
     rows: list[list[Any]] = []
-    for (section, label), members in groups_of(errors).items():
-        right = [sum(decided[place] for place in members) for decided in pairwise]
-        shares = [wilson(count, len(members)) for count in right]
-        rows.append([section, label, len(members), *shares])
+    for (section, label), places in groups_of(errors).items():
+        shares = shares_of([[decided[place] for place in places] for decided in right])
+        rows.append([section, label, len(places), *shares])
     if any(len(item.errors) > 1 for item in result.items):
-        best = [preferred(scores) for scores in result.columns.values()]
-        shares = [wilson(sum(right), len(right)) for right in best]
-        rows.insert(1, ["sentence", "better than every wrong one", len(best[0]), *shares])
+        shares = shares_of([preferred(scores) for scores in result.columns.values()])
+        rows.insert(1, ["sentence", "better than every wrong one", len(result.items), *shares])
     return rows
 
 
+def shares_of(columns: Sequence[Sequence[bool]]) -> list[Estimate]:
+    """Return the share that is right in each column, in percent."""
+    return [wilson(sum(right), len(right)) for right in columns]
+
+
 def notes_of(result: AgreementResult, sections: set[str]) -> list[str]:
-    """Return what the numbers of the table are, and what makes them doubtful.
+    """Return what the numbers of the table mean, and what makes them doubtful.
 
     Args:
-        sections: of the table.
+        sections: those that the table has.
     """
     notes = [
         (
@@ -287,12 +301,11 @@ def notes_of(result: AgreementResult, sections: set[str]) -> list[str]:
 
 
 def context_notes_of(result: AgreementResult) -> list[str]:
-    """Return which systems read which context, and what the context can decide."""
+    """Return which systems read which context, and which pairs only the context decides."""
     notes = []
     rules = {name: system.rule for name, system in result.systems.items()}
     readers = [f"{name} ({describe(rule)})" for name, rule in rules.items() if rule]
-    others = [name for name, rule in rules.items() if rule is None]
-    lists = {"read by": readers, "not read by": others}
+    lists = {"read by": readers, "not read by": [name for name in rules if not rules[name]]}
     parts = [f"{words} {', '.join(names)}" for words, names in lists.items() if names]
     if parts:
         notes.append(f"context, the sentences before: {'; '.join(parts)}")

@@ -5,7 +5,7 @@ agrees with gold word alignments.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nmtkit import console
 from nmtkit.analyze.analysis import Analysis, Finding, option
 from nmtkit.analyze.shared import context_spread, links, recording
 from nmtkit.analyze.shared.links import GoldSet
@@ -55,10 +54,12 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Aligned:
-    """What was measured on sentence pairs, which have a name.
+    """The attention of some systems on sentence pairs.
 
     Attributes:
-        agreement: of each attention and each file of links; None without gold links.
+        sentences: the set, or the file of gold links.
+        drawn: the attentions that are drawn.
+        agreement: a row for each attention and each file of links; None without gold links.
     """
 
     sentences: str
@@ -112,13 +113,16 @@ class AlignmentOptions(SentenceOptions):
     """Options of `alignment`."""
 
     layer: str = option("", "N|NAME")
-    """A layer from 1, or any attention by its name (default: all; the last but one is drawn)."""
+    """A layer, counted from 1, or an attention by its name (default: all; the last but one is
+    drawn)."""
     head: int = option(0, "N", ge=0)
-    """One head from 1 (0: the mean over heads)."""
+    """One head, counted from 1 (0: the mean over heads)."""
     gold: str = option("", "LINKS,PAIRS")
-    """Gold links (i-j sure, ipj possible, from 1) and their 'source ||| target' lines."""
+    """A file of gold links (i-j sure, ipj possible, counted from 1) and a file of their sentence
+    pairs ('source ||| target' lines)."""
     alignments: tuple[str, ...] = option((), "FILE")
-    """Hypothesised links for the pairs of --gold, shown beside the systems. Repeatable."""
+    """A file of hypothesised links for the pairs of --gold, shown beside the systems.
+    Repeatable."""
 
 
 class Alignment(Analysis[AlignmentOptions, Aligned]):
@@ -164,16 +168,13 @@ class Alignment(Analysis[AlignmentOptions, Aligned]):
         recorded = recording.look(model, batch)
         weights = (recorded["decoder"] | recorded["encoder"])[site]
         matrix = of_head(weights, self.options.head)[0].double().cpu().tolist()
-        vocabularies = load_vocabularies(study.run.prep)
+        writes, vocabularies = sites[site] == CROSS, load_vocabularies(study.run.prep)
         rows, columns = (
-            _tokens(batch, side, count, sites[site] == CROSS, vocabularies)
+            _tokens(batch, side, count, writes, vocabularies)
             for side, count in zip(sites[site], (len(matrix), len(matrix[0])), strict=True)
         )
-        distances: list[float | None] = [None] * len(matrix)
-        contexts = recorded["decoder"].get(site + context_spread.ENDING)
-        if sites[site] == CROSS and contexts is not None and batch.tgt_lengths is not None:
-            values = context_spread.distances(contexts, batch.tgt_lengths)[0].tolist()
-            distances = [None if math.isnan(value) else value for value in values]
+        contexts = recorded["decoder"].get(site + context_spread.ENDING) if writes else None
+        distances = _distances(contexts, batch) or [None] * len(matrix)
         return Drawn(name, site, Heat(matrix, rows, columns), distances)
 
     def _agreement(
@@ -185,19 +186,17 @@ class Alignment(Analysis[AlignmentOptions, Aligned]):
         count = len(gold.gold)
         aligned = {site: [frozenset[links.Link]()] * count for site in sites}
         spread = {site: np.full(count, np.nan) for site in sites}
-        with console.progress(f"{name}: sentences", count) as advance:
-            for batch in recording.batches(gold.pairs, study.device):
-                assert batch.tgt_lengths is not None
-                recorded, numbers = recording.look(model, batch)["decoder"], batch.rows.tolist()
-                for site in sites:
-                    weights = of_head(recorded[site], self.options.head).double().cpu()
-                    for i, matrix in zip(numbers, weights, strict=True):
-                        words = gold.src_words[i], gold.tgt_words[i]
-                        aligned[site][i] = links.word_links(matrix, *words)
-                    if (contexts := recorded.get(site + context_spread.ENDING)) is not None:
-                        values = context_spread.spread(contexts, batch.tgt_lengths)
-                        spread[site][numbers] = values.cpu().numpy()
-                advance(len(numbers))
+        for batch in study.batches(name, model, pairs=gold.pairs):
+            assert batch.tgt_lengths is not None
+            recorded, rows = recording.look(model, batch)["decoder"], batch.rows.tolist()
+            for site in sites:
+                weights = of_head(recorded[site], self.options.head).double().cpu()
+                for row, matrix in zip(rows, weights, strict=True):
+                    words = gold.src_words[row], gold.tgt_words[row]
+                    aligned[site][row] = links.word_links(matrix, *words)
+                if (contexts := recorded.get(site + context_spread.ENDING)) is not None:
+                    values = context_spread.spread(contexts, batch.tgt_lengths)
+                    spread[site][rows] = values.cpu().numpy()
         draws = study.resampling(count)
         means = {site: context_spread.mean(spread[site], draws) for site in sites}
         return [(name, s, links.rates(aligned[s], gold.gold), mean) for s, mean in means.items()]
@@ -206,15 +205,11 @@ class Alignment(Analysis[AlignmentOptions, Aligned]):
         options = self.options
         head = f"head {options.head}" if options.head else "the mean over heads"
         where = f"{result.sentences}, line {options.sentence}"
-        bars, heats, attachments = [], {}, {}
-        for drawn in result.drawn:
-            label, weights = f"{drawn.system}, {drawn.attention}", drawn.weights
-            heats[label] = weights
-            cells = heat(weights.values, weights.rows, weights.columns)
-            bars.append(f"{label} ({where}; {head})\n{cells}")
-            rows = [[row, *v] for row, v in zip(weights.rows, weights.values, strict=True)]
-            file = f"weights.{drawn.system}.{drawn.attention}.csv"
-            attachments[file] = csv_text([["", *weights.columns], *rows])
+        heats = {f"{drawn.system}, {drawn.attention}": drawn.weights for drawn in result.drawn}
+        bars = [
+            f"{label} ({where}; {head})\n{heat(h.values, h.rows, h.columns)}"
+            for label, h in heats.items()
+        ]
         return Finding(
             table=(
                 _strongest_table(result.drawn, where, head)
@@ -235,8 +230,29 @@ class Alignment(Analysis[AlignmentOptions, Aligned]):
                 "layer": options.layer or "all",
                 "head": options.head or "mean",
             },
-            attachments=attachments,
+            attachments={
+                f"weights.{drawn.system}.{drawn.attention}.csv": _csv(drawn.weights)
+                for drawn in result.drawn
+            },
         )
+
+
+def _csv(weights: Heat) -> str:
+    """Return weights with the names of rows and columns as the text of a CSV file."""
+    rows = ([row, *values] for row, values in zip(weights.rows, weights.values, strict=True))
+    return csv_text([["", *weights.columns], *rows])
+
+
+def _distances(contexts: Tensor | None, batch: Batch) -> list[float | None]:
+    """Return how far the context of each step of one pair is from those of the other steps.
+
+    Args:
+        contexts: that a decoder read at the steps; None: not known.
+    """
+    if contexts is None or batch.tgt_lengths is None:
+        return []
+    values = context_spread.distances(contexts, batch.tgt_lengths)[0].tolist()
+    return [None if math.isnan(value) else value for value in values]
 
 
 def _of_file(path: Path, gold: GoldSet) -> AgreementRow:
@@ -269,15 +285,18 @@ def _tokens(
     return ["####" if i == BREAK else vocabularies[0][i] for i in ids]
 
 
+def _strongest(drawn: Drawn) -> Iterator[list[Any]]:
+    """Yield a row for each query: the key with its largest weight."""
+    weights = drawn.weights
+    queries = zip(weights.rows, weights.values, drawn.distances, strict=True)
+    for number, (token, values, distance) in enumerate(queries, 1):
+        best = max(range(len(values)), key=values.__getitem__)
+        strongest = weights.columns[best], values[best]
+        yield [drawn.system, drawn.attention, number, token, *strongest, distance]
+
+
 def _strongest_table(drawn: Sequence[Drawn], where: str, head: str) -> Table:
-    """Return a row for each query: the key with its largest weight."""
-    rows: list[list[Any]] = []
-    for attention in drawn:
-        about, weights = [attention.system, attention.attention], attention.weights
-        queries = zip(weights.rows, weights.values, attention.distances, strict=True)
-        for number, (token, values, distance) in enumerate(queries, 1):
-            best = max(range(len(values)), key=values.__getitem__)
-            rows.append([*about, number, token, weights.columns[best], values[best], distance])
+    rows = [row for attention in drawn for row in _strongest(attention)]
     columns = [
         *text_columns("system", "attention"),
         Column("position", "position"),

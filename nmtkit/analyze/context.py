@@ -1,5 +1,5 @@
-"""Analysis `context`: is the context used? Loss and BLEU with the true one, none and others;
-gates, attention and examples.
+"""Analysis `context`: is the context used? It compares loss and BLEU with the true context, with
+none, and with other contexts, and shows gates, attention and examples.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from nmtkit.data.documents import documents_file
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.models.base import Model
 from nmtkit.models.variants import VARIANTS, load_variant
+from nmtkit.score.metrics import Metric
 from nmtkit.score.resampling import Draws, estimate
 from nmtkit.score.significance import TESTS, compare, difference
 from nmtkit.score.translations import scorer_of
@@ -40,11 +41,14 @@ P_VALUES = ("paired_bootstrap", "sacrebleu_randomization")
 
 @dataclass(frozen=True)
 class ContextUse:
-    """What was measured.
+    """What the context does for some systems on a set.
 
     Attributes:
+        set_name: the set.
         signature: of BLEU.
-        systems: system -> condition -> what it does.
+        draws: of the significance tests.
+        systems: system -> condition -> loss, BLEU and the use of the context.
+        examples: the sentences that gain most from their context.
         gates: the finding of `gates` for the systems that weigh their context by a gate.
         facts: of the finding.
     """
@@ -59,7 +63,7 @@ class ContextUse:
 
 
 def having_context() -> list[str]:
-    """Return the variants of the table that read context."""
+    """Return the variants of the package that read context."""
     return [name for name in VARIANTS if load_variant(name).context_rule is not Model.context_rule]
 
 
@@ -81,11 +85,7 @@ class Context(Analysis[Options, ContextUse]):
             "no system reads context",
             f"variants that read one: {', '.join(having_context())}",
         )
-        path = documents_file(study.run.prep, set_name)
-        if not path.is_file():
-            message = f"the set '{set_name}' has no documents: each sentence stands alone,"
-            hint = f"nmtkit prep … --docs {set_name}=FILE, or another --set-name"
-            raise DataError(f"{message} without any context", where=path, hint=hint)
+        _check_documents(study)
         store, metrics = study.store, scorer_of(study.run, set_name)
         draws = study.draws(len(store))
         systems: dict[str, Conditions] = {}
@@ -142,6 +142,15 @@ class Context(Analysis[Options, ContextUse]):
         )
 
 
+def _check_documents(study: Study) -> None:
+    """Raise DataError if the set has no documents."""
+    path = documents_file(study.run.prep, study.set_name)
+    if not path.is_file():
+        message = f"the set '{study.set_name}' has no documents: each sentence stands alone,"
+        hint = f"nmtkit prep … --docs {study.set_name}=FILE, or another --set-name"
+        raise DataError(f"{message} without any context", where=path, hint=hint)
+
+
 def _gates(study: Study, readers: Mapping[str, Reader]) -> Finding | None:
     """Return what `analyze gates` finds of the systems that weigh their context by a gate."""
     systems = [
@@ -159,19 +168,23 @@ def _rows(name: str, conditions: Conditions, draws: Draws) -> list[list[Any]]:
     rows, base = [], conditions[OWN]
     for label, condition in conditions.items():
         cells: list[Any] = [name, label, condition.changed]
-        for metric, other in ((condition.loss, base.loss), (condition.bleu, base.bleu)):
-            if metric is None or other is None:
-                cells += [None] * (2 + len(P_VALUES))
-                continue
-            value = estimate(metric.value, draws.full.scores(metric))
-            cells += [value, None if condition is base else difference(metric, other, draws)]
-            # Some tests give equal outputs, or two scores of zero, a small p.
-            alike = metric.value == other.value == 0 or np.array_equal(
-                metric.statistics, other.statistics
-            )
-            cells += [None if alike else compare(test, metric, other, draws).p for test in P_VALUES]
+        cells += _cells(condition.loss, base.loss, draws)
+        cells += _cells(condition.bleu, base.bleu, draws)
         rows.append([*cells, condition.kept, condition.on_words])
     return rows
+
+
+def _cells(metric: Metric | None, own: Metric | None, draws: Draws) -> list[Any]:
+    """Return the score in a condition, its difference to the score with the own context, and p."""
+    if metric is None or own is None:
+        return [None] * (2 + len(P_VALUES))
+    # Some tests give equal outputs, or two scores of zero, a small p.
+    alike = metric.value == own.value == 0 or np.array_equal(metric.statistics, own.statistics)
+    return [
+        estimate(metric.value, draws.full.scores(metric)),
+        None if metric is own else difference(metric, own, draws),
+        *(None if alike else compare(test, metric, own, draws).p for test in P_VALUES),
+    ]
 
 
 def _table(result: ContextUse) -> Table:

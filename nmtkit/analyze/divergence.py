@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from nmtkit.analyze.analysis import Analysis, Finding, LeftOut, Options
+from nmtkit.analyze.analysis import Analysis, Finding, Options
 from nmtkit.analyze.shared import recording
 from nmtkit.analyze.shared.presenting import text_columns
 from nmtkit.analyze.study import Study
 from nmtkit.data.batches import Batch
 from nmtkit.models.base import Model
 from nmtkit.tables import figures
-from nmtkit.tables.table import Column, Table, bar
+from nmtkit.tables.table import Column, Table, named_bars
 
 LOCAL, GLOBAL = ".local", ".global"
 TINY = torch.finfo(torch.float64).tiny
-SHOWN = 0
-"""The number of the reduction that figure and bars show."""
 ALL, WITHOUT_END = "all", "without </s>"
 MEAN = "E_d"
 STACKS = ("encoder", "decoder")
@@ -57,6 +56,8 @@ REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "per_head": per_head,
 }
 """How the heads of one group become one distribution: (B, H, T, S) -> (B, 1 or H, T, S)."""
+SHOWN = next(iter(REDUCTIONS))
+"""The reduction that figure and bars show: the first."""
 
 
 def jensen_shannon(p: Tensor, q: Tensor) -> Tensor:
@@ -88,23 +89,27 @@ def mean_divergence(model: Model, batches: Iterable[Batch]) -> dict[tuple[str, s
     """Return the mean dv over all real queries: (stack, positions) -> layer -> dv by mode."""
     sums: dict[tuple[str, str], dict[int, Tensor]] = {}
     for batch in batches:
-        assert batch.tgt_lengths is not None
-        for stack, sites in recording.look(model, batch).items():
-            lengths = batch.src_lengths if stack == "encoder" else batch.tgt_lengths
-            for name in pairs_of(sites):
-                heads = [sites[name + ending].double() for ending in (LOCAL, GLOBAL)]
-                of_layer = {ALL: _sums(heads, lengths)}
-                if stack == "encoder":  # what the decoder reads does not end in </s>
-                    heads = [_without(weights, lengths - 1) for weights in heads]
-                    of_layer[WITHOUT_END] = _sums(heads, lengths - 1)
-                layer = recording.layer_of(name)
-                for positions, values in of_layer.items():
-                    layers = sums.setdefault((stack, positions), {})
-                    layers[layer] = layers.get(layer, 0) + values
+        for key, layer, values in _sums_of_batch(model, batch):
+            layers = sums.setdefault(key, {})
+            layers[layer] = layers.get(layer, 0) + values
     return {
         key: {n: (values[:-1] / values[-1].clamp(min=1)).tolist() for n, values in layers.items()}
         for key, layers in sums.items()
     }
+
+
+def _sums_of_batch(model: Model, batch: Batch) -> Iterator[tuple[tuple[str, str], int, Tensor]]:
+    """Yield (stack, positions), layer, and its `_sums`."""
+    assert batch.tgt_lengths is not None
+    for stack, sites in recording.look(model, batch).items():
+        lengths = batch.src_lengths if stack == "encoder" else batch.tgt_lengths
+        for name in pairs_of(sites):
+            layer = recording.layer_of(name)
+            heads = [sites[name + ending].double() for ending in (LOCAL, GLOBAL)]
+            yield (stack, ALL), layer, _sums(heads, lengths)
+            if stack == "encoder":  # what the decoder reads does not end in </s>
+                heads = [_without(weights, lengths - 1) for weights in heads]
+                yield (stack, WITHOUT_END), layer, _sums(heads, lengths - 1)
 
 
 def _sums(heads: Sequence[Tensor], lengths: Tensor) -> Tensor:
@@ -141,10 +146,21 @@ class StackDivergence:
         columns = zip(*self.layers.values(), strict=True)
         return [sum(column) / len(self.layers) for column in columns]
 
+    @property
+    def about(self) -> list[str]:
+        """The first cells of its rows."""
+        return [self.system, self.settings, self.stack, self.positions]
+
+    @property
+    def label(self) -> str:
+        """Its name in figure and bars."""
+        settings = f" ({self.settings})" if self.settings else ""
+        return f"{self.system}{settings}, {self.stack}"
+
 
 @dataclass(frozen=True)
 class Divergences:
-    """What was measured on a set."""
+    """dv of some systems on a set of sentences."""
 
     set_name: str
     sentences: int
@@ -159,40 +175,26 @@ class Divergence(Analysis[Options, Divergences]):
     examples = ("--system dc-2 --system dc-5",)
 
     def measure(self, study: Study) -> Divergences:
-        set_name, sentences = study.set_name, len(study.store)
-        settings: dict[str, dict[str, Any]] = {}
-
-        def means_of(name: str) -> dict[tuple[str, str], Values]:
-            model = study.model(name)
-            if not pairs_of(recording.sides(model, study.device)):
-                raise LeftOut("it does not attend both locally and globally")
-            settings[name] = model.settings.model_dump(mode="json")
-            return mean_divergence(model, study.batches(name, model))
-
-        nobody = "no system of this run attends locally and globally"
-        hint = "train a variant with local heads; `nmtkit variants` lists the variants"
-        measured = study.each(means_of, nobody, hint)
+        dual = study.models_with(
+            lambda model, device: pairs_of(recording.sides(model, device)),
+            "it does not attend both locally and globally",
+            "no system of this run attends locally and globally",
+        )
+        settings = {
+            name: model.settings.model_dump(mode="json") for name, (model, _) in dual.items()
+        }
         texts = differing(settings)
         stacks = [
             StackDivergence(name, texts[name], *key, layers)
-            for name, means in measured.items()
-            for key, layers in means.items()
+            for name, (model, _) in dual.items()
+            for key, layers in mean_divergence(model, study.batches(name, model)).items()
         ]
-        return Divergences(set_name, sentences, stacks)
+        return Divergences(study.set_name, len(study.store), stacks)
 
     def present(self, result: Divergences) -> Finding:
-        rows: list[list[Any]] = []
-        means: list[list[Any]] = []  # the first rows: a sweep compares systems
-        series: dict[str, dict[int, float]] = {}
-        overall: dict[str, float] = {}
-        for dv in result.stacks:
-            about = [dv.system, dv.settings, dv.stack, dv.positions]
-            means.append([*about, MEAN, *dv.mean])
-            rows += [[*about, str(layer), *values] for layer, values in dv.layers.items()]
-            if dv.positions == ALL:
-                label = dv.system + f" ({dv.settings})" * bool(dv.settings) + f", {dv.stack}"
-                series[label] = {layer: values[SHOWN] for layer, values in dv.layers.items()}
-                overall[label] = dv.mean[SHOWN]
+        drawn = [dv for dv in result.stacks if dv.positions == ALL]
+        series = {dv.label: {n: values[0] for n, values in dv.layers.items()} for dv in drawn}
+        overall = {dv.label: dv.mean[0] for dv in drawn}
         columns = [
             *text_columns("system", "settings", "stack", "positions"),
             Column("layer", "layer"),
@@ -200,24 +202,31 @@ class Divergence(Analysis[Options, Divergences]):
         ]
         title = "Divergence of local and global attention, over all layers and by layer"
         title += f", on {result.set_name}"
-        modes = list(REDUCTIONS)
         return Finding(
-            table=Table("divergence", title, columns, means + rows, NOTES),
+            table=Table("divergence", title, columns, _rows(result.stacks), NOTES),
             text=(
                 "Near 0 the local heads attend to the same positions as the global ones and "
                 "add little. A large dv means that they read different positions. Compare "
                 "systems under the same mode only."
             ),
-            figure=_figure(series, overall, modes[SHOWN]),
-            bars=_bars(series, overall, modes[SHOWN]),
+            figure=_figure(series, overall),
+            bars=_bars(series, overall),
             facts={
                 "set": result.set_name,
                 "sentences": result.sentences,
-                "modes": modes,
-                "shown": modes[SHOWN],
+                "modes": list(REDUCTIONS),
+                "shown": SHOWN,
                 "logarithm": "natural",
             },
         )
+
+
+def _rows(stacks: Sequence[StackDivergence]) -> list[list[Any]]:
+    """Return E_d of all stacks, since a sweep compares systems, and then dv of all layers."""
+    rows: list[list[Any]] = [[*dv.about, MEAN, *dv.mean] for dv in stacks]
+    for dv in stacks:
+        rows += [[*dv.about, str(layer), *values] for layer, values in dv.layers.items()]
+    return rows
 
 
 NOTES = [
@@ -235,14 +244,14 @@ NOTES = [
 
 
 def differing(models: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Return, of each system, the model settings in which the systems differ, as text.
+    """Return the model settings in which the systems differ, as one text for each system.
 
-    An empty setting is left out, and one that is named like a stack: the rows name the stacks.
+    An empty setting is left out, and so is a setting with the name of a stack: the rows name the
+    stacks.
     """
-    keys = dict.fromkeys(key for settings in models.values() for key in settings)
     differ = [
         key
-        for key in keys
+        for key in dict.fromkeys(itertools.chain(*models.values()))
         if key not in STACKS and len({repr(s.get(key)) for s in models.values()}) > 1
     ]
     texts = {}
@@ -252,29 +261,25 @@ def differing(models: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     return texts
 
 
-def _figure(
-    series: Mapping[str, Mapping[int, float]], overall: Mapping[str, float], mode: str
-) -> str | None:
+def _figure(series: Mapping[str, Mapping[int, float]], overall: Mapping[str, float]) -> str | None:
     layers = sorted({layer for values in series.values() for layer in values})
     return figures.lines(
         [str(layer) for layer in layers],
         {label: [values.get(layer) for layer in layers] for label, values in series.items()},
         "layer",
-        f"dv ({mode})",
+        f"dv ({SHOWN})",
         means=overall if len(overall) > 1 else None,
-        means_label=f"{MEAN} ({mode})",
+        means_label=f"{MEAN} ({SHOWN})",
     )
 
 
-def _bars(
-    series: Mapping[str, Mapping[int, float]], overall: Mapping[str, float], mode: str
-) -> str:
+def _bars(series: Mapping[str, Mapping[int, float]], overall: Mapping[str, float]) -> str:
     """Draw all systems by the mean over their layers, then each by layer."""
     top = max(value for values in series.values() for value in values.values())
     width = max(map(len, overall))
-    means = [f"{label:<{width}} {bar(value, top)} {value:.4f}" for label, value in overall.items()]
-    blocks = [f"{MEAN} ({mode})", *means]
+    means = [(f"{label:<{width}}", value, "") for label, value in overall.items()]
+    blocks = [f"{MEAN} ({SHOWN})", *named_bars(means, top, ".4f")]
     for label, values in series.items():
-        lines = [f"{layer:>3} {bar(value, top)} {value:.4f}" for layer, value in values.items()]
-        blocks += ["", f"{label} ({mode})", *lines]
+        layers = [(f"{layer:>3}", value, "") for layer, value in values.items()]
+        blocks += ["", f"{label} ({SHOWN})", *named_bars(layers, top, ".4f")]
     return "\n".join(blocks)

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nmtkit.analyze.analysis import Analysis, Finding, LeftOut, Options, option
+from nmtkit.analyze.analysis import Analysis, Finding, Options, option
 from nmtkit.analyze.shared import recording
 from nmtkit.analyze.shared.presenting import interval_column, interval_note, text_columns
 from nmtkit.analyze.shared.words import (
@@ -94,15 +94,23 @@ def of_words(
     }
     for batch in study.batches(name, model):
         recorded = recording.look(model, batch)
-        for site, opened in (recorded["encoder"] | recorded["decoder"]).items():
-            if site not in sides:
-                continue
+        gates = recorded["encoder"] | recorded["decoder"]
+        for site in sides.keys() & gates.keys():
+            subwords = of_subwords(gates[site], batch, site, sides[site])
             owners = words[sides[site]].owners
-            subwords = of_subwords(opened, batch, site, sides[site])
             for row, of_row in zip(batch.rows.tolist(), subwords, strict=True):
-                sums, counts = np.bincount(owners[row], of_row), np.bincount(owners[row])
-                values[site][row] = sums / counts
+                values[site][row] = word_means(of_row, owners[row])
     return {site: np.concatenate(lines) for site, lines in values.items()}
+
+
+def word_means(of_subwords: Numbers, owners: NDArray[np.int64]) -> Numbers:
+    """Return the mean over the subwords of each word of a line.
+
+    Args:
+        of_subwords: a number for each subword; owners: the word of each subword.
+    """
+    means: Numbers = np.bincount(owners, of_subwords) / np.bincount(owners)
+    return means
 
 
 def means(
@@ -125,11 +133,15 @@ def means(
     return [estimate(float(value), column) for value, column in zip(mean, spread.T, strict=True)]
 
 
-def meanings(models: Mapping[str, Model]) -> list[str]:
-    """Return what an open gate does, one text for each meaning, with the systems it holds for."""
+def meanings(gated: Mapping[str, tuple[Model, object]]) -> list[str]:
+    """Return what an open gate does, one text for each meaning, with the systems it holds for.
+
+    Args:
+        gated: system -> its model, and what the model records.
+    """
     systems: dict[str, list[str]] = {}
-    for name, model in models.items():
-        # Modules with such a gate say it in `opens`.
+    for name, (model, _) in gated.items():
+        # A module with a gate describes it in `opens`.
         opens = (getattr(module, "opens", "") for module in model.modules())
         for meaning in dict.fromkeys(filter(None, opens)):
             systems.setdefault(meaning, []).append(name)
@@ -140,9 +152,10 @@ class GatesOptions(Options):
     """Options of `gates`."""
 
     src_tags: str = option("", "FILE")
-    """A part of speech for each source word of the set (analyze/gates/tokens.src.txt)."""
+    """A file with a part of speech for each source word of the set. The words are in
+    analyze/gates/tokens.src.txt."""
     tgt_tags: str = option("", "FILE")
-    """The same of the reference (tokens.tgt.txt)."""
+    """The same for the words of the reference, which are in tokens.tgt.txt."""
 
 
 class GateMean(NamedTuple):
@@ -153,20 +166,20 @@ class GateMean(NamedTuple):
     section: str
     label: str
     occurrences: int
-    means: tuple[Estimate, ...]
-    """Of each system."""
+    means: dict[str, Estimate]
+    """By system."""
 
 
 @dataclass(frozen=True)
 class GateMeans:
-    """What was measured on a set.
+    """How open the gates of some systems are on the words of a set.
 
     Attributes:
-        set_name, sentences: the set.
-        gates: system -> site -> the side whose words it belongs to.
-        left_out: systems without gates.
-        meanings: see `meanings`.
-        rows: of the table.
+        set_name: the set; sentences: their number.
+        gates: system -> site -> the side whose words the gate belongs to.
+        left_out: the systems without gates.
+        meanings: what an open gate does, see `meanings`.
+        rows: the means of each gate in each group of words.
         tokens: side -> the words of each sentence.
     """
 
@@ -188,62 +201,63 @@ class Gates(Analysis[GatesOptions, GateMeans]):
     Options = GatesOptions
 
     def measure(self, study: Study) -> GateMeans:
-        run, store = study.run, study.store
-        models: dict[str, Model] = {}
+        gated = study.models_with(gates_of, "it has no gate", "no system of this run has a gate")
+        sides = {site: side for _, sites in gated.values() for site, side in sites.items()}
+        words = {
+            side: read_words(study.run, study.store, side) for side in dict.fromkeys(sides.values())
+        }
+        of_sides = self._groups(study, words)
+        draws = study.resampling(len(study.store))
+        values = {
+            name: of_words(study, name, model, sides, words) for name, (model, _) in gated.items()
+        }
+        rows: list[GateMean] = []
+        for site, side in sides.items():
+            columns = [
+                means(of[site], words[side], of_sides[side], draws) for of in values.values()
+            ]
+            for place, group in enumerate(of_sides[side]):
+                about = site, SIDES[side], group.section, group.label, int(group.members.sum())
+                of_group = {
+                    name: column[place] for name, column in zip(values, columns, strict=True)
+                }
+                rows.append(GateMean(*about, of_group))
+        return GateMeans(
+            study.set_name,
+            draws.sentences,
+            {name: sites for name, (_, sites) in gated.items()},
+            list(study.left_out),
+            meanings(gated),
+            rows,
+            {side: of_side.lines for side, of_side in words.items()},
+        )
 
-        def gates(name: str) -> dict[str, Side]:
-            model = study.model(name)
-            if not (sites := gates_of(model, study.device)):
-                raise LeftOut("it has no gate")
-            models[name] = model
-            return sites
+    def _groups(self, study: Study, words: Mapping[Side, Words]) -> dict[Side, list[Group]]:
+        """Return the groups of the words of each side, with parts of speech if there are tags.
 
-        hint = f"variants that have one: {recording.variants_with(gates_of)}"
-        systems = study.each(gates, "no system of this run has a gate", hint)
-        sides = {site: side for sites in systems.values() for site, side in sites.items()}
-        words = {side: read_words(run, store, side) for side in dict.fromkeys(sides.values())}
+        Raises: ConfigError for tags of a side without a gate.
+        """
         tags = {}
         for side, file in self._tag_files().items():
             if side not in words:
                 message = f"no gate is of words of the {SIDES[side]}"
                 raise ConfigError(message, where=f"--{side}-tags", hint="leave it out")
             tags[side] = read_tags(Path(file), words[side], side)
-        in_groups = {
-            side: groups(text, training_counts(run, side, text, store), tags.get(side))
-            for side, text in words.items()
+        return {
+            side: groups(
+                of_side, training_counts(study.run, side, of_side, study.store), tags.get(side)
+            )
+            for side, of_side in words.items()
         }
-        values = [of_words(study, name, model, sides, words) for name, model in models.items()]
-        draws = study.resampling(len(store))
-        rows: list[GateMean] = []
-        for site, side in sides.items():
-            columns = [means(v[site], words[side], in_groups[side], draws) for v in values]
-            for group, row in zip(in_groups[side], zip(*columns, strict=True), strict=True):
-                count = int(group.members.sum())
-                rows.append(GateMean(site, SIDES[side], group.section, group.label, count, row))
-        return GateMeans(
-            study.set_name,
-            len(store),
-            systems,
-            list(study.left_out),
-            meanings(models),
-            rows,
-            {side: text.lines for side, text in words.items()},
-        )
 
     def _tag_files(self) -> dict[Side, str]:
         files: dict[Side, str] = {"src": self.options.src_tags, "tgt": self.options.tgt_tags}
         return {side: file for side, file in files.items() if file}
 
     def present(self, result: GateMeans) -> Finding:
-        bars = []
-        drawn: dict[str, str | None] = {}
-        for site in dict.fromkeys(row.site for row in result.rows):
-            words = [row for row in result.rows if row.site == site and row.section == "word"]
-            drawn[site] = _figure(site, words, result.gates)
-            for number, (name, sites) in enumerate(result.gates.items()):
-                bars += [_bars(site, name, words, number)] if site in sites else []
-        first, *others = drawn
-        attachments = {f"figure.{site}.svg": svg for site in others if (svg := drawn[site])}
+        images, bars = _drawn(result)
+        first, *more = images
+        attachments = {f"figure.{site}.svg": svg for site in more if (svg := images[site])}
         for side, lines in result.tokens.items():
             attachments[f"tokens.{side}.txt"] = "".join(" ".join(line) + "\n" for line in lines)
         return Finding(
@@ -256,7 +270,7 @@ class Gates(Analysis[GatesOptions, GateMeans]):
                 "round: 1 keeps the word's own state, so words that depend on context have low "
                 "values."
             ),
-            figure=drawn[first],
+            figure=images[first],
             bars="\n\n".join(bars),
             facts={
                 "set": result.set_name,
@@ -278,7 +292,7 @@ def _table(result: GateMeans) -> Table:
         Column("occurrences", "occurrences"),
         *(interval_column(name, name, 3) for name in result.gates),
     ]
-    rows = [[*about, *means] for *about, means in result.rows]
+    rows = [[*about, *of_systems.values()] for *about, of_systems in result.rows]
     notes = [
         (
             "how open a gate is: mean over its dimensions, 0 to 1, with the reference as "
@@ -302,22 +316,35 @@ def _table(result: GateMeans) -> Table:
     return Table("gates", f"How open gates are, by word ({result.set_name})", columns, rows, notes)
 
 
+def _drawn(result: GateMeans) -> tuple[dict[str, str | None], list[str]]:
+    """Return the figure of each gate, and the bars of each gate of each system."""
+    images: dict[str, str | None] = {}
+    bars = []
+    for site in dict.fromkeys(row.site for row in result.rows):
+        words = [row for row in result.rows if row.site == site and row.section == "word"]
+        systems = [name for name, sites in result.gates.items() if site in sites]
+        images[site] = _figure(site, words, systems)
+        bars += [_bars(site, name, words) for name in systems]
+    return images, bars
+
+
 def _figure(site: str, words: Sequence[GateMean], systems: Iterable[str]) -> str | None:
-    columns = zip(*(row.means for row in words), strict=True)
-    series = dict(zip(systems, columns, strict=False))
-    series = {name: c for name, c in series.items() if any(e.value is not None for e in c)}
     return figures.grouped_bars(
         [row.label for row in words],
-        series,
-        f"most frequent {words[0].side if words else ''} words",
+        {name: [row.means[name] for row in words] for name in systems},
+        f"most frequent {words[0].side} words",
         f"{site}, 0 to 1",
         upright=True,
     )
 
 
-def _bars(site: str, name: str, words: Sequence[GateMean], number: int) -> str:
+def _bars(site: str, name: str, words: Sequence[GateMean]) -> str:
     """Draw the words for which a system uses the gate."""
-    used = [(row, value) for row in words if (value := row.means[number].value) is not None]
-    bars = [(row.label, value, f" ({row.occurrences:,})") for row, value in used]
-    side = words[0].side if bars else ""
-    return "\n".join([f"{name}: {site}, the most frequent {side} words", *named_bars(bars)])
+    bars = [
+        (row.label, value, f" ({row.occurrences:,})")
+        for row in words
+        if (value := row.means[name].value) is not None
+    ]
+    return "\n".join(
+        [f"{name}: {site}, the most frequent {words[0].side} words", *named_bars(bars)]
+    )

@@ -16,7 +16,7 @@ from nmtkit.analyze.shared.presenting import csv_text, interval_column, text_col
 from nmtkit.analyze.study import RESAMPLES, SEED, Study
 from nmtkit.score.resampling import Resampling, estimate
 from nmtkit.tables import figures
-from nmtkit.tables.table import Column, Estimate, Table, bar
+from nmtkit.tables.table import Column, Estimate, Table, named_bars
 
 Numbers = NDArray[np.float64]
 Rows = NDArray[np.int64]
@@ -26,9 +26,9 @@ REMOVALS = {
 }
 BINS = 10
 ROUNDING = 1e-9
-"""A ΔJS nearer to 0 counts as 0: where all positions give the same, only rounding differs."""
+"""A ΔJS nearer to 0 counts as 0: if all positions have the same effect, only rounding differs."""
 DRAWN = 2000
-"""Most points of a figure."""
+"""A figure shows at most this many points."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Points:
     """One point for each target step of the sentences that were read.
 
     Attributes:
-        rows: the sentence, steps: the target step (N), both from 0.
+        rows, steps: the sentence and the target step of each point (N), both from 0.
         alpha: Δα (N): how much larger the weight of the strongest position is.
         js: ΔJS (N): how much more its removal changes the next word's distribution, in bits.
         spread: see `ablation.Comparison` (2, sentences of the set).
@@ -60,12 +60,12 @@ def points_of(study: Study, name: str, attention: Ablation, rows: Rows) -> Point
         alpha[read, steps], js[read, steps] = compared.alpha.cpu(), compared.js.cpu()
         spread[:, read] = compared.spread.cpu()
     known = np.isfinite(alpha)
-    lines, steps_of_points = known.nonzero()
-    return Points(lines, steps_of_points, alpha[known], js[known], spread)
+    read_rows, read_steps = known.nonzero()
+    return Points(read_rows, read_steps, alpha[known], js[known], spread)
 
 
 def sums(points: Points, sentences: int) -> Numbers:
-    """Return the sums over the points of each sentence that the table's numbers are made of.
+    """Return the sums over the points of each sentence from which `numbers_of` computes.
 
     Returns: (sentences, 8): count, Σx, Σy, Σx², Σy², Σxy, Σ(x-y)², how often y < 0.
     """
@@ -76,7 +76,7 @@ def sums(points: Points, sentences: int) -> Numbers:
 
 
 def numbers_of(totals: Numbers) -> dict[str, Numbers]:
-    """Return the numbers of the table from sums over sentences (…, 8), NaN if not known."""
+    """Return the numbers of the table from sums over sentences (…, 8); NaN if not known."""
     count, x, y, xx, yy, xy, loss, negative = np.moveaxis(totals, -1, 0)
     with np.errstate(invalid="ignore", divide="ignore"):
         # If all points have one x or y, rounding leaves a variance of 1e-16 of the squares.
@@ -102,8 +102,8 @@ def estimates(points: Points, draws: Resampling, rows: Rows) -> list[Estimate]:
 
 
 def draw(size: int, count: int) -> Rows:
-    """Return `count` of the numbers from 0 to size - 1, drawn at random and sorted; all if there
-    are no more.
+    """Return `count` of the numbers from 0 to size - 1, drawn at random and sorted; all of them
+    if there are no more.
     """
     if count >= size:
         return np.arange(size)
@@ -114,9 +114,9 @@ class ImportanceOptions(Options):
     """Options of `importance`."""
 
     removal: Literal["renormalised", "raw"] = "renormalised"
-    """Whether the weights left are scaled to sum to one when one is taken away."""
+    """Whether the remaining weights are scaled to sum to one after one weight is removed."""
     sentences: int = option(0, "N", ge=0)
-    """Only so many sentences of the set, drawn at random (0: all)."""
+    """Read only N sentences of the set, drawn at random (0: all)."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class SystemImportance:
 
 @dataclass(frozen=True)
 class Importances:
-    """What was measured on some sentences of a set."""
+    """The importance of source positions in some sentences of a set, by system."""
 
     set_name: str
     sentences: int
@@ -253,12 +253,13 @@ def _figure(systems: Mapping[str, SystemImportance], removal: str) -> str | None
 def _bars(name: str, points: Points, removal: str) -> str:
     """Draw the mean ΔJS in each tenth of Δα."""
     bins = np.minimum((points.alpha * BINS).astype(np.int64), BINS - 1)
-    lines = [f"{name}: mean ΔJS by Δα, {removal} (in brackets: points)"]
+    bars = []
     for number in np.unique(bins).tolist():
         js = points.js[bins == number]
         label = f"{number / BINS:.1f}–{(number + 1) / BINS:.1f}"
-        lines.append(f"{label} {bar(max(0.0, js.mean()), 1.0)} {js.mean():6.3f} ({len(js):,})")
-    return "\n".join(lines)
+        bars.append((label, float(js.mean()), f" ({len(js):,})"))
+    title = f"{name}: mean ΔJS by Δα, {removal} (in brackets: points)"
+    return "\n".join([title, *named_bars(bars, 1.0, "6.3f")])
 
 
 def _csv(points: Points) -> str:

@@ -4,11 +4,9 @@ a mixture of them.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
-from nmtkit.analyze.analysis import Analysis, Finding, LeftOut, Options
+from nmtkit.analyze.analysis import Analysis, Finding, Options
 from nmtkit.analyze.shared.presenting import text_columns
 from nmtkit.analyze.study import Study
 from nmtkit.data.batches import source_batch
@@ -24,15 +22,21 @@ Shares = list[list[float]]
 """(levels, decoder layers); each column sums to 1."""
 
 
-def mixtures(model: Model) -> dict[str, Shares]:
+def mixtures(model: Model, device: torch.device) -> dict[str, Shares]:
     """Return the mixtures of levels that a model records while it encodes, by name."""
     with torch.inference_mode(), capture() as recorded:
-        model.encode(source_batch([[UNK, EOS]]))
-    sites = {site: values[0] for site, values in recorded.items() if site.endswith(ENDING)}
+        model.encode(source_batch([[UNK, EOS]], device))
     return {
-        site.rpartition(".")[2].removesuffix(ENDING): shares.double().tolist()
-        for site, shares in sites.items()
+        site.rpartition(".")[2].removesuffix(ENDING): values[0].double().tolist()
+        for site, values in recorded.items()
+        if site.endswith(ENDING)
     }
+
+
+def heat_map_of(shares: Shares) -> Heat:
+    """Return encoder levels by decoder layers as a heat map."""
+    levels = ["embeddings", *(f"layer {i}" for i in range(1, len(shares)))]
+    return Heat(shares, levels, [str(i + 1) for i in range(len(shares[0]))])
 
 
 class Layers(Analysis[Options, dict[str, dict[str, Shares]]]):
@@ -43,32 +47,28 @@ class Layers(Analysis[Options, dict[str, dict[str, Shares]]]):
     sets = "none"
 
     def measure(self, study: Study) -> dict[str, dict[str, Shares]]:
-        def mixtures_of(name: str) -> dict[str, Shares]:
-            if shares := mixtures(study.model(name)):
-                return shares
-            raise LeftOut("it does not mix the levels of its encoder for each decoder layer")
-
-        hint = "train a system with transparent attention; `nmtkit variants` lists the variants"
-        return study.each(
-            mixtures_of, "no system of this run mixes the levels of its encoder", hint
-        )
+        nobody = "no system of this run mixes the levels of its encoder"
+        lacks = "it does not mix the levels of its encoder for each decoder layer"
+        systems = study.models_with(mixtures, lacks, nobody)
+        return {name: by_name for name, (_, by_name) in systems.items()}
 
     def present(self, result: dict[str, dict[str, Shares]]) -> Finding:
-        rows: list[list[Any]] = []
-        heats: dict[str, Heat] = {}
-        for system, by_name in result.items():
-            for mixture, shares in by_name.items():
-                levels = ["embeddings", *(f"layer {i}" for i in range(1, len(shares)))]
-                rows += [[system, mixture, *row] for row in zip(levels, shares, strict=True)]
-                layers = [str(i + 1) for i in range(len(shares[0]))]
-                heats[f"{system}, {mixture}"] = Heat(shares, levels, layers)
-        most = max(len(panel.columns) for panel in heats.values())
-        rows = [[*about, *row, *[None] * (most - len(row))] for *about, row in rows]
+        heats = {
+            (system, mixture): heat_map_of(shares)
+            for system, by_name in result.items()
+            for mixture, shares in by_name.items()
+        }
+        depth = max(len(panel.columns) for panel in heats.values())
+        rows = [
+            [*about, level, *shares, *[None] * (depth - len(shares))]
+            for about, panel in heats.items()
+            for level, shares in zip(panel.rows, panel.values, strict=True)
+        ]
         columns = [
             *text_columns("system"),
             Column("mixture", "of", left=True),
             Column("level", "encoder", left=True),
-            *(Column(f"decoder_{i + 1}", f"decoder {i + 1}", decimals=3) for i in range(most)),
+            *(Column(f"decoder_{i + 1}", f"decoder {i + 1}", decimals=3) for i in range(depth)),
         ]
         notes = [
             (
@@ -76,19 +76,20 @@ class Layers(Analysis[Options, dict[str, dict[str, Shares]]]):
                 "softmax over the levels; sums to 1"
             )
         ]
-        bars = (
+        panels = {", ".join(about): panel for about, panel in heats.items()}
+        bars = [
             f"{label}: encoder level by decoder layer\n{heat(h.values, h.rows, h.columns)}"
-            for label, h in heats.items()
-        )
+            for label, h in panels.items()
+        ]
         return Finding(
             table=Table("layers", "Weights of transparent attention", columns, rows, notes),
             text=(
                 "A nearly even column has learned no preference. A dark cell is the level that "
                 "this decoder layer reads most."
             ),
-            figure=figures.heat_map(heats, "decoder layer", "encoder level"),
+            figure=figures.heat_map(panels, "decoder layer", "encoder level"),
             bars="\n\n".join(bars),
             facts={
-                "mixtures": {label: [len(h.rows), len(h.columns)] for label, h in heats.items()}
+                "mixtures": {label: [len(h.rows), len(h.columns)] for label, h in panels.items()}
             },
         )

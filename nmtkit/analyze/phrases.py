@@ -27,7 +27,7 @@ from nmtkit.tables import figures
 from nmtkit.tables.table import Column, Estimate, Table, percent_bars
 
 MOST = 40
-"""Expressions in the table at most; every occurrence is in occurrences.tsv."""
+"""The table has at most this many expressions; every occurrence is in occurrences.tsv."""
 TOGETHER, APART = "in one piece", "with words between"
 PIECES = f"{TOGETHER}, {APART}: how the reference writes the phrase (schlägt ... nach)"
 COUNTED = (
@@ -54,10 +54,10 @@ class PhrasesOptions(Options):
     """Options of `phrases`."""
 
     expressions: str = option("", "FILE|separable-verbs")
-    """Lines of source phrase, tab, target phrases with ' | ' between, '...' for a gap (default: the
-    corpus's own)."""
+    """A list of expressions. Each line is a source phrase, a tab, and accepted target phrases with
+    ' | ' between; '...' is a gap (default: the list of the run's corpus)."""
     match_case: bool = False
-    """Case counts (default: it is ignored)."""
+    """Distinguish upper and lower case (default: ignore case)."""
 
 
 @dataclass(frozen=True)
@@ -293,19 +293,30 @@ def rows_of(in_set: SetOccurrences, systems: Sequence[str]) -> list[list[Any]]:
         counts = np.zeros((in_set.sentences, 1 + len(in_set.systems)))
         for member in members:
             counts[member.line] += [member.in_reference, *member.right.values()]
-        sums = counts.sum(0)
-        total, *right = sums.astype(int).tolist()
-        whole, drawn = shares_of(sums), shares_of(resampling.sums(counts))
-        shares, differences = dict.fromkeys(systems, NONE), dict.fromkeys(systems[1:], NONE)
-        for i, name in enumerate(in_set.systems):
-            shares[name] = wilson(right[i], total)
-            if i and systems[0] == in_set.systems[0]:
-                gap = drawn[:, i] - drawn[:, 0]
-                differences[name] = estimate(float(whole[i] - whole[0]), gap)
-        in_source = sum(member.in_source for member in members)
-        cells = [*shares.values(), *differences.values()]
-        rows.append([in_set.name, section, label, in_source, total, *cells])
+        about = in_set.name, section, label, sum(member.in_source for member in members)
+        rows.append([*about, *cells_of(counts, in_set.systems, systems, resampling)])
     return rows
+
+
+def cells_of(
+    counts: Array, translated: Sequence[str], systems: Sequence[str], resampling: Resampling
+) -> list[Any]:
+    """Return the numbers of a group: in reference, shares of the systems, differences.
+
+    Args:
+        counts: of each sentence (N, 1 + translated): in the reference, and right in each system.
+        translated: the systems that have translated the set; systems: those of the table.
+    """
+    sums = counts.sum(0)
+    total, *right = sums.astype(int).tolist()
+    whole, drawn = shares_of(sums), shares_of(resampling.sums(counts))
+    shares, differences = dict.fromkeys(systems, NONE), dict.fromkeys(systems[1:], NONE)
+    for i, name in enumerate(translated):
+        shares[name] = wilson(right[i], total)
+        if i and systems[0] == translated[0]:
+            gap = drawn[:, i] - drawn[:, 0]
+            differences[name] = estimate(float(whole[i] - whole[0]), gap)
+    return [total, *shares.values(), *differences.values()]
 
 
 def groups_of(members: Sequence[Occurrence]) -> list[tuple[str, str, list[Occurrence]]]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-    from nmtkit.data.batches import Batch
+    from nmtkit.data.batches import Batch, Pairs
     from nmtkit.data.store import Store
     from nmtkit.models.base import Model
     from nmtkit.nn.linear import Precision
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 RESAMPLES, SEED = 1000, 1
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 @dataclass
@@ -117,34 +118,41 @@ class Study:
         return build(SearchSettings, values, "search")
 
     def scorer(self, model: Model, settings: SearchSettings) -> Scorer:
-        """Return what translates and scores raw text with a model, on all cores."""
+        """Return a scorer that translates and scores raw text with a model, on all cores."""
         from nmtkit.translate.scorer import Scorer
 
         return Scorer.for_corpus(self.run.prep, [model], settings, self.device, cores())
 
-    def batches(self, name: str, model: Model, rows: Rows | None = None) -> Iterator[Batch]:
+    def batches(
+        self, name: str, model: Model, rows: Rows | None = None, pairs: Pairs | None = None
+    ) -> Iterator[Batch]:
         """Yield the pairs of the one set in batches, with the contexts that a model reads.
 
         Args:
             name: the system, for the progress that is shown; model: its model.
             rows: the numbers of the pairs to read; None: all.
+            pairs: pairs to read instead of those of the set; they have no contexts.
         """
         from nmtkit.analyze.shared import recording
 
-        count = len(self.store) if rows is None else len(rows)
+        rule = model.context_rule if pairs is None else None
+        pairs = pairs or self.store
+        count = len(pairs.src_lengths) if rows is None else len(rows)
         with console.progress(f"{name}: sentences", count) as advance:
-            for batch in recording.batches(self.store, self.device, model.context_rule, rows):
+            for batch in recording.batches(pairs, self.device, rule, rows):
                 yield batch
                 advance(len(batch.rows))
 
-    def each(self, measure: Callable[[str], R], nobody: str, hint: str) -> dict[str, R]:
+    def each(
+        self, measure: Callable[[str], R], nobody: str, hint: str | Callable[[], str]
+    ) -> dict[str, R]:
         """Measure every system that can be measured.
 
         Args:
             measure: system -> its result; raises LeftOut with the reason if the system has none.
             nobody: the message if no system can be measured; hint: what to do then.
-        Returns: system -> result, the baseline first. The systems left out, and why, are said and
-            kept in `left_out`.
+        Returns: system -> result, the baseline first. The systems left out, and why, are logged
+            and stay in `left_out`.
         Raises: DataError if no system can be measured.
         """
         results: dict[str, R] = {}
@@ -155,10 +163,34 @@ class Study:
                 self.left_out[name] = error.message
         if not results:
             reasons = "; ".join(f"{name}: {why}" for name, why in self.left_out.items())
-            raise DataError(f"{nobody} ({reasons})", where=self.run.path, hint=hint)
+            remedy = hint if isinstance(hint, str) else hint()
+            raise DataError(f"{nobody} ({reasons})", where=self.run.path, hint=remedy)
         for name, why in self.left_out.items():
             console.say(f"left out: {name}: {why}")
         return results
+
+    def models_with(
+        self, recorded: Callable[[Model, torch.device], T], lacks: str, nobody: str
+    ) -> dict[str, tuple[Model, T]]:
+        """Return the systems whose models record something: system -> model, what it records.
+
+        Args:
+            recorded: (model, device) -> what the model records; empty if there is nothing.
+            lacks: why a system without it is left out.
+            nobody: the message if no system has it.
+        Raises: DataError if no system has it.
+        """
+        from nmtkit.analyze.shared.recording import variants_with
+
+        def look(name: str) -> tuple[Model, T]:
+            model = self.model(name)
+            if not (records := recorded(model, self.device)):
+                raise LeftOut(lacks)
+            return model, records
+
+        return self.each(
+            look, nobody, lambda: f"train a variant that does: {variants_with(recorded)}"
+        )
 
     def translations(self, text_set: TextSet | None = None) -> dict[str, Path]:
         """Return the translation folders of the systems that have translated a set (default: the
@@ -169,11 +201,11 @@ class Study:
         return compared(self.run, text_set or self.text_set, self.systems)
 
     def resampling(self, sentences: int) -> Resampling:
-        """Return the resamples of so many sentences that intervals rest on."""
+        """Return the resamples of N sentences from which intervals are computed."""
         return Resampling(sentences, RESAMPLES, seed=SEED)
 
     def draws(self, sentences: int) -> Draws:
-        """Return the resamples and swaps of so many sentences that significance rests on."""
+        """Return the resamples and swaps of N sentences for significance tests."""
         return Draws(sentences, RESAMPLES, seed=SEED)
 
     def previous(self) -> StoredFinding | None:

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from nmtkit.analyze.analysis import Analysis, Finding, LeftOut
-from nmtkit.analyze.gates import ENDING, meanings
+from nmtkit.analyze.analysis import Analysis, Finding
+from nmtkit.analyze.gates import ENDING, meanings, word_means
 from nmtkit.analyze.shared import recording
 from nmtkit.analyze.shared.presenting import SentenceOptions, text_columns
 from nmtkit.analyze.shared.words import read_words
@@ -59,11 +59,10 @@ def of_words(alpha: Numbers, opened: Numbers, owners: NDArray[np.int64]) -> Word
     opened = np.where(used, opened, 0)
     with np.errstate(invalid="ignore"):
         gate = opened.sum(0) / used.sum(0)
-    attention, gate, weighted = (
-        np.bincount(owners, weights=values)
-        for values in (alpha.sum(0), gate, (alpha * opened).sum(0))
+    weighted = (alpha * opened).sum(0)
+    return WordWeights(
+        np.bincount(owners, alpha.sum(0)), word_means(gate, owners), np.bincount(owners, weighted)
     )
-    return WordWeights(attention, gate / np.bincount(owners), weighted)
 
 
 def measured(model: Model, site: str, batch: Batch, owners: NDArray[np.int64]) -> WordWeights:
@@ -75,15 +74,15 @@ def measured(model: Model, site: str, batch: Batch, owners: NDArray[np.int64]) -
 
 @dataclass(frozen=True)
 class SentenceWeights:
-    """What was measured on one sentence.
+    """What the source words of one sentence weigh.
 
     Attributes:
-        set_name: the set.
+        set_name: the set of the sentence.
         words: of the source, </s> last.
-        steps: of the target.
-        weights: system, and site if it has several -> its weights.
+        steps: target tokens of the reference.
+        weights: by system; by system and site if a system has several sites.
         meanings: what an open gate does.
-        left_out: systems without gated attention.
+        left_out: the systems without gated attention.
     """
 
     set_name: str
@@ -106,27 +105,20 @@ class Weights(Analysis[SentenceOptions, SentenceWeights]):
         store, device = study.store, study.device
         row = self.options.row(len(store))
         words = read_words(study.run, store, "src")
-        models: dict[str, Model] = {}
+        nobody = "no system of this run has gated attention"
+        gated = study.models_with(attentions_of, "it has no gated attention", nobody)
         weights: dict[str, WordWeights] = {}
-
-        def measure(name: str) -> None:
-            model = study.model(name)
-            if not (sites := attentions_of(model, device)):
-                raise LeftOut("it has no gated attention")
-            models[name] = model
+        for name, (model, sites) in gated.items():
             batch = collate(store, np.array([row]), device, model.context_rule)
             for site in sites:
-                label = f"{name}, {site}" if sites[1:] else name
+                label = f"{name}, {site}" if len(sites) > 1 else name
                 weights[label] = measured(model, site, batch, words.owners[row])
-
-        hint = f"variants that have it: {recording.variants_with(attentions_of)}"
-        study.each(measure, "no system of this run has gated attention", hint)
         return SentenceWeights(
             study.set_name,
             [*words.lines[row], END],
             int(store.tgt_lengths[row]),
             weights,
-            meanings(models),
+            meanings(gated),
             list(study.left_out),
         )
 
@@ -134,11 +126,7 @@ class Weights(Analysis[SentenceOptions, SentenceWeights]):
         line, weights = self.options.sentence, result.weights
         where = f"{result.set_name}, line {line}"
         series = {name: [Estimate(float(x)) for x in w.weighted] for name, w in weights.items()}
-        bars = []
-        for name, of_system in weights.items():
-            products = zip(result.words, of_system.weighted.tolist(), strict=True)
-            lines = named_bars([(word, value, "") for word, value in products])
-            bars.append("\n".join([f"{name}: attention × gate ({where})", *lines]))
+        bars = [_bars(f"{name}: attention × gate ({where})", result, name) for name in weights]
         return Finding(
             table=_table(result, where),
             text=(
@@ -159,17 +147,20 @@ class Weights(Analysis[SentenceOptions, SentenceWeights]):
         )
 
 
+def _bars(title: str, result: SentenceWeights, name: str) -> str:
+    """Draw the weighted attention of a system as bars for a terminal."""
+    values = result.weights[name].weighted.tolist()
+    bars = [(word, value, "") for word, value in zip(result.words, values, strict=True)]
+    return "\n".join([title, *named_bars(bars)])
+
+
 def _table(result: SentenceWeights, where: str) -> Table:
     columns = [Column("position", "position"), *text_columns("word")]
-    values: list[list[float]] = []
-    sums: list[float | None] = []
+    cells: list[list[Any]] = [[*range(1, len(result.words) + 1), None], [*result.words, "sum"]]
     for name, weights in result.weights.items():
         for key, numbers in weights._asdict().items():
             columns.append(Column(f"{name}_{key}", f"{name}: {key}", decimals=3))
-            values.append(numbers.tolist())
-            sums.append(None if key == "gate" else float(numbers.sum()))
-    lines = zip(result.words, *values, strict=True)
-    rows: list[list[Any]] = [[number, *line] for number, line in enumerate(lines, 1)]
+            cells.append([*numbers.tolist(), None if key == "gate" else float(numbers.sum())])
     notes = [
         (
             f"attention: summed over the {result.steps} target steps of the reference and "
@@ -183,4 +174,4 @@ def _table(result: SentenceWeights, where: str) -> Table:
         *result.meanings,
     ]
     title = f"What each source word weighs ({where})"
-    return Table("weights", title, columns, [*rows, [None, "sum", *sums]], notes)
+    return Table("weights", title, columns, list(zip(*cells, strict=True)), notes)

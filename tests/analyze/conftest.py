@@ -76,7 +76,9 @@ class AnalysedRun(FakeRun, Findings):
         path = self.run.prep / "manifest.json"
         path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | values), "utf-8")
 
-    def system(self, name, variant, model, share=0.3, speeds=(), decoding=None):
+    def system(
+        self, name="base", variant="transformer", model=SMALL, share=0.3, speeds=(), decoding=None
+    ):
         """A system with fresh weights, logged speeds and translations of the test set that get
         `share` of the words wrong.
         """

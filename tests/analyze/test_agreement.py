@@ -217,14 +217,6 @@ def test_an_item_in_another_form_is_refused(stored, good, change, words):
     assert error.value.where == f"{path}, item 1"
 
 
-def test_real_pairs(shared):
-    folder = shared / "data" / "distil_lingeval" / "subj_verb_agreement.mt"
-    names = "src.en", "tgt.correct.de", "tgt.incorrect.de"
-    items = read(",".join(f"{folder / name}.xz" for name in names))
-    assert len(items) == 6701
-    assert items[0].reference.replace("erreichten", "erreichte") == items[0].errors[0].contrastive
-
-
 def test_contexts_beside_lingevals_fields(stored):
     """A blank one is passed over, as a blank line of a document is."""
     two = {"context_src": ["x", "a"], "context_ref": ["X", "A"]}
@@ -416,7 +408,7 @@ def test_groups_are_those_of_the_sets_own_evaluation():
 @pytest.fixture
 def scorer(analysed):
     """Scores with a small system."""
-    analysed.system("base", "transformer", SMALL)
+    analysed.system()
     model = loading.load_system(analysed.run, analysed.run.find_system("base"), "cpu")
     vocabularies = load_vocabularies(analysed.run.prep)
     return Scorer([model], Spaces(), Spaces(), *vocabularies, SearchSettings(), "cpu", 1)
@@ -443,7 +435,7 @@ def test_no_score_is_lost_in_float32(scorer):
 
 def test_systems_and_score_files_side_by_side(analysed, analyze, documented, folder, tmp_path):
     """The command says as what a score file is read, and can be told."""
-    analysed.system("base", "transformer", SMALL)
+    analysed.system()
     other = tmp_path / "others.2016.scores"
     write(other, list("122954"))
     scores = (str(other),)
@@ -490,8 +482,8 @@ def columns(rows):
 def test_scores_depend_on_the_context_of_systems_that_read_it(
     analysed, analyze, with_context, folder, variant
 ):
-    analysed.system("base", "transformer", SMALL)
-    model = analysed.system("doc", variant, SMALL)
+    analysed.system()
+    model = analysed.system("doc", variant)
     rows, _ = analyze(with_context, context="true,none,foreign")
     assert columns(rows) == ["base", "doc", "doc, none", "doc, foreign"]
     counts = {section: row["pairs"] for (section, _), row in rows.items()}
@@ -528,7 +520,7 @@ def test_systems_that_read_translations_get_those_of_the_set(analysed, analyze, 
         for before in ("w20 w21", "w30 w31 w32")
     ]
     path = stored({"1": {"src": ["w1 w2", "w3"], "trg": trg}})
-    analysed.system("sources", "han", SMALL)
+    analysed.system("sources", "han")
     analysed.system("both", "han", {**SMALL, "side": "joint"})
     analyze(path)
     first, second = read_scores(folder / "sources.scores", read(path)).scores
@@ -570,7 +562,7 @@ def test_a_system_that_reads_other_documents_is_asked_once(
 
 
 def test_a_wrong_translation_that_is_the_right_one_is_said(analysed, analyze, folder, tmp_path):
-    analysed.system("doc", "amn", SMALL)
+    analysed.system("doc", "amn")
     targets = {"right": ["w5 w6", "w9 w7"], "wrong": ["w5 w6", "w8 w7"]}
     analyze(text_files(tmp_path, before=["w1", "w2"], src=["w1 w2", "w3 w4"], **targets))
     again = "1 wrong translation of the set: the right one once more, word for word"
@@ -581,7 +573,7 @@ def test_pairs_of_words_that_a_system_does_not_know_are_said(analysed, analyze, 
     """Two unknown words are one to the model, so the pair is a tie, and no share says that by
     itself.
     """
-    analysed.system("base", "transformer", SMALL)
+    analysed.system()
     targets = {"right": ["w5 w6", "xyzzy w7"], "wrong": ["w5 w8", "plugh w7"]}
     _, err = analyze(text_files(tmp_path, src=["w1 w2", "w3 w4"], **targets))
     # 2 of 12, </s> with them

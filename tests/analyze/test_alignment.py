@@ -145,7 +145,7 @@ def stored_weights(analysed, label):
 
 def test_error_rate_and_spread_of_every_layer_by_one_pair_at_a_time(analysed, goldset, capsys):
     """The contexts whose spread is measured are α·V."""
-    model = analysed.system("base", "transformer", DEEP).eval()
+    model = analysed.system(model=DEEP).eval()
     rows = analysed.rows("alignment", gold=goldset)
     assert [row["attention"] for row in rows] == [f"decoder.{i}.cross" for i in range(3)]
     links_path, pairs_path = goldset.split(",")
@@ -174,7 +174,7 @@ def test_error_rate_and_spread_of_every_layer_by_one_pair_at_a_time(analysed, go
 
 
 def test_hypothesised_files_stand_beside_the_systems(analysed, goldset, tmp_path):
-    analysed.system("base", "transformer", DEEP)
+    analysed.system(model=DEEP)
     best = write(tmp_path / "best.align", "0-0 1-1", "0-0 0-1", "1-0 0-1")
     worst = write(tmp_path / "worst.align", "3-1", "", "1-1")
     files = [str(best), str(worst)]
@@ -193,7 +193,7 @@ def test_hypothesised_files_stand_beside_the_systems(analysed, goldset, tmp_path
 
 
 def test_a_sentence_of_a_set_as_figure_and_text(analysed, capsys):
-    model = analysed.system("base", "transformer", DEEP).eval()
+    model = analysed.system(model=DEEP).eval()
     steps = analysed.rows("alignment", sentence=3, layer="3", head=2)
     batch = third_line(analysed)
     seen = recording.look(model, batch)["decoder"]
@@ -233,7 +233,7 @@ def test_a_sentence_is_read_with_its_context(analysed, variant):
     """As translation reads it; where context and source are one text, its tokens name the
     columns.
     """
-    model = analysed.system("own", variant, SMALL).eval()
+    model = analysed.system("own", variant).eval()
     (analysed.run.prep / "docs").mkdir()
     write(analysed.run.prep / "docs" / "test.txt", "0")
     analysed.analyze("alignment", sentence=3)
@@ -248,7 +248,7 @@ def test_a_sentence_is_read_with_its_context(analysed, variant):
 
 
 def test_what_is_not_there_is_said(analysed, goldset):
-    model = analysed.system("base", "transformer", DEEP).eval()
+    model = analysed.system(model=DEEP).eval()
     for options, words in (
         ({"layer": "decoder.1.cros"}, "no layer"),
         ({"layer": "encoder.0.attention", "gold": goldset}, "no attention from the target to the"),
@@ -268,7 +268,7 @@ def test_what_is_not_there_is_said(analysed, goldset):
 
 def test_a_system_without_attention_is_left_out(analysed, capsys):
     analysed.system("toy", TOY, {})
-    analysed.system("base", "transformer", SMALL)
+    analysed.system()
     analysed.analyze("alignment")
     assert "left out: toy: it has no attention to the source" in capsys.readouterr().err
 

@@ -138,7 +138,7 @@ def test_systems_of_several_kernels_side_by_side(analysed, capsys):
     dual(analysed, "two", "enc-dc")
     dual(analysed, "three", "enc-dc", kernel_size=3)
     dual(analysed, "top", "enc-dc", layers="2-2")
-    analysed.system("base", "transformer", SMALL)
+    analysed.system()
     found, figure, rows = divergences(analysed)
     out, err = capsys.readouterr()
     assert "base" in err and "max_renorm" in out

@@ -9,8 +9,6 @@ from sacrebleu.metrics.bleu import BLEU
 
 from nmtkit.errors import ConfigError, DataError
 
-from .conftest import SMALL
-
 PAPER = """
 citation = "Somebody 2020"
 [tables.sentence]
@@ -26,8 +24,8 @@ rows = [
 
 @pytest.fixture
 def translated(analysed):
-    analysed.system("base", "transformer", SMALL, share=0.5)
-    analysed.system("better", "transformer", SMALL, share=0.2)
+    analysed.system(share=0.5)
+    analysed.system("better", share=0.2)
     return analysed
 
 

@@ -29,7 +29,7 @@ from nmtkit.translate.forced import pair_batch
 from tests.models import contract
 from tests.score.conftest import write
 
-from .conftest import GATED, SMALL, TOY
+from .conftest import GATED, TOY
 
 CPU = torch.device("cpu")
 RESAMPLES = Resampling(40, 100)
@@ -95,10 +95,10 @@ def test_a_step_that_reads_other_sentences_counts_for_the_word_it_writes():
 
 def test_a_bar_stands_for_words_of_which_the_gate_was_asked_only():
     rows = [
-        GateMean("g", "source", "word", word, 3, (Estimate(value),))
+        GateMean("g", "source", "word", word, 3, {"x": Estimate(value)})
         for word, value in (("it", 0.25), ("the", None))
     ]
-    assert gates._bars("g", "x", rows, 0).splitlines() == [
+    assert gates._bars("g", "x", rows).splitlines() == [
         "x: g, the most frequent source words",
         "it " + "█" * 30 + " 0.250 (3)",
     ]
@@ -296,7 +296,7 @@ def test_the_stage_by_hand(analysed, tmp_path, capsys):
     analysed.system("both", "caru", GATED)
     analysed.system("one", "gatt", GATED)
     analysed.system("inverse", "gru-inv", GATED)
-    analysed.system("plain", "transformer", SMALL)
+    analysed.system("plain")
     analysed.system("toy", TOY, {})
     lines = analysed.lines["test"]
     tags = tmp_path / "tags"

@@ -273,7 +273,7 @@ def stored_points(analysed, name):
 
 
 def test_the_stage_with_and_without_feedback(analysed, capsys):
-    analysed.system("base", "transformer", DEEP)
+    analysed.system(model=DEEP)
     analysed.system("recurrent", "rnnsearch", GATED)
     analysed.system("toy", TOY, {})
     found = analysed.analyze("importance")
@@ -328,7 +328,7 @@ def test_some_sentences_are_those_of_the_whole_set(analysed, capsys):
 
 
 def test_what_cannot_be_is_said(analysed, monkeypatch):
-    analysed.system("base", "transformer", SMALL)
+    analysed.system()
     words = "removal.*'renormalised' or 'raw'"
     analysed.refused("importance", ConfigError, words, removal="row")
     # A model that only records.

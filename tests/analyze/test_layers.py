@@ -20,7 +20,7 @@ def softmax(column):
 
 
 def test_both_mixtures_as_a_heat_map(analysed, capsys):
-    analysed.system("base", "transformer", SMALL)
+    analysed.system()
     analysed.system("phrases", "pr", DEEP)
     model = analysed.system("both", "pr", {**DEEP, "ta_tokens": True})
     rows = analysed.rows("layers")
@@ -45,11 +45,13 @@ class Stranger:
     """A variant from outside that mixes levels too."""
 
     def encode(self, batch):
+        assert batch.src.is_meta
         record("decoder.my_mixture", torch.tensor([[0.25, 1.0], [0.75, 0.0]]))
 
 
-def test_a_variant_outside_the_package_is_seen_by_what_it_records():
-    assert layers.mixtures(Stranger()) == {"my": [[0.25, 1.0], [0.75, 0.0]]}
+def test_a_variant_outside_the_package_is_seen_by_what_it_records_on_its_device():
+    wanted = {"my": [[0.25, 1.0], [0.75, 0.0]]}
+    assert layers.mixtures(Stranger(), torch.device("meta")) == wanted
 
 
 def test_a_heat_map_for_a_terminal():

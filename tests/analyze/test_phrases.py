@@ -9,11 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 from nmtkit.analyze import phrases
 from nmtkit.analyze.shared.expressions import parse
-from nmtkit.cli import app
 from nmtkit.errors import ConfigError, DataError
 from tests.score.conftest import write
 
@@ -253,15 +251,3 @@ def test_what_cannot_be_looked_up_is_said(judged, look_up, tmp_path):
     judged.add("third", 0.0, sets=[])
     with pytest.raises(DataError, match="none of third has a translation of test"):
         look_up(["third"], set_names=["test"])
-
-
-def test_from_the_command_line(judged, tmp_path):
-    path = tmp_path / "list.tsv"
-    command = ["analyze", "phrases", "--run", str(judged.run.path), "--expressions", str(path)]
-    done = CliRunner().invoke(app, command)
-    assert done.exit_code == 0 and "█" in done.stdout, done.output
-    write(path, [*LIST[:3], "get up\taufgestanden"])  # another list is another finding
-    assert "written to" in CliRunner().invoke(app, command).stderr
-    write(path, ["looks up"])
-    done = CliRunner().invoke(app, [*command, "--match-case"])
-    assert done.exit_code == 2 and f"{path}, line 1" in done.stderr

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from nmtkit import files
 from nmtkit.analyze import probing
 from nmtkit.analyze.shared import sentence_vectors
 from nmtkit.analyze.shared.sentence_vectors import Reader, encoder_states, source_table
@@ -147,7 +146,7 @@ def probe(analysed):
 def test_vectors_are_computed_once_for_each_checkpoint_task_and_layer(
     analysed, probe, tmp_path, counted, monkeypatch
 ):
-    analysed.system("base", "transformer", DEEP)
+    analysed.system(model=DEEP)
     analysed.system("other", "transformer", DEEP)
     folder, loaded, load_system = tmp_path / "probes", Counter(), loading.load_system
     first = probe(probe_files(folder))
@@ -187,14 +186,14 @@ def test_vectors_are_computed_once_for_each_checkpoint_task_and_layer(
 def test_an_analysis_is_up_to_date_until_a_file_of_its_folder_changes(
     analysed, probe, tmp_path, capsys
 ):
-    analysed.system("base", "transformer", SMALL)
+    analysed.system()
     for count, up_to_date in ((60, False), (60, True), (70, False)):
         probe(probe_files(tmp_path / "probes", count, ["own"]))
         assert ("up to date" in capsys.readouterr().err) == up_to_date
 
 
 def test_the_table(analysed, probe, tmp_path, capsys):
-    analysed.system("base", "transformer", SMALL)
+    analysed.system()
     analysed.system("small", "transformer", {**SMALL, "d_model": 16})
     names = ("sentence_length", "past_present", "tree_depth", "own")
     found = probe(probe_files(tmp_path / "probes", 400, names))
@@ -258,7 +257,7 @@ def test_accuracies_beside_the_papers(analysed, probe, tmp_path, monkeypatch, ca
     where none of them is missing.
     """
     (tmp_path / "paper.toml").write_text(PAPER, "utf-8")
-    analysed.system("base", "transformer", SMALL)
+    analysed.system()
     tasks = ("sentence_length", "word_content")
     one, both = (probe_files(tmp_path / str(i), tasks=tasks[:i]) for i in (1, 2))
     monkeypatch.setattr(published, "evaluation_set", lambda name: both)
@@ -298,7 +297,7 @@ def test_what_cannot_be_probed_is_said(analysed, probe, tmp_path, capsys):
     folder = probe_files(tmp_path / "probes", tasks=["own"])
     words = "toy: no states of source positions.*'summary'"
     analysed.refused("probing", DataError, words, probes=str(folder))
-    analysed.system("base", "transformer", SMALL)
+    analysed.system()
     analysed.system("search", "rnnsearch", load_variant("rnnsearch").adapt(SMALL))
     found = probe(folder)
     assert found["facts"]["left_out"] == ["toy"]
@@ -318,7 +317,7 @@ def test_what_cannot_be_probed_is_said(analysed, probe, tmp_path, capsys):
 def test_sentevals_files_by_name(analysed, probe, tmp_path, monkeypatch):
     folder = probe_files(tmp_path / "cache" / "senteval", tasks=["tree_depth"])
     monkeypatch.setattr(published, "evaluation_set", lambda name: {"senteval": folder}[name])
-    analysed.system("base", "transformer", SMALL)
+    analysed.system()
     assert list(probe("senteval")["facts"]["tasks"]) == ["tree_depth"]
     analysed.change_manifest(src="de")
     words = "are English, the sources of this run are 'de'"
@@ -336,7 +335,7 @@ def test_the_demos_own_files(analysed, tmp_path):
     words = Counter((tmp_path / "demo" / "train.en").read_text("utf-8").split())
     knows(analysed, *(word for word, _ in words.most_common(TOKENS - 4)))
     for variant in ("transformer", "enc-dc"):
-        analysed.system(variant, variant, SMALL)
+        analysed.system(variant, variant)
     found = analysed.analyze("probing")
     rows = {row["task"]: row for row in found["table"]["rows"]}
     assert len(found["facts"]["tasks"]) == 10
@@ -351,19 +350,3 @@ def knows(analysed, *words):
     """Give the run a vocabulary that begins with these words."""
     others = (f"w{i}" for i in range(TOKENS - 4 - len(words)))
     write(analysed.run.prep / "vocab.txt", ["<pad>", "<s>", "</s>", "<unk>", *words, *others])
-
-
-def test_a_real_file(analysed, probe, tmp_path, shared):
-    """A slice of X-Probe's word content, four of its thousand words, by the embeddings of words
-    that the vocabulary knows.
-    """
-    wanted = ("zone", "youngest", "yellow", "writers")
-    for part in ("va", "te"):
-        lines = files.text_lines(shared / "data" / "xprobe_en" / "word_content" / f"{part}.txt.xz")
-        chosen = [line for line in lines if line.split("\t")[1] in wanted]
-        write(tmp_path / "x" / "word_content" / f"{part}.txt", chosen)
-    knows(analysed, *wanted)
-    analysed.system("base", "transformer", SMALL)
-    row = probe(tmp_path / "x")["table"]["rows"][0]
-    assert [row[key] for key in ("task", "classes", "sentences")] == ["word_content", 4, 40]
-    assert row["majority"]["value"] == 25.0 and row["base, embeddings"]["value"] > 60

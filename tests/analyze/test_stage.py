@@ -31,7 +31,7 @@ from tests.score.conftest import write
 from .conftest import SMALL, TOY, AnalysedRun
 
 OUTSIDE = "tests.toy_analysis:FrequentWords"
-GATES = "variants that have one: amn, context-aware, han, caru, gru-inv, gatt"
+THAT_DOES = "train a variant that does: "
 
 
 @pytest.mark.parametrize("name", [*ANALYSES, OUTSIDE])
@@ -53,7 +53,7 @@ def study(analysed, *systems):
 @pytest.fixture
 def two(analysed):
     speeds = (10, 1000, 1200, 1100)
-    base = analysed.system("base", "transformer", SMALL, 0.4, speeds, decoding=50)
+    base = analysed.system(share=0.4, speeds=speeds, decoding=50)
     own = analysed.system("own", TOY, {}, 0.1, speeds=(500, 400, 600), decoding=20)
     analysed.models = {"base": base, "own": own}
     os.utime(analysed.run.path / "systems" / "base" / "config.toml", (1, 1))
@@ -141,8 +141,8 @@ def test_cost_of_a_document_model_counts_its_contexts(analysed, decoded, capsys)
     """As many as the training set's sentences have; decoding is measured with those of the set
     that is decoded.
     """
-    analysed.system("base", "transformer", SMALL)
-    model = analysed.system("memory", "amn", SMALL)
+    analysed.system()
+    model = analysed.system("memory", "amn")
     for name, starts in (("train", [0, 3, 4]), ("test", [0, 20])):
         write(documents_file(analysed.run.prep, name), map(str, starts))
     found = analysed.analyze("cost", systems=["base", "memory"])
@@ -196,7 +196,7 @@ def test_cost_of_phrases_from_parses_counts_and_times_the_parses(analysed, decod
 
 
 def test_cost_without_any_measurement_shows_gaps(analysed, capsys):
-    analysed.system("only", "transformer", SMALL)
+    analysed.system("only")
     (row,) = analysed.rows("cost")
     assert row["train_tokens_per_s"] is row["decode_tokens_per_s"] is None
     assert row["train_time_ratio"]["value"] is None and "–" in capsys.readouterr().out
@@ -268,8 +268,8 @@ def test_gains_by_length_beside_the_papers(two, paper, capsys):
     """Over the mean of the baseline's seeds; a group that the paper has and this call has not is
     named.
     """
-    two.system("base-s1", "transformer", SMALL, 0.5)
-    two.system("base-s2", "transformer", SMALL, 0.6)
+    two.system("base-s1", share=0.5)
+    two.system("base-s2", share=0.6)
     for systems, base in (
         (["base", "own"], ["base"]),
         (["base-s2", "own", "base-s1"], ["base-s1", "base-s2"]),
@@ -422,11 +422,11 @@ def test_an_analysis_depends_on_its_own_options_only(two, capsys):
     ("name", "words", "hint"),
     [
         ("alignment", "attends to the source", ""),
-        ("divergence", "attends locally and globally", ""),
-        ("gates", "has a gate", GATES),
+        ("divergence", "attends locally and globally", THAT_DOES + "enc-dc, dec-dc, full-dc"),
+        ("gates", "has a gate", THAT_DOES + "amn, context-aware, han, caru, gru-inv, gatt"),
         ("importance", "whose attention can be taken away", ""),
-        ("layers", "mixes the levels", ""),
-        ("weights", "has gated attention", "variants that have it: caru, gru-inv, gatt"),
+        ("layers", "mixes the levels", THAT_DOES + "pr"),
+        ("weights", "has gated attention", THAT_DOES + "caru, gru-inv, gatt"),
     ],
 )
 def test_without_a_system_that_it_can_look_at(analysed, name, words, hint):
