@@ -253,14 +253,16 @@ def test_what_is_not_there_is_said(analysed, goldset):
         ({"layer": "decoder.1.cros"}, "no layer"),
         ({"layer": "encoder.0.attention", "gold": goldset}, "no attention from the target to the"),
         ({"head": 3}, "there are 2 heads"),
-        ({"sentence": 41}, "no line 41: there are 40"),
         ({"gold": goldset, "sentence": 4}, "no line 4: there are 3"),
         ({"gold": "one"}, "two files are wanted"),
         ({"gold": goldset, "set_names": ["test"]}, "those of --gold"),
     ):
         analysed.refused("alignment", ConfigError, words, **options)
-    layer = analysed.refused("alignment", ConfigError, "no layer '4'", layer="4")
-    assert layer.hint == "known: 1, 2, 3"
+    for options, words, hint in (
+        ({"layer": "4"}, "no layer '4'", "known: 1, 2, 3"),
+        ({"sentence": 41}, "no line 41: there are 40", "1 to 40"),
+    ):
+        assert analysed.refused("alignment", ConfigError, words, **options).hint == hint
     site = "decoder.0.attention"
     assert list(select_sites(model, site, False, torch.device("cpu"))) == [site]
     assert of_head(torch.tensor([[[[0.0]], [[1.0]]]]), 0).item() == 0.5

@@ -7,7 +7,7 @@ import math
 import pytest
 from sacrebleu.metrics.bleu import BLEU
 
-from nmtkit.errors import ConfigError, DataError
+from nmtkit.errors import DataError
 
 PAPER = """
 citation = "Somebody 2020"
@@ -87,8 +87,6 @@ def test_beside_the_papers(translated, tmp_path, capsys):
     assert (translated.folder("examples") / "paper.md").is_file()
 
 
-def test_what_cannot_be_shown_is_said(translated):
-    line = translated.refused("examples", ConfigError, "no line 41: there are 40", sentence=41)
-    assert line.hint == "1 to 40"
+def test_a_set_without_translations_is_refused(translated):
     words = "no system of this run has translated other"
     translated.refused("examples", DataError, words, set_names=["other"])

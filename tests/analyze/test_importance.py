@@ -22,7 +22,7 @@ from nmtkit.text.vocabulary import EOS
 from nmtkit.translate.forced import pair_batch
 from tests.models import contract
 
-from .conftest import GATED, SMALL, TOY
+from .conftest import GATED, SMALL
 
 CPU = torch.device("cpu")
 DEEP = {**SMALL, "encoder_layers": 2, "decoder_layers": 2}
@@ -275,11 +275,8 @@ def stored_points(analysed, name):
 def test_the_stage_with_and_without_feedback(analysed, capsys):
     analysed.system(model=DEEP)
     analysed.system("recurrent", "rnnsearch", GATED)
-    analysed.system("toy", TOY, {})
     found = analysed.analyze("importance")
-    out, err = capsys.readouterr()
-    assert "left out: toy: it has no attention to the source" in err
-    assert "removal renormalised" in out and "mean ΔJS by Δα" in out and "on the diagonal" in out
+    assert "base: mean ΔJS by Δα, renormalised" in capsys.readouterr().out
     steps = [
         (line, step + 1)
         for line, text in enumerate(analysed.lines["test"], 1)
@@ -290,7 +287,6 @@ def test_the_stage_with_and_without_feedback(analysed, capsys):
         ("base", "decoder.1.cross", count),
         ("recurrent", "attention", count),
     ]
-    assert found["facts"]["removal"] == "renormalised" and found["facts"]["seed"] == 1
     for row in found["table"]["rows"]:
         points = stored_points(analysed, row["system"])
         assert list(points) == steps

@@ -45,13 +45,14 @@ class Stranger:
     """A variant from outside that mixes levels too."""
 
     def encode(self, batch):
-        assert batch.src.is_meta
         record("decoder.my_mixture", torch.tensor([[0.25, 1.0], [0.75, 0.0]]))
 
 
-def test_a_variant_outside_the_package_is_seen_by_what_it_records_on_its_device():
-    wanted = {"my": [[0.25, 1.0], [0.75, 0.0]]}
-    assert layers.mixtures(Stranger(), torch.device("meta")) == wanted
+def test_a_variant_outside_the_package_is_seen_by_what_it_records_on_its_device(monkeypatch):
+    asked, device = [], torch.device("cuda")
+    monkeypatch.setattr(layers, "source_batch", lambda ids, device: asked.append(device))
+    assert layers.mixtures(Stranger(), device) == {"my": [[0.25, 1.0], [0.75, 0.0]]}
+    assert asked == [device]
 
 
 def test_a_heat_map_for_a_terminal():

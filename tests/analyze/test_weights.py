@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from nmtkit.analyze import weights
-from nmtkit.errors import ConfigError, DataError
+from nmtkit.errors import DataError
 from nmtkit.nn.capture import capture
 from nmtkit.text.vocabulary import EOS
 from nmtkit.translate.forced import pair_batch
@@ -79,7 +79,5 @@ def test_the_stage(analysed, capsys):
         assert all(0 < gate < 1 for gate in gates)
         assert all(w < a for w, a in zip(weighted, attention, strict=True))
     assert "lets the source word into it (other)" in out
-    line = analysed.refused("weights", ConfigError, "no line 41: there are 40", sentence=41)
-    assert line.hint == "1 to 40"
     text = analysed.refused("weights", DataError, "no text of the set 'train'", set_names=["train"])
     assert text.hint == "one of: test, other"
