@@ -26,7 +26,7 @@ from nmtkit.tables import figures
 from nmtkit.tables.table import Column, Estimate, Table, text_column
 
 SAMPLE = 10_000
-"""Training sentences whose context sentences, or spans, are counted."""
+"""The number of training sentences whose context sentences or spans are counted."""
 COLUMNS = (
     text_column("system"),
     Column("parameters", "parameters"),

@@ -1,4 +1,4 @@
-"""Analysis `examples`: a sentence as every system translates it, and who is ahead on all lines."""
+"""Analysis `examples`: one sentence in all translations, and how often each system is ahead."""
 
 from __future__ import annotations
 

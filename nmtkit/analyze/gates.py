@@ -213,14 +213,13 @@ class Gates(Analysis[GatesOptions, GateMeans]):
         }
         rows: list[GateMean] = []
         for site, side in sides.items():
-            columns = [
-                means(of[site], words[side], of_sides[side], draws) for of in values.values()
-            ]
+            columns = {
+                name: means(opened[site], words[side], of_sides[side], draws)
+                for name, opened in values.items()
+            }
             for place, group in enumerate(of_sides[side]):
                 about = site, SIDES[side], group.section, group.label, int(group.members.sum())
-                of_group = {
-                    name: column[place] for name, column in zip(values, columns, strict=True)
-                }
+                of_group = {name: column[place] for name, column in columns.items()}
                 rows.append(GateMean(*about, of_group))
         return GateMeans(
             study.set_name,
