@@ -195,24 +195,6 @@ def test_three_references_from_prep_to_significance(subtitles):
     )  # the further references do count
 
 
-def test_outside_files_with_three_references_and_a_baseline(subtitles):
-    run, test = subtitles
-    hyps = [run / f"systems/{name}/translate/test/hyp.txt" for name in ("a", "b")]
-    arguments = [
-        "--hyp",
-        hyps[0],
-        "--hyp",
-        hyps[1],
-        *(part for path in test[1:] for part in ("--ref", path)),
-    ]
-    result = ok("score", *arguments, "--resamples", 30, "--trials", 30)
-    assert "nrefs:3" in result.stdout
-    assert (
-        f"{sacrebleu.corpus_bleu(read(hyps[1]), [read(path) for path in test[1:]]).score:.2f}"
-        in result.stdout
-    )
-
-
 def test_translating_chinese_loads_jieba_and_says_nothing_of_it(subtitles, tmp_path):
     """In a process of its own, with a cache that doesn't exist yet and Python's warnings on:
     stderr has nmtkit's lines only.
@@ -245,25 +227,3 @@ def test_translating_chinese_loads_jieba_and_says_nothing_of_it(subtitles, tmp_p
     )
     assert (done.returncode, done.stderr, done.stdout.count("\n")) == (0, "", 1)
     assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".cache"]
-
-
-def test_english_and_german_never_load_jieba(tmp_path):
-    src, tgt = (
-        write(tmp_path / f"t.{lang}", [text] * 4)
-        for lang, text in (("en", "The dog runs home."), ("de", "Der Hund läuft heim."))
-    )
-    code = f"""
-import sys
-from pathlib import Path
-from nmtkit.prep.stage import prep
-from nmtkit.text.side import TextSide
-pair = (Path({str(src)!r}), Path({str(tgt)!r}))
-run = prep("mine", train=pair, dev=pair, jobs=1, assignments=["prep.merges=10"], run_dir=Path({str(tmp_path / "run")!r}))
-print(TextSide.load(run.prep, "tgt").decode(TextSide.load(run.prep, "src").encode("The dog")), "jieba" in sys.modules)
-"""
-    environment = {**os.environ, "NMTKIT_CACHE": str(tmp_path / "cache")}
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False
-    )
-    assert done.stdout == "The dog False\n", done.stderr
-    assert not (tmp_path / "cache").exists()

@@ -6,7 +6,7 @@ Every file is there and readable, UTF-8, not empty, and the sides of a set have 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,20 +84,11 @@ class Inputs:
         src, *others = text.sides().values()
         for side in others:
             # file by file, if the sides have as many files
-            pairs: list[tuple[Sequence[Path], Sequence[Path]]] = [(src, side)]
+            pairs: Iterable[tuple[Sequence[Path], Sequence[Path]]] = [(src, side)]
             if len(src) == len(side):
-                pairs = [([a], [b]) for a, b in zip(src, side, strict=True)]
+                pairs = (([a], [b]) for a, b in zip(src, side, strict=True))
             for ours, theirs in pairs:
-                counts = self.lines(ours), self.lines(theirs)
-                if counts[0] != counts[1]:
-                    names = [" + ".join(path.name for path in paths) for paths in (ours, theirs)]
-                    lines = f"{counted(counts[0], 'line')} but {names[1]} has {counts[1]:,}"
-                    hint = "fix the files so that line i of one is the translation of line i of the"
-                    raise DataError(
-                        f"{names[0]} has {lines} ({text.name} set)",
-                        where=first_odd_pair(ours, theirs) if all(counts) else ours[0],
-                        hint=f"{hint} other; {NOTHING}",
-                    )
+                self._check_pair(text.name, ours, theirs)
         # Parses may be of the lines that are taken later.
         later = text.first is not None and not text.between
         if text.parses is not None and not later:
@@ -110,6 +101,18 @@ class Inputs:
                     where=text.parses,
                     hint=f"{hint}; {NOTHING}",
                 )
+
+    def _check_pair(self, name: str, ours: Sequence[Path], theirs: Sequence[Path]) -> None:
+        counts = self.lines(ours), self.lines(theirs)
+        if counts[0] != counts[1]:
+            names = [" + ".join(path.name for path in paths) for paths in (ours, theirs)]
+            lines = f"{counted(counts[0], 'line')} but {names[1]} has {counts[1]:,}"
+            hint = "fix the files so that line i of one is the translation of line i of the other"
+            raise DataError(
+                f"{names[0]} has {lines} ({name} set)",
+                where=first_odd_pair(ours, theirs),
+                hint=f"{hint}; {NOTHING}",
+            )
 
 
 def inspect(path: Path, strict: bool) -> Facts:
@@ -182,7 +185,7 @@ def first_odd_line(src: list[int], tgt: list[int]) -> int:
         src, tgt: length of each line.
     Returns: the line p, from 0.
     """
-    longer, shorter = (src, tgt) if len(src) >= len(tgt) else (tgt, src)
+    shorter, longer = sorted((src, tgt), key=len)
     extra, count = len(longer) - len(shorter), len(shorter)
     first, second = np.log1p(longer), np.log1p(shorter)
     ratios = np.stack([first[:count] - second, first[extra:] - second])

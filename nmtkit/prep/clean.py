@@ -21,11 +21,10 @@ from nmtkit.settings import PrepSettings
 from nmtkit.text.chinese import is_chinese
 from nmtkit.text.side import TextSide
 from nmtkit.text.tidy import tidy, utf8_lines
-from nmtkit.text.truecase import DELAYED_START, SENTENCE_END, evidence, sentence_starts
+from nmtkit.text.truecase import SPECIAL, evidence, sentence_starts
 
 SIDES = ("src", "tgt")
 LONGEST_WORD = 1000
-_SPECIAL = SENTENCE_END | DELAYED_START
 
 
 def row_chunks(
@@ -43,20 +42,27 @@ def row_chunks(
         itertools.chain.from_iterable(itertools.chain.from_iterable(map(files.line_blocks, paths)))
         for paths in streams
     ]
-    rows: list[tuple[bytes, ...]] = []
-    size = 0
     try:
-        for row in zip(*lines, strict=True):
-            rows.append(row)
-            size += sum(map(len, row))
-            if len(rows) >= max_rows or size >= max_bytes:
-                yield list(map(b"".join, zip(*rows, strict=True)))
-                rows, size = [], 0
+        for rows in _bounded(zip(*lines, strict=True), max_rows, max_bytes):
+            yield list(map(b"".join, zip(*rows, strict=True)))
     except ValueError as error:
         problem = "the files changed while they were read: their line counts differ"
         raise DataError(problem, where=streams[0][0]) from error
-    if rows:
-        yield list(map(b"".join, zip(*rows, strict=True)))
+
+
+def _bounded(
+    rows: Iterable[tuple[bytes, ...]], max_rows: int, max_bytes: int
+) -> Iterator[list[tuple[bytes, ...]]]:
+    chunk: list[tuple[bytes, ...]] = []
+    size = 0
+    for row in rows:
+        chunk.append(row)
+        size += sum(map(len, row))
+        if len(chunk) >= max_rows or size >= max_bytes:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
 
 
 def truecased(settings: PrepSettings, side: str, language: str) -> bool:
@@ -94,11 +100,11 @@ class WordCounts:
             tokens = line.split(" ")
             if not truecase:
                 others += tokens
-            elif _SPECIAL.isdisjoint(tokens[:-1]) and "<" not in line:
-                end = len(tokens) - (tokens[-1] in _SPECIAL)
-                starts.append(tokens[0])
-                inside += tokens[1:end]
-                others += tokens[max(end, 1) :]
+            elif SPECIAL.isdisjoint(tokens[:-1]) and "<" not in line:
+                starts.append(tokens.pop(0))
+                if tokens and tokens[-1] in SPECIAL:
+                    others.append(tokens.pop())
+                inside += tokens
             else:
                 first = list(sentence_starts(tokens))
                 starts += compress(tokens, first)
@@ -167,26 +173,31 @@ class Cleaner:
             for text, count in zip(texts, counts, strict=True)
         ]
         for pair in zip(*decoded, strict=True):
-            tokenized: list[str] = []
-            for raw, side, count in zip(pair, self._sides, counts, strict=True):
-                if raw is None:
-                    reason, blame = "not UTF-8", [not tokenized, bool(tokenized)]
-                    break
-                line = tidy(raw, count.changes)
-                hopeless = line.count(" ") > self._hopeless
-                tokenized.append(self._too_long if hopeless else side.tokenized(line))
-            else:
+            tokenized = self._tokenized(pair, counts)
+            if len(tokenized) == len(pair):
                 reason, blame = drop_reason(tokenized, self._settings)
+            else:
+                reason, blame = "not UTF-8", [not tokenized, bool(tokenized)]
             kept.append(not reason)
             if reason:
-                guilty = compress(SIDES, blame)
-                reasons.update((reason, name) for name in ("pairs", *guilty))
+                reasons.update((reason, name) for name in ("pairs", *compress(SIDES, blame)))
             else:
                 lines += tokenized
         for i, (count, truecase) in enumerate(zip(counts, self._truecase, strict=True)):
             count.add(lines[i::2], truecase)
         text = "".join([line + "\n" for line in lines]).encode()
         return Cleaned(text, np.array(kept, bool), reasons, counts)
+
+    def _tokenized(self, pair: Sequence[str | None], counts: Sequence[WordCounts]) -> list[str]:
+        """Tidy and tokenize the lines of a pair, up to one that is not UTF-8 (None)."""
+        tokenized: list[str] = []
+        for raw, side, count in zip(pair, self._sides, counts, strict=True):
+            if raw is None:
+                break
+            line = tidy(raw, count.changes)
+            hopeless = line.count(" ") > self._hopeless
+            tokenized.append(self._too_long if hopeless else side.tokenized(line))
+        return tokenized
 
 
 def drop_reason(pair: Sequence[str], settings: PrepSettings) -> tuple[str, list[bool]]:

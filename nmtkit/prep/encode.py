@@ -14,18 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nmtkit.corpora.corpus import SetFiles
 from nmtkit.data.store import id_type
 from nmtkit.prep.clean import SIDES
 from nmtkit.prep.learn import Models
-from nmtkit.records import TextSet
 from nmtkit.text.segmented import LINE_END, WordIds
 from nmtkit.text.side import TextSide
 from nmtkit.text.tidy import tidy, utf8_lines
-from nmtkit.text.truecase import DELAYED_START, SENTENCE_END, sentence_starts
+from nmtkit.text.truecase import SPECIAL, sentence_starts
 from nmtkit.text.vocabulary import UNK, Vocabulary
-
-_SPECIAL = SENTENCE_END | DELAYED_START
 
 
 @dataclass
@@ -83,7 +79,7 @@ class TrainEncoder:
             tokens = line.split(" ")
             if not side.at_start:
                 numbers.extend(map(side.elsewhere.__getitem__, tokens))
-            elif _SPECIAL.isdisjoint(tokens[:-1]):
+            elif SPECIAL.isdisjoint(tokens[:-1]):
                 numbers.append(side.at_start[tokens[0]])
                 numbers.extend(map(side.elsewhere.__getitem__, tokens[1:]))
             else:
@@ -93,6 +89,7 @@ class TrainEncoder:
         return numbers
 
 
+@dataclass
 class SetEncoder:
     """Encodes a dev or test set line for line, as translation will; nothing is dropped.
 
@@ -101,39 +98,33 @@ class SetEncoder:
         vocabularies: of both.
     """
 
-    def __init__(self, sides: Sequence[TextSide], vocabularies: Sequence[Vocabulary]) -> None:
-        self._sides, self._vocabularies = sides, vocabularies
+    sides: Sequence[TextSide]
+    vocabularies: Sequence[Vocabulary]
 
     def __call__(self, chunk: Sequence[bytes]) -> Encoded:
         """Encode the lines of src, ref, ref1, …; the store gets the first reference."""
         changes: list[Counter[str]] = [Counter(), Counter()]
-        counts = [changes[min(stream, 1)] for stream in range(len(chunk))]
         texts = [
-            [tidy(line or "", count) for line in utf8_lines(text, count)]
-            for text, count in zip(chunk, counts, strict=True)
+            [
+                tidy(line or "", changes[stream > 0])
+                for line in utf8_lines(text, changes[stream > 0])
+            ]
+            for stream, text in enumerate(chunk)
         ]
         encoded = [
             vocabulary.encode(side.encode(line))
             for row in zip(texts[0], texts[1], strict=True)
-            for vocabulary, side, line in zip(self._vocabularies, self._sides, row, strict=True)
+            for vocabulary, side, line in zip(self.vocabularies, self.sides, row, strict=True)
         ]
-        kind = id_type(max(map(len, self._vocabularies)))
+        kind = id_type(max(map(len, self.vocabularies)))
         ids = np.array(list(itertools.chain.from_iterable(encoded)), kind)
         lengths = np.array(list(map(len, encoded)))
+        kept = np.ones(len(texts[0]), bool)
         joined = ["".join([line + "\n" for line in lines]) for lines in texts]
-        return Encoded(ids, lengths, np.ones(len(texts[0]), bool), texts=joined, changes=changes)
+        return Encoded(ids, lengths, kept, texts=joined, changes=changes)
 
 
-def set_entry(text: SetFiles, lines: int, sizes: NDArray[np.int64]) -> TextSet:
-    """Return a set's entry of the manifest; `sizes` are those of all chunks together."""
-    (src_tokens, tgt_tokens), (src_unknown, tgt_unknown) = sizes.tolist()
-    return TextSet(
-        name=text.name,
-        split=text.split,
-        lines=lines,
-        references=1 + len(text.references),
-        src_tokens=src_tokens,
-        src_unknown=src_unknown,
-        tgt_tokens=tgt_tokens,
-        tgt_unknown=tgt_unknown,
-    )
+def subword_counts(sizes: NDArray[np.int64]) -> dict[str, int]:
+    """Return the sizes of all chunks together as a set's entry of the manifest has them."""
+    keys = ("src_tokens", "tgt_tokens", "src_unknown", "tgt_unknown")
+    return dict(zip(keys, sizes.ravel().tolist(), strict=True))

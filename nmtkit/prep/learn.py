@@ -51,24 +51,28 @@ def number_words(
         counts, truecasers: of each side.
         shared: True if the sides share one list of words.
     """
-    shared_numbers: dict[str, int] = {}
-    numbers = [shared_numbers if shared else {} for _ in SIDES]
-    places: list[list[tuple[Counter[str], Ints]]] = []
-    for count, truecaser, number in zip(counts, truecasers, numbers, strict=True):
-        side = []
-        for words, first in ((count.at_start, True), (count.elsewhere, False)):
-            cased = truecaser.words(words, first) if truecaser else words
-            forms = [number.setdefault(word, len(number)) for word in cased]
-            side.append((words, np.array(forms, np.int64)))
-        places.append(side)
+    src: dict[str, int] = {}
+    numbers = [src, src if shared else {}]
     sides = []
-    for number, side, before in zip(numbers, places, (0, len(numbers[0])), strict=True):
-        sums = sum(np.bincount(form, [*words.values()], len(number)) for words, form in side)
+    for count, truecaser, number in zip(counts, truecasers, numbers, strict=True):
+        places = [(count.at_start, True), (count.elsewhere, False)]
+        sides.append([(words, _forms(words, first, truecaser, number)) for words, first in places])
+    result = []
+    for side, number, before in zip(sides, numbers, (0, len(src)), strict=True):
+        sums = sum(np.bincount(forms, [*words.values()], len(number)) for words, forms in side)
         at_start, elsewhere = (
-            dict(zip(words, (form + before).tolist(), strict=True)) for words, form in side
+            dict(zip(words, (forms + before).tolist(), strict=True)) for words, forms in side
         )
-        sides.append(SideWords([*number], np.asarray(sums, np.int64), at_start, elsewhere))
-    return sides
+        result.append(SideWords([*number], np.asarray(sums, np.int64), at_start, elsewhere))
+    return result
+
+
+def _forms(
+    words: Counter[str], first: bool, truecaser: Truecaser | None, number: dict[str, int]
+) -> Ints:
+    """Return the number of the truecased form of each word; new forms are added to `number`."""
+    cased = truecaser.words(words, first) if truecaser else words
+    return np.array([number.setdefault(word, len(number)) for word in cased], np.int64)
 
 
 @dataclass
@@ -116,25 +120,35 @@ def learn(
         segmented, merges = _segment(words, settings, folder, jobs)
         numbers |= merges
     tokens = [pieces.counts(side.counts) for pieces, side in zip(segmented, words, strict=True)]
+    return Models(words, segmented, _vocabularies(tokens, settings, folder), numbers)
+
+
+def _vocabularies(
+    tokens: Sequence[Counter[str]], settings: PrepSettings, folder: Path
+) -> tuple[Vocabulary, Vocabulary]:
     if settings.joint_vocab:
-        shared = Vocabulary.from_counts(tokens[0] + tokens[1], settings.min_frequency)
-        shared.save(folder / "vocab.txt")
-        return Models(words, segmented, (shared, shared), numbers)
-    src, tgt = (Vocabulary.from_counts(count, settings.min_frequency) for count in tokens)
-    src.save(folder / "vocab.src.txt")
-    tgt.save(folder / "vocab.tgt.txt")
-    return Models(words, segmented, (src, tgt), numbers)
+        tokens = [tokens[0] + tokens[1]]
+    made = [Vocabulary.from_counts(count, settings.min_frequency) for count in tokens]
+    for vocabulary, name in zip(made, _names("vocab", "txt", settings), strict=True):
+        vocabulary.save(folder / name)
+    return made[0], made[-1]
+
+
+def _names(stem: str, suffix: str, settings: PrepSettings) -> list[str]:
+    """Return the name of the file for both sides if they share it, else one for each."""
+    if settings.joint_vocab:
+        return [f"{stem}.{suffix}"]
+    return [f"{stem}.{side}.{suffix}" for side in SIDES]
 
 
 def _segment(
     words: Sequence[SideWords], settings: PrepSettings, folder: Path, jobs: int
 ) -> tuple[list[Segmented], dict[str, int]]:
     """Learn merges, and segment the words of both sides with them."""
-    names = [f"codes.{side}.bpe" for side in SIDES]
+    codes = [folder / name for name in _names("codes", "bpe", settings)]
     counts = [side.counts for side in words]
     if settings.joint_vocab:
-        names, counts = ["codes.bpe"], [counts[0] + counts[1]]
-    codes = [folder / name for name in names]
+        counts = [counts[0] + counts[1]]
     make = functools.partial(_merge_learner, words, counts, codes, settings.merges)
     learnt = list(ordered_map(make, range(len(codes)), min(jobs, len(codes))))
     keys = ["merges"] if settings.joint_vocab else [f"{side}_merges" for side in SIDES]
@@ -143,27 +157,39 @@ def _segment(
         if count < settings.merges:
             some = f"learned {count:,} of {settings.merges:,} merges"
             console.say(f"BPE: {some}; the corpus has no more")
-    segmented = []
-    for i, side in enumerate(SIDES):
-        pieces, path = learnt[i % len(learnt)], codes[i % len(codes)]
-        tokens = pieces.counts(words[i].counts)
-        lines = [f"{token} {tokens[token]}" for token in by_frequency(tokens)]
-        files.write_lines(folder / f"bpe-vocab.{side}.txt", lines)
-        frequent = {token for token in tokens if tokens[token] >= settings.vocab_threshold}
-        if settings.vocab_threshold and frequent:
-            pieces = _without_rare(pieces, words[i], path, frequent, jobs)
-        segmented.append(pieces)
+    segmented = [
+        _keep_frequent(pieces, side, path, listed, settings.vocab_threshold, jobs)
+        for pieces, side, path, listed in zip(
+            learnt * 2,
+            words,
+            codes * 2,
+            [folder / f"bpe-vocab.{name}.txt" for name in SIDES],
+            strict=False,
+        )
+    ]
     return segmented, merges
 
 
 def _merge_learner(
     words: Sequence[SideWords], counts: Sequence[Ints], codes: Sequence[Path], merges: int
 ) -> Callable[[int], Segmented]:
-    def learn_side(side: int) -> Segmented:
-        numbered = zip(words[side].words, counts[side].tolist(), strict=True)
-        return learn_bpe(dict(numbered), merges, codes[side])
+    def learn_file(number: int) -> Segmented:
+        numbered = zip(words[number].words, counts[number].tolist(), strict=True)
+        return learn_bpe(dict(numbered), merges, codes[number])
 
-    return learn_side
+    return learn_file
+
+
+def _keep_frequent(
+    segmented: Segmented, side: SideWords, codes: Path, listed: Path, threshold: int, jobs: int
+) -> Segmented:
+    """List the subwords of a side by frequency, and undo the merges to those too rare."""
+    tokens = segmented.counts(side.counts)
+    files.write_lines(listed, [f"{token} {tokens[token]}" for token in by_frequency(tokens)])
+    frequent = {token for token in tokens if tokens[token] >= threshold}
+    if threshold and frequent:
+        return _without_rare(segmented, side, codes, frequent, jobs)
+    return segmented
 
 
 def _without_rare(

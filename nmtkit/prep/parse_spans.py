@@ -30,18 +30,15 @@ Chunk = tuple[int, NDArray[np.bool_], Sequence[bytes]]
 """The number of its first row, the rows that are kept, and the texts of source and parses."""
 
 
-class Spans(NamedTuple):
-    """The spans of a chunk of sentences."""
+class Cut(NamedTuple):
+    """A sentence cut into phrases, as far as its parse allows."""
 
-    lengths: bytes
-    """Subwords of each span."""
-    counts: NDArray[np.int64]
-    """Spans of each sentence."""
-    sums: NDArray[np.int64]
-    """Subwords of all spans of each sentence."""
-    reasons: Counter[str]
-    first: dict[str, int]
-    """The first line, from 1, of each reason."""
+    line: int
+    """From 1."""
+    outcome: str
+    """PARSED or the reason of `Unusable`."""
+    phrases: list[int]
+    """Subwords of each phrase; empty without a usable parse."""
 
 
 class SpanCutter:
@@ -54,27 +51,20 @@ class SpanCutter:
     def __init__(self, side: TextSide) -> None:
         self._side = side
 
-    def __call__(self, chunk: Chunk) -> Spans:
+    def __call__(self, chunk: Chunk) -> list[Cut]:
         """Cut the sentences of a chunk that are kept."""
         start, kept, texts = chunk
         src, parses = (utf8_lines(text, Counter()) for text in texts)
-        cuts: list[list[int]] = []
-        reasons: Counter[str] = Counter()
-        first: dict[str, int] = {}
+        cuts: list[Cut] = []
         for row in np.flatnonzero(kept).tolist():
-            reason, cut = PARSED, []
             try:
-                cut = self._cut(src[row] or "", parses[row] or "")
-            except Unusable as why:
-                reason = str(why)
-            cuts.append(cut)
-            reasons[reason] += 1
-            first.setdefault(reason, start + row + 1)
-        lengths = bytes(itertools.chain.from_iterable(cuts))
-        counts, sums = (np.array([*map(size, cuts)], np.int64) for size in (len, sum))
-        return Spans(lengths, counts, sums, reasons, first)
+                phrases = self._phrases(src[row] or "", parses[row] or "")
+                cuts.append(Cut(start + row + 1, PARSED, phrases))
+            except Unusable as reason:
+                cuts.append(Cut(start + row + 1, str(reason), []))
+        return cuts
 
-    def _cut(self, line: str, parse: str) -> list[int]:
+    def _phrases(self, line: str, parse: str) -> list[int]:
         words = self._side.tokens(line) if parse.strip() else []
         return parse_phrases(parse, words, self._sizes(words))
 
@@ -105,26 +95,25 @@ def write_spans(
         reason, most frequent first, and the first line of each reason.
     Raises: DataError if the text is not that of the set.
     """
-    expected = Store(path).src_lengths
-    row = 0
-    reasons: Counter[str] = Counter()
+    subwords = iter(Store(path).src_lengths.tolist())
+    outcomes: Counter[str] = Counter()
     first: dict[str, int] = {}
     with (
-        console.progress(f"parses of {path.name}", len(expected)) as advance,
+        console.progress(f"parses of {path.name}", int(kept.sum())) as advance,
         spans_writer(path) as writer,
     ):
         chunks = _placed(row_chunks(files), kept, path.name)
-        for spans in ordered_map(functools.partial(SpanCutter, side), chunks, jobs):
-            there = expected[row : row + len(spans.sums)]
-            row += len(there)
-            if (spans.sums != there)[spans.counts > 0].any():
-                raise _changed(path.name)
-            writer.add_block(spans.lengths, spans.counts)
-            reasons += spans.reasons
-            first = spans.first | first
-            advance(len(there))
-    unusable = sorted({*reasons} - {PARSED}, key=lambda reason: (-reasons[reason], reason))
-    counts = {reason: reasons[reason] for reason in (PARSED, *unusable)}
+        for cuts in ordered_map(functools.partial(SpanCutter, side), chunks, jobs):
+            for cut, size in zip(cuts, subwords, strict=False):
+                if cut.phrases and sum(cut.phrases) != size:
+                    raise _changed(path.name)
+                outcomes[cut.outcome] += 1
+                first.setdefault(cut.outcome, cut.line)
+            lengths = bytes(itertools.chain.from_iterable(cut.phrases for cut in cuts))
+            writer.add_block(lengths, [len(cut.phrases) for cut in cuts])
+            advance(len(cuts))
+    unusable = sorted({*outcomes} - {PARSED}, key=lambda reason: (-outcomes[reason], reason))
+    counts = {outcome: outcomes[outcome] for outcome in (PARSED, *unusable)}
     return {"parses": counts, "parses_first": {reason: first[reason] for reason in unusable}}
 
 

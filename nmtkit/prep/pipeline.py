@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -30,7 +31,7 @@ from nmtkit.errors import DataError
 from nmtkit.parallel import ordered_map
 from nmtkit.prep.check import Inputs
 from nmtkit.prep.clean import SIDES, Cleaned, Cleaner, WordCounts, row_chunks
-from nmtkit.prep.encode import Encoded, SetEncoder, TrainEncoder, set_entry
+from nmtkit.prep.encode import Encoded, SetEncoder, TrainEncoder, subword_counts
 from nmtkit.prep.learn import Models, learn
 from nmtkit.prep.parse_spans import check_parses, write_spans
 from nmtkit.prep.parsers import Stanza, parse_text
@@ -44,6 +45,7 @@ FEW_LINES = 2000
 """So many lines are encoded faster than worker processes start."""
 
 
+@dataclass
 class Pipeline:
     """Prepares one corpus in a folder of its own.
 
@@ -57,19 +59,16 @@ class Pipeline:
         parser: of the source language, for the sets without a file of parses.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        corpus: Corpus,
-        inputs: Inputs,
-        settings: PrepSettings,
-        jobs: int,
-        identity: dict[str, Any],
-        parser: Stanza | None,
-    ) -> None:
-        self.folder, self.corpus, self.inputs, self.settings = folder, corpus, inputs, settings
-        self.jobs, self.identity, self.parser = jobs, identity, parser
-        self.languages = (corpus.src, corpus.tgt)
+    folder: Path
+    corpus: Corpus
+    inputs: Inputs
+    settings: PrepSettings
+    jobs: int
+    identity: dict[str, Any]
+    parser: Stanza | None
+
+    def __post_init__(self) -> None:
+        self.languages = (self.corpus.src, self.corpus.tgt)
         self.tally = Tally()
 
     def run(self) -> Manifest:
@@ -83,8 +82,8 @@ class Pipeline:
         try:
             with tempfile.TemporaryFile(dir=self.folder) as tokenized:
                 train = self._prepare_train(tokenized)
-            sets = [train, *map(self._encode_set, self.corpus.sets[1:])]
-            sets = list(map(self._with_documents_and_spans, self.corpus.sets, sets))
+            entries = [train, *map(self._encode_set, self.corpus.sets[1:])]
+            sets = list(map(self._with_documents_and_spans, self.corpus.sets, entries))
             for name, path in self.corpus.extras.items():
                 (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(path, self.folder / name)
@@ -93,7 +92,7 @@ class Pipeline:
             if collecting:
                 gc.enable()
 
-    def _prepare_train(self, tokenized: IO[bytes]) -> TextSet:
+    def _prepare_train(self, tokenized: IO[bytes]) -> dict[str, Any]:
         sizes, masks, counts = self._clean(tokenized)
         models = self._learn(counts)
         del counts
@@ -153,16 +152,13 @@ class Pipeline:
         recipe = TextRecipe(src=self.corpus.src, tgt=self.corpus.tgt, settings=self.settings)
         recipe.write(self.folder / "manifest.json")
         self.sides = (TextSide.load(self.folder, "src"), TextSide.load(self.folder, "tgt"))
-        seconds = time.perf_counter() - start
         types = models.counts["src_types"] + models.counts["tgt_types"]
-        stage = "truecaser, BPE, vocabulary"
-        self.tally.speed.append({"stage": stage, "types": types, "seconds": round(seconds, 3)})
-        console.say(f"{stage}: from {types:,} words in {seconds:.1f}s")
+        self.tally.learnt(types, time.perf_counter() - start)
         return models
 
     def _encode_train(
         self, models: Models, texts: Iterable[bytes], masks: list[NDArray[np.bool_]]
-    ) -> TextSet:
+    ) -> dict[str, Any]:
         train, tally = self.corpus.sets[0], self.tally
         pairs = tally.pairs_kept
         make = functools.partial(TrainEncoder, models, self.settings.max_subwords)
@@ -176,17 +172,18 @@ class Pipeline:
         self._count_pairs(masks)
         for side, subwords in zip(SIDES, sizes[0].tolist(), strict=True):
             tally.corpus[f"{side}_tokens"] = subwords
-        return set_entry(train, tally.pairs_kept, sizes)
+        return {"lines": tally.pairs_kept, **subword_counts(sizes)}
 
-    def _encode_set(self, text: SetFiles) -> TextSet:
+    def _encode_set(self, text: SetFiles) -> dict[str, Any]:
+        """Encode a dev or test set, and write its text beside."""
         lines = self.inputs.lines(text.src)
         streams = text.sides()
         sizes = np.zeros((2, 2), np.int64)
         changed: list[Counter[str]] = [Counter(), Counter()]
         blank: Counter[str] = Counter()
-        (self.folder / "text").mkdir(exist_ok=True)
         make = functools.partial(SetEncoder, self.sides, self.vocabularies)
         chunks = row_chunks(list(streams.values()), max_rows=500)
+        (self.folder / "text").mkdir(exist_ok=True)
         with (
             self.tally.timed(f"{text.name} set", len(streams) * lines),
             contextlib.ExitStack() as stack,
@@ -200,8 +197,8 @@ class Pipeline:
                     blank[stream] += sum(not line.strip() for line in part.split("\n")[:-1])
                 for total, changes in zip(changed, chunk.changes, strict=True):
                     total.update(changes)
-        counted = {"changed": as_counts(changed), "blank": dict(+blank)}
-        return set_entry(text, lines, sizes).model_copy(update=counted)
+        found = {"changed": as_counts(changed), "blank": dict(+blank)}
+        return {"lines": lines, **subword_counts(sizes), **found}
 
     def _encoded(
         self,
@@ -225,24 +222,25 @@ class Pipeline:
                 advance(len(result.kept))
                 yield result
 
-    def _with_documents_and_spans(self, text: SetFiles, entry: TextSet) -> TextSet:
-        lines = self.inputs.lines(text.src)
-        kept = self.kept if text.split == "train" else np.ones(lines, bool)
-        values: dict[str, Any] = {}
+    def _with_documents_and_spans(self, text: SetFiles, entry: dict[str, Any]) -> TextSet:
+        """Write the documents and the spans of a set, and return its entry of the manifest."""
+        kept = self.kept if text.split == "train" else np.ones(entry["lines"], bool)
         if text.docs is not None:
-            values["documents"] = self._write_documents(text.name, text.docs, kept)
+            entry["documents"] = self._write_documents(text.name, text.docs, kept)
         parses = text.parses
         if parses is None and self.parser is not None:
             parses = self.folder / "parses" / f"{text.name}.txt"
-            with self.tally.timed(f"parsing {text.name}", entry.lines):
+            with self.tally.timed(f"parsing {text.name}", entry["lines"]):
                 parse_text(self.parser, self.sides[0], text.src, kept, parses)
         if parses is not None:
-            path, jobs = self.folder / text.name, self.jobs if entry.lines > FEW_LINES else 1
-            with self.tally.timed(f"phrases of {text.name}", entry.lines):
-                spans = write_spans(path, [text.src, (parses,)], self.sides[0], kept, jobs)
+            jobs = self.jobs if entry["lines"] > FEW_LINES else 1
+            with self.tally.timed(f"phrases of {text.name}", entry["lines"]):
+                streams = [text.src, (parses,)]
+                spans = write_spans(self.folder / text.name, streams, self.sides[0], kept, jobs)
             check_parses(text.name, parses, **spans, strict=text.parses is not None)
-            values |= spans
-        return entry.model_copy(update=values)
+            entry |= spans
+        references = 1 + len(text.references)
+        return TextSet(name=text.name, split=text.split, references=references, **entry)
 
     def _write_documents(self, name: str, docs: Path, kept: NDArray[np.bool_]) -> int:
         """Write docs/<set>.txt, and return how many documents there are."""
@@ -252,13 +250,15 @@ class Pipeline:
         files.write_lines(path, list(map(str, starts)))
         return len(starts)
 
+    def _hashes(self) -> dict[str, str]:
+        """Return the checksum of every file of the folder but the manifest."""
+        paths = (path for path in sorted(self.folder.rglob("*")) if path.is_file())
+        hashes = {path.relative_to(self.folder).as_posix(): files.sha256(path) for path in paths}
+        del hashes["manifest.json"]
+        return hashes
+
     def _write_manifest(self, sets: list[TextSet]) -> Manifest:
-        hashes = {
-            path.relative_to(self.folder).as_posix(): files.sha256(path)
-            for path in sorted(self.folder.rglob("*"))
-            if path.is_file()
-        }
-        hashes.pop("manifest.json", None)
+        hashes = self._hashes()
         corpus, tally = self.corpus, self.tally
         sizes = map(len, self.vocabularies)
         manifest = Manifest(

@@ -50,6 +50,7 @@ class Request:
         options: of the command.
     Attributes:
         dataset: None if all files are the user's own.
+        generator: the function that generates the data set; empty for files.
         own: the user's own files: a whole corpus, or test sets beside those of a data set.
         preset: of the systems to come.
         doubts: what may be a slip, a line each.
@@ -64,6 +65,7 @@ class Request:
         documents = assigned(options.docs, "--docs")
         trees = assigned(options.parses, "--parses")
         self.parses = {name: Path(file) for name, file in trees.items()}
+        self.generator = ""
         if options.train is not None or options.dev is not None:
             self.dataset: Dataset | None = None
             self.own = self._own_corpus(documents)
@@ -71,6 +73,7 @@ class Request:
             self.preset = self.own.preset
         else:
             self.dataset = _dataset(options)
+            self.generator = self.dataset.entry.generator
             self.own = _further_tests(self.dataset, options.test, documents)
             self.doubts = suffix_doubts(self.own)
             self.preset = options.preset or self.dataset.entry.preset
@@ -78,16 +81,6 @@ class Request:
         if options.parser not in (None, *PARSERS):
             unknown = f"unknown parser '{options.parser}'"
             raise ConfigError(unknown, "--parser", nearest(str(options.parser), PARSERS))
-
-    @property
-    def generator(self) -> str:
-        """The function that generates the data set; empty for files."""
-        return self.dataset.entry.generator if self.dataset else ""
-
-    @property
-    def name(self) -> str:
-        """The name of the corpus."""
-        return self.own.name
 
     def settings(self) -> PrepSettings:
         """Return the settings: default, data set, preset, data set with this preset, file, --set.
@@ -125,58 +118,45 @@ class Request:
             _refuse_taken_names(dataset, prep_settings, own)
         if own.sets:
             identity["sets"] = [_set_identity(text, known) for text in own.sets]
-        if (self.generator or not dataset) and (prep_settings.dev or prep_settings.test):
-            what = self.name if dataset else "own files"
-            raise ConfigError(
-                f"prep.dev and prep.test have no effect on {what}",
-                where="--set",
-                hint=(
-                    "they choose among the sets of a data set that is downloaded; own files:"
-                    " --dev SRC TGT --test SRC,TGT"
-                ),
-            )
-        if dataset and self.generator:
-            identity |= self._drawn(dataset)
-        elif dataset:
+        if self.generator or not dataset:
+            _refuse_choice(own.name if dataset else "own files", prep_settings)
+        else:
             identity["resources"] = published.identity(dataset, prep_settings)
-        if size is not None and not self.generator:
+        if self.generator:
+            identity |= self._drawn()
+        elif size is not None:
             identity["size"] = size
         if self.parses:
             trees = {name: _known_sha256(path, known) for name, path in self.parses.items()}
             identity["parses"] = trees
         return identity | ({"parser": self.options.parser} if self.options.parser else {})
 
-    def _drawn(self, dataset: Dataset) -> dict[str, Any]:
-        size = self.options.size or dataset.entry.train_pairs
+    def _drawn(self) -> dict[str, int]:
+        """Return the size and the seed of a generated data set."""
+        assert self.dataset
+        size = self.options.size or self.dataset.entry.train_pairs
         return {"size": size, "seed": self.options.seed}
 
     def find(self, prep_settings: PrepSettings) -> Callable[[Path], Corpus]:
         """Find or download the files; return what makes the corpus readable in a folder."""
-        dataset = self.dataset
+        dataset, preset = self.dataset, self.preset
         if dataset is None:
             return lambda folder: self.own
-        drawn = self._drawn(dataset) if self.generator else None
-        if drawn is None:
-            read = published.find(dataset, prep_settings, self.preset, self.options.from_dir)
+        if self.generator:
+            drawn = self._drawn()
+            return lambda folder: self._with_own(generated.corpus(dataset, folder, preset, **drawn))
+        read = published.find(dataset, prep_settings, preset, self.options.from_dir)
+        return lambda folder: _with_first(self._with_own(read(folder)), self.options.size)
 
-        def whole(folder: Path) -> Corpus:
-            if drawn is not None:
-                corpus = generated.corpus(dataset, folder, self.preset, **drawn)
-            else:
-                corpus = read(folder)
-            corpus = replace(corpus, sets=corpus.sets + self.own.sets)
-            corpus = with_parses(corpus, self.parses)
-            return corpus if self.generator else _with_first(corpus, self.options.size)
-
-        return whole
+    def _with_own(self, corpus: Corpus) -> Corpus:
+        """Return a corpus with the user's own test sets and parses."""
+        return with_parses(replace(corpus, sets=corpus.sets + self.own.sets), self.parses)
 
     def _own_corpus(self, documents: Mapping[str, str]) -> Corpus:
         options = self.options
         if options.dataset in table.registered():
-            hint = (
-                "for own files take another name; for the data set leave them out (--test adds test"
-                " sets of yours to its own)"
-            )
+            hint = "for own files take another name; for the data set leave them out "
+            hint += "(--test adds test sets of yours to its own)"
             taken = f"'{options.dataset}' is a registered data set"
             raise ConfigError(taken, where="--train, --dev", hint=hint)
         corpus = own_files(
@@ -223,6 +203,14 @@ def _pairs(train: SetFiles, most: int) -> int:
     }
     pairs = filter(is_pair[train.between], lines) if train.between else lines
     return sum(1 for _ in itertools.islice(pairs, min(most, train.first or most)))
+
+
+def _refuse_choice(corpus: str, prep_settings: PrepSettings) -> None:
+    if prep_settings.dev or prep_settings.test:
+        hint = "they choose among the sets of a data set that is downloaded; own files: "
+        hint += "--dev SRC TGT --test SRC,TGT"
+        problem = f"prep.dev and prep.test have no effect on {corpus}"
+        raise ConfigError(problem, where="--set", hint=hint)
 
 
 def _set_identity(text: SetFiles, known: dict[str, Any]) -> dict[str, Any]:
@@ -294,9 +282,7 @@ def _refuse_taken_names(dataset: Dataset, prep_settings: PrepSettings, own: Corp
     for text in own.sets:
         if text.name in (sets or ["train", "dev", "test"]):
             names = " and ".join(path.name for path in (*text.src, *text.tgt))
-            hint = (
-                f"give {names} other names: a test set is called by what the names of its files"
-                " share (news.de,news.en: news), else test"
-            )
+            hint = f"give {names} other names: a test set is called by what the names of its files "
+            hint += "share (news.de,news.en: news), else test"
             problem = f"'{dataset.name}' has a set '{text.name}' already"
             raise ConfigError(problem, where="--test", hint=hint)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,19 +54,22 @@ def _first_pairs(text: SetFiles, pairs: int, inputs: Inputs, folder: Path) -> Se
         return replace(text, first=None)
     console.say(f"training text: the first {taken:,} of {total:,} pairs{whole}")
     folder.mkdir(parents=True, exist_ok=True)
-
-    def write(name: str, paths: tuple[Path, ...]) -> Path:
-        blocks = itertools.chain.from_iterable(map(files.line_blocks, paths))
-        lines = itertools.chain.from_iterable(blocks)
-        with open(folder / f"{text.name}.{name}", "wb") as out:
-            out.writelines(itertools.islice(lines, taken))
-        return folder / f"{text.name}.{name}"
-
-    src, tgt, *references = ((write(name, paths),) for name, paths in text.sides().items())
+    src, tgt, *references = (
+        (_first_lines(paths, taken, folder / f"{text.name}.{side}"),)
+        for side, paths in text.sides().items()
+    )
     docs, parses = text.docs, text.parses
     if docs is not None:
         docs = folder / f"{text.name}.docs"
         files.write_lines(docs, list(map(str, starts[:documents])))
     if parses is not None and inputs.lines([parses]) == total:
-        parses = write("parses", (parses,))
+        parses = _first_lines([parses], taken, folder / f"{text.name}.parses")
     return SetFiles(text.name, text.split, src, tgt, tuple(references), docs, parses)
+
+
+def _first_lines(paths: Sequence[Path], count: int, path: Path) -> Path:
+    """Write the first lines of several files together, and return the path of the new file."""
+    lines = itertools.chain.from_iterable(map(files.line_blocks, paths))
+    with open(path, "wb") as out:
+        out.writelines(itertools.islice(itertools.chain.from_iterable(lines), count))
+    return path

@@ -21,7 +21,7 @@ from nmtkit.prep.parsers import Stanza
 from nmtkit.prep.pipeline import Pipeline
 from nmtkit.prep.request import Request
 from nmtkit.prep.rewrite import rewritten
-from nmtkit.records import Manifest, TextSet
+from nmtkit.records import Cleaning, Manifest, TextSet
 from nmtkit.run import Run, locked, write_toml
 from nmtkit.settings import PrepSettings
 
@@ -40,12 +40,23 @@ def prep(dataset: str | None = None, **values: Any) -> Run:
     options = PrepOptions.of({"dataset": dataset, **values})
     request = Request(options)
     settings = request.settings()
-    run = _run_at(options.run_dir or Path("runs") / request.name)
+    run = _run_at(options.run_dir or Path("runs") / request.own.name)
     console.say(f"run {run.path}")
     old = _manifest(run)
     identity = request.identity(old.inputs if old else {}, settings)
-    if old and not options.force and _up_to_date(run, old, identity, settings):
-        return run
+    if not old or options.force or not _up_to_date(run, old, identity, settings):
+        _prepare(run, request, settings, identity, old)
+    return run
+
+
+def _prepare(
+    run: Run,
+    request: Request,
+    settings: PrepSettings,
+    identity: dict[str, Any],
+    old: Manifest | None,
+) -> None:
+    """Make the prep folder anew; `old` describes the one that it replaces."""
     work = run.path / f"prep.tmp-{os.getpid()}"
     raw = work.with_name(f"{work.name}-raw")
     inputs = Inputs(settings.on_bad_utf8 == "error", raw)
@@ -66,14 +77,16 @@ def prep(dataset: str | None = None, **values: Any) -> Run:
         if request.dataset:
             inputs.check(corpus.sets)
         corpus = rewritten(corpus, inputs, raw)
-        parser = Stanza(corpus.src) if options.parser else None
-        jobs = options.jobs or cores()
+        parser = Stanza(corpus.src) if request.options.parser else None
+        jobs = request.options.jobs or cores()
         manifest = Pipeline(work, corpus, inputs, settings, jobs, identity, parser).run()
         _warn_of_systems(run, old, manifest)
         _publish(work, run.prep)
         write_toml(run.path / "run.toml", _run_toml(manifest, identity))
-        _report(run, manifest, time.perf_counter() - start)
-    return run
+        _report(run, manifest)
+        result = f"(preset {manifest.preset}, fingerprint {manifest.fingerprint[:12]})"
+        seconds = console.duration(time.perf_counter() - start)
+        console.say(f"prepared {run.prep} in {seconds} {result}")
 
 
 def _run_at(folder: Path) -> Run:
@@ -209,29 +222,15 @@ def _warn_of_systems(run: Run, old: Manifest | None, new: Manifest) -> None:
 
 
 def _run_toml(manifest: Manifest, identity: dict[str, Any]) -> dict[str, Any]:
-    values = {
-        key: getattr(manifest, key) for key in ("dataset", "src", "tgt", "preset", "fingerprint")
-    }
-    return (
-        values
-        | {key: identity[key] for key in ("size", "seed") if key in identity}
-        | {"prep": manifest.settings.model_dump()}
-    )
+    described = {"dataset", "src", "tgt", "preset", "fingerprint"}
+    drawn = {key: identity[key] for key in ("size", "seed") if key in identity}
+    return manifest.model_dump(include=described) | drawn | {"prep": manifest.settings.model_dump()}
 
 
-def _report(run: Run, manifest: Manifest, seconds: float) -> None:
+def _report(run: Run, manifest: Manifest) -> None:
     """Print what was kept, dropped and changed."""
-    cleaning, vocabulary, (train, *others) = manifest.cleaning, manifest.vocabulary, manifest.sets
-    share = cleaning.pairs_kept / cleaning.pairs_in
-    pairs = f"{cleaning.pairs_in:,} in, {cleaning.pairs_kept:,} kept ({share:.2%})"
-    console.say(f"training pairs: {pairs}")
-    width = max(map(len, itertools.chain(cleaning.dropped, *cleaning.changed.values())), default=0)
-    for reason, count in cleaning.dropped.items():
-        blame = f"(source {count['src']:,}, target {count['tgt']:,})"
-        console.say(f"  dropped: {reason:<{width}} {count['pairs']:>9,}  {blame}")
-    for side, name in SIDES:
-        for kind, number in cleaning.changed[side].items():
-            console.say(f"  changed: {kind:<{width}} {number:>9,}  in the {name}")
+    _report_cleaning(manifest.cleaning)
+    vocabulary, (train, *others) = manifest.vocabulary, manifest.sets
     target = " (shared)" if vocabulary.shared else f" + {vocabulary.tgt:,}"
     tokens = f"{train.src_tokens:,} + {train.tgt_tokens:,} subwords"
     console.say(f"{tokens}, vocabulary {vocabulary.src:,}{target}")
@@ -246,18 +245,24 @@ def _report(run: Run, manifest: Manifest, seconds: float) -> None:
             )
             counts = f"{text.parses[PARSED]:,} sentences; as n-grams: {reasons or 'none'}"
             console.say(f"  parses of {text.name}: {counts}")
-    result = f"(preset {manifest.preset}, fingerprint {manifest.fingerprint[:12]})"
-    console.say(f"prepared {run.prep} in {console.duration(seconds)} {result}")
+
+
+def _report_cleaning(cleaning: Cleaning) -> None:
+    share = cleaning.pairs_kept / cleaning.pairs_in
+    pairs = f"{cleaning.pairs_in:,} in, {cleaning.pairs_kept:,} kept ({share:.2%})"
+    console.say(f"training pairs: {pairs}")
+    width = max(map(len, itertools.chain(cleaning.dropped, *cleaning.changed.values())), default=0)
+    for reason, count in cleaning.dropped.items():
+        blame = f"(source {count['src']:,}, target {count['tgt']:,})"
+        console.say(f"  dropped: {reason:<{width}} {count['pairs']:>9,}  {blame}")
+    for side, name in SIDES:
+        for kind, number in cleaning.changed[side].items():
+            console.say(f"  changed: {kind:<{width}} {number:>9,}  in the {name}")
 
 
 def _report_set(run: Run, text: TextSet) -> None:
-    src, tgt = (
-        unknown / max(tokens, 1)
-        for unknown, tokens in (
-            (text.src_unknown, text.src_tokens),
-            (text.tgt_unknown, text.tgt_tokens),
-        )
-    )
+    src = text.src_unknown / max(text.src_tokens, 1)
+    tgt = text.tgt_unknown / max(text.tgt_tokens, 1)
     shares = f"unknown subwords source {src:.2%}, target {tgt:.2%}"
     console.say(f"  {text.split:<5} {text.name}: {text.lines:,} lines, {shares}")
     for side, name in SIDES:

@@ -57,15 +57,15 @@ class Tally:
         yield
         seconds = max(time.perf_counter() - start, 1e-6)
         speed = lines / seconds
-        self.speed.append(
-            {
-                "stage": stage,
-                "lines": lines,
-                "seconds": round(seconds, 3),
-                "lines_per_second": round(speed),
-            }
-        )
+        facts = {"stage": stage, "lines": lines, "seconds": round(seconds, 3)}
+        self.speed.append(facts | {"lines_per_second": round(speed)})
         console.say(f"{stage}: {lines:,} lines in {seconds:.1f}s ({speed:,.0f} lines/s)")
+
+    def learnt(self, types: int, seconds: float) -> None:
+        """Print and record how long the step without a line took."""
+        stage = "truecaser, BPE, vocabulary"
+        self.speed.append({"stage": stage, "types": types, "seconds": round(seconds, 3)})
+        console.say(f"{stage}: from {types:,} words in {seconds:.1f}s")
 
 
 def as_counts(changes: Sequence[Counter[str]]) -> dict[str, dict[str, int]]:
@@ -90,6 +90,5 @@ def tools(languages: tuple[str, str]) -> dict[str, str]:
     names = ["sacremoses", "subword-nmt", *["jieba"] * with_chinese]
     versions = {name: importlib.metadata.version(name) for name in names}
     dictionary = {"jieba's dictionary": chinese.dictionary_sha256()} if with_chinese else {}
-    return (
-        {"nmtkit": nmtkit.__version__, "python": platform.python_version()} | versions | dictionary
-    )
+    own = {"nmtkit": nmtkit.__version__, "python": platform.python_version()}
+    return own | versions | dictionary

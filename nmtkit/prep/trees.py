@@ -140,20 +140,24 @@ def carry_words(tree: Tree, words: Sequence[str], sizes: Sequence[int], most: in
     ends = list(accumulate(map(len, theirs)))
     carried: dict[int, list[Tree]] = {}
     start = 0
-    for word, own, size in zip(words, ours, sizes, strict=True):
+    for word, text, size in zip(words, ours, sizes, strict=True):
         leaf = leaves[min(bisect_right(ends, start), len(leaves) - 1)]
         carried.setdefault(id(leaf), []).append(_word(word, size, most))
-        start += len(own)
+        start += len(text)
+    for leaf in leaves:
+        _carry(leaf, carried.get(id(leaf), []))
     for node in reversed(tree.nodes()):  # children before their parents
-        if node.text is None:
+        if node.children:
             node.children = [child for child in node.children if child.size]
             node.size = sum(child.size for child in node.children)
-        elif id(node) in carried:
-            own_words = carried[id(node)]
-            node.size = sum(word.size for word in own_words)
-            if len(own_words) > 1 or own_words[0].children:  # a leaf of one plain word stays
-                node.text = None
-                node.children = own_words if len(own_words) > 1 else own_words[0].children
+
+
+def _carry(leaf: Tree, words: list[Tree]) -> None:
+    """Give a leaf its words; a leaf of one plain word stays a leaf."""
+    leaf.size = sum(word.size for word in words)
+    children = words if len(words) != 1 else words[0].children
+    if children:
+        leaf.text, leaf.children = None, children
 
 
 def _word(text: str, size: int, most: int) -> Tree:

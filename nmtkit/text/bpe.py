@@ -41,14 +41,7 @@ def learn_bpe(counts: Mapping[str, int], merges: int, path: Path) -> Segmented:
             "no words to learn subwords from",
             hint="the training text is empty, or holds only single characters",
         )
-    text = "\n".join(words)
-    if len(text.split()) != len(words) or "\0" in text:
-        where = next(repr(word) for word in words if word.split() != [word] or "\0" in word)
-        raise DataError(
-            "a word to learn subwords from holds white space or NUL",
-            where=where,
-            hint="tokenize the text first",
-        )
+    _refuse_spaces(words)
     learner = Learner(
         ["" if END in word else word for word in words], [counts[word] for word in words]
     )
@@ -67,6 +60,14 @@ def learn_bpe(counts: Mapping[str, int], merges: int, path: Path) -> Segmented:
     return segmented.changed({i: bpe.segment([words[i]]) for i in marked})
 
 
+def _refuse_spaces(words: list[str]) -> None:
+    text = "\n".join(words)
+    if len(text.split()) != len(words) or "\0" in text:
+        where = next(repr(word) for word in words if word.split() != [word] or "\0" in word)
+        problem = "a word to learn subwords from holds white space or NUL"
+        raise DataError(problem, where=where, hint="tokenize the text first")
+
+
 class Bpe:
     """Splits words into subwords, the same as subword-nmt's apply-bpe, with a bounded cache of
     words.
@@ -79,20 +80,7 @@ class Bpe:
     """
 
     def __init__(self, codes: Path, vocabulary: set[str] | None = None) -> None:
-        lines = list(text_lines(codes))
-        marked = bool(lines) and lines[0].startswith("#version:")
-        self._split_end = not marked or re.sub(r"(\.0+)*$", "", lines[0].split()[-1]) == "0.1"
-        self._ranks: dict[Pair, int] = {}
-        for number, line in enumerate(lines, 1):
-            first, space, second = line.rstrip("\r").partition(" ")
-            if not (first and second) or " " in second:
-                raise DataError(
-                    "not a BPE codes file",
-                    where=f"{codes}, line {number}",
-                    hint="expected: a version line, then two symbols a line",
-                )
-            if number > marked:  # a pair given twice counts where it comes first
-                self._ranks.setdefault((first, second), number)
+        self._ranks, self._split_end = _read_codes(codes)
         self._pairs = {rank: pair for pair, rank in self._ranks.items()}
         self._vocabulary = vocabulary
         # the first pair that makes a symbol
@@ -140,6 +128,29 @@ class Bpe:
         return [*(unit + JOINER for unit in units[:-1]), units[-1]]
 
 
+def _read_codes(path: Path) -> tuple[dict[Pair, int], bool]:
+    """Read a codes file.
+
+    Returns: the rank of each pair, and True if the end of a word is a symbol of its own, as in
+        version 0.1.
+    """
+    lines = list(text_lines(path))
+    versioned = bool(lines) and lines[0].startswith("#version:")
+    split_end = not versioned or re.sub(r"(\.0+)*$", "", lines[0].split()[-1]) == "0.1"
+    ranks: dict[Pair, int] = {}
+    for number, line in enumerate(lines, 1):
+        first, _, second = line.rstrip("\r").partition(" ")
+        if not (first and second) or " " in second:
+            raise DataError(
+                "not a BPE codes file",
+                where=f"{path}, line {number}",
+                hint="expected: a version line, then two symbols a line",
+            )
+        if number > versioned:  # a pair given twice counts where it comes first
+            ranks.setdefault((first, second), number)
+    return ranks, split_end
+
+
 def _merged(symbols: list[str], ranks: dict[Pair, int], pairs: dict[int, Pair]) -> list[str]:
     """Merge pairs, the lowest rank first and all its places from left to right, in O(n log n).
 
@@ -149,36 +160,31 @@ def _merged(symbols: list[str], ranks: dict[Pair, int], pairs: dict[int, Pair]) 
         pairs: by rank.
     """
     size = len(symbols)
-    # a linked list over places; a merged pair lives at its left place
-    after, before = list(range(1, size + 1)), list(range(-1, size - 1))
-    alive: list[str | None] = list(symbols)
-    heap = [
-        (ranks[pair], place)
-        for place, pair in enumerate(zip(symbols, symbols[1:], strict=False))
-        if pair in ranks
-    ]
-    heapq.heapify(heap)
-    while heap:
-        lowest = heap[0][0]
-        first, second = pairs[lowest]
-        changed: list[int] = []
-        while heap and heap[0][0] == lowest:
-            left = heapq.heappop(heap)[1]
-            right = after[left]
-            if alive[left] != first or right >= size or alive[right] != second:
-                continue
-            alive[left], alive[right] = first + second, None
-            after[left] = right = after[right]
-            if right < size:
-                before[right] = left
-            changed += [before[left], left]
+    # A linked list over places: a merged pair lives at its left place, its right place is empty.
+    # The empty symbol behind the last one has no rank with any other.
+    alive = [*symbols, ""]
+    after, before = [*range(1, size + 1), size], list(range(-1, size))
+    waiting: list[tuple[int, int]] = []
+    changed = list(range(size))
+    while True:
         # neighbours come after the round: subword-nmt merges all places of a pair before the next
         for left in changed:
-            if left >= 0 and alive[left] is not None and after[left] < size:
-                rank = ranks.get((alive[left], alive[after[left]]))  # type: ignore[arg-type]
-                if rank is not None:
-                    heapq.heappush(heap, (rank, left))
-    return [symbol for symbol in alive if symbol is not None]
+            rank = ranks.get((alive[left], alive[after[left]]))
+            if rank is not None:
+                heapq.heappush(waiting, (rank, left))
+        if not waiting:
+            return [symbol for symbol in alive if symbol]
+        changed = []
+        lowest = waiting[0][0]
+        first, second = pairs[lowest]
+        while waiting and waiting[0][0] == lowest:
+            left = heapq.heappop(waiting)[1]
+            right = after[left]
+            if alive[left] == first and alive[right] == second:
+                alive[left], alive[right] = first + second, ""
+                after[left] = right = after[right]
+                before[right] = left
+                changed += [before[left], left]
 
 
 def join(subwords: Iterable[str]) -> list[str]:

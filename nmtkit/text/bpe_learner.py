@@ -15,9 +15,10 @@ mistakes the one for the other.
 from __future__ import annotations
 
 import heapq
+import itertools
 from array import array
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,7 @@ class Learner:
     def __init__(self, words: Sequence[str], counts: Sequence[int]) -> None:
         lengths = np.fromiter(map(len, words), np.int64, len(words))
         self.symbols, text = _spelled(words, lengths)
+        # symbols as text that sorts the other way round
         self._inverted = [
             "".join([chr(_LETTERS - 1 - ord(letter)) for letter in symbol]) + chr(_LETTERS - 1)
             for symbol in self.symbols
@@ -57,17 +59,23 @@ class Learner:
         self._memory = [array("i", values.tobytes()) for values in (text, place + 1, place - 1)]
         self._memory.append(array("q", weight.tobytes()))
         self._views = [np.frombuffer(values, values.typecode) for values in self._memory]
+        self._counts: defaultdict[int, int] = defaultdict(int)
+        # entries of pairs with the count at their time, the best pair first
+        self._ranking: list[tuple[int, str, str, int]] = []
         # pair -> the places where it came to be; it may have gone from some since
         self._where: dict[int, Any] = {}
-        self._ranking = _Ranking(self._inverted)
+        self._add(self._first_pairs())
+
+    def _first_pairs(self) -> dict[int, Any]:
+        """Count the pairs of letters, and return the places of each."""
+        text, _, _, weight = self._views
         left = np.flatnonzero((text[:-1] != GAP) & (text[1:] != GAP)).astype(np.int32)
-        size = len(self.symbols)
-        pairs = text[left].astype(np.int64) * size + text[left + 1]
-        for key, count, places in _grouped(pairs, weight[left], left):
-            pair = key // size << 32 | key % size
-            self._where[pair] = places
-            self._ranking.counts[pair] = count
-        self._ranking.add(self._where)
+        pairs = text[left].astype(np.int64) << 32 | text[left + 1]
+        where: dict[int, Any] = {}
+        for pair, count, places in _grouped(pairs, weight[left], left):
+            self._counts[pair] = count
+            where[pair] = places
+        return where
 
     def learn(self, merges: int) -> list[tuple[str, str]]:
         """Learn up to `merges` merges, fewer when no pair occurs twice any more.
@@ -75,8 +83,8 @@ class Learner:
         Returns: the pairs, in the order of merging.
         """
         result: list[tuple[str, str]] = []
-        symbols, inverted, ranking = self.symbols, self._inverted, self._ranking
-        while len(result) < merges and (best := ranking.best()) is not None:
+        symbols, inverted = self.symbols, self._inverted
+        while len(result) < merges and (best := self._best()) is not None:
             first, second = best >> 32, best & _LOW
             result.append((symbols[first], symbols[second]))
             new = len(symbols)
@@ -85,10 +93,35 @@ class Learner:
             places = self._where.pop(best)
             merge = self._merge_many if len(places) > FEW and first != second else self._merge_few
             gained = merge(first, second, places, new)
-            ranking.counts[best] = 0
-            self._where.update(gained)
-            ranking.add(gained)
+            self._counts[best] = 0
+            self._add(gained)
         return result
+
+    def _add(self, pairs: dict[int, Any]) -> None:
+        """Rank new pairs, whose counts are known, and keep their places."""
+        self._where.update(pairs)
+        inverted = self._inverted
+        for pair in pairs:
+            if (count := self._counts[pair]) >= MIN_FREQUENCY:
+                entry = (-count, inverted[pair >> 32], inverted[pair & _LOW], pair)
+                heapq.heappush(self._ranking, entry)
+
+    def _best(self) -> int | None:
+        """Return the most frequent pair, of equal counts the one that sorts last.
+
+        A pair whose count has fallen since it was ranked is ranked anew.
+
+        Returns: None if no pair is frequent enough.
+        """
+        ranking = self._ranking
+        while ranking:
+            negative, first, second, pair = heapq.heappop(ranking)
+            count = self._counts[pair]
+            if count == -negative:
+                return pair
+            if count >= MIN_FREQUENCY:
+                heapq.heappush(ranking, (-count, first, second, pair))
+        return None
 
     def segmented(self) -> tuple[Ints, Ints]:
         """Return the words as they are now.
@@ -105,7 +138,7 @@ class Learner:
         Returns: the pairs with the new symbol, and the places of each.
         """
         text, after, before, weight = self._memory
-        counts = self._ranking.counts
+        counts = self._counts
         gained: defaultdict[int, list[int]] = defaultdict(list)
         if isinstance(places, np.ndarray):
             places = places.tolist()
@@ -133,7 +166,7 @@ class Learner:
     def _merge_many(self, first: int, second: int, places: Any, new: int) -> dict[int, Any]:
         """As `_merge_few`, in all places at once; the symbols of the pair differ."""
         text, after, before, weight = self._views
-        counts = self._ranking.counts
+        counts = self._counts
         place = np.asarray(places)
         place = place[(text[place] == first) & (text[after[place]] == second)]
         gone = after[place]
@@ -172,64 +205,6 @@ def _spelled(words: Sequence[str], lengths: Ints) -> tuple[list[str], NDArray[np
     return symbols, number[letters]
 
 
-class _Ranking:
-    """Counts of pairs, and the pair with the highest; of equal counts, the pair that sorts last.
-
-    Args:
-        inverted: symbols by number, as text that sorts the other way round; may grow.
-    """
-
-    def __init__(self, inverted: list[str]) -> None:
-        self.counts: defaultdict[int, int] = defaultdict(int)
-        """May be lowered by others."""
-        self._inverted = inverted
-        self._level: dict[
-            int, list[int]
-        ] = {}  # pairs by count; when a level is reached, those whose count has fallen move on
-        self._levels: list[int] = []  # a heap of these counts, negative
-        self._top: list[tuple[str, str, int]] = []  # a heap of the pairs of the level reached
-        self._top_count = 0
-
-    def add(self, pairs: Iterable[int]) -> None:
-        """Rank new pairs, none with a higher count than the best pair so far."""
-        self._rank((pair, self.counts[pair]) for pair in pairs)
-
-    def best(self) -> int | None:
-        """Take the pair with the highest count, None if no count is high enough; `learn` sets
-        its count.
-        """
-        counts, top, inverted = self.counts, self._top, self._inverted
-        while True:
-            if self._levels and (not top or self._levels[0] == -self._top_count):
-                self._top_count = -heapq.heappop(self._levels)
-                fallen: list[tuple[int, int]] = []
-                for pair in self._level.pop(self._top_count):
-                    if (count := counts[pair]) == self._top_count:
-                        top.append((inverted[pair >> 32], inverted[pair & _LOW], pair))
-                    else:
-                        fallen.append((pair, count))
-                self._rank(fallen)
-                heapq.heapify(top)
-            elif not top:
-                return None
-            else:
-                pair = heapq.heappop(top)[2]
-                if (count := counts[pair]) == self._top_count:
-                    return pair
-                self._rank([(pair, count)])
-
-    def _rank(self, pairs: Iterable[tuple[int, int]]) -> None:
-        """Put pairs with their counts where `best` finds them."""
-        level = self._level
-        for pair, count in pairs:
-            if count >= MIN_FREQUENCY:
-                if count in level:
-                    level[count].append(pair)
-                else:
-                    level[count] = [pair]
-                    heapq.heappush(self._levels, -count)
-
-
 def _grouped(
     keys: NDArray[Any], weights: Ints, places: NDArray[Any]
 ) -> Iterator[tuple[int, int, NDArray[Any]]]:
@@ -237,21 +212,10 @@ def _grouped(
 
     Returns: each key, the sum of the weights of its places, and these.
     """
-    ranked = keys.astype(np.int64) << 32 | np.arange(len(keys))
-    # numbers are sorted faster than their indices, and places stay in their order, near each other
-    # in memory
-    ranked.sort()
-    order = ranked & _LOW
-    keys = ranked >> 32
-    begins = np.ones(len(keys), bool)
-    begins[1:] = keys[1:] != keys[:-1]
-    starts = begins.nonzero()[0]
-    sums = np.add.reduceat(weights[order], starts) if len(starts) else starts
-    places = places[order]
+    order = np.argsort(keys, kind="stable")
+    keys, places = keys[order], places[order]
+    starts = np.flatnonzero(np.diff(keys, prepend=-1))
+    sums = np.add.reduceat(weights[order], starts)
     ends = [*starts.tolist(), len(keys)]
-    return zip(
-        keys[starts].tolist(),
-        sums.tolist(),
-        map(places.__getitem__, map(slice, ends, ends[1:])),
-        strict=False,
-    )
+    parts = [places[start:end] for start, end in itertools.pairwise(ends)]
+    return zip(keys[starts].tolist(), sums.tolist(), parts, strict=True)

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import re
 import unicodedata
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from math import log
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,8 @@ def _jieba() -> Any:
 
 
 @functools.cache
-def _segmenter() -> _Segmenter:
+def _segmenter() -> Callable[[str], str]:
+    """Return jieba's `cut` with jieba's dictionary."""
     jieba = _jieba()
     # not jieba.dt, whose dictionary and folder any code of the process may change
     tokenizer = jieba.Tokenizer()
@@ -56,7 +58,7 @@ def _segmenter() -> _Segmenter:
         folder.mkdir(parents=True, exist_ok=True)
     tokenizer.tmp_dir, tokenizer.cache_file = str(folder), f"jieba-{jieba.__version__}.cache"
     tokenizer.initialize()
-    return _Segmenter(tokenizer.FREQ, tokenizer.total, jieba.finalseg.cut)
+    return _cutter(tokenizer.FREQ, tokenizer.total, jieba.finalseg.cut)
 
 
 def dictionary_sha256() -> str:
@@ -72,27 +74,19 @@ def segment(line: str) -> str:
         line: raw text without line feeds.
     Returns: the words, space-joined.
     """
-    return " ".join(map(_segmenter().__getitem__, _PARTS.findall(line)))
+    return " ".join(map(_segmenter(), _PARTS.findall(line)))
 
 
-class _Bounded(dict[str, str]):
-    """A bounded cache of answers; a long question is answered anew each time."""
-
-    def __init__(self, answer: Callable[[str], str]) -> None:
-        super().__init__()
-        self._answer = answer
-
-    def __missing__(self, question: str) -> str:
-        answer = self._answer(question)
-        if len(self) >= CACHED:
-            self.clear()
-        if len(question) <= LONGEST_CACHED:
-            self[question] = answer
-        return answer
+def _cached(answer: Callable[[str], str]) -> Callable[[str], str]:
+    """Return a function with a bounded cache; the answer for a long text is not kept."""
+    cached = functools.lru_cache(CACHED)(answer)
+    return lambda text: cached(text) if len(text) <= LONGEST_CACHED else answer(text)
 
 
-class _Segmenter(_Bounded):
-    """The words, space-joined, of each text without spaces or punctuation: jieba's `cut`, cached.
+def _cutter(
+    frequency: dict[str, int], total: int, unknown: Callable[[str], Iterable[str]]
+) -> Callable[[str], str]:
+    """Return jieba's `cut` for texts without spaces or punctuation: the words, space-joined.
 
     Args:
         frequency: of each word of the dictionary; 0 for what only begins one.
@@ -100,60 +94,49 @@ class _Segmenter(_Bounded):
         unknown: cuts a run of characters that the dictionary leaves single (jieba's hidden Markov
             model).
     """
+    log_total = log(total)
+    weight = functools.cache(lambda count: log(count) - log_total)
+    cut_run = _cached(lambda run: " ".join(run if frequency.get(run) else unknown(run)))
 
-    def __init__(
-        self, frequency: dict[str, int], total: int, unknown: Callable[[str], Iterable[str]]
-    ) -> None:
-        super().__init__(self._cut)
-        self._frequency = frequency
-        self._weights = _Weights(log(total))
-        self._runs = _Bounded(lambda run: " ".join(run if frequency.get(run) else unknown(run)))
-
-    def _cut(self, text: str) -> str:
-        """Return the most probable path of dictionary words; of equals, the longer word first."""
-        frequency, weights = self._frequency.get, self._weights
-        size = len(text)
-        ends = list(range(1, size + 1))
-        best = [0.0] * (size + 1)
-        for start in range(size - 1, -1, -1):
-            highest = None
-            for end in range(start + 1, size + 1):
-                count = frequency(text[start:end])
-                if count is None:
-                    break
-                if count:
-                    weight = weights[count] + best[end]
-                    if highest is None or weight >= highest:
-                        highest, ends[start] = weight, end
-            best[start] = weights[1] + best[start + 1] if highest is None else highest
+    def cut(text: str) -> str:
         words: list[str] = []
-        start = run = 0
-        while start < size:
-            end = ends[start]
-            if end - start > 1:
-                if run < start:
-                    words.append(self._run(text[run:start]))
-                words.append(text[start:end])
-                run = end
-            start = end
-        if run < size:
-            words.append(self._run(text[run:]))
+        path = _best_path(text, frequency, weight)
+        for single, group in itertools.groupby(path, key=lambda word: len(word) == 1):
+            run = list(group)
+            words += [cut_run("".join(run))] if single and len(run) > 1 else run
         return " ".join(words)
 
-    def _run(self, characters: str) -> str:
-        return characters if len(characters) == 1 else self._runs[characters]
+    return _cached(cut)
 
 
-class _Weights(dict[int, float]):
-    """Log-probability of a word by its frequency."""
+def _best_path(
+    text: str, frequency: dict[str, int], weight: Callable[[int], float]
+) -> Iterator[str]:
+    """Yield the words of the most probable path; of equal paths, the longer word first.
 
-    def __init__(self, log_total: float) -> None:
-        super().__init__()
-        self._log_total = log_total
-
-    def __missing__(self, count: int) -> float:
-        weight = self[count] = log(count) - self._log_total
-        return weight
+    Args:
+        text: without spaces or punctuation.
+        frequency: as for `_cutter`.
+        weight: log-probability of a word by its frequency.
+    """
+    size = len(text)
+    ends = list(range(1, size + 1))
+    best = [0.0] * (size + 1)
+    for start in range(size - 1, -1, -1):
+        highest = None
+        for end in range(start + 1, size + 1):
+            count = frequency.get(text[start:end])
+            if count is None:
+                break
+            if count:
+                probability = weight(count) + best[end]
+                if highest is None or probability >= highest:
+                    highest, ends[start] = probability, end
+        best[start] = weight(1) + best[start + 1] if highest is None else highest
+    start = 0
+    while start < size:
+        yield text[start : ends[start]]
+        start = ends[start]
 
 
 def detokenize(tokens: Iterable[str]) -> str:

@@ -10,15 +10,16 @@ apostrophe stays on its word (`in an adult&apos;`), as today's Perl leaves it.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 from typing import Any, TypeVar
 
 Key = TypeVar("Key", str, tuple[str, bool, str])
-Value = TypeVar("Value", str, tuple[str, str, str])
 
 CACHED_WORDS = 1 << 17
 LONGEST_CACHED = 64  # characters
+DIGITS = frozenset("0123456789")
 
 # A line with none of these, and without "  ", " :", " ;" and "''", matches none of the
 # normaliser's patterns and comes out as it went in.
@@ -54,6 +55,39 @@ def languages() -> frozenset[str]:
     return frozenset(NonbreakingPrefixes().available_langs.values())
 
 
+class _FullStops:
+    """The part of sacremoses' tokenizer that splits full stops, as tokenizer.perl does it."""
+
+    letters: frozenset[str]
+    lower: frozenset[str]
+
+    def __init__(self, lang: str, caseless: bool) -> None:
+        super().__init__(lang)  # type: ignore[call-arg]
+        self.numeric_only: frozenset[str] = frozenset(self.NUMERIC_ONLY_PREFIXES)  # type: ignore[attr-defined]
+        self.prefixes = frozenset(self.NONBREAKING_PREFIXES) - self.numeric_only  # type: ignore[attr-defined]
+        if caseless:
+            self.lower = frozenset()
+            self.numeric_only |= {prefix.lower() for prefix in self.numeric_only}
+            self.prefixes |= {prefix.lower() for prefix in self.prefixes}
+
+    def handles_nonbreaking_prefixes(self, text: str) -> str:
+        """Split full stops from their words, as the Perl word loop does."""
+        tokens = text.split()
+        for i, (token, following) in enumerate(zip(tokens, [*tokens[1:], ""], strict=False)):
+            if token[-1] == "." != token and not self.keeps_stop(token[:-1], following[:1]):
+                tokens[i] = token[:-1] + " ."
+        return " ".join(tokens)
+
+    def keeps_stop(self, prefix: str, following: str) -> bool:
+        """True if a full stop stays on its word; `following` begins the next word."""
+        return following != "" and (
+            prefix in self.prefixes
+            or following in self.lower
+            or (following in DIGITS and prefix in self.numeric_only)
+            or ("." in prefix and not self.letters.isdisjoint(prefix))
+        )
+
+
 @functools.cache
 def _tokenizer_class() -> type[Any]:
     """Return sacremoses' tokenizer with the corrections.
@@ -62,46 +96,16 @@ def _tokenizer_class() -> type[Any]:
     """
     from sacremoses import MosesTokenizer
 
-    class Tokenizer(MosesTokenizer):  # type: ignore[misc]
+    alnum = MosesTokenizer.IsAlnum
+
+    class Tokenizer(_FullStops, MosesTokenizer):  # type: ignore[misc]
         letters = frozenset(MosesTokenizer.IsAlpha)
         lower = frozenset(MosesTokenizer.IsLower)
-        PAD_NOT_ISALNUM = re.compile(rf"([^{MosesTokenizer.IsAlnum}{_CJK}\s\.'\`\,\-])"), r" \1 "
+        PAD_NOT_ISALNUM = re.compile(rf"([^{alnum}{_CJK}\s\.'\`\,\-])"), r" \1 "
         AGGRESSIVE_HYPHEN_SPLIT = (
-            re.compile(
-                rf"([{MosesTokenizer.IsAlnum}{_CJK}])\-(?=[{MosesTokenizer.IsAlnum}{_CJK}])"
-            ),
+            re.compile(rf"([{alnum}{_CJK}])\-(?=[{alnum}{_CJK}])"),
             r"\1 @-@ ",
         )
-
-        def __init__(self, lang: str, caseless: bool) -> None:
-            super().__init__(lang)
-            self.numeric_only = frozenset(self.NUMERIC_ONLY_PREFIXES)
-            self.prefixes = frozenset(self.NONBREAKING_PREFIXES) - self.numeric_only
-            if caseless:
-                self.lower = frozenset()
-                self.numeric_only |= {prefix.lower() for prefix in self.numeric_only}
-                self.prefixes |= {prefix.lower() for prefix in self.prefixes}
-
-        def handles_nonbreaking_prefixes(self, text: str) -> str:
-            """Split full stops from their words, as the Perl word loop does."""
-            tokens = text.split()
-            last = len(tokens) - 1
-            for i, token in enumerate(tokens):
-                if token[-1] != "." or len(token) == 1:
-                    continue
-                prefix = token[:-1]
-                if i < last:
-                    following = tokens[i + 1]
-                    if (
-                        ("." in prefix and not self.letters.isdisjoint(prefix))
-                        or prefix in self.prefixes
-                        or following[0] in self.lower
-                    ):
-                        continue
-                    if prefix in self.numeric_only and following[0] in "0123456789":
-                        continue
-                tokens[i] = prefix + " ."
-            return " ".join(tokens)
 
     return Tokenizer
 
@@ -137,19 +141,14 @@ class Moses:
         self.lang = lang
         self.aggressive_hyphens = aggressive_hyphens
         self.escape = escape
-        self._substitutions = (
-            _needles(MosesPunctNormalizer(lang, perl_parity=True).substitutions)
-            if normalize
-            else []
-        )
+        normalizer = MosesPunctNormalizer(lang, perl_parity=True)
+        self._substitutions = _needles(normalizer.substitutions) if normalize else []
         self._tokenizer = _tokenizer_class()(lang, caseless)
         self._detokenizer = MosesDetokenizer(lang)
         self._apostrophe = {"en": " '", "fr": "' ", "it": "' "}.get(lang, " ' ")
         # word -> its tokens, where its place does not matter
         self._anywhere: dict[str, str] = {}
-        # simple word with a final full stop -> its tokens with the stop split off, glued on; prefix
-        self._stopped: dict[str, tuple[str, str, str]] = {}
-        # (other word, begins the line, kind of the next word) -> its tokens
+        # (other word, begins the line, stand-in for the next word) -> its tokens
         self._placed: dict[tuple[str, bool, str], str] = {}
 
     def __reduce__(self) -> tuple[type[Moses], tuple[Any, ...]]:
@@ -202,34 +201,35 @@ class Moses:
     def _place(self, words: list[str], i: int) -> str:
         """Return the tokens of a word at its place in a line."""
         word = words[i]
+        if word[-1] != ".":
+            tokens = self._simple(word.removesuffix(","))
+            if tokens is not None:
+                tokens += " ," * (word[-1] == ",")
+                return self._remember(self._anywhere, word, tokens)
         following = words[i + 1][0] if i + 1 < len(words) else ""
-        tokenizer = self._tokenizer
-        if word[-1] == ".":
-            stopped = self._stopped.get(word)
-            if stopped is None:
-                body = self._simple(word[:-1])
-                if body is None:
-                    return self._between(word, i == 0, following)
-                split_off = f"{body} ."
-                # a full stop after a padded character stands alone already
-                glued = (
-                    body + "."
-                    if tokenizer.PAD_NOT_ISALNUM[0].match(word[-2]) is None
-                    else split_off
-                )
-                forms = (split_off, glued, body.rpartition(" ")[2])
-                stopped = self._remember(self._stopped, word, forms)
-            prefix = stopped[2]
-            keep = following and (
-                prefix in tokenizer.prefixes
-                or following in tokenizer.lower
-                or (prefix in tokenizer.numeric_only and following in "0123456789")
-            )
-            return stopped[1] if keep else stopped[0]
-        tokens = self._simple(word[:-1]) if word[-1] == "," else self._simple(word)
+        key = (word, i == 0, self._stand_in(word, following))
+        tokens = self._placed.get(key)
         if tokens is None:
-            return self._between(word, i == 0, following)
-        return self._remember(self._anywhere, word, f"{tokens} ," if word[-1] == "," else tokens)
+            tokens = self._before_stop(word, key[2]) or self._between(*key)
+            self._remember(self._placed, key, tokens)
+        return tokens
+
+    def _stand_in(self, word: str, following: str) -> str:
+        """Return a character that has the same effect as the first one of the next word."""
+        if word[-1] == "." and following in self._tokenizer.lower:
+            return "x"
+        return "1" if word[-1] == "." and following in DIGITS else "X"[: len(following)]
+
+    def _before_stop(self, word: str, following: str) -> str:
+        """Return the tokens of a simple word with a final full stop, else an empty string."""
+        simple = self._simple(word[:-1]) if word[-1] == "." else None
+        if simple is None:
+            return ""
+        # a full stop after a padded character stands alone already
+        alone = self._tokenizer.PAD_NOT_ISALNUM[0].match(word[-2]) is not None
+        prefix = simple.rpartition(" ")[2]
+        glued = not alone and self._tokenizer.keeps_stop(prefix, following)
+        return f"{simple}." if glued else f"{simple} ."
 
     def _simple(self, word: str) -> str | None:
         """Return the tokens of a simple word, else None.
@@ -245,47 +245,27 @@ class Moses:
         text = tokenizer.PAD_NOT_ISALNUM[0].sub(r" \1 ", word)
         if self.aggressive_hyphens and "-" in word:
             text = tokenizer.AGGRESSIVE_HYPHEN_SPLIT[0].sub(r"\1 @-@ ", text)
-        at = text.find("'")
-        if at >= 0:
-            around = text[at - 1 : at] + text[at + 1 : at + 2]
-            if len(around) != 2 or not tokenizer.letters.issuperset(around):
+        before, apostrophe, after = text.partition("'")
+        if apostrophe:
+            around = before[-1:] + after[:1]
+            if len(around) != 2 or not tokenizer.letters.issuperset(around) or "'" in after:
                 return None
-            text = text[:at] + self._apostrophe + text[at + 1 :]
-            if text.count("'") > 1:
-                return None
+            text = before + self._apostrophe + after
         if self.escape and _ESCAPED.search(text) is not None:
             text = tokenizer.escape_xml(text)
         return " ".join(text.split())
 
     def _between(self, word: str, begins: bool, following: str) -> str:
-        """Return the tokens of any word at its place.
+        """Return the tokens of any word: all rules are applied to it between stand-ins."""
+        tokens = self.reference(f"{'' if begins else 'X '}{word} {following}")
+        return tokens[0 if begins else 2 : len(tokens) - (2 if following else 0)]
 
-        The first time all rules are applied to the word between stand-ins for its neighbours.
-        """
-        kind = "" if not following else "X"
-        if kind and word[-1] == ".":
-            kind = (
-                "x"
-                if following in self._tokenizer.lower
-                else "1"
-                if following in "0123456789"
-                else "X"
-            )
-        key = (word, begins, kind)
-        tokens = self._placed.get(key)
-        if tokens is None:
-            tokens = self.reference(("" if begins else "X ") + word + (" " + kind if kind else ""))
-            tokens = self._remember(
-                self._placed, key, tokens[0 if begins else 2 : len(tokens) - (2 if kind else 0)]
-            )
-        return tokens
-
-    def _remember(self, cache: dict[Key, Value], key: Key, value: Value) -> Value:
+    def _remember(self, cache: dict[Key, str], key: Key, tokens: str) -> str:
         if len(cache) >= CACHED_WORDS:
             cache.clear()
         if len(key if isinstance(key, str) else key[0]) <= LONGEST_CACHED:
-            cache[key] = value
-        return value
+            cache[key] = tokens
+        return tokens
 
     def detokenize(self, tokens: list[str]) -> str:
         """Turn tokens into text: punctuation moves to its word, `@-@` becomes a hyphen, escapes are
@@ -295,34 +275,24 @@ class Moses:
             tokens: tokens as `tokenize` makes them.
         Returns: the text.
         """
-        try:
-            text: str = self._detokenizer.detokenize(tokens, unescape=self.escape)
+        detokenizer = self._detokenizer
+        with contextlib.suppress(TypeError):
+            return detokenizer.detokenize(tokens, unescape=self.escape)  # type: ignore[no-any-return]
         # sacremoses 0.2 fails on Czech `x' - li`; a language without rules of its own leaves the
         # spaces there
-        except TypeError:
-            from sacremoses import MosesDetokenizer
-
-            text = MosesDetokenizer("").detokenize(tokens, unescape=self.escape)
-        return text
+        return type(detokenizer)("").detokenize(tokens, unescape=self.escape)  # type: ignore[no-any-return]
 
 
 def _needles(substitutions: list[tuple[str, str]]) -> list[tuple[str, re.Pattern[str], str]]:
     """Compile the normaliser's substitutions, each with a string without which it can't match or
     changes nothing.
     """
+    marks = {mark: mark for mark in (*'\xa0„“”–—´‘‚’…«»`%"', "''")}
+    marks |= {"\\)": ")", "\\(": "(", ":": ":", ";": ";", "\\r": "\r"}
     result = []
     for pattern, replacement in substitutions:
+        needle = next((needle for mark, needle in marks.items() if mark in pattern), "")
         if pattern == " +":
             needle = "  "
-        else:
-            needle = next(
-                (
-                    mark
-                    for mark in (*'\xa0„“”–—´‘‚’…«»`%"', "''", "\\)", "\\(", ":", ";", "\\r")
-                    if mark in pattern
-                ),
-                "",
-            )
-            needle = {"\\)": ")", "\\(": "(", "\\r": "\r"}.get(needle, needle)
         result.append((needle, re.compile(pattern), replacement))
     return result

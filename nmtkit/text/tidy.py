@@ -18,10 +18,7 @@ _KINDS = {
     "\x0b": "vertical tab",
     "\x0c": "form feed",
     "\r": "carriage return",
-    "\x1c": "separator U+001C-1F",
-    "\x1d": "separator U+001C-1F",
-    "\x1e": "separator U+001C-1F",
-    "\x1f": "separator U+001C-1F",
+    **dict.fromkeys("\x1c\x1d\x1e\x1f", "separator U+001C-1F"),
     "\x85": "next line U+0085",
     "\u2028": "line separator U+2028",
     "\u2029": "paragraph separator U+2029",
@@ -75,22 +72,25 @@ def tidy(line: str, counts: Counter[str] | None = None) -> str:
     ):
         return line
     changes: Counter[str] = Counter()
+    safe = _without_unsafe(line, changes)
+    if counts is not None:
+        counts.update(changes)
+    return safe
+
+
+def _without_unsafe(line: str, changes: Counter[str]) -> str:
     if "\ufeff" in line:
         changes["BOM"] = line.count("\ufeff")
         line = line.replace("\ufeff", "")
     if line.endswith("\r"):
         changes["CR at the end"] = 1
         line = line[:-1]
-    for character in _UNSAFE.findall(line):
-        changes[_KINDS.get(character, "other control character")] += 1
-    if changes:
-        line = _UNSAFE.sub(" ", line)
-    safe = _SPACES.sub(" ", line).strip(" ")
+    changes.update(
+        _KINDS.get(character, "other control character") for character in _UNSAFE.findall(line)
+    )
+    safe = _SPACES.sub(" ", _UNSAFE.sub(" ", line)).strip(" ")
     if safe != line and not changes:
         changes["spaces"] = 1
-    joiners = len(_JOINED.findall(safe)) if JOINER in safe else 0
-    if counts is not None:
-        counts.update(changes)
-        if joiners:
-            counts["joiner @@ in the text"] += joiners
+    if joiners := _JOINED.findall(safe):
+        changes["joiner @@ in the text"] = len(joiners)
     return safe

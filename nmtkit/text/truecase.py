@@ -4,11 +4,13 @@ and without regular expressions per word.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from nmtkit.errors import DataError
@@ -16,6 +18,8 @@ from nmtkit.files import text_lines, writing
 
 SENTENCE_END = frozenset({".", ":", "?", "!"})
 DELAYED_START = frozenset({"(", "[", '"', "'", "&apos;", "&quot;", "&#91;", "&#93;"})
+SPECIAL = SENTENCE_END | DELAYED_START
+"""A line without these inside is one sentence without quotes or brackets."""
 _TAG = re.compile(r"<\S[^>]*>")
 
 
@@ -31,10 +35,9 @@ def learn_truecaser(counts: Counter[str], path: Path) -> Truecaser:
         path: the file.
     Raises: EnvironmentProblem if it cannot be written.
     """
-    cased = _Cased()
     forms: dict[str, list[str]] = {}
     for form in counts:
-        if True in map(cased.__getitem__, form):
+        if any(map(_is_cased, form)):
             forms.setdefault(form.lower(), []).append(form)
     with writing(path) as stream:
         for variants in forms.values():
@@ -67,14 +70,13 @@ def evidence(tokens: Iterable[str]) -> list[str]:
     return result
 
 
-class _Cased(dict[str, bool]):
-    """True for a character that is a letter with a case."""
-
-    def __missing__(self, character: str) -> bool:
-        result = self[character] = unicodedata.category(character) in ("Ll", "Lu", "Lt")
-        return result
+@functools.cache
+def _is_cased(character: str) -> bool:
+    """True for a letter with a case."""
+    return unicodedata.category(character) in ("Ll", "Lu", "Lt")
 
 
+@dataclass(frozen=True)
 class Truecaser:
     """Gives words their usual case.
 
@@ -87,9 +89,8 @@ class Truecaser:
     Source: Moses truecase.perl (sacremoses' `truecase(use_known=True)`).
     """
 
-    def __init__(self, best: dict[str, str], known: frozenset[str]) -> None:
-        self.best = best
-        self.known = known
+    best: dict[str, str]
+    known: frozenset[str]
 
     @classmethod
     def load(cls, path: Path) -> Truecaser:

@@ -225,29 +225,21 @@ def test_line_numbers_and_ids(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "x\n",
-        "1\n1\n",
-        "0\n0\n",
-        "5\n",
-        "0\n5\n",
-        "-1\n",
-        "0\n3\n1\n",
-        "0.5\n",
-        "1\n3\n",
-        "a\na\nb\nb\n",
-        "0\n\n3\n",
-    ],
+    ("text", "line"),
+    [("x", 1), ("1 1", 1), ("0 0", 2), ("5", 1), ("0 5", 2), ("-1", 1), ("0 3 1", 3), ("0.5", 1)]
+    + [("1 3", 1), ("a a b b", 1), ("0  3", 2)],
 )
-def test_line_numbers_that_are_none(tmp_path, text):
-    (tmp_path / "starts").write_text(text)
-    with pytest.raises(DataError, match="cannot start a document in a text of 5 lines") as caught:
-        read_starts(tmp_path / "starts", 5)
-    lines = {1: "1 line", 2: "2 lines", 3: "3 lines", 4: "4 lines"}[text.count("\n")]
-    assert (
-        f"it has {lines}: give a document id for each of the 5, or the lines" in caught.value.hint
-    )
+def test_line_numbers_that_are_none(tmp_path, text, line):
+    lines = text.split(" ")
+    after = f", after {lines[line - 2]}" if line > 1 else ""
+    message = f"'{lines[line - 1]}' cannot start a document in a text of 5 lines{after}"
+    with pytest.raises(DataError, match=message) as caught:
+        read_starts(written(tmp_path / "starts", lines), 5)
+    assert caught.value.where == f"{tmp_path / 'starts'}, line {line}"
+    count = "1 line" if len(lines) == 1 else f"{len(lines)} lines"
+    assert f"it has {count}: give a document id for each of the 5, or the l" in caught.value.hint
+    with pytest.raises(DataError, match="is empty"):
+        read_starts(written(tmp_path / "starts", []), 5)
 
 
 @pytest.mark.parametrize(
@@ -343,17 +335,6 @@ def test_other_documents_are_another_corpus(tmp_path, capsys):
     )
 
 
-def test_blank_lines_are_up_to_date_and_noticed(tmp_path, capsys):
-    options = write_corpus(tmp_path / "in", corpus(), "blank")
-    run = prepared(tmp_path, options)
-    assert {str(path) for path in options["train"]} <= {*run.manifest().inputs}
-    prepared(tmp_path, options)
-    assert "up to date" in capsys.readouterr().err
-    with pytest.raises(ConfigError) as caught:
-        prepared(tmp_path, options | {"docs": options["docs"][1:]})
-    assert "source.sets.train.docs: blank -> -" in caught.value.where
-
-
 def test_test_is_named_once(tmp_path):
     options = write_corpus(tmp_path / "in", corpus(), "blank")
     with pytest.raises(ConfigError, match="'news' has two"):
@@ -408,40 +389,18 @@ def test_markup_needs_no_documents_and_markers_that_nobody_tells_of_are_doubted(
     assert "dev.en begins" not in said
 
 
-def test_an_empty_file_tells_of_no_documents(tmp_path):
-    with pytest.raises(DataError, match="is empty"):
-        read_starts(written(tmp_path / "starts", []), 5)
-
-
-def test_starts_that_fall_are_told_after_which(tmp_path):
-    with pytest.raises(
-        DataError, match="'3' cannot start a document in a text of 9 lines, after 5"
-    ) as error:
-        read_starts(written(tmp_path / "starts", ["0", "5", "3"]), 9)
-    assert error.value.where == f"{tmp_path / 'starts'}, line 3"
-
-
-def test_documents_of_one_line_each_are_doubted(tmp_path, capsys):
-    """As where the text itself is given for the file that says where documents start."""
+def test_documents_that_may_be_meant_otherwise_are_warned_of(tmp_path, capsys):
+    """The text itself given as its document starts, and a set of which nothing is said beside
+    others.
+    """
     options = write_corpus(tmp_path / "in", corpus(), "ids")
-    prepared(
-        tmp_path, options | {"docs": [*options["docs"][:1], f"dev={tmp_path / 'in' / 'dev.en'}"]}
-    )
-    said = capsys.readouterr().err
-    assert (
-        "every line of dev is a document of its own" in said and "every line of train" not in said
-    )
-
-
-def test_a_set_of_which_nothing_is_said_beside_others_is_named(tmp_path, capsys):
-    options = write_corpus(tmp_path / "in", corpus(), "ids")
-    prepared(tmp_path, options | {"docs": options["docs"][:1]})
-    said = capsys.readouterr().err.replace("\n", " ")
-    assert (
-        "nothing says where the documents of dev start" in said
-        and "of train start" not in said
-        and "documents: nothing says" not in said
-    )
+    docs = [options["docs"][0], f"dev={tmp_path / 'in' / 'dev.en'}"]
+    prepared(tmp_path, options | {"docs": docs})
+    warned = capsys.readouterr().err.replace("\n", " ")
+    assert "every line of dev is a document of its own" in warned
+    assert "nothing says where the documents of news start" in warned
+    for wrong in ("every line of train", "of train start", "documents: nothing says"):
+        assert wrong not in warned
 
 
 @pytest.mark.parametrize("form", ["numbers", "blank", "marker", "markup"])

@@ -96,7 +96,6 @@ def test_todays_jieba_differs_from_the_record_only_where_hyphens_meet(shared, ji
 
 
 def test_our_search_gives_jiebas_words_on_real_text(shared, jieba39):
-    chinese._segmenter().clear()
     for kind, text in texts(shared).items():
         for _ in "12":  # the second time from the cache
             assert [chinese.segment(line).split() for line in text] == [
@@ -124,16 +123,17 @@ def test_our_search_gives_jiebas_words_on_made_up_text(jieba, line):
 
 
 def test_of_equally_probable_paths_the_longer_word_comes_first_as_in_jieba():
-    same = chinese._Segmenter({"甲": 2, "乙": 2, "丙": 2, "甲乙": 4, "乙丙": 4}, 8, list)
-    assert same["甲乙丙"] == "甲乙 丙"
+    cut = chinese._cutter({"甲": 2, "乙": 2, "丙": 2, "甲乙": 4, "乙丙": 4}, 8, list)
+    assert cut("甲乙丙") == "甲乙 丙"
 
 
 def test_the_cache_is_bounded(monkeypatch):
     monkeypatch.setattr(chinese, "CACHED", 3)
-    bounded = chinese._Bounded(str.upper)
-    for word in ("a", "b", "c", "d", "a", "x" * 65):
-        assert bounded[word] == word.upper()
-    assert sorted(bounded) == ["a", "d"]
+    asked = []
+    cached = chinese._cached(lambda text: asked.append(text) or text.upper())
+    for word in ("a", "b", "c", "a", "d", "b", "x" * 65, "x" * 65):
+        assert cached(word) == word.upper()
+    assert asked == ["a", "b", "c", "d", "b", "x" * 65, "x" * 65]
 
 
 WIDE = "[\u2e80-\ua4cf\uf900-\ufaff\ufe30-\ufe4f\uff00-\uff60]"

@@ -57,18 +57,6 @@ def test_subword_nmt_reference_data(shared, tmp_path):
     assert [join(line) for line in segmented] == [line.split() for line in text]
 
 
-@pytest.mark.parametrize("lang", ["de", "en"])
-def test_iwslt14_as_recorded(shared, tmp_path, lang):
-    folder = shared / "data/iwslt14_deen_tok"
-    (tmp_path / "codes").write_text(
-        "\n".join(lines(folder / "code")) + "\n", encoding="utf-8", newline="\n"
-    )
-    bpe = Bpe(tmp_path / "codes")
-    assert [
-        " ".join(bpe.segment(line.split())) for line in lines(folder / f"tok/test.{lang}")
-    ] == lines(folder / f"bpe10k/test.{lang}")
-
-
 def multi30k_words(shared):
     folder = shared / "data/multi30k/tok"
     files = [lines(folder / f"train.lc.norm.tok.{lang}")[:6000] for lang in ("en", "de")]

@@ -3,7 +3,6 @@ worker process.
 """
 
 import json
-import re
 import subprocess
 import sys
 import time
@@ -11,11 +10,8 @@ from collections import Counter
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from nmtkit.errors import DataError
-from nmtkit.parallel import ordered_map
 from nmtkit.text.bpe import Bpe, learn_bpe
 from nmtkit.text.side import TextSide
 from nmtkit.text.truecase import evidence, learn_truecaser
@@ -29,12 +25,6 @@ TEXT = [
     "Peter and Anna, they know the number!",
     "The well-known half of it costs 100%.",
 ] * 3
-SPECIAL = (
-    "\ufeff\x00\t\r\x0b\x0c\x1c\x85\u2028\u2029 @-&;<>|[]'\".,a\u0301\u200b\u200d\u00a0\u3000日"
-)
-NASTY = st.text(
-    st.one_of(st.sampled_from(SPECIAL), st.characters(exclude_categories=["Cs"])), max_size=40
-)
 
 
 @pytest.fixture(scope="module")
@@ -61,11 +51,6 @@ def prep(tmp_path_factory):
         encoding="utf-8",
     )
     return folder
-
-
-@pytest.fixture(scope="module")
-def english(prep):
-    return TextSide.load(prep, "src")
 
 
 def test_there_and_back(prep):
@@ -164,21 +149,6 @@ def test_damaged_folders_are_refused(prep, tmp_path):
         TextSide.load(tmp_path, "src")
 
 
-@settings(deadline=None, max_examples=300)
-@given(NASTY)
-def test_nasty_text_stays_one_line_and_never_breaks_a_neighbour(english, line):
-    subwords = english.encode(line)
-    assert all(piece and not any(character.isspace() for character in piece) for piece in subwords)
-    assert english.surface(subwords) == " ".join(
-        english.tokens(line)
-    )  # `@@` in the text is never read as the joiner
-    text = english.decode(subwords)
-    assert len(text.splitlines()) <= 1
-    assert Counter(filter(str.isalnum, text.casefold())) >= Counter(
-        filter(str.isalnum, re.sub("…", "", line).casefold())
-    )
-
-
 def test_ordinary_text_round_trips(shared, prep):
     """Multi30k: all but 2 of 1,014 lines come back exactly, and those differ in spaces around
     quotes only.
@@ -198,26 +168,6 @@ def test_a_hundred_thousand_tokens(prep):
     assert len(side.surface(subwords).split()) > 100_000
     assert side.decode(subwords).count("engineer's number") == 17_000
     assert time.perf_counter() - start < 20
-
-
-class Encode:
-    """What prep's workers do: build the side from its files once, then encode chunks."""
-
-    def __init__(self, folder):
-        self.folder = folder
-
-    def __call__(self):
-        side = TextSide.load(self.folder, "src")
-        return lambda chunk: [" ".join(side.encode(line.decode())) for line in chunk]
-
-
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_workers_load_it_by_path(prep, jobs):
-    side = TextSide.load(prep, "src")
-    chunks = [[line.encode() for line in TEXT[i : i + 2]] for i in range(0, len(TEXT), 2)]
-    assert [line for part in ordered_map(Encode(prep), chunks, jobs) for line in part] == [
-        " ".join(side.encode(line)) for line in TEXT
-    ]
 
 
 def test_no_torch():
