@@ -1,26 +1,28 @@
-"""The spans of a prepared set, from the parses of its source, chunk by chunk."""
+"""Parses of the source of a set, by a parser or the user, and the spans that they give."""
 
 from __future__ import annotations
 
 import functools
+import html
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nmtkit import console
+from nmtkit import console, files
 from nmtkit.data.store import Store, spans_writer
-from nmtkit.errors import DataError
+from nmtkit.errors import DataError, EnvironmentProblem
 from nmtkit.parallel import ordered_map
 from nmtkit.prep.clean import row_chunks
 from nmtkit.prep.trees import Unusable, parse_phrases
 from nmtkit.text.side import TextSide
-from nmtkit.text.tidy import JOINER, utf8_lines
+from nmtkit.text.tidy import JOINER, tidy, utf8_lines
 
+PARSERS = ("stanza",)
 PARSED = "parsed"
 """The count of sentences cut by their parse; the other counts are by `Unusable`'s reasons."""
 BLANK = "blank"
@@ -78,7 +80,7 @@ class SpanCutter:
 
 def write_spans(
     path: Path,
-    files: Sequence[Sequence[Path]],
+    streams: Sequence[Sequence[Path]],
     side: TextSide,
     kept: NDArray[np.bool_],
     jobs: int,
@@ -87,7 +89,7 @@ def write_spans(
 
     Args:
         path: of the set, whose ids are written.
-        files: of its source and of its parses.
+        streams: the files of its source, and of its parses.
         side: the text of the source.
         kept: for each line of the files, True if it is in the set.
         jobs: worker processes; the output does not depend on it.
@@ -102,7 +104,7 @@ def write_spans(
         console.progress(f"parses of {path.name}", int(kept.sum())) as advance,
         spans_writer(path) as writer,
     ):
-        chunks = _placed(row_chunks(files), kept, path.name)
+        chunks = _placed(row_chunks(streams), kept, path.name)
         for cuts in ordered_map(functools.partial(SpanCutter, side), chunks, jobs):
             for cut, size in zip(cuts, subwords, strict=False):
                 if cut.phrases and sum(cut.phrases) != size:
@@ -160,3 +162,83 @@ def check_parses(
     if with_parse - parses[PARSED] > FEW * with_parse:
         many = "many do not fit, and their sentences are cut into n-grams instead"
         console.warn(f"parses of {name}: {many} ({reasons}): {path}")
+
+
+class Stanza:
+    """Qi et al. 2020, *Stanza: a Python natural language processing toolkit for many human
+    languages*, on tokenized sentences; nothing is downloaded.
+
+    Args:
+        language: code of the text.
+    Attributes:
+        tools: the parser and its version.
+    Raises: EnvironmentProblem if it is not installed, or has no models here.
+    """
+
+    def __init__(self, language: str) -> None:
+        where = "--parser stanza"
+        try:
+            import stanza
+        except ImportError as error:
+            hint = "in nmtkit's checkout: pip install -e '.[parse]'"
+            raise EnvironmentProblem(f"stanza is not installed: {error}", where, hint) from error
+        try:
+            self._pipeline: Any = stanza.Pipeline(
+                language,
+                processors="tokenize,pos,constituency",
+                tokenize_pretokenized=True,
+                download_method=None,
+                verbose=False,
+            )
+        except Exception as error:  # stanza's own classes for this differ from version to version
+            reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            problem = f"stanza has no constituency parser for '{language}' here: {reason}"
+            get = f"python -c \"import stanza; stanza.download('{language}')\" gets it"
+            hint = f"{get}, if there is one for this language"
+            raise EnvironmentProblem(problem, where, hint) from error
+        self.tools = {"stanza": str(stanza.__version__)}
+
+    def __call__(self, sentences: list[list[str]]) -> list[str]:
+        """Parse sentences of words into bracketed trees, one line each."""
+        if not sentences:
+            return []
+        parsed = self._pipeline([[_plain(word) for word in words] for words in sentences]).sentences
+        if len(parsed) != len(sentences):
+            problem = f"stanza made {len(parsed)} sentences of {len(sentences)}"
+            raise EnvironmentProblem(problem, where="--parser stanza")
+        return [_bracketed(sentence.constituency) for sentence in parsed]
+
+
+def _plain(word: str) -> str:
+    """Return a word as parsers know it, Moses' escapes undone."""
+    return "-" if word == "@-@" else html.unescape(word)
+
+
+def _bracketed(tree: Any) -> str:
+    if not tree.children:
+        return "".join(tree.label.replace("(", "-LRB-").replace(")", "-RRB-").split())
+    return f"({tree.label} {' '.join(map(_bracketed, tree.children))})"
+
+
+def parse_text(
+    parser: Stanza,
+    side: TextSide,
+    source: Sequence[Path],
+    kept: NDArray[np.bool_],
+    path: Path,
+) -> None:
+    """Parse the tokenized source of a set and write the trees, one a line.
+
+    Args:
+        parser: of the source language.
+        side: tokenizes the source.
+        source: the files of the source.
+        kept: for each line, True if it is in the set; the others get a blank line, as empty ones.
+        path: of the trees, a file for `--parses`.
+    """
+    rows = iter(kept.tolist())
+    with files.writing(path) as out:
+        for (text,) in row_chunks([source], max_rows=500):
+            lines = [tidy(line or "") if next(rows) else "" for line in utf8_lines(text, Counter())]
+            trees = iter(parser([side.tokenized(line).split(" ") for line in lines if line]))
+            out.writelines((" ".join(next(trees).split()) if line else "") + "\n" for line in lines)

@@ -33,8 +33,7 @@ from nmtkit.prep.check import Inputs
 from nmtkit.prep.clean import SIDES, Cleaned, Cleaner, WordCounts, row_chunks
 from nmtkit.prep.encode import Encoded, SetEncoder, TrainEncoder, subword_counts
 from nmtkit.prep.learn import Models, learn
-from nmtkit.prep.parse_spans import check_parses, write_spans
-from nmtkit.prep.parsers import Stanza, parse_text
+from nmtkit.prep.parse_spans import Stanza, check_parses, parse_text, write_spans
 from nmtkit.prep.tally import Tally, as_counts, fingerprint, tools
 from nmtkit.records import Cleaning, Manifest, TextRecipe, TextSet, VocabularySizes
 from nmtkit.settings import PrepSettings

@@ -34,7 +34,7 @@ from nmtkit.corpora.table import Dataset
 from nmtkit.errors import ConfigError, nearest
 from nmtkit.options import flag
 from nmtkit.prep.options import PrepOptions
-from nmtkit.prep.parsers import PARSERS
+from nmtkit.prep.parse_spans import PARSERS
 from nmtkit.settings import PrepSettings
 
 FEW, MANY = "small", "base"

@@ -16,8 +16,7 @@ from nmtkit.errors import ConfigError, DataError, EnvironmentProblem, counted
 from nmtkit.parallel import cores
 from nmtkit.prep.check import Inputs
 from nmtkit.prep.options import PrepOptions
-from nmtkit.prep.parse_spans import PARSED
-from nmtkit.prep.parsers import Stanza
+from nmtkit.prep.parse_spans import PARSED, Stanza
 from nmtkit.prep.pipeline import Pipeline
 from nmtkit.prep.request import Request
 from nmtkit.prep.rewrite import rewritten
@@ -135,19 +134,15 @@ def _up_to_date(run: Run, old: Manifest, identity: dict[str, Any], settings: Pre
 
 
 def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
-    if isinstance(values, dict):
-        return {
-            key: value
-            for name, part in values.items()
-            for key, value in _flat(part, f"{prefix}.{name}" if prefix else str(name)).items()
-        }
+    """Return the values of nested tables and of lists of named tables, by dotted keys."""
     if isinstance(values, list) and values and isinstance(values[0], dict):
-        return {
-            key: value
-            for part in values
-            for key, value in _flat(part, f"{prefix}.{part.get('name', '')}").items()
-        }
-    return {prefix: values}
+        values = {part.get("name", ""): part for part in values}
+    if not isinstance(values, dict):
+        return {prefix: values}
+    flat: dict[str, Any] = {}
+    for name, part in values.items():
+        flat |= _flat(part, f"{prefix}.{name}" if prefix else name)
+    return flat
 
 
 def _short(value: Any) -> str:

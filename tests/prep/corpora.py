@@ -4,6 +4,7 @@ import random
 from collections import Counter
 
 from nmtkit.prep.clean import drop_reason
+from nmtkit.prep.stage import prep
 from nmtkit.text.bpe import Bpe, learn_bpe
 from nmtkit.text.side import TextSide
 from nmtkit.text.tidy import tidy
@@ -56,6 +57,19 @@ def write(folder, name, lines, languages=("en", "de")):
             )
         )
     return paths
+
+
+def prepare(folder, files, name="run", settings=(), **options):
+    """Prepare own files in folder/name, with settings such as "merges=20"; returns the run."""
+    values = {"preset": "tiny", "jobs": 1, "run_dir": folder / name}
+    values["assignments"] = [f"prep.{setting}" for setting in settings]
+    return prep("mine", **values | files | options)
+
+
+def own_files(folder, lines, dev=None):
+    """Write train and dev files into folder/in; returns them by the options of prep."""
+    sets = {"train": lines, "dev": dev or pairs(20, 7)}
+    return {name: write(folder / "in", name, rows) for name, rows in sets.items()}
 
 
 def slow_prep(lines, settings, folder, languages=("en", "de")):

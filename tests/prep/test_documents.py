@@ -14,8 +14,7 @@ from nmtkit.errors import ConfigError, DataError
 from nmtkit.prep import request, stage
 from nmtkit.prep.check import Inputs
 from nmtkit.prep.pipeline import Pipeline
-from nmtkit.prep.stage import prep
-from tests.prep.corpora import pairs, write
+from tests.prep.corpora import pairs, prepare, write
 
 MANY = "cleaning takes this line away " * 12
 
@@ -133,15 +132,7 @@ def marked_up(documents, columns):
 
 
 def prepared(folder, options, name="run", **more):
-    return prep(
-        "mine",
-        **options,
-        assignments=["prep.merges=10", "prep.max_words=30"],
-        preset="tiny",
-        run_dir=folder / name,
-        jobs=1,
-        **more,
-    )
+    return prepare(folder, options, name, ["merges=10", "max_words=30"], **more)
 
 
 def test_all_ways_to_tell_the_documents_are_one(tmp_path, small_chunks, capsys):

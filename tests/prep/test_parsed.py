@@ -15,14 +15,14 @@ import torch
 from nmtkit.data.batches import collate
 from nmtkit.data.store import Store
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
-from nmtkit.prep.parsers import Stanza
-from nmtkit.prep.stage import prep
+from nmtkit.prep.parse_spans import Stanza
 from nmtkit.prep.trees import Unusable, parse_phrases, read_tree
 from nmtkit.text.side import TextSide
 from nmtkit.train.stage import train
 from nmtkit.translate.beam import search
 from nmtkit.translate.stage import translate
 from nmtkit.translate.systems import choose
+from tests.prep.corpora import prepare
 from tests.prep.test_parses import plain, treebank
 
 SMALL = [
@@ -73,15 +73,8 @@ def corpus(folder, sentences):
 
 
 def prepared(folder, options, name="run", **more):
-    chosen = ["prep.merges=200", "prep.max_words=100", "prep.max_subwords=120"]
-    return prep(
-        "mine",
-        **options,
-        assignments=chosen,
-        preset="tiny",
-        run_dir=folder / name,
-        **{"jobs": 1} | more,
-    )
+    limits = ["merges=200", "max_words=100", "max_subwords=120"]
+    return prepare(folder, options, name, limits, **more)
 
 
 def scores(group, batch):

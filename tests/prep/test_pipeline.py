@@ -24,31 +24,18 @@ from nmtkit.files import sha256
 from nmtkit.prep import pipeline
 from nmtkit.prep.clean import WordCounts, row_chunks
 from nmtkit.prep.learn import number_words
-from nmtkit.prep.stage import prep
 from nmtkit.settings import PrepSettings
 from nmtkit.text.side import TextSide
 from nmtkit.text.tidy import tidy
 from nmtkit.text.truecase import Truecaser, evidence, sentence_starts
 from nmtkit.text.vocabulary import EOS, load_vocabularies
-from tests.prep.corpora import pairs, slow_prep, write
+from tests.prep.corpora import own_files, pairs, prepare, slow_prep, write
 
 
-def prepared(folder, lines, name="run", dev=None, test=None, jobs=1, force=False, **values):
-    train = write(folder / "in", "train", lines)
-    dev = write(folder / "in", "dev", dev or pairs(20, 7))
-    tests = [",".join(map(str, write(folder / "in", "news", test)))] if test else []
-    chosen = [f"prep.{key}={json.dumps(value)}" for key, value in values.items()]
-    return prep(
-        "mine",
-        train=train,
-        dev=dev,
-        test=tests,
-        jobs=jobs,
-        assignments=chosen,
-        run_dir=folder / name,
-        preset="tiny",
-        force=force,
-    )
+def prepared(folder, lines, name="run", dev=None, test=None, jobs=1, **values):
+    options = {"test": [",".join(map(str, write(folder / "in", "news", test)))]} if test else {}
+    settings = [f"{key}={json.dumps(value)}" for key, value in values.items()]
+    return prepare(folder, own_files(folder, lines, dev), name, settings, jobs=jobs, **options)
 
 
 VARIED = [
@@ -230,30 +217,20 @@ def test_nasty_text_is_handled_and_counted(tmp_path):
 
 
 def test_compressed_files_are_read_as_they_are(tmp_path):
-    train, dev = (
-        write(tmp_path / "in", "train", pairs(60)),
-        write(tmp_path / "in", "dev", pairs(20, 7)),
-    )
-    plain = prep("mine", train=train, dev=dev, run_dir=tmp_path / "a", preset="tiny", jobs=1)
+    files = own_files(tmp_path, pairs(60))
+    plain = prepare(tmp_path, files, "plain")
     packed = [tmp_path / "in" / name for name in ("t.en.gz", "t.de.xz", "d.en.zst", "d.de.gz")]
     for path, source, compress in zip(
         packed,
-        (*train, *dev),
+        (*files["train"], *files["dev"]),
         (gzip.compress, lzma.compress, zstandard.ZstdCompressor().compress, gzip.compress),
         strict=True,
     ):
         path.write_bytes(compress(source.read_bytes()))
-    run = prep(
-        "mine",
-        train=tuple(packed[:2]),
-        dev=tuple(packed[2:]),
-        run_dir=tmp_path / "b",
-        preset="tiny",
-        jobs=1,
-    )
+    run = prepare(tmp_path, {"train": tuple(packed[:2]), "dev": tuple(packed[2:])})
     assert run.manifest().fingerprint == plain.manifest().fingerprint
-    assert run.manifest().inputs[str(packed[0])]["sha256"] == sha256(packed[0])
-    assert run.manifest().inputs[str(packed[0])]["lines"] == 60
+    facts = run.manifest().inputs[str(packed[0])]
+    assert (facts["sha256"], facts["lines"]) == (sha256(packed[0]), 60)
 
 
 def test_bad_utf8_can_be_replaced_or_dropped(tmp_path):
@@ -264,18 +241,12 @@ def test_bad_utf8_can_be_replaced_or_dropped(tmp_path):
         (b"\xe2\x82", b"\xe2\x82"),
     ]
     dev = [*pairs(5), (b"The d\xffg.", b"Der Hund.")]
-    dropped = (
-        prepared(tmp_path, lines, "drop", dev, merges=10, on_bad_utf8="drop")
-        .manifest()
-        .model_dump()
+    dropped, replaced = (
+        prepared(tmp_path, lines, how, dev, merges=10, on_bad_utf8=how).manifest().model_dump()
+        for how in ("drop", "replace")
     )
     assert dropped["cleaning"]["dropped"]["not UTF-8"] == {"pairs": 3, "src": 2, "tgt": 1}
     assert dropped["sets"][1]["lines"] == 6
-    replaced = (
-        prepared(tmp_path, lines, "replace", dev, merges=10, on_bad_utf8="replace")
-        .manifest()
-        .model_dump()
-    )
     assert replaced["cleaning"]["pairs_kept"] == 43
     assert replaced["cleaning"]["changed"]["src"]["lines not UTF-8"] == 2
     assert replaced["sets"][1]["changed"] == {"src": {"lines not UTF-8": 1}, "tgt": {}}
@@ -370,18 +341,9 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path, monkeypatch):
     monkeypatch.setattr(pipeline, "row_chunks", lambda files, **_: row_chunks(files, max_rows=100))
 
     def peak(lines):
-        train = write(tmp_path / str(lines), "train", pairs(500, 5) * (lines // 500))
-        dev = write(tmp_path / str(lines), "dev", pairs(10, 5))
+        files = own_files(tmp_path / str(lines), pairs(500, 5) * (lines // 500))
         tracemalloc.start()
-        prep(
-            "mine",
-            train=train,
-            dev=dev,
-            run_dir=tmp_path / f"run{lines}",
-            preset="tiny",
-            jobs=1,
-            assignments=["prep.merges=30"],
-        )
+        prepare(tmp_path, files, f"run{lines}", ["merges=30"])
         top = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return top

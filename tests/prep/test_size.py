@@ -8,8 +8,7 @@ import tomllib
 import pytest
 
 from nmtkit.errors import ConfigError, DataError
-from nmtkit.prep.stage import prep
-from tests.prep.corpora import pairs, write
+from tests.prep.corpora import pairs, prepare, write
 from tests.prep.test_documents import corpus, prepared, write_corpus, written
 
 SIZES = [3, 1, 7, 2, 12, 1, 9, 4]
@@ -40,14 +39,7 @@ def test_the_text_ends_with_the_document_of_the_last_pair(tmp_path, capsys, form
     options = write_corpus(tmp_path / "whole", sets, form) | {"jobs": jobs}
     expected = prepared(tmp_path, write_corpus(tmp_path / "less", less, "numbers"), "expected")
     capsys.readouterr()
-    run = prep(
-        "mine",
-        **options,
-        assignments=["prep.merges=10", "prep.max_words=30"],
-        preset="tiny",
-        run_dir=tmp_path / "run",
-        size=size,
-    )
+    run = prepared(tmp_path, options, size=size)
     assert (
         said_of(capsys)
         == f"the first {lines} of 39 pairs ({documents} document{'s' * (documents > 1)})"
@@ -73,21 +65,19 @@ def test_without_documents_it_ends_after_so_many_pairs(tmp_path, capsys):
     packed = tuple(path.with_name(f"{path.name}.gz") for path in train)
     for path, other in zip(train, packed, strict=True):
         other.write_bytes(gzip.compress(path.read_bytes().removesuffix(b"\n")))
-    options = {"dev": dev, "preset": "tiny", "jobs": 1, "assignments": ["prep.merges=20"]}
-    run = prep("mine", train=packed, size=20, run_dir=tmp_path / "run", **options)
+
+    def run_of(name, train, **options):
+        return prepare(tmp_path, {"train": train, "dev": dev}, name, ["merges=20"], **options)
+
+    run = run_of("run", packed, size=20)
     assert said_of(capsys) == "the first 20 of 50 pairs"
-    expected = prep(
-        "mine",
-        train=write(tmp_path / "in", "less", lines[:20]),
-        run_dir=tmp_path / "less",
-        **options,
-    )
+    expected = run_of("less", write(tmp_path / "in", "less", lines[:20]))
     assert run.manifest().files == expected.manifest().files
     assert (run.manifest().cleaning.pairs_in, run.manifest().cleaning.pairs_kept) == (20, 19)
-    whole = prep("mine", train=train, run_dir=tmp_path / "whole", **options)
+    whole = run_of("whole", train)
     capsys.readouterr()
     for size, told in ((50, "all 50 pairs"), (51, "all 50 pairs, fewer than the 51 asked for")):
-        same = prep("mine", train=packed, size=size, run_dir=tmp_path / f"all-{size}", **options)
+        same = run_of(f"all-{size}", packed, size=size)
         assert said_of(capsys) == told
         assert same.manifest().files == whole.manifest().files
 

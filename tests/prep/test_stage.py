@@ -28,7 +28,8 @@ from nmtkit.prep.stage import prep
 from nmtkit.run import Run, locked
 from nmtkit.train.options import TrainOptions
 from nmtkit.train.plan import make_plan
-from tests.prep.corpora import pairs, write
+from tests.prep import corpora
+from tests.prep.corpora import pairs, prepare, write
 
 LEFT = [".lock", "history.jsonl", "prep", "run.toml"]
 """What a run holds after prep."""
@@ -37,23 +38,11 @@ LEFT = [".lock", "history.jsonl", "prep", "run.toml"]
 @pytest.fixture
 def files(tmp_path):
     """Own files: training 60 pairs, dev 20."""
-    return {
-        "train": write(tmp_path / "in", "train", pairs(60)),
-        "dev": write(tmp_path / "in", "dev", pairs(20, 7)),
-    }
+    return corpora.own_files(tmp_path, pairs(60))
 
 
-def run_prep(folder, files, name="run", **options):
-    assignments = ["prep.merges=20", *options.pop("assignments", [])]
-    return prep(
-        "mine",
-        **files,
-        run_dir=folder / name,
-        preset="tiny",
-        jobs=1,
-        assignments=assignments,
-        **options,
-    )
+def run_prep(folder, files, name="run", settings=(), **options):
+    return prepare(folder, files, name, ["merges=20", *settings], **options)
 
 
 def names(folder):
@@ -446,7 +435,7 @@ def test_the_preset_of_own_files_goes_by_their_size(tmp_path, files, capsys):
     run_prep(tmp_path, files)
     said = capsys.readouterr().err
     assert "(preset tiny, fingerprint" in said and "--preset" not in said
-    run = prep("mine", **files, run_dir=tmp_path / "own", jobs=1, assignments=["prep.merges=20"])
+    run = run_prep(tmp_path, files, "own", preset=None)
     assert (
         "nmtkit: preset small, for fewer than 500,000 training pairs; another one: --preset NAME\n"
         in capsys.readouterr().err
@@ -457,7 +446,7 @@ def test_the_preset_of_own_files_goes_by_their_size(tmp_path, files, capsys):
         == "small"
     )
     assert make_plan(run, TrainOptions()).preset == "small"
-    prep("mine", **files, run_dir=tmp_path / "own", jobs=1, assignments=["prep.merges=20"])
+    run_prep(tmp_path, files, "own", preset=None)
     assert "up to date" in capsys.readouterr().err
     (option,) = [one for one in get_command(app).commands["prep"].params if one.name == "preset"]
     assert f"own files: small below {request.MANY_PAIRS:,} training pairs, else base" in option.help
@@ -543,13 +532,13 @@ def test_other_settings_are_refused_with_old_and_new(tmp_path, files):
     run = run_prep(tmp_path, files)
     before = snapshot(run.path)
     with pytest.raises(ConfigError, match="prepared differently") as caught:
-        run_prep(tmp_path, files, assignments=["prep.truecase=none", "prep.joint_vocab=false"])
+        run_prep(tmp_path, files, settings=["truecase=none", "joint_vocab=false"])
     assert "prep.truecase: both -> none" in caught.value.where
     assert "prep.joint_vocab: True -> False" in caught.value.where
     assert "--force" in caught.value.hint and "--run" in caught.value.hint
     assert snapshot(run.path) == before
     assert (
-        run_prep(tmp_path, files, assignments=["prep.truecase=none"], force=True)
+        run_prep(tmp_path, files, settings=["truecase=none"], force=True)
         .manifest()
         .settings.truecase
         == "none"
@@ -584,7 +573,7 @@ def test_systems_of_the_old_corpus_are_named(tmp_path, files, capsys):
     assert (
         "belong to the old one" not in capsys.readouterr().err
     )  # a further test set leaves the systems valid
-    run_prep(tmp_path, files, assignments=["prep.truecase=none"], force=True)
+    run_prep(tmp_path, files, settings=["truecase=none"], force=True)
     said = capsys.readouterr().err
     assert "the systems mine" in said and "--force" in said
 
@@ -593,8 +582,7 @@ def test_the_fingerprint_is_that_of_the_training_side(tmp_path, files):
     first = run_prep(tmp_path, files, "a").manifest().fingerprint
     assert run_prep(tmp_path, files, "b").manifest().fingerprint == first
     assert (
-        run_prep(tmp_path, files, "c", assignments=["prep.max_words=249"]).manifest().fingerprint
-        != first
+        run_prep(tmp_path, files, "c", settings=["max_words=249"]).manifest().fingerprint != first
     )
     write(tmp_path / "in", "train", pairs(60, 1))
     assert run_prep(tmp_path, files, "d").manifest().fingerprint != first
