@@ -449,7 +449,7 @@ def test_the_preset_of_own_files_goes_by_their_size(tmp_path, files, capsys):
     run_prep(tmp_path, files, "own", preset=None)
     assert "up to date" in capsys.readouterr().err
     (option,) = [one for one in get_command(app).commands["prep"].params if one.name == "preset"]
-    assert f"own files: small below {request.MANY_PAIRS:,} training pairs, else base" in option.help
+    assert f"your files small below {request.MANY_PAIRS:,} training pairs, else base" in option.help
 
 
 @pytest.mark.parametrize(
