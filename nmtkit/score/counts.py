@@ -16,12 +16,12 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from nmtkit.score import formulas
-from nmtkit.score.scripts import Script
+from nmtkit.score.scripts import References, Script
 
 PRIVATE = ("_extract_corpus_statistics", "_compute_score_from_stats")
 
 
-def count(metric: Any, hyps: Sequence[str], refs: Sequence[Sequence[str]]) -> tuple[Any, Any]:
+def count(metric: Any, hyps: Sequence[str], refs: References) -> tuple[Any, Any]:
     """Return the counts of every sentence, and sacreBLEU's score of the corpus.
 
     Args:

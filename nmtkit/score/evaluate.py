@@ -1,15 +1,14 @@
-"""All systems on one test set, side by side: the result object that is saved as scores.json."""
+"""All systems on one test set, side by side: the record that is saved as scores.json."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import nmtkit
 from nmtkit import console
 from nmtkit.errors import ConfigError, DataError, nearest
 from nmtkit.records import (
-    Comparison,
     DrawnResamples,
     LengthResult,
     MetricScore,
@@ -24,7 +23,10 @@ from nmtkit.score.metrics import METRICS, Metric, Scorer, looks_tokenized
 from nmtkit.score.options import ScoreOptions
 from nmtkit.score.resampling import Draws, estimate
 from nmtkit.score.significance import TESTS, compare, difference
-from nmtkit.tables.table import Estimate, check_format
+from nmtkit.tables.table import check_format
+
+SystemMetrics = dict[str, dict[str, Metric]]
+"""Metrics by system and key."""
 
 
 @dataclass(frozen=True)
@@ -44,43 +46,28 @@ class Task:
 
     Args:
         set_name: the test set.
-        refs, tokenized_refs: full reference streams, raw and as tokens in their own case; without
-            tokens, the metrics of tokens are left out.
-        tokenization: the tokenizer's name, for the signature.
-        language: of the references; lowercase: ignore case.
+        scorer: the metrics against its references.
         baseline: the system that differences are taken against.
-        options: how to draw, the test of the main table, the length groups.
+        options: the resamples, the test of the main table, the length groups.
+        src_lengths: (N) for results by length; length_unit: their unit.
         seed_groups: the systems by training seed.
-        src_lengths: (N) for results by length, if they are asked for; length_unit: their unit.
         commit: of nmtkit, for the record.
     """
 
     set_name: str
-    refs: Sequence[Sequence[str]]
-    tokenized_refs: Sequence[Sequence[str]] | None
-    tokenization: str
-    language: str
+    scorer: Scorer
     baseline: str
     options: ScoreOptions
-    lowercase: bool = False
+    src_lengths: Array
+    length_unit: str
     seed_groups: Sequence[SeedGroup] = ()
-    src_lengths: Array | None = None
-    length_unit: str = ""
     commit: str | None = None
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """The result, and the metrics with their sentence statistics by system and key."""
-
-    result: Scores
-    metrics: dict[str, dict[str, Metric]] = field(repr=False)
-
-
 def check_options(options: ScoreOptions) -> None:
-    """Refuse values that do not exist before any work is done.
+    """Refuse unknown values before any work is done.
 
-    Raises: ConfigError naming what there is.
+    Raises: ConfigError naming the known ones.
     """
     check_format(options.output_format)
     if options.test not in TESTS:
@@ -95,42 +82,54 @@ def check_options(options: ScoreOptions) -> None:
             where="--group-by",
             hint="one of: seed",
         )
-    lengths.groups(options.length_groups or "dc")
+    if options.length_groups is not None:
+        lengths.groups(options.length_groups)
 
 
-def evaluate(outputs: Sequence[Output], task: Task) -> Evaluation:
-    """Score every output, compare each with the baseline, group by training seed and by length.
+def measure(outputs: Sequence[Output], task: Task) -> SystemMetrics:
+    """Return every metric of every system, in the order of the outputs.
 
-    Args:
-        outputs: the systems, baseline among them, in the order of the table.
-        task: references and settings.
     Raises: DataError if line counts differ.
     """
-    options, baseline = task.options, task.baseline
-    scorer = Scorer(
-        task.refs, task.language, task.lowercase, task.tokenized_refs, task.tokenization
-    )
+    scorer, metrics = task.scorer, SystemMetrics()
     if scorer.remark:
         console.say(scorer.remark)
-    metrics = _metrics(outputs, scorer, task)
-    base, draws = metrics[baseline], Draws.of(options, len(task.refs[0]))
-    by_length, buckets = None, options.length_groups
-    if task.src_lengths is not None and buckets:
-        bleu = {name: own["bleu"] for name, own in metrics.items()}
-        scores = lengths.by_length(bleu, task.src_lengths, buckets, draws, baseline, options.test)
-        by_length = LengthResult(buckets, task.length_unit, scores)
+    with console.progress(f"scoring {task.set_name}", len(outputs) * len(scorer.keys)) as advance:
+        for output in outputs:
+            metrics[output.name] = {}
+            for key in scorer.keys:
+                lines = output.tokens if METRICS[key].of_tokens else output.lines
+                metrics[output.name][key] = scorer.score(key, lines)
+                advance(1)
+            if looks_tokenized(output.lines) and not looks_tokenized(scorer.refs[0]):
+                console.warn(
+                    f"{output.name}: 100 lines or more end in ' .': is this text detokenised?"
+                    " sacreBLEU expects it to be"
+                )
+    return metrics
+
+
+def evaluate(metrics: SystemMetrics, task: Task) -> Scores:
+    """Compare every system with the baseline, group by training seed and by length.
+
+    Args:
+        metrics: of `measure`; the baseline is among the systems.
+        task: references and settings.
+    """
+    options, baseline, scorer = task.options, task.baseline, task.scorer
+    draws = Draws.of(options, len(scorer.refs[0]))
     by_seed = None
     if task.seed_groups:
         by_seed = seeds.summarize(task.seed_groups, metrics, baseline, options.test, draws)
-    result = Scores(
+    return Scores(
         format=4,
         set=task.set_name,
-        language=task.language,
-        sentences=len(task.refs[0]),
-        references=len(task.refs),
-        empty_references=sum(not line.strip() for ref in task.refs for line in ref),
+        language=scorer.lang,
+        sentences=draws.sentences,
+        references=len(scorer.refs),
+        empty_references=sum(not line.strip() for ref in scorer.refs for line in ref),
         baseline=baseline,
-        signatures={key: metric.signature for key, metric in base.items()},
+        signatures={key: metric.signature for key, metric in metrics[baseline].items()},
         resampling=DrawnResamples(
             draws.resamples, draws.trials, draws.ratio, draws.seed, "95% percentile bootstrap"
         ),
@@ -142,67 +141,53 @@ def evaluate(outputs: Sequence[Output], task: Task) -> Evaluation:
         version=nmtkit.__version__,
         commit=task.commit,
         remarks=[scorer.remark] if scorer.remark else [],
-        systems=[
-            _system(name, own, None if name == baseline else base, draws)
-            for name, own in metrics.items()
-        ],
+        systems=[_system(name, metrics, baseline, draws) for name in metrics],
         seeds=by_seed,
-        by_length=by_length,
+        by_length=_by_length(metrics, task, draws),
     )
-    return Evaluation(result, metrics)
 
 
-def _metrics(outputs: Sequence[Output], scorer: Scorer, task: Task) -> dict[str, dict[str, Metric]]:
-    """Return every metric of every system, by system and key."""
-    metrics: dict[str, dict[str, Metric]] = {}
-    with console.progress(f"scoring {task.set_name}", len(outputs) * len(scorer.keys)) as advance:
-        for output in outputs:
-            metrics[output.name] = {}
-            for key in scorer.keys:
-                metrics[output.name][key] = scorer.score(
-                    key, output.tokens if METRICS[key].of_tokens else output.lines
-                )
-                advance(1)
-            if looks_tokenized(output.lines) and not looks_tokenized(task.refs[0]):
-                console.warn(
-                    f"{output.name}: 100 lines or more end in ' .': is this text detokenised?"
-                    " sacreBLEU expects it to be"
-                )
-    return metrics
-
-
-def _system(
-    name: str, metrics: dict[str, Metric], base: dict[str, Metric] | None, draws: Draws
-) -> SystemScores:
-    """Return one system's scores, and its differences and tests against the baseline (None for the
-    baseline itself).
-    """
-    scores = {}
-    for key, metric in metrics.items():
-        value = estimate(metric.value, draws.full.scores(metric))
-        scores[key] = MetricScore(
-            metric.name, value.value, value.low, value.high, metric.signature, metric.details
-        )
-    bleu = metrics["bleu"]
+def _system(name: str, metrics: SystemMetrics, baseline: str, draws: Draws) -> SystemScores:
+    """Return one system's scores, and its differences and tests against the baseline."""
+    bleu = metrics[name]["bleu"]
     ratio = estimate(bleu.details["ratio"], draws.full.scores(bleu, formulas.length_ratio))
-    differences: dict[str, Estimate] = {}
-    tests: dict[str, dict[str, Comparison]] = {}
-    if base is not None:
-        pairs = {key: (metric, base[key], draws) for key, metric in metrics.items()}
-        differences = {key: difference(*pair) for key, pair in pairs.items()}
-        tests = {test: {key: compare(test, *pair) for key, pair in pairs.items()} for test in TESTS}
+    scores = {key: _score(metric, draws) for key, metric in metrics[name].items()}
+    if name == baseline:
+        return SystemScores(name, scores, ratio, bleu.empty_hypotheses, {}, {})
+    pairs = {key: (metric, metrics[baseline][key], draws) for key, metric in metrics[name].items()}
+    differences = {key: difference(*pair) for key, pair in pairs.items()}
+    tests = {test: {key: compare(test, *pair) for key, pair in pairs.items()} for test in TESTS}
     return SystemScores(name, scores, ratio, bleu.empty_hypotheses, differences, tests)
 
 
-def sentence_rows(evaluation: Evaluation, src_lengths: Array) -> list[str]:
+def _score(metric: Metric, draws: Draws) -> MetricScore:
+    value = estimate(metric.value, draws.full.scores(metric))
+    return MetricScore(
+        metric.name, value.value, value.low, value.high, metric.signature, metric.details
+    )
+
+
+def _by_length(metrics: SystemMetrics, task: Task, draws: Draws) -> LengthResult | None:
+    """Return the scores by length if they are asked for."""
+    buckets = task.options.length_groups
+    if buckets is None:
+        return None
+    bleu = {name: of_system["bleu"] for name, of_system in metrics.items()}
+    scores = lengths.by_length(
+        bleu, task.src_lengths, buckets, draws, task.baseline, task.options.test
+    )
+    return LengthResult(buckets, task.length_unit, scores)
+
+
+def sentence_rows(metrics: SystemMetrics, src_lengths: Array) -> list[str]:
     """Return the lines of sentences.tsv: line number from 1, source length, and each system's
     sentence BLEU and chrF.
     """
     header, columns = ["line", "src_length"], []
-    for name, metrics in evaluation.metrics.items():
+    for name, of_system in metrics.items():
         for key in ("bleu", "chrf"):
             header.append(f"{name}.{key}")
-            columns.append(metrics[key].sentence_scores())
+            columns.append(of_system[key].sentence_scores())
     lines = ["\t".join(header)]
     for number, length in enumerate(src_lengths):
         scores = [f"{column[number]:.4f}" for column in columns]

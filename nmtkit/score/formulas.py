@@ -17,7 +17,6 @@ Array = NDArray[Any]
 Formula = Callable[[Array], Array]
 
 _LOG_OF_ZERO = -9999999999.0  # sacreBLEU's my_log(0)
-_ORDERS = 4
 
 
 def bleu(sums: Array, smooth: str = "exp", effective_order: bool = False) -> Array:
@@ -32,35 +31,38 @@ def bleu(sums: Array, smooth: str = "exp", effective_order: bool = False) -> Arr
         effective_order: leave out orders longer than the text (for single sentences).
     Returns: (…) 0 to 100.
     """
-    sums = np.asarray(sums, dtype=np.float64)
-    hyp_len, ref_len = sums[..., 0], sums[..., 1]
-    correct, total = sums[..., 2 : 2 + _ORDERS], sums[..., 2 + _ORDERS :]
-    too_short = np.where(hyp_len > 0, np.exp(1 - ref_len / np.maximum(hyp_len, 1)), 0.0)
-    brevity = np.where(hyp_len < ref_len, too_short, 1.0)
-    logs = np.zeros(sums.shape[:-1])
-    orders = np.zeros(sums.shape[:-1])
-    halving = np.ones(sums.shape[:-1])
+    # Counts first, samples last: numpy is fast along the last axis.
+    counts = np.ascontiguousarray(np.moveaxis(sums, -1, 0))
+    hyp_len, ref_len, correct, total = counts[0], counts[1], counts[2:6], counts[6:]
     # After an order without n-grams sacreBLEU looks no further.
-    alive = np.ones(sums.shape[:-1], dtype=bool)
-    for n in range(_ORDERS):
-        alive = alive & (total[..., n] > 0)
-        possible = np.maximum(total[..., n], 1)
-        matched = alive & (correct[..., n] > 0)
-        precision = np.where(matched, 100 * correct[..., n] / possible, 0.0)
-        if smooth != "none":
-            unmatched = alive & ~matched
-            halving = np.where(unmatched, halving * 2, halving)
-            precision = np.where(unmatched, 100 / (halving * possible), precision)
-        if smooth == "mteval":
-            precision = np.where(alive, precision, 100.0)
-        used = alive if effective_order else np.ones_like(alive)
-        positive = precision > 0
-        log = np.where(positive, np.log(np.where(positive, precision, 1.0)), _LOG_OF_ZERO)
-        logs += np.where(used, log, 0.0)
-        orders += used
-    scored = hyp_len > 0 if smooth == "mteval" else (correct > 0).any(-1)
-    score: Array = np.where(scored, brevity * np.exp(logs / np.maximum(orders, 1)), 0.0)
+    alive = np.logical_and.accumulate(total > 0)
+    precision = _precision(correct, total, alive, smooth)
+    positive = precision > 0
+    logs = np.where(positive, np.log(np.where(positive, precision, 1.0)), _LOG_OF_ZERO)
+    used = alive if effective_order else np.ones_like(alive)
+    mean = np.where(used, logs, 0.0).sum(0) / np.maximum(used.sum(0), 1)
+    scored = hyp_len > 0 if smooth == "mteval" else (correct > 0).any(0)
+    score: Array = np.where(scored, _brevity(hyp_len, ref_len) * np.exp(mean), 0.0)
     return score
+
+
+def _brevity(hyp_len: Array, ref_len: Array) -> Array:
+    """Return the brevity penalty."""
+    shorter = np.where(hyp_len > 0, np.exp(1 - ref_len / np.maximum(hyp_len, 1)), 0.0)
+    penalty: Array = np.where(hyp_len < ref_len, shorter, 1.0)
+    return penalty
+
+
+def _precision(correct: Array, total: Array, alive: Array, smooth: str) -> Array:
+    """Return the precision of each order in percent, smoothed."""
+    possible = np.maximum(total, 1)
+    precision = 100 * correct / possible
+    if smooth != "none":
+        unmatched = alive & (correct == 0)
+        halvings = unmatched.cumsum(0, dtype=np.int32)
+        precision = np.where(unmatched, 100 / np.ldexp(possible, halvings), precision)
+    smoothed: Array = np.where(alive, precision, 100.0 if smooth == "mteval" else 0.0)
+    return smoothed
 
 
 sentence_bleu: Formula = partial(bleu, effective_order=True)
@@ -77,7 +79,6 @@ def chrf(sums: Array, beta: float = 2.0) -> Array:
         sums: (…, 18) for each order 1 to 6: n-grams of the hypothesis, of the reference, matching.
     Returns: (…) 0 to 100.
     """
-    sums = np.asarray(sums, dtype=np.float64)
     hyp, ref, match = sums[..., 0::3], sums[..., 1::3], sums[..., 2::3]
     counted = (hyp > 0) & (ref > 0)
     orders = np.maximum(counted.sum(-1), 1)
@@ -93,7 +94,6 @@ def ter(sums: Array) -> Array:
         sums: (…, 2) edits, reference length (mean over the references).
     Returns: (…) percent; 100 where there are edits but no reference words.
     """
-    sums = np.asarray(sums, dtype=np.float64)
     edits, length = sums[..., 0], sums[..., 1]
     return 100 * _ratio(edits, length, np.where(edits > 0, 1.0, 0.0))
 
@@ -102,7 +102,6 @@ def length_ratio(sums: Array) -> Array:
     """Return hypothesis words / reference words, from the counts of `bleu`; NaN if the references
     have no words.
     """
-    sums = np.asarray(sums, dtype=np.float64)
     return _ratio(sums[..., 0], sums[..., 1], np.nan)
 
 

@@ -69,9 +69,7 @@ def groups(spec: str) -> list[Group]:
 
 
 FEWEST = 30
-"""Sentences a group needs for a p: resamples of fewer are too alike, and would call luck a
-difference.
-"""
+"""Sentences that a group needs for a p: the resamples of fewer sentences are too similar."""
 
 
 def by_length(
@@ -95,30 +93,34 @@ def by_length(
         test: one of `significance.TESTS`.
     Returns: by group, then by system.
     """
-    results, nothing = [], Estimate(None)
+    results = []
     for group in groups(spec):
         rows = np.flatnonzero(group.mask(lengths))
-        if not len(rows):
-            results += [
-                LengthScore(group.label, 0, system, None, nothing, nothing, nothing)
-                for system in scores
-            ]
-            continue
         inside = {system: metric.part(rows) for system, metric in scores.items()}
         group_draws = replace(draws, sentences=len(rows))
         for system, metric in inside.items():
-            bleu = estimate(metric.value, group_draws.full.scores(metric))
-            ratio = estimate(
-                float(formulas.length_ratio(metric.statistics.sum(0))),
-                group_draws.full.scores(metric, formulas.length_ratio),
-            )
-            gap, p = nothing, None
-            if baseline is not None and system != baseline:
-                gap = difference(metric, inside[baseline], group_draws)
-                if len(rows) >= FEWEST:
-                    p = compare(test, metric, inside[baseline], group_draws).p
-            results.append(LengthScore(group.label, len(rows), system, p, bleu, ratio, gap))
+            base = None if baseline in (None, system) else inside[baseline]
+            results.append(_score(group.label, system, metric, base, group_draws, test))
     return results
+
+
+def _score(
+    label: str, system: str, metric: Metric, base: Metric | None, draws: Draws, test: str
+) -> LengthScore:
+    """Return one system's score in one group; `base` is None for no comparison."""
+    gap, p = Estimate(None), None
+    if not draws.sentences:
+        return LengthScore(label, 0, system, None, gap, gap, gap)
+    bleu = estimate(metric.value, draws.full.scores(metric))
+    ratio = estimate(
+        float(formulas.length_ratio(metric.statistics.sum(0))),
+        draws.full.scores(metric, formulas.length_ratio),
+    )
+    if base is not None:
+        gap = difference(metric, base, draws)
+        if draws.sentences >= FEWEST:
+            p = compare(test, metric, base, draws).p
+    return LengthScore(label, draws.sentences, system, p, bleu, ratio, gap)
 
 
 COLUMNS = (
@@ -130,12 +132,12 @@ COLUMNS = (
 )
 
 
-def row(found: LengthScore) -> list[Any]:
+def row(score: LengthScore) -> list[Any]:
     """Return a group's cells, in the order of COLUMNS."""
-    return [found.group, found.sentences, found.system, found.bleu, found.length_ratio]
+    return [score.group, score.sentences, score.system, score.bleu, score.length_ratio]
 
 
-def bars(scores: Sequence[LengthScore], width: int = 40) -> str:
+def bars(scores: Sequence[LengthScore]) -> str:
     """Return the groups as bars for a terminal: one line a system and group, a blank line between
     groups.
     """
@@ -148,13 +150,13 @@ def bars(scores: Sequence[LengthScore], width: int = 40) -> str:
         for score in group:
             value = score.bleu.value
             shown = "–" if value is None else f"{value:.1f}"
-            line = f"{score.system:<{names}}  {bar(value, top, width)} {shown}"
+            line = f"{score.system:<{names}}  {bar(value, top, 40)} {shown}"
             lines.append(f"{'' if lines else label:<{labels}}  {line}")
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks)
 
 
-def figure(scores: Sequence[LengthScore], unit: str, title: str = "") -> str | None:
+def figure(scores: Sequence[LengthScore], unit: str, title: str) -> str | None:
     """Return the groups as a figure (SVG) with intervals as error bars; None without matplotlib."""
     from nmtkit.tables import figures
 

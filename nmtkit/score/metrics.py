@@ -10,17 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.bleu import BLEU, BLEUScore
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 
 from nmtkit.errors import DataError
 from nmtkit.score import counts, formulas
 from nmtkit.score.formulas import Array, Formula
-from nmtkit.score.scripts import Mteval, MultiBleu
+from nmtkit.score.scripts import Mteval, References, multi_bleu
+
+if TYPE_CHECKING:
+    from nmtkit.text.side import TextSide
 
 WESTERN = "13a"
 """sacreBLEU's default tokenizer, that of mteval-v13a.pl."""
@@ -76,14 +79,9 @@ class Metric:
         value = float(self.formula(statistics.sum(0)))
         return replace(self, statistics=statistics, value=value, details={})
 
-    def __str__(self) -> str:
-        return f"{self.name} {self.value:.2f} ({self.signature})"
 
-
-def check_lines(
-    hyps: Sequence[str], refs: Sequence[Sequence[str]], what: str = "the hypotheses"
-) -> None:
-    """Refuse what sacreBLEU would cut silently.
+def _check_lines(hyps: Sequence[str], refs: References) -> None:
+    """Refuse lines that sacreBLEU would cut silently.
 
     Args:
         hyps: one line a sentence; refs: each a full reference stream.
@@ -91,19 +89,21 @@ def check_lines(
     """
     if not refs:
         raise DataError(
-            "no reference to score against", where=what, hint="give at least one reference"
+            "no reference to score against",
+            where="the hypotheses",
+            hint="give at least one reference",
         )
     for number, ref in enumerate(refs):
         if len(ref) != len(hyps):
             raise DataError(
-                f"{what}: {len(hyps):,} lines, but reference {number} has {len(ref):,}",
+                f"the hypotheses: {len(hyps):,} lines, but reference {number} has {len(ref):,}",
                 hint=(
                     "line i must translate line i; translate again, or give the files that belong"
                     " together"
                 ),
             )
     if not hyps:
-        raise DataError("nothing to score: no lines", where=what)
+        raise DataError("nothing to score: no lines", where="the hypotheses")
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def _base(lang: str) -> str:
     return _CODES.get(base, base)
 
 
-def _has_words(refs: Sequence[Sequence[str]]) -> bool:
+def _has_words(refs: References) -> bool:
     """True if text in a language without spaces was cut into words."""
     words = [len(word) for ref in refs for line in ref for word in line.split()]
     return sum(words) <= _LONGEST_WORDS * len(words)
@@ -174,32 +174,32 @@ class Scorer:
         lang: target language, which chooses BLEU's tokenizer, and TER of characters for languages
             without spaces.
         lowercase: ignore case (the signature says so).
-        tokenized_refs: the references as tokens, for BLEU as multi-bleu.perl computes it, or None.
-            Text in a language without spaces that was not cut into words is ignored.
-        tokenization: the tokenizer's name, for the signature.
-    Raises: DataError if the references differ in length or there are none.
+        side: tokenizes the references for BLEU as multi-bleu.perl computes it; None for no such
+            BLEU. Text in a language without spaces that it does not cut into words is ignored.
     """
 
     def __init__(
         self,
-        refs: Sequence[Sequence[str]],
+        refs: References,
         lang: str = "",
         lowercase: bool = False,
-        tokenized_refs: Sequence[Sequence[str]] | None = None,
-        tokenization: str = "none",
+        side: TextSide | None = None,
     ) -> None:
         self.refs = refs
+        self.lang = lang
         self.lowercase = lowercase
-        self.tokenized_refs = tokenized_refs
-        self.tokenization = tokenization
+        self.tokenization: str = side.tokenization if side else "none"
+        self.tokenized_refs: list[list[str]] = []
+        if side:
+            self.tokenized_refs = [[side.cased(line) for line in ref] for ref in refs]
+        self.tokenizer: str
         self.tokenizer, self.remark = tokenizer_for(lang)
         self.spaced = _base(lang) not in _UNSPACED
-        if tokenized_refs is not None and not self.spaced and not _has_words(tokenized_refs):
-            self.tokenized_refs = None
+        if self.tokenized_refs and not self.spaced and not _has_words(self.tokenized_refs):
+            self.tokenized_refs = []
             self.remark = (
                 f"{self.remark}; tokenised BLEU is left out: the references are not cut into words"
             )
-        check_lines(refs[0] if refs else [], refs, "reference 0")
         self._counters: dict[str, Any] = {}
 
     @property
@@ -211,7 +211,7 @@ class Scorer:
             key
             for key, kind in METRICS.items()
             if (self.tokenizer == WESTERN or not kind.western)
-            and (self.tokenized_refs is not None or not kind.of_tokens)
+            and (self.tokenized_refs or not kind.of_tokens)
         ]
 
     def score(self, key: str, hyps: Sequence[str]) -> Metric:
@@ -224,21 +224,12 @@ class Scorer:
         Raises: DataError if line counts differ, or a metric of tokens has no tokenised references.
         """
         kind = METRICS[key]
-        refs = (self.tokenized_refs or []) if kind.of_tokens else self.refs
-        check_lines(hyps, refs)
+        refs = self.tokenized_refs if kind.of_tokens else self.refs
+        _check_lines(hyps, refs)
         if key not in self._counters:
             self._counters[key] = kind.counter(self)
         counter = self._counters[key]
         rows, total = counts.count(counter, hyps, refs)
-        details = {}
-        if isinstance(counter, BLEU):
-            details = {
-                "precisions": total.precisions,
-                "bp": total.bp,
-                "ratio": total.ratio,
-                "hyp_len": total.sys_len,
-                "ref_len": total.ref_len,
-            }
         return Metric(
             key,
             kind.name,
@@ -249,8 +240,18 @@ class Scorer:
             kind.sentence_formula,
             kind.higher_is_better,
             sum(not line.strip() for line in hyps),
-            details,
+            _details(total) if isinstance(counter, BLEU) else {},
         )
+
+
+def _details(score: BLEUScore) -> dict[str, Any]:
+    return {
+        "precisions": score.precisions,
+        "bp": score.bp,
+        "ratio": score.ratio,
+        "hyp_len": score.sys_len,
+        "ref_len": score.ref_len,
+    }
 
 
 def _ter(scorer: Scorer) -> TER:
@@ -281,9 +282,7 @@ METRICS: dict[str, Kind] = {
     "tokenized_bleu": Kind(
         "tok. BLEU",
         "tokenised BLEU (multi-bleu.perl)",
-        lambda scorer: MultiBleu(
-            scorer.tokenized_refs or [], scorer.lowercase, scorer.tokenization
-        ),
+        lambda scorer: multi_bleu(scorer.tokenized_refs, scorer.lowercase, scorer.tokenization),
         formulas.multi_bleu,
         formulas.sentence_multi_bleu,
         of_tokens=True,
@@ -318,9 +317,7 @@ another metric is one more entry.
 """
 
 
-def bleu(
-    hyps: Sequence[str], refs: Sequence[Sequence[str]], lang: str = "", lowercase: bool = False
-) -> Metric:
+def bleu(hyps: Sequence[str], refs: References, lang: str = "", lowercase: bool = False) -> Metric:
     """Return sacreBLEU of detokenised text.
 
     Args:

@@ -58,5 +58,7 @@ class ScoreOptions(Options):
 
     @property
     def length_groups(self) -> str | None:
-        """The groups of source length; None if there are to be none."""
-        return self.buckets or ("dc" if self.by_length else None)
+        """The groups of source length; None for no groups."""
+        if self.by_length or self.buckets is not None:
+            return self.buckets or "dc"
+        return None

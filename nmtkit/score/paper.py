@@ -34,6 +34,8 @@ OF_MACHINES = "updates_per_s"
 """The cost that depends more on the machine than on the system, so that there is no difference."""
 COSTS = ("parameters", OF_MACHINES, "train_time_ratio", "decode_time_ratio")
 """Millions of parameters, updates a second, times relative to the baseline's."""
+Numbers = Mapping[str, Mapping[str, float]]
+"""Measured numbers by system and by the columns' keys."""
 
 
 class PaperColumn(Section):
@@ -147,21 +149,7 @@ def _problems(table: PaperTable) -> Iterator[tuple[str, str]]:
     names = [column.name for column in table.columns]
     systems = [row.system for row in table.rows if row.system]
     for column in table.columns:
-        known: Mapping[str, Iterable[str]] = {"score": METRICS, "cost": COSTS}
-        for kind, values in known.items():
-            if (value := getattr(column, kind)) and value not in values:
-                yield (
-                    f"unknown {kind} '{value}' of the column '{column.name}'",
-                    nearest(value, values),
-                )
-        if column.gain and not column.score:
-            yield (
-                f"the column '{column.name}' is a gain of no score",
-                'name it, for example: score = "bleu"',
-            )
-        if sum(bool(getattr(column, kind)) for kind in KINDS) > 1:
-            message = f"the column '{column.name}' is several things at once"
-            yield message, f"one of: {', '.join(KINDS)}"
+        yield from _problems_of_column(column)
     for row in table.rows:
         for name in row.numbers:
             if name not in names:
@@ -169,6 +157,19 @@ def _problems(table: PaperTable) -> Iterator[tuple[str, str]]:
                 yield message, nearest(name, names)
     if len(set(systems)) < len(systems) or len(set(names)) < len(names):
         yield "a column or a system has more than one entry", "give each once"
+
+
+def _problems_of_column(column: PaperColumn) -> Iterator[tuple[str, str]]:
+    known: dict[str, Iterable[str]] = {"score": METRICS, "cost": COSTS}
+    for kind, values in known.items():
+        if (value := getattr(column, kind)) and value not in values:
+            yield f"unknown {kind} '{value}' of the column '{column.name}'", nearest(value, values)
+    if column.gain and not column.score:
+        message = f"the column '{column.name}' is a gain of no score"
+        yield message, 'name it, for example: score = "bleu"'
+    if sum(bool(getattr(column, kind)) for kind in KINDS) > 1:
+        message = f"the column '{column.name}' is several things at once"
+        yield message, f"one of: {', '.join(KINDS)}"
 
 
 def asked(path: str | Path, name: str | None, of: Kind = "score") -> Printed | None:
@@ -193,11 +194,7 @@ def asked(path: str | Path, name: str | None, of: Kind = "score") -> Printed | N
         raise ConfigError(
             f"the paper's file has no table '{name}'", where=path, hint=nearest(name, paper.tables)
         )
-    fitting = [
-        key
-        for key, table in paper.tables.items()
-        if any(column.kind == of for column in table.columns)
-    ]
+    fitting = [key for key, table in paper.tables.items() if of in (c.kind for c in table.columns)]
     if name not in fitting:
         raise ConfigError(
             f"the paper's table '{name}' has no {KINDS[of]}",
@@ -241,9 +238,8 @@ def beside(paper: Printed, result: Scores, dataset: str) -> Table:
     ]
     notes = [note, "measured: mean over the seeds; " + "; ".join(dict.fromkeys(meanings))]
     signatures = {column.name: result.signatures[column.score] for column in columns}
-    return _joined(
-        paper, columns, _scores(result), signatures, bool(same), notes, f"{result.set}: "
-    )
+    comparison = _Comparison(paper, columns, _scores(result), signatures, bool(same))
+    return comparison.table(notes, f"{result.set}: ")
 
 
 def _scores(result: Scores) -> dict[str, dict[str, float]]:
@@ -280,7 +276,7 @@ def _corpora(columns: Sequence[PaperColumn]) -> str:
 def numbers_beside(
     paper: Printed,
     of: Kind,
-    known: Mapping[str, Mapping[str, float]],
+    known: Numbers,
     dataset: str,
     set_name: str,
     signature: str,
@@ -290,7 +286,7 @@ def numbers_beside(
 
     Args:
         paper: a printed table, some of whose columns are of this kind.
-        known: system -> measured numbers by the columns' keys.
+        known: measured numbers.
         dataset: the corpus of the run; set_name: the test set or files that were read, if they
             have a name. There is a difference if both are the paper's.
         signature: how the numbers were measured.
@@ -313,80 +309,78 @@ def numbers_beside(
             " (pr, dc, or borders)"
         )
     signatures = dict.fromkeys([column.name for column in columns], signature)
-    return _joined(paper, columns, known, signatures, same, [*notes, *remarks])
+    return _Comparison(paper, columns, known, signatures, same).table([*notes, *remarks])
 
 
-def _joined(
-    paper: Printed,
-    columns: Sequence[PaperColumn],
-    known: Mapping[str, Mapping[str, float]],
-    signatures: Mapping[str, str],
-    same: bool,
-    notes: Sequence[str],
-    before: str = "",
-) -> Table:
-    """Return the table of both.
+@dataclass(frozen=True)
+class _Comparison:
+    """Printed and measured numbers.
 
     Args:
         paper: the printed table; columns: those of its columns that are shown.
-        known: system -> measured numbers by the columns' keys.
-        signatures: how they were measured, by the columns' names.
+        known: the measured numbers; signatures: how they were measured, by the columns' names.
         same: True if they were measured on the paper's own corpus.
-        notes: between the citation and the paper's remarks; before: of the title.
     """
-    decimals = 3 if any(column.sentence for column in columns) else 2
-    shown = [
-        text_column("row", "paper's row"),
-        text_column("system"),
-        text_column("column", "paper's column"),
-        Column("paper", "paper", decimals),
-        Column("paper_spread", "±"),
-        Column("seeds", "seeds"),
-        Column("measured", "measured", decimals),
-        Column("difference", "difference", decimals, signed=True),
-        text_column("signature"),
-    ]
-    rows = list(_rows(paper.table, columns, known, signatures, same))
-    if all(row[4] is None for row in rows):  # no spread is printed
-        shown, rows = shown[:4] + shown[5:], [row[:4] + row[5:] for row in rows]
-    title = f"{before}{paper.table.title}, printed and measured"
-    if not same:
-        title += " (another corpus than the paper's)"
-    citation = f"paper: {paper.citation}; {paper.table.metric}"
-    return Table("paper", title, shown, rows, [citation, *notes, *paper.table.remarks])
 
+    paper: Printed
+    columns: Sequence[PaperColumn]
+    known: Numbers
+    signatures: Mapping[str, str]
+    same: bool
 
-def _rows(
-    table: PaperTable,
-    columns: Sequence[PaperColumn],
-    known: Mapping[str, Mapping[str, float]],
-    signatures: Mapping[str, str],
-    same: bool,
-) -> Iterator[list[Any]]:
-    for row in table.rows:
-        systems = [known[name] for name in _of_row(row.system, known)] if row.system else []
-        shown: set[str] = set()
-        for column in columns:
-            if column.name not in row.numbers:
-                continue
-            number, key = row.numbers[column.name], column.key
-            value, spread = number if isinstance(number, tuple) else (number, None)
-            measured = [own[key] for own in systems if key in own]
-            system = row.system
-            if not measured:
-                missing = "not in this comparison" if row.system else "not trained here"
-                system = "not measured" if systems else missing
-            # On another corpus a number stands once, not beside each of the paper's.
-            values = measured if same or key not in shown else []
-            shown.add(key)
-            mean = statistics.fmean(values) if values else None
-            difference = signature = None
-            if mean is not None:
-                signature = signatures[column.name]
-                if same and column.cost != OF_MACHINES:
-                    difference = mean - value
-            count = len(values) or None
-            yield [
-                *(row.printed, system, column.name, value, spread),
-                *(count, mean, difference, signature),
-            ]
+    def table(self, notes: Sequence[str], before: str = "") -> Table:
+        """Return the table of both.
+
+        Args:
+            notes: between the citation and the paper's remarks; before: of the title.
+        """
+        decimals = 3 if any(column.sentence for column in self.columns) else 2
+        columns = [
+            text_column("row", "paper's row"),
+            text_column("system"),
+            text_column("column", "paper's column"),
+            Column("paper", "paper", decimals),
+            Column("paper_spread", "±"),
+            Column("seeds", "seeds"),
+            Column("measured", "measured", decimals),
+            Column("difference", "difference", decimals, signed=True),
+            text_column("signature"),
+        ]
+        rows = list(self._rows())
+        if all(row[4] is None for row in rows):  # no spread is printed
+            columns, rows = columns[:4] + columns[5:], [row[:4] + row[5:] for row in rows]
+        printed = self.paper.table
+        title = f"{before}{printed.title}, printed and measured"
+        if not self.same:
+            title += " (another corpus than the paper's)"
+        citation = f"paper: {self.paper.citation}; {printed.metric}"
+        return Table("paper", title, columns, rows, [citation, *notes, *printed.remarks])
+
+    def _rows(self) -> Iterator[list[Any]]:
+        for row in self.paper.table.rows:
+            systems = [self.known[name] for name in _of_row(row.system, self.known)]
+            shown: set[str] = set()
+            for column in self.columns:
+                if column.name in row.numbers:
+                    # On another corpus a number stands once, not beside each of the paper's.
+                    hidden = column.key in shown and not self.same
+                    yield self._cells(row, column, systems, hidden)
+                    shown.add(column.key)
+
+    def _cells(
+        self, row: PaperRow, column: PaperColumn, systems: list[Mapping[str, float]], hidden: bool
+    ) -> list[Any]:
+        number = row.numbers[column.name]
+        value, spread = number if isinstance(number, tuple) else (number, None)
+        measured = [numbers[column.key] for numbers in systems if column.key in numbers]
+        system = row.system
+        if not measured:
+            missing = "not in this comparison" if row.system else "not trained here"
+            system = "not measured" if systems else missing
+        cells = [row.printed, system, column.name, value, spread]
+        if hidden or not measured:
+            return [*cells, None, None, None, None]
+        mean = statistics.fmean(measured)
+        comparable = self.same and column.cost != OF_MACHINES
+        difference = mean - value if comparable else None
+        return [*cells, len(measured), mean, difference, self.signatures[column.name]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,15 @@ from nmtkit import console, files
 from nmtkit.errors import ConfigError, DataError, counted
 from nmtkit.prep.check import first_odd_pair
 from nmtkit.run import code_commit
-from nmtkit.score.evaluate import Output, Task, check_baseline, check_options, evaluate
+from nmtkit.score.evaluate import (
+    Output,
+    Task,
+    check_baseline,
+    check_options,
+    evaluate,
+    measure,
+)
+from nmtkit.score.metrics import Scorer
 from nmtkit.score.options import ScoreOptions
 from nmtkit.score.result_tables import print_results
 from nmtkit.settings import PrepSettings, build
@@ -35,79 +43,82 @@ def score_files(hyps: Sequence[Path], refs: Sequence[Path], **values: Any) -> No
     """
     options = ScoreOptions.of(values)
     check_options(options)
-    by_length = options.length_groups is not None
     if not hyps or not refs:
         raise ConfigError(
             "--hyp and --ref go together",
             where="nmtkit score",
             hint="nmtkit score --hyp FILE [--hyp FILE …] --ref FILE",
         )
-    if options.src is not None and not by_length:
+    if options.src is not None and options.length_groups is None:
         files.check_file(options.src, once=True)
         console.warn("--src is only used by --by-length: its words are counted there")
-    streams = [list(files.text_lines(path, once=True)) for path in refs]
-    language = options.language
+    streams = [(path, list(files.text_lines(path, once=True))) for path in refs]
+    language, names = options.language, _names(hyps)
     side = TextSide(language, build(PrepSettings, {}, "prep")) if language else None
     outputs = []
-    for name, path in zip(_names(hyps), hyps, strict=True):
-        lines = list(files.text_lines(path, once=True))
-        for ref, stream in zip(refs, streams, strict=True):
-            _check_lines(path, lines, ref, stream, "line i of each must be sentence i")
-        outputs.append(Output(name, lines, [side.cased(line) for line in lines] if side else ()))
-    if not streams[0]:
-        raise DataError(
-            f"nothing to score: {refs[0]} is empty", hint="name files with one sentence a line"
-        )
-    measured, unit = streams[0], "words of the reference (no --src given)"
-    if by_length and options.src is not None:
-        measured, unit = list(files.text_lines(options.src, once=True)), "words of the source"
-        hint = "give the source of these translations"
-        _check_lines(options.src, measured, refs[0], streams[0], hint)
-    names = [output.name for output in outputs]
-    against = options.against
     for name, path in zip(names, hyps, strict=True):
-        if options.against in (str(path), path.name, path.stem):
-            against = name
-            break
+        lines = _read(path, streams, "line i of each must be sentence i")
+        outputs.append(Output(name, lines, [side.cased(line) for line in lines] if side else ()))
+    ref, lines = streams[0]
+    if not lines:
+        raise DataError(
+            f"nothing to score: {ref} is empty", hint="name files with one sentence a line"
+        )
+    words, unit = lines, "words of the reference (no --src given)"
+    if options.length_groups is not None and options.src is not None:
+        words = _read(options.src, streams[:1], "give the source of these translations")
+        unit = "words of the source"
     task = Task(
-        set_name=refs[0].name,
-        refs=streams,
-        tokenized_refs=(
-            [[side.cased(line) for line in stream] for stream in streams] if side else None
+        ref.name,
+        Scorer(
+            [lines for _, lines in streams],
+            _language(ref) if language is None else language,
+            side=side,
         ),
-        tokenization=side.tokenization if side else "none",
-        language=language if language is not None else _language(refs[0]),
-        baseline=check_baseline(against, names),
-        options=options,
-        src_lengths=np.array([len(line.split()) for line in measured], dtype=np.int64),
-        length_unit=unit,
+        check_baseline(_baseline(options.against, names, hyps), names),
+        options,
+        np.array([len(line.split()) for line in words], dtype=np.int64),
+        unit,
         commit=code_commit(),
     )
     tokens = "tok. BLEU takes its tokens" if side else "tok. BLEU needs --lang"
     console.say(
         "BLEU, chrF and TER take the files as detokenised text (language:"
-        f" {task.language or 'not known'}), {tokens}"
+        f" {task.scorer.lang or 'not known'}), {tokens}"
     )
-    result = evaluate(outputs, task).result
+    result = evaluate(measure(outputs, task), task)
     if len(names) == 1:
         console.say("one file: nothing to compare with; name another with --hyp")
     print_results([result], options)
 
 
-def _check_lines(
-    path: Path, lines: Sequence[str], other: Path, others: Sequence[str], hint: str
-) -> None:
-    """Refuse two files whose line counts differ, with the line from which on they do not seem to
-    belong together.
+def _read(path: Path, partners: Iterable[tuple[Path, list[str]]], hint: str) -> list[str]:
+    """Return the lines of a file.
+
+    Args:
+        partners: files with their lines, which belong together with these.
+    Raises: DataError if line counts differ, with the line from which on they do not seem to belong
+        together.
     """
-    if len(lines) != len(others):
-        # A pipe cannot be read again.
-        readable = lines and others and path.is_file() and other.is_file()
-        raise DataError(
-            f"{path} has {counted(len(lines), 'line')} but {other} has {len(others):,}",
-            where=first_odd_pair((path,), (other,)) if readable else None,
-            hint=hint,
-        )
+    lines = list(files.text_lines(path, once=True))
+    for partner, others in partners:
+        if len(lines) != len(others):
+            # A pipe cannot be read again.
+            readable = lines and others and path.is_file() and partner.is_file()
+            raise DataError(
+                f"{path} has {counted(len(lines), 'line')} but {partner} has {len(others):,}",
+                where=first_odd_pair((path,), (partner,)) if readable else None,
+                hint=hint,
+            )
+    return lines
+
+
+def _baseline(against: str | None, names: Sequence[str], paths: Sequence[Path]) -> str | None:
+    """Return the name of the baseline, which may be given as a path."""
+    for name, path in zip(names, paths, strict=True):
+        if against in (str(path), path.name, path.stem):
+            return name
+    return against
 
 
 def _language(path: Path) -> str:

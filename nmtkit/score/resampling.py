@@ -14,13 +14,15 @@ from functools import cached_property
 
 import numpy as np
 
-from nmtkit.errors import DataError
 from nmtkit.score.formulas import Array, Formula
 from nmtkit.score.metrics import Metric
 from nmtkit.score.options import ScoreOptions
 from nmtkit.tables.table import Estimate
 
 _BLOCK = 4_000_000  # draws held at once, so that memory does not grow with resamples x sentences
+
+TAILS = [(1 - 0.95) / 2, (1 + 0.95) / 2]
+"""The ends of a 95% interval. Not 0.025: its last bit differs."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +50,10 @@ class Resampling:
     @cached_property
     def counts(self) -> Array:
         """(resamples, N): the number of times each sentence was drawn."""
-        rng, size = np.random.default_rng(self.seed), self.sentences
-        counts = np.empty((self.resamples, size), dtype=np.uint16)
+        rng, lines = np.random.default_rng(self.seed), self.sentences
+        counts = np.empty((self.resamples, lines), dtype=np.uint16)
         for row in counts:
-            row[:] = np.bincount(rng.integers(0, size, self.drawn), minlength=size)
+            row[:] = np.bincount(rng.integers(0, lines, self.drawn), minlength=lines)
         return counts
 
     def sums(self, statistics: Array) -> Array:
@@ -70,7 +72,6 @@ class Resampling:
         """Return (resamples) the corpus score of each resample; `formula` reads another number from
         the same statistics.
         """
-        check_sentences(metric, self.sentences)
         formula = formula or metric.formula
         key = id(metric), id(formula)
         if key not in self._scores:
@@ -158,7 +159,7 @@ class Draws:
     def _by_ratio(self) -> dict[float, Resampling]:
         return {}
 
-    def _resampling(self, ratio: float) -> Resampling:
+    def resampling(self, ratio: float) -> Resampling:
         """Return the resamples of a ratio, drawn once."""
         drawn = Resampling(self.sentences, self.resamples, ratio, self.seed)
         return self._by_ratio.setdefault(ratio, drawn)
@@ -166,17 +167,7 @@ class Draws:
     @property
     def full(self) -> Resampling:
         """Resamples as large as the test set."""
-        return self._resampling(1.0)
-
-    @property
-    def with_ratio(self) -> Resampling:
-        """Resamples of the ratio asked for."""
-        return self._resampling(self.ratio)
-
-    @property
-    def half(self) -> Resampling:
-        """Resamples half as large as the test set."""
-        return self._resampling(0.5)
+        return self.resampling(1.0)
 
     @cached_property
     def swaps(self) -> Swaps:
@@ -184,30 +175,10 @@ class Draws:
         return Swaps(self.sentences, self.trials, self.seed)
 
 
-def check_sentences(metric: Metric, sentences: int) -> None:
-    """Refuse draws made for another test set.
-
-    Raises: DataError with both counts.
-    """
-    if len(metric.statistics) != sentences:
-        raise DataError(
-            f"{metric.name}: {len(metric.statistics):,} sentences, but draws over {sentences:,}"
-        )
-
-
-def interval(samples: Array, level: float = 0.95) -> tuple[float, float] | None:
-    """Return the central share `level` of resampled values (percentile bootstrap); None if all are
-    NaN.
-    """
-    samples = samples[np.isfinite(samples)]
-    if not len(samples):
-        return None
-    low, high = np.quantile(samples, [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
-
-
 def estimate(value: float | None, samples: Array) -> Estimate:
-    """Return a value (None if it is not finite) with the 95% interval of its resamples."""
-    return Estimate(
-        value if value is not None and math.isfinite(value) else None, *(interval(samples) or ())
-    )
+    """Return a value (None if it is not finite) with the 95% interval of its resamples (percentile
+    bootstrap).
+    """
+    finite = samples[np.isfinite(samples)]
+    low_high = map(float, np.quantile(finite, TAILS)) if len(finite) else ()
+    return Estimate(value if value is not None and math.isfinite(value) else None, *low_high)

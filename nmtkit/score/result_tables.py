@@ -1,4 +1,4 @@
-"""The tables of a result (the object saved as scores.json): scores, significance, training seeds,
+"""The tables of a result (the record saved as scores.json): scores, significance, training seeds,
 lengths; and how they are printed.
 """
 
@@ -24,16 +24,16 @@ DELTA = Column("delta", "Δ [95%]", signed=True, interval=True)
 
 def tables(result: Scores) -> dict[str, Table]:
     """Return every table of a result by the stem of its files, in the order of printing."""
-    found = {"table": main_table(result)}
+    by_stem = {"table": main_table(result)}
     if len(result.systems) > 1:
-        found["significance"] = significance_table(result)
+        by_stem["significance"] = significance_table(result)
     if result.has_seeds:
-        found["seeds"] = seeds_table(result)
+        by_stem["seeds"] = seeds_table(result)
     if result.by_length:
-        found["lengths"] = length_table(result, result.by_length)
+        by_stem["lengths"] = length_table(result, result.by_length)
         if result.has_seeds:
-            found["lengths-by-seed"] = seed_length_table(result, result.by_length)
-    return found
+            by_stem["lengths-by-seed"] = seed_length_table(result, result.by_length)
+    return by_stem
 
 
 def print_results(results: Sequence[Scores], options: ScoreOptions) -> None:
@@ -49,25 +49,39 @@ def print_results(results: Sequence[Scores], options: ScoreOptions) -> None:
         return
     blocks = [_printed(result, options.length_groups is not None, by_seed) for result in results]
     if form == "csv":
-        for number, stem in enumerate(("scores", "lengths", "paper")):
-            parts = [
-                (r.set, block[stem])
-                for r, block in zip(results, blocks, strict=True)
-                if stem in block
-            ]
-            if parts:
-                if number:
-                    print()
-                _with_sets(parts).print("csv")
+        _print_csv([result.set for result in results], blocks)
         return
     for number, (result, block) in enumerate(zip(results, blocks, strict=True)):
         for stem, table in block.items():
             if number or stem != "scores":
                 print()
             table.print(form)
-        if form == "table" and "lengths" in block and block["lengths"].name == "lengths":
-            assert result.by_length is not None
+        by_system = "lengths" in block and block["lengths"].name == "lengths"
+        if form == "table" and result.by_length and by_system:
             print("\n" + lengths.bars(result.by_length.groups))
+
+
+def _print_csv(set_names: Sequence[str], blocks: Sequence[dict[str, Table]]) -> None:
+    """Print the tables of each kind as one, with a column `set` and the columns of the widest
+    table.
+    """
+    for stem in ("scores", "lengths", "paper"):
+        tables = {
+            name: block[stem]
+            for name, block in zip(set_names, blocks, strict=True)
+            if stem in block
+        }
+        if not tables:
+            continue
+        columns = max((table.columns for table in tables.values()), key=len)
+        rows = []
+        for name, table in tables.items():
+            for row in table.rows:
+                cells = dict(zip([c.key for c in table.columns], row, strict=True))
+                rows.append([name, *(cells.get(column.key) for column in columns)])
+        if stem != "scores":
+            print()
+        Table("score", "", [text_column("set"), *columns], rows).print("csv")
 
 
 def _printed(result: Scores, by_length: bool, by_seed: bool) -> dict[str, Table]:
@@ -83,36 +97,22 @@ def _printed(result: Scores, by_length: bool, by_seed: bool) -> dict[str, Table]
     return block
 
 
-def _with_sets(parts: Sequence[tuple[str, Table]]) -> Table:
-    """Return the tables of several sets as one, with a column `set` and the columns of the widest
-    table.
-    """
-    columns = max((table.columns for _, table in parts), key=len)
-    rows = []
-    for name, table in parts:
-        for row in table.rows:
-            cells = dict(zip([c.key for c in table.columns], row, strict=True))
-            rows.append([name, *(cells.get(column.key) for column in columns)])
-    return Table("score", "", [text_column("set"), *columns], rows)
-
-
 def main_table(result: Scores) -> Table:
     """Return one row a system; differences and p only if there is something to compare with."""
     several = len(result.systems) > 1
-    others = [key for key in result.signatures if key != "bleu"]
+    further = [key for key in result.signatures if key != "bleu"]
     columns = [text_column("system"), Column("bleu", "BLEU [95%]", interval=True)]
     if several:
         columns += [DELTA, p_column(result, result.test, "p", "p")]
-    columns += [Column(key, METRICS[key].header) for key in others]
+    columns += [Column(key, METRICS[key].header) for key in further]
     columns.append(Column("length_ratio", "length", decimals=3))
     rows = []
     for system in result.systems:
         row: list[Any] = [system.name, system.scores["bleu"].estimate]
-        if several and system.tests:
-            row += [system.differences["bleu"], system.tests[result.test]["bleu"].p]
-        elif several:
-            row += [None, None]
-        row += [system.scores[key].value for key in others]
+        if several:
+            p = system.tests[result.test]["bleu"].p if system.tests else None
+            row += [system.differences.get("bleu"), p]
+        row += [system.scores[key].value for key in further]
         rows.append([*row, system.length_ratio.value])
     return Table("score", _title(result), columns, rows, _main_notes(result, several))
 

@@ -1,14 +1,14 @@
 """BLEU as the field's two Perl scripts compute it: NIST's mteval-v13a.pl and Moses'
 multi-bleu.perl.
 
-Both are sacreBLEU's counting with another idea of a word, of case and of an order without matches;
-what differs is written here.
+Both count as sacreBLEU does, but they differ in words, in case and in orders without matches. This
+file has the differences.
 """
 
 from __future__ import annotations
 
 import string
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,8 @@ from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
 from nmtkit.score import formulas
 
-# Python's split() also splits at these, Perl's \s does not: the first anywhere, all of them where
-# the text is bytes to Perl.
+# Python's split() also splits at these characters, Perl's \s does not: at the separators never, at
+# the spaces if the text is bytes to Perl.
 _SEPARATORS = range(0x1C, 0x20)
 _UNICODE_SPACES = (
     0x85,
@@ -31,33 +31,41 @@ _UNICODE_SPACES = (
     0x205F,
     0x3000,
 )
-# So each becomes a private character of its own.
+# So each becomes a private character.
 _TEXT = {c: 0xF0000 + c for c in _SEPARATORS}
 _BYTES = {c: 0xF0000 + c for c in (*_SEPARATORS, *_UNICODE_SPACES)}
 _LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
-_CASE = "lc-ascii"
-_tokenize_13a = Tokenizer13a()  # type: ignore[no-untyped-call, unused-ignore]
+
+References = Sequence[Sequence[str]]
+"""References of a text, each a full stream of lines."""
+
+
+def _unlike_python(line: str, characters: dict[int, int]) -> str:
+    return line if line.isascii() and line.isprintable() else line.translate(characters)
 
 
 class Script(BLEU):  # type: ignore[misc, unused-ignore]
-    """BLEU of lines that `words` has split: sacreBLEU does not touch them.
+    """BLEU of lines that `split` has split: sacreBLEU does not touch them.
 
     Args:
         references: each a full stream of lines.
         lowercase: A to Z become a to z.
+        split: returns a line with white space between its words, as the script sees words.
         method: sacreBLEU's name of the smoothing.
         names: entries of the signature in which the script differs from sacreBLEU.
     """
 
     def __init__(
         self,
-        references: Sequence[Sequence[str]],
+        references: References,
         lowercase: bool,
-        method: str = "exp",
+        split: Callable[[str], str],
+        method: str,
         **names: str,
     ) -> None:
         self.ascii_lowercase = lowercase
-        self.names = names | ({"case": _CASE} if lowercase else {})
+        self.split = split
+        self.names = names | ({"case": "lc-ascii"} if lowercase else {})
         words = [self.words(ref) for ref in references]
         super().__init__(tokenize="none", smooth_method=method, force=True, references=words)
 
@@ -65,11 +73,6 @@ class Script(BLEU):  # type: ignore[misc, unused-ignore]
         """Return the words of lines, separated by white space."""
         words = map(self.split, lines)
         return [line.translate(_LOWER) if self.ascii_lowercase else line for line in words]
-
-    @staticmethod
-    def split(line: str) -> str:
-        """Return a line with white space between its words, as the script sees words."""
-        raise NotImplementedError
 
     def get_signature(self) -> Any:
         """sacreBLEU's signature, naming the script where it differs from sacreBLEU."""
@@ -83,23 +86,27 @@ class Mteval(Script):
     """BLEU of NIST's mteval-v13a.pl with its defaults: no international tokenization, closest
     reference length, smoothing.
 
-    Its tokenization is sacreBLEU's 13a. Of a and A alone it knows that they are one letter
-    (`tr/[A-Z]/[a-z]/`), so that the uncased value of German differs from sacreBLEU's; and it
-    smooths where sacreBLEU gives 0 (see `formulas.bleu`).
+    Its tokenization is sacreBLEU's 13a. The script knows upper and lower case of A to Z alone
+    (`tr/[A-Z]/[a-z]/`), so the uncased value of German differs from sacreBLEU's. It smooths where
+    sacreBLEU gives 0 (see `formulas.bleu`).
+
+    Args:
+        references: each a full stream of raw text.
+        lowercase: the script without its option -c.
     Source: mteval-v13a.pl, `tokenization`, `score_segment`, `brevity_penalty_closest`,
         `bleu_score`.
     """
 
-    def __init__(self, references: Sequence[Sequence[str]], lowercase: bool = False) -> None:
-        """`references`: each a full stream of raw text; `lowercase`: the script without its
-        option -c.
-        """
-        super().__init__(references, lowercase, tok="mteval-v13a", smooth="mteval-v13a")
-
-    @staticmethod
-    def split(line: str) -> str:
-        tokens: str = _tokenize_13a(_unlike_python(line, _TEXT))
-        return tokens
+    def __init__(self, references: References, lowercase: bool) -> None:
+        tokenize = Tokenizer13a()  # type: ignore[no-untyped-call, unused-ignore]
+        super().__init__(
+            references,
+            lowercase,
+            lambda line: tokenize(_unlike_python(line, _TEXT)),
+            "exp",
+            tok="mteval-v13a",
+            smooth="mteval-v13a",
+        )
 
     @staticmethod
     def compute_bleu(  # type: ignore[override, unused-ignore]
@@ -111,26 +118,14 @@ class Mteval(Script):
         return score
 
 
-class MultiBleu(Script):
-    """BLEU of Moses' multi-bleu.perl: bytes split at ASCII white space, no smoothing; its -lc
-    knows A to Z alone.
+def multi_bleu(references: References, lowercase: bool, tokenization: str) -> Script:
+    """Return BLEU of Moses' multi-bleu.perl: bytes split at ASCII white space, no smoothing.
+
+    Args:
+        references: each a full stream of tokens.
+        lowercase: the script's option -lc, which knows A to Z alone.
+        tokenization: the tokenizer's name, for the signature.
     """
-
-    def __init__(
-        self,
-        references: Sequence[Sequence[str]],
-        lowercase: bool = False,
-        tokenization: str = "none",
-    ) -> None:
-        """`references`: each a full stream of tokens; `lowercase`: the script's option -lc;
-        `tokenization`: what made the tokens, if known.
-        """
-        super().__init__(references, lowercase, "none", tok=tokenization)
-
-    @staticmethod
-    def split(line: str) -> str:
-        return _unlike_python(line, _BYTES)
-
-
-def _unlike_python(line: str, characters: dict[int, int]) -> str:
-    return line if line.isascii() and line.isprintable() else line.translate(characters)
+    return Script(
+        references, lowercase, lambda line: _unlike_python(line, _BYTES), "none", tok=tokenization
+    )

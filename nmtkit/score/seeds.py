@@ -9,6 +9,7 @@ answer it only roughly. Both answers are given here, side by side.
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import os
 import re
@@ -47,20 +48,17 @@ def group_systems(settings: Mapping[str, tuple[Any, int | None]]) -> list[SeedGr
             system without a seed stays alone.
     Returns: in the order of the first of each.
     """
-    groups: list[tuple[Any, list[str]]] = []
+    by_settings: dict[str, list[str]] = {}
     for name, (rest, seed) in settings.items():
-        for other, names in groups:
-            if seed is not None and settings[names[0]][1] is not None and other == rest:
-                names.append(name)
-                break
-        else:
-            groups.append((rest, [name]))
+        key = f"only {name}" if seed is None else json.dumps(rest, sort_keys=True, default=str)
+        by_settings.setdefault(key, []).append(name)
+    groups = list(by_settings.values())
     stems = [
         _MARK.sub("", os.path.commonprefix(names)) if len(names) > 1 else names[0]
-        for _, names in groups
+        for names in groups
     ]
     named = []
-    for stem, (_, names) in zip(stems, groups, strict=True):
+    for stem, names in zip(stems, groups, strict=True):
         unique = stem and stems.count(stem) == 1 and (stem in names or stem not in settings)
         seeds = [settings[name][1] for name in names]
         named.append(SeedGroup(stem if unique else names[0], names, seeds))
@@ -123,67 +121,34 @@ def summarize(
     rows = []
     for group in groups:
         row = SeedScores(group.name, group.systems, group.seeds, {}, {})
-        pairs = [] if group is base else _pairs(group, base)
         for key in metrics[baseline]:
-            ours = [metrics[name][key].value for name in group.systems]
-            theirs = [metrics[name][key].value for name in base.systems]
-            row.scores[key] = spread(ours)
-            if group is base:
-                continue
-            tested = []
-            for seed, name, partner in pairs:
-                own, other = metrics[name][key], metrics[partner][key]
-                difference = own.value - other.value
-                better = difference > 0 if own.higher_is_better else difference < 0
-                p = compare(test, own, other, draws).p
-                tested.append(SeedPair(seed, name, partner, difference, better, p))
-            gap = statistics.fmean(ours) - statistics.fmean(theirs)
-            row.against[key] = SeedDifference(gap, tested, *permutation(ours, theirs))
+            of_key = {system: metrics[system][key] for system in metrics}
+            row.scores[key] = spread([of_key[system].value for system in group.systems])
+            if group is not base:
+                row.against[key] = _against(group, base, of_key, test, draws)
         rows.append(row)
     return SeedResult(base.name, test, rows)
 
 
-def _pairs(group: SeedGroup, base: SeedGroup) -> list[tuple[int, str, str]]:
-    """Return the seeds that both groups have, with the systems of each."""
+def _against(
+    group: SeedGroup, base: SeedGroup, metrics: Mapping[str, Metric], test: str, draws: Draws
+) -> SeedDifference:
+    """Return the difference of two groups, and the test on the systems of each common seed."""
     partners = dict(zip(base.seeds, base.systems, strict=True))
-    return [
-        (seed, name, partners[seed])
-        for seed, name in zip(group.seeds, group.systems, strict=True)
-        if seed is not None and seed in partners
-    ]
-
-
-def table(result: SeedResult, title: str, notes: Sequence[str]) -> Table:
-    """Return one row a group: BLEU with its spread and its difference to the baseline's group, and
-    the means of the other metrics.
-
-    Args:
-        result: of `summarize`; title, notes: around the table.
-    """
-    others = [key for key in result.groups[0].scores if key != "bleu"]
-    columns = [*COLUMNS, Column("bleu_deviation", "deviation")]
-    several = len(result.groups) > 1
-    if several:
-        columns += [
-            DELTA,
-            Column("better", f"better, p<{LEVEL:g}"),
-            Column("pairs", "of"),
-            Column("p_seeds", "p (seeds)", decimals=3),
-        ]
-    columns += [Column(key, METRICS[key].header) for key in others]
-    rows = []
-    for group in result.groups:
-        bleu, against = group.scores["bleu"], group.against.get("bleu")
-        half_range = bleu.half_range if bleu.n > 1 else None
-        row: list[Any] = [group.name, bleu.n, bleu.mean, half_range, bleu.deviation]
-        if against:
-            pairs = against.pairs
-            better = sum(pair.better and pair.p < LEVEL for pair in pairs) if pairs else None
-            row += [against.difference, better, len(pairs) or None, against.p_seeds]
-        elif several:
-            row += [None] * 4
-        rows.append([*row, *(group.scores[key].mean for key in others)])
-    return Table("seeds", title, columns, rows, [*notes, *_notes(result)])
+    pairs = []
+    for seed, name in zip(group.seeds, group.systems, strict=True):
+        if seed is None or seed not in partners:
+            continue
+        partner = partners[seed]
+        system, baseline = metrics[name], metrics[partner]
+        gap = system.value - baseline.value
+        better = gap > 0 if system.higher_is_better else gap < 0
+        p = compare(test, system, baseline, draws).p
+        pairs.append(SeedPair(seed, name, partner, gap, better, p))
+    ours = [metrics[name].value for name in group.systems]
+    theirs = [metrics[name].value for name in base.systems]
+    gap = statistics.fmean(ours) - statistics.fmean(theirs)
+    return SeedDifference(gap, pairs, *permutation(ours, theirs))
 
 
 COLUMNS = (
@@ -193,6 +158,47 @@ COLUMNS = (
     Column("bleu_half_range", "± half-range"),
 )
 DELTA = Column("delta", "Δ mean", signed=True)
+
+
+def table(result: SeedResult, title: str, notes: Sequence[str]) -> Table:
+    """Return one row a group: BLEU with its spread and its difference to the baseline's group, and
+    the means of the other metrics.
+
+    Args:
+        result: of `summarize`; title, notes: around the table.
+    """
+    further = [key for key in result.groups[0].scores if key != "bleu"]
+    columns = [*COLUMNS, Column("bleu_deviation", "deviation")]
+    several = len(result.groups) > 1
+    if several:
+        columns += [
+            DELTA,
+            Column("better", f"better, p<{LEVEL:g}"),
+            Column("pairs", "of"),
+            Column("p_seeds", "p (seeds)", decimals=3),
+        ]
+    columns += [Column(key, METRICS[key].header) for key in further]
+    rows = []
+    for group in result.groups:
+        bleu = group.scores["bleu"]
+        row = [group.name, *_cells(bleu), bleu.deviation]
+        if several:
+            row += _difference_cells(group.against.get("bleu"))
+        rows.append([*row, *(group.scores[key].mean for key in further)])
+    return Table("seeds", title, columns, rows, [*notes, *_notes(result)])
+
+
+def _cells(scores: Spread) -> list[Any]:
+    """Return number, mean and half-range; one value has no range."""
+    return [scores.n, scores.mean, scores.half_range if scores.n > 1 else None]
+
+
+def _difference_cells(against: SeedDifference | None) -> list[Any]:
+    if against is None:
+        return [None] * 4
+    pairs = against.pairs
+    better = sum(pair.better and pair.p < LEVEL for pair in pairs) if pairs else None
+    return [against.difference, better, len(pairs) or None, against.p_seeds]
 
 
 def length_table(
@@ -206,12 +212,7 @@ def length_table(
         scores: BLEU by length, of every system.
         title, notes: around the table.
     """
-    columns = [
-        text_column("group", "source length"),
-        Column("sentences", "sentences"),
-        *COLUMNS,
-        DELTA,
-    ]
+    group_columns = [text_column("group", "source length"), Column("sentences", "sentences")]
     bleu = {(score.group, score.system): score.bleu.value for score in scores}
     rows: list[list[Any]] = []
     for label, sentences in dict.fromkeys((score.group, score.sentences) for score in scores):
@@ -220,14 +221,14 @@ def length_table(
             known = [value for name in group.systems if (value := bleu[label, name]) is not None]
             spreads[group.name] = spread(known) if known else None
         base = spreads[result.baseline]
-        for name, own in spreads.items():
-            row: list[Any] = [label, sentences, name, own.n if own else 0]
-            if own:
-                row += [own.mean, own.half_range if own.n > 1 else None]
-                row.append(own.mean - base.mean if base and name != result.baseline else None)
-            rows.append(row if own else [*row, None, None, None])
+        for name, of_group in spreads.items():
+            if of_group is None or base is None:  # the length group is empty
+                rows.append([label, sentences, name, 0, None, None, None])
+                continue
+            delta = of_group.mean - base.mean if name != result.baseline else None
+            rows.append([label, sentences, name, *_cells(of_group), delta])
     note = "half-range: (max - min) / 2 of the seeds"
-    return Table("lengths-by-seed", title, columns, rows, [*notes, note])
+    return Table("lengths-by-seed", title, [*group_columns, *COLUMNS, DELTA], rows, [*notes, note])
 
 
 def _notes(result: SeedResult) -> list[str]:

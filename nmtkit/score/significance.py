@@ -17,7 +17,7 @@ from nmtkit.errors import DataError
 from nmtkit.records import Comparison
 from nmtkit.score.formulas import Array
 from nmtkit.score.metrics import Metric
-from nmtkit.score.resampling import Draws, Resampling, check_sentences, estimate
+from nmtkit.score.resampling import Draws, Resampling, estimate
 from nmtkit.tables.table import Estimate
 
 # Two scores nearer than this are the same number, summed in another order; one n-gram in a million
@@ -114,9 +114,8 @@ def binomial(plus: int, minus: int) -> float:
     if n == 0:
         return 1.0
     steps = np.arange(1, k + 1)
-    logs = np.concatenate([[0.0], np.cumsum(np.log((n - steps + 1) / steps))]) - n * np.log(
-        2.0
-    )  # of P(X = 0 … k)
+    # Of P(X = 0), …, P(X = k).
+    logs = np.concatenate([[0.0], np.cumsum(np.log((n - steps + 1) / steps))]) - n * np.log(2.0)
     top = logs.max()
     return float(min(1.0, 2 * np.exp(top) * np.exp(logs - top).sum()))
 
@@ -136,9 +135,8 @@ def wilson(successes: int, count: int) -> Estimate:
     half = (
         z / (1 + z * z / count) * (share * (1 - share) / count + z * z / (4 * count * count)) ** 0.5
     )
-    low = (
-        centre - half if successes else 0.0
-    )  # the ends 0 and 100 are exact; rounding would miss them
+    # The ends 0 and 100 are exact; rounding would miss them.
+    low = centre - half if successes else 0.0
     high = centre + half if successes < count else 1.0
     return Estimate(100 * share, 100 * low, 100 * high)
 
@@ -149,14 +147,14 @@ TESTS = {
         "Koehn",
         "paired bootstrap (Koehn 2004)",
         f"p = {_KOEHN}",
-        lambda a, b, draws: _koehn(a, b, draws.with_ratio),
+        lambda a, b, draws: _koehn(a, b, draws.resampling(draws.ratio)),
         counts=True,
     ),
     "paired_bootstrap_half": Test(
         "Koehn ½",
         "paired bootstrap on half-size resamples (compare-mt's default)",
         f"p = {_KOEHN}",
-        lambda a, b, draws: _koehn(a, b, draws.half),
+        lambda a, b, draws: _koehn(a, b, draws.resampling(0.5)),
         counts=True,
     ),
     "sacrebleu_bootstrap": Test(
@@ -193,9 +191,9 @@ def compare(test: str, system: Metric, baseline: Metric, draws: Draws) -> Compar
         test: one of TESTS.
         system, baseline: the same metric on the same lines.
         draws: shared by all comparisons on a test set.
-    Raises: DataError if the two cannot be compared (another signature or another number of lines).
+    Raises: DataError if the two have different signatures.
     """
-    _check(system, baseline, draws)
+    _check(system, baseline)
     return TESTS[test].run(system, baseline, draws)
 
 
@@ -204,17 +202,15 @@ def difference(system: Metric, baseline: Metric, draws: Draws) -> Estimate:
 
     Raises: DataError as `compare` does.
     """
-    _check(system, baseline, draws)
+    _check(system, baseline)
     return estimate(
         system.value - baseline.value, draws.full.scores(system) - draws.full.scores(baseline)
     )
 
 
-def _check(system: Metric, baseline: Metric, draws: Draws) -> None:
+def _check(system: Metric, baseline: Metric) -> None:
     if (system.key, system.signature) != (baseline.key, baseline.signature):
         raise DataError(
             f"{system.name} values with different signatures cannot be compared",
             where=f"{system.signature} / {baseline.signature}",
         )
-    for metric in (system, baseline):
-        check_sentences(metric, draws.sentences)

@@ -12,10 +12,17 @@ import sacrebleu
 import nmtkit
 from nmtkit import console, files
 from nmtkit.errors import DataError
-from nmtkit.records import Manifest, ScoredFrom, Scores, SeedGroup, TextSet, load
+from nmtkit.records import ScoredFrom, Scores, SeedGroup, TextSet, load
 from nmtkit.run import Run, locked
 from nmtkit.score import lengths, paper, seeds
-from nmtkit.score.evaluate import Task, check_baseline, check_options, evaluate, sentence_rows
+from nmtkit.score.evaluate import (
+    Task,
+    check_baseline,
+    check_options,
+    evaluate,
+    measure,
+    sentence_rows,
+)
 from nmtkit.score.options import ScoreOptions
 from nmtkit.score.plain_files import score_files
 from nmtkit.score.resampling import Draws
@@ -23,7 +30,7 @@ from nmtkit.score.result_tables import STEMS, print_results, tables
 from nmtkit.score.translations import (
     described,
     read_output,
-    read_references,
+    scorer_of,
     sets_to_score,
     source_lengths,
     translated_systems,
@@ -53,7 +60,7 @@ def score(run: Run, **values: Any) -> None:
     options = ScoreOptions.of(values)
     check_options(options)
     printed = paper.asked(options.paper or "", options.table)
-    manifest = run.manifest()
+    run.manifest()  # refuses a run that is not prepared
     with (
         run.recorded("score", seed=options.seed) as record,
         locked(run.path, "score", shared=True),
@@ -62,7 +69,7 @@ def score(run: Run, **values: Any) -> None:
         results = []
         for text_set in sets_to_score(run, options.set_names):
             folders = translated_systems(run, text_set, options.systems, options.against)
-            scored_set = ScoredSet(run, manifest, text_set, folders, options)
+            scored_set = ScoredSet(run, text_set, folders, options)
             result = None if options.force else scored_set.up_to_date()
             if result is None:
                 result = scored_set.score(record.get("commit"))
@@ -82,7 +89,6 @@ class ScoredSet:
     """A set of a run, the folders of its translations by system, and score/<set>/."""
 
     run: Run
-    manifest: Manifest
     text_set: TextSet
     folders: dict[str, Path]
     options: ScoreOptions
@@ -123,7 +129,7 @@ class ScoredSet:
         return ScoredFrom(
             nmtkit=nmtkit.__version__,
             sacrebleu=sacrebleu.__version__,
-            prepared=self.manifest.fingerprint,
+            prepared=self.run.manifest().fingerprint,
             baseline=check_baseline(self.options.against, list(self.folders)),
             test=self.options.test,
             draws=asdict(Draws.of(self.options, 1)),
@@ -154,31 +160,25 @@ class ScoredSet:
         from nmtkit.text.side import TextSide
 
         self._say_replaced()
-        side, refs = TextSide.load(self.run.prep, "tgt"), read_references(self.run, self.text_set)
-        src_lengths = source_lengths(self.run, self.text_set)
+        name, side = self.text_set.name, TextSide.load(self.run.prep, "tgt")
         task = Task(
-            set_name=self.text_set.name,
-            refs=refs,
-            tokenized_refs=[[side.cased(line) for line in ref] for ref in refs],
-            tokenization=side.tokenization,
-            language=self.manifest.tgt,
-            baseline=self.made_from.baseline,
-            options=self.options,
-            lowercase=self.manifest.settings.lowercase,
-            seed_groups=self.seed_groups,
-            src_lengths=src_lengths,
-            length_unit="subwords",
-            commit=commit,
+            name,
+            scorer_of(self.run, name, side),
+            self.made_from.baseline,
+            self.options,
+            source_lengths(self.run, self.text_set),
+            "subwords",
+            self.seed_groups,
+            commit,
         )
-        if task.lowercase:
+        if task.scorer.lowercase:
             console.say(
-                f"{task.set_name}: the corpus was prepared in lower case, so case does not count"
-                " (case:lc)"
+                f"{name}: the corpus was prepared in lower case, so case does not count (case:lc)"
             )
         outputs = [read_output(side, self.text_set, *item) for item in self.folders.items()]
-        evaluation = evaluate(outputs, task)
-        result = evaluation.result.model_copy(update={"made_from": self.made_from})
-        self._write(result, sentence_rows(evaluation, src_lengths))
+        metrics = measure(outputs, task)
+        result = evaluate(metrics, task).model_copy(update={"made_from": self.made_from})
+        self._write(result, sentence_rows(metrics, task.src_lengths))
         return result
 
     def _say_replaced(self) -> None:
@@ -217,7 +217,7 @@ class ScoredSet:
         """
         stored = None
         if printed:
-            table = paper.beside(printed, result, self.manifest.dataset)
+            table = paper.beside(printed, result, self.run.manifest().dataset)
             table.write(self.folder, "paper")
             stored = StoredTable.model_validate(table.as_json())
         else:

@@ -71,47 +71,51 @@ def translated_systems(
     Raises: DataError if one of them is not translated, ConfigError if it does not exist.
     """
     set_name = text_set.name
-    folders = _folders(run, set_name)
     wanted = [*systems, *([against] if against else [])]
-    trained = [system.name for system in run.systems()]
-    known = {*trained, *folders}
-    for name, folder in list(folders.items()):
+    translated = _folders(run, set_name)
+    untranslated = [s.name for s in run.systems() if s.name not in translated]
+    folders = {}
+    for name, folder in translated.items():
         if _is_of_this_text(run, set_name, folder):
+            folders[name] = folder
             continue
         message = f"the translation by '{name}' is of an earlier {set_name} set"
+        command = _command(name, set_name)
         if name in wanted:
-            raise DataError(
-                message, where=folder, hint=f"translate again: {_command(name, set_name)}"
-            )
+            raise DataError(message, where=folder, hint=f"translate again: {command}")
         if not systems:
-            console.warn(f"{set_name}: {message} and left out ({_command(name, set_name)})")
-        known.discard(name)
-        del folders[name]
+            console.warn(f"{set_name}: {message} and left out ({command})")
     for name in wanted:
-        if name not in known:
-            hint = nearest(name, known) if known else "first: nmtkit train"
-            raise ConfigError(
-                f"this run has no system '{name}'", where=run.path / "systems", hint=hint
-            )
-        if name not in folders:
-            raise DataError(
-                f"'{name}' has no translation of {set_name}",
-                where=run.system(name).path,
-                hint=_command(name, set_name),
-            )
+        _check_translated(run, set_name, name, folders, untranslated)
     if not folders:
         hint = f"nmtkit translate --set-name {set_name}"
         raise _nothing(run, f"no system of this run has translated {set_name}", hint)
     if systems:
         folders = {name: folder for name, folder in folders.items() if name in wanted}
     else:
-        for name in (name for name in trained if name in known and name not in folders):
+        for name in untranslated:
             hint = _command(name, set_name)
             console.say(f"{set_name}: '{name}' is left out, it has no translation yet ({hint})")
     _warn_if_trained_on(run, set_name, folders)
     if unlike := unlike_searches(set_name, folders):
         console.warn(f"{unlike.text}; alike after: {', then '.join(unlike.commands)}")
     return folders
+
+
+def _check_translated(
+    run: Run, set_name: str, name: str, folders: Mapping[str, Path], untranslated: Sequence[str]
+) -> None:
+    """Refuse a system that does not exist, or has no translation of a set."""
+    if name in untranslated:
+        raise DataError(
+            f"'{name}' has no translation of {set_name}",
+            where=run.system(name).path,
+            hint=_command(name, set_name),
+        )
+    if name not in folders:
+        known = {*folders, *untranslated}
+        hint = nearest(name, known) if known else "first: nmtkit train"
+        raise ConfigError(f"this run has no system '{name}'", where=run.path / "systems", hint=hint)
 
 
 def _command(name: str, set_name: str) -> str:
@@ -140,38 +144,21 @@ def _warn_if_trained_on(run: Run, set_name: str, folders: Mapping[str, Path]) ->
             )
 
 
-def compared(run: Run, chosen: TextSet, systems: Sequence[str]) -> dict[str, Path]:
-    """The translation folders of those of some systems that have translated a set, in their order:
-    the first is the baseline.
+def compared(run: Run, text_set: TextSet, systems: Sequence[str]) -> dict[str, Path]:
+    """Return the translation folders of a set by system, in the order of the systems; systems
+    without a translation are left out.
 
-    Raises: as `translated_systems`; DataError if none of them has.
+    Raises: as `translated_systems`; DataError if none of them has a translation.
     """
-    translated = translated_systems(run, chosen, [])
-    paths = {name: translated[name] for name in systems if name in translated}
-    if not paths:
+    translated = translated_systems(run, text_set, [])
+    folders = {name: translated[name] for name in systems if name in translated}
+    if not folders:
         raise DataError(
-            f"none of {', '.join(systems)} has a translation of {chosen.name}",
+            f"none of {', '.join(systems)} has a translation of {text_set.name}",
             where=run.path,
             hint="nmtkit translate",
         )
-    return paths
-
-
-def read_references(run: Run, text_set: TextSet) -> list[list[str]]:
-    """Return the references of a set.
-
-    Raises: DataError if a file has another number of lines than the set.
-    """
-    paths = run.references(text_set.name)
-    refs = [list(files.text_lines(path)) for path in paths]
-    for path, ref in zip(paths, refs, strict=True):
-        if len(ref) != text_set.lines:
-            raise DataError(
-                f"{text_set.name}: {len(ref):,} lines in a reference of {text_set.lines:,}",
-                where=path,
-                hint="nmtkit prep --force",
-            )
-    return refs
+    return folders
 
 
 def source_lengths(run: Run, text_set: TextSet) -> Array:
@@ -220,16 +207,29 @@ def read_output(side: TextSide, text_set: TextSet, name: str, folder: Path) -> O
     return Output(name, lines, tokens)
 
 
-def scorer_of(run: Run, set_name: str) -> Scorer:
-    """Return the metrics against the references of a set of a run."""
-    manifest = run.manifest()
-    refs = read_references(run, run.text_set(set_name))
-    return Scorer(refs, manifest.tgt, manifest.settings.lowercase)
+def scorer_of(run: Run, set_name: str, side: TextSide | None = None) -> Scorer:
+    """Return the metrics against the references of a set of a run.
+
+    Args:
+        side: the target side, for the metric of tokens.
+    Raises: DataError if a reference has another number of lines than the set.
+    """
+    manifest, text_set = run.manifest(), run.text_set(set_name)
+    refs = []
+    for path in run.references(set_name):
+        refs.append(list(files.text_lines(path)))
+        if len(refs[-1]) != text_set.lines:
+            raise DataError(
+                f"{set_name}: {len(refs[-1]):,} lines in a reference of {text_set.lines:,}",
+                where=path,
+                hint="nmtkit prep --force",
+            )
+    return Scorer(refs, manifest.tgt, manifest.settings.lowercase, side)
 
 
-def bleu_of(run: Run, chosen: TextSet, folders: Mapping[str, Path]) -> dict[str, Metric]:
+def bleu_of(run: Run, text_set: TextSet, folders: Mapping[str, Path]) -> dict[str, Metric]:
     """Return BLEU of the translations of a set by system, as the run's corpus is scored."""
-    scorer = scorer_of(run, chosen.name)
+    scorer = scorer_of(run, text_set.name)
     return {
         name: scorer.score("bleu", list(files.text_lines(path / "hyp.txt")))
         for name, path in folders.items()
@@ -261,21 +261,18 @@ def unlike_searches(set_name: str, folders: Mapping[str, Path]) -> Unlike | None
         folders: of the translations by system.
     Raises: DataError for a damaged meta.json.
     """
-    values: dict[str, dict[Any, list[str]]] = {}
-    groups: dict[str, list[str]] = {"": []}  # systems by the options that name their ensemble
+    values: dict[str, dict[Any, list[str]]] = {}  # systems by setting and its value
+    single: list[str] = []
+    ensembles: list[list[str]] = []
     for name, folder in folders.items():
         meta = described(folder)
-        used = {**meta.settings, "precision": meta.precision}
         averaged = Counter(checkpoint.system for checkpoint in meta.checkpoints)
-        if averaged and "average" in used:
-            used["average"] = max(averaged.values())  # fewer than asked for if fewer were kept
         if len(averaged) > 1:
-            groups[" --ensemble" + "".join(f" --system {part}" for part in averaged)] = []
+            ensembles.append(list(averaged))
         elif (folder / "meta.json").is_file():
-            groups[""] += list(averaged) or [name]
-        for key, value in used.items():
-            if value is not None and key not in NOT_THE_SEARCH:
-                values.setdefault(key, {}).setdefault(value, []).append(name)
+            single += list(averaged) or [name]
+        for key, value in _search(meta, averaged).items():
+            values.setdefault(key, {}).setdefault(value, []).append(name)
     unlike = {key: systems for key, systems in values.items() if len(systems) > 1}
     if not unlike:
         return None
@@ -284,10 +281,26 @@ def unlike_searches(set_name: str, folders: Mapping[str, Path]) -> Unlike | None
         parts = [f"{value}: {', '.join(names)}" for value, names in systems.items()]
         differences.append(f"search.{key} ({'; '.join(parts)})")
     text = f"{set_name}: not all systems were searched with the same {', '.join(differences)}"
-    options = "".join(f" --set search.{key}=…" for key in unlike)
+    settings = "".join(f" --set search.{key}=…" for key in unlike)
     commands = []
-    for ensemble, names in groups.items():
-        if ensemble or names:
-            which = ensemble + "".join(f" --system {name}" for name in names)
-            commands.append(f"nmtkit translate{which} --force --set-name {set_name}{options}")
+    for kind, names in (("", single), *((" --ensemble", members) for members in ensembles)):
+        if names:
+            which = kind + "".join(f" --system {name}" for name in names)
+            commands.append(f"nmtkit translate{which} --force --set-name {set_name}{settings}")
     return Unlike(text, commands)
+
+
+def _search(meta: TranslationMeta, averaged: Counter[str]) -> dict[str, Any]:
+    """Return the settings of a search that the translation depends on.
+
+    Args:
+        averaged: the number of checkpoints by system.
+    """
+    settings = {**meta.settings, "precision": meta.precision}
+    if averaged and "average" in settings:
+        settings["average"] = max(averaged.values())  # fewer than asked for if fewer were kept
+    return {
+        key: value
+        for key, value in settings.items()
+        if value is not None and key not in NOT_THE_SEARCH
+    }

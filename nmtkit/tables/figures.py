@@ -9,13 +9,16 @@ import importlib.util
 import io
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
+
+import numpy as np
 
 from nmtkit import console
 from nmtkit.tables.table import Estimate
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 MARKERS = "osD^vP*X"
@@ -139,8 +142,6 @@ def grouped_bars(
         xlabel, ylabel, title: texts.
         upright: write the labels of groups upwards.
     """
-    import numpy as np
-
     known = [
         i for i in range(len(groups)) if any(of[i].value is not None for of in series.values())
     ]
@@ -148,28 +149,33 @@ def grouped_bars(
     axes = figure.add_subplot()
     step = 0.8 / max(1, len(series))
     for number, (name, estimates) in enumerate(series.items()):
-        shown = [
-            (place, estimates[i].value, estimates[i].low, estimates[i].high)
-            for place, i in enumerate(known)
-            if estimates[i].value is not None
-        ]
-        places, heights, low, high = np.array(shown, np.float64).reshape(-1, 4).T
-        reach = np.stack([heights - low, high - heights])
-        axes.bar(
-            places - 0.4 + step * (number + 0.5),
-            heights,
-            step * 0.92,
-            label=name,
-            yerr=None if np.isnan(reach).all() else np.nan_to_num(reach).clip(0),
-            error_kw={"linewidth": 0.8},
-            capsize=1.5,
-        )
+        by_place = {
+            place - 0.4 + step * (number + 0.5): estimates[i] for place, i in enumerate(known)
+        }
+        _bars(axes, name, by_place, step * 0.92)
     axes.set_xticks(
         range(len(known)), [_plain(groups[i]) for i in known], rotation=90 if upright else 0
     )
     axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
     if len(series) > 1:  # at the left, where a phone begins to show the figure
         figure.legend(loc="outside upper left", ncols=min(3, len(series)), **SMALL_LEGEND)
+
+
+def _bars(axes: Axes, name: str, by_place: Mapping[float, Estimate], width: float) -> None:
+    """Draw the bars of a series; an interval is an error bar."""
+    shown = {place: of for place, of in by_place.items() if of.value is not None}
+    values = np.array([astuple(of) for of in shown.values()], np.float64)
+    heights, low, high = values.reshape(-1, 3).T
+    reach = np.stack([heights - low, high - heights])
+    axes.bar(
+        list(shown),
+        heights,
+        width,
+        label=name,
+        yerr=None if np.isnan(reach).all() else np.nan_to_num(reach).clip(0),
+        error_kw={"linewidth": 0.8},
+        capsize=1.5,
+    )
 
 
 @_as_svg
@@ -179,7 +185,6 @@ def lines(
     series: Mapping[str, Sequence[float | None]],
     xlabel: str,
     ylabel: str,
-    title: str = "",
     *,
     means: Mapping[str, float] | None = None,
     means_label: str = "",
@@ -189,12 +194,12 @@ def lines(
     Args:
         groups: labels along the horizontal axis.
         series: name -> one number a group; None leaves a gap.
-        xlabel, ylabel, title: texts.
+        xlabel, ylabel: texts.
         means: name -> one number for all groups together, drawn as bars on a panel of their own;
             means_label: their axis.
     """
     columns = 2 if means else 1
-    height = max(3.2, 0.22 * len(means) + 0.8) if means else 3.2
+    height = max(3.2, 0.22 * len(means or ()) + 0.8)
     figure.set_size_inches(max(4.5, 0.5 * len(groups) + 1.5) * columns, height)
     axes, *beside = figure.subplots(1, columns, squeeze=False)[0]
     for number, (name, values) in enumerate(series.items()):
@@ -204,15 +209,18 @@ def lines(
             range(len(groups)), heights, f"{marker}-", label=_plain(name), linewidth=1.2, ms=4
         )
     axes.set_xticks(range(len(groups)), groups)
-    axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
+    axes.set(xlabel=xlabel, ylabel=ylabel)
     axes.legend(**SMALL_LEGEND)
     if means:
-        (bars,) = beside
         colours = [f"C{list(series).index(name) % 10}" for name in means]
-        bars.barh(range(len(means)), list(means.values()), color=colours)
-        bars.set_yticks(range(len(means)), list(map(_plain, means)))
-        bars.invert_yaxis()
-        bars.set(xlabel=means_label)
+        _mean_bars(beside[0], means, colours, means_label)
+
+
+def _mean_bars(axes: Axes, means: Mapping[str, float], colours: Sequence[str], label: str) -> None:
+    axes.barh(range(len(means)), list(means.values()), color=colours)
+    axes.set_yticks(range(len(means)), list(map(_plain, means)))
+    axes.invert_yaxis()
+    axes.set(xlabel=label)
 
 
 @_as_svg
@@ -228,11 +236,7 @@ def curves(figure: Figure, panels: Sequence[Sequence[Panel]]) -> None:
     for line, row in zip(grid, panels, strict=True):
         for axes, panel in zip(line, row, strict=True):
             for curve in panel.curves:
-                number = names.index(curve.name)
-                marker, width = ("", 0.7) if curve.faint else (MARKERS[number % len(MARKERS)], 1.2)
-                (drawn,) = axes.plot(
-                    curve.x, curve.y, f"{marker}-", color=f"C{number % 10}", linewidth=width, ms=3
-                )
+                drawn = _curve(axes, curve, names.index(curve.name))
                 if not curve.faint:
                     shown.setdefault(curve.name, drawn)
             axes.set(xlabel=panel.xlabel, ylabel=panel.ylabel if axes is line[0] else "")
@@ -245,6 +249,14 @@ def curves(figure: Figure, panels: Sequence[Sequence[Panel]]) -> None:
             ncols=min(4, len(shown)),
             **SMALL_LEGEND,
         )
+
+
+def _curve(axes: Axes, curve: Curve, number: int) -> Any:
+    marker, width = ("", 0.7) if curve.faint else (MARKERS[number % len(MARKERS)], 1.2)
+    (drawn,) = axes.plot(
+        curve.x, curve.y, f"{marker}-", color=f"C{number % 10}", linewidth=width, ms=3
+    )
+    return drawn
 
 
 @_as_svg
@@ -272,15 +284,16 @@ def heat_map(figure: Figure, panels: Mapping[str, Heat], xlabel: str, ylabel: st
         mesh = axes.pcolormesh(
             panel.values, cmap="Greys", vmin=0, edgecolors="none", rasterized=False
         )
-        columns, rows = (
-            [(i + 0.5, _plain(label)) for i, label in enumerate(labels)]
-            for labels in (panel.columns, panel.rows)
-        )
-        axes.set_xticks(*zip(*columns, strict=True), rotation=90)
-        axes.set_yticks(*zip(*rows, strict=True))
+        axes.set_xticks(*_middles(panel.columns), rotation=90)
+        axes.set_yticks(*_middles(panel.rows))
         axes.invert_yaxis()
         axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
         figure.colorbar(mesh, ax=axes, shrink=0.8)
+
+
+def _middles(labels: Sequence[str]) -> tuple[list[float], list[str]]:
+    """Return the places of cells, and their labels."""
+    return [i + 0.5 for i in range(len(labels))], list(map(_plain, labels))
 
 
 def _plain(label: str) -> str:

@@ -265,7 +265,9 @@ def plain(value: Any) -> Any:
 
 
 def bar(value: float | None, top: float, width: int = 30) -> str:
-    """Return a horizontal bar of eighth blocks: `value` of `top` in `width` characters; empty for None."""
+    """Return a horizontal bar of eighth blocks: `value` of `top` in `width` characters; empty for
+    None.
+    """
     if value is None or not math.isfinite(value) or top <= 0:
         return ""
     eighths = round(8 * width * min(max(value / top, 0.0), 1.0))
@@ -282,14 +284,19 @@ def named_bars(
         top: the value of a full bar (default: the largest value).
         digits: how the values are written.
     """
+    full = max((value for _, value, _ in bars), default=0.0) if top is None else top
+    names = _flush_right([name for name, _, _ in bars])
+    return [
+        f"{name} {bar(value, full)} {value:{digits}}{remark}"
+        for name, (_, value, remark) in zip(names, bars, strict=True)
+    ]
+
+
+def _flush_right(names: Sequence[str]) -> list[str]:
     from rich.cells import cell_len  # a Chinese character takes two places
 
-    width = max((cell_len(name) for name, _, _ in bars), default=0)
-    full = max((value for _, value, _ in bars), default=0.0) if top is None else top
-    return [
-        " " * (width - cell_len(name)) + f"{name} {bar(value, full)} {value:{digits}}{remark}"
-        for name, value, remark in bars
-    ]
+    width = max(map(cell_len, names), default=0)
+    return [" " * (width - cell_len(name)) + name for name in names]
 
 
 def percent_bars(
@@ -319,19 +326,12 @@ def heat(values: Sequence[Sequence[float]], rows: Sequence[str], columns: Sequen
         values: (rows, columns), not negative; the darkest shade is the largest of them.
         rows, columns: names.
     """
-    from rich.cells import cell_len  # a Chinese character takes two places
-
     top = max((value for row in values for value in row), default=0.0) or 1.0
-    width = max(map(cell_len, rows), default=0)
-    lines = [" " * width + "".join(f"{number:3d}" for number in range(1, len(columns) + 1))]
-    for name, row in zip(rows, values, strict=True):
-        cells = "".join(" " + 2 * SHADES[round(5 * value / top)] for value in row).rstrip()
-        lines.append(" " * (width - cell_len(name)) + name + cells)
-    lines.append(
-        "columns: " + "  ".join(f"{number} {name}" for number, name in enumerate(columns, 1))
-    )
-    lines.append(
-        "shades: about "
-        + "  ".join(f"{2 * shade} {top * i / 5:.2f}" for i, shade in enumerate(SHADES) if i)
-    )
-    return "\n".join(lines)
+    indent, *names = _flush_right(["", *rows])
+    lines = [indent + "".join(f"{number:3d}" for number in range(1, len(columns) + 1))]
+    for name, row in zip(names, values, strict=True):
+        cells = "".join(" " + 2 * SHADES[round(5 * value / top)] for value in row)
+        lines.append(name + cells.rstrip())
+    named = "  ".join(f"{number} {name}" for number, name in enumerate(columns, 1))
+    shades = [f"{2 * shade} {top * i / 5:.2f}" for i, shade in enumerate(SHADES) if i]
+    return "\n".join([*lines, f"columns: {named}", f"shades: about {'  '.join(shades)}"])

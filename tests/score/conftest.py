@@ -8,6 +8,7 @@ import pytest
 
 from nmtkit.data.store import StoreWriter
 from nmtkit.run import Run, write_toml
+from nmtkit.score.stage import score
 from tests.manifests import write_manifest
 
 WORDS = [
@@ -29,11 +30,11 @@ WORDS = [
 ]
 
 
-def spoil(lines, share, seed):
+def spoil(lines, share, seed, words=WORDS):
     """The lines with this share of words replaced."""
     rng = random.Random(seed)
     return [
-        " ".join(w if rng.random() > share else rng.choice(WORDS) for w in line.split(" "))
+        " ".join(w if rng.random() > share else rng.choice(words) for w in line.split(" "))
         for line in lines
     ]
 
@@ -87,6 +88,9 @@ class FakeRun:
             hyps = spoil(self.lines[name], share, len(system))
             write(folder / "translate" / name / "hyp.txt", hyps)
         return folder
+
+    def score(self, **options):
+        score(self.run, **{"resamples": 10, "trials": 10, **options})
 
     def translate(self, system, lines, file="hyp.txt"):
         """Write a translation of the set `test`."""

@@ -1,10 +1,15 @@
 """One metric of one system, for tests."""
 
+from types import SimpleNamespace
+
 from nmtkit.score.metrics import Scorer
+
+TOKENS = SimpleNamespace(tokenization="none", cased=lambda line: line)
+"""The side of lines that are tokens already."""
 
 
 def tokenized_bleu(hyps, refs, lowercase=False):
-    return Scorer(refs, lowercase=lowercase, tokenized_refs=refs).score("tokenized_bleu", hyps)
+    return Scorer(refs, lowercase=lowercase, side=TOKENS).score("tokenized_bleu", hyps)
 
 
 def mteval(hyps, refs, lowercase=False):

@@ -44,7 +44,12 @@ def multi_bleu(hyps, refs, lowercase=False):
         for stream in (hyps, *refs)
     ]
     words = [[line.split() for line in stream] for stream in read]
-    match, total, hyp_len, ref_len = counts(words[0], words[1:])
+    match, total, *lengths = counts(words[0], words[1:])
+    return bleu(match, total, *lengths)
+
+
+def bleu(match, total, hyp_len, ref_len):
+    """BLEU of counts, without smoothing."""
     if any(match[n] == 0 for n in range(1, 5)):
         return 0.0
     brevity = 1.0 if hyp_len >= ref_len else math.exp(1 - ref_len / hyp_len)
@@ -120,11 +125,10 @@ def nltk_bleu(hyps, refs):
     as one without a match.
     """
     words = [[line.split() for line in stream] for stream in (hyps, *refs)]
-    match, total, hyp_len, ref_len = counts(words[0], words[1:])
+    match, total, *lengths = counts(words[0], words[1:])
     for n in range(1, 5):
         total[n] += sum(len(one) < n for one in words[0])
-    brevity = 1.0 if hyp_len > ref_len else math.exp(1 - ref_len / hyp_len)
-    return 100 * brevity * math.exp(sum(math.log(match[n] / total[n]) for n in range(1, 5)) / 4)
+    return bleu(match, total, *lengths)
 
 
 def gaps(ours, theirs, refs, draws):

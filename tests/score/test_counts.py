@@ -5,6 +5,8 @@ import pytest
 
 from nmtkit.score import counts, metrics
 
+from .single import TOKENS
+
 HYPS = [
     "Der Hund bellt laut .",
     "",
@@ -22,7 +24,7 @@ REFS = [
 @pytest.mark.parametrize("key", metrics.METRICS)
 def test_without_private_functions_counts_and_scores_are_the_same(key, lowercase, monkeypatch):
     def score():
-        scorer = metrics.Scorer(REFS, lowercase=lowercase, tokenized_refs=REFS)
+        scorer = metrics.Scorer(REFS, lowercase=lowercase, side=TOKENS)
         return scorer.score(key, HYPS)
 
     private = score()

@@ -20,8 +20,18 @@ def sentences(seed, count=40, words=9, noise=0.3):
     spaces.
     """
     rng = random.Random(seed)
-    vocabulary = ["der", "Hund", "läuft", ",", "schnell", "heute", "Straße"]
-    vocabulary += ["und\u00a0so", "«a\u3000b»", "."]
+    vocabulary = [
+        "der",
+        "Hund",
+        "läuft",
+        ",",
+        "schnell",
+        "heute",
+        "Straße",
+        "und\xa0so",
+        "«a\u3000b»",
+        ".",
+    ]
     first = [" ".join(rng.choices(vocabulary, k=rng.randint(0, words))) for _ in range(count)]
 
     def spoil(line):
@@ -48,7 +58,7 @@ def test_every_metric_is_exactly_sacrebleu(seed):
 @pytest.mark.parametrize("seed", range(6))
 def test_formulas_equal_the_metric_on_the_whole_and_on_every_sentence(seed):
     hyps, refs = sentences(seed)
-    scorer = metrics.Scorer(refs, "de", tokenized_refs=refs)
+    scorer = metrics.Scorer(refs, "de", side=single.TOKENS)
     assert scorer.keys == list(metrics.METRICS)
     for metric in (scorer.score(key, hyps) for key in scorer.keys):
         whole = metric.part(np.arange(len(hyps)))
@@ -119,9 +129,7 @@ NASTY = [
     "&quot;",
     "&QUOT;",
     "&apos;",
-]
-NASTY += [
-    "x\u00a0y",
+    "x\xa0y",
     "a\x1cb",
     "a\u3000b",
     "\t",
@@ -189,7 +197,7 @@ def test_of_two_reference_lengths_as_near_the_shorter_counts():
 
 
 def test_metrics_that_make_no_sense_are_left_out():
-    assert "mteval" not in metrics.Scorer([["我"]], "zh", tokenized_refs=[["我"]]).keys
+    assert "mteval" not in metrics.Scorer([["我"]], "zh", side=single.TOKENS).keys
     assert "tokenized_bleu" not in metrics.Scorer([["a"]], "de").keys
     assert metrics.Scorer([["a"]], "de").keys == ["bleu", "mteval", "mteval_uncased", "chrf", "ter"]
 
@@ -217,10 +225,10 @@ def test_tokenised_bleu_needs_tokens():
         ("ja", plain, False),
         ("de", ["Donaudampfschifffahrt"] * 2, True),
     ):
-        scorer = metrics.Scorer([stream], lang, tokenized_refs=[stream])
+        scorer = metrics.Scorer([stream], lang, side=single.TOKENS)
         assert ("tokenized_bleu" in scorer.keys) is present
         assert ("tokenised BLEU is left out" in (scorer.remark or "")) is not present
-    blank = metrics.Scorer([["", " "]], "zh", tokenized_refs=[["", " "]])
+    blank = metrics.Scorer([["", " "]], "zh", side=single.TOKENS)
     assert blank.score("tokenized_bleu", ["", ""]).value == 0.0
 
 
@@ -228,7 +236,6 @@ def test_the_signature_always_travels_with_the_value():
     metric = metrics.bleu(["Ein Hund ."], [["Ein Hund ."], ["Der Hund ."]], "de")
     version = f"version:{sacrebleu.__version__}"
     assert metric.signature == f"nrefs:2|case:mixed|eff:no|tok:13a|smooth:exp|{version}"
-    assert metric.signature in str(metric)
     a, b = ["A"], [["a"]]
     for metric, part in (
         (single.tokenized_bleu(a, b), "tok:none|smooth:none"),
@@ -261,7 +268,7 @@ def test_empty_lines_are_scored_and_counted():
     metric = metrics.bleu(hyps, refs, "de")
     assert metric.empty_hypotheses == 1
     assert metric.value == sacrebleu.corpus_bleu(hyps, refs).score
-    nothing = metrics.Scorer(refs, tokenized_refs=refs)
+    nothing = metrics.Scorer(refs, side=single.TOKENS)
     for key in nothing.keys:
         assert nothing.score(key, [""] * 3).value == (100.0 if key == "ter" else 0.0)
 

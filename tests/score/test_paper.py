@@ -11,7 +11,6 @@ import pytest
 from nmtkit.errors import ConfigError
 from nmtkit.records import MetricScore, Scores, SystemScores
 from nmtkit.score import paper
-from nmtkit.score.stage import score
 from nmtkit.tables.table import Estimate
 
 FILE = """
@@ -47,20 +46,16 @@ SCORES = {
 }
 
 
-def scored(value):
-    return MetricScore("", value, None, None, "", {})
+def system(name, **values):
+    scores = {key: MetricScore("", value, None, None, "", {}) for key, value in values.items()}
+    return SystemScores(name, scores, Estimate(1.0), 0, {}, {})
 
 
 RESULT = Scores.model_construct(
     set="news",
     baseline="base-s1",
     signatures={"bleu": "nrefs:1|tok:13a", "tokenized_bleu": "nrefs:1|tok:none"},
-    systems=[
-        SystemScores(
-            name, {"tokenized_bleu": scored(a), "bleu": scored(b)}, Estimate(1.0), 0, {}, {}
-        )
-        for name, (a, b) in SCORES.items()
-    ],
+    systems=[system(name, tokenized_bleu=a, bleu=b) for name, (a, b) in SCORES.items()],
 )
 
 
@@ -73,6 +68,10 @@ def file(tmp_path):
 TWICE = {"printed": "Base", "system": "base", "numbers": {"a": 20.0, "b": 30.0}}
 ELSEWHERE = {"printed": "Other", "system": "other", "numbers": {"a": 20.0}}
 KEYS = ("row", "system", "column", "paper", "seeds", "measured", "difference", "signature")
+
+
+def printed(columns, *rows):
+    return paper.Printed("", paper.PaperTable(title="", metric="", columns=columns, rows=rows))
 
 
 def rows(table):
@@ -102,7 +101,8 @@ def test_the_column_of_the_same_test_set_is_compared(file):
 
 @pytest.mark.parametrize(("dataset", "name"), [("toy-deen2", "news"), ("toy-ende", "olds")])
 def test_of_another_corpus_there_is_no_difference_and_it_is_said(dataset, name, file):
-    found = paper.beside(paper.asked(file, "one"), RESULT.model_copy(update={"set": name}), dataset)
+    result = RESULT.model_copy(update={"set": name})
+    found = paper.beside(paper.asked(file, "one"), result, dataset)
     assert [(row[0], row[2], row[5], row[6]) for row in rows(found)] == [
         *(("Base", "En-De", 26.5, None), ("Base", "De-En", 31.5, None)),
         *(
@@ -112,19 +112,9 @@ def test_of_another_corpus_there_is_no_difference_and_it_is_said(dataset, name, 
         ),
     ]
     assert "another corpus than the paper's" in found.title
-    one = paper.Printed(
-        "",
-        paper.PaperTable(
-            title="",
-            metric="",
-            columns=[{"name": n, "score": "bleu"} for n in "ab"],
-            rows=[TWICE, ELSEWHERE],
-        ),
-    )
-    assert [
-        (row[1], row[2], row[5])
-        for row in rows(paper.beside(one, RESULT.model_copy(update={"set": name}), dataset))
-    ] == [
+    columns = [{"name": n, "score": "bleu"} for n in "ab"]
+    found_twice = paper.beside(printed(columns, TWICE, ELSEWHERE), result, dataset)
+    assert [(row[1], row[2], row[5]) for row in rows(found_twice)] == [
         *(("base", "a", 31.5), ("base", "b", None), ("not in this comparison", "a", None)),
     ]
     said = (
@@ -141,8 +131,7 @@ def test_a_call_keeps_and_prints_the_table_and_the_next_without_it_takes_it_away
     fake.add("base", 0.2)
     fake.add("base-new-s3", 0.1)
     kept = fake.run.path / "score" / "test"
-    options = {"resamples": 5, "trials": 5}
-    score(fake.run, paper=file, table="one", **options)
+    fake.score(paper=file, table="one")
     assert "Table 1, printed and measured (another corpus" in capsys.readouterr().out
     assert {path.suffix for path in kept.glob("paper.*")} == {".md", ".tex", ".csv"}
     scores = json.loads((kept / "scores.json").read_text("utf-8"))
@@ -153,18 +142,18 @@ def test_a_call_keeps_and_prints_the_table_and_the_next_without_it_takes_it_away
     assert measured[:2] == [
         str(scores["systems"][0]["scores"][key]["value"]) for key in ("tokenized_bleu", "bleu")
     ]
-    score(fake.run, paper=file, table="one", output_format="csv", **options)
+    fake.score(paper=file, table="one", output_format="csv")
     captured = capsys.readouterr()
     last = captured.out.split("\n\n")[-1]
     assert (
         "up to date" in captured.err
         and [row["set"] for row in csv.DictReader(io.StringIO(last))] == ["test"] * 5
     )
-    score(fake.run, paper=file, table="one", output_format="json", **options)
+    fake.score(paper=file, table="one", output_format="json")
     assert (
         json.loads(capsys.readouterr().out)[0]["paper"]["rows"][4]["system"] == "not trained here"
     )
-    score(fake.run, **options)
+    fake.score()
     assert not list(kept.glob("paper.*")) and "printed" not in capsys.readouterr().out
 
 
@@ -261,18 +250,11 @@ def test_numbers_of_an_analysis(file):
         None,
         None,
     ] and "measured on mine, printed of toy-ende" in "\n".join(elsewhere.notes)
-    speeds = paper.PaperColumn(name="steps/s", cost=paper.OF_MACHINES)
-    table = paper.PaperTable(
-        title="",
-        metric="",
-        columns=[speeds],
-        rows=[{"printed": "Base", "system": "base", "numbers": {"steps/s": 3.66}}],
-    )
-    (row,) = rows(
-        paper.numbers_beside(
-            paper.Printed("", table), "cost", {"base": {paper.OF_MACHINES: 1.5}}, "", "", "here"
-        )
-    )
+    speeds = {"name": "steps/s", "cost": paper.OF_MACHINES}
+    base = {"printed": "Base", "system": "base", "numbers": {"steps/s": 3.66}}
+    known = {"base": {paper.OF_MACHINES: 1.5}}
+    table = paper.numbers_beside(printed([speeds], base), "cost", known, "", "", "here")
+    (row,) = rows(table)
     assert (row[3], row[5], row[6]) == (3.66, 1.5, None)
 
 
@@ -299,20 +281,10 @@ def test_gains_are_over_the_mean_of_the_baselines_seeds():
         {"printed": "New", "system": "new", "numbers": {"BLEU": 29.0, "Δ": 0.89}},
         {"printed": "Base", "system": "base", "numbers": {"BLEU": 28}},
     ]
-    told = paper.Printed("", paper.PaperTable(title="", metric="", columns=columns, rows=numbers))
-    values = {
-        "base-s1": 27.0,
-        "base-s2": 28.0,
-        "base-s3": 29.0,
-        "new-s1": 28.0,
-        "new-s2": 29.0,
-        "new-s3": 30.0,
-        "base-large": 99.0,
-    }
-    systems = [
-        SystemScores(name, {"bleu": scored(value)}, Estimate(1.0), 0, {}, {})
-        for name, value in values.items()
-    ]
+    told = printed(columns, *numbers)
+    values = {"base-s1": 27.0, "base-s2": 28.0, "base-s3": 29.0}
+    values |= {"new-s1": 28.0, "new-s2": 29.0, "new-s3": 30.0, "base-large": 99.0}
+    systems = [system(name, bleu=value) for name, value in values.items()]
     for baseline in ("base-s1", "base-s3"):
         result = Scores.model_construct(
             set="", baseline=baseline, signatures={"bleu": "s"}, systems=systems
@@ -330,14 +302,13 @@ def test_what_a_call_drops_of_the_one_before_is_said(fake_run, capsys):
     fake = fake_run()
     fake.add("base", 0.2)
     fake.add("new", 0.1)
-    options = {"resamples": 5, "trials": 5}
-    score(fake.run, against="new", by_length=True, **options)
+    fake.score(against="new", by_length=True)
     assert "give way" not in capsys.readouterr().err
-    score(fake.run, **options)
+    fake.score()
     err = capsys.readouterr().err
     assert (
         "test: scores against new give way to those against base (--against), the groups of length"
         " are dropped (--by-length)" in err
     )
-    score(fake.run, by_length=True, **options)
+    fake.score(by_length=True)
     assert "dropped" not in capsys.readouterr().err

@@ -19,9 +19,8 @@ from nmtkit.run import write_toml
 from nmtkit.score import metrics, seeds
 from nmtkit.score.resampling import Draws
 from nmtkit.score.significance import compare
-from nmtkit.score.stage import score
 
-from .conftest import result_of, spoil
+from .conftest import read, result_of, spoil
 
 
 def test_what_differs_in_the_seed_alone_is_together():
@@ -121,9 +120,8 @@ SHARES = {
 
 
 def test_seeds_are_one_row_and_significance_is_said_honestly(seeded, capsys):
-    score(seeded.run, resamples=100, trials=50, group_by="seed")
+    seeded.score(resamples=100, trials=50, group_by="seed")
     out = capsys.readouterr().out
-    folder = seeded.run.path / "score" / "test"
     result = result_of(seeded.run)
     ref = seeded.lines["test"]
     hyps = {name: spoil(ref, share, len(name)) for name, share in SHARES.items()}
@@ -159,18 +157,17 @@ def test_seeds_are_one_row_and_significance_is_said_honestly(seeded, capsys):
     # 3 seeds against 3: 2 of 20 splits; 1 against 3: 1 of 4.
     assert "it cannot be below 0.1, 0.25" in out
     assert "new: new (seed 1), new-2 (seed 2), new-9 (seed 9)" in out
-    rows = list(csv.DictReader(io.StringIO((folder / "seeds.csv").read_text("utf-8"))))
+    rows = list(csv.DictReader(io.StringIO(read(seeded.run, "test", "seeds.csv"))))
     assert [row["system"] for row in rows] == ["base", "new", "other"]
-    assert float(rows[1]["bleu_half_range"]) == new["scores"]["bleu"]["half_range"]
+    assert float(rows[1]["bleu_half_range"]) == spread["half_range"]
     assert rows[2]["bleu_deviation"] == ""
 
 
 def test_by_length_has_a_row_a_group_of_seeds_too(seeded, capsys):
-    score(seeded.run, resamples=10, trials=10, group_by="seed", by_length=True, buckets="6")
+    seeded.score(group_by="seed", against="base-2", buckets="6")
     out = capsys.readouterr().out
-    folder = seeded.run.path / "score" / "test"
     by_system = result_of(seeded.run)["by_length"]["groups"]
-    rows = list(csv.DictReader(io.StringIO((folder / "lengths-by-seed.csv").read_text("utf-8"))))
+    rows = list(csv.DictReader(io.StringIO(read(seeded.run, "test", "lengths-by-seed.csv"))))
     assert [(row["group"], row["system"], row["n"]) for row in rows] == [
         (label, name, n)
         for label in ("<6", "≥6")
@@ -192,18 +189,10 @@ def test_by_length_has_a_row_a_group_of_seeds_too(seeded, capsys):
     assert "half-range" in out.split("by source length")[1]
 
 
-def test_the_baseline_may_be_any_system_of_its_group(seeded, capsys):
-    options = {"against": "new-2", "output_format": "csv"}
-    score(seeded.run, resamples=10, trials=10, group_by="seed", **options)
-    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    baseline = {row["system"]: row["delta"] == "" for row in rows}
-    assert baseline == {"base": False, "new": True, "other": False}
-
-
 def test_a_translation_searched_otherwise_is_not_the_same_system(seeded, capsys):
     for name, beam in (("base", 4), ("base-2", 4), ("base-3", 1)):
         seeded.describe(name, settings={"beam": beam})
-    score(seeded.run, resamples=10, trials=10, group_by="seed", output_format="json")
+    seeded.score(group_by="seed", output_format="json")
     groups = json.loads(capsys.readouterr().out)[0]["seeds"]["groups"]
     systems = [["base", "base-2"], ["new", "new-2", "new-9"], ["base-3"], ["other"]]
     assert [group["systems"] for group in groups] == systems
@@ -214,19 +203,6 @@ def test_how_a_training_was_watched_does_not_part_its_seeds(fake_run, capsys):
     best checkpoint, can.
     """
     fake = fake_run()
-    plain = {
-        "max_steps": 10,
-        "log_every": 50,
-        "samples": 2,
-        "checkpoint_every": 5,
-        "keep_checkpoints": 5,
-        "deterministic": False,
-        "patience": 0,
-        "max_minutes": 0.0,
-        "best_by": "dev_bleu",
-        "dev_bleu": True,
-        "dev_sentences": 0,
-    }
     same = {"log_every": 7, "samples": 0, "checkpoint_every": 9, "keep_checkpoints": 2}
     same |= {"deterministic": True}
     others = {"max_steps": 11, "patience": 3, "max_minutes": 1.0, "best_by": "dev_loss"}
@@ -235,13 +211,13 @@ def test_how_a_training_was_watched_does_not_part_its_seeds(fake_run, capsys):
 
     def groups(average):
         for number, change in enumerate(changes):
-            train = {**plain, **change, "seed": number}
+            train = {"max_steps": 10, **change, "seed": number}
             search = {"beam": 5, "average": average}
             folder = fake.add(f"s{number:02d}", 0.2)
             config = {"variant": "toy", "preset": f"p{number}", "train": train, "search": search}
             write_toml(folder / "config.toml", config)
             os.utime(folder / "config.toml", (number + 1, number + 1))
-        score(fake.run, resamples=2, trials=2, output_format="json", force=True)
+        fake.score(output_format="json", force=True)
         groups = json.loads(capsys.readouterr().out)[0]["seeds"]["groups"]
         return [group["systems"] for group in groups]
 
@@ -252,15 +228,15 @@ def test_how_a_training_was_watched_does_not_part_its_seeds(fake_run, capsys):
 
 
 def test_a_changed_seed_is_not_up_to_date_and_plain_scores_have_the_groups_too(seeded, capsys):
-    score(seeded.run, resamples=10, trials=10)
+    seeded.score()
     assert "deviation" not in capsys.readouterr().out
     assert (seeded.run.path / "score" / "test" / "seeds.md").is_file()
-    score(seeded.run, resamples=10, trials=10, group_by="seed")
+    seeded.score(group_by="seed")
     out, err = capsys.readouterr()
     assert "up to date" in err
     assert "deviation" in out
     seeded.add("base-3", 0.38, seed=2)
-    score(seeded.run, resamples=10, trials=10, group_by="seed")
+    seeded.score(group_by="seed")
     out, err = capsys.readouterr()
     assert "written to" in err
     assert "base: a seed occurs twice" in out
@@ -270,9 +246,9 @@ def test_no_two_seeds_and_unknown_groupings(fake_run, capsys):
     fake = fake_run()
     fake.add("a", 0.2, seed=1)
     fake.add("ensemble-a", 0.1, trained=False)
-    score(fake.run, resamples=10, trials=10, group_by="seed")
+    fake.score(group_by="seed")
     assert "no two systems differ in train.seed alone" in capsys.readouterr().out
     assert not (fake.run.path / "score" / "test" / "seeds.csv").exists()
     with pytest.raises(ConfigError, match="cannot group systems by 'variant'") as error:
-        score(fake.run, group_by="variant")
+        fake.score(group_by="variant")
     assert "seed" in error.value.hint
