@@ -2,7 +2,7 @@
 
 Resampling needs the counts of each sentence, and sacreBLEU's public functions return those of a
 corpus. A version of sacreBLEU without the private functions gives the same numbers, but more
-slowly: each sentence is then scored as a corpus of its own.
+slowly: it scores each sentence as a corpus.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ def _sentence(metric: Any, hyp: str, refs: Sequence[str]) -> list[float]:
 
 def _chrf(metric: CHRF, hyp: str, refs: Sequence[str]) -> list[float]:
     """Return the counts of one sentence with its best reference: no public function has them."""
-    own, best = _character_ngrams(metric, hyp), [0.0] * 3 * metric.char_order
+    hyp_ngrams, best = _character_ngrams(metric, hyp), [0.0] * 3 * metric.char_order
     for number, ref in enumerate(refs):
-        pairs = zip(own, _character_ngrams(metric, ref), strict=True)
+        pairs = zip(hyp_ngrams, _character_ngrams(metric, ref), strict=True)
         counts = [(h.total() if r else 0, r.total(), (h & r).total()) for h, r in pairs]
         row = [float(n) for order in counts for n in order]
         if not number or formulas.chrf(np.array(row)) > formulas.chrf(np.array(best)):

@@ -1,7 +1,7 @@
 """Corpus scores as functions of summed counts, for many samples at once (leading axes are free).
 
-Equal to sacreBLEU's own `_compute_score_from_stats`, and to mteval-v13a.pl, to the last few bits;
-the tests hold them together.
+The tests compare them with sacreBLEU's `_compute_score_from_stats` and with mteval-v13a.pl: all are
+equal but for the last few bits.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def bleu(sums: Array, smooth: str = "exp", effective_order: bool = False) -> Arr
         sums: (…, 10) hypothesis length, reference length, 4 counts of matching n-grams, 4 counts of
             n-grams.
         smooth: "exp" (NIST's: each further order without a match counts half as much), "none", or
-            "mteval": NIST's in all it does, which smooths a text without any match too, and takes
-            an order without n-grams for a perfect one where sacreBLEU gives 0.
+            "mteval": as NIST's script. It also smooths a text without any match, and it counts an
+            order without n-grams as perfect; sacreBLEU gives 0 for both.
         effective_order: leave out orders longer than the text (for single sentences).
     Returns: (…) 0 to 100.
     """

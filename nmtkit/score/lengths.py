@@ -87,9 +87,8 @@ def by_length(
         scores: BLEU by system, on the same lines.
         lengths: (N) source length of each line.
         spec: see `groups`.
-        draws: of the whole set; inside a group as many are made, with the same seed.
-        baseline: the system that the others are compared with inside each group; None for no
-            comparison.
+        draws: of the whole set; each group has draws of its own, with the same number and seed.
+        baseline: every system is compared with it inside each group; None for no comparison.
         test: one of `significance.TESTS`.
     Returns: by group, then by system.
     """

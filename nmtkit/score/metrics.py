@@ -114,9 +114,8 @@ class Kind:
         header: its name as the head of a column; name: in full.
         counter: makes the object that counts n-grams, of sacreBLEU's class Metric.
         formula, sentence_formula: see `Metric`.
-        of_tokens: it reads tokens, as the models work with them, not text for people.
-        western: it makes sense only with sacreBLEU's tokenizer 13a, because its words end at
-            spaces.
+        of_tokens: True if it reads tokens, False if it reads detokenised text.
+        western: True if its words end at spaces, so that it needs sacreBLEU's tokenizer 13a.
         higher_is_better: False for error rates.
     """
 

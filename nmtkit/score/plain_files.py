@@ -96,17 +96,18 @@ def _read(path: Path, partners: Iterable[tuple[Path, list[str]]], hint: str) -> 
     """Return the lines of a file.
 
     Args:
-        partners: files with their lines, which belong together with these.
+        partners: files with their lines; each must have as many lines.
     Raises: DataError if line counts differ, with the line from which on they do not seem to belong
         together.
     """
     lines = list(files.text_lines(path, once=True))
-    for partner, others in partners:
-        if len(lines) != len(others):
+    for partner, partner_lines in partners:
+        count = len(partner_lines)
+        if len(lines) != count:
             # A pipe cannot be read again.
-            readable = lines and others and path.is_file() and partner.is_file()
+            readable = lines and count and path.is_file() and partner.is_file()
             raise DataError(
-                f"{path} has {counted(len(lines), 'line')} but {partner} has {len(others):,}",
+                f"{path} has {counted(len(lines), 'line')} but {partner} has {count:,}",
                 where=first_odd_pair((path,), (partner,)) if readable else None,
                 hint=hint,
             )

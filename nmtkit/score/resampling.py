@@ -1,8 +1,8 @@
-"""The random draws that significance rests on: resamples of a test set, and outputs swapped between
+"""The random draws of the significance tests: resamples of a test set, and outputs swapped between
 two systems.
 
-They depend on the number of sentences and the seed alone, so every system and metric sees the same
-ones: that is what pairs them.
+They depend only on the number of sentences and the seed. So every system and metric gets the same
+draws, and comparisons are paired.
 """
 
 from __future__ import annotations

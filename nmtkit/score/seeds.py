@@ -1,9 +1,8 @@
-"""Several training seeds of one system: their mean and spread, and what may be said of a difference
-between two such groups.
+"""Several training seeds of one system: their mean and spread, and the difference of two groups.
 
-A significance test on a test set asks whether another test set would agree; it takes the two
-trained models as given. Whether another seed would agree is another question, and a few seeds
-answer it only roughly. Both answers are given here, side by side.
+A significance test on a test set asks if another test set would agree. It does not ask if another
+training seed would agree, and a few seeds answer that only roughly. This file gives both answers,
+side by side.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Is the difference between two systems more than luck of the test set? Five tests, each under its
-own name.
+"""Is the difference between two systems more than luck of the test set? Five tests by name.
 
-They ask different questions, so their p differ (README.md of this folder); a p is comparable only
-with one of the same test. None says anything of the luck of a training seed: for that, train
-several seeds (`nmtkit.score.seeds`).
+They ask different questions, so their p differ (README.md of this folder). Compare a p only with
+one of the same test. No p accounts for the training seed: for that, train several seeds
+(`nmtkit.score.seeds`).
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ class Test:
     Attributes:
         header: its name as the head of a column; name: in full, with its source; reading: what its
             p is.
-        run: (system, baseline, draws) -> what it finds.
-        counts: p is a share of the resamples, so that 0 means less than one in so many.
+        run: (system, baseline, draws) -> the result.
+        counts: p is a share of the resamples, so 0 means less than one resample.
     """
 
     header: str

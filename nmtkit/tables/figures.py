@@ -143,7 +143,7 @@ def grouped_bars(
         upright: write the labels of groups upwards.
     """
     known = [
-        i for i in range(len(groups)) if any(of[i].value is not None for of in series.values())
+        i for i in range(len(groups)) if any(bars[i].value is not None for bars in series.values())
     ]
     figure.set_size_inches(max(4.5, 0.28 * len(known) * (len(series) + 1) + 1.2), 3.2)
     axes = figure.add_subplot()
@@ -163,8 +163,8 @@ def grouped_bars(
 
 def _bars(axes: Axes, name: str, by_place: Mapping[float, Estimate], width: float) -> None:
     """Draw the bars of a series; an interval is an error bar."""
-    shown = {place: of for place, of in by_place.items() if of.value is not None}
-    values = np.array([astuple(of) for of in shown.values()], np.float64)
+    shown = {place: bar for place, bar in by_place.items() if bar.value is not None}
+    values = np.array([astuple(bar) for bar in shown.values()], np.float64)
     heights, low, high = values.reshape(-1, 3).T
     reach = np.stack([heights - low, high - heights])
     axes.bar(

@@ -134,9 +134,10 @@ class Table:
         """
         stream = io.StringIO()
         writer = csv.writer(stream, lineterminator="\n")
-        parts = [("", "_low", "_high") if c.interval else ("",) for c in self.columns]
         writer.writerow(
-            c.key + part for c, own in zip(self.columns, parts, strict=True) for part in own
+            column.key + part
+            for column in self.columns
+            for part in (("", "_low", "_high") if column.interval else ("",))
         )
         for row in self.rows:
             cells: list[Any] = []

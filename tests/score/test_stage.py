@@ -49,10 +49,9 @@ def test_all_systems_side_by_side(fake_run, capsys):
     assert better["differences"]["bleu"]["value"] == pytest.approx(difference)
     tested = {test: list(of_test) for test, of_test in better["tests"].items()}
     assert tested == dict.fromkeys(TESTS, list(METRICS))
-    for system in result["systems"]:
-        for value in system["scores"].values():
-            assert value["low"] <= value["value"] <= value["high"]
-            assert value["signature"].endswith(f"version:{sacrebleu.__version__}")
+    for value in (*base["scores"].values(), *better["scores"].values()):
+        assert value["low"] <= value["value"] <= value["high"]
+        assert value["signature"].endswith(f"version:{sacrebleu.__version__}")
     assert (result["resampling"]["seed"], result["resampling"]["resamples"]) == (1, 100)
     for shown in ("nrefs:1|case:mixed|eff:no|tok:13a", "<0.01", "█", "[10,20)"):
         assert shown in out
@@ -64,8 +63,8 @@ def test_all_systems_side_by_side(fake_run, capsys):
         ("lengths.md", "[10,20)"),
     ):
         assert content in read(fake.run, "test", name)
-    last = json.loads((fake.run.path / "history.jsonl").read_text("utf-8").splitlines()[-1])
-    assert {"stage": "score", "exit": 0, "seed": 1}.items() <= last.items()
+    history = (fake.run.path / "history.jsonl").read_text("utf-8").splitlines()
+    assert {"stage": "score", "exit": 0, "seed": 1}.items() <= json.loads(history[-1]).items()
 
 
 def test_lengths_are_those_of_the_prepared_source_without_its_end(fake_run):
@@ -125,7 +124,7 @@ def test_up_to_date_is_said_and_not_repeated_but_still_printed(fake_run, capsys,
     write(folder / "translate" / "test" / "hyp.txt", fake.lines["test"])
     fake.score()
     assert "100.00" in capsys.readouterr().out
-    stored = fake.run.path / "score" / "test" / "scores.json"
+    stored = fake.run.path / "score/test/scores.json"
     older = {**json.loads(stored.read_text("utf-8")), "format": 1}
     stored.write_text(json.dumps(older), "utf-8")
     fake.score()
@@ -137,7 +136,7 @@ def test_the_folder_never_holds_tables_of_an_earlier_call(fake_run):
     for seed, name in enumerate(["one", "two", "gone"]):
         fake.add(name, 0.2, seed=seed)
     fake.score(by_length=True)
-    folder = fake.run.path / "score" / "test"
+    folder = fake.run.path / "score/test"
     everything = {path.name for path in folder.iterdir()}
     # Every table is known to the stage that clears them away.
     assert {Path(name).stem for name in everything} == {"scores", "sentences", *STEMS}
@@ -299,42 +298,33 @@ def test_tokenised_bleu_of_outside_files_is_of_their_moses_tokens_with_lang_and_
 
 def test_what_is_missing_is_said_with_the_command_that_makes_it(fake_run):
     fake = fake_run(sets=("one", "two"))
-    with pytest.raises(DataError) as error:
-        fake.score()
-    assert "nmtkit train" in error.value.hint
+
+    def refused(error, message, hint, **options):
+        with pytest.raises(error, match=message) as caught:
+            fake.score(**options)
+        assert hint in caught.value.hint
+
+    refused(DataError, "no trained system", "nmtkit train")
     folder = fake.add("a", 0.1, sets=[])
-    with pytest.raises(DataError, match="nothing to score") as error:
-        fake.score()
-    assert "nmtkit translate" in error.value.hint
+    refused(DataError, "nothing to score", "nmtkit translate")
     fake.add("base", 0.1, sets=["one"])
-    with pytest.raises(
-        DataError, match="nothing to score: no system of this run has translated two"
-    ) as error:
-        fake.score(set_names=["two"])
-    assert error.value.hint == "nmtkit translate --set-name two"
-    with pytest.raises(DataError, match="'a' has no translation of one") as error:
-        fake.score(against="a")
-    assert "nmtkit translate --system a --set-name one" in error.value.hint
-    with pytest.raises(ConfigError, match="no system 'bass'") as error:
-        fake.score(systems=["bass"])
-    assert "'base'" in error.value.hint
-    with pytest.raises(ConfigError, match="unknown format"):
-        fake.score(output_format="yaml")
-    with pytest.raises(ConfigError, match="length groups"):
-        fake.score(buckets="x")
-    write(folder / "translate" / "one" / "hyp.txt", fake.lines["one"][:-1])
-    with pytest.raises(DataError, match="39 translations of 40 sentences"):
-        fake.score()
-    write(folder / "translate" / "one" / "hyp.txt", fake.lines["one"])
-    write(folder / "translate" / "one" / "hyp.subwords.txt", fake.lines["one"][:3])
-    with pytest.raises(DataError, match="3 lines of subwords"):
-        fake.score()
+    missing = "nothing to score: no system of this run has translated two"
+    refused(DataError, missing, "nmtkit translate --set-name two", set_names=["two"])
+    missing = "'a' has no translation of one"
+    refused(DataError, missing, "nmtkit translate --system a --set-name one", against="a")
+    refused(ConfigError, "no system 'bass'", "'base'", systems=["bass"])
+    refused(ConfigError, "no system 'aa'", "'a'", systems=["aa"])
+    refused(ConfigError, "unknown format", "", output_format="yaml")
+    refused(ConfigError, "length groups", "", buckets="x")
+    translation = folder / "translate" / "one"
+    write(translation / "hyp.txt", fake.lines["one"][:-1])
+    refused(DataError, "39 translations of 40 sentences", "--force")
+    write(translation / "hyp.txt", fake.lines["one"])
+    write(translation / "hyp.subwords.txt", fake.lines["one"][:3])
+    refused(DataError, "3 lines of subwords", "--force")
     assert not (fake.run.path / "score" / "one").exists()
-    history = [
-        json.loads(line)["exit"]
-        for line in (fake.run.path / "history.jsonl").read_text("utf-8").splitlines()
-    ]
-    assert set(history) == {2}
+    history = (fake.run.path / "history.jsonl").read_text("utf-8").splitlines()
+    assert {json.loads(line)["exit"] for line in history} == {2}
 
 
 def test_systems_without_a_translation_are_named_oldest_first_with_the_command_for_this_set(
@@ -424,7 +414,7 @@ def test_lines_that_do_not_pair_are_shown_where_they_begin_to(tmp_path):
     assert caught.value.where == "first odd pair: line 21 ({} words vs {})".format(*words)
     with pytest.raises(DataError, match="empty.de has 0 lines but .*ref.de has 60") as caught:
         score_files([empty], [ref])
-    assert "odd pair" not in str(caught.value)
+    assert caught.value.where is None
 
 
 def test_outside_files_may_be_pipes(tmp_path, capsys, pipe):
@@ -477,7 +467,7 @@ def test_prepared_references_reach_the_scores(tmp_path, capsys):
     paths = [write(tmp_path / f"r{i}.en", ref * 4) for i, ref in enumerate(refs)]
     run = prepared(tmp_path, (src, paths[0]), "prep.merges=20", paths[1:])
     hyps = ["The dog is running .", "A cat sleeps today ."] * 4
-    write(run.path / "systems" / "mine" / "translate" / "test" / "hyp.txt", hyps)
+    write(run.path / "systems/mine/translate/test/hyp.txt", hyps)
     score(run, resamples=5)
     result = result_of(run)
     assert (result["references"], result["sentences"]) == (3, 8)
@@ -534,10 +524,6 @@ def test_every_test_is_shown_under_its_name(fake_run, capsys):
     main = dict(zip(*csv.reader([header, better]), strict=True))
     assert float(main["p"]) == result["systems"][1]["tests"]["sign"]["bleu"]["p"]
     assert "Collins" in read(fake.run, "test", "table.md")
-    setting = result["systems"][1]["tests"]["paired_bootstrap"]["bleu"]["setting"]
-    assert setting == "200 resamples of 30 sentences, seed 1"
-    with pytest.raises(ConfigError, match="unknown significance test 'koehn'"):
-        fake.score(test="koehn")
 
 
 def test_the_page_and_the_help_name_every_metric_and_every_test():
@@ -572,9 +558,9 @@ def test_a_translation_of_another_text_is_never_scored(fake_run, capsys):
     for named in ({"systems": ["earlier"]}, {"against": "earlier"}):
         with pytest.raises(DataError, match="is of an earlier test set"):
             fake.score(**named)
-    write(fake.run.path / "prep" / "text" / "test.src", fake.lines["test"][::-1])
+    write(fake.run.path / "prep/text/test.src", fake.lines["test"][::-1])
     fake.score(systems=["earlier"])
-    write(fake.run.path / "prep" / "text" / "test.src", ["another"] * 40)
+    write(fake.run.path / "prep/text/test.src", ["another"] * 40)
     with pytest.raises(DataError, match="nothing to score"):
         fake.score()
 
@@ -681,7 +667,7 @@ def test_a_damaged_description_of_a_translation_is_named(fake_run, meta, field):
     fake = fake_run()
     fake.add("a", 0.3)
     fake.describe("a", **(meta or {}))
-    path = fake.run.path / "systems" / "a" / "translate" / "test" / "meta.json"
+    path = fake.run.path / "systems/a/translate/test/meta.json"
     if meta == []:
         path.write_text("[]")
     with pytest.raises(DataError, match=field) as caught:
