@@ -1,27 +1,27 @@
 # shellcheck shell=bash
-# What the recipes of the papers' tables share. To be sourced by one, whose table SCALE makes in one of three sizes:
+# Functions that all recipes share. A recipe sources this file. SCALE sets the size of its table:
 #
 #   smoke   the demo corpus, tiny models, two updates: seconds. It shows that the recipe runs; its numbers mean nothing.
 #   small   Multi30k English-German (if the recipe names no other), preset small: hours on two CPU cores.
 #   full    the paper's data, sizes and updates: days on a GPU, which it needs.
 #
-# And, where wanted:
+# Optional variables:
 #
 #   SEEDS="1 2 3"   training seeds of every system (default: 1)
-#   STEPS=20000     updates of every system, in place of the preset's
-#   FROM_DIR=DIR    where to look for the data set's files before the network
-#   RUNS=DIR        where run directories are made, each as SCALE-DATASET-PRESET[-STEPS] (default: runs)
-#   RUN=DIR         the run directory itself; one that is prepared keeps its corpus, whatever that is
-#   PRESET=NAME     the preset, in place of the scale's
+#   STEPS=20000     updates of every system (default: the preset's)
+#   FROM_DIR=DIR    folder that is searched for the data set's files before the network is used
+#   RUNS=DIR        folder of the run directories, each SCALE-DATASET-PRESET[-STEPS] (default: runs)
+#   RUN=DIR         the run directory; if it is prepared, its corpus is used, whatever that is
+#   PRESET=NAME     the preset (default: the scale's)
 #   PARSES=DIR      parses of the source for prep: DIR/train.trees, DIR/dev.trees, DIR/<test set>.trees; or PARSER=stanza
 #
-# Paths are absolute, or from the repository's folder. The tables of one run share the systems of equal names, so each STEPS has a run of its own
-# (unless RUN names it). The same command again continues where it stopped.
+# Paths are absolute or relative to the repository's folder. Tables in the same run share systems with equal names, so each value of STEPS has
+# its own run (unless RUN is set). The same command again continues where it stopped.
 
 case ${SCALE:-} in
   smoke | small | full) ;;
   *)
-    echo "say how large: SCALE=smoke, SCALE=small or SCALE=full (recipes/common.sh tells what each takes)" >&2
+    echo "set SCALE=smoke, SCALE=small or SCALE=full (recipes/common.sh says how long each takes)" >&2
     exit 2
     ;;
 esac
@@ -31,10 +31,10 @@ table=$(basename "$(cd "$(dirname "$0")" && pwd)")/$(basename "$0" .sh)
 table=${table#recipes/} # PAPER/TABLE, or a comparison of no paper
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 if [ "$SCALE" = full ]; then
-  echo "$table: SCALE=full is the paper's own setting; without a GPU one system would take days to weeks" >&2
+  echo "$table: SCALE=full is the paper's own setting; without a GPU, one system takes days to weeks" >&2
 fi
 
-# at_scale SMOKE SMALL FULL: the one that SCALE means.
+# at_scale SMOKE SMALL FULL: print the argument for the current SCALE.
 at_scale() {
   case $SCALE in
     smoke) echo "$1" ;;
@@ -43,11 +43,11 @@ at_scale() {
   esac
 }
 
-# corpus DATASET PRESET [OPTION…]: prepare the run that the systems to come belong to; options as of `nmtkit prep`.
+# corpus DATASET PRESET [OPTION…]: prepare the run of the systems that follow; options as for `nmtkit prep`.
 corpus() {
   local preset=${PRESET:-$2} parsed=${PARSES:-}${PARSER:-} options file
   if [ -n "${RUN:-}" ] && [ -n "$run" ] && [ "$1" != "$dataset" ]; then
-    echo "$table: RUN is one corpus, and at SCALE=$SCALE this table has several; leave RUN out" >&2
+    echo "$table: RUN holds one corpus, and this table has several at SCALE=$SCALE; leave RUN out" >&2
     exit 2
   fi
   dataset=$1
@@ -65,7 +65,7 @@ corpus() {
   if [ -n "${STEPS:-}" ]; then training+=(--set train.max_steps="$STEPS"); fi
   case $SEEDS in *" "*) scoring+=(--group-by seed) ;; esac
   if [ -n "${RUN:-}" ] && [ -f "$RUN/prep/manifest.json" ]; then
-    echo "$table: $RUN is prepared, its corpus is taken" >&2
+    echo "$table: $RUN is prepared; its corpus is used" >&2
     return
   fi
   if [ -n "${FROM_DIR:-}" ] && [ "$1" != demo ]; then options+=(--from-dir "$FROM_DIR"); fi
@@ -76,12 +76,12 @@ corpus() {
   nmtkit prep "$1" "${options[@]}"
 }
 
-# has_parses: whether the sources of the run were prepared with parses.
+# has_parses: true if the run was prepared with parses of the source.
 has_parses() {
   [ -f "$run/prep/train.spans.bin" ]
 }
 
-# system NAME [OPTION…]: train one row of the table with every seed, as NAME-s1, …; options as of `nmtkit train`. The first one is the baseline.
+# system NAME [OPTION…]: train one row of the table with every seed, as NAME-s1, …; options as for `nmtkit train`. The first system is the baseline.
 system() {
   local name=$1 seed
   shift
@@ -93,8 +93,8 @@ system() {
   done
 }
 
-# compare [OPTION…]: translate with the systems and score them against the baseline, beside the numbers of this table if the paper prints some;
-# options as of `nmtkit score`.
+# compare [OPTION…]: translate with all systems and score them against the baseline. The paper's numbers for this table, if there are any, are
+# shown beside them. Options as for `nmtkit score`.
 compare() {
   local printed=()
   beside score
@@ -103,7 +103,7 @@ compare() {
   keep score
 }
 
-# beside KIND: set `printed` to what puts the paper's numbers of a kind (a column's key in paper.toml) beside measured ones, if this table has some.
+# beside KIND: set `printed` to the options that show the paper's numbers of a kind (a column's key in paper.toml), if this table has any.
 beside() {
   local paper=$PWD/recipes/${table%/*}/paper.toml
   if [[ -f $paper && $(sed -n "/^\[tables\.${table#*/}\]/,/^\[tables\./p" "$paper") =~ [\ {]$1\ =\  ]]; then
@@ -111,7 +111,7 @@ beside() {
   fi
 }
 
-# analysis NAME [OPTION…]: look into the systems of all seeds, beside the paper's numbers; options as of `nmtkit analyze`.
+# analysis NAME [OPTION…]: analyze the systems of all seeds and show the paper's numbers; options as for `nmtkit analyze`.
 analysis() {
   local printed=()
   case $1 in
@@ -124,13 +124,13 @@ analysis() {
   keep "analyze/$1"
 }
 
-# analysis_of_first_seed NAME [OPTION…]: the same where a seed more would only crowd the table.
+# analysis_of_first_seed NAME [OPTION…]: analyze the systems of the first seed only, where more rows would only crowd the table.
 analysis_of_first_seed() {
   local systems=("${first_seed[@]}")
   analysis "$@"
 }
 
-# cost: parameters, arithmetic and speed, which is measured in turns but in a smoke test.
+# cost: parameters, arithmetic and speed. Speed is measured (systems alternate), except in a smoke test.
 cost() {
   if [ "$SCALE" = smoke ]; then
     analysis_of_first_seed cost
@@ -139,7 +139,7 @@ cost() {
   fi
 }
 
-# page TITLE [OPTION…]: the run as one HTML page; options as of `nmtkit report`.
+# page TITLE [OPTION…]: write the run as one HTML page; options as for `nmtkit report`.
 page() {
   local seeds="seed $SEEDS"
   case $SEEDS in *" "*) seeds="seeds $SEEDS" ;; esac
@@ -147,12 +147,12 @@ page() {
   keep report
 }
 
-# keep FOLDER: copy results of the run to those of this table, since the next table's take their place in the run.
+# keep FOLDER: copy results to this table's own folder, because the next table overwrites them in the run.
 keep() {
   local to
   to=$run/recipes/$table/$(basename "$1")
   rm -rf "$to"
   mkdir -p "$to"
   cp -R "$run/$1"/* "$to/"
-  echo "$table: kept in $to" >&2
+  echo "$table: results are in $to" >&2
 }

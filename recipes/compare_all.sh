@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# In no paper: the sentence models of all four on one corpus, then the document models and their baseline on one with documents, in one page. In
-# each half all systems have one preset, so the same batches and as many updates, and the same seeds (SEEDS). Each has a run of its own. STEPS is of
-# both halves; DOCUMENT_STEPS, where given, of the second one.
+# In no paper: the sentence models of all four papers on one corpus, and the document models and their baseline on a corpus with documents, in one
+# page. Each half has its own run. All systems of a half have the same preset, the same number of updates and the same seeds (SEEDS). STEPS sets the
+# updates of both halves; DOCUMENT_STEPS, if set, those of the second half.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 if [ -n "${RUN:-}" ]; then
-  echo "compare_all: RUN is one run, and each half has its own; leave RUN out (RUNS=DIR says where they are made)" >&2
+  echo "compare_all: RUN is one run, and each half has its own; leave RUN out (RUNS=DIR is the folder of both)" >&2
   exit 2
 fi
 table=compare_all/sentences

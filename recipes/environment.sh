@@ -1,5 +1,5 @@
-# Makes the virtual environment that all recipes and the tests share, once, and puts it on PATH. To be sourced; it changes to the
-# repository's folder. NMTKIT_VENV names another folder for the environment; PYTHON another interpreter (3.11 or newer).
+# Creates the virtual environment of the recipes and the tests, once, and puts it on PATH. Source this file; it changes to the
+# repository's folder. NMTKIT_VENV names another folder for the environment, PYTHON another interpreter (3.11 or newer).
 nmtkit_environment() {
   local root venv wanted
   root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from itertools import chain
 from pathlib import Path
 
-from nmtkit.demo.contrast import Contrast, records
+from nmtkit.demo.contrast import Contrast, complete
 from nmtkit.demo.corpus import Writer, write_split
 from nmtkit.demo.lexicon import separable_expressions
 from nmtkit.demo.probing import write_probing
@@ -49,6 +49,6 @@ def generate(
     contrast = Contrast(seed, 4, held)
     agreement, pronouns = contrast.agreement(size), contrast.pronouns(size)
     lemmas = write_split(out_dir, "train", Writer(seed, 3, held).documents(size))
-    write_json(out_dir / "agreement.en-de.json", records(agreement, lemmas))
-    write_json(out_dir / "pronouns.en-de.json", records(pronouns, lemmas))
+    write_json(out_dir / "agreement.en-de.json", complete(agreement, lemmas))
+    write_json(out_dir / "pronouns.en-de.json", complete(pronouns, lemmas))
     write_probing(out_dir / "probing", seed, size)

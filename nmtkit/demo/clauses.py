@@ -26,21 +26,14 @@ PERSONAL = [word for word in fitting("adjectives", "person") if word.en not in U
 
 
 @cache
-def relativised(classes: frozenset[str], subject: bool) -> list[tuple[Verb, Slot | None]]:
-    """Return the verbs and gaps of relative clauses about nouns of some classes.
-
-    Args:
-        subject: True if the gap is the subject, False for an object.
-    """
-    if subject:
-        return [(verb, None) for verb in fitting("verbs", classes)]
-    gaps: dict[Verb, Slot | None] = {
+def object_gaps(classes: frozenset[str]) -> dict[Verb, Slot | None]:
+    """Return the verbs of relative clauses about objects of some classes, each with its gap."""
+    return {
         verb: slot
         for verb in fitting("verbs", "person")
         for slot in reversed(verb.slots)
         if slot.role in {"acc", "dat", "pp"} and slot.nouns & classes
     }
-    return list(gaps.items())
 
 
 class Clauses(Nominals):
@@ -86,13 +79,13 @@ class Clauses(Nominals):
         """Put a relative clause at the end of a noun phrase."""
         if np.owner or np.det == "bare":
             return
-        about_subject = self.chance(0.5)
-        options = relativised(np.noun.classes, about_subject)
-        if not options:
+        about_subject, classes = self.chance(0.5), np.noun.classes
+        gaps = dict.fromkeys(fitting("verbs", classes)) if about_subject else object_gaps(classes)
+        if not gaps:
             return
-        verb, gap = self.pick(options)
+        verb, gap = self.pick(list(gaps.items()))
         if about_subject:
-            subject = NP(np.noun, np.number)
+            subject = NP(np.noun, np.plural)
         elif self.chance(0.5):
             subject = self.named()
         else:

@@ -11,7 +11,6 @@ from typing import Any
 
 from nmtkit.demo.lexicon import Adjective, Slot, Verb, Word
 
-SINGULAR, PLURAL = 0, 1
 QUANTIFIED = {"every", "all", "some", "many", "several", "no", "bare"}
 AGREEMENTS = {"I": 0, "we": 2, "they": 2}
 
@@ -25,7 +24,7 @@ class NP:
     """
 
     noun: Any = None
-    number: int = SINGULAR
+    plural: bool = False
     det: str = "the"
     wanted: str | frozenset[str] = ""
     pronoun: str = ""
@@ -48,7 +47,7 @@ class NP:
         """0 first person singular, 1 third person singular, 2 plural."""
         if self.pronoun:
             return AGREEMENTS.get(self.pronoun, 1)
-        return 2 if self.parts or self.number == PLURAL else 1
+        return 2 if self.parts or self.plural else 1
 
     @property
     def heavy(self) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from nmtkit.demo.constituents import NP, PLURAL, Clause
+from nmtkit.demo.constituents import NP, Clause
 from nmtkit.demo.corpus import Pair, Writer
 from nmtkit.demo.languages import ENDINGS, GERMAN
 from nmtkit.demo.lexicon import FINITE, entries, fitting
@@ -33,9 +33,26 @@ for _verb in entries("verbs"):
     PREFIXES[_verb.de.simple].add(_verb.de.prefix)
 Error = dict[str, Any]
 """One wrong translation as Lingeval97 writes it, but with lemmas for its frequency."""
-Found = tuple[Pair, list[Error], Pair | None]
+Record = dict[str, Any]
+"""A right translation and its errors as Lingeval97 writes them."""
 Draw = Callable[[], Clause]
 Rule = Callable[[Pair, Any], Error | None]
+
+
+def record(pair: Pair, errors: list[Error], **context: str) -> Record:
+    """Return the record of a pair; it gets its number, and frequencies for lemmas, at the end."""
+    right: Record = {"source": pair.source, "reference": pair.target, "origin": ""}
+    return right | context | {"errors": errors}
+
+
+def complete(records: list[Record], counts: Counter[str]) -> list[Record]:
+    """Return records with numbers and with the training frequencies of their lemmas."""
+    for number, right in enumerate(records):
+        right["origin"] = f"demo.{number}"
+        for wrong in right["errors"]:
+            if "frequency" in wrong:
+                wrong["frequency"] = min(counts[lemma] for lemma in wrong["frequency"])
+    return records
 
 
 def error(kind: str, pair: Pair, wrong: Leaf, form: str, other: Leaf | None, *lemmas: str) -> Error:
@@ -91,7 +108,7 @@ def polarity(pair: Pair, node: Node) -> Error | None:
     nicht, kein = word(node, "not"), word(node, "no", "any")
     if nicht:
         return error(NICHT, pair, nicht, "", None)
-    if kein and node.info.number != PLURAL:
+    if kein and not node.info.plural:
         return error(KEIN, pair, kein, kein.form[1:], None)
     return None
 
@@ -117,7 +134,7 @@ class Contrast(Writer):
     def noun_phrase(self, pair: Pair, node: Node) -> Error | None:
         """Return a singular definite article of another gender."""
         np, article = node.info, word(node, "the")
-        if node.label not in CASES or article is None or np.number == PLURAL:
+        if node.label not in CASES or article is None or np.plural:
             return None
         singular, plural = np.noun.de["n"]
         if singular in {plural, "Junge"}:  # "der Jungen" is German of a young woman
@@ -153,7 +170,7 @@ class Contrast(Writer):
 
     def collect(
         self, wanted: dict[Any, int], each: int, goals: Sequence[Any], draw: Draw, *rules: Rule
-    ) -> Iterator[Found]:
+    ) -> Iterator[Record]:
         """Yield pairs with errors until no goal is left, or 400 draws for one were not enough.
 
         Args:
@@ -177,9 +194,9 @@ class Contrast(Writer):
                     errors.append(wrong)
             if errors:
                 self.hold(pair)
-                yield pair, errors, None
+                yield record(pair, errors)
 
-    def agreement(self, size: int) -> list[Found]:
+    def agreement(self, size: int) -> list[Record]:
         """Return pairs for every distance of subject and verb, and of the other categories.
 
         Args:
@@ -188,10 +205,10 @@ class Contrast(Writer):
         scale = min(size, 100_000) / 20_000
         each, of_kind = max(2, round(50 * scale)), max(5, round(150 * scale))
         distances: dict[Any, int] = dict.fromkeys(DISTANCES, each)
-        found: list[Found] = []
+        records: list[Record] = []
         for distance in DISTANCES:
             draw = partial(self.far_subject, distance)
-            found += self.collect(distances, each, [distance], draw, subject_verb)
+            records += self.collect(distances, each, [distance], draw, subject_verb)
         kinds: dict[Any, int] = dict.fromkeys(KINDS, of_kind)
         rules = (self.noun_phrase, polarity, auxiliary, self.particle)
         usual = self.negation
@@ -200,56 +217,42 @@ class Contrast(Writer):
             self.negation = 0.7 if kinds[KEIN] or kinds[NICHT] else usual
             return self.sentence()
 
-        found += self.collect(kinds, of_kind, KINDS, any_sentence, *rules)
+        records += self.collect(kinds, of_kind, KINDS, any_sentence, *rules)
         self.negation = usual
-        return found
+        return records
 
-    def pronouns(self, size: int) -> list[Found]:
+    def pronouns(self, size: int) -> list[Record]:
         """Return pairs of context and sentence with "it", with the two wrong pronouns."""
-        found: list[Found] = []
+        records: list[Record] = []
         for _ in range(max(30, round(600 * min(size, 100_000) / 20_000))):
             self.open_document()
             context, pair = self.antecedent_and_it()
             nouns = [np.noun for _, np in context.clause.filled if np.noun]
-            lemmas = [noun.lemma for noun in nouns if "thing" in noun.classes]
-            right = GENDERS[pair.gender]
+            (thing,) = (noun for noun in nouns if "thing" in noun.classes)
+            right = GENDERS[thing.gender]
             errors = [
                 {
                     "type": f"{name}_for_{right}",
                     "contrastive": with_gender(pair, gender),
-                    "frequency": lemmas,
+                    "frequency": [thing.lemma],
                 }
                 for gender, name in GENDERS.items()
                 if name != right
             ]
             self.hold(pair, context)
-            found.append((pair, errors, context))
-        return found
+            before = {"context_src": context.source, "context_ref": context.target}
+            records.append(record(pair, errors, **before, gender=right))
+        return records
 
 
 def with_gender(pair: Pair, gender: str) -> str:
     """Return the German sentence with its pronouns for "it" in another gender."""
     infos = [node.info for node in pair.de.nodes()]
     its = [np for np in infos if isinstance(np, NP) and np.pronoun == "it"]
+    right = its[0].gender
     for np in its:
         np.gender = gender
-    other = text(leaves(GERMAN.sentence(pair.clause)))
+    wrong = text(leaves(GERMAN.sentence(pair.clause)))
     for np in its:
-        np.gender = pair.gender
-    return other
-
-
-def records(found: list[Found], counts: Counter[str]) -> list[Error]:
-    """Return pairs as Lingeval97's JSON has them, with the sentence before where there is one."""
-    records: list[Error] = []
-    for number, (pair, errors, context) in enumerate(found):
-        record: Error = {"source": pair.source, "reference": pair.target}
-        record["origin"] = f"demo.{number}"
-        if context:
-            record |= {"context_src": context.source, "context_ref": context.target}
-            record["gender"] = GENDERS[pair.gender]
-        for wrong in errors:
-            if "frequency" in wrong:
-                wrong["frequency"] = min(counts[lemma] for lemma in wrong["frequency"])
-        records.append(record | {"errors": errors})
-    return records
+        np.gender = right
+    return wrong

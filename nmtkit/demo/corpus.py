@@ -35,15 +35,10 @@ THINGS = {
 
 
 class Pair:
-    """A sentence in both languages: the clause it was drawn as, both trees, both texts.
+    """A sentence in both languages: the clause it was drawn as, both trees, both texts."""
 
-    Args:
-        clause: what is said.
-        gender: that of the antecedent of its "it", "" if it has none.
-    """
-
-    def __init__(self, clause: Clause, gender: str = "") -> None:
-        self.clause, self.gender = clause, gender
+    def __init__(self, clause: Clause) -> None:
+        self.clause = clause
         self.en, self.de = ENGLISH.sentence(clause), GERMAN.sentence(clause)
         self.words = leaves(self.de)
         self.source, self.target = text(leaves(self.en)), text(self.words)
@@ -72,7 +67,7 @@ class Writer(Sentences):
         Raises: RuntimeError if nothing else can be drawn.
         """
         for _ in range(200):
-            pair = Pair(draw(*gender), *gender)
+            pair = Pair(draw(*gender))
             if self.held.isdisjoint((pair.source, pair.target)):
                 return pair
         raise RuntimeError("the demo grammar has run out of sentences that no other split holds")

@@ -12,7 +12,7 @@ import re
 from collections import defaultdict
 from typing import Any
 
-from nmtkit.demo.constituents import NP, PLURAL, Clause
+from nmtkit.demo.constituents import NP, Clause
 from nmtkit.demo.lexicon import FINITE, TABLES
 from nmtkit.demo.realise import DETERMINERS, Leaf, Node, Realiser, comma, keyed, some
 
@@ -29,7 +29,7 @@ ENDINGS = {
 
 def ending(paradigm: str, case: str, np: NP) -> str:
     """Return a noun phrase's form in a paradigm."""
-    return ENDINGS[paradigm, case][3 if np.number == PLURAL else "mfn".index(np.noun.gender)]
+    return ENDINGS[paradigm, case][3 if np.plural else "mfn".index(np.noun.gender)]
 
 
 class English(Realiser):
@@ -41,7 +41,7 @@ class English(Realiser):
     def determiner(self, np: NP, case: str) -> tuple[Any, str]:
         if np.owner:
             return Node("NP", [self.word(np.owner, "NNP"), Leaf("'s", "POS")]), ""
-        form = DETERMINERS[np.det][0][np.number]
+        form = DETERMINERS[np.det][0][np.plural]
         if form == "a" and VOWEL.match(np.adjectives[0].en if np.adjectives else np.noun.en[0]):
             form = "an"
         return form and Leaf(form, "DT", np.det), ""

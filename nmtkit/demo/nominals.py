@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import TypeVar
 
-from nmtkit.demo.constituents import NP, PLURAL, SINGULAR
+from nmtkit.demo.constituents import NP
 from nmtkit.demo.lexicon import CHOICES, Slot, Word, entries, fitting
 
 T = TypeVar("T")
@@ -71,12 +71,11 @@ class Nominals(Draw):
         """
         noun = self.pick(fitting("nouns", classes))
         mass = "mass" in noun.classes
-        number = PLURAL if self.chance(plural) and not mass else SINGULAR
-        np = NP(noun, number, wanted=classes)
+        np = NP(noun, self.chance(plural) and not mass, wanted=classes)
         if kind == "negated" and self.chance(0.5) and not mass:
             np.det = "any"
         else:
-            countable = "plural" if number == PLURAL else "singular"
+            countable = "plural" if np.plural else "singular"
             drawn = "definite" if kind != "any" else "mass" if mass else countable
             self.determine(np, self.choose(f"determiner {drawn}"), owner)
         self.describe(np)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from nmtkit.demo.constituents import NP, PLURAL, Clause
+from nmtkit.demo.constituents import NP, Clause
 from nmtkit.demo.languages import ENGLISH
 from nmtkit.demo.lexicon import TABLES, Noun, entries, fitting
 from nmtkit.demo.realise import CLOSING, Leaf, Node, leaves, spelled
@@ -99,7 +99,7 @@ class Sentence:
         """Return the number of a common noun in a sentence of one main clause."""
         if np is None or np.noun is None or self.clause.second:
             return None
-        return self.labelled("NNS" if np.number == PLURAL else "NN")
+        return self.labelled("NNS" if np.plural else "NN")
 
     def subj_number(self) -> Example:
         """Return the number of the main clause's subject."""

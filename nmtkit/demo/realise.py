@@ -147,7 +147,7 @@ class Realiser:
             for adjective in np.adjectives
         ]
         forms = np.noun.de[case] if self.side else np.noun.en
-        noun = Leaf(forms[np.number], "NN", np.noun)
+        noun = Leaf(forms[np.plural], "NN", np.noun)
         return some(determiner, np.numeral and self.word(np.numeral, "CD"), *adjectives, noun)
 
     def phrase(self, np: NP, case: str = "") -> Node:

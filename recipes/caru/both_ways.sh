@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The ladder of Im & Chan 2024 with RNNSearch's encoder (both ways) and readout (maxout), so that only cell, gate, CAEmbed and norm differ from it.
+# The ladder of Im & Chan 2024 with RNNSearch's encoder (bidirectional) and readout (maxout), so that only cell, gate, CAEmbed and norm differ.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 source recipes/caru/ladder.sh

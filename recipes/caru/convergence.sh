@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Im & Chan 2024, the figures over epochs: loss and BLEU of each system while it trains (Multi30k English-German).
-# LEVELS=20,25,30 names the BLEU that systems are compared at.
+# LEVELS=20,25,30 sets the BLEU values at which systems are compared.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 source recipes/caru/ladder.sh

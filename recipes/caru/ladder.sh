@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# The rows of the paper's table that can be trained here. To be sourced after common.sh.
+# The rows of the paper's table that nmtkit can train. Source this file after common.sh.
 
-# At small states are 512 wide, not 1024, and the hidden layer of the alignment 256, not as wide as the state; a PRESET has its own sizes.
+# At SCALE=small, states have 512 units (not 1024) and the alignment's hidden layer has 256 (not the state's width). A PRESET has its own sizes.
 sizes=() rnnsearch_sizes=()
 if [ "${SCALE:?}" = small ] && [ -z "${PRESET:-}" ]; then
   sizes=(--set model.d_hidden=512 --set model.alignment_width=256)
@@ -9,9 +9,9 @@ if [ "${SCALE:?}" = small ] && [ -z "${PRESET:-}" ]; then
 fi
 softmax=(--set model.attention_norm=softmax)
 without_embed=(--set model.caembed=off "${softmax[@]}")
-both_ways=(--set model.bidirectional=true --set model.readout=maxout) # RNNSearch's encoder and readout, on a ladder beside the paper's
+both_ways=(--set model.bidirectional=true --set model.readout=maxout) # RNNSearch's encoder and readout; not in the paper
 
-# row NAME: train one row, by its name in the tables here.
+# row NAME: train one row of the tables.
 row() {
   case $1 in
     rnnsearch) system "$1" --variant rnnsearch "${rnnsearch_sizes[@]}" ;;
@@ -32,16 +32,16 @@ row() {
   esac
 }
 
-# one_line: the line of the test set that a table of one sentence has, LINE, or the first.
+# one_line: check LINE, the line of the test set that a table of one sentence shows (default: the first).
 one_line() {
   LINE=${LINE:-1}
   if [[ ! $LINE =~ ^[1-9][0-9]*$ ]]; then
-    echo "${table:?}: LINE is the number of a line, from 1, not '$LINE'" >&2
+    echo "${table:?}: LINE must be a line number, from 1, not '$LINE'" >&2
     exit 2
   fi
 }
 
-# rows NAME…: train several.
+# rows NAME…: train several rows.
 rows() {
   local name
   for name in "$@"; do row "$name"; done

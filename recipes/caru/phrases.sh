@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Im & Chan 2024, on multi-word expressions: the share of verbs such as "look up" that are translated as the reference has them, in one piece or
-# apart ("schlägt ... nach"; WMT14 English-German). small takes the demo corpus, all of it: captions have hardly any such verb. EXPRESSIONS names
-# another list (see `nmtkit analyze phrases` in the README), RUN a run with text of your own.
+# Im & Chan 2024, on multi-word expressions: the share of verbs such as "look up" that are translated as in the reference, in one piece or
+# apart ("schlägt ... nach"; WMT14 English-German). SCALE=small uses the whole demo corpus, because captions have hardly any such verb.
+# EXPRESSIONS names another list (see `nmtkit analyze phrases` in the README), RUN a run with your own text.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 source recipes/caru/ladder.sh

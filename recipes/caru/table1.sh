@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Im & Chan 2024, Table 1: CARU-gated attention, CAEmbed and L1(exp(Nx)), one on top of the other (WMT14 and WMT17, both directions).
+# Im & Chan 2024, Table 1: CARU-gated attention, CAEmbed and L1(exp(Nx)), each added to the one before (WMT14 and WMT17, both directions).
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 source recipes/caru/ladder.sh

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Im & Chan 2024, Table 2: the BLEU of one sentence (LINE of the first test set; which one the paper's is, it does not say), and what the paper does
-# not have: on how many of all sentences a system is ahead (WMT14 English-German).
+# Im & Chan 2024, Table 2: the BLEU of one sentence (LINE of the first test set; the paper does not say which sentence it uses). Not in the paper: the
+# number of sentences on which each system is ahead (WMT14 English-German).
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 source recipes/caru/ladder.sh

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Subject-verb agreement across a sentence, which the paper does not measure: does a summary of the neighbours help or hurt it?
-# small takes the demo corpus; or, with TEXT, sentences of three kinds, 217,000 pairs: TEXT is a folder with Tatoeba's deu-eng.zip, Europarl as
-# europarl*/train.{en,de}.xz and Multi30k as multi30k*/train.{en,de}.gz, at any depth. Every 350th sentence of each is held back for dev, and
-# another for test.
-# PAIRS names the contrastive set (SOURCES,RIGHT,WRONG or JSON as Lingeval97's); default: the demo corpus's own, at full Lingeval97.
+# SCALE=small uses the demo corpus, or, with TEXT, 217,000 sentence pairs of three kinds: TEXT is a folder with Tatoeba's deu-eng.zip, Europarl as
+# europarl*/train.{en,de}.xz and Multi30k as multi30k*/train.{en,de}.gz, at any depth. Every 350th sentence of each corpus is held back for dev, and
+# another one for test.
+# PAIRS names the contrastive set (SOURCES,RIGHT,WRONG or JSON as Lingeval97's); default: the demo corpus's pairs, at SCALE=full Lingeval97.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
-# held_back PREFIX: lines "English<tab>German" of stdin go to PREFIX.train, .dev and .test; a sentence held back is in train with no translation.
+# held_back PREFIX: lines "English<tab>German" of stdin go to PREFIX.train, .dev and .test; a sentence held back is not in train, whatever its translation.
 held_back() {
   cat >"$1.all"
   awk -F '\t' -v prefix="$1" '
@@ -25,7 +25,7 @@ mixed_text() {
   europarl=$(find "$TEXT" -path '*europarl*' -name train.en.xz | head -n 1)
   multi30k=$(find "$TEXT" -path '*multi30k*' -name train.en.gz | head -n 1)
   if [ -z "$file" ] || [ -z "$europarl" ] || [ -z "$multi30k" ]; then
-    echo "$table: under $TEXT there should be deu-eng.zip, europarl*/train.{en,de}.xz and multi30k*/train.{en,de}.gz" >&2
+    echo "$table: $TEXT must contain deu-eng.zip, europarl*/train.{en,de}.xz and multi30k*/train.{en,de}.gz" >&2
     exit 2
   fi
   unzip -p "$file" deu.txt | tr -d '\r' | cut -f 1,2 | held_back "$to/tatoeba"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Not in the paper: is the context used? Loss and BLEU with a system's own context, none and others; pronouns that only the sentence before decides.
-# PAIRS names the contrastive set (see `nmtkit analyze --help`), PAIRS="" none; default: the demo corpus's pronouns, at full none.
+# Not in the paper: do the systems use the context? Loss and BLEU with the true context, none and others; pronouns that only the previous sentence
+# decides.
+# PAIRS names the contrastive set (see `nmtkit analyze --help`), PAIRS="" none; default: the demo corpus's pronouns, at SCALE=full none.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 source recipes/memory/rows.sh

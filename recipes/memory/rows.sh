@@ -1,14 +1,14 @@
 # shellcheck shell=bash
-# The rows of the paper's tables, and of ours. To be sourced after common.sh.
+# The rows of the paper's tables and of ours. Source this file after common.sh.
 
-# converged: at small so many updates that every row has learnt what the demo corpus has to teach, where STEPS does not say otherwise.
+# converged: at SCALE=small, set STEPS to enough updates for every row to converge on the demo corpus, unless STEPS is set.
 converged() {
   STEPS=${STEPS:-$(at_scale "" 5000 "")}
 }
 
-random_context=(--set model.inter_attention=false --set model.context=foreign) # the words of a sentence of another document, in the mean
+random_context=(--set model.inter_attention=false --set model.context=foreign) # the mean over the words of a sentence of another document
 
-# row NAME: train one row, by its name in the tables here; amn-KIND-SIZE[-parallel] reads these context sentences.
+# row NAME: train one row of the tables; amn-KIND-SIZE[-parallel] names the context sentences.
 row() {
   local kind size join
   case $1 in
@@ -30,13 +30,13 @@ row() {
   esac
 }
 
-# contrasts: whether the systems have the pairs of PAIRS right with their own context, none, and another's; without it the demo corpus's pronouns.
+# contrasts: measure the accuracy on the pairs of PAIRS with the true context, none, and a foreign one. Default: the demo corpus's pronouns.
 contrasts() {
   local pairs=${PAIRS-$(at_scale pronouns pronouns "")}
   if [ -n "$pairs" ]; then analysis agreement --pairs "$pairs" --context true,none,foreign; fi
 }
 
-# rows NAME…: train several.
+# rows NAME…: train several rows.
 rows() {
   local name
   for name in "$@"; do row "$name"; done

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Not in the paper: document models on real documents of a size that a CPU can train on (television subtitles, TVsub Chinese-English; three references).
-# SIZE is how many training pairs are taken, whole episodes; default at small: 191686, of 200 episodes.
+# SIZE is the number of training pairs, in whole episodes; default at SCALE=small: 191686, of 200 episodes.
 # TESTS names further test sets, as `nmtkit prep --test`: "SRC,TGT …"; DOCS where their documents start: "NAME=FILE …".
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"

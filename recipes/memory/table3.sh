@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Jiang et al. 2019, Table 3: without the RNN, without the attention between sentences, without both (TED, subtitles, news).
-# small says too whether the context is used, and who has the pairs of PAIRS right (see context_use.sh).
+# SCALE=small also measures the use of the context and the accuracy on the pairs of PAIRS (see context_use.sh).
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 source recipes/memory/rows.sh

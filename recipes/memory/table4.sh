@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Jiang et al. 2019, Table 4: which sentences are the context, and how many (TED Chinese-English); several as one text, as in the paper, and in
-# parallel, each weighted. The row amn is previous, 1. small says too who has the pairs of PAIRS right (see context_use.sh).
+# parallel, each weighted. The row amn is previous, 1. SCALE=small also measures
+# the accuracy on the pairs of PAIRS (see context_use.sh).
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 source recipes/memory/rows.sh

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Xu et al. 2020, the figure over subject-verb agreement: pairs of Lingeval97 told apart, by the distance of subject and verb (WMT14 English-German).
-# small takes the demo corpus, all of it: captions hardly have verbs far from their subjects, and it has pairs of its own, by distance.
-# PAIRS names another contrastive set (JSON as Lingeval97's, or SOURCES,RIGHT,WRONG), RUN a run with text of your own.
+# SCALE=small uses the whole demo corpus: it has pairs by distance, and captions have few verbs far from their subjects.
+# PAIRS names another contrastive set (JSON as Lingeval97's, or SOURCES,RIGHT,WRONG), RUN a run with your own text.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 source recipes/phrase/big.sh

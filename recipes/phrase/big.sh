@@ -1,11 +1,11 @@
 # shellcheck shell=bash
-# The larger Transformer that the paper compares phrases with. To be sourced after common.sh.
+# The larger Transformer that the paper compares phrases with. Source this file after common.sh.
 
-# big NAME [OPTION…]: a system of larger sizes; options as of `nmtkit train`. At full the paper's: 1024 wide, 300,000 updates. At small
-# twice as wide as the preset too, with as many updates as that and half its learning rate.
+# big NAME [OPTION…]: train a larger system; options as for `nmtkit train`. At SCALE=full it has the paper's sizes: width 1024, 300,000 updates.
+# At SCALE=small it is twice as wide as the preset, with the same number of updates and half the learning rate.
 big() {
   local sizes small="--set model.d_model=512 --set model.d_ff=2048 --set model.heads=8 --set train.lr=1e-3"
-  if [ "${dataset:?}" = demo ]; then # its preset's rates fall with the width by themselves
+  if [ "${dataset:?}" = demo ]; then # the learning rate of this preset falls with the width already
     small="--set model.d_model=256 --set model.d_ff=1024 --set model.heads=8 --set train.lr=0.42"
   fi
   read -ra sizes <<< "$(at_scale \

@@ -14,7 +14,7 @@ system pr --variant pr # +Max+Attn+TA
 if has_parses; then
   system parse --variant pr --set model.segmentation=parse
 else
-  echo "phrase/table2: without parses of the source the row +Parsing is left out" >&2
+  echo "phrase/table2: the row +Parsing is left out, because the source has no parses" >&2
 fi
 big big
 compare --test paired_bootstrap

@@ -47,6 +47,10 @@ class Done:
     calls: list[list[str]]
     """The arguments of each call of nmtkit."""
 
+    def named(self, command: str) -> list[str]:
+        """What each call of a command names first: a data set, an analysis."""
+        return [call[1] for call in self.calls if call[0] == command]
+
     def options(self, command: str, option: str) -> list[str]:
         """The values of an option in all calls of a command."""
         return [

@@ -25,7 +25,6 @@ from tests.recipes.recipe_calls import ROOT, nothing, run_recipe
 SIZES = tomllib.loads((ROOT / "tests/recipes/sizes.toml").read_text("utf-8"))
 """The vocabularies, and the size and the updates of each training, of each recipe."""
 DC = ["transformer", "enc-dc", "dec-dc", "full-dc"]
-MEASURING = ("score", "analyze")
 STAGES = {
     "score": "score",
     "task": "probing",
@@ -53,17 +52,17 @@ def with_parses(parses, tmp_path_factory):
 
     @functools.cache
     def calls(name, scale):
-        done = asked(name, tmp_path_factory.mktemp("lines"), SCALE=scale, PARSES=parses)
-        assert done.code == 0, done.stderr
-        return done
+        return asked(name, tmp_path_factory.mktemp("lines"), SCALE=scale, PARSES=parses)
 
     return calls
 
 
-def asked(name, folder, **variables):
-    return run_recipe(
-        ROOT / "recipes" / f"{name}.sh", folder, nothing, RUNS=folder / "runs", **variables
-    )
+def asked(name, folder, code=0, **variables):
+    """A recipe that has ended with a code."""
+    recipe = ROOT / "recipes" / f"{name}.sh"
+    done = run_recipe(recipe, folder, nothing, RUNS=folder / "runs", **variables)
+    assert done.code == code, done.stderr
+    return done
 
 
 def planned(values):
@@ -76,8 +75,13 @@ def planned(values):
 
 def trainings(done):
     """The name and the plan of each training of a recipe, in order; seed 1 is not named."""
-    values = [understood(call) for call in done.calls if call[0] == "train"]
-    return [(each["name"].removesuffix("-s1"), planned(each)) for each in values]
+    calls = values_of(done, "train")
+    return [(values["name"].removesuffix("-s1"), planned(values)) for values in calls]
+
+
+def values_of(done, command):
+    """The options of each call of a command."""
+    return [understood(call) for call in done.calls if call[0] == command]
 
 
 def understood(call):
@@ -100,22 +104,14 @@ def understood(call):
 @pytest.mark.parametrize("name", SIZES)
 def test_every_call_is_understood(name, scale, with_parses):
     done = with_parses(name, scale)
-    calls = [(call[0], understood(call)) for call in done.calls]
-    trained = [values["name"] for command, values in calls if command == "train"]
-    last = {command: values for command, values in calls}
-    own = trained[-len(last["score"]["systems"]) :]
-    assert (
-        last["translate"]["systems"] == last["score"]["systems"] == own
-        and last["score"]["against"]
-        == own[0]
-        == f"{'rnnsearch' if name.startswith('caru/') else 'transformer'}-s1"
-    )
-    assert all(values["systems"] == own for command, values in calls if command == "analyze")
-    assert all(
-        values["measure"]
-        for command, values in calls
-        if command == "analyze" and values["analysis"] == "cost"
-    )
+    (score,), analyses = values_of(done, "score")[-1:], values_of(done, "analyze")
+    baseline = "rnnsearch-s1" if name.startswith("caru/") else "transformer-s1"
+    systems = score["systems"]
+    assert systems == [values["name"] for values in values_of(done, "train")][-len(systems) :]
+    assert values_of(done, "translate")[-1]["systems"] == systems
+    assert score["against"] == systems[0] == baseline
+    assert all(values["systems"] == systems for values in analyses)
+    assert all(values["measure"] for values in analyses if values["analysis"] == "cost")
 
 
 @pytest.mark.parametrize("name", SIZES)
@@ -145,25 +141,21 @@ def test_the_papers_numbers_stand_beside_the_table_that_has_them(name, with_pars
     row that names one.
     """
     done = with_parses(name, "full")
-    calls = [(call[0], understood(call)) for call in done.calls if call[0] in MEASURING]
-    file = ROOT / "recipes" / name.split("/")[0] / "paper.toml"
-    table = paper.load(file).tables.get(name.split("/")[1])
-    columns = table.columns if table else []
-    prepared = [call[1] for call in done.calls if call[0] == "prep"]
-    asked = {values.get("analysis", command): values for command, values in calls}
+    folder, stem = name.split("/")
+    file = ROOT / "recipes" / folder / "paper.toml"
+    table = paper.load(file).tables.get(stem)
+    calls = {values["analysis"]: values for values in values_of(done, "analyze")}
+    calls["score"] = values_of(done, "score")[-1]
     for kind, stage_name in STAGES.items():
-        own = [column for column in columns if column.kind == kind]
-        values = asked.get(stage_name, {"paper": None, "table": None})
-        assert (str(values["paper"] or ""), values["table"] or "") == (
-            (str(file), name.split("/")[1]) if own else ("", "")
-        )
-        if own:
-            assert list(dict.fromkeys(column.dataset for column in own)) == (
-                prepared if kind != "sentence" else [""]
-            )
-            assert {f"{row.system}-s1" for row in table.rows if row.system} <= set(
-                values["systems"]
-            )
+        columns = [column for column in table.columns if column.kind == kind] if table else []
+        values = calls.get(stage_name, {"paper": None, "table": None})
+        beside = (str(values["paper"] or ""), values["table"] or "")
+        assert beside == ((str(file), stem) if columns else ("", ""))
+        if columns:
+            datasets = done.named("prep") if kind != "sentence" else [""]
+            assert list(dict.fromkeys(column.dataset for column in columns)) == datasets
+            systems = {f"{row.system}-s1" for row in table.rows if row.system}
+            assert systems <= set(values["systems"])
 
 
 @pytest.mark.parametrize(
@@ -308,7 +300,7 @@ def test_big_french_has_the_smaller_dropout(tmp_path):
     models = [plan.model for _, plan in trainings(done)]
     for key in ("dropout", "attention_dropout"):
         assert [model[key] for model in models] == [0.1, 0.1, 0.3, 0.3, 0.1, 0.1, 0.1, 0.1]
-    assert [call[1] for call in done.calls if call[0] == "prep"] == ["wmt14-ende", "wmt14-enfr"]
+    assert done.named("prep") == ["wmt14-ende", "wmt14-enfr"]
 
 
 @pytest.mark.parametrize("name", ["length", "agreement"])
@@ -326,7 +318,7 @@ def test_big_at_small_is_twice_as_wide_and_learns_half_as_fast(name, tmp_path):
 
 def test_the_rung_of_parses_needs_parses(parses, tmp_path):
     without = asked("phrase/table2", tmp_path, SCALE="small")
-    assert without.code == 0 and "the row +Parsing is left out" in without.stderr
+    assert "the row +Parsing is left out" in without.stderr
     assert "parse-s1" not in without.options("train", "--name")
     given = asked("phrase/table2", tmp_path, SCALE="small", PARSES=parses)
     assert given.options("prep", "--parses") == [
@@ -334,9 +326,8 @@ def test_the_rung_of_parses_needs_parses(parses, tmp_path):
     ]
     assert given.options("prep", "--run") != without.options("prep", "--run")
     assert "parse-s1" in given.options("train", "--name")
-    assert "parse-s1" in asked("phrase/table2", tmp_path, SCALE="small", PARSER="stanza").options(
-        "train", "--name"
-    )
+    parsed = asked("phrase/table2", tmp_path, SCALE="small", PARSER="stanza")
+    assert "parse-s1" in parsed.options("train", "--name")
 
 
 def test_what_the_caller_may_choose(tmp_path):
@@ -346,21 +337,21 @@ def test_what_the_caller_may_choose(tmp_path):
     assert done.options("train", "--name") == names
     plans = [plan.train for _, plan in trainings(done)]
     assert [(plan.seed, plan.max_steps) for plan in plans] == [(3, 70), (5, 70)] * 3
-    assert done.options("prep", "--from-dir") == ["/data"] and done.options("prep", "--preset") == [
-        "tiny"
-    ]
-    assert all(
-        run.endswith("-tiny-70") for run in done.options("prep", "--run")
-    )  # systems of other budgets have other runs
-    assert done.options("analyze", "--pairs") == ["a,b,c"]
-    assert done.options("score", "--group-by") == ["seed"] and done.options(
-        "score", "--against"
-    ) == ["transformer-s3"]
+    for command, option, expected in (
+        ("prep", "--from-dir", "/data"),
+        ("prep", "--preset", "tiny"),
+        ("analyze", "--pairs", "a,b,c"),
+        ("score", "--group-by", "seed"),
+        ("score", "--against", "transformer-s3"),
+    ):
+        assert done.options(command, option) == [expected]
+    # systems of other budgets have other runs
+    assert all(run.endswith("-tiny-70") for run in done.options("prep", "--run"))
 
 
 def test_of_several_seeds_the_first_is_looked_into(tmp_path):
     done = asked("dual_context/kernel_size", tmp_path, SCALE="small", SEEDS="3 5")
-    looked = [understood(call)["systems"] for call in done.calls if call[0] == "analyze"]
+    looked = [values["systems"] for values in values_of(done, "analyze")]
     first = ["transformer-s3", "enc-dc-s3", *(f"enc-dc-f{size}-s3" for size in range(3, 9))]
     assert looked == [first, first]
 
@@ -369,15 +360,11 @@ def test_a_prepared_run_keeps_its_corpus(tmp_path):
     (tmp_path / "mine" / "prep").mkdir(parents=True)
     (tmp_path / "mine" / "prep" / "manifest.json").touch()
     done = asked("dual_context/table1", tmp_path, SCALE="small", RUN=tmp_path / "mine")
-    assert done.code == 0 and "prep" not in {call[0] for call in done.calls}
-    assert {
-        value
-        for call in done.calls
-        for key, value in zip(call, call[1:], strict=False)
-        if key == "--run"
-    } == {str(tmp_path / "mine")}
-    several = asked("dual_context/table2", tmp_path, SCALE="small", RUN=tmp_path / "mine")
-    assert several.code == 2 and "leave RUN out" in several.stderr
+    assert not done.named("prep")
+    runs = {run for call in done.calls for run in done.options(call[0], "--run")}
+    assert runs == {str(tmp_path / "mine")}
+    several = asked("dual_context/table2", tmp_path, code=2, SCALE="small", RUN=tmp_path / "mine")
+    assert "leave RUN out" in several.stderr
 
 
 def test_a_recipe_stops_where_nmtkit_does(tmp_path):
@@ -399,51 +386,45 @@ def test_a_preset_has_its_own_sizes(tmp_path):
 
 def test_each_half_of_the_comparison_has_a_run_of_its_own(tmp_path):
     """But for one corpus with one preset; then the page has one run."""
-    done = asked("compare_all", tmp_path, SCALE="smoke", RUN=tmp_path / "mine")
-    assert (done.code, done.calls) == (2, []) and "leave RUN out" in done.stderr
+    done = asked("compare_all", tmp_path, code=2, SCALE="smoke", RUN=tmp_path / "mine")
+    assert not done.calls and "leave RUN out" in done.stderr
     for preset, runs in (("", 2), ("demo", 1)):
         done = asked("compare_all", tmp_path, SCALE="smoke", PRESET=preset)
-        assert done.code == 0, done.stderr
-        assert len({understood(call)["run"] for call in done.calls if call[0] == "train"}) == runs
-        (page,) = (call for call in done.calls if call[0] == "report")
-        assert page.count("--also") == runs - 1
+        assert len(set(done.options("train", "--run"))) == runs
+        assert len(done.options("report", "--also")) == runs - 1
 
 
-@pytest.mark.parametrize("scale", ["small", "full"])
-def test_all_models_have_one_budget(scale, tmp_path):
+@pytest.mark.parametrize(
+    ("scale", "more", "steps", "datasets", "analyses"),
+    [
+        (
+            "small",
+            {"DOCUMENT_STEPS": 90},
+            (70, 90),
+            ["multi30k-ende", "demo"],
+            ["cost", "cost", "agreement"],
+        ),
+        ("full", {}, (70, 70), ["wmt14-ende", "ted-zhen"], ["cost", "cost"]),
+    ],
+)
+def test_all_models_have_one_budget(scale, more, steps, datasets, analyses, tmp_path):
     """In each half of the comparison that no paper has; at full the halves are of one size, too."""
-    more = {"DOCUMENT_STEPS": 90} if scale == "small" else {}
     done = asked("compare_all", tmp_path, SCALE=scale, SEEDS="1 2", STEPS=70, **more)
-    assert done.code == 0, done.stderr
     halves = {}
-    for call in done.calls:
-        values = understood(call)
-        if call[0] == "train":
-            halves.setdefault(values["run"], []).append(planned(values))
+    for values in values_of(done, "train"):
+        halves.setdefault(values["run"], []).append(planned(values))
     assert [[plan.variant for plan in plans[::2]] for plans in halves.values()] == [
         [*DC, "pr", "rnnsearch", "gru-inv", "caru", "caru"],
         ["transformer", "amn", "context-aware", "han", "concat"],
     ]
-    budgets = (70, 90 if scale == "small" else 70)
-    for plans, steps in zip(halves.values(), budgets, strict=True):
+    for plans, updates in zip(halves.values(), steps, strict=True):
         assert [plan.train.seed for plan in plans] == [1, 2] * (len(plans) // 2)
-        assert (
-            len({plan.train.model_copy(update={"seed": 0}).model_dump_json() for plan in plans})
-            == 1
-        )
-        assert plans[0].train.max_steps == steps
-    assert [call[1] for call in done.calls if call[0] == "prep"] == [
-        *(["multi30k-ende", "demo"] if scale == "small" else ["wmt14-ende", "ted-zhen"])
-    ]
-    assert [call[1] for call in done.calls if call[0] == "analyze"] == [
-        "cost",
-        "cost",
-        *(["agreement"] if scale == "small" else []),
-    ]
-    (page,) = [understood(call) for call in done.calls if call[0] == "report"]
-    assert [page["run"], *page["also"]] == [*halves] and [
-        f"{steps} updates" in page["title"] for steps in budgets
-    ] == [True, True]
+        first, *others = (plan.train.model_copy(update={"seed": 0}) for plan in plans)
+        assert first.max_steps == updates and all(other == first for other in others)
+    assert (done.named("prep"), done.named("analyze")) == (datasets, analyses)
+    (page,) = values_of(done, "report")
+    assert [page["run"], *page["also"]] == [*halves]
+    assert all(f"{updates} updates" in page["title"] for updates in steps)
 
 
 @pytest.mark.parametrize(
@@ -459,20 +440,16 @@ def test_small_says_who_uses_the_context(name, more, tmp_path):
         ({"PAIRS": ""}, None),
     ):
         done = asked(f"memory/{name}", tmp_path, SCALE="small", **pairs)
-        assert done.code == 0, done.stderr
-        found = [understood(call) for call in done.calls if call[0] == "analyze"]
-        assert [values["analysis"] for values in found] == [
-            *more,
-            *(["agreement"] if expected else []),
-        ]
+        assert done.named("analyze") == [*more, "agreement"] if expected else more
         if expected:
-            assert (found[-1]["pairs"], found[-1]["context"]) == (expected, "true,none,foreign")
+            last = values_of(done, "analyze")[-1]
+            assert (last["pairs"], last["context"]) == (expected, "true,none,foreign")
 
 
 @pytest.mark.parametrize("line", ["0", "abc", "-3"])
 def test_a_line_that_is_no_number_is_refused_before_any_work(line, tmp_path):
-    done = asked("caru/table2", tmp_path, SCALE="small", LINE=line)
-    assert (done.code, done.calls) == (2, []) and f"not '{line}'" in done.stderr
+    done = asked("caru/table2", tmp_path, code=2, SCALE="small", LINE=line)
+    assert not done.calls and f"not '{line}'" in done.stderr
     assert asked("caru/table3", tmp_path, SCALE="small", LINE="12").options(
         "analyze", "--sentence"
     ) == ["12"]
@@ -480,5 +457,5 @@ def test_a_line_that_is_no_number_is_refused_before_any_work(line, tmp_path):
 
 @pytest.mark.parametrize("scale", ["", "tiny"])
 def test_the_scale_is_asked_for(scale, tmp_path):
-    done = asked("dual_context/table1", tmp_path, SCALE=scale)
-    assert done.code == 2 and "SCALE=smoke" in done.stderr and not done.calls
+    done = asked("dual_context/table1", tmp_path, code=2, SCALE=scale)
+    assert "SCALE=smoke" in done.stderr and not done.calls

@@ -45,10 +45,8 @@ TABLES = {
     "phrase/agreement": (["transformer", "pr", "big"], ["agreement"]),
 }
 HALVES = {
-    "compare_all": {
-        "sentences": [*DC, "pr", "rnnsearch", "gru-inv", "caru", "caru-bi"],
-        "documents": ["transformer", "amn", "context-aware", "han", "concat"],
-    }
+    "sentences": [*DC, "pr", "rnnsearch", "gru-inv", "caru", "caru-bi"],
+    "documents": ["transformer", "amn", "context-aware", "han", "concat"],
 }
 """The comparison of no paper, in two parts."""
 PRINTED = (
@@ -109,45 +107,38 @@ def smoke(name, folder, variables, **more):
 
 
 def test_every_recipe_is_here():
-    assert sorted(
-        str(path.relative_to(ROOT / "recipes").with_suffix("")) for path in RECIPES
-    ) == sorted([*TABLES, *HALVES])
+    found = {str(path.relative_to(ROOT / "recipes").with_suffix("")) for path in RECIPES}
+    assert found == {*TABLES, "compare_all"}
 
 
 @pytest.mark.parametrize("name", TABLES)
 def test_the_table_has_its_systems_and_its_analyses(name, shared_run, tmp_path):
-    systems, analyses = TABLES[name]
-    systems = [f"{system}-s1" for system in systems]
+    names, analyses = TABLES[name]
+    names = [f"{system}-s1" for system in names]
     done = smoke(name, tmp_path, shared_run)
     kept = shared_run["RUN"] / "recipes" / name
-    assert sorted(path.name for path in kept.iterdir()) == sorted(["score", *analyses])
-    scores = json.loads((kept / "score" / "test" / "scores.json").read_text("utf-8"))
-    assert {row["name"] for row in scores["systems"]} == set(systems)
-    assert (
-        scores["made_from"]["baseline"]
-        == systems[0]
-        == f"{'rnnsearch' if name.startswith('caru/') else 'transformer'}-s1"
-    )
-    assert first_column(kept / "score" / "test" / "table.md") == {"system", *systems}
-    assert set(systems) <= {line.split(" ")[0] for line in done.stdout.splitlines()}
-    forms = {
-        path.name
-        for path in (kept / "score").rglob("*.*")
-        if path.stem in {"table", "significance", "lengths", "paper"} and path.suffix != ".svg"
-    }
+    folder = kept / "score" / "test"
+    assert {path.name for path in kept.iterdir()} == {"score", *analyses}
+    scores = json.loads((folder / "scores.json").read_text("utf-8"))
+    assert {row["name"] for row in scores["systems"]} == set(names)
+    baseline = "rnnsearch-s1" if name.startswith("caru/") else "transformer-s1"
+    assert scores["made_from"]["baseline"] == names[0] == baseline
+    assert first_column(folder / "table.md") == {"system", *names}
+    assert set(names) <= {line.split(" ")[0] for line in done.stdout.splitlines()}
+    stems = {"table", "significance", "lengths", "paper"}
+    forms = {p.name for p in folder.iterdir() if p.stem in stems and p.suffix != ".svg"}
     assert {f"{Path(form).stem}.{suffix}" for form in forms for suffix in SUFFIXES} == forms
     assert ("paper.md" in forms) == (name in PRINTED)
     beside = {str(path.relative_to(kept)) for path in kept.glob("*/paper.md")}
     assert beside == {f"{analysis}/paper.md" for analysis in BESIDE.get(name, ())}
     if name in PRINTED:
-        assert "(another corpus than the paper's)" in (
-            kept / "score" / "test" / "paper.md"
-        ).read_text("utf-8")
+        paper = (folder / "paper.md").read_text("utf-8")
+        assert "(another corpus than the paper's)" in paper
     for analysis in analyses:
         finding = json.loads((kept / analysis / "finding.json").read_text("utf-8"))
         assert finding["name"] == analysis and (kept / analysis / "table.md").is_file()
         if analysis == "cost":
-            assert [row["system"] for row in finding["table"]["rows"]] == systems
+            assert [row["system"] for row in finding["table"]["rows"]] == names
     FURTHER.get(name, lambda kept: None)(kept)
 
 
@@ -164,11 +155,20 @@ def rows(kept, analysis):
     return json.loads((kept / analysis / "finding.json").read_text("utf-8"))["table"]["rows"]
 
 
+def systems(kept, analysis):
+    """The systems that the rows of an analysis name."""
+    return {row["system"] for row in rows(kept, analysis)}
+
+
+def seeded(*names):
+    """The names of systems as seed 1 has them."""
+    return {f"{name}-s1" for name in names}
+
+
 def by_length_of_dc(kept):
     lengths = json.loads((kept / "score" / "test" / "scores.json").read_text("utf-8"))["by_length"]
-    assert lengths["buckets"] == "dc" and {row["system"] for row in lengths["groups"]} == {
-        f"{system}-s1" for system in DC
-    }
+    assert lengths["buckets"] == "dc"
+    assert {row["system"] for row in lengths["groups"]} == seeded(*DC)
 
 
 def kernels(kept):
@@ -183,42 +183,34 @@ def kernels(kept):
 
 def ten_tasks(kept):
     found = rows(kept, "probing")
-    assert sum(row["classes"] is not None for row in found) == 10 and [
-        row["task"] for row in found[-1:]
-    ] == ["average of 5"]
+    assert sum(row["classes"] is not None for row in found) == 10
+    assert found[-1]["task"] == "average of 5"
     assert {"majority", "transformer-s1", "enc-dc-s1", "enc-dc-s1, embeddings"} <= found[0].keys()
     assert not list(kept.rglob("*.npy"))  # the vectors stay where they are
     assert {"Transformer", "Enc-DC"} < first_column(kept / "probing" / "paper.md")
 
 
 def mixtures(kept):
-    assert {row["system"] for row in rows(kept, "layers")} == {
-        "pr-s1",
-        "parse-s1",
-    }  # the rungs with transparent attention
+    assert systems(kept, "layers") == seeded("pr", "parse")  # the rungs with transparent attention
 
 
 def groups_of_pr(kept):
-    found = rows(kept, "lengths")
-    assert {row["group"] for row in found} == {"≤15", "(15,30]", "(30,45]", ">45"}
-    assert {row["system"] for row in found} == {"transformer-s1", "pr-s1", "big-s1"}
+    assert {row["group"] for row in rows(kept, "lengths")} == {"≤15", "(15,30]", "(30,45]", ">45"}
+    assert systems(kept, "lengths") == seeded("transformer", "pr", "big")
     assert (kept / "score" / "test" / "lengths.md").is_file()
 
 
 def distances(kept):
     found = rows(kept, "agreement")
-    assert {str(distance) for distance in range(1, 16)} <= {
-        row["label"] for row in found if row["section"] == "distance, subject-verb"
-    }
-    assert {"transformer-s1", "pr-s1", "big-s1"} <= found[0].keys()
+    labels = {row["label"] for row in found if row["section"] == "distance, subject-verb"}
+    assert set(map(str, range(1, 16))) <= labels
+    assert seeded("transformer", "pr", "big") <= found[0].keys()
     assert (kept / "agreement" / "pr-s1.scores").is_file()
 
 
 def losses(kept):
-    found = rows(kept, "convergence")  # two updates without dev BLEU
-    assert {(row["point"], row["system"]) for row in found} == {
-        ("best", f"{system}-s1") for system in ("rnnsearch", "gru-inv", *CARU)
-    }
+    assert {row["point"] for row in rows(kept, "convergence")} == {"best"}  # without dev BLEU
+    assert systems(kept, "convergence") == seeded("rnnsearch", "gru-inv", *CARU)
     assert (kept / "convergence" / "curves.csv").is_file()
 
 
@@ -229,51 +221,42 @@ def separable_verbs(kept):
 
 
 def differences(kept):
-    assert {row["system"] for row in rows(kept, "importance")} == {
-        f"{system}-s1" for system in ("rnnsearch", "gru-inv", *CARU[1:])
-    }
+    assert systems(kept, "importance") == seeded("rnnsearch", "gru-inv", *CARU[1:])
 
 
 def one_sentence(kept):
     found = {row["system"]: row for row in rows(kept, "examples")}
-    assert (
-        set(found) == {"rnnsearch-s1", "gru-inv-s1", "caru-s1"}
-        and found["rnnsearch-s1"]["p"] is None
-        and found["caru-s1"]["ahead"] is not None
-    )
+    assert set(found) == seeded("rnnsearch", "gru-inv", "caru")
+    assert found["rnnsearch-s1"]["p"] is None and found["caru-s1"]["ahead"] is not None
     assert "0.403" in (kept / "examples" / "paper.md").read_text("utf-8")
 
 
 def words_weighed(kept):
     *words, total = rows(kept, "weights")
-    assert [row["word"] for row in words][-1] == "</s>" and total["word"] == "sum"
-    assert {
-        f"{system}-s1_weighted" for system in CARU[1:]
-    } <= total.keys() and "rnnsearch-s1_weighted" not in total
+    assert words[-1]["word"] == "</s>" and total["word"] == "sum"
+    assert {f"{system}_weighted" for system in seeded(*CARU[1:])} <= total.keys()
+    assert "rnnsearch-s1_weighted" not in total
 
 
 def gated(kept):
     found = rows(kept, "gates")
     assert len({row["gate"] for row in found}) == 2  # of attention and of CAEmbed
-    assert {f"{system}-s1" for system in CARU[1:]} <= found[
-        0
-    ].keys() and "rnnsearch-s1" not in found[0]
+    assert seeded(*CARU[1:]) <= found[0].keys() and "rnnsearch-s1" not in found[0]
 
 
 def context_used(kept):
     assert [(row["system"], row["context"]) for row in rows(kept, "context")] == [
         ("amn-s1", name) for name in ("own", "none", "same document", "other documents")
     ]
-    assert (kept / "context" / "examples.html").is_file() and (
-        kept / "context" / "gates.md"
-    ).is_file()
+    assert (kept / "context" / "examples.html").is_file()
+    assert (kept / "context" / "gates.md").is_file()
     found = rows(kept, "agreement")
     assert {"transformer-s1", "amn-s1", "amn-s1, none", "amn-s1, foreign"} <= found[0].keys()
     assert [(row["section"], row["label"]) for row in found[:2]] == [
         ("all", "all"),
         ("sentence", "better than every wrong one"),
     ]
-    assert "masculine_for_neuter" in [row["label"] for row in found if row["section"] == "type"]
+    assert ("type", "masculine_for_neuter") in [(row["section"], row["label"]) for row in found]
 
 
 FURTHER = {
@@ -294,29 +277,24 @@ FURTHER = {
 """What else comes of a recipe."""
 
 
-@pytest.mark.parametrize("name", HALVES)
-def test_all_models_are_compared_in_two_parts_and_one_page(name, shared_run, tmp_path):
+def test_all_models_are_compared_in_two_parts_and_one_page(shared_run, tmp_path):
     runs = {
         "sentences": tmp_path / "smoke-demo-tiny-parsed",
         "documents": tmp_path / "smoke-demo-demo-parsed",
     }
     shared_run["RUN"].mkdir(exist_ok=True)
-    runs["sentences"].symlink_to(
-        shared_run["RUN"]
-    )  # where the other recipes have trained its systems
-    smoke(name, tmp_path, {"RUNS": tmp_path, "PARSES": shared_run["PARSES"]})
-    page = (runs["sentences"] / "recipes" / name / "report" / "index.html").read_text("utf-8")
-    parts = dict(zip(runs, page.split('<section id="run2"'), strict=True))
-    for half, systems in HALVES[name].items():
-        kept = runs[half] / "recipes" / name / half
+    # where the other recipes have trained its systems
+    runs["sentences"].symlink_to(shared_run["RUN"])
+    smoke("compare_all", tmp_path, {"RUNS": tmp_path, "PARSES": shared_run["PARSES"]})
+    page = runs["sentences"] / "recipes" / "compare_all" / "report" / "index.html"
+    parts = page.read_text("utf-8").split('<section id="run2"')
+    for (half, run), part in zip(runs.items(), parts, strict=True):
+        names = seeded(*HALVES[half])
+        kept = run / "recipes" / "compare_all" / half
         scores = json.loads((kept / "score" / "test" / "scores.json").read_text("utf-8"))
         assert scores["made_from"]["baseline"] == "transformer-s1" and scores["by_length"]["groups"]
-        assert (
-            {row["name"] for row in scores["systems"]}
-            == {row["system"] for row in rows(kept, "cost")}
-            == {f"{system}-s1" for system in systems}
-        )
-        assert all(f'data-key="{system}-s1"' in parts[half] for system in systems)
+        assert {row["name"] for row in scores["systems"]} == systems(kept, "cost") == names
+        assert all(f'data-key="{system}"' in part for system in names)
 
 
 def test_again_trains_and_translates_nothing_and_finds_the_same(shared_run, tmp_path):
@@ -331,7 +309,7 @@ def test_again_trains_and_translates_nothing_and_finds_the_same(shared_run, tmp_
     assert [record["steps"] for record in records if record["stage"] == "train"] == [[2, 2]] * 3
     assert again.stderr.count("has translated test already") == 3
     assert {path: path.read_bytes() for path in kept.rglob("table.*")} == before
-    assert "is prepared, its corpus is taken" in again.stderr and "prep" not in {
+    assert "is prepared, its corpus is used" in again.stderr and "prep" not in {
         call[0] for call in again.calls
     }
 

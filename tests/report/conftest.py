@@ -14,7 +14,7 @@ from nmtkit.analyze.analysis import Finding, Inputs
 from nmtkit.report import stage
 from nmtkit.run import Run
 from nmtkit.score.stage import score
-from nmtkit.tables.table import Column, Estimate, Table
+from nmtkit.tables.table import Column, Estimate, Table, text_column
 from tests.score.conftest import FakeRun, write
 
 SCRIPT = "<script>alert('x')</script> & </script> <!-- \"ein\" <b>Hund</b>"
@@ -64,47 +64,21 @@ class Page(HTMLParser):
 class ReportedRun(FakeRun):
     """A fake run whose systems have logs, and which can keep findings."""
 
-    def log(self, system, bleus=(10.0, 20.0)):
+    def log(self, system):
         lines = []
-        for i, bleu in enumerate(bleus, 1):
-            lines.append(
-                {
-                    "step": 5 * i,
-                    "kind": "train",
-                    "nll": 5.0 - i,
-                    "seconds": 30.0,
-                    "updates": 5,
-                    "epoch": float(i),
-                }
-            )
-            lines.append(
-                {
-                    "step": 5 * i,
-                    "kind": "dev",
-                    "dev_loss": 4.0 - i,
-                    "dev_bleu": bleu,
-                    "signature": "s",
-                }
-            )
-        write(self.run.path / "systems" / system / "metrics.jsonl", map(json.dumps, lines))
+        for i in (1, 2):
+            train = {"nll": 5.0 - i, "seconds": 30.0, "updates": 5, "epoch": float(i)}
+            dev = {"dev_loss": 4.0 - i, "dev_bleu": 10.0 * i, "signature": "s"}
+            for kind, values in (("train", train), ("dev", dev)):
+                lines.append(json.dumps({"step": 5 * i, "kind": kind, **values}))
+        write(self.run.path / "systems" / system / "metrics.jsonl", lines)
 
     def finding(self, name, title, figure=FIGURE, rows=3, made_from=None, facts=None):
-        columns = [Column("system", "system", left=True), Column("value", "value", interval=True)]
-        table = Table(
-            name,
-            f"The table of {name}",
-            columns,
-            [[f"s{i}", Estimate(float(i), i - 0.5, i + 0.5)] for i in range(rows)],
-            ["a note"],
-        )
-        found = Finding(
-            table,
-            f"How {name} is read.",
-            figure,
-            facts=facts or {"seed": 1},
-            name=name,
-            title=title,
-        )
+        columns = [text_column("system"), Column("value", "value", interval=True)]
+        values = [[f"s{i}", Estimate(float(i), i - 0.5, i + 0.5)] for i in range(rows)]
+        table = Table(name, f"The table of {name}", columns, values, ["a note"])
+        facts = facts or {"seed": 1}
+        found = Finding(table, f"How {name} is read.", figure, facts=facts, name=name, title=title)
         inputs = Inputs(**(made_from or {"systems": ["base", "own"], "files": {}}))
         found.write(self.run.path / "analyze" / name, inputs)
 
@@ -130,20 +104,8 @@ def make(path, sets=("test",), systems=(("base", 0.3), ("own", 0.1)), markup=Tru
             lines = text.read_text("utf-8").splitlines()
             lines[2] = SCRIPT
             write(text, lines)
-    write(
-        path / "history.jsonl",
-        [
-            json.dumps(
-                {
-                    "stage": "train",
-                    "argv": ["train"],
-                    "commit": "abc1234-dirty",
-                    "exit": 0,
-                    "seed": 1,
-                }
-            )
-        ],
-    )
+    call = {"stage": "train", "argv": ["train"], "commit": "abc1234-dirty", "exit": 0, "seed": 1}
+    write(path / "history.jsonl", [json.dumps(call)])
     score(made.run, by_length=True, buckets="10", resamples=20, trials=20)
     return made
 

@@ -2,16 +2,14 @@
 contrast, phone, print, and life without scripts.
 """
 
+import base64
+import itertools
 import json
 import os
 
 import pytest
 
-from nmtkit.analyze.attention import SentenceAttention, SystemAttention
-from nmtkit.report import explorer, page
-from nmtkit.report.contents import read_contents
-from nmtkit.report.texts import read_texts
-from nmtkit.run import Run
+from nmtkit.report import stage
 
 from .browser import Browser, find
 from .conftest import SCRIPT, make
@@ -39,59 +37,44 @@ CONTRAST = """(() => {
   }
   return found;
 })()"""
-ABOUT = {"title": "A small run", "commit": "abc", "made": "today", "digest": "0"}
 STOPS = "a[href], button, select, input, summary, [tabindex='0']"
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory):
-    """The page of a small run with two sets, findings, markup in its texts, and attention."""
+def small(tmp_path_factory):
+    """A small run with two sets, findings, markup in its texts, and attention."""
     made = make(tmp_path_factory.mktemp("browser") / "run", sets=("test", "other"))
     made.finding("cost", "cost")
     made.finding("gates", "gates", rows=40)
     made.finding("convergence", "curves")
-    found = read_contents(made.run)
-    texts = [read_texts(found, name) for name in found.scores]
-    weights = {
-        4: SentenceAttention(
-            ["ein", "</s>"], ["a", "<b>", "</s>"], [[0.9, 0.1], [0.5, 0.5], [0.0, 1.0]]
-        )
+    made.finding("attention", "attention")
+    source = ["ein", "</s>"]
+    first = {
+        "src": source,
+        "tgt": ["a", "<b>", "</s>"],
+        "weights": [[0.9, 0.1], [0.5, 0.5], [0, 1]],
     }
-    again = {
-        4: SentenceAttention(["ein", "</s>"], ["c", "</s>"], [[0.2, 0.8], [0.3, 0.7]]),
-        6: weights[4],
-    }
-    attention = [
-        SystemAttention(system=system, what="last but one", set_name="test", sentences=sentences)
-        for system, sentences in (("own", weights), ("base", again))
-    ]
-    path = made.run.path / "index.html"
-    path.write_text(
-        page.render(
-            [page.Part(found, texts, explorer.step_of(texts), attention)],
-            **ABOUT,
-        ),
-        "utf-8",
-    )
-    return path
+    second = {"src": source, "tgt": ["c", "</s>"], "weights": [[0.2, 0.8], [0.3, 0.7]]}
+    for system, sentences in (("base", {4: first, 6: second}), ("own", {4: second})):
+        kept = {"system": system, "what": "last", "set_name": "test", "sentences": sentences}
+        path = made.run.path / "analyze/attention" / f"{system}.json"
+        path.write_text(json.dumps(kept), "utf-8")
+    return made.run
 
 
 @pytest.fixture(scope="module")
-def of_two(written):
-    """The page of that run and of another, without attention."""
-    made = make(
-        written.parents[1] / "other-run",
-        systems=(("base", 0.3), ("a-system-with-a-long-name-of-its-own", 0.05)),
-        markup=False,
-    )
-    parts = []
-    for number, run in enumerate((Run(written.parent), made.run), 1):
-        found = read_contents(run)
-        texts = [read_texts(found, name) for name in found.scores]
-        parts.append(page.Part(found, texts, explorer.step_of(texts), number=number))
-    path = made.run.path / "index.html"
-    path.write_text(page.render(parts, **ABOUT), "utf-8")
-    return path
+def written(small):
+    """The page of that run."""
+    return stage.report(small)
+
+
+@pytest.fixture(scope="module")
+def of_two(small, tmp_path_factory):
+    """The page of another run and of that one."""
+    long = "a-system-with-a-long-name-of-its-own"
+    systems = (("base", 0.3), (long, 0.05))
+    made = make(tmp_path_factory.mktemp("other") / "other-run", systems=systems, markup=False)
+    return stage.report(made.run, also=[small.path])
 
 
 @pytest.fixture(scope="module")
@@ -123,15 +106,13 @@ def column(browser, place, table="#comparison table"):
     )
 
 
-def set_field(browser, name, value, form=0):
-    """As a person's choice: the value, then the event."""
-    given = json.dumps(value)
-    code = (
-        f"const f = document.forms[{form}].elements[{json.dumps(name)}]; f.type === 'checkbox' ?"
-        f" (f.checked = {given}) : (f.value = {given});"
+def choose(browser, values, form=0):
+    """As a person's choices: each value, then the event."""
+    browser.run(
+        f"for (const [name, value] of Object.entries({json.dumps(values)})) {{ const f ="
+        f" document.forms[{form}].elements[name]; f.type === 'checkbox' ? (f.checked = value) :"
+        " (f.value = value); f.dispatchEvent(new Event('input', {bubbles: true})); }"
     )
-    code += "f.dispatchEvent(new Event('input', {bubbles: true}));"
-    browser.run(f"(() => {{ {code} }})()")
 
 
 def count(browser, prefix=""):
@@ -169,40 +150,33 @@ def test_filters(browser):
     base, own = data["scores"]["bleu"]
     deltas = [round(a - b, 6) for a, b in zip(own, base, strict=True)]
     assert count(browser) == 40
-    set_field(browser, "least", "20")
-    assert 0 < count(browser) == sum(abs(d) >= 20 for d in deltas) < 40
-    set_field(browser, "way", "down")
-    assert count(browser) == sum(d <= -20 for d in deltas)
-    set_field(browser, "least", "0")
-    set_field(browser, "way", "both")
-    set_field(browser, "from", "10")
-    set_field(browser, "to", "12")
-    assert 0 < count(browser) == sum(10 <= n <= 12 for n in data["length"]) < 40
-    set_field(browser, "from", "")
-    set_field(browser, "to", "")
-    set_field(browser, "order", "up")
+    for values, kept in (
+        ({"least": "20"}, [abs(d) >= 20 for d in deltas]),
+        ({"way": "down"}, [d <= -20 for d in deltas]),
+        (
+            {"least": "0", "way": "both", "from": "10", "to": "12"},
+            [10 <= n <= 12 for n in data["length"]],
+        ),
+    ):
+        choose(browser, values)
+        assert 0 <= count(browser) == sum(kept) < 40
+    choose(browser, {"from": "", "to": "", "order": "up"})
     first = browser.run("document.querySelector('#results .where strong').textContent")
     assert first == f"Line {1 + deltas.index(max(deltas))}"
     browser.click("[name=words]")
-    browser.type("ALERT('X')")
-    assert count(browser) == 1 and "Line 3" in browser.run(
-        "document.getElementById('results').textContent"
-    )
-    set_field(browser, "words", "")
-    chosen = (
+    browser.call("Input.insertText", text="ALERT('X')")
+    results = browser.run("document.getElementById('results').textContent")
+    assert count(browser) == 1 and "Line 3" in results
+    choose(browser, {"words": "", "a": "0", "b": ""})
+    systems = (
         "['a', 'b'].map((name) => document.forms[0].elements[name].selectedOptions[0].textContent)"
     )
-    set_field(browser, "a", "0")
-    set_field(browser, "b", "")
-    before = browser.run(chosen)
-    set_field(browser, "set", "1")
-    assert before[1] == "nothing" and browser.run(chosen) == before  # what was compared stays
-    set_field(browser, "a", "1")
-    set_field(browser, "b", "0")
-    assert (
-        browser.run("document.querySelector('#results dd').textContent") != data["src"][0]
-        and count(browser) == 40
-    )
+    before = browser.run(systems)
+    choose(browser, {"set": "1"})
+    assert before[1] == "nothing" and browser.run(systems) == before  # what was compared stays
+    choose(browser, {"a": "1", "b": "0"})
+    text = browser.run("document.querySelector('#results dd').textContent")
+    assert text != data["src"][0] and count(browser) == 40
 
 
 def test_more_sentences_by_a_click(browser):
@@ -214,12 +188,12 @@ def test_more_sentences_by_a_click(browser):
 
 
 def test_markup_in_texts_stays_text(browser):
-    set_field(browser, "words", "<script>")
+    choose(browser, {"words": "<script>"})
     texts = browser.run("[...document.querySelectorAll('#results dd')].map((e) => e.textContent)")
     assert texts[0] == SCRIPT == texts[-1]
     assert browser.run("document.querySelectorAll('main script, main b').length") == 0
     for how in ("ref", "none", "other"):
-        set_field(browser, "mark", how)
+        choose(browser, {"mark": how})
         assert (
             browser.run("[...document.querySelectorAll('#results dd')].at(-1).textContent")
             == SCRIPT
@@ -231,39 +205,37 @@ def test_markup_in_texts_stays_text(browser):
 
 def test_attention_on_a_click(browser):
     """Each system's beside a button of its own; a sentence has those that read it."""
-    set_field(browser, "attended", True)
+    choose(browser, {"attended": True})
     assert count(browser) == 2
     assert browser.run(
         "[...document.querySelectorAll('#results > li')].map((e) =>"
         " e.querySelectorAll('.look').length)"
     ) == [2, 1]
-    browser.click(".look + .look")
-    cells = browser.run(
-        "[...document.querySelectorAll('.attention tr')].map((r) => [...r.cells].map((c) =>"
-        " c.textContent))"
-    )
-    assert cells == [["", "ein", "</s>"], ["c", "20", "80"], ["</s>", "29", "69"]]
-    assert browser.run("document.querySelector('.attention caption').textContent").startswith(
-        "Attention of base in per cent"
-    )
-    browser.click(".look + .look")
-    browser.run("document.querySelectorAll('.attention').forEach((e) => e.remove())")
+    expanded = "document.querySelector('.look').getAttribute('aria-expanded')"
+    shown = "[...document.querySelectorAll('.attention')].at(-1)"
+    for button, weights in (
+        (".look + .look", [["", "ein", "</s>"], ["c", "20", "80"], ["</s>", "29", "69"]]),
+        (
+            ".look",
+            [["", "ein", "</s>"], ["a", "91", "11"], ["<b>", "51", "51"], ["</s>", "", "100"]],
+        ),
+    ):
+        browser.click(button)
+        cells = browser.run(
+            "[...document.querySelectorAll('.attention tr')].map((r) => [...r.cells].map((c) =>"
+            " c.textContent))"
+        )
+        assert cells == weights
+        system = "own" if button == ".look + .look" else "base"
+        caption = browser.run("document.querySelector('.attention caption').textContent")
+        assert caption.startswith(f"Attention of {system} in per cent")
+        assert min(browser.run(CONTRAST))[0] >= 4.5
+        browser.click(button)
+        assert not browser.run(f"{shown}.checkVisibility()")
+        browser.run("document.querySelectorAll('.attention').forEach((e) => e.remove())")
+    assert browser.run(expanded) == "false"
     browser.click(".look")
-    assert browser.run("document.querySelector('.look').getAttribute('aria-expanded')") == "true"
-    cells = browser.run(
-        "[...document.querySelectorAll('.attention tr')].map((r) => [...r.cells].map((c) =>"
-        " c.textContent))"
-    )
-    assert cells == [
-        ["", "ein", "</s>"],
-        ["a", "91", "11"],
-        ["<b>", "51", "51"],
-        ["</s>", "", "100"],
-    ]
-    assert min(browser.run(CONTRAST))[0] >= 4.5
-    browser.click(".look")
-    assert browser.run("document.querySelector('.look').getAttribute('aria-expanded')") == "false"
-    assert not browser.run("document.querySelector('.attention').checkVisibility()")
+    assert browser.run(expanded) == "true"
 
 
 def test_everything_is_reached_by_keyboard(browser):
@@ -292,7 +264,7 @@ def test_everything_is_reached_by_keyboard(browser):
         == "ascending"
     )
     browser.run("document.querySelector('#finding-gates summary').focus()")
-    browser.press(" ", "Space")
+    browser.press("Space")
     assert browser.run("document.querySelector('#finding-gates details').open")
 
 
@@ -318,7 +290,7 @@ def test_a_phone_scrolls_one_way(browser, written):
 
 
 def test_without_scripts_all_but_the_explorer_is_there(browser, written):
-    browser.scripting(False)
+    browser.call("Emulation.setScriptExecutionDisabled", value=True)
     try:
         browser.open(written)
         # Scripts of the page are off; what the test asks is not.
@@ -334,10 +306,10 @@ def test_without_scripts_all_but_the_explorer_is_there(browser, written):
         ):
             assert browser.run(f"document.querySelector('{shown}').checkVisibility()"), shown
     finally:
-        browser.scripting(True)
+        browser.call("Emulation.setScriptExecutionDisabled", value=False)
 
 
-def test_print(browser, tmp_path):
+def test_print(browser):
     browser.look(media="print", dark=True)
     assert not browser.run("document.getElementById('explorer').checkVisibility()")
     assert browser.run("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
@@ -350,8 +322,8 @@ def test_print(browser, tmp_path):
         "[...document.querySelectorAll('thead')].every((t) => getComputedStyle(t).breakInside ==="
         " 'avoid')"
     )
-    browser.pdf(tmp_path / "page.pdf")
-    assert (tmp_path / "page.pdf").read_bytes()[:5] == b"%PDF-"
+    printed = browser.call("Page.printToPDF", printBackground=True)["data"]
+    assert base64.b64decode(printed).startswith(b"%PDF-")
 
 
 STRUCTURE = """({
@@ -367,17 +339,13 @@ STRUCTURE = """({
 
 
 def check_structure(found):
-    assert (
-        found["untitled"],
-        found["unscoped"],
-        found["unlabelled"],
-        found["figures"],
-        found["names"],
-    ) == (0, 0, 0, 0, 0)
-    assert len(found["ids"]) == len(set(found["ids"])) and all(found["links"])
-    assert found["levels"].count(1) == 1 and all(
-        b - a <= 1 for a, b in zip(found["levels"], found["levels"][1:], strict=False)
+    assert not any(
+        found[name] for name in ("untitled", "unscoped", "unlabelled", "figures", "names")
     )
+    assert len(found["ids"]) == len(set(found["ids"])) and all(found["links"])
+    levels = found["levels"]
+    assert levels.count(1) == 1
+    assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
 
 
 def test_structure(browser):
@@ -391,43 +359,26 @@ def test_runs_of_one_page_keep_apart(browser, of_two):
     assert browser.run("[document.documentElement.scrollWidth, innerWidth]") == [390, 390]
     found = browser.run(STRUCTURE)
     check_structure(found)
-    assert len(found["links"]) == 1 + 2 * 8 and {
-        "run1",
-        "run2",
-        "run1-comparison",
-        "run2-comparison",
-    } <= set(found["ids"])
+    ids = {"run1", "run2", "run1-comparison", "run2-comparison"}
+    assert len(found["links"]) == 1 + 2 * 8 and ids <= set(found["ids"])
     named = "a-system-with-a-long-name-of-its-own"
-    browser.click("#run2-comparison th:nth-child(2) button")
-    assert column(browser, 0, "#run2-comparison table") == [named, "base"] and column(
-        browser, 0, "#run1-comparison table"
-    ) == ["base", "own"]
-    first, second = (
-        [
-            one["scores"]["bleu"]
-            for one in json.loads(
-                browser.run(f"document.getElementById('run{n}-data').textContent")
-            )["sets"]
-        ]
-        for n in (1, 2)
-    )
-    assert (len(first), len(second)) == (2, 1) and count(browser, "run1-") == count(
-        browser, "run2-"
-    ) == 40
-    for form, (bleus, prefix) in enumerate(((first, "run1-"), (second, "run2-"))):
-        set_field(browser, "way", "down", form)
-        assert (
-            0
-            < count(browser, prefix)
-            == sum(own < base for base, own in zip(*bleus[0], strict=True))
-            < 40
-        )
-    assert browser.run("document.forms[1].elements.a.selectedOptions[0].textContent") == named
-    set_field(browser, "way", "both", 1)
+    browser.click("#run1-comparison th:nth-child(2) button")
+    assert column(browser, 0, "#run1-comparison table") == [named, "base"]
+    assert column(browser, 0, "#run2-comparison table") == ["base", "own"]
+    for form, sets in ((0, 1), (1, 2)):
+        prefix = f"run{form + 1}-"
+        data = json.loads(browser.run(f"document.getElementById('{prefix}data').textContent"))
+        assert len(data["sets"]) == sets and count(browser, prefix) == 40
+        base, other = data["sets"][0]["scores"]["bleu"]
+        choose(browser, {"way": "down"}, form)
+        losses = sum(after < before for before, after in zip(base, other, strict=True))
+        assert 0 < count(browser, prefix) == losses < 40
+    assert browser.run("document.forms[0].elements.a.selectedOptions[0].textContent") == named
+    choose(browser, {"way": "both"}, 0)
     shown = (
         "['run1-', 'run2-'].map((prefix) => document.getElementById(prefix +"
         " 'results').children.length)"
     )
     before = browser.run(shown)
-    browser.click("#run2-more")
-    assert browser.run(shown) == [before[0], 40]
+    browser.click("#run1-more")
+    assert browser.run(shown) == [40, before[1]]

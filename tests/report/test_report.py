@@ -17,13 +17,14 @@ from nmtkit.analyze import ANALYSES, attention
 from nmtkit.analyze.analysis import Finding, Inputs
 from nmtkit.analyze.attention import SentenceAttention, SystemAttention
 from nmtkit.errors import ConfigError, DataError
+from nmtkit.models import checkpoints
 from nmtkit.records import Comparison, MetricScore, Scores, SignificanceTest, SystemScores
 from nmtkit.report import comparison, explorer, page, stage, svg
 from nmtkit.report.contents import analyze_command, read_contents
 from nmtkit.report.texts import Texts, differences, read_texts, side_by_side
 from nmtkit.score.stage import score
 from nmtkit.tables import figures
-from nmtkit.tables.table import Column, Estimate, Table
+from nmtkit.tables.table import Estimate, Table, text_column
 
 from .conftest import FIGURE, SCRIPT, ReportedRun, make
 
@@ -208,28 +209,20 @@ def test_the_page_needs_nothing_from_elsewhere(reported):
         assert OUTSIDE.search(bad)
 
 
-def test_a_papers_numbers_stand_on_the_page_as_tables(reported, tmp_path):
+def test_a_papers_numbers_stand_on_the_page_as_tables(reported):
     """Those beside scores, and those beside a finding; and what stands in backticks is code."""
-    beside = Table(
-        "paper",
-        "Table 7, printed and measured",
-        [Column("row", "row", left=True)],
-        [["<b>Ours</b>"]],
-        [],
-    )
-    own = Table("cost", "Cost", [Column("system", "system", left=True)], [["base"]], [])
-    made = Finding(own, "Then `nmtkit analyze <x>` it.", name="cost", title="cost").beside(beside)
+    title = "Table 7, printed and measured"
+    beside = Table("paper", title, [text_column("row")], [["<b>Ours</b>"]])
+    table = Table("cost", "Cost", [text_column("system")], [["base"]])
+    made = Finding(table, "Then `nmtkit analyze <x>` it.", name="cost", title="cost")
     inputs = Inputs(systems=["base", "own"], files={})
-    made.write(reported.run.path / "analyze" / "cost", inputs)
+    made.beside(beside).write(reported.run.path / "analyze" / "cost", inputs)
     scores = reported.run.path / "score" / "test" / "scores.json"
-    scores.write_text(
-        json.dumps(json.loads(scores.read_text("utf-8")) | {"paper": beside.as_json()}), "utf-8"
-    )
+    result = json.loads(scores.read_text("utf-8")) | {"paper": beside.as_json()}
+    scores.write_text(json.dumps(result), "utf-8")
     html = stage.report(reported.run).read_text("utf-8")
-    assert (
-        html.count("<caption><span>Table 7, printed and measured</span></caption>") == 2
-        and html.count(">&lt;b&gt;Ours&lt;/b&gt;<") == 2
-    )
+    assert html.count(f"<caption><span>{title}</span></caption>") == 2
+    assert html.count(">&lt;b&gt;Ours&lt;/b&gt;<") == 2
     assert "<code>nmtkit analyze &lt;x&gt;</code> it." in html
 
 
@@ -410,25 +403,21 @@ def test_seeds_are_put_together(tmp_path):
     score(made.run, resamples=20, trials=20)
     page = made.page()
     assert "by training seed" in page.text and "Each system was trained once" not in page.text
-    result = read_contents(made.run).scores["test"]
-    group = next(one for one in result.seeds.groups if one.name == "b")
+    contents = read_contents(made.run)
+    result = contents.scores["test"]
+    group = next(group for group in result.seeds.groups if group.name == "b")
     against = group.against["bleu"]
     better = sum(pair.better and pair.p < 0.05 for pair in against.pairs)
-    said = (
+    verdict = (
         f"b (2 seeds): {against.difference:+.2f} BLEU to a in the mean, better in {better} and"
-        " worse in 0 of 2 pairs of equal seeds (p < 0.05); p"
+        f" worse in 0 of 2 pairs of equal seeds (p < 0.05); p of the seeds {against.p_seeds:.3f}."
     )
-    assert (
-        comparison.verdicts(result) == [f"{said} of the seeds {against.p_seeds:.3f}."]
-        and said in page.text
-    )
-    assert [table.name for table in comparison.tables(read_contents(made.run), "test")] == [
-        "seeds",
-        "comparison",
-    ]
+    assert comparison.verdicts(result) == [verdict] and verdict in page.text
+    tables = comparison.tables(contents, "test")
+    assert [table.name for table in tables] == ["seeds", "comparison"]
 
 
-def test_up_to_date_until_something_changes(reported, capsys):
+def test_up_to_date_until_something_changes(reported, capsys, monkeypatch):
     path = stage.report(reported.run)
     first = path.read_bytes()
     capsys.readouterr()
@@ -442,6 +431,9 @@ def test_up_to_date_until_something_changes(reported, capsys):
     capsys.readouterr()
     stage.report(reported.run, title="another title", force=True)
     assert "written to" in capsys.readouterr().err
+    monkeypatch.setattr(checkpoints, "current", lambda system: ["another digest"])
+    stage.report(reported.run, title="another title")
+    assert "written to" in capsys.readouterr().err  # the weights have changed
 
 
 @pytest.fixture
@@ -461,42 +453,28 @@ def second(tmp_path, reported, capsys):
 
 def test_a_page_of_two_runs(reported, second, capsys):
     page = reported.page(also=[second.run.path])
-    said = capsys.readouterr()
-    assert (
-        said.out == f"{reported.run.path}/report/index.html\n"
-        and "not translated: later" in said.err
-        and not (second.run.path / "report").exists()
-    )
-    ids = [one["id"] for _, one in page.elements if "id" in one]
-    assert len(ids) == len(set(ids)) and {
-        "run1-finding-cost",
-        "run2-finding-cost",
-        "run1-h-lengths",
-        "run2-h-lengths",
-    } <= set(ids)
+    out, err = capsys.readouterr()
+    assert out == f"{reported.run.path}/report/index.html\n" and "not translated: later" in err
+    assert not (second.run.path / "report").exists()
+    ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    assert {f"run{n}-{part}" for n in (1, 2) for part in ("finding-cost", "h-lengths")} <= set(ids)
     first = "2 systems on run, en to de"
-    assert (
-        page.all("title")
-        and f"{first}; 3 systems on second run, en to de" in page.text
-        and f"1. {first} run run" in page.text
-    )
-    own, other = (f"--run {shlex.quote(str(one.run.path))}" for one in (reported, second))
-    assert f"nmtkit translate --set-name test {other}" in said.err
-    for command in (
-        f"nmtkit analyze cost {own}",
+    run, other = (f"--run {shlex.quote(str(made.run.path))}" for made in (reported, second))
+    assert f"nmtkit translate --set-name test {other}" in err
+    for shown in (
+        f"{first}; 3 systems on second run, en to de",
+        f"1. {first} run run",
+        f"nmtkit analyze cost {run}",
         f"nmtkit analyze cost --system base --system own {other}",  # as it was made, of two of four
-        (
-            f"nmtkit translate --set-name test {other} && nmtkit score --set-name test --test"
-            f" paired_bootstrap --against base --buckets 10 {other}"
-        ),
+        f"nmtkit translate --set-name test {other} && nmtkit score --set-name test --test"
+        f" paired_bootstrap --against base --buckets 10 {other}",
+        f"nmtkit report {run} {other.replace('run', 'also', 1)} --attention SYSTEM",
+        "third is better than base",
     ):
-        assert command in page.text, command
-    assert f"nmtkit report {own} {other.replace('run', 'also', 1)} --attention SYSTEM" in page.text
+        assert shown in page.text, shown
     systems = [json.loads(data)["sets"][0]["systems"] for data in page.datas]
-    assert (
-        systems == [["base", "own"], ["base", "own", "third"]]
-        and "third is better than base" in page.text
-    )
+    assert systems == [["base", "own"], ["base", "own", "third"]]
     path = stage.report(reported.run, also=[second.run.path])
     assert "up to date" in capsys.readouterr().err
     second.finding("cost", "a new finding")
@@ -546,42 +524,36 @@ def test_a_page_is_there_whole_or_not_at_all(reported, monkeypatch):
     assert sorted(p.name for p in path.parent.iterdir()) == [".lock", "index.html"]
 
 
-def long_texts(lines, words, systems, name="test"):
-    """Texts of so many lines and words, all different."""
-    text = [" ".join(f"Wort{(i * 7 + k * 13) % 997}" for k in range(words)) for i in range(lines)]
-    scores = {
-        key: {
-            f"s{k}": [(i * 37 + k * 11) % 1000 / 10 for i in range(lines)] for k in range(systems)
-        }
-        for key in ("bleu", "chrf")
+def long_texts(lines, name="test"):
+    """Texts of six systems, all different, in lines of 25 words."""
+    systems = [f"s{k}" for k in range(6)]
+    text = [" ".join(f"Wort{(i * 7 + k * 13) % 997}" for k in range(25)) for i in range(lines)]
+    values = {
+        system: [(i * 37 + k * 11) % 1000 / 10 for i in range(lines)]
+        for k, system in enumerate(systems)
     }
-    return Texts(
-        name, "s0", text, [text], {f"s{k}": text for k in range(systems)}, scores, [words] * lines
-    )
+    scores, outputs = {"bleu": values, "chrf": values}, dict.fromkeys(systems, text)
+    return Texts(name, "s0", text, [text], outputs, scores, [25] * lines)
 
 
-def explorer_size(texts, attention=()):
-    """The size of the explorer's data, its lines of each set, and of how many lines one is
-    kept.
-    """
+def explorer_data(texts, attention=()):
+    """The explorer's data as it stands in the page, and of how many lines one is kept."""
     step = explorer.step_of(texts)
     run = SimpleNamespace(manifest=SimpleNamespace(src="en", tgt="de"))
-    part = page.Part(run, texts, step, attention)
-    data = explorer.data(part)
-    lines = {each["name"]: each["line"] for each in data["sets"]}
-    return len(explorer.script_text(data)), lines, step
+    return explorer.script_text(explorer.data(page.Part(run, texts, step, attention))), step
 
 
 def test_the_page_stays_small():
     sentence = SentenceAttention(["w"] * 40, ["w"] * 40, [[1 / 40] * 40 for _ in range(40)])
-    sentences = dict.fromkeys(range(200), sentence)
-    attention = SystemAttention(system="s1", what="layer", set_name="test", sentences=sentences)
-    size, _, step = explorer_size([long_texts(1000, 25, 6)], [attention])
-    assert step == 1 and size < 3_500_000
-    many = [long_texts(8000, 25, 6), long_texts(8000, 25, 6, "other")]
-    size, lines, step = explorer_size(many)
-    assert step > 1 and size < 1.1 * explorer.MOST
-    assert lines["other"][:2] == [1, 1 + step]
+    attention = SystemAttention("s1", "layer", "test", dict.fromkeys(range(200), sentence))
+    data, step = explorer_data([long_texts(1000)], [attention])
+    assert step == 1 and len(data) < 3_500_000
+    data, step = explorer_data([long_texts(8000), long_texts(8000, "other")], [attention])
+    assert step > 1 and len(data) < 1.1 * explorer.MOST
+    first, other = json.loads(data)["sets"]
+    assert other["line"][:2] == [1, 1 + step]
+    # a sentence's attention stands at the place of its line
+    assert [*first["attention"][0]["of"]] == [str(i) for i in range(len(range(0, 200, step)))]
 
 
 def test_differences_are_marked():
@@ -597,31 +569,20 @@ def test_differences_are_marked():
 
 def test_side_by_side_shows_the_largest_gains_and_losses(reported):
     texts = read_texts(read_contents(reported.run), "test")
-    deltas = [
-        own - base
-        for own, base in zip(texts.scores["bleu"]["own"], texts.scores["bleu"]["base"], strict=True)
-    ]
-    lines = [one.line - 1 for one in side_by_side(texts)]
-    assert (
-        deltas.index(max(deltas)) in lines
-        and deltas.index(min(deltas)) in lines
-        and lines == sorted(lines)
-    )
-
-
-def test_an_unknown_system_of_attention(reported):
-    with pytest.raises(ConfigError, match="no system 'owm'") as error:
-        stage.report(reported.run, attention=["owm"])
-    assert "did you mean 'own'" in error.value.hint
+    base, own = texts.scores["bleu"].values()
+    deltas = [mine - theirs for mine, theirs in zip(own, base, strict=True)]
+    lines = [shown.line - 1 for shown in side_by_side(texts)]
+    assert {deltas.index(max(deltas)), deltas.index(min(deltas))} <= set(lines)
+    assert lines == sorted(lines)
 
 
 def test_no_torch_without_attention(reported):
-    code = (
-        "import sys; from nmtkit.run import Run; from nmtkit.report import stage; from pathlib"
-        " import Path; "
-    )
-    code += f"stage.report(Run(Path({str(reported.run.path)!r}))); sys.exit('torch' in sys.modules)"
-    assert (
-        subprocess.run([sys.executable, "-c", code], check=False, capture_output=True).returncode
-        == 0
-    )
+    code = f"""
+import sys
+from pathlib import Path
+from nmtkit.report import stage
+from nmtkit.run import Run
+stage.report(Run(Path({str(reported.run.path)!r})))
+sys.exit('torch' in sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
