@@ -496,20 +496,22 @@ def test_runs_that_make_no_page_together(reported, second):
 
 
 def test_the_attention_of_each_run_that_has_the_system(reported, second, monkeypatch):
-    one = SentenceAttention(["ein", "</s>"], ["a", "</s>"], [[0.9, 0.1], [0.0, 1.0]])
+    sentence = SentenceAttention(["ein", "</s>"], ["a", "</s>"], [[1.2, -0.1], [0.5, 1.0]])
     monkeypatch.setattr(
         attention,
         "attention_of",
         lambda study, name, lines: SystemAttention(
-            system=name, what="layer", set_name=study.set_name, sentences={lines[0]: one}
+            name, "layer", study.set_name, {lines[0]: sentence}
         ),
     )
     for system, expected in (("third", [False, True]), ("own", [True, True])):
         page = reported.page(also=[second.run.path], attention=[system])
-        assert ["attention" in json.loads(data)["sets"][0] for data in page.datas] == expected
-        assert page.text.count("only with attention") == sum(expected) and page.text.count(
-            "no attention of this run"
-        ) == 2 - sum(expected)
+        sets = [json.loads(data)["sets"][0] for data in page.datas]
+        assert ["attention" in each for each in sets] == expected
+        assert page.text.count("only with attention") == sum(expected)
+        assert page.text.count("no attention of this run") == 2 - sum(expected)
+        (packed,) = sets[1]["attention"][-1]["of"].values()
+        assert packed["rows"] == ["z0", "iz"]  # 0 to 1 in 35 steps; not less, not more
 
 
 def test_a_page_is_there_whole_or_not_at_all(reported, monkeypatch):
@@ -544,8 +546,9 @@ def explorer_data(texts, attention=()):
 
 
 def test_the_page_stays_small():
-    sentence = SentenceAttention(["w"] * 40, ["w"] * 40, [[1 / 40] * 40 for _ in range(40)])
-    attention = SystemAttention("s1", "layer", "test", dict.fromkeys(range(200), sentence))
+    weights = [[1 / 40] * 40 for _ in range(40)]
+    sentences = {i: SentenceAttention([f"w{i}"] * 40, ["w"] * 40, weights) for i in range(200)}
+    attention = SystemAttention("s1", "layer", "test", sentences)
     data, step = explorer_data([long_texts(1000)], [attention])
     assert step == 1 and len(data) < 3_500_000
     data, step = explorer_data([long_texts(8000), long_texts(8000, "other")], [attention])
@@ -553,7 +556,8 @@ def test_the_page_stays_small():
     first, other = json.loads(data)["sets"]
     assert other["line"][:2] == [1, 1 + step]
     # a sentence's attention stands at the place of its line
-    assert [*first["attention"][0]["of"]] == [str(i) for i in range(len(range(0, 200, step)))]
+    placed = {int(place): each["src"][0] for place, each in first["attention"][0]["of"].items()}
+    assert placed == {i: f"w{i * step}" for i in range(len(range(0, 200, step)))}
 
 
 def test_differences_are_marked():
