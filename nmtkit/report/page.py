@@ -133,7 +133,7 @@ def _of_run(part: Part, parts: Sequence[Part], drawn: _Drawn) -> dict[str, Any]:
     }
 
 
-def _key(value: Any) -> str:
+def sort_key(value: Any) -> str:
     """Return a cell's key for sorting; "" for nothing."""
     number = value.value if isinstance(value, Estimate) else value
     if number is None or number != number:  # NaN
@@ -164,7 +164,7 @@ def _environment() -> Environment:
         keep_trailing_newline=True,
     )
     environment.globals |= {
-        "key": _key,
+        "key": sort_key,
         "text": text,
         "dotted": _dotted,
         "most_rows": MOST_ROWS,

@@ -307,7 +307,7 @@ def test_one_system(tmp_path):
 
 def test_what_is_missing_is_said(reported):
     run = reported.run.path
-    reported.finding("cost", "cost", figure=None)
+    reported.finding("cost", "cost", figure=None, rows=1002)
     (run / "analyze/gates").mkdir()
     (run / "analyze/layers").mkdir()
     (run / "analyze/layers/finding.json").write_text('{"name": 1', "utf-8")
@@ -337,6 +337,7 @@ def test_what_is_missing_is_said(reported):
         "searched with the same search.beam (5: base; 4: own).",
         "--force --set-name test --set search.beam=…",
         "No figure: there was none to draw",
+        "the first 1000 of 1002 rows",
         "nmtkit analyze convergence",
         "Analyses that were not made of this run",
     ):
@@ -558,6 +559,11 @@ def test_the_page_stays_small():
     # a sentence's attention stands at the place of its line
     placed = {int(place): each["src"][0] for place, each in first["attention"][0]["of"].items()}
     assert placed == {i: f"w{i * step}" for i in range(len(range(0, 200, step)))}
+
+
+def test_keys_for_sorting_are_empty_without_a_number():
+    values = (None, float("nan"), Estimate(float("nan")), 2, Estimate(0.5), "text")
+    assert [page.sort_key(value) for value in values] == ["", "", "", "2.0", "0.5", "text"]
 
 
 def test_differences_are_marked():
