@@ -440,7 +440,7 @@ def test_small_says_who_uses_the_context(name, more, tmp_path):
         ({"PAIRS": ""}, None),
     ):
         done = asked(f"memory/{name}", tmp_path, SCALE="small", **pairs)
-        assert done.named("analyze") == [*more, "agreement"] if expected else more
+        assert done.named("analyze") == more + ["agreement"] * bool(expected)
         if expected:
             last = values_of(done, "analyze")[-1]
             assert (last["pairs"], last["context"]) == (expected, "true,none,foreign")
