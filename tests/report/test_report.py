@@ -323,6 +323,9 @@ def test_what_is_missing_is_said(reported):
     (run / "systems/own/metrics.jsonl").write_text("not JSON\n", "utf-8")
     for name, beam in (("base", 5), ("own", 4)):
         reported.describe(name, settings={"beam": beam})
+    with open(run / "history.jsonl", "a", encoding="utf-8") as history:
+        for number in range(200):
+            print(json.dumps({"stage": "train", "argv": [f"call-{number}"]}), file=history)
     page = reported.page()
     for said in (
         "analyze/gates: no finding in it",
@@ -338,6 +341,8 @@ def test_what_is_missing_is_said(reported):
         "--force --set-name test --set search.beam=…",
         "No figure: there was none to draw",
         "the first 1000 of 1002 rows",
+        "the last 200 of 201 calls",
+        "nmtkit call-199",
         "nmtkit analyze convergence",
         "Analyses that were not made of this run",
     ):
