@@ -9,6 +9,7 @@ import os
 
 import pytest
 
+from nmtkit.analyze.attention import SystemAttention
 from nmtkit.report import stage
 
 from .browser import Browser, find
@@ -56,9 +57,9 @@ def small(tmp_path_factory):
     }
     second = {"src": source, "tgt": ["c", "</s>"], "weights": [[0.2, 0.8], [0.3, 0.7]]}
     for system, sentences in (("base", {4: first, 6: second}), ("own", {4: second})):
-        kept = {"system": system, "what": "last", "set_name": "test", "sentences": sentences}
+        kept = SystemAttention(system=system, what="last", set_name="test", sentences=sentences)
         path = made.run.path / "analyze/attention" / f"{system}.json"
-        path.write_text(json.dumps(kept), "utf-8")
+        path.write_text(kept.model_dump_json(), "utf-8")
     return made.run
 
 

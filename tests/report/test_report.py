@@ -11,7 +11,9 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from nmtkit.analyze import ANALYSES, attention
 from nmtkit.analyze.analysis import Finding, Inputs
@@ -121,9 +123,14 @@ def test_cost_of_training_and_decoding(reported):
     speed = {"seconds": 1.0, "sentences_per_second": 1.0, "tokens_per_second": 123.4}
     reported.describe("own", settings={"beam": 4}, speed=speed)
     log = reported.run.path / "systems/base/metrics.jsonl"
-    log.write_text(log.read_text("utf-8").replace('"seconds": 30.0', '"seconds": 15.0'), "utf-8")
+    started, _, later = log.read_text("utf-8").partition("30.0")  # the first line does not count
+    log.write_text(started + "99.0" + later.replace("30.0", "15.0"), "utf-8")
+    for step, shape in ((5, 7), (10, (3, 4))):
+        folder = reported.run.path / f"systems/own/checkpoints/step-{step:08}"
+        folder.mkdir(parents=True)
+        save_file({"weight": np.zeros(shape)}, folder / "model.safetensors")
     row, header = own()
-    logged = {"updates": 10, "seed": 1, "parameters": None, "decoding": 123.4}
+    logged = {"updates": 10, "seed": 1, "parameters": 12e-6, "decoding": 123.4}
     assert logged.items() <= row.items() and header == "update, × (logged)"
     assert (row["minutes"], row["update_ratio"]) == pytest.approx((1.0, 2.0))
     measured = {"own": {"train_ratio": {"value": 1.2}, "decode_ratio": {"value": 1.5}}}
@@ -341,8 +348,9 @@ def test_what_is_missing_is_said(reported):
         "--force --set-name test --set search.beam=…",
         "No figure: there was none to draw",
         "the first 1000 of 1002 rows",
-        "the last 200 of 201 calls",
+        "the last 200 of 202 calls",
         "nmtkit call-199",
+        "train 201 200",  # calls, and those that failed
         "nmtkit analyze convergence",
         "Analyses that were not made of this run",
     ):
@@ -510,7 +518,7 @@ def test_the_attention_of_each_run_that_has_the_system(reported, second, monkeyp
         attention,
         "attention_of",
         lambda study, name, lines: SystemAttention(
-            name, "layer", study.set_name, {lines[0]: sentence}
+            system=name, what="layer", set_name=study.set_name, sentences={lines[0]: sentence}
         ),
     )
     for system, expected in (("third", [False, True]), ("own", [True, True])):
@@ -557,7 +565,7 @@ def explorer_data(texts, attention=()):
 def test_the_page_stays_small():
     weights = [[1 / 40] * 40 for _ in range(40)]
     sentences = {i: SentenceAttention([f"w{i}"] * 40, ["w"] * 40, weights) for i in range(200)}
-    attention = SystemAttention("s1", "layer", "test", sentences)
+    attention = SystemAttention(system="s1", what="layer", set_name="test", sentences=sentences)
     data, step = explorer_data([long_texts(1000)], [attention])
     assert step == 1 and len(data) < 3_500_000
     data, step = explorer_data([long_texts(8000), long_texts(8000, "other")], [attention])
