@@ -7,9 +7,8 @@ pronoun or its "then", because the clauses of a grammar have no other order in t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
 
 from nmtkit.demo.constituents import NP, Clause
 from nmtkit.demo.languages import ENGLISH
@@ -23,11 +22,11 @@ BINS = (range(5, 9), range(9, 13), range(13, 17), range(17, 21), range(21, 26), 
 LENGTHS = {length: str(at) for at, lengths in enumerate(BINS) for length in lengths}
 # task -> its labels; those of word_content are words, as many as the size allows
 LABELS = {task: labels.split() for task, labels, _ in TABLES["probing"]}
-# task -> the entry whose index decides the partition
-KEYS: dict[str, Callable[[Any], Any]] = {
-    "past_present": lambda sentence: sentence.clause.verb,
-    "subj_number": lambda sentence: sentence.clause.subject.noun,
-    "obj_number": lambda sentence: sentence.object.noun,
+# task -> the index of the entry that decides the partition
+KEYS = {
+    "past_present": attrgetter("clause.verb.index"),
+    "subj_number": attrgetter("clause.subject.noun.index"),
+    "obj_number": attrgetter("object.noun.index"),
 }
 Example = tuple[str, str] | None
 
@@ -161,7 +160,7 @@ class Task:
             return
         label, text = example
         if self.key:
-            parts = [PARTS[max(0, self.key(sentence).index * 7 % 10 - 7)]]
+            parts = [PARTS[max(0, self.key(sentence) * 7 % 10 - 7)]]
         else:
             parts = sentence.draw.choose("partition").split()
         for part in parts:

@@ -70,18 +70,12 @@ def determiner_cells(form: str) -> tuple[set[tuple[str, int]], str]:
     cells = [(case, column) for case in CASES for column in range(4)]
     if any(form in forms for forms in THE.values()):
         return {(case, column) for case, column in cells if THE[case][column] == form}, "weak"
-    for stem in LIKE_A:
-        found = {
-            (case, column) for case, column in cells if stem + like_a_ending(case, column) == form
-        }
+    for stem in [*LIKE_A, *LIKE_THE]:
+        ending = like_a_ending if stem in LIKE_A else like_the_ending
+        found = {(case, column) for case, column in cells if stem + ending(case, column) == form}
         if found:
-            return found, "mixed"
-    for stem in LIKE_THE:
-        found = {
-            (case, column) for case, column in cells if stem + like_the_ending(case, column) == form
-        }
-        if found:
-            return found, "strong" if stem in STRONG_AFTER else "weak"
+            weak = "strong" if stem in STRONG_AFTER else "weak"
+            return found, "mixed" if stem in LIKE_A else weak
     raise AssertionError(f"no determiner: {form}")
 
 
@@ -302,11 +296,8 @@ def verb_final(tree: Node) -> Iterator[str]:
         names = [kid.label for kid in node.kids if isinstance(kid, Node)]
         bracket = kids(parts(node)["RK"])
         first = order.index(kids(parts(node)["C"])[0])
-        if names != ["C", "MF", "RK", "NF"] or (
-            first > 0
-            and order[first - 1].form != ","
-            and order[first - 1].form not in {"und", "Aber", "aber"}
-        ):
+        before = {",", "und", "Aber", "aber"}
+        if names != ["C", "MF", "RK", "NF"] or (first and order[first - 1].form not in before):
             yield f"opening {names} after {order[first - 1].form}"
         last = bracket[-1:] and finite(bracket[-1]) and bracket[-1].form in finite_table()
         if not last or any(map(finite, bracket[:-1])):
@@ -322,26 +313,21 @@ def prefixes(tree: Node) -> Iterator[str]:
     for node in tree.nodes():
         if node.label not in {"S", "SSUB", "SREL", "SINF"}:
             continue
-        clause = node.info
-        prefix, simple = clause.verb.de.prefix, clause.verb.de
-        fields = parts(node)
-        apart = [leaf.form for leaf in kids(fields["RK"]) if leaf.tag == "RP"]
+        verb, fields = node.info.verb, parts(node)
+        prefix, right = verb.de.prefix, kids(fields["RK"])
+        apart = [leaf.form for leaf in right if leaf.tag == "RP"]
         verbs = [
             leaf
-            for leaf in (kids(fields["LK"]) if "LK" in fields else []) + kids(fields["RK"])
+            for leaf in (kids(fields["LK"]) if "LK" in fields else []) + right
             if isinstance(leaf.lex, Verb) and leaf.tag != "RP"
         ]
-        main = [leaf.form for leaf in verbs]
-        joined = [form for form in main if prefix and form.startswith(prefix)]
-        split = node.label == "S" and bool(verbs) and finite(verbs[0])
-        if prefix and (apart != ([prefix] if split else []) or len(joined) != (0 if split else 1)):
-            yield f"{clause.verb.lemma}: {main} {apart}"
-        if not prefix and apart:
-            yield f"{clause.verb.lemma}: {apart}"
-        if node.label == "SINF" and main != (
-            [prefix + "zu" + simple.simple] if prefix else ["zu " + simple.simple]
-        ):
-            yield f"zu: {main}"
+        split = bool(prefix) and node.label == "S" and bool(verbs) and finite(verbs[0])
+        joined = sum(bool(prefix) and leaf.form.startswith(prefix) for leaf in verbs)
+        if apart != [prefix] * split or joined != (bool(prefix) and not split):
+            yield f"{verb.lemma}: {[leaf.form for leaf in verbs]} {apart}"
+        zu = prefix + "zu" if prefix else "zu "
+        if node.label == "SINF" and [leaf.form for leaf in verbs] != [zu + verb.de.simple]:
+            yield f"zu: {verb.lemma}"
 
 
 def negation(tree: Node) -> Iterator[str]:
