@@ -56,17 +56,17 @@ class English(Realiser):
         return Node("SBAR", [Node("WHNP", [pronoun]), body], clause)
 
     def verbs(self, clause: Clause) -> list[Leaf]:
-        finite, *others = super().verbs(clause)
+        finite, *nonfinite = super().verbs(clause)
         full = clause.modal == "want" or (clause.modal == "must" and clause.past)
         if full:
-            others.insert(0, Leaf("to", "TO"))
+            nonfinite.insert(0, Leaf("to", "TO"))
         if not (clause.negated or clause.question):
-            return [finite, *others]
+            return [finite, *nonfinite]
         base = {"want": "want", "must": "have"}.get(clause.modal, clause.verb.en.base)
-        if not full and (others or base == "be"):
-            return [finite, *others]
+        if not full and (nonfinite or base == "be"):
+            return [finite, *nonfinite]
         do = FINITE["do"][3 * clause.past + clause.subject.agreement]
-        return [Leaf(do, finite.tag, "do"), Leaf(base, "VB", finite.lex), *others]
+        return [Leaf(do, finite.tag, "do"), Leaf(base, "VB", finite.lex), *nonfinite]
 
     def complements(self, clause: Clause) -> list[Any]:
         """Return what follows the main verb: objects, particle, complements and adverbials."""
@@ -101,23 +101,23 @@ class English(Realiser):
     def time(self, clause: Clause) -> Any:
         if clause.time is None:
             return None
-        first, *others = clause.time.en.split()
-        label = "PP" if first in {"in", "on", "at", "after"} else "NP" if others else "ADVP"
+        first, *more = clause.time.en.split()
+        label = "PP" if first in {"in", "on", "at", "after"} else "NP" if more else "ADVP"
         return Node(label, [self.word(clause.time)])
 
     def predicate(self, clause: Clause, asked: bool = False) -> list[Any]:
         """Return adverb and verb phrase; a question has its finite verb elsewhere."""
-        finite, *others = self.verbs(clause)
+        finite, *nonfinite = self.verbs(clause)
         adverb = clause.adverb and Node("ADVP", [self.word(clause.adverb)])
         negation: Any = clause.negated and self.function("not")
         if finite.form == "can" and negation:
             finite.form, negation = "cannot", None
         inside = self.complements(clause)
-        for word in reversed(others):
+        for word in reversed(nonfinite):
             inside = [Node("VP", [word, *inside])]
         if asked:
             return inside
-        if others or clause.verb.en.base == "be":
+        if nonfinite or clause.verb.en.base == "be":
             return [Node("VP", some(finite, negation, adverb, *inside))]
         return some(adverb, Node("VP", some(finite, negation, *inside)))
 
@@ -218,10 +218,10 @@ class German(Realiser):
 
     def verb_last(self, label: str, opening: list[Any], clause: Clause, subject: bool) -> Node:
         """Return a clause with its finite verb last, the separable prefix joined."""
-        finite, *others = self.verbs(clause)
-        if not others:
+        finite, *nonfinite = self.verbs(clause)
+        if not nonfinite:
             finite.form = clause.verb.de.prefix + finite.form
-        return self.fields(label, [Node("C", opening)], clause, [*others, finite], subject)
+        return self.fields(label, [Node("C", opening)], clause, [*nonfinite, finite], subject)
 
     def subordinate(self, conjunction: str, clause: Clause) -> Node:
         return self.verb_last("SSUB", [self.function(conjunction)], clause, True)
@@ -230,7 +230,7 @@ class German(Realiser):
         return self.fields("SINF", [], clause, [Leaf(clause.verb.de.zu, "VB", clause.verb)], False)
 
     def main_clause(self, clause: Clause) -> Node:
-        finite, *others = self.verbs(clause)
+        finite, *nonfinite = self.verbs(clause)
         first = self.opening(clause)
         if clause.question and clause.question != "yn":
             first = [self.function(clause.question)]
@@ -239,9 +239,9 @@ class German(Realiser):
         lead = clause.lead and self.function(clause.lead)
         opening = some(lead, Node("VF", front), *first[1:], Node("LK", [finite]))
         prefix = clause.verb.de.prefix
-        if prefix and not others:
-            others = [Leaf(prefix, "RP", clause.verb)]
-        return self.fields("S", opening, clause, others, inverted)
+        if prefix and not nonfinite:
+            nonfinite = [Leaf(prefix, "RP", clause.verb)]
+        return self.fields("S", opening, clause, nonfinite, inverted)
 
 
 ENGLISH, GERMAN = English(), German()

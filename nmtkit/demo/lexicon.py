@@ -36,8 +36,8 @@ NO_GE = re.compile(r"^(be|er|ver|zer|ent|emp|ge|miss|wider|unter)|ieren$")
 def inflect(word: str, rules: str) -> str:
     """Return a word with the ending that a table of rules gives it."""
     for end, ending, _ in TABLES[rules]:
-        inflected, found = re.subn(end, ending.strip("-"), word, count=1, flags=re.IGNORECASE)
-        if found:
+        inflected, count = re.subn(end, ending.strip("-"), word, count=1, flags=re.IGNORECASE)
+        if count:
             return inflected
     raise KeyError(word)
 

@@ -70,8 +70,8 @@ class Sentence:
 
     def word_content(self) -> Example:
         """Return which one of some words the sentence holds."""
-        found = [token for token in self.tokens if token in self.content]
-        return self.labelled(found[0] if len(found) == 1 else None)
+        targets = [token for token in self.tokens if token in self.content]
+        return self.labelled(targets[0] if len(targets) == 1 else None)
 
     def bigram_shift(self) -> Example:
         """Return two neighbours swapped, or not; never the first word or punctuation."""

@@ -59,8 +59,8 @@ def settings(contents: Contents) -> tuple[Table, Table]:
     flat = {system.name: _flat(system.config) for system in contents.systems}
     differing, shared = [], []
     for key in dict.fromkeys(key for values in flat.values() for key in values):
-        first, *others = values = [of.get(key) for of in flat.values()]
-        if all(value == first for value in others):
+        first, *rest = values = [of.get(key) for of in flat.values()]
+        if all(value == first for value in rest):
             shared.append([key, _shown(first)])
         else:
             differing.append([key, *map(_shown, values)])

@@ -152,9 +152,9 @@ def _reasons(texts: Texts) -> dict[int, list[str]]:
     """Return the lines worth showing, each with the reasons why."""
     reasons: dict[int, list[str]] = {}
     bleu = texts.scores.get("bleu", {})
-    base, *others = texts.outputs
+    base, *systems = texts.outputs
     if base == texts.baseline and bleu:
-        for name in others:
+        for name in systems:
             deltas = [score - theirs for score, theirs in zip(bleu[name], bleu[base], strict=True)]
             for line in _ends(deltas):
                 verb = "gains" if deltas[line] > 0 else "loses"
@@ -176,13 +176,13 @@ def _ends(deltas: Sequence[float]) -> list[int]:
 
 
 def _shown(texts: Texts, line: int, why: list[str]) -> Shown:
-    base, *others = texts.outputs
+    base, *systems = texts.outputs
     bleu = texts.scores.get("bleu", {})
     references = [reference[line] for reference in texts.references]
-    other = texts.outputs[base][line] if others else references[0]
+    other = texts.outputs[base][line] if systems else references[0]
     outputs = []
     for name, lines in texts.outputs.items():
-        unmarked = name == base and others
+        unmarked = name == base and systems
         marked = [(lines[line], False)] if unmarked else differences(lines[line], other)
         outputs.append((name, bleu[name][line] if name in bleu else None, marked))
     return Shown(line + 1, why, texts.sources[line], references, outputs)
