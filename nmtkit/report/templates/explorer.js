@@ -123,7 +123,7 @@ document.querySelectorAll("form.controls").forEach((form) => {
       });
       return make("tr", {}, make("th", { scope: "row", class: "left" }, token), ...cells);
     });
-    const caption = make("caption", {}, make("span", {}, `Attention of ${system} in per cent: each row a token that was written, each column one that was read`));
+    const caption = make("caption", {}, make("span", {}, `Attention of ${system} in per cent: each row is a target token, each column a source token`));
     return make("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": `attention of ${system}` }, make("table", { class: "attention" }, caption, make("thead", {}, head), make("tbody", {}, ...rows)));
   };
 
