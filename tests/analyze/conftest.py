@@ -2,6 +2,7 @@
 analysis.
 """
 
+import csv
 import json
 
 import pytest
@@ -41,7 +42,7 @@ class Findings:
     def analyze(self, name, **options):
         """Run an analysis, and return its finding."""
         stage.analyze(self.run, name, **options)
-        return json.loads((self.folder(name) / "finding.json").read_text("utf-8"))
+        return json.loads(self.text(name, "finding.json"))
 
     def rows(self, name, **options):
         """Run an analysis, and return the rows of its table."""
@@ -53,8 +54,11 @@ class Findings:
             stage.analyze(self.run, name, **options)
         return refusal.value
 
-    def figure(self, name):
-        return (self.folder(name) / "figure.svg").read_text("utf-8")
+    def text(self, name, file="figure.svg"):
+        return (self.folder(name) / file).read_text("utf-8")
+
+    def csv_rows(self, name, file, **form):
+        return list(csv.DictReader(self.text(name, file).splitlines(), **form))
 
 
 class AnalysedRun(FakeRun, Findings):
@@ -63,8 +67,7 @@ class AnalysedRun(FakeRun, Findings):
     def __init__(self, path):
         FakeRun.__init__(self, path, sets=("test", "other"))
         prep = path / "prep"
-        sets = json.loads((prep / "manifest.json").read_text("utf-8"))["sets"]
-        self.change_manifest(sets=[text_set("train", "train", 40, 0), *sets])
+        self.change_manifest(sets=[text_set("train", "train", 40, 0), *self.manifest()["sets"]])
         for suffix in ("bin", "idx"):
             (prep / f"train.{suffix}").write_bytes((prep / f"test.{suffix}").read_bytes())
         write(
@@ -72,9 +75,11 @@ class AnalysedRun(FakeRun, Findings):
             ["<pad>", "<s>", "</s>", "<unk>", *(f"w{i}" for i in range(TOKENS - 4))],
         )
 
+    def manifest(self):
+        return json.loads((self.run.prep / "manifest.json").read_text("utf-8"))
+
     def change_manifest(self, **values):
-        path = self.run.prep / "manifest.json"
-        path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | values), "utf-8")
+        write(self.run.prep / "manifest.json", [json.dumps(self.manifest() | values)])
 
     def system(
         self, name="base", variant="transformer", model=SMALL, share=0.3, speeds=(), decoding=None

@@ -122,12 +122,19 @@ def analyze(analysed, capsys):
 
 
 @pytest.fixture
-def folder(analysed):
-    return analysed.folder("agreement")
+def notes(analysed):
+    """Return the table with its notes."""
+    return lambda: analysed.text("agreement", "table.md")
 
 
-def notes(folder):
-    return (folder / "table.md").read_text("utf-8")
+@pytest.fixture
+def stored_scores(analysed):
+    """Return the scores that the analysis keeps of a system for some pairs."""
+
+    def scores(name, pairs):
+        return read_scores(analysed.folder("agreement") / f"{name}.scores", read(pairs)).scores
+
+    return scores
 
 
 # Reading
@@ -429,7 +436,9 @@ def test_no_score_is_lost_in_float32(scorer):
     assert scores[0] != scores[1] and torch.tensor(scores).isfinite().all()
 
 
-def test_systems_and_score_files_side_by_side(analysed, analyze, documented, folder, tmp_path):
+def test_systems_and_score_files_side_by_side(
+    analysed, analyze, documented, notes, stored_scores, tmp_path
+):
     """The command says as what a score file is read, and can be told."""
     analysed.system()
     other = tmp_path / "others.2016.scores"
@@ -441,13 +450,13 @@ def test_systems_and_score_files_side_by_side(analysed, analyze, documented, fol
     ):
         rows, err = analyze(documented, scores=scores, score_kind=kind)
         assert f"scores of others: read as {read_as}{more}" in err
-        assert f"scores of others: read as {read_as}" in notes(folder)
+        assert f"scores of others: read as {read_as}" in notes()
         assert float(rows["all", "all"]["others"]) == pytest.approx(share)
     distances = {key: int(row["pairs"]) for key, row in rows.items() if "distance" in key[0]}
     assert distances == {("distance, subject-verb", label): 1 for label in ("0", ">15")}
     frequency = "frequency: how often the word occurs in the training text of the set's authors"
-    assert frequency in notes(folder)
-    own = read_scores(folder / "base.scores", read(documented)).scores
+    assert frequency in notes()
+    own = stored_scores("base", documented)
     assert all(math.isfinite(score) for targets in own for score in targets)
     assert float(rows["all", "all"]["base"]) == pytest.approx(100 * sum(decisions(own)) / 3)
     assert "up to date" in analyze(documented, scores=scores)[1]
@@ -476,26 +485,25 @@ def columns(rows):
 
 @pytest.mark.parametrize("variant", ["amn", "context-aware", "han", "concat"])
 def test_scores_depend_on_the_context_of_systems_that_read_it(
-    analysed, analyze, with_context, folder, variant
+    analysed, analyze, with_context, notes, stored_scores, variant
 ):
     analysed.system()
     model = analysed.system("doc", variant)
     rows, _ = analyze(with_context, context="true,none,foreign")
     assert columns(rows) == ["base", "doc", "doc, none", "doc, foreign"]
-    counts = {section: row["pairs"] for (section, _), row in rows.items()}
-    assert counts == {"all": "24", "sentence": "12", "type": "24"}
-    names, items = ("doc", "doc.none", "doc.foreign"), read(with_context)
-    true, none, foreign = (read_scores(folder / f"{n}.scores", items).scores for n in names)
+    counts = [(section, row["pairs"]) for (section, _), row in rows.items()]
+    assert counts == [("all", "24"), ("sentence", "12"), ("type", "24")]
+    names = ("doc", "doc.none", "doc.foreign")
+    true, none, foreign = (stored_scores(name, with_context) for name in names)
     assert true != none and true != foreign and none != foreign
-    assert sorted(path.name for path in folder.glob("base*")) == ["base.scores"]
+    kept = {path.name for path in analysed.folder("agreement").glob("*.scores")}
+    assert kept == {f"{name}.scores" for name in ("base", *names)}
     rule = model.context_rule
     reads = f"read by doc (previous, at most {rule.size}, {rule.join}); not read by base"
-    assert reads in notes(folder)
-    assert "none: without it; foreign: with the context of another sentence of the set" in notes(
-        folder
-    )
+    assert reads in notes()
+    assert "none: without it; foreign: with the context of another sentence of the set" in notes()
     analyze(with_context, systems=["doc"])
-    without = notes(folder)  # what was not asked is not explained
+    without = notes()  # what was not asked is not explained
     assert "not read by" not in without and "foreign: " not in without and "read by doc" in without
 
     vocabulary = load_vocabularies(analysed.run.prep)[0]
@@ -507,7 +515,9 @@ def test_scores_depend_on_the_context_of_systems_that_read_it(
         assert scores[0][0] == pytest.approx(sum(forced_scores([model.eval()], batch)[0]), abs=1e-4)
 
 
-def test_systems_that_read_translations_get_those_of_the_set(analysed, analyze, stored, folder):
+def test_systems_that_read_translations_get_those_of_the_set(
+    analysed, analyze, stored, notes, stored_scores
+):
     """The same sources with other translations before: only such a system scores them
     differently.
     """
@@ -519,11 +529,11 @@ def test_systems_that_read_translations_get_those_of_the_set(analysed, analyze, 
     analysed.system("sources", "han")
     analysed.system("both", "han", {**SMALL, "side": "joint"})
     analyze(path)
-    first, second = read_scores(folder / "sources.scores", read(path)).scores
+    first, second = stored_scores("sources", path)
     assert first == pytest.approx(second, abs=1e-5)
-    first, second = read_scores(folder / "both.scores", read(path)).scores
+    first, second = stored_scores("both", path)
     assert first != pytest.approx(second, abs=1e-4)
-    assert "both (previous, at most 3, parallel, translations too)" in notes(folder)
+    assert "both (previous, at most 3, parallel, translations too)" in notes()
 
 
 def test_what_the_pairs_lack_is_said_or_refused(analysed, analyze, documented, with_context):
@@ -557,15 +567,15 @@ def test_a_system_that_reads_other_documents_is_asked_once(
     assert columns(rows) == ["ablated"] and len(asked) == 1
 
 
-def test_a_wrong_translation_that_is_the_right_one_is_said(analysed, analyze, folder, tmp_path):
+def test_a_wrong_translation_that_is_the_right_one_is_said(analysed, analyze, notes, tmp_path):
     analysed.system("doc", "amn")
     targets = {"right": ["w5 w6", "w9 w7"], "wrong": ["w5 w6", "w8 w7"]}
     analyze(text_files(tmp_path, before=["w1", "w2"], src=["w1 w2", "w3 w4"], **targets))
     again = "1 wrong translation of the set: the right one once more, word for word"
-    assert again in notes(folder) and "swapped too" not in notes(folder)
+    assert again in notes() and "swapped too" not in notes()
 
 
-def test_pairs_of_words_that_a_system_does_not_know_are_said(analysed, analyze, folder, tmp_path):
+def test_pairs_of_words_that_a_system_does_not_know_are_said(analysed, analyze, notes, tmp_path):
     """Two unknown words are one to the model, so the pair is a tie, and no share says that by
     itself.
     """
@@ -575,4 +585,4 @@ def test_pairs_of_words_that_a_system_does_not_know_are_said(analysed, analyze, 
     # 2 of 12, </s> with them
     unknown = "does not know 0.0% of the source's subwords and 16.7% of the targets'"
     assert f"'base' {unknown}" in err
-    assert "base: 1 exact tie, so wrong" in notes(folder)
+    assert "base: 1 exact tie, so wrong" in notes()

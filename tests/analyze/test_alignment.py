@@ -22,12 +22,13 @@ from nmtkit.analyze.shared.links import (
     read_pairs,
     word_links,
 )
+from nmtkit.analyze.study import Study
 from nmtkit.data.context import contexts
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.nn.capture import capture
 from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import load_vocabularies
-from nmtkit.translate.forced import pair_batch
+from nmtkit.translate.forced import GivenPairs, pair_batch
 
 from .conftest import SMALL, TOY
 
@@ -137,8 +138,8 @@ def third_line(analysed):
 
 def stored_weights(analysed, label):
     """Columns, rows and weights that an analysis keeps of an attention."""
-    path = analysed.folder("alignment") / f"weights.{label}.csv"
-    header, *rows = csv.reader(path.read_text("utf-8").splitlines())
+    text = analysed.text("alignment", f"weights.{label}.csv")
+    header, *rows = csv.reader(text.splitlines())
     weights = torch.tensor([[float(value) for value in row[1:]] for row in rows])
     return header[1:], [row[0] for row in rows], weights
 
@@ -202,7 +203,7 @@ def test_a_sentence_of_a_set_as_figure_and_text(analysed, capsys):
     assert columns == rows == ["w1"] * (batch.src.size(1) - 1) + ["</s>"]
     torch.testing.assert_close(stored, weights, rtol=1e-5, atol=1e-7)
     assert [row["weight"] for row in steps] == pytest.approx(weights.amax(1).tolist(), rel=1e-5)
-    assert "base, decoder.2.cross" in analysed.figure("alignment")
+    assert "base, decoder.2.cross" in analysed.text("alignment")
     assert "head 2" in capsys.readouterr().out
     (distances,) = context_spread.distances(seen["decoder.2.cross_context"], batch.tgt_lengths)
     each = [row["context_distance"] for row in steps]
@@ -243,6 +244,13 @@ def test_a_sentence_is_read_with_its_context(analysed, variant):
     batch = dataclasses.replace(third_line(analysed), context=context)
     weights = recording.look(model, batch)["decoder"]["decoder.0.cross"][0].mean(0)
     columns, _, stored = stored_weights(analysed, "own.decoder.0.cross")
+    foreign = {**SMALL, "inter_attention": False, "context": "foreign"}
+    study = Study(analysed.run, "alignment", ["own"], ["test"])
+    ids = [[5, 2]] * 3
+    (given,) = study.batches(
+        "other", analysed.system("other", "amn", foreign), pairs=GivenPairs(ids, ids)
+    )
+    assert given.context is None  # pairs of other texts have none
     assert columns == [*([*before, "####"] if variant == "concat" else []), *own, "</s>"]
     torch.testing.assert_close(stored, weights, rtol=1e-5, atol=1e-7)
 

@@ -13,7 +13,6 @@ from nmtkit.analyze import context
 from nmtkit.analyze.shared import context_conditions, context_reading
 from nmtkit.analyze.shared.context_conditions import Replaced, conditions
 from nmtkit.analyze.shared.context_reading import Example, Reading
-from nmtkit.analyze.shared.words import read_words
 from nmtkit.analyze.study import Study
 from nmtkit.data.batches import collate
 from nmtkit.data.context import Context
@@ -154,7 +153,7 @@ def test_the_table_by_hand(findings, run, capsys):
     store, rule = Store(run.prep / "dev"), ContextRule()
     out, err = capsys.readouterr()
     assert "left out: plain: it reads no context" in err
-    assert findings.figure("context")
+    assert findings.text("context")
     gate = "memory.gate, the most frequent source words"
     assert "doc, line " in out and "nats from its context" in out and gate in out
     assert list(rows) == ["own", "none", "same document", "other documents"]
@@ -181,8 +180,8 @@ def test_the_table_by_hand(findings, run, capsys):
     assert len(set(values)) == 4
     assert rows["none"]["loss_difference"]["value"] == pytest.approx(values[1] - values[0])
     assert rows["none"]["kept"]["value"] is None and 0 < rows["own"]["kept"]["value"] < 1
-    assert "memory.gate" in (findings.folder("context") / "gates.md").read_text("utf-8")
-    page = (findings.folder("context") / "examples.html").read_text("utf-8")
+    assert "memory.gate" in findings.text("context", "gates.md")
+    page = findings.text("context", "examples.html")
     assert "source words: what each takes from the context</p>" in page
     findings.analyze("context")
     assert "up to date" in capsys.readouterr().err
@@ -216,7 +215,7 @@ def test_a_system_that_reads_its_own_translations_has_no_bleu_with_what_it_has_n
         assert [row["bleu"] is not None for row in of_system] == [True, True, False, False]
         assert len({row["loss"]["value"] for row in of_system}) == 4
     assert rows["doc", "own"]["kept"]["value"] and rows["blind", "own"]["kept"]["value"] is None
-    gates_of = (findings.folder("context") / "gates.csv").read_text("utf-8")
+    gates_of = findings.text("context", "gates.csv")
     assert "decoder_context.gate,target" in gates_of and "encoder_context.gate,source" in gates_of
 
 
@@ -340,23 +339,6 @@ def test_without_readers_or_documents_it_is_said(findings, run, analysed):
     analysed.system("doc", "amn")
     error = analysed.refused("context", DataError, "the set 'test' has no documents")
     assert "--docs test=FILE" in error.hint
-
-
-def test_gates_show_what_is_kept_by_word(findings, run, capsys):
-    model = system(run, "doc", "amn")
-    row = findings.rows("gates", set_names=["dev"])[0]
-    assert "the other way round" in capsys.readouterr().out
-    store = Store(run.prep / "dev")
-    words, values = read_words(run, store, "src"), []
-    for i in range(len(store)):
-        kept = recorded(model, store, i).get("memory.gate")
-        if kept is not None:
-            of_words = [[] for _ in words.lines[i]]
-            for word, value in zip(words.owners[i], kept[0][0].tolist(), strict=False):
-                of_words[word].append(value)
-            values += map(np.mean, of_words)
-    assert (row["gate"], row["side"]) == ("memory.gate", "source")
-    assert row["doc"]["value"] == pytest.approx(np.mean(values), abs=1e-5)
 
 
 def test_two_scores_of_zero_have_no_p():

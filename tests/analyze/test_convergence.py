@@ -2,7 +2,6 @@
 slow search finds them.
 """
 
-import csv
 import functools
 import json
 
@@ -260,8 +259,7 @@ def analyze(trained):
 
 def points(trained, system, kind, column):
     """A column of the curves' file."""
-    text = (trained.folder("convergence") / "curves.csv").read_text("utf-8")
-    rows = csv.DictReader(text.splitlines())
+    rows = trained.csv_rows("convergence", "curves.csv")
     return [row[column] for row in rows if (row["system"], row["kind"]) == (system, kind)]
 
 
@@ -329,7 +327,7 @@ def test_the_first_validation_is_a_bound_and_no_ratio_is_made_of_it(analyze):
 def test_levels_of_its_own_and_the_figure(trained, analyze):
     facts = analyze()["facts"]
     assert facts["levels"] == [10.0, 15.0, 18.0, 20.0] and "weakest" in facts["levels_from"]
-    figure = trained.figure("convergence")
+    figure = trained.text("convergence")
     axes = ("updates", "epochs", "minutes", "dev BLEU", "loss per target token (thin: training)")
     for text in (*axes, ">base<", ">fast<", ">mute<"):
         assert text in figure
@@ -342,13 +340,13 @@ def test_without_times_there_is_no_axis_of_minutes(trained, analyze):
     rows = analyze("base", levels="3,6")["table"]["rows"]
     places = [[50.0, 0.5, None], [60.0, None, None], [60.0, None, None]]
     assert [values(row, "updates", "epochs", "minutes") for row in rows] == places
-    assert "minutes" not in trained.figure("convergence")
+    assert "minutes" not in trained.text("convergence")
 
 
 def test_where_nobody_measured_bleu_losses_are_shown(trained, analyze, capsys):
     assert list(analyze("mute")["rows"]) == [("best", None, "mute")]
     assert "no training measured BLEU" in capsys.readouterr().out
-    assert "dev BLEU" not in trained.figure("convergence")
+    assert "dev BLEU" not in trained.text("convergence")
 
 
 def test_bleu_measured_in_two_ways_is_said(trained, analyze, capsys):

@@ -115,7 +115,7 @@ def divergences(analysed):
     for row in found["table"]["rows"]:
         if row["positions"] == "all":
             rows.setdefault(row["system"], []).append(row)
-    return found, analysed.figure("divergence"), rows
+    return found, analysed.text("divergence"), rows
 
 
 def test_systems_of_several_kernels_side_by_side(analysed, capsys):

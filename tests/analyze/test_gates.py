@@ -297,8 +297,7 @@ def test_the_stage_by_hand(analysed, tmp_path, capsys):
     ):
         assert text in out
     assert "one: caembed_gate" not in out
-    folder = analysed.folder("gates")
-    assert (folder / "tokens.src.txt").read_text("utf-8").splitlines() == list(lines)
+    assert analysed.text("gates", "tokens.src.txt").splitlines() == list(lines)
     words = [word for line in lines for word in line.split()]
     rows = {(row["gate"], row["group"], row["label"]): row for row in found["table"]["rows"]}
     assert {key[0] for key in rows} == {"attention_gate", "caembed_gate"}
@@ -319,8 +318,8 @@ def test_the_stage_by_hand(analysed, tmp_path, capsys):
         total = sum(mean["value"] * count for mean, count in own) / len(words)
         assert rows["attention_gate", "all", "all"][system]["value"] == pytest.approx(total)
         assert all(mean["low"] <= mean["value"] <= mean["high"] for mean, _ in own)
-    assert "attention_gate, 0 to 1" in analysed.figure("gates")
-    assert "caembed_gate, 0 to 1" in (folder / "figure.caembed_gate.svg").read_text("utf-8")
+    assert "attention_gate, 0 to 1" in analysed.text("gates")
+    assert "caembed_gate, 0 to 1" in analysed.text("gates", "figure.caembed_gate.svg")
     assert found["facts"]["gates"]["both"] == {"attention_gate": "src", "caembed_gate": "tgt"}
     tags.write_text("X\n" * 40, "utf-8")
     # Another tag file is another finding.

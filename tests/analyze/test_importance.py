@@ -2,7 +2,6 @@
 draws, the numbers, the stage.
 """
 
-import csv
 import json
 import math
 from types import SimpleNamespace
@@ -265,10 +264,9 @@ def test_with_even_weights_gated_contexts_still_differ():
 
 def stored_points(analysed, name):
     """(line, step) -> (Δα, ΔJS) of a system, as they are kept."""
-    text = (analysed.folder("importance") / f"points.{name}.csv").read_text("utf-8")
-    points = csv.DictReader(text.splitlines())
     return {
-        (int(p["line"]), int(p["step"])): (float(p["d_alpha"]), float(p["d_js"])) for p in points
+        (int(p["line"]), int(p["step"])): (float(p["d_alpha"]), float(p["d_js"]))
+        for p in analysed.csv_rows("importance", f"points.{name}.csv")
     }
 
 
@@ -295,7 +293,7 @@ def test_the_stage_with_and_without_feedback(analysed, capsys):
         spread = row["context_spread"]
         assert spread["low"] <= spread["value"] <= spread["high"]
         assert abs(row["even_context_spread"]["value"]) < 1e-4 < spread["value"]
-    figure = analysed.figure("importance")
+    figure = analysed.text("importance")
     assert f"base ({count:,} of {count:,} points)" in figure and "renormalised" in figure
     before = found["table"]["rows"][0]["loss"]["value"]
     after = analysed.analyze("importance", removal="raw")
@@ -314,6 +312,7 @@ def test_some_sentences_are_those_of_the_whole_set(analysed, capsys):
     assert points[10_000] == points[0]
     lines = {line for line, _ in points[5]}
     assert len(lines) == 5 and max(lines) > 5  # drawn, not the first ones
+    assert (importance.draw(40, 5) + 1).tolist() == sorted(lines)
     assert points[5].keys() == {place for place in points[0] if place[0] in lines}
     for place, numbers in points[5].items():
         assert numbers == pytest.approx(points[0][place], abs=2e-6)

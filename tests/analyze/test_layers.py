@@ -21,13 +21,16 @@ def softmax(column):
 
 def test_both_mixtures_as_a_heat_map(analysed, capsys):
     analysed.system()
-    analysed.system("phrases", "pr", DEEP)
+    analysed.system("phrases", "pr", {**DEEP, "decoder_layers": 2})
     model = analysed.system("both", "pr", {**DEEP, "ta_tokens": True})
     rows = analysed.rows("layers")
     assert [(row["system"], row["mixture"], row["level"]) for row in rows] == [
         (system, what, level)
         for system, what in (("phrases", "phrase"), ("both", "phrase"), ("both", "token"))
         for level in ("embeddings", "layer 1", "layer 2")
+    ]
+    assert [row["decoder_3"] is None for row in rows] == [
+        row["system"] == "phrases" for row in rows
     ]
     for what, weights in (("phrase", model.phrase_mixture), ("token", model.token_mixture)):
         own = [row for row in rows if row["system"] == "both" and row["mixture"] == what]
@@ -36,7 +39,7 @@ def test_both_mixtures_as_a_heat_map(analysed, capsys):
             assert [row[f"decoder_{layer + 1}"] for row in own] == pytest.approx(wanted, rel=1e-5)
     out = capsys.readouterr().out
     assert "both, token: encoder level by decoder layer" in out and "█" in out
-    figure = analysed.figure("layers")
+    figure = analysed.text("layers")
     assert "phrases, phrase" in figure and "decoder layer" in figure
     analysed.refused("layers", ConfigError, "reads no set of the run", set_names=["test"])
 

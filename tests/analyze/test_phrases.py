@@ -3,7 +3,6 @@ the stage and the command line.
 """
 
 import csv
-import json
 
 import numpy as np
 import pytest
@@ -59,7 +58,7 @@ LIST = [
 def judged(analysed, tmp_path):
     """A run whose only test sets are the lines above, twice over, with two systems."""
     prep = analysed.run.prep
-    sets = json.loads((prep / "manifest.json").read_text("utf-8"))["sets"]
+    sets = analysed.manifest()["sets"]
     for one in sets:
         if one["split"] == "test":
             one["lines"] = len(SOURCE)
@@ -116,10 +115,8 @@ def test_known_answers(judged, look_up, capsys):
     out = capsys.readouterr().out
     assert "test: 2 of 3 listed expressions occur, 6 times in 6 sentences; 2 of them have" in out
     assert "case ignored" in out and "+40.0" in out and "second - first" in out
-    folder = judged.folder("phrases")
-    assert (folder / "expressions.tsv").read_text("utf-8").splitlines() == LIST
-    lines = (folder / "occurrences.tsv").read_text("utf-8").splitlines()
-    found = csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
+    assert judged.text("phrases", "expressions.tsv").splitlines() == LIST
+    found = judged.csv_rows("phrases", "occurrences.tsv", delimiter="\t", quoting=csv.QUOTE_NONE)
     assert [
         (r["line"], r["source phrase"], r["in reference"], r["first"], r["second"]) for r in found
     ] == [
@@ -130,7 +127,7 @@ def test_known_answers(judged, look_up, capsys):
         ("4", "gives up", "1", "1", "1"),
         ("5", "give up", "1", "0", "0"),
     ]
-    assert "with words between" in judged.figure("phrases")
+    assert "with words between" in judged.text("phrases")
 
 
 def test_case_that_counts(judged, look_up):
@@ -140,7 +137,7 @@ def test_case_that_counts(judged, look_up):
 
 
 def test_of_several_references_the_one_with_most(judged, look_up):
-    sets = json.loads((judged.run.prep / "manifest.json").read_text("utf-8"))["sets"]
+    sets = judged.manifest()["sets"]
     next(one for one in sets if one["name"] == "test")["references"] = 2
     judged.change_manifest(sets=sets)
     other = ["x", "x", "Sie schlägt es bei ihm nach.", "x", "x", "x"]
@@ -151,12 +148,14 @@ def test_of_several_references_the_one_with_most(judged, look_up):
 
 
 def test_sets_that_not_all_systems_translated(judged, look_up):
-    write(judged.run.path / "systems" / "second" / "translate" / "other" / "hyp.txt", SECOND)
-    rows = look_up()
+    judged.add("third", 0.0, sets=[])
+    for name in ("second", "third"):
+        write(judged.run.path / "systems" / name / "translate" / "other" / "hyp.txt", SECOND)
+    rows = look_up(["first", "second", "third"])
     test, other = rows["test", "all", "all"], rows["other", "all", "all"]
     assert test["second"] == other["second"]
     nothing = {"value": None, "low": None, "high": None}
-    assert other["first"] == other["second_difference"] == nothing
+    assert other["first"] == other["second_difference"] == other["third_difference"] == nothing
     assert {key[0] for key in look_up(["second"], set_names=["other"])} == {"other"}
 
 
@@ -216,8 +215,7 @@ def test_counts_never_exceed_and_the_reference_is_all_right(source, data):
 def test_a_rare_expression_is_in_the_file_and_not_in_the_table(judged, look_up, monkeypatch):
     monkeypatch.setattr(phrases, "MOST", 1)
     assert [key[2] for key in look_up(["first"]) if key[1] == "expression"] == ["give up"]
-    path = judged.folder("phrases") / "occurrences.tsv"
-    assert "look up" in path.read_text("utf-8")
+    assert "look up" in judged.text("phrases", "occurrences.tsv")
 
 
 def test_a_list_of_its_own_has_the_demo_corpus_alone(judged, look_up):
@@ -229,8 +227,8 @@ def test_a_list_of_its_own_has_the_demo_corpus_alone(judged, look_up):
     assert look_up(["first"], None) == known
     row = known["test", "expression", "look up = nachschlagen"]
     assert (row["in_source"], row["in_reference"], row["first"]["value"]) == (3, 2, 50)
-    written = judged.folder("phrases") / "expressions.tsv"
-    assert parse(written.read_text("utf-8").splitlines(), False, "again")  # it can be given again
+    written = judged.text("phrases", "expressions.tsv")
+    assert parse(written.splitlines(), False, "again")  # it can be given again
     judged.change_manifest(tgt="fr")
     with pytest.raises(ConfigError, match="is for en-de, and this run is en-fr"):
         look_up(["first"], "separable-verbs")

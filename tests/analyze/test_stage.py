@@ -133,7 +133,7 @@ def test_cost_of_a_variant_inside_and_one_outside_the_package(two, capsys):
     assert base["train_mac_ratio"] == base["train_time_ratio"]["value"] == 1.0
     out = capsys.readouterr().out
     assert "no interval" in out and found["text"] in out
-    assert "relative to base" in two.figure("cost")
+    assert "relative to base" in two.text("cost")
 
 
 def test_cost_of_a_document_model_counts_its_contexts(analysed, decoded):
@@ -249,10 +249,11 @@ def test_measured_times_outlive_a_call_that_takes_none(two, brief, paper, capsys
     assert rows["training"]["difference"] is None
     out, err = capsys.readouterr()
     assert "times relative to base" in out and "not of these systems" not in err
-    assert two.analyze("cost", systems=["own"])["facts"]["measured"] == {}
     lost = "the times that --measure took of base, own are not of these systems"
-    assert lost in capsys.readouterr().err
-    stage.analyze(two.run, "cost", measure=True)
+    for options in ({"systems": ["own"]}, {"set_names": ["other"]}):
+        assert two.analyze("cost", **options)["facts"]["measured"] == {}
+        assert lost in capsys.readouterr().err
+        stage.analyze(two.run, "cost", measure=True)
     with open(two.run.path / "systems" / "own" / "config.toml", "a", encoding="utf-8") as stream:
         stream.write("# trained on\n")
     row = two.rows("cost")[1]
@@ -327,7 +328,7 @@ def test_lengths_side_by_side(two, capsys):
         assert worse["bleu"]["value"] < bleu["value"]
         assert bleu["low"] <= bleu["value"] <= bleu["high"]
         assert better["length_ratio"]["value"] == pytest.approx(1.0)
-    assert "█" in capsys.readouterr().out and "</svg>" in two.figure("lengths")
+    assert "█" in capsys.readouterr().out and "</svg>" in two.text("lengths")
 
 
 def test_up_to_date_until_something_it_depends_on_changes(two, capsys):

@@ -76,6 +76,7 @@ def test_the_stage(analysed, capsys):
         )
         assert sum(attention) == pytest.approx(found["facts"]["steps"])
         assert sum(weighted) == pytest.approx(last[f"{name}_weighted"])
+        assert last[f"{name}_gate"] is None
         assert all(0 < gate < 1 for gate in gates)
         assert all(w < a for w, a in zip(weighted, attention, strict=True))
     assert "lets the source word into it (other)" in out
