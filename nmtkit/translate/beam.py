@@ -38,8 +38,8 @@ from nmtkit.text.vocabulary import BOS, EOS
 from nmtkit.translate.steps import Decoders, top_sorted
 
 ROUND = 16
-"""Sentences leave a batch so that such a multiple is left: every number of rows costs a CPU the
-preparation of its products anew.
+"""The number of sentences that stay in a batch is a multiple of this: a CPU prepares its products
+anew for every number of rows.
 """
 
 
@@ -88,8 +88,7 @@ def search(
     """
     limits = [length_limit(n, settings) for n in batch.src_lengths.tolist()]
     with inference(models):
-        strategy = _greedy if settings.beam == 1 else _beam
-        results = strategy(Decoders(models, batch), limits, settings)
+        results = _search(Decoders(models, batch), limits, settings)
     if not all(results):
         raise TrainingDiverged(
             "the model's probabilities are not finite",
@@ -106,50 +105,9 @@ def _hypothesis(ids: list[int], log_prob: float, settings: SearchSettings) -> Hy
     return Hypothesis(ids[:-1] if finished else ids, log_prob, score, finished)
 
 
-def _greedy(
-    decoders: Decoders, limits: list[int], settings: SearchSettings
-) -> list[list[Hypothesis]]:
-    """Return what beam search with one slot finds: the most probable token at each step."""
-    device = decoders.device
-    results: list[list[Hypothesis]] = [[] for _ in limits]
-    sentences = list(range(len(limits)))  # of each row
-    going = set(sentences)
-    total = torch.zeros(len(limits), dtype=torch.float64, device=device)
-    tokens: list[Tensor] = []  # one (M) per step
-    last = torch.full((len(limits),), BOS, dtype=torch.long, device=device)
-    for step in itertools.count(1):
-        log_prob, token = decoders.step(last, 1)  # (M, 1)
-        last = token[:, 0]
-        total = total + log_prob[:, 0]
-        tokens.append(last)
-        ended = [
-            row
-            for row, t in enumerate(last.tolist())
-            if (t == EOS or step >= limits[sentences[row]]) and sentences[row] in going
-        ]
-        if not ended:
-            continue
-        index = torch.tensor(ended, device=device)
-        ids, sums = torch.stack([t[index] for t in tokens], 1).tolist(), total[index].tolist()
-        for row, row_ids, log_p in zip(ended, ids, sums, strict=True):
-            if math.isfinite(log_p):
-                results[sentences[row]] = [_hypothesis(row_ids, log_p, settings)]
-            going.discard(sentences[row])
-        if not going:
-            break
-        keep = _stay([s in going for s in sentences])
-        if len(keep) < len(sentences):
-            index = torch.tensor(keep, device=device)
-            sentences = [sentences[row] for row in keep]
-            total, last, tokens = total[index], last[index], [t[index] for t in tokens]
-            decoders.keep_sentences(index)
-            decoders.keep_rows(index)
-    return results
-
-
 def _stay(going: list[bool]) -> list[int]:
-    """Return the sentences that stay in the batch, in order: all of them, until enough are finished
-    to pay for copying the memory of the others.
+    """Return the sentences that stay in the batch, in order: all of them, until so many are
+    finished that copying the memory of the rest pays.
 
     Args:
         going: of each sentence, True if it is still searched; finished ones may fill up the number
@@ -181,47 +139,51 @@ class _Beams:
 
     def __init__(self, limits: list[int], settings: SearchSettings, device: torch.device) -> None:
         count = len(limits)
-        self.limits, self.settings, self.device = limits, settings, device
+        self.settings, self.device = settings, device
         self.sentences = list(range(count))
         self.live = torch.zeros(count, 1, dtype=torch.float64, device=device)
         self.slots = torch.full((count,), settings.beam, device=device)
         self.prefix = torch.zeros(count, 1, 0, dtype=torch.long, device=device)
+        self._limits = torch.tensor(limits, device=device)[:, None]  # (M, 1)
         self._ended: list[list[Hypothesis]] = [[] for _ in limits]
         self._to_beat = [-math.inf] * count  # the n-th best finished score
         self._penalties = [length_penalty(limit, settings.length_penalty) for limit in limits]
-        self._slot = torch.arange(settings.beam, device=device)
 
     def extend(self, log_probs: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Keep the best continuations of the live hypotheses.
 
         Args:
             log_probs, ids: (R, k) the best next tokens of each hypothesis.
-        Returns: the slot (M, K) that each one continues, and its new token (M, K).
+        Returns: for each slot (M, K) the row that it continues, and its new token.
         """
-        count, k = len(self.sentences), log_probs.shape[1]
-        pool = (self.live.reshape(-1, 1) + log_probs).view(count, -1)
-        live, best = top_sorted(pool, self.settings.beam)  # (M, K)
-        taken = self._slot[: live.shape[1]] >= self.slots[:, None]
-        self.live = live.masked_fill(taken, -math.inf)
-        parent, token = best // k, ids.reshape(count, -1).gather(1, best)
-        before = self.prefix.gather(1, parent[..., None].expand(-1, -1, self.prefix.shape[2]))
-        self.prefix = torch.cat([before, token[..., None]], 2)
-        return parent, token
+        count, width = self.live.shape
+        rows, tokens = torch.arange(count, device=self.device)[:, None], ids.view(count, -1)
+        self.live = (self.live.reshape(-1, 1) + log_probs).view(count, -1)
+        if self.settings.beam > 1:  # one slot has one candidate
+            best = self._keep_best()
+            parent, tokens = best // ids.shape[1], tokens.gather(1, best)
+            rows = rows * width + parent
+            steps = self.prefix.shape[2]
+            self.prefix = self.prefix.gather(1, parent[..., None].expand(-1, -1, steps))
+        self.prefix = torch.cat([self.prefix, tokens[..., None]], 2)
+        return rows, tokens
+
+    def _keep_best(self) -> Tensor:
+        """Fill the free slots with the best of the candidates in `live`; return all slots' columns
+        (M, K).
+        """
+        self.live, best = top_sorted(self.live, self.settings.beam)
+        slot = torch.arange(self.live.shape[1], device=self.device)
+        self.live = self.live.masked_fill(slot >= self.slots[:, None], -math.inf)
+        return best
 
     def end(self, step: int, token: Tensor) -> None:
-        """Take hypotheses that end in </s>, then those at their length limit, out of the beams."""
-        self._end(token == EOS)
-        if step >= min(self.limits[s] for s in self.sentences):
-            at_limit = [step >= self.limits[s] for s in self.sentences]
-            self._end(torch.tensor(at_limit, device=self.device)[:, None])
-
-    def _end(self, marked: Tensor) -> None:
-        """Move the live hypotheses that are marked (M, K) to the ended ones."""
-        marked = marked & (self.live > -math.inf)
+        """Take hypotheses that end in </s>, or that are at their length limit, out of the beams."""
+        marked = ((token == EOS) | (step >= self._limits)) & (self.live > -math.inf)
         where = marked.nonzero()
         if not len(where):
             return
-        rows, slots = where[:, 0], where[:, 1]
+        rows, slots = where.unbind(1)
         tokens, log_probs = self.prefix[rows, slots].tolist(), self.live[rows, slots].tolist()
         for row, ids, log_prob in zip(rows.tolist(), tokens, log_probs, strict=True):
             self._add(self.sentences[row], _hypothesis(ids, log_prob, self.settings))
@@ -250,6 +212,7 @@ class _Beams:
         """Go on with some of the M sentences."""
         self.sentences = [self.sentences[row] for row in rows.tolist()]
         self.live, self.slots, self.prefix = self.live[rows], self.slots[rows], self.prefix[rows]
+        self._limits = self._limits[rows]
 
     def ranked(self) -> list[list[Hypothesis]]:
         """Return the n best of each sentence; among equals the one that came first."""
@@ -259,23 +222,21 @@ class _Beams:
         ]
 
 
-def _beam(
+def _search(
     decoders: Decoders, limits: list[int], settings: SearchSettings
 ) -> list[list[Hypothesis]]:
     """Return what the search described at the top of this file finds."""
     device = decoders.device
     beams = _Beams(limits, settings, device)
-    last = torch.full((len(limits),), BOS, dtype=torch.long, device=device)
+    last = torch.full((len(limits),), BOS, device=device)
     for step in itertools.count(1):
-        count, width = beams.live.shape
-        parent, token = beams.extend(*decoders.step(last, settings.beam))
+        rows, token = beams.extend(*decoders.step(last, settings.beam))
         beams.end(step, token)
         going = beams.going()
         if not any(going):
             break
-        rows = torch.arange(count, device=device)[:, None] * width + parent  # of the decoders
         staying = _stay(going)
-        if len(staying) < count:
+        if len(staying) < len(going):
             keep = torch.tensor(staying, device=device)
             beams.keep(keep)
             token, rows = token[keep], rows[keep]

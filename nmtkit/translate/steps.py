@@ -50,16 +50,12 @@ class Decoders:
         """
         hidden = []
         for i, model in enumerate(self._models):
-            output, state = model.decode(
-                last[:, None], self._memories[i], self._states[i]
-            )  # (R, 1, D)
-            self._states[i] = {} if state is None else state
-            hidden.append(output[:, -1])
-        rows = (
-            max(1, BLOCK_LOGITS // self._models[0].vocabularies.tgt)
-            if self.device.type == "cpu"
-            else len(last)
-        )
+            output, state = model.decode(last[:, None], self._memories[i], self._states[i])
+            self._states[i] = state or {}
+            hidden.append(output[:, -1])  # (R, D)
+        rows = len(last)
+        if self.device.type == "cpu":
+            rows = max(1, BLOCK_LOGITS // self._models[0].vocabularies.tgt)
         parts = [
             best_tokens(self._logits(part), k)
             for part in zip(*(torch.split(h, rows) for h in hidden), strict=True)
@@ -68,8 +64,8 @@ class Decoders:
         return torch.cat(values), torch.cat(ids)
 
     def _logits(self, hidden: Sequence[Tensor]) -> Tensor:
-        """Logits (R', V) from each model's hidden (R', D); an ensemble's: the logarithm of its
-        mean probabilities, plus a constant.
+        """Return the logits (R', V) of each model's hidden (R', D); for an ensemble the logarithm
+        of the mean probabilities, plus a constant.
         """
         if len(self._models) == 1:
             return self._models[0].logits(hidden[0])
@@ -90,7 +86,7 @@ class Decoders:
 
 
 def wide(logits: Tensor) -> Tensor:
-    """At least 32 bits, for sums over the vocabulary."""
+    """Return logits of at least 32 bits, for sums over the vocabulary."""
     return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
 
 
@@ -117,18 +113,16 @@ def top_sorted(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
         values: (R, C).
     Returns: values and columns, both (R, min(k, C)).
     """
-    columns = values.shape[1]
-    if columns <= k:
-        top, index = values.sort(dim=-1, descending=True, stable=True)
-        return top, index
+    if values.shape[1] <= k:
+        return values.sort(dim=-1, descending=True, stable=True)
     top, index = _largest(values, k + 1)
-    tied = ((top[:, 1:] == top[:, :-1]) & (top[:, 1:] > -math.inf)).any(1)
+    tied = (top[:, 1:] == top[:, :-1]) & (top[:, 1:] > -math.inf)
+    rows = tied.any(1).nonzero()[:, 0]
     top, index = top[:, :k], index[:, :k]
-    if tied.any():
-        rows = tied.nonzero()[:, 0]
+    if len(rows):
         exact, where = values[rows].sort(dim=-1, descending=True, stable=True)
-        top, index = top.clone(), index.clone()
-        top[rows], index[rows] = exact[:, :k], where[:, :k]
+        top = top.index_copy(0, rows, exact[:, :k])
+        index = index.index_copy(0, rows, where[:, :k])
     return top, index
 
 
@@ -141,14 +135,9 @@ def _largest(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
     if chunks < 4 * k or values.device.type != "cpu":
         return values.topk(k, dim=-1)
     body = chunks * CHUNK
-    best = (
-        values[:, :body].reshape(rows, chunks, CHUNK).amax(2).topk(k, dim=-1, sorted=False).indices
-    )  # (R, k)
-    inside = torch.arange(CHUNK, device=values.device)
-    index = (best[:, :, None] * CHUNK + inside).view(rows, k * CHUNK)
-    if body < columns:
-        index = torch.cat(
-            [index, torch.arange(body, columns, device=values.device).expand(rows, -1)], 1
-        )
+    maxima = values[:, :body].reshape(rows, chunks, CHUNK).amax(2)
+    best = maxima.topk(k, dim=-1, sorted=False).indices  # (R, k)
+    inside = (best[:, :, None] * CHUNK + torch.arange(CHUNK)).flatten(1)  # (R, k·CHUNK)
+    index = torch.cat([inside, torch.arange(body, columns).expand(rows, -1)], 1)
     top, where = values.gather(1, index).topk(k, dim=-1)
     return top, index.gather(1, where)

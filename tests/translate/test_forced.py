@@ -3,28 +3,13 @@
 from __future__ import annotations
 
 import pytest
-import torch
-from toy_models import batch_of, recurrent, sources
+from toy_models import batch_of, log_probs, recurrent, sources
 
 from nmtkit.settings import SearchSettings
-from nmtkit.text.vocabulary import BOS, EOS
+from nmtkit.text.vocabulary import EOS
 from nmtkit.translate import forced
 from nmtkit.translate.beam import search
 from nmtkit.translate.forced import forced_scores, pair_batch
-
-
-def slow_scores(models, source, target):
-    """One sentence, one position at a time, each from its whole prefix."""
-    scores = []
-    for t, token in enumerate(target):
-        probabilities = 0
-        for model in models:
-            hidden, _ = model.decode(
-                torch.tensor([[BOS, *target[:t]]]), model.encode(batch_of([source]))
-            )
-            probabilities = probabilities + model.logits(hidden)[0, -1].softmax(-1)[token]
-        scores.append((probabilities / len(models)).log().item())
-    return scores
 
 
 @pytest.mark.parametrize("chunk", [1, 50, 1 << 22])
@@ -35,7 +20,8 @@ def test_forced_scores_are_the_slow_ones(count, chunk, monkeypatch):
     src, tgt = sources(0, 20, [5, 1, 7, 3]), sources(1, 20, [2, 6, 1, 9])
     found = forced_scores(models, pair_batch(src, tgt))
     for scores, s, t in zip(found, src, tgt, strict=True):
-        assert scores == pytest.approx(slow_scores(models, s, t), abs=1e-12)
+        slow = [log_probs(models, s, t[:i])[token] for i, token in enumerate(t)]
+        assert scores == pytest.approx(slow, abs=1e-12)
 
 
 @pytest.mark.parametrize("beam", [1, 4])

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from nmtkit.data.batches import Batch, source_batch
 from nmtkit.data.documents import ContextRule
 from nmtkit.models.base import Memory, Model, ModelSettings, State, Vocabularies
-from nmtkit.text.vocabulary import EOS
+from nmtkit.text.vocabulary import BOS, EOS
 
 
 class Recurrent(Model):
@@ -90,10 +90,9 @@ class ByPosition(Table):
     ) -> tuple[Tensor, State | None]:
         start = state.get("start", 0) if state else 0
         self.steps += 1
-        positions = torch.arange(start, start + tgt_in.shape[1], dtype=torch.float64)
-        return positions[None, :, None].expand(*tgt_in.shape, 1), (
-            None if state is None else {"start": start + tgt_in.shape[1]}
-        )
+        end = start + tgt_in.shape[1]
+        positions = torch.arange(start, end, dtype=torch.float64)[None, :, None]
+        return positions.expand(*tgt_in.shape, 1), None if state is None else {"start": end}
 
     def logits(self, hidden: Tensor) -> Tensor:
         return self.rows[hidden[..., 0].long()]
@@ -117,15 +116,14 @@ class Gossip(Model):
     def context_rule(self) -> ContextRule | None:
         return self.rule
 
+    def words(self, batch: Batch, row: int) -> list[int]:
+        """What it says to a sentence, without </s>."""
+        return [] if batch.context is None else of_context(batch, row, batch.context.ids)
+
     def encode(self, batch: Batch) -> Memory:
         said = torch.full((len(batch.src), 100), EOS)
         for row in range(len(said)):
-            own = (
-                []
-                if batch.context is None
-                else [i for i in batch.context.rows[row].tolist() if i >= 0]
-            )
-            words = [i for one in own for i in batch.context.ids[one].tolist() if i > EOS]
+            words = self.words(batch, row)
             said[row, : len(words)] = torch.tensor(words, dtype=torch.long)
         return {"said": said}
 
@@ -133,32 +131,29 @@ class Gossip(Model):
         self, tgt_in: Tensor, memory: Memory, state: State | None = None
     ) -> tuple[Tensor, State | None]:
         start = state.get("start", 0) if state else 0
-        said = memory["said"].repeat_interleave(len(tgt_in) // len(memory["said"]), 0)[
-            :, start : start + tgt_in.shape[1]
-        ]
-        return said[:, :, None].double(), (
-            None if state is None else {"start": start + tgt_in.shape[1]}
-        )
+        end = start + tgt_in.shape[1]
+        said = memory["said"].repeat_interleave(len(tgt_in) // len(memory["said"]), 0)
+        return said[:, start:end, None].double(), None if state is None else {"start": end}
 
     def logits(self, hidden: Tensor) -> Tensor:
         return 10 * nn.functional.one_hot(hidden[..., 0].long(), self.vocabularies.tgt).double()
 
 
+def of_context(batch: Batch, row: int, ids: Tensor) -> list[int]:
+    """The words among ids of the context sentences of a row."""
+    sentences = [i for i in batch.context.rows[row].tolist() if i >= 0]
+    return [word for i in sentences for word in ids[i].tolist() if word > EOS]
+
+
 class Heir(Gossip):
     """Says the first word of its source, and then the target sides of its context."""
 
-    def encode(self, batch: Batch) -> Memory:
-        said = torch.full((len(batch.src), 100), EOS)
-        said[:, 0] = batch.src[:, 0]
-        for row in range(len(said)):
-            own = (
-                []
-                if batch.context is None
-                else [i for i in batch.context.rows[row].tolist() if i >= 0]
-            )
-            words = [i for one in own for i in batch.context.tgt_in[one].tolist() if i > EOS]
-            said[row, 1 : len(words) + 1] = torch.tensor(words, dtype=torch.long)
-        return {"said": said}
+    def words(self, batch: Batch, row: int) -> list[int]:
+        first = int(batch.src[row, 0])
+        return [
+            first,
+            *([] if batch.context is None else of_context(batch, row, batch.context.tgt_in)),
+        ]
 
 
 def recurrent(
@@ -189,3 +184,14 @@ def sources(seed: int, vocabulary: int, lengths: list[int]) -> list[list[int]]:
 
 def batch_of(ids: list[list[int]]) -> Batch:
     return source_batch(ids)
+
+
+def log_probs(models: list[Model], source: list[int], prefix: list[int]) -> list[float]:
+    """log P(next token | prefix) by decoding the whole prefix of one sentence: no state, no
+    batch.
+    """
+    probabilities = torch.zeros(())
+    for model in models:
+        hidden, _ = model.decode(torch.tensor([[BOS, *prefix]]), model.encode(batch_of([source])))
+        probabilities = probabilities + model.logits(hidden)[0, -1].softmax(-1)
+    return (probabilities / len(models)).log().tolist()
