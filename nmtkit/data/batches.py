@@ -177,10 +177,21 @@ def collate(
         context = contexts(sentences, store.src, rule, device, translated or store.tgt)
     spans = None if store.spans is None else [store.spans[int(i)] for i in rows]
     batch = source_batch([store.src(i) for i in rows], device, spans, context)
-    tgt_out, tgt_lengths = padded([store.tgt(i) for i in rows])
+    batch = dataclasses.replace(batch, rows=tensor(np.array(rows, dtype=np.int64), device))
+    return with_targets(batch, [store.tgt(i) for i in rows])
+
+
+def with_targets(batch: Batch, targets: Sequence[Sequence[int] | NDArray[Any]]) -> Batch:
+    """Return a batch of sources with targets; K neighbouring targets belong to one source.
+
+    Args:
+        batch: B sources.
+        targets: token ids of B·K targets, </s> last.
+    """
+    tgt_out, tgt_lengths = padded(targets)
+    device = batch.src.device
     return dataclasses.replace(
         batch,
-        rows=tensor(np.array(rows, dtype=np.int64), device),
         tgt_in=tensor(shifted(tgt_out, tgt_lengths), device),
         tgt_out=tensor(tgt_out, device),
         tgt_lengths=tensor(tgt_lengths, device),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nmtkit.data.batches import Batch, collate, source_batch
+from nmtkit.data.batches import Batch, source_batch, with_targets
 from nmtkit.data.documents import Documents
 from nmtkit.data.ragged import Ragged
 from nmtkit.models.base import Model
@@ -30,7 +29,7 @@ def forced_scores(models: Sequence[Model], batch: Batch) -> list[list[float]]:
     Args:
         models: in eval mode; several: the mean of their probabilities, as in search.
         batch: with both sides; tgt_out (B, T) ends in </s>. There may be several targets for a
-            source (`alternatives_batch`).
+            source (`with_targets`).
     Returns: for each pair one number per target token, that of </s> last; their sum is search's
         `log_prob` of the same output.
     Raises: ValueError if the batch has no targets.
@@ -98,26 +97,4 @@ def pair_batch(
     src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]], device: torch.device | str = "cpu"
 ) -> Batch:
     """Return the batch of pairs of token ids (both with </s> last), in their order."""
-    return collate(GivenPairs(src, tgt), np.arange(len(src), dtype=np.int64), device)
-
-
-def alternatives_batch(
-    src: Sequence[Sequence[int]],
-    tgt: Sequence[Sequence[Sequence[int]]],
-    device: torch.device | str = "cpu",
-) -> Batch:
-    """Return the batch of B sources with K targets each: B rows of sources, B·K rows of targets;
-    K neighbours belong to one source.
-
-    Args:
-        src: (B) token ids; tgt: (B, K) token ids; all with </s> last.
-    """
-    flat = [ids for targets in tgt for ids in targets]
-    sources = source_batch(src, device)
-    return dataclasses.replace(
-        pair_batch(flat, flat, device),
-        src=sources.src,
-        src_lengths=sources.src_lengths,
-        rows=sources.rows,
-        src_padded=sources.src_padded,
-    )
+    return with_targets(source_batch(src, device), tgt)

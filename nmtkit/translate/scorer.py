@@ -4,21 +4,21 @@ and with its context.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from nmtkit.data.batches import source_batch, with_targets
 from nmtkit.data.documents import Documents
 from nmtkit.text.vocabulary import EOS, UNK
-from nmtkit.translate import workers
-from nmtkit.translate.forced import alternatives_batch, forced_scores
+from nmtkit.translate.beam import Hypothesis
+from nmtkit.translate.forced import forced_scores
 from nmtkit.translate.over_long import cut
 from nmtkit.translate.translator import POSITIONS, Read, Translator, best_ids, readable
 
 Ids = list[int]
-Work = tuple[list[Ids], list[list[Ids]], list[list[Read]]]
-"""Of the lines of a batch: the sources, the targets of each, and what is read as context."""
+Given = tuple[Ids, list[Ids], list[Read]]
+"""A source, its targets, and what is read as context."""
 
 
 @dataclass(frozen=True)
@@ -52,16 +52,12 @@ class Scorer(Translator):
         """
         src, heads = self._uncut(sources)
         tokens = [self.tgt_side.encode(line) for line in targets]
-        tgt = [self.tgt_vocab.encode(line) for line in tokens]
-        batches = self._batches([max(len(s), len(t)) for s, t in zip(src, tgt, strict=True)])
-        reads: list[Read] = [
-            (tuple(head), tuple(ids) if self._reads_targets else ())
-            for head, ids in zip(heads, tgt, strict=True)
-        ]
-        scores = self._score_all(src, [[ids] for ids in tgt], batches, reads, documents)
+        tgt = [[self.tgt_vocab.encode(line)] for line in tokens]
+        batches = self._batches([max(len(s), len(t)) for s, (t,) in zip(src, tgt, strict=True)])
+        scores = self._score_all(src, heads, tgt, batches, documents)
         return [
-            ForcedLine([*line, self.tgt_vocab[EOS]], of_line[0])
-            for line, of_line in zip(tokens, scores, strict=True)
+            ForcedLine([*line, self.tgt_vocab[EOS]], of_line)
+            for line, (of_line,) in zip(tokens, scores, strict=True)
         ]
 
     def alternatives(
@@ -84,22 +80,27 @@ class Scorer(Translator):
             [self.tgt_vocab.encode(self.tgt_side.encode(line)) for line in lines]
             for lines in targets
         ]
+        batches = self._alternative_batches(src, tgt)
+        scores = self._score_all(src, heads, tgt, batches, documents)
+        return [[sum(of_target) for of_target in of_line] for of_line in scores]
+
+    def _alternative_batches(self, src: list[Ids], tgt: list[list[Ids]]) -> list[list[int]]:
+        """Return the numbers of the lines with targets in batches; only sources with the same
+        number of targets share a batch.
+        """
         longest = [max(map(len, ids), default=0) for ids in tgt]
         order = sorted(
             (i for i, ids in enumerate(tgt) if ids),
             key=lambda i: (-len(tgt[i]), -len(src[i]), -longest[i]),
         )
         batches: list[list[int]] = []
-        # Only sources with the same number of targets share a batch.
         for count, same in itertools.groupby(order, key=lambda i: len(tgt[i])):
             rows = list(same)
             # A source counts for all of its targets; those too short for the limit of positions
             # count alike, so that they stay in their order.
             positions = [count * max(POSITIONS, len(src[i]), longest[i]) for i in rows]
             batches += [[rows[place] for place in batch] for batch in self._batches(positions)]
-        reads = self._given_or_translated(heads, tgt, documents)
-        scores = self._score_all(src, tgt, batches, reads, documents)
-        return [[sum(of_target) for of_target in of_line] for of_line in scores]
+        return batches
 
     def _uncut(self, lines: Sequence[str]) -> tuple[list[Ids], list[Ids]]:
         """Return the ids of lines, which are not cut, and of each line what is read of it as
@@ -118,8 +119,11 @@ class Scorer(Translator):
         """
         if not self._reads_targets:
             return [(tuple(head), ()) for head in heads]
-        pieces = [[head] if head else [] for head in heads]
-        translated = self._translated(pieces, None, documents, lambda amount: None)
+        translated: list[list[list[Hypothesis]]] = [[] for _ in heads]
+        if not all(targets):
+            pieces = [[head] if head else [] for head in heads]
+            no_spans: list[Sequence[int]] = [()] * len(heads)
+            translated = self._translated(pieces, no_spans, documents, lambda amount: None)
         return [
             (tuple(head), tuple(given[0]) if given else best_ids(hypotheses))
             for head, given, hypotheses in zip(heads, targets, translated, strict=True)
@@ -128,54 +132,47 @@ class Scorer(Translator):
     def _score_all(
         self,
         src: list[Ids],
+        heads: list[Ids],
         tgt: list[list[Ids]],
         batches: Sequence[Sequence[int]],
-        reads: list[Read],
         documents: Documents | None,
     ) -> list[list[list[float]]]:
         """Score the targets of each line, batch by batch on the workers.
 
         Args:
-            src: (N) ids of all lines; tgt: (N, K_i).
+            src, heads: (N) of `_uncut`; tgt: (N, K_i).
             batches: numbers of lines; of a line in no batch nothing is scored.
-            reads: (N) what is read of each line as context.
             documents: of the lines.
         Returns: of each line, of each target, the log-probabilities of its tokens.
         """
         self._count_given(src, [target for targets in tgt for target in targets])
-        documents = readable(documents, [bool(read[0]) for read in reads])
-        work = [
-            (
-                [src[i] for i in batch],
-                [tgt[i] for i in batch],
-                [self._context(i, reads, documents) for i in batch],
-            )
+        reads = self._given_or_translated(heads, tgt, documents)
+        documents = readable(documents, list(map(bool, heads)))
+        given = {
+            line: (src[line], tgt[line], self._context(line, reads, documents))
             for batch in batches
-        ]
-        scores: list[list[list[float]]] = [[] for _ in src]
-        scored = workers.mapped(self._score, work, self.jobs)
-        for batch, of_batch in zip(batches, scored, strict=True):
-            for i, of_line in zip(batch, of_batch, strict=True):
-                scores[i] = of_line
-            self.done(len(batch))
-        return scores
+            for line in batch
+        }
+        scores = self._by_batch(self._score, given, batches, self.done)
+        return [scores.get(line, []) for line in range(len(src))]
 
-    def _score(self, work: Work) -> list[list[list[float]]]:
-        src, tgt, read = work
-        batch = alternatives_batch(src, tgt, self.device)
-        batch = dataclasses.replace(batch, context=self._contexts(read))
-        scores = forced_scores(self.models, batch)
+    def _score(self, lines: list[Given]) -> list[list[list[float]]]:
+        src, tgt, reads = zip(*lines, strict=True)
+        batch = source_batch(src, self.device, context=self._contexts(reads))
+        flat = [ids for targets in tgt for ids in targets]
+        scores = forced_scores(self.models, with_targets(batch, flat))
         count = len(tgt[0])
         return [scores[start : start + count] for start in range(0, len(scores), count)]
 
     def _count_given(self, src: list[Ids], tgt: list[Ids]) -> None:
         """Count lines, and the targets of all of them."""
-        self.counts["lines"] += len(src)
-        self.counts["empty"] += sum(len(line) == 1 for line in src)
-        self.counts["src_tokens"] += sum(map(len, src))
-        self.counts["tgt_tokens"] += sum(map(len, tgt))
-        self.counts["over_long"] += sum(len(line) > self.settings.max_source + 1 for line in src)
-        self.counts["unknown"] += sum(line.count(UNK) for line in src)
-        self.counts["unknown_target"] += sum(line.count(UNK) for line in tgt)
-        if self._reads_spans:
-            self.counts["no_spans"] += len(src)
+        self.counts.update(
+            lines=len(src),
+            empty=sum(len(line) == 1 for line in src),
+            src_tokens=sum(map(len, src)),
+            tgt_tokens=sum(map(len, tgt)),
+            over_long=sum(len(line) > self.settings.max_source + 1 for line in src),
+            unknown=sum(line.count(UNK) for line in src),
+            unknown_target=sum(line.count(UNK) for line in tgt),
+            no_spans=len(src) if self._reads_spans else 0,
+        )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 import numpy as np
 import torch
@@ -25,9 +25,12 @@ from nmtkit.translate.beam import Hypothesis, search
 from nmtkit.translate.over_long import cut
 from nmtkit.translate.windows import windowed
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
 POSITIONS = 64
-"""A batch holds at most search.batch_size times so many source positions, padding included: long
-sentences come in smaller batches.
+"""A batch holds at most search.batch_size times this number of source positions, padding included:
+long sentences come in smaller batches.
 """
 
 
@@ -69,10 +72,11 @@ a model wants them its translation's; </s> last.
 
 @dataclass(frozen=True)
 class Piece:
-    """What is searched at once: the ids of a line or of a part of it, </s> last, its spans where
-    known, and its context.
+    """A line, or a part of an over-long line: the number of the line, token ids, </s> last, the
+    spans if they are known, and the context.
     """
 
+    line: int
     ids: list[int]
     spans: Sequence[int]
     context: list[Read]
@@ -93,7 +97,13 @@ class Translator:
         settings: beam, length_penalty, max_length_a, max_length_b, nbest, batch_size, max_source.
         device: where the models are.
         jobs: worker processes (1 on a GPU).
+    Attributes:
         done: called with the number of lines of each batch that is finished.
+        context_rule: which other lines of a document the models read with each; None if none.
+        counts: lines, empty (blank lines), no_output (other lines translated as nothing), over_long
+            (lines), pieces (of these), unfinished (lines cut at the length limit), unknown (source
+            subwords), src_tokens, tgt_tokens; no_spans (pieces without the spans that a model
+            reads), no_context (lines without the context that a model reads).
     """
 
     def __init__(
@@ -106,26 +116,16 @@ class Translator:
         settings: SearchSettings,
         device: torch.device | str = "cpu",
         jobs: int = 1,
-        done: Callable[[float], None] = lambda amount: None,
     ) -> None:
-        self.models, self.settings, self.done = list(models), settings, done
-        self.src_side, self.tgt_side, self.src_vocab, self.tgt_vocab = (
-            src_side,
-            tgt_side,
-            src_vocab,
-            tgt_vocab,
-        )
+        self.models, self.settings = list(models), settings
+        self.src_side, self.tgt_side = src_side, tgt_side
+        self.src_vocab, self.tgt_vocab = src_vocab, tgt_vocab
         self.device = torch.device(device)
         self.jobs = jobs if self.device.type == "cpu" else 1
+        self.done: Callable[[float], None] = lambda amount: None
         self._reads_spans = any(model.reads_spans for model in self.models)
         self.context_rule = _one_rule(self.models)
-        """Which other lines of a document the models read with each; None if none."""
         self.counts: Counter[str] = Counter()
-        """lines, empty (blank lines), no_output (other lines translated as nothing), over_long
-        (lines), pieces (of these), unfinished (lines cut at the length limit), unknown (source
-        subwords), src_tokens, tgt_tokens; no_spans (pieces without the spans that a model reads),
-        no_context (lines without the context that a model reads).
-        """
 
     @classmethod
     def for_corpus(
@@ -160,9 +160,17 @@ class Translator:
             documents: of the lines, whole ones; None = every line is one.
         """
         ids = [self._pieces(line) for line in lines]
+        fitting: list[Sequence[int]] = [
+            of_line if len(pieces) == 1 and sum(of_line) == len(pieces[0]) else ()
+            for pieces, of_line in zip(ids, spans or [()] * len(ids), strict=True)
+        ]
+        if self._reads_spans:
+            self.counts["no_spans"] += sum(
+                len(pieces) for pieces, of_line in zip(ids, fitting, strict=True) if not of_line
+            )
         return [
             self._join(of_pieces)
-            for of_pieces in self._translated(ids, spans, documents, self.done)
+            for of_pieces in self._translated(ids, fitting, documents, self.done)
         ]
 
     @property
@@ -172,7 +180,7 @@ class Translator:
     def _translated(
         self,
         ids: list[list[list[int]]],
-        spans: Sequence[Sequence[int]] | None,
+        spans: Sequence[Sequence[int]],
         documents: Documents | None,
         done: Callable[[float], None],
     ) -> list[list[list[Hypothesis]]]:
@@ -181,7 +189,8 @@ class Translator:
 
         Args:
             ids: of each line the ids of its pieces.
-            spans, documents: as of `translate_window`.
+            spans: of each line, empty if they are not known.
+            documents: of the lines.
             done: called with the number of lines of each batch.
         Returns: of each line, of each piece, the n best translations.
         """
@@ -190,33 +199,46 @@ class Translator:
         if documents is not None and self._reads_targets:
             rounds = list(documents.rounds(range(len(ids))))
         heads: list[Read] = [(tuple(pieces[0]) if pieces else (), ()) for pieces in ids]
-        found: list[list[list[Hypothesis]]] = [[[] for _ in pieces] for pieces in ids]
+        hypotheses: list[list[list[Hypothesis]]] = [[] for _ in ids]
         share = len(ids) / max(1, sum(map(len, ids)))
-        for together in rounds:
+        for lines in rounds:
             pieces: list[Piece] = []
-            places: list[tuple[int, int]] = []
-            for number in together:
-                context = self._context(number, heads, documents)
-                known = spans[number] if spans is not None and len(ids[number]) == 1 else ()
-                places += [(number, place) for place in range(len(ids[number]))]
-                pieces += [
-                    Piece(piece, known if sum(known) == len(piece) else (), context)
-                    for piece in ids[number]
-                ]
-            if self._reads_spans:
-                self.counts["no_spans"] += sum(not len(piece.spans) for piece in pieces)
+            for line in lines:
+                context = self._context(line, heads, documents)
+                pieces += [Piece(line, piece, spans[line], context) for piece in ids[line]]
             batches = self._batches([len(piece.ids) for piece in pieces])
-            searched = workers.mapped(
-                self._search, [[pieces[i] for i in batch] for batch in batches], self.jobs
-            )
-            for batch, of_batch in zip(batches, searched, strict=True):
-                for i, hypotheses in zip(batch, of_batch, strict=True):
-                    line, place = places[i]
-                    found[line][place] = hypotheses
-                done(len(batch) * share)
-            for number in together if self._reads_targets else ():
-                heads[number] = (heads[number][0], best_ids(found[number]))
-        return found
+            found = self._by_batch(self._search, dict(enumerate(pieces)), batches, done, share)
+            for number, piece in enumerate(pieces):
+                hypotheses[piece.line].append(found[number])
+            if self._reads_targets:
+                for line in lines:
+                    heads[line] = (heads[line][0], best_ids(hypotheses[line]))
+        return hypotheses
+
+    def _by_batch(
+        self,
+        function: Callable[[list[Item]], list[Result]],
+        items: Mapping[int, Item],
+        batches: Sequence[Sequence[int]],
+        done: Callable[[float], None],
+        share: float = 1,
+    ) -> dict[int, Result]:
+        """Apply a function to the items of each batch, on the workers.
+
+        Args:
+            function: returns a result for each item of a batch.
+            items: by number.
+            batches: numbers of items.
+            done: called with the number of lines of each batch that is finished.
+            share: lines of an item.
+        Returns: the results by the numbers of the items.
+        """
+        work = [[items[number] for number in batch] for batch in batches]
+        results: dict[int, Result] = {}
+        for batch, of_batch in zip(batches, workers.mapped(function, work, self.jobs), strict=True):
+            results.update(zip(batch, of_batch, strict=True))
+            done(len(batch) * share)
+        return results
 
     def _pieces(self, line: str) -> list[list[int]]:
         """Return the ids of the pieces of a line, each ending in </s>; none for a blank line."""
@@ -325,4 +347,4 @@ def _one_rule(models: Sequence[Model]) -> ContextRule | None:
         raise ConfigError(
             "the systems of an ensemble read different contexts", where="--ensemble", hint=hint
         )
-    return rules.pop() if rules else None
+    return rules.pop()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import threading
-import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from nmtkit.data.documents import ContextRule, Documents
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.settings import SearchSettings
 from nmtkit.text.vocabulary import EOS, SPECIALS, Vocabulary
-from nmtkit.translate import workers
+from nmtkit.translate import output, workers
 from nmtkit.translate.forced import GivenPairs
 from nmtkit.translate.scorer import Scorer
 from nmtkit.translate.translator import Translator, readable
@@ -52,6 +53,10 @@ def make(model=None, jobs=1, **options):
         {"beam": 3, "max_length_b": 4, "batch_size": 4, **options}
     )
     return Scorer([model], Spaces(), Spaces(), VOCABULARY, VOCABULARY, settings, jobs=jobs)
+
+
+def texts(translations):
+    return [translation.text for translation in translations]
 
 
 def lines(count, seed=0):
@@ -92,14 +97,6 @@ def test_over_long_lines_are_translated_in_pieces_and_counted():
     assert translator.counts["over_long"] == 1
     assert translator.counts["pieces"] == 4
     assert short == next(iter(translator.translate(["a b"])))
-
-
-def test_a_very_long_line_comes_back():
-    translator = make(max_source=50, beam=1, max_length_a=0.2, max_length_b=0, batch_size=64)
-    found = list(translator.translate(["a"] + ["b " * 3000]))
-    assert len(found) == 2
-    assert translator.counts["pieces"] == 60
-    assert len(found[1].subwords) >= 60
 
 
 def test_nbest_and_unfinished_are_reported():
@@ -146,34 +143,22 @@ def test_alternatives_come_in_batches_of_bounded_rows_and_positions(monkeypatch)
             "abcdefghij"[i] for i in torch.randint(10, (words,), generator=draw).tolist()
         )
 
-    lengths = [
-        (3, 5),
-        (400, 2),
-        (2, 4),
-        (30, 70),
-        (2, 200),
-        (1, 1),
-        (4, 4),
-        (90, 60),
-        (5, 3),
-        (3, 3),
-        (2, 2),
-        (64, 64),
-    ]
-    sources = [line(source) for source, _ in lengths]
+    source_lengths = [3, 400, 2, 30, 2, 1, 4, 90, 5, 3, 2, 64]
+    target_lengths = [5, 2, 4, 70, 200, 1, 4, 60, 3, 3, 2, 64]
+    sources = [line(length) for length in source_lengths]
     targets = [
-        [line(max(1, target - k)) for k in range(2 + (i % 3 == 0))]
-        for i, (_, target) in enumerate(lengths)
+        [line(max(1, length - k)) for k in range(2 + (i % 3 == 0))]
+        for i, length in enumerate(target_lengths)
     ]
     seen = []
 
     def watched(work):
         seen.append(
             (
-                len(work[0]),
-                len(work[1][0]),
-                max(map(len, work[0])),
-                max(len(ids) for own in work[1] for ids in own),
+                len(work),
+                len(work[0][1]),
+                max(len(src) for src, _, _ in work),
+                max(len(ids) for _, tgt, _ in work for ids in tgt),
             )
         )
         return whole(work)
@@ -233,11 +218,6 @@ def test_forced_lines_are_in_order_and_sum_up():
     assert VOCABULARY[EOS] == "</s>"
 
 
-def test_forced_lines_with_workers():
-    sources, targets = lines(30, 1), lines(30, 2)
-    assert list(make().force(sources, targets)) == list(make(jobs=2).force(sources, targets))
-
-
 def test_forced_lines_must_be_as_many():
     with pytest.raises(ValueError, match="longer|shorter"):
         list(make().force(["a", "b"], ["a"]))
@@ -250,25 +230,13 @@ def test_windows_of_a_file_keep_odd_characters(tmp_path):
     assert list(windowed(range(5), 2)) == [[0, 1], [2, 3], [4]]
 
 
-def test_bad_bytes_are_located(tmp_path):
-    path = tmp_path / "x.txt"
-    path.write_bytes(b"abc\nd\xffe\n")
-    with pytest.raises(DataError) as caught:
-        list(file_windows(str(path)))
-    assert f"{path}, line 2, byte 5" in str(caught.value.where)
-    assert "prep." not in str(caught.value.hint)
-
-
 def pipe(writes):
-    """A pipe that another thread writes to: bytes, or seconds to wait."""
+    """A pipe that another thread writes to."""
     out, into = os.pipe()
 
     def write():
         for item in writes:
-            if isinstance(item, bytes):
-                os.write(into, item)
-            else:
-                time.sleep(item)
+            os.write(into, item)
         os.close(into)
 
     threading.Thread(target=write, daemon=True).start()
@@ -310,14 +278,6 @@ def test_bad_bytes_on_stdin_come_after_what_was_good():
     assert "stdin, line 2, byte 9" in str(caught.value.where)
 
 
-def test_windows_change_nothing():
-    text = lines(33)
-    translator = make()
-    assert [
-        t.text for window in windowed(text, 10) for t in translator.translate_window(window)
-    ] == [t.text for t in make().translate(text)]
-
-
 def gossip(rule, **options):
     return make(Gossip(len(VOCABULARY), rule), max_length_a=0, max_length_b=30, **options)
 
@@ -328,7 +288,7 @@ def test_a_line_is_read_with_the_context_of_its_document(jobs):
     documents = Documents([0, 3], 6)
 
     def said(rule):
-        return [t.text for t in gossip(rule, jobs=jobs).translate_window(text, documents=documents)]
+        return texts(gossip(rule, jobs=jobs).translate_window(text, documents=documents))
 
     assert said(ContextRule("previous")) == [
         "",
@@ -345,11 +305,14 @@ def test_a_line_is_read_with_the_context_of_its_document(jobs):
 
 
 def test_lines_without_context_are_counted_and_without_documents_all_are():
-    translator = gossip(ContextRule())
-    translator.translate_window(["a", "b", "", "c"], documents=Documents([0, 3], 4))
-    assert translator.counts["no_context"] == 2
-    assert [t.text for t in translator.translate_window(["a", "b"])] == ["", ""]
-    assert translator.counts["no_context"] == 4
+    searched, scored = gossip(ContextRule()), gossip(ContextRule())
+    documents = Documents([0, 3], 4)
+    searched.translate_window(["a", "b", "", "c"], documents=documents)
+    scored.force(["a", "b", "", "c"], ["a"] * 4, documents)
+    assert searched.counts["no_context"] == scored.counts["no_context"] == 2
+    assert texts(searched.translate_window(["a", "b"])) == ["", ""]
+    assert len(scored.force(["a", "b"], ["a", "b"])) == 2
+    assert searched.counts["no_context"] == scored.counts["no_context"] == 4
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
@@ -370,15 +333,6 @@ def test_given_targets_are_scored_with_the_context_of_their_document(jobs):
     assert sure(ContextRule("previous")) == [False, False, True, False, True, False]
     assert sure(ContextRule("previous", 2)) == [False, False, True, False, True, False]
     assert sure(ContextRule("next")) == [False] * 6 and not any(sure(ContextRule("none")))
-
-
-def test_lines_scored_without_context_are_counted_and_without_documents_all_are():
-    translator = gossip(ContextRule())
-    translator.force(["a", "b", "", "c"], ["a"] * 4, Documents([0, 3], 4))
-    assert translator.counts["no_context"] == 2
-    assert (
-        len(translator.force(["a", "b"], ["a", "b"])) == 2 and translator.counts["no_context"] == 4
-    )
 
 
 def heir(size=1, join="parallel", **options):
@@ -403,7 +357,7 @@ def test_what_was_translated_before_is_read_with_a_line(jobs):
     def said(**options):
         translator = heir(jobs=jobs, batch_size=1, **options)
         translator.done = done.append
-        return [t.text for t in translator.translate_window(LETTERS, documents=DOCUMENTS)]
+        return texts(translator.translate_window(LETTERS, documents=DOCUMENTS))
 
     assert said() == ["a", "", "c a", "d", "f d", "g f d", "h"]
     assert (
@@ -412,21 +366,12 @@ def test_what_was_translated_before_is_read_with_a_line(jobs):
         == ["a", "", "c a", "d", "f d", "g d f d", "h"]
     )
     assert sum(done) == pytest.approx(3 * len(LETTERS))
-    assert [t.text for t in heir(jobs=jobs).translate_window(LETTERS)] == [
-        "a",
-        "",
-        "c",
-        "d",
-        "f",
-        "g",
-        "h",
+    assert texts(heir(jobs=jobs).translate_window(LETTERS)) == ["a", "", *"cdfgh"]
+    one = Documents([0], 2)
+    assert texts(heir(max_source=2).translate_window(["a b c d e", "f"], documents=one)) == [
+        "a c e",
+        "f a",
     ]
-    assert [
-        t.text
-        for t in heir(max_source=2).translate_window(
-            ["a b c d e", "f"], documents=Documents([0], 2)
-        )
-    ] == ["a c e", "f a"]
 
 
 def test_given_targets_are_what_was_said_before():
@@ -621,3 +566,44 @@ def test_what_is_said_of_documents(tmp_path):
     ):
         with pytest.raises(error):
             named_boundaries(source, said)
+
+
+@pytest.mark.parametrize(
+    ("text", "docs", "printed", "warning"),
+    [
+        ("<d>\na b\nc\n", "marker", "<d>\n\na b\n", ""),
+        ("a b\nc\n", "marker", "\na b\n", "no line was <d>"),
+        ("a\n\nb\nc\n", "blank", "\n\n\nb\n", ""),
+        ("<d>\na\n", "blank", "\n<unk>\n", "were translated as sentences"),
+    ],
+)
+def test_lines_that_mark_documents_are_printed_again_or_missed(
+    text, docs, printed, warning, monkeypatch, capsys
+):
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(text.encode())))
+    scorer = gossip(ContextRule())
+    output.print_translations(scorer, named_group(scorer), "-", Boundaries(docs))
+    captured = capsys.readouterr()
+    assert captured.out == printed
+    assert ("warning" in captured.err) == bool(warning) and warning in captured.err
+
+
+def named_group(scorer):
+    return SimpleNamespace(name="gossip", settings=scorer.settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "note"),
+    [("a", "a\n", ""), ("a", "<d>\na\n", "begins with <d>"), ("a.sgm", "a\n", "SGM or XML")],
+)
+def test_a_file_whose_lines_are_not_only_sentences_is_noted(name, text, note, tmp_path, capsys):
+    path = tmp_path / name
+    path.write_text(text)
+    scorer = gossip(ContextRule())
+    assert output.checked_boundaries(scorer, named_group(scorer), str(path), None) == Boundaries()
+    said = capsys.readouterr().err
+    assert "every line is a document of its own" in said
+    assert ("warning" in said) == bool(note) and note in said
+    path.write_text("a\n")
+    with pytest.raises(DataError, match="no line of it is <d>"):
+        output.checked_boundaries(scorer, named_group(scorer), str(path), Boundaries("marker"))
