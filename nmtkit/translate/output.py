@@ -38,7 +38,7 @@ WRONG_MARK = {
     ),
     BLANK: "lines <d> were translated as sentences (--docs marker: they start documents)",
 }
-"""The warning if the text has not the mark that --docs names, but another or none."""
+"""The warning by the mark that --docs names, if the text has another mark or none."""
 
 
 def print_translations(
@@ -48,21 +48,22 @@ def print_translations(
     start = time.monotonic()
     number = 0
     marked = False
+
+    def printed(line: str, translation: Translation) -> str:
+        if group.settings.nbest > 1:
+            return nbest_line(number, translation)
+        is_start = boundaries.mark == MARKER and is_marker(line)
+        return (MARKED if is_start else translation.text) + "\n"
+
     with _progress(group, source) as scorer.done:
         windows = stream_windows(sys.stdin.buffer) if source == "-" else file_windows(source)
         for window, documents in windows_for(scorer.context_rule, windows, boundaries):
             sentences = boundaries.sentences(window)
             translations = scorer.translate_window(sentences, documents=documents)
-            markers = [bool(boundaries.mark) and is_marker(line) for line in window]
-            marked = marked or any(markers)
-            for is_mark, translation in zip(markers, translations, strict=True):
+            for line, translation in zip(window, translations, strict=True):
                 number += 1
-                if group.settings.nbest > 1:
-                    sys.stdout.write(nbest_line(number, translation))
-                elif is_mark and boundaries.mark == MARKER:
-                    sys.stdout.write(MARKED + "\n")
-                else:
-                    sys.stdout.write(translation.text + "\n")
+                marked = marked or is_marker(line)
+                sys.stdout.write(printed(line, translation))
             sys.stdout.flush()
     if number and boundaries.mark and marked != (boundaries.mark == MARKER):
         console.warn(WRONG_MARK[boundaries.mark])
@@ -137,7 +138,7 @@ def _warn_of_marks(source: Path) -> None:
 def _progress(
     group: SystemGroup, source: str
 ) -> contextlib.AbstractContextManager[Callable[[float], None]]:
-    """Return the progress of a file; none that would mix with the translations on a terminal."""
+    """Return the progress bar of a file; without one where it would mix with the translations."""
     if source == "-" or sys.stdout.isatty():
         return contextlib.nullcontext(lambda amount: None)
     return console.progress(group.name, files.count_lines(Path(source)))

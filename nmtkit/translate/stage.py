@@ -52,16 +52,15 @@ def translate(run: Run, **values: Any) -> None:
         absent device.
     """
     options = TranslateOptions.of(values)
-    source, forced = options.source, options.force_target is not None
     search = search_overrides(options)
     device = hardware.pick_device(options.device)
     run.manifest()
     sets = []
-    if source is None:
+    if options.source is None:
         sets = [run.text_set(name) for name in options.set_names] or run.sets("test")
     _check(run, options, sets)
-    boundaries = named_boundaries(source, options.docs)
-    to_stdout = source is not None or forced
+    boundaries = named_boundaries(options.source, options.docs)
+    to_stdout = options.source is not None or options.force_target is not None
     with (
         run.recorded("translate", device=str(device)) as record,
         locked(run.path, "translate", shared=True),
@@ -69,53 +68,28 @@ def translate(run: Run, **values: Any) -> None:
     ):
         groups = choose(run, options.systems, options.ensemble, search, single=to_stdout)
         record["systems"] = [group.name for group in groups]
-        stage = _Stage(run, device, options.jobs or cores(), forced)
-        if not to_stdout:
-            stage.translate_all(groups, sets, options)
-            return
-        (group,) = groups
-        scorer = stage.scorer(group)
-        if source is None:
-            source, starts = str(run.source(sets[0].name)), _boundaries(run, sets[0])
+        stage = _Stage(run, device, options)
+        if to_stdout:
+            stage.to_stdout(groups[0], sets, boundaries)
         else:
-            starts = checked_boundaries(scorer, group, source, boundaries)
-        if options.force_target is None:
-            print_translations(scorer, group, source, starts)
-        else:
-            print_forced(scorer, group, source, starts, options.force_target)
+            stage.translate_all(groups, sets)
 
 
 def _check(run: Run, options: TranslateOptions, sets: list[TextSet]) -> None:
     """Refuse what cannot work before a model is loaded."""
-    source, target = options.source, options.force_target
+    source = options.source
     if source == "-" and sys.stdin is None:  # the process was started with file descriptor 0 closed
         raise DataError("stdin is closed", where="-", hint="pipe text into it, or name a file")
     if source is None and not sets:
         hint = "name a file (nmtkit translate FILE), or another set with --set-name"
         raise DataError("this run has no test set", where=run.prep, hint=hint)
     for text_set in sets:
-        text = run.source(text_set.name)
+        text, hint = run.source(text_set.name), "training text is not kept; name a file"
         if not text.is_file():
-            raise ConfigError(
-                f"the set '{text_set.name}' has no text to translate",
-                where=text,
-                hint="training text is not kept; name a file",
-            )
-    if target is not None:
-        if source is None and len(sets) != 1:
-            raise ConfigError(
-                "which set are these the targets of?",
-                where="--force-target",
-                hint="name it with --set-name, or name the source file",
-            )
-        if source == "-":
-            raise ConfigError(
-                "--force-target needs a source that can be read twice",
-                where="-",
-                hint="put it into a file and name that",
-            )
-        files.check_file(target)
-        _check_parallel(Path(source or run.source(sets[0].name)), target)
+            message = f"the set '{text_set.name}' has no text to translate"
+            raise ConfigError(message, where=text, hint=hint)
+    if options.force_target is not None:
+        _check_targets(run, source, sets, options.force_target)
     elif source not in (None, "-"):
         if options.docs in {None, "blank", "marker"}:  # as stdin can have them
             files.check_file(Path(str(source)), "pipe it to -: … | nmtkit translate -")
@@ -123,11 +97,21 @@ def _check(run: Run, options: TranslateOptions, sets: list[TextSet]) -> None:
             pass
 
 
-def _check_parallel(source: Path, target: Path) -> None:
-    counts = [sum(map(len, file_windows(str(path)))) for path in (source, target)]
+def _check_targets(run: Run, source: str | None, sets: list[TextSet], target: Path) -> None:
+    """Refuse target lines that are not parallel to one source."""
+    if source is None and len(sets) != 1:
+        message = "which set are these the targets of?"
+        hint = "name it with --set-name, or name the source file"
+        raise ConfigError(message, where="--force-target", hint=hint)
+    if source == "-":
+        message = "--force-target needs a source that can be read twice"
+        raise ConfigError(message, where="-", hint="put it into a file and name that")
+    files.check_file(target)
+    path = Path(source or run.source(sets[0].name))
+    counts = [sum(map(len, file_windows(str(side)))) for side in (path, target)]
     if counts[0] != counts[1]:
-        message = f"{target} has {counted(counts[1], 'line')} but {source} has {counts[0]:,}"
-        where = first_odd_pair((source,), (target,)) if all(counts) else "--force-target"
+        message = f"{target} has {counted(counts[1], 'line')} but {path} has {counts[0]:,}"
+        where = first_odd_pair((path,), (target,)) if all(counts) else "--force-target"
         hint = "--force-target wants one target line for each source line"
         raise DataError(message, where=where, hint=hint)
 
@@ -143,13 +127,12 @@ class _Stage:
     Args:
         run: the run.
         device: where to compute.
-        jobs: worker processes.
-        forced: given targets are scored.
+        options: of the call.
     """
 
-    def __init__(self, run: Run, device: torch.device, jobs: int, forced: bool) -> None:
-        self.run, self.device, self.forced = run, device, forced
-        self.jobs = jobs if device.type == "cpu" else 1
+    def __init__(self, run: Run, device: torch.device, options: TranslateOptions) -> None:
+        self.run, self.device, self.options = run, device, options
+        self.jobs = (options.jobs or cores()) if device.type == "cpu" else 1
         self._hardware: dict[str, Any] = {}
 
     def scorer(self, group: SystemGroup) -> Scorer:
@@ -157,7 +140,7 @@ class _Stage:
 
         Raises: Unavailable if the class of a model is not found, or has changed.
         """
-        machine = group.hardware(self.device, self.forced)
+        machine = group.hardware(self.device, self.options.force_target is not None)
         before, self._hardware = self._hardware, {**machine.values(), "jobs": self.jobs}
         if self._hardware != before:
             processes = f"; up to {self.jobs} worker processes of one thread each"
@@ -171,23 +154,35 @@ class _Stage:
         console.say(f"loaded {', '.join(names)}{averaged}")
         return scorer
 
-    def translate_all(
-        self, groups: list[SystemGroup], sets: list[TextSet], options: TranslateOptions
+    def to_stdout(
+        self, group: SystemGroup, sets: list[TextSet], boundaries: Boundaries | None
     ) -> None:
+        """Print the translations of a file or of stdin, or the scores of given targets."""
+        scorer, source, target = self.scorer(group), self.options.source, self.options.force_target
+        if source is None:
+            source, boundaries = str(self.run.source(sets[0].name)), _boundaries(self.run, sets[0])
+        else:
+            boundaries = checked_boundaries(scorer, group, source, boundaries)
+        if target is None:
+            print_translations(scorer, group, source, boundaries)
+        else:
+            print_forced(scorer, group, source, boundaries, target)
+
+    def translate_all(self, groups: list[SystemGroup], sets: list[TextSet]) -> None:
         """Translate the sets with every group that lacks them. A system that is unavailable is
         skipped, unless it was asked for or none is left.
         """
         skipped = 0
         for group in groups:
             try:
-                self.translate_sets(group, sets, options.force)
+                self.translate_sets(group, sets)
             except Unavailable as error:
                 skipped += 1
-                if options.systems or skipped == len(groups):
+                if self.options.systems or skipped == len(groups):
                     raise
                 console.warn(f"skipping '{group.name}': {error.message}")
 
-    def translate_sets(self, group: SystemGroup, sets: list[TextSet], force: bool) -> None:
+    def translate_sets(self, group: SystemGroup, sets: list[TextSet]) -> None:
         """Translate the sets that this system, or ensemble, lacks."""
         scorer: Scorer | None = None
         with contextlib.ExitStack() as locks:
@@ -199,7 +194,7 @@ class _Stage:
                     raise Unavailable(error.message, error.where, error.hint) from None
             for text_set in sets:
                 inputs = self._inputs(group, text_set)
-                if not force and _up_to_date(group.translation(text_set.name), inputs):
+                if not self.options.force and _up_to_date(group.translation(text_set.name), inputs):
                     console.say(
                         f"'{group.name}' has translated {text_set.name} already: up to date"
                         " (--force repeats it)"
@@ -232,18 +227,32 @@ class _Stage:
         self, group: SystemGroup, text_set: TextSet, scorer: Scorer, inputs: TranslationInputs
     ) -> None:
         folder = group.translation(text_set.name)
-        names = [HYP, SUBWORDS, NBEST] if group.settings.nbest > 1 else [HYP, SUBWORDS]
-        spans = load_spans(self.run.prep / text_set.name, text_set.lines)
+        (folder / META).unlink(missing_ok=True)  # from here on the folder is not up to date
         scorer.counts.clear()
         start = time.monotonic()
+        with console.progress(f"{group.name}: {text_set.name}", text_set.lines) as scorer.done:
+            names = self._write(folder, text_set, scorer)
+        seconds = time.monotonic() - start
+        TranslationMeta(
+            **dict(inputs),
+            system=group.name,
+            files={name: files.sha256(folder / name) for name in names},
+            counts=scorer.counts,
+            speed=speed(scorer.counts, seconds),
+            hardware=self._hardware,
+            version=nmtkit.__version__,
+        ).write(folder / META)
+        console.say(f"{folder / HYP}: {summary(scorer.counts, seconds)}")
+
+    def _write(self, folder: Path, text_set: TextSet, scorer: Scorer) -> list[str]:
+        """Write the translation of a set; return the names of its files."""
+        names = [HYP, SUBWORDS] + [NBEST] * (scorer.settings.nbest > 1)
+        spans = load_spans(self.run.prep / text_set.name, text_set.lines)
+        windows = file_windows(str(self.run.source(text_set.name)))
+        boundaries = _boundaries(self.run, text_set)
+        number = 0
         with contextlib.ExitStack() as stack:
-            (folder / META).unlink(missing_ok=True)  # from here on the folder is not up to date
-            label = f"{group.name}: {text_set.name}"
-            scorer.done = stack.enter_context(console.progress(label, text_set.lines))
             streams = [stack.enter_context(files.writing(folder / name)) for name in names]
-            windows = file_windows(str(self.run.source(text_set.name)))
-            boundaries = _boundaries(self.run, text_set)
-            number = 0
             for window, documents in windows_for(scorer.context_rule, windows, boundaries):
                 rows = range(number, number + len(window))
                 of_window = None if spans is None else [spans[row].tolist() for row in rows]
@@ -256,17 +265,7 @@ class _Stage:
                         stream.write(line)
         if NBEST not in names:
             (folder / NBEST).unlink(missing_ok=True)
-        seconds = time.monotonic() - start
-        TranslationMeta(
-            **dict(inputs),
-            system=group.name,
-            files={name: files.sha256(folder / name) for name in names},
-            counts=scorer.counts,
-            speed=speed(scorer.counts, seconds),
-            hardware=self._hardware,
-            version=nmtkit.__version__,
-        ).write(folder / META)
-        console.say(f"{folder / HYP}: {summary(scorer.counts, seconds)}")
+        return names
 
 
 def _up_to_date(folder: Path, inputs: TranslationInputs) -> bool:

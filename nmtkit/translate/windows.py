@@ -183,21 +183,16 @@ def _raw_windows(stream: BinaryIO, size: int, silence: float) -> Iterator[list[b
         return
     waiting: list[bytes] = []
     partial: list[bytes] = []  # of the line not ended yet
-    while True:
-        if waiting and (
-            len(waiting) >= size or not select.select([descriptor], [], [], silence)[0]
-        ):
-            yield waiting[:size]
-            waiting = waiting[size:]
-            continue
-        block = os.read(descriptor, BYTES)
-        if not block:
-            break
+    while block := os.read(descriptor, BYTES):
         first, *rest = block.split(b"\n")
         partial.append(first)
         if rest:
-            waiting.append(b"".join(partial))
-            waiting += rest[:-1]
+            waiting += [b"".join(partial), *rest[:-1]]
             partial = [rest[-1]]
+        while len(waiting) >= size or (
+            waiting and not select.select([descriptor], [], [], silence)[0]
+        ):
+            yield waiting[:size]
+            waiting = waiting[size:]
     last = b"".join(partial)
     yield from windowed([*waiting, *([last] if last else [])], size)

@@ -32,6 +32,16 @@ def read(path):
     return path.read_text("utf-8").split("\n")[:-1]
 
 
+def translated(run, **options):
+    """Translate the test set with the system `one`; return the folder."""
+    translate(run, **{"systems": ["one"], "set_names": ["test"], "jobs": 1} | options)
+    return run.system("one").translation("test")
+
+
+def read_json_lines(text):
+    return [json.loads(line) for line in text.split("\n")[:-1]]
+
+
 def test_every_set_with_every_system(run, capsys):
     translate(run, jobs=1)
     for name in ("one", "two"):
@@ -73,19 +83,12 @@ def test_products_are_of_the_precision_asked_for_and_given_targets_are_scored_in
     monkeypatch.setattr(
         "nmtkit.models.loading.pack", lambda model, precision: packed.append(precision)
     )
-    translate(run, systems=["one"], set_names=["test"], jobs=1)
-    assert (
-        files.read_json(run.system("one").translation("test") / "meta.json")["hardware"][
-            "precision"
-        ]
-        == "bfloat16"
-    )
-    translate(
-        run, systems=["one"], set_names=["test"], jobs=1, assignments=["search.precision=float32"]
-    )
+    meta = files.read_json(translated(run) / "meta.json")
+    assert meta["hardware"]["precision"] == "bfloat16"
+    translated(run, assignments=["search.precision=float32"])
     target = tmp_path / "target.txt"
     target.write_text("a\n" * len(LINES))
-    translate(run, systems=["one"], set_names=["test"], force_target=target, jobs=1)
+    translated(run, force_target=target)
     assert asked == ["auto", "float32", "float32"]
     assert packed == ["bfloat16", "float32", "float32"]
 
@@ -93,43 +96,33 @@ def test_products_are_of_the_precision_asked_for_and_given_targets_are_scored_in
 def test_a_gpu_does_not_search_in_bfloat16(run):
     group = choose(run, ["one"], False, {"precision": "bfloat16"}, single=True)[0]
     with pytest.raises(ConfigError, match="TF32"):
-        stage._Stage(run, torch.device("cuda"), 1, forced=False).scorer(group)
+        group.hardware(torch.device("cuda"))
 
 
 def test_up_to_date_says_so_and_stops(run, capsys):
-    options = {"systems": ["one"], "set_names": ["test"], "jobs": 1}
-    translate(run, **options)
-    hyp = run.system("one").translation("test") / "hyp.txt"
+    hyp = translated(run) / "hyp.txt"
     before = hyp.stat().st_mtime_ns
-    translate(run, **options)
+    translated(run)
     assert hyp.stat().st_mtime_ns == before
     assert "up to date" in capsys.readouterr().err
-    translate(run, **options, force=True)
-    assert hyp.stat().st_mtime_ns > before
-    for change in ({"beam": 2}, {"assignments": ["search.max_length_b=2"]}, {"average": 2}):
+    changes = {"force": True}, {"beam": 2}, {"assignments": ["search.max_length_b=2"]}
+    for change in (*changes, {"average": 2}):
         before = hyp.stat().st_mtime_ns
-        translate(run, **options, **change)
+        translated(run, **change)
         assert hyp.stat().st_mtime_ns > before
-    before = hyp.stat().st_mtime_ns
     hyp.write_text("edited\n")
-    translate(run, **options, average=2)
+    translated(run, average=2)
     assert len(read(hyp)) == len(LINES)
 
 
-def test_new_best_checkpoint_is_noticed(run):
-    translate(run, systems=["one"], set_names=["test"], jobs=1)
+def test_the_new_best_checkpoint_or_the_mean_of_the_last_translates(run):
+    translated(run)
     write_best(run.system("one").path, "step-00000030")
-    translate(run, systems=["one"], set_names=["test"], jobs=1)
-    meta = files.read_json(run.system("one").translation("test") / "meta.json")
-    assert [c["name"] for c in meta["checkpoints"]] == ["step-00000030"]
-
-
-def test_average_of_the_last(run):
-    translate(run, systems=["one"], set_names=["test"], average=2, jobs=1)
-    meta = files.read_json(run.system("one").translation("test") / "meta.json")
-    assert [c["name"] for c in meta["checkpoints"]] == ["step-00000020", "step-00000030"]
+    for options, steps in (({}, [30]), ({"average": 2}, [20, 30])):
+        used = files.read_json(translated(run, **options) / "meta.json")["checkpoints"]
+        assert [c["name"] for c in used] == [f"step-{step:08d}" for step in steps]
     manifest = checkpoints.read_manifest(run.system("one").checkpoints / "step-00000030")
-    assert meta["checkpoints"][1]["sha256"] == manifest.files["model.safetensors"].sha256
+    assert used[1]["sha256"] == manifest.files["model.safetensors"].sha256
 
 
 def test_each_system_of_an_ensemble_is_averaged_as_its_own_settings_say(run):
@@ -168,25 +161,22 @@ def test_what_is_written_down_as_loaded_is_what_is_loaded(run):
 
 
 def test_nbest_file(run):
-    translate(run, systems=["one"], set_names=["test"], nbest=3, jobs=1)
-    folder = run.system("one").translation("test")
-    lines = [json.loads(line) for line in read(folder / "nbest.jsonl")]
+    folder = translated(run, nbest=3)
+    lines = read_json_lines((folder / "nbest.jsonl").read_text("utf-8"))
     assert [line["line"] for line in lines] == list(range(1, len(LINES) + 1))
     assert lines[1]["nbest"] == []
     assert len(lines[0]["nbest"]) == 3
     assert [line["nbest"][0]["text"] if line["nbest"] else "" for line in lines] == read(
         folder / "hyp.txt"
     )
-    translate(run, systems=["one"], set_names=["test"], jobs=1)
+    translated(run)
     assert not (folder / "nbest.jsonl").exists()
 
 
 def test_jobs_change_nothing(run, monkeypatch):
-    results = []
-    for jobs in (1, 2):
-        translate(run, systems=["one"], jobs=jobs, force=True, assignments=["search.batch_size=2"])
-        results.append((run.system("one").translation("test") / "hyp.txt").read_bytes())
-    assert results[0] == results[1]
+    options = {"force": True, "assignments": ["search.batch_size=2"]}
+    one, two = ((translated(run, jobs=n, **options) / "hyp.txt").read_bytes() for n in (1, 2))
+    assert one == two
 
 
 def test_ensemble_has_a_folder_of_its_own(run):
@@ -198,14 +188,13 @@ def test_ensemble_has_a_folder_of_its_own(run):
         "two",
     ]
     assert [s.name for s in run.systems()] == ["one", "two"]
-    translate(run, systems=["one", "one"], set_names=["test"], jobs=1)
+    translated(run, systems=["one", "one"])
     with pytest.raises(ConfigError, match="two systems or more"):
         translate(run, systems=["one", "one"], ensemble=True)
 
 
 def test_file_and_stdin_and_test_set_give_the_same(run, tmp_path, capsys, monkeypatch):
-    translate(run, systems=["one"], set_names=["test"], jobs=1)
-    hyp = (run.system("one").translation("test") / "hyp.txt").read_text("utf-8")
+    hyp = (translated(run) / "hyp.txt").read_text("utf-8")
     capsys.readouterr()
     path = tmp_path / "input.txt"
     path.write_text("\n".join(LINES), "utf-8")  # no line feed at the end
@@ -215,7 +204,7 @@ def test_file_and_stdin_and_test_set_give_the_same(run, tmp_path, capsys, monkey
     translate(run, source="-", systems=["one"], jobs=1)
     assert capsys.readouterr().out == hyp
     translate(run, source=str(path), systems=["one"], nbest=2, jobs=1)
-    lines = [json.loads(line) for line in capsys.readouterr().out.split("\n")[:-1]]
+    lines = read_json_lines(capsys.readouterr().out)
     assert [line["nbest"][0]["text"] if line["nbest"] else "" for line in lines] == hyp.split("\n")[
         :-1
     ]
@@ -231,8 +220,8 @@ def test_without_a_name_the_system_trained_last(run, tmp_path, capsys):
 def test_forced_scores(run, capsys):
     target = run.path / "target.txt"
     target.write_text("\n".join(LINES), "utf-8")
-    translate(run, systems=["one"], set_names=["test"], force_target=target, jobs=1)
-    lines = [json.loads(line) for line in capsys.readouterr().out.split("\n")[:-1]]
+    translated(run, force_target=target)
+    lines = read_json_lines(capsys.readouterr().out)
     assert [line["line"] for line in lines] == list(range(1, len(LINES) + 1))
     assert lines[0]["tokens"] == ["A", "dog", "runs", "over", "the", "meadow", ".", "</s>"]
     assert lines[1]["tokens"] == ["</s>"]
@@ -246,7 +235,7 @@ def test_forced_scores_need_as_many_lines(run, tmp_path):
     target = tmp_path / "target.txt"
     target.write_text("a\nb\n")
     with pytest.raises(DataError, match=f"2 lines but .* has {len(LINES)}") as caught:
-        translate(run, systems=["one"], set_names=["test"], force_target=target)
+        translated(run, force_target=target)
     assert (
         caught.value.where.startswith("first odd pair: line ")
         and "--force-target" in caught.value.hint
@@ -446,8 +435,7 @@ def test_bytes_that_are_not_utf8_stop_before_any_output(run, tmp_path, capsys):
 
 
 def test_a_failure_in_the_middle_leaves_nothing_half_written(run, monkeypatch):
-    translate(run, systems=["one"], set_names=["test"], jobs=1)
-    folder = run.system("one").translation("test")
+    folder = translated(run)
     before = (folder / "hyp.txt").read_bytes()
     monkeypatch.setattr(
         stage.Scorer,
@@ -455,7 +443,7 @@ def test_a_failure_in_the_middle_leaves_nothing_half_written(run, monkeypatch):
         lambda self, lines, spans, documents: (_ for _ in ()).throw(RuntimeError("broke")),
     )
     with pytest.raises(RuntimeError):
-        translate(run, systems=["one"], set_names=["test"], beam=2, jobs=1)
+        translated(run, beam=2)
     assert (folder / "hyp.txt").read_bytes() == before
     assert sorted(p.name for p in folder.iterdir()) == [
         "hyp.subwords.txt",

@@ -14,29 +14,8 @@ from nmtkit.run import Run, write_toml
 from nmtkit.text.vocabulary import SPECIALS
 from tests.manifests import write_best, write_manifest
 
-WORDS = [
-    "a",
-    "dog",
-    "runs",
-    "over",
-    "the",
-    "green",
-    "meadow",
-    "and",
-    "two",
-    "men",
-    "look",
-    "at",
-    "it",
-    ".",
-    ",",
-    "!",
-    "?",
-    ";",
-    "A",
-    "The",
-    "Two",
-]
+TEXT = "a dog runs over the green meadow and two men look at it . , ! ? ; A The Two"
+WORDS = TEXT.split()
 LINES = [
     "A dog runs over the meadow.",
     "",
