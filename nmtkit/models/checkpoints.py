@@ -62,36 +62,47 @@ def save(
     Returns: the checkpoint's folder.
     Raises: EnvironmentProblem if the disk is full or not writable; then no checkpoint is touched.
     """
-    from safetensors.torch import save_file
-
     final = folder / f"step-{step:08d}"
     temporary = folder / f".tmp-{final.name}-{os.getpid()}"
     tensors = {WEIGHTS: weights, OPTIMIZER: optimizer}
-    size = sum(t.numel() * t.element_size() for part in tensors.values() for t in part.values())
     try:
         # Do not make its parents: if the system's folder has disappeared, saving must fail.
         folder.mkdir(exist_ok=True)
-        if shutil.disk_usage(folder).free < 2 * size:
-            needed, checkpoint = (f"{n / 2**20:,.0f} MiB" for n in (2 * size, size))
-            raise OSError(f"less than {needed} free, which a checkpoint of {checkpoint} needs")
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir()
-        for name, part in tensors.items():
-            plain = {key: t.detach().cpu().contiguous() for key, t in part.items()}
-            save_file(plain, temporary / name, {"format": "pt"})
-        (temporary / STATE).write_text(json.dumps(state, allow_nan=False), encoding="utf-8")
-        described = {name: _flushed(temporary / name) for name in (WEIGHTS, OPTIMIZER, STATE)}
+        _check_room(folder, tensors)
+        _write(temporary, tensors, state)
+        described = {name: _flushed(temporary / name) for name in (*tensors, STATE)}
         manifest = CheckpointManifest(format=1, step=step, **about, files=described)
         manifest.write(temporary / MANIFEST)
         files.sync_folder(temporary)
         _publish(temporary, final)
     except (OSError, SafetensorError, EnvironmentProblem) as error:
         shutil.rmtree(temporary, ignore_errors=True)
-        cause = getattr(error, "strerror", None) or error
-        message = f"cannot write checkpoint {final.name}: {cause}"
+        message = (
+            f"cannot write checkpoint {final.name}: {getattr(error, 'strerror', None) or error}"
+        )
         hint = "free some space, or bring the folder back; the same command then continues"
         raise EnvironmentProblem(message, where=folder, hint=hint) from error
     return final
+
+
+def _check_room(folder: Path, tensors: dict[str, Tensors]) -> None:
+    """Refuse to write tensors to a disk without room for them twice."""
+    size = sum(t.numel() * t.element_size() for part in tensors.values() for t in part.values())
+    if shutil.disk_usage(folder).free < 2 * size:
+        needed, checkpoint = (f"{n / 2**20:,.0f} MiB" for n in (2 * size, size))
+        raise OSError(f"less than {needed} free, which a checkpoint of {checkpoint} needs")
+
+
+def _write(folder: Path, tensors: dict[str, Tensors], state: dict[str, Any]) -> None:
+    """Write the tensors and the state into a new folder."""
+    from safetensors.torch import save_file
+
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    for name, part in tensors.items():
+        plain = {key: t.detach().cpu().contiguous() for key, t in part.items()}
+        save_file(plain, folder / name, {"format": "pt"})
+    (folder / STATE).write_text(json.dumps(state, allow_nan=False), encoding="utf-8")
 
 
 def _flushed(path: Path) -> FileFacts:

@@ -33,15 +33,14 @@ def joined(batch: Batch) -> Batch:
     if context is None:
         return batch
     rows = context.rows[:, 0]  # (B); several sentences of context come as one
-    # (B, 1) words of the context, the break in the place of </s>.
-    before = context.lengths[rows.clamp(min=0)].masked_fill(rows < 0, 0).unsqueeze(1)
-    lengths = before + batch.src_lengths.unsqueeze(1)
+    # Words of the context (B), the break in the place of </s>.
+    before = context.lengths[rows.clamp(min=0)].masked_fill(rows < 0, 0)
+    lengths, end = before + batch.src_lengths, before[:, None]
     texts = torch.cat([context.ids[rows.clamp(min=0)], batch.src], dim=1)  # (B, M+S)
     places = torch.arange(texts.size(1), device=texts.device)
     # Move each source, which begins at M, to the end of its context.
-    from_texts = torch.where(places < before, places, places - before + context.ids.size(1))
+    from_texts = torch.where(places < end, places, places - end + context.ids.size(1))
     ids = texts.gather(1, from_texts.clamp(max=texts.size(1) - 1))
     # The break takes the place of the context's </s>; padding follows the source.
-    ids = ids.masked_fill(places == before - 1, BREAK).masked_fill(places >= lengths, PAD)
-    lengths = lengths.squeeze(1)
+    ids = ids.masked_fill(places == end - 1, BREAK).masked_fill(places >= lengths[:, None], PAD)
     return dataclasses.replace(batch, src=ids, src_lengths=lengths, src_padded=True, context=None)

@@ -104,8 +104,8 @@ class HierarchicalAttention(nn.Module):
         """
         batch, count = contexts["real"].shape
         q = self.words.query(self.words_query_norm(h)).unflatten(-1, (self.words.heads, -1))
-        q = q.unflatten(0, (batch, 1, -1))  # (B, 1, K, T, H, C)
-        q = q.expand(-1, count, -1, -1, -1, -1).flatten(0, 2)  # (B·J·K, T, H, C)
+        # (B, 1, K, T, H, C) -> (B·J·K, T, H, C)
+        q = q.unflatten(0, (batch, 1, -1)).expand(-1, count, -1, -1, -1, -1).flatten(0, 2)
         k, v = contexts["keys"].flatten(0, 1).transpose(2, 3), contexts["values"].flatten(0, 1)
         visible = contexts["visible"]
         visible = None if visible is None else visible.flatten(0, 1)
@@ -123,20 +123,25 @@ class HierarchicalAttention(nn.Module):
             real: which of them there are, bool (B, J).
         Returns: (B·K, T, D).
         """
-        heads, p = self.sentences.heads, self.sentences.p if self.training else 0.0
+        heads = self.sentences.heads
         q = self.sentences.query(self.sentences_query_norm(h)).unflatten(-1, (heads, -1))
         q = q.unflatten(0, (len(real), 1, -1))  # (B, 1, K, T, H, C)
         kv = self.sentences.kv(summaries).unflatten(-1, (2, heads, -1))
         k, v = kv.unbind(-3)  # (B, J, K, T, H, C) each
+        weights = self._weigh(q, k, real).to(v.dtype)
+        read = (weights.unsqueeze(-1) * v).sum(1)  # (B, K, T, H, C)
+        return self.sentences.out(read.flatten(-2).flatten(0, 1))
+
+    def _weigh(self, q: Tensor, k: Tensor, real: Tensor) -> Tensor:
+        """Return the weights of the sentences after dropout (B, J, K, T, H)."""
         if q.dtype.itemsize == 2:  # as in `attention`
             q, k = q.float(), k.float()
-        scores = (q * k).sum(-1) / math.sqrt(q.size(-1))  # (B, J, K, T, H)
+        scores = (q * k).sum(-1) / math.sqrt(q.size(-1))
         lowest = torch.finfo(scores.dtype).min
         weights = scores.masked_fill(~real[:, :, None, None, None], lowest).softmax(1)
         record(self.sentences.name, weights.permute(0, 4, 2, 3, 1).flatten(2, 3))  # (B, H, K·T, J)
-        weights = (dropout(weights, p) if p else weights).to(v.dtype)
-        read = (weights.unsqueeze(-1) * v).sum(1)  # (B, K, T, H, C)
-        return self.sentences.out(read.flatten(-2).flatten(0, 1))
+        p = self.sentences.p if self.training else 0.0
+        return dropout(weights, p) if p else weights
 
 
 class HierarchicalAttentionNetwork(DocumentTransformer):
@@ -186,9 +191,7 @@ class HierarchicalAttentionNetwork(DocumentTransformer):
             states = self.encoder_context(states, contexts)
         memory = self.remember(states, visible)
         if self.decoder_context is not None:
-            assert context.tgt_in is not None and context.tgt_lengths is not None
-            length, padded = context.tgt_in.size(1), context.tgt_padded
-            visible = visible_positions(context.tgt_lengths, length, padded)
+            visible = _visible_targets(context)
             memory["earlier"] = self.decoder_context.remember(targets, visible, context.rows)
         return memory
 
@@ -213,3 +216,9 @@ class HierarchicalAttentionNetwork(DocumentTransformer):
             raise ValueError("the decoder reads contexts, and they have no target sides")
         hidden, _ = super().decode(context.tgt_in, self.remember(states, visible))
         return states, hidden
+
+
+def _visible_targets(context: Context) -> Visible:
+    """Return which positions of contexts' target sides are real, bool (U, 1, N); None = all."""
+    assert context.tgt_in is not None and context.tgt_lengths is not None
+    return visible_positions(context.tgt_lengths, context.tgt_in.size(1), context.tgt_padded)

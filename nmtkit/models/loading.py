@@ -116,18 +116,19 @@ def average(paths: Sequence[Path], checked: bool = False) -> dict[str, Tensor]:
     sums: dict[str, Tensor] = {}
     last: dict[str, Tensor] = {}
     for path in paths:
-        last = load_weights(path, checked)
-        if sums and {k: v.shape for k, v in last.items()} != {k: v.shape for k, v in sums.items()}:
+        weights = load_weights(path, checked)
+        if last and _shapes(weights) != _shapes(last):
             hint = "average checkpoints of one system"
             raise CheckpointError("not a checkpoint of the same model", where=path, hint=hint)
-        for name, tensor in last.items():
-            floating = tensor.is_floating_point()
-            wide = tensor.double() if floating else tensor
-            sums[name] = sums[name] + wide if name in sums and floating else wide
-    return {
-        name: (sums[name] / len(paths)).to(t.dtype) if t.is_floating_point() else t
-        for name, t in last.items()
-    }
+        wide = {name: t.double() for name, t in weights.items() if t.is_floating_point()}
+        sums = {name: sums[name] + t for name, t in wide.items()} if sums else wide
+        last = weights
+    means = {name: (total / len(paths)).to(last[name].dtype) for name, total in sums.items()}
+    return last | means
+
+
+def _shapes(weights: Mapping[str, Tensor]) -> dict[str, torch.Size]:
+    return {name: tensor.shape for name, tensor in weights.items()}
 
 
 def weights_of(model: torch.nn.Module) -> dict[str, Tensor]:

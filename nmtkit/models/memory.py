@@ -164,20 +164,23 @@ class InterSentenceAttention(CrossAttention):
     def _read(
         self, q: Tensor, contexts: Contexts, rows: Tensor, visible: Visible, everywhere: bool
     ) -> Tensor:
+        read = self._read_each(q, contexts, rows, everywhere)  # (B, J, S, D)
+        if rows.size(1) == 1:  # its weight is 1
+            return self.out(read[:, 0])
+        weights = self._weigh(q, contexts, rows, visible)
+        record(f"{self.name}_sentences", weights)
+        return self.out((read * weights.to(read.dtype)[..., None, None]).sum(1))
+
+    def _read_each(self, q: Tensor, contexts: Contexts, rows: Tensor, everywhere: bool) -> Tensor:
+        """Return what the words read of each context by itself (B, J, S, D)."""
         batch, count = rows.shape
         attend = partial(attention, p=self.p if self.training else 0.0, name=self.name)
         if everywhere:  # keys are not copied
             queries = q.flatten(0, 1).expand(len(contexts[0]), -1, -1, -1)  # (U, B·S, H, C)
-            read = attend(queries, *contexts).unflatten(1, (batch, -1)).transpose(0, 1)
-        else:
-            queries = q.repeat_interleave(count, dim=0)  # (B·J, S, H, C)
-            own = select_rows(contexts, rows.clamp(min=0).flatten())  # (B·J, …) each
-            read = attend(queries, *own).unflatten(0, (batch, -1))
-        if count == 1:  # its weight is 1
-            return self.out(read[:, 0])  # of (B, J, S, D)
-        weights = self._weigh(q, contexts, rows, visible)
-        record(f"{self.name}_sentences", weights)
-        return self.out((read * weights.to(read.dtype)[..., None, None]).sum(1))
+            return attend(queries, *contexts).unflatten(1, (batch, -1)).transpose(0, 1)
+        queries = q.repeat_interleave(count, dim=0)  # (B·J, S, H, C)
+        of_rows = select_rows(contexts, rows.clamp(min=0).flatten())  # (B·J, …) each
+        return attend(queries, *of_rows).unflatten(0, (batch, -1))
 
     def _weigh(self, q: Tensor, contexts: Contexts, rows: Tensor, visible: Visible) -> Tensor:
         """Return the weights of the contexts of each sentence (B, J).
@@ -237,27 +240,37 @@ class AssociatedMemory(nn.Module):
         Returns: (B, S, D); the states of a sentence without context are unchanged.
         Source: models.md 3.3-3.6.
         """
-        s, residual = self.settings, self.read_residual
-        queries = states
-        if s.inter_attention and s.query_from == "embed":
-            first = self.source_first or self.first
-            queries = self.source_residual(embedded, partial(first, visible=visible))
+        queries, residual = self._queries(states, embedded, visible), self.read_residual
         with recorded_under("context."):
             parts = self._read_contexts(context, embedder)
-        has, rows, of_context = context.rows[:, :1] >= 0, context.rows, visible_words(context)
-        everywhere = s.memory_scope == "batch" and self.training
-        if everywhere:
-            rows = torch.where(has, torch.arange(len(context.ids), device=states.device), -1)
-        if s.inter_attention:
-            contexts = *self.inter.source(*parts), of_context
-            read = self.inter.read(queries, contexts, rows, visible, everywhere)
-        else:
-            means = _mean_of_contexts(stacked(parts), rows, of_context)
-            read = means.unsqueeze(1).expand_as(states)
-        added = s.context_residual
+        read = self._meet(queries, visible, context, parts)
+        added = self.settings.context_residual
         read = residual.leave(queries, read) if added else residual.norm(self.dropout(read))
         read = self.feed_forward_residual(read, self.feed_forward)
-        return self.gate.mix(states, read, has, "memory.gate")
+        return self.gate.mix(states, read, context.rows[:, :1] >= 0, "memory.gate")
+
+    def _queries(self, states: Tensor, embedded: Tensor, visible: Visible) -> Tensor:
+        """Return what asks the contexts (B, S, D)."""
+        if not self.settings.inter_attention or self.settings.query_from == "encoder":
+            return states
+        first = self.source_first or self.first
+        queries: Tensor = self.source_residual(embedded, partial(first, visible=visible))
+        return queries
+
+    def _meet(
+        self, queries: Tensor, visible: Visible, context: Context, parts: list[Tensor]
+    ) -> Tensor:
+        """Return what the queries (B, S, D) read of the parts of the contexts: (B, S, D)."""
+        rows, of_context = context.rows, visible_words(context)
+        everywhere = self.settings.memory_scope == "batch" and self.training
+        if everywhere:
+            every = torch.arange(len(context.ids), device=rows.device)
+            rows = torch.where(rows[:, :1] >= 0, every, -1)
+        if self.settings.inter_attention:
+            contexts = *self.inter.source(*parts), of_context
+            return self.inter.read(queries, contexts, rows, visible, everywhere)
+        means = _mean_of_contexts(stacked(parts), rows, of_context)
+        return means.unsqueeze(1).expand_as(queries)
 
     def _read_contexts(self, context: Context, embedder: Embedder) -> list[Tensor]:
         """Return the words of each part of the contexts, (U', M', D) each."""

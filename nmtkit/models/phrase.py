@@ -176,10 +176,7 @@ class PhraseGenerator(nn.Module):
             weights = torch.sigmoid(scores) * phrases.members / sizes
             rest = (1 - weights.sum(-1, keepdim=True)) * glance
             return torch.bmm(weights.to(x.dtype), x) + rest
-        scores = scores.float() if scores.dtype == torch.bfloat16 else scores
-        scores = scores.masked_fill(~phrases.members, torch.finfo(scores.dtype).min)
-        weights = scores.softmax(-1) * phrases.members  # Eq. 4
-        return torch.bmm(weights.to(x.dtype), x)  # Eq. 5
+        return torch.bmm(_softmax_within(scores, phrases.members).to(x.dtype), x)  # Eq. 5
 
     @staticmethod
     def _maximum(x: Tensor, phrases: Phrases) -> Tensor:
@@ -190,6 +187,13 @@ class PhraseGenerator(nn.Module):
             vectors = vectors.masked_fill(~phrases.real[..., None], -torch.inf)
             where = phrases.tokens[:, :, :1] + vectors.max(2).indices  # (B, c, D)
         return x.gather(1, where) * phrases.real[:, :, :1]
+
+
+def _softmax_within(scores: Tensor, members: Tensor) -> Tensor:
+    """Return the softmax of scores (B, 1, S) over the members (B, c, S) of each phrase (Eq. 4)."""
+    scores = scores.float() if scores.dtype == torch.bfloat16 else scores
+    scores = scores.masked_fill(~members, torch.finfo(scores.dtype).min)
+    return scores.softmax(-1) * members
 
 
 class PhraseSublayer(nn.Module):
@@ -294,27 +298,36 @@ class PhraseTransformer(Transformer):
 
     def encode(self, batch: Batch) -> Memory:
         """See `Transformer.encode`; a layer's part has keys and values of its phrases, too."""
-        visible, columns = visible_source(batch), batch.src.size(1)
-        by_batch = self.settings.phrase_length == "batch"
-        phrases = ngrams(batch.src_lengths, columns, batch.src_padded, by_batch)
-        if batch.spans is not None and self.reads_spans:
-            phrases = cut_by_parse(batch.spans, phrases, columns)
-        tokens, vectors = [self.src_embedder(batch.src)], []
+        visible, phrases = visible_source(batch), self._cut(batch)
+        tokens, vectors = self._through_levels(self.src_embedder(batch.src), phrases, visible)
+        mixed_phrases = self._mixed(vectors, self.phrase_mixture, "phrase_mixture")
+        mixed_tokens = self._mixed(tokens, self.token_mixture, "token_mixture")
+        layers = [layer.remember(x) for layer, x in zip(self.decoder, mixed_tokens, strict=True)]
+        for layer, part, x in zip(self.decoder, layers, mixed_phrases, strict=True):
+            part["phrases"] = layer.phrases.attention.source(x), phrases.visible
+        return {"states": tokens[-1], "visible": visible, "layers": layers}
+
+    def _through_levels(
+        self, x: Tensor, phrases: Phrases, visible: Visible
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Return the tokens (B, S, D) and the phrases (B, c, D) of all levels, the embeddings x
+        first.
+        """
+        tokens, vectors = [x], []
         for layer, generator in zip(self.encoder, self.generators, strict=False):
             x, level = layer.read(tokens[-1], generator, phrases, visible)
             tokens.append(x)
             vectors.append(level)
         tokens[-1] = self.encoder_norm(tokens[-1])
-        vectors.append(self.generators[-1](tokens[-1], phrases))
-        memory = self.remember(tokens[-1], visible)
-        mixed = self._mixed(vectors, self.phrase_mixture, "phrase_mixture")
-        if self.token_mixture is not None:
-            mixed_tokens = self._mixed(tokens, self.token_mixture, "token_mixture")
-            pairs = zip(self.decoder, mixed_tokens, strict=True)
-            memory["layers"] = [layer.remember(x) for layer, x in pairs]
-        for layer, part, x in zip(self.decoder, memory["layers"], mixed, strict=True):
-            part["phrases"] = layer.phrases.attention.source(x), phrases.visible
-        return memory
+        return tokens, [*vectors, self.generators[-1](tokens[-1], phrases)]
+
+    def _cut(self, batch: Batch) -> Phrases:
+        """Return the phrases of a batch."""
+        columns, by_batch = batch.src.size(1), self.settings.phrase_length == "batch"
+        phrases = ngrams(batch.src_lengths, columns, batch.src_padded, by_batch)
+        if batch.spans is not None and self.reads_spans:
+            return cut_by_parse(batch.spans, phrases, columns)
+        return phrases
 
     def _mixed(self, levels: list[Tensor], weights: Tensor | None, name: str) -> Sequence[Tensor]:
         """Return what each decoder layer reads, (B, ·, D): the top level, or mixtures (Eq. 6)."""

@@ -147,10 +147,10 @@ class RNNSearch(RecurrentModel):
         s_t = GRU([e(y_{t-1})|c_t], s_{t-1}).
         """
         words = self.tgt_words(tgt_in)  # (R, T, E)
-        x = self.cell.inputs(words.transpose(0, 1))  # (T, R, 3H)
         start = state["s"] if state else self.first_states(memory, len(tgt_in))
         start = start.to(self.cell.bias.dtype)
-        states, alpha, last = self._steps(x, start, memory, further=state is not None)
+        x = self.cell.inputs(words.transpose(0, 1))  # (T, R, 3H)
+        states, alpha, last = self._steps(x, start, memory, state is not None)
         record(SITE, alpha.unsqueeze(1))
         if capturing() and "states" in memory:
             context = torch.matmul(alpha, memory["states"].to(alpha.dtype))  # (B, K·T, 2H)

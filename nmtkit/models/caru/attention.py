@@ -27,9 +27,11 @@ from nmtkit.nn.private import softmax_backward
 
 NUMBERS_AT_ONCE = 1 << 20
 """Size of (B, K, S, W) that a step of a search computes at once, so that it stays in the caches."""
-Attend = Callable[[Tensor, bool], tuple[Tensor, Tensor, Tensor | None]]
-"""s (R, H), and True at the first step -> context (R, W), weights (B, K, S), and openness: in a
-capture how open the gate is (B, K, S), NaN where the gate has no effect; otherwise None."""
+Attended = tuple[Tensor, Tensor, Tensor | None]
+"""Context (R, W), weights (B, K, S), and openness: in a capture how open the gate is (B, K, S), NaN
+where the gate has no effect; otherwise None."""
+Attend = Callable[[Tensor, bool], Attended]
+"""Attends from s (R, H); True at the first step."""
 
 
 class GatedAttention(nn.Module):
@@ -74,16 +76,11 @@ class GatedAttention(nn.Module):
         mask = None if visible is None else additive(visible, wide)
         fixed = mask, scale, self.attention.key.weight.to(dtype), self.attention.v
 
-        def attend(s: Tensor, first: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+        def attend(s: Tensor, first: bool) -> Attended:
             of_s = state(s).to(wide).view(len(h), -1, 1, gate.state.out_features)
             context = gate.first(of_s) if first else None
-            if context is not None:  # one g for all positions: their scores are equal
-                alpha = normalise(s.new_zeros(*of_s.shape[:2], h.size(2)), mask, None)
-                context = context.squeeze(2)
-                if changing():  # Σ α_i g is g only as long as the weights sum to one
-                    context = context * alpha.sum(-1, keepdim=True)
-                openness = alpha * torch.nan if capturing() else None
-                return context.flatten(0, 1), alpha, openness
+            if context is not None:
+                return _attend_alike(context.squeeze(2), h.size(2), mask)
             q, states = (x.to(wide).view(*of_s.shape[:3], -1) for x in (query(s), s))
             grad = torch.is_grad_enabled()
             step = _Recomputed.apply if grad else self._some_sentences_at_a_time
@@ -114,6 +111,14 @@ class GatedAttention(nn.Module):
             ]
             results.append(refine_and_attend(gate, *sentences, project=project))
         return tuple(map(torch.cat, zip(*results, strict=True)))
+
+
+def _attend_alike(g: Tensor, positions: int, mask: Tensor | None) -> Attended:
+    """Attend to positions that have one g (B, K, W): all scores are equal."""
+    alpha = normalise(g.new_zeros(*g.shape[:2], positions), mask, None)
+    if changing():  # Σ α_i g is g only as long as the weights sum to one
+        g = g * alpha.sum(-1, keepdim=True)
+    return g.flatten(0, 1), alpha, alpha * torch.nan if capturing() else None
 
 
 def refine_and_attend(
@@ -171,16 +176,26 @@ class _Recomputed(torch.autograd.Function):
         dcontext, dalpha = grads
         of_context = torch.matmul(low, dcontext.to(low.dtype).unsqueeze(-1)).squeeze(-1)
         dscores = softmax_backward(dalpha + of_context.to(alpha.dtype), alpha)
-        dscores = 2 * (dscores if ctx.scale is None else dscores * ctx.scale)  # (B, K, S)
-        # Through e = vᵀ tanh(a), a = W g + q, tanh(a) = 2σ(2a) - 1, to v, q, W and g.
-        sigma = torch.sigmoid_(torch.add(2 * q, F.linear(low, key), alpha=2))  # (B, K, S, A)
-        dv = torch.mv(sigma.flatten(0, 2).t(), dscores.flatten())
-        slope = sigma.addcmul_(sigma, sigma, value=-1).mul_(2 * v).mul_(dscores.unsqueeze(-1))
-        dq = slope.sum(2, keepdim=True)
-        slope = slope.to(low.dtype).flatten(0, 2)
-        dkey = torch.mm(slope.t(), low.flatten(0, 2))
-        dg = torch.mm(slope, key).view(low.shape).to(g.dtype)
-        dg.addcmul_(alpha.unsqueeze(-1), dcontext.unsqueeze(2))
+        dscores = dscores if ctx.scale is None else dscores * ctx.scale  # (B, K, S)
+        dkey, dv, dq, dg = _score_gradients(dscores, low, key, v, q)
+        dg = dg.to(g.dtype).addcmul_(alpha.unsqueeze(-1), dcontext.unsqueeze(2))
         # Through g = gate(h, s) to the gate's arguments.
         torch.autograd.backward(mixed, dg, inputs=[x for x in of_gate if x.requires_grad])
         return None, None, None, dkey, dv, dq, *(x.grad for x in of_gate)
+
+
+def _score_gradients(
+    dscores: Tensor, low: Tensor, key: Tensor, v: Tensor, q: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the gradients of W, v, q and g from those of e = vᵀ tanh(a), a = W g + q.
+
+    tanh(a) = 2σ(2a) - 1.
+    """
+    dscores = 2 * dscores
+    sigma = torch.sigmoid_(torch.add(2 * q, F.linear(low, key), alpha=2))  # (B, K, S, A)
+    dv = torch.mv(sigma.flatten(0, 2).t(), dscores.flatten())
+    slope = sigma.addcmul_(sigma, sigma, value=-1).mul_(2 * v).mul_(dscores.unsqueeze(-1))
+    dq = slope.sum(2, keepdim=True)
+    slope = slope.to(low.dtype).flatten(0, 2)
+    dkey = torch.mm(slope.t(), low.flatten(0, 2))
+    return dkey, dv, dq, torch.mm(slope, key).view(low.shape)

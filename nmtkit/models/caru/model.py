@@ -35,6 +35,9 @@ Advance = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor | None]]
 in a capture how open CAEmbed's gate is (R), otherwise None."""
 
 
+Tensors = tuple[Tensor, ...]
+
+
 class CARUAttention(RecurrentModel):
     """Im & Chan 2024, *Neural machine translation with CARU-embedding layer and CARU-gated
     attention layer*, Mathematics 12(7).
@@ -49,7 +52,6 @@ class CARUAttention(RecurrentModel):
         settings.check()
         s, e, h = settings, settings.d_embedding, settings.d_hidden
         kind: Any = CELLS[s.cell]
-        blocks = kind.blocks
         if s.cell == "caru":
             kind = functools.partial(kind, first_step=s.first_step)
         self.src_table, self.tgt_table, tied = embedding_tables(s.tie, vocabularies, e)
@@ -57,19 +59,25 @@ class CARUAttention(RecurrentModel):
         self.encoder = Recurrent(kind, e, h, s.bidirectional)
         self.initial = Linear(h, h) if s.bidirectional else None
         self.attention, context = self._attention(2 * h if s.bidirectional else h)
+        self._make_cells(kind, context)
+        maxout = s.readout == "maxout"
+        self.maxout: Any = Linear(e + h + context, h, bias=False) if maxout else None
+        self.readout: Any = Linear(h // 2, e, bias=False) if maxout else None
+        self.output = OutputLayer(vocabularies.tgt, self.width, tied, s.softmax_bias)
+
+    def _make_cells(self, kind: Any, context: int) -> None:
+        """Make CAEmbed and the decoder's cell, which read contexts of this width."""
+        s, e, h = self.settings, self.settings.d_embedding, self.settings.d_hidden
         # The context reaches the decoder's cell directly or through CAEmbed; `read` is its width.
         read = {"off": context, "embed": e}.get(s.caembed, h)
         embed, replace = s.caembed != "off", s.caembed == "replace"
         self.embed: Any = CAEmbed(context, read, s.history, s.first_step) if embed else None
         self.word: Any = Linear(e, h, bias=False) if replace else None
         self.cell: Any = None if replace else kind(e, h)
+        blocks = CELLS[s.cell].blocks
         # In these two modes the cell reads the context beside the word.
         beside = s.caembed in {"off", "state"}
         self.cell_context: Any = Linear(read, blocks * h, False, blocks) if beside else None
-        maxout = s.readout == "maxout"
-        self.maxout: Any = Linear(e + h + context, h, bias=False) if maxout else None
-        self.readout: Any = Linear(h // 2, e, bias=False) if maxout else None
-        self.output = OutputLayer(vocabularies.tgt, self.width, tied, s.softmax_bias)
 
     def _attention(self, source: int) -> tuple[AdditiveAttention | GatedAttention, int]:
         """Return the attention to source states of a width E_h, and the width of its contexts."""
@@ -115,6 +123,8 @@ class CARUAttention(RecurrentModel):
         if self.initial is not None:  # only the state; an LSTM's memory cell is not transformed
             first = tanh(self.initial(start[:, :h])).to(start.dtype)
             start = torch.cat([first, start[:, h:]], dim=-1)
+        if self.cell is None:  # CAEmbed makes the next state, which has one block
+            start = start[:, :h]
         return {
             "initial": start,
             "states": states.to(start.dtype),
@@ -133,25 +143,22 @@ class CARUAttention(RecurrentModel):
         """
         words = self._words(self.tgt_table.weight, tgt_in)  # (R, T, E)
         s = state["s"] if state else self.first_states(memory, len(tgt_in))
-        if self.cell is None:
-            s = s[:, : self.settings.d_hidden]
         recent: list[Tensor] = list(state["recent"]) if state else []
         s, steps = self._steps(words.transpose(0, 1), s, memory, recent, first=not state)
-        before, after, contexts, weights, attention_gates, embed_gates = zip(*steps, strict=True)
+        before, after, contexts, *seen = zip(*steps, strict=True)
         if capturing():
-            record(SITE, torch.stack(weights, dim=2).flatten(1, 2).unsqueeze(1))  # (B, 1, K·T, S)
-            record(f"{SITE}_context", torch.stack(contexts, dim=1))
-            if attention_gates[0] is not None:
-                gates = torch.stack(attention_gates, dim=2)
-                record(f"{SITE}_gate", gates.flatten(1, 2))  # (B, K·T, S)
-            if embed_gates[0] is not None:
-                record("caembed_gate", torch.stack(embed_gates, dim=1))
+            _record(contexts, *seen)
         hidden = torch.stack(after, dim=1)  # (R, T, H)
         if self.maxout is not None:
-            inputs = [words, torch.stack(before, dim=1), torch.stack(contexts, dim=1)]
-            units = self.maxout(torch.cat(inputs, dim=-1))
-            hidden = self.readout(torch.maximum(*units.chunk(2, dim=-1)))  # (R, T, E)
+            hidden = self._maxout(words, before, contexts)  # (R, T, E)
         return self.dropout(hidden), None if state is None else {"s": s, "recent": recent}
+
+    def _maxout(self, words: Tensor, before: Tensors, contexts: Tensors) -> Tensor:
+        """Return RNNSearch's readout of the words (R, T, E), the states before and the contexts."""
+        inputs = [words, torch.stack(before, dim=1), torch.stack(contexts, dim=1)]
+        units = self.maxout(torch.cat(inputs, dim=-1))
+        read: Tensor = self.readout(torch.maximum(*units.chunk(2, dim=-1)))
+        return read
 
     def _words(self, table: Tensor, ids: Tensor) -> Tensor:
         """Return embeddings after dropout: (B, T) -> (B, T, E)."""
@@ -207,29 +214,43 @@ class CARUAttention(RecurrentModel):
 
     def _advance(self, words: Tensor, recent: list[Tensor]) -> tuple[torch.dtype, Advance]:
         """Return the number type of products, and the function that makes a step."""
-        times, hidden, wide = len(words), self.settings.d_hidden, words.dtype
-        embed, cell, mode = self.embed, self.cell, self.settings.caembed
+        times, mode = len(words), self.settings.caembed
         if mode == "replace":
             # The word goes with the context into CAEmbed's cell, which makes the next state.
-            x = embed.cell.inputs(self.word(words))  # (T, R, 2H)
-            return x.dtype, embed.loop(recent, times, x.dtype, added=x)
-        x = (embed if mode == "embed" else self).cell.inputs(words)  # (T, R, G·H)
-        dtype, step = x.dtype, cell_step([cell], times, x.dtype)
-        if mode == "embed":  # the words go into CAEmbed, and the cell reads only CAEmbed's result
-            run, to_cell = (
-                embed.loop(recent, times, dtype, words=x),
-                cell_inputs(cell, times, dtype),
-            )
+            x = self.embed.cell.inputs(self.word(words))  # (T, R, 2H)
+            return x.dtype, self.embed.loop(recent, times, x.dtype, added=x)
+        # In the mode `embed` the words go into CAEmbed, and the cell reads only CAEmbed's result.
+        embeds = mode == "embed"
+        x = (self.embed if embeds else self).cell.inputs(words)  # (T, R, G·H)
+        dtype, wide, hidden = x.dtype, words.dtype, self.settings.d_hidden
+        step = cell_step([self.cell], times, dtype)
+        if self.embed is None:
+            run = lambda t, s, c: (c, None)  # noqa: E731
         else:
-            run = embed.loop(recent, times, dtype) if embed else lambda t, s, c: (c, None)
+            run = self.embed.loop(recent, times, dtype, words=x if embeds else None)
+        if embeds:
+            to_cell = cell_inputs(self.cell, times, dtype)
+        else:
             x, to_cell = x.to(wide), loop_product([self.cell_context], times, dtype)
 
         def advance(t: int, s: Tensor, c: Tensor) -> tuple[Tensor, Tensor | None]:
             u, gate = run(t, s[:, :hidden], c)
-            x_t = to_cell(u).to(wide) if mode == "embed" else x[t] + to_cell(u)
+            x_t = to_cell(u).to(wide) if embeds else x[t] + to_cell(u)
             return step(x_t, s), gate
 
         return dtype, advance
+
+
+def _record(
+    contexts: Tensors, weights: Tensors, attention_gates: Tensors, embed_gates: Tensors
+) -> None:
+    """Record what a capture sees of all steps; a gate that there is not is None at every step."""
+    record(SITE, torch.stack(weights, dim=2).flatten(1, 2).unsqueeze(1))  # (B, 1, K·T, S)
+    record(f"{SITE}_context", torch.stack(contexts, dim=1))
+    if attention_gates[0] is not None:
+        record(f"{SITE}_gate", torch.stack(attention_gates, dim=2).flatten(1, 2))  # (B, K·T, S)
+    if embed_gates[0] is not None:
+        record("caembed_gate", torch.stack(embed_gates, dim=1))
 
 
 class GRUInv(CARUAttention):
