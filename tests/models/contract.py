@@ -204,10 +204,14 @@ def numbers(model: Model) -> dict[str, Any]:
     return {name: p.tolist() for name, p in model.named_parameters(remove_duplicate=False)}
 
 
+def plain_transformer(model: Model) -> Model:
+    """Return a Transformer with a model's settings."""
+    shared = {name: getattr(model.settings, name) for name in TransformerSettings.model_fields}
+    return build_model("transformer", shared, Vocabularies(V, V, shared=True)).double().eval()
+
+
 def transformer_of(model: Model) -> Model:
     """Return the Transformer with a model's weights."""
-    shared = {name: getattr(model.settings, name) for name in TransformerSettings.model_fields}
-    base = build_model("transformer", shared, Vocabularies(V, V, shared=True)).double().eval()
-    weights = model.state_dict()
+    base, weights = plain_transformer(model), model.state_dict()
     base.load_state_dict({name: weights[name] for name in base.state_dict()})
     return base

@@ -12,7 +12,7 @@ from nmtkit.text.vocabulary import BOS
 from tests.models import contract, test_transformer
 from tests.models.contexts import ONE, TWO, batch_of, without_idea  # noqa: F401
 from tests.models.contract import paper_size
-from tests.models.slow import affine, mixed, sigmoid
+from tests.models.slow import mixed, sigmoid
 
 BASELINE = "transformer"
 
@@ -21,17 +21,10 @@ def count(s, v):
     """A layer for the context, the attention to it, the gate; with pre-norm a norm of the
     context's states.
     """
-    d, bias = s.d_model, 1 if s.attn_bias else 0
-    attention = 4 * d * d + 4 * bias * d
-    layer = attention + 2 * d * s.d_ff + s.d_ff + d + 2 * 2 * d
-    return (
-        test_transformer.count(s, v)
-        + layer
-        + attention
-        + 2 * d * d
-        + d
-        + (2 * d if s.norm == "pre" else 0)
-    )
+    d, (attention, feed_forward) = s.d_model, test_transformer.sublayers(s)
+    layer, gate = attention + feed_forward + 2 * 2 * d, 2 * d * d + d
+    norm = 2 * d if s.norm == "pre" else 0
+    return test_transformer.count(s, v) + layer + attention + gate + norm
 
 
 class Slow(test_transformer.Slow):
@@ -43,8 +36,7 @@ class Slow(test_transformer.Slow):
             return found
         out = []
         for own, other in zip(found, self.attend(f"{layer}.context", xs, self.states), strict=True):
-            w, b = self.get(f"{layer}.gate.weight"), self.get(f"{layer}.gate.bias")
-            out.append(mixed(sigmoid(affine(own + other, w, b)), other, own))
+            out.append(mixed(sigmoid(self.linear(f"{layer}.gate", own + other)), other, own))
         return out
 
     def encode(self, src, contexts=()):

@@ -60,28 +60,6 @@ def test_equations_with_none_one_and_three_contexts(variant, values):
         contract.close(row[: len(tgt)], torch.tensor(slow, dtype=torch.float64))
 
 
-@for_each(SETTINGS)
-def test_the_same_sentence_several_times_is_the_sentence_once(variant, values):
-    model = built(variant, values)
-    once = contract.full(model, batch_of(ONE, rows=[[0]] * 4))
-    for texts, row in (([ONE], [0, 0, 0]), ([ONE, ONE], [0, 1]), ([ONE, TWO, ONE], [2, 0])):
-        contract.close(contract.full(model, batch_of(*texts, rows=[row] * 4)), once)
-
-
-@for_each(SETTINGS + OF_BATCH)
-def test_neither_the_order_of_contexts_nor_that_of_the_store_matters(variant, values):
-    model, order = built(variant, values), [2, 0, 3, 1]
-    expected = contract.full(model, batch_of(ONE, TWO, THREE, rows=MIXED))
-    for batch in (
-        batch_of(ONE, TWO, THREE, rows=[[2], [], [2, 0, 1], [0, 1]]),
-        batch_of(THREE, ONE, TWO, rows=[[0], [], [1, 2, 0], [2, 1]]),
-    ):
-        contract.close(contract.full(model, batch), expected)
-    turned, sentences = [MIXED[i] for i in order], [PAIRS[i] for i in order]
-    batch = batch_of(ONE, TWO, THREE, rows=turned, sentences=sentences)
-    contract.close(contract.full(model, batch), expected[order])
-
-
 @pytest.mark.parametrize(
     ("variant", "values", "expected"),
     [

@@ -6,10 +6,7 @@ import pytest
 import torch
 
 from nmtkit.errors import ConfigError
-from nmtkit.models.base import Vocabularies
 from nmtkit.models.dual_context import DualContextAttention, DualContextSettings
-from nmtkit.models.transformer import TransformerSettings
-from nmtkit.models.variants import build_model
 from nmtkit.nn import attention
 from nmtkit.nn.capture import capture
 from tests.models import contract, test_transformer
@@ -36,10 +33,8 @@ def count(s, v):
     d, f = s.d_model, s.kernel_size
     bias = 1 if s.attn_bias else 0
     module = f * d * 2 * d + 2 * d + 2 * d + 2 * 3 * (d * d + bias * d) + 2 * d * d + bias * d
-    usual = 4 * (d * d + bias * d)
-    return test_transformer.count(s, v) + (len(replaced(s, True)) + len(replaced(s, False))) * (
-        module - usual
-    )
+    layers = len(replaced(s, True)) + len(replaced(s, False))
+    return test_transformer.count(s, v) + layers * (module - test_transformer.sublayers(s)[0])
 
 
 class Slow(test_transformer.Slow):
@@ -64,8 +59,7 @@ class Slow(test_transformer.Slow):
             window = []
             for offset in range(first, first + f):
                 window += queries[t + offset] if 0 <= t + offset < len(queries) else [0.0] * d
-            part = f"{name}.local.convolution"
-            both = affine(window, self.get(f"{part}.weight"), self.get(f"{part}.bias"))
+            both = self.linear(f"{name}.local.convolution", window)
             local.append(plus(r, times(both[:d], sigmoid(both[d:]))))
         local = self.norm(f"{name}.local.residual.norm", local)
 
@@ -78,8 +72,8 @@ class Slow(test_transformer.Slow):
         local_kv = [projected("local_kv", i, local) for i in range(2)]
         h_local = multi_head(own[0], *local_kv, heads, allowed)
         h_global = multi_head(*own[1:], heads, allowed)
-        w_z, b_z = self.get(f"{name}.out.weight"), self.get(f"{name}.out.bias")
-        return [affine(one + other, w_z, b_z) for one, other in zip(h_local, h_global, strict=True)]
+        joined = [one + other for one, other in zip(h_local, h_global, strict=True)]
+        return [self.linear(f"{name}.out", x) for x in joined]  # W_z
 
 
 def slow_logits(weights, s, src, tgt_in):
@@ -93,9 +87,7 @@ def without_idea(case):
     """
     model = case.build()
     s = model.settings
-    shared = {name: getattr(s, name) for name in TransformerSettings.model_fields}
-    base = build_model("transformer", shared, Vocabularies(contract.V, contract.V, shared=True))
-    base = base.double().eval()
+    base = contract.plain_transformer(model)
     d = s.d_model
     weights = dict(base.state_dict())
     own = model.state_dict()

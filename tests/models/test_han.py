@@ -24,25 +24,23 @@ from tests.models.contexts import (  # noqa: F401
     without_idea,
 )
 from tests.models.contract import paper_size
-from tests.models.slow import affine, layer_norm, mixed, plus, sigmoid, softmax, times
+from tests.models.slow import affine, mixed, plus, sigmoid, softmax, times
 
 BASELINE = "transformer"
 
 
 def count(s, v):
     """On each side two attentions, a feed-forward layer, a gate and five norms."""
-    d, bias, sides = s.d_model, 1 if s.attn_bias else 0, 2 if s.side == "joint" else 1
-    attention = 4 * d * d + 4 * bias * d
-    return test_transformer.count(s, v) + sides * (
-        2 * attention + 2 * d * s.d_ff + s.d_ff + d + 2 * d * d + d + 5 * 2 * d
-    )
+    d, (attention, feed_forward) = s.d_model, test_transformer.sublayers(s)
+    side = 2 * attention + feed_forward + 2 * d * d + d + 5 * 2 * d
+    return test_transformer.count(s, v) + side * (2 if s.side == "joint" else 1)
 
 
 class Slow(test_transformer.Slow):
     """One word at a time, as Eqs. 2-6 of the paper go, with the layer norms of section 5."""
 
     def one_norm(self, name, x):
-        return layer_norm(x, self.get(f"{name}.weight"), self.get(f"{name}.bias"))
+        return self.norm(name, [x])[0]
 
     def summaries(self, part, h, memories):
         q_w = self.one_norm(f"{part}.words_query_norm", h)
@@ -51,21 +49,13 @@ class Slow(test_transformer.Slow):
 
     def read(self, part, h, memories):
         q_s = self.one_norm(f"{part}.sentences_query_norm", h)
-        x = self.attend(
-            f"{part}.sentences", [q_s], self.summaries(part, h, memories), lambda t, i: True
-        )[0]
-        return plus(
-            x,
-            self.feed_forward(
-                f"{part}.feed_forward", [self.one_norm(f"{part}.feed_forward_residual.norm", x)]
-            )[0],
-        )
+        x = self.attend(f"{part}.sentences", [q_s], self.summaries(part, h, memories))[0]
+        fed = self.norm(f"{part}.feed_forward_residual.norm", [x])
+        return plus(x, self.feed_forward(f"{part}.feed_forward", fed)[0])
 
     def mix(self, part, h, memories):
         d = self.read(part, h, memories)
-        gate = sigmoid(
-            affine(h + d, self.get(f"{part}.gate.weight"), self.get(f"{part}.gate.bias"))
-        )
+        gate = sigmoid(self.linear(f"{part}.gate", h + d))
         return self.one_norm(f"{part}.norm", mixed(gate, d, h))
 
 
@@ -120,11 +110,8 @@ def test_weights_of_sentences_are_a_softmax_over_those_there_are():
     part, width = "encoder_context", model.settings.d_model // 4
     h = slow.encode(PAIRS[2][0])[0]
     summaries = slow.summaries(part, h, [slow.encode(text) for text in texts])
-    q = affine(
-        slow.one_norm(f"{part}.sentences_query_norm", h),
-        slow.get(f"{part}.sentences.query.weight"),
-        slow.get(f"{part}.sentences.query.bias"),
-    )
+    q = slow.one_norm(f"{part}.sentences_query_norm", h)
+    q = slow.linear(f"{part}.sentences.query", q)
     w, b = slow.get(f"{part}.sentences.kv.weight")[:16], slow.get(f"{part}.sentences.kv.bias")[:16]
     for head in range(4):
         own = slice(head * width, (head + 1) * width)

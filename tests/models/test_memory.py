@@ -7,13 +7,12 @@ from functools import partial
 
 import pytest
 
-from nmtkit.data.context import BREAK
 from nmtkit.data.documents import ContextRule, Documents
 from nmtkit.errors import ConfigError
 from nmtkit.models import memory
 from nmtkit.nn.capture import capture
 from nmtkit.settings import SearchSettings, build
-from nmtkit.text.vocabulary import BOS, SPECIALS, Vocabulary
+from nmtkit.text.vocabulary import SPECIALS, Vocabulary
 from nmtkit.translate.scorer import Scorer
 from tests.models import contract, test_transformer
 from tests.models.contexts import MIXED, ONE, PAIRS, THREE, TWO, batch_of, without_idea  # noqa: F401
@@ -28,9 +27,7 @@ def count(s, v):
     """models.md section 3.11, with one bias a GRU (Cho et al. 2014) where the audit has torch's
     six.
     """
-    d, bias = s.d_model, 1 if s.attn_bias else 0
-    attention = 4 * d * d + 4 * bias * d
-    feed_forward = 2 * d * s.d_ff + s.d_ff + d
+    d, (attention, feed_forward) = s.d_model, test_transformer.sublayers(s)
     layer = attention + feed_forward + 2 * 2 * d
     h = d // 2
     reader = {
@@ -46,6 +43,10 @@ def count(s, v):
         meeting = (2 + separate) * attention + (2 if s.query_from == "embed" else 1) * 2 * d
     read_out = feed_forward + 2 * 2 * d + 2 * d * d + d
     return test_transformer.count(s, v) + reader + meeting + read_out
+
+
+def added(xs, ys):
+    return [plus(x, y) for x, y in zip(xs, ys, strict=True)]
 
 
 class Slow(test_transformer.Slow):
@@ -82,19 +83,15 @@ class Slow(test_transformer.Slow):
 
     def first(self, attention, norm, xs):
         """Section 3.4: LN(x + MHA₁(x))."""
-        found = self.attend(f"memory.{attention}", xs, xs)
         return self.norm(
-            f"memory.{norm}.norm", [plus(x, y) for x, y in zip(xs, found, strict=True)]
+            f"memory.{norm}.norm", added(xs, self.attend(f"memory.{attention}", xs, xs))
         )
 
     def scores(self, asking, words):
         """Raw scores of every head, word and word of the context (section 3.5)."""
         d, heads = self.s.d_model, self.s.heads
         c = d // heads
-        q = [
-            affine(x, self.get("memory.inter.query.weight"), self.get("memory.inter.query.bias"))
-            for x in asking
-        ]
+        q = [self.linear("memory.inter.query", x) for x in asking]
         w, b = self.get("memory.inter.kv.weight")[:d], self.get("memory.inter.kv.bias")
         k = [affine(x, w, b[:d] if b else None) for x in words]
         part = [slice(h * c, (h + 1) * c) for h in range(heads)]
@@ -136,18 +133,12 @@ class Slow(test_transformer.Slow):
             return states
         read, asking, _ = self.read(src, states, contexts)
         if self.s.context_residual:
-            read = [plus(x, y) for x, y in zip(asking, read, strict=True)]
+            read = added(asking, read)
         first = self.norm("memory.read_residual.norm", read)
-        fed = [
-            plus(x, y)
-            for x, y in zip(first, self.feed_forward("memory.feed_forward", first), strict=True)
-        ]
+        fed = added(first, self.feed_forward("memory.feed_forward", first))
         out = []
         for h, c in zip(states, self.norm("memory.feed_forward_residual.norm", fed), strict=True):
-            gate = sigmoid(
-                affine(h + c, self.get("memory.gate.weight"), self.get("memory.gate.bias"))
-            )
-            out.append(mixed(gate, c, h))
+            out.append(mixed(sigmoid(self.linear("memory.gate", h + c)), c, h))
         return out
 
 
@@ -266,14 +257,3 @@ def test_which_sentences_it_wants():
 def test_settings_that_cannot_be(values, message):
     with pytest.raises(ConfigError, match=message):
         contract.Case("amn").build(**values)
-
-
-def test_the_contract_has_sentences_with_and_without_context():
-    for rule in (ContextRule(size=2), ContextRule(size=2, join="parallel")):
-        counts = [len(contract.context_of(src, rule)) for src, _ in contract.pairs(count=5)]
-        assert {0, 1, 2} <= set(counts) and 0 in counts[:3] and max(counts[:3]) > 0
-    assert BREAK == BOS and any(
-        BREAK in text
-        for src, _ in contract.pairs()
-        for text in contract.contexts_of(src, ContextRule(size=2))
-    )

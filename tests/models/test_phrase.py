@@ -28,18 +28,12 @@ def count(s, v):
     generators; the mixtures' weights.
     """
     d, h = s.d_model, s.combiner_hidden or 3 * s.d_model
-    bias = 1 if s.attn_bias else 0
-    sublayer = 4 * (d * d + bias * d) + 2 * d * h + h + h * d + d + 2 * d
+    sublayer = test_transformer.sublayers(s)[0] + 2 * d * h + h + h * d + d + 2 * d
     generators = (s.encoder_layers + 1) * (2 * d * d + d + d) if s.attentive else 0
     mixtures = (s.transparent + s.ta_tokens) * (s.encoder_layers + 1) * s.decoder_layers
     norms = 2 * 2 * d if s.embed_norm else 0
-    return (
-        test_transformer.count(s, v)
-        + (s.encoder_layers + s.decoder_layers) * sublayer
-        + generators
-        + mixtures
-        + norms
-    )
+    layers = (s.encoder_layers + s.decoder_layers) * sublayer
+    return test_transformer.count(s, v) + layers + generators + mixtures + norms
 
 
 def cut(n):
@@ -87,9 +81,7 @@ class Slow(test_transformer.Slow):
         found = self.attend(f"{name}.attention", hs, vectors)
         out = []
         for x, h, o in zip(xs, hs, found, strict=True):
-            w3, b3 = self.get(f"{name}.inner.weight"), self.get(f"{name}.inner.bias")
-            w4, b4 = self.get(f"{name}.outer.weight"), self.get(f"{name}.outer.bias")
-            combined = affine(sigmoid(affine(h + o, w3, b3)), w4, b4)
+            combined = self.linear(f"{name}.outer", sigmoid(self.linear(f"{name}.inner", h + o)))
             out.append(plus(x, combined, *([o] if self.s.combiner_residual == "x+o" else [])))
         return out if self.s.norm == "pre" else self.norm(f"{name}.residual.norm", out)
 

@@ -18,11 +18,15 @@ from tests.models.slow import affine, layer_norm, multi_head, plus, position
 BASELINE = None  # it is one itself
 
 
+def sublayers(s):
+    """Parameters of an attention, and of a feed-forward sublayer."""
+    d = s.d_model
+    return 4 * d * d + (4 * d if s.attn_bias else 0), 2 * d * s.d_ff + s.d_ff + d
+
+
 def count(s, v):
     """models.md section 0 and the audit in reference/parameter_counts.py, from sizes alone."""
-    d = s.d_model
-    attention = 4 * d * d + (4 * d if s.attn_bias else 0)
-    feed_forward = 2 * d * s.d_ff + s.d_ff + d
+    d, (attention, feed_forward) = s.d_model, sublayers(s)
     encoder = s.encoder_layers * (attention + feed_forward + 2 * 2 * d)
     decoder = s.decoder_layers * (2 * attention + feed_forward + 3 * 2 * d)
     final_norms = 2 * 2 * d if s.norm == "pre" else 0
@@ -49,6 +53,9 @@ class Slow:
     def get(self, name):
         return self.w.get(name)
 
+    def linear(self, name, x):
+        return affine(x, self.get(f"{name}.weight"), self.get(f"{name}.bias"))
+
     def attend(self, name, queries, keys, allowed=everything):
         """Self-attention keeps its projections in `qkv`, attention to a source in `query` and
         `kv`; values are read where keys are.
@@ -64,36 +71,21 @@ class Slow:
         q = [affine(x, w[:d], b[:d]) for x in queries]
         k = [affine(x, w[d : 2 * d], b[d : 2 * d]) for x in keys]
         v = [affine(x, w[2 * d :], b[2 * d :]) for x in keys]
-        return [
-            affine(x, self.get(f"{name}.out.weight"), self.get(f"{name}.out.bias"))
-            for x in multi_head(q, k, v, self.s.heads, allowed)
-        ]
+        read = multi_head(q, k, v, self.s.heads, allowed)
+        return [self.linear(f"{name}.out", x) for x in read]
 
     def feed_forward(self, name, xs):
-        hidden = [
-            [
-                max(0.0, a)
-                for a in affine(x, self.get(f"{name}.inner.weight"), self.get(f"{name}.inner.bias"))
-            ]
-            for x in xs
-        ]
-        return [
-            affine(x, self.get(f"{name}.outer.weight"), self.get(f"{name}.outer.bias"))
-            for x in hidden
-        ]
+        hidden = [[max(0.0, a) for a in self.linear(f"{name}.inner", x)] for x in xs]
+        return [self.linear(f"{name}.outer", x) for x in hidden]
 
     def norm(self, name, xs):
         return [layer_norm(x, self.get(f"{name}.weight"), self.get(f"{name}.bias")) for x in xs]
 
     def sublayer(self, name, xs, function):
         """Post-norm LN(x + f(x)); pre-norm x + f(LN(x))."""
-        if self.s.norm == "post":
-            return self.norm(
-                f"{name}.norm", [plus(x, y) for x, y in zip(xs, function(xs), strict=True)]
-            )
-        return [
-            plus(x, y) for x, y in zip(xs, function(self.norm(f"{name}.norm", xs)), strict=True)
-        ]
+        read = function(self.last_norm(f"{name}.norm", xs))
+        sums = [plus(x, y) for x, y in zip(xs, read, strict=True)]
+        return self.norm(f"{name}.norm", sums) if self.s.norm == "post" else sums
 
     def embed(self, name, ids):
         d = self.s.d_model
@@ -118,6 +110,7 @@ class Slow:
         return self.sublayer(f"{name}.feed_forward_residual", xs, feed_forward)
 
     def last_norm(self, name, xs):
+        """The norm of a pre-norm model."""
         return self.norm(name, xs) if self.s.norm == "pre" else xs
 
     def encode(self, src):
@@ -133,7 +126,7 @@ class Slow:
         return self.last_norm("decoder_norm", xs)
 
     def logits(self, hidden):
-        return [affine(x, self.get("output.weight"), self.get("output.bias")) for x in hidden]
+        return [self.linear("output", x) for x in hidden]
 
 
 def slow_logits(weights, s, src, tgt_in):
