@@ -93,10 +93,10 @@ def ngrams(lengths: Tensor, columns: int, padded: bool, by_batch: bool = False) 
     Source: Xu et al. 2020, §3.1.
     """
     size = longest_phrase(torch.full_like(lengths, columns) if by_batch else lengths)[:, None]
-    # All counts are known from S alone: of shorter sentences, 18 tokens make the most phrases (6)
-    # until 49 do. A phrase too many has no token.
-    most = -(-columns // 3) if columns < 18 else max(6, -(-columns // 8))
-    count = -(-columns // _longest(columns)) if by_batch or not padded else most
+    # The largest number of phrases follows from S alone: below 49 tokens it is that of 18 tokens,
+    # 6. A phrase too many has no token.
+    largest = -(-columns // 3) if columns < 18 else max(6, -(-columns // 8))
+    count = -(-columns // _longest(columns)) if by_batch or not padded else largest
     starts = torch.arange(count, device=lengths.device) * size  # (B, c)
     return _phrases(starts, torch.minimum(starts + size, lengths[:, None]), columns, padded)
 

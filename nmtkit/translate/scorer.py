@@ -35,8 +35,8 @@ class ForcedLine:
 
 
 class Scorer(Translator):
-    """Scores given translations. Translations that a model reads as context, and that are not
-    given, it makes itself.
+    """Scores given translations. The scorer translates a line itself if a model reads its
+    translation as context and none is given.
     """
 
     def force(
@@ -125,8 +125,8 @@ class Scorer(Translator):
             no_spans: list[Sequence[int]] = [()] * len(heads)
             translated = self._translated(pieces, no_spans, documents, lambda amount: None)
         return [
-            (tuple(head), tuple(given[0]) if given else best_ids(hypotheses))
-            for head, given, hypotheses in zip(heads, targets, translated, strict=True)
+            (tuple(head), tuple(of_line[0]) if of_line else best_ids(hypotheses))
+            for head, of_line, hypotheses in zip(heads, targets, translated, strict=True)
         ]
 
     def _score_all(
@@ -148,12 +148,12 @@ class Scorer(Translator):
         self._count_given(src, [target for targets in tgt for target in targets])
         reads = self._given_or_translated(heads, tgt, documents)
         documents = readable(documents, list(map(bool, heads)))
-        given = {
+        items = {
             line: (src[line], tgt[line], self._context(line, reads, documents))
             for batch in batches
             for line in batch
         }
-        scores = self._by_batch(self._score, given, batches, self.done)
+        scores = self._by_batch(self._score, items, batches, self.done)
         return [scores.get(line, []) for line in range(len(src))]
 
     def _score(self, lines: list[Given]) -> list[list[list[float]]]:

@@ -140,8 +140,8 @@ def trained(run: Run) -> list[System]:
     """
     systems = [s for s in run.systems() if checkpoints.candidates(s.checkpoints)]
     if not systems:
-        what = "has a checkpoint yet" if run.systems() else "has been trained in this run"
-        raise DataError(f"no system {what}", where=run.path / "systems", hint="nmtkit train")
+        missing = "has a checkpoint yet" if run.systems() else "has been trained in this run"
+        raise DataError(f"no system {missing}", where=run.path / "systems", hint="nmtkit train")
     return systems
 
 

@@ -207,9 +207,9 @@ class Translator:
                 context = self._context(line, heads, documents)
                 pieces += [Piece(line, piece, spans[line], context) for piece in ids[line]]
             batches = self._batches([len(piece.ids) for piece in pieces])
-            found = self._by_batch(self._search, dict(enumerate(pieces)), batches, done, share)
+            results = self._by_batch(self._search, dict(enumerate(pieces)), batches, done, share)
             for number, piece in enumerate(pieces):
-                hypotheses[piece.line].append(found[number])
+                hypotheses[piece.line].append(results[number])
             if self._reads_targets:
                 for line in lines:
                     heads[line] = (heads[line][0], best_ids(hypotheses[line]))
@@ -262,20 +262,20 @@ class Translator:
         """
         if self.context_rule is None or not heads[line][0]:
             return []
-        others = [] if documents is None else documents.context(line, self.context_rule)
-        self.counts["no_context"] += not len(others)
-        return [heads[other] for other in others]
+        sentences = [] if documents is None else documents.context(line, self.context_rule)
+        self.counts["no_context"] += not len(sentences)
+        return [heads[sentence] for sentence in sentences]
 
     def _batches(self, lengths: list[int]) -> list[list[int]]:
         """Return indices in batches, the longest first, so that workers end together and memory
         runs out at once or never.
         """
         batches: list[list[int]] = []
-        most, rows = self.settings.batch_size, 0
+        size, rows = self.settings.batch_size, 0
         for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
             if not batches or len(batches[-1]) >= rows:
                 batches.append([])
-                rows = max(1, min(most, most * POSITIONS // lengths[i]))
+                rows = max(1, min(size, size * POSITIONS // lengths[i]))
             batches[-1].append(i)
         return batches
 
