@@ -85,9 +85,10 @@ def test_tiny_sizes(tmp_path):
         assert sum(map(len, documents(tmp_path, name))) == count
 
 
-def test_no_sentence_is_no_size(tmp_path):
+@pytest.mark.parametrize("split", ["size", "dev", "test"])
+def test_no_sentence_is_no_size(tmp_path, split):
     with pytest.raises(ConfigError, match="at least one"):
-        generate(tmp_path / "none", size=0)
+        generate(tmp_path / "none", **{split: 0})
     assert not (tmp_path / "none").exists()
 
 
