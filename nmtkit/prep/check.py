@@ -81,8 +81,8 @@ class Inputs:
                 read_starts(text.docs, self.lines(text.src))
 
     def _check_lines(self, text: SetFiles) -> None:
-        src, *others = text.sides().values()
-        for side in others:
+        src, *targets = text.sides().values()
+        for side in targets:
             # file by file, if the sides have as many files
             pairs: Iterable[tuple[Sequence[Path], Sequence[Path]]] = [(src, side)]
             if len(src) == len(side):

@@ -95,26 +95,26 @@ class WordCounts:
         """
         starts: list[str] = []
         inside: list[str] = []
-        others: list[str] = []
+        no_evidence: list[str] = []
         for line in lines:
             tokens = line.split(" ")
             if not truecase:
-                others += tokens
+                no_evidence += tokens
             elif SPECIAL.isdisjoint(tokens[:-1]) and "<" not in line:
                 starts.append(tokens.pop(0))
                 if tokens and tokens[-1] in SPECIAL:
-                    others.append(tokens.pop())
+                    no_evidence.append(tokens.pop())
                 inside += tokens
             else:
                 first = list(sentence_starts(tokens))
                 starts += compress(tokens, first)
-                others += compress(tokens, map(not_, first))
+                no_evidence += compress(tokens, map(not_, first))
                 counted = evidence(tokens)
                 inside += counted
                 self.difference.subtract(counted)
         self.at_start.update(starts)
         self.inside.update(inside)
-        self.difference.update(others)
+        self.difference.update(no_evidence)
 
     @property
     def elsewhere(self) -> Counter[str]:

@@ -128,10 +128,10 @@ def _vocabularies(
 ) -> tuple[Vocabulary, Vocabulary]:
     if settings.joint_vocab:
         tokens = [tokens[0] + tokens[1]]
-    made = [Vocabulary.from_counts(count, settings.min_frequency) for count in tokens]
-    for vocabulary, name in zip(made, _names("vocab", "txt", settings), strict=True):
+    vocabularies = [Vocabulary.from_counts(count, settings.min_frequency) for count in tokens]
+    for vocabulary, name in zip(vocabularies, _names("vocab", "txt", settings), strict=True):
         vocabulary.save(folder / name)
-    return made[0], made[-1]
+    return vocabularies[0], vocabularies[-1]
 
 
 def _names(stem: str, suffix: str, settings: PrepSettings) -> list[str]:
@@ -157,15 +157,11 @@ def _segment(
         if count < settings.merges:
             some = f"learned {count:,} of {settings.merges:,} merges"
             console.say(f"BPE: {some}; the corpus has no more")
+    shared = len(SIDES) // len(codes)  # 2 if the sides share one codes file
+    sides = zip(SIDES, words, learnt * shared, codes * shared, strict=True)
     segmented = [
-        _keep_frequent(pieces, side, path, listed, settings.vocab_threshold, jobs)
-        for pieces, side, path, listed in zip(
-            learnt * 2,
-            words,
-            codes * 2,
-            [folder / f"bpe-vocab.{name}.txt" for name in SIDES],
-            strict=False,
-        )
+        _keep_frequent(pieces, side, path, folder / f"bpe-vocab.{name}.txt", settings, jobs)
+        for name, side, pieces, path in sides
     ]
     return segmented, merges
 
@@ -181,13 +177,18 @@ def _merge_learner(
 
 
 def _keep_frequent(
-    segmented: Segmented, side: SideWords, codes: Path, listed: Path, threshold: int, jobs: int
+    segmented: Segmented,
+    side: SideWords,
+    codes: Path,
+    listed: Path,
+    settings: PrepSettings,
+    jobs: int,
 ) -> Segmented:
     """List the subwords of a side by frequency, and undo the merges to those too rare."""
     tokens = segmented.counts(side.counts)
     files.write_lines(listed, [f"{token} {tokens[token]}" for token in by_frequency(tokens)])
-    frequent = {token for token in tokens if tokens[token] >= threshold}
-    if threshold and frequent:
+    frequent = {token for token in tokens if tokens[token] >= settings.vocab_threshold}
+    if settings.vocab_threshold and frequent:
         return _without_rare(segmented, side, codes, frequent, jobs)
     return segmented
 

@@ -97,7 +97,7 @@ def write_spans(
         reason, most frequent first, and the first line of each reason.
     Raises: DataError if the text is not that of the set.
     """
-    subwords = iter(Store(path).src_lengths.tolist())
+    subwords = iter(Store(path).src_lengths)
     outcomes: Counter[str] = Counter()
     first: dict[str, int] = {}
     with (

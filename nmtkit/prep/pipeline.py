@@ -196,8 +196,8 @@ class Pipeline:
                     blank[stream] += sum(not line.strip() for line in part.split("\n")[:-1])
                 for total, changes in zip(changed, chunk.changes, strict=True):
                     total.update(changes)
-        found = {"changed": as_counts(changed), "blank": dict(+blank)}
-        return {"lines": lines, **subword_counts(sizes), **found}
+        edits = {"changed": as_counts(changed), "blank": dict(+blank)}
+        return {"lines": lines, **subword_counts(sizes), **edits}
 
     def _encoded(
         self,

@@ -51,7 +51,7 @@ class Request:
     Attributes:
         dataset: None if all files are the user's own.
         generator: the function that generates the data set; empty for files.
-        own: the user's own files: a whole corpus, or test sets beside those of a data set.
+        own_corpus: the user's own files: a whole corpus, or test sets beside those of a data set.
         preset: of the systems to come.
         doubts: what may be a slip, a line each.
         note: which preset was chosen for own files, and why.
@@ -68,16 +68,16 @@ class Request:
         self.generator = ""
         if options.train is not None or options.dev is not None:
             self.dataset: Dataset | None = None
-            self.own = self._own_corpus(documents)
-            self.doubts = language_doubts(self.own)
-            self.preset = self.own.preset
+            self.own_corpus = self._own_corpus(documents)
+            self.doubts = language_doubts(self.own_corpus)
+            self.preset = self.own_corpus.preset
         else:
             self.dataset = _dataset(options)
             self.generator = self.dataset.entry.generator
-            self.own = _further_tests(self.dataset, options.test, documents)
-            self.doubts = suffix_doubts(self.own)
+            self.own_corpus = _further_tests(self.dataset, options.test, documents)
+            self.doubts = suffix_doubts(self.own_corpus)
             self.preset = options.preset or self.dataset.entry.preset
-        self.doubts += document_doubts(self.own)
+        self.doubts += document_doubts(self.own_corpus)
         if options.parser not in (None, *PARSERS):
             unknown = f"unknown parser '{options.parser}'"
             raise ConfigError(unknown, "--parser", nearest(str(options.parser), PARSERS))
@@ -112,14 +112,14 @@ class Request:
         Raises: ConfigError for sets that cannot be chosen or have a name that is taken; DataError
             for a file that cannot be read.
         """
-        own, dataset, size = self.own, self.dataset, self.options.size
-        identity: dict[str, Any] = {"dataset": own.name, "src": own.src, "tgt": own.tgt}
+        corpus, dataset, size = self.own_corpus, self.dataset, self.options.size
+        identity: dict[str, Any] = {"dataset": corpus.name, "src": corpus.src, "tgt": corpus.tgt}
         if dataset:
-            _refuse_taken_names(dataset, prep_settings, own)
-        if own.sets:
-            identity["sets"] = [_set_identity(text, known) for text in own.sets]
+            _refuse_taken_names(dataset, prep_settings, corpus)
+        if corpus.sets:
+            identity["sets"] = [_set_identity(text, known) for text in corpus.sets]
         if self.generator or not dataset:
-            _refuse_choice(own.name if dataset else "own files", prep_settings)
+            _refuse_choice(corpus.name if dataset else "own files", prep_settings)
         else:
             identity["resources"] = published.identity(dataset, prep_settings)
         if self.generator:
@@ -141,7 +141,7 @@ class Request:
         """Find or download the files; return what makes the corpus readable in a folder."""
         dataset, preset = self.dataset, self.preset
         if dataset is None:
-            return lambda folder: self.own
+            return lambda folder: self.own_corpus
         if self.generator:
             drawn = self._drawn()
             return lambda folder: self._with_own(generated.corpus(dataset, folder, preset, **drawn))
@@ -150,7 +150,7 @@ class Request:
 
     def _with_own(self, corpus: Corpus) -> Corpus:
         """Return a corpus with the user's own test sets and parses."""
-        return with_parses(replace(corpus, sets=corpus.sets + self.own.sets), self.parses)
+        return with_parses(replace(corpus, sets=corpus.sets + self.own_corpus.sets), self.parses)
 
     def _own_corpus(self, documents: Mapping[str, str]) -> Corpus:
         options = self.options
@@ -185,16 +185,16 @@ def _with_first(corpus: Corpus, pairs: int | None) -> Corpus:
     return replace(corpus, sets=[replace(corpus.sets[0], first=pairs), *corpus.sets[1:]])
 
 
-def _refuse_ignored(what: str, options: PrepOptions, *names: str) -> None:
+def _refuse_ignored(subject: str, options: PrepOptions, *names: str) -> None:
     """Raise a ConfigError for an option that has no effect and is not at its default."""
     for name in names:
         if getattr(options, name) != PrepOptions.model_fields[name].default:
             hint = f"leave it out; it is for {USES[name]}"
-            raise ConfigError(f"{what}: {flag(name)} has no effect", flag(name), hint)
+            raise ConfigError(f"{subject}: {flag(name)} has no effect", flag(name), hint)
 
 
-def _pairs(train: SetFiles, most: int) -> int:
-    """Count the pairs of an own training text; no more than `most` are read."""
+def _pairs(train: SetFiles, limit: int) -> int:
+    """Count the pairs of an own training text; at most `limit` are read."""
     lines = itertools.chain.from_iterable(map(files.byte_lines, train.src))
     is_pair = {
         BLANK: bytes.strip,
@@ -202,7 +202,7 @@ def _pairs(train: SetFiles, most: int) -> int:
         "markup": lambda line: b"<seg" in line.lower(),
     }
     pairs = filter(is_pair[train.between], lines) if train.between else lines
-    return sum(1 for _ in itertools.islice(pairs, min(most, train.first or most)))
+    return sum(1 for _ in itertools.islice(pairs, min(limit, train.first or limit)))
 
 
 def _refuse_choice(corpus: str, prep_settings: PrepSettings) -> None:
@@ -262,8 +262,8 @@ def _further_tests(dataset: Dataset, test: Sequence[str], documents: Mapping[str
     Raises: ConfigError for documents of a set that is not among them.
     """
     sets = own_tests(test, [dataset.src, dataset.tgt])
-    own = with_markup(Corpus(dataset.name, dataset.src, dataset.tgt, "", sets))
-    names = [text.name for text in own.sets]
+    own_corpus = with_markup(Corpus(dataset.name, dataset.src, dataset.tgt, "", sets))
+    names = [text.name for text in own_corpus.sets]
     published_with = "the documents it was published with"
     for name in documents:
         if not names:
@@ -273,13 +273,13 @@ def _further_tests(dataset: Dataset, test: Sequence[str], documents: Mapping[str
         if name not in names:
             hint = f"{nearest(name, names)}; each set of '{dataset.name}' has {published_with}"
             raise ConfigError(f"'{name}' is none of your test sets", "--docs", hint)
-    return with_documents(own, documents)
+    return with_documents(own_corpus, documents)
 
 
-def _refuse_taken_names(dataset: Dataset, prep_settings: PrepSettings, own: Corpus) -> None:
+def _refuse_taken_names(dataset: Dataset, prep_settings: PrepSettings, own_corpus: Corpus) -> None:
     """Raise a ConfigError if a test set of the user's has the name of a prepared set."""
     sets = [text.name for text in dataset.choose(prep_settings.dev, prep_settings.test)]
-    for text in own.sets:
+    for text in own_corpus.sets:
         if text.name in (sets or ["train", "dev", "test"]):
             names = " and ".join(path.name for path in (*text.src, *text.tgt))
             hint = f"give {names} other names: a test set is called by what the names of its files "

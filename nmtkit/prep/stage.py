@@ -39,7 +39,7 @@ def prep(dataset: str | None = None, **values: Any) -> Run:
     options = PrepOptions.of({"dataset": dataset, **values})
     request = Request(options)
     settings = request.settings()
-    run = _run_at(options.run_dir or Path("runs") / request.own.name)
+    run = _run_at(options.run_dir or Path("runs") / request.own_corpus.name)
     console.say(f"run {run.path}")
     old = _manifest(run)
     identity = request.identity(old.inputs if old else {}, settings)
@@ -59,7 +59,7 @@ def _prepare(
     work = run.path / f"prep.tmp-{os.getpid()}"
     raw = work.with_name(f"{work.name}-raw")
     inputs = Inputs(settings.on_bad_utf8 == "error", raw)
-    inputs.check(request.own.sets)
+    inputs.check(request.own_corpus.sets)
     for doubt in request.doubts:
         console.warn(doubt)
     if request.note:
@@ -225,11 +225,11 @@ def _run_toml(manifest: Manifest, identity: dict[str, Any]) -> dict[str, Any]:
 def _report(run: Run, manifest: Manifest) -> None:
     """Print what was kept, dropped and changed."""
     _report_cleaning(manifest.cleaning)
-    vocabulary, (train, *others) = manifest.vocabulary, manifest.sets
+    vocabulary, (train, *held_out) = manifest.vocabulary, manifest.sets
     target = " (shared)" if vocabulary.shared else f" + {vocabulary.tgt:,}"
     tokens = f"{train.src_tokens:,} + {train.tgt_tokens:,} subwords"
     console.say(f"{tokens}, vocabulary {vocabulary.src:,}{target}")
-    for text in others:
+    for text in held_out:
         _report_set(run, text)
     _report_documents(manifest.sets)
     for text in manifest.sets:

@@ -90,5 +90,5 @@ def tools(languages: tuple[str, str]) -> dict[str, str]:
     names = ["sacremoses", "subword-nmt", *["jieba"] * with_chinese]
     versions = {name: importlib.metadata.version(name) for name in names}
     dictionary = {"jieba's dictionary": chinese.dictionary_sha256()} if with_chinese else {}
-    own = {"nmtkit": nmtkit.__version__, "python": platform.python_version()}
-    return own | versions | dictionary
+    python = {"nmtkit": nmtkit.__version__, "python": platform.python_version()}
+    return python | versions | dictionary

@@ -119,17 +119,17 @@ def letters(token: str) -> str:
     return _SPELLED.get(token, token).translate(_ALIKE)
 
 
-def carry_words(tree: Tree, words: Sequence[str], sizes: Sequence[int], most: int) -> None:
+def carry_words(tree: Tree, words: Sequence[str], sizes: Sequence[int], longest: int) -> None:
     """Give the leaves of a tree our words, each to the leaf that holds its first character.
 
-    A leaf of several of our words becomes a node of them, and a word of more than `most` subwords a
-    node of its pieces. Leaves without a word are removed, and every node gets its size.
+    A leaf of several of our words becomes a node of them. A word of more than `longest` subwords
+    becomes a node of its pieces. Leaves without a word are removed, and every node gets its size.
 
     Args:
         tree: as `read_tree` gives it; changed in place.
         words: ours, of the same sentence.
         sizes: subwords of each.
-        most: of a phrase.
+        longest: a phrase has at most so many subwords.
     Raises: Unusable if tree and words are not of the same text.
     """
     leaves = tree.leaves()
@@ -142,7 +142,7 @@ def carry_words(tree: Tree, words: Sequence[str], sizes: Sequence[int], most: in
     start = 0
     for word, text, size in zip(words, ours, sizes, strict=True):
         leaf = leaves[min(bisect_right(ends, start), len(leaves) - 1)]
-        carried.setdefault(id(leaf), []).append(_word(word, size, most))
+        carried.setdefault(id(leaf), []).append(_word(word, size, longest))
         start += len(text)
     for leaf in leaves:
         _carry(leaf, carried.get(id(leaf), []))
@@ -160,22 +160,22 @@ def _carry(leaf: Tree, words: list[Tree]) -> None:
         leaf.text, leaf.children = None, children
 
 
-def _word(text: str, size: int, most: int) -> Tree:
-    if size <= most:
+def _word(text: str, size: int, longest: int) -> Tree:
+    if size <= longest:
         return Tree(text=text, size=size)
-    pieces = [Tree(text=text, size=min(most, size - start)) for start in range(0, size, most)]
+    pieces = [Tree(text=text, size=min(longest, size - start)) for start in range(0, size, longest)]
     return Tree(children=pieces, size=size)
 
 
-def cut(tree: Tree, most: int) -> list[int]:
+def cut(tree: Tree, longest: int) -> list[int]:
     """Cut a sentence into phrases of neighbouring constituents, from the right.
 
-    The first node down the right edge with at most `most` tokens begins a phrase. Its left
+    The first node down the right edge with at most `longest` tokens begins a phrase. Its left
     neighbours at the same depth join while there is room. The tree is used up.
 
     Args:
-        tree: whose leaves have at most `most` tokens each.
-        most: tokens of a phrase.
+        tree: whose leaves have at most `longest` tokens each.
+        longest: a phrase has at most so many tokens.
     Returns: tokens of each phrase, from left to right.
     Source: Xu et al. 2020, Algorithm 1, corrected twice: "at most" (as in the paper's text) instead
         of "less than", and the room after the first constituent, which is never set there.
@@ -184,14 +184,14 @@ def cut(tree: Tree, most: int) -> list[int]:
     phrases = []
     while tree.size:
         path = [tree]
-        while path[-1].size > most:
+        while path[-1].size > longest:
             path.append(path[-1].children[-1])
         depth = len(path) - 1
         total = path[-1].size
         _remove(path)
-        while total < most:
+        while total < longest:
             path = _right_edge(tree, depth)
-            if len(path) <= depth or not path[-1].size or path[-1].size > most - total:
+            if len(path) <= depth or not path[-1].size or path[-1].size > longest - total:
                 break
             total += path[-1].size
             _remove(path)
@@ -235,8 +235,8 @@ def parse_phrases(line: str, words: Sequence[str], sizes: Sequence[int]) -> list
     Raises: Unusable where the line gives no phrases.
     """
     tree = read_tree(line)
-    most = longest_phrase(sum(sizes) + 1)
-    carry_words(tree, words, sizes, most)
+    longest = longest_phrase(sum(sizes) + 1)
+    carry_words(tree, words, sizes, longest)
     tree.children.append(Tree(text="</s>", size=1))
     tree.size += 1
-    return cut(tree, most)
+    return cut(tree, longest)

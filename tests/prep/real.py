@@ -22,3 +22,18 @@ def segments(path: Path) -> list[str]:
     """The <seg> texts of an IWSLT XML file as they stand, outer spaces removed."""
     found = (re.match(r'\s*<seg id="?\d+"?>(.*)</seg>', line) for line in lines(path))
     return [match[1].strip() for match in found if match]
+
+
+def multi30k(folder: Path, lang: str) -> list[tuple[str, str]]:
+    """Each line of Multi30k as it is, and as it was published in lowercase, normalised and
+    tokenized.
+    """
+    return [
+        pair
+        for part in ("train", "val", "test_2016_flickr", "test_2017_flickr")
+        for pair in zip(
+            lines(folder / f"raw/{part}.{lang}.gz"),
+            lines(folder / f"tok/{part}.lc.norm.tok.{lang}"),
+            strict=True,
+        )
+    ]

@@ -3,18 +3,15 @@ cleaning, refused where it can't be right.
 """
 
 import random
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from nmtkit.corpora.corpus import own_files
-from nmtkit.corpora.document_starts import read_starts, with_documents, with_markup
+from nmtkit.corpora.document_starts import read_starts
 from nmtkit.errors import ConfigError, DataError
-from nmtkit.prep import request, stage
-from nmtkit.prep.check import Inputs
-from nmtkit.prep.pipeline import Pipeline
-from tests.prep.corpora import pairs, prepare, write
+from nmtkit.prep import request
+from nmtkit.prep.options import PrepOptions
+from tests.prep.corpora import own_files, pairs, prepare
 
 MANY = "cleaning takes this line away " * 12
 
@@ -183,24 +180,16 @@ def test_documents_are_renumbered_by_the_lines_kept(tmp_path, small_chunks):
         " ".join(f"{i}qz{i}vw" for i in range(40)),
         lines[25][1] * 4,
     )  # goes only once it is segmented
-    train, dev = write(tmp_path / "in", "train", lines), write(tmp_path / "in", "dev", pairs(5))
-    (tmp_path / "in" / "starts").write_text("0\n3\n12\n21\n25\n26\n29\n")
-    (tmp_path / "in" / "dev.starts").write_text("0\n2\n")
-    corpus = own_files("mine", train, dev, [], None, None, "tiny")
-    docs = [tmp_path / "in" / "starts", tmp_path / "in" / "dev.starts"]
-    corpus = replace(
-        corpus, sets=[replace(one, docs=path) for one, path in zip(corpus.sets, docs, strict=True)]
-    )
-    (tmp_path / "prep").mkdir()
-    settings = stage.PrepSettings(merges=10, max_ratio=40, max_words=80, max_subwords=150)
-    inputs = Inputs(True, tmp_path / "none")
-    inputs.check(corpus.sets)
-    manifest = Pipeline(tmp_path / "prep", corpus, inputs, settings, 1, {}, None).run()
-    assert manifest.cleaning.dropped["too many subwords"]["pairs"] == 1
+    files = own_files(tmp_path, lines, pairs(5))
+    docs = {"train": [0, 3, 12, 21, 25, 26, 29], "dev": [0, 2]}
+    told = [f"{name}={written(tmp_path / name, starts)}" for name, starts in docs.items()]
+    limits = ["merges=10", "max_ratio=40", "max_words=80", "max_subwords=150"]
+    run = prepare(tmp_path, files, "run", limits, docs=told)
+    assert run.manifest().cleaning.dropped["too many subwords"]["pairs"] == 1
     kept = [i for i in range(30) if i not in (0, 1, 2, 12, 20, 29, 25)]
-    starts = [int(line) for line in (tmp_path / "prep" / "docs" / "train.txt").read_text().split()]
+    starts = [int(line) for line in (run.prep / "docs" / "train.txt").read_text().split()]
     assert starts == [kept.index(3), kept.index(13), kept.index(21), kept.index(26)]
-    assert (tmp_path / "prep" / "docs" / "dev.txt").read_text() == "0\n2\n"
+    assert (run.prep / "docs" / "dev.txt").read_text() == "0\n2\n"
 
 
 def test_line_numbers_and_ids(tmp_path):
@@ -395,11 +384,11 @@ def test_documents_that_may_be_meant_otherwise_are_warned_of(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("form", ["numbers", "blank", "marker", "markup"])
-def test_what_separates_documents_is_no_pair(tmp_path, form):
+def test_what_separates_documents_is_no_pair(tmp_path, form, monkeypatch):
     """By which the preset is chosen."""
-    sets = corpus()
-    options = write_corpus(tmp_path / "in", sets, form)
-    own = own_files("mine", options["train"], options["dev"], [], "en", "de", "tiny")
-    told = {} if form == "markup" else {"train": options["docs"][0].removeprefix("train=")}
-    train = with_documents(with_markup(own), told).sets[0]
-    assert request._pairs(train, 1000) == sum(map(len, sets["train"])) == 39
+    files = write_corpus(tmp_path / "in", corpus(), form)
+    options = {"train": files["train"], "dev": files["dev"], "docs": files["docs"][:2]}
+    for limit, preset in ((39, "base"), (40, "small")):
+        monkeypatch.setattr(request, "MANY_PAIRS", limit)
+        asked = request.Request(PrepOptions(dataset="mine", src="en", tgt="de", **options))
+        assert asked.preset == preset

@@ -13,7 +13,6 @@ from nmtkit.prep.trees import (
     Unusable,
     carry_words,
     cut,
-    letters,
     longest_phrase,
     parse_phrases,
     read_tree,
@@ -230,11 +229,6 @@ def test_words_find_their_leaves_by_characters(leaves, words, expected):
             size for size, leaf in enumerate(expected, 1) if leaf == i
         )
     assert tree.size == sum(range(1, len(words.split()) + 1))
-
-
-def test_letters_keep_what_differs():
-    assert len({letters(word) for word in ("a", "b", "ä", "-", "'", "(", "[", "中")}) == 8
-    assert letters("É") == letters("é") and letters("´") == letters("`") == "'"
 
 
 def random_tree(draw, depth=0):

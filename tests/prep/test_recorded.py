@@ -30,7 +30,7 @@ from nmtkit.corpora.unpack import SetReader
 from nmtkit.text.bpe import Bpe
 from nmtkit.text.moses import Moses
 from nmtkit.text.side import TextSide
-from tests.prep.real import lines, segments
+from tests.prep.real import lines, multi30k, segments
 
 IWSLT14 = ("TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012")
 IWSLT15 = ("dev2010", "tst2010", "tst2011", "tst2012", "tst2013")
@@ -103,18 +103,12 @@ def test_multi30k_in_lowercase(shared, lang, ends, inside):
     Counted over all 32,014 lines: last full stops after an abbreviation, which that time's scripts
     left on its word, and full stops inside.
     """
-    text, folder = side(lang, lowercase=True), shared / "data/multi30k"
-    found = Counter()
-    for part in ("train", "val", "test_2016_flickr", "test_2017_flickr"):
-        for raw, recorded in zip(
-            lines(folder / f"raw/{part}.{lang}.gz"),
-            lines(folder / f"tok/{part}.lc.norm.tok.{lang}"),
-            strict=True,
-        ):
-            ours, tokens = text.tokenized(raw), " ".join(recorded.split())
-            if ours != tokens:
-                assert ours.replace(" .", ".") == tokens.replace(" .", ".")
-                found["end" if ours == tokens[:-1] + " ." else "inside"] += 1
+    text, found = side(lang, lowercase=True), Counter()
+    for raw, recorded in multi30k(shared / "data/multi30k", lang):
+        ours, tokens = text.tokenized(raw), " ".join(recorded.split())
+        if ours != tokens:
+            assert ours.replace(" .", ".") == tokens.replace(" .", ".")
+            found["end" if ours == tokens[:-1] + " ." else "inside"] += 1
     assert (found["end"], found["inside"]) == (ends, inside)
 
 

@@ -275,88 +275,77 @@ def test_a_last_line_without_line_feed_counts(tmp_path, files):
     assert run_prep(tmp_path, files).text_set("train").lines == 60
 
 
+REGISTERED = [
+    ({"dataset": "mutli30k-frde"}, "unknown data set", "multi30k-frde"),
+    ({"dataset": None}, "nothing to prepare", "nmtkit datasets"),
+    ({"dataset": "multi30k-ende", "seed": 2}, "is not generated: --seed has no effect", "demo"),
+    (
+        {"dataset": "demo", "docs": ["train=x.doc"]},
+        "is a registered data set: --docs has no effect",
+        "own files",
+    ),
+    (
+        {"dataset": "demo", "from_dir": Path("x")},
+        "is generated: --from-dir has no effect",
+        "downloaded",
+    ),
+    (
+        {"dataset": "demo", "test": ["dev.en,dev.de"]},
+        "'demo' has a set 'dev' already",
+        "give dev.en and dev.de other names: a test set is called by what the names of its files",
+    ),
+    (
+        {"dataset": "wmt14-ende", "test": ["newstest2014.en,newstest2014.de"]},
+        "has a set 'newstest2014' already",
+        "other names",
+    ),
+    (
+        {"dataset": "demo", "test": ["news.en,news.de"], "docs": ["dev=blank"]},
+        "'dev' is none of your test sets",
+        "news",
+    ),
+    ({"dataset": "demo", "dev": "own"}, "is a registered data set", "--test adds"),
+    ({"dataset": "multi30k-ende", "src": "de"}, "is en-de", "own files"),
+    ({"dataset": "multi30k-ende", "train": "own"}, "is a registered data set", "another name"),
+    ({"train": None, "dev": "own"}, "training set", "--train"),
+]
+"""Arguments of prep, its error and the hint; "own" stands for own files."""
+OWN = [
+    ({"dataset": "../out"}, "'../out' cannot name a corpus", "--run"),
+    ({"dataset": ".hidden"}, "'.hidden' cannot name a corpus", "--run"),
+    ({"dataset": ""}, "'' cannot name a corpus", "--run"),
+    (
+        {"docs": ["x.doc"]},
+        "'x.doc' names no set and file",
+        "--docs train=train.doc --docs dev=blank",
+    ),
+    ({"docs": ["dev=blank", "dev=x.doc"]}, "'dev' has two", "one for each set"),
+    ({"docs": ["test=blank"]}, "has no set 'test'", "dev"),
+    ({"seed": 2}, "own files .* --seed has no effect", "demo"),
+    ({"from_dir": Path("x")}, "own files .* --from-dir has no effect", "downloaded"),
+    ({"dev": None}, "development set", "--dev"),
+    ({"test": ["news.de"]}, "a source and a reference", "news.de,news.en"),
+    ({"src": "de", "tgt": "de"}, "both 'de'", "--src"),
+    ({"src": "../x"}, "not a language code", "two or three letters"),
+    ({"preset": "tinny"}, "unknown preset", "tiny"),
+    ({"assignments": ["prep.merge=3"]}, "unknown setting 'prep.merge'", "merges"),
+    ({"assignments": ["prep.merges=many"]}, "bad value for 'prep.merges'", "BPE"),
+    ({"assignments": ["train.max_steps=3"]}, "prep doesn't read train.max_steps", "train"),
+]
+"""As REGISTERED, for own files."""
+
+
 @pytest.mark.parametrize(
     ("arguments", "message", "hint"),
-    [
-        ({"dataset": "mutli30k-frde"}, "unknown data set", "multi30k-frde"),
-        ({"dataset": None}, "nothing to prepare", "nmtkit datasets"),
-        ({"dataset": "multi30k-ende", "seed": 2}, "is not generated: --seed has no effect", "demo"),
-        (
-            {"dataset": "demo", "docs": ["train=x.doc"]},
-            "is a registered data set: --docs has no effect",
-            "own files",
-        ),
-        (
-            {"train": "own", "docs": ["x.doc"]},
-            "'x.doc' names no set and file",
-            "--docs train=train.doc --docs dev=blank",
-        ),
-        ({"train": "own", "docs": ["dev=blank", "dev=x.doc"]}, "'dev' has two", "one for each set"),
-        ({"train": "own", "docs": ["test=blank"]}, "has no set 'test'", "dev"),
-        (
-            {"dataset": "demo", "from_dir": Path("x")},
-            "is generated: --from-dir has no effect",
-            "downloaded",
-        ),
-        ({"train": "own", "seed": 2}, "own files .* --seed has no effect", "demo"),
-        (
-            {"train": "own", "from_dir": Path("x")},
-            "own files .* --from-dir has no effect",
-            "downloaded",
-        ),
-        (
-            {"dataset": "demo", "test": ["dev.en,dev.de"]},
-            "'demo' has a set 'dev' already",
-            "give dev.en and dev.de other names: a test set is called by what the names of its files",
-        ),
-        (
-            {"dataset": "wmt14-ende", "test": ["newstest2014.en,newstest2014.de"]},
-            "has a set 'newstest2014' already",
-            "other names",
-        ),
-        (
-            {"dataset": "demo", "test": ["news.en,news.de"], "docs": ["dev=blank"]},
-            "'dev' is none of your test sets",
-            "news",
-        ),
-        ({"dataset": "demo", "dev": "own"}, "is a registered data set", "--test adds"),
-        ({"dataset": "multi30k-ende", "src": "de"}, "is en-de", "own files"),
-        ({"dataset": "multi30k-ende", "train": "own"}, "is a registered data set", "another name"),
-        ({"train": "own", "dev": None}, "development set", "--dev"),
-        ({"train": None, "dev": "own"}, "training set", "--train"),
-        ({"train": "own", "test": ["news.de"]}, "a source and a reference", "news.de,news.en"),
-        ({"train": "own", "src": "de", "tgt": "de"}, "both 'de'", "--src"),
-        ({"train": "own", "src": "../x"}, "not a language code", "two or three letters"),
-        ({"train": "own", "dataset": "../out"}, "'../out' cannot name a corpus", "--run"),
-        ({"train": "own", "dataset": ".hidden"}, "'.hidden' cannot name a corpus", "--run"),
-        ({"train": "own", "dataset": ""}, "'' cannot name a corpus", "--run"),
-        ({"train": "own", "preset": "tinny"}, "unknown preset", "tiny"),
-        (
-            {"train": "own", "assignments": ["prep.merge=3"]},
-            "unknown setting 'prep.merge'",
-            "merges",
-        ),
-        (
-            {"train": "own", "assignments": ["prep.merges=many"]},
-            "bad value for 'prep.merges'",
-            "BPE",
-        ),
-        (
-            {"train": "own", "assignments": ["train.max_steps=3"]},
-            "prep doesn't read train.max_steps",
-            "train",
-        ),
-    ],
+    [*REGISTERED, *(({"train": "own", "dev": "own"} | row[0], *row[1:]) for row in OWN)],
 )
 def test_a_wrong_request_is_one_clear_error(tmp_path, files, arguments, message, hint):
     arguments = {"dataset": "mine", "preset": "tiny", "run_dir": tmp_path / "run"} | arguments
-    if arguments.get("train") == "own" and "dev" not in arguments:
-        arguments["dev"] = "own"
     for key in ("train", "dev"):
         if arguments.get(key) == "own":
             arguments[key] = files[key]
     with pytest.raises(ConfigError, match=message) as caught:
-        prep(arguments.pop("dataset"), **arguments)
+        prep(**arguments)
     assert hint in caught.value.hint
     assert names(tmp_path) == ["in"]
 
@@ -460,21 +449,14 @@ def test_the_preset_of_own_files_goes_by_their_size(tmp_path, files, capsys):
         (60, 60, "base"),
         (60, 59, "small"),
         (60, 99, "base"),
-        (62, None, "small"),
     ],
 )
-@pytest.mark.parametrize("blank", [False, True])
 def test_training_pairs_are_counted_before_the_preset_is_chosen(
-    files, monkeypatch, limit, size, preset, blank
+    files, monkeypatch, limit, size, preset
 ):
-    """Those of which --size is, and no lines that only separate documents."""
-    for path in files["train"]:
-        path.write_bytes(path.read_bytes().replace(b"\n", b"\n \n" if blank else b"\n", 5))
+    """Those of which --size is."""
     monkeypatch.setattr(request, "MANY_PAIRS", limit)
-    docs = ["train=blank"] if blank else []
-    asked = request.Request(
-        PrepOptions(dataset="mine", train=files["train"], dev=files["dev"], size=size, docs=docs)
-    )
+    asked = request.Request(PrepOptions(dataset="mine", **files, size=size))
     assert asked.preset == preset and asked.note.startswith(f"preset {preset}, for ")
     assert asked.settings().merges == {"small": 8000, "base": 32000}[preset]
 
