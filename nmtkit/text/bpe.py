@@ -1,6 +1,4 @@
-"""Byte-pair encoding by subword-nmt: learnt from word counts, applied with a cache and the
-vocabulary filter, and undone.
-"""
+"""Byte-pair encoding as subword-nmt does it: learn merges, split words, and join them again."""
 
 from __future__ import annotations
 
@@ -31,8 +29,7 @@ def learn_bpe(counts: Mapping[str, int], merges: int, path: Path) -> Segmented:
         counts: how often each word occurs.
         merges: merges wanted.
         path: the codes file.
-    Returns: the words as these merges segment them, and how many were learnt: fewer than asked when
-        the corpus has no more.
+    Returns: the words as these merges segment them, and the number of merges learnt.
     Raises: DataError if there is no word of two characters or more.
     """
     words = [word for word in counts if word]
@@ -69,12 +66,11 @@ def _refuse_spaces(words: list[str]) -> None:
 
 
 class Bpe:
-    """Splits words into subwords, the same as subword-nmt's apply-bpe, with a bounded cache of
-    words.
+    """Splits words into subwords as subword-nmt's apply-bpe does, with a bounded cache.
 
     Args:
         codes: the codes file.
-        vocabulary: subwords (with their joiner) that may be used; merges that lead elsewhere are
+        vocabulary: the subwords (with their joiner) that may be used; merges to other subwords are
             undone. None: no filter.
     Raises: DataError if the codes file is missing or malformed.
     """

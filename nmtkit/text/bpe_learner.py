@@ -1,15 +1,16 @@
-"""Learning BPE merges: subword-nmt's learn_bpe with all words in one array and the places of every
-pair at hand.
+"""Learn BPE merges, the same as subword-nmt's learn_bpe.
 
-subword-nmt prunes rare pairs from its statistics, and would lose what it knew of a pair that is
-pruned and grows later. None does: only pairs with a new symbol grow, and no symbol is made twice.
-(Were xy made first of x + y, then of others: what lies between the ends of that later place has
-been merged as if it stood alone, as merges never reach over an end, and so became xy when all
-others did.) For the same reason no pair comes back once merged, and the words as learning leaves
-them are as segmented with its merges.
+All words are in one array, and the places of every pair are known.
 
-Only the marker of a word's end, "</w>", would break this, where words hold it as text: subword-nmt
-mistakes the one for the other.
+subword-nmt prunes rare pairs from its statistics, and would lose the old count of a pruned pair
+that grows later. No pair does: only pairs with a new symbol grow, and no symbol is made twice.
+(Suppose xy is made first of x + y, and later of other symbols. Merges never cross the ends of that
+later place, so its inside was merged as if it stood alone. It became xy when all other places did.)
+For the same reason a merged pair never comes back. And when learning ends, the words are segmented
+as with its merges.
+
+Only the end marker "</w>" breaks this, if a word holds it as text: subword-nmt takes that text for
+the marker.
 """
 
 from __future__ import annotations

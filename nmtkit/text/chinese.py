@@ -1,21 +1,20 @@
-"""Chinese words as jieba cuts them: loaded only when needed, silent, its parsed dictionary in
-nmtkit's own cache folder.
+"""Chinese words as jieba cuts them.
 
-The dictionary and the model for unknown words are jieba's; the search for the best path is ours,
-which gives the same words in two thirds of the time. A hyphen is a word of its own, as in jieba up
-to 0.39, with which the published segmentations of TED and TVsub were made: so `--` is two words
-here and one in jieba since.
+jieba is loaded only when needed, prints nothing, and keeps its parsed dictionary in nmtkit's own
+cache folder. The dictionary and the model for unknown words are jieba's. The search for the best
+path is ours: it gives the same words in two thirds of the time. A hyphen is a word of its own, as
+in jieba up to 0.39, with which the published segmentations of TED and TVsub were made. So `--` is
+two words here, and one in later versions of jieba.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import re
 import unicodedata
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from math import log
 from pathlib import Path
 from typing import Any
@@ -25,9 +24,8 @@ from nmtkit import files
 CACHED = 1 << 17
 LONGEST_CACHED = 64  # characters
 
-_PARTS = re.compile(
-    r"[\u4e00-\u9fd5a-zA-Z0-9+#&._%]+|\S"
-)  # what jieba cuts, and characters that are words of their own
+# what jieba cuts, and characters that are words of their own
+_PARTS = re.compile(r"[\u4e00-\u9fd5a-zA-Z0-9+#&._%]+|\S")
 _CLOSING = frozenset(",.;:!?)]}")
 _OPENING = frozenset("([{")
 
@@ -94,30 +92,30 @@ def _cutter(
         unknown: cuts a run of characters that the dictionary leaves single (jieba's hidden Markov
             model).
     """
-    log_total = log(total)
-    weight = functools.cache(lambda count: log(count) - log_total)
+    weights = {count: log(count) - log(total) for count in {1, *frequency.values()} if count}
     cut_run = _cached(lambda run: " ".join(run if frequency.get(run) else unknown(run)))
 
     def cut(text: str) -> str:
         words: list[str] = []
-        path = _best_path(text, frequency, weight)
-        for single, group in itertools.groupby(path, key=lambda word: len(word) == 1):
-            run = list(group)
-            words += [cut_run("".join(run))] if single and len(run) > 1 else run
-        return " ".join(words)
+        run = ""
+        for word in (*_best_path(text, frequency, weights), ""):
+            if len(word) == 1:
+                run += word
+            else:
+                words += [cut_run(run) if len(run) > 1 else run, word]
+                run = ""
+        return " ".join(filter(None, words))
 
     return _cached(cut)
 
 
-def _best_path(
-    text: str, frequency: dict[str, int], weight: Callable[[int], float]
-) -> Iterator[str]:
-    """Yield the words of the most probable path; of equal paths, the longer word first.
+def _best_path(text: str, frequency: dict[str, int], weights: dict[int, float]) -> list[str]:
+    """Return the words of the most probable path; of equal paths, the longer word first.
 
     Args:
         text: without spaces or punctuation.
         frequency: as for `_cutter`.
-        weight: log-probability of a word by its frequency.
+        weights: log-probability of a word by its frequency.
     """
     size = len(text)
     ends = list(range(1, size + 1))
@@ -129,14 +127,16 @@ def _best_path(
             if count is None:
                 break
             if count:
-                probability = weight(count) + best[end]
-                if highest is None or probability >= highest:
-                    highest, ends[start] = probability, end
-        best[start] = weight(1) + best[start + 1] if highest is None else highest
+                weight = weights[count] + best[end]
+                if highest is None or weight >= highest:
+                    highest, ends[start] = weight, end
+        best[start] = weights[1] + best[start + 1] if highest is None else highest
+    words: list[str] = []
     start = 0
     while start < size:
-        yield text[start : ends[start]]
+        words.append(text[start : ends[start]])
         start = ends[start]
+    return words
 
 
 def detokenize(tokens: Iterable[str]) -> str:
