@@ -15,7 +15,7 @@ import torch
 from nmtkit.data.batches import collate
 from nmtkit.data.store import Store
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
-from nmtkit.prep.parse_spans import Stanza
+from nmtkit.prep.parse_spans import Stanza, write_spans
 from nmtkit.prep.trees import Unusable, parse_phrases, read_tree
 from nmtkit.text.side import TextSide
 from nmtkit.train.stage import train
@@ -271,7 +271,17 @@ def test_mistakes_are_named(tmp_path, sentences):
             device="cpu",
             preset="tiny",
         )
-    assert Store(run.prep / "train").spans is None
+    news = [tmp_path / "in" / "news.en", tmp_path / "in" / "news.trees"]
+    turned = [path.with_suffix(".turned" + path.suffix) for path in news]
+    for path, other in zip(news, turned, strict=True):
+        lines = path.read_text("utf-8").split("\n")[-2::-1]
+        other.write_text("\n".join([*lines, ""]), "utf-8")
+    side = TextSide.load(run.prep, "src")
+    for paths, count in ((news, 14), (news, 16), (turned, 15)):
+        with pytest.raises(DataError, match="files changed while they were read"):
+            streams = [[path] for path in paths]
+            write_spans(run.prep / "news", streams, side, np.ones(count, bool), 1)
+    assert Store(run.prep / "train").spans is Store(run.prep / "news").spans is None
 
 
 @pytest.mark.parametrize(
