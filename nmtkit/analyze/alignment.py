@@ -20,6 +20,7 @@ from nmtkit.analyze.shared.links import GoldSet
 from nmtkit.analyze.shared.presenting import (
     SentenceOptions,
     csv_text,
+    interval_column,
     interval_note,
     text_columns,
 )
@@ -324,7 +325,7 @@ def _agreement_table(agreement: Sequence[AgreementRow], name: str, head: str) ->
         Column("precision", "precision", decimals=1),
         Column("recall", "recall", decimals=1),
         Column("aer", "AER", decimals=1),
-        context_spread.column(),
+        interval_column("context_spread", "context spread", 3),
     ]
     notes = [
         "AER: 1 - (|A∩S| + |A∩P|) / (|A| + |S|) over the whole set, in %; lower is better",

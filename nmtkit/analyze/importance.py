@@ -235,8 +235,8 @@ COLUMNS = [
     interval_column("d_js", "mean ΔJS", 5),
     interval_column("explained", "explained, %", 1),
     interval_column("against", "ΔJS < 0, %", 1),
-    context_spread.column(),
-    context_spread.column("even_context_spread", "with even weights"),
+    interval_column("context_spread", "context spread", 3),
+    interval_column("even_context_spread", "with even weights", 3),
 ]
 
 

@@ -1,5 +1,5 @@
 """The probing classifier against a plain loop with automatic differentiation and torch's own
-optimiser, and on data with a known answer.
+optimiser.
 """
 
 import pytest
@@ -14,12 +14,12 @@ def generator(seed):
     return torch.Generator().manual_seed(seed)
 
 
-def drawn(n, classes, width, seed, noise=0.0, spread=1.0):
-    """Points around one centre a class; with `noise` that share of labels is another."""
+def drawn(n, classes, width, seed, noise):
+    """Points around one centre a class; a share of `noise` of the labels is drawn at random."""
     draw, float64 = generator(seed), {"dtype": torch.float64}
     centres = 3 * torch.randn(classes, width, generator=generator(99), **float64)
     y = torch.randint(classes, (n,), generator=draw)
-    x = centres[y] + spread * torch.randn(n, width, generator=draw, **float64)
+    x = centres[y] + torch.randn(n, width, generator=draw, **float64)
     wrong = torch.rand(n, generator=draw) < noise
     return Examples(x, torch.where(wrong, torch.randint(classes, (n,), generator=draw), y))
 
@@ -86,12 +86,6 @@ def test_the_weights_are_those_of_a_plain_loop():
     for own, wanted in zip(ours._weights, (w1, b1, w2, b2), strict=True):
         torch.testing.assert_close(own, wanted.detach(), rtol=1e-10, atol=1e-12)
     assert not torch.equal(ours._weights[0], fresh._weights[0])
-
-
-def test_classes_that_are_far_apart_are_told_apart_in_single_precision():
-    train, dev, test = (drawn(n, 4, 16, n, spread=0.3) for n in (600, 200, 1000))
-    train, dev = (Examples(e.x.float(), e.y) for e in (train, dev))
-    assert fit(train, dev, test.x.float(), 4, 1).predicted.equal(test.y)
 
 
 def test_numbers_are_standardised_by_the_training_part_alone():

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nmtkit import files
 from nmtkit.analyze.shared.expressions import (
     occurrences,
     parse,
@@ -21,11 +20,6 @@ from nmtkit.demo import separable_expressions
 from nmtkit.demo.corpus import Writer
 from nmtkit.demo.lexicon import Verb
 from nmtkit.errors import DataError
-
-
-def read(path, match_case):
-    """The expressions of a file."""
-    return parse(files.text_lines(path), match_case, str(path))
 
 
 def found(text, line, match_case=False):
@@ -147,16 +141,6 @@ def test_a_phrase_with_a_gap_is_found_where_a_slow_search_finds_it(
         )  # none shares a word with the next
 
 
-@given(PART, TOKENS)
-def test_a_phrase_without_a_gap_is_counted_as_str_count_does(part, tokens):
-    line = spaced(" ".join(tokens), False)
-    count, at = 0, 0
-    while at < len(tokens):
-        hit = tokens[at : at + len(part)] == part
-        count, at = count + hit, at + (len(part) if hit else 1)
-    assert len(phrase(" ".join(part), False).find(line)) == count
-
-
 def test_translations_share_no_word_and_are_as_many_as_wanted():
     lines = ["give up\tgeben ... auf $ | aufgeben", "gives up\tgibt ... auf $ | gibt ... auf"]
     listed = parse([*lines, "drop\taufgeben"], False, "list")
@@ -213,28 +197,17 @@ def test_longer_expressions_take_their_words():
         (["Give up\tx", "give  up\ty"], 2, "stands in line 1 already"),
     ],
 )
-def test_a_line_that_is_no_expression_is_named(lines, line, what, tmp_path):
-    path = tmp_path / "list.tsv"
-    path.write_text("".join(one + "\n" for one in lines), "utf-8")
+def test_a_line_that_is_no_expression_is_named(lines, line, what):
     with pytest.raises(DataError, match=what) as error:
-        read(path, False)
-    assert error.value.where == f"{path}, line {line}"
-    assert error.value.hint
+        parse(lines, False, "list")
+    assert error.value.where == f"list, line {line}" and error.value.hint
 
 
-def test_lists_that_cannot_be_read(tmp_path):
-    path = tmp_path / "list.tsv"
-    path.write_text("# nothing\n", "utf-8")
+def test_lines_of_another_system_and_an_empty_list():
+    listed = parse(["Give up\tx\r\n", "give up\ty\r\n"], True, "list")
+    assert [expression.targets[0].text for expression in listed] == ["x", "y"]
     with pytest.raises(DataError, match="no expressions"):
-        read(path, False)
-    path.write_bytes(b"gib\tauf\ngeh\t\xff\n")
-    with pytest.raises(DataError) as error:
-        read(path, False)
-    assert "line 2" in str(error.value)
-    with pytest.raises(DataError, match="no such file"):
-        read(tmp_path / "none", False)
-    path.write_text("Give up\tx\r\ngive up\ty\r\n", "utf-8")
-    assert [one.targets[0].text for one in read(path, True)] == ["x", "y"]
+        parse(["# nothing"], False, "list")
 
 
 def test_the_separable_verbs_of_the_demo_grammar_are_found_where_its_trees_have_them():

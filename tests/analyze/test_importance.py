@@ -253,15 +253,6 @@ def test_spread_of_contexts_by_loops():
     assert mean == pytest.approx((found[0] + found[1]).item() / 2)
 
 
-def test_with_even_weights_gated_contexts_still_differ():
-    """What a gate makes of the source changes from step to step, so the spread of its contexts
-    is not the attention's doing alone, as it is without gates (see the stage below).
-    """
-    batch = contract.collate(contract.pairs(4), more=1)
-    spread = ablation.compare(of_source(contract.Case("caru").build()), batch).spread
-    assert (spread[:, batch.tgt_lengths > 1] > 1e-3).all()
-
-
 def stored_points(analysed, name):
     """(line, step) -> (Δα, ΔJS) of a system, as they are kept."""
     return {

@@ -8,7 +8,7 @@ Legend: B sentences, T target length, S source length, K = 2 positions removed i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -26,16 +26,14 @@ from nmtkit.nn.capture import capture
 from nmtkit.nn.state import select_rows
 
 SEED = 1
-COUNT = 2
-"""Positions that are removed in turn at every step (K)."""
+ROWS = 3
+"""Rows of a sentence: one keeps all positions, 1 + K with each removal."""
 NOTHING = -1
 """In place of a position: all positions stay."""
 CHUNK = 1 << 22
 """Most probabilities of one kind in memory at once."""
 PROBE = (5, 4)
 """Source and target length of the pair that shows what an attention reaches."""
-Pick = Callable[[Tensor, int], Tensor]
-"""(weights (B, H, T, S), number of their first step) -> source positions to remove (B, K, T)."""
 
 
 def without(weights: Tensor, positions: Tensor, renormalise: bool) -> Tensor:
@@ -55,22 +53,19 @@ def without(weights: Tensor, positions: Tensor, renormalise: bool) -> Tensor:
     return torch.where(gone.any(-1, keepdim=True), left, weights)
 
 
-@dataclass(frozen=True)
-class Removed:
-    """What the output layer reads at every step, with the whole attention and without positions.
+class Removed(NamedTuple):
+    """What removals change at the steps of B sentences.
 
     Attributes:
-        positions: the removed positions (B, K, T).
-        weights: of the whole attention (B, H, T, S).
-        contexts: what the whole attention returns (B, T, C), if it is recorded.
-        intact: (B, T, D) with the whole attention; changed: (B, K, T, D) without each position.
+        alpha: the weights of the removed positions, mean over heads (B, T, K), in float64.
+        hidden: what the output layer reads (B, T, 1 + K, D), first with the whole attention.
+        contexts: what the whole attention returns, in parts (B, steps, C); [] if it is not
+            recorded.
     """
 
-    positions: Tensor
-    weights: Tensor
-    contexts: Tensor | None
-    intact: Tensor
-    changed: Tensor
+    alpha: Tensor
+    hidden: Tensor
+    contexts: list[Tensor]
 
 
 @dataclass(frozen=True)
@@ -97,88 +92,115 @@ class Ablation:
         """
         batch = recording.made_up(PROBE, device)
         assert batch.tgt_in is not None
-        length = batch.tgt_in.size(1)
         queries: list[int] = []
 
         def last_step_only(weights: Tensor) -> Tensor:
             steps = torch.arange(weights.size(-2), device=device) + sum(queries)
             queries.append(len(steps))
-            return weights * (steps == length - 1).unsqueeze(-1)
+            return weights * (steps == PROBE[1] - 1).unsqueeze(-1)
 
         with torch.inference_mode():
             memory = model.encode(batch)
             with capture():
-                whole = model.decode(batch.tgt_in, memory)[0]
+                whole, _ = model.decode(batch.tgt_in, memory)
             with capture({site: last_step_only}):
-                changed = model.decode(batch.tgt_in, memory)[0]
+                changed, _ = model.decode(batch.tgt_in, memory)
         if not queries:
             message = f"the weights of its attention '{site}' cannot be changed"
             raise LeftOut(f"{message} (see nmtkit.nn.capture)")
-        independent = queries == [length] and torch.equal(whole[:, -1], changed[:, -1])
+        independent = queries == [PROBE[1]] and torch.equal(whole[:, -1], changed[:, -1])
         return cls(model, site, renormalise, independent)
 
-    def remove(self, memory: Memory, tgt_in: Tensor, pick: Pick) -> Removed:
-        """Remove K source positions in turn at every step.
+    def remove(self, memory: Memory, batch: Batch, chances: Tensor) -> Removed:
+        """Remove the position with the largest weight, and another one, at every step.
 
         A sentence has 1 + K rows. The first keeps all positions. Its weights tell, inside the pass,
         which positions the other rows do without. If steps depend on each other, each step begins
         with the state that the first row left, so that removals do not add up.
 
         Args:
-            memory: from `encode`, B rows; tgt_in: (B, T).
-            pick: chooses the positions by the weights.
+            memory: of the batch; chances: from `drawn_chances`.
         """
-        sentences, length = tgt_in.shape
-        size, block = 1 + COUNT, length if self.in_parallel else 1  # rows, steps of a pass
-        rows = tgt_in.repeat_interleave(size, dim=0)
-        whole = torch.arange(sentences, device=tgt_in.device).repeat_interleave(size) * size
+        assert batch.tgt_in is not None
+        rows = batch.tgt_in.repeat_interleave(ROWS, dim=0)
         state: State | None = None if self.in_parallel else {}
-        positions: list[Tensor] = []
-        outputs: list[Tensor] = []
-        whole_weights, contexts = [], []
+        block = rows.size(1) if self.in_parallel else 1  # steps of a pass
+        passes = []
+        for steps, drawn in zip(*(torch.split(x, block, 1) for x in (rows, chances)), strict=True):
+            removal = _Removal(self.renormalise, drawn, batch.src_lengths)
+            removed, state = self._pass(steps, memory, state, removal)
+            passes.append(removed)
+        alpha, hidden, contexts = zip(*passes, strict=True)
+        return Removed(torch.cat(alpha, dim=1), torch.cat(hidden, dim=1), sum(contexts, []))
 
-        def change(weights: Tensor) -> Tensor:
-            if len(positions) == len(outputs):
-                positions.append(pick(_with_heads(weights)[..., :block, :], len(outputs)))
-            gone = F.pad(positions[-1].flatten(1), (block, 0), value=NOTHING)
-            return without(weights, gone, self.renormalise)
+    def _pass(
+        self, tgt_in: Tensor, memory: Memory, state: State | None, removal: _Removal
+    ) -> tuple[Removed, State | None]:
+        """Return what a removal changes at some steps, and the state that the first rows leave."""
+        with capture({self.site: removal}) as recorded:
+            output, state = self.model.decode(tgt_in, memory, state)
+        if state is not None:
+            first = torch.arange(0, len(output), ROWS, device=output.device)
+            state = select_rows(state, first.repeat_interleave(ROWS))
+        hidden = output.view(-1, ROWS, *output.shape[1:]).transpose(1, 2)
+        contexts = recorded.get(self.site + context_spread.ENDING, [])[:1]
+        return Removed(removal.alpha, hidden, [context[::ROWS] for context in contexts]), state
 
-        for start in range(0, length, block):
-            with capture({self.site: change}) as recorded:
-                output, state = self.model.decode(rows[:, start : start + block], memory, state)
-            state = None if state is None else select_rows(state, whole)
-            outputs.append(output.view(sentences, size, block, -1))
-            whole_weights.append(_with_heads(recorded[self.site][0])[..., :block, :])
-            contexts += recorded.get(self.site + context_spread.ENDING, [])[:1]
-        hidden = torch.cat(outputs, dim=2)
-        return Removed(
-            torch.cat(positions, dim=-1),
-            torch.cat(whole_weights, dim=-2),
-            torch.cat(contexts, dim=1)[::size] if contexts else None,
-            hidden[:, 0],
-            hidden[:, 1:],
-        )
-
-
-def _with_heads(weights: Tensor) -> Tensor:
-    """(B, T, S) or (B, H, T, S) -> (B, H, T, S)."""
-    return weights if weights.dim() == 4 else weights.unsqueeze(1)
+    def even_contexts(self, memory: Memory, batch: Batch) -> list[Tensor]:
+        """Return what the attention returns if it reads all source positions alike (B, T, C); [] if
+        it is not recorded.
+        """
+        assert batch.tgt_in is not None
+        even = partial(context_spread.even_weights, src_lengths=batch.src_lengths)
+        with capture({self.site: even}) as recorded:
+            self.model.decode(batch.tgt_in, memory)
+        return recorded.get(self.site + context_spread.ENDING, [])[:1]
 
 
-def divergences(model: Model, intact: Tensor, changed: Tensor) -> Tensor:
+class _Removal:
+    """The change of the weights of one pass: the first row of a sentence keeps all positions, and
+    each of the others does without one.
+
+    Args:
+        renormalise: see `without`.
+        chances: of the steps of the pass (B, T); src_lengths: (B).
+    Attributes:
+        alpha: the weights of the removed positions (B, T, K).
+    """
+
+    alpha: Tensor
+    positions: Tensor | None = None
+
+    def __init__(self, renormalise: bool, chances: Tensor, src_lengths: Tensor) -> None:
+        self.renormalise, self.chances, self.src_lengths = renormalise, chances, src_lengths
+
+    def __call__(self, weights: Tensor) -> Tensor:
+        steps = self.chances.size(1)
+        if self.positions is None:
+            whole = (weights if weights.dim() == 4 else weights.unsqueeze(1))[..., :steps, :]
+            mean = whole.mean(1)  # (B, T, S)
+            strongest = mean.argmax(-1)  # the first of equals
+            other = other_positions(self.chances, strongest, self.src_lengths)
+            self.positions = torch.stack([strongest, other], dim=1)  # (B, K, T)
+            keys = self.positions.transpose(1, 2).clamp(max=mean.size(-1) - 1)
+            self.alpha = mean.double().gather(-1, keys)
+        gone = F.pad(self.positions.flatten(1), (steps, 0), value=NOTHING)
+        return without(weights, gone, self.renormalise)
+
+
+def divergences(model: Model, hidden: Tensor) -> Tensor:
     """Return how far removals move the next word's distribution: Jensen-Shannon divergence in bits.
 
     JS(p, q) = H((p + q) / 2) - (H(p) + H(q)) / 2.
 
     Args:
-        intact: (N, D) what the output layer reads; changed: (N, K, D) the same without a position.
+        hidden: (N, 1 + K, D) what the output layer reads, first with all positions.
     Returns: (N, K), 0 to 1, in float64.
     """
     parts = []
-    rows = max(1, CHUNK // model.vocabularies.tgt)
-    for whole, removals in zip(torch.split(intact, rows), torch.split(changed, rows), strict=True):
-        p, p_entropy = _with_entropy(model, whole.unsqueeze(1))
-        q, q_entropy = _with_entropy(model, removals)
+    for states in torch.split(hidden, max(1, CHUNK // model.vocabularies.tgt)):
+        p, p_entropy = _with_entropy(model, states[:, :1])
+        q, q_entropy = _with_entropy(model, states[:, 1:])
         middle = q.add_(p).div_(2)
         entropy = -torch.xlogy(middle, middle).sum(-1)
         parts.append((entropy - (p_entropy + q_entropy) / 2).clamp(min=0) / math.log(2))
@@ -233,35 +255,24 @@ def compare(attention: Ablation, batch: Batch) -> Comparison:
     Source: Im & Chan 2024, after Serrano & Smith 2019, Is attention interpretable?
     """
     assert batch.tgt_in is not None and batch.tgt_lengths is not None
-    model, src_lengths, tgt_lengths = attention.model, batch.src_lengths, batch.tgt_lengths
     chances = drawn_chances(batch.rows, batch.tgt_in.size(1))
-
-    def pick(weights: Tensor, start: int) -> Tensor:
-        strongest = weights.mean(1).argmax(-1)  # (B, T), the first of equals
-        drawn = chances[:, start : start + strongest.size(1)]
-        return torch.stack([strongest, other_positions(drawn, strongest, src_lengths)], dim=1)
-
+    real = torch.arange(chances.size(1), device=chances.device) < batch.tgt_lengths[:, None]
+    points = real & (batch.src_lengths > 1)[:, None]  # (B, T)
     with torch.inference_mode():
         with capture():  # some models keep the source states only while a capture is open
-            memory = model.encode(batch)
-        removed = attention.remove(memory, batch.tgt_in, pick)
-        even = partial(context_spread.even_weights, src_lengths=src_lengths)
-        with capture({attention.site: even}) as recorded:
-            model.decode(batch.tgt_in, memory)
-        even_contexts = recorded.get(attention.site + context_spread.ENDING, [None])[0]
+            memory = attention.model.encode(batch)
+        alpha, hidden, contexts = attention.remove(memory, batch, chances)
+        d_alpha, d_js = alpha.new_full((2, *points.shape), torch.nan)
+        js = divergences(attention.model, hidden[points])
+        for difference, values in ((d_alpha, alpha[points]), (d_js, js)):
+            difference[points] = values[:, 0] - values[:, 1]
+        parts = contexts, attention.even_contexts(memory, batch)
+        spread = [_spread(read, batch.tgt_lengths) for read in parts]
+    return Comparison(d_alpha, d_js, torch.stack(spread))
 
-        real = torch.arange(chances.size(1), device=chances.device) < tgt_lengths[:, None]
-        points = real & (src_lengths > 1)[:, None]  # (B, T)
-        weights = removed.weights.mean(1).double()  # (B, T, S)
-        positions = removed.positions.transpose(1, 2).clamp(max=weights.size(-1) - 1)
-        alpha = weights.gather(-1, positions).masked_fill(~points.unsqueeze(-1), torch.nan)
-        js = torch.full_like(alpha, torch.nan)  # (B, T, K)
-        changed = removed.changed.transpose(1, 2)
-        js[points] = divergences(model, removed.intact[points], changed[points])
-        spread = [
-            torch.full_like(tgt_lengths, torch.nan, dtype=torch.float64)
-            if contexts is None
-            else context_spread.spread(contexts, tgt_lengths)
-            for contexts in (removed.contexts, even_contexts)
-        ]
-    return Comparison(alpha[..., 0] - alpha[..., 1], js[..., 0] - js[..., 1], torch.stack(spread))
+
+def _spread(contexts: Sequence[Tensor], tgt_lengths: Tensor) -> Tensor:
+    """Return the spread of each sentence (B), NaN without contexts."""
+    if not contexts:
+        return torch.full_like(tgt_lengths, torch.nan, dtype=torch.float64)
+    return context_spread.spread(torch.cat(list(contexts), dim=1), tgt_lengths)

@@ -73,8 +73,22 @@ class Classifier:
         hidden = (torch.addmm(b1, part, w1).relu_() for part in parts)
         return torch.cat([torch.addmm(b2, h, w2).argmax(1) for h in hidden])
 
+    def train(self, examples: Examples, generator: torch.Generator) -> None:
+        """Update the weights with each example once, in random order."""
+        order = torch.randperm(len(examples.y), generator=generator)
+        # All are reordered at once, so that batches are slices.
+        x, y = examples.x[order], examples.y[order].unsqueeze(1)
+        for batch in zip(torch.split(x, BATCH), torch.split(y, BATCH), strict=True):
+            self.step(*batch)
+
     def step(self, x: Tensor, y: Tensor) -> None:
         """Update the weights with at most BATCH examples: x (B, D), y (B, 1)."""
+        self._backward(x, y)
+        self.squares.mul_(DECAY).addcmul_(self.gradients, self.gradients, value=1 - DECAY)
+        self.values.addcdiv_(self.gradients, self.squares.sqrt().add_(TINY), value=-RATE)
+
+    def _backward(self, x: Tensor, y: Tensor) -> None:
+        """Set the gradients of the mean loss of some examples."""
         w1, b1, w2, b2 = self._weights
         of_w1, of_b1, of_w2, of_b2 = self._slopes
         h = torch.addmm(b1, x, w1).relu_()
@@ -85,8 +99,6 @@ class Classifier:
         back = torch.mm(error, w2.t()).mul_(h > 0)
         torch.addmm(w1, x.t(), back, beta=2 * PENALTY, out=of_w1)
         torch.sum(back, 0, out=of_b1)
-        self.squares.mul_(DECAY).addcmul_(self.gradients, self.gradients, value=1 - DECAY)
-        self.values.addcdiv_(self.gradients, self.squares.sqrt().add_(TINY), value=-RATE)
 
 
 def _views(flat: Tensor, shapes: Sequence[Sequence[int]]) -> list[Tensor]:
@@ -111,15 +123,10 @@ def fit(train: Examples, dev: Examples, test_x: Tensor, classes: int, seed: int)
     generator = torch.Generator().manual_seed(seed)
     with torch.inference_mode():
         classifier = Classifier(train.x.size(1), classes, train.x.dtype, generator)
-        best, best_epoch, best_values = -1.0, 0, classifier.values.clone()
-        shuffled, epoch = torch.empty_like(train.x), 0
+        best, best_epoch, best_values, epoch = -1.0, 0, classifier.values.clone(), 0
         while epoch < EPOCHS and epoch - best_epoch < PATIENCE:
             epoch += 1
-            order = torch.randperm(len(train.y), generator=generator)
-            torch.index_select(train.x, 0, order, out=shuffled)  # once, so that batches are slices
-            targets = torch.split(train.y[order].unsqueeze(1), BATCH)
-            for x, y in zip(torch.split(shuffled, BATCH), targets, strict=True):
-                classifier.step(x, y)
+            classifier.train(train, generator)
             accuracy = (classifier.predict(dev.x) == dev.y).double().mean().item()
             if accuracy > best:
                 best, best_epoch = accuracy, epoch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from nmtkit import console, files
 from nmtkit.analyze.analysis import LeftOut
 from nmtkit.analyze.shared import context_reading, recording
-from nmtkit.analyze.shared.context_reading import Example, Numbers
+from nmtkit.analyze.shared.context_reading import Example, Numbers, Reading
 from nmtkit.analyze.study import Study
 from nmtkit.data.batches import collate
 from nmtkit.data.documents import ContextRule, Documents, Kind
@@ -95,7 +96,7 @@ class Reader:
     """
 
     def __init__(self, study: Study, name: str) -> None:
-        self.study, self.name, self.store = study, name, study.store
+        self.study, self.name, self.store, self.device = study, name, study.store, study.device
         self.model = study.model(name)
         if self.model.context_rule is None:
             raise LeftOut("it reads no context")
@@ -104,7 +105,7 @@ class Reader:
     @cached_property
     def sites(self) -> context_reading.Sites:
         """Where the model reads contexts."""
-        return context_reading.sites_of(self.model, self.study.device)
+        return context_reading.sites_of(self.model, self.device)
 
     @cached_property
     def scorer(self) -> Scorer:
@@ -113,34 +114,41 @@ class Reader:
 
     def compare(self, draws: Draws) -> Conditions:
         """Return what the system does under each condition."""
-        study, results = self.study, {}
-        lines = list(files.text_lines(study.run.source(study.set_name)))
-        metrics = scorer_of(study.run, study.set_name)
-        with workers.one_thread(study.device):
+        results = {}
+        metrics = scorer_of(self.study.run, self.study.set_name)
+        with workers.one_thread(self.device):
             for label, rule in conditions(self.rule).items():
                 store = copy.copy(self.store)
                 store.documents = Replaced(self.store.documents, rule)
                 bleu = None
                 if label in (OWN, NONE) or not self.rule.targets:
-                    progress = console.progress(f"{self.name}: context {label}", len(lines))
-                    with progress as self.scorer.done:
-                        translations = self.scorer.translate_window(lines, None, store.documents)
-                    bleu = metrics.score("bleu", [translation.text for translation in translations])
-                documents = self.store.documents, store.documents
-                pairs = ([d.context(i, self.rule) for d in documents] for i in range(len(store)))
-                changed = sum(own != other for own, other in pairs)
-                results[label] = Condition(bleu, changed, *self._read(store, draws))
+                    bleu = metrics.score("bleu", self._translations(label, store.documents))
+                changed = sum(map(operator.ne, self._contexts(self.store), self._contexts(store)))
+                loss, sums = self._read(store)
+                shares = _shares(sums, self.sites, draws)
+                results[label] = Condition(bleu, changed, _loss(loss), *shares)
         return results
 
-    def _read(self, store: Store, draws: Draws) -> tuple[Metric, Estimate, Estimate]:
-        """Return the loss, `Condition.kept` and `Condition.on_words` of the set with some
-        contexts.
+    def _contexts(self, store: Store) -> list[list[int]]:
+        """Return the sentences that are the context of each sentence."""
+        return [store.documents.context(i, self.rule) for i in range(len(store))]
+
+    def _translations(self, label: str, documents: Documents) -> list[str]:
+        """Return the translations of the set with some contexts."""
+        lines = list(files.text_lines(self.study.run.source(self.study.set_name)))
+        with console.progress(f"{self.name}: context {label}", len(lines)) as self.scorer.done:
+            return [line.text for line in self.scorer.translate_window(lines, None, documents)]
+
+    def _read(self, store: Store) -> tuple[Numbers, Numbers]:
+        """Return two arrays of sums by sentence.
+
+        Returns: nats and subwords of the reference (N, 2); if the sentence has a context, sums of
+            `Reading.kept` and `Reading.on_words` over its source subwords, and the number of these
+            (N, 3).
         """
-        # By sentence: nats and subwords of the reference; if it has a context, sums of `kept` and
-        # `on_words` over its source subwords, and the number of these.
         loss, sums = np.zeros((len(store), 2)), np.zeros((len(store), 3))
         loss[:, 1] = store.tgt_lengths
-        for batch in recording.batches(store, self.study.device, self.rule):
+        for batch in recording.batches(store, self.device, self.rule):
             rows = batch.rows.cpu().numpy()
             loss[rows, 0] = [-sum(scores) for scores in forced_scores([self.model], batch)]
             readings = context_reading.readings(self.model, batch, self.sites)
@@ -148,17 +156,7 @@ class Reader:
                 if reading is not None:
                     kept = 0 if reading.kept is None else reading.kept.sum()
                     sums[row] = [kept, reading.on_words.sum(), len(reading.weights)]
-        resampled, total = draws.full.sums(sums), sums.sum(0)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            kept, on_words = (
-                estimate(float(total[i] / total[2]), resampled[:, i] / resampled[:, 2])
-                if known
-                else Estimate(None)
-                for i, known in enumerate((self.sites.gates, self.sites.attention))
-            )
-        value, about = float(_ratio(loss.sum(0))), "nats a subword, </s> included"
-        metric = Metric("loss", "loss", value, about, loss, _ratio, _ratio, higher_is_better=False)
-        return metric, kept, on_words
+        return loss, sums
 
     def examples(self, gains: Numbers) -> list[Example]:
         """Return the sentences that gain most from their context, the same text once.
@@ -168,22 +166,44 @@ class Reader:
         """
         if not (self.sites.attention or self.sites.gates):
             return []
-        scorer = self.scorer
-        examples: dict[tuple[int, ...], Example] = {}
-        for row in np.argsort(-gains, kind="stable").tolist():
-            if len(examples) == EXAMPLES or gains[row] <= 0:
+        readings: dict[tuple[int, ...], tuple[int, Reading]] = {}
+        for row in np.argsort(-gains, kind="stable")[: (gains > 0).sum()].tolist():
+            if len(readings) == EXAMPLES:
                 break
-            batch = collate(self.store, np.array([row]), self.study.device, self.rule)
+            batch = collate(self.store, np.array([row]), self.device, self.rule)
             (reading,) = context_reading.readings(self.model, batch, self.sites)
             if reading is not None:
-                subwords = scorer.tgt_vocab.decode(self.store.tgt(row)[:-1].tolist())
-                reference = " ".join(join(subwords))
-                title = f"{self.name}, line {row + 1}: {gains[row]:+.2f} nats from its context"
-                source = batch.src[0, :-1].tolist()
-                about = reading, source, reference, scorer.src_vocab
-                example = context_reading.example(title, *about)
-                examples.setdefault((*reading.symbols, *source), example)
-        return list(examples.values())
+                text = *reading.symbols, *batch.src[0].tolist()
+                readings.setdefault(text, (row, reading))
+        return [self._example(*reading, gains) for reading in readings.values()]
+
+    def _example(self, row: int, reading: Reading, gains: Numbers) -> Example:
+        title = f"{self.name}, line {row + 1}: {gains[row]:+.2f} nats from its context"
+        source, target = (ids(row)[:-1].tolist() for ids in (self.store.src, self.store.tgt))
+        reference = " ".join(join(self.scorer.tgt_vocab.decode(target)))
+        return context_reading.example(title, reading, source, reference, self.scorer.src_vocab)
+
+
+def _loss(sums: Numbers) -> Metric:
+    """Return the loss of a set, from nats and subwords of its sentences (N, 2)."""
+    value, about = float(_ratio(sums.sum(0))), "nats a subword, </s> included"
+    return Metric("loss", "loss", value, about, sums, _ratio, _ratio, higher_is_better=False)
+
+
+def _shares(sums: Numbers, sites: context_reading.Sites, draws: Draws) -> list[Estimate]:
+    """Return `Condition.kept` and `Condition.on_words`, empty if the model does not record them.
+
+    Args:
+        sums: (N, 3) as `Reader._read` returns them.
+    """
+    resampled, total = draws.full.sums(sums), sums.sum(0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return [
+            estimate(float(total[i] / total[2]), resampled[:, i] / resampled[:, 2])
+            if recorded
+            else Estimate(None)
+            for i, recorded in enumerate((sites.gates, sites.attention))
+        ]
 
 
 def _ratio(sums: NDArray[Any]) -> NDArray[Any]:

@@ -4,10 +4,11 @@ and what is kept beside it.
 
 from __future__ import annotations
 
+import html
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 
+import jinja2
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -31,24 +32,32 @@ PAGE = """<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
-<title>{title}</title>
-<style>body {{ font-family: sans-serif; max-width: 60em; margin: 2em auto; line-height: 1.7 }} \
-dt {{ color: #666 }}</style>
+<title>{{ title | escape }}</title>
+<style>body { font-family: sans-serif; max-width: 60em; margin: 2em auto; line-height: 1.7 } \
+dt { color: #666 }</style>
 </head>
 <body>
-<h1>{title}</h1>
-<p>{note}</p>
-{examples}</body>
+<h1>{{ title | escape }}</h1>
+<p>{{ note | escape }}</p>
+{%- macro words(weighted, colour) -%}
+{%- set weights = weighted | map("last") | list -%}
+{%- set top = (weights | max if weights else 0) or 1 -%}
+{%- for word, weight in weighted -%}
+<span style="background: rgba({{ colour }}, {{ "%.3f" % ([0, weight] | max / top) }})" \
+title="{{ "%.4f" % weight }}">{{ word | escape }}</span>{{ " " if not loop.last }}
+{%- endfor -%}
+{%- endmacro %}
+{% for example in examples -%}
+<h2>{{ example.title | escape }}</h2>
+<dl>
+<dt>context</dt><dd>{{ words(example.context, "255, 140, 0") }}</dd>
+<dt>source</dt><dd>{{ words(example.source, "30, 144, 255") }}</dd>
+<dt>reference</dt><dd>{{ example.reference | escape }}</dd>
+</dl>
+{% endfor -%}
+</body>
 </html>
 """
-SECTION = """<h2>{title}</h2>
-<dl>
-<dt>context</dt><dd>{context}</dd>
-<dt>source</dt><dd>{source}</dd>
-<dt>reference</dt><dd>{reference}</dd>
-</dl>
-"""
-WORD = '<span style="background: rgba({colour}, {depth:.3f})" title="{weight:.4f}">{word}</span>'
 
 
 @dataclass(frozen=True)
@@ -100,20 +109,20 @@ def sites_of(model: Model, device: torch.device) -> Sites:
     """Return where a model reads contexts, by the shapes of what it records on a probe."""
     recorded = recording.look(model, recording.probe(model, device, context=LENGTH))["encoder"]
     gates = tuple(site for site in recorded if site.endswith(OF_CONTEXT))
-    shapes = {
-        site: value.shape[-2:]
-        for site, value in recorded.items()
-        if value.dim() == 4 and not site.startswith(recording.OF_CONTEXTS) and value.size(0) == 2
-    }
     source, both = recording.PROBE[0], recording.PROBE[0] + LENGTH
-    if joined := tuple(site for site, shape in shapes.items() if shape == (both, both)):
-        return Sites(joined, 0, True, gates)
-    ahead = {
-        site: keys - LENGTH
-        for site, (queries, keys) in shapes.items()
-        if queries == source and keys in (LENGTH, LENGTH + 1)
-    }
-    return Sites(tuple(ahead), next(iter(ahead.values()), 0), False, gates)
+    joined: list[str] = []
+    ahead: dict[str, int] = {}
+    for site, value in recorded.items():
+        if value.dim() != 4 or site.startswith(recording.OF_CONTEXTS) or value.size(0) != 2:
+            continue
+        queries, keys = value.shape[-2:]
+        if queries == keys == both:
+            joined.append(site)
+        elif queries == source and keys in (LENGTH, LENGTH + 1):
+            ahead[site] = keys - LENGTH
+    if joined:
+        return Sites(tuple(joined), 0, True, gates)
+    return Sites(tuple(ahead), max(ahead.values(), default=0), False, gates)
 
 
 def readings(model: Model, batch: Batch, sites: Sites) -> list[Reading | None]:
@@ -126,42 +135,40 @@ def readings(model: Model, batch: Batch, sites: Sites) -> list[Reading | None]:
     maps = [_attention(recorded, site, batch, sites.joined) for site in sites.attention]
     of_sources: list[Reading | None] = []
     for row, length in enumerate((batch.src_lengths - 1).tolist()):  # without </s>
-        read = _contexts(batch.context, row, sites.ahead)
-        symbols = [symbol for ids in read.values() for symbol in ids]
-        weights = [_of_source(attention[row], length, read, sites.joined) for attention in maps]
-        mean = np.mean(weights, axis=0) if maps else np.zeros((length, len(symbols)))
-        of_source = Reading(mean, None if kept is None else kept[row, :length], symbols)
-        of_sources.append(of_source if read else None)
+        contexts = _symbols(batch.context, row, sites.ahead)
+        weights = [_of_source(attention[row], length, contexts, sites.joined) for attention in maps]
+        symbols = sum(contexts, [])
+        mean = np.mean(weights or [np.zeros((length, len(symbols)))], axis=0)
+        reading = Reading(mean, None if kept is None else kept[row, :length], symbols)
+        of_sources.append(reading if contexts else None)
     return of_sources
 
 
-def _contexts(context: Context, row: int, ahead: int) -> dict[int, list[int]]:
-    """Return the symbols of each context of a source, by its place among them."""
-    return {
-        place: [BOS] * ahead + context.ids[number, : int(context.lengths[number])].tolist()
-        for place, number in enumerate(context.rows[row].tolist())
+def _symbols(context: Context, row: int, ahead: int) -> list[list[int]]:
+    """Return the symbols of each context of a source."""
+    return [
+        [BOS] * ahead + context.ids[number, : int(context.lengths[number])].tolist()
+        for number in context.rows[row].tolist()
         if number >= 0
-    }
+    ]
 
 
-def _of_source(
-    attention: Numbers, length: int, read: dict[int, list[int]], joined: bool
-) -> Numbers:
+def _of_source(attention: Numbers, length: int, contexts: list[list[int]], joined: bool) -> Numbers:
     """Return the attention of a source's subwords to the symbols of its contexts (S, C).
 
     Args:
         attention: of the source, as `_attention` returns it.
         length: S.
-        read: place of a context -> its symbols.
+        contexts: the symbols of each.
         joined: as of `Sites`.
     """
-    if not read:
-        return np.zeros((length, 0))
     if joined:
-        before = len(read[0])
+        before = sum(map(len, contexts))
         return attention[0, before : before + length, :before]
-    parts = [attention[place, :length, : len(ids)] for place, ids in read.items()]
-    return np.concatenate(parts, axis=1)
+    parts = [
+        weights[:length, : len(ids)] for weights, ids in zip(attention, contexts, strict=False)
+    ]
+    return np.concatenate([np.zeros((length, 0)), *parts], axis=1)
 
 
 def _attention(recorded: dict[str, Tensor], site: str, batch: Batch, joined: bool) -> Numbers:
@@ -177,9 +184,8 @@ def _attention(recorded: dict[str, Tensor], site: str, batch: Batch, joined: boo
     for name in (f"{site}_sentences", f"{site.rpartition('.')[0]}.sentences"):
         if name in recorded:
             share = recorded[name].double()
-            flat = share.dim() == 2
-            share = share.unsqueeze(-1) if flat else share.mean(1).transpose(1, 2)  # (B, J, S)
-            return (weights * share.unsqueeze(-1)).cpu().numpy()
+            share = share.unsqueeze(-1) if share.dim() == 2 else share.mean(1).transpose(1, 2)
+            weights = weights * share.unsqueeze(-1)  # (B, J, S or 1, 1)
     return weights.cpu().numpy()
 
 
@@ -243,21 +249,6 @@ def as_text(examples: Sequence[Example]) -> str:
 
 def as_html(title: str, note: str, examples: Sequence[Example]) -> str:
     """Return a page without external resources. A darker word is read more, or takes more."""
-
-    def spans(words: Sequence[WeightedWord], colour: str) -> str:
-        top = max((weight for _, weight in words), default=0.0) or 1.0
-        return " ".join(
-            WORD.format(colour=colour, depth=max(0.0, w) / top, weight=w, word=escape(word))
-            for word, w in words
-        )
-
-    sections = [
-        SECTION.format(
-            title=escape(example.title),
-            context=spans(example.context, "255, 140, 0"),
-            source=spans(example.source, "30, 144, 255"),
-            reference=escape(example.reference),
-        )
-        for example in examples
-    ]
-    return PAGE.format(title=escape(title), note=escape(note), examples="".join(sections))
+    pages = jinja2.Environment(keep_trailing_newline=True)
+    pages.filters["escape"] = html.escape
+    return pages.from_string(PAGE).render(title=title, note=note, examples=examples)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nmtkit.score.resampling import Resampling, estimate
-from nmtkit.tables.table import Column, Estimate
+from nmtkit.tables.table import Estimate
 
 ENDING = "_context"
 NOTE = (
@@ -19,11 +19,6 @@ NOTE = (
     "orthogonal contexts); mean over sentences"
 )
 GATED = "the contexts of a gated attention change with the decoder's state even with equal weights"
-
-
-def column(key: str = "context_spread", title: str = "context spread") -> Column:
-    """Return the column of a table that shows a spread."""
-    return Column(key, f"{title} [95%]", decimals=3, interval=True)
 
 
 def even_weights(weights: Tensor, src_lengths: Tensor) -> Tensor:

@@ -31,7 +31,6 @@ from nmtkit.errors import ConfigError, DataError
 
 BREAK = " _eos "
 """Between the sentences of a line that holds several, as in the public sets."""
-CONDITIONS = ("true", "none", "foreign")
 
 
 def _not_blank(text: str) -> str:
@@ -94,6 +93,10 @@ class Item:
     def targets(self) -> list[str]:
         """The right translation, then the wrong ones."""
         return [self.reference, *(error.contrastive for error in self.errors)]
+
+    def items(self, default_type: str) -> list[Item]:
+        """Return the item itself, as the entries of other formats return theirs."""
+        return [self]
 
 
 class Consistency(BaseModel):
@@ -187,9 +190,7 @@ def read(where: str) -> list[Item]:
     items: list[Item] = []
     for name, value in entries.items():
         try:
-            entry = adapter.validate_python(value)
-            default_type = paths[0].name.partition(".")[0]
-            items += [entry] if isinstance(entry, Item) else entry.items(default_type)
+            items += adapter.validate_python(value).items(paths[0].name.partition(".")[0])
         except ValueError as error:
             message = f"no item of a contrastive set: {_reason(error)}"
             raise DataError(message, where=f"{where}, {name}", hint=FORMS[form]) from error
@@ -254,13 +255,17 @@ def under(items: Sequence[Item], condition: str, seed: int = 1) -> list[Item]:
         seed: of the draw.
     Raises: ConfigError for another condition; DataError if the set has only one context to draw.
     """
-    if condition not in CONDITIONS:
-        hint = ", ".join(CONDITIONS)
-        raise ConfigError(f"unknown context '{condition}'", where="--context", hint=hint)
     if condition == "true":
         return list(items)
     if condition == "none":
         return [replace(item, context_src=(), context_ref=()) for item in items]
+    if condition == "foreign":
+        return _with_foreign_contexts(items, seed)
+    hint = "true, none, foreign"
+    raise ConfigError(f"unknown context '{condition}'", where="--context", hint=hint)
+
+
+def _with_foreign_contexts(items: Sequence[Item], seed: int) -> list[Item]:
     translated = {item.context_src: item.context_ref for item in items if item.context_src}
     contexts = list(translated)
     if len(contexts) == 1:

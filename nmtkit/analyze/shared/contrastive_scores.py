@@ -19,6 +19,7 @@ from nmtkit.errors import DataError
 from nmtkit.models.base import Model
 from nmtkit.settings import SearchSettings, build
 from nmtkit.translate import workers
+from nmtkit.translate.scorer import Scorer
 
 Scores = list[list[float]]
 """Log-probabilities of the `targets` of each item; higher is better."""
@@ -67,7 +68,6 @@ def score(
     Returns: how the system read the set, and its scores: column -> of each item, </s> included, not
         normalised by length.
     """
-    columns: dict[str, Scores] = {}
     with workers.one_thread(study.device):
         model = study.model(name)
         rule = model.context_rule
@@ -77,13 +77,7 @@ def score(
             console.warn(f"'{name}' {message}")
         scorer = study.scorer(model, build(SearchSettings, {}, "search"))
         start = time.perf_counter()
-        for column, items in questions.items():
-            text = as_documents(
-                items, model.context_rule is not None and model.context_rule.targets
-            )
-            with console.progress(f"{name}: pairs", len(items)) as scorer.done:
-                scores = scorer.alternatives(text.lines, text.targets, text.documents)
-            columns[column] = [scores[place] for place in text.places]
+        columns = {key: _scores(scorer, rule, name, items) for key, items in questions.items()}
     seconds, first = time.perf_counter() - start, next(iter(columns.values()))
     ties = sum(score == right for right, *wrong in first for score in wrong)
     targets = sum(len(scores) for column in columns.values() for scores in column)
@@ -91,6 +85,13 @@ def score(
     if reading.warning:
         console.warn(f"'{name}' {reading.warning}: on such pairs it can only guess")
     return reading, columns
+
+
+def _scores(scorer: Scorer, rule: ContextRule | None, name: str, items: Sequence[Item]) -> Scores:
+    text = as_documents(items, translated=rule is not None and rule.targets)
+    with console.progress(f"{name}: pairs", len(items)) as scorer.done:
+        scores = scorer.alternatives(text.lines, text.targets, text.documents)
+    return [scores[place] for place in text.places]
 
 
 def asked_sets(

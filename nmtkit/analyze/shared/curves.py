@@ -144,18 +144,22 @@ def read(path: Path, log_every: int | None = None) -> Curves:
         if kind == "dev":
             dev.append(Validation(step, line.dev_loss, line.dev_bleu, line.signature))
         else:
-            begin = _begin(line, train[-1].end if train else 0, log_every)
-            train = [s if s.end <= begin else s.until(begin) for s in train if s.begin < begin]
-            train.append(Stretch(begin, step, line.seconds, line.cpu_seconds, line.epoch, line.nll))
+            train = _with_line(train, line, log_every)
     return Curves(train, dev)
 
 
-def _begin(line: MetricsLine, before: int, log_every: int | None) -> int:
-    """Return the update after which the stretch of a line begins."""
+def _with_line(train: Sequence[Stretch], line: MetricsLine, log_every: int | None) -> list[Stretch]:
+    """Return stretches with that of one more line, which takes its updates off the earlier ones."""
     step = line.step
     if line.updates is not None:
-        return max(0, step - max(1, line.updates))
-    return (step - 1) // log_every * log_every if log_every else min(before, step - 1)
+        begin = max(0, step - max(1, line.updates))
+    elif log_every:
+        begin = (step - 1) // log_every * log_every
+    else:
+        begin = min(train[-1].end if train else 0, step - 1)
+    earlier = [s if s.end <= begin else s.until(begin) for s in train if s.begin < begin]
+    of_line = Stretch(begin, step, line.seconds, line.cpu_seconds, line.epoch, line.nll)
+    return [*earlier, of_line]
 
 
 def panels(curves: Mapping[str, Curves]) -> list[list[Panel]]:

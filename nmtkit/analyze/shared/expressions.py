@@ -107,18 +107,11 @@ def phrase(text: str, match_case: bool) -> Phrase:
 
     Raises: ValueError if it has no words, begins or ends with a gap, or has `$` inside.
     """
-    parts: list[list[str]] = [[]]
-    gaps: list[str] = []
     tokens = text.split()
     ends = tokens[-1:] == [END]
-    for token in tokens[: len(tokens) - ends]:
-        if gap := GAP.fullmatch(token):
-            gaps.append(gap[1] or "")
-            parts.append([])
-        elif token == END:
-            raise ValueError(f"'{END}' stands at the end of a phrase only: '{text.strip()}'")
-        else:
-            parts[-1] += words(token, match_case)
+    if END in tokens[:-1]:
+        raise ValueError(f"'{END}' stands at the end of a phrase only: '{text.strip()}'")
+    parts, gaps = _parts(tokens[: len(tokens) - ends], match_case)
     if parts == [[]]:
         raise ValueError("a phrase without words")
     if not all(parts):
@@ -130,6 +123,19 @@ def phrase(text: str, match_case: bool) -> Phrase:
         pattern += rf"(?:(?!{before} ){_STOP} [^ ]+){{0,{most}}}?({after})(?= )"
     pattern += r"(?= [^\w ]| $)" if ends else ""
     return Phrase(text.strip(), sum(map(len, parts)), parts[0][0], re.compile(pattern))
+
+
+def _parts(tokens: Sequence[str], match_case: bool) -> tuple[list[list[str]], list[str]]:
+    """Return the words of each part of a phrase, and the most words of each gap ("": no limit)."""
+    parts: list[list[str]] = [[]]
+    gaps: list[str] = []
+    for token in tokens:
+        if gap := GAP.fullmatch(token):
+            gaps.append(gap[1] or "")
+            parts.append([])
+        else:
+            parts[-1] += words(token, match_case)
+    return parts, gaps
 
 
 @dataclass(frozen=True)

@@ -55,17 +55,9 @@ def encoder_states(model: Model, batch: Batch, layer: int) -> Tensor:
     Returns: (B, S, D); undefined at padded positions.
     Raises: NoStates if there is no such layer, or no states of positions.
     """
-    stack = getattr(model, "encoder", None)
-    layers = list(stack) if isinstance(stack, nn.ModuleList) else []
-    if layer > len(layers):
-        problem = "its encoder is not made of layers that can be told apart"
-        if layers:
-            problem = f"its encoder has {len(layers)}"
-        hint = "leave it out for the states that the decoder reads"
-        raise NoStates(f"no layer {layer}: {problem}", where="--layer", hint=hint)
     outputs: dict[str, Any] = {}
     if layer:
-        block = layers[layer - 1]
+        block = _layer(model, layer)
         with block.register_forward_hook(lambda *values: outputs.update({STATES: values[-1]})):
             model.encode(batch)
     else:
@@ -79,6 +71,19 @@ def encoder_states(model: Model, batch: Batch, layer: int) -> Tensor:
         hint = "leave that system out: --system names the others"
         raise NoStates(f"no states of source positions: {problem}", hint=hint)
     return states
+
+
+def _layer(model: Model, number: int) -> nn.Module:
+    """Return a layer of the encoder, from 1."""
+    stack = getattr(model, "encoder", None)
+    layers = list(stack) if isinstance(stack, nn.ModuleList) else []
+    if number <= len(layers):
+        return layers[number - 1]
+    problem = "its encoder is not made of layers that can be told apart"
+    if layers:
+        problem = f"its encoder has {len(layers)}"
+    hint = "leave it out for the states that the decoder reads"
+    raise NoStates(f"no layer {number}: {problem}", where="--layer", hint=hint)
 
 
 class _Lookups(TorchFunctionMode):
@@ -200,22 +205,28 @@ class Reader:
 
         Raises: NoStates as `encoder_states`.
         """
-        device = self.study.device
-        with workers.one_thread(device):
-            columns = self._sums([[UNK] * 4 + [EOS], [EOS]]).shape[1]
-            sums = np.zeros((len(sentences), columns), dtype=np.float32)
-            pieces = self._pieces(sentences)
-            batches = by_length([len(ids) for _, ids in pieces])
-            work = [[pieces[i][1] for i in batch] for batch in batches]
-            results = workers.mapped(self._sums, work, cores() if device.type == "cpu" else 1)
-            with console.progress(f"{self.name}: sentences", len(pieces)) as advance:
-                for batch, values in zip(batches, results, strict=True):
-                    np.add.at(sums, [pieces[i][0] for i in batch], values)
-                    advance(len(batch))
+        with workers.one_thread(self.study.device):
+            sums = self._sentence_sums(sentences)
         embedding = 0 if self.table is None else self.table.size(1)
-        fields = [(STATES, "<f4", (columns - embedding - 1,)), (EMBEDDINGS, "<f4", (embedding,))]
+        states = sums.shape[1] - embedding - 1
+        fields = [(STATES, "<f4", (states,)), (EMBEDDINGS, "<f4", (embedding,))]
         vectors: Vectors = (sums[:, :-1] / sums[:, -1:]).view(fields)[:, 0]
         return vectors
+
+    def _sentence_sums(self, sentences: Sequence[str]) -> NDArray[np.float32]:
+        """Return `_sums` of whole sentences."""
+        columns = self._sums([[UNK] * 4 + [EOS], [EOS]]).shape[1]
+        sums = np.zeros((len(sentences), columns), dtype=np.float32)
+        pieces = self._pieces(sentences)
+        batches = by_length([len(ids) for _, ids in pieces])
+        work = [[pieces[i][1] for i in batch] for batch in batches]
+        jobs = cores() if self.study.device.type == "cpu" else 1
+        results = workers.mapped(self._sums, work, jobs)
+        with console.progress(f"{self.name}: sentences", len(pieces)) as advance:
+            for batch, values in zip(batches, results, strict=True):
+                np.add.at(sums, [pieces[i][0] for i in batch], values)
+                advance(len(batch))
+        return sums
 
     def file(self, folder: Path, task: Task) -> Path:
         """Return the file with the vectors of a task's sentences; they are computed if need be.

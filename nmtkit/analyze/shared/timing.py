@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +23,7 @@ from nmtkit.data.store import Store
 from nmtkit.models.base import Memory, Model, State
 from nmtkit.nn import hardware
 from nmtkit.nn.dropout import seed_dropout
-from nmtkit.settings import SearchSettings, TrainSettings, build
+from nmtkit.settings import TrainSettings, build
 from nmtkit.tables.table import Estimate
 from nmtkit.text.vocabulary import EOS
 from nmtkit.train import loss
@@ -99,6 +98,8 @@ class Bench:
         config = study.run.system(study.systems[0]).read_config()
         self.training = build(TrainSettings, config.get("train", {}), "train")
         settings = study.search_settings(study.systems[0])
+        limits = {"max_length_a": 0.0, "max_length_b": steps, "nbest": 1}
+        self.search = settings.model_copy(update=limits)
         wanted = settings.precision if study.device.type == "cpu" else "float32"
         decoding = hardware.choose(precision=wanted).precision
         training = hardware.choose(  # last, since it sets how float32 is multiplied
@@ -110,14 +111,7 @@ class Bench:
         console.say(f"measuring on: {self.where}")
         self.device, self.autocast = study.device, autocast_arguments(training)
         self.models = {name: study.model(name, decoding) for name in study.systems}
-        limits = {"max_length_a": 0.0, "max_length_b": steps, "nbest": 1}
-        self.search = settings.model_copy(update=limits)
-        self.sources = {}
-        for name, model in self.models.items():
-            if model.reads_spans and study.store.spans is None:
-                without = f"'{name}' reads parses, which {study.set_name} has none of"
-                console.warn(f"{without}: it decodes with n-grams instead")
-            self.sources[name] = _sources(study.store, self.device, model)
+        self.sources = {name: _sources(study, name, self.models[name]) for name in study.systems}
         self.pairs = Store(study.run.prep / study.run.sets("train")[0].name)
         lengths, unit = (self.pairs.src_lengths, self.pairs.tgt_lengths), self.training.batch_unit
         self.batches = batch_list(*lengths, self.training.batch_size, unit, SEED, 0)
@@ -133,12 +127,41 @@ class Bench:
         for name in list(self.models)[:: 1 if number % 2 else -1]:
             model = self.models[name]
             batches = [collate(self.pairs, rows, self.device, model.context_rule) for rows in drawn]
-            updates = partial(_updates, model, batches, self.training, self.autocast)
-            decoding = partial(_decode, model, self.sources[name], self.search)
-            seconds[name] = (_seconds(updates, self.device), _seconds(decoding, self.device))
+            updates = partial(self._update, model, batches)
+            decoding = partial(self._decode, model, self.sources[name])
+            seconds[name] = (self._seconds(updates), self._seconds(decoding))
             advance(1)
         tokens = sum(int(self.pairs.tgt_lengths[rows].sum()) for rows in drawn)
         return tokens, np.array([seconds[name] for name in self.models])
+
+    def _update(self, model: Model, batches: Sequence[Batch]) -> None:
+        """Compute forward and backward as training does, without the optimiser's step."""
+
+        def logits(hidden: Tensor) -> Tensor:
+            with torch.autocast(**self.autocast):
+                return model.logits(hidden)
+
+        model.train()
+        smoothing = self.training.label_smoothing
+        for number, batch in enumerate(batches):
+            assert batch.tgt_in is not None
+            seed_dropout(SEED, number, 0)
+            with torch.autocast(**self.autocast):
+                hidden, _ = model.decode(batch.tgt_in, model.encode(batch))
+            rows = loss.chunk_rows(model.vocabularies.tgt, hidden.device.type)
+            loss.backward(logits, hidden, batch, smoothing, 1.0, rows)
+            model.zero_grad(set_to_none=True)
+
+    def _decode(self, model: Model, sources: Batch) -> None:
+        model.eval()
+        search([Endless(model).eval()], sources, self.search)
+
+    def _seconds(self, work: Callable[[], None]) -> float:
+        start = time.perf_counter()
+        work()
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter() - start
 
 
 def measure_speed(study: Study, steps: int, rounds: int = 0) -> dict[str, Timing]:
@@ -164,53 +187,25 @@ def measure_speed(study: Study, steps: int, rounds: int = 0) -> dict[str, Timing
     timings = {}
     for i, name in enumerate(bench.models):
         update, decoding = seconds[:, i].T
+        train_ratio, decode_ratio = (Estimate(*values) for values in ratios[:, i].T.tolist())
         timings[name] = Timing(
-            train_tokens_per_s=float(np.median(tokens / update)),
-            updates_per_s=float(np.median(UPDATES / update)),
-            decode_tokens_per_s=float(np.median(decoded / decoding)),
-            train_ratio=Estimate(*ratios[:, i, 0].tolist()),
-            decode_ratio=Estimate(*ratios[:, i, 1].tolist()),
-            rounds=rounds,
-            device=bench.where,
+            float(np.median(tokens / update)),
+            float(np.median(UPDATES / update)),
+            float(np.median(decoded / decoding)),
+            train_ratio,
+            decode_ratio,
+            rounds,
+            bench.where,
         )
     return timings
 
 
-def _sources(store: Store, device: torch.device, model: Model) -> Batch:
-    """Return some sentences of a set, with all that a model reads with them."""
+def _sources(study: Study, name: str, model: Model) -> Batch:
+    """Return some sentences of the set, with all that a system reads with them."""
+    store = study.store
+    if model.reads_spans and store.spans is None:
+        without = f"'{name}' reads parses, which {study.set_name} has none of"
+        console.warn(f"{without}: it decodes with n-grams instead")
     drawn = np.random.default_rng(SEED).permutation(len(store))[:SENTENCES]
     by_length = sorted(drawn, key=lambda i: int(store.src_lengths[i]))
-    return collate(store, np.array(by_length), device, model.context_rule)
-
-
-def _updates(
-    model: Model, batches: Sequence[Batch], settings: TrainSettings, autocast: dict[str, Any]
-) -> None:
-    """Compute forward and backward as training does, without the optimiser's step."""
-
-    def logits(hidden: Tensor) -> Tensor:
-        with torch.autocast(**autocast):
-            return model.logits(hidden)
-
-    model.train()
-    for number, batch in enumerate(batches):
-        assert batch.tgt_in is not None
-        seed_dropout(SEED, number, 0)
-        with torch.autocast(**autocast):
-            hidden, _ = model.decode(batch.tgt_in, model.encode(batch))
-        rows = loss.chunk_rows(model.vocabularies.tgt, hidden.device.type)
-        loss.backward(logits, hidden, batch, settings.label_smoothing, 1.0, rows)
-        model.zero_grad(set_to_none=True)
-
-
-def _decode(model: Model, sources: Batch, settings: SearchSettings) -> None:
-    model.eval()
-    search([Endless(model).eval()], sources, settings)
-
-
-def _seconds(work: Callable[[], None], device: torch.device) -> float:
-    start = time.perf_counter()
-    work()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter() - start
+    return collate(store, np.array(by_length), study.device, model.context_rule)

@@ -63,12 +63,7 @@ def read_words(run: Run, store: Store, side: Side) -> Words:
     Raises: DataError naming the first line that was not prepared like that, or for a set whose text
         the run does not keep.
     """
-    set_name, text = store.path.name, TextSide.load(run.prep, side)
-    path = run.source(set_name) if side == "src" else run.references(set_name)[0]
-    if not path.is_file():  # the training set
-        names = [text_set.name for text_set in run.sets() if run.source(text_set.name).is_file()]
-        message = f"the run keeps no text of the set '{set_name}'"
-        raise DataError(message, where="--set-name", hint=f"one of: {', '.join(names)}")
+    text, path = TextSide.load(run.prep, side), _text_file(run, store.path.name, side)
     lines = [text.tokens(line) for line in files.text_lines(path)]
     owners = [np.array(text.subwords(tokens)[1], dtype=np.int64) for tokens in lines]
     lengths = store.src_lengths if side == "src" else store.tgt_lengths
@@ -79,6 +74,15 @@ def read_words(run: Run, store: Store, side: Side) -> Words:
             hint = "prepare again: nmtkit prep … --force"
             raise DataError(message, where=f"{path}, line {number}", hint=hint)
     return Words(lines, owners)
+
+
+def _text_file(run: Run, set_name: str, side: Side) -> Path:
+    path = run.source(set_name) if side == "src" else run.references(set_name)[0]
+    if not path.is_file():  # the training set
+        names = [text_set.name for text_set in run.sets() if run.source(text_set.name).is_file()]
+        message = f"the run keeps no text of the set '{set_name}'"
+        raise DataError(message, where="--set-name", hint=f"one of: {', '.join(names)}")
+    return path
 
 
 def read_tags(path: Path, words: Words, side: Side) -> list[str]:
@@ -108,12 +112,10 @@ def training_counts(run: Run, side: Side, words: Words, store: Store) -> Ids:
     ids_of = Store.src if side == "src" else Store.tgt
     subwords = list(load_vocabularies(run.prep)[side == "tgt"])
     split = TextSide.load(run.prep, side).bpe is not None
-    training, counts = Store(run.prep / "train"), dict.fromkeys(words.flat, 0)
+    training, counts, wanted = Store(run.prep / "train"), Counter[str](), set(words.flat)
     for row in range(len(training)):
         text = [subwords[i] for i in ids_of(training, row)[:-1].tolist()]
-        for word in join(text) if split else text:
-            if word in counts:
-                counts[word] += 1
+        counts.update(word for word in (join(text) if split else text) if word in wanted)
     unknown = [
         np.bincount(owners, ids_of(store, row)[:-1] == UNK) > 0
         for row, owners in enumerate(words.owners)
