@@ -262,7 +262,7 @@ def test_what_is_not_there_is_said(analysed, goldset):
         ({"layer": "encoder.0.attention", "gold": goldset}, "no attention from the target to the"),
         ({"head": 3}, "there are 2 heads"),
         ({"gold": goldset, "sentence": 4}, "no line 4: there are 3"),
-        ({"gold": "one"}, "two files are wanted"),
+        ({"gold": "one"}, "expected two files"),
         ({"gold": goldset, "set_names": ["test"]}, "those of --gold"),
     ):
         analysed.refused("alignment", ConfigError, words, **options)
@@ -293,11 +293,6 @@ def test_the_published_sets(shared, name, suffix, lines):
     assert len(wanted) == len(pairs) == lines
     check(wanted, pairs, name)
     assert rates([own.sure for own in wanted], wanted).error == 0
-    diagonal = [
-        {(round(j * (len(src) - 1) / max(1, len(tgt) - 1)), j) for j in range(len(tgt))}
-        for src, tgt in pairs
-    ]
-    assert 30 < rates(diagonal, wanted).error < 90
 
 
 def test_words_of_a_published_set_keep_their_subwords(shared, multi30k_run):

@@ -177,14 +177,12 @@ def test_each_sentence_is_decoded_whole_once_and_once_for_each_removal(variant, 
 
 def test_what_is_left_of_weights():
     weights = torch.tensor([[[[0.5, 0.3, 0.2], [1.0, 0.0, 0.0]]]])
-    gone = torch.tensor([[0, 0]])
-    raw = torch.tensor([[[[0.0, 0.3, 0.2], [0.0, 0.0, 0.0]]]])
-    assert torch.equal(ablation.without(weights, gone, False), raw)
-    renormalised = torch.tensor([[[[0.0, 0.6, 0.4], [0.0, 0.0, 0.0]]]])
-    torch.testing.assert_close(ablation.without(weights, gone, True), renormalised)
-    half = weights / 2
-    nothing = ablation.without(half, torch.tensor([[ablation.NOTHING, 2]]), True)
-    assert torch.equal(nothing[..., 0, :], half[..., 0, :])  # not even scaled
+    for renormalise, first in ((False, [0.0, 0.3, 0.2]), (True, [0.0, 0.6, 0.4])):
+        left = ablation.without(weights, torch.tensor([[0, 0]]), renormalise)
+        torch.testing.assert_close(left, torch.tensor([[[first, [0.0] * 3]]]))
+    half = weights / 2  # a query that keeps all positions is not even scaled
+    left = ablation.without(half, torch.tensor([[ablation.NOTHING, 2]]), True)
+    assert torch.equal(left[..., 0, :], half[..., 0, :])
 
 
 def test_draws_are_even_among_the_other_positions_and_each_sentence_has_its_own():

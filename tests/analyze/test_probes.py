@@ -27,7 +27,7 @@ def parts(task):
 
 def test_sentevals_form_with_unbalanced_quotes(tmp_path):
     write(tmp_path / "obj_number.txt", SENTEVAL)
-    task = read("obj_number", find(tmp_path)["obj_number"])
+    task = task_of(tmp_path, "obj_number")
     assert parts(task) == {
         "tr": [
             ("NN", '" I never gave Iain the serum . "'),
@@ -42,6 +42,9 @@ def test_sentevals_form_with_unbalanced_quotes(tmp_path):
         "",
         0,
     )
+    write(tmp_path / "own.txt", [*SENTEVAL, "tr\tNN\tsame", "te\tNNS\tsame"])
+    task = task_of(tmp_path, "own")
+    assert (task.category, task.seen) == ("other", 1)
 
 
 def rows(count, labels, start=0):
@@ -90,12 +93,6 @@ def test_nothing_is_trained_on_the_sentences_it_is_tested_with(tmp_path):
     sentences = [sentence for own in parts(task).values() for _, sentence in own]
     assert sorted(sentences) == sorted(line.split("\t")[0] for line in rows(100, "3456"))
     assert task.seen == 0 and task.split == "va.txt split into tr, va, te"
-
-
-def test_sentences_of_both_parts_are_counted(tmp_path):
-    write(tmp_path / "own.txt", [*SENTEVAL, "tr\tNN\tsame", "te\tNNS\tsame"])
-    task = task_of(tmp_path, "own")
-    assert (task.seen, task.category) == (1, "other")
 
 
 def test_a_folder_without_probing_files_is_refused(tmp_path):

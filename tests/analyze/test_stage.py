@@ -179,7 +179,7 @@ def test_cost_of_phrases_from_parses_counts_and_times_the_parses(analysed, decod
         assert row["step_mmac"] * 1e6 == pytest.approx(expected.step)
     timing.measure_speed(study(analysed, *systems), 5, rounds=1)
     assert all(batch.spans is None for _, batch in decoded)
-    without = "'parse' reads parses, which test has none of: it decodes with n-grams instead"
+    without = "'parse' reads parses, but test has none: it decodes with n-grams instead"
     assert without in capsys.readouterr().err
     for suffix in ("bin", "idx"):
         shutil.copy(prep / f"train.spans.{suffix}", prep / f"test.spans.{suffix}")

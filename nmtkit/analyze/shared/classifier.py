@@ -17,7 +17,7 @@ RATE, BATCH, PENALTY, EPOCHS = 2.5e-4, 64, 1e-4, 100
 PATIENCE = 5
 """Training ends after this many epochs without a better accuracy on dev (the paper is silent)."""
 DECAY, TINY = 0.99, 1e-8
-"""Of RMSprop, torch's defaults."""
+"""The decay and epsilon of RMSprop: torch's defaults."""
 
 
 @dataclass(frozen=True)

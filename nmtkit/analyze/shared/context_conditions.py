@@ -1,4 +1,4 @@
-"""A system that reads a set with its own context, and with others in its place."""
+"""How a system reads a set with its own contexts, and with other contexts in their place."""
 
 from __future__ import annotations
 
@@ -41,19 +41,22 @@ EXAMPLES = 5
 
 
 def conditions(rule: ContextRule) -> dict[str, ContextRule]:
-    """Return the contexts that are compared, by name: a system's own, and those in its place."""
+    """Return the contexts that are compared, by name: the system's own, then the REPLACEMENTS."""
     seed = rule.seed + 1
-    others = {n: dataclasses.replace(rule, kind=k, seed=seed) for n, k in REPLACEMENTS.items()}
-    return {OWN: rule, **others}
+    replacements = {
+        label: dataclasses.replace(rule, kind=kind, seed=seed)
+        for label, kind in REPLACEMENTS.items()
+    }
+    return {OWN: rule, **replacements}
 
 
 class Replaced(Documents):
-    """Documents whose sentences have another context in the place of their own; a sentence without
-    one still has none.
+    """Documents in which another rule gives the contexts. A sentence without a context of its own
+    has none.
 
     Args:
         documents: of the set.
-        rule: of the other context.
+        rule: gives the contexts.
     """
 
     def __init__(self, documents: Documents, rule: ContextRule) -> None:
@@ -66,7 +69,7 @@ class Replaced(Documents):
 
 @dataclass(frozen=True)
 class Condition:
-    """What a system does with one context for each sentence of the set (N).
+    """What a system does if a rule gives the contexts of the set (N sentences).
 
     Attributes:
         bleu: None where the context would be what the system has not translated yet.
@@ -87,7 +90,7 @@ Conditions = Mapping[str, Condition]
 
 
 class Reader:
-    """A system that reads a set with its own context and with others.
+    """Reads a set with one system, under each condition.
 
     Args:
         study: with the set and the device.
@@ -104,12 +107,12 @@ class Reader:
 
     @cached_property
     def sites(self) -> context_reading.Sites:
-        """Where the model reads contexts."""
+        """The sites where the model reads contexts."""
         return context_reading.sites_of(self.model, self.device)
 
     @cached_property
     def scorer(self) -> Scorer:
-        """What translates with the model."""
+        """Translates with the model, and knows its vocabularies."""
         return self.study.scorer(self.model, self.study.search_settings(self.name))
 
     def compare(self, draws: Draws) -> Conditions:

@@ -1,4 +1,4 @@
-"""How far apart the contexts lie that a decoder reads at the steps of one sentence."""
+"""The distance between the contexts that a decoder reads at the steps of one sentence."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ GATED = "the contexts of a gated attention change with the decoder's state even 
 
 
 def even_weights(weights: Tensor, src_lengths: Tensor) -> Tensor:
-    """Return weights with which an attention reads all real source positions alike.
+    """Return equal weights for all real source positions.
 
     Args:
-        weights: the attention's own; src_lengths: real positions of each sentence (B).
+        weights: of the attention, (B, …, S); src_lengths: real positions of each sentence (B).
     """
     keys = torch.arange(weights.size(-1), device=weights.device)
     even = (keys < src_lengths[:, None]).to(weights.dtype) / src_lengths[:, None]  # (B, S)

@@ -30,7 +30,7 @@ from nmtkit.data.documents import Documents
 from nmtkit.errors import ConfigError, DataError
 
 BREAK = " _eos "
-"""Between the sentences of a line that holds several, as in the public sets."""
+"""Separates the sentences of a line that holds several, as in the public sets."""
 
 
 def _not_blank(text: str) -> str:
@@ -57,7 +57,8 @@ class Error:
         contrastive: the wrong translation.
         distance: words between the two words that belong together.
         frequency: of the word in the training text of the set's authors.
-        back: how many sentences before this one the sentence stands that decides.
+        back: the distance of the sentence that decides: how many sentences it stands before this
+            one.
     """
 
     type: str
@@ -195,7 +196,7 @@ def read(where: str) -> list[Item]:
             message = f"no item of a contrastive set: {_reason(error)}"
             raise DataError(message, where=f"{where}, {name}", hint=FORMS[form]) from error
     if not any(item.errors for item in items):
-        raise DataError("there are no pairs in it", where=where)
+        raise DataError("no pairs in this set", where=where)
     return items
 
 
@@ -328,5 +329,5 @@ def undecidable(items: Sequence[Item]) -> int:
 
 
 def identical(items: Sequence[Item]) -> int:
-    """Return how many wrong translations are the right one once more, word for word."""
+    """Return how many wrong translations equal the right one."""
     return sum(error.contrastive == item.reference for item in items for error in item.errors)

@@ -1,4 +1,4 @@
-"""Multi-word expressions and their accepted translations, and where their phrases stand in a text.
+"""Multi-word expressions, their accepted translations, and the search for their phrases in a text.
 
 A list is a text file of lines `source phrase TAB accepted target phrases [TAB name]`, the target
 phrases with " | " between. In a phrase `...` is a gap of any number of words, or none, inside the

@@ -68,7 +68,7 @@ def read_gold_set(prep: Path, paths: str) -> GoldSet:
     names = [Path(path) for path in paths.split(",")]
     if len(names) != 2:
         hint = f"--gold LINKS,PAIRS with source {SEPARATOR} target in PAIRS"
-        raise ConfigError(f"two files are wanted, not {len(names)}", where="--gold", hint=hint)
+        raise ConfigError(f"expected two files, not {len(names)}", where="--gold", hint=hint)
     gold, pairs = read_gold(names[0]), read_pairs(names[1])
     check(gold, pairs, names[0])
     vocabularies = load_vocabularies(prep)

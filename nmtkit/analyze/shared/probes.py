@@ -108,20 +108,26 @@ def find(folder: Path) -> dict[str, list[Path]]:
         raise DataError(problem, where="--probes", hint="a folder, or senteval")
     if parts := _part_files(folder):
         return {folder.name: parts}
-    tasks: dict[str, list[Path]] = {}
+    tasks = {}
     for path in sorted(folder.iterdir()):
-        if path.is_dir() and (parts := _part_files(path)):
-            tasks[path.name] = parts
-        elif path.is_file() and path.name.endswith(SUFFIXES):
-            if "\t" in next(files.text_lines(path), "\t"):  # an empty file is an error of `read`
-                tasks[_stem(path)] = [path]
-            else:
-                console.warn(f"{path} is no probing file (no tab in its first line): skipped")
+        if paths := _task_files(path):
+            tasks[path.name if path.is_dir() else _stem(path)] = paths
     if not tasks:
         raise DataError("no probing files", where=folder, hint=LAYOUTS)
-    order = [name for names in CATEGORIES.values() for name in names]
-    known = {name: tasks.pop(name) for name in order if name in tasks}
-    return known | tasks
+    order = [name for names in CATEGORIES.values() for name in names if name in tasks]
+    return {name: tasks[name] for name in (*order, *tasks)}
+
+
+def _task_files(path: Path) -> list[Path]:
+    """Return the files of the task that a path in a folder of tasks holds; [] if it is none."""
+    if path.is_dir():
+        return _part_files(path)
+    if not path.name.endswith(SUFFIXES) or not path.is_file():
+        return []
+    if "\t" in next(files.text_lines(path), "\t"):  # an empty file is an error of `read`
+        return [path]
+    console.warn(f"{path} is no probing file (no tab in its first line): skipped")
+    return []
 
 
 def _part_files(folder: Path) -> list[Path]:

@@ -1,4 +1,4 @@
-"""What a model records of sentence pairs: its attention weights and gates, read by `capture`."""
+"""Attention weights and gates that a model records on sentence pairs, read by `capture`."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ number if the model has no table of source embeddings."""
 
 
 class NoStates(DataError):
-    """A system whose encoder does not have the states that are asked for."""
+    """The encoder of a system does not have the states that were asked for."""
 
 
 def encoder_states(model: Model, batch: Batch, layer: int) -> Tensor:
@@ -134,19 +134,19 @@ class Reader:
 
     def __init__(self, study: Study, name: str, layer: int) -> None:
         self.study, self.name, self.layer = study, name, layer
-        self.config = study.run.find_system(name).read_config()
         self.max_source = study.search_settings(name).max_source
 
     @cached_property
     def key(self) -> str:
-        """The hash of all that the vectors depend on but the sentences."""
+        """The hash of everything but the sentences that the vectors depend on."""
         run = self.study.run
+        config = run.find_system(self.name).read_config()
         inputs = {
             "nmtkit": nmtkit.__version__,
             "weights": checkpoints.current(run.find_system(self.name)),
             "layer": self.layer,
-            "variant": self.config["variant"],
-            "model": self.config.get("model", {}),
+            "variant": config["variant"],
+            "model": config.get("model", {}),
             "max_source": self.max_source,
             "prepared": run.manifest().fingerprint,
             "vocabulary": loading.vocabulary_hashes(run),

@@ -32,9 +32,9 @@ from nmtkit.train.plan import common_width
 from nmtkit.translate.beam import search
 
 UPDATES, SENTENCES = 3, 48
-"""What each system does in a round: updates, and sentences of one search."""
+"""The work of each system in a round: updates, and sentences of one search."""
 LEAST, MOST, SECONDS = 7, 25, 120.0
-"""There are as many rounds as fit into SECONDS, at least LEAST and at most MOST."""
+"""The number of rounds is what fits into SECONDS, at least LEAST and at most MOST."""
 SEED = 1
 Floats = NDArray[np.float64]
 
@@ -204,7 +204,7 @@ def _sources(study: Study, name: str, model: Model) -> Batch:
     """Return some sentences of the set, with all that a system reads with them."""
     store = study.store
     if model.reads_spans and store.spans is None:
-        without = f"'{name}' reads parses, which {study.set_name} has none of"
+        without = f"'{name}' reads parses, but {study.set_name} has none"
         console.warn(f"{without}: it decodes with n-grams instead")
     drawn = np.random.default_rng(SEED).permutation(len(store))[:SENTENCES]
     by_length = sorted(drawn, key=lambda i: int(store.src_lengths[i]))
