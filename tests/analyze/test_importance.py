@@ -128,11 +128,16 @@ def test_a_batch_equals_one_removal_at_a_time(case, renormalise):
     batch = contract.collate([*contract.pairs(4), ([EOS], [5, EOS])], more=1)
     attention = of_source(model, renormalise)
     site = attention.site
-    d_alpha, d_js, _ = ablation.compare(attention, batch)
+    d_alpha, d_js, spread = ablation.compare(attention, batch)
     points = d_alpha.isfinite()
     assert torch.equal(points, d_js.isfinite())
     with capture() as seen:
         model.decode(batch.tgt_in, model.encode(batch))
+    for contexts in seen.get(site + context_spread.ENDING, []):
+        wanted = context_spread.spread(contexts, batch.tgt_lengths)
+        torch.testing.assert_close(spread[0], wanted, equal_nan=True)
+    single = contract.collate([([EOS], [5, EOS])])  # there is no other position
+    assert ablation.compare(attention, single).alpha.isnan().all()
     alpha = seen[site][0].mean(1)
     best = alpha.argmax(-1)
     other = drawn_positions(batch.rows, best, batch.src_lengths)
