@@ -294,7 +294,7 @@ def test_what_cannot_be_probed_is_said(analysed, probe, tmp_path, capsys):
     assert {"base", "search", "search, embeddings"} <= found["table"]["rows"][0].keys()
     for error, words, options in (
         (DataError, "base: no layer 2: its encoder has 1", {"layer": "2", "systems": ["base"]}),
-        (DataError, "not made of layers", {"layer": "1", "systems": ["search"]}),
+        (DataError, "has no separate layers", {"layer": "1", "systems": ["search"]}),
         (ConfigError, "bad value for .*layer", {"layer": "top"}),
         (ConfigError, "bad value for .*layer", {"layer": "-1"}),
         (ConfigError, "reads no set of the run", {"set_names": ["test"]}),

@@ -158,8 +158,8 @@ class Ablation:
 
 
 class _Removal:
-    """The change of the weights of one pass: the first row of a sentence keeps all positions, and
-    each of the others does without one.
+    """The change of the weights of one pass. The first row of a sentence keeps all positions. Each
+    later row lacks one.
 
     Args:
         renormalise: see `without`.
@@ -245,8 +245,9 @@ def other_positions(chances: Tensor, strongest: Tensor, src_lengths: Tensor) -> 
         src_lengths: (B) real positions.
     Returns: (B, T); without meaning behind the end, or where a source has one position only.
     """
-    others = (chances * (src_lengths - 1).clamp(min=1)[:, None]).long()
-    return others + (others >= strongest)
+    # A number among the positions without the strongest: it skips the strongest.
+    number = (chances * (src_lengths - 1).clamp(min=1)[:, None]).long()
+    return number + (number >= strongest)
 
 
 def compare(attention: Ablation, batch: Batch) -> Comparison:

@@ -1,5 +1,5 @@
-"""What source words read in the other sentences of their document: attention to context words,
-and what is kept beside it.
+"""What source words read in the context, the other sentences of their document: their attention to
+context words, and the share of their own state that they keep.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from nmtkit.translate.over_long import JOINER
 Numbers = NDArray[np.float64]
 WeightedWord = tuple[str, float]
 LENGTH = 23
-"""The length of the context of a probe, beside `recording.PROBE`."""
+"""The length of the context of a probe whose sentences have the lengths `recording.PROBE`."""
 STRONG = 1.5
 """In text a word is marked if its weight is at least this many times the mean of its line."""
 PAGE = """<!DOCTYPE html>

@@ -57,8 +57,7 @@ class Error:
         contrastive: the wrong translation.
         distance: words between the two words that belong together.
         frequency: of the word in the training text of the set's authors.
-        back: the distance of the sentence that decides: how many sentences it stands before this
-            one.
+        back: distance, in sentences, to the earlier sentence that decides.
     """
 
     type: str
@@ -117,14 +116,18 @@ class Consistency(BaseModel):
             raise ValueError(f"true_ind is {self.true_ind}, of {len(self.dst)} candidates")
         *before, source = sentences(self.src)
         *before_ref, reference = sentences(self.dst[self.true_ind])
-        others = [text for i, text in enumerate(self.dst) if i != self.true_ind]
-        wrong = [text.split(BREAK)[-1] for text in others]
-        errors = tuple(Error(default_type, text, back=self.ctx_dist) for text in wrong)
+        errors = tuple(
+            Error(default_type, candidate.split(BREAK)[-1], back=self.ctx_dist)
+            for i, candidate in enumerate(self.dst)
+            if i != self.true_ind
+        )
         return [Item(source, reference, errors, tuple(before), tuple(before_ref))]
 
 
 class DiscoursePair(BaseModel):
-    """Two translations of DiscEvalMT; "semi-correct" is right beside the context's translation."""
+    """Two translations of DiscEvalMT. "semi-correct" is right after the given translation of the
+    context.
+    """
 
     correct: list[str] = Field(min_length=1, validation_alias=CORRECT)
     incorrect: list[str] = Field(min_length=1)
@@ -215,9 +218,12 @@ def _text_entries(paths: Sequence[Path]) -> dict[str, Any]:
         raise DataError(message, where=counts, hint=hint)
     entries: dict[str, Any] = {}
     for number, (*context, source, right, wrong) in enumerate(zip(*columns, strict=True), 1):
-        entry = {"source": source, "reference": right, "context_src": sentences("".join(context))}
-        entry["errors"] = [{"type": "pairs", "contrastive": wrong}]
-        entries[f"line {number}"] = entry
+        entries[f"line {number}"] = {
+            "source": source,
+            "reference": right,
+            "errors": [{"type": "pairs", "contrastive": wrong}],
+            "context_src": sentences("".join(context)),
+        }
     return entries
 
 

@@ -97,8 +97,8 @@ def _scores(scorer: Scorer, rule: ContextRule | None, name: str, items: Sequence
 def asked_sets(
     name: str, rule: ContextRule | None, sets: Mapping[str, Sequence[Item]]
 ) -> dict[str, Sequence[Item]]:
-    """Return the sets that a system is asked, by the column of its scores: the first one alone if
-    it reads nothing that differs between them.
+    """Return the sets that a system scores, by the column of its scores: the first set alone if the
+    system reads nothing that differs between the sets.
     """
     if rule is None or rule.kind == "foreign":
         return {name: next(iter(sets.values()))}
@@ -122,8 +122,10 @@ def warnings_of(model: Model, has_context: bool) -> Iterator[str]:
     elif rule.kind == "next":
         yield "reads following sentences, but the pairs have none: it reads single sentences"
     elif rule.kind == "foreign":
-        others = "sentences of other documents, here of other pairs"
-        yield f"reads {others}, and never what stands before its own: it is asked once"
+        yield (
+            "reads sentences of other documents, here of other pairs, and never the sentences "
+            "before its own: it scores the pairs once"
+        )
 
 
 def decisions(scores: Sequence[Sequence[float]]) -> list[bool]:

@@ -29,7 +29,7 @@ _STOP = r"(?! [.!?;…。！？；] )"  # noqa: RUF001
 
 @lru_cache(maxsize=1 << 16)
 def _kind(character: str) -> str:
-    """Return what a character does: "word" continues a word, "space" ends it, "" stands alone."""
+    """Return what a character does: "word" continues a word, "space" ends it, "" is a word."""
     if _ALONE.match(character):
         return ""
     if character.isspace():
@@ -61,13 +61,13 @@ def spaced(line: str, match_case: bool) -> str:
 
 @dataclass(frozen=True)
 class Match:
-    """Where a phrase stands: (start, end) of each of its parts between gaps."""
+    """A place of a phrase in a text: (start, end) of each of its parts between gaps."""
 
     parts: tuple[tuple[int, int], ...]
 
     @property
     def in_one_piece(self) -> bool:
-        """True if no word stands between its parts."""
+        """True if there is no word between its parts."""
         return all(before[1] == after[0] for before, after in pairwise(self.parts))
 
     @property
@@ -110,17 +110,17 @@ def phrase(text: str, match_case: bool) -> Phrase:
     tokens = text.split()
     ends = tokens[-1:] == [END]
     if END in tokens[:-1]:
-        raise ValueError(f"'{END}' stands at the end of a phrase only: '{text.strip()}'")
+        raise ValueError(f"'{END}' belongs at the end of a phrase: '{text.strip()}'")
     parts, gaps = _parts(tokens[: len(tokens) - ends], match_case)
     if parts == [[]]:
         raise ValueError("a phrase without words")
     if not all(parts):
-        raise ValueError(f"a gap stands between words: '{text.strip()}'")
+        raise ValueError(f"a gap belongs between words: '{text.strip()}'")
     literal = [re.escape(" " + " ".join(part)) for part in parts]
     pattern = f"({literal[0]})(?= )"
-    for before, most, after in zip(literal, gaps, literal[1:], strict=False):
+    for before, longest, after in zip(literal, gaps, literal[1:], strict=False):
         # No second beginning inside the gap: the nearest of several beginnings counts.
-        pattern += rf"(?:(?!{before} ){_STOP} [^ ]+){{0,{most}}}?({after})(?= )"
+        pattern += rf"(?:(?!{before} ){_STOP} [^ ]+){{0,{longest}}}?({after})(?= )"
     pattern += r"(?= [^\w ]| $)" if ends else ""
     return Phrase(text.strip(), sum(map(len, parts)), parts[0][0], re.compile(pattern))
 
@@ -148,7 +148,7 @@ class Expression:
 
 
 def occurrences(expressions: Sequence[Expression], text: str) -> dict[int, int]:
-    """Return how often each expression stands in a source line: its number in the list -> count.
+    """Return how often a source line has each expression: its number in the list -> count.
 
     A word belongs to one expression only: to that with more words, then with fewer gaps, then the
     earlier one ("look up" is no "look").
@@ -209,7 +209,7 @@ def parse(lines: Iterable[str], match_case: bool, where: str) -> list[Expression
         first = numbers.setdefault(tuple(words(source, match_case)), number)
         if first != number:
             hint = "put all its target phrases on one line"
-            raise DataError(f"'{source}' stands in line {first} already", where=place, hint=hint)
+            raise DataError(f"'{source}' is in line {first} already", where=place, hint=hint)
         expressions.append(expression)
     if not expressions:
         raise DataError("no expressions", where=where, hint=f"one a line: {FORM}")

@@ -107,10 +107,10 @@ def count_macs(
     batch = replace(batch, spans=torch.tensor([spans] * _ROWS) if spans else None)
     counts = _counts(model, batch)
     if model.context_rule is not None and contexts:
-        most = model.context_rule.size
-        context = _contexts(model.context_rule, batch, most)
-        with_most = _counts(model, replace(batch, context=context))
-        counts += contexts / most * (with_most - counts)
+        size = model.context_rule.size
+        context = _contexts(model.context_rule, batch, size)
+        with_context = _counts(model, replace(batch, context=context))
+        counts += contexts / size * (with_context - counts)
     tokens = _ROWS * np.array([tgt_length, src_length, tgt_length])
     return Macs(src_length, tgt_length, *(counts / tokens).tolist())
 

@@ -68,7 +68,7 @@ def encoder_states(model: Model, batch: Batch, layer: int) -> Tensor:
     states = outputs.get(STATES)
     if not isinstance(states, Tensor) or states.shape[:2] != batch.src.shape or states.dim() != 3:
         problem = f"its encoder returns no 'states' (B, S, D), but {', '.join(map(repr, outputs))}"
-        hint = "leave that system out: --system names the others"
+        hint = "leave that system out: name the other systems with --system"
         raise NoStates(f"no states of source positions: {problem}", hint=hint)
     return states
 
@@ -79,7 +79,7 @@ def _layer(model: Model, number: int) -> nn.Module:
     layers = list(stack) if isinstance(stack, nn.ModuleList) else []
     if number <= len(layers):
         return layers[number - 1]
-    problem = "its encoder is not made of layers that can be told apart"
+    problem = "its encoder has no separate layers"
     if layers:
         problem = f"its encoder has {len(layers)}"
     hint = "leave it out for the states that the decoder reads"

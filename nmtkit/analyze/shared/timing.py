@@ -123,16 +123,14 @@ class Bench:
         """
         first = number * UPDATES
         drawn = [self.batches[i % len(self.batches)] for i in range(first, first + UPDATES)]
-        seconds: dict[str, tuple[float, float]] = {}
-        for name in list(self.models)[:: 1 if number % 2 else -1]:
-            model = self.models[name]
+        seconds = np.empty((len(self.models), 2))
+        for i, (name, model) in list(enumerate(self.models.items()))[:: 1 if number % 2 else -1]:
             batches = [collate(self.pairs, rows, self.device, model.context_rule) for rows in drawn]
             updates = partial(self._update, model, batches)
             decoding = partial(self._decode, model, self.sources[name])
-            seconds[name] = (self._seconds(updates), self._seconds(decoding))
+            seconds[i] = self._seconds(updates), self._seconds(decoding)
             advance(1)
-        tokens = sum(int(self.pairs.tgt_lengths[rows].sum()) for rows in drawn)
-        return tokens, np.array([seconds[name] for name in self.models])
+        return sum(int(self.pairs.tgt_lengths[rows].sum()) for rows in drawn), seconds
 
     def _update(self, model: Model, batches: Sequence[Batch]) -> None:
         """Compute forward and backward as training does, without the optimiser's step."""
