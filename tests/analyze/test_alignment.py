@@ -57,6 +57,7 @@ def test_gold_counts_from_one_and_a_link_that_is_both_is_sure(tmp_path):
 def test_hypothesised_links_count_from_zero_if_a_zero_occurs(tmp_path):
     assert read_links(write(tmp_path / "a", "1-1 2-3", "1-2")) == [{(0, 0), (1, 2)}, {(0, 1)}]
     assert read_links(write(tmp_path / "b", "1-1 2-3", "0-2")) == [{(1, 1), (2, 3)}, {(0, 2)}]
+    assert read_links(write(tmp_path / "c", "2-0")) == [{(2, 0)}]
 
 
 def links_of(text, kinds="-p"):

@@ -320,10 +320,11 @@ def test_words_of_an_example_are_sums_and_means_of_their_subwords():
 
 def test_html_is_escaped_and_stands_alone():
     evil = '<script src="x">&amp;'
-    example = Example(evil, [(evil, 0.2), ("b", 0.8)], [(evil, 0.1)], evil)
+    example = Example(evil, [(evil, 0.2), ("b", 0.8), ("c", -1e-9)], [(evil, 0.1)], evil)
     page = context_reading.as_html(evil, evil, [example])
     assert page.count(html.escape(evil)) == 7 and "<script" not in page and "http" not in page
-    assert "rgba(255, 140, 0, 0.250)" in page and "rgba(255, 140, 0, 1.000)" in page
+    for depth in ("0.250", "1.000", "0.000"):  # relative to the largest; rounding is not negative
+        assert f"rgba(255, 140, 0, {depth})" in page
 
 
 def test_without_readers_or_documents_it_is_said(findings, run, analysed):

@@ -6,6 +6,7 @@ import importlib.util
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 from nmtkit.analyze.shared import macs
 from nmtkit.models.base import Vocabularies
@@ -125,6 +126,19 @@ def test_ratios_of_document_models_are_those_of_the_design():
     ratios = [count.train / plain.train for count in (amn, aware)]
     assert ratios == pytest.approx([1.12, 1.34], abs=0.01)
     assert amn.step == aware.step == plain.step
+
+
+def test_fused_attention_counts_like_the_products_written_out():
+    q, k, v = (torch.randn(2, 3, steps, 8, requires_grad=True) for steps in (5, 9, 9))
+
+    def fused():
+        F.scaled_dot_product_attention(q, k, v).sum().backward()
+
+    def explicit():
+        (torch.softmax(q @ k.transpose(2, 3), -1) @ v).sum().backward()
+
+    expected = 3 * 2 * (2 * 3 * 5 * 9 * 8)
+    assert macs._macs(fused) == macs._macs(explicit) == expected
 
 
 def test_matrix_vector_products_are_counted():

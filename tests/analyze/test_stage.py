@@ -71,7 +71,7 @@ def brief(monkeypatch):
 def decoded(monkeypatch):
     """The sources that measuring gives each model to decode: (model, batch)."""
     sources = []
-    monkeypatch.setattr(timing, "_decode", lambda *work: sources.append(work[:2]))
+    monkeypatch.setattr(timing.Bench, "_decode", lambda _, *work: sources.append(work))
     return sources
 
 
@@ -287,10 +287,10 @@ def test_measured_updates_are_of_new_batches_every_round_and_the_same_for_all(
     """As training meets them: a shape met before is faster."""
     seen = {}
 
-    def updates(model, batches, *_):
+    def update(_, model, batches):
         seen.setdefault(id(model), []).append([batch.rows.tolist() for batch in batches])
 
-    monkeypatch.setattr(timing, "_updates", updates)
+    monkeypatch.setattr(timing.Bench, "_update", update)
     monkeypatch.setattr(timing, "batch_list", lambda *_: [np.array([i]) for i in range(12)])
     timing.measure_speed(study(two, "base", "own"), 5, rounds=2)
     base, own = seen.values()
@@ -299,7 +299,7 @@ def test_measured_updates_are_of_new_batches_every_round_and_the_same_for_all(
 
 @pytest.mark.parametrize(("seconds", "rounds"), [(20.0, timing.LEAST), (3.0, 10)])
 def test_slow_systems_have_the_least_rounds(two, monkeypatch, seconds, rounds):
-    monkeypatch.setattr(timing, "_seconds", lambda work, device: seconds)
+    monkeypatch.setattr(timing.Bench, "_seconds", lambda _, work: seconds)
     assert timing.measure_speed(study(two, "base", "own"), 5)["own"].rounds == rounds
 
 
