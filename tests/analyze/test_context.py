@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from nmtkit.analyze import context
-from nmtkit.analyze.shared import context_conditions, context_reading
+from nmtkit.analyze.shared import context_conditions, context_reading, recording
 from nmtkit.analyze.shared.context_conditions import Replaced, conditions
 from nmtkit.analyze.shared.context_reading import Example, Reading
 from nmtkit.analyze.study import Study
@@ -262,6 +262,8 @@ def test_contexts_of_different_lengths_are_read_in_parts_and_looked_at_all_the_s
     pairs = GivenPairs(ids, [np.array([7, EOS])] * 8, documents=Documents([0], 8))
     batch = collate(pairs, np.arange(8), "cpu", model.context_rule)
     assert len(batch.context.parts) > 1
+    sizes = [read.src.numel() for read in recording.batches(pairs, CPU)]
+    assert max(sizes) <= recording.POSITIONS  # the longest come first
     for i, one in enumerate(readings(model, pairs, *range(8))[1:], 1):
         assert_same(one, *readings(model, pairs, i))
 

@@ -285,9 +285,10 @@ def test_measured_updates_are_of_new_batches_every_round_and_the_same_for_all(
     two, decoded, monkeypatch
 ):
     """As training meets them: a shape met before is faster."""
-    seen = {}
+    seen, order = {}, []
 
     def update(_, model, batches):
+        order.append(id(model))
         seen.setdefault(id(model), []).append([batch.rows.tolist() for batch in batches])
 
     monkeypatch.setattr(timing.Bench, "_update", update)
@@ -295,6 +296,7 @@ def test_measured_updates_are_of_new_batches_every_round_and_the_same_for_all(
     timing.measure_speed(study(two, "base", "own"), 5, rounds=2)
     base, own = seen.values()
     assert base == own == [[[3 * number + i] for i in range(3)] for number in range(3)]
+    assert order[:2] == order[2:4][::-1] == order[4:]  # who begins alternates
 
 
 @pytest.mark.parametrize(("seconds", "rounds"), [(20.0, timing.LEAST), (3.0, 10)])

@@ -133,19 +133,19 @@ def read(path: Path, log_every: int | None = None) -> Curves:
     Raises: DataError for a damaged line.
     """
     train: list[Stretch] = []
-    dev: list[Validation] = []
-    last = (0, "")
+    dev: dict[int, Validation] = {}
+    last = 0
     for line in load_lines(MetricsLine, path) if path.is_file() else ():
-        step, kind = line.step, line.kind
-        if step < last[0] or (step, kind) == last:  # a restart
-            dev = [v for v in dev if v.step < step]
-            train = [s for s in train if s.end < step]
-        last = (step, kind)
-        if kind == "dev":
-            dev.append(Validation(step, line.dev_loss, line.dev_bleu, line.signature))
+        step = line.step
+        if step < last:  # a restart
+            dev = {earlier: validation for earlier, validation in dev.items() if earlier < step}
+            train = [stretch for stretch in train if stretch.end < step]
+        last = step
+        if line.kind == "dev":
+            dev[step] = Validation(step, line.dev_loss, line.dev_bleu, line.signature)
         else:
             train = _with_line(train, line, log_every)
-    return Curves(train, dev)
+    return Curves(train, list(dev.values()))
 
 
 def _with_line(train: Sequence[Stretch], line: MetricsLine, log_every: int | None) -> list[Stretch]:
