@@ -37,8 +37,8 @@ def bleu(sums: Array, smooth: str = "exp", effective_order: bool = False) -> Arr
     # After an order without n-grams sacreBLEU looks no further.
     alive = np.logical_and.accumulate(total > 0)
     precision = _precision(correct, total, alive, smooth)
-    positive = precision > 0
-    logs = np.where(positive, np.log(np.where(positive, precision, 1.0)), _LOG_OF_ZERO)
+    logs = np.full_like(precision, _LOG_OF_ZERO)
+    np.log(precision, out=logs, where=precision > 0)
     used = alive if effective_order else np.ones_like(alive)
     mean = np.where(used, logs, 0.0).sum(0) / np.maximum(used.sum(0), 1)
     scored = hyp_len > 0 if smooth == "mteval" else (correct > 0).any(0)

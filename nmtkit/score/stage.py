@@ -70,11 +70,7 @@ def score(run: Run, **values: Any) -> None:
         for text_set in sets_to_score(run, options.set_names):
             folders = translated_systems(run, text_set, options.systems, options.against)
             scored_set = ScoredSet(run, text_set, folders, options)
-            result = None if options.force else scored_set.up_to_date()
-            if result is None:
-                result = scored_set.score(record.get("commit"))
-            else:
-                console.say(f"{text_set.name}: scores are up to date (--force computes them again)")
+            result = scored_set.current(record.get("commit"))
             if len(result.systems) == 1:
                 console.say(
                     f"{text_set.name}: only '{result.systems[0].name}' is translated, so there is"
@@ -147,13 +143,16 @@ class ScoredSet:
         except DataError:
             return None
 
-    def up_to_date(self) -> Scores | None:
-        """Return the scores of an earlier call if they are up to date, else None."""
+    def current(self, commit: str | None) -> Scores:
+        """Return the scores; those of an earlier call if they are up to date."""
         made_from, stored = self.made_from, self._stored()
-        if stored is None or stored.made_from != made_from:
-            return None
-        groups = stored.by_length and stored.by_length.buckets
-        return stored if self.options.length_groups in (None, groups) else None
+        if stored and stored.made_from == made_from and not self.options.force:
+            groups = stored.by_length and stored.by_length.buckets
+            if self.options.length_groups in (None, groups):
+                again = "--force computes them again"
+                console.say(f"{self.text_set.name}: scores are up to date ({again})")
+                return stored
+        return self.score(commit)
 
     def score(self, commit: str | None) -> Scores:
         """Score all systems and write the folder."""
