@@ -34,12 +34,10 @@ def bleu(sums: Array, smooth: str = "exp", effective_order: bool = False) -> Arr
     # Counts first, samples last: numpy is fast along the last axis.
     counts = np.ascontiguousarray(np.moveaxis(sums, -1, 0))
     hyp_len, ref_len, correct, total = counts[0], counts[1], counts[2:6], counts[6:]
-    # After an order without n-grams sacreBLEU looks no further.
-    alive = np.logical_and.accumulate(total > 0)
-    precision = _precision(correct, total, alive, smooth)
+    precision = _precision(correct, total, smooth)
     logs = np.full_like(precision, _LOG_OF_ZERO)
     np.log(precision, out=logs, where=precision > 0)
-    used = alive if effective_order else np.ones_like(alive)
+    used = total > 0 if effective_order else np.ones_like(total, dtype=bool)
     mean = np.where(used, logs, 0.0).sum(0) / np.maximum(used.sum(0), 1)
     scored = hyp_len > 0 if smooth == "mteval" else (correct > 0).any(0)
     score: Array = np.where(scored, _brevity(hyp_len, ref_len) * np.exp(mean), 0.0)
@@ -53,15 +51,15 @@ def _brevity(hyp_len: Array, ref_len: Array) -> Array:
     return penalty
 
 
-def _precision(correct: Array, total: Array, alive: Array, smooth: str) -> Array:
+def _precision(correct: Array, total: Array, smooth: str) -> Array:
     """Return the precision of each order in percent, smoothed."""
     possible = np.maximum(total, 1)
     precision = 100 * correct / possible
     if smooth != "none":
-        unmatched = alive & (correct == 0)
+        unmatched = (total > 0) & (correct == 0)
         halvings = unmatched.cumsum(0, dtype=np.int32)
         precision = np.where(unmatched, 100 / np.ldexp(possible, halvings), precision)
-    smoothed: Array = np.where(alive, precision, 100.0 if smooth == "mteval" else 0.0)
+    smoothed: Array = np.where(total > 0, precision, 100.0 if smooth == "mteval" else 0.0)
     return smoothed
 
 

@@ -13,10 +13,11 @@ HYPS = [
     "ÄA  b\u00a0c - d & e",
     "die Katze sitzt auf der Matte \u00a0",
     "x",
+    "ein Hund",
 ]
 REFS = [
-    ["Ein Hund bellt laut.", "leer", "äa b c - d &amp; E", "die Katze saß auf der Matte", ""],
-    ["Der Hund bellte", "", "Äa b\u00a0c d", "eine Katze sitzt auf ihrer Matte\u00a0", "x y"],
+    ["Ein Hund bellt laut.", "leer", "äa b c - d &amp; E", "die Katze saß auf der Matte", "", "e"],
+    ["Der Hund bellte", "", "Äa b\u00a0c d", "eine Katze sitzt auf ihrer Matte\u00a0", "x y", ""],
 ]
 
 

@@ -239,6 +239,8 @@ def test_numbers_of_an_analysis(file):
         ["Base + New", "not in this comparison", "size", 70.0, None, None, None, None],
     ]
     assert "by hand" in same.notes and "another corpus" not in same.title
+    unmeasured = paper.numbers_beside(told, "cost", {"base": {}}, "toy-ende", "", "counted")
+    assert rows(unmeasured)[0][1] == "not measured"
     elsewhere = paper.numbers_beside(told, "cost", known, "mine", "", "counted")
     assert [row[6] for row in rows(elsewhere)] == [
         None,

@@ -143,6 +143,9 @@ def test_seeds_are_one_row_and_significance_is_said_honestly(seeded, capsys):
     assert against["p_seeds"] == seeds.permutation(ours, theirs)[0]
     pairs = [(pair["seed"], pair["system"], pair["baseline"]) for pair in against["pairs"]]
     assert pairs == [(1, "new", "base"), (2, "new-2", "base-2")]
+    ter = new["against"]["ter"]["pairs"]
+    assert [pair["better"] for pair in ter] == [pair["difference"] < 0 for pair in ter]
+    assert ter[0]["better"]
     for pair in against["pairs"]:
         system, baseline = (metrics.bleu(hyps[pair[key]], [ref]) for key in ("system", "baseline"))
         assert pair["p"] == compare("paired_bootstrap", system, baseline, Draws(60, 100)).p
@@ -244,8 +247,11 @@ def test_no_two_seeds_and_unknown_groupings(fake_run, capsys):
     fake = fake_run()
     fake.add("a", 0.2, seed=1)
     fake.add("ensemble-a", 0.1, trained=False)
-    fake.score(group_by="seed")
+    fake.add("ensemble-b", 0.2, trained=False)
+    fake.score(group_by="seed", against="ensemble-b")
     assert "no two systems differ in train.seed alone" in capsys.readouterr().out
+    groups = result_of(fake.run)["seeds"]["groups"]
+    assert [group["against"]["bleu"]["pairs"] for group in groups[:2]] == [[], []]
     assert not (fake.run.path / "score/test/seeds.csv").exists()
     with pytest.raises(ConfigError, match="cannot group systems by 'variant'") as error:
         fake.score(group_by="variant")

@@ -15,6 +15,7 @@ import nmtkit.score
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.files import write_json
 from nmtkit.prep.stage import prep
+from nmtkit.run import Run
 from nmtkit.score.metrics import METRICS
 from nmtkit.score.options import ScoreOptions
 from nmtkit.score.result_tables import STEMS
@@ -183,6 +184,10 @@ def test_baseline_and_choice_of_systems_and_sets(fake_run, capsys):
     assert pairs[3:5] == [("one", "ensemble-alpha+mid"), ("dev", "zeta")]
     fake.score(set_names=["one"], output_format="json")
     assert json.loads(capsys.readouterr().out)[0]["set"] == "one"
+    write(fake.run.path / "systems/zeta/translate/two/hyp.txt", fake.lines["two"])
+    fake.score(set_names=["two", "dev"], output_format="csv")
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [row["p"] != "" for row in rows] == [False, False, True, True]
 
 
 def test_multiple_references_and_lower_case_are_used(fake_run):
@@ -297,7 +302,10 @@ def test_tokenised_bleu_of_outside_files_is_of_their_moses_tokens_with_lang_and_
     assert "tok. BLEU needs --lang" in err
 
 
-def test_what_is_missing_is_said_with_the_command_that_makes_it(fake_run):
+def test_what_is_missing_is_said_with_the_command_that_makes_it(fake_run, tmp_path):
+    with pytest.raises(DataError, match="not prepared"):
+        score(Run(tmp_path))
+    assert not list(tmp_path.iterdir())
     fake = fake_run(sets=("one", "two"))
 
     def refused(error, message, hint, **options):
@@ -356,6 +364,9 @@ def test_outside_files(tmp_path, capsys):
     assert (result["baseline"], result["language"]) == ("a.txt", "de")
     assert result["systems"][1]["scores"]["bleu"]["value"] == pytest.approx(100)
     assert result["systems"][1]["differences"]["bleu"]["value"] > 0
+    for against in ("b", "b.txt", str(hyps[1])):
+        result, _ = result_of_files(capsys, hyps, hyps[1:], against=against)
+        assert (result["baseline"], result["language"]) == ("b.txt", "")
     options = {"resamples": 9, "trials": 7, "ratio": 0.4, "seed": 5, "test": "sign"}
     result, _ = result_of_files(capsys, hyps, [ref_path], **options)
     assert result["test"] == "sign"
@@ -374,6 +385,13 @@ def test_outside_files(tmp_path, capsys):
     assert "nothing to compare with" in err
     assert "scores.json" not in out + err
     assert len([p for p in tmp_path.iterdir()]) == 4  # nothing is written
+
+
+def test_tokens_are_noticed_where_text_is_expected(tmp_path, capsys):
+    text = write(tmp_path / "text.de", ["ein Hund."] * 100)
+    tokens = write(tmp_path / "tokens.de", ["ein Hund ."] * 100)
+    assert "is this text detokenised?" in result_of_files(capsys, [tokens], [text])[1]
+    assert "detokenised?" not in result_of_files(capsys, [tokens], [tokens])[1]
 
 
 def test_a_source_without_by_length_is_looked_for_and_said_to_be_unused(tmp_path, capsys):

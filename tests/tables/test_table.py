@@ -1,6 +1,7 @@
 """One table, five forms: values survive, markup is escaped."""
 
 import csv
+import dataclasses
 import io
 import json
 
@@ -116,6 +117,8 @@ def test_a_row_of_the_wrong_length_is_our_own_fault():
 def test_numbers_that_are_not_finite_are_shown_as_nothing():
     assert text(float("nan"), Column("a", "a")) == "–"
     assert text(Estimate(1.0), Column("a", "a")) == "1.00"
+    p = Column("p", "p", 3, below=0.001)
+    assert (text(0.0, p), text(0.001, p)) == ("<0.001", "0.001")
     assert Table("t", "", [Column("a", "a")], [[float("inf")]]).as_json()["rows"] == [{"a": None}]
 
 
@@ -139,7 +142,7 @@ def words_of(draw, *words):
 def test_a_figure_is_reproducible_svg_with_text_as_text():
     series = {
         "a": [Estimate(10, 9, 11), Estimate(None), Estimate(None)],
-        "b_1": [Estimate(12.5), Estimate(3, 2, 5), Estimate(None)],
+        "b_1": [Estimate(12.5), Estimate(3, 4, 5), Estimate(None)],
     }
 
     def draw():
@@ -171,6 +174,9 @@ def test_curves_share_a_legend():
     words = ("a$1$", "b", "updates", "epochs", "loss")
     drawn = words_of(lambda: figures.curves(rows), *words)
     assert {drawn.count(f">{word}<") for word in words} == {1}
+    marked = [[figures.Panel("updates", "loss", [dataclasses.replace(points[0], faint=False)])]]
+    plain = [[figures.Panel("updates", "loss", points[:1])]]
+    assert figures.curves(plain).count("<use") < figures.curves(marked).count("<use")
     assert ">updates<" in figures.curves([[figures.Panel("updates", "loss", [])]])
 
 
