@@ -10,7 +10,6 @@ apostrophe stays on its word (`in an adult&apos;`), as today's Perl leaves it.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import re
 from typing import Any, TypeVar
@@ -58,13 +57,15 @@ def languages() -> frozenset[str]:
 class _FullStops:
     """The part of sacremoses' tokenizer that splits full stops, as tokenizer.perl does it."""
 
+    NONBREAKING_PREFIXES: list[str]
+    NUMERIC_ONLY_PREFIXES: list[str]
     letters: frozenset[str]
     lower: frozenset[str]
 
     def __init__(self, lang: str, caseless: bool) -> None:
         super().__init__(lang)  # type: ignore[call-arg]
-        self.numeric_only: frozenset[str] = frozenset(self.NUMERIC_ONLY_PREFIXES)  # type: ignore[attr-defined]
-        self.prefixes = frozenset(self.NONBREAKING_PREFIXES) - self.numeric_only  # type: ignore[attr-defined]
+        self.numeric_only = frozenset(self.NUMERIC_ONLY_PREFIXES)
+        self.prefixes = frozenset(self.NONBREAKING_PREFIXES) - self.numeric_only
         if caseless:
             self.lower = frozenset()
             self.numeric_only |= {prefix.lower() for prefix in self.numeric_only}
@@ -275,12 +276,13 @@ class Moses:
             tokens: tokens as `tokenize` makes them.
         Returns: the text.
         """
-        detokenizer = self._detokenizer
-        with contextlib.suppress(TypeError):
-            return detokenizer.detokenize(tokens, unescape=self.escape)  # type: ignore[no-any-return]
-        # sacremoses 0.2 fails on Czech `x' - li`; a language without rules of its own leaves the
-        # spaces there
-        return type(detokenizer)("").detokenize(tokens, unescape=self.escape)  # type: ignore[no-any-return]
+        try:
+            text: str = self._detokenizer.detokenize(tokens, unescape=self.escape)
+        except TypeError:
+            # sacremoses 0.2 fails on Czech `x' - li`; a language without rules of its own leaves
+            # the spaces there
+            text = type(self._detokenizer)("").detokenize(tokens, unescape=self.escape)
+        return text
 
 
 def _needles(substitutions: list[tuple[str, str]]) -> list[tuple[str, re.Pattern[str], str]]:
