@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -31,11 +32,15 @@ on other devices, where calls cost more.
 class Context:
     """The U different contexts of B sentences.
 
-    ids (U, M): token ids; each context ends in </s>, with <pad> behind. lengths (U). padded: if any
-    context has <pad>. rows (B, J): the contexts of each sentence, in the order of the text, then
-    -1. tgt_in (U, N), tgt_lengths (U), tgt_padded: the target sides as a decoder reads them, <s>
-    first, for a model that wants them. parts: the same contexts cut into groups of like length, for
-    models that read each context alone; the `rows` of a part are those of the whole.
+    Attributes:
+        ids: (U, M), token ids; each context ends in </s>, with <pad> behind.
+        lengths: (U).
+        rows: (B, J), the contexts of each sentence, in the order of the text, then -1.
+        padded: True if any context has <pad>.
+        tgt_in, tgt_lengths, tgt_padded: the target sides as a decoder reads them, <s> first, for a
+            model that wants them.
+        parts: the same contexts cut into groups of like length, for models that read each context
+            alone; the `rows` of a part are those of the whole.
     """
 
     ids: Tensor
@@ -82,29 +87,13 @@ def contexts(
     if not texts:
         return None
     # The longest first, so that contexts of like length are neighbours.
-    number = {key: i for i, key in enumerate(sorted(texts, key=lambda key: -len(texts[key])))}
-    rows = np.full((len(keys), max(map(len, keys))), -1, np.int64)
-    for row, of_row in zip(rows, keys, strict=True):
-        row[: len(of_row)] = [number[key] for key in of_row]
-    row_numbers = tensor(rows, device)
-    src, tgt = _Side.of([texts[key] for key in number], device), None
+    order = sorted(texts, key=lambda key: -len(texts[key]))
+    sides = [padded([texts[key] for key in order])]
     if rule.targets:
-        if targets is None:
-            raise ValueError("a model wants the target sides of contexts, and there are none")
-        tgt = _Side.of([_joined(key, targets) for key in number], device, decoder_input=True)
-
-    def some(which: slice, parts: tuple[Context, ...] = ()) -> Context:
-        of_src, lengths, is_padded = src.some(which)
-        of_tgt, tgt_lengths, tgt_padded = tgt.some(which) if tgt else (None, None, False)
-        return Context(
-            of_src, lengths, row_numbers, is_padded, of_tgt, tgt_lengths, tgt_padded, parts
-        )
-
-    saved = SAVED if torch.device(device).type == "cpu" else SAVED_ELSEWHERE
-    starts = like_length(src.counts, saved)
-    edges = itertools.pairwise([*starts, len(number)])
-    parts = tuple(some(slice(*edge)) for edge in edges) if len(starts) > 1 else ()
-    return some(slice(None), parts)
+        sides.append(_decoder_inputs(order, targets))
+    number = {key: i for i, key in enumerate(order)}
+    rows, _ = padded([[number[key] for key in of_row] for of_row in keys], -1)
+    return _with_parts(sides, tensor(rows, device))
 
 
 def _keys(sentences: Sequence[int], rule: ContextRule) -> list[tuple[int, ...]]:
@@ -114,29 +103,47 @@ def _keys(sentences: Sequence[int], rule: ContextRule) -> list[tuple[int, ...]]:
     return [(sentence,) for sentence in sentences]
 
 
-@dataclass(frozen=True)
-class _Side:
-    """One side of all contexts: padded ids (U, M), lengths (U), and the lengths on the CPU."""
-
-    ids: Tensor
-    lengths: Tensor
-    counts: Ids
-
-    @classmethod
-    def of(cls, texts: list[Ids], device: torch.device | str, decoder_input: bool = False) -> _Side:
-        ids, counts = padded(texts)
-        ids = shifted(ids, counts) if decoder_input else ids
-        return cls(tensor(ids, device), tensor(counts, device), counts)
-
-    def some(self, which: slice) -> tuple[Tensor, Tensor, bool]:
-        """Return some rows, no wider than their longest, their lengths, and if any is padded."""
-        counts = self.counts[which]
-        longest = int(counts.max())
-        return self.ids[which, :longest], self.lengths[which], bool(counts.min() < longest)
-
-
 def _joined(sentences: Sequence[int], ids: Callable[[int], NDArray[Any]]) -> Ids:
     """Return sentences as one, `BREAK` in the place of every </s> but the last."""
     joined = np.concatenate([ids(sentence) for sentence in sentences]).astype(np.int64)
     joined[:-1][joined[:-1] == EOS] = BREAK
     return joined
+
+
+def _decoder_inputs(
+    order: list[tuple[int, ...]], targets: Callable[[int], NDArray[Any]] | None
+) -> tuple[Ids, Ids]:
+    """Return the target sides of contexts as a decoder reads them, padded, and their lengths."""
+    if targets is None:
+        raise ValueError("a model wants the target sides of contexts, and there are none")
+    tgt_out, lengths = padded([_joined(key, targets) for key in order])
+    return shifted(tgt_out, lengths), lengths
+
+
+def _with_parts(sides: list[tuple[Ids, Ids]], rows: Tensor) -> Context:
+    """Return contexts and their parts of like length.
+
+    Args:
+        sides: padded ids (U, M) and lengths (U) of the sources, and perhaps of the targets.
+        rows: of the batch, on its device.
+    """
+    lengths = sides[0][1]
+    starts = like_length(lengths, SAVED if rows.is_cpu else SAVED_ELSEWHERE)
+    whole = _some(sides, rows, slice(None))
+    if len(starts) == 1:
+        return whole
+    edges = itertools.pairwise([*starts, len(lengths)])
+    parts = tuple(_some(sides, rows, slice(*edge)) for edge in edges)
+    return dataclasses.replace(whole, parts=parts)
+
+
+def _some(sides: list[tuple[Ids, Ids]], rows: Tensor, which: slice) -> Context:
+    """Return some contexts, no wider than the longest of them."""
+    tensors: list[Any] = []
+    for ids, all_lengths in sides:
+        lengths = all_lengths[which]
+        longest = int(lengths.max())
+        tensors += [tensor(array, rows.device) for array in (ids[which, :longest], lengths)]
+        tensors.append(bool(lengths.min() < longest))
+    src, src_lengths, src_padded, *targets = tensors
+    return Context(src, src_lengths, rows, src_padded, *targets)

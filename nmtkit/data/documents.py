@@ -151,42 +151,54 @@ class Documents:
     def _sentence_context(self, sentence: int, rule: ContextRule) -> list[int]:
         """Return the context of one sentence; `rule.whole` is ignored."""
         readable = self._readable
-        start, end = self.bounds(sentence)
-        # Places among the readable sentences: the document is low to high, the sentence is at
-        # `place`. A blank sentence has no place: then `after` equals `place`.
-        low, high = bisect_left(readable, start), bisect_left(readable, end)
-        place, after = bisect_left(readable, sentence), bisect_right(readable, sentence)
+        document, place = self._places(sentence)
         if rule.kind == "previous":
-            return list(readable[max(low, place - rule.size) : place])
+            return list(readable[max(document.start, place.start - rule.size) : place.start])
         if rule.kind == "next":
-            return list(readable[after : min(high, after + rule.size)])
+            return list(readable[place.stop : min(document.stop, place.stop + rule.size)])
         if rule.kind == "none":
             return []
-        # Draw from the places `first` to `last` except the gap. For random, the gap is the sentence
-        # in its document; for foreign, it is the document in the text.
-        first, last, gap, gap_end = (
-            (low, high, place, after) if rule.kind == "random" else (0, len(readable), low, high)
+        return self._drawn_context(sentence, rule, document, place)
+
+    def _drawn_context(
+        self, sentence: int, rule: ContextRule, document: range, place: range
+    ) -> list[int]:
+        """Return sentences drawn from the document, or from all others for a foreign context."""
+        # Draw from the places of `pool` outside the gap.
+        pool, gap = document, place
+        if rule.kind == "foreign":
+            pool, gap = range(len(self._readable)), document
+        number = place.start
+        if self._starts:
+            number = bisect_left(self._readable_starts, self.bounds(sentence)[0])
+        drawn = _draw(
+            len(pool) - len(gap), rule, self._before + number, place.start - document.start
         )
-        document = self._before + (
-            bisect_left(self._readable_starts, start) if self._starts else place
+        # Drawn places from the start of the gap on move behind its end.
+        return [self._readable[i + len(gap) * (i >= gap.start)] for i in (pool[k] for k in drawn)]
+
+    def _places(self, sentence: int) -> tuple[range, range]:
+        """Return the places of a sentence's document and of the sentence among those readable.
+
+        A blank sentence has an empty place.
+        """
+        start, end = self.bounds(sentence)
+        return (
+            range(bisect_left(self._readable, start), bisect_left(self._readable, end)),
+            range(bisect_left(self._readable, sentence), bisect_right(self._readable, sentence)),
         )
-        width = gap_end - gap
-        drawn = _draw(last - first - width, rule, document, place - low)
-        # The drawn numbers skip the gap: those at or after its start move behind its end.
-        return [readable[i + width * (i >= gap)] for i in (first + number for number in drawn)]
 
     def _document_context(self, sentence: int, rule: ContextRule) -> list[int]:
         """Return the contexts of all sentences of a document, if the sentence has a context."""
         if not self._sentence_context(sentence, rule):
             return []
-        start, end = self.bounds(sentence)
-        if (start, rule) not in self._whole_contexts:
-            readable = self._readable
-            document = readable[bisect_left(readable, start) : bisect_left(readable, end)]
-            self._whole_contexts[start, rule] = sorted(
+        key = self.bounds(sentence)[0], rule
+        if key not in self._whole_contexts:
+            document = (self._readable[place] for place in self._places(sentence)[0])
+            self._whole_contexts[key] = sorted(
                 {i for member in document for i in self._sentence_context(member, rule)}
             )
-        return self._whole_contexts[start, rule]
+        return self._whole_contexts[key]
 
 
 def _draw(count: int, rule: ContextRule, document: int, sentence: int) -> list[int]:

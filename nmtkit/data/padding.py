@@ -14,9 +14,6 @@ from nmtkit.text.vocabulary import BOS, PAD
 
 Ids = NDArray[np.int64]
 
-SAVED = 256
-"""Rows are cut into parts of like length where each cut saves so many positions on a CPU."""
-
 
 def padded(sentences: Sequence[Sequence[int] | NDArray[Any]], behind: int = PAD) -> tuple[Ids, Ids]:
     """Return sentences as rows (B, longest) with `behind` after each, and their lengths (B)."""
@@ -27,11 +24,11 @@ def padded(sentences: Sequence[Sequence[int] | NDArray[Any]], behind: int = PAD)
     return out, lengths
 
 
-def like_length(lengths: Ids, least: int = SAVED) -> list[int]:
+def like_length(lengths: Ids, least: int) -> list[int]:
     """Return where to cut rows of falling lengths into parts of like length: the first of each.
 
-    The first cut is the one that saves most padding, and so on in both parts, while a cut saves
-    `least` positions.
+    The first cut is the one that saves most padding; both parts are cut in the same way, as long as
+    a cut saves `least` positions.
     """
     starts, uncut = [0], [(0, len(lengths))]
     while uncut:

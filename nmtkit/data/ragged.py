@@ -39,27 +39,13 @@ class Ragged:
 
     def __init__(self, path: Path, magic: bytes, fields: int = 0) -> None:
         data, index = ragged_files(path)
-        start = len(magic) + 8 * fields
         try:
-            with open(index, "rb") as stream:
-                header = stream.read(start)
-            index_bytes, data_bytes = index.stat().st_size, data.stat().st_size
+            width, self.offsets = _read_index(index, magic, fields)
+            data_bytes = data.stat().st_size
         except OSError as error:
             raise DataError(
                 f"cannot read {error.filename}: {error.strerror}", hint=AGAIN
             ) from error
-        self.fields = [
-            int.from_bytes(header[i : i + 8], "little") for i in range(len(magic), start, 8)
-        ]
-        width = self.fields[0] if fields else 1
-        if not header.startswith(magic) or width not in {1, 2, 4}:
-            raise DataError("not a prepared set of this version of nmtkit", where=index, hint=AGAIN)
-        count, rest = divmod(index_bytes - start, 8)
-        if rest or count < 1:
-            raise DataError(f"truncated: it has {index_bytes} bytes", where=index, hint=AGAIN)
-        self.offsets: NDArray[np.int64] = np.memmap(
-            index, dtype="<i8", mode="r", offset=start, shape=(count,)
-        )
         expected = int(self.offsets[-1]) * width
         if self.offsets[0] != 0 or expected != data_bytes:
             message = f"has {data_bytes} bytes where the index says {expected}"
@@ -79,6 +65,21 @@ class Ragged:
             raise IndexError(f"sequence {i} of {len(self)}")
         start, end = self.offsets[i : i + 2]
         return self._numbers[start:end]
+
+
+def _read_index(path: Path, magic: bytes, fields: int) -> tuple[int, NDArray[np.int64]]:
+    """Return the bytes of a number, and the offsets (N+1)."""
+    size = path.stat().st_size
+    start = len(magic) + 8 * fields
+    with open(path, "rb") as stream:
+        found, width = stream.read(len(magic)), stream.read(8)
+    number_bytes = int.from_bytes(width, "little") if fields else 1
+    if found != magic or number_bytes not in {1, 2, 4}:
+        raise DataError("not a prepared set of this version of nmtkit", where=path, hint=AGAIN)
+    count, rest = divmod(size - start, 8)
+    if rest or count < 1:
+        raise DataError(f"truncated: it has {size} bytes", where=path, hint=AGAIN)
+    return number_bytes, np.memmap(path, dtype="<i8", mode="r", offset=start, shape=(count,))
 
 
 class RaggedWriter:

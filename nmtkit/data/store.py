@@ -3,8 +3,8 @@ is cut into consecutive parts (spans).
 
 Both are ragged arrays. NAME holds the ids of src 0, tgt 0, src 1, tgt 1, …, each sentence with its
 </s>, as uint16 (uint32 when the vocabulary is larger); the fields of its header are bytes per id
-and vocabulary size. NAME.spans holds the tokens of each span of a source sentence as uint8; a
-sentence without spans is one whose cut is not known.
+and size of the larger vocabulary. NAME.spans holds the tokens of each span of a source sentence as
+uint8; a sentence without spans is one whose cut is not known.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ class Store:
     def __init__(self, path: Path) -> None:
         self.path = Path(path)
         self._sentences = Ragged(self.path, MAGIC, fields=2)
-        self.vocab_size = self._sentences.fields[1]
         lengths = np.diff(self._sentences.offsets)
         if len(lengths) % 2 or lengths.min(initial=1) < 1:
             index = ragged_files(self.path)[1]

@@ -1,10 +1,10 @@
-"""Whether the other engine translates as nmtkit does: the same lines with both."""
+"""Compares the translations of both engines."""
 
 from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,38 +25,69 @@ WARM = 8
 """Lines translated before the clock starts."""
 ROWS = 32
 """Pairs scored at once."""
+SHARE = 95.0
+"""Percentage of translations that must be equal: in float32 they differ where two are almost as
+good.
+"""
 SHOWN = 3
 """Translations shown that differ."""
 
 
 class Disagreement(NmtkitError):
-    """Translations that should be equal and are not."""
+    """Too few translations of both engines are equal."""
 
     exit_code = 1
 
 
 @dataclass(frozen=True)
 class Checked:
-    """What both engines made of the same lines."""
+    """What both engines made of the same lines.
+
+    Attributes:
+        ours, theirs: translations as text.
+        equal: True where the subwords are the same.
+        gap: the largest difference of the log-probabilities that both engines give to CTranslate2's
+            translations.
+        seconds: of the processor, ours and theirs.
+        compute_type: the number type in which CTranslate2 computed.
+    """
 
     lines: list[str]
     ours: list[str]
     theirs: list[str]
     equal: list[bool]
-    """Whether the subwords are the same."""
     gap: float
-    """The largest difference of the log-probabilities that both give to CTranslate2's
-    translations.
-    """
     seconds: tuple[float, float]
-    """Ours, theirs."""
     compute_type: str
-    """In which CTranslate2 computed."""
 
     @property
     def share(self) -> float:
-        """Of equal translations."""
+        """Return the share of equal translations."""
         return sum(self.equal) / len(self.equal)
+
+
+def check(group: SystemGroup, folder: Path, count: int, percent: float) -> None:
+    """Translate lines with both engines, and print how the translations differ.
+
+    Args:
+        group: the system; folder: its export.
+        count: the maximum number of lines.
+        percent: the percentage of translations that must be equal.
+    Raises: Disagreement if fewer are equal; DataError if there are no lines.
+    """
+    search = group.settings
+    side = TextSide.load(group.run.prep, "src")
+    name, lines = comparable_lines(group.run, count, search.max_source, side)
+    checked = compare(group, folder, lines)
+    show(checked, f"{len(lines)} lines of {name}, beam {search.beam}, no length penalty")
+    if checked.share < percent / 100:
+        equal = f"only {sum(checked.equal)} of {len(lines)} translations are equal"
+        lower = "--at-least lowers the bar; rounded weights (--quantization) may cost this much"
+        raise Disagreement(
+            f"{equal}, less than {percent:.0f}%",
+            where=folder,
+            hint=lower if percent < SHARE else "please report it as a fault of nmtkit",
+        )
 
 
 def comparable_lines(run: Run, count: int, longest: int, side: TextSide) -> tuple[str, list[str]]:
@@ -82,98 +113,88 @@ def comparable_lines(run: Run, count: int, longest: int, side: TextSide) -> tupl
     )
 
 
-def compare(group: SystemGroup, folder: Path, lines: Sequence[str]) -> Checked:
+def compare(group: SystemGroup, folder: Path, lines: list[str]) -> Checked:
     """Translate lines with a system and with its exported folder, on one core each.
 
-    Beam and batches are the system's own. There is no length penalty, as its formulas differ, and
-    one limit of length for all lines: the largest that nmtkit would have for one of them. nmtkit
-    computes in float32.
+    Beam and batches are the system's own. There is no length penalty, because the formulas differ.
+    All lines have one limit of length: the largest that nmtkit has for one of them. nmtkit computes
+    in float32.
     """
     import ctranslate2
 
-    own = group.settings
+    search = group.settings
     side = TextSide.load(group.run.prep, "src")
-    tokens = [side.encode(line) for line in lines]
-    limit = max(length_limit(len(line) + 1, own) for line in tokens)
-    without_penalty = {
-        "nbest": 1,
-        "length_penalty": 0.0,
-        "max_length_a": 0.0,
-        "max_length_b": limit,
+    sources = [side.encode(line) for line in lines]
+    limit = max(length_limit(len(subwords) + 1, search) for subwords in sources)
+    threads = {"inter_threads": 1, "intra_threads": 1}
+    engine = ctranslate2.Translator(str(folder), device="cpu", compute_type="default", **threads)
+    options: dict[str, Any] = {
+        "beam_size": search.beam,
+        "max_batch_size": search.batch_size,
+        "length_penalty": 0,
+        "max_decoding_length": limit,
+        "max_input_length": 0,
+        "min_decoding_length": 0,  # as in nmtkit's search, a translation may be empty
     }
-    settings = own.model_copy(update=without_penalty)
-    cpu = torch.device("cpu")
-    with workers.one_thread(cpu):
-        precision = group.hardware(cpu, forced=True).precision
-        translator = replace(group, settings=settings).scorer(cpu, precision)
-        ours, seconds = _timed(lambda part: list(translator.translate(part)), list(lines))
-        engine = ctranslate2.Translator(
-            str(folder), device="cpu", compute_type="default", inter_threads=1, intra_threads=1
-        )
-        options: dict[str, Any] = {
-            "beam_size": own.beam,
-            "length_penalty": 0,
-            "max_decoding_length": limit,
-            "max_input_length": 0,
-            "min_decoding_length": 0,  # as in nmtkit's search, a translation may be empty
-        }
+    with workers.one_thread(torch.device("cpu")):
+        translator = _translator(group, limit)
+        ours, seconds = _timed(lambda part: list(translator.translate(part)), lines)
         theirs, their_seconds = _timed(
-            lambda part: engine.translate_batch(part, max_batch_size=own.batch_size, **options),
-            tokens,
+            lambda part: engine.translate_batch(part, **options), sources
         )
         hypotheses = [list(result.hypotheses[0]) for result in theirs]
-        texts = [translator.tgt_side.decode(words) for words in hypotheses]
-        scores = _scores(translator, tokens, hypotheses)
-        their_scores = [
-            sum(result.log_probs)
-            for result in engine.score_batch(tokens, hypotheses, max_input_length=0)
-        ]
-    gap = max(abs(mine - other) for mine, other in zip(scores, their_scores, strict=True))
-    equal = [best.subwords == hypothesis for best, hypothesis in zip(ours, hypotheses, strict=True)]
+        gap = _largest_gap(translator, engine, sources, hypotheses)
     return Checked(
-        list(lines),
+        lines,
         [translation.text for translation in ours],
-        texts,
-        equal,
+        [translator.tgt_side.decode(subwords) for subwords in hypotheses],
+        [best.subwords == subwords for best, subwords in zip(ours, hypotheses, strict=True)],
         gap,
         (seconds, their_seconds),
         engine.compute_type,
     )
 
 
-def _scores(
-    translator: Translator, sources: Sequence[list[str]], targets: Sequence[list[str]]
-) -> list[float]:
-    """Log-probabilities that nmtkit gives to subwords, </s> included."""
-    src, tgt = (
-        [vocabulary.encode(line) for line in of]
-        for vocabulary, of in ((translator.src_vocab, sources), (translator.tgt_vocab, targets))
-    )
-    starts = range(0, len(src), ROWS)
-    batches = [pair_batch(src[start : start + ROWS], tgt[start : start + ROWS]) for start in starts]
-    return [sum(line) for batch in batches for line in forced_scores(translator.models, batch)]
+def _translator(group: SystemGroup, limit: int) -> Translator:
+    """Return nmtkit's translator, without length penalty and with one limit of length."""
+    changes = {"nbest": 1, "length_penalty": 0.0, "max_length_a": 0.0, "max_length_b": limit}
+    group = replace(group, settings=group.settings.model_copy(update=changes))
+    cpu = torch.device("cpu")
+    return group.scorer(cpu, group.hardware(cpu, forced=True).precision)
 
 
 def _timed(work: Callable[[list[Any]], list[Any]], lines: list[Any]) -> tuple[list[Any], float]:
-    """What comes of lines, and the processor seconds it took."""
+    """Return the result for lines, and the processor seconds it took."""
     work(lines[:WARM])
     start = time.process_time()
     result = work(lines)
     return result, time.process_time() - start
 
 
-def show(checked: Checked, of: str) -> None:
-    """Print it on stdout.
-
-    Args:
-        of: the lines, in words.
-    """
-    count = len(checked.lines)
-    rows = [
-        [name, f"{count / max(1e-9, seconds):,.1f}"]
-        for name, seconds in zip(
-            ("nmtkit", f"CTranslate2, {checked.compute_type}"), checked.seconds, strict=True
+def _largest_gap(
+    translator: Translator, engine: Any, sources: list[list[str]], targets: list[list[str]]
+) -> float:
+    """Return the largest difference of the engines' log-probabilities of targets, </s> included."""
+    ours = []
+    for start in range(0, len(sources), ROWS):
+        part = slice(start, start + ROWS)
+        batch = pair_batch(
+            [translator.src_vocab.encode(subwords) for subwords in sources[part]],
+            [translator.tgt_vocab.encode(subwords) for subwords in targets[part]],
         )
+        ours += [sum(scores) for scores in forced_scores(translator.models, batch)]
+    theirs = engine.score_batch(sources, targets, max_input_length=0)
+    gaps = [abs(score - sum(result.log_probs)) for score, result in zip(ours, theirs, strict=True)]
+    return float(max(gaps))
+
+
+def show(checked: Checked, of: str) -> None:
+    """Print the comparison on stdout; `of` describes the lines."""
+    count = len(checked.lines)
+    engines = ("nmtkit", f"CTranslate2, {checked.compute_type}")
+    rows = [
+        [engine, f"{count / max(1e-9, seconds):,.1f}"]
+        for engine, seconds in zip(engines, checked.seconds, strict=True)
     ]
     console.print_table(of, ["<engine", "sentences a second of one core"], rows)
     print(f"equal translations: {sum(checked.equal)} of {count} ({checked.share:.1%})")

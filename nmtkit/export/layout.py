@@ -1,5 +1,5 @@
-"""A Transformer's weights under the names that CTranslate2 has for them: the one place where the
-two meet. It imports nothing of CTranslate2 until a specification is made of them.
+"""A Transformer's weights under CTranslate2's names. CTranslate2 is imported only to make a
+specification of them.
 
 Names are paths in its TransformerSpec (revision 7, CTranslate2 4):
 encoder/layer_0/self_attention/linear_0/weight. Its linear_0 of a self-attention is queries, keys
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from nmtkit.nn.embeddings import sinusoids
 
 if TYPE_CHECKING:  # this file can be used without the packages that settings need
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from nmtkit.models.base import Model
 
@@ -26,62 +26,62 @@ Variables = dict[str, NDArray[np.float32]]
 SIDES = ("encoder", "decoder")
 EPSILON = torch.nn.LayerNorm(1).eps
 """Added to the variance in every layer norm."""
+LAYER = {
+    "self_attention/linear_0": "attention.qkv",
+    "self_attention/linear_1": "attention.out",
+    "self_attention/layer_norm": "attention_residual.norm",
+    "ffn/linear_0": "feed_forward.inner",
+    "ffn/linear_1": "feed_forward.outer",
+    "ffn/layer_norm": "feed_forward_residual.norm",
+}
+"""CTranslate2's name of each module of a layer -> its path in the layer."""
+DECODER_LAYER = LAYER | {
+    "attention/linear_0": "cross.query",
+    "attention/linear_1": "cross.kv",
+    "attention/linear_2": "cross.out",
+    "attention/layer_norm": "cross_residual.norm",
+}
 
 
 def variables(model: Model, positions: int) -> Variables:
-    """The weights of a model whose `beyond_transformer` is None.
+    """Return the weights of a model whose `beyond_transformer` is None.
 
     Args:
         model: with the modules of `nmtkit.models.transformer`.
         positions: length of the table of positions, which is a weight there: no sentence may be
             longer.
-    Returns: by CTranslate2's name; tied ones under each of their names.
+    Returns: by CTranslate2's name; tied weights under each of their names.
     """
-    whole: Any = model
-    tensors: dict[str, torch.Tensor | None] = {}
-
-    def affine(name: str, module: Any) -> None:
-        tensors[f"{name}/weight"], tensors[f"{name}/bias"] = module.weight, module.bias
-
-    def norm(name: str, module: Any) -> None:
-        if isinstance(module, torch.nn.LayerNorm):  # post-norm stacks end in none
-            tensors[f"{name}/gamma"], tensors[f"{name}/beta"] = module.weight, module.bias
-
     table = sinusoids(positions, model.width)
-    for side, embedder, embeddings in (
-        ("encoder", whole.src_embedder, "embeddings_0"),
-        ("decoder", whole.tgt_embedder, "embeddings"),
+    tensors = {f"{side}/position_encodings/encodings": table for side in SIDES}
+    for name, module in _modules(model):
+        is_norm = isinstance(module, torch.nn.LayerNorm)
+        for attribute, theirs in (("weight", "gamma"), ("bias", "beta")):
+            tensor = getattr(module, attribute, None)
+            if tensor is not None:
+                tensors[f"{name}/{theirs if is_norm else attribute}"] = tensor
+    return {name: tensor.detach().float().cpu().numpy().copy() for name, tensor in tensors.items()}
+
+
+def _modules(model: Model) -> Iterator[tuple[str, torch.nn.Module]]:
+    """Yield CTranslate2's name of each module that may have weights, and the module."""
+    for side, embedder, embeddings, of_layer in (
+        ("encoder", "src_embedder", "embeddings_0", LAYER),
+        ("decoder", "tgt_embedder", "embeddings", DECODER_LAYER),
     ):
-        tensors[f"{side}/{embeddings}/weight"] = embedder.table.weight
-        tensors[f"{side}/position_encodings/encodings"] = table
-        norm(f"{side}/layer_norm", getattr(whole, f"{side}_norm"))
-        for number, layer in enumerate(getattr(whole, side)):
-            prefix = f"{side}/layer_{number}"
-            affine(f"{prefix}/self_attention/linear_0", layer.attention.qkv)
-            affine(f"{prefix}/self_attention/linear_1", layer.attention.out)
-            norm(f"{prefix}/self_attention/layer_norm", layer.attention_residual.norm)
-            if side == "decoder":
-                affine(f"{prefix}/attention/linear_0", layer.cross.query)
-                affine(f"{prefix}/attention/linear_1", layer.cross.kv)
-                affine(f"{prefix}/attention/linear_2", layer.cross.out)
-                norm(f"{prefix}/attention/layer_norm", layer.cross_residual.norm)
-            affine(f"{prefix}/ffn/linear_0", layer.feed_forward.inner)
-            affine(f"{prefix}/ffn/linear_1", layer.feed_forward.outer)
-            norm(f"{prefix}/ffn/layer_norm", layer.feed_forward_residual.norm)
-    affine("decoder/projection", whole.output)
-    return {
-        name: tensor.detach().float().cpu().numpy().copy()
-        for name, tensor in tensors.items()
-        if tensor is not None
-    }
+        yield f"{side}/{embeddings}", model.get_submodule(f"{embedder}.table")
+        yield f"{side}/layer_norm", model.get_submodule(f"{side}_norm")
+        for number, layer in model.get_submodule(side).named_children():
+            for name, path in of_layer.items():
+                yield f"{side}/layer_{number}/{name}", layer.get_submodule(path)
+    yield "decoder/projection", model.get_submodule("output")
 
 
 def specification(weights: Mapping[str, NDArray[Any]], heads: int) -> Any:
-    """CTranslate2's TransformerSpec with these weights; vocabularies and quantization are up to the
-    caller.
+    """Return CTranslate2's TransformerSpec with these weights, without vocabularies.
 
     Args:
-        weights: from `variables`; the layers, and where their norms stand, are seen from the names.
+        weights: from `variables`; their names show the number of layers and the place of norms.
         heads: of every attention.
     """
     from ctranslate2.specs import model_spec, transformer_spec

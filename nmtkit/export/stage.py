@@ -1,6 +1,4 @@
-"""The stage `export`: a trained system as another engine reads it, and whether that one
-translates alike.
-"""
+"""The stage `export`: write a trained system for another engine, and compare their translations."""
 
 from __future__ import annotations
 
@@ -34,15 +32,13 @@ QUANTIZATIONS = (
     "int8_float16",
     "int8_bfloat16",
 )
-"""CTranslate2's, the default first."""
-SHARE, QUANTIZED_SHARE = 95.0, 50.0
-"""Percentage of translations that must be equal: float32 differs where two are almost as good;
-rounded weights differ more.
-"""
+"""CTranslate2's quantizations, the default first."""
+QUANTIZED_SHARE = 50.0
+"""As `check.SHARE` for rounded weights, which differ more."""
 POSITIONS = 1024
 """The longest sentence, at least: CTranslate2 stores the table of positions."""
 SEARCH = ("beam", "length_penalty", "max_length_a", "max_length_b", "max_source")
-"""Settings of the search that the folder names."""
+"""Search settings that the folder names."""
 
 
 def export(run: Run, system: str, to: str, **values: Any) -> Path:
@@ -58,15 +54,8 @@ def export(run: Run, system: str, to: str, **values: Any) -> Path:
         equal.
     """
     options = ExportOptions.of({"system": system, "to": to, **values})
-    quantization = options.quantization
-    if to not in ENGINES:
-        raise ConfigError(f"no export to '{to}'", where="--to", hint=nearest(to, ENGINES))
-    if quantization not in QUANTIZATIONS:
-        raise ConfigError(
-            f"unknown quantization '{quantization}'",
-            where="--quantization",
-            hint=nearest(quantization, QUANTIZATIONS),
-        )
+    quantization, percent = options.quantization, options.at_least
+    _check_names(to, quantization)
     refuse(run, system)
     if importlib.util.find_spec("ctranslate2") is None:
         raise EnvironmentProblem(
@@ -78,22 +67,33 @@ def export(run: Run, system: str, to: str, **values: Any) -> Path:
     with run.recorded("export", device="cpu") as record, locked(run.path, "export", shared=True):
         record["systems"] = [system]
         group = choose(run, [system], False, {}, single=True)[0]
-        _write(group, target, quantization, options.force)
+        about = _describe(group, quantization)
+        if _up_to_date(target, about) and not options.force:
+            console.say(f"{target}: up to date (--force repeats it)")
+        else:
+            _write(group, target, about)
         if options.check:
-            least = SHARE if quantization == "float32" else QUANTIZED_SHARE
-            _check(
-                group,
-                target,
-                options.lines,
-                least if options.at_least is None else options.at_least,
-            )
+            if percent is None:
+                percent = check.SHARE if quantization == "float32" else QUANTIZED_SHARE
+            check.check(group, target, options.lines, percent)
     return target
 
 
-def refuse(run: Run, system: str) -> None:
-    """Say why CTranslate2 cannot run a system, before anything is loaded.
+def _check_names(engine: str, quantization: str) -> None:
+    if engine not in ENGINES:
+        raise ConfigError(f"no export to '{engine}'", where="--to", hint=nearest(engine, ENGINES))
+    if quantization not in QUANTIZATIONS:
+        raise ConfigError(
+            f"unknown quantization '{quantization}'",
+            where="--quantization",
+            hint=nearest(quantization, QUANTIZATIONS),
+        )
 
-    Raises: ConfigError with the reason; otherwise as `loading.build_untrained`.
+
+def refuse(run: Run, system: str) -> None:
+    """Refuse a system that CTranslate2 cannot run, before any weights are loaded.
+
+    Raises: ConfigError with the reason; also as `loading.build_untrained`.
     """
     system_files = run.find_system(system)
     with torch.device("meta"):  # shapes alone, no memory
@@ -108,14 +108,14 @@ def refuse(run: Run, system: str) -> None:
         )
 
 
-def _write(group: SystemGroup, target: Path, quantization: str, force: bool) -> None:
-    """Write the folder, unless it is up to date."""
+def _describe(group: SystemGroup, quantization: str) -> ExportedSystem:
+    """Return what the folder will say of itself, without the hashes of its files."""
     run, search = group.run, group.settings
     manifest = run.manifest()
-    sides = TextSide.load(run.prep, "src"), TextSide.load(run.prep, "tgt")
+    source, target = (TextSide.load(run.prep, side) for side in ("src", "tgt"))
     longest = search.max_source + 1
     longest = max(longest, int(search.max_length_a * longest) + search.max_length_b)
-    about = ExportedSystem(
+    return ExportedSystem(
         format=1,
         nmtkit=nmtkit.__version__,
         system=group.name,
@@ -127,65 +127,43 @@ def _write(group: SystemGroup, target: Path, quantization: str, force: bool) -> 
         tgt=manifest.tgt,
         positions=max(POSITIONS, longest),
         search={key: getattr(search, key) for key in SEARCH},
-        text=folder.text_steps(*sides, manifest.settings),
+        text=folder.text_steps(source, target, manifest.settings),
     )
+
+
+def _up_to_date(target: Path, about: ExportedSystem) -> bool:
+    """True if the folder was written from the same, and no file has changed since."""
     before = folder.read_about(target)
-    if (
-        before is not None
-        and not force
-        and before.model_copy(update={"files": {}}) == about
-        and not files.changed(target, before.files)
-    ):
-        console.say(f"{target}: up to date (--force repeats it)")
-        return
+    if before is None or before.model_copy(update={"files": {}}) != about:
+        return False
+    return not files.changed(target, before.files)
+
+
+def _write(group: SystemGroup, target: Path, about: ExportedSystem) -> None:
     model = group.load(torch.device("cpu"))[0]
+    prep = group.run.prep
     with folder.writing(target) as temporary:
-        _save(model, run.prep, quantization, about.positions, temporary)
-        folder.write_text_files(temporary / folder.TEXT, run.prep, manifest)
+        _save(model, prep, about.quantization, about.positions, temporary)
+        folder.write_text_files(temporary / folder.TEXT, prep, group.run.manifest())
         files.write_text(temporary / folder.README, folder.readme(about))
         paths = sorted(path for path in temporary.rglob("*") if path.is_file())
         hashes = {str(path.relative_to(temporary)): files.sha256(path) for path in paths}
         about.model_copy(update={"files": hashes}).write(temporary / folder.ABOUT)
     size = sum(path.stat().st_size for path in target.rglob("*") if path.is_file())
     console.say(
-        f"{target}: '{group.name}' for CTranslate2, {quantization}, {size / 1e6:,.1f} MB; how to"
-        f" use it: {target / folder.README}"
+        f"{target}: '{group.name}' for CTranslate2, {about.quantization}, {size / 1e6:,.1f} MB; how"
+        f" to use it: {target / folder.README}"
     )
 
 
 def _save(model: Model, prep: Path, quantization: str, positions: int, target: Path) -> None:
-    """CTranslate2's own files."""
+    """Write CTranslate2's files."""
     spec = layout.specification(
         layout.variables(model, positions), model.settings.model_dump()["heads"]
     )
-    source, own = (list(vocabulary) for vocabulary in load_vocabularies(prep))
-    spec.register_source_vocabulary(source)
-    spec.register_target_vocabulary(own)
+    source_vocabulary, target_vocabulary = load_vocabularies(prep)
+    spec.register_source_vocabulary(list(source_vocabulary))
+    spec.register_target_vocabulary(list(target_vocabulary))
     spec.validate()
     spec.optimize(quantization=quantization)
     spec.save(str(target))
-
-
-def _check(group: SystemGroup, target: Path, count: int, least: float) -> None:
-    """Translate lines with both, print what came of it.
-
-    Raises: Disagreement if too few translations are equal.
-    """
-    name, lines = check.comparable_lines(
-        group.run, count, group.settings.max_source, TextSide.load(group.run.prep, "src")
-    )
-    checked = check.compare(group, target, lines)
-    check.show(
-        checked, f"{len(lines)} lines of {name}, beam {group.settings.beam}, no length penalty"
-    )
-    if checked.share < least / 100:
-        difference = (
-            f"only {sum(checked.equal)} of {len(lines)} translations are equal, less than"
-            f" {least:.0f}%"
-        )
-        hint = (
-            "--at-least lowers the bar; rounded weights (--quantization) may cost this much"
-            if least < SHARE
-            else "please report it as a fault of nmtkit"
-        )
-        raise check.Disagreement(difference, where=target, hint=hint)
