@@ -49,31 +49,28 @@ def copy_matching(run: Run, name: str, model: Model) -> None:
     Raises: as `find_source`; CheckpointError if nothing matches.
     """
     path = find_source(run, name)
-    theirs, own = checkpoints.load_weights(path), loading.weights_of(model)
-    vocabularies = checkpoints.read_manifest(path).vocabulary, loading.vocabulary_hashes(run)
-    same_vocabulary = loading.of_ids(vocabularies[0]) == loading.of_ids(vocabularies[1])
-    sizes = {model.vocabularies.src, model.vocabularies.tgt}
-    copied, other_shape, of_words = [], [], []
-    for key in own.keys() & theirs.keys():
-        if own[key].shape != theirs[key].shape:
-            other_shape.append(key)
-        elif not same_vocabulary and sizes & set(own[key].shape):
-            of_words.append(key)
-        else:
-            own[key].copy_(theirs[key])
-            copied.append(key)
+    stored, weights = checkpoints.load_weights(path), loading.weights_of(model)
+    common = weights.keys() & stored.keys()
+    other_shape = {key for key in common if weights[key].shape != stored[key].shape}
+    of_words: set[str] = set()
+    if not _same_vocabularies(path, run):
+        sizes = {model.vocabularies.src, model.vocabularies.tgt}
+        of_words = {key for key in common - other_shape if sizes & set(weights[key].shape)}
+    copied = common - other_shape - of_words
     if not copied:
         raise CheckpointError(
             f"nothing in {path} matches this model",
             where="--init-from",
             hint="name a system of the same family and sizes",
         )
-    _print_copied(f"initialised from {path}", own, copied)
+    for key in copied:
+        weights[key].copy_(stored[key])
+    _print_copied(f"initialised from {path}", weights, copied)
     not_copied = {
-        "new here": own.keys() - theirs.keys(),
+        "new here": weights.keys() - stored.keys(),
         "of another shape": other_shape,
         "of another vocabulary": of_words,
-        "not used from there": theirs.keys() - own.keys(),
+        "not used from there": stored.keys() - weights.keys(),
     }
     for reason, keys in not_copied.items():
         if keys:
@@ -83,9 +80,14 @@ def copy_matching(run: Run, name: str, model: Model) -> None:
         console.say(f"  sizes that differ: {', '.join(sizes_that_differ)}")
 
 
-def _print_copied(message: str, own: dict[str, Tensor], copied: list[str]) -> None:
-    numbers, total = (sum(own[key].numel() for key in keys) for keys in (copied, own))
-    message += f": {len(copied)} of {len(own)} tensors, {numbers:,} of {total:,} numbers"
+def _same_vocabularies(path: Path, run: Run) -> bool:
+    hashes = checkpoints.read_manifest(path).vocabulary, loading.vocabulary_hashes(run)
+    return loading.of_ids(hashes[0]) == loading.of_ids(hashes[1])
+
+
+def _print_copied(message: str, weights: dict[str, Tensor], copied: set[str]) -> None:
+    numbers, total = (sum(weights[key].numel() for key in keys) for keys in (copied, weights))
+    message += f": {len(copied)} of {len(weights)} tensors, {numbers:,} of {total:,} numbers"
     if numbers < total / 2:
         console.warn(f"{message}; the other {100 * (1 - numbers / total):.1f}% begin at random")
     else:
@@ -93,13 +95,13 @@ def _print_copied(message: str, own: dict[str, Tensor], copied: list[str]) -> No
 
 
 def _different_sizes(path: Path, model: Model) -> list[str]:
-    """Return the numbers in a model's settings that the system of a checkpoint has otherwise."""
+    """Return the numbers in a model's settings that differ from those of a checkpoint's system."""
     try:
-        theirs = System(path.parent.parent).read_config().get("model", {})
+        stored = System(path.parent.parent).read_config().get("model", {})
     except DataError:
         return []
     return [
-        f"model.{key} {own} (there {theirs[key]})"
-        for key, own in sorted(model.settings.model_dump().items())
-        if type(own) is int and theirs.get(key, own) != own
+        f"model.{key} {size} (there {stored[key]})"
+        for key, size in sorted(model.settings.model_dump().items())
+        if type(size) is int and stored.get(key, size) != size
     ]

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from nmtkit import console
 from nmtkit.data.batches import Pairs, padded_positions
@@ -107,7 +108,7 @@ class Trainer:
                 self.save()
             if ending:
                 if state.step > begin and state.step % s.log_every:
-                    self._log(self._last_update[1], at_the_end=True)
+                    self._log(at_the_end=True)
                 self.reporter.say(f"{'' if state.step > begin else 'already '}{ending}")
                 return
             self.update()
@@ -145,12 +146,26 @@ class Trainer:
     # An update
 
     def update(self) -> None:
-        """Make one update: gradients of all its batches, a step of Adam, and a log line if due."""
+        """Make one update, and report if a line of the log is due."""
         start, cpu = time.monotonic(), time.process_time()
         state, s = self.state, self.settings
         update = self.updates.next()
         state.step += 1
         state.epoch, state.index = self.updates.epoch, self.updates.index
+        rate = learning_rate(s, self.model.width, state.step, state.plateau)
+        self._last_update = (update, rate)
+        self._descend(update, rate)
+        self.optimizer.zero_grad(set_to_none=True)
+        seconds = time.monotonic() - start
+        state.seconds += seconds
+        state.log.seconds += seconds
+        state.log.cpu += time.process_time() - cpu
+        if state.step % s.log_every == 0:
+            self._log()
+
+    def _descend(self, update: list[Ids], rate: float) -> None:
+        """Compute the gradients of all batches, then make a step of Adam if they are finite."""
+        state = self.state
         tokens = sum(int(self.store.tgt_lengths[rows].sum()) for rows in update)
         split_before = state.split_from
         smoothed, nll = self.gradients.compute(update, state.step, tokens)
@@ -158,24 +173,19 @@ class Trainer:
             self._warn_of_parts()
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
-        rate = learning_rate(s, self.model.width, state.step, state.plateau)
         # The only time in an update that the CPU waits for the device.
         sums = torch.stack([smoothed, nll, norm.double()]).tolist()
-        self._last_update = (update, rate)
         if divergence.check_finite(state, sums[0] / tokens, sums[2]):
-            if s.clip_norm:
-                torch.nn.utils.clip_grads_with_norm_(self.model.parameters(), s.clip_norm, norm)
-            for group in self.optimizer.param_groups:
-                group["lr"] = rate
-            self.optimizer.step()
+            self._step(rate, norm)
             self._count(update, tokens, *sums)
-        self.optimizer.zero_grad(set_to_none=True)
-        seconds = time.monotonic() - start
-        state.seconds += seconds
-        state.log.seconds += seconds
-        state.log.cpu += time.process_time() - cpu
-        if state.step % s.log_every == 0:
-            self._log(rate)
+
+    def _step(self, rate: float, norm: Tensor) -> None:
+        """Clip the gradients and make a step of Adam."""
+        if limit := self.settings.clip_norm:
+            torch.nn.utils.clip_grads_with_norm_(self.model.parameters(), limit, norm)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.step()
 
     def _count(
         self, update: list[Ids], tokens: int, smoothed: float, nll: float, norm: float
@@ -187,25 +197,19 @@ class Trainer:
         for window in (self.state.log, self.state.loss):
             window.add(Window(1, smoothed, nll, tokens, positions, padding, norm=norm))
 
-    def _log(self, rate: float, at_the_end: bool = False) -> None:
+    def _log(self, at_the_end: bool = False) -> None:
         """Report the updates since the last report.
 
         A report at the end does not start a new window, because a longer training would not have
         made this report.
         """
         state, s = self.state, self.settings
-        seconds_left = [(s.max_steps - state.step) * state.log.seconds / max(1, state.log.steps)]
+        left = (s.max_steps - state.step) * state.log.seconds / max(1, state.log.steps)
         if s.max_minutes:
-            seconds_left.append(60 * s.max_minutes - state.seconds)
+            left = min(left, 60 * s.max_minutes - state.seconds)
         epoch = state.epoch + state.index / len(self.updates.batches)
-        self.reporter.progress(
-            state.step,
-            s.max_steps,
-            epoch,
-            state.log,
-            rate,
-            None if at_the_end else min(seconds_left),
-        )
+        rate, seconds_left = self._last_update[1], None if at_the_end else left
+        self.reporter.progress(state.step, s.max_steps, epoch, state.log, rate, seconds_left)
         if not at_the_end:
             state.log = Window()
 
@@ -240,20 +244,14 @@ class Trainer:
         state, s = self.state, self.settings
         if self.validator is None:
             return False
-        regular = state.step % s.validate_every == 0
         values = self.ranks.first_does(self._measure)
         if values is None:
             return False
         measured = Validation(**values)
         if state.best is not None and not measured.comparable(state.best):
-            console.warn(
-                "the development set, or how BLEU is measured on it, has changed: the best is"
-                " sought anew"
-            )
-            state.best, state.since_best = None, 0
-            if s.plateau_on == "dev_loss":
-                state.plateau = Plateau(factor=state.plateau.factor)
+            self._forget_best()
         state.validated = state.step
+        regular = state.step % s.validate_every == 0
         if regular:
             self._show_to_plateau(measured)
         new_best = is_better(measured, state.best, s.best_by)
@@ -264,6 +262,16 @@ class Trainer:
             )
         self._report(measured, new_best)
         return new_best
+
+    def _forget_best(self) -> None:
+        console.warn(
+            "the development set, or how BLEU is measured on it, has changed: the best is sought"
+            " anew"
+        )
+        state = self.state
+        state.best, state.since_best = None, 0
+        if self.settings.plateau_on == "dev_loss":
+            state.plateau = Plateau(factor=state.plateau.factor)
 
     def _report(self, measured: Validation, new_best: bool) -> None:
         step, best = self.state.step, ", the best so far" if new_best else ""

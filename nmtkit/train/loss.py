@@ -131,21 +131,17 @@ def _chunk(
         # lse = x_y - log p(y) saves a second pass of exponentials, unless p(y) underflows. On a GPU
         # that pass takes less time than the check for underflow.
         lse = wide.logsumexp(-1) if x.is_cuda or bool((p < UNDERFLOW).any()) else at_y - p.log()
-        # scale · (softmax(x) - ε/V), then minus scale · (1-ε) at y.
-        torch.add(
-            gradient.new_full((), -scale * smoothing / x.size(-1)),
-            gradient,
-            alpha=scale,
-            out=gradient,
-        )
-        gradient.scatter_add_(
-            -1, y, gradient.new_full((), -scale * (1 - smoothing)).expand(y.shape)
-        )
-        gradient = gradient.to(x.dtype)
-    nll = (lse - at_y).double().sum()
-    smoothed = (
-        (1 - smoothing) * nll + smoothing * (lse - wide.mean(-1)).double().sum()
-        if smoothing
-        else nll
-    )
+        gradient = _minus_target(gradient, y, smoothing, scale).to(x.dtype)
+    nll = smoothed = (lse - at_y).double().sum()
+    if smoothing:
+        uniform = (lse - wide.mean(-1)).double().sum()
+        smoothed = (1 - smoothing) * nll + smoothing * uniform
     return smoothed, nll, gradient
+
+
+def _minus_target(softmax: Tensor, y: Tensor, smoothing: float, scale: float) -> Tensor:
+    """Return scale · (softmax - q) in the memory of softmax (C, V)."""
+    uniform = softmax.new_full((), -scale * smoothing / softmax.size(-1))
+    torch.add(uniform, softmax, alpha=scale, out=softmax)
+    at_y = softmax.new_full((), -scale * (1 - smoothing))
+    return softmax.scatter_add_(-1, y, at_y.expand(y.shape))

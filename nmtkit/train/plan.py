@@ -50,18 +50,10 @@ def make_plan(run: Run, options: TrainOptions) -> Plan:
     cls = load_variant(options.variant)
     preset = options.preset or manifest.preset
     of_preset = settings.load_preset(preset) if preset else {}
-    assigned = settings.parse_set(options.assignments)
-    if "prep" in assigned:
-        key = "prep." + next(iter(assigned["prep"]))
-        raise ConfigError(
-            f"{key} cannot change now: the corpus is prepared",
-            where="--set",
-            hint=f"nmtkit prep … --set {key}=…, in another run",
-        )
     sections = settings.merge(
         {**of_preset, "model": cls.adapt(of_preset.get("model", {}))},
         settings.load_config(options.config) if options.config else {},
-        assigned,
+        _assigned(options),
         {"train": {} if options.seed is None else {"seed": options.seed}},
     )
     return Plan(
@@ -73,6 +65,19 @@ def make_plan(run: Run, options: TrainOptions) -> Plan:
         train=settings.build(TrainSettings, sections.get("train", {}), "train"),
         search=settings.build(SearchSettings, sections.get("search", {}), "search"),
     )
+
+
+def _assigned(options: TrainOptions) -> dict[str, Any]:
+    """Return the settings of --set."""
+    assigned = settings.parse_set(options.assignments)
+    if "prep" in assigned:
+        key = "prep." + next(iter(assigned["prep"]))
+        raise ConfigError(
+            f"{key} cannot change now: the corpus is prepared",
+            where="--set",
+            hint=f"nmtkit prep … --set {key}=…, in another run",
+        )
+    return assigned
 
 
 def common_width(values: dict[str, Any]) -> int:
@@ -131,20 +136,13 @@ def check_unchanged(system: System, plan: Plan, run: Run, allowed: Collection[st
             hint="--force begins anew, --name trains a second system",
         )
     stored.pop("hardware", None)  # no setting, but what the machine decided
-    old, new = _flat(stored), _flat(plan.model_dump())
-    changed = {
-        key: (_shown(old.get(key)), _shown(new.get(key)))
-        for key in sorted(
-            (old.keys() | new.keys()) - {"preset"}
-        )  # the preset's values are compared
-        if old.get(key) != new.get(key)
-    }
-    harmful = [key for key in changed if key not in {*HARMLESS, *allowed}]
-    harmful = [key for key in harmful if not key.startswith("search.")]
+    changed = _changes(_flat(stored), _flat(plan.model_dump()))
+    may_change = {*HARMLESS, *allowed, *(key for key in changed if key.startswith("search."))}
+    harmful = [(key, *values) for key, values in changed.items() if key not in may_change]
     if harmful:
         raise ConfigError(
             f"the settings of '{system.name}' have changed since it was started",
-            where=_table([("key", "old", "new"), *((key, *changed[key]) for key in harmful)]),
+            where=_table([("key", "old", "new"), *harmful]),
             hint="use the settings it was started with, or --name for a second system, --force to"
             " begin this one anew, --allow-change KEY to go on so",
         )
@@ -156,6 +154,18 @@ def check_unchanged(system: System, plan: Plan, run: Run, allowed: Collection[st
             " of the longer training"
         )
     return plan
+
+
+def _changes(old: dict[str, Any], new: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    """Return old and new text of each setting that differs.
+
+    The preset is left out, because its values are compared.
+    """
+    return {
+        key: (_shown(old.get(key)), _shown(new.get(key)))
+        for key in sorted((old.keys() | new.keys()) - {"preset"})
+        if old.get(key) != new.get(key)
+    }
 
 
 def _flat(sections: dict[str, Any]) -> dict[str, Any]:

@@ -133,24 +133,29 @@ class Group(Ranks):
         self._address = address
         self._closed = threading.Event()
         try:
-            # torchrun may host the store itself.
-            agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-            self._store = self._connect(hosting=rank == 0 and not agent)
-            self._store.set(f"process/{rank}", f"process {os.getpid()} on {socket.gethostname()}")
-            self._processes = self._meet()
-            gone = f"{self._processes[0]} or its launcher is gone: the store does not answer"
-            self._gone = Cause(0, True, 3, gone)
-            threading.Thread(target=self._beat, args=[self._connect()], daemon=True).start()
-            gloo = PrefixStore("gloo", self._store)
-            dist.init_process_group(
-                "gloo", store=gloo, rank=rank, world_size=world, timeout=self._limit
-            )
+            self._join()
         except RuntimeError as error:
             raise EnvironmentProblem(
                 f"rank {rank} of {world} cannot reach the others at {address[0]}:{address[1]}:"
                 f" {str(error).splitlines()[0]}",
                 hint="start it with torchrun, with the same --rdzv-endpoint on every machine",
             ) from error
+
+    def _join(self) -> None:
+        """Find the other ranks and start the heartbeats."""
+        rank, world = self.rank, self.world
+        # torchrun may host the store itself.
+        agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        self._store = self._connect(hosting=rank == 0 and not agent)
+        self._store.set(f"process/{rank}", f"process {os.getpid()} on {socket.gethostname()}")
+        self._processes = self._meet()
+        gone = f"{self._processes[0]} or its launcher is gone: the store does not answer"
+        self._gone = Cause(0, True, 3, gone)
+        threading.Thread(target=self._beat, args=[self._connect()], daemon=True).start()
+        gloo = PrefixStore("gloo", self._store)
+        dist.init_process_group(
+            "gloo", store=gloo, rank=rank, world_size=world, timeout=self._limit
+        )
 
     def _connect(self, hosting: bool = False) -> PrefixStore:
         store = TCPStore(

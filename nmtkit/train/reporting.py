@@ -107,37 +107,47 @@ class Reporter:
             rate: learning rate now.
             left: seconds to go, None if unknown.
         """
-        tokens, seconds = max(1, window.tokens), max(1e-9, window.seconds)
-        loss, nll = window.smoothed / tokens, window.nll / tokens
-        speed = round(window.tokens / seconds, 1)
-        padding = round(window.padding / max(1, window.positions), 5)
-        gibibytes, world = round(memory() / 2**30, 3), self._ranks.world
-        values = {
-            "epoch": round(epoch, 4),
-            "updates": window.steps,
-            "loss": loss,
-            "nll": nll,
-            "lr": rate,
-            "grad_norm": window.norm / max(1, window.steps),
-            "tgt_tokens": window.tokens,
-            "tgt_tokens_per_s": speed,
-            "padding": padding,
-            "memory_gib": gibibytes,
-            "processes": world,
-            "seconds": round(window.seconds, 3),
-            "cpu_seconds": round(window.cpu, 3),
-        }
+        values = _values(epoch, window, rate, self._ranks.world)
         self.record("train", step, values)
-        smoothed = f" ({loss:.3f} label-smoothed)" if f"{loss:.3f}" != f"{nll:.3f}" else ""
-        ppl = perplexity(nll)
-        shown = f"{ppl:,.0f}" if 1000 <= ppl < 1e9 else f"{ppl:.4g}"
-        self.say(
-            f"step {step:,}/{last_step:,}, epoch {epoch:.2f}: loss {nll:.3f}{smoothed}, perplexity"
-            f" {shown}, lr {rate:.3g}, {speed:,.0f} target tokens/s, {100 * padding:.1f}% padding,"
-            f" {gibibytes:.2f} GiB"
-            + (f" in the first of {world} processes" if world > 1 else "")
-            + (f", {console.duration(left)} left" if left is not None else "")
-        )
+        line = _describe(values)
+        if self._ranks.world > 1:
+            line += f" in the first of {self._ranks.world} processes"
+        if left is not None:
+            line += f", {console.duration(left)} left"
+        self.say(f"step {step:,}/{last_step:,}, epoch {epoch:.2f}: {line}")
+
+
+def _values(epoch: float, window: Window, rate: float, world: int) -> dict[str, Any]:
+    """Return a line of metrics.jsonl about a stretch of training."""
+    tokens = max(1, window.tokens)
+    return {
+        "epoch": round(epoch, 4),
+        "updates": window.steps,
+        "loss": window.smoothed / tokens,
+        "nll": window.nll / tokens,
+        "lr": rate,
+        "grad_norm": window.norm / max(1, window.steps),
+        "tgt_tokens": window.tokens,
+        "tgt_tokens_per_s": round(window.tokens / max(1e-9, window.seconds), 1),
+        "padding": round(window.padding / max(1, window.positions), 5),
+        "memory_gib": round(memory() / 2**30, 3),
+        "processes": world,
+        "seconds": round(window.seconds, 3),
+        "cpu_seconds": round(window.cpu, 3),
+    }
+
+
+def _describe(values: dict[str, Any]) -> str:
+    """Return the values of a line of metrics.jsonl for people."""
+    loss, nll = values["loss"], values["nll"]
+    smoothed = f" ({loss:.3f} label-smoothed)" if f"{loss:.3f}" != f"{nll:.3f}" else ""
+    ppl = perplexity(nll)
+    shown = f"{ppl:,.0f}" if 1000 <= ppl < 1e9 else f"{ppl:.4g}"
+    return (
+        f"loss {nll:.3f}{smoothed}, perplexity {shown}, lr {values['lr']:.3g},"
+        f" {values['tgt_tokens_per_s']:,.0f} target tokens/s, {values['padding']:.1%} padding,"
+        f" {values['memory_gib']:.2f} GiB"
+    )
 
 
 def perplexity(nll: float) -> float:

@@ -1,5 +1,5 @@
-"""The stage `train`: from a prepared run to a trained system. The same call again continues where
-it stopped.
+"""The stage `train`: from a prepared run to a trained system. A repeated call continues the
+training.
 """
 
 from __future__ import annotations
@@ -7,10 +7,14 @@ from __future__ import annotations
 import contextlib
 import shutil
 import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 import nmtkit
 from nmtkit import console, files
@@ -51,7 +55,6 @@ def train(run: Run, *, ranks: Ranks | None = None, **values: Any) -> None:
         TrainingDiverged.
     """
     options = TrainOptions.of(values)
-    device = options.device
     ranks = ranks or Ranks()
     plan = make_plan(run, options)
     name = default_name(options.variant) if options.name is None else options.name
@@ -59,43 +62,159 @@ def train(run: Run, *, ranks: Ranks | None = None, **values: Any) -> None:
     check_known(options.allow_change, system, plan)
     if options.init_from:
         find_source(run, options.init_from)
-    with contextlib.ExitStack() as stack:
-        # Before anything starts CUDA.
-        stack.enter_context(deterministic(plan.train.deterministic, device))
+    training = _Training(run, system, plan, options, ranks)
+    # Before anything starts CUDA.
+    with deterministic(plan.train.deterministic, options.device):
         if options.compile_model:
-            check_compiler(machines.pick_device(device))
-        record: dict[str, object] = {}
-        if ranks.first:
-            record = stack.enter_context(run.recorded("train", device, plan.train.seed))
-            record |= {"system": system.name, "processes": ranks.world}
-            stack.enter_context(runs.locked(run.path, "train", shared=True))
-            stack.enter_context(runs.locked(system.path, "train"))
-        stack.enter_context(without_form_refused())
-        ranks.first_does(lambda: _check_prepared(run))
-        ranks.first_does(lambda: checkpoints.clean(system.checkpoints))
-        begun = bool(checkpoints.candidates(system.checkpoints)) and not options.force
+            check_compiler(machines.pick_device(options.device))
+        with training.recorded() as record, without_form_refused():
+            training.go(record)
+
+
+@dataclass
+class _Training:
+    """One call of `train`: its arguments, and the first lines of train.log."""
+
+    run: Run
+    system: System
+    plan: Plan
+    options: TrainOptions
+    ranks: Ranks
+    opening: list[str] = field(default_factory=list)
+
+    @contextlib.contextmanager
+    def recorded(self) -> Iterator[dict[str, Any]]:
+        """Lock the system and write a line of history, on rank 0; yield the line's values."""
+        if not self.ranks.first:
+            yield {}
+            return
+        run, system = self.run, self.system
+        with run.recorded("train", self.options.device, self.plan.train.seed) as record:
+            record |= {"system": system.name, "processes": self.ranks.world}
+            with runs.locked(run.path, "train", shared=True), runs.locked(system.path, "train"):
+                yield record
+
+    def go(self, record: dict[str, Any]) -> None:
+        """Train, and note device and steps in the record."""
+        system, first_does = self.system, self.ranks.first_does
+        first_does(lambda: _check_prepared(self.run))
+        first_does(lambda: checkpoints.clean(system.checkpoints))
+        begun = bool(checkpoints.candidates(system.checkpoints)) and not self.options.force
         if begun:
-            plan = check_unchanged(system, plan, run, options.allow_change)
-        opening: list[str] = []
-        with console.warnings_told_to(opening.append):
-            trainer = _start(run, system, plan, device, ranks, begun, opening)
-        state, model = trainer.state, trainer.model
+            self.plan = check_unchanged(system, self.plan, self.run, self.options.allow_change)
+        with console.warnings_told_to(self.opening.append):
+            trainer = self.start(begun)
+        state, plan = trainer.state, self.plan
         record["device"] = state.hardware["device"]
-        if options.compile_model:
-            place = next(model.parameters()).device
-            example = collate(trainer.store, np.arange(1), place, model.context_rule)
-            compile_training(model, example)
+        if self.options.compile_model:
+            _compile(trainer)
         if not state.step:
             trainer.probe()
-        ranks.first_does(lambda: _write_settings(system, plan, state))
+        first_does(lambda: _write_settings(system, plan, state))
         first = state.step
         verb = "continuing" if first else "starting"
-        opening.append(f"step {first:,} of {plan.train.max_steps:,}: {verb} '{system.name}'")
-        console.say(f"{opening[-1]} in {system.path}")
+        line = f"step {first:,} of {plan.train.max_steps:,}: {verb} '{system.name}'"
+        self.opening.append(line)
+        console.say(f"{line} in {system.path}")
         try:
             trainer.run()
         finally:
             record["steps"] = [first, state.step]
+
+    def start(self, begun: bool) -> Trainer:
+        """Return the trainer, at the beginning or where the newest undamaged checkpoint is."""
+        run, settings = self.run, self.plan.train
+        store = Store(run.prep / "train")
+        if not len(store):
+            hint = "see prep/manifest.json for what cleaning dropped"
+            raise DataError("the training set is empty", where=store.path, hint=hint)
+        weights, moments, state, path = (
+            saving.newest(self.system) if begun else ({}, {}, TrainState(), None)
+        )
+        device = self.ranks.device(self.options.device)
+        autocast = autocast_arguments(self.choose_hardware(device, state))
+        dev = next(iter(run.sets("dev")), None)
+        model = self.make_model(store, dev, weights, path)
+        place = machines.pick_device(device)
+        model.to(place).train()
+        validator = Validator(run, dev, settings, place, autocast) if dev else None
+        hashes = loading.vocabulary_hashes(run)
+        about = {"variant": self.plan.variant, "corpus": self.plan.corpus, "vocabulary": hashes}
+        trainer = Trainer(
+            self.system,
+            settings,
+            model,
+            store,
+            autocast,
+            state,
+            about,
+            validator,
+            self.ranks,
+            self.opening,
+        )
+        put_optimizer_tensors(model, trainer.optimizer, moments, where=path)
+        _check_alike(self.ranks, self.plan, state, model)
+        self.announce(state, model, len(store))
+        return trainer
+
+    def choose_hardware(self, device: str, state: TrainState) -> machines.Hardware:
+        """Choose what to compute with; warn if the training continues on other hardware."""
+        settings = self.plan.train
+        width = common_width(self.plan.model_dump())
+        hardware = machines.choose(device, settings.precision, width, settings.matmul)
+        machine = hardware.describe() + describe(settings.deterministic, hardware.device)
+        versions = f"nmtkit {nmtkit.__version__}, torch {torch.__version__}"
+        self.opening.append(f"{versions}: {machine}")
+        console.say(machine)
+        of_first = self.ranks.first_does(hardware.values)
+        if state.hardware and state.hardware != of_first:
+            console.warn(
+                "the hardware is not that of the last start: training goes on, but not with the"
+                " same bits"
+            )
+            state.split_from = None  # its memory may be larger
+        state.hardware = of_first
+        return hardware
+
+    def make_model(
+        self, store: Store, dev: TextSet | None, weights: dict[str, Tensor], path: Path | None
+    ) -> Model:
+        """Return the model with the weights of a checkpoint, of --init-from, or new ones."""
+        run, plan = self.run, self.plan
+        torch.manual_seed(plan.train.seed)
+        model = build_model(plan.variant, plan.model, loading.vocabulary_sizes(run))
+        _check_reading(model, plan.variant, run, store, dev)
+        if path is not None:
+            loading.check_vocabulary(path, run)
+            loading.put_weights(model, weights, where=path)
+        elif plan.init_from:
+            copy_matching(run, plan.init_from, model)
+        return model
+
+    def announce(self, state: TrainState, model: Model, pairs: int) -> None:
+        """Say what is trained by how many processes."""
+        world = self.ranks.world
+        parameters = sum(p.numel() for p in model.parameters())
+        lines = [f"{self.plan.variant}: {parameters:,} parameters; {pairs:,} training pairs"]
+        if world > 1 or state.processes > 1:
+            megabytes = bytes_sent(parameters, world) / 1e6
+            before = ""
+            if state.step and state.processes != world:
+                before = f" ({state.processes} before, with the same batches)"
+            lines.append(
+                f"{world} processes{before}: each sends and receives {megabytes:,.1f} MB of"
+                " gradients an update"
+            )
+        state.processes = world
+        for line in lines:
+            self.opening.append(line)
+            console.say(line)
+
+
+def _compile(trainer: Trainer) -> None:
+    model = trainer.model
+    place = next(model.parameters()).device
+    compile_training(model, collate(trainer.store, np.arange(1), place, model.context_rule))
 
 
 def _check_prepared(run: Run) -> None:
@@ -127,85 +246,6 @@ def _write_settings(system: System, plan: Plan, state: TrainState) -> None:
         values["train"]["max_steps"] = system.read_config()["train"]["max_steps"]
     runs.write_toml(system.config, {**values, "hardware": state.hardware})
     saving.write_best(system, state, plan.train)
-
-
-def _start(
-    run: Run,
-    system: System,
-    plan: Plan,
-    device: str,
-    ranks: Ranks,
-    begun: bool,
-    opening: list[str],
-) -> Trainer:
-    """Return the trainer, at the beginning or where the newest undamaged checkpoint is.
-
-    Args:
-        begun: there are checkpoints to continue from.
-        opening: gets the lines for train.log.
-    """
-    store = Store(run.prep / "train")
-    if not len(store):
-        hint = "see prep/manifest.json for what cleaning dropped"
-        raise DataError("the training set is empty", where=store.path, hint=hint)
-    weights, moments, state, path = saving.newest(system) if begun else ({}, {}, TrainState(), None)
-    device = ranks.device(device)
-    hardware = _choose_hardware(plan, device, ranks, state, opening)
-    torch.manual_seed(plan.train.seed)
-    model = build_model(plan.variant, plan.model, loading.vocabulary_sizes(run))
-    dev = next(iter(run.sets("dev")), None)
-    _check_reading(model, plan.variant, run, store, dev)
-    if path is not None:
-        loading.check_vocabulary(path, run)
-        loading.put_weights(model, weights, where=path)
-    elif plan.init_from:
-        copy_matching(run, plan.init_from, model)
-    place = machines.pick_device(device)
-    model.to(place).train()
-    autocast = autocast_arguments(hardware)
-    validator = Validator(run, dev, plan.train, place, autocast) if dev else None
-    hashes = loading.vocabulary_hashes(run)
-    about = {"variant": plan.variant, "corpus": plan.corpus, "vocabulary": hashes}
-    trainer = Trainer(
-        system, plan.train, model, store, autocast, state, about, validator, ranks, opening
-    )
-    put_optimizer_tensors(model, trainer.optimizer, moments, where=path)
-    parameters = sum(p.numel() for p in model.parameters())
-    opening.append(f"{plan.variant}: {parameters:,} parameters; {len(store):,} training pairs")
-    console.say(opening[-1])
-    _check_alike(ranks, plan, state, model)
-    if ranks.world > 1 or state.processes > 1:
-        megabytes = bytes_sent(parameters, ranks.world) / 1e6
-        before = ""
-        if state.step and state.processes != ranks.world:
-            before = f" ({state.processes} before, with the same batches)"
-        opening.append(
-            f"{ranks.world} processes{before}: each sends and receives {megabytes:,.1f} MB of"
-            " gradients an update"
-        )
-        console.say(opening[-1])
-    state.processes = ranks.world
-    return trainer
-
-
-def _choose_hardware(
-    plan: Plan, device: str, ranks: Ranks, state: TrainState, opening: list[str]
-) -> machines.Hardware:
-    """Choose what to compute with; warn if the training continues on other hardware."""
-    width = common_width(plan.model_dump())
-    hardware = machines.choose(device, plan.train.precision, width, plan.train.matmul)
-    machine = hardware.describe() + describe(plan.train.deterministic, hardware.device)
-    opening.append(f"nmtkit {nmtkit.__version__}, torch {torch.__version__}: {machine}")
-    console.say(machine)
-    of_first = ranks.first_does(hardware.values)
-    if state.hardware and state.hardware != of_first:
-        console.warn(
-            "the hardware is not that of the last start: training goes on, but not with the same"
-            " bits"
-        )
-        state.split_from = None  # its memory may be larger
-    state.hardware = of_first
-    return hardware
 
 
 def _check_reading(model: Model, variant: str, run: Run, store: Store, dev: TextSet | None) -> None:

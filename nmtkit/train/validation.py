@@ -36,6 +36,8 @@ DEV_SEARCH = SearchSettings.model_validate(
     {"beam": 1, "nbest": 1, "max_length_a": 1.5, "max_length_b": 10}
 )
 DECODE_SENTENCES = 128
+Samples = list[tuple[str, str, str]]
+"""Source, reference and translation of some sentences."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,6 @@ class Validation:
     Attributes:
         loss, smoothed: per target token.
         bleu: None if the settings exclude BLEU or decoding failed.
-        samples: source, reference and translation of each sample.
         dev_set: hash of the development set and of the number of sentences that BLEU uses.
     """
 
@@ -55,7 +56,7 @@ class Validation:
     signature: str | None
     loss_seconds: float
     bleu_seconds: float
-    samples: list[tuple[str, str, str]]
+    samples: Samples
     dev_set: str = ""
 
     def comparable(self, best: Best) -> bool:
@@ -126,15 +127,18 @@ class Validator:
         self._store = store = Store(run.prep / dev.name)
         lengths = store.src_lengths, store.tgt_lengths
         self._batches = batch_list(*lengths, settings.batch_size, settings.batch_unit, 0, 0)
-        manifest = run.manifest()
-        self._dev_set = _dev_set_hash(manifest.files, dev.name, settings.dev_sentences)
+        hashes = run.manifest().files
+        self._dev_set = _dev_set_hash(hashes, dev.name, settings.dev_sentences)
         self._decodes = settings.dev_bleu or settings.samples > 0
         if self._decodes:
-            self._vocabulary = load_vocabularies(run.prep)[1]
-            self._side = TextSide.load(run.prep, "tgt")
-            self._language = manifest.tgt
-            self._source = list(files.text_lines(run.source(dev.name)))
-            self._references = [list(files.text_lines(path)) for path in run.references(dev.name)]
+            self._load_text(run, dev.name)
+
+    def _load_text(self, run: Run, name: str) -> None:
+        self._vocabulary = load_vocabularies(run.prep)[1]
+        self._side = TextSide.load(run.prep, "tgt")
+        self._language = run.manifest().tgt
+        self._source = list(files.text_lines(run.source(name)))
+        self._references = [list(files.text_lines(path)) for path in run.references(name)]
 
     def validate(self, model: Model, stop: Stop) -> Validation:
         """Measure a model, and leave it in training mode.
@@ -172,24 +176,10 @@ class Validator:
         tokens = int(self._store.tgt_lengths.sum())
         return nll / tokens, smoothed / tokens
 
-    def _bleu(
-        self, model: Model, stop: Stop
-    ) -> tuple[float | None, str | None, list[tuple[str, str, str]]]:
+    def _bleu(self, model: Model, stop: Stop) -> tuple[float | None, str | None, Samples]:
         """Return BLEU, its signature and samples; if decoding fails, warn and return none."""
-        settings, size = self._settings, len(self._store)
-        count = size if settings.dev_bleu else 0
-        if settings.dev_sentences:
-            count = min(count, settings.dev_sentences)
-        # Samples are spread evenly over the set.
-        shown = np.linspace(0, size - 1, settings.samples + 2)[1:-1].round().astype(int).tolist()
         try:
-            texts = self._translate(model, sorted({*range(count), *shown}), stop)
-            samples = [(self._source[i], self._references[0][i], texts[i]) for i in shown]
-            if not count:
-                return None, None, samples
-            references = [lines[:count] for lines in self._references]
-            result = metrics.bleu([texts[i] for i in range(count)], references, self._language)
-            return float(result.value or 0.0), result.signature, samples
+            return self._measure_bleu(model, stop)
         except Abandoned:
             raise
         except Exception as error:
@@ -199,31 +189,48 @@ class Validator:
             console.warn(f"decoding the development set failed ({cause}); its loss decides")
             return None, None, []
 
+    def _measure_bleu(self, model: Model, stop: Stop) -> tuple[float | None, str | None, Samples]:
+        size, limit = len(self._store), self._settings.dev_sentences
+        count = size if self._settings.dev_bleu else 0
+        if limit:
+            count = min(count, limit)
+        # Samples are spread evenly over the set.
+        spread = np.linspace(0, size - 1, self._settings.samples + 2)[1:-1]
+        shown = spread.round().astype(int).tolist()
+        texts = self._translate(model, sorted({*range(count), *shown}), stop)
+        samples = [(self._source[i], self._references[0][i], texts[i]) for i in shown]
+        if not count:
+            return None, None, samples
+        references = [lines[:count] for lines in self._references]
+        bleu = metrics.bleu([texts[i] for i in range(count)], references, self._language)
+        return float(bleu.value or 0.0), bleu.signature, samples
+
     def _translate(self, model: Model, rows: list[int], stop: Stop) -> dict[int, str]:
-        """Return translations of sentences, searched in batches of similar length.
+        """Return translations of sentences.
 
         If the model reads earlier translations, the earlier sentences are translated too. A blank
         line stays blank and is not searched, as in `Translator`.
         """
         rule, store = model.context_rule, self._store
-        ids = dict[int, Ids]()
+        ids: dict[int, Ids] = {}
         rounds = store.documents.rounds(rows) if rule is not None and rule.targets else [rows]
         for sentences in rounds:
             # A blank line has </s> only.
             ids |= {row: np.array([EOS]) for row in sentences if store.src_lengths[row] == 1}
-            order = sorted(
-                (row for row in sentences if row not in ids),
-                key=lambda i: int(store.src_lengths[i]),
-            )
-            for start in range(0, len(order), DECODE_SENTENCES):
-                stop.check()
-                part = order[start : start + DECODE_SENTENCES]
-                batch = collate(store, np.asarray(part), self._device, rule, ids.__getitem__)
-                with torch.autocast(**self._autocast):
-                    nbest = search([model], batch, DEV_SEARCH)
-                for row, hypotheses in zip(part, nbest, strict=True):
-                    ids[row] = np.array([*hypotheses[0].ids, EOS])
+            self._search(model, [row for row in sentences if row not in ids], ids, stop)
         return {
             row: self._side.decode(self._vocabulary.decode(sentence[:-1].tolist()))
             for row, sentence in ids.items()
         }
+
+    def _search(self, model: Model, rows: list[int], ids: dict[int, Ids], stop: Stop) -> None:
+        """Add translations, </s> included, to those in `ids`, in batches of similar length."""
+        rows = sorted(rows, key=lambda row: int(self._store.src_lengths[row]))
+        for start in range(0, len(rows), DECODE_SENTENCES):
+            stop.check()
+            part = np.asarray(rows[start : start + DECODE_SENTENCES])
+            batch = collate(self._store, part, self._device, model.context_rule, ids.__getitem__)
+            with torch.autocast(**self._autocast):
+                nbest = search([model], batch, DEV_SEARCH)
+            for row, hypotheses in zip(part.tolist(), nbest, strict=True):
+                ids[row] = np.array([*hypotheses[0].ids, EOS])
