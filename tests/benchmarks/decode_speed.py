@@ -11,8 +11,6 @@ python tests/benchmarks/decode_speed.py --corpus FOLDER --system NAME --hf-pytho
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import sys
 import tempfile
 from pathlib import Path
@@ -20,31 +18,24 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 import export_model  # noqa: E402
-from peers import System, median, quiet_round  # noqa: E402
+import peers  # noqa: E402
 
 from nmtkit.run import Run  # noqa: E402
 from nmtkit.settings import parse_set  # noqa: E402
 from nmtkit.text.vocabulary import Vocabulary  # noqa: E402
 
 
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--corpus", type=Path, required=True, help="folder made by corpus.py")
+def arguments() -> argparse.ArgumentParser:
+    parser = peers.common_options(__doc__, rounds=3)
     parser.add_argument(
         "--run", type=Path, help="run with the trained system (default: the corpus's own)"
     )
     parser.add_argument("--system", required=True)
-    parser.add_argument("--nmtkit-python", default=sys.executable)
-    parser.add_argument("--hf-python", help="environment with transformers")
     parser.add_argument(
         "--ctranslate2-python", help="environment with ctranslate2 (default: that of --hf-python)"
     )
-    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rows", type=int, default=64, help="sentences a batch")
     parser.add_argument("--beams", type=int, nargs="+", default=[1, 5])
-    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--sentences", type=int, default=1000)
     parser.add_argument(
         "--length-penalty", type=float, default=0.0, help="0, where the formulas of all three agree"
@@ -57,101 +48,50 @@ def arguments() -> argparse.Namespace:
         type=int,
         help="every translation has so many subwords: for a system that is hardly trained",
     )
-    parser.add_argument(
-        "--cpu-time",
-        action="store_true",
-        help="count processor seconds: with --threads 1 for a machine shared with others",
-    )
-    parser.add_argument("--tries", type=int, default=4)
-    parser.add_argument(
-        "--patience",
-        type=float,
-        default=60,
-        help="seconds to wait for a quiet machine before each round",
-    )
-    parser.add_argument("--only", nargs="*")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="a search setting of nmtkit, for example batch_size=128",
-    )
-    parser.add_argument("--json", type=Path)
-    return parser.parse_args()
+    return parser
 
 
-def systems(args: argparse.Namespace, weights: Path) -> list[System]:
+def systems(args: argparse.Namespace, weights: Path) -> peers.Wanted:
     """Every engine in the ways that could be its fastest on so many cores."""
     run = args.run or args.corpus / "run"
-    found = export_model.export(Run(run), args.system, weights)
-    vocabulary = len(Path(args.corpus, "vocab.txt").read_text("utf-8").split("\n")) - 1
-    sizes = {
-        "width": found["d_model"],
-        "heads": found["heads"],
-        "layers": found["encoder_layers"],
-        "inner": found["d_ff"],
-        "dropout": 0.0,
-    }
+    model = export_model.export(Run(run), args.system, weights)
+    search = parse_set([f"search.{item}" for item in args.set]).get("search", {})
     base: dict[str, Any] = {
-        **sizes,
-        "vocabulary": vocabulary,
+        "width": model["d_model"],
+        "heads": model["heads"],
+        "layers": model["encoder_layers"],
+        "inner": model["d_ff"],
+        "dropout": 0.0,
+        "vocabulary": peers.vocabulary_size(args.corpus),
         "corpus": str(args.corpus),
         "weights": str(weights),
         "sentences": args.sentences,
-    }
-    base |= {
         "variables": f"{weights}{export_model.CTRANSLATE2}",
         "shortest": args.forced_length or 0,
-    }
-    base |= {
         "rows": args.rows,
         "length_penalty": args.length_penalty,
         "longest": args.forced_length or args.longest,
         "run": str(run.resolve()),
         "system": args.system,
+        "search": {"batch_size": args.rows, **search},
     }
-    base["search"] = {
-        "batch_size": args.rows,
-        **parse_set([f"search.{item}" for item in args.set]).get("search", {}),
-    }
-    many = args.threads > 1
+    threads = args.threads
+    ways = [("nmtkit", 1)]
+    if threads > 1:
+        ways = [(f"nmtkit, {threads} threads", 1), (f"nmtkit, {threads} processes", threads)]
     wanted = [
-        (
-            f"nmtkit, {args.threads} threads" if many else "nmtkit",
-            args.nmtkit_python,
-            "decode_nmtkit.py",
-            {**base, "jobs": 1},
-        )
+        (name, args.nmtkit_python, "decode_nmtkit.py", {**base, "jobs": jobs})
+        for name, jobs in ways
     ]
-    if many:
-        wanted += [
-            (
-                f"nmtkit, {args.threads} processes",
-                args.nmtkit_python,
-                "decode_nmtkit.py",
-                {**base, "jobs": args.threads},
-            )
-        ]
     if args.hf_python:
-        wanted += [("Hugging Face generate", args.hf_python, "decode_marian.py", base)]
+        wanted.append(("Hugging Face generate", args.hf_python, "decode_marian.py", base))
     if python := args.ctranslate2_python or args.hf_python:
         for compute in ("float32", "int8"):
-            for intra in {1, args.threads}:
-                name = f"CTranslate2 {compute} {args.threads // intra} x {intra}"
-                wanted += [
-                    (
-                        name,
-                        python,
-                        "decode_ctranslate2.py",
-                        {**base, "compute": compute, "intra": intra},
-                    )
-                ]
-    return [
-        System(name, python, driver, values, args.threads)
-        for name, python, driver, values in wanted
-        if not args.only or name in args.only
-    ]
+            for intra in {1, threads}:
+                name = f"CTranslate2 {compute} {threads // intra} x {intra}"
+                setting = {**base, "compute": compute, "intra": intra}
+                wanted.append((name, python, "decode_ctranslate2.py", setting))
+    return wanted
 
 
 def bleu(hypotheses: list[list[int]], args: argparse.Namespace) -> float:
@@ -169,20 +109,17 @@ def bleu(hypotheses: list[list[int]], args: argparse.Namespace) -> float:
     return sacrebleu.corpus_bleu(joined, [references], tokenize="none", force=True).score
 
 
-def measure(entered: list[System], args: argparse.Namespace) -> list[dict[str, Any]]:
-    clock = "cpu" if args.cpu_time else "seconds"
+def measure(entered: list[peers.System], args: argparse.Namespace) -> list[dict[str, Any]]:
     rows = []
     for beam in args.beams:
         answers: dict[str, list[dict[str, Any]]] = {system.name: [] for system in entered}
+        request = f"decode {beam}"
         for system in entered:
-            system.ask(f"decode {beam}")  # warm-up
+            system.ask(request)  # warm-up
         for i in range(args.rounds):
             for system in entered if i % 2 == 0 else reversed(entered):
-                answers[system.name].append(
-                    quiet_round(
-                        system, f"decode {beam}", 1 if args.cpu_time else args.tries, args.patience
-                    )
-                )
+                answer = peers.quiet_round(system, request, args.tries, args.patience)
+                answers[system.name].append(answer)
         first = answers[entered[0].name][0]["hypotheses"]
         print(
             f"\nbeam {beam:<22d} {'sent/s':>7s} {'min-max':>13s} {'BLEU':>6s} {'tokens':>7s}"
@@ -190,12 +127,12 @@ def measure(entered: list[System], args: argparse.Namespace) -> list[dict[str, A
         )
         for system in entered:
             got = answers[system.name]
-            rates = [args.sentences / answer[clock] for answer in got]
+            rates = [args.sentences / answer[args.clock] for answer in got]
             hypotheses = got[0]["hypotheses"]
             row = {
                 "system": system.name,
                 "beam": beam,
-                "sentences_per_second": median(rates),
+                "sentences_per_second": peers.median(rates),
                 "rounds": rates,
                 "bleu": bleu(hypotheses, args),
                 "tokens_per_sentence": sum(map(len, hypotheses)) / len(hypotheses),
@@ -217,22 +154,11 @@ def measure(entered: list[System], args: argparse.Namespace) -> list[dict[str, A
 
 
 def main() -> None:
-    args = arguments()
-    what = "processor" if args.cpu_time else "wall-clock"
-    print(
-        f"{args.sentences} sentences, {args.threads} threads, {what} seconds, load at start"
-        f" {os.getloadavg()[0]:.2f}",
-        flush=True,
-    )
+    args = peers.parsed(arguments())
     with tempfile.TemporaryDirectory(prefix="nmtkit-benchmark-") as folder:
-        entered = systems(args, Path(folder, "weights.safetensors"))
-        try:
-            rows = measure(entered, args)
-        finally:
-            for system in entered:
-                system.close()
-    if args.json:
-        args.json.write_text(json.dumps(rows, indent=1) + "\n", "utf-8")
+        wanted = systems(args, Path(folder, "weights.safetensors"))
+        with peers.started(wanted, args) as entered:
+            peers.write(measure(entered, args), args)
 
 
 if __name__ == "__main__":

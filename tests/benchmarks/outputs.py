@@ -1,6 +1,6 @@
 """Are the outputs of two versions of nmtkit the same, bit for bit?
 
-    python tests/benchmarks/outputs.py make FOLDER        # with the version on PYTHONPATH: run everything small, keep all outputs
+    python tests/benchmarks/outputs.py make FOLDER        # with the version on PYTHONPATH
     python tests/benchmarks/outputs.py compare OLD NEW    # which files differ
 
 `make` prepares the demo corpus and trains one small system of every variant for 20 updates (seed 1,
@@ -19,53 +19,36 @@ import subprocess
 import sys
 from pathlib import Path
 
-VARIANTS = [
-    "transformer",
-    "rnnsearch",
-    "enc-dc",
-    "dec-dc",
-    "full-dc",
-    "pr",
-    "amn",
-    "context-aware",
-    "han",
-    "concat",
-    "caru",
-    "gru-inv",
-    "gatt",
-]
+from nmtkit.models.variants import VARIANTS
+
 TRAIN = [
     "train.max_steps=20",
     "train.checkpoint_every=10",
     "train.validate_every=10",
     "train.log_every=10",
     "train.warmup=10",
-]
-TRAIN += [
     "train.batch_size=800",
     "train.precision=float32",
     "search.precision=float32",
     "train.dev_sentences=20",
 ]
 ANALYSES = {
-    **{
-        "lengths": [],
-        "cost": [],
-        "agreement": [],
-        "layers": [],
-        "importance": ["--sentences", "30"],
-        "gates": [],
-        "weights": [],
-    },
-    **{
-        "convergence": [],
-        "context": ["--set-name", "dev"],
-        "examples": ["--sentence", "3"],
-        "phrases": [],
-        "divergence": [],
-    },
-    **{"alignment": ["--sentence", "7"], "probing": ["--tasks", "sentence_length,past_present"]},
+    "lengths": "",
+    "cost": "",
+    "agreement": "",
+    "layers": "",
+    "importance": "--sentences 30",
+    "gates": "",
+    "weights": "",
+    "convergence": "",
+    "context": "--set-name dev",
+    "examples": "--sentence 3",
+    "phrases": "",
+    "divergence": "",
+    "alignment": "--sentence 7",
+    "probing": "--tasks sentence_length,past_present",
 }
+"""Analysis -> its options."""
 COMPARED = (
     "*.safetensors",
     "hyp*.txt",
@@ -79,6 +62,8 @@ COMPARED = (
     "finding.json",
 )
 PREPARED = ("*.bin", "*.idx", "vocab*", "codes*", "truecase.*", "*.src", "*.ref*", "*.json")
+LEFT_OUT = {".features", "export", "convergence", "cost"}
+"""Folders that are not compared: features of probing, exports, measured times."""
 VOLATILE = {
     "made_from",
     "made",
@@ -94,47 +79,28 @@ VOLATILE = {
 }
 
 
-def run(*words: str) -> int:
-    """Run one nmtkit command; say what failed."""
+def run(command: str) -> None:
+    """Run one nmtkit command; print what failed."""
+    words = command.split()
     done = subprocess.run(
         [sys.executable, "-m", "nmtkit", *words], capture_output=True, text=True, check=False
     )
     if done.returncode:
-        print(
-            " ".join(words),
-            "->",
-            done.returncode,
-            done.stderr.strip().splitlines()[-3:],
-            flush=True,
-        )
-    return done.returncode
+        print(command, "->", done.returncode, done.stderr.strip().splitlines()[-3:], flush=True)
 
 
 def make(folder: Path) -> None:
     """Run every stage on the demo corpus."""
-    os.environ.update(OMP_NUM_THREADS="1", NMTKIT_QUIET="1")
-    where = ["--run", str(folder)]
-    run("prep", "demo", "--size", "1500", "--jobs", "1", *where)
+    os.environ.update(OMP_NUM_THREADS="1", NMTKIT_QUIET="1", NMTKIT_RUN=str(folder))
+    run(f"prep demo --size 1500 --jobs 1 --run {folder}")
+    settings = " ".join(f"--set {setting}" for setting in TRAIN)
     for variant in VARIANTS:
-        settings = [word for setting in TRAIN for word in ("--set", setting)]
-        run(
-            "train",
-            "--variant",
-            variant,
-            "--preset",
-            "tiny",
-            "--seed",
-            "1",
-            "--device",
-            "cpu",
-            *settings,
-            *where,
-        )
-    run("translate", *where)
-    run("score", "--by-length", *where)
+        run(f"train --variant {variant} --preset tiny --seed 1 --device cpu {settings}")
+    run("translate")
+    run("score --by-length")
     for name, options in ANALYSES.items():
-        run("analyze", name, *options, *where)
-    run("report", *where)
+        run(f"analyze {name} {options}")
+    run("report")
 
 
 def plain(value: object) -> object:
@@ -146,57 +112,43 @@ def plain(value: object) -> object:
 
 def digests(folder: Path) -> dict[str, str]:
     """Path -> SHA-256 of everything that is compared."""
-    found: dict[str, str] = {}
-    paths = [
-        p
-        for pattern in COMPARED
-        for part in ("systems", "score", "analyze")
-        for p in (folder / part).rglob(pattern)
-    ]
-    paths += [p for pattern in PREPARED for p in (folder / "prep").rglob(pattern)]
+    hashes: dict[str, str] = {}
+    paths = {
+        path
+        for part, patterns in {
+            **dict.fromkeys(("systems", "score", "analyze"), COMPARED),
+            "prep": PREPARED,
+        }.items()
+        for pattern in patterns
+        for path in (folder / part).rglob(pattern)
+    }
     for path in sorted(paths):
-        if (
-            path.name in {"optimizer.safetensors"}
-            or path.name == "manifest.json"
-            or ".features" in path.parts
-            or "export" in path.parts
-        ):
+        if path.name in {"optimizer.safetensors", "manifest.json"} or LEFT_OUT & {*path.parts}:
             continue
         content = path.read_bytes()
         if path.suffix == ".json":
             content = json.dumps(plain(json.loads(content)), sort_keys=True).encode()
-        if "convergence" in path.parts or "cost" in path.parts:  # they show measured times
-            continue
-        content = (
-            re.sub(rb"/[^\s\"']*/(?=(prep|systems)/)", b"", content)
-            if path.suffix not in {".safetensors", ".bin"}
-            else content
-        )
+        if path.suffix not in {".safetensors", ".bin"}:
+            content = re.sub(rb"/[^\s\"']*/(?=(prep|systems)/)", b"", content)
         content = re.sub(rb"commit [0-9a-f]+(-dirty)?", b"", content)
-        found[str(path.relative_to(folder))] = hashlib.sha256(content).hexdigest()
-    return found
+        hashes[str(path.relative_to(folder))] = hashlib.sha256(content).hexdigest()
+    return hashes
 
 
 def compare(old: Path, new: Path) -> int:
-    """Print which files differ; the number of them."""
+    """Print which files differ; return their number."""
     before, after = digests(old), digests(new)
-    differing = sorted(
-        name for name in before.keys() | after.keys() if before.get(name) != after.get(name)
-    )
-    for name in differing:
-        state = (
-            "differs"
-            if name in before and name in after
-            else "only before"
-            if name in before
-            else "only after"
-        )
-        print(f"{state:12} {name}")
-    print(
-        f"{len(before.keys() & after.keys()) - sum(n in before and n in after for n in differing)}"
-        f" files are the same, {len(differing)} are not"
-    )
-    return len(differing)
+    differing = 0
+    for name in sorted(before.keys() | after.keys()):
+        if before.get(name) != after.get(name):
+            differing += 1
+            sides = [
+                side for side, hashes in (("before", before), ("after", after)) if name in hashes
+            ]
+            print(f"{'differs' if len(sides) == 2 else 'only ' + sides[0]:12} {name}")
+    same = len(before.items() & after.items())
+    print(f"{same} files are the same, {differing} are not")
+    return differing
 
 
 if __name__ == "__main__":

@@ -1,19 +1,109 @@
-"""Starting systems in their own environments, and asking them for timed rounds."""
+"""Starts systems in their own environments, and asks them for timed rounds; the options of both
+benchmarks against other toolkits.
+"""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import os
+import platform
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 DRIVERS = Path(__file__).parent / "drivers"
 DISTURBED = 0.1  # cores used by others from which a round is taken again
+
+
+def common_options(description: str | None, rounds: int) -> argparse.ArgumentParser:
+    """A parser with the options of both benchmarks; `rounds` is the default of --rounds."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--corpus", type=Path, required=True, help="folder made by corpus.py")
+    parser.add_argument("--nmtkit-python", default=sys.executable)
+    parser.add_argument("--hf-python", help="environment with transformers")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=rounds)
+    parser.add_argument(
+        "--cpu-time",
+        action="store_true",
+        help="count processor seconds: with --threads 1 for a machine shared with others",
+    )
+    parser.add_argument(
+        "--tries",
+        type=int,
+        default=4,
+        help="maximum number of times that a disturbed round is taken (1 with --cpu-time)",
+    )
+    parser.add_argument(
+        "--patience",
+        type=float,
+        default=60,
+        help="seconds to wait for a quiet machine before each round",
+    )
+    parser.add_argument("--only", nargs="*", help="names of systems to run")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a setting of nmtkit (repeatable); of the search for translation, without `search.`",
+    )
+    parser.add_argument("--json", type=Path, help="write all figures here")
+    return parser
+
+
+def parsed(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """The options, with `clock`: the answer's entry that counts; prints the circumstances."""
+    args = parser.parse_args()
+    args.clock = "cpu" if args.cpu_time else "seconds"
+    if args.cpu_time:
+        args.tries = 1
+    print(
+        f"{platform.machine()}, {args.threads} threads,"
+        f" {'processor' if args.cpu_time else 'wall-clock'} seconds, load at start"
+        f" {os.getloadavg()[0]:.2f}",
+        flush=True,
+    )
+    return args
+
+
+Wanted = list[tuple[str, str, str, dict[str, Any]]]
+"""Of each system: name, interpreter, driver, setting."""
+
+
+@contextlib.contextmanager
+def started(wanted: Wanted, args: argparse.Namespace) -> Iterator[list[System]]:
+    """The systems that are to be measured, running; in the end they are closed."""
+    systems = [
+        System(name, python, driver, setting, args.threads)
+        for name, python, driver, setting in wanted
+        if not args.only or name in args.only
+    ]
+    try:
+        yield systems
+    finally:
+        for system in systems:
+            system.close()
+
+
+def write(rows: list[dict[str, Any]], args: argparse.Namespace) -> None:
+    """Write the figures to --json, if it is given."""
+    if args.json:
+        args.json.write_text(json.dumps(rows, indent=1) + "\n", "utf-8")
+
+
+def vocabulary_size(corpus: Path) -> int:
+    """Number of tokens of a corpus made by corpus.py."""
+    return len((corpus / "vocab.txt").read_text("utf-8").split("\n")) - 1
 
 
 class System:
@@ -25,17 +115,10 @@ class System:
         driver: file in drivers/.
         setting: written as JSON for the driver, with a folder of its own as `scratch`.
         threads: for OpenMP and the like.
-        log: file for what it prints.
     """
 
     def __init__(
-        self,
-        name: str,
-        python: str,
-        driver: str,
-        setting: dict[str, Any],
-        threads: int,
-        log: Path | None = None,
+        self, name: str, python: str, driver: str, setting: dict[str, Any], threads: int
     ) -> None:
         self.name = name
         self._folder = tempfile.TemporaryDirectory(prefix="nmtkit-benchmark-")
@@ -50,7 +133,7 @@ class System:
             "MKL_NUM_THREADS": str(threads),
             "HF_HUB_OFFLINE": "1",
         }
-        self._log_path = log or scratch / "log.txt"
+        self._log_path = scratch / "log.txt"
         self._process = subprocess.Popen(
             [python, str(DRIVERS / driver), str(file)],
             stdin=subprocess.PIPE,
@@ -154,39 +237,26 @@ def quiet_round(system: System, request: str, tries: int, patience: float) -> di
     return best
 
 
-def alternate(
-    systems: list[System],
-    warm_up: int,
-    steps: int,
-    rounds: int,
-    clock: str,
-    tries: int,
-    patience: float,
-) -> None:
-    """Warm every system up, then give each its turn `rounds` times; the order turns round each
-    time, so that drift hits all alike.
+def alternate(systems: list[System], args: argparse.Namespace) -> None:
+    """Warm every system up, then let the systems take turns; the order is reversed each time, so
+    that drift hits all alike.
 
     Args:
         systems: those that die are reported and left out.
-        warm_up: steps not timed.
-        steps: timed steps a round.
-        rounds: turns of each system.
-        clock: "seconds" (wall) or "cpu", for the line printed.
-        tries: a round disturbed by other processes is taken again up to so many times.
-        patience: seconds to wait for a quiet machine before a round.
+        args: warm_up, steps: not timed, and timed in each round; rounds, clock, tries, patience.
     """
     alive = []
     for system in systems:
         try:
-            system.ask(f"go {warm_up}")
+            system.ask(f"go {args.warm_up}")
             alive.append(system)
         except RuntimeError as error:
             print(error, flush=True)
-    for i in range(rounds):
+    for i in range(args.rounds):
         for system in alive if i % 2 == 0 else reversed(alive):
-            answer = quiet_round(system, f"go {steps}", tries, patience)
+            answer = quiet_round(system, f"go {args.steps}", args.tries, args.patience)
             system.rounds.append(answer)
-            rate = sum(answer["tokens"]) / sum(answer[clock])
+            rate = sum(answer["tokens"]) / sum(answer[args.clock])
             print(
                 f"  round {i + 1} {system.name:28s} {rate:7.0f} tokens/s   (others used"
                 f" {answer['foreign']:.2f} cores)",
