@@ -21,14 +21,15 @@ from tests.train.tiny import make_run, options
 # Everything a training does, often: epochs, validation with decoding, checkpoints, pruning, log
 # lines.
 SETTINGS = options(
-    *(
-        "train.max_steps=1000000000",
-        "train.batch_size=256",
-        "train.validate_every=500",
-        "train.checkpoint_every=250",
-        "train.log_every=100",
-    ),
-    *("train.keep_checkpoints=2", "train.lr=0.001", "train.schedule=noam", "train.warmup=100"),
+    "train.max_steps=1000000000",
+    "train.batch_size=256",
+    "train.validate_every=500",
+    "train.checkpoint_every=250",
+    "train.log_every=100",
+    "train.keep_checkpoints=2",
+    "train.lr=0.001",
+    "train.schedule=noam",
+    "train.warmup=100",
 )
 
 
@@ -36,6 +37,14 @@ def resident() -> int:
     """Bytes of this process in memory now."""
     with open("/proc/self/statm", encoding="ascii") as stream:
         return int(stream.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def mib(size: int) -> float:
+    return round(size / 2**20, 1)
+
+
+def show(**values: object) -> None:
+    print(json.dumps(values), flush=True)
 
 
 def growth(readings: list[tuple[float, int]], begin: float = 0.2) -> float:
@@ -69,16 +78,7 @@ def main() -> None:
         now = time.monotonic() - start
         if not readings or now >= readings[-1][0] + chosen.every:
             readings.append((now, resident()))
-            print(
-                json.dumps(
-                    {
-                        "seconds": round(now),
-                        "step": self.state.step,
-                        "resident_mib": round(readings[-1][1] / 2**20, 1),
-                    }
-                ),
-                flush=True,
-            )
+            show(seconds=round(now), step=steps[0], resident_mib=mib(readings[-1][1]))
 
     loop.Trainer.update = update  # type: ignore[method-assign]
     with tempfile.TemporaryDirectory() as folder:
@@ -87,23 +87,17 @@ def main() -> None:
         end = time.monotonic() + 60 * chosen.minutes
         ending = loop.Trainer.ending
         loop.Trainer.ending = lambda self: (
-            loop.Ending("the time is up", "") if time.monotonic() > end else ending(self)
+            "the time is up" if time.monotonic() > end else ending(self)
         )  # type: ignore[method-assign]
         train(run, variant=chosen.variant, assignments=SETTINGS)
     grown = growth(readings)
     fifth = next(memory for t, memory in readings if t >= 0.2 * readings[-1][0])
-    print(
-        json.dumps(
-            {
-                "minutes": round(readings[-1][0] / 60, 1),
-                "steps": steps[0],
-                "resident_mib_first_fifth_last": [
-                    round(m / 2**20, 1) for m in (readings[0][1], fifth, readings[-1][1])
-                ],
-                "growth_mib_after_first_fifth": round(grown, 2),
-                "growth_mib_per_1000_steps": round(grown / max(1, 0.8 * steps[0]) * 1000, 4),
-            }
-        )
+    show(
+        minutes=round(readings[-1][0] / 60, 1),
+        steps=steps[0],
+        resident_mib_first_fifth_last=[*map(mib, (readings[0][1], fifth, readings[-1][1]))],
+        growth_mib_after_first_fifth=round(grown, 2),
+        growth_mib_per_1000_steps=round(grown / max(1, 0.8 * steps[0]) * 1000, 4),
     )
 
 

@@ -52,7 +52,7 @@ WORDS = [
     "日本",
     "我们",
     "naïve",
-    "e\u0301",
+    "é",
     "ßüß",
 ]
 MARKS = [
@@ -73,32 +73,9 @@ MARKS = [
     "...",
     "http://x.y/z?a=b",
 ]
-ODD = [
-    "\x00",
-    "\ufeff",
-    "\r",
-    "\t",
-    "\x0b",
-    "\x0c",
-    "\x1c",
-    "\x1f",
-    "\x7f",
-    "\x85",
-    "\u2028",
-    "\u2029",
-    "\u00a0",
-    "\u3000",
-    "\u200b",
-    "\u202e",
-]
-BAD = [
-    b"\xff",
-    b"\xc3",
-    b"\xe2\x82",
-    b"\xed\xa0\x80",
-    b"\xc0\xaf",
-    b"\xf5\x80\x80\x80",
-]  # no UTF-8; the fourth is a lone surrogate
+ODD = "\x00\ufeff\r\t\x0b\x0c\x1c\x1f\x7f\x85\u2028\u2029\u00a0\u3000\u200b\u202e"
+# No UTF-8; the fourth is a lone surrogate.
+BAD = [b"\xff", b"\xc3", b"\xe2\x82", b"\xed\xa0\x80", b"\xc0\xaf", b"\xf5\x80\x80\x80"]
 ENDS = [b"\n"] * 8 + [b"\r\n"] * 3
 
 
@@ -110,18 +87,8 @@ def word(draw: random.Random) -> str:
         return draw.choice(MARKS)
     if kind < 0.95:
         return draw.choice(WORDS) + draw.choice(ODD) + draw.choice(WORDS)
-    return "".join(
-        chr(
-            draw.choice(
-                [
-                    draw.randrange(32, 0x250),
-                    draw.randrange(0x250, 0xD800),
-                    draw.randrange(0xE000, 0x30000),
-                ]
-            )
-        )
-        for _ in range(5)
-    )
+    planes = [(32, 0x250), (0x250, 0xD800), (0xE000, 0x30000)]
+    return "".join(chr(draw.randrange(*draw.choice(planes))) for _ in range(5))
 
 
 def line(draw: random.Random) -> bytes:
@@ -138,12 +105,9 @@ def line(draw: random.Random) -> bytes:
     if kind < 0.205:
         return ("".join(draw.choice(WORDS) for _ in range(2000))).replace(" ", "").encode()
     text = " ".join(word(draw) for _ in range(draw.randint(1, 14)))
-    text = (
-        draw.choice(["", "", "", " ", "\ufeff"])
-        + text
-        + draw.choice(["", "", "", " ", "\r", "\u2028"])
-    )
-    raw = text.replace("\n", " ").encode()
+    before = draw.choice(["", "", "", " ", "\ufeff"])
+    after = draw.choice(["", "", "", " ", "\r", "\u2028"])
+    raw = f"{before}{text}{after}".replace("\n", " ").encode()
     if kind < 0.23:
         at = draw.randrange(len(raw) + 1)
         raw = raw[:at] + draw.choice(BAD) + raw[at:]
@@ -183,14 +147,8 @@ def make_systems(run) -> None:
         write_toml(system.config, {"variant": variant, "model": values, "search": search})
         torch.manual_seed(1)
         about = {"variant": variant, "vocabulary": loading.vocabulary_hashes(run)}
-        checkpoints.save(
-            system.checkpoints,
-            1,
-            loading.weights_of(build_model(variant, values, vocabularies)),
-            {},
-            {},
-            about,
-        )
+        weights = loading.weights_of(build_model(variant, values, vocabularies))
+        checkpoints.save(system.checkpoints, 1, weights, {}, {}, about)
 
 
 class Round:
@@ -349,16 +307,9 @@ def main() -> None:
             one.check_files()
         counts["files"] += count
         counts["lines"] += len(one.train)
-        print(
-            json.dumps(
-                {
-                    **counts,
-                    "cpu_seconds": round(time.process_time()),
-                    "seconds": round(time.monotonic() - start),
-                }
-            ),
-            flush=True,
-        )
+        counts["cpu_seconds"] = round(time.process_time())
+        counts["seconds"] = round(time.monotonic() - start)
+        print(json.dumps(counts), flush=True)
     print("no line lost, none shifted")
 
 

@@ -119,13 +119,13 @@ def test_a_training_with_a_real_compiler(tmp_path):
     """
     runs = [make_run(tmp_path / name, pairs=60, dev=6) for name in ("eager", "compiled")]
     settings = options(
-        *(
-            "train.max_steps=4",
-            "train.log_every=1",
-            "train.precision=float32",
-            "train.validate_every=100",
-        ),
-        *("train.batch_size=250", "model.dropout=0", "model.activation_dropout=0.1"),
+        "train.max_steps=4",
+        "train.log_every=1",
+        "train.precision=float32",
+        "train.validate_every=100",
+        "train.batch_size=250",
+        "model.dropout=0",
+        "model.activation_dropout=0.1",
     )
     for run, compile_model in zip(runs, (False, True), strict=True):
         train(run, assignments=settings, compile_model=compile_model)

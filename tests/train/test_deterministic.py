@@ -46,13 +46,13 @@ def gpu(monkeypatch):
 
 def flags():
     cudnn = torch.backends.cudnn
-    fills = torch.utils.deterministic.fill_uninitialized_memory
     return (
-        *(
-            torch.are_deterministic_algorithms_enabled(),
-            torch.is_deterministic_algorithms_warn_only_enabled(),
-        ),
-        *(cudnn.deterministic, cudnn.benchmark, fills, os.environ.get(NAME)),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        cudnn.deterministic,
+        cudnn.benchmark,
+        torch.utils.deterministic.fill_uninitialized_memory,
+        os.environ.get(NAME),
     )
 
 
@@ -102,10 +102,9 @@ def test_a_value_that_serves_stays(gpu, monkeypatch, value):
 @pytest.mark.parametrize(
     ("value", "message", "hint"),
     [
-        *(
-            (value, f"{NAME} is '{value}' in the environment", ":4096:8")
-            for value in (":4096:2", "", ":4096:8 ")
-        ),
+        (":4096:2", f"{NAME} is ':4096:2' in the environment", ":4096:8"),
+        ("", f"{NAME} is '' in the environment", ":4096:8"),
+        (":4096:8 ", f"{NAME} is ':4096:8 ' in the environment", ":4096:8"),
         (None, "CUDA has started without", "before this process starts"),
     ],
 )

@@ -32,26 +32,20 @@ ROOT = Path(__file__).resolve().parents[2]
 # takes as many as no number of ranks divides. Without key biases, whose gradient is rounding alone
 # (a softmax is blind to them) and becomes whole steps in Adam.
 SETTINGS = options(
-    *(
-        "train.max_steps=6",
-        "train.update_size=380",
-        "train.validate_every=3",
-        "train.checkpoint_every=3",
-        "train.log_every=2",
-    ),
-    *("model.attn_bias=false", "train.precision=float32", "train.clip_norm=1.0"),
+    "train.max_steps=6",
+    "train.update_size=380",
+    "train.validate_every=3",
+    "train.checkpoint_every=3",
+    "train.log_every=2",
+    "model.attn_bias=false",
+    "train.precision=float32",
+    "train.clip_norm=1.0",
 )
 
 
 def arguments(run, *extra, name="system"):
-    return [
-        "train",
-        "--run",
-        str(run.path),
-        "--name",
-        name,
-        *(part for value in (*SETTINGS, *extra) for part in ("--set", value)),
-    ]
+    settings = [part for value in (*SETTINGS, *extra) for part in ("--set", value)]
+    return ["train", "--run", str(run.path), "--name", name, *settings]
 
 
 def rank_process(rank, world, port, argv, log, timeout, before):

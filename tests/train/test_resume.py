@@ -29,19 +29,15 @@ ROOT = Path(__file__).resolve().parents[2]
 # 7 micro-batches an epoch of about 64 target tokens, 3 an update: updates cross the borders of
 # epochs. plateau remembers losses.
 SETTINGS = options(
-    *(
-        "train.max_steps=12",
-        "train.update_size=150",
-        "train.validate_every=4",
-        "train.checkpoint_every=5",
-        "train.keep_checkpoints=2",
-    ),
-    *(
-        "train.schedule=plateau",
-        "train.plateau_on=train_loss",
-        "train.min_lr=0.0001",
-        "train.clip_norm=1.0",
-    ),
+    "train.max_steps=12",
+    "train.update_size=150",
+    "train.validate_every=4",
+    "train.checkpoint_every=5",
+    "train.keep_checkpoints=2",
+    "train.schedule=plateau",
+    "train.plateau_on=train_loss",
+    "train.min_lr=0.0001",
+    "train.clip_norm=1.0",
 )
 go = trainer(SETTINGS)
 
@@ -155,15 +151,15 @@ def test_stopped_at_every_step_is_as_if_never_stopped(tmp_path, monkeypatch, uni
 # Wide enough that torch shares element-wise work (from 32,768 numbers on) and matrix products among
 # threads.
 WIDE = options(
-    *(
-        "model.d_model=128",
-        "model.d_ff=256",
-        "model.heads=4",
-        "train.batch_size=512",
-        "train.max_steps=6",
-        "train.validate_every=100",
-    ),
-    *("train.clip_norm=1.0", "train.dev_bleu=false", "train.samples=0"),
+    "model.d_model=128",
+    "model.d_ff=256",
+    "model.heads=4",
+    "train.batch_size=512",
+    "train.max_steps=6",
+    "train.validate_every=100",
+    "train.clip_norm=1.0",
+    "train.dev_bleu=false",
+    "train.samples=0",
 )
 
 
