@@ -84,20 +84,22 @@ def _explicit(
         weights = hide(scores, visible, causal).softmax(-1)
         if visible is not None and visible.dtype == torch.bool:
             weights = weights.masked_fill(~visible, 0)  # a blind query has uniform weights so far
-        if name and capturing():
-            weights = _captured(weights, [f"{name}.{part}" for part in parts] or [name])
+        weights = _captured(weights, name, parts)
         return torch.matmul(dropout(weights, p), v).to(dtype)
 
 
-def _captured(weights: Tensor, names: Sequence[str]) -> Tensor:
+def _captured(weights: Tensor, name: str, parts: Sequence[str]) -> Tensor:
     """Record weights (B, H, K·T, S), each group of heads under its own name.
 
     Returns: the weights as the open `capture` changes them.
     """
+    if not name or not capturing():
+        return weights
+    names = [f"{name}.{part}" for part in parts] or [name]
     groups = zip(names, weights.chunk(len(names), dim=1), strict=True)
-    used = {name: changed(name, group) for name, group in groups}
-    for name, group in used.items():
-        record(name, group)
+    used = {site: changed(site, group) for site, group in groups}
+    for site, group in used.items():
+        record(site, group)
     return torch.cat(list(used.values()), dim=1)
 
 

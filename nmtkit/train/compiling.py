@@ -19,18 +19,15 @@ from nmtkit.models.base import Model
 from nmtkit.nn.loops import keep_eager
 
 
-def check_compiler(device: torch.device, backend: str = "inductor") -> None:
+def check_compiler(device: torch.device) -> None:
     """Compile something small, so that a missing compiler is found before the training begins.
 
     Args:
         device: of the training.
-        backend: of torch.compile.
     Raises: ConfigError if torch.compile does not work on this machine.
     """
     try:
-        torch.compile(lambda x: torch.relu(x + 1).sum(), backend=backend)(
-            torch.ones(64, device=device)
-        )
+        torch.compile(lambda x: torch.relu(x + 1).sum())(torch.ones(64, device=device))
     # The errors have no common class: g++, Python's headers, OpenMP or Triton may be missing.
     except Exception as error:
         reason = next(filter(None, map(str.strip, str(error).splitlines())), type(error).__name__)

@@ -51,10 +51,8 @@ class Plain:
         assert visible is None
         (w, w_zs), (b, b_z) = self.gate.state.weight.chunk(2), self.gate.state.bias.chunk(2)
         w_n, w_zh = self.gate.source.weight.chunk(2)
-        w_z, w_a = (
-            torch.cat([w_zs, w_zh], dim=1),
-            torch.cat([self.attention.query.weight, self.attention.key.weight], dim=1),
-        )
+        w_z = torch.cat([w_zs, w_zh], dim=1)
+        w_a = torch.cat([self.attention.query.weight, self.attention.key.weight], dim=1)
 
         def attend(s: Tensor, first: bool) -> tuple[Tensor, Tensor, None]:
             x = F.linear(s, w, b)
@@ -135,23 +133,9 @@ def most_memory() -> float:
 
 def peak(name: str, a: argparse.Namespace) -> float:
     """MiB that an update adds at most to what the process had, in a process of its own."""
-    command = [
-        sys.executable,
-        __file__,
-        "--alignment",
-        str(a.alignment),
-        "--length",
-        str(a.length),
-        "--rows",
-        str(a.rows),
-        "--peak",
-        name,
-    ]
-    return float(
-        subprocess.run(
-            command + ["--bfloat16"] * a.bfloat16, check=True, capture_output=True, text=True
-        ).stdout
-    )
+    sizes = [f"--{option}={getattr(a, option)}" for option in ("alignment", "length", "rows")]
+    command = [sys.executable, __file__, *sizes, f"--peak={name}", *["--bfloat16"] * a.bfloat16]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 def main() -> None:

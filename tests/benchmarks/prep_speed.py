@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from itertools import cycle
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -55,10 +55,10 @@ def build(
     texts: list[tuple[str, str]] = []
     for src, tgt in pairs:
         texts += zip(files.text_lines(src), files.text_lines(tgt), strict=True)
-    wanted = [text for text, _ in zip(cycle(texts), range(lines // 2), strict=False)]
+    wanted = list(islice(cycle(texts), lines // 2))
     paths = [folder / f"train-{lines}.{language}" for language in languages]
     for side, path in enumerate(paths):
-        path.write_text("".join(text[side] + "\n" for text in wanted), "utf-8")
+        files.write_lines(path, [text[side] for text in wanted])
     words = sum(len(side.split()) for text in wanted for side in text)
     print(
         f"{lines:,} lines from {2 * len(texts):,} different ones, {words / lines:.1f} words a line",
@@ -94,12 +94,7 @@ def prep(paths: list[Path], jobs: int, folder: Path, watch: bool = False) -> dic
     run = folder / f"run-{time.monotonic_ns()}"
     dev = [folder / f"dev.{path.suffix[1:]}" for path in paths]
     for path, short in zip(paths, dev, strict=True):
-        short.write_text(
-            "".join(
-                line + "\n" for line, _ in zip(files.text_lines(path), range(100), strict=False)
-            ),
-            "utf-8",
-        )
+        files.write_lines(short, list(islice(files.text_lines(path), 100)))
     names = ["--train", *map(str, paths), "--dev", *map(str, dev)]
     command = [
         sys.executable,
@@ -144,12 +139,10 @@ def prep(paths: list[Path], jobs: int, folder: Path, watch: bool = False) -> dic
 
 def show(lines: int, result: dict[str, Any]) -> None:
     rates = ", ".join(f"{name} {rate:,}/s" for name, rate in result["stages"].items())
-    memory = (
-        f"; largest process {result['largest'] / 2**20:.0f} MiB, all"
-        f" {result['together'] / 2**20:.0f} MiB"
-        if result["largest"]
-        else ""
-    )
+    memory = ""
+    if result["largest"]:
+        largest, together = result["largest"] / 2**20, result["together"] / 2**20
+        memory = f"; largest process {largest:.0f} MiB, all {together:.0f} MiB"
     print(
         f"{lines:9,} lines, {result['jobs']} job(s): {result['seconds']:6.1f} s wall,"
         f" {result['cpu']:6.1f} s processor, {lines / result['seconds']:8,.0f} lines/s{memory}\n   "
@@ -177,7 +170,6 @@ def main() -> None:
             [one / several for one, several in zip(seconds[first], seconds[last], strict=True)]
         )
         print(f"\n{last} workers are {gain:.2f} times as fast as {first} (median of the rounds)")
-        base = median([r["cpu"] for r in everything if r["jobs"] == last])
         for times in args.times:
             longer, longer_words = build(args.pair, args.lines * times, folder, args.languages)
             everything.append(
@@ -189,12 +181,9 @@ def main() -> None:
         base = median(
             [r["cpu"] for r in everything if r["jobs"] == last and r["lines"] == args.lines]
         )
-        most = base / words
-        least = (
-            min(most, (everything[-1]["cpu"] - base) / (longer_words - words))
-            if longer_words > words
-            else most
-        )
+        most = least = base / words
+        if longer_words > words:
+            least = min(most, (everything[-1]["cpu"] - base) / (longer_words - words))
         print(
             f"{least * 1e6:.1f} to {most * 1e6:.1f} us of processor time a word: WMT14"
             f" English-German on 16 cores {least * WMT14 / 16:.0f} to {most * WMT14 / 16:.0f} s,"

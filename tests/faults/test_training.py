@@ -76,17 +76,11 @@ def test_damaged_settings_are_named_and_a_training_anew_needs_none(trained):
 
 
 def test_harmless_changes_are_said_and_taken(trained, capsys):
-    fit(
-        trained,
-        "train.max_steps=8",
-        "train.log_every=1",
-        "train.keep_checkpoints=1",
-        "search.beam=2",
-    )
+    changes = "train.max_steps=8", "train.log_every=1", "train.keep_checkpoints=1"
+    fit(trained, *changes, "search.beam=2")
     said = capsys.readouterr().err
     changes = "max_steps: 6 -> 8", "log_every: 4 -> 1", "keep_checkpoints: 5 -> 1"
-    for change in (*(f"train.{change}" for change in changes), "search.beam: 5 -> 2"):
-        assert change in said
+    assert all(f"train.{change}" in said for change in changes) and "search.beam: 5 -> 2" in said
     config = trained.system("transformer").read_config()
     assert (config["train"]["max_steps"], config["search"]["beam"]) == (8, 2)
 
@@ -320,8 +314,6 @@ def test_a_gpu_that_is_not_there(run):
     with pytest.raises(EnvironmentProblem, match="no CUDA device") as caught:
         fit(run, device="cuda")
     assert caught.value.exit_code == 3
-    with pytest.raises(ConfigError, match="unknown device 'gpu'"):
-        fit(run, device="gpu")
 
 
 def test_the_choice_is_said_in_one_line(tmp_path, capsys):
@@ -387,17 +379,13 @@ def test_facts_of_the_processor_decide(maker, flags, matmul, precision, monkeypa
     before = torch.get_float32_matmul_precision()
     try:
         found = hardware.choose("cpu")
-        assert (found.matmul, found.precision) == (matmul, precision) and exact == {matmul} - {
-            "highest"
-        }
+        assert (found.matmul, found.precision) == (matmul, precision)
+        assert exact == {matmul} - {"highest"}
         assert hardware.choose("cpu", width=64).precision == "float32"
         assert torch.get_float32_matmul_precision() == matmul
         found = hardware.choose("cpu", "float32", matmul="high")
-        assert (found.matmul, found.precision, torch.get_float32_matmul_precision()) == (
-            "high",
-            "float32",
-            "high",
-        )
+        assert (found.matmul, found.precision) == ("high", "float32")
+        assert torch.get_float32_matmul_precision() == "high"
         monkeypatch.setattr(hardware, "_is_float32", lambda path: False)
         assert hardware.choose("cpu").matmul == "highest"
     finally:
@@ -409,11 +397,9 @@ def test_a_path_that_rounds_the_factors_is_not_float32(monkeypatch):
     product = torch.Tensor.__matmul__
 
     def rounding(x, w):
-        return (
-            product(x.bfloat16().float(), w.bfloat16().float())
-            if x.dtype == torch.float32
-            else product(x, w)
-        )
+        if x.dtype == torch.float32:
+            x, w = x.bfloat16().float(), w.bfloat16().float()
+        return product(x, w)
 
     monkeypatch.setattr(torch.Tensor, "__matmul__", rounding)
     assert not hardware._is_float32("highest")

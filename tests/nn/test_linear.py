@@ -59,13 +59,9 @@ def test_what_is_filled_in_adds_nothing():
     y.float().sum().backward()
     assert y.dtype == torch.bfloat16
     rounded, weight = x.detach().bfloat16().double(), layer.weight.detach().bfloat16().double()
-    torch.testing.assert_close(y.double(), rounded @ weight.mT, rtol=2**-7, atol=2**-7)
-    torch.testing.assert_close(
-        x.grad.double(), weight.sum(0).expand(5, 9, -1), rtol=2**-7, atol=2**-7
-    )
-    torch.testing.assert_close(
-        layer.weight.grad.double(),
-        rounded.flatten(0, 1).sum(0).expand(24, -1),
-        rtol=2**-7,
-        atol=2**-5,
-    )
+    for found, expected, error in (
+        (y, rounded @ weight.mT, 2**-7),
+        (x.grad, weight.sum(0).expand(5, 9, -1), 2**-7),
+        (layer.weight.grad, rounded.sum((0, 1)).expand(24, -1), 2**-5),
+    ):
+        torch.testing.assert_close(found.double(), expected, rtol=2**-7, atol=error)

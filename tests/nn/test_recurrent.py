@@ -87,18 +87,6 @@ def test_a_cell_by_itself_is_called_as_torchs(kind, history):
     same([cell(x, row).tolist() for x, row in zip(v, rows, strict=True)], expected)
 
 
-def test_the_lstm_is_torchs():
-    cell, theirs = shaken(LSTM(3, 4)), nn.LSTMCell(3, 4).double()
-    v, h = torch.randn(2, 3, dtype=torch.float64), torch.randn(2, 8, dtype=torch.float64)
-    order = [*range(8), *range(12, 16), *range(8, 12)]  # theirs: i, f, c, o
-    with torch.no_grad():
-        theirs.weight_ih.copy_(cell.input.weight[order])
-        theirs.weight_hh.copy_(cell.state.weight[order])
-        theirs.bias_ih.copy_(cell.input.bias[order])
-        theirs.bias_hh.zero_()
-        torch.testing.assert_close(cell(v, h), torch.cat(theirs(v, (h[:, :4], h[:, 4:])), dim=-1))
-
-
 def test_the_golden_step_of_a_caru_cell():
     """models.md section 10."""
     cell = CARUCell(input_size=1, hidden_size=1).double()
@@ -188,27 +176,6 @@ def test_caru_refuses_masks_that_it_cannot_follow():
     packed = nn.utils.rnn.pack_padded_sequence(v, torch.tensor([3]), batch_first=True)
     with pytest.raises(ValueError, match="packed"):
         model(packed, mask=torch.ones(1, 3, dtype=torch.bool))
-
-
-def test_the_gru_is_torchs_where_the_reset_gate_is_open():
-    """Only the reset gate's place differs from torch's cell."""
-    cell, theirs = shaken(GRU(3, 4)), nn.GRUCell(3, 4, bias=False).double()
-    v, h = torch.randn(2, 3, dtype=torch.float64), torch.randn(2, 4, dtype=torch.float64)
-    with torch.no_grad():
-        cell.bias.zero_()
-        theirs.weight_ih.copy_(cell.input.weight)
-        theirs.weight_hh.copy_(torch.cat([cell.gates.weight, cell.candidate.weight]))
-        theirs.weight_ih[4:8] *= -1  # its update gate keeps the old state, ours takes the new one
-        theirs.weight_hh[4:8] *= -1
-        step = cell_step([cell], 2, torch.float64)
-        assert (step(cell.inputs(v), h) - theirs(v, h)).abs().max() > 1e-3
-        x = cell.inputs(v)
-        x[:, :4] = 1e3
-        bias = torch.zeros(12, dtype=torch.float64)
-        bias[:4] = 1e3
-        zeros = torch.zeros_like(bias)
-        expected = torch.gru_cell(v, h, theirs.weight_ih, theirs.weight_hh, bias, zeros)
-        torch.testing.assert_close(step(x, h), expected)
 
 
 @pytest.mark.parametrize("kind", KINDS)
