@@ -72,9 +72,9 @@ def _read_index(path: Path, magic: bytes, fields: int) -> tuple[int, NDArray[np.
     size = path.stat().st_size
     start = len(magic) + 8 * fields
     with open(path, "rb") as stream:
-        found, width = stream.read(len(magic)), stream.read(8)
+        first_bytes, width = stream.read(len(magic)), stream.read(8)
     number_bytes = int.from_bytes(width, "little") if fields else 1
-    if found != magic or number_bytes not in {1, 2, 4}:
+    if first_bytes != magic or number_bytes not in {1, 2, 4}:
         raise DataError("not a prepared set of this version of nmtkit", where=path, hint=AGAIN)
     count, rest = divmod(size - start, 8)
     if rest or count < 1:

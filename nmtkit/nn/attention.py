@@ -79,7 +79,7 @@ def _explicit(
     """
     dtype, wide = q.dtype, torch.promote_types(q.dtype, torch.float32)
     with torch.autocast(q.device.type, enabled=False):
-        q, k, v = q.to(wide), k.to(wide), v.to(wide)
+        q, k, v = (x.to(wide) for x in (q, k, v))
         scores = torch.matmul(q, k.mT).div_(math.sqrt(q.size(-1)))  # (B, H, K·T, S)
         weights = hide(scores, visible, causal).softmax(-1)
         if visible is not None and visible.dtype == torch.bool:

@@ -79,14 +79,17 @@ class Cache:
 
     def _mask(self, steps: int, like: Tensor) -> Visible:
         count = self._rows // self._groups
-        if count == 1 and self._seen is None:
-            return None
         if self._seen is None:
-            shape = self._rows, self._capacity
-            self._seen = torch.ones(shape, dtype=torch.bool, device=like.device)
-        own = torch.eye(count, dtype=torch.bool, device=like.device)
+            if count == 1:
+                return None
+            self._seen = torch.ones(
+                self._rows, self._capacity, dtype=torch.bool, device=like.device
+            )
+        identity = torch.eye(count, dtype=torch.bool, device=like.device)
         seen = self._seen.view(self._groups, count, -1)
-        seen[:, :, self._start : self._entries] = own.repeat_interleave(steps, dim=1)  # (K, K·T)
+        seen[:, :, self._start : self._entries] = identity.repeat_interleave(
+            steps, dim=1
+        )  # (K, K·T)
         visible = seen[:, :, : self._entries]
         if steps > 1:
             visible = visible.repeat_interleave(steps, dim=1)  # (G, K·T, E)
@@ -98,17 +101,22 @@ class Cache:
         if self._seen is not None:
             seen = self._seen[:, : self._entries]
             live = seen.view(self._groups, -1, self._entries).any(1)  # (G, E)
-            most = int(live.sum(1).max())
-            if 2 * most <= self._capacity and most + new <= self._capacity:
-                order = live.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :most]
-                self._rebuild(self._capacity, entries=order)
-                rows = order.repeat_interleave(self._rows // self._groups, dim=0)  # (R, most)
-                self._seen[:, :most] = self._seen.gather(1, rows)
+            count = int(live.sum(1).max())
+            if 2 * count <= self._capacity and count + new <= self._capacity:
+                self._keep(live, count)
                 return
         capacity = max(64, 2 * self._capacity, 2 * (self._entries + new))
         if self._seen is not None:
             self._seen = F.pad(self._seen, (0, capacity - self._capacity))
         self._rebuild(capacity)
+
+    def _keep(self, live: Tensor, count: int) -> None:
+        """Remove the entries that are not live (G, E), of which a group has at most `count`."""
+        assert self._seen is not None
+        order = live.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :count]
+        self._rebuild(self._capacity, entries=order)
+        rows = order.repeat_interleave(self._rows // self._groups, dim=0)  # (R, count)
+        self._seen[:, :count] = self._seen.gather(1, rows)
 
     def _rebuild(
         self, capacity: int, groups: Tensor | None = None, entries: Tensor | None = None

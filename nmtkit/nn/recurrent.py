@@ -219,7 +219,7 @@ class Recurrent(nn.Module):
             (N, B, state_blocks·H).
         """
         cells = [self.forwards] if self.backwards is None else [self.forwards, self.backwards]
-        count, single = len(cells), len(cells) == 1
+        count = len(cells)
         schedule = _Schedule(lengths, v.size(1), cpu.row_multiple(v.device))
         # `F.embedding` gathers rows: on a CPU its gradient does not go row by row.
         words = (F.embedding(positions, v.flatten(0, 1)) for positions in schedule.read[:count])
@@ -227,24 +227,41 @@ class Recurrent(nn.Module):
         x = [cell.inputs(rows) for cell, rows in zip(cells, words, strict=True)]  # (W, G·H) each
         low, dtype = x[0].dtype, next(self.parameters()).dtype
         with torch.autocast(v.device.type, enabled=False):
-            step = cell_step(cells, schedule.rows, low)
-            h = v.new_zeros(count, len(v), cells[0].state_blocks * self.d_hidden, dtype=dtype)
+            width = cells[0].state_blocks * self.d_hidden
+            start = v.new_zeros(count, len(v), width, dtype=dtype)
             if initial is not None:
-                h = initial.to(dtype).index_select(1, schedule.order)
-            states = [h[0] if single else h]
-            steps = (x[0] if single else torch.stack(x)).to(dtype).split(schedule.rows, dim=-2)
-            for t, x_t in enumerate(steps):
-                # Sentences that have ended are the last rows: their states stay behind.
-                h, rows = states[-1], x_t.size(-2)
-                h = h if rows == h.size(-2) else h[..., :rows, :]
-                first = t == 0 and initial is None
-                states.append(cells[0].first(x_t, step) if first else step(x_t, h))
-            # All states in one tensor, of which each position takes its own.
-            ends = torch.cat(states, dim=-2).view(count, -1, h.size(-1))  # (N, B+W, state_blocks·H)
+                start = initial.to(dtype).index_select(1, schedule.order)
+            ends = _all_states(cells, x, schedule.rows, start, initial is None)
             last = ends.index_select(1, schedule.last)
             hidden = ends[..., : self.d_hidden].to(low)
         after = schedule.after[:count]
         return torch.cat([F.embedding(*pair) for pair in zip(after, hidden, strict=True)], -1), last
+
+
+def _all_states(
+    cells: list[Cell], x: list[Tensor], rows: list[int], start: Tensor, blank: bool
+) -> Tensor:
+    """Run cells side by side over all steps, sentences longest first.
+
+    Args:
+        cells: N of them.
+        x: their input-side products (W, G·H) of all words, step by step.
+        rows: of each step.
+        start: the states before the first step (N, B, state_blocks·H).
+        blank: True if there is no history.
+    Returns: the states before the first step and after each (N, B+W, state_blocks·H).
+    """
+    single = len(cells) == 1
+    step = cell_step(cells, rows, x[0].dtype)
+    states = [start[0] if single else start]
+    steps = (x[0] if single else torch.stack(x)).to(start.dtype).split(rows, dim=-2)
+    for t, x_t in enumerate(steps):
+        # Sentences that have ended are the last rows: their states stay behind.
+        h, count = states[-1], x_t.size(-2)
+        h = h if count == h.size(-2) else h[..., :count, :]
+        first = t == 0 and blank
+        states.append(cells[0].first(x_t, step) if first else step(x_t, h))
+    return torch.cat(states, dim=-2).view(len(cells), -1, start.size(-1))
 
 
 class _Schedule:
