@@ -167,11 +167,11 @@ def test_the_specification_gets_every_variable(run, monkeypatch, name, layers, h
     )
     assert spec.encoder.scale_embeddings is spec.decoder.scale_embeddings is True
     assert vars(spec.config) == {
-        **{
-            "bos_token": "<s>",
-            "eos_token": "</s>",
-            "unk_token": "<unk>",
-            "decoder_start_token": "<s>",
-        },
-        **{"add_source_bos": False, "add_source_eos": True, "layer_norm_epsilon": 1e-5},
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "unk_token": "<unk>",
+        "decoder_start_token": "<s>",
+        "add_source_bos": False,
+        "add_source_eos": True,
+        "layer_norm_epsilon": 1e-5,
     }

@@ -60,10 +60,8 @@ def test_what_is_written(copy, without_package, capsys):
     out = stage.export(copy, "post", "ctranslate2")
     assert out == copy.system("post").path / "export" / "ctranslate2"
     said = json.loads((out / folder.ABOUT).read_text())
-    assert said["checkpoints"][0]["name"] == "step-00000001" and (said["src"], said["tgt"]) == (
-        "en",
-        "de",
-    )
+    assert said["checkpoints"][0]["name"] == "step-00000001"
+    assert (said["src"], said["tgt"]) == ("en", "de")
     assert said["positions"] == 1024 and without_package == [("float32", 1024)]
     present = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
     assert (
@@ -72,24 +70,16 @@ def test_what_is_written(copy, without_package, capsys):
         >= {"model.bin", "README.md", "text/codes.bpe", "text/truecase.en"}
     )
     page = (out / folder.README).read_text("utf-8")
-    assert (
-        "Moses' tokenizer" in page
-        and "truecase.en" in page
-        and "beam_size=3" in page
-        and "α = 0.6" in page
-    )
+    words = "Moses' tokenizer", "truecase.en", "beam_size=3", "α = 0.6"
+    assert all(word in page for word in words)
     assert all(step in page for steps in said["text"].values() for step in steps)
     assert [path.name for path in out.parent.iterdir()] == ["ctranslate2"]
     for side in ("src", "tgt"):  # its text files alone do what the run's do
         there, here = TextSide.load(out / folder.TEXT, side), TextSide.load(copy.prep, side)
         assert [there.encode(line) for line in LINES] == [here.encode(line) for line in LINES]
         assert there.decode(there.encode(LINES[0])) == LINES[0]
-    history = [json.loads(line) for line in (copy.path / "history.jsonl").read_text().splitlines()]
-    assert (history[-1]["stage"], history[-1]["systems"], history[-1]["exit"]) == (
-        "export",
-        ["post"],
-        0,
-    )
+    record = json.loads((copy.path / "history.jsonl").read_text().splitlines()[-1])
+    assert (record["stage"], record["systems"], record["exit"]) == ("export", ["post"], 0)
 
 
 def test_what_is_up_to_date_and_what_is_written_again(copy, without_package, tmp_path, capsys):
@@ -169,39 +159,36 @@ def test_what_it_cannot_run_is_refused_before_anything_is_loaded(run, monkeypatc
     say_of_package(monkeypatch, lambda: pytest.fail("looked for"))
     with pytest.raises(ConfigError) as caught:
         stage.export(run, system, "ctranslate2")
-    assert (
-        f"CTranslate2 cannot run '{system}': {reason}" in caught.value.message
-        and "nmtkit translate" in caught.value.hint
-    )
+    assert f"CTranslate2 cannot run '{system}': {reason}" in caught.value.message
+    assert "nmtkit translate" in caught.value.hint
     assert not (run.system(system).path / "export").exists()
 
 
-def command(run, *arguments):
-    return CliRunner().invoke(app, ["export", "--run", str(run.path), *map(str, arguments)])
+def command(run, arguments):
+    """`nmtkit export` of a run, to CTranslate2 unless the arguments name an engine."""
+    engine = "" if "--to" in arguments else "--to ctranslate2"
+    return CliRunner().invoke(app, f"export {engine} {arguments} --run {run.path}".split())
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["post", "--to", "ctranslate"], "did you mean 'ctranslate2'"),
-        (["pots", "--to", "ctranslate2"], "did you mean 'post'"),
-        (["post", "--to", "ctranslate2", "--quantization", "int9"], "did you mean 'int8'"),
-        (["concat", "--to", "ctranslate2"], "cannot run 'concat'"),
-        (["post", "--to", "ctranslate2", "--lines", "5"], "--lines has no effect"),
+        ("post --to ctranslate", "did you mean 'ctranslate2'"),
+        ("pots", "did you mean 'post'"),
+        ("post --quantization int9", "did you mean 'int8'"),
+        ("concat", "cannot run 'concat'"),
+        ("post --lines 5", "--lines has no effect"),
     ],
 )
 def test_wrong_words(run, arguments, said):
-    result = command(run, *arguments)
-    assert (
-        (result.exit_code, result.stdout) == (2, "")
-        and said in result.stderr
-        and "Traceback" not in result.stderr
-    )
+    result = command(run, arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert said in result.stderr and "Traceback" not in result.stderr
 
 
 def test_without_the_package(run, monkeypatch):
     say_of_package(monkeypatch, lambda: None)
-    result = command(run, "post", "--to", "ctranslate2")
+    result = command(run, "post")
     assert result.exit_code == 3
     assert result.stderr.splitlines()[-3:] == [
         "nmtkit: ctranslate2 is not installed",
@@ -211,43 +198,20 @@ def test_without_the_package(run, monkeypatch):
 
 
 def test_too_few_equal_translations_end_with_1(copy, without_package, monkeypatch):
-    found = Checked(
-        ["a", "b", "c"],
-        ["A", "B", "C"],
-        ["A", "X", "C"],
-        [True, False, True],
-        0.25,
-        (2.0, 0.5),
-        "float32",
-    )
+    texts = ["a", "b", "c"], ["A", "B", "C"], ["A", "X", "C"]
+    found = Checked(*texts, [True, False, True], 0.25, (2.0, 0.5), "float32")
     asked = []
     monkeypatch.setattr(check, "compare", lambda group, out, lines: (asked.append(lines), found)[1])
-    result = command(copy, "post", "--to", "ctranslate2", "--check", "--lines", "3")
-    assert (
-        result.exit_code == 1
-        and "only 2 of 3 translations are equal, less than 95%" in result.stderr
-    )
-    assert (
-        "equal translations: 2 of 3 (66.7%)" in result.stdout
-        and "2: b\n  nmtkit       B\n  CTranslate2  X" in result.stdout
-    )
+    result = command(copy, "post --check --lines 3")
+    assert result.exit_code == 1
+    assert "only 2 of 3 translations are equal, less than 95%" in result.stderr
+    assert "equal translations: 2 of 3 (66.7%)" in result.stdout
+    assert "2: b\n  nmtkit       B\n  CTranslate2  X" in result.stdout
     rows = [line.split() for line in result.stdout.splitlines()[3:5]]
-    assert (
-        rows == [["nmtkit", "1.5"], ["CTranslate2,", "float32", "6.0"]]
-        and "0.25 apart" in result.stdout
-    )
-    assert (
-        command(
-            copy, "post", "--to", "ctranslate2", "--check", "--lines", "3", "--at-least", "60"
-        ).exit_code
-        == 0
-    )
-    assert (
-        command(
-            copy, "post", "--to", "ctranslate2", "--check", "--lines", "3", "--quantization", "int8"
-        ).exit_code
-        == 0
-    )
+    assert rows == [["nmtkit", "1.5"], ["CTranslate2,", "float32", "6.0"]]
+    assert "0.25 apart" in result.stdout
+    for lower in ("--at-least 60", "--quantization int8"):
+        assert command(copy, f"post --check --lines 3 {lower}").exit_code == 0
     assert asked == [check.comparable_lines(copy, 3, 20, TextSide.load(copy.prep, "src"))[1]] * 3
 
 
@@ -265,27 +229,25 @@ def test_the_lines_compared_are_neither_blank_nor_in_pieces(copy):
 
 # With the real engine
 
+WITHOUT = "the real engine needs the extra [export]"
+
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_the_real_engine_translates_alike(copy, name, capsys, monkeypatch):
     """Small models of weights just drawn: equal to the last subword, and log-probabilities to
     float32.
     """
-    ctranslate2 = pytest.importorskip(
-        "ctranslate2", reason="the real engine needs the extra [export]"
-    )
-    result = command(copy, name, "--to", "ctranslate2", "--check", "--lines", "20")
+    ctranslate2 = pytest.importorskip("ctranslate2", reason=WITHOUT)
+    result = command(copy, f"{name} --check --lines 20")
     assert result.exit_code == 0, result.stderr
     assert "equal translations: 20 of 20" in result.stdout
     gap = float(result.stdout.split("at most ")[1].split()[0])
     assert gap < 1e-3  # of sums of some -300
     out = copy.system(name).path / "export" / "ctranslate2"
     source, target = load_vocabularies(copy.prep)
-    names = (
-        ["shared_vocabulary.json"] * 2
-        if source is target
-        else ["source_vocabulary.json", "target_vocabulary.json"]
-    )
+    names = ["source_vocabulary.json", "target_vocabulary.json"]
+    if source is target:
+        names = ["shared_vocabulary.json"] * 2
     assert [json.loads((out / file).read_text()) for file in names] == [list(source), list(target)]
     code = "\n".join(
         line[4:]
@@ -299,21 +261,9 @@ def test_the_real_engine_translates_alike(copy, name, capsys, monkeypatch):
 
 
 def test_the_real_engines_quantizations(copy):
-    pytest.importorskip("ctranslate2", reason="the real engine needs the extra [export]")
+    pytest.importorskip("ctranslate2", reason=WITHOUT)
     from ctranslate2.specs.model_spec import ACCEPTED_MODEL_TYPES
 
     assert set(stage.QUANTIZATIONS) == set(ACCEPTED_MODEL_TYPES)
-    result = command(
-        copy,
-        "post",
-        "--to",
-        "ctranslate2",
-        "--quantization",
-        "int8",
-        "--check",
-        "--lines",
-        "20",
-        "--at-least",
-        "0",
-    )
+    result = command(copy, "post --quantization int8 --check --lines 20 --at-least 0")
     assert result.exit_code == 0 and "CTranslate2, int8" in result.stdout
