@@ -93,3 +93,11 @@ def test_what_cannot_be_shown_is_refused(analysed):
     )
     with pytest.raises(LeftOut, match="it has no attention to the source"):
         attention_of(study(analysed), "own", [1])
+    analysed.system("joined", "concat")
+    write(analysed.run.prep / "docs" / "test.txt", ["0"])
+    write(
+        analysed.run.path / "systems/joined/translate/test/hyp.subwords.txt",
+        map(" ".join, analysed.subwords),
+    )
+    with pytest.raises(LeftOut, match="it attends to more than the source"):
+        attention_of(study(analysed), "joined", [1])
