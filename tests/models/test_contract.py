@@ -351,3 +351,20 @@ def test_16_gradients_of_a_batch_are_the_sum_of_its_sentences(plain_case, more):
     alone = [gradients_of(model, batch_for(model, [pair]), "sum") for pair in pairs()]
     for found, parts in zip(together, zip(*alone, strict=True), strict=True):
         torch.testing.assert_close(found, sum(parts), rtol=1e-10, atol=1e-12)
+
+
+def test_17_every_dropout_drops(plain_case):
+    """Each dropout of a model, alone, makes the result depend on its seed."""
+    model = plain_case.build(dropout=0.0).train()
+    batch = batch_for(model)
+    dropouts = {name: m for name, m in model.named_modules() if isinstance(vars(m).get("p"), float)}
+    # The memory adds no query to what it reads, so it drops before its norm instead.
+    dropouts.pop("memory.read_residual", None)
+    for name, module in dropouts.items():
+        results = []
+        for seed in (1, 2):
+            module.p = 0.5
+            seed_dropout(seed, 1)
+            results.append(full(model, batch))
+            module.p = 0.0
+        assert not torch.equal(*results), name

@@ -465,6 +465,25 @@ def test_the_context_of_an_over_long_line_is_its_first_piece():
     assert translated[1].text == "a b c"
 
 
+class Parsed(Recurrent):
+    """Keeps the spans that it is given."""
+
+    reads_spans = True
+
+    def encode(self, batch):
+        self.spans = None if batch.spans is None else batch.spans.tolist()
+        return super().encode(batch)
+
+
+def test_spans_that_do_not_fit_a_line_are_not_read():
+    model = recurrent(1, len(VOCABULARY))
+    model.__class__ = Parsed
+    translator = make(model)
+    translator.translate_window(["a b c", "d e"], [[2, 2], [1, 1]])
+    assert model.spans == [[2, 2], [0, 0]]
+    assert translator.counts["no_spans"] == 1
+
+
 def test_an_ensemble_reads_one_context():
     models = [Gossip(len(VOCABULARY), rule) for rule in (ContextRule(), ContextRule("next"))]
     with pytest.raises(ConfigError, match="different contexts"):
