@@ -42,8 +42,8 @@ def prepared(folder, lines, name="run", dev=None, test=None, jobs=1, **values):
 VARIED = [
     {"merges": 60},
     {"merges": 60, "joint_vocab": False},
-    {"merges": 60, "vocab_threshold": 30, "min_frequency": 3},
-    {"merges": 30, "joint_vocab": False, "vocab_threshold": 10, "truecase": "tgt"},
+    {"merges": 60, "vocab_threshold": 64, "min_frequency": 3},
+    {"merges": 30, "joint_vocab": False, "vocab_threshold": 64, "truecase": "tgt"},
     {"merges": 0, "truecase": "src", "min_frequency": 40},
     {
         "merges": 40,
