@@ -165,6 +165,12 @@ def test_subwords_are_carried_by_their_word():
     assert sum(found) == sum(sizes) + 1 and max(found) <= 3
 
 
+def test_a_leaf_without_a_word_is_no_neighbour():
+    leaves = ["a", "b", "c", "d", "e", "f", "g", "h", "can", "not"]
+    flat = f"(S {' '.join(f'(X {leaf})' for leaf in leaves)})"
+    assert parse_phrases(flat, [*leaves[:8], "cannot"], [1] * 9) == [1, 3, 3, 3]
+
+
 TREES = [
     "( (S (NP-SBJ (-NONE- *-1) ) (VP (TO to) (VP (VB go) (NP (-NONE- *T*-2))))))",
     "(S(NP(PRP I))(VP(VBD went)))",

@@ -25,7 +25,9 @@ from nmtkit.files import sha256
 from nmtkit.prep import check, pipeline, request
 from nmtkit.prep.options import PrepOptions
 from nmtkit.prep.stage import prep
+from nmtkit.prep.tally import fingerprint
 from nmtkit.run import Run, locked
+from nmtkit.settings import PrepSettings
 from nmtkit.train.options import TrainOptions
 from nmtkit.train.plan import make_plan
 from tests.prep import corpora
@@ -235,6 +237,12 @@ def test_counts_that_differ_name_the_first_suspicious_line(tmp_path, side, at):
             ["b b b"] * 9,
             "en has 10 lines but train.de has 9 (",
             "line 1 (1 word vs 3)",
+        ),
+        (
+            ["a" * 3, "b" * 12, "c" * 5, "d" * 20],
+            ["a" * 3, "c" * 5, "d" * 20],
+            "en has 4 lines but train.de has 3 (",
+            "line 2 (1 word vs 1)",
         ),
     ],
 )
@@ -568,6 +576,8 @@ def test_the_fingerprint_is_that_of_the_training_side(tmp_path, files):
     )
     write(tmp_path / "in", "train", pairs(60, 1))
     assert run_prep(tmp_path, files, "d").manifest().fingerprint != first
+    chosen = PrepSettings(dev="a", test=["b"])  # sets of a data set, which are not text
+    assert fingerprint(("en", "de"), chosen, {}) == fingerprint(("en", "de"), PrepSettings(), {})
 
 
 def test_run_toml_and_history(tmp_path, files):
