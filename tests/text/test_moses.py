@@ -169,6 +169,7 @@ TRICKY = [
     "l'an",
     "d'",
     "1990's",
+    "rock'n'roll",
 ]
 WORDS = st.one_of(
     st.sampled_from(TRICKY),
