@@ -65,6 +65,16 @@ def test_random_contexts_vary_with_seed_and_sentence_and_take_every_sentence():
     assert one != two and len({context[0] for context in one}) > 20
 
 
+def test_a_part_of_a_text_has_the_random_contexts_of_the_whole():
+    """`before` numbers the documents of a window as the text does."""
+    rule = ContextRule("random", 2)
+    whole = Documents([0, 4, 16], 28)
+    window = Documents([0, 12], 24, before=1)
+    for sentence in range(24):
+        contexts = [i - 4 for i in whole.context(sentence + 4, rule)]
+        assert window.context(sentence, rule) == contexts
+
+
 def test_without_boundaries_every_sentence_is_a_document():
     documents = Documents([], 3)
     assert len(documents) == 3

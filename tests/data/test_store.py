@@ -131,7 +131,11 @@ DAMAGES = {
     "half a pair": cut("x.idx", -8),
     "a pair fewer": cut("x.idx", -16),
     "half an offset": cut("x.idx", -3),
+    "more than offsets": changed("x.idx", lambda data: data + bytes(3)),
     "no offsets": cut("x.idx", HEADER),
+    "not from the start": changed(
+        "x.idx", lambda data: data[:HEADER] + bytes([1]) + data[HEADER + 1 :]
+    ),
     "half a header": cut("x.idx", 13),
     "half a magic": cut("x.idx", 5),
     "another kind": changed("x.idx", lambda data: b"PK\x03\x04" * 30),

@@ -52,23 +52,11 @@ def test_metrics_are_written_without_tensorboard(tmp_path, monkeypatch):
 
 def test_the_perplexity_stands_beside_the_loss_that_it_is_of(tmp_path, capsys):
     reporter = Reporter(System(tmp_path / "a"), 0)
-    reporter.progress(
-        2,
-        9,
-        0.5,
-        Window(steps=2, smoothed=77.42, nll=75.39, tokens=10, positions=20, seconds=1.0),
-        0.1,
-        None,
-    )
-    reporter.progress(
-        4,
-        9,
-        0.5,
-        Window(steps=2, smoothed=10.0, nll=10.0, tokens=10, positions=20, seconds=1.0),
-        0.1,
-        None,
-    )
+    sizes = {"tokens": 10, "positions": 40, "padding": 10, "seconds": 1.0}
+    for step, smoothed, nll in ((2, 77.42, 75.39), (4, 10.0, 10.0)):
+        window = Window(steps=2, smoothed=smoothed, nll=nll, **sizes)
+        reporter.progress(step, 9, 0.5, window, 0.1, None)
     reporter.close()
     first, second = capsys.readouterr().err.splitlines()
     assert "loss 7.539 (7.742 label-smoothed), perplexity 1,880, " in first  # exp(7.539) = 1,880
-    assert "loss 1.000, perplexity 2.718, " in second
+    assert "loss 1.000, perplexity 2.718, " in second and " 25.0% padding, " in second
