@@ -1,4 +1,4 @@
-"""The JSON files that stages write into a run, each as one frozen record.
+"""The files that stages write into a run, each as one frozen record.
 
 Nothing else knows the keys of these files. Rules for all records:
 
@@ -119,6 +119,35 @@ def parse(record: type[R], text: str | bytes, where: object) -> R:
         if field == "format" and wrong["type"] != "missing":
             message = f"written by another version of nmtkit (format {wrong['input']})"
         raise DataError(message, where=where, hint=_again(record)) from None
+
+
+# history.jsonl
+
+
+class StageCall(Part, frozen=False):
+    """One line of the history of a run: a call of a stage. The stage fills it in as it works."""
+
+    stage: str
+    argv: list[str]
+    version: str
+    commit: str | None
+    """The commit of nmtkit."""
+    python: str
+    device: str | None
+    seed: int | None
+    start: str
+    end: str | None
+    exit: int
+    """The exit code of the command."""
+    system: str | None = None
+    """The system that was trained."""
+    processes: int | None = None
+    steps: list[int] | None = None
+    """The first and the last update of a training."""
+    systems: list[str] | None = None
+    """The systems that were translated or exported."""
+    analysis: str | None = None
+    error: str | None = None
 
 
 # prep/manifest.json

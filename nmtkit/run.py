@@ -24,7 +24,7 @@ from typing import IO, Any
 import nmtkit
 from nmtkit import console, files
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem, NmtkitError, nearest
-from nmtkit.records import Manifest, TextSet, load, parse
+from nmtkit.records import Manifest, StageCall, TextSet, load, parse
 from nmtkit.settings import SECTIONS, to_toml
 
 UNWRITABLE = files.UNWRITABLE | {errno.EACCES, errno.EPERM}
@@ -99,6 +99,11 @@ class Run:
     def prep(self) -> Path:
         """The prepared corpus."""
         return self.path / "prep"
+
+    @property
+    def history(self) -> Path:
+        """One `StageCall` a line."""
+        return self.path / "history.jsonl"
 
     def manifest(self) -> Manifest:
         """Return what was prepared, how, and its fingerprint (prep/manifest.json).
@@ -185,39 +190,51 @@ class Run:
 
     @contextlib.contextmanager
     def recorded(
-        self, stage: str, device: str | None = None, seed: int | None = None
-    ) -> Iterator[dict[str, Any]]:
+        self,
+        stage: str,
+        device: str | None = None,
+        seed: int | None = None,
+        write: bool = True,
+    ) -> Iterator[StageCall]:
         """Write one line to history.jsonl when the stage call ends, however it ends.
 
-        Yields: the record; a stage may add keys to it.
+        Args:
+            stage, device, seed: of the call.
+            write: False for the ranks that leave the writing to rank 0.
+        Yields: the line; a stage may set more of its fields.
         """
-        record: dict[str, Any] = {
-            "stage": stage,
-            "argv": sys.argv[1:],
-            "version": nmtkit.__version__,
-            "commit": code_commit(),
-            "python": platform.python_version(),
-        }
-        record |= {"device": device, "seed": seed, "start": _now(), "end": None, "exit": 0}
+        call = StageCall(
+            stage=stage,
+            argv=sys.argv[1:],
+            version=nmtkit.__version__,
+            commit=code_commit(),
+            python=platform.python_version(),
+            device=device,
+            seed=seed,
+            start=_now(),
+            end=None,
+            exit=0,
+        )
         try:
-            yield record
-        except NmtkitError as error:
-            record |= {"exit": error.exit_code, "error": error.message}
-            raise
+            yield call
         except BaseException as error:
-            record |= {
-                "exit": 130 if isinstance(error, KeyboardInterrupt) else 1,
-                "error": repr(error),
-            }
+            call.exit, call.error = _outcome(error)
             raise
         finally:
-            record["end"] = _now()
-            if self.path.is_dir():
+            call.end = _now()
+            if write and self.path.is_dir():
                 with (
                     contextlib.suppress(OSError),
-                    open(self.path / "history.jsonl", "a", encoding="utf-8") as stream,
+                    open(self.history, "a", encoding="utf-8") as stream,
                 ):
-                    stream.write(json.dumps(record, ensure_ascii=False, default=str) + "\n")
+                    stream.write(json.dumps(call.model_dump(), ensure_ascii=False) + "\n")
+
+
+def _outcome(error: BaseException) -> tuple[int, str]:
+    """Return the exit code and the text of the error that ended a stage call."""
+    if isinstance(error, NmtkitError):
+        return error.exit_code, error.message
+    return 130 if isinstance(error, KeyboardInterrupt) else 1, repr(error)
 
 
 def choose(folder: Path | None) -> Run:

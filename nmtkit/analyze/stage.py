@@ -103,8 +103,8 @@ def analyze(
     cls = find(name)
     analysis = cls(check_options(cls, options))
     study = _study(run, cls, systems, set_names)
-    with run.recorded("analyze") as record:
-        record["analysis"] = cls.name
+    with run.recorded("analyze") as call:
+        call.analysis = cls.name
         current(analysis, study, force).print(output_format)
 
 

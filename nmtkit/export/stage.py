@@ -64,8 +64,8 @@ def export(run: Run, system: str, to: str, **values: Any) -> Path:
             hint="in nmtkit's checkout: pip install -e '.[export]'",
         )
     target = options.out or run.system(system).path / "export" / to
-    with run.recorded("export", device="cpu") as record, locked(run.path, "export", shared=True):
-        record["systems"] = [system]
+    with run.recorded("export", device="cpu") as call, locked(run.path, "export", shared=True):
+        call.systems = [system]
         group = choose(run, [system], False, {}, single=True)[0]
         about = _describe(group, quantization)
         if _up_to_date(target, about) and not options.force:

@@ -4,14 +4,14 @@ the history of its stages.
 
 from __future__ import annotations
 
-import json
+import contextlib
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
 from nmtkit import console, files
 from nmtkit.errors import DataError
-from nmtkit.records import Manifest
+from nmtkit.records import Manifest, StageCall, parse
 from nmtkit.report.contents import Contents, Remark
 from nmtkit.score.translations import described, unlike_searches
 from nmtkit.tables.table import Column, Table, text_column
@@ -135,23 +135,21 @@ def _checkpoints(contents: Contents, system: str, set_name: str) -> str | None:
     return f"{names} on {meta.machine}" if names else None
 
 
-def calls(contents: Contents) -> list[dict[str, Any]]:
-    """Return the lines of history.jsonl except those of reports, oldest first. Damaged lines are
-    left out.
+def calls(contents: Contents) -> list[StageCall]:
+    """Return the calls of stages in history.jsonl except those of reports, oldest first. Damaged
+    lines are left out.
     """
-    path = contents.run.path / "history.jsonl"
+    path = contents.run.history
     records = []
-    for line in files.text_lines(path) if path.is_file() else ():
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(record, dict) and record.get("stage") != "report":
-            records.append(record)
+    for line in files.byte_lines(path) if path.is_file() else ():
+        with contextlib.suppress(DataError):
+            call = parse(StageCall, line, path)
+            if call.stage != "report":
+                records.append(call)
     return records
 
 
-def commits(records: list[dict[str, Any]]) -> Table:
+def commits(records: list[StageCall]) -> Table:
     """Return the commits of nmtkit by stage."""
     columns = [
         text_column("stage"),
@@ -161,24 +159,23 @@ def commits(records: list[dict[str, Any]]) -> Table:
         text_column("devices"),
     ]
     rows: list[list[Any]] = []
-    for stage in dict.fromkeys(record.get("stage") for record in records):
-        of_stage = [record for record in records if record.get("stage") == stage]
-        failed = sum(record.get("exit") != 0 for record in of_stage)
+    for stage in dict.fromkeys(call.stage for call in records):
+        of_stage = [call for call in records if call.stage == stage]
+        failed = sum(call.exit != 0 for call in of_stage)
         values = [_values(of_stage, key) for key in ("commit", "device")]
         rows.append([stage, len(of_stage), failed, *values])
-    dirty = any("-dirty" in str(record.get("commit")) for record in records)
+    dirty = any("-dirty" in (call.commit or "") for call in records)
     notes = ["-dirty: the checkout had changes that no commit has"] if dirty else []
     return Table("commits", "Program", columns, rows, notes)
 
 
-def _values(records: list[dict[str, Any]], key: str) -> str | None:
-    """Return the different values of a key, None if there is none."""
-    return (
-        ", ".join(dict.fromkeys(str(record[key]) for record in records if record.get(key))) or None
-    )
+def _values(calls: list[StageCall], key: str) -> str | None:
+    """Return the different values of a field, None if there is none."""
+    values = dict.fromkeys(getattr(call, key) for call in calls)
+    return ", ".join(filter(None, values)) or None
 
 
-def history(records: list[dict[str, Any]]) -> Table:
+def history(records: list[StageCall]) -> Table:
     """Return the calls of stages."""
     columns = [
         text_column("start"),
@@ -189,10 +186,9 @@ def history(records: list[dict[str, Any]]) -> Table:
         text_column("command"),
     ]
     rows: list[list[Any]] = []
-    for record in records[-MOST_CALLS:]:
-        command = "nmtkit " + " ".join(map(str, record.get("argv") or [record.get("stage")]))
-        start, status, commit, seed = map(record.get, ("start", "exit", "commit", "seed"))
-        rows.append([start, _duration(record), status, commit, seed, command])
+    for call in records[-MOST_CALLS:]:
+        command = " ".join(["nmtkit", *(call.argv or [call.stage])])
+        rows.append([call.start, _duration(call), call.exit, call.commit, call.seed, command])
     notes = []
     if len(records) > MOST_CALLS:
         notes.append(
@@ -201,11 +197,11 @@ def history(records: list[dict[str, Any]]) -> Table:
     return Table("history", "Calls of stages", columns, rows, notes)
 
 
-def _duration(record: Mapping[str, Any]) -> str | None:
+def _duration(call: StageCall) -> str | None:
     try:
         start, end = (
-            datetime.strptime(str(record.get(key)), "%Y-%m-%dT%H:%M:%S%z")
-            for key in ("start", "end")
+            datetime.strptime(str(moment), "%Y-%m-%dT%H:%M:%S%z")
+            for moment in (call.start, call.end)
         )
     except ValueError:
         return None

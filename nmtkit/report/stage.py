@@ -57,7 +57,7 @@ def report(run: Run, **values: Any) -> Path:
         _compute_attention(each, options)
     path = run.path / "report" / "index.html"
     with contextlib.ExitStack() as held:
-        record = held.enter_context(run.recorded("report"))
+        call = held.enter_context(run.recorded("report"))
         for each in runs:
             held.enter_context(locked(each.path, "report", shared=True))
         held.enter_context(locked(run.path / "report", "report"))
@@ -70,7 +70,7 @@ def report(run: Run, **values: Any) -> Path:
                 _part(each, number if options.also else 0, len(runs))
                 for number, each in enumerate(contents, 1)
             ]
-            _write(path, parts, options.title, commit=str(record["commit"] or ""), digest=digest)
+            _write(path, parts, options.title, commit=call.commit or "", digest=digest)
     print(path)
     return path
 

@@ -62,7 +62,7 @@ def score(run: Run, **values: Any) -> None:
     printed = paper.asked(options.paper or "", options.table)
     run.manifest()  # refuses a run that is not prepared
     with (
-        run.recorded("score", seed=options.seed) as record,
+        run.recorded("score", seed=options.seed) as call,
         locked(run.path, "score", shared=True),
         locked(run.path / "score", "score"),
     ):
@@ -70,7 +70,7 @@ def score(run: Run, **values: Any) -> None:
         for text_set in sets_to_score(run, options.set_names):
             folders = translated_systems(run, text_set, options.systems, options.against)
             scored_set = ScoredSet(run, text_set, folders, options)
-            result = scored_set.current(record.get("commit"))
+            result = scored_set.current(call.commit)
             if len(result.systems) == 1:
                 console.say(
                     f"{text_set.name}: only '{result.systems[0].name}' is translated, so there is"

@@ -27,7 +27,7 @@ from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Model
 from nmtkit.models.variants import build_model, default_name
 from nmtkit.nn import hardware as machines
-from nmtkit.records import Manifest, TextSet
+from nmtkit.records import Manifest, StageCall, TextSet
 from nmtkit.run import Run, System
 from nmtkit.train import saving
 from nmtkit.train.compiling import check_compiler, compile_training
@@ -67,8 +67,8 @@ def train(run: Run, *, ranks: Ranks | None = None, **values: Any) -> None:
     with deterministic(plan.train.deterministic, options.device):
         if options.compile_model:
             check_compiler(machines.pick_device(options.device))
-        with training.recorded() as record, without_form_refused():
-            training.go(record)
+        with training.recorded() as call, without_form_refused():
+            training.go(call)
 
 
 @dataclass
@@ -83,19 +83,20 @@ class _Training:
     opening: list[str] = field(default_factory=list)
 
     @contextlib.contextmanager
-    def recorded(self) -> Iterator[dict[str, Any]]:
-        """Lock the system and write a line of history, on rank 0; yield the line's values."""
-        if not self.ranks.first:
-            yield {}
-            return
-        run, system = self.run, self.system
-        with run.recorded("train", self.options.device, self.plan.train.seed) as record:
-            record |= {"system": system.name, "processes": self.ranks.world}
+    def recorded(self) -> Iterator[StageCall]:
+        """Lock the system and write a line of history, on rank 0; yield the line."""
+        run, system, first = self.run, self.system, self.ranks.first
+        device, seed = self.options.device, self.plan.train.seed
+        with run.recorded("train", device, seed, write=first) as call:
+            call.system, call.processes = system.name, self.ranks.world
+            if not first:
+                yield call
+                return
             with runs.locked(run.path, "train", shared=True), runs.locked(system.path, "train"):
-                yield record
+                yield call
 
-    def go(self, record: dict[str, Any]) -> None:
-        """Train, and note device and steps in the record."""
+    def go(self, call: StageCall) -> None:
+        """Train, and note device and steps in the line of history."""
         system, first_does = self.system, self.ranks.first_does
         first_does(lambda: _check_prepared(self.run))
         first_does(lambda: checkpoints.clean(system.checkpoints))
@@ -105,7 +106,7 @@ class _Training:
         with console.warnings_told_to(self.opening.append):
             trainer = self.start(begun)
         state, plan = trainer.state, self.plan
-        record["device"] = state.hardware["device"]
+        call.device = state.hardware["device"]
         if self.options.compile_model:
             _compile(trainer)
         if not state.step:
@@ -119,7 +120,7 @@ class _Training:
         try:
             trainer.run()
         finally:
-            record["steps"] = [first, state.step]
+            call.steps = [first, state.step]
 
     def start(self, begun: bool) -> Trainer:
         """Return the trainer, at the beginning or where the newest undamaged checkpoint is."""

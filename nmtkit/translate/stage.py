@@ -62,12 +62,12 @@ def translate(run: Run, **values: Any) -> None:
     boundaries = named_boundaries(options.source, options.docs)
     to_stdout = options.source is not None or options.force_target is not None
     with (
-        run.recorded("translate", device=str(device)) as record,
+        run.recorded("translate", device=str(device)) as call,
         locked(run.path, "translate", shared=True),
         workers.one_thread(device),
     ):
         groups = choose(run, options.systems, options.ensemble, search, single=to_stdout)
-        record["systems"] = [group.name for group in groups]
+        call.systems = [group.name for group in groups]
         stage = _Stage(run, device, options)
         if to_stdout:
             stage.to_stdout(groups[0], sets, boundaries)

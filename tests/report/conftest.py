@@ -11,6 +11,7 @@ from html.parser import HTMLParser
 import pytest
 
 from nmtkit.analyze.analysis import Finding, Inputs
+from nmtkit.records import StageCall
 from nmtkit.report import stage
 from nmtkit.run import Run
 from nmtkit.score.stage import score
@@ -104,8 +105,19 @@ def make(path, sets=("test",), systems=(("base", 0.3), ("own", 0.1)), markup=Tru
             lines = text.read_text("utf-8").splitlines()
             lines[2] = SCRIPT
             write(text, lines)
-    call = {"stage": "train", "argv": ["train"], "commit": "abc1234-dirty", "exit": 0, "seed": 1}
-    write(path / "history.jsonl", [json.dumps(call)])
+    call = StageCall(
+        stage="train",
+        argv=["train"],
+        version="0.1.0",
+        commit="abc1234-dirty",
+        python="3.12.1",
+        device="cpu",
+        seed=1,
+        start="2026-01-01T10:00:00+0000",
+        end="2026-01-01T10:03:20+0000",
+        exit=0,
+    )
+    write(made.run.history, [json.dumps(call.model_dump()), "a damaged line"])
     score(made.run, by_length=True, buckets="10", resamples=20, trials=20)
     return made
 
