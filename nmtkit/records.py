@@ -17,6 +17,7 @@ state.json is an exception: a training changes its state all the time. So its cl
 from __future__ import annotations
 
 import functools
+import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +34,7 @@ from pydantic import (
 
 from nmtkit import files
 from nmtkit.errors import DataError, plain
-from nmtkit.settings import PrepSettings
+from nmtkit.settings import PrepSettings, SearchSettings, TrainSettings, build
 from nmtkit.tables.table import Estimate, StoredTable
 
 R = TypeVar("R")
@@ -66,20 +67,31 @@ class Record(Part):
         files.write_json(path, self.model_dump())
 
 
-def load(record: type[R], path: Path) -> R:
-    """Read a file.
+def load(record: type[R], path: Path, again: str | None = None) -> R:
+    """Read a file: TOML if its name says so, else JSON.
 
     Args:
         record: what it holds: a Record or a dataclass.
         path: the file.
+        again: what to do where the file is damaged, if the record does not know it.
     Raises: DataError naming the file, the field, and what to do next.
     """
+    again = again or _again(record)
     try:
-        return parse(record, path.read_bytes(), path)
+        content = path.read_bytes()
     except FileNotFoundError:
-        raise DataError(f"no such file: {path}", hint=_again(record)) from None
+        raise DataError(f"no such file: {path}", hint=again) from None
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from error
+    if path.suffix != ".toml":
+        return parse(record, content, path)
+    try:
+        value: R = _adapter(record).validate_python(tomllib.loads(content.decode()), strict=True)
+        return value
+    except ValidationError as error:
+        raise _damaged(error, path, again) from None
+    except ValueError as error:
+        raise DataError(f"the file is damaged: {error}", where=path, hint=again) from error
 
 
 def load_lines(record: type[R], path: Path) -> Iterator[R]:
@@ -111,14 +123,18 @@ def parse(record: type[R], text: str | bytes, where: object) -> R:
         value: R = _adapter(record).validate_json(text, strict=True)
         return value
     except ValidationError as error:
-        wrong = min(
-            error.errors(), key=lambda problem: problem["loc"] != ("format",)
-        )  # of another version other fields are wrong, too
-        field = ".".join(map(str, wrong["loc"]))
-        message = "the file is damaged: " + (f"'{field}' " if field else "") + plain(wrong["msg"])
-        if field == "format" and wrong["type"] != "missing":
-            message = f"written by another version of nmtkit (format {wrong['input']})"
-        raise DataError(message, where=where, hint=_again(record)) from None
+        raise _damaged(error, where, _again(record)) from None
+
+
+def _damaged(error: ValidationError, where: object, again: str | None) -> DataError:
+    """Return the error that names the first wrong field; if there is one, the format."""
+    # In a file of another version other fields are wrong, too.
+    wrong = min(error.errors(), key=lambda problem: problem["loc"] != ("format",))
+    field = ".".join(map(str, wrong["loc"]))
+    message = "the file is damaged: " + (f"'{field}' " if field else "") + plain(wrong["msg"])
+    if field == "format" and wrong["type"] != "missing":
+        message = f"written by another version of nmtkit (format {wrong['input']})"
+    return DataError(message, where=where, hint=again)
 
 
 # history.jsonl
@@ -324,7 +340,34 @@ class ExportedSystem(Record):
     """SHA-256 of each other file."""
 
 
-# systems/<name>: metrics.jsonl, best.json, checkpoints/step-*/manifest.json
+# systems/<name>: config.toml, metrics.jsonl, best.json, checkpoints/step-*/manifest.json
+
+
+class SystemConfig(BaseModel):
+    """The resolved settings of a system, and the machine that trained it. Sections are kept as they
+    stand in the file.
+    """
+
+    model_config = ConfigDict(frozen=True, defer_build=True)
+    variant: str
+    preset: str = ""
+    init_from: str = ""
+    corpus: str = ""
+    """The fingerprint of the corpus."""
+    model: dict[str, Any] = {}
+    train: dict[str, Any] = {}
+    search: dict[str, Any] = {}
+    hardware: dict[str, Any] = {}
+
+    @property
+    def training(self) -> TrainSettings:
+        """The section train."""
+        return build(TrainSettings, self.train, "train")
+
+    @property
+    def searching(self) -> SearchSettings:
+        """The section search."""
+        return build(SearchSettings, self.search, "search")
 
 
 class MetricsLine(Record):

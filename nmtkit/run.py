@@ -15,7 +15,6 @@ import socket
 import subprocess
 import sys
 import time
-import tomllib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -24,8 +23,8 @@ from typing import IO, Any
 import nmtkit
 from nmtkit import console, files
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem, NmtkitError, nearest
-from nmtkit.records import Manifest, StageCall, TextSet, load, parse
-from nmtkit.settings import SECTIONS, to_toml
+from nmtkit.records import Manifest, StageCall, SystemConfig, TextSet, load, parse
+from nmtkit.settings import to_toml
 
 UNWRITABLE = files.UNWRITABLE | {errno.EACCES, errno.EPERM}
 """Errors of a folder that cannot be written."""
@@ -65,28 +64,17 @@ class System:
         """
         return self.path / "translate" / set_name
 
-    def read_config(self) -> dict[str, Any]:
-        """Return the resolved settings as plain values: variant, preset, seed and the sections
-        model, train, search.
+    def read_config(self) -> SystemConfig:
+        """Return the resolved settings.
 
         Raises: DataError if the system was never trained, or the file is damaged.
         """
         again = f"nmtkit train --name {self.name}"
-        try:
-            values = tomllib.loads(self.config.read_text("utf-8"))
-            sections = [values.get(section, {}) for section in SECTIONS]
-            if not isinstance(values.get("variant"), str) or not all(
-                isinstance(section, dict) for section in sections
-            ):
-                raise ValueError("it has no variant, or a value for a section")
-            return values
-        except ValueError as error:  # not TOML or not UTF-8, too
-            message = f"the settings of '{self.name}' are damaged: {error}"
-            hint = f"bring the file back from a copy, or train the system anew: {again} --force"
-            raise DataError(message, where=self.config, hint=hint) from error
-        except FileNotFoundError:
+        if not self.config.is_file():
             message = f"system '{self.name}' has not been trained"
-            raise DataError(message, where=self.path, hint=again) from None
+            raise DataError(message, where=self.path, hint=again)
+        hint = f"bring the file back from a copy, or train the system anew: {again} --force"
+        return load(SystemConfig, self.config, hint)
 
 
 @dataclass(frozen=True)

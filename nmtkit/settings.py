@@ -388,6 +388,17 @@ def _types(annotation: Any) -> list[Any]:
     return [annotation, *(inner for part in typing.get_args(annotation) for inner in _types(part))]
 
 
+def flat(sections: dict[str, Any]) -> dict[str, Any]:
+    """Return values by `section.key`, with lists for tuples as TOML has them."""
+    values: dict[str, Any] = {}
+    for section, value in sections.items():
+        if isinstance(value, dict):
+            values |= {f"{section}.{key}": of_key for key, of_key in value.items()}
+        else:
+            values[section] = value
+    return {key: list(v) if isinstance(v, tuple) else v for key, v in values.items()}
+
+
 def to_toml(sections: dict[str, Any]) -> str:
     """Return plain values, and one level of sections, as TOML.
 

@@ -34,7 +34,12 @@ def add_system(run, name, variant, seed=1, sharp=3.0, eos=0.0, search=(), **mode
     values = {**load_variant(variant).adapt({**SIZES, "dropout": 0.1, "tie": "all"}), **model}
     write_toml(
         system.config,
-        {"variant": variant, "seed": seed, "model": values, "search": {**SEARCH, **dict(search)}},
+        {
+            "variant": variant,
+            "model": values,
+            "train": {"seed": seed},
+            "search": {**SEARCH, **dict(search)},
+        },
     )
     torch.manual_seed(seed)
     built = build_model(variant, values, loading.vocabulary_sizes(run)).eval()

@@ -96,7 +96,7 @@ class Convergence(Analysis[ConvergenceOptions, Trainings]):
 
     def measure(self, study: Study) -> Trainings:
         levels = parse_levels(self.options.levels) if self.options.levels else []
-        settings = {s: study.run.system(s).read_config().get("train", {}) for s in study.systems}
+        settings = {s: study.run.system(s).read_config().train for s in study.systems}
 
         def curves_of(name: str) -> Curves:
             curves = read(study.run.system(name).metrics, settings[name].get("log_every"))

@@ -18,7 +18,7 @@ from nmtkit.records import TextSet
 from nmtkit.run import Run
 from nmtkit.score.resampling import Draws, Resampling
 from nmtkit.score.translations import compared
-from nmtkit.settings import SearchSettings, build
+from nmtkit.settings import SearchSettings
 
 if TYPE_CHECKING:
     import numpy as np
@@ -114,8 +114,7 @@ class Study:
 
     def search_settings(self, name: str) -> SearchSettings:
         """Return how a system searches."""
-        values = self.run.system(name).read_config().get("search", {})
-        return build(SearchSettings, values, "search")
+        return self.run.system(name).read_config().searching
 
     def scorer(self, model: Model, settings: SearchSettings) -> Scorer:
         """Return a scorer that translates and scores raw text with a model, on all cores."""

@@ -25,7 +25,6 @@ from nmtkit import console, files
 from nmtkit.errors import CheckpointError, DataError, EnvironmentProblem, NmtkitError, counted
 from nmtkit.records import BestCheckpoint, CheckpointManifest, FileFacts, load
 from nmtkit.run import System
-from nmtkit.settings import SearchSettings, TrainSettings, build
 
 if TYPE_CHECKING:  # a report only asks which checkpoints there are: torch comes with tensors
     from torch import Tensor
@@ -318,7 +317,7 @@ def digests(paths: Sequence[Path]) -> dict[str, str]:
 
 
 def _average(system: System) -> int:
-    return build(SearchSettings, system.read_config().get("search", {}), "search").average
+    return system.read_config().searching.average
 
 
 def _selected(system: System, average: int, usable: Callable[[Path], bool]) -> list[Path]:
@@ -339,8 +338,7 @@ def _evenly_spaced(system: System) -> list[Path]:
 
     They end at the first gap, because a checkpoint before a gap is an old best.
     """
-    settings = build(TrainSettings, system.read_config().get("train", {}), "train")
-    every = settings.checkpoint_every
+    every = system.read_config().training.checkpoint_every
     paths = regular(system.checkpoints, every)[::-1]
     return [path for i, path in enumerate(paths) if step_of(path) == step_of(paths[0]) - i * every]
 

@@ -54,7 +54,7 @@ def build_untrained(run: Run, system: System) -> Model:
     """
     config = system.read_config()
     try:
-        load_variant(config["variant"])
+        load_variant(config.variant)
     except ConfigError as error:  # which speaks of an option that the command at hand may not have
         alternatives = " ".join(
             f"--system {s.name}" for s in run.systems() if s.name != system.name
@@ -64,7 +64,7 @@ def build_untrained(run: Run, system: System) -> Model:
         where = system.path if error.where == "--variant" else f"{system.path} ({error.where})"
         message = f"system '{system.name}': {error.message}"
         raise ConfigError(message, where=where, hint=hint) from error
-    return build_model(config["variant"], config.get("model", {}), vocabulary_sizes(run))
+    return build_model(config.variant, config.model, vocabulary_sizes(run))
 
 
 def check_vocabulary(path: Path, run: Run) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nmtkit import files
+from nmtkit import files, settings
 from nmtkit.analyze import ANALYSES
 from nmtkit.analyze.analysis import Finding, Inputs, StoredFinding
 from nmtkit.analyze.shared.curves import Curves, read
@@ -36,18 +36,19 @@ class Remark:
 
 @dataclass(frozen=True)
 class TrainedSystem:
-    """One system of the run: its resolved settings and its curves (empty if nothing was logged)."""
+    """One system of the run: its resolved settings by `section.key` (empty if they cannot be read)
+    and its curves (empty if nothing was logged).
+    """
 
     name: str
-    config: dict[str, Any]
+    settings: dict[str, Any]
     curves: Curves
     parameters: int | None
 
     @property
     def seed(self) -> int | None:
         """The seed of its training."""
-        seed = self.config.get("train", {}).get("seed", self.config.get("seed"))
-        return seed if isinstance(seed, int) else None
+        return self.settings.get("train.seed")
 
 
 @dataclass(frozen=True)
@@ -132,16 +133,16 @@ def _nothing(contents: Contents) -> DataError:
 
 def _read_systems(contents: Contents) -> None:
     for system in contents.run.systems():
-        config, curves = {}, Curves()
+        values, curves = {}, Curves()
         try:
-            config = system.read_config()
+            values = settings.flat(system.read_config().model_dump())
         except DataError as error:
             contents.note(f"systems/{system.name}: its settings cannot be read ({error.message})")
         try:
-            curves = read(system.metrics, config.get("train", {}).get("log_every"))
+            curves = read(system.metrics, values.get("train.log_every"))
         except DataError as error:
             contents.note(f"systems/{system.name}: its log cannot be read ({error.message})")
-        trained = TrainedSystem(system.name, config, curves, _parameters(system.path))
+        trained = TrainedSystem(system.name, values, curves, _parameters(system.path))
         contents.systems.append(trained)
 
 

@@ -5,7 +5,6 @@ the history of its stages.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -56,7 +55,7 @@ def settings(contents: Contents) -> tuple[Table, Table]:
     """Return the settings of training in which the systems differ, a column a system, and those
     that all share.
     """
-    flat = {system.name: _flat(system.config) for system in contents.systems}
+    flat = {system.name: system.settings for system in contents.systems}
     differing, shared = [], []
     for key in dict.fromkeys(key for values in flat.values() for key in values):
         first, *rest = values = [of.get(key) for of in flat.values()]
@@ -76,16 +75,6 @@ def settings(contents: Contents) -> tuple[Table, Table]:
         [text_column("setting"), text_column("value", "all systems")],
         shared,
     )
-
-
-def _flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """Return nested settings by their dotted names."""
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        flat |= (
-            _flat(value, f"{before}{key}.") if isinstance(value, dict) else {before + key: value}
-        )
-    return flat
 
 
 def _shown(value: Any) -> str | None:
@@ -118,7 +107,7 @@ def systems(contents: Contents) -> Table:
     columns += [text_column(name, f"checkpoint for {name}") for name in contents.scores]
     rows = [
         [
-            *(system.name, system.config.get("variant"), system.seed),
+            *(system.name, system.settings.get("variant"), system.seed),
             *(_checkpoints(contents, system.name, set_name) for set_name in contents.scores),
         ]
         for system in contents.systems

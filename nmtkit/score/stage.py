@@ -106,14 +106,14 @@ class ScoredSet:
                 settings[name] = (name, None)
                 continue
             config = system.read_config()
-            train = dict(config.get("train", {}))
+            train = dict(config.train)
             seed = train.pop("seed", None)
-            search = described(folder).settings or config.get("search") or {}
+            search = described(folder).settings or config.search
             best = search.get("average", 1) == 1
             for key in (*UNCOMPARED, *(ONLY_AVERAGED if best else ())):
                 train.pop(key, None)
-            config.pop("preset", None)  # only a name: its settings are compared themselves
-            settings[name] = ({**config, "train": train, "search": search}, seed)
+            compared = config.model_dump(exclude={"preset"})  # the preset's settings are compared
+            settings[name] = ({**compared, "train": train, "search": search}, seed)
         return seeds.group_systems(settings)
 
     @cached_property

@@ -97,7 +97,7 @@ def _print_copied(message: str, weights: dict[str, Tensor], copied: set[str]) ->
 def _different_sizes(path: Path, model: Model) -> list[str]:
     """Return the numbers in a model's settings that differ from those of a checkpoint's system."""
     try:
-        stored = System(path.parent.parent).read_config().get("model", {})
+        stored = System(path.parent.parent).read_config().model
     except DataError:
         return []
     return [

@@ -80,19 +80,19 @@ def _assigned(options: TrainOptions) -> dict[str, Any]:
     return assigned
 
 
-def common_width(values: dict[str, Any]) -> int:
+def common_width(preset: str, model: dict[str, Any]) -> int:
     """Return the width D by which the arithmetic is chosen.
 
     A variant without a `d_model` has that of the preset. So the systems of one preset compute
     alike, and only the models are compared.
 
     Args:
-        values: of config.toml.
+        preset: its name; empty for none.
+        model: the settings of the model.
     Raises: ConfigError for a preset that no longer exists.
     """
-    preset = settings.load_preset(values["preset"]) if values.get("preset") else {}
-    sizes = [section.get("model", {}).get("d_model") for section in (values, preset)]
-    return int(sizes[0] or sizes[1] or 256)
+    of_preset = settings.load_preset(preset).get("model", {}) if preset else {}
+    return int(model.get("d_model") or of_preset.get("d_model") or 256)
 
 
 def check_known(allowed: Collection[str], system: System, plan: Plan) -> None:
@@ -102,8 +102,8 @@ def check_known(allowed: Collection[str], system: System, plan: Plan) -> None:
     """
     if not allowed:
         return
-    stored = system.read_config() if system.config.is_file() else {}
-    known = _flat(plan.model_dump()).keys() | _flat(stored).keys()
+    stored = settings.flat(system.read_config().model_dump()) if system.config.is_file() else {}
+    known = settings.flat(plan.model_dump()).keys() | stored.keys()
     for key in allowed:
         if key not in known:
             raise ConfigError(
@@ -128,15 +128,15 @@ def check_unchanged(system: System, plan: Plan, run: Run, allowed: Collection[st
     """
     stored = system.read_config()
     if not plan.init_from:
-        plan = plan.model_copy(update={"init_from": stored.get("init_from", "")})
-    if stored.get("corpus") != plan.corpus:
+        plan = plan.model_copy(update={"init_from": stored.init_from})
+    if stored.corpus != plan.corpus:
         raise DataError(
             f"system '{system.name}' was trained on another preparation of this run's data",
             where=run.prep / "manifest.json",
             hint="--force begins anew, --name trains a second system",
         )
-    stored.pop("hardware", None)  # no setting, but what the machine decided
-    changed = _changes(_flat(stored), _flat(plan.model_dump()))
+    old = settings.flat(stored.model_dump(exclude={"hardware"}))  # which is no setting
+    changed = _changes(old, settings.flat(plan.model_dump()))
     may_change = {*HARMLESS, *allowed, *(key for key in changed if key.startswith("search."))}
     harmful = [(key, *values) for key, values in changed.items() if key not in may_change]
     if harmful:
@@ -166,17 +166,6 @@ def _changes(old: dict[str, Any], new: dict[str, Any]) -> dict[str, tuple[str, s
         for key in sorted((old.keys() | new.keys()) - {"preset"})
         if old.get(key) != new.get(key)
     }
-
-
-def _flat(sections: dict[str, Any]) -> dict[str, Any]:
-    """Return values by `section.key`, with lists for tuples as TOML has them."""
-    flat: dict[str, Any] = {}
-    for section, value in sections.items():
-        if isinstance(value, dict):
-            flat |= {f"{section}.{key}": of_key for key, of_key in value.items()}
-        else:
-            flat[section] = value
-    return {key: list(v) if isinstance(v, tuple) else v for key, v in flat.items()}
 
 
 def _table(rows: list[tuple[str, str, str]]) -> str:

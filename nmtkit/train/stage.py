@@ -161,7 +161,7 @@ class _Training:
     def choose_hardware(self, device: str, state: TrainState) -> machines.Hardware:
         """Choose what to compute with; warn if the training continues on other hardware."""
         settings = self.plan.train
-        width = common_width(self.plan.model_dump())
+        width = common_width(self.plan.preset, self.plan.model)
         hardware = machines.choose(device, settings.precision, width, settings.matmul)
         machine = hardware.describe() + describe(settings.deterministic, hardware.device)
         versions = f"nmtkit {nmtkit.__version__}, torch {torch.__version__}"
@@ -244,7 +244,7 @@ def _write_settings(system: System, plan: Plan, state: TrainState) -> None:
                 path.unlink()
     elif state.step > plan.train.max_steps:
         # Less is asked for than was done: the schedule was that of the longer training.
-        values["train"]["max_steps"] = system.read_config()["train"]["max_steps"]
+        values["train"]["max_steps"] = system.read_config().training.max_steps
     runs.write_toml(system.config, {**values, "hardware": state.hardware})
     saving.write_best(system, state, plan.train)
 

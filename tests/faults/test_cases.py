@@ -122,7 +122,7 @@ def test_05_a_change_that_is_allowed_is_said_and_taken(run, capsys):
     fit(run, *changed, allow_change=["train.lr", "train.clip_norm"])
     assert "train.lr: 0.01 -> 0.02" in capsys.readouterr().err
     assert state_of(run)["step"] == 6
-    assert run.system("transformer").read_config()["train"]["lr"] == 0.02
+    assert run.system("transformer").read_config().train["lr"] == 0.02
     fit(run, *changed)  # now they are the settings of the system
 
 

@@ -68,7 +68,7 @@ def test_damaged_settings_are_named_and_a_training_anew_needs_none(trained):
     config = trained.system("transformer").config
     written = config.read_text("utf-8")
     config.write_text("variant = ", "utf-8")
-    with pytest.raises(DataError, match="settings of 'transformer' are damaged") as caught:
+    with pytest.raises(DataError, match="the file is damaged") as caught:
         fit(trained)
     assert str(config) in caught.value.where and "--force" in caught.value.hint
     fit(trained, force=True)
@@ -82,7 +82,7 @@ def test_harmless_changes_are_said_and_taken(trained, capsys):
     changes = "max_steps: 6 -> 8", "log_every: 4 -> 1", "keep_checkpoints: 5 -> 1"
     assert all(f"train.{change}" in said for change in changes) and "search.beam: 5 -> 2" in said
     config = trained.system("transformer").read_config()
-    assert (config["train"]["max_steps"], config["search"]["beam"]) == (8, 2)
+    assert (config.train["max_steps"], config.search["beam"]) == (8, 2)
 
 
 def test_a_longer_cosine_is_warned_about(tmp_path, capsys):
@@ -412,10 +412,10 @@ def test_the_choice_stands_beside_the_settings(run, monkeypatch):
         for matmul, steps in (("medium", 2), ("highest", 4)):
             fit(run, f"train.matmul={matmul}", f"train.max_steps={steps}")
             config = run.system("transformer").read_config()
-            assert config["train"]["matmul"] == config["hardware"]["matmul"] == matmul
+            assert config.train["matmul"] == config.hardware["matmul"] == matmul
             assert torch.get_float32_matmul_precision() == matmul
-            assert config["train"]["precision"] == "auto"
-            assert config["hardware"]["precision"] == "float32"
+            assert config.train["precision"] == "auto"
+            assert config.hardware["precision"] == "float32"
     finally:
         torch.set_float32_matmul_precision(before)
 

@@ -341,7 +341,7 @@ def test_what_is_missing_is_said(reported):
         "analyze/weights: cannot be read",
         "sentences.tsv is missing",
         "not among the scores: unscored",
-        "systems/later: its settings cannot be read (the settings of 'later' are damaged: ",
+        "systems/later: its settings cannot be read (the file is damaged: ",
         "not translated: later",
         "Of base alone, without own",
         "Made before these changed: systems/own/metrics.jsonl",

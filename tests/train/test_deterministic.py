@@ -227,10 +227,10 @@ def test_it_is_recorded_and_said_and_may_change(run, gpu, capsys):
     trained(run, "said", "transformer", "train.deterministic=true")
     said = "deterministic as every CPU training (train.deterministic changes nothing here)"
     assert said in capsys.readouterr().err
-    assert run.system("said").read_config()["train"]["deterministic"] is True
+    assert run.system("said").read_config().train["deterministic"] is True
     assert said in (run.system("said").path / "train.log").read_text("utf-8").splitlines()[0]
     trained(run, "said", "transformer")
     assert "train.deterministic: True -> False" in capsys.readouterr().err
-    assert run.system("said").read_config()["train"]["deterministic"] is False
+    assert run.system("said").read_config().train["deterministic"] is False
     assert ours.describe(True, "cuda") == ", deterministic algorithms"
     assert ours.describe(False, "cuda") == ours.describe(False, "cpu") == ""

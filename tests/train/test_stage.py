@@ -120,7 +120,7 @@ def test_what_is_written(run):
     go(run, "train.seed=7", "train.betas=[0.8, 0.9]")
     config = run.system(VARIANT).read_config()
     assert subset(config, variant=VARIANT, corpus=run.manifest().fingerprint)
-    assert subset(config["train"], seed=7, betas=[0.8, 0.9]) and config["model"]["d_model"] == 16
+    assert subset(config.train, seed=7, betas=[0.8, 0.9]) and config.model["d_model"] == 16
     manifest = files.read_json(last(run) / "manifest.json")
     assert subset(manifest, step=4, variant=VARIANT) and list(manifest["vocabulary"]) == [
         "vocab.txt"
@@ -144,7 +144,7 @@ def test_a_training_shorter_than_a_stretch_of_the_log_tells_of_its_numbers_too(r
     assert [line["step"] for line in metrics(run, "train")] == [4, 6]  # already there: nothing new
     go(run, "train.max_steps=2", "train.log_every=4")
     config = run.system(VARIANT).read_config()
-    assert config["train"]["max_steps"] == 6  # what it was trained with
+    assert config.train["max_steps"] == 6  # what it was trained with
     go(run, "train.max_steps=8", "train.log_every=4")
     go(run, "train.max_steps=8", "train.log_every=4", name="straight")
     continued, straight = (
@@ -202,7 +202,7 @@ def test_all_variants_of_a_preset_compute_with_one_arithmetic(run, variant, monk
     one_step(run, variant=variant, preset="tiny")
     assert state_of(run, variant)["hardware"]["precision"] == "float32"
     plan = make_plan(run, TrainOptions(variant=variant, preset="base"))
-    assert common_width(plan.model_dump()) == 512
+    assert common_width(plan.preset, plan.model) == 512
 
 
 # One update
@@ -313,7 +313,7 @@ def test_force_begins_anew_but_only_when_the_new_one_works(run):
     go(run, "train.max_steps=2", "train.seed=9", force=True)
     assert [p.name for p in checkpoints.find_checkpoints(system)] == ["step-00000002"]
     assert not (system.path / "translate").exists()
-    assert system.read_config()["train"]["seed"] == 9
+    assert system.read_config().train["seed"] == 9
 
 
 def test_other_settings_are_fine_as_long_as_nothing_is_saved(run):
@@ -321,7 +321,7 @@ def test_other_settings_are_fine_as_long_as_nothing_is_saved(run):
     system.path.mkdir(parents=True)
     system.config.write_text('variant = "x"\n')
     go(run)
-    assert system.read_config()["variant"] == VARIANT
+    assert system.read_config().variant == VARIANT
 
 
 def test_init_from_a_system_a_folder_and_a_checkpoint(run, capsys):

@@ -23,7 +23,6 @@ from nmtkit.data.store import Store
 from nmtkit.models.base import Memory, Model, State
 from nmtkit.nn import hardware
 from nmtkit.nn.dropout import seed_dropout
-from nmtkit.settings import TrainSettings, build
 from nmtkit.tables.table import Estimate
 from nmtkit.text.vocabulary import EOS
 from nmtkit.train import loss
@@ -96,15 +95,15 @@ class Bench:
 
     def __init__(self, study: Study, steps: int) -> None:
         config = study.run.system(study.systems[0]).read_config()
-        self.training = build(TrainSettings, config.get("train", {}), "train")
+        self.training = config.training
         settings = study.search_settings(study.systems[0])
         limits = {"max_length_a": 0.0, "max_length_b": steps, "nbest": 1}
         self.search = settings.model_copy(update=limits)
         wanted = settings.precision if study.device.type == "cpu" else "float32"
         decoding = hardware.choose(precision=wanted).precision
-        training = hardware.choose(  # last, since it sets how float32 is multiplied
-            "auto", self.training.precision, common_width(config), self.training.matmul
-        )
+        # Last, since it sets how float32 is multiplied.
+        width = common_width(config.preset, config.model)
+        training = hardware.choose("auto", self.training.precision, width, self.training.matmul)
         self.where = training.describe()
         if decoding != training.precision:
             self.where += f", decoding in {decoding}"
