@@ -223,7 +223,12 @@ class LoadedSystem:
         side, vocabulary = self._scores.src_side, self._scores.src_vocab
         subwords = [side.encode(line) for line in _lines(src, "src")]
         ids = [vocabulary.encode(line) for line in subwords]
-        encoded: dict[int, EncodedLine] = {}
+        states = self._encoder_states(ids)
+        return [EncodedLine([*line, vocabulary[EOS]], states[i]) for i, line in enumerate(subwords)]
+
+    def _encoder_states(self, ids: list[list[int]]) -> dict[int, Tensor]:
+        """Return the encoder's states (S, D) of each source, by its number."""
+        vectors: dict[int, Tensor] = {}
         with self._computing():
             for rows in by_length(list(map(len, ids))):
                 batch = source_batch([ids[i] for i in rows], self.device)
@@ -231,9 +236,8 @@ class LoadedSystem:
                     states = encoder_states(self.model, batch, layer=0)
                 for row, i in enumerate(rows):
                     # Copied outside of inference mode, so that it is a tensor like any other.
-                    vectors = states[row, : len(ids[i])].cpu().clone()
-                    encoded[i] = EncodedLine([*subwords[i], vocabulary[EOS]], vectors)
-        return [encoded[i] for i in range(len(ids))]
+                    vectors[i] = states[row, : len(ids[i])].cpu().clone()
+        return vectors
 
     @cached_property
     def _scores(self) -> Scorer:

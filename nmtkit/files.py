@@ -202,8 +202,7 @@ def writing(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        text = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
-        with os.fdopen(handle, mode, **text) as stream:  # type: ignore[call-overload]
+        with _opened(handle, mode) as stream:
             in_body = True
             yield stream
             in_body = False
@@ -213,10 +212,8 @@ def writing(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
         os.replace(temporary, path)
         temporary = None
     except OSError as error:
-        if (
-            in_body and error.errno not in UNWRITABLE
-        ):  # a closed pipe, an unreadable input: nothing to do with this file
-            raise
+        if in_body and error.errno not in UNWRITABLE:
+            raise  # a closed pipe, an unreadable input: nothing to do with this file
         raise EnvironmentProblem(
             f"cannot write {path}: {error.strerror or error}",
             hint="free some space or choose another --run folder",
@@ -225,6 +222,12 @@ def writing(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
         if temporary is not None:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
+
+
+def _opened(handle: int, mode: str) -> IO[Any]:
+    if "b" in mode:
+        return os.fdopen(handle, mode)
+    return os.fdopen(handle, mode, encoding="utf-8", newline="\n")
 
 
 def _umask() -> int:

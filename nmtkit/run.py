@@ -270,31 +270,35 @@ def locked(folder: Path, what: str, shared: bool = False) -> Iterator[None]:
         yield
         return
     holder = Holder(socket.gethostname(), os.getpid(), what, time.time())
-    held = False
     try:
-        if not _taken(stream, fcntl.LOCK_SH if shared else fcntl.LOCK_EX):
-            raise DataError(
-                f"{folder} is in use by {_holders(stream)}",
-                where=path,
-                hint="wait for it to end, or stop it",
-            )
-        held = True
-        if not shared:
-            stream.truncate(0)
-        with contextlib.suppress(OSError) if shared else contextlib.nullcontext():
-            _note(stream, holder)
-        yield
+        with contextlib.closing(stream), _held(stream, folder, holder, shared):
+            yield
     except BaseException:
         # If nothing was begun, leave no trace.
         if new and folder.is_dir() and [p.name for p in folder.iterdir()] == [path.name]:
             path.unlink()
             folder.rmdir()
         raise
+
+
+@contextlib.contextmanager
+def _held(stream: IO[str], folder: Path, holder: Holder, shared: bool) -> Iterator[None]:
+    """Hold the lock of a folder, with the holder's name in its file."""
+    if not _taken(stream, fcntl.LOCK_SH if shared else fcntl.LOCK_EX):
+        raise DataError(
+            f"{folder} is in use by {_holders(stream)}",
+            where=stream.name,
+            hint="wait for it to end, or stop it",
+        )
+    try:
+        if not shared:
+            stream.truncate(0)
+        with contextlib.suppress(OSError) if shared else contextlib.nullcontext():
+            _note(stream, holder)
+        yield
     finally:
         with contextlib.suppress(OSError):
-            if held:
-                _leave(stream, holder)
-        stream.close()
+            _leave(stream, holder)
 
 
 @dataclass(frozen=True)

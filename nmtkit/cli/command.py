@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Optional
 
 import typer
@@ -69,16 +69,24 @@ def command(
     ]
 
     def register(function: Callable[..., None]) -> None:
-        def call(**values: Any) -> None:
-            del values["quiet"], values["debug"]
-            function(**{key: value for key, value in values.items() if value is not None})
-
-        call.__doc__ = function.__doc__
-        vars(call)["__signature__"] = inspect.Signature(parameters)
-        call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-        within.command(name, cls=cls, **help_texts)(call)
+        within.command(name, cls=cls, **help_texts)(_with_parameters(function, parameters))
 
     return register
+
+
+def _with_parameters(
+    function: Callable[..., None], parameters: list[inspect.Parameter]
+) -> Callable[..., None]:
+    """Return the function with the signature that typer reads."""
+
+    def call(**values: Any) -> None:
+        del values["quiet"], values["debug"]
+        function(**{key: value for key, value in values.items() if value is not None})
+
+    call.__doc__ = function.__doc__
+    vars(call)["__signature__"] = inspect.Signature(parameters)
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return call
 
 
 def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
@@ -86,21 +94,7 @@ def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
     shown: Any = field.json_schema_extra or {}
     kind: Any = field.annotation
     default = inspect.Parameter.empty if field.is_required() else field.default
-    limits = {
-        key: getattr(limit, key)
-        for limit in field.metadata
-        for key in ("ge", "le")
-        if hasattr(limit, key)
-    }
-    settings: dict[str, Any] = {
-        "metavar": shown.get("metavar"),
-        "help": " ".join((field.description or "").split()),
-        "rich_help_panel": shown.get("panel"),
-        "envvar": shown.get("envvar"),
-        "show_default": bool(default) or shown.get("shows_zero", False),
-        "min": limits.get("ge"),
-        "max": limits.get("le"),
-    }
+    settings = _help_of(field, shown)
     if typing.get_origin(kind) is typing.Literal:
         kind, settings["metavar"] = str, "|".join(typing.get_args(kind))
     elif typing.get_origin(kind) in {list, tuple}:  # any number of values
@@ -116,3 +110,23 @@ def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
         default=default,
         annotation=Annotated[kind, declared],
     )
+
+
+def _help_of(field: FieldInfo, shown: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what typer shows of a field and the limits that it checks."""
+    limits = {
+        key: getattr(limit, key)
+        for limit in field.metadata
+        for key in ("ge", "le")
+        if hasattr(limit, key)
+    }
+    shows_default = field.is_required() or bool(field.default)
+    return {
+        "metavar": shown.get("metavar"),
+        "help": " ".join((field.description or "").split()),
+        "rich_help_panel": shown.get("panel"),
+        "envvar": shown.get("envvar"),
+        "show_default": shows_default or shown.get("shows_zero", False),
+        "min": limits.get("ge"),
+        "max": limits.get("le"),
+    }

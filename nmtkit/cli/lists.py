@@ -14,6 +14,9 @@ from nmtkit.cli.program import examples
 from nmtkit.errors import ConfigError, nearest
 from nmtkit.options import Options, option, preset_option
 
+LISTED = ("prep", "train", "model", "search")
+"""All sections, in the order of the list."""
+
 
 class VariantsOptions(Options):
     """The options of `nmtkit variants`."""
@@ -76,17 +79,11 @@ def list_settings(
     """List the settings: what each means, which values it takes, its default or what a preset
     makes of it.
     """
-    if section is not None and section not in settings.SECTIONS:
-        hint = nearest(section, settings.SECTIONS)
-        raise ConfigError(f"unknown section '{section}'", where="nmtkit settings", hint=hint)
-    if variant is not None and section not in {None, "model"}:
-        message = "only the section model depends on the variant: --variant has no effect"
-        hint = "leave it out, or list nmtkit settings model"
-        raise ConfigError(message, where="--variant", hint=hint)
+    _check_section(section, variant)
     values = settings.load_preset(preset) if preset else {}
     tables = {
         name: _settings_of(name, values.get(name, {}), variant)
-        for name in ([section] if section else ("prep", "train", "model", "search"))
+        for name in ([section] if section else LISTED)
     }
     if as_json:
         console.print_json(
@@ -101,6 +98,16 @@ def list_settings(
             [f"{name}.{row.name}", row.default_text, row.values, row.description] for row in rows
         ]
         console.print_table(name, columns, cells)
+
+
+def _check_section(section: str | None, variant: str | None) -> None:
+    if section is not None and section not in settings.SECTIONS:
+        hint = nearest(section, settings.SECTIONS)
+        raise ConfigError(f"unknown section '{section}'", where="nmtkit settings", hint=hint)
+    if variant is not None and section not in {None, "model"}:
+        message = "only the section model depends on the variant: --variant has no effect"
+        hint = "leave it out, or list nmtkit settings model"
+        raise ConfigError(message, where="--variant", hint=hint)
 
 
 def _settings_of(section: str, values: dict[str, Any], variant: str | None) -> list[fields.Setting]:
@@ -140,7 +147,11 @@ def datasets(as_json: bool, fetch: Sequence[str] = (), from_dir: Path | None = N
     rows = table.describe()
     if as_json:
         console.print_json(rows)
-        return
+    else:
+        _print_datasets(rows)
+
+
+def _print_datasets(rows: list[dict[str, Any]]) -> None:
     cells = []
     # Many data sets share a licence and a citation, which are printed once below the table.
     sources: dict[tuple[str, str], int] = {}

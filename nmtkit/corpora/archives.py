@@ -8,6 +8,7 @@ member that is a link is refused, and so is an archive that would grow beyond al
 from __future__ import annotations
 
 import bz2
+import contextlib
 import difflib
 import functools
 import gzip
@@ -20,7 +21,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from rich.filesize import decimal
 
@@ -34,6 +35,7 @@ MOST_RATIO = 300
 """Text shrinks to a fifth, repetitive text to a fiftieth; no text shrinks to less than this."""
 ALWAYS_ALLOWED = 1 << 28
 BLOCK = 1 << 20
+ANOTHER_COPY = "get another copy of the archive"
 _GZIP, _XZ, _BZIP2 = b"\x1f\x8b", b"\xfd7zXZ\x00", b"BZh"
 _MAGIC = {".zip": b"PK", ".gz": _GZIP, ".tgz": _GZIP, ".xz": _XZ, ".bz2": _BZIP2}
 _MAGIC[".zst"] = b"\x28\xb5\x2f\xfd"
@@ -42,8 +44,17 @@ _DAMAGED = (
     *(tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError),
     *(EOFError, OSError, ValueError, RuntimeError),
 )
-Member = tuple[str, int, bool, Callable[[], Any]]
-"""Name, size in bytes, True for a plain file (no link, no device), and a function that opens it."""
+
+
+class Member(NamedTuple):
+    """A file in an archive."""
+
+    name: str
+    size: int
+    """In bytes, as the archive declares it."""
+    plain: bool
+    """True for a plain file (no link, no device)."""
+    open: Callable[[], Any]
 
 
 def is_kind(path: Path, name: str) -> bool:
@@ -70,43 +81,52 @@ def extract(
     Raises: DataError if a member is missing or unsafe or the archive is damaged;
         EnvironmentProblem if the disk is too small.
     """
-    number = re.escape(NUMBER)
-    patterns = {name: re.compile(re.escape(name).replace(number, r"(\d+)")) for name in members}
+    patterns = {name: _pattern(name) for name in members}
     paths: dict[str, dict[int, Path]] = {name: {} for name in members}
     names = []
+    with (
+        _damage_named(archive),
+        console.progress(f"unpacking {archive.name}", None) as advance,
+    ):
+        writer = _Writer(archive, folder, decompress, advance)
+        for member in _members(archive):
+            names.append(member.name)
+            for wanted, index in _matches(patterns, member.name):
+                paths[wanted][index] = writer.write(member)
+    if missing := [wanted for wanted, numbered in paths.items() if not numbered]:
+        raise _missing(archive, missing[0], names)
+    return {wanted: dict(sorted(numbered.items())) for wanted, numbered in paths.items()}
+
+
+def _pattern(name: str) -> re.Pattern[str]:
+    return re.compile(re.escape(name).replace(re.escape(NUMBER), r"(\d+)"))
+
+
+def _matches(patterns: dict[str, re.Pattern[str]], name: str) -> Iterator[tuple[str, int]]:
+    """Yield each wanted name that a member has, with its number."""
+    for wanted, pattern in patterns.items():
+        if match := pattern.fullmatch(name):
+            yield wanted, int(match[1]) if match.groups() else 0
+
+
+@contextlib.contextmanager
+def _damage_named(archive: Path) -> Iterator[None]:
+    """Turn the errors of a damaged archive into a DataError; an error of the disk stays."""
     try:
-        with console.progress(f"unpacking {archive.name}", None) as advance:
-            writer = _Writer(archive, folder, decompress, advance)
-            for raw_name, size, plain, opened in _members(archive):
-                name = _safe(raw_name, archive)
-                names.append(name)
-                for member, pattern in patterns.items():
-                    if not (match := pattern.fullmatch(name)):
-                        continue
-                    if not plain:
-                        hint = "get another copy of the archive"
-                        raise DataError(f"{name} is a link, not a file", archive, hint)
-                    index = int(match[1]) if match.groups() else 0
-                    paths[member][index] = writer.write(name, size, opened)
+        yield
     except _DAMAGED as error:
         if isinstance(error, OSError) and error.errno is not None:
-            raise  # the disk, not the archive
+            raise
         raise DataError(f"{archive.name} is damaged: {error}", archive, "fetch it again") from error
-    for member, numbered in paths.items():
-        if not numbered:
-            raise _missing(archive, member, names)
-    return {member: dict(sorted(numbered.items())) for member, numbered in paths.items()}
 
 
 def _members(archive: Path) -> Iterator[Member]:
-    """Walk through an archive in one pass."""
+    """Walk through an archive in one pass.
+
+    Raises: DataError for a name that leaves the archive's folder.
+    """
     if _starts_with(archive, _MAGIC[".zip"]):
-        with zipfile.ZipFile(archive) as zipped:
-            for entry in zipped.infolist():
-                plain = not stat.S_ISLNK(entry.external_attr >> 16)
-                opened = functools.partial(zipped.open, entry)
-                if not entry.is_dir():
-                    yield entry.filename, entry.file_size, plain, opened
+        yield from _zip_members(archive)
         return
     openers = (opener for magic, opener in _OPENERS.items() if _starts_with(archive, magic))
     stream: Any = next(openers, open)(archive, "rb")
@@ -114,9 +134,18 @@ def _members(archive: Path) -> Iterator[Member]:
         for info in tarball:
             if not info.isdir():
                 opener = functools.partial(tarball.extractfile, info)
-                yield info.name, info.size, info.isfile(), opener
+                yield Member(_safe(info.name, archive), info.size, info.isfile(), opener)
         while stream.read(BLOCK):
             pass  # to the very end, so that checksums inside the compressed data are compared
+
+
+def _zip_members(archive: Path) -> Iterator[Member]:
+    with zipfile.ZipFile(archive) as zipped:
+        for entry in zipped.infolist():
+            if not entry.is_dir():
+                plain = not stat.S_ISLNK(entry.external_attr >> 16)
+                opener = functools.partial(zipped.open, entry)
+                yield Member(_safe(entry.filename, archive), entry.file_size, plain, opener)
 
 
 def _safe(name: str, archive: Path) -> str:
@@ -124,7 +153,7 @@ def _safe(name: str, archive: Path) -> str:
     parts = PurePosixPath(name.replace("\\", "/")).parts
     if ".." in parts or (parts and re.match(r"/|[A-Za-z]:", parts[0])):
         problem = f"{archive.name} is not safe: '{name[:80]}' is outside its folder"
-        raise DataError(problem, archive, "get another copy of the archive")
+        raise DataError(problem, archive, ANOTHER_COPY)
     return "/".join(parts)
 
 
@@ -150,23 +179,20 @@ class _Writer:
         self._written = 0
         self._count = 0
 
-    def write(self, name: str, size: int, opened: Callable[[], IO[bytes]]) -> Path:
-        """Write a member.
-
-        Args:
-            name: of the member.
-            size: in bytes, as the archive declares it.
-            opened: opens the member.
-        """
-        if size > shutil.disk_usage(self._folder).free:
-            problem = f"no space to unpack {name} ({decimal(size)}) in {self._folder}"
+    def write(self, member: Member) -> Path:
+        """Write a member."""
+        name = member.name
+        if not member.plain:
+            raise DataError(f"{name} is a link, not a file", self._archive, ANOTHER_COPY)
+        if member.size > shutil.disk_usage(self._folder).free:
+            problem = f"no space to unpack {name} ({decimal(member.size)}) in {self._folder}"
             hint = "free some space, or choose another --run folder"
             raise EnvironmentProblem(problem, self._archive, hint)
-        self._check_bound(name, size)
+        self._check_bound(name, member.size)
         plain_name = re.sub(r"[^\w.-]", "_", PurePosixPath(name).name)
         path = self._folder / f"{self._count:05d}-{plain_name}"
         self._count += 1
-        with opened() as stream:
+        with member.open() as stream:
             self._copy(name, stream, path)
         if not self._decompress or path.suffix not in COMPRESSED:
             return path
@@ -187,5 +213,5 @@ class _Writer:
         most = max(ALWAYS_ALLOWED, MOST_RATIO * self._size)
         if self._written + more > most:
             growth = f"({decimal(self._size)}) would grow to more than {decimal(most)}: refused"
-            hint = "that is no text; get another copy of the archive"
+            hint = f"that is no text; {ANOTHER_COPY}"
             raise DataError(f"{self._archive.name} {growth}", name, hint)

@@ -97,27 +97,29 @@ def own_files(
     Raises: ConfigError if files or languages are missing, or the name is not one of a folder
         directly under ./runs, where runs are looked for.
     """
-    if name is not None and not re.fullmatch(r"\w[\w.-]*", name):
-        hint = "use letters, digits, '-', '_' and '.'; --run DIR chooses the folder of the run"
-        raise ConfigError(f"'{name}' cannot name a corpus", "nmtkit prep", hint)
+    _check_name(name)
     if train is None or dev is None:
         missing = "training" if train is None else "development"
         hint = "--train SRC TGT --dev SRC TGT [--test SRC,TGT]"
         raise ConfigError(f"own files need a {missing} set too", "nmtkit prep", hint)
-    languages = [
-        src or guess_language(train[0], "--src"),
-        tgt or guess_language(train[1], "--tgt"),
-    ]
-    _check_languages(*languages)
+    src, tgt = _languages(train, src, tgt)
     sets = [
-        SetFiles(split, split, (paths[0],), (paths[1],))
-        for split, paths in (("train", train), ("dev", dev))
+        SetFiles("train", "train", (train[0],), (train[1],)),
+        SetFiles("dev", "dev", (dev[0],), (dev[1],)),
+        *own_tests(test, [src, tgt], {"train", "dev"}),
     ]
-    sets += own_tests(test, languages, {"train", "dev"})
-    return Corpus(name or "-".join(languages), languages[0], languages[1], preset, sets)
+    return Corpus(name or f"{src}-{tgt}", src, tgt, preset, sets)
 
 
-def _check_languages(src: str, tgt: str) -> None:
+def _check_name(name: str | None) -> None:
+    if name is not None and not re.fullmatch(r"\w[\w.-]*", name):
+        hint = "use letters, digits, '-', '_' and '.'; --run DIR chooses the folder of the run"
+        raise ConfigError(f"'{name}' cannot name a corpus", "nmtkit prep", hint)
+
+
+def _languages(train: tuple[Path, Path], src: str | None, tgt: str | None) -> tuple[str, str]:
+    """Return the two languages, guessed from the names of files where they are not given."""
+    src, tgt = src or guess_language(train[0], "--src"), tgt or guess_language(train[1], "--tgt")
     where = "--src, --tgt"
     if src == tgt:
         hint = "name the languages: --src de --tgt en"
@@ -126,6 +128,7 @@ def _check_languages(src: str, tgt: str) -> None:
         if not re.fullmatch(r"[A-Za-z]{2,3}([-_][A-Za-z0-9]+)*", language):
             hint = "two or three letters, such as de"
             raise ConfigError(f"'{language}' is not a language code", where, hint)
+    return src, tgt
 
 
 def own_tests(
@@ -211,9 +214,8 @@ def with_parses(corpus: Corpus, parses: Mapping[str, Path]) -> Corpus:
     Raises: ConfigError for a set that the corpus has not.
     """
     by_set = of_sets(corpus, parses, "--parses")
-    return replace(
-        corpus, sets=[replace(text, parses=by_set.get(text.name)) for text in corpus.sets]
-    )
+    sets = [replace(text, parses=by_set.get(text.name)) for text in corpus.sets]
+    return replace(corpus, sets=sets)
 
 
 def guess_language(path: Path, option: str) -> str:

@@ -148,6 +148,19 @@ def separate(text: SetFiles, languages: tuple[str, str], folder: Path) -> SetFil
         side; for markup as `readers.markup`, or if its sides differ in their segments or documents.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    sides = _sides(text, languages)
+    count = len(sides.streams)
+    parses = text.parses is not None
+    if text.parses is not None:
+        sides.add(text.parses.name, readers.text(text.parses))
+    separator = SEPARATORS.get(text.between)
+    rows = sides.rows() if separator is None else sides.separated(separator, count)
+    written = write_set(rows, folder, text.name, text.split, parses=parses)
+    return replace(written, first=text.first)
+
+
+def _sides(text: SetFiles, languages: tuple[str, str]) -> ParallelText:
+    """Open every side of a set; of a file of markup each reference is a side."""
     sides = ParallelText(text.name, HINTS[text.between].format(name=text.name))
     for side, (path,) in text.sides().items():
         language = languages[side != "src"]
@@ -156,11 +169,4 @@ def separate(text: SetFiles, languages: tuple[str, str], folder: Path) -> SetFil
             problem = f"the source has several versions of a document ({text.name} set)"
             raise DataError(problem, path, "keep one of them")
         sides.add(path.name, *streams)
-    count = len(sides.streams)
-    if text.parses is not None:
-        sides.add(text.parses.name, readers.text(text.parses))
-    separator = SEPARATORS.get(text.between)
-    rows = sides.rows() if separator is None else sides.separated(separator, count)
-    parses = text.parses is not None
-    written = write_set(rows, folder, text.name, text.split, parses=parses)
-    return replace(written, first=text.first)
+    return sides

@@ -12,7 +12,7 @@ import fcntl
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -177,17 +177,9 @@ class _Part:
         headers = response.headers
         # Old servers announce a .tgz as x-gzip; the file itself is wanted.
         response.raw.headers.pop("Content-Encoding", None)
-        etag = headers.get("ETag", "W/")
-        self._version = headers.get("Last-Modified", "") if etag.startswith("W/") else etag
-        self._origin.write_text(f"{self.url}\n{self._version}\n", encoding="utf-8")
-        length = headers.get("Content-Length", "")
+        self._note_version(headers)
         whole = response.status_code == 200
-        if not whole:
-            rest = re.match(r"bytes (\d+)-\d+/(\d+|\*)", headers.get("Content-Range", ""))
-            if rest is None or int(rest[1]) != self.done:
-                self.restart()
-                raise _Broken("the server sent another part of the file than asked for")
-            length = rest[2]
+        length = headers.get("Content-Length", "") if whole else self._length_of_rest(headers)
         total = int(length) if length.isdigit() else self.size
         with console.progress(f"downloading {self.path.name}", total) as advance:
             advance(self.done)
@@ -201,6 +193,20 @@ class _Part:
                 advance(len(block))
         if not block or (total is not None and self.done < total):
             raise _Broken("the connection ended early")
+
+    def _note_version(self, headers: Mapping[str, str]) -> None:
+        """Write down which version of the file is coming, by the server's mark."""
+        etag = headers.get("ETag", "W/")
+        self._version = headers.get("Last-Modified", "") if etag.startswith("W/") else etag
+        self._origin.write_text(f"{self.url}\n{self._version}\n", encoding="utf-8")
+
+    def _length_of_rest(self, headers: Mapping[str, str]) -> str:
+        """Return the length of the whole file ("*": unknown), of which the rest comes."""
+        rest = re.match(r"bytes (\d+)-\d+/(\d+|\*)", headers.get("Content-Range", ""))
+        if rest is None or int(rest[1]) != self.done:
+            self.restart()
+            raise _Broken("the server sent another part of the file than asked for")
+        return rest[2]
 
     def _replace(self, block: bytes) -> None:
         """Let the content that begins with a block replace what is here."""

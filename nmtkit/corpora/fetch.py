@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from nmtkit import console
 from nmtkit.corpora import archives
@@ -32,6 +33,11 @@ class VerifiedFile:
     checksum: str
     new: bool
     """No checksum is published, and this is the first copy seen."""
+
+    def facts(self) -> dict[str, Any]:
+        """Return what the manifest says of the file."""
+        size = self.path.stat().st_size
+        return {"checksum": self.checksum, "size": size, "path": str(self.path)}
 
     def remember(self) -> None:
         """Record the checksum of a first copy."""

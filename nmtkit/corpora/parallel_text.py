@@ -10,7 +10,6 @@ import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
 
 from nmtkit import console, files
 from nmtkit.corpora.corpus import SetFiles
@@ -114,33 +113,37 @@ def write_set(
     Returns: the set that was written.
     Raises: DataError if there is no row, or rows differ in their number of references.
     """
-    streams: list[BinaryIO] = []
-    starts: list[str] = []
-    with contextlib.ExitStack() as stack:
-        advance = stack.enter_context(console.progress(f"reading {name}", None))
-        for number, (lines, first) in enumerate(rows):
-            if number % ROWS_PER_REPORT == ROWS_PER_REPORT - 1:
-                advance(ROWS_PER_REPORT)
-            if not streams:
-                for suffix in _suffixes(len(lines), parses):
-                    path = folder / f"{name}.{suffix}"
-                    streams.append(stack.enter_context(open(path, "wb")))
-            if len(lines) != len(streams):
-                counts = f"{len(streams) - 1} and {len(lines) - 1} references"
-                raise DataError(f"parts of the {name} set have {counts}")
-            if first:
-                starts.append(str(number))
-            for stream, line in zip(streams, lines, strict=True):
-                stream.write(line + b"\n")
-    if not streams:
+    rows = iter(rows)
+    first = next(rows, None)
+    if first is None:
         raise DataError(f"the {name} set has no line")
-    paths = [Path(stream.name) for stream in streams]
+    paths = [folder / f"{name}.{suffix}" for suffix in _suffixes(len(first[0]), parses)]
+    starts = _write_rows(itertools.chain([first], rows), paths, name)
     trees = paths.pop() if parses else None
     src, tgt, *references = ((path,) for path in paths)
     docs = folder / f"{name}.docs" if documents else None
     if docs is not None:
         files.write_lines(docs, starts)
     return SetFiles(name, split, src, tgt, tuple(references), docs, trees)
+
+
+def _write_rows(rows: Iterable[Row], paths: list[Path], name: str) -> list[str]:
+    """Write a file for each side of a set; return the numbers of the rows where documents start."""
+    starts: list[str] = []
+    with contextlib.ExitStack() as stack:
+        advance = stack.enter_context(console.progress(f"reading {name}", None))
+        streams = [stack.enter_context(open(path, "wb")) for path in paths]
+        for number, (lines, starts_document) in enumerate(rows):
+            if number % ROWS_PER_REPORT == ROWS_PER_REPORT - 1:
+                advance(ROWS_PER_REPORT)
+            if len(lines) != len(streams):
+                counts = f"{len(streams) - 1} and {len(lines) - 1} references"
+                raise DataError(f"parts of the {name} set have {counts}")
+            if starts_document:
+                starts.append(str(number))
+            for stream, line in zip(streams, lines, strict=True):
+                stream.write(line + b"\n")
+    return starts
 
 
 def _suffixes(sides: int, parses: bool) -> list[str]:

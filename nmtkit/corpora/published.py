@@ -43,23 +43,16 @@ def find(
     Raises: DataError, EnvironmentProblem as Finder.find.
     """
     sets = dataset.choose(settings.dev, settings.test)
-    published = find_all(list(dataset.needed(sets)), Finder(dataset.published, from_dir))
+    files = find_all(list(dataset.needed(sets)), Finder(dataset.published, from_dir))
     if dataset.entry.note:
         console.say(f"{dataset.name}: {dataset.entry.note}")
 
     def read(folder: Path) -> Corpus:
-        paths = {file.name: file.path for file in published}
+        paths = {file.name: file.path for file in files}
         unpacked = unpack(dataset, sets, paths, folder)
-        for file in published:
+        for file in files:
             file.remember()
-        facts = {
-            file.name: {
-                "checksum": file.checksum,
-                "size": file.path.stat().st_size,
-                "path": str(file.path),
-            }
-            for file in published
-        }
+        facts = {file.name: file.facts() for file in files}
         name, src, tgt = dataset.name, dataset.src, dataset.tgt
         return Corpus(name, src, tgt, preset, unpacked, published=facts)
 

@@ -150,12 +150,8 @@ def _documents(path: Path) -> list[_Document]:
     document = _Document()
     documents = [document]
     for match in _MARKUP.finditer(data):
-        if (segment := match["segment"]) is not None:
-            if _UNCLOSED.search(segment):
-                line = data.count(b"\n", 0, match.start()) + 1
-                hint = "every <seg> needs a </seg> before the next"
-                raise DataError("a segment is not closed", f"{path}, line {line}", hint)
-            document.segments.append(unescape(_BREAK.sub(b" ", segment).strip()))
+        if match["segment"] is not None:
+            document.segments.append(_segment(match, path))
             continue
         kind, values = (match["start"] or b"").lower(), _attributes(match["attributes"] or b"")
         if kind == b"doc":
@@ -167,6 +163,15 @@ def _documents(path: Path) -> list[_Document]:
         if kind in {b"doc", b"src", b"ref"}:
             documents.append(document)
     return documents
+
+
+def _segment(match: re.Match[bytes], path: Path) -> bytes:
+    """Return the text of a seg element."""
+    if _UNCLOSED.search(match["segment"]):
+        line = match.string.count(b"\n", 0, match.start()) + 1
+        hint = "every <seg> needs a </seg> before the next"
+        raise DataError("a segment is not closed", f"{path}, line {line}", hint)
+    return unescape(_BREAK.sub(b" ", match["segment"]).strip())
 
 
 def _attributes(tag: bytes) -> dict[str, str]:

@@ -121,6 +121,11 @@ class Entry(Section):
     """Files of an evaluation set, which is fetched for analyses but not prepared; then there are no
     sets."""
 
+    @property
+    def kind(self) -> str:
+        """corpus, generated, or evaluation set."""
+        return "evaluation set" if self.evaluation else "generated" if self.generator else "corpus"
+
 
 @dataclass(frozen=True)
 class File:
@@ -234,12 +239,7 @@ def expand(table: dict[str, Any]) -> dict[str, Dataset]:
     Raises: ConfigError for an unknown key, a wrong value, a set that is missing or names a file
         that no source has.
     """
-    published: dict[str, Resource] = {}
-    for name, values in table["sources"].items():
-        source = build(Source, values, f"sources.{name}")
-        for path, resource in source.files.items():
-            urls = [base + path for base in source.bases] + resource.urls
-            published[f"{name}/{path}"] = resource.model_copy(update={"urls": urls})
+    published = _published(table["sources"])
     datasets: dict[str, Dataset] = {}
     for family, values in table["datasets"].items():
         entry = build(Entry, values, family)
@@ -252,6 +252,17 @@ def expand(table: dict[str, Any]) -> dict[str, Dataset]:
             for key in entry.sets.keys() - {TRAIN}:
                 dataset.choose(key)
     return datasets
+
+
+def _published(sources: dict[str, Any]) -> dict[str, Resource]:
+    """Return every published file by name, with all its addresses."""
+    published: dict[str, Resource] = {}
+    for name, values in sources.items():
+        source = build(Source, values, f"sources.{name}")
+        for path, resource in source.files.items():
+            urls = [base + path for base in source.bases] + resource.urls
+            published[f"{name}/{path}"] = resource.model_copy(update={"urls": urls})
+    return published
 
 
 def _directions(entry: Entry) -> list[tuple[str, ...]]:
@@ -281,29 +292,31 @@ def describe() -> list[dict[str, Any]]:
 
 
 def _row(dataset: Dataset) -> dict[str, Any]:
-    entry, needed = dataset.entry, dataset.needed()
-    sizes = [resource.size for resource in needed.values()]
-    kind = "evaluation set" if entry.evaluation else "generated" if entry.generator else "corpus"
+    entry = dataset.entry
     generated = [TRAIN, "dev", "test"] if entry.generator else []
     return {
         "name": dataset.name,
         "src": dataset.src,
         "tgt": dataset.tgt,
-        "kind": kind,
+        "kind": entry.kind,
         "title": entry.title,
         "pairs": entry.train_pairs,
         "approximate": entry.approximate,
-        "bytes": None if None in sizes else sum(filter(None, sizes)),
-        "size": _size(sizes),
-        "verified": all(resource.checksum for resource in needed.values()),
-        "cached": all(is_cached(name, resource.size) for name, resource in needed.items()),
+        **_download(dataset.needed()),
         **entry.model_dump(include={"licence", "citation", "homepage", "note", "preset"}),
         "sets": [text.name for text in dataset.choose()] or generated,
         "further_sets": [key for key in entry.sets if key not in {TRAIN, entry.dev, *entry.test}],
     }
 
 
-def _size(sizes: list[int | None]) -> str:
+def _download(needed: dict[str, Resource]) -> dict[str, Any]:
+    """Return the facts of a row about published files."""
+    sizes = [resource.size for resource in needed.values()]
     known = sum(filter(None, sizes))
     parts = [decimal(known)] * bool(known) + ["?"] * (None in sizes)
-    return " + ".join(parts) or "none"
+    return {
+        "bytes": None if None in sizes else known,
+        "size": " + ".join(parts) or "none",
+        "verified": all(resource.checksum for resource in needed.values()),
+        "cached": all(is_cached(name, resource.size) for name, resource in needed.items()),
+    }

@@ -6,7 +6,7 @@ so that memory stays bounded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from nmtkit.corpora import archives, readers
@@ -79,28 +79,42 @@ def _split(
     """
     total = sum(1 for _ in train.rows())
     ranges = {text.name: text.table.selected(total) for text in sets}
-    taken = [table.selected(total) for table in held_out]
     rows_of: dict[str, list[Row]] = {name: [] for name in ranges}
-
-    def rest() -> Iterator[Row]:
-        fresh: set[str] = set()  # sets without a row of the document
-        for number, (lines, starts) in enumerate(train.rows()):
-            if starts:
-                fresh = {TRAIN, *ranges}
-            for name in (name for name, rows in ranges.items() if number in rows):
-                rows_of[name].append((lines, name in fresh))
-                fresh.discard(name)
-            if not any(number in rows for rows in taken):
-                yield lines, TRAIN in fresh
-                fresh.discard(TRAIN)
-
-    unpacked = {TRAIN: write_set(rest(), folder, TRAIN, TRAIN, train.documents)}
+    taken = [table.selected(total) for table in held_out]
+    rest = _training_rows(train, ranges, taken, rows_of)
+    unpacked = {TRAIN: write_set(rest, folder, TRAIN, TRAIN, train.documents)}
     for text in sets:
         # Of every 23rd line no document is left; a block of lines has its documents.
         documents = train.documents and ranges[text.name].step == 1
         rows = rows_of[text.name]
         unpacked[text.name] = write_set(rows, folder, text.name, text.split, documents)
     return unpacked
+
+
+def _training_rows(
+    train: SetReader,
+    ranges: Mapping[str, range],
+    taken: Sequence[range],
+    rows_of: Mapping[str, list[Row]],
+) -> Iterator[Row]:
+    """Yield the rows of the training text that are not held out, and collect those of sets.
+
+    Args:
+        train: the whole training text.
+        ranges: the rows of each set to collect.
+        taken: all rows that are held out.
+        rows_of: where the rows of each set go.
+    """
+    without_row: set[str] = set()  # sets that have no row of the document yet
+    for number, (lines, starts) in enumerate(train.rows()):
+        if starts:
+            without_row = {TRAIN, *ranges}
+        for name in (name for name, rows in ranges.items() if number in rows):
+            rows_of[name].append((lines, name in without_row))
+            without_row.discard(name)
+        if not any(number in rows for rows in taken):
+            yield lines, TRAIN in without_row
+            without_row.discard(TRAIN)
 
 
 class SetReader:
@@ -141,20 +155,24 @@ class SetReader:
         Raises: DataError if the sides of a part have different lengths or documents.
         """
         for number, part in enumerate(self._text.parts):
-            sides = ParallelText(self._text.name, HINT)
-            if len({frozenset(self._paths[file]) for file in part}) > 1:
-                names = " and ".join(map(_name, part))
-                problem = f"{names} are there with different numbers ({self._text.name} set)"
-                raise DataError(problem, part[0].resource, HINT)
-            for file, lang in zip(part, self._languages, strict=True):
-                versions = self._read(file, lang)
-                # Of a source in several versions the first counts.
-                sides.add(_name(file), *(versions if sides.streams else versions[:1]))
+            sides = self._sides(part)
             count = len(sides.streams)
             for file in self._text.boundaries[number : number + 1]:
                 sides.add(_name(file), readers.opus_ids(self._paths[file][0]))
             for lines, starts in sides.rows():
                 yield lines[:count], starts
+
+    def _sides(self, part: tuple[File, File]) -> ParallelText:
+        """Open source and target of a part; of a source in several versions the first counts."""
+        if len({frozenset(self._paths[file]) for file in part}) > 1:
+            names = " and ".join(map(_name, part))
+            problem = f"{names} are there with different numbers ({self._text.name} set)"
+            raise DataError(problem, part[0].resource, HINT)
+        src, tgt = part
+        sides = ParallelText(self._text.name, HINT)
+        sides.add(_name(src), self._read(src, self._languages[0])[0])
+        sides.add(_name(tgt), *self._read(tgt, self._languages[1]))
+        return sides
 
     def _read(self, file: File, lang: str) -> list[Stream]:
         """Open every version of a side."""
