@@ -12,9 +12,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """What there is for Python, looked for when it is asked for: `import nmtkit` alone loads
-    nothing, no torch above all.
-    """
+    """Load the interface for Python on first use: `import nmtkit` alone does not load torch."""
     if name in __all__:
         from nmtkit import api
 

@@ -41,8 +41,8 @@ def warn(message: str) -> None:
 
 @contextlib.contextmanager
 def warnings_told_to(listener: Callable[[str], None]) -> Iterator[None]:
-    """Tell every warning to a function as well (a log that stays); of several the innermost is
-    told.
+    """Pass every warning to a function, too, such as one that writes a log. Of nested listeners
+    only the innermost gets a warning.
     """
     _listeners.append(listener)
     try:

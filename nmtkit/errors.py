@@ -80,8 +80,8 @@ _WORDINGS = (
 def plain(message: str) -> str:
     """Return a message of pydantic in the words of nmtkit's own messages."""
     for pattern, words in _WORDINGS:
-        if (found := re.sub(pattern, words, message, count=1)) != message:
-            return found
+        if (reworded := re.sub(pattern, words, message, count=1)) != message:
+            return reworded
     return message[:1].lower() + message[1:]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import importlib
 import io
 import itertools
 import json
@@ -18,6 +19,7 @@ from typing import IO, Any, BinaryIO
 from nmtkit.errors import DataError, EnvironmentProblem
 
 COMPRESSED = (".gz", ".xz", ".zst", ".bz2")
+_OPENERS = {".gz": "gzip", ".xz": "lzma", ".bz2": "bz2"}
 UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG}
 """Errors of writing alone: no space, over the quota, read-only, too large."""
 
@@ -61,18 +63,9 @@ def open_binary(path: Path, once: bool = False) -> BinaryIO:
     path = Path(path)
     check_file(path, once=once)
     try:
-        if path.suffix == ".gz":
-            import gzip
-
-            return gzip.open(path, "rb")  # type: ignore[return-value]
-        if path.suffix == ".xz":
-            import lzma
-
-            return lzma.open(path, "rb")  # type: ignore[return-value]
-        if path.suffix == ".bz2":
-            import bz2
-
-            return bz2.open(path, "rb")  # type: ignore[return-value]
+        if path.suffix in _OPENERS:
+            stream: BinaryIO = importlib.import_module(_OPENERS[path.suffix]).open(path, "rb")
+            return stream
         if path.suffix == ".zst":
             import zstandard
 
@@ -273,6 +266,27 @@ def sync_folder(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def publish(temporary: Path, final: Path, old: Path) -> None:
+    """Give a complete folder its name, so that it appears whole or not at all.
+
+    Args:
+        temporary: the folder; its files are flushed.
+        final: its name.
+        old: where an older folder of this name goes first; the caller removes it. A process that is
+            killed in between leaves it as the only one.
+    Raises: OSError; then the older folder has its name again.
+    """
+    if final.exists():
+        os.replace(final, old)
+    try:
+        os.replace(temporary, final)
+    except OSError:
+        if old.exists():
+            os.replace(old, final)
+        raise
+    sync_folder(final.parent)
 
 
 def cache_folder() -> Path:

@@ -370,16 +370,9 @@ def _known(schema: type[BaseModel], place: Sequence[int | str]) -> Iterable[str]
     """Return the known settings beside an unknown one: of the schema, or of a schema inside it."""
     for part in place[:-1]:
         field = schema.model_fields.get(part) if isinstance(part, str) else None
-        inside = (
-            []
-            if field is None
-            else [
-                kind
-                for kind in _types(field.annotation)
-                if isinstance(kind, type) and issubclass(kind, BaseModel)
-            ]
-        )
-        schema = inside[0] if inside else schema
+        types = _types(field.annotation) if field else []
+        sections = [t for t in types if isinstance(t, type) and issubclass(t, BaseModel)]
+        schema = sections[0] if sections else schema
     return schema.model_fields
 
 

@@ -57,10 +57,7 @@ def writing(folder: Path) -> Iterator[Path]:
         yield temporary
         for path in [*temporary.rglob("*"), temporary]:
             files.sync_folder(path)  # files are flushed the same way
-        if folder.exists():
-            os.replace(folder, old)
-        os.replace(temporary, folder)
-        files.sync_folder(folder.parent)
+        files.publish(temporary, folder, old)
     except OSError as error:
         message = f"cannot write {folder}: {error.strerror or error}"
         hint = "free some space, or choose another folder with --out"

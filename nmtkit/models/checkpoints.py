@@ -124,10 +124,7 @@ def _publish(temporary: Path, final: Path) -> None:
             damaged = final.with_name(f".damaged-{final.name}-{time.time_ns()}")
             console.warn(f"{error.message}; {final} is now {damaged.name}")
             os.replace(final, damaged)
-        else:
-            os.replace(final, old)
-    os.replace(temporary, final)
-    files.sync_folder(final.parent)
+    files.publish(temporary, final, old)
     _remove(old)
 
 

@@ -197,10 +197,7 @@ def _work_folders(run: Run, work: Path, raw: Path) -> Iterator[None]:
 def _publish(work: Path, final: Path) -> None:
     """Give the finished folder its name, and remove an older one."""
     old = final.with_name(f"prep.old-{os.getpid()}")
-    if final.exists():
-        os.replace(final, old)
-    os.replace(work, final)
-    files.sync_folder(final.parent)
+    files.publish(work, final, old)
     shutil.rmtree(old, ignore_errors=True)
 
 
