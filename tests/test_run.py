@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
+from nmtkit.records import StageCall, load_lines
 from nmtkit.run import Run, choose, locked
 from tests.manifests import write_manifest
 
@@ -276,13 +277,25 @@ def test_a_sharer_needs_no_room_on_the_disk_for_its_name(tmp_path, monkeypatch):
 
 def test_history_has_one_line_a_stage_call_however_it_ends(tmp_path):
     run = Run(tmp_path)
-    with run.recorded("prep", seed=3):
+    with run.recorded("prep", seed=3) as call:
+        call.systems = ["a", "b"]
+    for stage, error in (
+        ("score", DataError("nothing to score")),
+        ("train", KeyboardInterrupt()),
+        ("report", ZeroDivisionError("x")),
+    ):
+        with pytest.raises(type(error)), run.recorded(stage):
+            raise error
+    with run.recorded("train", write=False):
         pass
-    with pytest.raises(DataError), run.recorded("score"):
-        raise DataError("nothing to score")
-    lines = [json.loads(line) for line in (tmp_path / "history.jsonl").read_text().splitlines()]
-    assert [(line["stage"], line["exit"], line["seed"]) for line in lines] == [
-        ("prep", 0, 3),
-        ("score", 2, None),
+    lines = list(load_lines(StageCall, run.history))
+    assert [(line.stage, line.exit, line.seed, line.error) for line in lines] == [
+        ("prep", 0, 3, None),
+        ("score", 2, None, "nothing to score"),
+        ("train", 130, None, "KeyboardInterrupt()"),
+        ("report", 1, None, "ZeroDivisionError('x')"),
     ]
-    assert all(line["start"] <= line["end"] and line["version"] for line in lines)
+    assert all(line.start <= line.end and line.version for line in lines)
+    keys = "stage argv version commit python device seed start end exit"
+    written = list(map(json.loads, run.history.read_text("utf-8").splitlines()))
+    assert [" ".join(line) for line in written] == [f"{keys} systems", *[f"{keys} error"] * 3]

@@ -233,6 +233,8 @@ def test_a_direction_needs_its_own_files_and_a_choice_only_what_it_names():
     wmt = table.find("wmt14-ende")
     assert "wmt17/test.tgz" not in wmt.needed()
     assert "wmt17/test.tgz" in wmt.needed(wmt.choose("", ["newstest2017"]))
+    twice = wmt.choose("", ["newstest2014", "newstest2014"])
+    assert [text.name for text in twice] == ["train", "dev", "newstest2014"]
 
 
 @pytest.mark.parametrize(
