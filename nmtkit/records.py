@@ -127,9 +127,8 @@ def parse(record: type[R], text: str | bytes, where: object) -> R:
 
 
 def _damaged(error: ValidationError, where: object, again: str | None) -> DataError:
-    """Return the error that names the first wrong field; if there is one, the format."""
-    # In a file of another version other fields are wrong, too.
-    wrong = min(error.errors(), key=lambda problem: problem["loc"] != ("format",))
+    """Return the error that names the first wrong field; the format is the first of all fields."""
+    wrong = error.errors()[0]
     field = ".".join(map(str, wrong["loc"]))
     message = "the file is damaged: " + (f"'{field}' " if field else "") + plain(wrong["msg"])
     if field == "format" and wrong["type"] != "missing":

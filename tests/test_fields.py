@@ -31,43 +31,32 @@ class Example(Section):
     word: str = ""
 
 
-EXPECTED = [  # type, default, allowed values, both in one, the default as text
-    Setting("count", "integer", 4, "≥ 2, a multiple of 2", "How many."),
-    Setting("share", "number", 0.5, "> 0, < 1", ""),
-    Setting("kind", "string", "a", "a|b", ""),
-    Setting("on", "boolean", True, "", ""),
-    Setting("pair", "2 numbers", (0.1, 2), "≥ 0", ""),
-    Setting("names", "list of strings", [], "", ""),
-    Setting("limit", "integer|null", None, "", ""),
-    Setting("word", "string", "", "", ""),
-]
-
-
-def test_every_kind_of_field():
-    found = describe(Example)
-    assert found == EXPECTED
-    assert [s.values for s in found[:4]] == [
-        "integer ≥ 2, a multiple of 2",
-        "number > 0, < 1",
-        "a|b",
-        "true|false",
-    ]
-    assert [s.values for s in found[4:]] == [
-        "2 numbers ≥ 0",
-        "list of strings",
-        "integer|null",
-        "string",
-    ]
-    assert [s.default_text for s in found[:6]] == ["4", "0.5", "a", "true", "[0.1, 2]", "[]"]
-    assert found[-1].default_text == '""'
+@pytest.mark.parametrize(
+    ("setting", "values", "default"),
+    [
+        (
+            Setting("count", "integer", 4, "≥ 2, a multiple of 2", "How many."),
+            "integer ≥ 2, a multiple of 2",
+            "4",
+        ),
+        (Setting("share", "number", 0.5, "> 0, < 1", ""), "number > 0, < 1", "0.5"),
+        (Setting("kind", "string", "a", "a|b", ""), "a|b", "a"),
+        (Setting("on", "boolean", True, "", ""), "true|false", "true"),
+        (Setting("pair", "2 numbers", (0.1, 2), "≥ 0", ""), "2 numbers ≥ 0", "[0.1, 2]"),
+        (Setting("names", "list of strings", [], "", ""), "list of strings", "[]"),
+        (Setting("limit", "integer|null", None, "", ""), "integer|null", "None"),
+        (Setting("word", "string", "", "", ""), "string", '""'),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_every_kind_of_field(setting, values, default):
+    found = {row.name: row for row in describe(Example)}[setting.name]
+    assert (found, found.values, found.default_text) == (setting, values, default)
 
 
 def test_values_take_the_place_of_defaults():
-    assert [s.default for s in describe(Example, {"count": 8, "kind": "b"}, "example")][:3] == [
-        8,
-        0.5,
-        "b",
-    ]
+    rows = describe(Example, {"count": 8, "kind": "b"}, "example")
+    assert [row.default for row in rows[:3]] == [8, 0.5, "b"]
     with pytest.raises(ConfigError, match="'example.count'"):
         describe(Example, {"count": 0}, "example")
 
@@ -94,15 +83,10 @@ def listed(*arguments):
 def test_the_list_has_every_key_once():
     rows = json.loads(listed("--json"))
     schemas = {**STAGES, "model": load_variant("transformer").Settings}
-    assert list(dict.fromkeys(row["section"] for row in rows)) == [
-        "prep",
-        "train",
-        "model",
-        "search",
-    ]
-    assert {row["section"] for row in rows} == set(SECTIONS)
+    sections = ("prep", "train", "model", "search")
+    assert set(sections) == set(SECTIONS)
     assert [(row["section"], row["name"]) for row in rows] == [
-        (s, key) for s in ("prep", "train", "model", "search") for key in schemas[s].model_fields
+        (section, key) for section in sections for key in schemas[section].model_fields
     ]
     printed = listed()
     assert all(
@@ -113,11 +97,13 @@ def test_the_list_has_every_key_once():
 
 @pytest.mark.parametrize("name", preset_names())
 def test_the_list_shows_what_a_preset_sets(name):
-    found = {
-        (row["section"], row["name"]): row["default"]
-        for row in json.loads(listed("--preset", name, "--json"))
-    }
-    plain = {(row["section"], row["name"]): row["default"] for row in json.loads(listed("--json"))}
+    found, plain = (
+        {
+            (row["section"], row["name"]): row["default"]
+            for row in json.loads(listed(*arguments, "--json"))
+        }
+        for arguments in (("--preset", name), ())
+    )
     preset = {
         (section, key): value
         for section, values in load_preset(name).items()
@@ -156,9 +142,5 @@ def test_the_sections_of_the_stages_need_no_torch(section):
         f"import sys\nfrom nmtkit.cli import app\napp(['settings', '{section}'],"
         " standalone_mode=False)\nsys.exit('torch' in sys.modules)"
     )
-    assert (
-        subprocess.run(
-            [sys.executable, "-c", code], check=False, stdout=subprocess.DEVNULL
-        ).returncode
-        == 0
-    )
+    done = subprocess.run([sys.executable, "-c", code], check=False, stdout=subprocess.DEVNULL)
+    assert done.returncode == 0

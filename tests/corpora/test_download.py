@@ -133,6 +133,13 @@ def find(server, *paths, name=NAME, checksum=CHECKSUM, size=SIZE, from_dir=None)
     return Finder({name: resource}, from_dir).find(name).path
 
 
+@pytest.fixture
+def mine(tmp_path):
+    """A folder of the user's own files."""
+    (tmp_path / "mine").mkdir()
+    return tmp_path / "mine"
+
+
 def cache(tmp_path, checksums=True):
     """The files of the cache; without the checksums of first copies."""
     files = (tmp_path / "cache").rglob("*.*")
@@ -384,7 +391,7 @@ def test_an_unwritable_cache_is_the_machine_s_problem(server, tmp_path):
 # no published checksum: the first copy counts
 
 
-def test_the_first_copy_is_recorded_and_later_ones_compared(server, tmp_path, capsys):
+def test_the_first_copy_is_recorded_and_later_ones_compared(server, tmp_path, mine):
     path = find(server, "/good", **UNKNOWN)
     recorded = path.parent / "train.bin.sha256"
     assert recorded.read_text() == f"{sha256(CONTENT)}  train.bin\n"
@@ -392,8 +399,6 @@ def test_the_first_copy_is_recorded_and_later_ones_compared(server, tmp_path, ca
     path.unlink()
     assert find(server, "/wrong", "/good", **UNKNOWN).read_bytes() == CONTENT
     assert cache(tmp_path)["train.bin.bad"] == OTHER
-    mine = tmp_path / "mine"
-    mine.mkdir()
     (mine / "train.bin").write_bytes(OTHER)
     with pytest.raises(DataError, match="not the copy seen before") as caught:
         find(server, "/good", **UNKNOWN, from_dir=mine)
@@ -414,50 +419,46 @@ def test_a_person_s_copy_is_remembered_once_it_has_proved_readable(server, tmp_p
 # a folder of the person's
 
 
-def test_from_dir_goes_first_and_needs_no_network(server, tmp_path):
-    mine = tmp_path / "mine" / "deep" / "train.bin"
-    mine.parent.mkdir(parents=True)
-    mine.write_bytes(CONTENT)
-    assert find(server, "/good", from_dir=tmp_path / "mine") == mine
+def test_from_dir_goes_first_and_needs_no_network(server, mine):
+    path = mine / "deep" / "train.bin"
+    path.parent.mkdir()
+    path.write_bytes(CONTENT)
+    assert find(server, "/good", from_dir=mine) == path
     assert server.asked == []
 
 
 @pytest.mark.parametrize(("suffix", "compress"), [(".gz", gzip.compress), (".xz", lzma.compress)])
 @pytest.mark.parametrize("checksum", [CHECKSUM, GIT, None])
-def test_from_dir_finds_the_file_compressed(server, tmp_path, suffix, compress, checksum):
-    (tmp_path / "mine").mkdir()
-    mine = tmp_path / "mine" / f"train.bin{suffix}"
-    mine.write_bytes(compress(CONTENT))
-    assert find(server, "/good", from_dir=tmp_path / "mine", checksum=checksum) == mine
+def test_from_dir_finds_the_file_compressed(server, mine, suffix, compress, checksum):
+    path = mine / f"train.bin{suffix}"
+    path.write_bytes(compress(CONTENT))
+    assert find(server, "/good", from_dir=mine, checksum=checksum) == path
 
 
-def test_from_dir_takes_the_copy_that_is_right(server, tmp_path):
-    (tmp_path / "mine" / "old").mkdir(parents=True)
-    (tmp_path / "mine" / "train.bin").write_bytes(b"another")
-    (tmp_path / "mine" / "old" / "train.bin").write_bytes(CONTENT)
-    assert find(server, "/good", from_dir=tmp_path / "mine").parent.name == "old"
+def test_from_dir_takes_the_copy_that_is_right(server, mine):
+    (mine / "old").mkdir()
+    (mine / "train.bin").write_bytes(b"another")
+    (mine / "old" / "train.bin").write_bytes(CONTENT)
+    assert find(server, "/good", from_dir=mine).parent.name == "old"
 
 
-def test_from_dir_with_a_wrong_file_names_both_checksums(server, tmp_path):
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "train.bin").write_bytes(b"another")
+def test_from_dir_with_a_wrong_file_names_both_checksums(server, mine):
+    (mine / "train.bin").write_bytes(b"another")
     with pytest.raises(DataError) as caught:
-        find(server, "/good", from_dir=tmp_path / "mine")
+        find(server, "/good", from_dir=mine)
     assert CHECKSUM.partition(":")[2] in caught.value.message
-    assert hashlib.sha256(b"another").hexdigest() in caught.value.message
+    assert sha256(b"another") in caught.value.message
     assert caught.value.where.endswith("mine/train.bin")
-    assert (tmp_path / "mine" / "train.bin").read_bytes() == b"another"
+    assert (mine / "train.bin").read_bytes() == b"another"
     assert server.asked == []
 
 
-def test_from_dir_without_the_file_goes_to_the_network(server, tmp_path):
-    (tmp_path / "mine").mkdir()
-    assert find(server, "/good", from_dir=tmp_path / "mine").parent == tmp_path / "cache" / "corpus"
+def test_from_dir_without_the_file_goes_to_the_network(server, tmp_path, mine):
+    assert find(server, "/good", from_dir=mine).parent == tmp_path / "cache" / "corpus"
 
 
-def test_two_published_files_of_one_base_name(server, tmp_path):
+def test_two_published_files_of_one_base_name(server, tmp_path, mine):
     """test.tgz of two years: the folder's path says which, else the checksum."""
-    mine = tmp_path / "mine"
     for year, content in (("wmt12", CONTENT), ("wmt13", OTHER)):
         (mine / year).mkdir(parents=True)
         (mine / year / "test.bin").write_bytes(content)
@@ -471,14 +472,8 @@ def test_two_published_files_of_one_base_name(server, tmp_path):
     (mine / "test.bin").write_bytes((mine / "wmt13" / "test.bin").read_bytes())
     for year in ("wmt12", "wmt13"):
         (mine / year / "test.bin").unlink()
-    finder = Finder(
-        {
-            name: one.model_copy(update={"urls": [server.address + "/good"]})
-            for name, one in known.items()
-        },
-        mine,
-    )
+    urls = {"urls": [server.address + "/good"]}
+    finder = Finder({name: one.model_copy(update=urls) for name, one in known.items()}, mine)
     assert finder.find("wmt13/test.bin").path == mine / "test.bin"
-    assert (
-        finder.find("wmt12/test.bin").path == tmp_path / "cache" / "wmt12" / "test.bin"
-    )  # the other year's is no reason to stop
+    # The other year's is no reason to stop.
+    assert finder.find("wmt12/test.bin").path == tmp_path / "cache" / "wmt12" / "test.bin"

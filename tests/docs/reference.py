@@ -65,15 +65,12 @@ def option_row(option) -> list[str]:
     )
     kind = option if hasattr(option, "min") else getattr(option, "type", None)
     low, high = getattr(kind, "min", None), getattr(kind, "max", None)
-    notes += (
-        [f"Between {low:g} and {high:g}."]
-        if low is not None and high is not None
-        else [f"At most {high:g}."]
-        if high is not None
-        else [f"At least {low:g}."]
-        if low is not None
-        else []
-    )
+    if low is not None and high is not None:
+        notes.append(f"Between {low:g} and {high:g}.")
+    elif high is not None:
+        notes.append(f"At most {high:g}.")
+    elif low is not None:
+        notes.append(f"At least {low:g}.")
     return [code(name), code(default), " ".join([cell(unescaped(option.help or "")), *notes])]
 
 

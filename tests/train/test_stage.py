@@ -119,7 +119,7 @@ def subset(values, **expected):
 def test_what_is_written(run):
     go(run, "train.seed=7", "train.betas=[0.8, 0.9]")
     config = run.system(VARIANT).read_config()
-    assert subset(config, variant=VARIANT, corpus=run.manifest().fingerprint)
+    assert subset(vars(config), variant=VARIANT, corpus=run.manifest().fingerprint)
     assert subset(config.train, seed=7, betas=[0.8, 0.9]) and config.model["d_model"] == 16
     manifest = files.read_json(last(run) / "manifest.json")
     assert subset(manifest, step=4, variant=VARIANT) and list(manifest["vocabulary"]) == [
