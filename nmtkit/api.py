@@ -153,8 +153,8 @@ class LoadedSystem:
         return self._scores.models[0]
 
     def translate(self, lines: Sequence[str], documents: Starting = None) -> list[str]:
-        """The best translation of each line, for people, as `nmtkit translate FILE` prints it; of a
-        blank line "".
+        """Return the best translation of each line ("" of a blank line), for people, as `nmtkit
+        translate FILE` prints it.
 
         Args:
             lines: (N) raw lines.
@@ -179,8 +179,8 @@ class LoadedSystem:
     def score(
         self, src: Sequence[str], tgt: Sequence[str], documents: Starting = None
     ) -> list[float]:
-        """Natural log-probability of each given target, </s> included, as `nmtkit translate FILE
-        --force-target FILE` prints it.
+        """Return the natural log-probability of each target, </s> included, as `nmtkit translate
+        FILE --force-target FILE` prints it.
 
         Args:
             src: (N) raw source lines, of which none is cut; a blank one is an empty sentence.
@@ -213,8 +213,8 @@ class LoadedSystem:
             ]
 
     def encode(self, src: Sequence[str]) -> list[EncodedLine]:
-        """The tokens of each line and the states of the encoder that the decoder reads, without
-        context where the system reads some.
+        """Return the tokens of each line and the states of the encoder that the decoder reads. A
+        system that reads context reads none here.
 
         Args:
             src: (N) raw source lines, of which none is cut; a blank one is an empty sentence.
@@ -261,8 +261,8 @@ class LoadedSystem:
 
     @contextlib.contextmanager
     def _computing(self) -> Iterator[None]:
-        """One thread a process, as the commands have it, for the same bits; products as they
-        were chosen for the device.
+        """Compute as the commands do, for the same bits: one thread a process, and products as
+        chosen for the device.
         """
         before = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision(self._matmul)
@@ -307,23 +307,23 @@ class LoadedSystem:
         return Boundaries(known=Documents(starts, count))
 
 
-def _lines(given: Iterable[str], what: str) -> list[str]:
-    """A list of strings.
+def _lines(values: Iterable[str], argument: str) -> list[str]:
+    """Return the lines that an argument holds.
 
     Raises: NotLines for anything else.
     """
-    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
         raise NotLines(
-            f"a list of lines is wanted, not {type(given).__name__}",
-            where=what,
+            f"a list of lines is wanted, not {type(values).__name__}",
+            where=argument,
             hint='one line is a list, too: ["A dog runs."]',
         )
-    lines = list(given)
+    lines = list(values)
     for number, line in enumerate(lines):
         if not isinstance(line, str):
             raise NotLines(
                 f"a line is a string, not {type(line).__name__}",
-                where=f"{what}[{number}]",
+                where=f"{argument}[{number}]",
                 hint="give strings",
             )
     return lines

@@ -434,6 +434,14 @@ def test_the_reader_may_have_left_before_anything_is_printed(arguments):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.parametrize(("option", "variable"), [("--debug", ""), ("", "1")])
+def test_the_traceback_of_an_error_is_shown_on_request(tmp_path, option, variable):
+    environment = {**os.environ, "NMTKIT_DEBUG": variable}
+    done = shell(f"nmtkit score --run {tmp_path}/nope {option}", env=environment)
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr and "DataError: no run at" in done.stderr
+
+
 @pytest.mark.parametrize("stream", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
 def test_a_stream_that_is_closed_is_nothing_to_complain_of(stream):
     done = shell(f"nmtkit variants {stream}")

@@ -22,7 +22,7 @@ _debug = bool(os.environ.get("NMTKIT_DEBUG"))
 
 
 def set_debug(value: bool) -> None:
-    """Let errors show their traceback (once on, it stays on)."""
+    """Show the traceback of errors from now on, if True."""
     global _debug
     _debug = _debug or value
 

@@ -159,7 +159,7 @@ def own_tests(
 
 
 def _stem(paths: list[Path], languages: list[str]) -> str:
-    """The shared name of source and reference without the language, else test."""
+    """Return the name that source and reference share, without the language; else "test"."""
     src, tgt = (
         _plain(path).removesuffix(f".{language}")
         for path, language in zip(paths, languages, strict=False)
@@ -275,7 +275,7 @@ def _suffix(path: Path) -> str:
 
 
 def _plain(path: Path) -> str:
-    """A file's name without the suffixes of compression and markup."""
+    """Return a file's name without the suffixes of compression and markup."""
     name = _uncompressed(path)
     return name.stem if name.suffix in MARKUP else name.name
 

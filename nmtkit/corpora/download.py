@@ -41,7 +41,7 @@ class _Broken(Exception):
 
 
 def download(url: str, path: Path, size: int | None, trusted: bool) -> bool:
-    """Bring a file from an address, going on where an earlier attempt stopped.
+    """Download a file from an address; continue where an earlier attempt stopped.
 
     Args:
         url: http(s) address.
@@ -70,7 +70,7 @@ def download(url: str, path: Path, size: int | None, trusted: bool) -> bool:
 
 
 def _ask_until_whole(part: _Part) -> None:
-    """Ask for the rest as long as asking brings something."""
+    """Ask for the rest until the file is whole, or no request brings anything new."""
     failures, most = 0, part.done
     while True:
         try:
@@ -157,7 +157,7 @@ class _Part:
             self.restart()
 
     def restart(self) -> None:
-        """Forget the bytes that are here."""
+        """Remove the bytes of the part."""
         self._stream.seek(0)
         self._stream.truncate()
         self.continued = False
@@ -209,7 +209,7 @@ class _Part:
         return rest[2]
 
     def _replace(self, block: bytes) -> None:
-        """Let the content that begins with a block replace what is here."""
+        """Start the part again for new content, which begins with this block."""
         if PAGE.match(block):
             problem = "a web page came instead of the file"
             raise Failed(f"{problem}: a login, a proxy, or the file has moved")
@@ -227,7 +227,7 @@ class _Part:
         os.replace(self._stream.name, self.path)
 
     def remove(self) -> None:
-        """Remove a part that holds nothing."""
+        """Remove an empty part."""
         for path in (Path(self._stream.name), self._origin):
             path.unlink(missing_ok=True)
 

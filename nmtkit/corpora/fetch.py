@@ -104,9 +104,9 @@ class Finder:
         return None
 
     def _candidates(self, name: str) -> Iterator[tuple[Path, bool]]:
-        """Files of the folder that may be the published one, likeliest first.
+        """Yield the files of the folder that may be the published one, likeliest first.
 
-        True: the file was compressed after it was published; its content is verified.
+        With True if the file was compressed after it was published: its content is verified.
         """
         if self._from_dir is None:
             return
@@ -118,7 +118,7 @@ class Finder:
                     yield path, bool(suffix)
 
     def _namesakes(self, name: str) -> list[str]:
-        """Other published files of the same name in another folder: `test.tgz` of each year."""
+        """Return published files of the same name in other folders: `test.tgz` of each year."""
         base = PurePosixPath(name).name
         return [other for other in self._published if other != name and other.endswith(f"/{base}")]
 
@@ -135,12 +135,9 @@ class Finder:
         console.warn(f"{path} {problem}: {difference}; kept as {bad.name}")
         return None
 
-    def _expected(self, name: str) -> str | None:
-        return self._published[name].checksum or recorded(name)
-
     def _compare(self, name: str, path: Path, packed: bool = False) -> tuple[VerifiedFile, str]:
-        """A file as the published one, and how it differs from that ("": not at all)."""
-        expected = self._expected(name)
+        """Return a file as the published one, and the difference between the two ("": none)."""
+        expected = self._published[name].checksum or recorded(name)
         algorithm, _, digest = (expected or "sha256").partition(":")
         actual = checksum(path, algorithm, packed)
         difference = ""
@@ -151,7 +148,7 @@ class Finder:
         return VerifiedFile(name, path, actual, new=expected is None), difference
 
     def _bring(self, name: str) -> VerifiedFile:
-        """Get the file into the cache: from archives that are here, else the first good address."""
+        """Put the file into the cache: from an archive on this machine, else from an address."""
         urls = self._published[name].urls
         local = {url: self._local(url.partition(MEMBER)[0]) for url in urls if MEMBER in url}
         failures = []
@@ -203,6 +200,6 @@ class Finder:
 
 
 def _agreement(path: Path, name: str) -> int:
-    """How many folders above a file are those of a published name, counted from the file."""
+    """Return the number of folders, counted from the file, in which a path agrees with a name."""
     folders = [parts[-2::-1] for parts in (path.parts, PurePosixPath(name).parts)]
     return len(os.path.commonprefix(folders))

@@ -86,7 +86,7 @@ class ParallelText:
             raise self._error(f"{problem}, so none separates documents", 0)
 
     def _unlike(self, flags: list[bool]) -> list[str]:
-        """The name of a side with a flag, and of one without."""
+        """Return the name of a side with a flag, and of one without."""
         return [self.names[flags.index(flag)] for flag in (True, False)]
 
     def _error(self, problem: str, number: int) -> DataError:

@@ -69,7 +69,7 @@ def find_all(names: list[str], finder: Finder) -> list[VerifiedFile]:
 
 
 def fetch(name: str, from_dir: Path | None = None) -> list[Path]:
-    """Bring the files of a registered data set to this machine without preparing it.
+    """Download the files of a registered data set without preparing it.
 
     Args:
         name: of the data set; the files of an evaluation set go into the cache.

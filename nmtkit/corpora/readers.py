@@ -143,7 +143,7 @@ def markup(path: Path, language: str) -> list[Stream]:
 
 
 def _documents(path: Path) -> list[_Document]:
-    """The documents of a file, one for each side or reference; systems' outputs are left out."""
+    """Return the documents of a file: one for each side or reference, none for systems' outputs."""
     with open_binary(path) as stream:
         data = stream.read()
     docid = system = ""

@@ -148,7 +148,7 @@ class RegisteredSet:
     """Where documents start in each part, if the text does not say so."""
 
     def files(self) -> list[File]:
-        """Every file of the set."""
+        """Return every file of the set."""
         return [*itertools.chain(*self.parts), *self.boundaries]
 
 
@@ -198,7 +198,7 @@ class Dataset:
     def _files(
         self, templates: list[str] | dict[str, list[str]], lang: str, role: str
     ) -> tuple[File, ...]:
-        """Fill in the templates of one side."""
+        """Return the files of one side, from its templates."""
         if isinstance(templates, dict):
             templates = templates.get(lang, [])
         values = {"lang": lang, "role": role, "src": self.src, "tgt": self.tgt}

@@ -195,7 +195,7 @@ def _name(file: File) -> str:
 
 
 def _format(table: SetTable, file: File) -> str:
-    """How a file is written; "files" if every document is one."""
+    """Return the format of a file; "files" if each document is a file."""
     if NUMBER in file.member:
         return "files"
     markup = "markup" if is_markup(Path(_name(file))) else "text"
@@ -203,7 +203,7 @@ def _format(table: SetTable, file: File) -> str:
 
 
 def _line_change(table: SetTable, lang: str) -> Callable[[bytes], bytes] | None:
-    """How every line of a language is changed on reading."""
+    """Return the function that changes every line of a language on reading, if there is one."""
     if lang in table.tokenized and chinese.is_chinese(lang):
         return lambda line: _detokenized(readers.unescape(line), chinese.detokenize)
     if lang in table.tokenized:
