@@ -86,12 +86,8 @@ def test_the_numbers_of_the_commands_bit_for_bit(run, texts, name):
     system = nmtkit.load(run.path, system=name, device="cpu")
     assert system.translate(SRC) == printed(texts[0], "--run", run.path, "--system", name)
     assert system.translate(SRC)[1] == "" and len(set(system.translate(SRC))) > 2
-    wanted = [
-        json.loads(line)
-        for line in printed(
-            texts[0], "--force-target", texts[1], "--run", run.path, "--system", name
-        )
-    ]
+    given = ["--force-target", texts[1], "--run", run.path, "--system", name]
+    wanted = list(map(json.loads, printed(texts[0], *given)))
     assert system.score(SRC, TGT) == [line["log_prob"] for line in wanted]
     tokens = system.token_scores(SRC, TGT)
     assert [(line.tokens, line.log_probs) for line in tokens] == [
@@ -104,30 +100,17 @@ def test_the_numbers_of_the_commands_bit_for_bit(run, texts, name):
 
 def test_the_n_best_and_settings_of_the_search(run, texts):
     system = nmtkit.load(run.path, "plain", "cpu", beam=4, nbest=3, length_penalty=1.0)
-    wanted = [
-        json.loads(line)["nbest"]
-        for line in printed(
-            texts[0],
-            "--run",
-            run.path,
-            "--system",
-            "plain",
-            "--beam",
-            4,
-            "--nbest",
-            3,
-            "--length-penalty",
-            1,
-        )
-    ]
-    assert [
-        [vars(candidate) for candidate in one.candidates] for one in system.translations(SRC)
-    ] == wanted
-    assert [len(own) for own in wanted] == [3, 0, 3, 3, 3]
+    options = ["--run", run.path, "--beam", 4, "--nbest", 3, "--length-penalty", 1]
+    lines = printed(texts[0], "--system", "plain", *options)
+    wanted = [json.loads(line)["nbest"] for line in lines]
+    found = [one.candidates for one in system.translations(SRC)]
+    assert [list(map(vars, candidates)) for candidates in found] == wanted
+    assert list(map(len, wanted)) == [3, 0, 3, 3, 3]
     assert (system.settings.beam, system.settings.max_source) == (4, 20)
-    assert nmtkit.load(run.path, "plain", "cpu", jobs=2, batch_size=2).translate(
-        SRC
-    ) == nmtkit.load(run.path, "plain", "cpu", batch_size=2).translate(SRC)
+    one_job, two_jobs = (
+        nmtkit.load(run.path, "plain", "cpu", jobs=jobs, batch_size=2) for jobs in (1, 2)
+    )
+    assert one_job.translate(SRC) == two_jobs.translate(SRC)
 
 
 def test_documents(run, texts, tmp_path):

@@ -88,16 +88,6 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_litter(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["out.txt"]
 
 
-def test_a_full_disk_is_an_environment_problem(tmp_path, monkeypatch):
-    def full(_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(files.os, "fsync", full)
-    with pytest.raises(EnvironmentProblem, match="No space left"):
-        files.write_text(tmp_path / "out.txt", "x")
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize(
     "error",
     [
@@ -154,3 +144,11 @@ def test_a_full_device_is_noticed_inside_the_body_and_at_the_flush(tmp_path, mon
         with pytest.raises(EnvironmentProblem, match="No space left"):
             files.write_text(tmp_path / "out.txt", text)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_older_folder_comes_back_if_the_new_one_cannot_take_its_place(tmp_path):
+    final, old = tmp_path / "final", tmp_path / "old"
+    final.mkdir()
+    with pytest.raises(FileNotFoundError):
+        files.publish(tmp_path / "missing", final, old)
+    assert final.exists() and not old.exists()

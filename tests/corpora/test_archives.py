@@ -9,6 +9,7 @@ import os
 import stat
 import tarfile
 import zipfile
+from types import SimpleNamespace
 
 import pytest
 
@@ -40,14 +41,13 @@ def zipped(path, members):
     return path
 
 
-def make(kind, path, members):
-    return (
-        zipped(path, members)
-        if kind == "zip"
-        else tar(
-            path, members, {"tar": "w:", "tgz": "w:gz", "tar.xz": "w:xz", "tar.bz2": "w:bz2"}[kind]
-        )
-    )
+MODES = {"tar": "w:", "tgz": "w:gz", "tar.xz": "w:xz", "tar.bz2": "w:bz2"}
+KINDS = ["zip", *MODES]
+
+
+def make(kind, folder, members):
+    path = folder / f"x.{kind}"
+    return zipped(path, members) if kind == "zip" else tar(path, members, MODES[kind])
 
 
 def link(name, target, kind=tarfile.SYMTYPE):
@@ -72,13 +72,10 @@ def outside(folder):
     )
 
 
-KINDS = ["zip", "tar", "tgz", "tar.xz", "tar.bz2"]
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("prefix", ["", "./"])
 def test_members_come_out(tmp_path, folder, kind, prefix):
-    path = make(kind, tmp_path / f"x.{kind}", {prefix + name: data for name, data in FILES.items()})
+    path = make(kind, tmp_path, {prefix + name: data for name, data in FILES.items()})
     found = archives.extract(path, ["training/a.en", "training/a.de"], folder)
     assert {name: paths[0].read_bytes() for name, paths in found.items()} == {
         n: FILES[n] for n in FILES if "training" in n
@@ -89,19 +86,11 @@ def test_members_come_out(tmp_path, folder, kind, prefix):
 @pytest.mark.parametrize("kind", ["zip", "tgz"])
 def test_numbered_members_come_in_the_order_of_their_numbers(tmp_path, folder, kind):
     names = ["10", "9", "100", "0", "x1", "1.np", "07"]
-    path = make(
-        kind,
-        tmp_path / f"x.{kind}",
-        {f"train/{name}.zh": name.encode() for name in names} | {"train/9.en": b""},
-    )
+    members = {f"train/{name}.zh": name.encode() for name in names} | {"train/9.en": b""}
+    path = make(kind, tmp_path, members)
     taken = archives.extract(path, ["train/{number}.zh"], folder)["train/{number}.zh"]
-    assert [(number, path.read_text()) for number, path in taken.items()] == [
-        (0, "0"),
-        (7, "07"),
-        (9, "9"),
-        (10, "10"),
-        (100, "100"),
-    ]
+    assert list(taken) == [0, 7, 9, 10, 100]
+    assert [path.read_text() for path in taken.values()] == ["0", "07", "9", "10", "100"]
 
 
 @pytest.mark.parametrize(("suffix", "compress"), [("gz", gzip.compress), ("xz", lzma.compress)])
@@ -109,16 +98,15 @@ def test_numbered_members_come_in_the_order_of_their_numbers(tmp_path, folder, k
 def test_compressed_members(tmp_path, folder, suffix, compress, decompress):
     packed = compress(FILES["training/a.de"])
     path = tar(tmp_path / "x.tar", {f"giga.de.{suffix}": packed}, "w:")
-    taken = archives.extract(path, [f"giga.de.{suffix}"], folder, decompress)[f"giga.de.{suffix}"][
-        0
-    ]
+    name = f"giga.de.{suffix}"
+    taken = archives.extract(path, [name], folder, decompress)[name][0]
     assert taken.read_bytes() == (FILES["training/a.de"] if decompress else packed)
     assert list(folder.iterdir()) == [taken]
 
 
 @pytest.mark.parametrize("kind", ["zip", "tgz"])
 def test_a_missing_member_names_the_nearest_or_what_is_there(tmp_path, folder, kind):
-    path = make(kind, tmp_path / f"x.{kind}", FILES)
+    path = make(kind, tmp_path, FILES)
     with pytest.raises(DataError, match="has no training/b.de") as caught:
         archives.extract(path, ["training/a.en", "training/b.de"], folder)
     assert "training/a.de" in caught.value.hint
@@ -136,15 +124,12 @@ def test_a_missing_member_names_the_nearest_or_what_is_there(tmp_path, folder, k
 )
 @pytest.mark.parametrize("wanted", ["itself", "another"])
 def test_names_that_leave_the_folder(tmp_path, folder, kind, name, wanted):
-    path = make(kind, tmp_path / f"x.{kind}", {name: b"evil"} | FILES)
+    path = make(kind, tmp_path, {name: b"evil"} | FILES)
     before = outside(folder)
     with pytest.raises(DataError, match="is not safe"):
         archives.extract(path, [name if wanted == "itself" else "training/a.de"], folder)
     assert outside(folder) == before
-    assert not any(
-        p.exists()
-        for p in (tmp_path / "evil", tmp_path / "out" / "evil", folder.parent.parent / "evil")
-    )
+    assert not any(p.exists() for p in (tmp_path / "evil", tmp_path / "out" / "evil"))
     assert not os.path.exists("/tmp/evil-nmtkit")
 
 
@@ -153,19 +138,13 @@ def test_names_that_leave_the_folder(tmp_path, folder, kind, name, wanted):
 )
 def test_links_and_devices(tmp_path, folder, kind):
     (tmp_path / "secret").write_text("secret")
-    path = tar(
-        tmp_path / "x.tgz",
-        {
-            "training/a.de": link("training/a.de", str(tmp_path / "secret"), kind),
-            "training/a.en": b"x",
-        },
-    )
+    linked = link("training/a.de", str(tmp_path / "secret"), kind)
+    path = tar(tmp_path / "x.tgz", {"training/a.de": linked, "training/a.en": b"x"})
     with pytest.raises(DataError, match="is a link, not a file"):
         archives.extract(path, ["training/a.de"], folder)
     assert list(folder.iterdir()) == []
-    assert (
-        archives.extract(path, ["training/a.en"], folder)["training/a.en"][0].read_bytes() == b"x"
-    )  # an unwanted link harms nobody
+    taken = archives.extract(path, ["training/a.en"], folder)
+    assert taken["training/a.en"][0].read_bytes() == b"x"  # an unwanted link harms nobody
 
 
 def test_a_link_through_which_another_member_would_be_written(tmp_path, folder):
@@ -202,7 +181,7 @@ ZEROS = bytes(3_000_000)
 @pytest.mark.parametrize("kind", ["zip", "tgz", "tar.xz"])
 def test_bombs(tmp_path, folder, kind, monkeypatch):
     monkeypatch.setattr(archives, "ALWAYS_ALLOWED", 100_000)
-    path = make(kind, tmp_path / f"x.{kind}", {"a.de": ZEROS})
+    path = make(kind, tmp_path, {"a.de": ZEROS})
     with pytest.raises(DataError, match="would grow to more than"):
         archives.extract(path, ["a.de"], folder)
     assert sum(p.stat().st_size for p in folder.iterdir()) <= 2_000_000
@@ -235,11 +214,7 @@ def test_a_zip_that_lies_about_its_sizes(tmp_path, folder):
 
 
 def test_a_full_disk_is_said_before_anything_is_written(tmp_path, folder, monkeypatch):
-    monkeypatch.setattr(
-        archives.shutil,
-        "disk_usage",
-        lambda _: os.terminal_size((0, 0)) and type("", (), {"free": 5}),
-    )
+    monkeypatch.setattr(archives.shutil, "disk_usage", lambda _: SimpleNamespace(free=5))
     path = tar(tmp_path / "x.tgz", FILES)
     with pytest.raises(EnvironmentProblem, match="no space to unpack"):
         archives.extract(path, ["training/a.de"], folder)
@@ -249,9 +224,7 @@ def test_a_full_disk_is_said_before_anything_is_written(tmp_path, folder, monkey
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("kept", [0, 10, 0.5, 0.9])
 def test_a_damaged_archive(tmp_path, folder, kind, kept):
-    path = make(
-        kind, tmp_path / f"x.{kind}", {"a.de": os.urandom(50_000), "b.de": os.urandom(50_000)}
-    )
+    path = make(kind, tmp_path, {"a.de": os.urandom(50_000), "b.de": os.urandom(50_000)})
     data = path.read_bytes()
     path.write_bytes(data[: kept if kept in {0, 10} else int(kept * len(data))])
     with pytest.raises(DataError, match=r"is damaged|has no b\.de") as caught:
@@ -261,7 +234,7 @@ def test_a_damaged_archive(tmp_path, folder, kind, kept):
 
 @pytest.mark.parametrize("kind", ["zip", "tgz", "tar.xz"])
 def test_flipped_bits(tmp_path, folder, kind):
-    path = make(kind, tmp_path / f"x.{kind}", {"a.de": os.urandom(5000)})
+    path = make(kind, tmp_path, {"a.de": os.urandom(5000)})
     data = bytearray(path.read_bytes())
     data[2500] ^= 255
     path.write_bytes(data)

@@ -411,12 +411,6 @@ def test_the_list_fits_80_columns_and_leaves_nothing_out():
         assert re.search(f"^{line}", listed, re.M)
 
 
-def test_numbers_of_pairs_that_are_not_published_are_called_approximate():
-    rounded = {row["name"] for row in table.describe() if row["approximate"]}
-    pairs = "iwslt14-esen iwslt14-enes iwslt14-roen iwslt14-enro iwslt15-fren iwslt15-enfr"
-    assert rounded == set(pairs.split())
-
-
 def test_an_unknown_name_to_fetch_is_no_matter_of_prep():
     with pytest.raises(ConfigError, match="unknown data set 'senteva'") as caught:
         published.fetch("senteva")
