@@ -283,7 +283,7 @@ def test_every_case_of_the_table_is_tried():
 
 
 def test_the_list_of_analyses_takes_no_option():
-    for option in ("--system toy", "--buckets dc", "--force"):
+    for option in ("--system toy", "--system lengths", "--buckets dc", "--force"):
         assert "no analysis is named" in wrong(f"analyze {option}")
 
 

@@ -93,8 +93,7 @@ def extract(
             names.append(member.name)
             for wanted, index in _matches(patterns, member.name):
                 paths[wanted][index] = writer.write(member)
-    if missing := [wanted for wanted, numbered in paths.items() if not numbered]:
-        raise _missing(archive, missing[0], names)
+    _check_complete(archive, paths, names)
     return {wanted: dict(sorted(numbered.items())) for wanted, numbered in paths.items()}
 
 
@@ -157,12 +156,15 @@ def _safe(name: str, archive: Path) -> str:
     return "/".join(parts)
 
 
-def _missing(archive: Path, member: str, names: list[str]) -> DataError:
-    examples = ", ".join(names[:4]) + ", …" * (len(names) > 4)
-    close = difflib.get_close_matches(member, names[:1000], n=1)
-    near = f"did you mean '{close[0]}'?" if close else f"it holds {examples or 'nothing'}"
-    hint = f"{near}; is it another release of this name?"
-    return DataError(f"{archive.name} has no {member}", archive, hint)
+def _check_complete(archive: Path, paths: dict[str, dict[int, Path]], names: list[str]) -> None:
+    """Raise DataError for the first wanted member that the archive has not."""
+    for wanted, numbered in paths.items():
+        if not numbered:
+            close = difflib.get_close_matches(wanted, names[:1000], n=1)
+            examples = ", ".join(names[:4]) + ", …" * (len(names) > 4)
+            near = f"did you mean '{close[0]}'?" if close else f"it holds {examples or 'nothing'}"
+            hint = f"{near}; is it another release of this name?"
+            raise DataError(f"{archive.name} has no {wanted}", archive, hint)
 
 
 class _Writer:
