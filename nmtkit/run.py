@@ -193,7 +193,7 @@ class Run:
         """
         call = StageCall(
             stage=stage,
-            argv=sys.argv[1:],
+            argv=[os.fsencode(word).decode("utf-8", "backslashreplace") for word in sys.argv[1:]],
             version=nmtkit.__version__,
             commit=code_commit(),
             python=platform.python_version(),
@@ -213,7 +213,7 @@ class Run:
             if write and self.path.is_dir():
                 with (
                     contextlib.suppress(OSError),
-                    open(self.history, "a", encoding="utf-8") as stream,
+                    open(self.history, "a", encoding="utf-8", errors="replace") as stream,
                 ):
                     stream.write(json.dumps(call.model_dump(), ensure_ascii=False) + "\n")
 

@@ -275,12 +275,13 @@ def test_a_sharer_needs_no_room_on_the_disk_for_its_name(tmp_path, monkeypatch):
         pass
 
 
-def test_history_has_one_line_a_stage_call_however_it_ends(tmp_path):
+def test_history_has_one_line_a_stage_call_however_it_ends(tmp_path, monkeypatch):
     run = Run(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["nmtkit", "prep", "text.\udcff"])  # a name that is not UTF-8
     with run.recorded("prep", seed=3) as call:
         call.systems = ["a", "b"]
     for stage, error in (
-        ("score", DataError("nothing to score")),
+        ("score", DataError("no text.\udcff")),
         ("train", KeyboardInterrupt()),
         ("report", ZeroDivisionError("x")),
     ):
@@ -291,11 +292,12 @@ def test_history_has_one_line_a_stage_call_however_it_ends(tmp_path):
     lines = list(load_lines(StageCall, run.history))
     assert [(line.stage, line.exit, line.seed, line.error) for line in lines] == [
         ("prep", 0, 3, None),
-        ("score", 2, None, "nothing to score"),
+        ("score", 2, None, "no text.?"),
         ("train", 130, None, "KeyboardInterrupt()"),
         ("report", 1, None, "ZeroDivisionError('x')"),
     ]
     assert all(line.start <= line.end and line.version for line in lines)
+    assert lines[0].argv == ["prep", r"text.\xff"]
     keys = "stage argv version commit python device seed start end exit"
     written = list(map(json.loads, run.history.read_text("utf-8").splitlines()))
     assert [" ".join(line) for line in written] == [f"{keys} systems", *[f"{keys} error"] * 3]
