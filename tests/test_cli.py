@@ -516,6 +516,8 @@ def test_the_help_lists_the_stages_in_their_order():
     assert names[:6] == ["prep", "train", "translate", "score", "analyze", "report"]
     shown = ok("--help").stdout
     assert all(f" {name} " in shown for name in COMMANDS)
+    zero = "[default: 0]"  # shown where the text does not say what 0 means
+    assert zero in ok("prep --help").stdout and zero not in ok("analyze importance --help").stdout
 
 
 @pytest.mark.parametrize("name", COMMANDS)
