@@ -331,9 +331,11 @@ def test_what_is_missing_is_said(reported):
     (run / "systems/own/metrics.jsonl").write_text("not JSON\n", "utf-8")
     for name, beam in (("base", 5), ("own", 4)):
         reported.describe(name, settings={"beam": beam})
+    first, *_ = (run / "history.jsonl").read_text("utf-8").splitlines()
+    call = json.loads(first) | {"exit": 2}
     with open(run / "history.jsonl", "a", encoding="utf-8") as history:
         for number in range(200):
-            print(json.dumps({"stage": "train", "argv": [f"call-{number}"]}), file=history)
+            print(json.dumps(call | {"argv": [f"call-{number}"]}), file=history)
     page = reported.page()
     for said in (
         "analyze/gates: no finding in it",
