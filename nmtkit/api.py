@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from nmtkit import console
-from nmtkit.analyze.shared.sentence_vectors import by_length, encoder_states
+from nmtkit.analyze.sentence_vectors import by_length, encoder_states
 from nmtkit.corpora.document_starts import BLANK
 from nmtkit.data.batches import source_batch
 from nmtkit.data.documents import Documents

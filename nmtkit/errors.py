@@ -61,6 +61,10 @@ class Interrupted(NmtkitError):
     exit_code = 75
 
 
+class LeftOut(NmtkitError):
+    """A system that an analysis cannot use; the message is the reason."""
+
+
 _WORDINGS = (
     (r"Input should be greater than or equal to (\S+)", r"must be at least \1"),
     (r"Input should be less than or equal to (\S+)", r"must be at most \1"),

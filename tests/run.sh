@@ -10,7 +10,7 @@ FAST=(
   tests/tables tests/corpora/test_readers.py tests/nn/test_{attention,linear,cache,blocks}.py
   tests/models/test_{variants,transformer,toy}.py tests/score/test_{metrics,significance,seeds}.py
   tests/translate/test_{beam,forced}.py tests/train/test_{loss,optimizer}.py
-  tests/analyze/test_{layers,expressions,macs}.py tests/docs/test_pages.py
+  tests/analyze/test_layers.py tests/measures/test_{expressions,macs}.py tests/docs/test_pages.py
 )
 if [ "${1:-}" = --fast ]; then
   shift

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import nmtkit
 from nmtkit import api, files
-from nmtkit.analyze.shared.sentence_vectors import NoStates
+from nmtkit.analyze.sentence_vectors import NoStates
 from nmtkit.cli import app
 from nmtkit.data.batches import source_batch
 from nmtkit.errors import ConfigError, DataError, NmtkitError

@@ -17,7 +17,7 @@ PACKAGE = Path(nmtkit.__file__).parent
 # Lowest first; a room may import itself and what stands before it.
 ORDER = (
     "environment errors files console parallel presets settings options fields tables records run"
-    " text data corpora demo prep nn models score translate export train analyze report api cli"
+    " text data corpora demo prep nn models score translate export train measures analyze report api cli"
 )
 ROOMS = ORDER.split()
 FOUND_BY_NAME = "demo"

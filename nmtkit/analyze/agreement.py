@@ -9,9 +9,7 @@ from typing import Any
 
 from nmtkit import console
 from nmtkit.analyze.analysis import Analysis, Finding, Options, option
-from nmtkit.analyze.shared import contrastive
-from nmtkit.analyze.shared.contrastive import Error, Item
-from nmtkit.analyze.shared.contrastive_scores import (
+from nmtkit.analyze.contrastive_scores import (
     Reading,
     ScoreFile,
     ScoreKind,
@@ -21,11 +19,13 @@ from nmtkit.analyze.shared.contrastive_scores import (
     read_scores,
     score,
 )
-from nmtkit.analyze.shared.presenting import interval_column
+from nmtkit.analyze.presenting import interval_column
 from nmtkit.analyze.study import Study
 from nmtkit.corpora import published
 from nmtkit.data.documents import ContextRule
 from nmtkit.errors import ConfigError, DataError, counted, nearest
+from nmtkit.measures import contrastive
+from nmtkit.measures.contrastive import Error, Item
 from nmtkit.run import Run
 from nmtkit.score.significance import wilson
 from nmtkit.tables import figures

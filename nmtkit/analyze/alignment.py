@@ -15,20 +15,20 @@ import torch
 from torch import Tensor
 
 from nmtkit.analyze.analysis import Analysis, Finding, option
-from nmtkit.analyze.shared import context_spread, links, recording
-from nmtkit.analyze.shared.links import GoldSet
-from nmtkit.analyze.shared.presenting import (
+from nmtkit.analyze.presenting import (
     SentenceOptions,
     csv_text,
     interval_column,
     interval_note,
     text_columns,
 )
-from nmtkit.analyze.shared.recording import CROSS, Sites
 from nmtkit.analyze.study import Study
 from nmtkit.data.batches import Batch, Pairs, collate
 from nmtkit.data.context import BREAK
 from nmtkit.errors import ConfigError, nearest
+from nmtkit.measures import context_spread, links, recording
+from nmtkit.measures.links import GoldSet
+from nmtkit.measures.recording import CROSS, Sites
 from nmtkit.models.base import Model
 from nmtkit.tables import figures
 from nmtkit.tables.figures import Heat

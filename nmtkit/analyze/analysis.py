@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 from pydantic import BaseModel
 
 from nmtkit import console, files
-from nmtkit.errors import DataError, NmtkitError
+from nmtkit.errors import DataError
 from nmtkit.options import Options as Options
 from nmtkit.options import flag as flag
 from nmtkit.options import option as option
@@ -58,10 +58,6 @@ def as_words(options: Mapping[str, Any]) -> list[str]:
         for value in values if isinstance(values, list) else [values]:
             words += [flag(key)] if value is True else [flag(key), str(value)]
     return words
-
-
-class LeftOut(NmtkitError):
-    """A system that an analysis cannot use; the message is the reason."""
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,11 @@ import numpy as np
 
 from nmtkit import console, files
 from nmtkit.analyze.alignment import drawn_site, of_head
-from nmtkit.analyze.analysis import Analysis, Finding, LeftOut, Options, option
-from nmtkit.analyze.shared import recording
-from nmtkit.analyze.shared.presenting import text_columns
+from nmtkit.analyze.analysis import Analysis, Finding, Options, option
+from nmtkit.analyze.presenting import text_columns
 from nmtkit.analyze.study import Study
-from nmtkit.errors import DataError
+from nmtkit.errors import DataError, LeftOut
+from nmtkit.measures import recording
 from nmtkit.records import Record
 from nmtkit.score.translations import bleu_of, translated_systems
 from nmtkit.tables.table import Column, Table

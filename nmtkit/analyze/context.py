@@ -11,10 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from nmtkit.analyze import context_reading
 from nmtkit.analyze.analysis import Analysis, Finding, Options
-from nmtkit.analyze.gates import OF_CONTEXT, Gates, GatesOptions, gates_of
-from nmtkit.analyze.shared import context_reading
-from nmtkit.analyze.shared.context_conditions import (
+from nmtkit.analyze.context_conditions import (
     EXAMPLES,
     NONE,
     OWN,
@@ -22,8 +21,9 @@ from nmtkit.analyze.shared.context_conditions import (
     Conditions,
     Reader,
 )
-from nmtkit.analyze.shared.context_reading import Example
-from nmtkit.analyze.shared.presenting import interval_column, text_columns
+from nmtkit.analyze.context_reading import Example
+from nmtkit.analyze.gates import OF_CONTEXT, Gates, GatesOptions, gates_of
+from nmtkit.analyze.presenting import interval_column, text_columns
 from nmtkit.analyze.study import SEED, Study
 from nmtkit.data.documents import documents_file
 from nmtkit.errors import ConfigError, DataError

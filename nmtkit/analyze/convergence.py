@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from nmtkit import console
-from nmtkit.analyze.analysis import Analysis, Finding, LeftOut, Options, option
-from nmtkit.analyze.shared.curves import AXES, Curves, Validation, panels, read
-from nmtkit.analyze.shared.presenting import csv_text
+from nmtkit.analyze.analysis import Analysis, Finding, Options, option
+from nmtkit.analyze.presenting import csv_text
 from nmtkit.analyze.study import Study
-from nmtkit.errors import ConfigError
+from nmtkit.errors import ConfigError, LeftOut
+from nmtkit.measures.curves import AXES, Curves, Validation, panels, read
 from nmtkit.tables import figures
 from nmtkit.tables.table import Column, Table, text_column
 

@@ -11,12 +11,12 @@ from pydantic import BaseModel, ValidationError
 
 from nmtkit import console, environment, files
 from nmtkit.analyze.analysis import Finding, Inputs, Measured, PaperAnalysis, PaperOptions
-from nmtkit.analyze.shared.macs import Macs, Parameters, count_macs, count_parameters
-from nmtkit.analyze.shared.timing import Timing, measure_speed
 from nmtkit.analyze.study import Study
+from nmtkit.analyze.timing import Timing, measure_speed
 from nmtkit.data.documents import ContextRule
 from nmtkit.data.store import Store
 from nmtkit.errors import DataError
+from nmtkit.measures.macs import Macs, Parameters, count_macs, count_parameters
 from nmtkit.models import checkpoints
 from nmtkit.models.loading import build_untrained
 from nmtkit.records import MetricsLine, TranslationMeta, load, load_lines

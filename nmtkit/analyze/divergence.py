@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from nmtkit.analyze.analysis import Analysis, Finding, Options
-from nmtkit.analyze.shared import recording
-from nmtkit.analyze.shared.presenting import text_columns
+from nmtkit.analyze.presenting import text_columns
 from nmtkit.analyze.study import Study
 from nmtkit.data.batches import Batch
+from nmtkit.measures import recording
 from nmtkit.models.base import Model
 from nmtkit.tables import figures
 from nmtkit.tables.table import Column, Table, named_bars

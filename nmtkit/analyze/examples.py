@@ -9,7 +9,7 @@ from typing import Any
 
 from nmtkit import files
 from nmtkit.analyze.analysis import Finding, Measured, PaperAnalysis, PaperOptions
-from nmtkit.analyze.shared.presenting import SentenceOptions, interval_column, text_columns
+from nmtkit.analyze.presenting import SentenceOptions, interval_column, text_columns
 from nmtkit.analyze.study import RESAMPLES, SEED, Study
 from nmtkit.score.formulas import Array
 from nmtkit.score.resampling import Resampling, estimate

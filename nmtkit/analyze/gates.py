@@ -13,9 +13,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nmtkit.analyze.analysis import Analysis, Finding, Options, option
-from nmtkit.analyze.shared import recording
-from nmtkit.analyze.shared.presenting import interval_column, interval_note, text_columns
-from nmtkit.analyze.shared.words import (
+from nmtkit.analyze.presenting import interval_column, interval_note, text_columns
+from nmtkit.analyze.study import RESAMPLES, SEED, Study
+from nmtkit.data.batches import Batch
+from nmtkit.errors import ConfigError
+from nmtkit.measures import recording
+from nmtkit.measures.words import (
     TOP,
     Group,
     Side,
@@ -25,9 +28,6 @@ from nmtkit.analyze.shared.words import (
     read_words,
     training_counts,
 )
-from nmtkit.analyze.study import RESAMPLES, SEED, Study
-from nmtkit.data.batches import Batch
-from nmtkit.errors import ConfigError
 from nmtkit.models.base import Model
 from nmtkit.score.resampling import Resampling, estimate
 from nmtkit.tables import figures

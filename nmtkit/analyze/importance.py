@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit.analyze.analysis import Analysis, Finding, Options, option
-from nmtkit.analyze.shared import ablation, context_spread, recording
-from nmtkit.analyze.shared.ablation import Ablation
-from nmtkit.analyze.shared.presenting import csv_text, interval_column, text_columns
+from nmtkit.analyze.presenting import csv_text, interval_column, text_columns
 from nmtkit.analyze.study import RESAMPLES, SEED, Study
+from nmtkit.measures import ablation, context_spread, recording
+from nmtkit.measures.ablation import Ablation
 from nmtkit.score.resampling import Resampling, estimate
 from nmtkit.tables import figures
 from nmtkit.tables.table import Column, Estimate, Table, named_bars

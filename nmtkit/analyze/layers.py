@@ -7,7 +7,7 @@ from __future__ import annotations
 import torch
 
 from nmtkit.analyze.analysis import Analysis, Finding, Options
-from nmtkit.analyze.shared.presenting import text_columns
+from nmtkit.analyze.presenting import text_columns
 from nmtkit.analyze.study import Study
 from nmtkit.data.batches import source_batch
 from nmtkit.models.base import Model

@@ -6,7 +6,7 @@ import statistics
 from dataclasses import dataclass
 
 from nmtkit.analyze.analysis import Finding, Measured, PaperAnalysis, PaperOptions, option
-from nmtkit.analyze.shared.presenting import text_columns
+from nmtkit.analyze.presenting import text_columns
 from nmtkit.analyze.study import RESAMPLES, SEED, Study
 from nmtkit.records import LengthScore
 from nmtkit.score import lengths

@@ -12,12 +12,12 @@ import numpy as np
 
 from nmtkit import files
 from nmtkit.analyze.analysis import Analysis, Finding, Options, option
-from nmtkit.analyze.shared import expressions
-from nmtkit.analyze.shared.expressions import Expression, Match, spaced, translations
-from nmtkit.analyze.shared.presenting import interval_column, text_columns
+from nmtkit.analyze.presenting import interval_column, text_columns
 from nmtkit.analyze.study import RESAMPLES, SEED, Study
 from nmtkit.corpora import generated
 from nmtkit.errors import ConfigError, DataError
+from nmtkit.measures import expressions
+from nmtkit.measures.expressions import Expression, Match, spaced, translations
 from nmtkit.records import TextSet
 from nmtkit.score.formulas import Array
 from nmtkit.score.resampling import Resampling, estimate

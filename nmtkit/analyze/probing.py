@@ -12,11 +12,15 @@ import numpy as np
 import torch
 
 from nmtkit import console
-from nmtkit.analyze.analysis import Finding, LeftOut, Measured, PaperAnalysis, PaperOptions, option
-from nmtkit.analyze.shared import classifier, sentence_vectors
-from nmtkit.analyze.shared.classifier import Examples
-from nmtkit.analyze.shared.presenting import interval_column, text_columns
-from nmtkit.analyze.shared.probes import (
+from nmtkit.analyze import sentence_vectors
+from nmtkit.analyze.analysis import Finding, Measured, PaperAnalysis, PaperOptions, option
+from nmtkit.analyze.presenting import interval_column, text_columns
+from nmtkit.analyze.sentence_vectors import EMBEDDINGS, STATES, NoStates, Reader
+from nmtkit.analyze.study import SEED, Study
+from nmtkit.errors import ConfigError, LeftOut
+from nmtkit.measures import classifier
+from nmtkit.measures.classifier import Examples
+from nmtkit.measures.probes import (
     CATEGORIES,
     FOLDS,
     PARTS,
@@ -27,9 +31,6 @@ from nmtkit.analyze.shared.probes import (
     read,
     select,
 )
-from nmtkit.analyze.shared.sentence_vectors import EMBEDDINGS, STATES, NoStates, Reader
-from nmtkit.analyze.study import SEED, Study
-from nmtkit.errors import ConfigError
 from nmtkit.parallel import cores
 from nmtkit.run import Run
 from nmtkit.score.significance import wilson

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from nmtkit import console
-from nmtkit.analyze.analysis import LeftOut, StoredFinding, stored
-from nmtkit.errors import DataError
+from nmtkit.analyze.analysis import StoredFinding, stored
+from nmtkit.errors import DataError, LeftOut
 from nmtkit.parallel import cores
 from nmtkit.records import TextSet
 from nmtkit.run import Run
@@ -132,7 +132,7 @@ class Study:
             rows: the numbers of the pairs to read; None: all.
             pairs: pairs to read instead of those of the set; they have no contexts.
         """
-        from nmtkit.analyze.shared import recording
+        from nmtkit.measures import recording
 
         rule = model.context_rule if pairs is None else None
         pairs = pairs or self.store
@@ -179,7 +179,7 @@ class Study:
             nobody: the message if no system has it.
         Raises: DataError if no system has it.
         """
-        from nmtkit.analyze.shared.recording import variants_with
+        from nmtkit.measures.recording import variants_with
 
         def look(name: str) -> tuple[Model, T]:
             model = self.model(name)

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from nmtkit.analyze.analysis import Analysis, Finding
 from nmtkit.analyze.gates import ENDING, meanings, word_means
-from nmtkit.analyze.shared import recording
-from nmtkit.analyze.shared.presenting import SentenceOptions, text_columns
-from nmtkit.analyze.shared.words import read_words
+from nmtkit.analyze.presenting import SentenceOptions, text_columns
 from nmtkit.analyze.study import Study
 from nmtkit.data.batches import Batch, collate
+from nmtkit.measures import recording
+from nmtkit.measures.words import read_words
 from nmtkit.models.base import Model
 from nmtkit.tables import figures
 from nmtkit.tables.table import Column, Estimate, Table, named_bars

@@ -46,7 +46,7 @@ def expression_lists() -> dict[str, Dataset]:
 
 
 def expressions(dataset: Dataset, name: str) -> list[str]:
-    """Return a data set's list of expressions, as lines that `nmtkit.analyze.shared.expressions`
+    """Return a data set's list of expressions, as lines that `nmtkit.measures.expressions`
     reads.
     """
     listed = _function(dataset.entry.expressions[name])()

@@ -14,7 +14,11 @@ import torch
 from nmtkit import files
 from nmtkit.analyze import stage
 from nmtkit.analyze.agreement import AGREEMENT, find_pairs, groups_of
-from nmtkit.analyze.shared.contrastive import (
+from nmtkit.analyze.contrastive_scores import decisions, preferred, read_scores
+from nmtkit.data.context import Context
+from nmtkit.data.documents import ContextRule
+from nmtkit.errors import ConfigError, DataError
+from nmtkit.measures.contrastive import (
     Error,
     Item,
     as_documents,
@@ -23,10 +27,6 @@ from nmtkit.analyze.shared.contrastive import (
     undecidable,
     under,
 )
-from nmtkit.analyze.shared.contrastive_scores import decisions, preferred, read_scores
-from nmtkit.data.context import Context
-from nmtkit.data.documents import ContextRule
-from nmtkit.errors import ConfigError, DataError
 from nmtkit.models import loading
 from nmtkit.settings import SearchSettings
 from nmtkit.text.vocabulary import load_vocabularies

@@ -11,8 +11,11 @@ import pytest
 import torch
 
 from nmtkit.analyze.alignment import of_head, select_sites
-from nmtkit.analyze.shared import context_spread, recording
-from nmtkit.analyze.shared.links import (
+from nmtkit.analyze.study import Study
+from nmtkit.data.context import contexts
+from nmtkit.errors import ConfigError, DataError
+from nmtkit.measures import context_spread, recording
+from nmtkit.measures.links import (
     Gold,
     as_subwords,
     check,
@@ -22,9 +25,6 @@ from nmtkit.analyze.shared.links import (
     read_pairs,
     word_links,
 )
-from nmtkit.analyze.study import Study
-from nmtkit.data.context import contexts
-from nmtkit.errors import ConfigError, DataError
 from nmtkit.nn.capture import capture
 from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import load_vocabularies

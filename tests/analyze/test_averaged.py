@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from nmtkit.analyze import ANALYSES, stage
-from nmtkit.analyze.shared import timing
+from nmtkit.analyze import ANALYSES, stage, timing
 from nmtkit.models import checkpoints, loading
 from nmtkit.models.variants import load_variant
 from nmtkit.report.stage import report

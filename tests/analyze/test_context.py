@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from nmtkit.analyze import context
-from nmtkit.analyze.shared import context_conditions, context_reading, recording
-from nmtkit.analyze.shared.context_conditions import Replaced, conditions
-from nmtkit.analyze.shared.context_reading import Example, Reading
+from nmtkit.analyze import context, context_conditions, context_reading
+from nmtkit.analyze.context_conditions import Replaced, conditions
+from nmtkit.analyze.context_reading import Example, Reading
 from nmtkit.analyze.study import Study
 from nmtkit.data.batches import collate
 from nmtkit.data.context import Context
@@ -20,6 +19,7 @@ from nmtkit.data.documents import ContextRule, Documents
 from nmtkit.data.store import Store
 from nmtkit.demo import generate
 from nmtkit.errors import DataError
+from nmtkit.measures import recording
 from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Vocabularies
 from nmtkit.models.variants import build_model

@@ -18,8 +18,8 @@ from nmtkit.analyze.convergence import (
     parse_levels,
     reach,
 )
-from nmtkit.analyze.shared import curves
 from nmtkit.errors import ConfigError, DataError
+from nmtkit.measures import curves
 from nmtkit.models import checkpoints
 from nmtkit.run import System, write_toml
 from nmtkit.train.reporting import Reporter

@@ -9,8 +9,8 @@ import torch
 
 from nmtkit.analyze import divergence
 from nmtkit.analyze.divergence import REDUCTIONS, jensen_shannon, mean_divergence
-from nmtkit.analyze.shared import recording
 from nmtkit.data.store import Store
+from nmtkit.measures import recording
 from nmtkit.translate.forced import pair_batch
 
 from .conftest import SMALL

@@ -14,11 +14,11 @@ import torch
 
 from nmtkit.analyze import gates
 from nmtkit.analyze.gates import GateMean
-from nmtkit.analyze.shared import recording
-from nmtkit.analyze.shared import words as texts
-from nmtkit.analyze.shared.words import Group, Words
 from nmtkit.data.store import Store
 from nmtkit.errors import ConfigError, DataError
+from nmtkit.measures import recording
+from nmtkit.measures import words as texts
+from nmtkit.measures.words import Group, Words
 from nmtkit.nn.capture import capture, record
 from nmtkit.prep.stage import prep
 from nmtkit.score.resampling import Resampling

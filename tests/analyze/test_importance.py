@@ -11,10 +11,9 @@ import pytest
 import torch
 
 from nmtkit.analyze import importance
-from nmtkit.analyze.analysis import LeftOut
-from nmtkit.analyze.shared import ablation, context_spread, recording
-from nmtkit.analyze.shared.ablation import Ablation
-from nmtkit.errors import ConfigError, DataError
+from nmtkit.errors import ConfigError, DataError, LeftOut
+from nmtkit.measures import ablation, context_spread, recording
+from nmtkit.measures.ablation import Ablation
 from nmtkit.nn.capture import capture, changed, record
 from nmtkit.score.resampling import Resampling
 from nmtkit.text.vocabulary import EOS

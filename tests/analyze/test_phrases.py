@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nmtkit.analyze import phrases
-from nmtkit.analyze.shared.expressions import parse
 from nmtkit.errors import ConfigError, DataError
+from nmtkit.measures.expressions import parse
 from tests.score.conftest import write
 
 SOURCE = [

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from nmtkit.analyze import probing
-from nmtkit.analyze.shared import sentence_vectors
-from nmtkit.analyze.shared.sentence_vectors import Reader, encoder_states, source_table
+from nmtkit.analyze import probing, sentence_vectors
+from nmtkit.analyze.sentence_vectors import Reader, encoder_states, source_table
 from nmtkit.analyze.study import Study
 from nmtkit.corpora import published
 from nmtkit.data.batches import source_batch

@@ -10,10 +10,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from nmtkit.analyze import ANALYSES, stage
+from nmtkit.analyze import ANALYSES, stage, timing
 from nmtkit.analyze.analysis import Finding, Inputs
-from nmtkit.analyze.shared import timing
-from nmtkit.analyze.shared.macs import count_macs, count_parameters
 from nmtkit.analyze.study import Study
 from nmtkit.cli import app
 from nmtkit.cli.analyze import analysis_command
@@ -21,6 +19,7 @@ from nmtkit.data.batches import source_batch
 from nmtkit.data.documents import documents_file
 from nmtkit.data.store import spans_writer
 from nmtkit.errors import ConfigError, DataError
+from nmtkit.measures.macs import count_macs, count_parameters
 from nmtkit.options import GENERAL
 from nmtkit.settings import SearchSettings, build
 from nmtkit.tables.table import Column, Table

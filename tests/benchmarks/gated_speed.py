@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from nmtkit.analyze.shared import macs, recording
+from nmtkit.measures import macs, recording
 from nmtkit.models.base import Model, Vocabularies
 from nmtkit.models.variants import build_model
 from nmtkit.nn.linear import inference, pack

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from nmtkit import environment, settings
-from nmtkit.analyze.shared.timing import Endless
+from nmtkit.analyze.timing import Endless
 from nmtkit.data.batches import batch_list, collate, source_batch
 from nmtkit.data.store import Store
 from nmtkit.models import loading

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from nmtkit import settings
-from nmtkit.analyze.shared import macs
 from nmtkit.errors import ConfigError
+from nmtkit.measures import macs
 from nmtkit.models.base import Vocabularies
 from nmtkit.models.caru import attention
 from nmtkit.models.caru.settings import WITHOUT_EFFECT

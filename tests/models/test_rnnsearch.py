@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from nmtkit import settings
-from nmtkit.analyze.shared import macs
 from nmtkit.errors import ConfigError
+from nmtkit.measures import macs
 from nmtkit.models.base import Vocabularies
 from nmtkit.models.variants import build_model, load_variant
 from nmtkit.nn.capture import capture

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from nmtkit.analyze.shared.probes import CATEGORIES
 from nmtkit.corpora import table as corpora
+from nmtkit.measures.probes import CATEGORIES
 from nmtkit.score import lengths, paper
 from tests.recipes.recipe_calls import ROOT
 

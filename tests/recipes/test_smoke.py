@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from nmtkit.analyze.shared import timing
+from nmtkit.analyze import timing
 from nmtkit.demo import generate
 from nmtkit.tables.table import SUFFIXES
 from tests.recipes.recipe_calls import RECIPES, ROOT, run_recipe

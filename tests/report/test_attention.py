@@ -5,12 +5,11 @@ import json
 import pytest
 import torch
 
-from nmtkit.analyze.analysis import LeftOut
 from nmtkit.analyze.attention import attention_of, lines_that_differ
-from nmtkit.analyze.shared import recording
 from nmtkit.analyze.study import Study
 from nmtkit.data.store import Store
-from nmtkit.errors import DataError
+from nmtkit.errors import DataError, LeftOut
+from nmtkit.measures import recording
 from nmtkit.models import loading
 from nmtkit.report import stage
 from nmtkit.score.stage import score

@@ -19,10 +19,10 @@ from torch.overrides import TorchFunctionMode
 
 import nmtkit
 from nmtkit import console, files
-from nmtkit.analyze.shared.probes import Task
 from nmtkit.analyze.study import Study
 from nmtkit.data.batches import Batch, source_batch
 from nmtkit.errors import DataError
+from nmtkit.measures.probes import Task
 from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Model
 from nmtkit.nn.capture import capture

@@ -17,11 +17,11 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from nmtkit.analyze.shared import recording
 from nmtkit.data.batches import Batch
 from nmtkit.data.context import Context
 from nmtkit.data.context import contexts as collate_contexts
 from nmtkit.data.documents import ContextRule
+from nmtkit.measures import recording
 from nmtkit.models.base import Memory, Model, State
 from nmtkit.nn.capture import capture
 from nmtkit.nn.dropout import seed_dropout

@@ -11,10 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nmtkit.analyze.analysis import LeftOut
 from nmtkit.data.batches import Batch, Pairs, collate
 from nmtkit.data.context import contexts
 from nmtkit.data.documents import ContextRule
+from nmtkit.errors import LeftOut
 from nmtkit.models.base import Model, Vocabularies
 from nmtkit.models.variants import VARIANTS, build_model, load_variant
 from nmtkit.nn.capture import capture

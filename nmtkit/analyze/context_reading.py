@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nmtkit.analyze.gates import OF_CONTEXT
-from nmtkit.analyze.shared import recording
 from nmtkit.data.batches import Batch
 from nmtkit.data.context import BREAK, Context
+from nmtkit.measures import recording
 from nmtkit.models.base import Model
 from nmtkit.text.vocabulary import BOS, EOS, Vocabulary
 from nmtkit.translate.over_long import JOINER

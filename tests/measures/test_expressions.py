@@ -8,7 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nmtkit.analyze.shared.expressions import (
+from nmtkit.demo import separable_expressions
+from nmtkit.demo.corpus import Writer
+from nmtkit.demo.lexicon import Verb
+from nmtkit.errors import DataError
+from nmtkit.measures.expressions import (
     occurrences,
     parse,
     phrase,
@@ -16,10 +20,6 @@ from nmtkit.analyze.shared.expressions import (
     translations,
     words,
 )
-from nmtkit.demo import separable_expressions
-from nmtkit.demo.corpus import Writer
-from nmtkit.demo.lexicon import Verb
-from nmtkit.errors import DataError
 
 
 def found(text, line, match_case=False):

@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from nmtkit.analyze.shared.probes import find, read, select
 from nmtkit.errors import ConfigError, DataError
+from nmtkit.measures.probes import find, read, select
 from tests.score.conftest import write
 
 SENTEVAL = [

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from nmtkit import console, files
-from nmtkit.analyze.shared.contrastive import Item, as_documents
 from nmtkit.analyze.study import Study
 from nmtkit.data.documents import ContextRule
 from nmtkit.errors import DataError
+from nmtkit.measures.contrastive import Item, as_documents
 from nmtkit.models.base import Model
 from nmtkit.settings import SearchSettings, build
 from nmtkit.translate import workers

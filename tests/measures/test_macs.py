@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from nmtkit.analyze.shared import macs
+from nmtkit.measures import macs
 from nmtkit.models.base import Vocabularies
 from nmtkit.models.variants import build_model
 

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from nmtkit.analyze.analysis import LeftOut
-from nmtkit.analyze.shared import context_spread, recording
 from nmtkit.data.batches import Batch
+from nmtkit.errors import LeftOut
+from nmtkit.measures import context_spread, recording
 from nmtkit.models.base import Memory, Model, State
 from nmtkit.nn.capture import capture
 from nmtkit.nn.state import select_rows

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from nmtkit.analyze.shared import classifier
-from nmtkit.analyze.shared.classifier import Examples, fit, standardised
+from nmtkit.measures import classifier
+from nmtkit.measures.classifier import Examples, fit, standardised
 
 
 def generator(seed):

@@ -14,13 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit import console, files
-from nmtkit.analyze.analysis import LeftOut
-from nmtkit.analyze.shared import context_reading, recording
-from nmtkit.analyze.shared.context_reading import Example, Numbers, Reading
+from nmtkit.analyze import context_reading
+from nmtkit.analyze.context_reading import Example, Numbers, Reading
 from nmtkit.analyze.study import Study
 from nmtkit.data.batches import collate
 from nmtkit.data.documents import ContextRule, Documents, Kind
 from nmtkit.data.store import Store
+from nmtkit.errors import LeftOut
+from nmtkit.measures import recording
 from nmtkit.score.metrics import Metric
 from nmtkit.score.resampling import Draws, estimate
 from nmtkit.score.translations import scorer_of

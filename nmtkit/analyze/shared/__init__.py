@@ -1,3 +1,0 @@
-"""What several analyses need: recorded attention, contrastive sets, probing files, learning
-curves, costs.
-"""
