@@ -1,5 +1,5 @@
-"""From Python: `nmtkit.load(path)` gives a trained system that translates, scores and encodes,
-with the same numbers as the commands.
+"""The Python interface: `nmtkit.load(path)` returns a trained system that translates, scores and
+encodes. Its results equal the results of the commands.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ from nmtkit.translate.translator import Translation
 from nmtkit.translate.windows import Boundaries, windowed, windows_for
 
 Starting = Sequence[int] | Literal["blank"] | None
-"""Where documents start among some lines: the numbers of these lines, from 0; "blank": after
-blank lines; None: every line is a document.
+"""Where documents start: the numbers of their first lines, from 0; "blank" = after blank lines;
+None = every line is a document.
 """
 
 
 class NotLines(ConfigError, TypeError):
-    """Raised if an argument is not a list of lines; above all for one string, which Python would
-    take for a list of its letters.
+    """Raised if an argument is not a list of lines, but for example one string, which Python would
+    treat as a list of letters.
     """
 
 
 @dataclass(frozen=True)
 class EncodedLine:
-    """A line as a system's encoder reads it: its S tokens, </s> last, and their states, a tensor
+    """A line as a system's encoder reads it: S tokens (</s> last), and their states, a tensor
     (S, D) on the CPU.
     """
 
@@ -66,36 +66,36 @@ def load(
 ) -> LoadedSystem:
     """Return a trained system, ready for use.
 
-    Torch's number of threads and its precision of products are the system's own while it computes,
-    and as they were before and after; that the smallest numbers count as zero, and the allocator's
-    settings, stay for the process (see `nmtkit.nn.hardware.choose`).
+    While the system computes, it sets torch's number of threads and precision of matrix products.
+    Then it restores them. Two changes last until the process ends: denormal numbers count as zero,
+    and the allocator has other settings (see `nmtkit.nn.hardware.choose`).
 
     Args:
         path: a run directory, or a system's folder in it (runs/mine/systems/baseline).
-        system: its name; None = the one trained last.
+        system: the name of the system; None = the system trained last.
         device: auto, cpu or cuda.
-        jobs: worker processes on a CPU, each with one thread; 0 = one a core. The output does not
-            depend on it.
-        search: settings of the search that win over the system's own (beam=10, length_penalty=1.0,
+        jobs: number of worker processes on a CPU, each with one thread; 0 = one per core. The
+            output does not depend on `jobs`.
+        search: search settings that replace the system's own (beam=10, length_penalty=1.0,
             nbest=5, average=3, …).
     Raises: DataError if there is no run or no trained system; ConfigError for an unknown system,
-        setting or value; CheckpointError if its checkpoints are damaged or of another vocabulary;
-        EnvironmentProblem for an absent device.
+        setting or value; CheckpointError if a checkpoint is damaged or has another vocabulary;
+        EnvironmentProblem if the device does not exist.
     """
-    run, named = _find(Path(path), system)
-    where = hardware.pick_device(device)
-    if named is None:
+    run, name = _find(Path(path), system)
+    picked = hardware.pick_device(device)
+    if name is None:
         systems = trained(run)
-        named = trained_last(systems).name
+        name = trained_last(systems).name
         if len(systems) > 1:
             console.say(
-                f"loading '{named}', the system trained last (others: load(path, system=NAME))"
+                f"loading '{name}', the system trained last (for another: load(path, system=NAME))"
             )
-    return LoadedSystem(choose(run, [named], False, search, single=True)[0], where, jobs or cores())
+    return LoadedSystem(choose(run, [name], False, search, single=True)[0], picked, jobs or cores())
 
 
 def _find(path: Path, system: str | None) -> tuple[Run, str | None]:
-    """Return the run and the name of the system at a path."""
+    """Return the run at a path, and the name of the system if the path or `system` gives one."""
     path = path.absolute()
     if (path / "prep" / "manifest.json").is_file():
         return Run(path), system
@@ -104,7 +104,7 @@ def _find(path: Path, system: str | None) -> tuple[Run, str | None]:
             raise ConfigError(
                 f"{path} is not the folder of '{system}'",
                 where="system",
-                hint="leave one of them out, or name the run",
+                hint="leave system= out, or give the folder of the run",
             )
         return Run(path.parent.parent), path.name
     mismatch = (
@@ -120,12 +120,12 @@ def _find(path: Path, system: str | None) -> tuple[Run, str | None]:
 
 
 class LoadedSystem:
-    """A trained system (made by `load`).
+    """A trained system, as `load` returns it.
 
     Args:
-        group: the system, with its settings of the search.
-        device: where to compute.
-        jobs: worker processes on a CPU.
+        group: the system with its search settings.
+        device: the device to compute on.
+        jobs: number of worker processes on a CPU.
     """
 
     def __init__(self, group: SystemGroup, device: torch.device, jobs: int) -> None:
@@ -135,16 +135,14 @@ class LoadedSystem:
         self._loaded: dict[Precision, Scorer] = {}
         self._searches = self._scorer(forced=False)
         if self._searches.context_rule is not None:
-            console.say(
-                f"'{self.name}' reads context: say by documents= which lines belong together"
-            )
+            console.say(f"'{self.name}' reads context: mark with documents= where documents start")
 
     def __repr__(self) -> str:
         return f"<system '{self.name}' of {self.run.path} on {self.device}>"
 
     @property
     def settings(self) -> SearchSettings:
-        """The settings of the search."""
+        """The search settings."""
         return self._group.settings
 
     @property
@@ -153,20 +151,20 @@ class LoadedSystem:
         return self._scores.models[0]
 
     def translate(self, lines: Sequence[str], documents: Starting = None) -> list[str]:
-        """Return the best translation of each line ("" of a blank line), for people, as `nmtkit
+        """Return the best translation of each line as plain text ("" for a blank line), as `nmtkit
         translate FILE` prints it.
 
         Args:
             lines: (N) raw lines.
             documents: where documents start, for a system that reads context.
-        Raises: NotLines for anything but a list of strings; ConfigError, DataError for documents
-            that are of no use or impossible.
+        Raises: NotLines for anything but a list of strings; ConfigError if the system reads no
+            context or `documents` is an unknown word; DataError for wrong line numbers.
         """
         return [translation.text for translation in self.translations(lines, documents)]
 
     def translations(self, lines: Sequence[str], documents: Starting = None) -> list[Translation]:
-        """As `translate`, with the `nbest` candidates of each line: text, subwords,
-        log-probability, score, whether it was finished.
+        """Return the `nbest` candidates of each line: text, subwords, log-probability, score, and
+        True if finished. The arguments are as in `translate`.
         """
         lines = _lines(lines, "lines")
         with self._computing():
@@ -183,22 +181,22 @@ class LoadedSystem:
         FILE --force-target FILE` prints it.
 
         Args:
-            src: (N) raw source lines, of which none is cut; a blank one is an empty sentence.
-            tgt: (N) raw target lines, one for each.
+            src: (N) raw source lines. No line is cut; a blank line is an empty sentence.
+            tgt: (N) raw target lines, one for each source line.
             documents: where documents start among the source lines, for a system that reads
                 context.
-        Raises: as `translate`; DataError if there are more lines of one than of the other.
+        Raises: as `translate`; DataError if the numbers of lines differ.
         """
         return [line.log_prob for line in self.token_scores(src, tgt, documents)]
 
     def token_scores(
         self, src: Sequence[str], tgt: Sequence[str], documents: Starting = None
     ) -> list[ForcedLine]:
-        """As `score`: the tokens of each target, </s> last, and the log-probability of each."""
+        """Return each target's tokens (</s> last) and their log-probabilities; see `score`."""
         src, tgt = _lines(src, "src"), _lines(tgt, "tgt")
         if len(src) != len(tgt):
             raise DataError(
-                f"{len(tgt):,} targets of {len(src):,} sources",
+                f"{len(tgt):,} targets for {len(src):,} sources",
                 where="score",
                 hint="give one target line for each source line",
             )
@@ -213,12 +211,13 @@ class LoadedSystem:
             ]
 
     def encode(self, src: Sequence[str]) -> list[EncodedLine]:
-        """Return the tokens of each line and the states of the encoder that the decoder reads. A
-        system that reads context reads none here.
+        """Return the tokens of each line, and the encoder states that the decoder reads.
+
+        Context is not read here, even if the system reads context elsewhere.
 
         Args:
-            src: (N) raw source lines, of which none is cut; a blank one is an empty sentence.
-        Raises: NotLines as `translate`; DataError if the model has no states of source positions.
+            src: (N) raw source lines. No line is cut; a blank line is an empty sentence.
+        Raises: NotLines, as `translate`; DataError if the model has no state per source position.
         """
         side, vocabulary = self._scores.src_side, self._scores.src_vocab
         subwords = [side.encode(line) for line in _lines(src, "src")]
@@ -227,7 +226,7 @@ class LoadedSystem:
         return [EncodedLine([*line, vocabulary[EOS]], states[i]) for i, line in enumerate(subwords)]
 
     def _encoder_states(self, ids: list[list[int]]) -> dict[int, Tensor]:
-        """Return the encoder's states (S, D) of each source, by its number."""
+        """Return index of the source -> encoder states (S, D)."""
         vectors: dict[int, Tensor] = {}
         with self._computing():
             for rows in by_length(list(map(len, ids))):
@@ -235,13 +234,13 @@ class LoadedSystem:
                 with inference([self.model]):
                     states = encoder_states(self.model, batch, layer=0)
                 for row, i in enumerate(rows):
-                    # Copied outside of inference mode, so that it is a tensor like any other.
+                    # Copied outside of inference mode, so that autograd can use the tensor.
                     vectors[i] = states[row, : len(ids[i])].cpu().clone()
         return vectors
 
     @cached_property
     def _scores(self) -> Scorer:
-        """What scores and encodes: the same as what searches, if that is float32 too."""
+        """The scorer for scores and states; the scorer of the search, if that is float32 too."""
         return self._scorer(forced=True)
 
     def _scorer(self, forced: bool) -> Scorer:
@@ -250,7 +249,7 @@ class LoadedSystem:
             machine = self._group.hardware(self.device, forced)
             if not self._loaded:
                 self._matmul = machine.matmul
-            # What is loaded later computes the same way.
+            # A scorer that is loaded later uses the same precision of products.
             torch.set_float32_matmul_precision(self._matmul)
             if machine.precision not in self._loaded:
                 scorer = self._group.scorer(self.device, machine.precision, self._jobs)
@@ -261,8 +260,8 @@ class LoadedSystem:
 
     @contextlib.contextmanager
     def _computing(self) -> Iterator[None]:
-        """Compute as the commands do, for the same bits: one thread a process, and products as
-        chosen for the device.
+        """Compute as the commands do, so that results are identical to the last bit: one thread per
+        process, and the precision of products chosen for the device.
         """
         before = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision(self._matmul)
@@ -279,7 +278,7 @@ class LoadedSystem:
         return windows_for(scorer.context_rule, windowed(lines), boundaries)
 
     def _boundaries(self, documents: Starting, count: int) -> Boundaries:
-        """Return where documents start among a number of lines."""
+        """Return where documents start among `count` lines."""
         if documents is None:
             return Boundaries()
         if self._searches.context_rule is None:
@@ -293,7 +292,7 @@ class LoadedSystem:
                 raise ConfigError(
                     f"'{documents}' does not say where documents start",
                     where="documents",
-                    hint="'blank', or line numbers from 0",
+                    hint="give 'blank', or line numbers from 0",
                 )
             return Boundaries(BLANK)
         starts = list(documents)
@@ -302,7 +301,7 @@ class LoadedSystem:
             raise DataError(
                 "not the lines where documents start",
                 where="documents",
-                hint=f"rising numbers from 0 to at most {count - 1:,}, 0 first",
+                hint=f"give rising line numbers; the first is 0, the last at most {count - 1:,}",
             )
         return Boundaries(known=Documents(starts, count))
 
@@ -314,15 +313,15 @@ def _lines(values: Iterable[str], argument: str) -> list[str]:
     """
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
         raise NotLines(
-            f"a list of lines is wanted, not {type(values).__name__}",
+            f"expected a list of lines, not {type(values).__name__}",
             where=argument,
-            hint='one line is a list, too: ["A dog runs."]',
+            hint='put one line into a list, too: ["A dog runs."]',
         )
     lines = list(values)
     for number, line in enumerate(lines):
         if not isinstance(line, str):
             raise NotLines(
-                f"a line is a string, not {type(line).__name__}",
+                f"a line must be a string, not {type(line).__name__}",
                 where=f"{argument}[{number}]",
                 hint="give strings",
             )

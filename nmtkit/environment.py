@@ -1,5 +1,6 @@
-"""The environment variables that nmtkit sets for libraries (a variable that the user has set
-stays), and the user's own modules.
+"""Environment variables that nmtkit sets for libraries, and the import of the user's modules.
+
+A variable that the user has set stays unchanged.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 PRODUCTS = 128
-"""Products whose code oneDNN keeps for one model."""
+"""Number of matrix products whose compiled code oneDNN keeps for one model."""
 
 _ours: dict[str, str] = {}
 
@@ -29,8 +30,9 @@ def take_back(name: str) -> None:
 
 
 def import_module(name: str) -> ModuleType:
-    """Import a module, perhaps of the user's, which may lie in the current folder: the command
-    `nmtkit` itself does not look there, `python -m nmtkit` does.
+    """Import a module, perhaps the user's own, which may be in the current folder.
+
+    `python -m nmtkit` searches the current folder, but the command `nmtkit` does not.
     """
     folder = str(Path.cwd())
     if "" not in sys.path and folder not in sys.path:
@@ -39,24 +41,23 @@ def import_module(name: str) -> ModuleType:
 
 
 def prepare() -> None:
-    """Set what the program needs, before it loads torch."""
-    # Read by OpenMP when torch is loaded. A thread that spins while it waits keeps the other one
-    # from the core they share with another program, and a step takes ten times as long; spinning
-    # briefly costs a quiet machine a few per cent with tiny models.
+    """Set the variables that the program needs; call this before torch is loaded."""
+    # OpenMP reads this when torch is loaded. A thread that spins while it waits keeps its core
+    # busy; if another program takes the other core, the second thread cannot run, and a step takes
+    # ten times as long. Brief spinning makes tiny models a few per cent slower on a quiet machine.
     set_default("GOMP_SPINCOUNT", "10000")
     room_for_products(1)
     if os.environ.get("WORLD_SIZE", "1") != "1":
-        # Read when torch is loaded. When a process dies, each of the others would print the stack
-        # of its broken connection, call by call.
+        # torch reads this when it is loaded. By default, if one process dies, every other process
+        # prints a stack trace of its broken connection.
         set_default("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 
 def room_for_products(models: int) -> None:
-    """Let oneDNN keep as many compiled products for each of several models as it keeps for one
-    model in a process of its own.
+    """Let oneDNN keep PRODUCTS compiled products for each model of this process.
 
-    oneDNN reads this at its first product. Each product takes some 0.7 MB, and batches have many
-    shapes: with oneDNN's own limit of 1,024 memory grows by most of a gigabyte over an epoch. One
-    update uses far fewer again.
+    oneDNN reads the limit at its first product. Each product takes about 0.7 MB, and batches have
+    many shapes: with oneDNN's default limit of 1,024, memory grows by most of a gigabyte over an
+    epoch. One update reuses far fewer products.
     """
     set_default("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(PRODUCTS * models))

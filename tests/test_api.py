@@ -203,13 +203,13 @@ def test_one_string_is_no_list_of_lines(run, wrong):
         with pytest.raises(TypeError) as caught:
             call()
         assert isinstance(caught.value, NmtkitError) and (
-            "a list of lines is wanted" in str(caught.value)
-            or "a line is a string" in str(caught.value)
+            "expected a list of lines" in str(caught.value)
+            or "a line must be a string" in str(caught.value)
         )
 
 
 def test_one_target_for_each_source(run):
-    with pytest.raises(DataError, match="4 targets of 5 sources"):
+    with pytest.raises(DataError, match="4 targets for 5 sources"):
         nmtkit.load(run.path, "plain", "cpu").score(SRC, TGT[:4])
 
 

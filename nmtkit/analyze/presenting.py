@@ -1,4 +1,4 @@
-"""What several findings share: the option of one sentence, columns, a note, CSV files."""
+"""Parts that several findings share: the option --sentence, columns, a note, CSV text."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class SentenceOptions(Options):
     """Options of an analysis that shows one sentence pair."""
 
     sentence: int = option(1, "N", ge=1)
-    """The sentence pair to show, by its line."""
+    """The line number of the sentence pair to show."""
 
     def row(self, count: int) -> int:
-        """Return the number of the sentence pair, from 0, in a set of `count` pairs.
+        """Return the index of the sentence pair (from 0) in a set of `count` pairs.
 
         Raises: ConfigError if the set is too short.
         """
@@ -31,7 +31,7 @@ class SentenceOptions(Options):
 
 
 def text_columns(*keys: str) -> list[Column]:
-    """Return columns of text, each headed by its key."""
+    """Return columns of text; each column's header is its key."""
     return [Column(key, key, left=True) for key in keys]
 
 
@@ -41,7 +41,7 @@ def interval_column(key: str, header: str, decimals: int = 2, signed: bool = Fal
 
 
 def interval_note(resampled: str = "sentences") -> str:
-    """Return the note on how the intervals of a table were made."""
+    """Return the note that says how the intervals of a table are computed."""
     return f"[95%]: percentile interval over {RESAMPLES} resamples of the {resampled}, seed {SEED}"
 
 

@@ -1,4 +1,4 @@
-"""Vectors of sentences from a frozen encoder, computed once and kept on disk."""
+"""Sentence vectors from a frozen encoder, computed once and stored on disk."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ from nmtkit.translate.over_long import cut
 POSITIONS = 4096
 """A batch has at most this many source positions, padding included."""
 LINES = 500
-"""Sentences that a worker cuts into subwords at once."""
+"""Number of sentences that a worker cuts into subwords at once."""
 STATES, EMBEDDINGS = "states", "embeddings"
 Vectors = NDArray[Any]
-"""(N) records, float32: the mean state and the mean embedding of a sentence; the embedding has no
-number if the model has no table of source embeddings."""
+"""(N) records, float32: the mean state and the mean source embedding of each sentence. An embedding
+has size 0 if the model has no source embeddings."""
 
 
 class NoStates(DataError):
-    """The encoder of a system does not have the states that were asked for."""
+    """The encoder of a system does not have the requested states."""
 
 
 def encoder_states(model: Model, batch: Batch, layer: int) -> Tensor:
@@ -53,7 +53,7 @@ def encoder_states(model: Model, batch: Batch, layer: int) -> Tensor:
         model: in evaluation mode.
         layer: an encoder layer, from 1; 0 = the states that the decoder reads.
     Returns: (B, S, D); undefined at padded positions.
-    Raises: NoStates if there is no such layer, or no states of positions.
+    Raises: NoStates if the layer does not exist, or the encoder has no states per position.
     """
     outputs: dict[str, Any] = {}
     if layer:
@@ -63,7 +63,7 @@ def encoder_states(model: Model, batch: Batch, layer: int) -> Tensor:
     else:
         outputs = model.encode(batch)
         if STATES not in outputs:
-            with capture():  # some models return their states to analyses only
+            with capture():  # some models return their states only during a capture
                 outputs = model.encode(batch)
     states = outputs.get(STATES)
     if not isinstance(states, Tensor) or states.shape[:2] != batch.src.shape or states.dim() != 3:
@@ -74,7 +74,7 @@ def encoder_states(model: Model, batch: Batch, layer: int) -> Tensor:
 
 
 def _layer(model: Model, number: int) -> nn.Module:
-    """Return a layer of the encoder, from 1."""
+    """Return layer `number` of the encoder, counted from 1."""
     stack = getattr(model, "encoder", None)
     layers = list(stack) if isinstance(stack, nn.ModuleList) else []
     if number <= len(layers):
@@ -82,12 +82,12 @@ def _layer(model: Model, number: int) -> nn.Module:
     problem = "its encoder has no separate layers"
     if layers:
         problem = f"its encoder has {len(layers)}"
-    hint = "leave it out for the states that the decoder reads"
+    hint = "without --layer, the states that the decoder reads are used"
     raise NoStates(f"no layer {number}: {problem}", where="--layer", hint=hint)
 
 
 class _Lookups(TorchFunctionMode):
-    """Records which tables of embeddings are read with which ids."""
+    """Records each embedding lookup: (ids, table)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -108,11 +108,12 @@ def source_table(model: Model) -> Tensor | None:
 
 
 def by_length(lengths: Sequence[int]) -> list[list[int]]:
-    """Return the numbers of sentences in batches of at most POSITIONS, the longest first; a
-    sentence that is longer is alone.
+    """Return batches of sentence indices, the longest sentences first.
+
+    A batch has at most POSITIONS positions; a longer sentence is a batch by itself.
 
     Args:
-        lengths: tokens of each sentence.
+        lengths: number of tokens of each sentence.
     """
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
     batches: list[list[int]] = []
@@ -127,9 +128,9 @@ class Reader:
     """Turns sentences into vectors with the text pipeline and the encoder of a system.
 
     Args:
-        study: of the system.
-        name: the system.
-        layer: as of `encoder_states`.
+        study: the study that loads the system.
+        name: the name of the system.
+        layer: as in `encoder_states`.
     """
 
     def __init__(self, study: Study, name: str, layer: int) -> None:
@@ -138,7 +139,7 @@ class Reader:
 
     @cached_property
     def key(self) -> str:
-        """The hash of everything but the sentences that the vectors depend on."""
+        """The hash of everything that the vectors depend on, except the sentences."""
         run = self.study.run
         config = run.find_system(self.name).read_config()
         inputs = {
@@ -158,11 +159,11 @@ class Reader:
     def model(self) -> Model:
         """The model, loaded when it is first needed."""
         model = self.study.model(self.name)
-        without = f"'{self.name}' reads {{}}, but the probing sentences have none"
+        warning = f"'{self.name}' reads {{}}, but the probing sentences have none"
         if model.context_rule is not None:
-            console.warn(without.format("context"))
+            console.warn(warning.format("context"))
         if model.reads_spans:
-            console.warn(without.format("parses") + ": it reads n-grams instead")
+            console.warn(warning.format("parses") + ": it reads n-grams instead")
         return model
 
     @cached_property
@@ -171,7 +172,7 @@ class Reader:
         return source_table(self.model)
 
     def _pieces(self, sentences: Sequence[str]) -> list[tuple[int, list[int]]]:
-        """Return (sentence, ids with </s>): over-long sentences have several pieces."""
+        """Return (sentence index, ids with </s>) of each piece; long sentences have several."""
         prep = self.study.run.prep
         side, vocabulary = TextSide.load(prep, "src"), load_vocabularies(prep)[0]
 
@@ -183,11 +184,11 @@ class Reader:
             ]
 
         starts = list(range(0, len(sentences), LINES))
-        return [piece for part in workers.mapped(pieces_from, starts, cores()) for piece in part]
+        return [piece for chunk in workers.mapped(pieces_from, starts, cores()) for piece in chunk]
 
     def _sums(self, ids: list[list[int]]) -> NDArray[np.float32]:
-        """Return states and embeddings summed over the real positions, and the number of these:
-        (B, D + E + 1).
+        """Return (B, D + E + 1): the sums of states and of embeddings over the real positions, and
+        the number of real positions.
         """
         with torch.inference_mode():
             batch = source_batch(ids, self.study.device)
@@ -201,20 +202,20 @@ class Reader:
             return torch.cat(sums, 1).cpu().numpy()  # type: ignore[no-any-return]
 
     def vectors(self, sentences: Sequence[str]) -> Vectors:
-        """Return the means over all positions, </s> included, of each sentence and all its pieces.
+        """Return each sentence's means over all positions of all its pieces, </s> included.
 
-        Raises: NoStates as `encoder_states`.
+        Raises: NoStates, as `encoder_states`.
         """
         with workers.one_thread(self.study.device):
             sums = self._sentence_sums(sentences)
-        embedding = 0 if self.table is None else self.table.size(1)
-        states = sums.shape[1] - embedding - 1
-        fields = [(STATES, "<f4", (states,)), (EMBEDDINGS, "<f4", (embedding,))]
+        embedding_size = 0 if self.table is None else self.table.size(1)
+        state_size = sums.shape[1] - embedding_size - 1
+        fields = [(STATES, "<f4", (state_size,)), (EMBEDDINGS, "<f4", (embedding_size,))]
         vectors: Vectors = (sums[:, :-1] / sums[:, -1:]).view(fields)[:, 0]
         return vectors
 
     def _sentence_sums(self, sentences: Sequence[str]) -> NDArray[np.float32]:
-        """Return `_sums` of whole sentences."""
+        """Return `_sums` of each sentence, added up over its pieces."""
         columns = self._sums([[UNK] * 4 + [EOS], [EOS]]).shape[1]
         sums = np.zeros((len(sentences), columns), dtype=np.float32)
         pieces = self._pieces(sentences)
@@ -229,10 +230,10 @@ class Reader:
         return sums
 
     def file(self, folder: Path, task: Task) -> Path:
-        """Return the file with the vectors of a task's sentences; they are computed if need be.
+        """Return the file with the vectors of a task's sentences; compute them if it is missing.
 
         Args:
-            folder: of all systems; vectors of the same sentences by other weights are removed.
+            folder: the folder of all systems. Outdated vectors of the same sentences are removed.
         """
         prefix = f"{task.name}.{task.digest[:16]}.layer{self.layer}."
         path = folder / self.name / f"{prefix}{self.key[:16]}.npy"
@@ -246,6 +247,6 @@ class Reader:
 
 
 def load(path: Path) -> Vectors:
-    """Return vectors as a memory map: only what is used is read."""
+    """Return vectors as a memory map, so only the parts in use are read."""
     vectors: Vectors = np.load(path, mmap_mode="r", allow_pickle=False)
     return vectors

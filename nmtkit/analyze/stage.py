@@ -1,6 +1,4 @@
-"""The stage `analyze`: the one runner of all analyses, whose findings are kept in
-analyze/<name>/.
-"""
+"""The stage `analyze`: run any analysis and store its finding in analyze/<name>/."""
 
 from __future__ import annotations
 
@@ -35,9 +33,9 @@ AnyAnalysis = Analysis[Any, Any]
 
 
 def find(name: str) -> type[AnyAnalysis]:
-    """Return the class of an analysis: NAME, or outside the package `package.module:Class`.
+    """Return the class of an analysis of ANALYSES, or of another package (`package.module:Class`).
 
-    Raises: ConfigError naming the nearest analysis.
+    Raises: ConfigError for an unknown name (naming the nearest analysis) or a failed import.
     """
     if name in ANALYSES:
         module = importlib.import_module(f"nmtkit.analyze.{name}")
@@ -54,19 +52,19 @@ def find(name: str) -> type[AnyAnalysis]:
 
 
 def shows(name: str) -> str:
-    """Return what an analysis shows, in one line."""
+    """Return one line that says what an analysis shows."""
     return ANALYSES.get(name) or (find(name).__doc__ or "").partition("\n")[0].rstrip(".")
 
 
 def having(option: str) -> list[str]:
-    """Return the names of the analyses that have an option."""
+    """Return the names of the analyses that have a given option."""
     return [name for name in ANALYSES if option in find(name).Options.model_fields]
 
 
 def check_options(cls: type[AnyAnalysis], values: dict[str, Any]) -> Options:
-    """Return the options of an analysis.
+    """Return the options of an analysis, with checked values.
 
-    Raises: ConfigError for an option of other analyses, or a bad value.
+    Raises: ConfigError for an option that the analysis does not have, or a bad value.
     """
     for key in values.keys() - cls.Options.model_fields.keys():
         others = ", ".join(having(key))
@@ -86,16 +84,16 @@ def analyze(
     force: bool = False,
     **options: Any,
 ) -> None:
-    """Run one analysis, print its finding and keep it.
+    """Run one analysis, store its finding and print the finding.
 
     Args:
         run: the run.
-        name: of ANALYSES, or `package.module:Class`.
-        systems: only these, the baseline first (default: all, the one trained first leads).
-        set_names: only these (default: the analysis' own).
+        name: a name in ANALYSES, or `package.module:Class`.
+        systems: the systems to analyse, the baseline first (default: all, oldest first).
+        set_names: the sets to analyse (default: the analysis decides).
         output_format: table, json, md, tex or csv, on stdout.
         force: repeat an analysis that is up to date.
-        options: of the analysis.
+        options: the options of the analysis.
     Raises: ConfigError for an unknown analysis, system, set or option; DataError if there is
         nothing to analyse.
     """
@@ -144,7 +142,7 @@ def current(analysis: AnyAnalysis, study: Study, force: bool = False) -> Finding
 
 
 def measured(analysis: AnyAnalysis, study: Study) -> Finding:
-    """Return a new finding, with a paper's numbers beside the measured ones if asked for."""
+    """Return a new finding; if requested, with a paper's numbers beside the measured numbers."""
     options, printed = analysis.options, None
     if isinstance(analysis, PaperAnalysis):
         printed = papers.asked(options.paper, options.table, analysis.paper)
@@ -160,8 +158,8 @@ def measured(analysis: AnyAnalysis, study: Study) -> Finding:
 
 
 def inputs_of(study: Study, options: Options) -> Inputs:
-    """Return everything that a finding depends on: options, corpus, texts, and each system's
-    weights, log and translations.
+    """Return all inputs of a finding: options, corpus, texts, and each system's weights, log and
+    translations.
     """
     run, values = study.run, {"set_names": study.set_names, **options.model_dump(mode="json")}
     texts = (value if isinstance(value, list) else [value] for value in values.values())
@@ -178,9 +176,9 @@ def inputs_of(study: Study, options: Options) -> Inputs:
 
 
 def _hashes_of_run(study: Study) -> dict[str, str]:
-    """Return the SHA-256 of texts, settings, logs and translations by their path in the run."""
+    """Return path in the run -> SHA-256, for texts, settings, logs and translations."""
     run = study.run
-    # The fingerprint of what is prepared does not cover its texts.
+    # The fingerprint of the prepared corpus does not cover the texts of its sets.
     paths = [path for s in run.sets() for path in (run.source(s.name), *run.references(s.name))]
     for name in study.systems:
         folder = run.system(name).path
@@ -190,10 +188,10 @@ def _hashes_of_run(study: Study) -> dict[str, str]:
 
 
 def _hashes_of_options(words: Sequence[str]) -> dict[str, str]:
-    """Return the SHA-256 of files that options name, and of texts in folders that they name.
+    """Return path -> SHA-256, for files that options name and for texts in named folders.
 
     Args:
-        words: the values of the options, with commas between several files.
+        words: the values of the options; commas separate several paths.
     """
     hashes: dict[str, str] = {}
     for path in [Path(part) for part in ",".join(words).split(",") if part]:

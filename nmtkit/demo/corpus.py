@@ -1,8 +1,8 @@
-"""Documents with their sentences about "it", and splits as text files.
+"""Draw documents with sentences about "it", and write the splits as text files.
 
 German says er, sie or es for "it" by the gender of the noun it stands for. The antecedent is the
-only singular thing in its sentence. The sentence with "it" is drawn without looking at the
-antecedent's gender, so only the sentence before decides the pronoun.
+only singular thing in its sentence. The sentence with "it" is drawn without regard to the
+antecedent's gender, so only the previous sentence decides the pronoun.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ THINGS = {
 
 
 class Pair:
-    """A sentence in both languages: the clause it was drawn as, both trees, both texts."""
+    """A sentence in both languages: its clause, both trees and both texts."""
 
     def __init__(self, clause: Clause) -> None:
         self.clause = clause
@@ -44,13 +44,13 @@ class Pair:
         self.source, self.target = text(leaves(self.en)), text(self.words)
 
     def position(self, word: Leaf) -> int:
-        """Return a word's position in the German sentence, punctuation not counted."""
+        """Return a word's position in the German sentence; punctuation does not count."""
         before = self.words[: self.words.index(word)]
         return sum(leaf.form.count(" ") + 1 for leaf in before if leaf.form not in CLOSING)
 
 
 class Writer(Sentences):
-    """Draws documents, sentence by sentence, avoiding what another split holds.
+    """Draws documents, without the sentences that other splits hold.
 
     Args:
         held: English and German sentences that must not be drawn.
@@ -62,9 +62,9 @@ class Writer(Sentences):
         self.genders: list[str] = []
 
     def pair(self, draw: Callable[..., Clause], *gender: str) -> Pair:
-        """Return a pair that is not held.
+        """Return a pair of which neither sentence is in `held`.
 
-        Raises: RuntimeError if nothing else can be drawn.
+        Raises: RuntimeError if 200 draws give no such pair.
         """
         for _ in range(200):
             pair = Pair(draw(*gender))
@@ -73,24 +73,24 @@ class Writer(Sentences):
         raise RuntimeError("the demo grammar has run out of sentences that no other split holds")
 
     def hold(self, *pairs: Pair) -> None:
-        """Keep pairs out of what is drawn later."""
+        """Add the sentences of pairs to `held`."""
         self.held.update(side for pair in pairs for side in (pair.source, pair.target))
 
     def antecedent_and_it(self) -> list[Pair]:
-        """Return a sentence about a thing and one about "it", a third of them of each gender."""
+        """Return a sentence that introduces a thing, and one about "it"; genders are balanced."""
         self.genders = self.genders or self.shuffled("mfn")
         gender = self.genders.pop()
         return [self.pair(self.antecedent, gender), self.pair(self.about_it, gender)]
 
     def document(self, length: int) -> list[Pair]:
-        """Return a document of `length` sentences, one to three of which have an "it"."""
+        """Return a document of `length` sentences, one to three of which contain "it"."""
         self.open_document()
         wanted = min(length // 2, 1 + (length > 9) + self.chance(0.5))
         starts: list[int] = []
         while len(starts) < wanted:
-            at = self.between(0, length - 2)
-            if all(abs(at - other) > 1 for other in starts):
-                starts.append(at)
+            start = self.between(0, length - 2)
+            if all(abs(start - other) > 1 for other in starts):
+                starts.append(start)
         pairs: list[Pair] = []
         while len(pairs) < length:
             about_it = len(pairs) in starts
@@ -98,8 +98,9 @@ class Writer(Sentences):
         return pairs
 
     def documents(self, size: int) -> Iterator[list[Pair]]:
-        """Yield documents of 6 to 12 sentences, `size` sentences together (the last may be
-        shorter).
+        """Yield documents of 6 to 12 sentences, `size` sentences in total.
+
+        The last document may be shorter.
         """
         while size > 0:
             length = self.between(6, 12)
@@ -111,21 +112,21 @@ class Writer(Sentences):
             size -= length
 
     def someone(self, besides: Word | None = None) -> NP:
-        """Return a person without anything else in the phrase that "it" could mean.
+        """Return a person; the phrase has nothing that "it" could mean.
 
         Args:
-            besides: the name of somebody else in the sentence.
+            besides: the name of another person in the sentence, not to be repeated.
         """
         if self.chance(0.55):
             np = self.named()
             return self.someone(besides) if np.name is besides else np
         np = self.plain("person", plural=0.25)
-        while np.noun.gender == "n":  # a child, a girl: German says es of them, too
+        while np.noun.gender == "n":  # German "es" could also mean a child or a girl
             np = self.plain("person", plural=0.25)
         return np
 
     def thing(self, gender: str, subject: NP) -> NP:
-        """Return a noun phrase that "it" may take up; it may belong to the subject."""
+        """Return a noun phrase that "it" can refer to; the subject may be its owner."""
         noun = self.pick(THINGS[gender])
         determiner = self.choose("determiner introduced")
         np = NP(noun, det=self.owner_of(subject) if determiner == "my" else determiner)
@@ -133,11 +134,11 @@ class Writer(Sentences):
         return np
 
     def short_times(self, clause: Clause) -> list[Word]:
-        """Return the time adverbials of a clause's tense that go with "it"."""
+        """Return the time adverbials that fit a clause's tense and have the class "it"."""
         return [time for time in fitting("times", clause.tense) if "it" in time.classes]
 
     def antecedent(self, gender: str) -> Clause:
-        """Return a sentence that brings in one thing of a gender, and nothing else for "it"."""
+        """Return a sentence with one thing of a gender, and nothing else that "it" could mean."""
         verb = self.pick(CARRIERS)
         subject = self.someone()
         clause = Clause(subject, verb, self.base if self.chance(0.8) else "perf")
@@ -156,13 +157,13 @@ class Writer(Sentences):
         return clause
 
     def about_it(self, gender: str) -> Clause:
-        """Return a sentence about the thing of the sentence before."""
+        """Return a sentence in which "it" is the thing of the previous sentence."""
         draw = getattr(self, self.choose("sentence about it"))
         clause: Clause = draw(NP(pronoun="it", gender=gender))
         return clause
 
     def it_is(self, it: NP) -> Clause:
-        """Return "It was very heavy" and the like, often with more."""
+        """Return "It was very heavy" or similar, often with a second clause or a time."""
         clause = self.quality(it)
         if self.chance(0.45):
             conjunction, subject = self.choose("coordination of it"), self.named()
@@ -175,7 +176,7 @@ class Writer(Sentences):
         return clause
 
     def quality(self, it: NP) -> Clause:
-        """Return a clause that says what a thing is like."""
+        """Return a clause with an adjective that describes "it"."""
         clause = Clause(it, COPULAS[self.choose("copula of it")], self.base)
         clause.adjective = self.pick(fitting("adjectives", "carried"))
         clause.degree = self.pick(entries("degrees")) if self.chance(0.6) else None
@@ -183,7 +184,7 @@ class Writer(Sentences):
         return clause
 
     def it_lies(self, it: NP) -> Clause:
-        """Return where it lies, whose it is, that it is gone."""
+        """Return a sentence that says where it lies, whose it is, or that it disappears."""
         verb = self.pick((LIE, LIE, BELONG, DISAPPEAR))
         gone = verb is DISAPPEAR
         clause = Clause(it, verb, "perf" if gone and self.chance(0.5) else self.base)
@@ -200,7 +201,7 @@ class Writer(Sentences):
         return clause
 
     def it_undergoes(self, it: NP) -> Clause:
-        """Return what somebody does with it."""
+        """Return a sentence that says what somebody does with it."""
         clause = self.handling(it)
         roll = self.random()
         times = [] if clause.modal else fitting("times", clause.tense)
@@ -226,7 +227,7 @@ class Writer(Sentences):
         clause.negated = negatable and self.chance(0.15)
         self.fill(clause, 2, it)
         slot, _ = clause.filled[-1]
-        if slot.role == "on":  # drawn again without an owner, as in the first corpora
+        if slot.role == "on":  # drawn again with "my": keeps the demo corpora the same
             clause.filled[-1] = slot, self.onto("my")
         self.settle_tense(clause)
         return clause

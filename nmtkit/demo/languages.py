@@ -1,9 +1,10 @@
-"""English as constituents, in the labels of the Penn Treebank, and German as topological fields.
+"""Build trees: English as Penn Treebank constituents, German as topological fields.
 
-A German main clause: VF (one constituent) LK (the finite verb) MF RK (prefix, infinitive,
-participle) NF. A subordinate one: C MF RK NF with the finite verb last in RK. The order inside MF
-is fixed, so each English sentence has one translation. Where a phrase's attachment is open in
-English ("the man in the garden"), both readings have the same German order.
+A German main clause is VF (prefield: one constituent), LK (left bracket: the finite verb), MF
+(middle field), RK (right bracket: prefix, infinitive, participle) and NF (postfield). A subordinate
+clause is C (conjunction or relative pronoun), MF, RK with the finite verb last, and NF. The order
+inside MF is fixed, so each English sentence has one translation. If a phrase's attachment is
+ambiguous in English ("the man in the garden"), both readings have the same German order.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from nmtkit.demo.constituents import NP, Clause
 from nmtkit.demo.lexicon import FINITE, TABLES
 from nmtkit.demo.realise import DETERMINERS, Leaf, Node, Realiser, comma, keyed, some
 
-VOWEL = re.compile("(?!uni|use|one|eu)([aeiou]|hon|hour)")  # a sound with "an" before it
+VOWEL = re.compile("(?!uni|use|one|eu)([aeiou]|hon|hour)")  # words that take "an"
 CONTRACTIONS = {apart: joined for apart, joined, _ in TABLES["contractions"]}
 REFLEXIVES = {"I": "mich", "we": "uns"}
 # (paradigm, case) -> masculine, feminine, neuter, plural
@@ -28,7 +29,7 @@ ENDINGS = {
 
 
 def ending(paradigm: str, case: str, np: NP) -> str:
-    """Return a noun phrase's form in a paradigm."""
+    """Return the form of a paradigm that agrees with a noun phrase in a case."""
     return ENDINGS[paradigm, case][3 if np.plural else "mfn".index(np.noun.gender)]
 
 
@@ -57,32 +58,32 @@ class English(Realiser):
 
     def verbs(self, clause: Clause) -> list[Leaf]:
         finite, *nonfinite = super().verbs(clause)
-        full = clause.modal == "want" or (clause.modal == "must" and clause.past)
-        if full:
+        takes_to = clause.modal == "want" or (clause.modal == "must" and clause.past)
+        if takes_to:
             nonfinite.insert(0, Leaf("to", "TO"))
         if not (clause.negated or clause.question):
             return [finite, *nonfinite]
         base = {"want": "want", "must": "have"}.get(clause.modal, clause.verb.en.base)
-        if not full and (nonfinite or base == "be"):
+        if not takes_to and (nonfinite or base == "be"):
             return [finite, *nonfinite]
         do = FINITE["do"][3 * clause.past + clause.subject.agreement]
         return [Leaf(do, finite.tag, "do"), Leaf(base, "VB", finite.lex), *nonfinite]
 
     def complements(self, clause: Clause) -> list[Any]:
-        """Return what follows the main verb: objects, particle, complements and adverbials."""
+        """Return all that follows the main verb: objects, particle, complements and adverbials."""
         place = clause.place and self.phrase(clause.place)
         time = clause.front != "time" and self.time(clause)
         adjective = clause.adjective and self.adjective_phrase(clause)
         return some(*self.objects(clause), adjective, place, time, *self.dependents(clause))
 
     def objects(self, clause: Clause) -> list[Any]:
-        """Return what fills the verb's slots, and its particle before or after the objects."""
+        """Return the fillers of the verb's slots; the particle is before or after the objects."""
         objects: list[Any] = []
         prepositional: list[Any] = []
         for slot, filler in clause.filled:
             if slot is not clause.gap:
-                place = prepositional if filler.preposition[0] else objects
-                place.append(self.phrase(filler, slot.case))
+                group = prepositional if filler.preposition[0] else objects
+                group.append(self.phrase(filler, slot.case))
             elif slot.en:
                 prepositional.append(Leaf(slot.en, "IN", slot.en))
         verb = clause.verb
@@ -106,7 +107,7 @@ class English(Realiser):
         return Node(label, [self.word(clause.time)])
 
     def predicate(self, clause: Clause, asked: bool = False) -> list[Any]:
-        """Return adverb and verb phrase; a question has its finite verb elsewhere."""
+        """Return adverb and verb phrase; for a question, only what follows the finite verb."""
         finite, *nonfinite = self.verbs(clause)
         adverb = clause.adverb and Node("ADVP", [self.word(clause.adverb)])
         negation: Any = clause.negated and self.function("not")
@@ -149,18 +150,18 @@ class German(Realiser):
         return determiner, ending(adjectives, case, np)
 
     def attached(self, phrase: Node, modifier: Node) -> Node:
-        restrictive = modifier.label == "SREL"
-        phrase.kids += [comma(), modifier, comma()] if restrictive else [modifier]
+        is_clause = modifier.label == "SREL"
+        phrase.kids += [comma(), modifier, comma()] if is_clause else [modifier]
         return phrase
 
     def phrase(self, np: NP, case: str = "") -> Node:
-        # preposition and article melt (im, zur), but not before a relative clause
+        # Preposition and article contract (im, zur), but not before a relative clause.
         phrase = super().phrase(np, case)
         if phrase.label == "PP" and not any(isinstance(part, Clause) for part in np.modifiers):
             preposition, inner = phrase.kids
-            melted = CONTRACTIONS.get(f"{preposition.form} {inner.kids[0].form}")
-            if melted:
-                preposition.form = melted
+            contracted = CONTRACTIONS.get(f"{preposition.form} {inner.kids[0].form}")
+            if contracted:
+                preposition.form = contracted
                 del inner.kids[0]
         return phrase
 
@@ -171,7 +172,7 @@ class German(Realiser):
         return self.verb_last("SREL", some(preposition, pronoun), clause, gap is not None)
 
     def objects(self, clause: Clause) -> dict[str, list[Node]]:
-        """Return what fills the verb's slots, by case; pronouns and prepositional phrases apart."""
+        """Return the fillers of slots by case; pronouns and prepositional phrases have own keys."""
         objects = defaultdict(list)
         for slot, np in clause.filled:
             if slot is not clause.gap:
@@ -181,7 +182,7 @@ class German(Realiser):
         return objects
 
     def middle(self, clause: Clause, subject: bool) -> Node:
-        """Return the middle field, with the subject or without."""
+        """Return the middle field; `subject`: True if the subject is in it."""
         objects = self.objects(clause)
         reflexive = REFLEXIVES.get(clause.subject.pronoun, "sich")
         negated = clause.negated and not any(np.det == "any" for _, np in clause.filled)
@@ -205,19 +206,19 @@ class German(Realiser):
         return clause.time and self.word(clause.time)
 
     def after(self, clause: Clause) -> Node:
-        """Return the field after the right bracket, each clause between commas."""
+        """Return the postfield: each dependent clause between commas."""
         clauses = self.dependents(clause)
         return Node("NF", [part for inner in clauses for part in (comma(), inner, comma())])
 
     def fields(
         self, label: str, opening: list[Any], clause: Clause, bracket: list[Any], subject: bool
     ) -> Node:
-        """Return a clause: what opens it, the middle field, the right bracket, what follows."""
+        """Return a clause: its opening, the middle field, the right bracket and the postfield."""
         middle = self.middle(clause, subject)
         return Node(label, [*opening, middle, Node("RK", bracket), self.after(clause)], clause)
 
     def verb_last(self, label: str, opening: list[Any], clause: Clause, subject: bool) -> Node:
-        """Return a clause with its finite verb last, the separable prefix joined."""
+        """Return a clause with its finite verb last; a separable prefix is joined to the verb."""
         finite, *nonfinite = self.verbs(clause)
         if not nonfinite:
             finite.form = clause.verb.de.prefix + finite.form

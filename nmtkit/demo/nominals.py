@@ -14,24 +14,24 @@ OWNER_OF = {"I": "my", "we": "our", "he": "his", "she": "her", "they": "their"}
 
 
 class Draw:
-    """A stream of random choices, the same for a seed on every machine and Python.
+    """A stream of random choices. A seed gives the same choices on every machine and Python.
 
-    Only `Random.random` is used, whose values are guaranteed.
+    It uses only `Random.random`, because Python guarantees the values of that method.
 
     Args:
         seed: the user's seed.
-        stream: which of the independent streams under that seed.
+        stream: the number of one of the seed's independent streams.
     """
 
     def __init__(self, seed: int, stream: int = 0) -> None:
         self.random = Random(seed * 1_000_003 + stream).random
 
     def pick(self, options: Sequence[T]) -> T:
-        """Return one of `options`, each as likely."""
+        """Return one of `options`; all are equally likely."""
         return options[int(self.random() * len(options))]
 
     def choose(self, place: str) -> str:
-        """Return one of the table's choices for a place."""
+        """Return one of the lexicon's choices for a place in the grammar."""
         return self.pick(CHOICES[place])
 
     def chance(self, probability: float) -> bool:
@@ -45,14 +45,14 @@ class Draw:
     def shuffled(self, items: Sequence[T]) -> list[T]:
         """Return a shuffled copy (Fisher and Yates)."""
         shuffled, random = list(items), self.random
-        for at in range(len(shuffled) - 1, 0, -1):
-            other = int(random() * (at + 1))
-            shuffled[at], shuffled[other] = shuffled[other], shuffled[at]
+        for i in range(len(shuffled) - 1, 0, -1):
+            j = int(random() * (i + 1))
+            shuffled[i], shuffled[j] = shuffled[j], shuffled[i]
         return shuffled
 
 
 class Nominals(Draw):
-    """Draws noun phrases; `cast`: the named persons of the document at hand."""
+    """Draws noun phrases; `cast`: the named persons of the current document."""
 
     cast: list[Word] = entries("names")[:3]
 
@@ -63,11 +63,11 @@ class Nominals(Draw):
         owner: str = "my",
         plural: float = 0.3,
     ) -> NP:
-        """Return a noun phrase of determiner, adjectives, noun.
+        """Return a noun phrase with a determiner, perhaps adjectives, and a noun.
 
         Args:
-            kind: "any", "definite" or "negated" (what German may put under kein).
-            owner: the possessive that fits the subject.
+            kind: "any", "definite" or "negated" (German may use kein).
+            owner: the possessive that refers back to the subject.
         """
         noun = self.pick(fitting("nouns", classes))
         mass = "mass" in noun.classes
@@ -76,8 +76,8 @@ class Nominals(Draw):
             np.det = "any"
         else:
             countable = "plural" if np.plural else "singular"
-            drawn = "definite" if kind != "any" else "mass" if mass else countable
-            self.determine(np, self.choose(f"determiner {drawn}"), owner)
+            group = "definite" if kind != "any" else "mass" if mass else countable
+            self.determine(np, self.choose(f"determiner {group}"), owner)
         self.describe(np)
         return np
 
@@ -103,12 +103,12 @@ class Nominals(Draw):
                     np.adjectives = sorted(pair, key=lambda adjective: adjective.rank)
 
     def local(self, np: NP) -> NP:
-        """Return a noun phrase as a place: with the noun's own preposition and the dative."""
+        """Return a noun phrase as a place: after the noun's own preposition, with the dative."""
         english, german = np.noun.place
         return np.after(english, german, "d")
 
     def city(self, english: str, german: str) -> NP:
-        """Return a city with a preposition."""
+        """Return a city after a preposition."""
         return NP(name=self.pick(entries("cities"))).after(english, german, "d")
 
     def modifier(self, option: Slot) -> NP:
@@ -126,7 +126,7 @@ class Nominals(Draw):
         return np.after(option.en, option.de, option.case)
 
     def modify(self, np: NP, levels: int) -> None:
-        """Put a modifier behind a noun phrase, and others inside it, `levels` deep at most."""
+        """Put a modifier after a noun phrase, and perhaps modifiers inside it, `levels` deep."""
         options = fitting("modifiers", np.noun.classes)
         if np.owner or levels < 1 or not options:
             return
@@ -136,7 +136,7 @@ class Nominals(Draw):
             self.modify(modifier, levels - 1)
 
     def named(self) -> NP:
-        """Return one of the document's persons."""
+        """Return one of the document's named persons."""
         return NP(name=self.pick(self.cast))
 
     def pronoun(self, without: Sequence[str] = ()) -> NP:
@@ -147,5 +147,5 @@ class Nominals(Draw):
         """Return the possessive that refers back to a subject."""
         if subject.name:
             return "her" if "female" in subject.name.classes else "his"
-        plural = "their" if subject.agreement == 2 else "my"
-        return OWNER_OF.get(subject.pronoun, plural)
+        default = "their" if subject.agreement == 2 else "my"
+        return OWNER_OF.get(subject.pronoun, default)

@@ -1,8 +1,8 @@
 """Probing files in SentEval's format: `tr|va|te <tab> label <tab> tokenised sentence`.
 
-SentEval: Conneau et al. 2018. The labels come from the derivation, not from a parser. Two readings
-differ from SentEval's: top constituents have no commas, and a coordination may be recognised by its
-pronoun or its "then", because the clauses of a grammar have no other order in time.
+SentEval: Conneau et al. 2018. The labels come from the derivation, not from a parser. Two tasks
+differ from SentEval's. Labels of top constituents have no commas. In a swapped coordination, only a
+pronoun or "then" shows the right order, because drawn clauses have no other order in time.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from nmtkit.files import writing
 PARTS = ("tr", "va", "te")
 BINS = (range(5, 9), range(9, 13), range(13, 17), range(17, 21), range(21, 26), range(26, 29))
 LENGTHS = {length: str(at) for at, lengths in enumerate(BINS) for length in lengths}
-# task -> its labels; those of word_content are words, as many as the size allows
+# task -> its labels; none for word_content, whose labels are words, chosen by the size
 LABELS = {task: labels.split() for task, labels, _ in TABLES["probing"]}
-# task -> the index of the entry that decides the partition
+# task -> the index of the word that decides the partition: no word is in two partitions
 KEYS = {
     "past_present": attrgetter("clause.verb.index"),
     "subj_number": attrgetter("clause.subject.noun.index"),
@@ -34,11 +34,11 @@ Example = tuple[str, str] | None
 class Sentence:
     """A drawn English sentence. Each task is a method, named as SentEval names the task.
 
-    A task returns the label and the text, which may be changed, or None if the sentence is no
-    example.
+    A task returns the label and the text, or None if the sentence is not an example. Some tasks
+    change the text.
 
     Args:
-        draw: the stream of choices.
+        draw: the stream of random choices.
         content: the words of the task word_content.
     """
 
@@ -50,7 +50,7 @@ class Sentence:
         self.object = next((np for slot, np in clause.filled if slot.role == "acc"), None)
 
     def labelled(self, label: str | None) -> Example:
-        """Return an example with the sentence unchanged, None without a label."""
+        """Return an example with the unchanged sentence; None if there is no label."""
         return (label, self.text) if label else None
 
     def sentence_length(self) -> Example:
@@ -58,7 +58,7 @@ class Sentence:
         return self.labelled(LENGTHS.get(len(self.tokens)))
 
     def tree_depth(self) -> Example:
-        """Return the depth of the tree, parts of speech included, the root not."""
+        """Return the depth of the tree; parts of speech count, the root does not."""
         return self.labelled(str(self.tree.depth() - 1))
 
     def top_constituents(self) -> Example:
@@ -69,12 +69,15 @@ class Sentence:
         return self.labelled(label if label in LABELS["top_constituents"] else "OTHER")
 
     def word_content(self) -> Example:
-        """Return which one of some words the sentence holds."""
+        """Return the word of `content` that the sentence has, if exactly one occurs."""
         targets = [token for token in self.tokens if token in self.content]
         return self.labelled(targets[0] if len(targets) == 1 else None)
 
     def bigram_shift(self) -> Example:
-        """Return two neighbours swapped, or not; never the first word or punctuation."""
+        """Return the sentence unchanged (O), or with two neighbouring words swapped (I).
+
+        The first word and punctuation are never swapped.
+        """
         words = self.tokens
         places = [
             at
@@ -87,7 +90,7 @@ class Sentence:
         return "I", " ".join([*words[:at], words[at + 1], words[at], *words[at + 2 :]])
 
     def past_present(self) -> Example:
-        """Return the tense of the main verb, where it carries the ending itself."""
+        """Return the tense of the main verb, if the form of the main verb shows the tense."""
         clause, verb = self.clause, self.clause.verb.en
         compound = clause.modal or clause.negated or clause.question or clause.second
         if compound or verb.base == verb.finite[3]:
@@ -95,7 +98,7 @@ class Sentence:
         return self.labelled({"past": "PAST", "pres": "PRES"}.get(clause.tense))
 
     def number(self, np: NP | None) -> Example:
-        """Return the number of a common noun in a sentence of one main clause."""
+        """Return the number of a common noun, if the sentence has only one main clause."""
         if np is None or np.noun is None or self.clause.second:
             return None
         return self.labelled("NNS" if np.plural else "NN")
@@ -109,22 +112,22 @@ class Sentence:
         return self.number(self.object)
 
     def odd_man_out(self) -> Example:
-        """Return the direct object replaced by a noun that the verb does not admit, or not."""
+        """Return the sentence unchanged (O), or with a direct object that does not fit (C)."""
         np = self.object
         if np is None or not np.wanted or np.modifiers:
             return None
         if self.draw.chance(0.5):
             return self.labelled("O")
-        right, odd = np.noun, self.draw.pick(entries("nouns"))
+        original, odd = np.noun, self.draw.pick(entries("nouns"))
         if odd in fitting("nouns", np.wanted) or "mass" in odd.classes:
             return None
         np.noun = odd
         changed = spelled(leaves(ENGLISH.sentence(self.clause)))
-        np.noun = right
+        np.noun = original
         return "C", changed
 
     def coordination_inversion(self) -> Example:
-        """Return two clauses in order or swapped, where the second takes up the first's subject."""
+        """Return two clauses, the second about the first's subject, in order (O) or swapped (I)."""
         first, second = self.clause.subject, self.clause.second
         if not second or first.pronoun or second[1].subject.pronoun not in THIRD_PERSON:
             return None
@@ -135,12 +138,12 @@ class Sentence:
 
 
 class Task:
-    """One probing task that is being filled.
+    """A probing task and the examples collected for it.
 
     Args:
-        name: SentEval's.
-        labels: its classes, each of which gets an equal share of every partition.
-        sizes: examples of tr, va, te.
+        name: the name in SentEval.
+        labels: the classes; each gets an equal share of every partition.
+        sizes: number of examples in tr, va, te.
     """
 
     def __init__(self, name: str, labels: list[str], sizes: list[int]) -> None:
@@ -154,7 +157,7 @@ class Task:
         self.seen: set[str] = set()
 
     def offer(self, sentence: Sentence) -> None:
-        """Take an example from a sentence if there is room for it; a sentence is used once."""
+        """Add the example of a new sentence, if a partition still needs the example's label."""
         example = None if sentence.text in self.seen else getattr(sentence, self.name)()
         if example is None or example[0] not in self.labels:
             return
@@ -172,7 +175,7 @@ class Task:
 
 
 def content_nouns(number: int) -> list[Noun]:
-    """Return `number` countable nouns whose English form is no other word."""
+    """Return at most `number` countable nouns that are not short and not also adjectives."""
     adjectives = {adjective.en for adjective in entries("adjectives")}
     nouns = [
         noun
@@ -183,7 +186,7 @@ def content_nouns(number: int) -> list[Noun]:
 
 
 def draw_for(task: str, grammar: Sentences, nouns: list[Noun]) -> Clause:
-    """Return a sentence of any kind, or of a kind that documents have too seldom for a task."""
+    """Return a sentence of any kind, or of a kind that the task needs and documents rarely have."""
     if grammar.chance(0.4):
         return grammar.sentence()
     if task == "word_content":
@@ -206,10 +209,10 @@ def write_probing(folder: Path, seed: int, size: int) -> None:
     """Write every task's file.
 
     Args:
-        folder: where `<task>.txt` go.
+        folder: the folder of the files `<task>.txt`.
         seed: the demo's seed.
-        size: the demo's training size; 20,000 gives 2,000, 300 and 300 examples, and up to five
-            times that.
+        size: the demo's training size. The number of examples grows with the size: 2,000, 300 and
+            300 examples for 20,000 sentences, and at most five times as many.
     """
     scale = min(size, 100_000) / 20_000
     sizes = [max(60, round(2000 * scale)), *[max(20, round(300 * scale))] * 2]
@@ -225,14 +228,14 @@ def write_probing(folder: Path, seed: int, size: int) -> None:
 
 
 def fill(tasks: list[Task], grammar: Sentences, nouns: list[Noun], draws: int) -> None:
-    """Draw sentences until all tasks are full, `draws` at most; nouns: those of word_content."""
+    """Draw at most `draws` sentences, until all tasks are full; `nouns`: for word_content."""
     content = {noun.en[0] for noun in nouns}
     for _ in range(draws):
-        waiting = [task for task in tasks if any(task.missing.values())]
-        if not waiting:
+        unfilled = [task for task in tasks if any(task.missing.values())]
+        if not unfilled:
             return
         grammar.open_document()
-        clause = draw_for(grammar.pick(waiting).name, grammar, nouns)
+        clause = draw_for(grammar.pick(unfilled).name, grammar, nouns)
         sentence = Sentence(clause, grammar, content)
-        for task in waiting:
+        for task in unfilled:
             task.offer(sentence)

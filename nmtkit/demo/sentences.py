@@ -1,4 +1,4 @@
-"""Drawing sentences: one clause, two clauses, reported ones, questions, distant subjects."""
+"""Draw sentences: one or two clauses, reported clauses, questions, long subjects."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from nmtkit.demo.lexicon import Noun, entries, fitting
 
 THIRD_PERSON = {"he", "she", "they"}
 PLACES = {"loc", "dir", "on", "city"}
-FAR = "key text kin owner part plant surface"
+FAR = "key text kin owner part plant surface"  # noun classes that go with long modifiers
 
 
 class Sentences(Clauses):
-    """Draws the sentences of documents, whose persons and tense stay."""
+    """Draws the sentences of documents; persons and tense stay the same in a document."""
 
     def open_document(self) -> None:
-        """Choose persons and tense of the next document."""
+        """Choose the persons and the tense of the next document."""
         names = self.shuffled(entries("names"))
         self.cast = names[: self.between(2, 4)]
         self.base = "past" if self.chance(0.6) else "pres"
 
     def anaphor(self, subject: NP) -> NP | None:
-        """Return the pronoun that takes up a subject, where there is one beyond doubt."""
+        """Return the pronoun that refers to a subject; None if no pronoun is unambiguous."""
         name = subject.name and ("she" if "female" in subject.name.classes else "he")
-        persons = "they" if subject.agreement == 2 and subject.human else ""
-        pronoun = subject.pronoun or name or persons
+        plural = "they" if subject.agreement == 2 and subject.human else ""
+        pronoun = subject.pronoun or name or plural
         return NP(pronoun=pronoun) if pronoun else None
 
     def sentence(self) -> Clause:
@@ -58,7 +58,7 @@ class Sentences(Clauses):
         """Return a clause that suits a conjunction."""
         if conjunction in {"because", "although", "if", "when"}:
             return self.any_clause(tense, level=1)
-        # "before she did not sleep" is grammatical and makes no sense
+        # "before she did not sleep" is grammatical but makes no sense
         inner = self.clause("plup" if conjunction == "after" else tense, level=1, plain=True)
         if inner.adverb and "frequent" in inner.adverb.classes:
             inner.adverb = None
@@ -68,7 +68,7 @@ class Sentences(Clauses):
         return inner
 
     def reported(self) -> Clause:
-        """Return saying, knowing, asking: a main clause with a complement clause."""
+        """Return a main clause with a complement clause ("she says that", "he asks whether")."""
         verb = self.pick(fitting("verbs", "that if"))
         kind = self.pick(sorted(verb.classes, reverse=True))
         main = Clause(self.agent(), verb, self.base)
@@ -83,7 +83,7 @@ class Sentences(Clauses):
         return main
 
     def controlled(self) -> Clause:
-        """Return trying, promising, forgetting: a main clause with a zu-infinitive."""
+        """Return a main clause with an infinitive ("she tries to", "er versucht, … zu")."""
         verb = self.pick(fitting("verbs", "to"))
         main = Clause(self.agent(), verb, self.choose(f"started {self.base}"))
         if main.subject.heavy:
@@ -98,13 +98,13 @@ class Sentences(Clauses):
         """Return two main clauses.
 
         Args:
-            anaphoric: True if the second clause's subject takes up the first one's.
+            anaphoric: the second subject is a pronoun for the first subject.
         """
         tense = self.choose(f"started {self.base}")
         first = self.any_clause(tense, 1, self.named() if anaphoric else None)
         first.time = None
-        same = self.anaphor(first.subject)
-        second = self.any_clause(tense, 1, same if anaphoric or self.chance(0.6) else None)
+        pronoun = self.anaphor(first.subject)
+        second = self.any_clause(tense, 1, pronoun if anaphoric or self.chance(0.6) else None)
         conjunction = self.choose("coordination")
         if conjunction == "and" and self.chance(0.4):
             second.front = "then"
@@ -112,10 +112,11 @@ class Sentences(Clauses):
         return first
 
     def long_subject(self, levels: int | None = None, plain: bool = False) -> Clause:
-        """Return a clause whose subject carries modifiers, so that its verb is far from its head.
+        """Return a clause whose subject has modifiers between its noun and the verb.
 
         Args:
-            levels: depth of modifiers, by default 1 to 3. plain: no negation, no accusative.
+            levels: depth of modifiers, by default 1 to 3.
+            plain: no negation, no accusative.
         """
         levels = self.between(1, 3) if levels is None else levels
         noun = self.pick(fitting("nouns", FAR) if self.chance(0.5) else DESCRIBABLE)
@@ -132,7 +133,7 @@ class Sentences(Clauses):
         return self.description(self.base, np, 1)
 
     def about(self, noun: Noun) -> Clause:
-        """Return a sentence that has a noun as its subject."""
+        """Return a sentence whose subject is a given noun."""
         np = self.plain(noun.classes, "definite", plural=0.0)
         np.noun, np.owner, np.adjectives = noun, None, []
         self.describe(np)

@@ -1,4 +1,4 @@
-"""Compares the translations of both engines."""
+"""Compare the translations of nmtkit and CTranslate2 (the two engines)."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ from nmtkit.translate.systems import SystemGroup
 from nmtkit.translate.translator import Translator
 
 WARM = 8
-"""Lines translated before the clock starts."""
+"""Number of lines translated before the time is measured."""
 ROWS = 32
-"""Pairs scored at once."""
+"""Number of sentence pairs scored at once."""
 SHARE = 95.0
-"""Percentage of translations that must be equal: in float32 they differ where two are almost as
-good.
+"""Percentage of translations that must be equal. In float32 the engines may choose differently if
+two hypotheses have almost the same score.
 """
 SHOWN = 3
-"""Translations shown that differ."""
+"""Maximum number of different translations to print."""
 
 
 class Disagreement(NmtkitError):
-    """Too few translations of both engines are equal."""
+    """Both engines agree on too few translations."""
 
     exit_code = 1
 
 
 @dataclass(frozen=True)
 class Checked:
-    """What both engines made of the same lines.
+    """The results of both engines for the same lines.
 
     Attributes:
-        ours, theirs: translations as text.
-        equal: True where the subwords are the same.
-        gap: the largest difference of the log-probabilities that both engines give to CTranslate2's
-            translations.
-        seconds: of the processor, ours and theirs.
+        ours, theirs: the translations of nmtkit and of CTranslate2, as text.
+        equal: True where both translations have the same subwords.
+        gap: both engines score CTranslate2's translations; the largest difference between their
+            log-probabilities.
+        seconds: processor seconds of nmtkit and of CTranslate2.
         compute_type: the number type in which CTranslate2 computed.
     """
 
@@ -70,10 +70,11 @@ def check(group: SystemGroup, folder: Path, count: int, percent: float) -> None:
     """Translate lines with both engines, and print how the translations differ.
 
     Args:
-        group: the system; folder: its export.
+        group: the system.
+        folder: the exported system.
         count: the maximum number of lines.
         percent: the percentage of translations that must be equal.
-    Raises: Disagreement if fewer are equal; DataError if there are no lines.
+    Raises: Disagreement if fewer translations are equal; DataError if there are no lines.
     """
     search = group.settings
     side = TextSide.load(group.run.prep, "src")
@@ -82,11 +83,11 @@ def check(group: SystemGroup, folder: Path, count: int, percent: float) -> None:
     show(checked, f"{len(lines)} lines of {name}, beam {search.beam}, no length penalty")
     if checked.share < percent / 100:
         equal = f"only {sum(checked.equal)} of {len(lines)} translations are equal"
-        lower = "--at-least lowers the bar; rounded weights (--quantization) may cost this much"
+        lower = "lower --at-least: rounded weights (--quantization) change some translations"
         raise Disagreement(
             f"{equal}, less than {percent:.0f}%",
             where=folder,
-            hint=lower if percent < SHARE else "please report it as a fault of nmtkit",
+            hint=lower if percent < SHARE else "please report this bug in nmtkit",
         )
 
 
@@ -94,7 +95,7 @@ def comparable_lines(run: Run, count: int, longest: int, side: TextSide) -> tupl
     """Return the first lines of the run's first test set (or of dev) that are neither blank nor
     translated in pieces.
 
-    Returns: the set's name, at most `count` lines.
+    Returns: the set's name, and at most `count` lines.
     Raises: DataError if there are none.
     """
     for text_set in [*run.sets("test"), *run.sets("dev")]:
@@ -114,11 +115,11 @@ def comparable_lines(run: Run, count: int, longest: int, side: TextSide) -> tupl
 
 
 def compare(group: SystemGroup, folder: Path, lines: list[str]) -> Checked:
-    """Translate lines with a system and with its exported folder, on one core each.
+    """Translate lines with a system and with its exported folder, each on one core.
 
-    Beam and batches are the system's own. There is no length penalty, because the formulas differ.
-    All lines have one limit of length: the largest that nmtkit has for one of them. nmtkit computes
-    in float32.
+    Both engines use the system's beam and batch sizes. Neither uses a length penalty, because their
+    formulas differ. All lines have the same length limit: the largest limit that nmtkit has for any
+    of the lines. nmtkit computes in float32.
     """
     import ctranslate2
 
@@ -156,7 +157,7 @@ def compare(group: SystemGroup, folder: Path, lines: list[str]) -> Checked:
 
 
 def _translator(group: SystemGroup, limit: int) -> Translator:
-    """Return nmtkit's translator, without length penalty and with one limit of length."""
+    """Return nmtkit's translator, without length penalty and with one length limit."""
     changes = {"nbest": 1, "length_penalty": 0.0, "max_length_a": 0.0, "max_length_b": limit}
     group = replace(group, settings=group.settings.model_copy(update=changes))
     cpu = torch.device("cpu")
@@ -164,7 +165,7 @@ def _translator(group: SystemGroup, limit: int) -> Translator:
 
 
 def _timed(work: Callable[[list[Any]], list[Any]], lines: list[Any]) -> tuple[list[Any], float]:
-    """Return the result for lines, and the processor seconds it took."""
+    """Return the result for lines, and the processor seconds that `work` takes after a warm-up."""
     work(lines[:WARM])
     start = time.process_time()
     result = work(lines)
@@ -174,7 +175,7 @@ def _timed(work: Callable[[list[Any]], list[Any]], lines: list[Any]) -> tuple[li
 def _largest_gap(
     translator: Translator, engine: Any, sources: list[list[str]], targets: list[list[str]]
 ) -> float:
-    """Return the largest difference of the engines' log-probabilities of targets, </s> included."""
+    """Return the largest difference between the engines' log-probabilities of a target."""
     ours = []
     for start in range(0, len(sources), ROWS):
         part = slice(start, start + ROWS)
@@ -189,17 +190,18 @@ def _largest_gap(
 
 
 def show(checked: Checked, of: str) -> None:
-    """Print the comparison on stdout; `of` describes the lines."""
+    """Print the comparison on stdout; `of` is the title, which describes the lines."""
     count = len(checked.lines)
     engines = ("nmtkit", f"CTranslate2, {checked.compute_type}")
     rows = [
         [engine, f"{count / max(1e-9, seconds):,.1f}"]
         for engine, seconds in zip(engines, checked.seconds, strict=True)
     ]
-    console.print_table(of, ["<engine", "sentences a second of one core"], rows)
+    console.print_table(of, ["<engine", "sentences per second on one core"], rows)
     print(f"equal translations: {sum(checked.equal)} of {count} ({checked.share:.1%})")
     print(
-        f"log-probabilities of CTranslate2's translations, by both: at most {checked.gap:.2g} apart"
+        "both engines' log-probabilities of CTranslate2's translations differ by at most"
+        f" {checked.gap:.2g}"
     )
     for number in [i for i, same in enumerate(checked.equal) if not same][:SHOWN]:
         print(

@@ -1,5 +1,5 @@
-"""The folder that an export is: the model as CTranslate2 reads it, the files of its text, and
-what must be done with text around it.
+"""The exported folder: CTranslate2's model, the files that process text, and a description of the
+steps before and after translation.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from nmtkit.text.side import TextSide
 
 ABOUT, README, TEXT = "nmtkit.json", "README.md", "text"
 PATTERNS = ("codes*.bpe", "bpe-vocab.*.txt", "truecase.*")
-"""Files of a prepared corpus that cut its text into subwords and decide its case."""
+"""Files of a prepared corpus that define its subwords and its truecasing."""
 
 
 def read_about(folder: Path) -> ExportedSystem | None:
-    """Return what an exported folder holds; None if it does not exist, or is empty.
+    """Return the description of an exported folder; None if the folder is absent or empty.
 
-    Raises: ConfigError if the folder is something else, which must not be overwritten.
+    Raises: ConfigError if the folder is not an export, so that it must not be overwritten.
     """
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return None
@@ -35,14 +35,16 @@ def read_about(folder: Path) -> ExportedSystem | None:
         raise ConfigError(
             "not a folder that nmtkit export wrote",
             where=folder,
-            hint="name another one with --out, or an empty one",
+            hint="name another folder or an empty folder with --out",
         ) from None
 
 
 @contextlib.contextmanager
 def writing(folder: Path) -> Iterator[Path]:
-    """Write a folder completely or not at all: under a temporary name beside it, flushed, renamed;
-    an older folder of this name goes last.
+    """Write a folder completely or not at all.
+
+    It is written under a temporary name, flushed, and renamed. An older folder of this name is
+    removed last.
 
     Yields: the folder to write into.
     Raises: EnvironmentProblem if the disk is full or not writable.
@@ -70,7 +72,7 @@ def writing(folder: Path) -> Iterator[Path]:
 
 
 def write_text_files(folder: Path, prep: Path, manifest: Manifest) -> None:
-    """Write all that `nmtkit.text.side.TextSide.load(folder)` reads, from a prepared corpus."""
+    """Copy all that `nmtkit.text.side.TextSide.load(folder)` reads from a prepared corpus."""
     folder.mkdir()
     for path in sorted(path for pattern in PATTERNS for path in prep.glob(pattern)):
         shutil.copy(path, folder / path.name)
@@ -80,10 +82,10 @@ def write_text_files(folder: Path, prep: Path, manifest: Manifest) -> None:
 
 
 def text_steps(source: TextSide, target: TextSide, settings: PrepSettings) -> dict[str, list[str]]:
-    """Return, for people, what makes subwords of a raw source line, and text of the subwords of a
-    target.
+    """Return the steps (in words) from a raw source line to subwords, and from target subwords to
+    text.
     """
-    before = ["runs of white space become single spaces, control characters go"]
+    before = ["runs of white space become single spaces; control characters are removed"]
     if source.moses is None:
         before.append("jieba cuts the sentence into words")
     else:
@@ -94,15 +96,15 @@ def text_steps(source: TextSide, target: TextSide, settings: PrepSettings) -> di
     before += ["lowercase"] * settings.lowercase
     before += [f"Moses' truecaser (truecase.{source.lang})"] * bool(source.truecaser)
     bpe = (
-        "BPE of subword-nmt (codes*.bpe; with bpe-vocab.src.txt as its vocabulary filter where"
-        " there is one)"
+        "BPE of subword-nmt (codes*.bpe; with the vocabulary filter bpe-vocab.src.txt if there is"
+        " one)"
     )
     before += [bpe] * bool(source.bpe)
-    after = ["subwords that end in @@ and the next become one word"] * bool(target.bpe)
-    capital = "the sentence's first word gets its capital (Moses' detruecaser)"
+    after = ["a subword that ends in @@ is joined to the next subword"] * bool(target.bpe)
+    capital = "the sentence's first letter becomes a capital (Moses' detruecaser)"
     after += [capital] * bool(target.truecaser)
     joined = f"Moses' detokenizer (language {target.lang})"
-    after.append(joined if target.moses else "words without spaces between")
+    after.append(joined if target.moses else "words are joined without spaces")
     return {"source": before, "target": after}
 
 
@@ -113,6 +115,6 @@ def readme(about: ExportedSystem) -> str:
         side: "\n".join(f"{number}. {step}" for number, step in enumerate(about.text[side], 1))
         for side in ("source", "target")
     }
-    names = ", ".join(used.name for used in about.checkpoints)
+    names = ", ".join(checkpoint.name for checkpoint in about.checkpoints)
     values = {**about.model_dump(), **about.search, **steps, "checkpoints": names}
     return template.format(**values)

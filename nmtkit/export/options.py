@@ -17,16 +17,16 @@ class ExportOptions(Options):
     out: Path | None = option(None, "DIR")
     """The folder to write (default: export/ctranslate2 in the folder of the system)."""
     quantization: str = option("float32", "TYPE")
-    """Data type of the stored weights: float32, float16, bfloat16, int16, int8, int8_float32,
+    """The data type of the stored weights: float32, float16, bfloat16, int16, int8, int8_float32,
     int8_float16, int8_bfloat16."""
     check: bool = option(False)
     """Translate lines of the first test set with both engines, compare the translations, and print
     both speeds."""
     lines: int = option(100, "N", ge=1)
-    """With --check: the number of lines."""
+    """With --check: the number of lines to translate."""
     at_least: float | None = option(None, "PERCENT", ge=0, le=100)
-    """With --check: exit with 1 if fewer translations are equal (default: 95 for float32, else 50).
-    """
+    """With --check: the minimum percentage of equal translations; below it, exit with 1 (default:
+    95 for float32, else 50)."""
     run: Path | None = run_option()
     force: bool = option(False, panel=GENERAL)
     """Export again, even if the export is up to date."""

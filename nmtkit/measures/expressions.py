@@ -1,9 +1,9 @@
 """Multi-word expressions, their accepted translations, and the search for their phrases in a text.
 
-A list is a text file of lines `source phrase TAB accepted target phrases [TAB name]`, the target
-phrases with " | " between. In a phrase `...` is a gap of any number of words, or none, inside the
-sentence; `...4` is a gap of at most four words; a final `$` stands for the end of a clause: a
-punctuation mark, or the end of the line. Lines with the same name are counted together. Blank lines
+A list is a text file of lines `source phrase TAB accepted target phrases [TAB name]`. " | "
+separates the target phrases. In a phrase, `...` is a gap of any number of words (or none) inside
+the sentence, and `...4` is a gap of at most four words. A final `$` is the end of a clause: a
+punctuation mark or the end of the line. Lines with the same name are counted together. Blank lines
 and lines that begin with # are skipped.
 """
 
@@ -21,15 +21,15 @@ from nmtkit.errors import DataError
 
 GAP = re.compile(r"\.\.\.(\d*)|…")
 END = "$"
-FORM = "source phrase, tab, accepted target phrases with ' | ' between"
-# Kana and Chinese have no spaces between words.
+FORM = "source phrase, tab, accepted target phrases separated by ' | '"
+# Japanese and Chinese have no spaces between words, so each character is a word.
 _ALONE = re.compile("[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
 _STOP = r"(?! [.!?;…。！？；] )"  # noqa: RUF001
 
 
 @lru_cache(maxsize=1 << 16)
 def _kind(character: str) -> str:
-    """Return what a character does: "word" continues a word, "space" ends it, "" is a word."""
+    """Return a character's kind: "word" (part of a word), "space", or "" (a word by itself)."""
     if _ALONE.match(character):
         return ""
     if character.isspace():
@@ -38,10 +38,10 @@ def _kind(character: str) -> str:
 
 
 def words(line: str, match_case: bool) -> list[str]:
-    """Return the words of a line: runs of letters and digits; other signs and Chinese one by one.
+    """Return the words of a line: runs of letters and digits, and each other character by itself.
 
     Args:
-        match_case: keep the case; otherwise it is folded.
+        match_case: keep the case; False folds the case.
     """
     line = unicodedata.normalize("NFC", line).replace("’", "'")  # noqa: RUF001
     tokens: list[str] = []
@@ -54,41 +54,41 @@ def words(line: str, match_case: bool) -> list[str]:
 
 
 def spaced(line: str, match_case: bool) -> str:
-    """Return the words of a line with a space before and behind each: the text that is searched."""
+    """Return a line in the form that phrases search: its words with a space around each word."""
     tokens = words(line, match_case)
     return f" {' '.join(tokens)} " if tokens else ""
 
 
 @dataclass(frozen=True)
 class Match:
-    """A place of a phrase in a text: (start, end) of each of its parts between gaps."""
+    """One occurrence of a phrase in a text: (start, end) of each part; gaps separate the parts."""
 
     parts: tuple[tuple[int, int], ...]
 
     @property
     def in_one_piece(self) -> bool:
-        """True if there is no word between its parts."""
+        """True if no word lies between the parts."""
         return all(before[1] == after[0] for before, after in pairwise(self.parts))
 
     @property
     def length(self) -> int:
-        """Characters from its first word to its last."""
+        """Number of characters from the first word to the last."""
         return self.parts[-1][1] - self.parts[0][0]
 
     def overlaps(self, matches: Iterable[Match]) -> bool:
-        """Return True if the match has a word in common with one of several matches."""
+        """Return True if this match shares a word with any of `matches`."""
         taken = [part for match in matches for part in match.parts]
         return any(a < d and c < b for c, d in taken for a, b in self.parts)
 
 
 @dataclass(frozen=True)
 class Phrase:
-    """A phrase ready to be searched.
+    """A phrase, compiled for the search.
 
     Attributes:
-        length: words without gaps.
+        length: number of words; gaps do not count.
         first: the first word.
-        pattern: of a text as `spaced` writes it; a group for each part.
+        pattern: matches text that `spaced` returns; one group for each part.
     """
 
     text: str
@@ -97,13 +97,13 @@ class Phrase:
     pattern: re.Pattern[str]
 
     def find(self, text: str) -> list[Match]:
-        """Return its places in a text as `spaced` writes it; gaps are as short as possible."""
+        """Return the matches in a text that `spaced` returns; gaps are as short as possible."""
         groups = range(1, self.pattern.groups + 1)
         return [Match(tuple(map(match.span, groups))) for match in self.pattern.finditer(text)]
 
 
 def phrase(text: str, match_case: bool) -> Phrase:
-    """Return a phrase of the list.
+    """Compile a phrase of a list.
 
     Raises: ValueError if it has no words, begins or ends with a gap, or has `$` inside.
     """
@@ -119,14 +119,14 @@ def phrase(text: str, match_case: bool) -> Phrase:
     literal = [re.escape(" " + " ".join(part)) for part in parts]
     pattern = f"({literal[0]})(?= )"
     for before, longest, after in zip(literal, gaps, literal[1:], strict=False):
-        # No second beginning inside the gap: the nearest of several beginnings counts.
+        # The part before a gap may not recur inside the gap: its nearest occurrence counts.
         pattern += rf"(?:(?!{before} ){_STOP} [^ ]+){{0,{longest}}}?({after})(?= )"
     pattern += r"(?= [^\w ]| $)" if ends else ""
     return Phrase(text.strip(), sum(map(len, parts)), parts[0][0], re.compile(pattern))
 
 
 def _parts(tokens: Sequence[str], match_case: bool) -> tuple[list[list[str]], list[str]]:
-    """Return the words of each part of a phrase, and the most words of each gap ("": no limit)."""
+    """Return the words of each part, and the maximum words of each gap ("" = no limit)."""
     parts: list[list[str]] = [[]]
     gaps: list[str] = []
     for token in tokens:
@@ -140,7 +140,7 @@ def _parts(tokens: Sequence[str], match_case: bool) -> tuple[list[list[str]], li
 
 @dataclass(frozen=True)
 class Expression:
-    """A source phrase, its accepted translations, and the name that it is counted under."""
+    """A source phrase, its accepted translations, and the name under which both are counted."""
 
     name: str
     source: Phrase
@@ -148,10 +148,10 @@ class Expression:
 
 
 def occurrences(expressions: Sequence[Expression], text: str) -> dict[int, int]:
-    """Return how often a source line has each expression: its number in the list -> count.
+    """Return the count of each expression in a source line: index in `expressions` -> count.
 
-    A word belongs to one expression only: to that with more words, then with fewer gaps, then the
-    earlier one ("look up" is no "look").
+    A word counts for one expression only. The expression with more words wins, then the one with
+    fewer gaps, then the earlier one. So "look up" does not count as "look".
     """
     present = set(text.split())
     phrases = {i: e.source for i, e in enumerate(expressions) if e.source.first in present}
@@ -170,13 +170,13 @@ def translations(
     wanted: Mapping[int, int],
     text: str,
 ) -> dict[int, list[Match]]:
-    """Return where a target line has accepted translations of expressions.
+    """Return the accepted translations in a target line: index in `expressions` -> matches.
 
-    A word belongs to one translation only: of two matches that share a word the shorter counts
-    ("geben" has no "auf" in "sie geben und er gibt auf", where "gibt" has it).
+    A word counts for one translation only. If two matches share a word, the shorter match counts.
+    So in "sie geben und er gibt auf", "auf" belongs to "gibt", not to "geben".
 
     Args:
-        wanted: number of an expression in the list -> the most translations to find.
+        wanted: index in `expressions` -> maximum number of translations to find.
     """
     results: dict[int, list[Match]] = {i: [] for i in wanted}
     targets = [(i, target) for i in wanted for target in expressions[i].targets]
@@ -193,10 +193,10 @@ def parse(lines: Iterable[str], match_case: bool, where: str) -> list[Expression
     """Return the expressions of a list.
 
     Args:
-        lines: of the list.
-        where: its name, for errors.
-    Raises: DataError for a line that is no expression, for a source phrase that comes twice, or if
-        there are no expressions.
+        lines: the lines of the list.
+        where: the name of the list, for errors.
+    Raises: DataError if a line is not an expression, if a source phrase occurs twice, or if the
+        list has no expressions.
     """
     expressions: list[Expression] = []
     numbers: dict[tuple[str, ...], int] = {}
@@ -209,26 +209,26 @@ def parse(lines: Iterable[str], match_case: bool, where: str) -> list[Expression
         first = numbers.setdefault(tuple(words(source, match_case)), number)
         if first != number:
             hint = "put all its target phrases on one line"
-            raise DataError(f"'{source}' is in line {first} already", where=place, hint=hint)
+            raise DataError(f"'{source}' is already in line {first}", where=place, hint=hint)
         expressions.append(expression)
     if not expressions:
-        raise DataError("no expressions", where=where, hint=f"one a line: {FORM}")
+        raise DataError("no expressions", where=where, hint=f"one per line: {FORM}")
     return expressions
 
 
 def _expression(cells: Sequence[str], match_case: bool, place: str) -> Expression:
-    """Return the expression of a line.
+    """Return the expression in the columns of a line.
 
-    Raises: DataError if it is none.
+    Raises: DataError if the columns are not an expression.
     """
     if len(cells) not in (2, 3):
-        hint = f"expected: {FORM} (and, if wanted, a tab and a name)"
+        hint = f"expected: {FORM} (optionally, another tab and a name)"
         raise DataError(f"not an expression: {len(cells)} columns", where=place, hint=hint)
     accepted = re.split(r"(?<=\s)\|(?=\s)", f" {cells[1]} ")
     try:
         source, *targets = (phrase(text, match_case) for text in [cells[0], *accepted])
     except ValueError as error:
-        hint = "words, '...' between words for a gap, a final '$' for a clause's end"
+        hint = "write words, '...' between words for a gap, a final '$' for a clause's end"
         raise DataError(f"not an expression: {error}", where=place, hint=hint) from None
     name = "".join(cells[2:]).strip() or source.text
     return Expression(name, source, tuple(targets))

@@ -209,7 +209,7 @@ def test_too_few_equal_translations_end_with_1(copy, without_package, monkeypatc
     assert "2: b\n  nmtkit       B\n  CTranslate2  X" in result.stdout
     rows = [line.split() for line in result.stdout.splitlines()[3:5]]
     assert rows == [["nmtkit", "1.5"], ["CTranslate2,", "float32", "6.0"]]
-    assert "0.25 apart" in result.stdout
+    assert "differ by at most 0.25\n" in result.stdout
     for lower in ("--at-least 60", "--quantization int8"):
         assert command(copy, f"post --check --lines 3 {lower}").exit_code == 0
     assert asked == [check.comparable_lines(copy, 3, 20, TextSide.load(copy.prep, "src"))[1]] * 3

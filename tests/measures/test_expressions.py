@@ -194,7 +194,7 @@ def test_longer_expressions_take_their_words():
         (["... a\tb"], 1, "between words"),
         (["a ... ... b\tc"], 1, "between words"),
         (["a\tb $ c"], 1, "at the end"),
-        (["Give up\tx", "give  up\ty"], 2, "is in line 1 already"),
+        (["Give up\tx", "give  up\ty"], 2, "is already in line 1"),
     ],
 )
 def test_a_line_that_is_no_expression_is_named(lines, line, what):
