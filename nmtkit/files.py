@@ -21,20 +21,20 @@ from nmtkit.errors import DataError, EnvironmentProblem
 COMPRESSED = (".gz", ".xz", ".zst", ".bz2")
 _OPENERS = {".gz": "gzip", ".xz": "lzma", ".bz2": "bz2"}
 UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG}
-"""Errors of writing alone: no space, over the quota, read-only, too large."""
+"""Errors that only writing raises: disk full, quota exceeded, read-only, file too large."""
 
 
 def check_file(
-    path: Path, instead: str = "write it to a file first, and name that", once: bool = False
+    path: Path, instead: str = "write it to a file first, and name the file", once: bool = False
 ) -> None:
-    """Refuse a path that is no file, before anything is read. Texts are read twice, to be checked
-    and to be used; the second time a pipe would be empty.
+    """Refuse a path that is not a file, before anything is read. A text is read twice: first to
+    check it, then to use it. A pipe would be empty the second time.
 
     Args:
         path: as the user gave it.
-        instead: what to do instead of naming a pipe.
-        once: the file is read only once, so that it may be a pipe.
-    Raises: DataError if it is missing, a directory, or (but for `once`) a pipe or a device.
+        instead: hint for a pipe: what the user can do instead.
+        once: True if the file is read only once, so that it may be a pipe.
+    Raises: DataError if it is missing, a directory, or (without `once`) a pipe or a device.
     """
     path = Path(path)
     if not path.exists():
@@ -57,8 +57,8 @@ def open_binary(path: Path, once: bool = False) -> BinaryIO:
 
     Args:
         path: the file.
-        once: the caller reads the file only once, so that it may be a pipe.
-    Raises: DataError if it is missing, a directory, a pipe (but for `once`), or not readable.
+        once: True if the caller reads the file only once, so that it may be a pipe.
+    Raises: DataError if it is missing, a directory, a pipe (without `once`), or not readable.
     """
     path = Path(path)
     check_file(path, once=once)
@@ -80,8 +80,8 @@ def open_binary(path: Path, once: bool = False) -> BinaryIO:
 
 
 def line_blocks(path: Path, size: int = 256, once: bool = False) -> Iterator[list[bytes]]:
-    """Yield the lines of a file in blocks of at most `size`. Lines are split at LF only (not at
-    U+2028, form feed, …); each ends in an LF, the last one, too.
+    """Yield the lines of a file in blocks of at most `size` lines. Lines are split at LF only (not
+    at U+2028, form feed, …). Every line is yielded with its LF; the last line gets one if needed.
 
     Raises: DataError if the file cannot be read or its compressed data is damaged.
     """
@@ -92,13 +92,13 @@ def line_blocks(path: Path, size: int = 256, once: bool = False) -> Iterator[lis
             try:
                 block.extend(itertools.islice(stream, size))
             except (OSError, EOFError, ValueError) as error:
-                number += len(block)  # those read before the error
+                number += len(block)  # lines read before the error
                 raise DataError(
-                    f"cannot read on after line {number}: {error}",
+                    f"cannot read beyond line {number}: {error}",
                     where=path,
                     hint="is the file complete?",
                 ) from error
-            except Exception as error:  # zlib, lzma and zstandard have error classes of their own
+            except Exception as error:  # zlib, lzma and zstandard have their own error classes
                 if type(error).__module__.split(".")[0] in {"zlib", "lzma", "_lzma", "zstandard"}:
                     number += len(block)
                     raise DataError(
@@ -141,9 +141,9 @@ def decode_line(raw: bytes, path: object, number: int, offset: int) -> str:
 
     Args:
         raw: the bytes of the line.
-        path, number, offset: file, line number from 1, and the line's byte offset in the
-            (uncompressed) file, for the message.
-    Raises: DataError where the bytes are not UTF-8.
+        path, number, offset: for the message: the file, the line number from 1, and the line's
+            byte offset in the uncompressed file.
+    Raises: DataError if the bytes are not UTF-8.
     """
     try:
         return raw.decode("utf-8")
@@ -171,7 +171,7 @@ def sha256(path: Path) -> str:
 
 
 def changed(folder: Path, hashes: Mapping[str, str]) -> list[str]:
-    """Return the names of the files of a folder that are missing, or have another SHA-256."""
+    """Return the names in `hashes` whose file in the folder is missing or has another SHA-256."""
     return [
         name
         for name, digest in hashes.items()
@@ -181,13 +181,13 @@ def changed(folder: Path, hashes: Mapping[str, str]) -> list[str]:
 
 @contextlib.contextmanager
 def writing(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
-    """Write a file completely or not at all: temporary name beside it, fsync, rename.
+    """Write a file completely or not at all: write a temporary file beside it, fsync, rename.
 
     Args:
-        path: the final name; its folder is made.
+        path: the final path; its folder is created.
         mode: "w" (UTF-8, LF) or "wb".
-    Raises: EnvironmentProblem if the disk is full or not writable; what the body raises for another
-        reason passes through.
+    Raises: EnvironmentProblem if the disk is full or not writable. Other errors of the body are
+        raised unchanged.
     """
     path = Path(path)
     temporary = None
@@ -206,7 +206,7 @@ def writing(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
         temporary = None
     except OSError as error:
         if in_body and error.errno not in UNWRITABLE:
-            raise  # a closed pipe, an unreadable input: nothing to do with this file
+            raise  # not about this file: for example a closed pipe or an unreadable input
         raise EnvironmentProblem(
             f"cannot write {path}: {error.strerror or error}",
             hint="free some space or choose another --run folder",
@@ -236,7 +236,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_lines(path: Path, lines: list[str]) -> None:
-    """Write one line each, atomically; a line must not hold an LF."""
+    """Write each string as one line, atomically; a string must not contain an LF."""
     with writing(path) as stream:
         stream.writelines(line + "\n" for line in lines)
 
@@ -272,11 +272,11 @@ def publish(temporary: Path, final: Path, old: Path) -> None:
     """Give a complete folder its name, so that it appears whole or not at all.
 
     Args:
-        temporary: the folder; its files are flushed.
-        final: its name.
-        old: where an older folder of this name goes first; the caller removes it. A process that is
-            killed in between leaves it as the only one.
-    Raises: OSError; then the older folder has its name again.
+        temporary: the complete folder, whose files are flushed.
+        final: its final path.
+        old: where an existing folder `final` is moved first; the caller removes it afterwards. If
+            the process is killed between the two renames, only `old` has the existing folder.
+    Raises: OSError if a rename fails; an existing folder then has its name `final` again.
     """
     if final.exists():
         os.replace(final, old)
@@ -290,8 +290,8 @@ def publish(temporary: Path, final: Path, old: Path) -> None:
 
 
 def cache_folder() -> Path:
-    """Return the folder of downloads and parsed dictionaries: NMTKIT_CACHE, else the user's cache
-    folder.
+    """Return the folder of downloads and parsed dictionaries: NMTKIT_CACHE if it is set, otherwise
+    a folder in the user's cache folder.
     """
     if os.environ.get("NMTKIT_CACHE"):
         return Path(os.environ["NMTKIT_CACHE"])

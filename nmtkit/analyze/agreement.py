@@ -37,15 +37,14 @@ POLARITY = {
     "deletion": ("nicht_del", "kein_del", "affix_del"),
 }
 LONGEST = 15
-# The papers' figures show subject and verb alone. Lingeval97's table has all types with a distance.
+# The papers' figures show only subject-verb pairs. Lingeval97's table has all types with distances.
 SUBJECT_VERB, ALL_TYPES = "distance, subject-verb", "distance, all types"
-# The bins of Lingeval97's own evaluation, as it counts them: 5 belongs to >2.
+# Lower bounds of the bins of Lingeval97's own evaluation, exclusive: 5 belongs to >2.
 FREQUENCIES = (10000, 5000, 2000, 1000, 500, 200, 100, 50, 20, 10, 5, 2)
 CHANCE = "Chance is 50 for a pair and 100/N for a sentence with N translations. "
 OF_DISTANCE = (
-    "A system whose share stays the same as the distance grows remembers what the "
-    "verb needs across the words between. Two systems differ where their intervals "
-    "are far apart."
+    "If the share does not fall as the distance grows, the system keeps the agreement "
+    "across the words between. Two systems differ where their intervals are far apart."
 )
 OF_CONTEXT = (
     "A system uses the preceding sentences if it gets more right with the true "
@@ -54,14 +53,14 @@ OF_CONTEXT = (
     "the context."
 )
 MEANINGS = {
-    "none": "none: without it",
+    "none": "none: without context",
     "foreign": (
         "foreign: with the context of another sentence of the set, drawn with seed 1, "
         "the same for all systems"
     ),
 }
 Group = tuple[int, int, str, str]
-"""Place of the section and of the label in the table, section, label."""
+"""(order of the section, order of the label in the section, section, label) in the table."""
 
 
 class AgreementOptions(Options):
@@ -71,13 +70,13 @@ class AgreementOptions(Options):
     """The contrastive set: JSON in the format of Lingeval97, DiscEvalMT or the English-Russian
     consistency sets, text files, or a set of the run's corpus (default: agreement)."""
     context: str = option("true", "true,none,foreign")
-    """The context of systems that read one: the context of the pair, no context, or the context of
-    another sentence of the set. With commas: several, side by side."""
+    """The context of systems that read one: the context of the pair (true), no context (none), or
+    the context of another sentence of the set (foreign). Several, with commas, are compared."""
     scores: tuple[str, ...] = option((), "FILE")
     """A file of scores in Lingeval97's format, shown beside the systems. Repeatable."""
     score_kind: ScoreKind = "auto"
-    """What the numbers of --scores are: negative log-likelihoods, as Lingeval97's evaluation reads
-    them, or log-probabilities (auto: log-probabilities if no number is above zero)."""
+    """The meaning of the numbers of --scores: negative log-likelihoods (nll), as Lingeval97's
+    evaluation reads them, or log-probabilities (auto: log-prob if no number is above zero)."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,7 @@ class AgreementResult:
     Attributes:
         where: the file or files of the set.
         contexts: the values of --context.
-        columns: scores by column: of each score file, and of each system in each context.
+        columns: scores by column. Each score file is a column, and each system with each context.
         files: score files by name.
         systems: how each system read the set.
     """
@@ -122,7 +121,7 @@ class Agreement(Analysis[AgreementOptions, AgreementResult]):
         columns = {name: file.scores for name, file in files.items()}
         result = AgreementResult(where, items, list(sets), columns, files, {})
         if context != "true" and not result.has_context:
-            hint = f"leave it out, or name a set that has: {where} has none"
+            hint = f"leave it out, or name a set with contexts: {where} has none"
             raise ConfigError("no pair of this set has a context", where="--context", hint=hint)
         for name in study.systems:
             if name in files:
@@ -136,7 +135,7 @@ class Agreement(Analysis[AgreementOptions, AgreementResult]):
         """Return the score files by name, and log how each is read."""
         kind = self.options.score_kind
         if kind != "auto" and not self.options.scores:
-            message = "there is no score file that has this kind"
+            message = "there is no score file"
             raise ConfigError(message, where="--score-kind", hint="--scores FILE")
         paths = map(Path, self.options.scores)
         files = {path.name.split(".")[0]: read_scores(path, items, kind) for path in paths}
@@ -199,7 +198,7 @@ def find_pairs(run: Run, pairs: str) -> str:
 
 
 def columns_of(names: Iterable[str]) -> list[Column]:
-    """Return the columns of the table, the last ones of scores with these names."""
+    """Return the columns of the table; the last ones are the scores with these names."""
     return [
         text_column("section", "group"),
         Column("label", "", left=True),
@@ -209,24 +208,24 @@ def columns_of(names: Iterable[str]) -> list[Column]:
 
 
 def groups_of(errors: Sequence[Error]) -> dict[tuple[str, str], list[int]]:
-    """Return the groups that occur, in order: section and label -> places of their errors."""
+    """Return the groups in the table's order: (section, label) -> indices of their errors."""
     groups: dict[Group, list[int]] = {}
-    for place, error in enumerate(errors):
+    for index, error in enumerate(errors):
         for group in memberships(error):
-            groups.setdefault(group, []).append(place)
+            groups.setdefault(group, []).append(index)
     types = {error.type for error in errors if error.distance is not None}
-    same_again = {ALL_TYPES} if types == {AGREEMENT} else set()
-    ordered = sorted(groups, key=lambda group: group[:2])  # by kind as they first occur
-    return {group[2:]: groups[group] for group in ordered if group[2] not in same_again}
+    duplicates = {ALL_TYPES} if types == {AGREEMENT} else set()
+    ordered = sorted(groups, key=lambda group: group[:2])  # ties: as they first occur
+    return {group[2:]: groups[group] for group in ordered if group[2] not in duplicates}
 
 
 def memberships(error: Error) -> Iterator[Group]:
-    """Yield the groups of an error, as Lingeval97's evaluation and the papers have them."""
+    """Yield the groups that an error belongs to, as in Lingeval97's evaluation and the papers."""
     yield 0, 0, "all", "all"
     yield 1, 0, "type", error.type
-    for rank, (merged, ends) in enumerate(POLARITY.items()):
-        if error.type.endswith(ends):
-            yield 2, rank, "type", f"polarity, {merged}"
+    for rank, (kind, endings) in enumerate(POLARITY.items()):
+        if error.type.endswith(endings):
+            yield 2, rank, "type", f"polarity, {kind}"
     if error.back is not None:
         yield 3, error.back, "sentences back", str(error.back)
     if error.distance is not None:
@@ -240,20 +239,20 @@ def memberships(error: Error) -> Iterator[Group]:
 
 
 def frequency_group(frequency: int) -> Group:
-    """Return the group of a word by its frequency; a frequency below all bins is a group."""
+    """Return the group of a word by its frequency; a frequency below all bins has its own group."""
     low = next((low for low in FREQUENCIES if frequency > low), None)
     rank, label = (frequency, str(frequency)) if low is None else (low + 1, f">{low}")
     return 6, -rank, "frequency", label
 
 
 def rows_of(result: AgreementResult) -> list[list[Any]]:
-    """Return section, label, pairs, and the share that is right in each column, for each group."""
+    """Return one row per group: section, label, pairs, and the share that is right by column."""
     errors = [error for item in result.items for error in item.errors]
     right = [decisions(scores) for scores in result.columns.values()]
     rows: list[list[Any]] = []
-    for (section, label), places in groups_of(errors).items():
-        shares = shares_of([[decided[place] for place in places] for decided in right])
-        rows.append([section, label, len(places), *shares])
+    for (section, label), indices in groups_of(errors).items():
+        shares = shares_of([[column[index] for index in indices] for column in right])
+        rows.append([section, label, len(indices), *shares])
     if any(len(item.errors) > 1 for item in result.items):
         shares = shares_of([preferred(scores) for scores in result.columns.values()])
         rows.insert(1, ["sentence", "better than every wrong one", len(result.items), *shares])
@@ -266,10 +265,10 @@ def shares_of(columns: Sequence[Sequence[bool]]) -> list[Estimate]:
 
 
 def notes_of(result: AgreementResult, sections: set[str]) -> list[str]:
-    """Return what the numbers of the table mean, and what makes them doubtful.
+    """Return what the numbers of the table mean, and warnings about them.
 
     Args:
-        sections: those that the table has.
+        sections: the sections of the table.
     """
     notes = [
         (
@@ -280,23 +279,23 @@ def notes_of(result: AgreementResult, sections: set[str]) -> list[str]:
     ]
     notes += [f"scores of {name}: read as {file.meaning}" for name, file in result.files.items()]
     if sections & {SUBJECT_VERB, ALL_TYPES}:
-        notes.append("distance: words between the two that agree, for pairs that have a distance")
+        notes.append("distance: words between the two words that agree, for pairs with a distance")
     if "frequency" in sections:
         notes.append(
             "frequency: how often the word occurs in the training text of the set's "
-            "authors, for all types that give it; for subject and verb, the rarer of the "
-            "two"
+            "authors, for all types with a frequency; for subject and verb, the frequency of "
+            "the rarer word"
         )
     for name, system in result.systems.items():
         if system.warning:
             notes.append(f"{name} {system.warning}")
         if system.ties:
-            notes.append(f"{name}: {counted(system.ties, 'exact tie')}, so wrong")
+            notes.append(f"{name}: {counted(system.ties, 'exact tie')}, counted as wrong")
     if result.has_context:
         notes += context_notes_of(result)
     if count := contrastive.identical(result.items):
         wrong = counted(count, "wrong translation")
-        notes.append(f"{wrong} of the set: the right one once more, word for word, so a tie")
+        notes.append(f"{wrong} of the set: identical to the right one, so a tie")
     return notes
 
 
@@ -315,20 +314,20 @@ def context_notes_of(result: AgreementResult) -> list[str]:
     if count := contrastive.undecidable(result.items):
         total = sum(len(item.errors) for item in result.items)
         notes.append(
-            f"{count:,} of {total:,} pairs are in the set with right and wrong swapped as well:"
+            f"{count:,} of {total:,} pairs also occur in the set with right and wrong swapped:"
             " only the preceding translations can decide them"
         )
     return notes
 
 
 def describe(rule: ContextRule) -> str:
-    """Return which context a system reads."""
+    """Return the context that a system reads, as text for the notes."""
     translations = ", translations too" if rule.targets else ""
     return f"{rule.kind}, at most {rule.size}, {rule.join}{translations}"
 
 
 def attachments_of(result: AgreementResult) -> dict[str, str]:
-    """Return the scores of the systems as score files: negative log-likelihoods, one a line."""
+    """Return the scores of the systems as score files: a negative log-likelihood on each line."""
     texts = {}
     for name, column in result.columns.items():
         if name not in result.files:

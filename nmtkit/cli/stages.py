@@ -1,4 +1,4 @@
-"""The commands of the stages but `analyze`: prep, train, translate, score, report, export."""
+"""The commands of all stages except `analyze`: prep, train, translate, score, report, export."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def prep(**options: Any) -> None:
         "torchrun --nproc-per-node 4 -m nmtkit train",
         before="For example, after `nmtkit prep`:",
         after=(
-            "`nmtkit train` again resumes a stopped training. Ctrl-C and SIGTERM save a"
+            "Run `nmtkit train` again to resume a stopped training. Ctrl-C and SIGTERM save a"
             " checkpoint first."
         ),
     ),
 )
 def train(run: Path | None = None, **options: Any) -> None:
-    """Train a system. The same command again resumes a stopped training."""
+    """Train a system. Run the same command again to resume a stopped training."""
     from nmtkit.run import choose
     from nmtkit.train import stage
     from nmtkit.train.ranks import joined
@@ -79,7 +79,7 @@ def train(run: Path | None = None, **options: Any) -> None:
     ),
 )
 def translate(run: Path | None = None, **options: Any) -> None:
-    """Translate the test sets of the run with every trained system, or a file, or stdin."""
+    """Translate the run's test sets with every trained system, or translate a file or stdin."""
     from nmtkit.run import choose
     from nmtkit.translate import stage
 
@@ -104,8 +104,8 @@ def score(
     ref: list[Path] | None = None,
     **options: Any,
 ) -> None:
-    """Print BLEU, chrF and TER of all systems, with intervals, and significance against a
-    baseline.
+    """Print BLEU, chrF and TER of all systems, with confidence intervals, and significance tests
+    against a baseline.
     """
     from nmtkit.run import choose
     from nmtkit.score import stage
@@ -127,8 +127,8 @@ def score(
     ),
 )
 def report(run: Path | None = None, **options: Any) -> None:
-    """Write RUN/report/index.html, one HTML page of a run or of several: comparison, curves,
-    findings, translations, provenance.
+    """Write RUN/report/index.html, one HTML page about one or several runs: comparison,
+    curves, findings, translations, provenance.
     """
     from nmtkit.report import stage
     from nmtkit.run import choose
@@ -145,8 +145,8 @@ def report(run: Path | None = None, **options: Any) -> None:
     ),
 )
 def export(run: Path | None = None, **options: Any) -> None:
-    """Export a trained system to CTranslate2, a fast translation engine. Models that it cannot run
-    are refused at once.
+    """Export a trained system to CTranslate2, a fast translation engine. Models that
+    CTranslate2 cannot run are refused at once.
     """
     from nmtkit.export import stage
     from nmtkit.run import choose

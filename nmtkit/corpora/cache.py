@@ -1,6 +1,7 @@
-"""The cache of published files: where each is kept, and the checksum that it must have.
+"""The cache of published files: the path and the checksum of each file.
 
-Where no checksum is published, that of the first copy is recorded and later copies are compared.
+If a file has no published checksum, the checksum of its first copy is recorded. Later copies must
+have the recorded checksum.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from pathlib import Path
 from nmtkit.files import cache_folder, open_binary, write_text
 
 PATTERN = r"^(sha256:[0-9a-f]{64}|md5:[0-9a-f]{32}|git:[0-9a-f]{40})$"
-"""`git:` is the id of a git blob, which is what a public repository publishes of its files
-(`git hash-object FILE`)."""
+"""`git:` is the id of a git blob (`git hash-object FILE`), the only checksum that a public
+repository publishes."""
 
 
 def cached(name: str) -> Path:
-    """Return where a published file is kept."""
+    """Return the path of a published file in the cache."""
     return cache_folder() / name
 
 
@@ -42,7 +43,7 @@ def checksum(path: Path, algorithm: str = "sha256", decompress: bool = False) ->
     Returns: "ALGORITHM:HEXADECIMAL".
     """
     with open_binary(path) if decompress else open(path, "rb") as stream:
-        if algorithm == "git":  # files of git repositories are small
+        if algorithm == "git":  # read whole: files of git repositories are small
             data = stream.read()
             blob = b"blob %d\0" % len(data) + data
             return f"git:{hashlib.sha1(blob, usedforsecurity=False).hexdigest()}"
@@ -51,7 +52,7 @@ def checksum(path: Path, algorithm: str = "sha256", decompress: bool = False) ->
 
 
 def recorded(name: str) -> str | None:
-    """Return the checksum recorded for a file, None for a file that has not been seen yet."""
+    """Return the checksum recorded for a file; None if no checksum is recorded."""
     with contextlib.suppress(OSError):
         match = re.match(r"[0-9a-f]{64}\b", _record(name).read_text("utf-8"))
         return f"sha256:{match[0]}" if match else None
@@ -59,7 +60,7 @@ def recorded(name: str) -> str | None:
 
 
 def record(name: str, sha256: str) -> None:
-    """Record the checksum of a file for which none is published, as `sha256sum` writes it.
+    """Record the checksum of a file without a published checksum, as `sha256sum` writes it.
 
     Args:
         name: of the published file.

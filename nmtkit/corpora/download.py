@@ -1,8 +1,8 @@
-"""Download one file; a download that broke off is continued.
+"""Download one file; continue a download that broke off.
 
 A server may honour, ignore or refuse a Range, send a web page instead of the file, or break off.
-NAME.part holds the bytes so far and the kernel's lock: of two processes one downloads and the other
-waits. The file gets its name when it is whole.
+NAME.part holds the bytes so far. It is locked: if two processes want the file, one downloads and
+the other waits. NAME.part is renamed to NAME when the file is complete.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ CONNECT_SECONDS = 15
 SILENT_SECONDS = 30
 """A server that sends nothing for this long is asked again."""
 TRIES = 3
-"""Attempts in a row that bring nothing new before an address is given up."""
+"""An address is given up after this many attempts in a row without new bytes."""
 BUSY = {429, 500, 502, 503, 504}
 BLOCK = 1 << 13
-"""Bytes read at once; fewer than that may be lost when a connection breaks."""
+"""Bytes read at once; a broken connection loses fewer bytes than this."""
 PAGE = re.compile(rb"^(\xef\xbb\xbf)?\s*(<!doctype html|<html)", re.I)
 
 
 class Failed(EnvironmentProblem):
-    """An address did not give the file."""
+    """The file could not be downloaded from an address."""
 
 
 class _Broken(Exception):
@@ -45,17 +45,17 @@ def download(url: str, path: Path, size: int | None, trusted: bool) -> bool:
 
     Args:
         url: http(s) address.
-        path: appears only when the file is whole; the caller compares the checksum.
+        path: the file; it appears only when complete. The caller compares the checksum.
         size: bytes; None if not published.
-        trusted: the file has a published checksum, so that a part from another address may be
+        trusted: True if the file has a published checksum. A part from another address may then be
             continued.
-    Returns: True if the file was put together from several transfers.
-    Raises: Failed if this address does not give the file; path.part keeps what came.
+    Returns: True if the file was assembled from several transfers.
+    Raises: Failed if the address does not deliver the file; PATH.part keeps the bytes so far.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with _sole_writer(path.with_name(f"{path.name}.part")) as stream:
         part = _Part(url, path, stream, size)
-        if path.is_file():  # another process has brought it
+        if path.is_file():  # another process has downloaded it
             part.remove()
             return False
         part.check_origin(trusted)
@@ -70,7 +70,7 @@ def download(url: str, path: Path, size: int | None, trusted: bool) -> bool:
 
 
 def _ask_until_whole(part: _Part) -> None:
-    """Ask for the rest until the file is whole, or no request brings anything new."""
+    """Request the rest until the file is complete, or fail if requests bring no new bytes."""
     failures, most = 0, part.done
     while True:
         try:
@@ -108,14 +108,14 @@ def _transfer(part: _Part) -> None:
 
 
 def _refused(response: Any, part: _Part) -> None:
-    """Raise an error, unless the server only says that nothing follows what is here."""
+    """Raise an error, unless the server refuses because the part is already complete."""
     status = f"the server answers {response.status_code} {response.reason}"
     if response.status_code == 416 and part.done:
         if response.headers.get("Content-Range", "").rpartition("/")[2] == str(part.done):
             return
         part.restart()
         part.answered = True
-        raise _Broken("the server has another file than the part that is here")
+        raise _Broken("the server has another file than the one partly downloaded")
     raise (_Broken if response.status_code in BUSY and part.answered else Failed)(status)
 
 
@@ -130,9 +130,9 @@ def _reason(error: BaseException) -> str:
 
 
 class _Part:
-    """NAME.part, and how far it is.
+    """NAME.part, the bytes downloaded so far.
 
-    NAME.part.from holds the address of its content, and the server's mark of the file's version.
+    NAME.part.from holds their address and the file's version (ETag or Last-Modified).
     """
 
     def __init__(self, url: str, path: Path, stream: BinaryIO, size: int | None) -> None:
@@ -145,7 +145,7 @@ class _Part:
 
     @property
     def done(self) -> int:
-        """Bytes that have come."""
+        """Return the number of bytes downloaded so far."""
         return self._stream.tell()
 
     def check_origin(self, trusted: bool) -> None:
@@ -157,7 +157,7 @@ class _Part:
             self.restart()
 
     def restart(self) -> None:
-        """Remove the bytes of the part."""
+        """Empty the part."""
         self._stream.seek(0)
         self._stream.truncate()
         self.continued = False
@@ -168,18 +168,18 @@ class _Part:
         if self.done:
             headers["Range"] = f"bytes={self.done}-"
             if self._version:
-                headers["If-Range"] = self._version  # a file that has changed comes whole
+                headers["If-Range"] = self._version  # a changed file is sent whole
         return headers
 
     def receive(self, response: Any) -> None:
-        """Take the content of the whole file (200) or of the rest (206)."""
+        """Write the response to the part: the whole file (200) or its rest (206)."""
         self.answered = True
         headers = response.headers
-        # Old servers announce a .tgz as x-gzip; the file itself is wanted.
+        # Old servers announce a .tgz as x-gzip; without the header it is not decompressed.
         response.raw.headers.pop("Content-Encoding", None)
         self._note_version(headers)
         whole = response.status_code == 200
-        length = headers.get("Content-Length", "") if whole else self._length_of_rest(headers)
+        length = headers.get("Content-Length", "") if whole else self._total_length(headers)
         total = int(length) if length.isdigit() else self.size
         with console.progress(f"downloading {self.path.name}", total) as advance:
             advance(self.done)
@@ -195,13 +195,13 @@ class _Part:
             raise _Broken("the connection ended early")
 
     def _note_version(self, headers: Mapping[str, str]) -> None:
-        """Write down which version of the file is coming, by the server's mark."""
+        """Record the version of the file that the server sends: its ETag or Last-Modified."""
         etag = headers.get("ETag", "W/")
         self._version = headers.get("Last-Modified", "") if etag.startswith("W/") else etag
         self._origin.write_text(f"{self.url}\n{self._version}\n", encoding="utf-8")
 
-    def _length_of_rest(self, headers: Mapping[str, str]) -> str:
-        """Return the length of the whole file ("*": unknown), of which the rest comes."""
+    def _total_length(self, headers: Mapping[str, str]) -> str:
+        """Return the whole file's length ("*" = unknown); fail unless the missing rest comes."""
         rest = re.match(r"bytes (\d+)-\d+/(\d+|\*)", headers.get("Content-Range", ""))
         if rest is None or int(rest[1]) != self.done:
             self.restart()
@@ -209,25 +209,23 @@ class _Part:
         return rest[2]
 
     def _replace(self, block: bytes) -> None:
-        """Start the part again for new content, which begins with this block."""
+        """Empty the part for the whole file, of which this block is the first."""
         if PAGE.match(block):
             problem = "a web page came instead of the file"
             raise Failed(f"{problem}: a login, a proxy, or the file has moved")
         if self.done:
-            console.say(
-                f"{self.path.name}: the server cannot continue a download; starting it again"
-            )
+            console.say(f"{self.path.name}: the server cannot continue a download; starting again")
             self.restart()
 
     def finish(self) -> None:
-        """Give the file its name."""
+        """Rename the complete part to the file's name."""
         self._stream.flush()
         os.fsync(self._stream.fileno())
         self._origin.unlink(missing_ok=True)
         os.replace(self._stream.name, self.path)
 
     def remove(self) -> None:
-        """Remove an empty part."""
+        """Remove the part and NAME.part.from."""
         for path in (Path(self._stream.name), self._origin):
             path.unlink(missing_ok=True)
 
@@ -242,7 +240,7 @@ def _sole_writer(part: Path) -> Iterator[BinaryIO]:
             except BlockingIOError:
                 console.say(f"another process is downloading {part.stem}; waiting for it")
                 fcntl.flock(stream, fcntl.LOCK_EX)
-            # The process that held the lock may have renamed or removed what was opened.
+            # The process that held the lock may have renamed or removed the file opened here.
             try:
                 same = os.path.samestat(part.stat(), os.fstat(stream.fileno()))
             except FileNotFoundError:

@@ -34,24 +34,25 @@ QUANTIZATIONS = (
 )
 """CTranslate2's quantizations, the default first."""
 QUANTIZED_SHARE = 50.0
-"""As `check.SHARE` for rounded weights, which differ more."""
+"""Instead of `check.SHARE` if weights are rounded: then fewer translations are equal."""
 POSITIONS = 1024
-"""The longest sentence, at least: CTranslate2 stores the table of positions."""
+"""Minimum length of the table of positions, which CTranslate2 stores."""
 SEARCH = ("beam", "length_penalty", "max_length_a", "max_length_b", "max_source")
-"""Search settings that the folder names."""
+"""Search settings that the exported folder records."""
 
 
 def export(run: Run, system: str, to: str, **values: Any) -> Path:
-    """Write the weights of a system (see `nmtkit.models.checkpoints.choose`) for another engine.
+    """Write a system for another engine; `nmtkit.models.checkpoints.choose` picks its checkpoints.
 
     Args:
-        run: the run; system: its name.
+        run: the run.
+        system: the name of the system.
         to: the engine.
-        values: of `ExportOptions`.
-    Returns: the folder.
-    Raises: ConfigError for what the engine cannot run, or a folder that is something else;
-        EnvironmentProblem if its package is not installed; Disagreement if fewer translations are
-        equal.
+        values: further `ExportOptions`.
+    Returns: the exported folder.
+    Raises: ConfigError if the engine cannot run the system, or the folder holds something else;
+        EnvironmentProblem if ctranslate2 is not installed; Disagreement if too few translations
+        are equal.
     """
     options = ExportOptions.of({"system": system, "to": to, **values})
     quantization, percent = options.quantization, options.at_least
@@ -93,10 +94,10 @@ def _check_names(engine: str, quantization: str) -> None:
 def refuse(run: Run, system: str) -> None:
     """Refuse a system that CTranslate2 cannot run, before any weights are loaded.
 
-    Raises: ConfigError with the reason; also as `loading.build_untrained`.
+    Raises: ConfigError with the reason, and the errors of `loading.build_untrained`.
     """
     system_files = run.find_system(system)
-    with torch.device("meta"):  # shapes alone, no memory
+    with torch.device("meta"):  # only shapes are needed: no memory is used
         model = loading.build_untrained(run, system_files)
     reason = model.beyond_transformer
     if reason is None and not model.settings.model_dump().get("encoder_layers"):
@@ -109,7 +110,7 @@ def refuse(run: Run, system: str) -> None:
 
 
 def _describe(group: SystemGroup, quantization: str) -> ExportedSystem:
-    """Return what the folder will say of itself, without the hashes of its files."""
+    """Return the record of the exported folder, without the hashes of its files."""
     run, search = group.run, group.settings
     manifest = run.manifest()
     source, target = (TextSide.load(run.prep, side) for side in ("src", "tgt"))
@@ -132,11 +133,11 @@ def _describe(group: SystemGroup, quantization: str) -> ExportedSystem:
 
 
 def _up_to_date(target: Path, about: ExportedSystem) -> bool:
-    """True if the folder was written from the same, and no file has changed since."""
-    before = folder.read_about(target)
-    if before is None or before.model_copy(update={"files": {}}) != about:
+    """True if the export has the same inputs as before and no exported file has changed."""
+    existing = folder.read_about(target)
+    if existing is None or existing.model_copy(update={"files": {}}) != about:
         return False
-    return not files.changed(target, before.files)
+    return not files.changed(target, existing.files)
 
 
 def _write(group: SystemGroup, target: Path, about: ExportedSystem) -> None:

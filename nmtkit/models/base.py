@@ -23,16 +23,16 @@ from nmtkit.nn.embeddings import Embedding
 from nmtkit.nn.masks import Visible, visible_positions
 from nmtkit.settings import Section
 
-# Nested dicts (and lists) of tensors, rows first (axis 0). Search selects rows by `nmtkit.nn.state`
-# and looks at nothing else. A leaf that is not a tensor belongs to all rows alike (a step counter),
-# or selects its rows itself (`nmtkit.nn.cache.Cache`).
+# Nested dicts (and lists) of tensors, rows first (axis 0). Search does only one thing with them: it
+# selects rows (`nmtkit.nn.state`). A leaf that is not a tensor either holds for all rows (a step
+# counter) or selects its rows itself (`nmtkit.nn.cache.Cache`).
 Memory = dict[str, Any]
 State = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Vocabularies:
-    """The sizes of the vocabularies, and whether both sides have the same one."""
+    """The sizes of the vocabularies, and whether both sides share one vocabulary."""
 
     src: int
     tgt: int
@@ -63,8 +63,8 @@ class Model(nn.Module, abc.ABC):
     """Base of every variant.
 
     A subclass has: a docstring with its citation; `Settings`, its settings class; `paper`, a short
-    citation; `__init__(settings, vocabularies)`; `encode` and `decode`; and `output`, or `logits`
-    of its own.
+    citation; `__init__(settings, vocabularies)`; `encode` and `decode`; and either `output` or its
+    own `logits`.
     """
 
     Settings: ClassVar[type[ModelSettings]] = ModelSettings
@@ -78,7 +78,7 @@ class Model(nn.Module, abc.ABC):
 
     @classmethod
     def adapt(cls, sizes: dict[str, Any]) -> dict[str, Any]:
-        """Translate a preset's `model` section to this family's settings: by default, known keys.
+        """Return a preset's `model` section as settings of this model: by default, the known keys.
 
         Args:
             sizes: the preset's values (d_model, d_ff, heads, encoder_layers, dropout, tie, …).
@@ -87,28 +87,28 @@ class Model(nn.Module, abc.ABC):
         return {key: value for key, value in sizes.items() if key in cls.Settings.model_fields}
 
     def initialise(self) -> None:
-        """Finish a new model: draw its weights again, or name its parts, if it needs that."""
+        """Finish a new model if needed: for example, draw its weights again or name its modules."""
 
     @property
     def reads_spans(self) -> bool:
-        """True if the model reads `Batch.spans`; a training set must have them then."""
+        """True if the model reads `Batch.spans`; its training set must have spans."""
         return False
 
     @property
     def context_rule(self) -> ContextRule | None:
-        """Return which sentences it wants in `Batch.context`; None if it reads none."""
+        """Return which sentences the model reads in `Batch.context`; None if it reads none."""
         return None
 
     @property
     def beyond_transformer(self) -> str | None:
-        """Why an engine for plain Transformers cannot compute this model; None if it can."""
+        """Return why an engine for plain Transformers cannot run this model; None if it can."""
         source = f" ({self.paper})" if self.paper else ""
-        return f"it is no plain Transformer but {type(self).__name__}{source}"
+        return f"it is not a plain Transformer but {type(self).__name__}{source}"
 
     @property
     @abc.abstractmethod
     def width(self) -> int:
-        """D of `logits`' input, which the noam schedule needs."""
+        """Return D, the width of the input of `logits`; the noam schedule needs it."""
 
     @abc.abstractmethod
     def encode(self, batch: Batch) -> Memory:
@@ -118,7 +118,7 @@ class Model(nn.Module, abc.ABC):
             batch: `src` (B, S) token ids, each row ending in </s> and padded with <pad>;
                 `src_lengths` (B); `src_padded` is False if no row is padded, so that no mask is
                 needed.
-        Returns: whatever `decode` needs of the source, rows first (B), including all that can be
+        Returns: everything that `decode` needs of the source, B rows. Compute here whatever can be
             computed once per sentence.
         """
 
@@ -129,13 +129,13 @@ class Model(nn.Module, abc.ABC):
         """Continue targets by one or more positions.
 
         Args:
-            tgt_in: (R, T) target ids, <s> first; R = B·K, K neighbouring rows for each sentence of
-                `memory` (in training K = 1).
+            tgt_in: (R, T) target ids; a target starts with <s>. R = B·K: each sentence of `memory`
+                has K neighbouring rows (K = 1 in training).
             memory: from `encode`, B rows.
-            state: None to decode whole targets; {} before the first position, then what the last
-                call returned. A state is used up by the call: go on with the one returned.
-        Returns: hidden (R, T, D), of which position t has seen tgt_in up to t only; and the new
-            state (None if `state` was None), R rows first.
+            state: None to decode whole targets. To decode step by step: {} in the first call, then
+                the state that the last call returned. Pass each state only once.
+        Returns: hidden states (R, T, D), of which state t depends only on tgt_in up to t; and the
+            new state, R rows (None if `state` was None).
         """
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -152,13 +152,13 @@ def visible_source(batch: Batch) -> Visible:
 def embedding_tables(
     tie: str, vocabularies: Vocabularies, width: int
 ) -> tuple[Embedding, Embedding, Embedding | None]:
-    """Return the tables (V, D) of source and target, and the one that the output layer shares.
+    """Return the embeddings (V, D) of source and target, and those that the output layer shares.
 
     Args:
-        tie: none; target: the output layer shares the target's; all: there is one table.
-        vocabularies: their sizes, and whether they are one.
+        tie: none; target: the output layer shares the target's table; all: all three are one table.
+        vocabularies: their sizes, and whether both sides share one vocabulary.
         width: D.
-    Raises: ConfigError for tie = "all" if each side has a vocabulary of its own.
+    Raises: ConfigError for tie = "all" if each side has its own vocabulary.
     """
     if tie == "all" and not vocabularies.shared:
         hint = "--set model.tie=target, or prepare with --set prep.joint_vocab=true"

@@ -1,4 +1,4 @@
-"""The plainest document model: context, a break and the source are read as one sentence."""
+"""The simplest document model: it reads context, a break and the source as one sentence."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from nmtkit.text.vocabulary import PAD
 class ConcatTransformer(DocumentTransformer):
     """Tiedemann & Scherrer 2017, *Neural machine translation with extended context*, DiscoMT.
 
-    Their 2+1 model, as a Transformer: the decoder attends to all of it, and positions run on. A
-    sentence without context is translated as the Transformer would.
+    The paper's 2+1 model as a Transformer: the decoder attends to context and source, and positions
+    are counted through both. Without context it translates as the Transformer does.
     """
 
     paper = "Tiedemann & Scherrer 2017"
@@ -28,19 +28,19 @@ class ConcatTransformer(DocumentTransformer):
 
 
 def joined(batch: Batch) -> Batch:
-    """Return the batch with sources [context, `BREAK`, source]; without context, the source."""
+    """Return the batch with sources [context, `BREAK`, source], or [source] without context."""
     context = batch.context
     if context is None:
         return batch
-    rows = context.rows[:, 0]  # (B); several sentences of context come as one
-    # Words of the context (B), the break in the place of </s>.
-    before = context.lengths[rows.clamp(min=0)].masked_fill(rows < 0, 0)
-    lengths, end = before + batch.src_lengths, before[:, None]
+    rows = context.rows[:, 0]  # (B), -1 = no context; several context sentences are joined
+    # (B), with the break in the place of </s>.
+    context_lengths = context.lengths[rows.clamp(min=0)].masked_fill(rows < 0, 0)
+    lengths, end = context_lengths + batch.src_lengths, context_lengths[:, None]
     texts = torch.cat([context.ids[rows.clamp(min=0)], batch.src], dim=1)  # (B, M+S)
-    places = torch.arange(texts.size(1), device=texts.device)
+    index = torch.arange(texts.size(1), device=texts.device)
     # Move each source, which begins at M, to the end of its context.
-    from_texts = torch.where(places < end, places, places - end + context.ids.size(1))
+    from_texts = torch.where(index < end, index, index - end + context.ids.size(1))
     ids = texts.gather(1, from_texts.clamp(max=texts.size(1) - 1))
     # The break takes the place of the context's </s>; padding follows the source.
-    ids = ids.masked_fill(places == end - 1, BREAK).masked_fill(places >= lengths[:, None], PAD)
+    ids = ids.masked_fill(index == end - 1, BREAK).masked_fill(index >= lengths[:, None], PAD)
     return dataclasses.replace(batch, src=ids, src_lengths=lengths, src_padded=True, context=None)

@@ -1,4 +1,4 @@
-"""The context-aware Transformer: the encoder's last layer attends to source and context, gated."""
+"""The context-aware Transformer: the encoder's last layer mixes source and context by a gate."""
 
 from __future__ import annotations
 
@@ -60,15 +60,15 @@ class ContextAwareTransformer(DocumentTransformer):
     anaphora resolution*, ACL.
 
     The context, after <s>, goes through all layers of the encoder except the last, and then through
-    a layer for contexts only. A sentence without context has a gate of 1, so its translation is
-    that of the Transformer, bit for bit.
+    a layer for contexts only. A sentence without context has a gate of 1, so its translation
+    equals the Transformer's bit for bit.
     """
 
     paper = "Voita et al. 2018"
 
     def __init__(self, settings: DocumentSettings, vocabularies: Vocabularies) -> None:
         if not settings.encoder_layers:
-            message = "the context meets the source in the encoder's last layer"
+            message = "the model joins context and source in the encoder's last layer"
             raise ConfigError(message, where="model.encoder_layers", hint="at least 1")
         super().__init__(settings, vocabularies)
         self.context_layer = EncoderLayer(settings)
@@ -84,7 +84,7 @@ class ContextAwareTransformer(DocumentTransformer):
         x, visible, last = self.src_embedder(batch.src), visible_source(batch), self.encoder[-1]
         for layer in self.encoder[:-1]:
             x = layer(x, visible)
-        rows = batch.context.rows[:, 0]  # (B), one context a sentence: several are joined
+        rows = batch.context.rows[:, 0]  # (B); several context sentences are joined
         with recorded_under("context."):
             states = map(self._read, batch.context.of_like_length())
             keys = last.context.source(*states)
@@ -93,7 +93,7 @@ class ContextAwareTransformer(DocumentTransformer):
         return self.remember(self.encoder_norm(last.read(x, visible, context)), visible)
 
     def _read(self, context: Context) -> Tensor:
-        """Return the states of contexts (U, 1+M, D), each after <s>."""
+        """Return the states (U, 1+M, D) of contexts, with <s> before each."""
         visible = visible_words(context, 1)
         x = self.src_embedder(F.pad(context.ids, (1, 0), value=BOS))
         for layer in [*self.encoder[:-1], self.context_layer]:

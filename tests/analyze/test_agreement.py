@@ -501,7 +501,9 @@ def test_scores_depend_on_the_context_of_systems_that_read_it(
     rule = model.context_rule
     reads = f"read by doc (previous, at most {rule.size}, {rule.join}); not read by base"
     assert reads in notes()
-    assert "none: without it; foreign: with the context of another sentence of the set" in notes()
+    assert (
+        "none: without context; foreign: with the context of another sentence of the set" in notes()
+    )
     analyze(with_context, systems=["doc"])
     without = notes()  # what was not asked is not explained
     assert "not read by" not in without and "foreign: " not in without and "read by doc" in without
@@ -571,8 +573,8 @@ def test_a_wrong_translation_that_is_the_right_one_is_said(analysed, analyze, no
     analysed.system("doc", "amn")
     targets = {"right": ["w5 w6", "w9 w7"], "wrong": ["w5 w6", "w8 w7"]}
     analyze(text_files(tmp_path, before=["w1", "w2"], src=["w1 w2", "w3 w4"], **targets))
-    again = "1 wrong translation of the set: the right one once more, word for word"
-    assert again in notes() and "swapped too" not in notes()
+    again = "1 wrong translation of the set: identical to the right one"
+    assert again in notes() and "swapped" not in notes()
 
 
 def test_pairs_of_words_that_a_system_does_not_know_are_said(analysed, analyze, notes, tmp_path):
@@ -585,4 +587,4 @@ def test_pairs_of_words_that_a_system_does_not_know_are_said(analysed, analyze, 
     # 2 of 12, </s> with them
     unknown = "does not know 0.0% of the source's subwords and 16.7% of the targets'"
     assert f"'base' {unknown}" in err
-    assert "base: 1 exact tie, so wrong" in notes()
+    assert "base: 1 exact tie, counted as wrong" in notes()

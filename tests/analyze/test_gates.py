@@ -291,7 +291,7 @@ def test_the_stage_by_hand(analysed, tmp_path, capsys):
     out, err = capsys.readouterr()
     assert "left out: toy: it has no gate" in err
     for text in (
-        "what the decoder's state makes of it (both, one)",
+        "computed from it and the decoder's state (both, one)",
         "lets the source word into it (inverse)",
         "one: attention_gate",
     ):

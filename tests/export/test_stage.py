@@ -147,10 +147,10 @@ def test_nothing_half_written(copy, without_package, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("system", "reason"),
     [
-        ("enc-dc", "it is no plain Transformer but DualContext (Ampomah et al. 2021)"),
-        ("concat", "it is no plain Transformer but ConcatTransformer"),
-        ("rnnsearch", "it is no plain Transformer but RNNSearch"),
-        ("mine", "it is no plain Transformer but Derived"),
+        ("enc-dc", "it is not a plain Transformer but DualContext (Ampomah et al. 2021)"),
+        ("concat", "it is not a plain Transformer but ConcatTransformer"),
+        ("rnnsearch", "it is not a plain Transformer but RNNSearch"),
+        ("mine", "it is not a plain Transformer but Derived"),
         ("blind", "its encoder has no layers"),
     ],
 )

@@ -273,7 +273,7 @@ def test_the_ladder_has_the_audited_counts(audit, caatt, caembed, printed, bidir
 
 def test_settings_that_cannot_be():
     vocabularies = Vocabularies(20, 20, shared=True)
-    with pytest.raises(ConfigError, match=r"cannot be one"):
+    with pytest.raises(ConfigError, match=r"cannot share weights"):
         build_model("caru", {"tie": "target", "d_embedding": 4, "d_hidden": 6}, vocabularies)
     with pytest.raises(ConfigError, match="even"):
         build_model("gatt", {"d_hidden": 7}, vocabularies)

@@ -1,4 +1,7 @@
-"""CAEmbed: a run of CARU from attention to decoder, over what came before and the context."""
+"""CAEmbed: a CARU between attention and decoder. It reads earlier vectors, then the context.
+
+Legend: T steps, R rows, W width of u and of the vectors v, p history.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,12 @@ from nmtkit.nn.loops import LoopProduct, Product, loop_product
 from nmtkit.nn.recurrent import cell_inputs
 
 Before = Callable[[int, Tensor], tuple[Tensor, Product]]
-"""Step t and s_{t-1} (R, W) -> u (R, W) before the context, and the cell's state side of it."""
+"""Step t and s_{t-1} (R, W) -> u (R, W) before the context, and the cell's product with u."""
 
 
 Run = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor | None]]
-"""Step t, s_{t-1} (R, W), c_t -> u (R, W), and for a capture how open the gate to the context is
-(R), else None."""
+"""Step t, s_{t-1} (R, W), c_t -> u (R, W), and in a capture how open the gate to the context is
+(R), otherwise None."""
 
 
 class CAEmbed(nn.Module):
@@ -29,10 +32,10 @@ class CAEmbed(nn.Module):
 
     Args:
         context: width of c_t.
-        width: W, of the vectors v and of u; a context of another width is projected.
+        width: W; a context of another width is projected to W.
         history: p.
-        first_step: of its cell.
-    Source: Im & Chan 2024, Algorithm 1, which is an image: rebuilt from the text (models.md 4.5).
+        first_step: see `CARUCell`.
+    Source: Im & Chan 2024, Algorithm 1. It is printed as an image, so this follows the text.
     """
 
     def __init__(self, context: int, width: int, history: int, first_step: FirstStep) -> None:
@@ -49,17 +52,16 @@ class CAEmbed(nn.Module):
         words: Tensor | None = None,
         added: Tensor | None = None,
     ) -> Run:
-        """Make the run ready for a loop.
+        """Return a function that computes u at each step of a loop.
 
         Args:
-            recent: the cell's products (R, 2W) of up to p-1 vectors before these steps, the oldest
-                first; kept up to date.
-            times: steps, at most.
+            recent: input-side products (R, 2W) of up to p-1 vectors before these steps, the oldest
+                first; updated in place.
+            times: maximum number of steps.
             dtype: number type of the products.
-            words: the cell's products (T, R, 2W) of the steps' words, if these are the vectors v;
-                None = decoder states are.
-            added: the cell's products (T, R, 2W), biases included, of what is added to each
-                context.
+            words: input-side products (T, R, 2W) of the words, if the vectors v are words; None if
+                the vectors v are decoder states.
+            added: input-side products (T, R, 2W), with biases, to add to those of the contexts.
         """
         if words is None:
             before = self._over_states(recent, times, dtype)
@@ -81,7 +83,7 @@ class CAEmbed(nn.Module):
 
     def _over_states(self, recent: list[Tensor], times: int, dtype: torch.dtype) -> Before:
         cell, product = self.cell, cell_inputs(self.cell, times, dtype)
-        if self.history == 1 and cell.input.packed is None:  # a first step reads one half only
+        if self.history == 1 and cell.input.packed is None:  # `first` reads half of a product
             weight, bias = (p[: cell.d_hidden].to(dtype) for p in cell.input.parameters())
             product = LoopProduct(weight.mT, times, bias)
         state = loop_product([cell.state], times * self.history, dtype)
@@ -97,16 +99,16 @@ class CAEmbed(nn.Module):
         return before
 
     def _over_words(self, words: Tensor, recent: list[Tensor]) -> Before:
-        """Compute all steps at once, except for the context."""
-        cell, before = self.cell, len(recent)
-        vectors = torch.stack([*recent, *words]).to(cell.input.weight.dtype)  # (before + T, R, 2W)
+        """Compute u before the context, for all steps at once."""
+        cell, earlier = self.cell, len(recent)
+        vectors = torch.stack([*recent, *words]).to(cell.input.weight.dtype)  # (earlier + T, R, 2W)
         recent[:] = vectors[max(0, len(vectors) + 1 - self.history) :]
-        # Step t reads the vectors t-p+1 … t, oldest first; none before the first word of all.
-        place = torch.arange(before, len(vectors), device=words.device)
-        u = cell.first(vectors[(place - self.history + 1).clamp_min(0)], cell.step)  # (T, R, W)
+        # Step t reads the vectors t-p+1 … t, oldest first; none before the target's first word.
+        index = torch.arange(earlier, len(vectors), device=words.device)
+        u = cell.first(vectors[(index - self.history + 1).clamp_min(0)], cell.step)  # (T, R, W)
         for back in reversed(range(self.history - 1)):
-            x = vectors[(place - back).clamp_min(0)]  # y_{t-back}; u begins anew at the first word
-            begins = (place == back).view(-1, 1, 1)
-            u = torch.where(begins, cell.first(x, cell.step), cell.step(x, u, cell.state))
+            x = vectors[(index - back).clamp_min(0)]  # y_{t-back}; u starts at the first word
+            starts = (index == back).view(-1, 1, 1)
+            u = torch.where(starts, cell.first(x, cell.step), cell.step(x, u, cell.state))
         of_u = cell.state(u)  # (T, R, 2W)
         return lambda t, _: (u[t], lambda _: of_u[t])

@@ -1,7 +1,7 @@
 """Gates that refine the source states with the decoder's state, by a step of CARU or of a GRU.
 
-Legend: B sentences, K hypotheses a sentence, S source length, H width of the decoder's state s, E_h
-of a source state h_i, W of a refined one g_i.
+Legend: B sentences, K hypotheses a sentence, S source length; widths: H of the decoder's state s,
+E_h of a source state h_i, W of a refined source state g_i.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from torch.nn import functional as F
 from nmtkit.nn.linear import Linear
 
 OPEN = (
-    "0 leaves a source word as it was read, "
-    "1 puts in its place what the decoder's state makes of it"
+    "0 keeps the state of a source word, "
+    "1 replaces it with a state computed from it and the decoder's state"
 )
 OPEN_INVERTED = "0 keeps the decoder's state, 1 lets the source word into it"
 
 
 class Gate(nn.Module, abc.ABC):
-    """Refines the source states h_i with a decoder's state s, all positions side by side.
+    """Refines the source states h_i with the decoder's state s, all positions at once.
 
     Args:
         d_state: H.
@@ -32,20 +32,20 @@ class Gate(nn.Module, abc.ABC):
     """
 
     source: Linear
-    """Products of the source states, once per sentence."""
+    """Multiplies the source states, once per sentence."""
     state: Linear
-    """Products of the decoder's state, once a step."""
+    """Multiplies the decoder's state, once per step."""
     width: int
     """W."""
     opens: str
-    """The effect of an open gate, for people."""
+    """What an open gate means, for the findings of analyses."""
 
     @abc.abstractmethod
     def prepare(self, h: Tensor) -> Tensor:
         """Return the products of h (B, S, E_h) that are computed once per sentence: (B, S, ·)."""
 
     def inner(self) -> tuple[Tensor, ...]:
-        """Return the weights of products inside `mix`."""
+        """Return the matrices that `mix` multiplies by."""
         return ()
 
     @abc.abstractmethod
@@ -59,17 +59,17 @@ class Gate(nn.Module, abc.ABC):
             h: source states (B, 1, S, E_h).
             of_h: from `prepare` (B, 1, S, ·).
             s: the decoder's state (B, K, 1, H).
-            of_s: `state` of it (B, K, 1, ·).
+            of_s: `state` applied to s (B, K, 1, ·).
             inner: from `inner`.
         Returns: (B, K, S, W).
         """
 
     @abc.abstractmethod
     def openness(self, of_h: Tensor, of_s: Tensor) -> Tensor:
-        """Return how open the gate is, mean over its W numbers: as for `mix` -> (B, K, S)."""
+        """Return the mean of the gate's W numbers (B, K, S); the arguments are those of `mix`."""
 
     def first(self, of_s: Tensor) -> Tensor | None:
-        """Return g of all positions at the first step (B, K, 1, W), if it has another equation."""
+        """Return the one g (B, K, 1, W) of all positions at the first step; None to use `mix`."""
         return None
 
 
@@ -80,8 +80,8 @@ class CARUGate(Gate):
 
     Args:
         d_state: H.
-        d_source: E_h, which is W too.
-        linear_first: at the first step g_i = x for every i, as printed.
+        d_source: E_h, equal to W.
+        linear_first: True if g_i = x for every i at the first step, as the paper prints it.
     Source: Im & Chan 2024, Eqs. 4 and 5 (CAAtt).
     """
 
@@ -90,13 +90,13 @@ class CARUGate(Gate):
     def __init__(self, d_state: int, d_source: int, linear_first: bool) -> None:
         super().__init__()
         self.width, self.linear_first = d_source, linear_first
-        # W and the half of W_z that meets s, B and B_z; W_n and the other half of W_z; B_n.
-        self.state = Linear(d_state, 2 * d_source, blocks=2)
-        self.source = Linear(d_source, 2 * d_source, bias=False, blocks=2)
-        self.bias = nn.Parameter(torch.zeros(d_source))
+        # W_z = [W_zs | W_zh]: one half for s, one for h_i.
+        self.state = Linear(d_state, 2 * d_source, blocks=2)  # W, W_zs; B, B_z
+        self.source = Linear(d_source, 2 * d_source, bias=False, blocks=2)  # W_n, W_zh
+        self.bias = nn.Parameter(torch.zeros(d_source))  # B_n
 
     def prepare(self, h: Tensor) -> Tensor:
-        """Return 2(W_n h_i + B_n) and W_zh h_i side by side; doubled, for tanh a = 2σ(2a) - 1."""
+        """Return [2(W_n h_i + B_n) | W_zh h_i]; the factor 2 because tanh a = 2σ(2a) - 1."""
         n, z = self.source(h).to(self.bias.dtype).chunk(2, dim=-1)
         return torch.cat([2 * (n + self.bias), z], dim=-1)
 
@@ -135,7 +135,7 @@ class _Mix(torch.autograd.Function):
         dboth = torch.empty_like(both)
         da, dz = dboth.chunk(2, dim=-1)
         dgate = (n - h).mul_(grad)
-        dw = torch.mul(dgate, z, out=da).sum(-2, keepdim=True)
+        dw = torch.mul(dgate, z, out=da).sum(-2, keepdim=True)  # da is free until the last product
         dz.copy_(torch.ops.aten.sigmoid_backward(dgate.mul_(w), z))
         dn = gate * grad
         torch.mul(torch.ops.aten.tanh_backward(dn, n), 0.5, out=da)
@@ -143,14 +143,14 @@ class _Mix(torch.autograd.Function):
 
 
 def _over_rows(grad: Tensor) -> Tensor:
-    """Sum over the K rows of a sentence: (B, K, S, ·) -> (B, 1, S, ·)."""
+    """Sum over the K hypotheses: (B, K, S, ·) -> (B, 1, S, ·)."""
     return grad if grad.size(1) == 1 else grad.sum(1, keepdim=True)
 
 
 class GRUGate(Gate):
-    """g_i is a GRU's step with history h_i and input s (GAtt), or inverted (GAtt-Inv, GRU-Inv).
+    """g_i is a GRU's step with history h_i and input s (GAtt); W = E_h.
 
-    Inverted, s is the history and h_i the input, and W = H.
+    Inverted (GAtt-Inv, GRU-Inv), s is the history and h_i the input; W = H.
 
     Args:
         d_state: H.
@@ -164,7 +164,7 @@ class GRUGate(Gate):
         self.inverted = inverted
         self.opens = OPEN_INVERTED if inverted else OPEN
         self.width = width = d_state if inverted else d_source
-        # Blocks for the gates r and u, and one for the candidate where the side is the input.
+        # Both sides have blocks for r and u; the input side has a third one, for the candidate.
         of_state, of_source = (2, 3) if inverted else (3, 2)
         self.state = Linear(d_state, of_state * width, not inverted, of_state)
         self.source = Linear(d_source, of_source * width, inverted, of_source)
@@ -179,12 +179,12 @@ class GRUGate(Gate):
     def mix(
         self, dtype: torch.dtype, h: Tensor, of_h: Tensor, s: Tensor, of_s: Tensor, *inner: Tensor
     ) -> Tensor:
-        """See `Gate.mix`; the candidate's product is computed for every position at every step."""
-        history, new = (s, of_h) if self.inverted else (h, of_s)
+        """See `Gate.mix`. Every step multiplies `r ⊙ history` of every position by a matrix."""
+        history, of_input = (s, of_h) if self.inverted else (h, of_s)
         gates = 2 * self.width
         reset, update = torch.sigmoid(of_h[..., :gates] + of_s[..., :gates]).chunk(2, dim=-1)
         product = F.linear((reset * history).to(dtype), inner[0].to(dtype))
-        candidate = tanh(product + new[..., gates:])
+        candidate = tanh(product + of_input[..., gates:])
         return torch.lerp(history.expand_as(candidate), candidate, update)
 
     def openness(self, of_h: Tensor, of_s: Tensor) -> Tensor:

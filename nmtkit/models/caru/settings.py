@@ -20,46 +20,50 @@ class CARUSettings(ModelSettings):
     d_hidden: int = Field(1024, ge=2)
     """H: width of the decoder's state and of each direction of the encoder."""
     alignment_width: int = Field(0, ge=0)
-    """A: width of the additive alignment's hidden layer; 0 = as wide as the state."""
+    """A: width of the additive alignment's hidden layer; 0 = as wide as the decoder's state."""
     cell: Literal["caru", "gru", "lstm", "mgu"] = "caru"
     """The recurrent cell of encoder and decoder."""
     bidirectional: bool = False
-    """The encoder reads in both directions; the decoder then begins with tanh(W · last state
-    backwards), else with the encoder's last state.
+    """The encoder reads in both directions. The decoder's first state is then tanh(W · the last
+    state of the backward direction), otherwise the encoder's last state.
     """
     caatt: bool = True
-    """Gated attention (CAAtt): the decoder's state refines the source states before it attends to
-    them.
+    """Gated attention (CAAtt): the decoder's state refines the source states before attention
+    reads them.
     """
     gate: Literal["caru", "gru", "gru-inv"] = "caru"
-    """The cell that refines: CARU, a GRU with the source state as history, or one with the
-    decoder's state as history.
+    """The cell that refines the source states: caru; gru, whose history is the source state; or
+    gru-inv, a GRU whose history is the decoder's state.
     """
     caatt_first: Literal["linear", "gated"] = "linear"
-    """CAAtt's first step: W s + B at every position, as printed, or the equation of all other
-    steps.
+    """How CAAtt computes its first step: linear, W s + B at every position, as the paper prints it;
+    or gated, with the equation of all other steps.
     """
     alignment: Literal["additive", "bounded"] = "additive"
-    """The score of a source position: vᵀ tanh(W [s|g]), or one tanh as printed, within -1 and 1."""
+    """The score of a source position: additive, vᵀ tanh(W [s|g]); or bounded, a single tanh
+    (between -1 and 1), as the paper prints it.
+    """
     attention_norm: Literal["softmax", "l1_exp_nx"] = "l1_exp_nx"
     """How scores e become weights: softmax(e), or L1(exp(N e)) = softmax(N e)."""
     n_scale: Literal["length", "const"] = "length"
-    """N of L1(exp(Nx)): the number of real source tokens of the sentence, or `n_constant`."""
+    """N of L1(exp(Nx)): length, the sentence's number of source tokens; or const, `n_constant`."""
     n_constant: float = Field(20.0, gt=0)
-    """N where it is constant; with 1 it is the usual softmax."""
+    """N if `n_scale` is const; N = 1 is the usual softmax."""
     caembed: Literal["off", "state", "embed", "replace"] = "state"
-    """CAEmbed, a run of CARU over what came before and then the context: over decoder states, its
-    end is the context for the decoder's cell; over target embeddings, its end is all the cell
-    reads; over decoder states, its end is the next state and there is no cell.
+    """CAEmbed, a CARU that reads earlier vectors and then the context. state: it reads decoder
+    states, and its result replaces the context that the decoder's cell reads. embed: it reads
+    target embeddings, and the cell reads only its result. replace: it reads decoder states, and its
+    result is the next state, without a cell.
     """
     history: int = Field(1, ge=1)
-    """p: how many earlier vectors CAEmbed reads."""
+    """p: the number of earlier vectors that CAEmbed reads."""
     first_step: FirstStep = "tanh"
-    """What a CARU cell makes of a first input, without history: tanh x (the authors' code), or x.
+    """The state of a CARU cell after its first input: tanh, tanh x as in the authors' code; or
+    linear, x.
     """
     readout: Literal["linear", "maxout"] = "linear"
-    """What the output layer reads: the new state, or RNNSearch's maxout of word, state before and
-    context, as wide as the embeddings.
+    """What the output layer reads: linear, the new state; or maxout, RNNSearch's maxout of word,
+    previous state and context, as wide as the embeddings.
     """
     dropout: float = Field(0.0, ge=0, lt=1)
     """Dropout on embeddings and on what the output layer reads."""
@@ -70,29 +74,29 @@ class CARUSettings(ModelSettings):
     softmax_bias: bool = True
     """A bias in the output layer."""
     initial_weights: Literal["xavier", "normal"] = "xavier"
-    """Initial weights: Xavier-uniform matrices and zero biases, or all of it from N(0, 0.01²), as
-    in the paper.
+    """Initial weights: xavier, Xavier-uniform matrices and zero biases; or normal, all weights and
+    biases from N(0, 0.01²), as in the paper.
     """
 
     @property
     def width(self) -> int:
-        """Width of what the output layer reads."""
+        """Return the width of the output layer's input."""
         return self.d_hidden if self.readout == "linear" else self.d_embedding
 
     def check(self) -> None:
-        """Refuse settings that cannot be, or that change nothing.
+        """Refuse settings that contradict each other or have no effect.
 
         Raises: ConfigError.
         """
-        for key, (why, idle) in WITHOUT_EFFECT.items():
+        for key, (why, has_no_effect) in WITHOUT_EFFECT.items():
             value = getattr(self, key)
-            if value != type(self).model_fields[key].default and idle(self):
+            if value != type(self).model_fields[key].default and has_no_effect(self):
                 message = f"model.{key}={value} has no effect: {why}"
                 raise ConfigError(message, where=f"model.{key}", hint="leave it out")
         if self.tie != "none" and self.width != self.d_embedding:
             message = (
                 f"the output layer reads {self.width} numbers and an embedding has "
-                f"{self.d_embedding}: they cannot be one"
+                f"{self.d_embedding}: they cannot share weights"
             )
             hint = "--set model.tie=none, or model.readout=maxout, or equal widths"
             raise ConfigError(message, where="model.tie", hint=hint)
@@ -116,13 +120,13 @@ WITHOUT_EFFECT: dict[str, tuple[str, Callable[[CARUSettings], bool]]] = {
         "N is not constant (model.attention_norm, model.n_scale)",
         lambda s: s.attention_norm == "softmax" or s.n_scale != "const",
     ),
-    "history": ("without CAEmbed (model.caembed) there is none", lambda s: s.caembed == "off"),
+    "history": ("CAEmbed, which reads it, is off (model.caembed)", lambda s: s.caembed == "off"),
     "first_step": (
         "there is no CARU cell (model.cell, model.caembed)",
         lambda s: s.cell != "caru" and s.caembed == "off",
     ),
 }
-"""Settings that can lie idle: why, and when."""
+"""Settings that can have no effect: (reason, condition)."""
 
 
 GRUInvSettings = with_defaults(

@@ -1,4 +1,4 @@
-"""The content-adaptive recurrent unit: the cell, and a layer to use by itself in any model.
+"""The content-adaptive recurrent unit: the cell, and a layer for use in any model.
 
 Legend: B sentences, S source length, R rows, E width of inputs, H of states, N directions.
 """
@@ -27,8 +27,8 @@ class CARUCell(Cell):
 
     Args:
         input_size: E.
-        hidden_size: H; both are named as torch's `nn.GRUCell` has them.
-        first_step: the state after an input without history: tanh x (the authors' code), or x.
+        hidden_size: H. Both names are those of torch's `nn.GRUCell`.
+        first_step: the state after the first input: tanh x (the authors' code), or x.
     Source: Chan, Ke & Im 2020, *CARU: a content-adaptive recurrent unit for the transition of
         hidden state in NLP*, Eq. 4; the gate z has two biases, as in the authors' code.
     """
@@ -48,26 +48,26 @@ class CARUCell(Cell):
 
     @staticmethod
     def parts(x: Tensor, h: Tensor, state: Product) -> tuple[Tensor, Tensor]:
-        """Return n and l, (…, R, H) both, from what `step` takes."""
+        """Return n and l, both (…, R, H); the arguments are those of `step`."""
         x, of_z = x.chunk(2, dim=-1)
         n, z = state(h).chunk(2, dim=-1)
         return tanh(x + n), torch.sigmoid(x) * torch.sigmoid(of_z + z)
 
     def first(self, x: Tensor, step: Step) -> Tensor:
-        """See `Cell.first`; it needs x alone, the first half: (…, R, 2H) -> (…, R, H)."""
+        """See `Cell.first`; it reads only the first half, x = W v + B: (…, R, 2H) -> (…, R, H)."""
         x = x[..., : self.d_hidden]
         return tanh(x) if self.first_step == "tanh" else x
 
 
 class CARU(nn.Module):
-    """Layers of content-adaptive recurrent units, called as torch's `nn.GRU` is.
+    """Layers of content-adaptive recurrent units, called like torch's `nn.GRU`.
 
     Args:
         input_size: E.
         hidden_size: H.
-        num_layers: each but the first reads the states of the one below.
+        num_layers: each layer except the first reads the states of the layer below.
         batch_first: sentences come first in inputs and outputs, (B, S, …) instead of (S, B, …).
-        dropout: on the states that go up to a further layer.
+        dropout: on the states that another layer reads.
         bidirectional: N = 2 instead of 1.
         first_step: see `CARUCell`.
     """
@@ -94,22 +94,22 @@ class CARU(nn.Module):
     def forward(
         self, input: Tensor | PackedSequence, hx: Tensor | None = None, mask: Tensor | None = None
     ) -> tuple[Tensor | PackedSequence, Tensor]:
-        """Read sequences; padding leaves a state as it is.
+        """Read sequences; padding does not change a state.
 
         Args:
             input: (S, B, E), (B, S, E) if batch_first, (S, E) for a single sequence, or packed.
-            hx: the states before (num_layers·N, B, H), without B for a single sequence; None = no
+            hx: initial states (num_layers·N, B, H), without B for a single sequence; None = no
                 history.
             mask: bool, True = real, of the input's shape without E; the real positions come first.
-                None = all (or as they are packed).
-        Returns: states of the last layer, (…, N·H) of the input's kind, the last state repeated
-            where a sequence is padded; the last states of every layer and direction (num_layers·N,
-            B, H).
+                None = all positions are real (of a packed input, those packed).
+        Returns: the states (…, N·H) of the last layer, packed if the input is, with the last state
+            repeated at padded positions; and the last states of every layer and direction
+            (num_layers·N, B, H).
         Raises: ValueError for a mask with holes, or beside a packed input.
         """
         if isinstance(input, PackedSequence):
             if mask is not None:
-                raise ValueError("a packed input says itself which positions are real")
+                raise ValueError("a packed input already defines which positions are real")
             return self._read_packed(input, hx)
         if input.dim() == 2:
             return self._read_single(input, hx, mask)
