@@ -1,4 +1,4 @@
-"""How a system reads a set with its own contexts, and with other contexts in their place."""
+"""How a system reads a set with its own contexts, and with contexts that replace them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ EXAMPLES = 5
 
 
 def conditions(rule: ContextRule) -> dict[str, ContextRule]:
-    """Return the contexts that are compared, by name: the system's own, then the REPLACEMENTS."""
+    """Return the rule of each condition by name: the system's own, then the REPLACEMENTS."""
+    # Another seed, so that a system with random contexts does not draw its own contexts again.
     seed = rule.seed + 1
     replacements = {
         label: dataclasses.replace(rule, kind=kind, seed=seed)
@@ -52,12 +53,12 @@ def conditions(rule: ContextRule) -> dict[str, ContextRule]:
 
 
 class Replaced(Documents):
-    """Documents in which another rule gives the contexts. A sentence without a context of its own
-    has none.
+    """Documents whose contexts come from another rule than the system's. A sentence that has no
+    context under the system's rule gets none.
 
     Args:
-        documents: of the set.
-        rule: gives the contexts.
+        documents: the documents of the set.
+        rule: the other rule.
     """
 
     def __init__(self, documents: Documents, rule: ContextRule) -> None:
@@ -70,12 +71,12 @@ class Replaced(Documents):
 
 @dataclass(frozen=True)
 class Condition:
-    """What a system does if a rule gives the contexts of the set (N sentences).
+    """The results of a system on a set whose contexts come from one rule.
 
     Attributes:
-        bleu: None where the context would be what the system has not translated yet.
-        changed: sentences whose context is another than their own.
-        loss: of the references.
+        bleu: None if the contexts need translations that the system has not made yet.
+        changed: number of sentences with another context than their own.
+        loss: the loss on the references.
         kept: the share of its own state that a source subword keeps.
         on_words: the share of its attention that falls on context words.
     """
@@ -94,7 +95,7 @@ class Reader:
     """Reads a set with one system, under each condition.
 
     Args:
-        study: with the set and the device.
+        study: gives the set and the device.
         name: the system.
     Raises: LeftOut if the system reads no context.
     """
@@ -113,11 +114,11 @@ class Reader:
 
     @cached_property
     def scorer(self) -> Scorer:
-        """Translates with the model, and knows its vocabularies."""
+        """The scorer that translates with the model and holds its vocabularies."""
         return self.study.scorer(self.model, self.study.search_settings(self.name))
 
     def compare(self, draws: Draws) -> Conditions:
-        """Return what the system does under each condition."""
+        """Return the results of the system under each condition."""
         results = {}
         metrics = scorer_of(self.study.run, self.study.set_name)
         with workers.one_thread(self.device):
@@ -138,7 +139,7 @@ class Reader:
         return [store.documents.context(i, self.rule) for i in range(len(store))]
 
     def _translations(self, label: str, documents: Documents) -> list[str]:
-        """Return the translations of the set with some contexts."""
+        """Return the translations of the set under one condition."""
         lines = list(files.text_lines(self.study.run.source(self.study.set_name)))
         with console.progress(f"{self.name}: context {label}", len(lines)) as self.scorer.done:
             return [line.text for line in self.scorer.translate_window(lines, None, documents)]
@@ -146,9 +147,9 @@ class Reader:
     def _read(self, store: Store) -> tuple[Numbers, Numbers]:
         """Return two arrays of sums by sentence.
 
-        Returns: nats and subwords of the reference (N, 2); if the sentence has a context, sums of
-            `Reading.kept` and `Reading.on_words` over its source subwords, and the number of these
-            (N, 3).
+        Returns: (N, 2), loss in nats and number of subwords of each reference; (N, 3), sums of
+            `Reading.kept` and `Reading.on_words` over the source subwords, and the number of these
+            subwords. A row of the second array is zero if the sentence has no context.
         """
         loss, sums = np.zeros((len(store), 2)), np.zeros((len(store), 3))
         loss[:, 1] = store.tgt_lengths
@@ -163,10 +164,10 @@ class Reader:
         return loss, sums
 
     def examples(self, gains: Numbers) -> list[Example]:
-        """Return the sentences that gain most from their context, the same text once.
+        """Return the sentences that gain most from their context; equal texts appear once.
 
         Args:
-            gains: (N) nats.
+            gains: (N), the gain of each sentence in nats.
         """
         if not (self.sites.attention or self.sites.gates):
             return []
@@ -190,8 +191,8 @@ class Reader:
 
 def _loss(sums: Numbers) -> Metric:
     """Return the loss of a set, from nats and subwords of its sentences (N, 2)."""
-    value, about = float(_ratio(sums.sum(0))), "nats a subword, </s> included"
-    return Metric("loss", "loss", value, about, sums, _ratio, _ratio, higher_is_better=False)
+    value, signature = float(_ratio(sums.sum(0))), "nats a subword, </s> included"
+    return Metric("loss", "loss", value, signature, sums, _ratio, _ratio, higher_is_better=False)
 
 
 def _shares(sums: Numbers, sites: context_reading.Sites, draws: Draws) -> list[Estimate]:

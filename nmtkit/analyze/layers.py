@@ -1,5 +1,6 @@
-"""Analysis `layers`: which levels of the encoder each decoder layer reads, in models that learn
-a mixture of them.
+"""Analysis `layers`: how much each decoder layer reads of each encoder level.
+
+A level is the embeddings or an encoder layer. The models learn a mixture of the levels.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ from nmtkit.tables.table import Column, Table, heat
 from nmtkit.text.vocabulary import EOS, UNK
 
 ENDING = "_mixture"
+"""Models record a mixture under a name with this ending."""
 Shares = list[list[float]]
-"""(levels, decoder layers); each column sums to 1."""
+"""Weights (levels, decoder layers); each column sums to 1."""
 
 
 def mixtures(model: Model, device: torch.device) -> dict[str, Shares]:
     """Return the mixtures of levels that a model records while it encodes, by name."""
+    # The mixtures are the same for every source, so any short one does.
     with torch.inference_mode(), capture() as recorded:
         model.encode(source_batch([[UNK, EOS]], device))
     return {
@@ -60,8 +63,8 @@ class Layers(Analysis[Options, dict[str, dict[str, Shares]]]):
         }
         depth = max(len(panel.columns) for panel in heats.values())
         rows = [
-            [*about, level, *shares, *[None] * (depth - len(shares))]
-            for about, panel in heats.items()
+            [*key, level, *shares, *[None] * (depth - len(shares))]
+            for key, panel in heats.items()
             for level, shares in zip(panel.rows, panel.values, strict=True)
         ]
         columns = [
@@ -76,7 +79,7 @@ class Layers(Analysis[Options, dict[str, dict[str, Shares]]]):
                 "softmax over the levels; sums to 1"
             )
         ]
-        panels = {", ".join(about): panel for about, panel in heats.items()}
+        panels = {", ".join(key): panel for key, panel in heats.items()}
         bars = [
             f"{label}: encoder level by decoder layer\n{heat(h.values, h.rows, h.columns)}"
             for label, h in panels.items()

@@ -39,7 +39,7 @@ from nmtkit.tables.table import Column, Estimate, Table, named_bars
 from nmtkit.translate import workers
 
 FEATURES = ".features"
-"""The folder of vectors: gigabytes, and hidden so that copies of the results leave them out."""
+"""The folder of sentence vectors: gigabytes, and hidden so that copies of results leave it out."""
 SENTEVAL = "senteval"
 
 
@@ -60,8 +60,8 @@ class Probed:
     """The result of one classifier.
 
     Attributes:
-        right, count: right test sentences, all test sentences.
-        epochs, best_epoch: of training; the best epoch counts.
+        right, count: number of test sentences with the right label, and of all test sentences.
+        epochs, best_epoch: number of epochs trained, and the epoch that is tested.
         dev: accuracy of the best epoch on dev, 0..1.
         seconds: processor time.
     """
@@ -75,20 +75,21 @@ class Probed:
 
     @property
     def accuracy(self) -> Estimate:
-        """In percent, with Wilson's interval."""
+        """The test accuracy in percent, with Wilson's interval."""
         return wilson(self.right, self.count)
 
 
 @dataclass(frozen=True)
 class Probes:
-    """Classifiers by series (NAME, or "NAME, embeddings") and task.
+    """The results of all classifiers. A series is the states of a system ("NAME") or its embeddings
+    ("NAME, embeddings").
 
     Attributes:
-        tasks: in the order of the table.
-        classifiers: series -> task -> result; no task for a system without embeddings.
+        tasks: the tasks, in the order of the table.
+        classifiers: series -> task -> result; embeddings that a system lacks have no results.
         systems: the systems that were probed.
         left_out: the systems without states.
-        folder: of the probing files.
+        folder: the folder of the probing files.
     """
 
     tasks: list[Task]
@@ -103,7 +104,7 @@ class Probes:
         return {name: [t for t in self.tasks if t.category == name] for name in categories}
 
     def accuracies(self, series: str) -> dict[str, Estimate]:
-        """Return the accuracy of a series in each task, empty where there is none."""
+        """Return the accuracy of a series in each task; an empty estimate if there is no result."""
         results = self.classifiers[series]
         names = [task.name for task in self.tasks]
         return {n: results[n].accuracy if n in results else Estimate(None) for n in names}
@@ -140,7 +141,7 @@ class Probing(PaperAnalysis[ProbingOptions, Probes]):
         names = [task.name for task in result.tasks]
         series = {"majority": {task.name: majority(task) for task in result.tasks}}
         series |= {label: result.accuracies(label) for label in result.classifiers}
-        drawn = {label: list(values.values()) for label, values in series.items()}
+        estimates = {label: list(values.values()) for label, values in series.items()}
         return Finding(
             table=self._table(result, series),
             text=(
@@ -150,7 +151,7 @@ class Probing(PaperAnalysis[ProbingOptions, Probes]):
                 "Compare systems where their intervals are far apart. The interval covers the "
                 "test sentences, not the training seed."
             ),
-            figure=figures.grouped_bars(names, drawn, "task", "accuracy, %", upright=True),
+            figure=figures.grouped_bars(names, estimates, "task", "accuracy, %", upright=True),
             bars="\n\n".join(bars(label, values) for label, values in series.items()),
             facts={
                 "probes": str(result.folder),
@@ -179,11 +180,11 @@ class Probing(PaperAnalysis[ProbingOptions, Probes]):
     def _table(self, result: Probes, series: Mapping[str, Mapping[str, Estimate]]) -> Table:
         rows: list[list[object]] = []
         for category, tasks in result.by_category().items():
-            of_tasks = [[values[task.name] for values in series.values()] for task in tasks]
-            for task, accuracies in zip(tasks, of_tasks, strict=True):
+            estimates = [[values[task.name] for values in series.values()] for task in tasks]
+            for task, accuracies in zip(tasks, estimates, strict=True):
                 sizes = len(task.classes), len(task.parts[TEST])
                 rows.append([category, task.name, *sizes, *accuracies])
-            means = map(average, zip(*of_tasks, strict=True))
+            means = map(average, zip(*estimates, strict=True))
             rows.append([category, f"average of {len(tasks)}", None, None, *means])
         columns = [
             *text_columns("category", "task"),
@@ -199,7 +200,7 @@ class Probing(PaperAnalysis[ProbingOptions, Probes]):
         for system in result.systems:
             estimates = result.accuracies(system)
             for category, tasks in result.by_category().items():
-                # A paper's mean of a category is of all its tasks.
+                # A paper's mean is over all tasks of a category: a mean over fewer would differ.
                 if estimates.keys() >= {*CATEGORIES.get(category, ())}:
                     mean = average([estimates[task.name] for task in tasks])
                     estimates = estimates | {category: mean}
@@ -214,13 +215,13 @@ def find_folder(run: Run, where: str) -> Path:
     """Return the folder of probing files.
 
     Args:
-        where: a folder, senteval, or "" for the corpus's own.
-    Raises: ConfigError if the corpus has none, or its source is not SentEval's language;
-        DataError, EnvironmentProblem if SentEval's files cannot be fetched.
+        where: a folder, senteval, or "" for the files of the run's corpus.
+    Raises: ConfigError if the corpus has no such files, or if SentEval's files are in another
+        language than the sources; DataError, EnvironmentProblem if SentEval cannot be fetched.
     """
     if where == SENTEVAL:
         if (language := run.manifest().src) != "en":
-            message = f"SentEval's sentences are English, the sources of this run are '{language}'"
+            message = f"SentEval's sentences are English, but this run translates from '{language}'"
             hint = "use a run that translates from English, or name a folder of probing files"
             raise ConfigError(message, where="--probes", hint=hint)
         from nmtkit.corpora import published
@@ -229,13 +230,13 @@ def find_folder(run: Run, where: str) -> Path:
     folder = Path(where) if where else run.prep / "eval" / "probing"
     if not where and not folder.is_dir():
         message = "this run's corpus has no probing files of its own"
-        hint = f"--probes {SENTEVAL}, or a folder of such files"
+        hint = f"--probes {SENTEVAL}, or --probes FOLDER with your probing files"
         raise ConfigError(message, where="--probes", hint=hint)
     return folder
 
 
 def read_task(name: str, paths: Sequence[Path]) -> Task:
-    """Return a task; say how its files were split, and if it tests on training sentences."""
+    """Return a task. Log how its files were split; warn if test sentences are in training too."""
     task = read(name, paths, SEED)
     if task.split:
         console.say(f"{name}: {task.split}")
@@ -248,7 +249,7 @@ def read_task(name: str, paths: Sequence[Path]) -> Task:
 def classify(
     tasks: Sequence[Task], files: Mapping[str, Mapping[str, Path]]
 ) -> dict[str, dict[str, Probed]]:
-    """Train a classifier for each system, kind of vector and task, side by side on the cores.
+    """Train a classifier for each system, kind of vector and task, in parallel on all cores.
 
     Args:
         files: system -> task -> file of its vectors.
@@ -256,7 +257,7 @@ def classify(
     """
     series = {name: (name, STATES) for name in files}
     series |= {f"{name}, embeddings": (name, EMBEDDINGS) for name in files}
-    # The largest work first, so that all cores end together.
+    # Largest first, so that all cores finish together. Missing embeddings have width 0.
     work = [
         (label, task, files[name][task.name], kind)
         for task in sorted(tasks, key=lambda task: -len(task.sentences) * len(task.classes))
@@ -278,38 +279,39 @@ def probe(task: Task, path: Path, kind: str) -> Probed:
     """Train and test a classifier.
 
     Args:
-        task: its labels and parts.
-        path: file of the vectors of all its sentences.
-        kind: which of the vectors.
+        task: the task, for its labels and parts.
+        path: the file with the vectors of all sentences of the task.
+        kind: STATES or EMBEDDINGS.
     """
     start = time.process_time()
     vectors = sentence_vectors.load(path)[kind]
-    known = {label: number for number, label in enumerate(task.classes)}
-    labels = torch.tensor([known[label] for label in task.labels])
+    classes = {label: number for number, label in enumerate(task.classes)}
+    labels = torch.tensor([classes[label] for label in task.labels])
     rows = [task.parts[part] for part in PARTS]
-    parts = [torch.from_numpy(np.ascontiguousarray(vectors[part])) for part in rows]
+    inputs = [torch.from_numpy(np.ascontiguousarray(vectors[part])) for part in rows]
     train, dev, test = (
         Examples(x, labels[torch.from_numpy(part)])
-        for x, part in zip(classifier.standardised(parts), rows, strict=True)
+        for x, part in zip(classifier.standardised(inputs), rows, strict=True)
     )
-    fitted = classifier.fit(train, dev, test.x, len(known), SEED)
+    fitted = classifier.fit(train, dev, test.x, len(classes), SEED)
     right = int((fitted.predicted == test.y).sum())
     seconds = time.process_time() - start
     return Probed(right, len(test.y), fitted.epochs, fitted.best_epoch, fitted.dev, seconds)
 
 
 def majority(task: Task) -> Estimate:
-    """Return the accuracy of the most frequent training label (the first of equals)."""
+    """Return the test accuracy of the most frequent training label (ties: the first label)."""
     train, test = ([task.labels[row] for row in task.parts[part]] for part in (TRAIN, TEST))
     labels, counts = np.unique(train, return_counts=True)
     return wilson(test.count(labels[counts.argmax()]), len(test))
 
 
 def average(estimates: Sequence[Estimate]) -> Estimate:
-    """Return the mean of accuracies on independent test sets, with an interval from theirs.
+    """Return the mean of accuracies on independent test sets, with its confidence interval.
 
-    The interval is mean ± √Σ(half)² / n, each side by itself. Source: Zou & Donner 2008,
-    *Construction of confidence limits about effect measures* (MOVER), for a mean.
+    The interval is mean ± √Σ(half)² / n, where half is the distance from an accuracy to its limit;
+    lower and upper limits are computed separately. Source: Zou & Donner 2008, *Construction of
+    confidence limits about effect measures* (MOVER), for a mean.
     """
     table = np.array([[e.value, e.low, e.high] for e in estimates], dtype=np.float64)
     if np.isnan(table).any():

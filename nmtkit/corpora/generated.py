@@ -1,4 +1,4 @@
-"""Corpora that a generator writes: its files as sets, its evaluation files as extras."""
+"""Corpora that a generator writes: its text files become sets, its evaluation files extras."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from nmtkit.corpora.table import Dataset, registered
 
 
 def corpus(dataset: Dataset, folder: Path, preset: str, size: int, seed: int) -> Corpus:
-    """Let a data set's generator write into a folder, and return its files as a corpus.
+    """Return the corpus that a data set's generator writes into a folder.
 
-    A generator `generate(folder, size=…, seed=…)` writes {train,dev,test}.{src,tgt language},
-    NAME.docs (0-based line numbers where documents start) where it has documents, and evaluation
-    files NAME.json, NAME.SRC-TGT.json and probing/*.txt, kept as eval/NAME.json and eval/probing/.
+    The generator is a function `generate(folder, size=…, seed=…)`. For each SET of train, dev, test
+    it writes SET.LANGUAGE for both languages, and SET.docs (0-based line numbers where documents
+    start) if the set has documents. It may write evaluation files: NAME.json or NAME.SRC-TGT.json,
+    which become eval/NAME.json, and probing/*.txt, which become eval/probing/*.txt.
 
     Args:
         dataset: a data set with a generator.
-        folder: the generator writes into it.
-        preset: of the systems to come.
-        size, seed: training pairs, and the seed of its draws.
+        folder: where the generator writes.
+        preset: the default preset of systems trained on the corpus.
+        size, seed: the number of training pairs, and the seed of the generator.
     """
     folder.mkdir(parents=True, exist_ok=True)
     _function(dataset.entry.generator)(folder, size=size, seed=seed)
@@ -39,18 +40,16 @@ def corpus(dataset: Dataset, folder: Path, preset: str, size: int, seed: int) ->
 
 
 def expression_lists() -> dict[str, Dataset]:
-    """Return the lists of expressions that data sets come with: name of the list -> data set."""
+    """Return the data set of each list of expressions: name of the list -> data set."""
     return {
         name: dataset for dataset in registered().values() for name in dataset.entry.expressions
     }
 
 
 def expressions(dataset: Dataset, name: str) -> list[str]:
-    """Return a data set's list of expressions, as lines that `nmtkit.measures.expressions`
-    reads.
-    """
-    listed = _function(dataset.entry.expressions[name])()
-    return [f"{source}\t{' | '.join(targets)}\t{name}" for source, targets, name in listed]
+    """Return a list of expressions of a data set, as lines for `nmtkit.measures.expressions`."""
+    entries = _function(dataset.entry.expressions[name])()
+    return [f"{source}\t{' | '.join(targets)}\t{name}" for source, targets, name in entries]
 
 
 def _function(target: str) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""Read the sides of a text in step, and write them as plain text.
+"""Read all sides of a text in parallel, line by line, and write them as plain text.
 
 The sides are the source, the reference and further references.
 """
@@ -23,35 +23,35 @@ Row = tuple[tuple[bytes, ...], bool]
 
 @dataclass
 class ParallelText:
-    """The sides of a text, side by side."""
+    """The sides of a text, read in parallel."""
 
     set_name: str
     hint: str
-    """What to do where the sides do not match."""
+    """The hint of an error: what to do if the sides do not match."""
     names: list[str] = field(default_factory=list)
-    """What each side is called in messages."""
+    """The name of each stream's side, for error messages."""
     streams: list[Stream] = field(default_factory=list)
 
     def add(self, name: str, *streams: Stream) -> None:
-        """Add the versions of a side."""
+        """Add a side: one stream, or one stream for each reference."""
         self.names += [name] * len(streams)
         self.streams += streams
 
     def rows(self) -> Iterator[Row]:
         """Yield every row.
 
-        Raises: DataError if the sides differ in their number of lines or their documents, or there
-            is no line.
+        Raises: DataError if the sides have different numbers of lines or different documents, or no
+            line at all.
         """
         number = -1
-        knowing = [side for side, stream in enumerate(self.streams) if stream.documents]
+        with_documents = [side for side, stream in enumerate(self.streams) if stream.documents]
         rows = itertools.zip_longest(*(stream.rows for stream in self.streams))
         for number, row in enumerate(rows):
             if None in row:
                 short, long = self._unlike([cell is None for cell in row])
                 lines = counted(number, "line")
                 raise self._error(f"{short} has {lines} but {long} has more", number)
-            starts = {row[side][1] for side in knowing}
+            starts = {row[side][1] for side in with_documents}
             if len(starts) > 1:
                 names = " and ".join(dict.fromkeys(self.names))
                 raise self._error(f"documents start at different lines of {names}", number)
@@ -60,33 +60,33 @@ class ParallelText:
             raise self._error(f"{self.names[0]} has no sentence", 0)
 
     def separated(self, separator: bytes, sides: int) -> Iterator[Row]:
-        """Yield the rows without those that only separate documents.
+        """Yield all rows but those that separate documents.
 
         Args:
             separator: the line that separates documents, the same on every side.
-            sides: the number of sides with separators; streams after these have none.
-        Raises: DataError if a separator is not on every side, nothing separates documents, or there
-            is nothing else.
+            sides: the number of streams with separators; they come first.
+        Raises: DataError if only some sides have a separator at a line, or if no line or every line
+            is a separator.
         """
         name = separator.decode() or "blank"
-        starts, text, separators = True, False, False
+        starts, has_text, has_separators = True, False, False
         for number, (lines, _) in enumerate(self.rows()):
             flags = [line.strip() == separator for line in lines[:sides]]
             if all(flags):
-                starts = separators = True
+                starts = has_separators = True
                 continue
             if any(flags):
                 marked, plain = self._unlike(flags)
                 problem = f"line {number + 1:,} is {name} in {marked} but not in {plain}"
                 raise self._error(problem, number)
             yield lines, starts
-            starts, text = False, True
-        if not separators or not text:
-            problem = f"{'all lines are' if separators else 'no line is'} {name}"
+            starts, has_text = False, True
+        if not has_separators or not has_text:
+            problem = f"{'all lines are' if has_separators else 'no line is'} {name}"
             raise self._error(f"{problem}, so none separates documents", 0)
 
     def _unlike(self, flags: list[bool]) -> list[str]:
-        """Return the name of a side with a flag, and of one without."""
+        """Return the name of the first side whose flag is True, and of the first whose is False."""
         return [self.names[flags.index(flag)] for flag in (True, False)]
 
     def _error(self, problem: str, number: int) -> DataError:
@@ -105,13 +105,13 @@ def write_set(
     """Write a set as plain text: NAME.src, NAME.ref, NAME.ref1, … and NAME.docs.
 
     Args:
-        rows: of the set.
+        rows: the rows of the set.
         folder: an existing folder.
-        name, split: of the set.
+        name, split: the name of the set, and its split (train, dev or test).
         documents: True if the set has documents.
-        parses: True if the last line of every row is a parse, for NAME.parses.
-    Returns: the set that was written.
-    Raises: DataError if there is no row, or rows differ in their number of references.
+        parses: True if the last line of every row is a parse; parses go to NAME.parses.
+    Returns: the files of the set.
+    Raises: DataError if there is no row, or if rows have different numbers of references.
     """
     rows = iter(rows)
     first = next(rows, None)

@@ -1,11 +1,11 @@
-"""The formats parallel text is published in, each read as a stream of lines.
+"""The formats in which parallel text is published. Each file is read as a stream of lines.
 
 - plain text, one sentence a line
-- SGM and XML with <doc> and <seg>, in three dialects: mteval's SGM (quotes optional, tags in any
-  case, bare &, several references as several doc elements of one docid), IWSLT's XML, WMT's XML
-  (source, references and systems' outputs inside one doc)
+- SGM and XML with <doc> and <seg>, in three dialects: mteval's SGM (quotes are optional, tags have
+  any case, & may be bare, references are separate doc elements with the same docid), IWSLT's XML,
+  and WMT's XML (one doc holds the source, its references and systems' outputs)
 - TED training text, where lines of metadata separate the talks
-- OPUS's .ids, which only say where documents start
+- OPUS's .ids files, which have no text and only mark where documents start
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Row = tuple[bytes, bool]
 
 @dataclass(frozen=True)
 class Stream:
-    """One side of a part of a corpus; bytes as published."""
+    """The lines of one side of a text, as bytes."""
 
     rows: Iterable[Row]
     documents: bool
-    """True if the format itself says where documents start; if not, no row does."""
+    """True if the format marks where documents start. If False, no row starts a document."""
 
     def map(self, change: Callable[[bytes], bytes]) -> Stream:
         """Return the stream with every line changed."""
@@ -42,16 +42,17 @@ def text(path: Path) -> Stream:
 
 
 def document_files(paths: Iterable[Path]) -> Stream:
-    """Read plain text, each file a document."""
+    """Read plain text files; each file is one document."""
     lines = (enumerate(byte_lines(path)) for path in paths)
     rows = itertools.chain.from_iterable(lines)
     return Stream(((line, number == 0) for number, line in rows), documents=True)
 
 
 def opus_ids(path: Path) -> Stream:
-    """Read OPUS's .ids (source file, target file, sentence numbers) as empty lines.
+    """Read an .ids file of OPUS as empty lines with the document starts.
 
-    A document starts where the files change.
+    A line has a source file, a target file and sentence numbers. A document starts where the source
+    or target file changes.
     """
 
     files = (line.split(b"\t")[:2] for line in byte_lines(path))
@@ -68,24 +69,24 @@ _CLOSING = re.compile(rb"</\w+>\s*$")
 
 
 def ted(path: Path, keep: Iterable[str] = ()) -> Stream:
-    """Read TED training text (train.tags.*) without the lines of metadata, which separate talks.
+    """Read TED training text (train.tags.*). Lines of metadata separate talks and are left out.
 
     Args:
         path: the file.
-        keep: metadata that are sentences too (title, description), with their tags stripped.
+        keep: metadata (title, description) whose text is kept as sentences, without the tags.
     """
-    sentences = {name.encode() for name in keep}
+    sentence_tags = {name.encode() for name in keep}
 
     def rows() -> Iterator[Row]:
         starts = True
-        talking = False
+        after_text = False
         for line in byte_lines(path):
             metadata = _METADATA.match(line)
             if metadata is not None:
-                starts |= talking
+                starts |= after_text
                 line = _CLOSING.sub(b"", metadata[2])
-            talking = metadata is None
-            if metadata is None or metadata[1].lower() in sentences:
+            after_text = metadata is None
+            if metadata is None or metadata[1].lower() in sentence_tags:
                 yield unescape(line.strip()), starts
                 starts = False
 
@@ -108,9 +109,9 @@ class _Document:
 
     docid: str = ""
     system: str = ""
-    """Which of several references (sysid, translator)."""
+    """The sysid or translator, which tells several references of a docid apart."""
     language: str = ""
-    """Empty where the file holds one side only."""
+    """Empty if the file holds one side only."""
     segments: list[bytes] = field(default_factory=list)
 
     def rows(self) -> list[Row]:
@@ -122,10 +123,10 @@ def markup(path: Path, language: str) -> list[Stream]:
 
     Args:
         path: the file, in any of the three dialects.
-        language: the side to read of a file that holds several.
-    Returns: one stream; of several references one each, in the order of their first appearance.
-    Raises: DataError if there is no segment (in that language), one is not closed, or references
-        differ in their documents.
+        language: the side to read, if the file holds several.
+    Returns: one stream, or one for each of several references, in order of first appearance.
+    Raises: DataError if the language has no segment, if a segment is not closed, or if the
+        references have different documents.
     """
     documents = [d for d in _documents(path) if d.segments and d.language in {"", language}]
     if not documents:
@@ -136,14 +137,14 @@ def markup(path: Path, language: str) -> list[Stream]:
         systems.setdefault(document.system, []).append(document)
     sides = [*systems.values()]
     if len({(d.docid, d.system) for d in documents}) == len({d.docid for d in documents}):
-        sides = [documents]  # no document twice: one reference, by whomever
+        sides = [documents]  # one reference, even if several people translated it
     for side in sides[1:]:
         _same_documents(path, sides[0], side)
     return [Stream([row for d in side for row in d.rows()], documents=True) for side in sides]
 
 
 def _documents(path: Path) -> list[_Document]:
-    """Return the documents of a file: one for each side or reference, none for systems' outputs."""
+    """Return the documents of a file, for every side and reference but not for systems' outputs."""
     with open_binary(path) as stream:
         data = stream.read()
     docid = system = ""
@@ -194,9 +195,9 @@ _NAMED = {b"amp": b"&", b"lt": b"<", b"gt": b">", b"quot": b'"', b"apos": b"'"}
 
 
 def unescape(line: bytes) -> bytes:
-    """Return a line with XML's five entities and numeric references undone, once.
+    """Return a line with characters in place of XML's five entities and numeric references.
 
-    A bare & stays.
+    A bare & stays. The result is not unescaped a second time.
     """
     return _ENTITY.sub(_character, line) if b"&" in line else line
 

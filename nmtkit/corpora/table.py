@@ -1,5 +1,5 @@
-"""The registered data sets: the schema of the table (datasets.toml), its data sets by name, and the
-sets of each.
+"""The registered data sets: the schema of their table (datasets.toml), the data sets by name, and
+the sets of each data set.
 """
 
 from __future__ import annotations
@@ -21,39 +21,40 @@ from nmtkit.settings import PrepSettings, Section, build
 
 TRAIN = "train"
 MEMBER = "::"
-"""Between a published file and the name of a member in it."""
+"""Separates a published file from the name of a member in it."""
 
 
 class Resource(Section):
     """A published file."""
 
     size: int | None = Field(None, gt=0)
-    """Bytes; left out where the size is not published."""
+    """Bytes; None if the size is not published."""
     checksum: str | None = Field(None, pattern=PATTERN)
-    """sha256:…, md5:… or git:…; left out where none is published: then the checksum of the first
-    copy is recorded and later copies are compared with it."""
+    """sha256:…, md5:… or git:…. If none is published, the checksum of the first copy is recorded,
+    and later copies are compared with it."""
     urls: list[str] = []
-    """Addresses in the order of trial; `SOURCE/FILE::MEMBER` is a member of another published file.
-    Once the table is read, the addresses of the source come first."""
+    """Addresses, tried in this order. `SOURCE/FILE::MEMBER` is a member of another published file.
+    When the table is read, the addresses of the source are put first."""
 
 
 class Source(Section):
-    """Files published under the same addresses; FILE of the source NAME is called NAME/FILE."""
+    """Files published under the same addresses. FILE of the source NAME is called NAME/FILE."""
 
     bases: list[str] = []
-    """Beginnings of the addresses: mirrors in the order of trial."""
+    """Beginnings of the addresses (mirrors), tried in this order."""
     files: dict[str, Resource]
 
 
 class SetTable(Section):
     """One set of a data set.
 
-    Each file is a template over {src}, {tgt}, {lang} (of the side) and {role} (src or ref).
+    A file name is a template. {src} and {tgt} are the languages of the data set, {lang} is the
+    language of the side, and {role} is src or ref.
     """
 
     files: list[str] | dict[str, list[str]] = []
-    """SOURCE/FILE, or SOURCE/FILE::MEMBER for a member of an archive; several are read one after
-    the other. By language where they differ."""
+    """SOURCE/FILE, or SOURCE/FILE::MEMBER for a member of an archive. Several files are read one
+    after the other. A list for each language if one template cannot name both sides."""
     format: Literal["auto", "ted"] = "auto"
     """auto: markup for .sgm and .xml, else text."""
     keep: list[Literal["title", "description"]] = []
@@ -61,14 +62,14 @@ class SetTable(Section):
     tokenized: list[str] = []
     """Languages published in tokenized form; their text is detokenized on reading."""
     plain_apostrophes: bool = False
-    """U+2019 is read as an apostrophe, as the usual recipe of a data set has it."""
+    """True if U+2019 is read as an apostrophe, as in the usual recipe of the data set."""
     documents: Literal["auto", "ids"] = "auto"
-    """Where documents start. auto: as the format says; ids: `boundaries` are OPUS's .ids. A file
-    name with {number} is a file for each document."""
+    """Where documents start. auto: where the format marks it; ids: `boundaries` are .ids files of
+    OPUS. A file name with {number} stands for many files, one for each document."""
     boundaries: list[str] = []
     rows: str = ""
-    """Instead of files: these rows of the training text, taken out of it; first:last:step as in
-    Python ("-1000:", "22::23")."""
+    """Instead of files: rows of the training text that are held out for this set. They are a slice
+    first:last:step as in Python ("-1000:", "22::23")."""
 
     @field_validator("rows")
     @classmethod
@@ -78,22 +79,22 @@ class SetTable(Section):
         return value
 
     def selected(self, total: int) -> range:
-        """Return the rows taken out of `total` rows of training text."""
+        """Return the numbers of the held-out rows, of `total` rows of training text."""
         return range(total)[slice(*(int(part) if part else None for part in self.rows.split(":")))]
 
 
 class Entry(Section):
-    """One section of the table: a data set for each of its language pairs."""
+    """One section of the table: data sets that differ only in their language pair."""
 
     name: str
     title: str
     pairs: list[str] = []
     languages: list[str] = []
-    """Every ordered pair of these, instead of `pairs`."""
+    """Instead of `pairs`: every ordered pair of these languages is a data set."""
     train_pairs: int = 0
-    """As published, for the list; prep counts."""
+    """The published number of training pairs, for `nmtkit datasets`; prep counts them itself."""
     approximate: bool = False
-    """True if the number of pairs is a round one."""
+    """True if `train_pairs` is rounded."""
     licence: str
     citation: str
     homepage: str = ""
@@ -103,13 +104,13 @@ class Entry(Section):
     prep: dict[str, Any] = {}
     """Settings of prep; a preset overrides them."""
     presets: dict[str, dict[str, Any]] = {}
-    """Settings of prep for this data set with one preset, over those of the preset: what a paper
-    chose for this data set."""
+    """By preset: what a paper chose for this data set. These settings of prep override those of the
+    preset."""
     generator: str = ""
-    """`module:function` that writes the sets instead of files."""
+    """Instead of files: `module:function` that writes the sets."""
     expressions: dict[str, str] = {}
-    """Lists of expressions for `analyze phrases`: name -> `module:function` that returns (source
-    phrase, target phrases, name of the expression).
+    """Lists of expressions for `analyze phrases`: name -> `module:function`. The function returns
+    tuples (source phrase, target phrases, name of the expression).
     """
     dev: str = ""
     """Name of the development set."""
@@ -118,8 +119,8 @@ class Entry(Section):
     sets: dict[str, SetTable] = {}
     """The training text is called train; the user may choose among the other sets."""
     evaluation: list[str] = []
-    """Files of an evaluation set, which is fetched for analyses but not prepared; then there are no
-    sets."""
+    """Files of an evaluation set. Analyses fetch it, prep does not prepare it, and `sets` is
+    empty."""
 
     @property
     def kind(self) -> str:
@@ -129,7 +130,7 @@ class Entry(Section):
 
 @dataclass(frozen=True)
 class File:
-    """A published file, or a member of one."""
+    """A published file (`member` is empty), or a member of one."""
 
     resource: str
     member: str
@@ -145,7 +146,7 @@ class RegisteredSet:
     parts: tuple[tuple[File, File], ...]
     """Source and target of each part; the parts are read one after the other."""
     boundaries: tuple[File, ...]
-    """Where documents start in each part, if the text does not say so."""
+    """The .ids file of each part, or empty."""
 
     def files(self) -> list[File]:
         """Return every file of the set."""
@@ -191,7 +192,7 @@ class Dataset:
         counts = {len(src), len(tgt), len(boundaries if table.documents == "ids" else src)}
         if len(counts) > 1 or bool(src) == bool(table.rows):
             problem = f"the files of set '{key}' of '{self.name}' don't match"
-            hint = "each side, and the boundaries, have as many files; rows of train have none"
+            hint = "source, target and boundaries need equally many files; a set with rows has none"
             raise ConfigError(problem, "datasets.toml", hint)
         return RegisteredSet(name, split, table, tuple(zip(src, tgt, strict=True)), boundaries)
 
@@ -202,6 +203,7 @@ class Dataset:
         if isinstance(templates, dict):
             templates = templates.get(lang, [])
         values = {"lang": lang, "role": role, "src": self.src, "tgt": self.tgt}
+        # {number} stays in the name: `archives.extract` finds the numbers.
         filled = [template.format(**values, number="{number}") for template in templates]
         files = [File(*name.partition(MEMBER)[::2]) for name in filled]
         for name in (file.resource for file in files if file.resource not in self.published):
@@ -210,10 +212,10 @@ class Dataset:
         return tuple(files)
 
     def needed(self, sets: list[RegisteredSet] | None = None) -> dict[str, Resource]:
-        """Return the published files of some sets, or of an evaluation set, by name, in order.
+        """Return the published files of some sets, or of an evaluation set: name -> file.
 
         Args:
-            sets: None means those chosen by default.
+            sets: None means the default choice.
         """
         files = [
             file
@@ -232,12 +234,12 @@ def registered() -> dict[str, Dataset]:
 
 
 def expand(table: dict[str, Any]) -> dict[str, Dataset]:
-    """Check a table and spell out the directions of each data set.
+    """Return the data sets of a table by name, one for each direction, after checking them.
 
     Args:
         table: `sources` and `datasets`, as in datasets.toml.
-    Raises: ConfigError for an unknown key, a wrong value, a set that is missing or names a file
-        that no source has.
+    Raises: ConfigError for an unknown key, a wrong value, a missing set, or a file that no source
+        has.
     """
     published = _published(table["sources"])
     datasets: dict[str, Dataset] = {}
@@ -248,6 +250,7 @@ def expand(table: dict[str, Any]) -> dict[str, Dataset]:
         for src, tgt in _directions(entry):
             name = entry.name.format(src=src, tgt=tgt)
             datasets[name] = dataset = Dataset(name, src, tgt, entry, published)
+            # Only for the errors: a set may be missing, or a file of a set.
             dataset.needed()
             for key in entry.sets.keys() - {TRAIN}:
                 dataset.choose(key)
@@ -274,9 +277,9 @@ def find(name: str, where: str = "nmtkit prep") -> Dataset:
     """Return a registered data set by name.
 
     Args:
-        name: of the data set.
-        where: the command; only prep takes own files instead.
-    Raises: ConfigError naming the nearest one.
+        name: the name of the data set.
+        where: the command, for the error. For prep, the hint names the options for own files too.
+    Raises: ConfigError if the name is unknown; the hint has the nearest name.
     """
     if name not in registered():
         near = nearest(name, registered(), f"{len(registered())} are registered")
@@ -287,7 +290,7 @@ def find(name: str, where: str = "nmtkit prep") -> Dataset:
 
 
 def describe() -> list[dict[str, Any]]:
-    """Return the table for people and scripts: one JSON-able row a data set."""
+    """Return the rows of `nmtkit datasets`: one row a data set, of values that JSON can hold."""
     return [_row(dataset) for dataset in registered().values()]
 
 
@@ -310,7 +313,7 @@ def _row(dataset: Dataset) -> dict[str, Any]:
 
 
 def _download(needed: dict[str, Resource]) -> dict[str, Any]:
-    """Return the facts of a row about published files."""
+    """Return the columns of a row that describe the download."""
     sizes = [resource.size for resource in needed.values()]
     known = sum(filter(None, sizes))
     parts = [decimal(known)] * bool(known) + ["?"] * (None in sizes)

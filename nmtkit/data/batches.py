@@ -23,8 +23,8 @@ Unit = Literal["tgt_tokens", "src_tokens", "sentences"]
 # The side that `unit` does not count has this many times the budget. Without a limit, a pair whose
 # other side is very long could make a batch huge.
 OTHER_SIDE = 2
-# Widths of length bands that are tried (see `_batches`). A corpus of more pairs than this is not
-# searched: width 1 is best for it.
+# Widths of length bands that `batch_list` tries (see `_batches`). For a corpus with more pairs than
+# LARGE_CORPUS it tries only width 1, which is best there.
 BAND_WIDTHS = (1, 2, 3, 4, 6, 8)
 LARGE_CORPUS = 100_000
 
@@ -40,8 +40,8 @@ class Batch:
         tgt_in: (B, T), each row starts with <s>.
         tgt_out: (B, T), each row ends in </s>.
         src_padded, tgt_padded: True if any row holds padding; known without a device sync.
-        spans: (B, c), the number of tokens of each consecutive part of a source, then 0; a row of
-            zeros if the parts of this source are not known. None if the set has no parts.
+        spans: (B, c), the number of tokens of each consecutive part of a source, then zeros; only
+            zeros if the parts of a source are not known. None if the set has no parts.
         context: other sentences of the documents, for a model that reads them.
     """
 
@@ -83,8 +83,8 @@ def batch_list(
 ) -> list[Ids]:
     """Return the batches of one epoch, arrays of rows; every pair is in exactly one batch.
 
-    A pure function of its arguments, so that resuming needs no replay. Pairs of similar length
-    share a batch. Each epoch draws the pairs of a batch, and the order of the batches, anew.
+    The result depends on the arguments only, so resuming need not replay earlier epochs. Pairs of
+    similar length share a batch. Each epoch draws the batches and their order anew.
 
     Args:
         src_lengths, tgt_lengths: (N) subwords of each pair, </s> included.
@@ -111,7 +111,7 @@ def batch_list(
 
 
 def padded_positions(src_lengths: Ids, tgt_lengths: Ids, rows: Ids) -> int:
-    """Return the positions of a batch, both sides, padding included."""
+    """Return the number of positions of a batch: both sides, padding included."""
     return len(rows) * (int(src_lengths[rows].max()) + int(tgt_lengths[rows].max()))
 
 
@@ -144,6 +144,7 @@ def _cuts(first: Ids, second: Ids, size: int, unit: Unit) -> list[int]:
     cuts = [0]
     while cuts[-1] < count:
         start = cuts[-1]
+        # No more pairs fit: each row is padded to at least the first pair's length.
         rows = max(1, size // int(first[start]))
         for lengths, budget in ((first, size), (second, OTHER_SIDE * size)):
             # Padded positions of the first 1, 2, … pairs: those within the budget make the batch.
@@ -161,7 +162,7 @@ def collate(
     rule: ContextRule | None = None,
     translated: Callable[[int], NDArray[Any]] | None = None,
 ) -> Batch:
-    """Return the pairs of a set with these numbers as a batch with both sides.
+    """Return a batch of these pairs of a set, with sources and targets.
 
     Args:
         store: the prepared set.

@@ -16,7 +16,7 @@ Ids = NDArray[np.int64]
 
 
 def padded(sentences: Sequence[Sequence[int] | NDArray[Any]], behind: int = PAD) -> tuple[Ids, Ids]:
-    """Return sentences as rows (B, longest) with `behind` after each, and their lengths (B)."""
+    """Return sentences as rows (B, longest), filled up with `behind`, and their lengths (B)."""
     lengths = np.fromiter(map(len, sentences), dtype=np.int64, count=len(sentences))
     out = np.full((len(sentences), int(lengths.max())), behind, dtype=np.int64)
     # One assignment is faster than one for each sentence.
@@ -25,10 +25,10 @@ def padded(sentences: Sequence[Sequence[int] | NDArray[Any]], behind: int = PAD)
 
 
 def like_length(lengths: Ids, least: int) -> list[int]:
-    """Return where to cut rows of falling lengths into parts of like length: the first of each.
+    """Return the first row of each part, after cutting rows into parts of similar length.
 
-    The first cut is the one that saves most padding; both parts are cut in the same way, as long as
-    a cut saves `least` positions.
+    The rows are sorted, longest first. The first cut is the one that saves most padding; both parts
+    are cut in the same way, as long as a cut saves at least `least` positions.
     """
     starts, uncut = [0], [(0, len(lengths))]
     while uncut:
@@ -52,6 +52,6 @@ def shifted(targets: Ids, lengths: Ids) -> Ids:
 
 
 def tensor(array: NDArray[Any], device: torch.device | str) -> Tensor:
-    """Return the array on a device; the copy to a GPU does not wait."""
+    """Return the array as a tensor on a device; the copy to a GPU is asynchronous."""
     on_cpu = torch.from_numpy(array)
     return on_cpu if str(device) == "cpu" else on_cpu.pin_memory().to(device, non_blocking=True)

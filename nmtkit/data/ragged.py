@@ -1,5 +1,5 @@
-"""Ragged arrays on disk: sequences of numbers of any lengths, memory-mapped so that processes
-share them.
+"""Ragged arrays on disk: sequences of numbers with different lengths. They are memory-mapped, so
+that processes share them.
 
 NAME.bin holds the numbers, sequence after sequence. NAME.idx holds a header (an 8-byte magic that
 includes the version, then little-endian 8-byte fields) and N+1 int64 offsets, counted in numbers.
@@ -68,7 +68,7 @@ class Ragged:
 
 
 def _read_index(path: Path, magic: bytes, fields: int) -> tuple[int, NDArray[np.int64]]:
-    """Return the bytes of a number, and the offsets (N+1)."""
+    """Return the size of a number in bytes, and the offsets (N+1)."""
     size = path.stat().st_size
     start = len(magic) + 8 * fields
     with open(path, "rb") as stream:
@@ -83,7 +83,7 @@ def _read_index(path: Path, magic: bytes, fields: int) -> tuple[int, NDArray[np.
 
 
 class RaggedWriter:
-    """A ragged array that is written block by block; both files appear whole or not at all.
+    """Writes a ragged array block by block; both files appear complete or not at all.
 
     Args:
         path, magic: as for Ragged.
@@ -98,7 +98,7 @@ class RaggedWriter:
             self._index = stack.enter_context(files.writing(index, "wb"))
             self._data = stack.enter_context(files.writing(data, "wb"))
             self._index.write(magic + b"".join(field.to_bytes(8, "little") for field in fields))
-            self._index.write(bytes(8))
+            self._index.write(bytes(8))  # the first offset is 0
             self._files = stack.pop_all()
 
     def add_block(self, numbers: bytes, lengths: Sequence[int] | NDArray[np.int64]) -> None:

@@ -10,8 +10,10 @@ from nmtkit.demo.lexicon import Slot, Verb, entries, fitting
 from nmtkit.demo.nominals import Nominals
 
 POSITION = {"lie", "stand", "sit", "hang"}
+"""Verbs of position, which English prefers in the progressive."""
 SIMPLE = {"past", "pres"}
 UNPREDICATED = {"small", "strange", "famous", "funny"}
+"""Adjectives that are no predicate of a name or a pronoun."""
 
 
 AGENTIVE: list[Verb] = fitting("verbs", "person")
@@ -27,7 +29,7 @@ PERSONAL = [word for word in fitting("adjectives", "person") if word.en not in U
 
 @cache
 def object_gaps(classes: frozenset[str]) -> dict[Verb, Slot | None]:
-    """Return the verbs of relative clauses about objects of some classes, each with its gap."""
+    """Return the verbs with an object of some classes, each with the slot of that object."""
     return {
         verb: slot
         for verb in fitting("verbs", "person")
@@ -37,12 +39,14 @@ def object_gaps(classes: frozenset[str]) -> dict[Verb, Slot | None]:
 
 
 class Clauses(Nominals):
-    """Draws clauses in the tense of the document at hand (`base`: past or pres)."""
+    """Draws clauses. `base`: the tense of the document, past or pres; `negation`: the probability
+    of negating a clause.
+    """
 
     base, negation = "past", 0.14
 
     def agent(self, levels: int = 1) -> NP:
-        """Return a person: of the cast, two of them, a pronoun, or a noun phrase."""
+        """Return a person: a name, a name and another person, a pronoun, or a noun phrase."""
         kind = self.choose("agent")
         if kind == "name":
             return self.named()
@@ -55,7 +59,7 @@ class Clauses(Nominals):
         return self.filled_out(self.plain("person", plural=0.35), levels)
 
     def filled_out(self, np: NP, levels: int) -> NP:
-        """Return a noun phrase with modifiers, more of them with more levels."""
+        """Return the noun phrase, perhaps with modifiers `levels` deep and a relative clause."""
         if levels and self.chance(0.42):
             self.modify(np, levels)
         if levels and self.chance(0.22):
@@ -63,7 +67,7 @@ class Clauses(Nominals):
         return np
 
     def subject_for(self, verb: Verb | None, level: int) -> NP:
-        """Return a subject that a verb admits, or an adjective if there is no verb."""
+        """Return a subject that fits a verb, or a predicate adjective if there is no verb."""
         levels = int(level == 0)
         if verb is None:
             personal = self.chance(0.3)
@@ -76,7 +80,7 @@ class Clauses(Nominals):
         return self.filled_out(self.plain(classes, plural=0.35), levels)
 
     def relate(self, np: NP) -> None:
-        """Put a relative clause at the end of a noun phrase."""
+        """Put a relative clause at the end of a noun phrase, if it can take one."""
         if np.owner or np.det == "bare":
             return
         about_subject, classes = self.chance(0.5), np.noun.classes
@@ -95,9 +99,10 @@ class Clauses(Nominals):
         np.modifiers = [*np.modifiers, relative]
 
     def fill(self, clause: Clause, level: int, it: NP | None = None) -> None:
-        """Draw what a clause's verb needs; `it`: the direct object, if it is known."""
+        """Fill the slots of a clause's verb; `it`: the direct object, if it is known already."""
         owner = self.owner_of(clause.subject)
         for slot in clause.verb.slots:
+            # The relative pronoun stands for the gap, so an empty noun phrase fills it.
             known = NP() if slot is clause.gap else it if slot.role == "acc" else None
             clause.filled.append((slot, known or self.filler(slot, clause, owner, level)))
         objects = [filler for slot, filler in clause.filled if slot.role == "acc"]
@@ -112,7 +117,7 @@ class Clauses(Nominals):
         return np.after({"in": "into"}.get(english, english), german, "a")
 
     def filler(self, slot: Slot, clause: Clause, owner: str, level: int) -> NP:
-        """Return what fills one slot."""
+        """Return the noun phrase that fills a slot."""
         if slot.role == "city":
             return self.city("to", "nach")
         if slot.role == "dir":
@@ -142,7 +147,10 @@ class Clauses(Nominals):
         return self.filled_out(np, int(level == 0)) if level < 2 and np.det != "any" else np
 
     def settle_tense(self, clause: Clause) -> None:
-        """Make the English tense natural, and "they read" past: its present is progressive."""
+        """Make the English tense natural and unambiguous.
+
+        "They read" is always past, because the present of such a verb becomes progressive.
+        """
         verb = clause.verb
         position = verb.en.base in POSITION
         if clause.modal:
@@ -171,7 +179,7 @@ class Clauses(Nominals):
         if not clause.negated and not clause.modal and self.chance(0.2):
             clause.adverb = self.adverb_for(clause)
         roles = {slot.role for slot in clause.verb.slots}
-        # beside a dative, a place would be read as part of it, and German has the dative elsewhere
+        # A place after an English dative would be read as part of it, unlike in German.
         fixed = roles & {"loc", "dir", "on", "city", "dat", "to"} or clause.verb.stative
         movable = clause.subject.human and not clause.negated and not fixed
         if movable and level < 2 and not clause.heavy and self.chance(0.18):
@@ -202,8 +210,8 @@ class Clauses(Nominals):
         """Return a clause with a full verb.
 
         Args:
-            level: 0 main clause, 1 subordinate clause, 2 clause inside a noun phrase; the deeper,
-                the shorter.
+            level: 0 main clause, 1 subordinate clause, 2 clause inside a noun phrase; deeper
+                clauses are shorter.
             plain: no negation, no modal.
             gap: the slot that a relative pronoun stands for.
         """
@@ -217,16 +225,17 @@ class Clauses(Nominals):
         return clause
 
     def negate(self, clause: Clause, level: int) -> None:
-        """Draw negation and modal verb."""
+        """Draw a negation, a modal verb, and "no" before the subject."""
         subject = clause.subject
-        free = not subject.quantified
-        clause.negated = free and self.chance(self.negation)
+        negatable = not subject.quantified
+        clause.negated = negatable and self.chance(self.negation)
         capable = subject.human and not clause.verb.stative and clause.tense in SIMPLE
         if capable and self.chance(0.14):
             clause.modal = self.choose("modal")
+            # "must not" forbids, but "muss nicht" does not.
             if clause.modal == "must" and clause.negated:
                 clause.modal = "can"
-        if free and level == 0 and not clause.negated and subject.noun and self.chance(0.03):
+        if negatable and level == 0 and not clause.negated and subject.noun and self.chance(0.03):
             subject.det, subject.owner, subject.numeral = "no", None, None
 
     def description(self, tense: str, subject: NP | None = None, level: int = 0) -> Clause:
@@ -248,7 +257,7 @@ class Clauses(Nominals):
         return clause
 
     def any_clause(self, tense: str, level: int = 0, subject: NP | None = None) -> Clause:
-        """Return a clause of either kind."""
+        """Return a clause with a full verb or with a predicate adjective."""
         if self.chance(0.15):
             return self.description(tense, subject, level)
         return self.clause(tense, subject=subject, level=level)

@@ -1,4 +1,4 @@
-"""What is drawn: noun phrases and clauses.
+"""Noun phrases and clauses, as they are drawn.
 
 A clause is drawn once and realised in both languages, so a pair is parallel by construction.
 """
@@ -19,8 +19,9 @@ AGREEMENTS = {"I": 0, "we": 2, "they": 2}
 class NP:
     """A noun phrase: exactly one of `noun`, `pronoun`, `name`, `parts` (coordinated) is set.
 
-    `preposition`: English, German ("" for none) and the case after it; `gender`: that of
-    what the pronoun "it" stands for; `wanted`: the classes that the place in the clause admits.
+    `preposition`: English preposition, German preposition ("" for none) and the case after them;
+    `gender`: the gender of the noun that the pronoun "it" stands for; `wanted`: the noun classes
+    that fit the place of the noun phrase in the clause.
     """
 
     noun: Any = None
@@ -38,13 +39,13 @@ class NP:
     modifiers: Sequence[Any] = ()
 
     def after(self, english: str, german: str, case: str) -> NP:
-        """Return this noun phrase, put after a preposition."""
+        """Put this noun phrase after a preposition, and return it."""
         self.preposition = (english, german, case)
         return self
 
     @property
     def agreement(self) -> int:
-        """0 first person singular, 1 third person singular, 2 plural."""
+        """The agreement index: 0 first person singular, 1 third person singular, 2 plural."""
         if self.pronoun:
             return AGREEMENTS.get(self.pronoun, 1)
         return 2 if self.parts or self.plural else 1
@@ -69,11 +70,17 @@ class NP:
 class Clause:
     """A clause.
 
-    `tense`: past pres prog pastprog perf plup fut; `gap`: what a relative pronoun stands for (None:
-    the subject); `modal`: "" can must want; `front`: "" time sub then (what stands before the
-    subject in English, before the verb in German); `question`: "" yn or a question word; `filled`:
-    the verb's slots with what fills them; `content`: (that if? whether to, clause) as complement;
-    `adjunct`: (conjunction, clause); `second`: (and but, clause) coordinated.
+    `tense`: past, pres, prog, pastprog, perf, plup or fut.
+    `gap`: the slot that a relative pronoun stands for (None: the subject).
+    `modal`: "", can, must or want.
+    `front`: "", time, sub or then: what comes before the English subject and the German verb.
+    `question`: "", yn or a question word.
+    `lead`: "", or but at the start of the sentence.
+    `shifted`: True if the English particle follows the object.
+    `filled`: the slots of the verb, each with the noun phrase that fills it.
+    `content`: (that, whether, if? or to; complement clause), where if? means whether.
+    `adjunct`: (conjunction, adverbial clause).
+    `second`: (and or but, coordinated clause).
     """
 
     subject: NP
@@ -99,7 +106,7 @@ class Clause:
 
     @property
     def heavy(self) -> bool:
-        """True if something that fills a slot holds a relative clause."""
+        """True if a noun phrase in a slot has a relative clause."""
         return any(filler.heavy for _, filler in self.filled)
 
     @property

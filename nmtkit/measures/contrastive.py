@@ -1,7 +1,7 @@
 """Contrastive sets: sentences with a right translation and wrong ones that differ in one point.
 
-Where a set has the sentences before a sentence, these sentences are its document. Systems that read
-translations of the context read the set's translations of them.
+If a set gives the sentences before a source, these sentences and the source are a document. If a
+system reads translations of the context, it reads those that the set gives.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ Context = Annotated[tuple[str, ...], BeforeValidator(_as_list)]
 
 @dataclass(frozen=True)
 class Error:
-    """One wrong translation, by the names of Lingeval97.
+    """One wrong translation. The fields have the names of Lingeval97.
 
     Attributes:
-        type: of the error, as subj_verb_agreement.
+        type: the type of the error, for example subj_verb_agreement.
         contrastive: the wrong translation.
-        distance: words between the two words that belong together.
-        frequency: of the word in the training text of the set's authors.
-        back: distance, in sentences, to the earlier sentence that decides.
+        distance: number of words between the two words that belong together.
+        frequency: frequency of the word in the training text of the set's authors.
+        back: number of sentences from the source back to the sentence that decides.
     """
 
     type: str
@@ -95,7 +95,7 @@ class Item:
         return [self.reference, *(error.contrastive for error in self.errors)]
 
     def items(self, default_type: str) -> list[Item]:
-        """Return the item itself, as the entries of other formats return theirs."""
+        """Return the item in a list, since an entry of another format may hold several items."""
         return [self]
 
 
@@ -125,8 +125,8 @@ class Consistency(BaseModel):
 
 
 class DiscoursePair(BaseModel):
-    """Two translations of DiscEvalMT. "semi-correct" is right after the given translation of the
-    context.
+    """A right and a wrong translation of DiscEvalMT, each after its translation of the context. A
+    "semi-correct" translation is right after the given translation of the context.
     """
 
     correct: list[str] = Field(min_length=1, validation_alias=CORRECT)
@@ -135,7 +135,7 @@ class DiscoursePair(BaseModel):
 
 
 class DiscourseExample(BaseModel):
-    """A source of DiscEvalMT, its context before it, with one or several pairs of translations."""
+    """A source of DiscEvalMT after its context, and one or several pairs of translations."""
 
     src: list[str] = Field(min_length=1)
     trg: Annotated[list[DiscoursePair], BeforeValidator(_as_list)]
@@ -177,12 +177,13 @@ def read(where: str) -> list[Item]:
     """Read a contrastive set.
 
     Args:
-        where: a JSON file in the format of Lingeval97 (a sentence may have the source of the one
-            before, or a list of them, in `context_src`, and their translations in `context_ref`),
-            of the English-Russian consistency sets or of DiscEvalMT; or text files with commas
-            between: sources, right and wrong translations, and as the first of four files the
-            sentences before, ` _eos ` between sentences.
-    Raises: DataError for a file that is missing or in another form.
+        where: a JSON file, or text files separated by commas.
+            The JSON file has the format of Lingeval97, of the English-Russian consistency sets or
+            of DiscEvalMT. An item of Lingeval97 may have `context_src` (the sentence before it, or
+            a list of sentences) and `context_ref` (their translations).
+            The text files are sources, right translations and wrong translations. A file of
+            contexts may come first, with ` _eos ` between the sentences of a line.
+    Raises: DataError if a file is missing or has another format.
     """
     paths = [Path(part) for part in where.split(",")]
     if len(paths) not in (1, 3, 4):
@@ -209,7 +210,7 @@ def sentences(line: str) -> list[str]:
 
 
 def _text_entries(paths: Sequence[Path]) -> dict[str, Any]:
-    """Return the pairs of text files, as entries of Lingeval97 by the number of the line."""
+    """Return the pairs of text files as entries of Lingeval97: "line N" -> entry."""
     columns = [list(files.text_lines(path)) for path in paths]
     if len({len(column) for column in columns}) > 1:
         sizes = zip(paths, columns, strict=True)
@@ -228,7 +229,7 @@ def _text_entries(paths: Sequence[Path]) -> dict[str, Any]:
 
 
 def _json_entries(path: Path) -> tuple[Any, dict[str, Any]]:
-    """Return the format of a JSON file, and its entries by their names."""
+    """Return the type of the entries of a JSON file, and the entries by name."""
     try:
         values = json.loads("\n".join(files.text_lines(path)))
     except json.JSONDecodeError as error:
@@ -253,14 +254,15 @@ def _reason(error: ValueError) -> str:
 
 
 def under(items: Sequence[Item], condition: str, seed: int = 1) -> list[Item]:
-    """Return the set with other contexts.
+    """Return the items with the contexts of a condition.
 
     Args:
-        items: with their own contexts.
-        condition: "true" = their own; "none" = none; "foreign" = every sentence with a context gets
-            the context of another one, drawn from the contexts with another text.
-        seed: of the draw.
-    Raises: ConfigError for another condition; DataError if the set has only one context to draw.
+        items: the items with their own contexts.
+        condition: "true": their own contexts; "none": no contexts; "foreign": every item with a
+            context gets the context of another item, one with a different text.
+        seed: the seed that draws foreign contexts.
+    Raises: ConfigError for an unknown condition; DataError for "foreign" if all contexts of the set
+        are equal.
     """
     if condition == "true":
         return list(items)
@@ -284,7 +286,7 @@ def _with_foreign_contexts(items: Sequence[Item], seed: int) -> list[Item]:
     results = []
     for item, drawn in zip(items, draws, strict=True):
         if item.context_src:
-            # Draws number the contexts without the item's own.
+            # A draw counts only the other contexts, so it skips the place of the item's own.
             context = contexts[drawn + (drawn >= places[item.context_src])]
             item = replace(item, context_src=context, context_ref=translated[context])
         results.append(item)
@@ -292,7 +294,9 @@ def _with_foreign_contexts(items: Sequence[Item], seed: int) -> list[Item]:
 
 
 class Text(NamedTuple):
-    """A set as text: its lines, the targets of each, a document for each item, the items' lines."""
+    """A set as text: lines, the targets of each line, one document for each item, and the line
+    number of each item's source.
+    """
 
     lines: list[str]
     targets: list[list[str]]
@@ -304,8 +308,8 @@ def as_documents(items: Sequence[Item], translated: bool = False) -> Text:
     """Return the set as text.
 
     Args:
-        translated: give the sentences before their translations as targets, where the set has them;
-            otherwise they have no targets.
+        translated: True if the targets of context sentences are their translations, where the set
+            has them; otherwise context sentences have no targets.
     """
     lines: list[str] = []
     targets: list[list[str]] = []
@@ -321,7 +325,10 @@ def as_documents(items: Sequence[Item], translated: bool = False) -> Text:
 
 
 def undecidable(items: Sequence[Item]) -> int:
-    """Return how many pairs neither source nor context decides: the set has them swapped too."""
+    """Return the number of pairs that are in the set with right and wrong swapped as well.
+
+    Neither the source nor the sources before it can decide such a pair.
+    """
     pairs = [
         (item.context_src, item.source, item.reference, error.contrastive)
         for item in items
@@ -335,5 +342,5 @@ def undecidable(items: Sequence[Item]) -> int:
 
 
 def identical(items: Sequence[Item]) -> int:
-    """Return how many wrong translations equal the right one."""
+    """Return the number of wrong translations that equal the right one."""
     return sum(error.contrastive == item.reference for item in items for error in item.errors)

@@ -308,7 +308,7 @@ def test_sentevals_files_by_name(analysed, probe, tmp_path, monkeypatch):
     analysed.system()
     assert list(probe("senteval")["facts"]["tasks"]) == ["tree_depth"]
     analysed.change_manifest(src="de")
-    words = "are English, the sources of this run are 'de'"
+    words = "are English, but this run translates from 'de'"
     analysed.refused("probing", ConfigError, words, probes="senteval", force=True)
 
 
