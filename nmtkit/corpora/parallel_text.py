@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import numpy as np
 
 from nmtkit import console, files
 from nmtkit.corpora.corpus import SetFiles
 from nmtkit.corpora.readers import Stream
 from nmtkit.errors import DataError, counted
 
+COMPARED_LINES = 5_000_000
 ROWS_PER_REPORT = 10_000
 Row = tuple[tuple[bytes, ...], bool]
 """One line of every side, and True if a document starts with it."""
@@ -149,3 +152,43 @@ def _write_rows(rows: Iterable[Row], paths: list[Path], name: str) -> list[str]:
 def _suffixes(sides: int, parses: bool) -> list[str]:
     further = [f"ref{number}" for number in range(1, sides - 1 - parses)]
     return ["src", "ref", *further, *["parses"] * parses]
+
+
+def first_odd_pair(src: Sequence[Path], tgt: Sequence[Path]) -> str:
+    """Return the first line where the lengths of two sides, both with text, stop agreeing."""
+    sizes, words = [], []
+    for paths in (src, tgt):
+        lines = itertools.chain.from_iterable(map(files.byte_lines, paths))
+        both = [(len(line), len(line.split())) for line in itertools.islice(lines, COMPARED_LINES)]
+        sizes.append([size for size, _ in both])
+        words.append([count for _, count in both])
+    line = first_odd_line(*sizes)
+    first, second = (
+        counted(side[line], "word") if line < len(side) else "no line" for side in words
+    )
+    if "no line" not in (first, second):
+        second = f"{words[1][line]:,}"
+    return f"first odd pair: line {line + 1:,} ({first} vs {second})"
+
+
+def first_odd_line(src: list[int], tgt: list[int]) -> int:
+    """Find where one side has a line too many, judged by lengths alone.
+
+    With d lines more on one side, a cut p is sought so that lines before p match one to one and
+    lines from p on match when the longer side is moved by d: the p with the smallest sum of |log
+    length ratio - its median|, the last of equally good ones, since lines match one to one up to
+    there.
+
+    Args:
+        src, tgt: length of each line.
+    Returns: the line p, from 0.
+    """
+    shorter, longer = sorted((src, tgt), key=len)
+    extra, count = len(longer) - len(shorter), len(shorter)
+    first, second = np.log1p(longer), np.log1p(shorter)
+    ratios = np.stack([first[:count] - second, first[extra:] - second])
+    straight, moved = np.abs(ratios - (np.median(ratios) if count else 0))
+    before = np.concatenate([[0], np.cumsum(straight)])
+    after = np.concatenate([np.cumsum(moved[::-1])[::-1], [0]])
+    sums = before + after
+    return int(np.flatnonzero(sums <= sums.min() + 1e-9)[-1])

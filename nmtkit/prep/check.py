@@ -11,15 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from nmtkit import files
 from nmtkit.corpora.corpus import SetFiles
 from nmtkit.corpora.document_starts import read_starts
+from nmtkit.corpora.parallel_text import first_odd_pair
 from nmtkit.errors import DataError, counted
 from nmtkit.text.tidy import tidy
 
-COMPARED_LINES = 5_000_000
 NOTHING = "nothing was written"
 
 
@@ -154,43 +152,3 @@ def _check_some_text(text: SetFiles, paths: Sequence[Path]) -> None:
             where=", ".join(map(str, paths)),
             hint=f"{hint} the other; {NOTHING}",
         )
-
-
-def first_odd_pair(src: Sequence[Path], tgt: Sequence[Path]) -> str:
-    """Return the first line where the lengths of two sides, both with text, stop agreeing."""
-    sizes, words = [], []
-    for paths in (src, tgt):
-        lines = itertools.chain.from_iterable(map(files.byte_lines, paths))
-        both = [(len(line), len(line.split())) for line in itertools.islice(lines, COMPARED_LINES)]
-        sizes.append([size for size, _ in both])
-        words.append([count for _, count in both])
-    line = first_odd_line(*sizes)
-    first, second = (
-        counted(side[line], "word") if line < len(side) else "no line" for side in words
-    )
-    if "no line" not in (first, second):
-        second = f"{words[1][line]:,}"
-    return f"first odd pair: line {line + 1:,} ({first} vs {second})"
-
-
-def first_odd_line(src: list[int], tgt: list[int]) -> int:
-    """Find where one side has a line too many, judged by lengths alone.
-
-    With d lines more on one side, a cut p is sought so that lines before p match one to one and
-    lines from p on match when the longer side is moved by d: the p with the smallest sum of |log
-    length ratio - its median|, the last of equally good ones, since lines match one to one up to
-    there.
-
-    Args:
-        src, tgt: length of each line.
-    Returns: the line p, from 0.
-    """
-    shorter, longer = sorted((src, tgt), key=len)
-    extra, count = len(longer) - len(shorter), len(shorter)
-    first, second = np.log1p(longer), np.log1p(shorter)
-    ratios = np.stack([first[:count] - second, first[extra:] - second])
-    straight, moved = np.abs(ratios - (np.median(ratios) if count else 0))
-    before = np.concatenate([[0], np.cumsum(straight)])
-    after = np.concatenate([np.cumsum(moved[::-1])[::-1], [0]])
-    sums = before + after
-    return int(np.flatnonzero(sums <= sums.min() + 1e-9)[-1])

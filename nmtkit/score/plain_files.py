@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from nmtkit import console, files
+from nmtkit.corpora.parallel_text import first_odd_pair
 from nmtkit.errors import ConfigError, DataError, counted
-from nmtkit.prep.check import first_odd_pair
 from nmtkit.run import code_commit
 from nmtkit.score.evaluate import (
     Output,

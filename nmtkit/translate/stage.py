@@ -12,13 +12,13 @@ import torch
 
 import nmtkit
 from nmtkit import console, files
+from nmtkit.corpora.parallel_text import first_odd_pair
 from nmtkit.data.documents import Documents, documents_file
 from nmtkit.data.ragged import ragged_files
 from nmtkit.data.store import load_spans, spans_path
 from nmtkit.errors import ConfigError, DataError, counted
 from nmtkit.nn import hardware
 from nmtkit.parallel import cores
-from nmtkit.prep.check import first_odd_pair
 from nmtkit.records import SourceText, TextSet, TranslationInputs, TranslationMeta, load
 from nmtkit.run import Run, locked
 from nmtkit.translate import workers

@@ -17,12 +17,12 @@ from typer.main import get_command
 
 from nmtkit import demo
 from nmtkit.cli import app
-from nmtkit.corpora import table
+from nmtkit.corpora import parallel_text, table
 from nmtkit.corpora.corpus import guess_language, own_files
 from nmtkit.data.store import Store
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.files import sha256
-from nmtkit.prep import check, pipeline, request
+from nmtkit.prep import pipeline, request
 from nmtkit.prep.options import PrepOptions
 from nmtkit.prep.stage import prep
 from nmtkit.prep.tally import fingerprint
@@ -256,8 +256,8 @@ def test_counts_that_differ_are_said_in_words_that_fit(tmp_path, src, tgt, messa
 
 
 def test_the_suspicious_line_of_a_file_cut_short_is_the_first_that_is_missing():
-    assert check.first_odd_line([13] * 9 + [14] * 41, [13] * 9 + [14] * 11) == 20
-    assert check.first_odd_line([7] * 20, [7] * 50) == 20
+    assert parallel_text.first_odd_line([13] * 9 + [14] * 41, [13] * 9 + [14] * 11) == 20
+    assert parallel_text.first_odd_line([7] * 20, [7] * 50) == 20
 
 
 def test_the_suspicious_line_in_real_text(shared):
@@ -272,9 +272,15 @@ def test_the_suspicious_line_in_real_text(shared):
     for line in (100, 500, 900):
         for extra in (1, 3):
             assert (
-                abs(check.first_odd_line(src[:line] + [60] * extra + src[line:], tgt) - line) <= 10
+                abs(
+                    parallel_text.first_odd_line(src[:line] + [60] * extra + src[line:], tgt) - line
+                )
+                <= 10
             )
-            assert abs(check.first_odd_line(src, tgt[:line] + tgt[line + extra :]) - line) <= 10
+            assert (
+                abs(parallel_text.first_odd_line(src, tgt[:line] + tgt[line + extra :]) - line)
+                <= 10
+            )
 
 
 def test_a_last_line_without_line_feed_counts(tmp_path, files):
