@@ -43,8 +43,9 @@ def import_module(name: str) -> ModuleType:
 def prepare() -> None:
     """Set the variables that the program needs; call this before torch is loaded."""
     # OpenMP reads this when torch is loaded. A thread that spins while it waits keeps its core
-    # busy; if another program takes the other core, the second thread cannot run, and a step takes
-    # ten times as long. Brief spinning makes tiny models a few per cent slower on a quiet machine.
+    # busy. If another program runs on the second core, the second thread cannot run, and a step
+    # takes ten times as long. Brief spinning makes tiny models a few per cent slower on a quiet
+    # machine.
     set_default("GOMP_SPINCOUNT", "10000")
     room_for_products(1)
     if os.environ.get("WORLD_SIZE", "1") != "1":

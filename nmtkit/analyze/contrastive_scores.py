@@ -51,7 +51,9 @@ class Reading:
 
     @property
     def warning(self) -> str:
-        """That the system does not know many subwords; empty if it does."""
+        """The warning for a system to which many subwords of the items are unknown; empty if few
+        are.
+        """
         if max(self.unknown) <= MANY_UNKNOWN:
             return ""
         src, tgt = self.unknown

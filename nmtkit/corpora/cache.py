@@ -48,7 +48,8 @@ def checksum(path: Path, algorithm: str = "sha256", decompress: bool = False) ->
             blob = b"blob %d\0" % len(data) + data
             return f"git:{hashlib.sha1(blob, usedforsecurity=False).hexdigest()}"
         new = functools.partial(hashlib.new, algorithm, usedforsecurity=False)
-        return f"{algorithm}:{hashlib.file_digest(stream, new).hexdigest()}"  # type: ignore[arg-type]
+        digest = hashlib.file_digest(stream, new)  # type: ignore[arg-type]
+        return f"{algorithm}:{digest.hexdigest()}"
 
 
 def recorded(name: str) -> str | None:

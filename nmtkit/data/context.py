@@ -23,8 +23,9 @@ BREAK = BOS
 text spells it, no search produces it.
 """
 SAVED, SAVED_ELSEWHERE = 64, 16384
-"""Contexts are cut into parts of similar length while each cut saves at least this many positions.
-The first number is for a CPU, the second for other devices, where calls cost more.
+"""The fewest positions that a cut must save: contexts are cut into parts of similar length while
+each cut saves as many. The first number is for a CPU, the second for other devices, where each call
+costs more.
 """
 
 

@@ -157,7 +157,7 @@ class Cleaner:
         self._sides = [TextSide(language, settings) for language in languages]
         self._truecase = list(map(truecased, [settings] * 2, SIDES, languages))
         self._settings = settings
-        # A line of so many words cannot become short enough: tokenization joins two at most.
+        # A longer line cannot become short enough: tokenization joins two words at most.
         self._hopeless = 10 * settings.max_words
         self._too_long = "x " * self._hopeless + "x"
 

@@ -233,7 +233,8 @@ def parse_text(
         parser: of the source language.
         side: tokenizes the source.
         source: the files of the source.
-        kept: for each line, True if it is in the set; the others get a blank line, as empty ones.
+        kept: for each line, True if it is in the set. An empty line, or one that is not in the set,
+            gets a blank line.
         path: of the trees, a file for `--parses`.
     """
     rows = iter(kept.tolist())

@@ -129,7 +129,7 @@ def carry_words(tree: Tree, words: Sequence[str], sizes: Sequence[int], longest:
         tree: as `read_tree` gives it; changed in place.
         words: ours, of the same sentence.
         sizes: subwords of each.
-        longest: a phrase has at most so many subwords.
+        longest: the most subwords of a phrase.
     Raises: Unusable if tree and words are not of the same text.
     """
     leaves = tree.leaves()
@@ -175,7 +175,7 @@ def cut(tree: Tree, longest: int) -> list[int]:
 
     Args:
         tree: whose leaves have at most `longest` tokens each.
-        longest: a phrase has at most so many tokens.
+        longest: the most tokens of a phrase.
     Returns: tokens of each phrase, from left to right.
     Source: Xu et al. 2020, Algorithm 1, corrected twice: "at most" (as in the paper's text) instead
         of "less than", and the room after the first constituent, which is never set there.

@@ -155,7 +155,8 @@ def _parameters(folder: Path) -> int | None:
     for path in sorted(folder.glob("checkpoints/step-*/model.safetensors"), reverse=True):
         try:
             with safe_open(path, framework="numpy") as weights:
-                shapes = [weights.get_slice(name).get_shape() for name in weights.keys()]  # noqa: SIM118
+                names = weights.keys()
+                shapes = [weights.get_slice(name).get_shape() for name in names]
         except (SafetensorError, OSError):
             continue
         return sum(map(math.prod, shapes))

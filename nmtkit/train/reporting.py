@@ -180,4 +180,5 @@ def _board(system: System, step: int) -> Any:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         return None
-    return SummaryWriter(str(system.path / "tensorboard"), purge_step=step + 1)  # type: ignore[no-untyped-call]
+    folder = str(system.path / "tensorboard")
+    return SummaryWriter(folder, purge_step=step + 1)  # type: ignore[no-untyped-call]

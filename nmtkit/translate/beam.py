@@ -106,8 +106,8 @@ def _hypothesis(ids: list[int], log_prob: float, settings: SearchSettings) -> Hy
 
 
 def _stay(going: list[bool]) -> list[int]:
-    """Return the sentences that stay in the batch, in order: all of them, until so many are
-    finished that copying the memory of the rest pays.
+    """Return the sentences that stay in the batch, in order: all sentences, until the smaller batch
+    saves more than copying its memory costs.
 
     Args:
         going: of each sentence, True if it is still searched; finished ones may fill up the number
