@@ -25,7 +25,10 @@ UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG}
 
 
 def check_file(
-    path: Path, instead: str = "write it to a file first, and name the file", once: bool = False
+    path: Path,
+    instead: str = "write it to a file first, and name the file",
+    once: bool = False,
+    where: str | None = None,
 ) -> None:
     """Refuse a path that is not a file, before anything is read. A text is read twice: first to
     check it, then to use it. A pipe would be empty the second time.
@@ -34,22 +37,24 @@ def check_file(
         path: as the user gave it.
         instead: hint for a pipe: what the user can do instead.
         once: True if the file is read only once, so that it may be a pipe.
+        where: the option that names the file.
     Raises: DataError if it is missing, a directory, or (without `once`) a pipe or a device.
     """
     path = Path(path)
     if not path.exists():
         raise DataError(
             f"no such file: {path}",
+            where,
             hint="check the path; relative paths start at the current folder",
         )
     if path.is_dir():
-        raise DataError(f"is a directory, not a text file: {path}", hint="name a file in it")
+        raise DataError(f"is a directory, not a text file: {path}", where, "name a file in it")
     if not once and not path.is_file():
         mode = path.stat().st_mode
         kind = (
             "a pipe" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else "a device"
         )
-        raise DataError(f"is {kind}, not a file, and cannot be read twice: {path}", hint=instead)
+        raise DataError(f"is {kind}, not a file, and cannot be read twice: {path}", where, instead)
 
 
 def open_binary(path: Path, once: bool = False) -> BinaryIO:

@@ -38,9 +38,10 @@ class Options(Section):
             return cls.model_validate(values)
         except ValidationError as error:
             first = error.errors()[0]
+            name = flag(str(first["loc"][0]))
             raise ConfigError(
-                f"{plain(first['msg'])} (got {first['input']!r})",
-                where=flag(str(first["loc"][0])),
+                f"bad value for '{name}': {plain(first['msg'])} (got {first['input']!r})",
+                where=name,
                 hint="see --help",
             ) from None
 

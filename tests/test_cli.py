@@ -142,8 +142,18 @@ def files_of(folder):
         ("prep demo --set prep.merges=many", "prep.merges"),
         ("prep demo --preset smal", "did you mean 'small'"),
         ("prep demo --config nope.toml", "nope.toml"),
-        ("prep x --train nope.en nope.de --dev nope.en nope.de", "nope.en"),
-        ("score --hyp nope.txt --ref nope.ref", "nope"),
+        (
+            "prep demo --size 0",
+            "nmtkit: bad value for '--size': must be at least 1 (got 0)\n  in: nmtkit prep\n",
+        ),
+        ("prep demo --size x", "bad value for '--size': must be a whole number (got x)"),
+        (
+            "prep x --train nope.en nope.de --dev nope.en nope.de",
+            "no such file: nope.en\n  in: --train\n",
+        ),
+        ("prep demo --test nope.de,nope.en", "no such file: nope.de\n  in: --test\n"),
+        ("prep demo --parses train=nope.txt", "no such file: nope.txt\n  in: --parses\n"),
+        ("score --hyp nope.txt --ref nope.ref", "no such file: nope.txt\n  in: --hyp\n"),
     ],
 )
 def test_wrong_words_before_there_is_a_run(tmp_path, monkeypatch, line, said):

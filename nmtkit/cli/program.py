@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import sys
 from typing import Annotated, Any
@@ -122,6 +123,9 @@ def _usage_error(error: Any) -> ConfigError:
     words = error.ctx.command_path.removeprefix("python -m ").split(" ") if error.ctx else [""]
     command = " ".join(["nmtkit", *words[1:]])  # however the program was called
     message = plain(error.format_message().rstrip("."))
+    if (wrong := error.__cause__) and hasattr(wrong, "errors"):  # pydantic's
+        message += f" (got {wrong.errors()[0]['input']})"
+    message = re.sub("^[Ii]nvalid value", "bad value", message)
     return ConfigError(message, where=command, hint=f"{command} --help")
 
 

@@ -75,8 +75,11 @@ class Request:
             self.dataset = _dataset(options)
             self.generator = self.dataset.entry.generator
             self.own_corpus = _further_tests(self.dataset, options.test, documents)
+            _check_named_files(self.own_corpus)
             self.doubts = suffix_doubts(self.own_corpus)
             self.preset = options.preset or self.dataset.entry.preset
+        for path in self.parses.values():
+            files.check_file(path, where="--parses")
         self.doubts += document_doubts(self.own_corpus)
         if options.parser not in (None, *PARSERS):
             unknown = f"unknown parser '{options.parser}'"
@@ -169,6 +172,7 @@ class Request:
             options.preset or MANY,
         )
         corpus = with_documents(with_markup(corpus), documents)
+        _check_named_files(corpus)
         corpus = _with_first(with_parses(corpus, self.parses), options.size)
         _refuse_ignored("own files are taken as they are", options, "from_dir", "seed")
         if options.preset is None:
@@ -178,6 +182,15 @@ class Request:
             why = f"fewer than {pairs}" if few else f"{pairs} or more"
             self.note = f"preset {corpus.preset}, for {why}; another one: --preset NAME"
         return corpus
+
+
+def _check_named_files(corpus: Corpus) -> None:
+    """Refuse a path that is not a file, with the option that names it."""
+    for text in corpus.sets:
+        for path in text.files():
+            files.check_file(path, where=flag(text.split))
+        if text.docs is not None:
+            files.check_file(text.docs, where="--docs")
 
 
 def _with_first(corpus: Corpus, pairs: int | None) -> Corpus:

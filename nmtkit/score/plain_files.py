@@ -49,8 +49,11 @@ def score_files(hyps: Sequence[Path], refs: Sequence[Path], **values: Any) -> No
             where="nmtkit score",
             hint="nmtkit score --hyp FILE [--hyp FILE …] --ref FILE",
         )
-    if options.src is not None and options.length_groups is None:
-        files.check_file(options.src, once=True)
+    sources = [options.src] if options.src is not None else []
+    for name, paths in (("--hyp", hyps), ("--ref", refs), ("--src", sources)):
+        for path in paths:
+            files.check_file(path, once=True, where=name)
+    if sources and options.length_groups is None:
         console.warn("--src is only used by --by-length: its words are counted there")
     streams = [(path, list(files.text_lines(path, once=True))) for path in refs]
     language, names = options.language, _names(hyps)

@@ -106,7 +106,7 @@ def _check_targets(run: Run, source: str | None, sets: list[TextSet], target: Pa
     if source == "-":
         message = "--force-target needs a source that can be read twice"
         raise ConfigError(message, where="-", hint="put it into a file and name that")
-    files.check_file(target)
+    files.check_file(target, where="--force-target")
     path = Path(source or run.source(sets[0].name))
     counts = [sum(map(len, file_windows(str(side)))) for side in (path, target)]
     if counts[0] != counts[1]:
