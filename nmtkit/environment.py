@@ -1,15 +1,11 @@
-"""Environment variables that nmtkit sets for libraries, and the import of the user's modules.
+"""Environment variables that nmtkit sets for libraries.
 
 A variable that the user has set stays unchanged.
 """
 
 from __future__ import annotations
 
-import importlib
 import os
-import sys
-from pathlib import Path
-from types import ModuleType
 
 PRODUCTS = 128
 """Number of matrix products whose compiled code oneDNN keeps for one model."""
@@ -27,17 +23,6 @@ def take_back(name: str) -> None:
     """Unset a variable, if nmtkit has set it."""
     if name in os.environ and os.environ[name] == _ours.get(name):
         del os.environ[name]
-
-
-def import_module(name: str) -> ModuleType:
-    """Import a module, perhaps the user's own, which may be in the current folder.
-
-    `python -m nmtkit` searches the current folder, but the command `nmtkit` does not.
-    """
-    folder = str(Path.cwd())
-    if "" not in sys.path and folder not in sys.path:
-        sys.path.append(folder)
-    return importlib.import_module(name)
 
 
 def prepare() -> None:

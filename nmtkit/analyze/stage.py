@@ -22,38 +22,43 @@ from nmtkit.analyze.analysis import (
     flag,
 )
 from nmtkit.analyze.study import Study
-from nmtkit.environment import import_module
 from nmtkit.errors import ConfigError, DataError, nearest
 from nmtkit.models import checkpoints
 from nmtkit.run import Run, code_commit, locked
 from nmtkit.score import paper as papers
 from nmtkit.tables.table import check_format
+from nmtkit.user_classes import blamed_on, load_class, place_of
 
 AnyAnalysis = Analysis[Any, Any]
+KIND = "analysis"
+"""What the messages of `user_classes` call the class."""
 
 
 def find(name: str) -> type[AnyAnalysis]:
     """Return the class of an analysis of ANALYSES, or of another package (`package.module:Class`).
 
-    Raises: ConfigError for an unknown name (naming the nearest analysis) or a failed import.
+    Raises: ConfigError for an unknown name (naming the nearest analysis), a class without name or
+        title, or as `load_class`.
     """
     if name in ANALYSES:
         module = importlib.import_module(f"nmtkit.analyze.{name}")
         return getattr(module, name.capitalize())  # type: ignore[no-any-return]
-    where, (module_name, colon, cls) = "nmtkit analyze", name.partition(":")
-    if not colon:
+    if ":" not in name:
         hint = nearest(name, ANALYSES)
-        raise ConfigError(f"unknown analysis '{name}'", where=where, hint=hint)
-    try:
-        return getattr(import_module(module_name), cls)  # type: ignore[no-any-return]
-    except (ImportError, AttributeError) as error:
-        message = f"cannot import the analysis '{name}': {error}"
-        raise ConfigError(message, where=where, hint="package.module:Class") from error
+        raise ConfigError(f"unknown analysis '{name}'", where="nmtkit analyze", hint=hint)
+    guide = "nmtkit/analyze/README.md"
+    cls: type[AnyAnalysis] = load_class(name, Analysis, KIND, "nmtkit analyze", guide)
+    for attribute in ("name", "title"):
+        if not hasattr(cls, attribute):
+            hint = f'write in the class: {attribute} = "…"'
+            raise ConfigError(f"{name} has no {attribute}", where=place_of(cls), hint=hint)
+    return cls
 
 
 def shows(name: str) -> str:
     """Return one line that says what an analysis shows."""
-    return ANALYSES.get(name) or (find(name).__doc__ or "").partition("\n")[0].rstrip(".")
+    cls = find(name)
+    return ANALYSES.get(name) or (cls.__doc__ or cls.title).partition("\n")[0].rstrip(".")
 
 
 def having(option: str) -> list[str]:
@@ -99,11 +104,11 @@ def analyze(
     """
     check_format(output_format)
     cls = find(name)
-    analysis = cls(check_options(cls, options))
+    values = check_options(cls, options)
     study = _study(run, cls, systems, set_names)
-    with run.recorded("analyze") as call:
+    with run.recorded("analyze") as call, blamed_on(cls, KIND):
         call.analysis = cls.name
-        current(analysis, study, force).print(output_format)
+        current(cls(values), study, force).print(output_format)
 
 
 def _study(

@@ -15,6 +15,7 @@ from nmtkit.cli.command import Command, command
 from nmtkit.cli.program import CONTEXT, Help, app, examples
 from nmtkit.errors import ConfigError
 from nmtkit.options import GENERAL, Options, format_option, option, run_option, set_names_option
+from nmtkit.user_classes import is_class_name
 
 
 class EveryAnalysis(Options):
@@ -96,7 +97,7 @@ def _name_first(args: list[str]) -> list[str]:
     """
     with_value = {"--system", "--set-name", "--run", "--format", "--table"}
     for place, word in enumerate(args):
-        if word in ANALYSES and args[place - 1] not in with_value:
+        if (word in ANALYSES or is_class_name(word)) and args[place - 1] not in with_value:
             return [word, *args[:place], *args[place + 1 :]]
     raise ConfigError(
         "no analysis is named",

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import tomllib
 from dataclasses import asdict
 from pathlib import Path
-from traceback import extract_tb
 from typing import Any, NamedTuple
 
 import torch
 
 from nmtkit import fields, settings
-from nmtkit.environment import import_module
-from nmtkit.errors import ConfigError, NmtkitError, nearest
+from nmtkit.errors import ConfigError, nearest
 from nmtkit.models.base import Model, Vocabularies
+from nmtkit.user_classes import load_class
 
 
 class Variant(NamedTuple):
@@ -31,45 +31,18 @@ VARIANTS = {name: Variant(**entry) for name, entry in _TABLE.items()}
 def load_variant(name: str) -> type[Model]:
     """Return the class of a variant: a name of the table, or `package.module:Class`.
 
-    Raises: ConfigError if there is no such variant, its module cannot be imported (naming the
-        line), or it is not a Model.
+    Raises: ConfigError if there is no such variant, or as `load_class`.
     """
-    target = VARIANTS[name].target if name in VARIANTS else name
-    module_name, colon, class_name = target.partition(":")
-    if not colon:
-        hint = nearest(name, VARIANTS) + " - or package.module:Class for one of your own"
-        raise ConfigError(f"unknown variant '{name}'", where="--variant", hint=hint)
-    try:
-        module = import_module(module_name)
-    except NmtkitError:
-        raise
-    except Exception as error:  # whatever the module does
-        if name in VARIANTS:
-            raise
-        raise _not_imported(name, module_name, error) from error
-    cls = getattr(module, class_name, None)
-    if cls is None:
-        raise ConfigError(f"module {module_name} has no class {class_name}", where="--variant")
-    if not (isinstance(cls, type) and issubclass(cls, Model)):
-        message = f"{name} is not a subclass of nmtkit.models.base.Model"
-        raise ConfigError(message, where="--variant", hint="see 'add your own' in the README")
-    return cls
-
-
-def _not_imported(name: str, module: str, error: Exception) -> ConfigError:
-    """Return the error for a module of someone's own that is not there, or that fails."""
-    message, where = f"cannot import variant '{name}': ", "--variant"
-    missing = isinstance(error, ModuleNotFoundError) and error.name
-    if missing and f"{module}.".startswith(f"{missing}."):
-        return ConfigError(message + str(error), where=where, hint="is its folder on PYTHONPATH?")
-    for frame in reversed(extract_tb(error.__traceback__)):
-        if frame.name == "<module>":
-            where = f"{frame.filename}, line {frame.lineno}"
-    if isinstance(error, SyntaxError) and error.filename:
-        where = f"{error.filename}, line {error.lineno}"
-    message += f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-    hint = "its module fails when it is imported: mend it there (--debug shows the traceback)"
-    return ConfigError(message, where=where, hint=hint)
+    if name in VARIANTS:
+        module_name, _, class_name = VARIANTS[name].target.partition(":")
+        return getattr(importlib.import_module(module_name), class_name)  # type: ignore[no-any-return]
+    if ":" in name:
+        guide = "nmtkit/models/README.md"
+        cls: type[Model] = load_class(name, Model, "variant", "--variant", guide)
+        return cls
+    own = "`nmtkit variants` lists them, package.module:Class is one of your own"
+    hint = f"{nearest(name, VARIANTS)} - {own}"
+    raise ConfigError(f"unknown variant '{name}'", where="--variant", hint=hint)
 
 
 def default_name(variant: str) -> str:

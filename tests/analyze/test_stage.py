@@ -78,12 +78,50 @@ def test_every_analysis_is_found_under_its_name():
     assert {name: stage.find(name).name for name in ANALYSES} == {name: name for name in ANALYSES}
     for name, hint in (
         ("length", "'lengths'"),
-        ("tests.toy_analysis:Frequent", "package.module:Class"),
-        ("no.such:Thing", "package.module:Class"),
+        ("tests.toy_analysis:Frequent", "'FrequentWords'"),
+        ("no.such:Thing", "must be the current one or on PYTHONPATH"),
+        (TOY, "nmtkit/analyze/README.md"),
     ):
         with pytest.raises(ConfigError) as error:
             stage.find(name)
-        assert name in error.value.message and hint in error.value.hint
+        assert name.rpartition(":")[2] in error.value.message and hint in error.value.hint
+
+
+OWN = """
+from nmtkit.analyze.analysis import Analysis, Finding
+class Mine(Analysis):
+    name, title = "mine", "Mine"
+    def measure(self, study):
+        return half({})
+    def present(self, result):
+        return Finding(None, "")
+def half(counts):
+    return counts["half"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "changed", "number", "message"),
+    [
+        ("class Mine(Analysis):", "class Mine(Analysis:", 3, "SyntaxError"),
+        ("class Mine(Analysis):", "class Mine:", 3, "not a subclass"),
+        ("def present(", "def presents(", 3, "does not define present"),
+        (', title = "mine", ', " = ", 3, "has no title"),
+        ("", "", 10, "your analysis Mine failed: KeyError: 'half'"),
+        ("half({})", "1", 3, "your analysis Mine failed: AttributeError"),
+    ],
+)
+def test_a_mistake_in_your_own_analysis_is_named(
+    two, line, changed, number, message, monkeypatch, tmp_path
+):
+    module = f"mistaken_{len(changed)}"
+    (tmp_path / f"{module}.py").write_text(OWN.replace(line, changed, 1), "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    words = ["analyze", "--run", str(two.run.path), f"{module}:Mine"]  # options may come first
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 2
+    said = result.stderr
+    assert message in said and f"in: {tmp_path / module}.py, line {number}\n" in said
 
 
 def test_an_analysis_outside_the_package(two, capsys):

@@ -94,8 +94,11 @@ def test_a_variant_of_your_own_is_found_by_its_path(monkeypatch, tmp_path):
     [
         ("transfomer", "did you mean 'transformer'"),
         ("no_such_module_xyz:Model", "PYTHONPATH"),
+        ("nosuch", "`nmtkit variants`"),
         (TOY.replace(":ToyRecurrent", ":Nothing"), "no class Nothing"),
+        (TOY.replace(":ToyRecurrent", ":ToyRecurent"), "did you mean 'ToyRecurrent'"),
         ("collections:OrderedDict", "not a subclass"),
+        ("collections:OrderedDict", "nmtkit/models/README.md"),
     ],
 )
 def test_a_variant_that_is_not_there(name, message):

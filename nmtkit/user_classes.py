@@ -1,0 +1,118 @@
+"""Classes of the user's own, named as `package.module:Class`: their import, and their errors."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from traceback import extract_tb
+from types import ModuleType
+from typing import Any
+
+from nmtkit.errors import ConfigError, NmtkitError, nearest
+
+
+def is_class_name(word: str) -> bool:
+    """True if a word has the form `package.module:Class`."""
+    return re.fullmatch(r"[^\W\d][\w.]*:[^\W\d]\w*", word) is not None
+
+
+def load_class(name: str, base: type, kind: str, where: str, guide: str) -> Any:
+    """Return a class of the user's own.
+
+    Args:
+        name: `package.module:Class`.
+        base: the class that it must be a subclass of.
+        kind: what the class is, for messages: variant or analysis.
+        where: the option or command that names it, for messages.
+        guide: the page that describes such classes, for messages.
+    Raises: ConfigError if the module is missing or fails (naming the line), or if its class is
+        missing, abstract or no subclass of `base`.
+    """
+    module_name, _, class_name = name.partition(":")
+    try:
+        module = _import_module(module_name)
+    except NmtkitError:
+        raise
+    except Exception as error:  # whatever the module does
+        raise _not_imported(name, kind, where, error) from error
+    cls: Any = getattr(module, class_name, None)
+    if cls is None:
+        classes = [key for key, value in vars(module).items() if isinstance(value, type)]
+        message = f"module {module_name} has no class {class_name}"
+        hint = nearest(class_name, classes, f"write it as package.module:Class; see {guide}")
+        raise ConfigError(message, where=module.__file__ or where, hint=hint)
+    if not (isinstance(cls, type) and issubclass(cls, base)):
+        message = f"{name} is not a subclass of {base.__module__}.{base.__qualname__}"
+        raise ConfigError(message, where=place_of(cls) or where, hint=f"see {guide}")
+    if inspect.isabstract(cls):
+        methods = ", ".join(sorted(cls.__abstractmethods__))
+        message, hint = f"{name} does not define {methods}", f"define {methods}; see {guide}"
+        raise ConfigError(message, where=place_of(cls) or where, hint=hint)
+    return cls
+
+
+@contextlib.contextmanager
+def blamed_on(cls: type, kind: str) -> Iterator[None]:
+    """Turn an exception into an error of the user's class, unless nmtkit defines the class.
+
+    Raises: ConfigError naming the deepest line in the class' file; NmtkitError and OSError, which
+        explain themselves, are passed on.
+    """
+    try:
+        yield
+    except (NmtkitError, OSError):
+        raise
+    except Exception as error:
+        file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+        if cls.__module__.startswith("nmtkit.") or file is None:
+            raise
+        lines = [f.lineno for f in extract_tb(error.__traceback__) if f.filename == file]
+        where = f"{file}, line {lines[-1]}" if lines else place_of(cls)
+        message = f"your {kind} {cls.__qualname__} failed: {_summary(error)}"
+        hint = "mend it there (--debug shows the traceback)"
+        raise ConfigError(message, where=where, hint=hint) from error
+
+
+def _import_module(name: str) -> ModuleType:
+    """Import a module, which may be in the current folder.
+
+    `python -m nmtkit` searches the current folder, but the command `nmtkit` does not.
+    """
+    folder = str(Path.cwd())
+    if "" not in sys.path and folder not in sys.path:
+        sys.path.append(folder)
+    return importlib.import_module(name)
+
+
+def _not_imported(name: str, kind: str, where: str, error: Exception) -> ConfigError:
+    """Return the error for a module that is missing or that fails."""
+    message, module = f"cannot import {kind} '{name}': ", name.partition(":")[0]
+    missing = isinstance(error, ModuleNotFoundError) and error.name
+    if missing and f"{module}.".startswith(f"{missing}."):
+        hint = "its folder must be the current one or on PYTHONPATH"
+        return ConfigError(message + str(error), where=where, hint=hint)
+    for frame in reversed(extract_tb(error.__traceback__)):
+        if frame.name == "<module>":
+            where = f"{frame.filename}, line {frame.lineno}"
+    if isinstance(error, SyntaxError) and error.filename:
+        where = f"{error.filename}, line {error.lineno}"
+    hint = "its module fails when it is imported: mend it there (--debug shows the traceback)"
+    return ConfigError(message + _summary(error), where=where, hint=hint)
+
+
+def _summary(error: Exception) -> str:
+    """Return the type and the first line of an exception."""
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}".removesuffix(": ")
+
+
+def place_of(cls: Any) -> str | None:
+    """Return the file and line of a class; None if it has no source."""
+    with contextlib.suppress(TypeError, OSError):
+        line = inspect.getsourcelines(cls)[1]
+        return f"{inspect.getfile(cls)}, line {line}"
+    return None
