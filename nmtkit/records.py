@@ -34,7 +34,7 @@ from pydantic import (
 
 from nmtkit import files
 from nmtkit.errors import DataError, plain
-from nmtkit.settings import PrepSettings, SearchSettings, TrainSettings, build
+from nmtkit.settings import PrepSettings
 from nmtkit.tables.table import Estimate, StoredTable
 
 R = TypeVar("R")
@@ -358,16 +358,6 @@ class SystemConfig(BaseModel):
     search: dict[str, Any] = {}
     hardware: dict[str, Any] = {}
 
-    @property
-    def training(self) -> TrainSettings:
-        """The section train."""
-        return build(TrainSettings, self.train, "train")
-
-    @property
-    def searching(self) -> SearchSettings:
-        """The section search."""
-        return build(SearchSettings, self.search, "search")
-
 
 class MetricsLine(Record):
     """One line of metrics.jsonl, with the measurements that are read again (None: not finite)."""
@@ -389,7 +379,9 @@ class MetricsLine(Record):
 class BestCheckpoint(Record):
     """The checkpoint with the best validation."""
 
-    again: ClassVar[str] = "nmtkit train, which writes it anew"
+    again: ClassVar[str] = (
+        "nmtkit train writes it anew; without the file the newest checkpoint is taken"
+    )
     step: int
     checkpoint: str
     metric: str

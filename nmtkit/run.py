@@ -24,7 +24,7 @@ import nmtkit
 from nmtkit import console, files
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem, NmtkitError, nearest
 from nmtkit.records import Manifest, StageCall, SystemConfig, TextSet, load, parse
-from nmtkit.settings import to_toml
+from nmtkit.settings import SearchSettings, TrainSettings, build, to_toml
 
 UNWRITABLE = files.UNWRITABLE | {errno.EACCES, errno.EPERM}
 """Errors of a folder that cannot be written."""
@@ -75,6 +75,20 @@ class System:
             raise DataError(message, where=self.path, hint=again)
         hint = f"bring the file back from a copy, or train the system anew: {again} --force"
         return load(SystemConfig, self.config, hint)
+
+    def training(self) -> TrainSettings:
+        """Return the section train of the settings.
+
+        Raises: DataError as `read_config`; ConfigError naming the file and the key of a bad value.
+        """
+        return build(TrainSettings, self.read_config().train, "train", self.config)
+
+    def searching(self) -> SearchSettings:
+        """Return the section search of the settings.
+
+        Raises: as `training`.
+        """
+        return build(SearchSettings, self.read_config().search, "search", self.config)
 
 
 @dataclass(frozen=True)

@@ -321,13 +321,14 @@ def merge(*layers: Values) -> Values:
     return merged
 
 
-def build(schema: type[S], values: dict[str, Any], section: str) -> S:
+def build(schema: type[S], values: dict[str, Any], section: str, file: Path | None = None) -> S:
     """Check values against a section's schema.
 
     Args:
         schema: the pydantic class.
         values: plain values.
         section: name of the section, for messages.
+        file: the settings file that the values are from, for messages.
     Returns: the frozen settings.
     Raises: ConfigError that names the key, the value and the allowed values; for an unknown key,
         the nearest one.
@@ -337,20 +338,20 @@ def build(schema: type[S], values: dict[str, Any], section: str) -> S:
     except ValidationError as error:
         first = error.errors()[0]
         message = plain(first["msg"])
+        where = f"{file}, [{section}]" if file else f"[{section}]"
         if not first["loc"]:  # the error is about several keys together
-            raise ConfigError(
-                message, where=f"[{section}]", hint="change one of them with --set"
-            ) from None
+            hint = "change one of them " + ("there" if file else "with --set")
+            raise ConfigError(message, where=where, hint=hint) from None
         key = ".".join([section, *(str(part) for part in first["loc"])])
         if first["type"] == "extra_forbidden":
             raise ConfigError(
                 f"unknown setting '{key}'",
-                where=f"[{section}]",
+                where=where,
                 hint=nearest(str(first["loc"][-1]), _known(schema, first["loc"])),
             ) from None
         raise ConfigError(
             f"bad value for '{key}': {message} (got {first['input']!r})",
-            where=f"[{section}]",
+            where=where,
             hint=_describe(schema, first),
         ) from None
 

@@ -373,6 +373,38 @@ def test_the_newest_sound_checkpoint_is_taken_when_the_best_is_damaged(copy):
     assert steps[1] in (folder / "translate/test/meta.json").read_text()
 
 
+@pytest.mark.parametrize("damaged", ['{"a', "{}"])
+def test_a_damaged_file_of_the_best_checkpoint_is_named(copy, damaged):
+    best = copy / "systems/toy/best.json"
+    best.write_text(damaged)
+    what, where, hint = wrong(
+        f"translate --run {copy} --system toy --force --jobs 1 {SHORT}"
+    ).splitlines()[-3:]
+    assert "the file is damaged" in what and where.strip() == f"in: {best}"
+    assert "nmtkit train" in hint
+    best.unlink()
+    ok(f"translate --run {copy} --system toy --force --jobs 1 {SHORT}")
+
+
+@pytest.mark.parametrize(
+    ("section", "value"),
+    [("train", 'lr = "x"'), ("model", 'd_ff = "x"'), ("search", 'beam = "x"')],
+)
+def test_a_bad_value_in_the_settings_of_a_system_is_named_with_its_file(copy, section, value):
+    config = copy / "systems/transformer/config.toml"
+    key = value.split()[0]
+    text = config.read_text()
+    config.write_text(re.sub(rf"^{key} = .*$", value, text, flags=re.M))
+    assert config.read_text() != text
+    commands = [f"train --run {copy} {TINY} {BRIEF}"]
+    if section != "train":
+        commands += [f"translate --run {copy} --system transformer --force --jobs 1 {SHORT}"]
+    for command in commands:
+        message = wrong(command)
+        assert f"bad value for '{section}.{key}'" in message and "(got 'x')" in message
+        assert f"in: {config}, [{section}]\n" in message
+
+
 def test_a_training_that_loses_its_numbers_ends_with_exit_code_4(run, tmp_path):
     copied = Path(shutil.copytree(run / "prep", tmp_path / "run" / "prep")).parent
     steps = "--set train.max_steps=50 --set train.validate_every=1 --set train.lr=1e30 --set train.dev_bleu=false"

@@ -114,7 +114,7 @@ class Study:
 
     def search_settings(self, name: str) -> SearchSettings:
         """Return how a system searches."""
-        return self.run.system(name).read_config().searching
+        return self.run.system(name).searching()
 
     def scorer(self, model: Model, settings: SearchSettings) -> Scorer:
         """Return a scorer that translates and scores raw text with a model, on all cores."""

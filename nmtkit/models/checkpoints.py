@@ -271,7 +271,7 @@ def choose(system: System, average: int | None = None) -> list[Path]:
     Returns: checkpoints whose weights have the hash of their manifest; a warning names damaged
         checkpoints. Fewer than k, with a warning, if there are no more; the best checkpoint if none
         is at a multiple of `train.checkpoint_every` updates.
-    Raises: CheckpointError if no checkpoint is valid.
+    Raises: CheckpointError if no checkpoint is valid; DataError if best.json is damaged.
     """
     average = _average(system) if average is None else average
     paths = _selected(system, average, lambda path: _passes(_verify, path, WEIGHTS))
@@ -314,7 +314,7 @@ def digests(paths: Sequence[Path]) -> dict[str, str]:
 
 
 def _average(system: System) -> int:
-    return system.read_config().searching.average
+    return system.searching().average
 
 
 def _selected(system: System, average: int, usable: Callable[[Path], bool]) -> list[Path]:
@@ -335,15 +335,18 @@ def _evenly_spaced(system: System) -> list[Path]:
 
     They end at the first gap, because a checkpoint before a gap is an old best.
     """
-    every = system.read_config().training.checkpoint_every
+    every = system.training().checkpoint_every
     paths = regular(system.checkpoints, every)[::-1]
     return [path for i, path in enumerate(paths) if step_of(path) == step_of(paths[0]) - i * every]
 
 
 def _named_best(system: System) -> Path | None:
-    with contextlib.suppress(DataError):
-        return system.checkpoints / load(BestCheckpoint, system.path / "best.json").checkpoint
-    return None
+    """Return the checkpoint that best.json names; None before the first validation.
+
+    Raises: DataError if the file is damaged, because other weights would give other results.
+    """
+    path = system.path / "best.json"
+    return system.checkpoints / load(BestCheckpoint, path).checkpoint if path.is_file() else None
 
 
 def prune(folder: Path, keep: Iterable[str]) -> None:

@@ -64,7 +64,7 @@ def build_untrained(run: Run, system: System) -> Model:
         where = system.path if error.where == "--variant" else f"{system.path} ({error.where})"
         message = f"system '{system.name}': {error.message}"
         raise ConfigError(message, where=where, hint=hint) from error
-    return build_model(config.variant, config.model, vocabulary_sizes(run))
+    return build_model(config.variant, config.model, vocabulary_sizes(run), system.config)
 
 
 def check_vocabulary(path: Path, run: Run) -> None:

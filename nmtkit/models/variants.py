@@ -51,18 +51,21 @@ def default_name(variant: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower() if ":" in variant else variant
 
 
-def build_model(variant: str, values: dict[str, Any], vocabularies: Vocabularies) -> Model:
+def build_model(
+    variant: str, values: dict[str, Any], vocabularies: Vocabularies, file: Path | None = None
+) -> Model:
     """Return a new model of a variant, its weights drawn from torch's current generator.
 
     Args:
         variant: a name of the table, or package.module:Class.
         values: the section `model` as plain values; what is left out has the variant's default.
         vocabularies: the sizes of the vocabularies, and whether they are one.
+        file: the settings file that the values are from, for messages.
     Raises: ConfigError for an unknown variant or setting, a bad value, or settings that do not go
         together.
     """
     cls = load_variant(variant)
-    model = cls(settings.build(cls.Settings, values, "model"), vocabularies)
+    model = cls(settings.build(cls.Settings, values, "model", file), vocabularies)
     model.initialise()
     return model
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from nmtkit import console, settings
 from nmtkit.errors import ConfigError, DataError, nearest
 from nmtkit.models.variants import load_variant
+from nmtkit.records import SystemConfig
 from nmtkit.run import Run, System
 from nmtkit.settings import SearchSettings, TrainSettings
 from nmtkit.train.options import TrainOptions
@@ -123,8 +124,8 @@ def check_unchanged(system: System, plan: Plan, run: Run, allowed: Collection[st
         run: the run.
         allowed: keys that may change although they are not harmless.
     Returns: the plan to go on with.
-    Raises: ConfigError with a table of key, old, new; DataError if the corpus is not the one it was
-        trained on.
+    Raises: ConfigError with a table of key, old, new, or for a bad value in config.toml; DataError
+        if the corpus is not the one it was trained on.
     """
     stored = system.read_config()
     if not plan.init_from:
@@ -135,8 +136,9 @@ def check_unchanged(system: System, plan: Plan, run: Run, allowed: Collection[st
             where=run.prep / "manifest.json",
             hint="--force begins anew, --name trains a second system",
         )
+    _check_stored(system, stored, plan)
     old = settings.flat(stored.model_dump(exclude={"hardware"}))  # which is no setting
-    changed = _changes(old, settings.flat(plan.model_dump()))
+    changed = changes(old, settings.flat(plan.model_dump()))
     may_change = {*HARMLESS, *allowed, *(key for key in changed if key.startswith("search."))}
     harmful = [(key, *values) for key, values in changed.items() if key not in may_change]
     if harmful:
@@ -156,7 +158,21 @@ def check_unchanged(system: System, plan: Plan, run: Run, allowed: Collection[st
     return plan
 
 
-def _changes(old: dict[str, Any], new: dict[str, Any]) -> dict[str, tuple[str, str]]:
+def _check_stored(system: System, stored: SystemConfig, plan: Plan) -> None:
+    """Refuse a bad value in config.toml; --allow-change decides on a setting that is unknown now.
+
+    Raises: ConfigError naming the file and the key.
+    """
+    schemas: dict[str, type[BaseModel]] = {"train": TrainSettings, "search": SearchSettings}
+    if stored.variant == plan.variant:
+        schemas["model"] = load_variant(plan.variant).Settings
+    for section, schema in schemas.items():
+        values = getattr(stored, section)
+        known = {key: value for key, value in values.items() if key in schema.model_fields}
+        settings.build(schema, known, section, system.config)
+
+
+def changes(old: dict[str, Any], new: dict[str, Any]) -> dict[str, tuple[str, str]]:
     """Return old and new text of each setting that differs.
 
     The preset is left out, because its values are compared.

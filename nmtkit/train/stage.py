@@ -37,7 +37,7 @@ from nmtkit.train.init_from import copy_matching, find_source
 from nmtkit.train.loop import Trainer
 from nmtkit.train.optimizer import put_optimizer_tensors
 from nmtkit.train.options import TrainOptions
-from nmtkit.train.plan import Plan, check_known, check_unchanged, common_width, make_plan
+from nmtkit.train.plan import Plan, changes, check_known, check_unchanged, common_width, make_plan
 from nmtkit.train.ranks import Ranks, bytes_sent
 from nmtkit.train.state import TrainState
 from nmtkit.train.validation import Validator
@@ -169,10 +169,7 @@ class _Training:
         console.say(machine)
         of_first = self.ranks.first_does(hardware.values)
         if state.hardware and state.hardware != of_first:
-            console.warn(
-                "the hardware is not that of the last start: training goes on, but not with the"
-                " same bits"
-            )
+            console.warn(_otherwise(state.hardware, of_first))
             state.split_from = None  # its memory may be larger
         state.hardware = of_first
         return hardware
@@ -230,6 +227,19 @@ def _check_prepared(run: Run) -> None:
         raise DataError(f"{name} {problem}", where=path, hint=Manifest.again)
 
 
+def _otherwise(before: dict[str, Any], now: dict[str, Any]) -> str:
+    """Return the warning that a training goes on with other hardware or another arithmetic."""
+    changed = changes(before, now)
+    differences = ", ".join(f"{key} {old} -> {new}" for key, (old, new) in changed.items())
+    message = (
+        f"this machine does not compute as at the last start ({differences}): training goes on,"
+        " but not with the same bits"
+    )
+    if before.get("matmul") and changed.keys() == {"matmul"}:
+        return f"{message}; with the old ones: --set train.matmul={before['matmul']}"
+    return message
+
+
 def _write_settings(system: System, plan: Plan, state: TrainState) -> None:
     """Write config.toml and best.json.
 
@@ -244,7 +254,7 @@ def _write_settings(system: System, plan: Plan, state: TrainState) -> None:
                 path.unlink()
     elif state.step > plan.train.max_steps:
         # Less is asked for than was done: the schedule was that of the longer training.
-        values["train"]["max_steps"] = system.read_config().training.max_steps
+        values["train"]["max_steps"] = system.training().max_steps
     runs.write_toml(system.config, {**values, "hardware": state.hardware})
     saving.write_best(system, state, plan.train)
 

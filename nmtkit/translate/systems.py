@@ -152,7 +152,7 @@ def trained_last(systems: list[System]) -> System:
 
 def _group(run: Run, systems: list[System], search: dict[str, Any]) -> SystemGroup:
     """Return a group that searches as the first system's settings say where `search` does not."""
-    values = {**systems[0].read_config().search, **search}
+    values = systems[0].searching().model_dump() | search
     built = settings.build(SearchSettings, values, "search")
     return SystemGroup(run, systems, built, built.average if "average" in search else None)
 

@@ -420,6 +420,24 @@ def test_the_choice_stands_beside_the_settings(run, monkeypatch):
         torch.set_float32_matmul_precision(before)
 
 
+def test_what_differs_on_another_machine_is_named(run, monkeypatch, capsys):
+    fit(run, "train.max_steps=2")
+    values = hardware.Hardware.values
+    then = run.system("transformer").read_config().hardware["matmul"]
+    now = "high" if then == "medium" else "medium"
+    monkeypatch.setattr(hardware.Hardware, "values", lambda self: values(self) | {"matmul": now})
+    fit(run, "train.max_steps=3")
+    warning = capsys.readouterr().err.replace("\n", " ")
+    assert f"this machine does not compute as at the last start (matmul {then} -> {now})" in warning
+    assert f"--set train.matmul={then}" in warning
+    monkeypatch.setattr(
+        hardware.Hardware, "values", lambda self: values(self) | {"matmul": now, "name": "other"}
+    )
+    fit(run, "train.max_steps=4")
+    warning = capsys.readouterr().err
+    assert " -> other)" in warning and "--set" not in warning
+
+
 # 36: curves never double
 
 
