@@ -38,12 +38,11 @@ class Options(Section):
             return cls.model_validate(values)
         except ValidationError as error:
             first = error.errors()[0]
-            name = flag(str(first["loc"][0]))
-            raise ConfigError(
-                f"bad value for '{name}': {plain(first['msg'])} (got {first['input']!r})",
-                where=name,
-                hint="see --help",
-            ) from None
+            message, name = plain(first["msg"]), None
+            if first["loc"]:  # else the error is about several options together
+                name = flag(str(first["loc"][0]))
+                message = f"bad value for '{name}': {message} (got {first['input']!r})"
+            raise ConfigError(message, where=name, hint="see --help") from None
 
 
 def option(

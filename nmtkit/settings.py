@@ -360,11 +360,10 @@ def _describe(schema: type[BaseModel], error: Any) -> str | None:
     field = schema.model_fields.get(str(error["loc"][0])) if error["loc"] else None
     if field is None:
         return None
+    name = str(error["loc"][0])
     default = "required" if field.is_required() else f"default {field.default!r}"
-    return (
-        f"{error['loc'][0]}: {field.description or str(error['loc'][0]).replace('_', ' ')}"
-        f" ({default})"
-    )
+    meaning = " ".join((field.description or name.replace("_", " ")).split())  # on one line
+    return f"{name}: {meaning} ({default})"
 
 
 def _known(schema: type[BaseModel], place: Sequence[int | str]) -> Iterable[str]:

@@ -49,8 +49,7 @@ def load_class(name: str, base: type, kind: str, where: str, guide: str) -> Any:
     if not (isinstance(cls, type) and issubclass(cls, base)):
         message = f"{name} is not a subclass of {base.__module__}.{base.__qualname__}"
         raise ConfigError(message, where=place_of(cls) or where, hint=f"see {guide}")
-    if inspect.isabstract(cls):
-        methods = ", ".join(sorted(cls.__abstractmethods__))
+    if methods := ", ".join(sorted(getattr(cls, "__abstractmethods__", ()))):
         message, hint = f"{name} does not define {methods}", f"define {methods}; see {guide}"
         raise ConfigError(message, where=place_of(cls) or where, hint=hint)
     return cls

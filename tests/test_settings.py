@@ -68,6 +68,15 @@ def test_bad_value_names_key_and_value(key, value):
         build(TrainSettings, {key: value}, "train")
 
 
+def test_the_meaning_of_a_setting_is_one_line_of_the_error():
+    with pytest.raises(ConfigError) as error:
+        build(TrainSettings, {"schedule": "x"}, "train")
+    assert (
+        "\n" not in error.value.hint
+        and "half a cosine down to 0 at `max_steps`" in error.value.hint
+    )
+
+
 def test_more_translations_than_the_beam_holds_are_refused():
     with pytest.raises(ConfigError, match="search.nbest = 3 is more than search.beam = 2"):
         build(SearchSettings, {"beam": 2, "nbest": 3}, "search")

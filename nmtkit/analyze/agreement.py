@@ -192,7 +192,7 @@ def find_pairs(run: Run, pairs: str) -> str:
         return str(published.fetch(pairs)[0])
     if pairs.isidentifier() and not Path(pairs).exists():
         known = [*sorted(path.stem for path in folder.glob("*.json")), "lingeval97"]
-        hint = nearest(pairs, known, forms)
+        hint = f"{nearest(pairs, known)} - or {forms}"
         raise ConfigError(f"no contrastive set '{pairs}'", where="--pairs", hint=hint)
     return pairs
 

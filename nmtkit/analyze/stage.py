@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import nmtkit
-from nmtkit import console, files, settings
+from nmtkit import console, files
 from nmtkit.analyze import ANALYSES
 from nmtkit.analyze.analysis import (
     Analysis,
@@ -76,7 +76,7 @@ def check_options(cls: type[AnyAnalysis], values: dict[str, Any]) -> Options:
         hint = f"leave it out; these have it: {others}" if others else "no analysis has it"
         message = f"the analysis '{cls.name}' has no such option"
         raise ConfigError(message, where=flag(key), hint=hint)
-    return settings.build(cls.Options, values, f"analyze {cls.name}")
+    return cls.Options.of(values)
 
 
 def analyze(

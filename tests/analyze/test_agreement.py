@@ -308,7 +308,11 @@ def test_sets_of_the_corpus_go_by_their_names(analysed):
     write(path, [])
     assert find_pairs(analysed.run, "pronouns") == str(path)
     assert find_pairs(analysed.run, "a,b,c") == "a,b,c"
-    for name, hint in (("pronoun", "did you mean 'pronouns'?"), ("", "lingeval97")):
+    for name, hint in (
+        ("pronoun", "did you mean 'pronouns'?"),
+        ("zzz", "known: lingeval97, pronouns - or a JSON file"),
+        ("", "lingeval97"),
+    ):
         with pytest.raises(ConfigError, match=f"no contrastive set.*{name}") as error:
             find_pairs(analysed.run, name)
         assert hint in error.value.hint

@@ -135,13 +135,20 @@ def test_an_analysis_outside_the_package(two, capsys):
     _, *rows = csv.reader(out.splitlines())
     assert rows[0][1] in " ".join(two.lines["test"]).split() and len(rows) == 4
     assert "frequent-words: up to date" in err
-    two.refused(OUTSIDE, ConfigError, "bad value for", words=0)
+    error = two.refused(OUTSIDE, ConfigError, "bad value for '--words'", words=0)
+    assert error.where == "--words"
     assert CliRunner().invoke(app, [*words, "--measure"]).exit_code == 2
 
 
 def test_options_may_stand_before_the_name(two):
     words = ["--run", str(two.run.path), "--system", "own", "lengths", "--force"]
     assert CliRunner().invoke(app, ["analyze", *words]).exit_code == 0
+
+
+def test_an_option_without_a_value_takes_none():
+    result = CliRunner().invoke(app, ["analyze", "cost", "--measure=3"])
+    assert result.exit_code == 2 and "None" not in result.stderr
+    assert "option '--measure' does not take a value" in result.stderr
 
 
 def test_cost_of_a_variant_inside_and_one_outside_the_package(two, capsys):
