@@ -410,6 +410,42 @@ class CheckpointManifest(Record):
     files: dict[str, FileFacts]
 
 
+# analyze/<name>/finding.json
+
+
+class FindingInputs(BaseModel):
+    """Everything that a finding depends on. The finding is up to date while this is the same."""
+
+    nmtkit: str = ""
+    prepared: str = ""
+    systems: list[str]
+    options: dict[str, Any] = {}
+    files: dict[str, str]
+    """Path, relative to the run if inside it -> SHA-256."""
+    weights: dict[str, dict[str, str]] = {}
+    """System -> checkpoint -> SHA-256."""
+    words: list[str] = []
+    """The options as they are typed, without those at their default."""
+
+
+class StoredFinding(Record):
+    """What an analysis found, without its figure and attachments."""
+
+    again: ClassVar[str] = "nmtkit analyze NAME --force"
+    format: Literal[0, 1] = 0
+    """0: a file without this field."""
+    name: str
+    title: str
+    text: str
+    table: StoredTable
+    paper: StoredTable | None = None
+    bars: str
+    facts: dict[str, Any]
+    attachments: list[str]
+    """The names of its further files."""
+    made_from: FindingInputs
+
+
 # score/<set>/scores.json
 
 

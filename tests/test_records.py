@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from nmtkit.analyze.stage import analyze
 from nmtkit.errors import DataError
 from nmtkit.records import (
     BestCheckpoint,
@@ -11,6 +12,7 @@ from nmtkit.records import (
     Manifest,
     MetricsLine,
     Scores,
+    StoredFinding,
     TextRecipe,
     TranslationMeta,
     load,
@@ -31,6 +33,7 @@ def run(tmp_path_factory):
         write_best(made.system(name).path, "step-00000001")
     translate(made, set_names=["test"], jobs=1, device="cpu")
     score(made, by_length=True, buckets="9", resamples=10, trials=10)
+    analyze(made, "lengths")
     return made
 
 
@@ -42,6 +45,7 @@ def run(tmp_path_factory):
         (BestCheckpoint, "systems/*/best.json"),
         (CheckpointManifest, "systems/*/checkpoints/*/manifest.json"),
         (Scores, "score/test/scores.json"),
+        (StoredFinding, "analyze/lengths/finding.json"),
     ],
 )
 def test_a_file_is_written_back_as_it_was(run, record, pattern, tmp_path):
@@ -74,6 +78,19 @@ def test_the_field_that_is_wrong_is_named(run, tmp_path, change, message):
     with pytest.raises(DataError, match=message) as caught:
         load(Manifest, path)
     assert (caught.value.where, caught.value.hint) == (str(path), Manifest.again)
+
+
+def test_a_finding_has_a_version(run, tmp_path):
+    path = tmp_path / "finding.json"
+    values = json.loads((run.path / "analyze/lengths/finding.json").read_text("utf-8"))
+    assert values["format"] == 1
+    path.write_text(json.dumps(values | {"format": 99}), "utf-8")
+    with pytest.raises(DataError, match=r"another version of nmtkit \(format 99\)"):
+        load(StoredFinding, path)
+    del values["format"]
+    path.write_text(json.dumps(values), "utf-8")
+    load(StoredFinding, path).write(path)
+    assert json.loads(path.read_text("utf-8")) == values
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "\xff", '{"src": "en"'])

@@ -26,16 +26,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
-from pydantic import BaseModel
-
 from nmtkit import console, files
 from nmtkit.errors import DataError
 from nmtkit.options import Options as Options
 from nmtkit.options import flag as flag
 from nmtkit.options import option as option
-from nmtkit.records import load
+from nmtkit.records import FindingInputs, StoredFinding, load
 from nmtkit.score.paper import Kind
-from nmtkit.tables.table import StoredTable, Table
+from nmtkit.tables.table import Table
 
 if TYPE_CHECKING:
     from nmtkit.analyze.study import Study
@@ -102,6 +100,13 @@ class Finding:
     name: str = ""
     title: str = ""
 
+    @classmethod
+    def of(cls, record: StoredFinding) -> Finding:
+        """Return the finding of a record, without figure and attachments."""
+        values = {key: getattr(record, key) for key in ("text", "bars", "facts", "name", "title")}
+        paper = record.paper.table if record.paper else None
+        return cls(record.table.table, paper=paper, **values)
+
     def beside(self, paper: Table) -> Finding:
         """Return the finding with a paper's numbers, which are also kept as paper.{md,tex,csv}."""
         forms = {f"paper.{suffix}": content for suffix, content in paper.forms().items()}
@@ -115,7 +120,7 @@ class Finding:
             values["paper"] = self.paper.as_json()
         return {**values, "bars": self.bars, "facts": self.facts}
 
-    def write(self, folder: Path, inputs: Inputs) -> None:
+    def write(self, folder: Path, inputs: FindingInputs) -> None:
         """Write table.{md,tex,csv}, figure.svg, the attachments and, last, finding.json into
         analyze/<name>/. Remove the attachments of an earlier finding.
         """
@@ -127,8 +132,9 @@ class Finding:
             (folder / Path(name).name).unlink(missing_ok=True)
         for name, content in texts.items():
             files.write_text(folder / name, content)
-        about = {"attachments": sorted(self.attachments), "made_from": inputs.model_dump()}
-        files.write_json(folder / "finding.json", {"format": 1, **self.as_json(), **about})
+        names = sorted(self.attachments)
+        record = StoredFinding(format=1, **self.as_json(), attachments=names, made_from=inputs)
+        record.write(folder / "finding.json")
         console.say(f"{self.name}: written to {folder}")
 
     def print(self, output_format: str) -> None:
@@ -145,42 +151,6 @@ class Finding:
             self.paper.print(output_format)
         if for_people:
             print("\n" + self.text)
-
-
-class Inputs(BaseModel):
-    """Everything that a finding depends on. The finding is up to date while this is the same."""
-
-    nmtkit: str = ""
-    prepared: str = ""
-    systems: list[str]
-    options: dict[str, Any] = {}
-    files: dict[str, str]
-    """Path, relative to the run if inside it -> SHA-256."""
-    weights: dict[str, dict[str, str]] = {}
-    """System -> checkpoint -> SHA-256."""
-    words: list[str] = []
-    """The options as they are typed, without those at their default."""
-
-
-class StoredFinding(BaseModel):
-    """finding.json."""
-
-    again: ClassVar[str] = "nmtkit analyze NAME --force"
-    name: str
-    title: str
-    text: str
-    table: StoredTable
-    paper: StoredTable | None = None
-    bars: str
-    facts: dict[str, Any]
-    attachments: list[str] = []
-    made_from: Inputs
-
-    def finding(self) -> Finding:
-        """Return the finding, without figure and attachments."""
-        values = {key: getattr(self, key) for key in ("text", "bars", "facts", "name", "title")}
-        paper = self.paper.table if self.paper else None
-        return Finding(self.table.table, paper=paper, **values)
 
 
 def stored(folder: Path) -> StoredFinding | None:

@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import BaseModel, ValidationError
 
 from nmtkit import console, environment, files
-from nmtkit.analyze.analysis import Finding, Inputs, Measured, PaperAnalysis, PaperOptions
+from nmtkit.analyze.analysis import Finding, Measured, PaperAnalysis, PaperOptions
 from nmtkit.analyze.study import Study
 from nmtkit.analyze.timing import Timing, measure_speed
 from nmtkit.data.documents import ContextRule
@@ -19,9 +19,10 @@ from nmtkit.errors import DataError
 from nmtkit.measures.macs import Macs, Parameters, count_macs, count_parameters
 from nmtkit.models import checkpoints
 from nmtkit.models.loading import build_untrained
-from nmtkit.records import MetricsLine, TranslationMeta, load, load_lines
+from nmtkit.records import FindingInputs, MetricsLine, load_lines
 from nmtkit.run import Run, System
 from nmtkit.score import paper as papers
+from nmtkit.score.translations import described
 from nmtkit.tables import figures
 from nmtkit.tables.table import Column, Estimate, Table, text_column
 
@@ -339,7 +340,7 @@ def stored_speeds(study: Study) -> dict[str, Timing]:
     return {}
 
 
-def same_configs(study: Study, earlier: Inputs) -> bool:
+def same_configs(study: Study, earlier: FindingInputs) -> bool:
     """True if the settings of all systems are still those of an earlier finding."""
     paths = (study.run.system(name).config for name in study.systems)
     hashes = {str(path.relative_to(study.run.path)): files.sha256(path) for path in paths}
@@ -360,13 +361,13 @@ def logged(system: System, set_name: str) -> tuple[float | None, float | None, f
     """Return the target tokens/s and updates/s of training, and the target tokens/s of decoding.
 
     Those of training are medians over the logged stretches, without the first (its warm-up).
+    Without a log, or without a translation: None.
+
+    Raises: DataError for a damaged metrics.jsonl or meta.json.
     """
-    lines: list[MetricsLine] = []
-    speed = None
-    with contextlib.suppress(DataError):  # not trained here
-        lines = [line for line in load_lines(MetricsLine, system.metrics) if line.tgt_tokens_per_s]
-    with contextlib.suppress(DataError):  # not translated
-        speed = load(TranslationMeta, system.translation(set_name) / "meta.json").speed
+    log = load_lines(MetricsLine, system.metrics) if system.metrics.is_file() else ()
+    lines = [line for line in log if line.tgt_tokens_per_s]
+    speed = described(system.translation(set_name)).speed
     tokens = [line.tgt_tokens_per_s or 0.0 for line in lines]
     updates = [line.updates / line.seconds for line in lines if line.updates and line.seconds]
     return median(tokens), median(updates), speed.tokens_per_second if speed else None

@@ -15,7 +15,6 @@ from nmtkit.analyze import ANALYSES
 from nmtkit.analyze.analysis import (
     Analysis,
     Finding,
-    Inputs,
     Options,
     PaperAnalysis,
     as_words,
@@ -24,6 +23,7 @@ from nmtkit.analyze.analysis import (
 from nmtkit.analyze.study import Study
 from nmtkit.errors import ConfigError, DataError, nearest
 from nmtkit.models import checkpoints
+from nmtkit.records import FindingInputs
 from nmtkit.run import Run, code_commit, locked
 from nmtkit.score import paper as papers
 from nmtkit.tables.table import check_format
@@ -139,7 +139,7 @@ def current(analysis: AnyAnalysis, study: Study, force: bool = False) -> Finding
         earlier = None if force or analysis.repeats else study.previous()
         if earlier is not None and earlier.made_from == inputs:
             console.say(f"{name}: up to date (--force repeats it)")
-            return earlier.finding()
+            return Finding.of(earlier)
         finding = measured(analysis, study)
         finding.facts.update({"version": nmtkit.__version__, "commit": code_commit()})
         finding.write(study.folder, inputs)
@@ -162,14 +162,14 @@ def measured(analysis: AnyAnalysis, study: Study) -> Finding:
     return finding.beside(papers.numbers_beside(printed, analysis.paper, ours.numbers, *how))
 
 
-def inputs_of(study: Study, options: Options) -> Inputs:
+def inputs_of(study: Study, options: Options) -> FindingInputs:
     """Return all inputs of a finding: options, corpus, texts, and each system's weights, log and
     translations.
     """
     run, values = study.run, {"set_names": study.set_names, **options.model_dump(mode="json")}
     texts = (value if isinstance(value, list) else [value] for value in values.values())
     words = [word for word in itertools.chain(*texts) if isinstance(word, str)]
-    return Inputs(
+    return FindingInputs(
         nmtkit=nmtkit.__version__,
         prepared=run.manifest().fingerprint,
         systems=study.systems,

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from nmtkit import console
-from nmtkit.analyze.analysis import StoredFinding, stored
+from nmtkit.analyze.analysis import stored
 from nmtkit.errors import DataError, LeftOut
 from nmtkit.parallel import cores
-from nmtkit.records import TextSet
+from nmtkit.records import StoredFinding, TextSet
 from nmtkit.run import Run
 from nmtkit.score.resampling import Draws, Resampling
 from nmtkit.score.translations import compared

@@ -11,11 +11,10 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from nmtkit.errors import DataError, counted
+from nmtkit.errors import counted
 from nmtkit.records import Scores, SeedResult
 from nmtkit.report.contents import Contents, Remark, TrainedSystem
 from nmtkit.score import result_tables
-from nmtkit.score.translations import described
 from nmtkit.tables.table import Column, Estimate, Table, text
 
 LEVEL = 0.05
@@ -133,11 +132,8 @@ def _minutes_an_update(system: TrainedSystem) -> float | None:
 
 
 def _speed(contents: Contents, system: str, set_name: str) -> float | None:
-    try:
-        speed = described(contents.run.system(system).translation(set_name)).speed
-    except DataError:
-        return None
-    return None if speed is None else speed.tokens_per_second
+    meta = contents.translations[set_name].get(system)
+    return meta.speed.tokens_per_second if meta and meta.speed else None
 
 
 def verdicts(result: Scores) -> list[str]:

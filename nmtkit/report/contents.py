@@ -13,12 +13,13 @@ from typing import Any
 
 from nmtkit import files, settings
 from nmtkit.analyze import ANALYSES
-from nmtkit.analyze.analysis import Finding, Inputs, StoredFinding
+from nmtkit.analyze.analysis import Finding
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.measures.curves import Curves, read
 from nmtkit.models import checkpoints
-from nmtkit.records import Manifest, Scores, load
+from nmtkit.records import FindingInputs, Manifest, Scores, StoredFinding, TranslationMeta, load
 from nmtkit.run import Run
+from nmtkit.score.translations import described
 
 FIGURE = "figure.svg"
 OWN_FILES = ("finding.json", FIGURE, "table.md", "table.tex", "table.csv")
@@ -76,6 +77,8 @@ class Contents:
     systems: list[TrainedSystem] = field(default_factory=list)
     scores: dict[str, Scores] = field(default_factory=dict)
     findings: dict[str, ReportedFinding] = field(default_factory=dict)
+    translations: dict[str, dict[str, TranslationMeta]] = field(default_factory=dict)
+    """Set -> system -> what `translate` wrote beside its translation, unless that is damaged."""
     remarks: list[Remark] = field(default_factory=list)
     _hashes: dict[str, str | None] = field(default_factory=dict)
 
@@ -112,6 +115,7 @@ def read_contents(run: Run) -> Contents:
     _note_unscored(contents)
     compared = {name for result in contents.scores.values() for name in result.names}
     contents.systems = [system for system in contents.systems if system.name in compared]
+    _read_translations(contents)
     _read_findings(contents)
     return contents
 
@@ -210,6 +214,21 @@ def score_command(set_name: str, result: Scores) -> str:
     return shlex.join(["nmtkit", "score", *options])
 
 
+def _read_translations(contents: Contents) -> None:
+    """Read how the scored sets were translated."""
+    for set_name, result in contents.scores.items():
+        metas = contents.translations[set_name] = {}
+        for name in dict.fromkeys([*result.names, *(system.name for system in contents.systems)]):
+            try:
+                metas[name] = described(contents.run.system(name).translation(set_name))
+            except DataError as error:
+                contents.note(
+                    f"systems/{name}/translate/{set_name}: its meta.json cannot be read"
+                    f" ({error.message})",
+                    f"nmtkit translate --force --set-name {set_name}",
+                )
+
+
 def _read_findings(contents: Contents) -> None:
     folders = {
         path.name: path
@@ -253,10 +272,10 @@ def _finding(contents: Contents, name: str, folder: Path) -> ReportedFinding:
     names = sorted(path.name for path in folder.iterdir() if path.is_file())
     figure = (folder / FIGURE).read_text("utf-8", "replace") if FIGURE in names else None
     further = [name for name in names if name not in OWN_FILES and not name.startswith(".")]
-    return ReportedFinding(stored.finding(), figure, further, remarks, command, bool(changed))
+    return ReportedFinding(Finding.of(stored), figure, further, remarks, command, bool(changed))
 
 
-def analyze_command(name: str, inputs: Inputs, systems: Sequence[str]) -> str:
+def analyze_command(name: str, inputs: FindingInputs, systems: Sequence[str]) -> str:
     """Return the command that makes a finding again; systems: all of the run, which need not be
     named.
     """

@@ -12,7 +12,7 @@ from nmtkit import console, files
 from nmtkit.errors import DataError
 from nmtkit.records import Manifest, StageCall, parse
 from nmtkit.report.contents import Contents, Remark
-from nmtkit.score.translations import described, unlike_searches
+from nmtkit.score.translations import unlike_searches
 from nmtkit.tables.table import Column, Table, text_column
 
 MOST_CALLS = 200
@@ -91,12 +91,9 @@ def searches(contents: Contents) -> list[Remark]:
     """Return a remark for each set whose translations were not searched alike."""
     remarks = []
     for set_name, result in contents.scores.items():
-        folders = {name: contents.run.system(name).translation(set_name) for name in result.names}
-        try:
-            unlike = unlike_searches(set_name, folders)
-        except DataError:  # a damaged meta.json
-            continue
-        if unlike:
+        readable = [name for name in result.names if name in contents.translations[set_name]]
+        folders = {name: contents.run.system(name).translation(set_name) for name in readable}
+        if unlike := unlike_searches(set_name, folders):
             remarks.append(Remark(f"{unlike.text}.", ", then ".join(unlike.commands)))
     return remarks
 
@@ -116,9 +113,8 @@ def systems(contents: Contents) -> Table:
 
 
 def _checkpoints(contents: Contents, system: str, set_name: str) -> str | None:
-    try:
-        meta = described(contents.run.system(system).translation(set_name))
-    except DataError:
+    meta = contents.translations[set_name].get(system)
+    if meta is None:
         return None
     names = ", ".join(checkpoint.name for checkpoint in meta.checkpoints)
     return f"{names} on {meta.machine}" if names else None

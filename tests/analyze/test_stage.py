@@ -11,7 +11,7 @@ import torch
 from typer.testing import CliRunner
 
 from nmtkit.analyze import ANALYSES, stage, timing
-from nmtkit.analyze.analysis import Finding, Inputs
+from nmtkit.analyze.analysis import Finding
 from nmtkit.analyze.study import Study
 from nmtkit.cli import app
 from nmtkit.cli.analyze import analysis_command
@@ -21,6 +21,7 @@ from nmtkit.data.store import spans_writer
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.measures.macs import count_macs, count_parameters
 from nmtkit.options import GENERAL
+from nmtkit.records import FindingInputs
 from nmtkit.settings import SearchSettings, build
 from nmtkit.tables.table import Column, Table
 from nmtkit.text.vocabulary import EOS
@@ -242,6 +243,20 @@ def test_cost_without_any_measurement_shows_gaps(analysed, capsys):
     assert not (analysed.folder("cost") / "figure.svg").exists()
 
 
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("metrics.jsonl", "not JSON\n"),
+        ("metrics.jsonl", '{"kind": "train"}\n'),
+        ("translate/test/meta.json", "{}"),
+    ],
+)
+def test_cost_refuses_a_damaged_measurement(two, file, content):
+    path = two.run.system("own").path / file
+    path.write_text(content, "utf-8")
+    assert str(path) in two.refused("cost", DataError, "the file is damaged").where
+
+
 COSTS = """
 citation = "Somebody 2020"
 [tables.one]
@@ -398,7 +413,7 @@ def test_up_to_date_until_something_it_depends_on_changes(two, capsys):
 def test_what_an_earlier_call_attached_goes_with_it(tmp_path):
     """Files that nmtkit has not written there stay."""
     (tmp_path / "own.txt").write_text("mine")
-    table, inputs = Table("t", "t", [Column("a", "a")], [[1]]), Inputs(systems=[], files={})
+    table, inputs = Table("t", "t", [Column("a", "a")], [[1]]), FindingInputs(systems=[], files={})
     always = {"own.txt", "finding.json", "table.md", "table.tex", "table.csv"}
     for attachments in ({"paper.md": "1", "a.scores": "2"}, {"a.scores": "3"}, {}):
         Finding(table, "t", attachments=attachments).write(tmp_path, inputs)

@@ -10,8 +10,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from nmtkit.analyze.analysis import Finding, Inputs
-from nmtkit.records import StageCall
+from nmtkit.analyze.analysis import Finding
+from nmtkit.records import FindingInputs, StageCall
 from nmtkit.report import stage
 from nmtkit.run import Run
 from nmtkit.score.stage import score
@@ -80,7 +80,7 @@ class ReportedRun(FakeRun):
         table = Table(name, f"The table of {name}", columns, values, ["a note"])
         facts = facts or {"seed": 1}
         found = Finding(table, f"How {name} is read.", figure, facts=facts, name=name, title=title)
-        inputs = Inputs(**(made_from or {"systems": ["base", "own"], "files": {}}))
+        inputs = FindingInputs(**(made_from or {"systems": ["base", "own"], "files": {}}))
         found.write(self.run.path / "analyze" / name, inputs)
 
     def page(self, **options):

@@ -16,11 +16,18 @@ import pytest
 from safetensors.numpy import save_file
 
 from nmtkit.analyze import ANALYSES, attention
-from nmtkit.analyze.analysis import Finding, Inputs
+from nmtkit.analyze.analysis import Finding
 from nmtkit.analyze.attention import SentenceAttention, SystemAttention
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.models import checkpoints
-from nmtkit.records import Comparison, MetricScore, Scores, SignificanceTest, SystemScores
+from nmtkit.records import (
+    Comparison,
+    FindingInputs,
+    MetricScore,
+    Scores,
+    SignificanceTest,
+    SystemScores,
+)
 from nmtkit.report import comparison, explorer, page, stage, svg
 from nmtkit.report.contents import analyze_command, read_contents
 from nmtkit.report.texts import Texts, differences, read_texts, side_by_side
@@ -169,7 +176,7 @@ def test_cost_of_training_and_decoding(reported):
     ],
 )
 def test_a_finding_is_made_again_as_it_was_made(made_from, expected):
-    inputs = Inputs(**{"systems": ["a", "b"], "files": {}, **made_from})
+    inputs = FindingInputs(**{"systems": ["a", "b"], "files": {}, **made_from})
     assert analyze_command("agreement", inputs, ["a", "b"]) == expected
 
 
@@ -223,7 +230,7 @@ def test_a_papers_numbers_stand_on_the_page_as_tables(reported):
     beside = Table("paper", title, [text_column("row")], [["<b>Ours</b>"]])
     table = Table("cost", "Cost", [text_column("system")], [["base"]])
     made = Finding(table, "Then `nmtkit analyze <x>` it.", name="cost", title="cost")
-    inputs = Inputs(systems=["base", "own"], files={})
+    inputs = FindingInputs(systems=["base", "own"], files={})
     made.beside(beside).write(reported.run.path / "analyze" / "cost", inputs)
     scores = reported.run.path / "score" / "test" / "scores.json"
     result = json.loads(scores.read_text("utf-8")) | {"paper": beside.as_json()}
@@ -316,6 +323,9 @@ def test_one_system(tmp_path):
 def test_what_is_missing_is_said(reported):
     run = reported.run.path
     reported.finding("cost", "cost", figure=None, rows=1002)
+    reported.finding("headroom", "headroom")
+    other = run / "analyze/headroom/finding.json"
+    other.write_text(other.read_text("utf-8").replace('"format": 1', '"format": 99'), "utf-8")
     (run / "analyze/gates").mkdir()
     (run / "analyze/layers").mkdir()
     (run / "analyze/layers/finding.json").write_text('{"name": 1', "utf-8")
@@ -341,6 +351,7 @@ def test_what_is_missing_is_said(reported):
         "analyze/gates: no finding in it",
         "analyze/layers: cannot be read",
         "analyze/weights: cannot be read",
+        "another version of nmtkit (format 99)",
         "sentences.tsv is missing",
         "not among the scores: unscored",
         "systems/later: its settings cannot be read (the file is damaged: ",
@@ -360,6 +371,16 @@ def test_what_is_missing_is_said(reported):
         assert said in page.text, said
     assert "without own, later" not in page.text  # what is in no table is not compared
     assert json.loads(page.data)["sets"][0]["scores"] == {}
+
+
+@pytest.mark.parametrize("content", [None, "{}", "not JSON"])
+def test_a_damaged_translation_is_named_and_a_missing_one_is_not(reported, content):
+    path = reported.run.system("own").translation("test") / "meta.json"
+    path.unlink(missing_ok=True)
+    if content:
+        path.write_text(content, "utf-8")
+    named = "systems/own/translate/test: its meta.json cannot be read (the file is damaged"
+    assert (named in reported.page().text) == bool(content)
 
 
 def test_attention_of_a_system_that_is_not_scored_is_refused(reported):
