@@ -27,7 +27,7 @@ from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Model
 from nmtkit.models.variants import build_model, default_name
 from nmtkit.nn import hardware as machines
-from nmtkit.records import Manifest, StageCall, TextSet
+from nmtkit.records import Manifest, RunSummary, StageCall, TextSet, load
 from nmtkit.run import Run, System
 from nmtkit.train import saving
 from nmtkit.train.compiling import check_compiler, compile_training
@@ -225,6 +225,20 @@ def _check_prepared(run: Run) -> None:
         path = run.prep / name
         problem = "has changed since it was prepared" if path.is_file() else "is missing"
         raise DataError(f"{name} {problem}", where=path, hint=Manifest.again)
+    _check_summary(run)
+
+
+def _check_summary(run: Run) -> None:
+    """Warn if run.toml is damaged or does not describe what prep wrote."""
+    path = run.path / "run.toml"
+    described = run.manifest().model_dump(include=set(RunSummary.model_fields))
+    with contextlib.suppress(DataError):
+        if not path.is_file() or load(RunSummary, path).model_dump() == described:
+            return
+    used = run.prep / "manifest.json"
+    console.warn(
+        f"{path} is not as prep wrote it, and is not used: the settings are those of {used}"
+    )
 
 
 def _otherwise(before: dict[str, Any], now: dict[str, Any]) -> str:

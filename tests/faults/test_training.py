@@ -20,6 +20,7 @@ from nmtkit.models.loading import vocabulary_sizes
 from nmtkit.models.variants import build_model
 from nmtkit.nn import hardware
 from nmtkit.nn.sublayer import FeedForward
+from nmtkit.run import write_toml
 from nmtkit.settings import TrainSettings
 from nmtkit.train import loss as losses
 from nmtkit.train import reporting, validation
@@ -113,6 +114,19 @@ def test_a_changed_file_is_named(victim, trained):
     path.unlink()
     with pytest.raises(DataError, match=f"{victim} is missing"):
         fit(trained)
+
+
+@pytest.mark.parametrize("spoil", [lambda text: "garbage", lambda text: text.replace("de", "fr")])
+def test_a_summary_of_the_run_that_differs_is_named(spoil, trained, capsys):
+    path = trained.path / "run.toml"
+    write_toml(
+        path, trained.manifest().model_dump(include={"dataset", "src", "tgt", "fingerprint"})
+    )
+    fit(trained)
+    assert "run.toml" not in capsys.readouterr().err
+    path.write_text(spoil(path.read_text("utf-8")), "utf-8")
+    fit(trained)
+    assert f"warning: {path} is not as prep wrote it" in capsys.readouterr().err
 
 
 # 8: a finished run
