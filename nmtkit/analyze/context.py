@@ -83,7 +83,7 @@ class Context(Analysis[Options, ContextUse]):
         readers = study.each(
             lambda name: Reader(study, name),
             "no system reads context",
-            f"variants that read one: {', '.join(having_context())}",
+            f"variants that read context: {', '.join(having_context())}",
         )
         _check_documents(study)
         store, metrics = study.store, scorer_of(study.run, set_name)

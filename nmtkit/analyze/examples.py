@@ -120,7 +120,7 @@ class Examples(PaperAnalysis[ExamplesOptions, Example]):
     def printed_too(self, result: Example) -> Measured:
         at = self.options.sentence - 1
         numbers = {name: {"bleu": float(bleu[at]) / 100} for name, bleu in result.bleu.items()}
-        remark = "which sentence the paper's is, is not said"
+        remark = "the paper does not say which sentence its numbers are of"
         return Measured(numbers, f"{result.set_name}, line {at + 1}", result.signature, [remark])
 
 

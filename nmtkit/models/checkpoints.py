@@ -166,7 +166,7 @@ def read_manifest(path: Path) -> CheckpointManifest:
     try:
         manifest = load(CheckpointManifest, path / MANIFEST)
     except DataError as error:
-        message = f"incomplete checkpoint: {error.message}"
+        message = f"incomplete checkpoint: {MANIFEST} cannot be read ({error.message})"
         hint = _hint(*path.glob("*"))
         raise CheckpointError(message, where=path / MANIFEST, hint=hint) from None
     for name, facts in manifest.files.items():

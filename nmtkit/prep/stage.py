@@ -271,7 +271,7 @@ def _report_set(run: Run, text: TextSet) -> None:
 
 def _report_documents(sets: list[TextSet]) -> None:
     if all(text.documents is None for text in sets):
-        nothing = "nothing says where they start, so every sentence is one of its own"
+        nothing = "no document starts are given, so each sentence is its own document"
         console.say(f"  documents: {nothing}")
         return
     for text in sets:
@@ -288,6 +288,6 @@ def _report_documents(sets: list[TextSet]) -> None:
             option = f"--docs {text.name}"
             blank = f", or {option}=blank, if its blank lines separate them" if text.blank else ""
             console.warn(
-                f"nothing says where the documents of {text.name} start, so each of its sentences"
-                f" is one of its own, without a context ({option}=FILE{blank})"
+                f"no document starts are given for {text.name}, so each of its sentences is its own"
+                f" document, without a context ({option}=FILE{blank})"
             )

@@ -173,13 +173,13 @@ def _read_scores(contents: Contents) -> None:
     names = sorted(path.parent.name for path in folder.glob("*/scores.json"))
     for name in names:
         if name not in order:
-            contents.note(f"score/{name}: this run has no such set any more")
+            contents.note(f"score/{name} is of a set that this run no longer has")
     for name in (name for name in order if name in names):
         try:
             result = load(Scores, folder / name / "scores.json")
         except DataError as error:
             again = f"nmtkit score --force --set-name {name}"
-            contents.note(f"score/{name}: {error.message}, and left out", again)
+            contents.note(f"score/{name} cannot be read ({error.message})", again)
             continue
         contents.scores[name] = result
         if changed := contents.changed(result.made_from.files if result.made_from else {}):
@@ -246,7 +246,7 @@ def _read_findings(contents: Contents) -> None:
             contents.findings[name] = _finding(contents, name, folders[name])
         except NmtkitError as error:
             contents.note(
-                f"analyze/{name}: cannot be read, and left out ({error.message})",
+                f"analyze/{name} cannot be read ({error.message})",
                 f"nmtkit analyze {name} --force",
             )
 

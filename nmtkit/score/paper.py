@@ -184,7 +184,7 @@ def asked(path: str | Path, name: str | None, of: Kind = "score") -> Printed | N
     if not path:
         if name:
             hint = "--paper recipes/dual_context/paper.toml"
-            raise ConfigError("a table of which paper?", where="--table", hint=hint)
+            raise ConfigError("--table needs --paper", where="--table", hint=hint)
         return None
     paper = load(Path(path))
     if not name:

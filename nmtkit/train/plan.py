@@ -146,7 +146,7 @@ def check_unchanged(system: System, plan: Plan, run: Run, allowed: Collection[st
             f"the settings of '{system.name}' have changed since it was started",
             where=_table([("key", "old", "new"), *harmful]),
             hint="use the settings it was started with, or --name for a second system, --force to"
-            " begin this one anew, --allow-change KEY to go on so",
+            " begin this one anew, --allow-change KEY to resume with the new value",
         )
     for key, (before, after) in changed.items():
         console.say(f"{key}: {before} -> {after}")

@@ -84,7 +84,8 @@ def test_beside_the_papers(translated, tmp_path, capsys):
         "test, line 4, printed of a corpus that it does not name: so there is no difference",
     ):
         assert text in out
-    assert (translated.folder("examples") / "paper.md").is_file()
+    table = (translated.folder("examples") / "paper.md").read_text("utf-8")
+    assert "the paper does not say which sentence its numbers are of" in table
 
 
 def test_a_set_without_translations_is_refused(translated):

@@ -118,7 +118,7 @@ def test_05_a_change_that_is_allowed_is_said_and_taken(run, capsys):
         fit(run, *changed, allow_change=["train.lr"])
     keys = [line.split()[0] for line in caught.value.where.splitlines()]
     assert keys == ["key", "train.clip_norm"]
-    assert "--allow-change" in caught.value.hint
+    assert "--allow-change KEY to resume with the new value" in caught.value.hint
     fit(run, *changed, allow_change=["train.lr", "train.clip_norm"])
     assert "train.lr: 0.01 -> 0.02" in capsys.readouterr().err
     assert state_of(run)["step"] == 6

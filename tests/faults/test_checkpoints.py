@@ -134,7 +134,9 @@ def test_damage_is_named(victim, kind, tmp_path):
 def test_a_damaged_manifest_is_named(text, tmp_path):
     path = write(tmp_path)
     (path / "manifest.json").write_text(text)
-    with pytest.raises(CheckpointError):
+    with pytest.raises(
+        CheckpointError, match=r"manifest\.json cannot be read \(the file is damaged"
+    ):
         checkpoints.load_weights(path)
 
 
