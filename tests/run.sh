@@ -6,7 +6,12 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../recipes/environment.sh"
 
 FAST=(
-  tests/test_{house,settings,fields,files,records}.py tests/text/test_{truecase,vocabulary,text}.py tests/data
+  tests/test_{house,settings,fields,files,records,run}.py
+  tests/test_cli.py::test_wrong_words_before_there_is_a_run tests/test_api.py::test_importing_loads_nothing
+  tests/prep/test_clean.py tests/demo/test_demo_english.py tests/recipes/test_papers.py
+  tests/export/test_layout.py::test_every_weight_of_the_model_is_in_them
+  tests/report/test_report.py::test_what_is_missing_is_said
+  tests/text/test_{truecase,vocabulary,text}.py tests/data
   tests/tables tests/corpora/test_readers.py tests/nn/test_{attention,linear,cache,blocks}.py
   tests/models/test_{variants,transformer,toy}.py tests/score/test_{metrics,significance,seeds}.py
   tests/translate/test_{beam,forced}.py tests/train/test_{loss,optimizer}.py

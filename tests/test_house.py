@@ -148,3 +148,25 @@ def test_the_rule_of_variants_can_fail(code):
 def test_no_torch_where_none_is_needed(module):
     code = f"import sys, nmtkit{module}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def rooms_without_a_test(tests: Path, fast: list[str]) -> set[str]:
+    """The rooms with a folder or a file of tests of which the fast tests have nothing."""
+    tested = {path.name.removeprefix("test_").removesuffix(".py") for path in tests.iterdir()}
+    return {
+        room
+        for room in tested & set(ROOMS)
+        if not any(re.match(rf"tests/({room}(/|$)|test_{room}\.py)", name) for name in fast)
+    }
+
+
+def test_the_fast_tests_have_some_of_every_room():
+    tests = Path(__file__).parent
+    listed = re.search(r"^FAST=\(.*?^\)", (tests / "run.sh").read_text("utf-8"), re.M | re.S)[0]
+    shown = ["bash", "-c", listed + '; printf "%s\\n" "${FAST[@]}"']
+    fast = subprocess.run(shown, check=True, capture_output=True, text=True).stdout.split()
+    assert [name for name in fast if not (tests.parent / name.split("::")[0]).exists()] == []
+    assert rooms_without_a_test(tests, fast) == set()
+    for room in ("prep", "cli"):  # a folder, a file
+        others = [name for name in fast if not re.match(rf"tests/(test_)?{room}\b", name)]
+        assert rooms_without_a_test(tests, others) == {room}
