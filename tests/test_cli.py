@@ -151,7 +151,7 @@ def files_of(folder):
             "prep x --train nope.en nope.de --dev nope.en nope.de",
             "no such file: nope.en\n  in: --train\n",
         ),
-        ("prep demo --test nope.de,nope.en", "no such file: nope.de\n  in: --test\n"),
+        ("prep demo --test nope.en,nope.de", "no such file: nope.en\n  in: --test\n"),
         ("prep demo --parses train=nope.txt", "no such file: nope.txt\n  in: --parses\n"),
         ("score --hyp nope.txt --ref nope.ref", "no such file: nope.txt\n  in: --hyp\n"),
     ],

@@ -75,7 +75,6 @@ class Request:
             self.dataset = _dataset(options)
             self.generator = self.dataset.entry.generator
             self.own_corpus = _further_tests(self.dataset, options.test, documents)
-            _check_named_files(self.own_corpus)
             self.doubts = suffix_doubts(self.own_corpus)
             self.preset = options.preset or self.dataset.entry.preset
         for path in self.parses.values():
@@ -119,6 +118,7 @@ class Request:
         identity: dict[str, Any] = {"dataset": corpus.name, "src": corpus.src, "tgt": corpus.tgt}
         if dataset:
             _refuse_taken_names(dataset, prep_settings, corpus)
+            _check_named_files(corpus)
         if corpus.sets:
             identity["sets"] = [_set_identity(text, known) for text in corpus.sets]
         if self.generator or not dataset:
