@@ -14,7 +14,7 @@ corpus "$(at_scale demo multi30k-ende wmt14-ende)" "$(at_scale tiny small base)"
 system transformer
 for variant in enc-dc dec-dc full-dc pr; do system "$variant" --variant "$variant"; done
 source recipes/caru/ladder.sh
-rows rnnsearch gru-inv caru caru-bi
+rows rnnsearch gru-inv caru
 compare --by-length
 cost
 sentences=$run title="The sentence models of four papers on $dataset${STEPS:+, $STEPS updates}"

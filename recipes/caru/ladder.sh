@@ -9,7 +9,8 @@ if [ "${SCALE:?}" = small ] && [ -z "${PRESET:-}" ]; then
 fi
 softmax=(--set model.attention_norm=softmax)
 without_embed=(--set model.caembed=off "${softmax[@]}")
-both_ways=(--set model.bidirectional=true --set model.readout=maxout) # RNNSearch's encoder and readout; not in the paper
+# The paper states neither the encoder's direction nor the output layer's input. By default both are RNNSearch's; these are the other reading.
+one_way=(--set model.bidirectional=false --set model.readout=linear)
 
 # row NAME: train one row of the tables.
 row() {
@@ -21,10 +22,10 @@ row() {
     caatt) system "$1" --variant caru "${without_embed[@]}" "${sizes[@]}" ;;                                 # + gated attention
     caembed) system "$1" --variant caru "${softmax[@]}" "${sizes[@]}" ;;                                     # + CAEmbed
     caru) system "$1" --variant caru "${sizes[@]}" ;;                                                        # + L1(exp(Nx))
-    plain-bi) system "$1" --variant caru "${both_ways[@]}" --set model.caatt=false "${without_embed[@]}" "${sizes[@]}" ;;
-    caatt-bi) system "$1" --variant caru "${both_ways[@]}" "${without_embed[@]}" "${sizes[@]}" ;;
-    caembed-bi) system "$1" --variant caru "${both_ways[@]}" "${softmax[@]}" "${sizes[@]}" ;;
-    caru-bi) system "$1" --variant caru "${both_ways[@]}" "${sizes[@]}" ;;
+    plain-one-way) system "$1" --variant caru "${one_way[@]}" --set model.caatt=false "${without_embed[@]}" "${sizes[@]}" ;;
+    caatt-one-way) system "$1" --variant caru "${one_way[@]}" "${without_embed[@]}" "${sizes[@]}" ;;
+    caembed-one-way) system "$1" --variant caru "${one_way[@]}" "${softmax[@]}" "${sizes[@]}" ;;
+    caru-one-way) system "$1" --variant caru "${one_way[@]}" "${sizes[@]}" ;;
     *)
       echo "recipes/caru/ladder.sh: no row '$1'" >&2
       exit 2

@@ -25,7 +25,7 @@ from .conftest import GATED, SMALL
 CPU = torch.device("cpu")
 DEEP = {**SMALL, "encoder_layers": 2, "decoder_layers": 2}
 CARU = [
-    {"caatt_first": "gated", "bidirectional": True, "readout": "maxout"},
+    {"caatt_first": "linear", "bidirectional": False, "readout": "linear"},
     {"caembed": "embed", "history": 2},
     {"caembed": "replace", "caatt": False},
 ]

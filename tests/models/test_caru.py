@@ -2,6 +2,7 @@
 step, what it becomes where its parts are off.
 """
 
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +14,7 @@ from nmtkit.measures import macs
 from nmtkit.models.base import Vocabularies
 from nmtkit.models.caru import attention
 from nmtkit.models.caru.settings import WITHOUT_EFFECT
+from nmtkit.models.caru.unit import CARUCell
 from nmtkit.models.variants import build_model, count_parameters, load_variant
 from nmtkit.nn.capture import capture
 from nmtkit.nn.dropout import seed_dropout
@@ -75,6 +77,11 @@ class Slow:
     def __init__(self, weights, s):
         self.w, self.s = weights, s
 
+    def word(self, side, y):
+        """The vector of a word; its variance is 1 with unit embeddings."""
+        scale = math.sqrt(self.s.d_embedding) if self.s.unit_embeddings else 1
+        return [scale * x for x in self.w[f"{side}_table.weight"][y]]
+
     def linear(self, name, x):
         return affine(x, self.w[f"{name}.weight"], self.w.get(f"{name}.bias"))
 
@@ -96,8 +103,8 @@ class Slow:
         for name in ["forwards", "backwards"][: 2 if self.s.bidirectional else 1]:
             state, found[name] = None, {}
             for i in range(len(src))[:: -1 if name == "backwards" else 1]:
-                word = self.w["src_table.weight"][src[i]]
-                state = self.cell(f"encoder.{name}", state, (f"encoder.{name}.input.weight", word))
+                word = (f"encoder.{name}.input.weight", self.word("src", src[i]))
+                state = self.cell(f"encoder.{name}", state, word)
                 found[name][i] = state[:h]
             ends[name] = state
         states = [sum((side[i] for side in found.values()), []) for i in range(len(src))]
@@ -165,7 +172,7 @@ class Slow:
         width, mode, p = self.s.d_hidden, self.s.caembed, self.s.history
         written, words, logits, weights, gates = [state[:width]], [], [], [], []
         for t, y in enumerate(tgt_in):
-            e, s = self.w["tgt_table.weight"][y], written[-1]
+            e, s = self.word("tgt", y), written[-1]
             words.append(e)
             alpha, c, opened = self.attend(s, states, t)
             weights.append(alpha)
@@ -216,6 +223,7 @@ RNNSEARCH = {
     "cell": "gru",
     "bidirectional": True,
     "readout": "maxout",
+    "unit_embeddings": False,
 }
 
 
@@ -262,6 +270,7 @@ def without_idea(case):
 def test_the_ladder_has_the_audited_counts(audit, caatt, caembed, printed, bidirectional):
     """models.md section 4.8."""
     values = {"caatt": caatt, "caembed": caembed, "bidirectional": bidirectional}
+    values["readout"] = "linear"
     for v, millions in zip((7850, 50_000), printed, strict=True):
         with torch.device("meta"):
             model = build_model("caru", values, Vocabularies(v, v, shared=False))
@@ -273,23 +282,22 @@ def test_the_ladder_has_the_audited_counts(audit, caatt, caembed, printed, bidir
 
 def test_settings_that_cannot_be():
     vocabularies = Vocabularies(20, 20, shared=True)
+    linear = {"tie": "target", "readout": "linear"}
     with pytest.raises(ConfigError, match=r"cannot share weights"):
-        build_model("caru", {"tie": "target", "d_embedding": 4, "d_hidden": 6}, vocabularies)
+        build_model("caru", {**linear, "d_embedding": 4, "d_hidden": 6}, vocabularies)
     with pytest.raises(ConfigError, match="even"):
         build_model("gatt", {"d_hidden": 7}, vocabularies)
-    same = build_model("caru", {"tie": "target", "d_embedding": 6, "d_hidden": 6}, vocabularies)
+    same = build_model("caru", {**linear, "d_embedding": 6, "d_hidden": 6}, vocabularies)
     assert same.output.weight is same.tgt_table.weight
 
 
 def test_presets_of_other_families_are_adapted():
     for preset in ("tiny", "small", "base"):
         sizes = settings.load_preset(preset)["model"]
-        for variant, tie in (("caru", "none"), ("gru-inv", sizes["tie"]), ("gatt", sizes["tie"])):
-            s = build_model(
-                variant,
-                load_variant(variant).adapt(sizes | {"d_model": 8}),
-                Vocabularies(20, 20, shared=True),
-            ).settings
+        for variant, readout in (("caru", "linear"), ("caru", "maxout"), ("gatt", "maxout")):
+            values = load_variant(variant).adapt(sizes | {"d_model": 8, "readout": readout})
+            s = build_model(variant, values, Vocabularies(20, 20, shared=True)).settings
+            tie = "none" if readout == "linear" else sizes["tie"]
             assert (s.d_embedding, s.d_hidden, s.dropout, s.tie) == (8, 16, sizes["dropout"], tie)
 
 
@@ -305,6 +313,28 @@ def test_the_papers_weights_are_drawn_from_one_normal_distribution():
         0.01, rel=0.01
     )
     assert all(0.002 < float(p.detach().abs().mean()) < 0.02 for p in model.parameters())
+
+
+def test_gates_begin_open_and_embeddings_with_variance_one():
+    """Where words and states are 0, every l = σ(x) ⊙ z is σ(2) σ(1), and every candidate is 0."""
+    torch.manual_seed(3)
+    sizes = {"d_embedding": 64, "d_hidden": 16, "tie": "target"}
+    model = build_model("caru", sizes, Vocabularies(500, 500, shared=False))
+    expected = 1 / (1 + math.exp(-2)) / (1 + math.exp(-1))
+    cells = [module for module in model.modules() if isinstance(module, CARUCell)]
+    for cell in cells:
+        zeros = torch.zeros(1, cell.d_hidden)
+        x = cell.inputs(torch.zeros(1, cell.input.in_features))
+        n, gate = cell.parts(x, zeros, cell.state)
+        assert not n.any() and gate.tolist() == [pytest.approx([expected] * 16)]
+    gate, states = model.attention.gate, torch.zeros(1, 1, 3, 32)
+    of_s, of_h = gate.state(torch.zeros(1, 1, 1, 16)), gate.prepare(states)
+    torch.testing.assert_close(gate.openness(of_h, of_s), torch.full((1, 1, 3), expected))
+    mixed = gate.mix(torch.float32, states, of_h, torch.zeros(1, 1, 1, 16), of_s)
+    assert len(cells) == 4 and mixed.abs().amax() < 1e-6
+    for table in (model.src_table, model.tgt_table):
+        vectors = model.eval()._words(table, torch.arange(500)[None]).detach()
+        assert float(vectors.std()) == pytest.approx(1, rel=0.02)
 
 
 @pytest.mark.parametrize("values", [{}, {"n_scale": "const", "n_constant": 100}], ids=str)
@@ -344,7 +374,7 @@ def test_recomputing_changes_no_gradient(variant, monkeypatch):
 @pytest.mark.parametrize(
     "values",
     [
-        {"caatt_first": "gated"},
+        {"caatt_first": "linear", "bidirectional": False},
         {"caembed": "embed", "history": 2},
         {"caembed": "replace"},
         {"caatt": False},
@@ -384,7 +414,8 @@ def test_capture_reads_weights_and_gates(values):
 
 def test_weights_that_are_changed_weigh_at_the_first_step_too():
     """Its g is one for all i, so that Σα_i g_i is g only as long as the weights sum to one."""
-    model, batch = small(), contract.collate([([5, 6, 7, 2], [8, 2])])
+    model = small(caatt_first="linear")
+    batch = contract.collate([([5, 6, 7, 2], [8, 2])])
     memory = model.encode(batch)
     contexts = []
     for share in (1, 0.25):
@@ -429,7 +460,8 @@ def test_products_are_as_few_as_they_can_be():
     e, h, a, v, n, m = 6, 10, 8, 37, 5, 4
     model = build_model(
         "caru",
-        {"d_embedding": e, "d_hidden": h, "alignment_width": a},
+        {"d_embedding": e, "d_hidden": h, "alignment_width": a}
+        | {"bidirectional": False, "readout": "linear", "caatt_first": "linear"},
         Vocabularies(v, v, shared=True),
     )
     found = macs.count_macs(model, n, m)
@@ -455,7 +487,7 @@ def test_products_are_as_few_as_they_can_be():
     [
         {},
         {"attention_norm": "l1_exp_nx", "n_scale": "const"},
-        {"attention_norm": "softmax", "bidirectional": True},
+        {"attention_norm": "softmax", "bidirectional": False},
     ],
     ids=str,
 )
@@ -477,7 +509,7 @@ def test_a_search_in_pieces_finds_the_same(variant, values, monkeypatch):
             attention, "NUMBERS_AT_ONCE", 2 * 3 * batch.src.size(1) * model.attention.gate.width
         )  # two sentences
         contract.close(model.decode(tgt_in, memory)[0], whole)
-    assert len(calls) == -(-len(batch.src) // 2) * (5 - (model.settings.gate == "caru"))
+    assert len(calls) == -(-len(batch.src) // 2) * 5
 
 
 @pytest.mark.parametrize(
@@ -507,12 +539,14 @@ def test_weights_laid_out_for_a_search_give_the_same(values):
     ("variant", "values", "idle"),
     [
         ("caru", {"caatt": False, "gate": "gru"}, "gate"),
-        ("caru", {"caatt": False, "caatt_first": "gated"}, "caatt_first"),
-        ("gatt", {"caatt_first": "gated"}, "caatt_first"),
+        ("caru", {"caatt": False, "caatt_first": "linear"}, "caatt_first"),
+        ("gatt", {"caatt_first": "linear"}, "caatt_first"),
         ("gru-inv", {"n_scale": "const"}, "n_scale"),
         ("caru", {"n_constant": 3}, "n_constant"),
         ("caru", {"caembed": "off", "history": 2}, "history"),
         ("gru-inv", {"first_step": "linear"}, "first_step"),
+        ("gru-inv", {"update_bias": 0}, "update_bias"),
+        ("caru", {"initial_weights": "normal", "content_bias": 1}, "content_bias"),
     ],
     ids=str,
 )

@@ -11,7 +11,7 @@ from tests.models.differences import whole_gradients_are_right
 from tests.models.test_contract import gradients_of
 
 TINY = {"d_embedding": 2, "dropout": 0.2}
-CARU = TINY | {"d_hidden": 3, "alignment_width": 2}
+CARU = TINY | {"d_hidden": 4, "alignment_width": 2}
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ CARU = TINY | {"d_hidden": 3, "alignment_width": 2}
         ("rnnsearch", TINY | {"d_hidden": 4, "d_alignment": 3}),
         ("caru", CARU),
         ("caru", CARU | {"caembed": "embed", "history": 2}),
-        ("caru", CARU | {"caembed": "replace", "caatt_first": "gated"}),
+        ("caru", CARU | {"caembed": "replace", "caatt_first": "linear"}),
     ],
     ids=str,
 )

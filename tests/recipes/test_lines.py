@@ -380,7 +380,7 @@ def test_a_preset_has_its_own_sizes(tmp_path):
     """Also of the recurrent models, which small gives others."""
     done = asked("compare_all", tmp_path, SCALE="small", PRESET="demo")
     plans = dict(trainings(done))
-    for name in ("rnnsearch", "gru-inv", "caru", "caru-bi"):
+    for name in ("rnnsearch", "gru-inv", "caru"):
         assert plans[name].model["d_hidden"] == 256
 
 
@@ -414,7 +414,7 @@ def test_all_models_have_one_budget(scale, more, steps, datasets, analyses, tmp_
     for values in values_of(done, "train"):
         halves.setdefault(values["run"], []).append(planned(values))
     assert [[plan.variant for plan in plans[::2]] for plans in halves.values()] == [
-        [*DC, "pr", "rnnsearch", "gru-inv", "caru", "caru"],
+        [*DC, "pr", "rnnsearch", "gru-inv", "caru"],
         ["transformer", "amn", "context-aware", "han", "concat"],
     ]
     for plans, updates in zip(halves.values(), steps, strict=True):

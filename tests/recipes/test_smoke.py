@@ -20,7 +20,7 @@ TABLES = {
     "caru/table1": (["rnnsearch", "gru-inv", "gatt", *CARU], ["cost"]),
     "caru/table2": (["rnnsearch", "gru-inv", "caru"], ["examples"]),
     "caru/table3": (["rnnsearch", *CARU[1:]], ["weights"]),
-    "caru/both_ways": (["rnnsearch", "gru-inv", *(f"{name}-bi" for name in CARU)], ["cost"]),
+    "caru/one_way": (["rnnsearch", "gru-inv", *(f"{name}-one-way" for name in CARU)], ["cost"]),
     "caru/convergence": (["rnnsearch", "gru-inv", *CARU], ["convergence"]),
     "caru/importance": (["rnnsearch", "gru-inv", *CARU[1:]], ["importance"]),
     "caru/gates": (["rnnsearch", *CARU[1:]], ["gates"]),
@@ -45,7 +45,7 @@ TABLES = {
     "phrase/agreement": (["transformer", "pr", "big"], ["agreement"]),
 }
 HALVES = {
-    "sentences": [*DC, "pr", "rnnsearch", "gru-inv", "caru", "caru-bi"],
+    "sentences": [*DC, "pr", "rnnsearch", "gru-inv", "caru"],
     "documents": ["transformer", "amn", "context-aware", "han", "concat"],
 }
 """The comparison of no paper, in two parts."""

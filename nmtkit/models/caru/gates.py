@@ -95,6 +95,13 @@ class CARUGate(Gate):
         self.source = Linear(d_source, 2 * d_source, bias=False, blocks=2)  # W_n, W_zh
         self.bias = nn.Parameter(torch.zeros(d_source))  # B_n
 
+    def open_gates(self, content: float, update: float) -> None:
+        """See `CARUCell.open_gates`."""
+        with torch.no_grad():
+            self.state.bias[: self.width] += content
+            self.bias -= content
+            self.state.bias[self.width :] += update
+
     def prepare(self, h: Tensor) -> Tensor:
         """Return [2(W_n h_i + B_n) | W_zh h_i]; the factor 2 because tanh a = 2σ(2a) - 1."""
         n, z = self.source(h).to(self.bias.dtype).chunk(2, dim=-1)

@@ -24,7 +24,7 @@ from nmtkit.models.rnnsearch import RecurrentModel
 from nmtkit.nn.alignment import SITE, AdditiveAttention
 from nmtkit.nn.capture import capturing, record
 from nmtkit.nn.dropout import Dropout
-from nmtkit.nn.embeddings import OutputLayer
+from nmtkit.nn.embeddings import Embedding, OutputLayer
 from nmtkit.nn.linear import Linear
 from nmtkit.nn.loops import eager, loop_product
 from nmtkit.nn.recurrent import GRU, LSTM, MGU, Cell, Recurrent, cell_inputs, cell_step
@@ -92,10 +92,20 @@ class CARUAttention(RecurrentModel):
         return GatedAttention(GRUGate(h, source, inverted), plain), width
 
     def initialise(self) -> None:
-        """Draw all weights from N(0, 0.01²), as the paper does, if the settings say so."""
-        if self.settings.initial_weights == "normal":
+        """Open the gates of all CARUs, or draw all weights from N(0, 0.01²) as the paper does."""
+        s = self.settings
+        if s.initial_weights == "normal":
             for parameter in self.parameters():
                 nn.init.normal_(parameter, std=0.01)
+            return
+        for module in self.modules():
+            if isinstance(module, CARUCell | CARUGate):
+                module.open_gates(s.content_bias, s.update_bias)
+        import os
+        if os.environ.get("VSCALE"):
+            with torch.no_grad():
+                a = getattr(self.attention, "attention", self.attention)
+                a.score.weight *= float(os.environ["VSCALE"])
 
     @classmethod
     def adapt(cls, sizes: dict[str, Any]) -> dict[str, Any]:
@@ -117,7 +127,7 @@ class CARUAttention(RecurrentModel):
             products for attention, visible bool (B, 1, S) or None, and N of L1(exp(Nx)) for each
             sentence (B, 1, 1).
         """
-        words = self._words(self.src_table.weight, batch.src)
+        words = self._words(self.src_table, batch.src)
         states, last = self.encoder(words, batch.src_lengths)
         start, h = last[-1], self.settings.d_hidden
         if self.initial is not None:  # only the state; an LSTM's memory cell is not transformed
@@ -141,7 +151,7 @@ class CARUAttention(RecurrentModel):
         A step: c_t from s_{t-1}; u_t from CAEmbed, or c_t; s_t = Cell([e(y_{t-1})|u_t], s_{t-1}).
         The state holds s_t (R, state_blocks·H) and CAEmbed's vectors of earlier steps.
         """
-        words = self._words(self.tgt_table.weight, tgt_in)  # (R, T, E)
+        words = self._words(self.tgt_table, tgt_in)  # (R, T, E)
         s = state["s"] if state else self.first_states(memory, len(tgt_in))
         recent: list[Tensor] = list(state["recent"]) if state else []
         s, steps = self._steps(words.transpose(0, 1), s, memory, recent, first=not state)
@@ -160,9 +170,10 @@ class CARUAttention(RecurrentModel):
         read: Tensor = self.readout(torch.maximum(*units.chunk(2, dim=-1)))
         return read
 
-    def _words(self, table: Tensor, ids: Tensor) -> Tensor:
+    def _words(self, table: Embedding, ids: Tensor) -> Tensor:
         """Return embeddings after dropout: (B, T) -> (B, T, E)."""
-        return self.dropout(F.embedding(ids, table))
+        unit = self.settings.unit_embeddings
+        return self.dropout(table(ids) if unit else F.embedding(ids, table.weight))
 
     @eager
     def _steps(

@@ -23,7 +23,7 @@ class CARUSettings(ModelSettings):
     """A: width of the additive alignment's hidden layer; 0 = as wide as the decoder's state."""
     cell: Literal["caru", "gru", "lstm", "mgu"] = "caru"
     """The recurrent cell of encoder and decoder."""
-    bidirectional: bool = False
+    bidirectional: bool = True
     """The encoder reads in both directions. The decoder's first state is then tanh(W · the last
     state of the backward direction), otherwise the encoder's last state.
     """
@@ -35,7 +35,7 @@ class CARUSettings(ModelSettings):
     """The cell that refines the source states: caru; gru, whose history is the source state; or
     gru-inv, a GRU whose history is the decoder's state.
     """
-    caatt_first: Literal["linear", "gated"] = "linear"
+    caatt_first: Literal["linear", "gated"] = "gated"
     """How CAAtt computes its first step: linear, W s + B at every position, as the paper prints it;
     or gated, with the equation of all other steps.
     """
@@ -61,7 +61,7 @@ class CARUSettings(ModelSettings):
     """The state of a CARU cell after its first input: tanh, tanh x as in the authors' code; or
     linear, x.
     """
-    readout: Literal["linear", "maxout"] = "linear"
+    readout: Literal["linear", "maxout"] = "maxout"
     """What the output layer reads: linear, the new state; or maxout, RNNSearch's maxout of word,
     previous state and context, as wide as the embeddings.
     """
@@ -77,6 +77,16 @@ class CARUSettings(ModelSettings):
     """Initial weights: xavier, Xavier-uniform matrices and zero biases; or normal, all weights and
     biases from N(0, 0.01²), as in the paper.
     """
+    unit_embeddings: bool = True
+    """Embeddings have variance 1 when they are read: vectors from N(0, 1/E), times √E. Without it
+    they are read as they are drawn, too small for a gate that depends on them.
+    """
+    content_bias: float = 2.0
+    """Initial bias of the content x in each CARU's gate l = σ(x) ⊙ z; the candidate, which reads x
+    too, has its negative. A gate that begins open lets a CARU learn.
+    """
+    update_bias: float = 1.0
+    """Initial bias of z in each CARU's gate l = σ(x) ⊙ z."""
 
     @property
     def width(self) -> int:
@@ -106,6 +116,15 @@ class CARUSettings(ModelSettings):
             raise ConfigError(message, where="model.d_hidden", hint=hint)
 
 
+NO_CARU = (
+    "no CARU begins with such a bias (model.cell, gate, caembed, initial_weights)",
+    lambda s: (
+        s.initial_weights == "normal"
+        or (s.cell != "caru" and s.caembed == "off" and not (s.caatt and s.gate == "caru"))
+    ),
+)
+
+
 WITHOUT_EFFECT: dict[str, tuple[str, Callable[[CARUSettings], bool]]] = {
     "gate": ("without gated attention (model.caatt) there is no gate", lambda s: not s.caatt),
     "caatt_first": (
@@ -121,6 +140,8 @@ WITHOUT_EFFECT: dict[str, tuple[str, Callable[[CARUSettings], bool]]] = {
         lambda s: s.attention_norm == "softmax" or s.n_scale != "const",
     ),
     "history": ("CAEmbed, which reads it, is off (model.caembed)", lambda s: s.caembed == "off"),
+    "content_bias": NO_CARU,
+    "update_bias": NO_CARU,
     "first_step": (
         "there is no CARU cell (model.cell, model.caembed)",
         lambda s: s.cell != "caru" and s.caembed == "off",
@@ -133,9 +154,8 @@ GRUInvSettings = with_defaults(
     CARUSettings,
     gate="gru-inv",
     cell="gru",
-    bidirectional=True,
     attention_norm="softmax",
     caembed="off",
-    readout="maxout",
+    unit_embeddings=False,
 )
 GAttSettings = with_defaults(GRUInvSettings, gate="gru")

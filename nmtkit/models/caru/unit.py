@@ -42,6 +42,13 @@ class CARUCell(Cell):
         super().__init__(input_size, hidden_size)
         self.first_step = first_step
 
+    def open_gates(self, content: float, update: float) -> None:
+        """Add `content` to B and subtract it from B_n, add `update` to B_z: l is larger, n is not."""
+        with torch.no_grad():
+            self.input.bias[: self.d_hidden] += content
+            self.state.bias[: self.d_hidden] -= content
+            self.state.bias[self.d_hidden :] += update
+
     @staticmethod
     def step(x: Tensor, h: Tensor, *products: Product) -> Tensor:
         return torch.lerp(h, *CARUCell.parts(x, h, *products))
