@@ -101,11 +101,6 @@ class CARUAttention(RecurrentModel):
         for module in self.modules():
             if isinstance(module, CARUCell | CARUGate):
                 module.open_gates(s.content_bias, s.update_bias)
-        import os
-        if os.environ.get("VSCALE"):
-            with torch.no_grad():
-                a = getattr(self.attention, "attention", self.attention)
-                a.score.weight *= float(os.environ["VSCALE"])
 
     @classmethod
     def adapt(cls, sizes: dict[str, Any]) -> dict[str, Any]:

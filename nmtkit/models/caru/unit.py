@@ -43,7 +43,12 @@ class CARUCell(Cell):
         self.first_step = first_step
 
     def open_gates(self, content: float, update: float) -> None:
-        """Add `content` to B and subtract it from B_n, add `update` to B_z: l is larger, n is not."""
+        """Raise the gate l and keep the candidate n.
+
+        Args:
+            content: added to B, and subtracted from B_n.
+            update: added to B_z.
+        """
         with torch.no_grad():
             self.input.bias[: self.d_hidden] += content
             self.state.bias[: self.d_hidden] -= content
