@@ -67,7 +67,7 @@ class Cause:
 
     @classmethod
     def of_error(cls, rank: int, error: BaseException) -> Cause:
-        """Return what an error of this rank is for the other ranks."""
+        """Return the cause that the other ranks read after an error of this rank."""
         if isinstance(error, NmtkitError):
             return cls(rank, False, error.exit_code, error.message, error.where, error.hint)
         if isinstance(error, KeyboardInterrupt):
@@ -95,7 +95,7 @@ class Ranks:
         return self.rank == 0
 
     def device(self, wanted: str) -> str:
-        """Return the device of this rank, for the device that the person wants."""
+        """Return the device of this rank if the user asks for the device `wanted`."""
         return wanted
 
     def share(self, items: Sequence[T]) -> list[T]:
@@ -128,7 +128,7 @@ class Group(Ranks):
     def __init__(self, rank: int, world: int, address: tuple[str, int], timeout: float) -> None:
         self.rank, self.world, self._limit = rank, world, timedelta(seconds=timeout)
         self.cause: Cause | None = None
-        self._results = 0
+        self._exchanges = self._results = 0
         self._gpus: Any = None
         self._address = address
         self._closed = threading.Event()
@@ -187,13 +187,14 @@ class Group(Ranks):
     def _beat(self, store: PrefixStore) -> None:
         """Set heartbeats, also while the main thread works; a store client serves one thread.
 
+        A heartbeat holds its number and the number of exchanges that the main thread has begun.
         Once a cause is known, or the store is gone, end the process if the main thread does not: it
         may be in a call that never returns.
         """
         cause = self._gone
         with contextlib.suppress(RuntimeError):
             for number in itertools.count():
-                store.set(f"beat/{self.rank}", str(number))
+                store.set(f"beat/{self.rank}", f"{number} {self._exchanges}")
                 if store.check(["cause"]):
                     cause = Cause(**json.loads(store.get("cause")))
                     break
@@ -299,6 +300,7 @@ class Group(Ranks):
 
     def _exchange(self, work: Callable[[], T]) -> T:
         """Return the result of an exchange; if it fails, raise the error that caused it."""
+        self._exchanges += 1
         try:
             return work()
         except RuntimeError as error:
@@ -309,17 +311,25 @@ class Group(Ranks):
             raise self._blamed(cause) from None
 
     def _find_dead(self, error: Exception) -> Cause:
-        """Watch the heartbeats until one is missing or another rank has written the cause."""
+        """Watch the heartbeats until one is missing or another rank has written the cause.
+
+        A rank that lives but does not answer has begun fewer exchanges than this one.
+        """
         keys = [f"beat/{r}" for r in range(self.world)]
         before = self._store.multi_get(keys)
         end = time.monotonic() + SILENCE
         while time.monotonic() < end and not self._store.check(["cause"]):
             time.sleep(0.1)
-        for rank, beat in enumerate(self._store.multi_get(keys)):
+        beats = self._store.multi_get(keys)
+        for rank, beat in enumerate(beats):
             if beat == before[rank]:
                 return self._dead(rank)
-        message = f"a rank does not answer, or the connection to it broke: {error}"
-        return Cause(self.rank, True, 3, message)
+        begun = [int(beat.split()[1]) for beat in beats]
+        rank = begun.index(min(begun))
+        if begun[rank] < begun[self.rank]:
+            message = f"{self._processes[rank]} lives but does not answer"
+            return Cause(rank, True, 3, message)
+        return Cause(self.rank, True, 3, f"the connection to a rank broke: {error}")
 
     def _dead(self, rank: int) -> Cause:
         return Cause(rank, True, 3, f"{self._processes[rank]} has died: no sign of life")
