@@ -34,16 +34,16 @@ class RNNSearchSettings(ModelSettings):
     d_embedding: int = Field(620, ge=1)
     """E: width of the embeddings, and of the readout that the output layer reads."""
     d_hidden: int = Field(1000, ge=2, multiple_of=2)
-    """H: width of the decoder's state and of each direction of the encoder; even, for the maxout
-    takes pairs.
+    """H: width of the decoder's state and of each direction of the encoder; even, because the
+    maxout takes pairs.
     """
     d_alignment: int = Field(0, ge=0)
     """A: width of the attention's hidden layer; 0 = as wide as the state."""
     dropout: float = Field(0.2, ge=0, lt=1)
     """Dropout on embeddings and on the readout."""
     tie: Literal["none", "target", "all"] = "none"
-    """Which embeddings are one: none, the target's and the output layer's, or the source's too
-    (needs a joint vocabulary).
+    """Shared weights: none; target, the output layer uses the target embeddings; all, source and
+    target also share their embeddings (needs a joint vocabulary).
     """
     softmax_bias: bool = True
     """A bias in the output layer."""

@@ -50,16 +50,16 @@ class TransformerSettings(ModelSettings):
     of each stack.
     """
     tie: Literal["none", "target", "all"] = "all"
-    """Which embeddings are one: none, the target's and the output layer's, or the source's too
-    (needs a joint vocabulary).
+    """Shared weights: none; target, the output layer uses the target embeddings; all, source and
+    target also share their embeddings (needs a joint vocabulary).
     """
     attn_bias: bool = True
     """Biases in the attention projections."""
     softmax_bias: bool = False
     """A bias in the output layer."""
     init: Init = "fan_in"
-    """Initial weights of all matrices but embeddings: uniform within 1/sqrt(inputs), with which
-    post-norm learns much faster, or Xavier's.
+    """Initial weights of all matrices except embeddings: fan_in, uniform within 1/sqrt(inputs); or
+    xavier. Post-norm learns much faster with fan_in.
     """
 
     @property
@@ -72,11 +72,11 @@ class TransformerSettings(ModelSettings):
         return FeedForward(self.d_model, self.d_ff, self.activation_dropout)
 
     def residual(self, norm: Norm | None = None) -> Residual:
-        """Return a new residual connection, `norm` in place of the model's."""
+        """Return a new residual connection; `norm` overrides the setting."""
         return Residual(self.d_model, self.dropout, norm or self.norm)
 
     def last_norm(self) -> nn.Module:
-        """Return the layer norm at the end of a stack, which a post-norm stack has not."""
+        """Return the layer norm at the end of a stack; a post-norm stack has none."""
         return nn.LayerNorm(self.d_model) if self.norm == "pre" else nn.Identity()
 
 

@@ -95,7 +95,7 @@ def checked_boundaries(
 
     Args:
         source: the file, or -; boundaries: as --docs gives them.
-    Raises: ConfigError if the system reads no context; DataError if the file has not the mark.
+    Raises: ConfigError if the system reads no context; DataError if the file lacks the mark.
     """
     every_line = (
         "every line is a document of its own (--docs blank: blank lines separate documents;"
@@ -122,7 +122,7 @@ def checked_boundaries(
 
 
 def _warn_of_marks(source: Path) -> None:
-    """Warn if the lines of a file are not sentences alone."""
+    """Warn if some lines of a file are not sentences."""
     if is_marker(next(files.text_lines(source), "")):
         console.warn(
             f"{source} begins with <d>, which is translated as a sentence (--docs marker, with"

@@ -71,7 +71,7 @@ class Scorer(Translator):
 
         Args:
             sources: (N) lines.
-            targets: (N, K_i) lines; a line with none is there to be read as context.
+            targets: (N, K_i) lines; a line without targets is only read as context.
             documents: of the sources, whole ones, read as in translation; None = every line is one.
         Returns: (N, K_i).
         """
@@ -96,8 +96,8 @@ class Scorer(Translator):
         batches: list[list[int]] = []
         for count, same in itertools.groupby(order, key=lambda i: len(tgt[i])):
             rows = list(same)
-            # A source counts for all of its targets; those too short for the limit of positions
-            # count alike, so that they stay in their order.
+            # A source needs a row for each of its targets. Short lines all count POSITIONS, so that
+            # they stay in their order.
             positions = [count * max(POSITIONS, len(src[i]), longest[i]) for i in rows]
             batches += [[rows[place] for place in batch] for batch in self._batches(positions)]
         return batches
@@ -141,7 +141,7 @@ class Scorer(Translator):
 
         Args:
             src, heads: (N) of `_uncut`; tgt: (N, K_i).
-            batches: numbers of lines; of a line in no batch nothing is scored.
+            batches: numbers of lines; a line in no batch is not scored.
             documents: of the lines.
         Returns: of each line, of each target, the log-probabilities of its tokens.
         """

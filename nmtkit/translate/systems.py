@@ -68,7 +68,7 @@ class SystemGroup:
         """Return how this machine computes translations; with `forced`, scores of given targets,
         which are float32.
 
-        Raises: ConfigError for a precision that the device has none of.
+        Raises: ConfigError for a precision that the device does not have.
         """
         precision, on_cpu = self.settings.precision, device.type == "cpu"
         if not on_cpu and precision == "bfloat16":
@@ -107,7 +107,7 @@ def choose(
         run: their run.
         names: as the user gave them; none = all that have a checkpoint.
         ensemble: all of them together.
-        search: search settings that win over each system's own.
+        search: search settings that override each system's own.
         single: one is wanted; if none is named, the one trained last.
     Raises: ConfigError for an unknown name (naming the nearest), a bad setting, or more systems
         than wanted; DataError if none is trained.
@@ -151,7 +151,7 @@ def trained_last(systems: list[System]) -> System:
 
 
 def _group(run: Run, systems: list[System], search: dict[str, Any]) -> SystemGroup:
-    """Return a group that searches as the first system's settings say where `search` does not."""
+    """Return a group with the search settings of its first system, overridden by `search`."""
     values = systems[0].searching().model_dump() | search
     built = settings.build(SearchSettings, values, "search")
     return SystemGroup(run, systems, built, built.average if "average" in search else None)
@@ -161,8 +161,7 @@ def search_overrides(options: TranslateOptions) -> dict[str, Any]:
     """Return the search settings that a command gives, weakest first: all of --preset, those in
     --config, --set search.key=value, and options such as --beam.
 
-    The preset's and the file's other sections say how to prepare and to train, and are of no use
-    here.
+    Other sections of the preset and the file are ignored.
 
     Raises: ConfigError for --set of another section, for a file without search settings, and as
         these are read.

@@ -65,8 +65,8 @@ class Translation:
 
 
 Read = tuple[tuple[int, ...], tuple[int, ...]]
-"""What is read of a line as context: its ids (of an over-long one the first piece's), and where
-a model wants them its translation's; </s> last.
+"""What a model reads of a line as context: source ids (of an over-long line its first piece) and,
+for models that read targets, the ids of the translation. Both end in </s>.
 """
 
 
@@ -86,7 +86,7 @@ class Translator:
     """Translates lines with one model or an ensemble.
 
     Lines are read in windows; a window is sorted by length, cut into batches, searched, and put in
-    order again. A blank line stays blank and never meets the model. A line of more than
+    order again. A blank line stays blank and is not given to the model. A line of more than
     `max_source` subwords is translated in pieces. The batches of a window do not depend on the
     number of workers, so neither do the results.
 
@@ -268,7 +268,7 @@ class Translator:
 
     def _batches(self, lengths: list[int]) -> list[list[int]]:
         """Return indices in batches, the longest first, so that workers end together and memory
-        runs out at once or never.
+        runs out at the start or never.
         """
         batches: list[list[int]] = []
         size, rows = self.settings.batch_size, 0
@@ -286,7 +286,7 @@ class Translator:
         return search(self.models, batch, self.settings)
 
     def _contexts(self, reads: Sequence[Sequence[Read]]) -> Context | None:
-        """Return the contexts of a batch; what several rows read is in it once."""
+        """Return the contexts of a batch; equal contexts are stored once."""
         if self.context_rule is None:
             return None
         distinct = list(dict.fromkeys(itertools.chain.from_iterable(reads)))

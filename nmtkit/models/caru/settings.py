@@ -68,8 +68,8 @@ class CARUSettings(ModelSettings):
     dropout: float = Field(0.0, ge=0, lt=1)
     """Dropout on embeddings and on what the output layer reads."""
     tie: Literal["none", "target", "all"] = "none"
-    """Which embeddings are one: none, the target's and the output layer's, or the source's too
-    (needs a joint vocabulary).
+    """Shared weights: none; target, the output layer uses the target embeddings; all, source and
+    target also share their embeddings (needs a joint vocabulary).
     """
     softmax_bias: bool = True
     """A bias in the output layer."""
