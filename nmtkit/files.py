@@ -251,19 +251,6 @@ def write_json(path: Path, value: object) -> None:
     write_text(path, json.dumps(value, ensure_ascii=False, indent=1, allow_nan=False) + "\n")
 
 
-def read_json(path: Path) -> Any:
-    """Read a JSON file.
-
-    Raises: DataError if it is missing or is not JSON.
-    """
-    try:
-        return json.loads(Path(path).read_text("utf-8"))
-    except FileNotFoundError:
-        raise DataError(f"no such file: {path}") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise DataError(f"not valid JSON: {error}", where=path) from error
-
-
 def sync_folder(path: Path) -> None:
     """Flush a folder's entries to disk, so that a rename in it survives a power cut."""
     handle = os.open(path, os.O_RDONLY)

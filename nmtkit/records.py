@@ -136,19 +136,6 @@ def _damaged(error: ValidationError, where: object, again: str | None) -> DataEr
     return DataError(message, where=where, hint=again)
 
 
-# run.toml
-
-
-class RunSummary(BaseModel):
-    """What prep/manifest.json says too, for people: no stage takes its settings from here."""
-
-    model_config = ConfigDict(frozen=True, defer_build=True)
-    dataset: str
-    src: str
-    tgt: str
-    fingerprint: str
-
-
 # history.jsonl
 
 

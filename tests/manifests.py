@@ -1,8 +1,13 @@
-"""The manifest and best.json of a run that a test makes by hand."""
+"""The manifest and best.json of a run that a test makes by hand; JSON files as plain values."""
 
 import json
 
 from nmtkit.settings import PrepSettings
+
+
+def read_json(path):
+    """Return the value in a JSON file."""
+    return json.loads(path.read_text("utf-8"))
 
 
 def text_set(name, split, lines, references=1):

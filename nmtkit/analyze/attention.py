@@ -75,7 +75,7 @@ def attention_of(study: Study, name: str, lines: Sequence[int]) -> SystemAttenti
 
     Args:
         name: a system that has translated the set.
-        lines: from 0; empty sources and outputs are left out.
+        lines: from 0; lines with an empty output, as of a blank source, are left out.
     Raises: DataError if its translation lacks subwords; LeftOut if it does not attend to the source
         alone.
     """
@@ -85,7 +85,7 @@ def attention_of(study: Study, name: str, lines: Sequence[int]) -> SystemAttenti
     src_vocabulary, tgt_vocabulary = load_vocabularies(study.run.prep)
     src, tgt = map(store.src, range(len(store))), map(tgt_vocabulary.encode, subwords)
     pairs = GivenPairs(list(src), list(tgt), store.spans, store.documents)
-    rows = [i for i in lines if subwords[i] and store.src_lengths[i] > 1]
+    rows = [i for i in lines if subwords[i]]
     order = np.array(sorted(rows, key=lambda i: -store.src_lengths[i]), dtype=np.int64)
     sentences: dict[int, SentenceAttention] = {}
     with console.progress(f"{name}: attention", len(rows)) as advance:

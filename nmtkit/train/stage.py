@@ -27,7 +27,7 @@ from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Model
 from nmtkit.models.variants import build_model, default_name
 from nmtkit.nn import hardware as machines
-from nmtkit.records import Manifest, RunSummary, StageCall, TextSet, load
+from nmtkit.records import Manifest, StageCall, TextSet
 from nmtkit.run import Run, System
 from nmtkit.train import saving
 from nmtkit.train.compiling import check_compiler, compile_training
@@ -68,7 +68,7 @@ def train(run: Run, *, ranks: Ranks | None = None, **values: Any) -> None:
         if options.compile_model:
             check_compiler(machines.pick_device(options.device))
         with training.recorded() as call, without_form_refused():
-            training.go(call)
+            training.train(call)
 
 
 @dataclass
@@ -95,7 +95,7 @@ class _Training:
             with runs.locked(run.path, "train", shared=True), runs.locked(system.path, "train"):
                 yield call
 
-    def go(self, call: StageCall) -> None:
+    def train(self, call: StageCall) -> None:
         """Train, and note device and steps in the line of history."""
         system, first_does = self.system, self.ranks.first_does
         first_does(lambda: _check_prepared(self.run))
@@ -104,7 +104,7 @@ class _Training:
         if begun:
             self.plan = check_unchanged(system, self.plan, self.run, self.options.allow_change)
         with console.warnings_told_to(self.opening.append):
-            trainer = self.start(begun)
+            trainer = self.make_trainer(begun)
         state, plan = trainer.state, self.plan
         call.device = state.hardware["device"]
         if self.options.compile_model:
@@ -122,7 +122,7 @@ class _Training:
         finally:
             call.steps = [first, state.step]
 
-    def start(self, begun: bool) -> Trainer:
+    def make_trainer(self, begun: bool) -> Trainer:
         """Return the trainer, at the beginning or where the newest undamaged checkpoint is."""
         run, settings = self.run, self.plan.train
         store = Store(run.prep / "train")
@@ -169,7 +169,7 @@ class _Training:
         console.say(machine)
         of_first = self.ranks.first_does(hardware.values)
         if state.hardware and state.hardware != of_first:
-            console.warn(_otherwise(state.hardware, of_first))
+            console.warn(_hardware_warning(state.hardware, of_first))
             state.split_from = None  # its memory may be larger
         state.hardware = of_first
         return hardware
@@ -225,23 +225,9 @@ def _check_prepared(run: Run) -> None:
         path = run.prep / name
         problem = "has changed since it was prepared" if path.is_file() else "is missing"
         raise DataError(f"{name} {problem}", where=path, hint=Manifest.again)
-    _check_summary(run)
 
 
-def _check_summary(run: Run) -> None:
-    """Warn if run.toml is damaged or does not describe what prep wrote."""
-    path = run.path / "run.toml"
-    described = run.manifest().model_dump(include=set(RunSummary.model_fields))
-    with contextlib.suppress(DataError):
-        if not path.is_file() or load(RunSummary, path).model_dump() == described:
-            return
-    used = run.prep / "manifest.json"
-    console.warn(
-        f"{path} is not as prep wrote it, and is not used: the settings are those of {used}"
-    )
-
-
-def _otherwise(before: dict[str, Any], now: dict[str, Any]) -> str:
+def _hardware_warning(before: dict[str, Any], now: dict[str, Any]) -> str:
     """Return the warning that a training goes on with other hardware or another arithmetic."""
     changed = changes(before, now)
     differences = ", ".join(f"{key} {old} -> {new}" for key, (old, new) in changed.items())
@@ -267,7 +253,7 @@ def _write_settings(system: System, plan: Plan, state: TrainState) -> None:
             elif path.name != ".lock":
                 path.unlink()
     elif state.step > plan.train.max_steps:
-        # Less is asked for than was done: the schedule was that of the longer training.
+        # More updates are done than asked for: keep the number that the schedule depended on.
         values["train"]["max_steps"] = system.training().max_steps
     runs.write_toml(system.config, {**values, "hardware": state.hardware})
     saving.write_best(system, state, plan.train)

@@ -19,6 +19,7 @@ from nmtkit.run import Run
 from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import load_vocabularies
 from tests.export.conftest import SETTINGS
+from tests.manifests import read_json
 
 LINES = ["The cats sleep, and the dog runs.", "It runs."]
 
@@ -59,7 +60,7 @@ def without_package(monkeypatch):
 def test_what_is_written(copy, without_package, capsys):
     out = stage.export(copy, "post", "ctranslate2")
     assert out == copy.system("post").path / "export" / "ctranslate2"
-    said = json.loads((out / folder.ABOUT).read_text())
+    said = read_json(out / folder.ABOUT)
     assert said["checkpoints"][0]["name"] == "step-00000001"
     assert (said["src"], said["tgt"]) == ("en", "de")
     assert said["positions"] == 1024 and without_package == [("float32", 1024)]
@@ -248,7 +249,7 @@ def test_the_real_engine_translates_alike(copy, name, capsys, monkeypatch):
     names = ["source_vocabulary.json", "target_vocabulary.json"]
     if source is target:
         names = ["shared_vocabulary.json"] * 2
-    assert [json.loads((out / file).read_text()) for file in names] == [list(source), list(target)]
+    assert [read_json(out / file) for file in names] == [list(source), list(target)]
     code = "\n".join(
         line[4:]
         for line in (out / folder.README).read_text("utf-8").splitlines()

@@ -14,7 +14,6 @@ import pytest
 import safetensors.torch
 import torch
 
-from nmtkit import files
 from nmtkit.errors import CheckpointError, ConfigError, DataError, EnvironmentProblem, Interrupted
 from nmtkit.models import checkpoints, loading
 from nmtkit.nn import hardware
@@ -23,6 +22,7 @@ from nmtkit.run import locked
 from nmtkit.train import loop, reporting, saving
 from nmtkit.train.validation import DEV_SEARCH, Validation
 from tests.faults.trainings import Killed, fail, fit, interfere
+from tests.manifests import read_json
 from tests.train.tiny import make_run, metrics, state_of
 
 VALIDATING = "train.validate_every=2", "train.dev_bleu=true"
@@ -397,7 +397,7 @@ def test_41_the_best_is_sought_anew_when_another_development_set_is_measured(
     best = []
     for steps in (2, 4, 6, 8):
         fit(run, *VALIDATING, f"train.max_steps={steps}")
-        best.append(files.read_json(run.system("transformer").path / "best.json")["step"])
+        best.append(read_json(run.system("transformer").path / "best.json")["step"])
     assert best == [2, 4, 6, 6]  # the last one, whose decoding failed, is compared by its loss
     assert capsys.readouterr().err.count("the best is sought anew") == 2
     assert state_of(run)["since_best"] == 1

@@ -3,7 +3,6 @@ is named, never loaded.
 """
 
 import errno
-import json
 import pickle
 import resource
 import shutil
@@ -19,7 +18,7 @@ from nmtkit.errors import CheckpointError, EnvironmentProblem
 from nmtkit.models import checkpoints, loading
 from nmtkit.run import System, write_toml
 from tests.faults.trainings import Killed, fail, fit
-from tests.manifests import write_best
+from tests.manifests import read_json, write_best
 from tests.train.tiny import last, make_run
 
 
@@ -142,7 +141,7 @@ def test_a_damaged_manifest_is_named(text, tmp_path):
 
 def test_another_format_is_refused(tmp_path):
     path = write(tmp_path)
-    manifest = files.read_json(path / "manifest.json")
+    manifest = read_json(path / "manifest.json")
     files.write_json(path / "manifest.json", {**manifest, "format": 99})
     with pytest.raises(CheckpointError, match="format 99"):
         checkpoints.load_weights(path)
@@ -166,7 +165,7 @@ def test_a_pickle_is_never_loaded(name, tmp_path):
     # Under the right name, and even with the right hash:
     path = write(tmp_path / "checkpoints")
     shutil.copy(foreign, path / "model.safetensors")
-    manifest = files.read_json(path / "manifest.json")
+    manifest = read_json(path / "manifest.json")
     manifest["files"]["model.safetensors"] = {
         "bytes": foreign.stat().st_size,
         "sha256": files.sha256(foreign),
@@ -429,7 +428,7 @@ def test_load_system_best_and_average(run):
     system = run.system("transformer")
     model = loading.load_system(run, system)
     assert not model.training
-    best = json.loads((system.path / "best.json").read_text())["checkpoint"]
+    best = read_json(system.path / "best.json")["checkpoint"]
     stored, own = checkpoints.load_weights(system.checkpoints / best), loading.weights_of(model)
     assert stored.keys() == own.keys()
     assert all(torch.equal(own[name], stored[name]) for name in stored)

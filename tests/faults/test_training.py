@@ -2,7 +2,6 @@
 finite, too little memory, failing decoding.
 """
 
-import json
 import subprocess
 import sys
 from functools import partial
@@ -20,7 +19,6 @@ from nmtkit.models.loading import vocabulary_sizes
 from nmtkit.models.variants import build_model
 from nmtkit.nn import hardware
 from nmtkit.nn.sublayer import FeedForward
-from nmtkit.run import write_toml
 from nmtkit.settings import TrainSettings
 from nmtkit.train import loss as losses
 from nmtkit.train import reporting, validation
@@ -28,6 +26,7 @@ from nmtkit.train.gradients import Gradients
 from nmtkit.train.state import TrainState
 from tests.faults import trainings
 from tests.faults.trainings import fail
+from tests.manifests import read_json
 from tests.train.tiny import last, make_run, metrics, state_of
 
 
@@ -116,19 +115,6 @@ def test_a_changed_file_is_named(victim, trained):
         fit(trained)
 
 
-@pytest.mark.parametrize("spoil", [lambda text: "garbage", lambda text: text.replace("de", "fr")])
-def test_a_summary_of_the_run_that_differs_is_named(spoil, trained, capsys):
-    path = trained.path / "run.toml"
-    write_toml(
-        path, trained.manifest().model_dump(include={"dataset", "src", "tgt", "fingerprint"})
-    )
-    fit(trained)
-    assert "run.toml" not in capsys.readouterr().err
-    path.write_text(spoil(path.read_text("utf-8")), "utf-8")
-    fit(trained)
-    assert f"warning: {path} is not as prep wrote it" in capsys.readouterr().err
-
-
 # 8: a finished run
 
 
@@ -199,7 +185,7 @@ def test_five_in_a_row_stop_with_everything_needed(run, monkeypatch):
     assert caught.value.exit_code == 4
     assert "5 updates in a row, up to step 8" in caught.value.message
     assert "step-00000006" in caught.value.hint  # good weights: no update was made since step 3
-    report = json.loads((run.system("transformer").path / "diverged.json").read_text())
+    report = read_json(run.system("transformer").path / "diverged.json")
     assert report["step"] == 8
     assert len(report["gradient_norms_before"]) == 3
     assert report["lr"] == 0.01
@@ -315,7 +301,7 @@ def test_failing_decoding_is_a_warning_and_the_loss_decides(tmp_path, monkeypatc
     fit(run, "train.dev_bleu=true")
     message = "decoding the development set failed (RuntimeError: no beam today); its loss decides"
     assert message in capsys.readouterr().err
-    best = files.read_json(run.system("transformer").path / "best.json")
+    best = read_json(run.system("transformer").path / "best.json")
     assert best["metric"] == "dev_loss"
     assert best["dev_bleu"] is None
 

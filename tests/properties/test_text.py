@@ -2,7 +2,6 @@
 no line becomes two.
 """
 
-import json
 import unicodedata
 from types import SimpleNamespace
 
@@ -15,6 +14,7 @@ from nmtkit.text.side import TextSide
 from nmtkit.text.tidy import tidy
 from nmtkit.text.truecase import Truecaser, detruecase
 from nmtkit.text.vocabulary import SPECIALS, Vocabulary
+from tests.manifests import read_json
 
 SETTINGS = {"normalize": False, "aggressive_hyphens": True, "escape": False, "lowercase": False}
 WORDS = ["@@", "a@@", "@-@", "<unk>", "</s>", "&apos;", "&amp;amp;", "&#124;"]
@@ -144,4 +144,4 @@ def test_json_and_files_keep_any_line(tmp_path_factory, line):
     files.write_lines(path, [line, "", line])
     assert list(files.text_lines(path)) == [line, "", line]
     files.write_json(path, {"line": line})
-    assert files.read_json(path) == json.loads(json.dumps({"line": line}))
+    assert read_json(path) == {"line": line}

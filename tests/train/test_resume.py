@@ -16,13 +16,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from nmtkit import files
 from nmtkit.errors import Interrupted
 from nmtkit.models import checkpoints
 from nmtkit.train import loop
 from nmtkit.train import loss as losses
 from nmtkit.train.stage import train
 from nmtkit.train.validation import Validator
+from tests.manifests import read_json
 from tests.train.tiny import last, make_run, metrics, options, state_of, trainer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -67,7 +67,7 @@ def outcome(run):
         "step": last(run).name,
         "state": state,
         "curve": curve,
-        "best": files.read_json(run.system("transformer").path / "best.json"),
+        "best": read_json(run.system("transformer").path / "best.json"),
         **tensors,
     }
 

@@ -32,6 +32,7 @@ from nmtkit.train.stop import Stop
 from nmtkit.train.validation import DEV_SEARCH, Validation, Validator, is_better
 from nmtkit.translate.beam import search
 from nmtkit.translate.translator import Translator
+from tests.manifests import read_json
 from tests.train.tiny import last, lines_of, make_run, metrics, options, state_of, trainer
 
 QUIET = (
@@ -121,7 +122,7 @@ def test_what_is_written(run):
     config = run.system(VARIANT).read_config()
     assert subset(vars(config), variant=VARIANT, corpus=run.manifest().fingerprint)
     assert subset(config.train, seed=7, betas=[0.8, 0.9]) and config.model["d_model"] == 16
-    manifest = files.read_json(last(run) / "manifest.json")
+    manifest = read_json(last(run) / "manifest.json")
     assert subset(manifest, step=4, variant=VARIANT) and list(manifest["vocabulary"]) == [
         "vocab.txt"
     ]
@@ -187,7 +188,7 @@ def test_a_variant_outside_the_package(run):
     longer(run, variant="tests.toy_recurrent:ToyRecurrent")
     system = run.system("toy-recurrent")
     assert type(loading.load_system(run, system)).__name__ == "ToyRecurrent"
-    assert files.read_json(system.path / "best.json")["dev_bleu"] is not None
+    assert read_json(system.path / "best.json")["dev_bleu"] is not None
 
 
 one_step = trainer([*QUIET, "train.max_steps=1", "train.batch_size=64"])

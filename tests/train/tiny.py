@@ -8,13 +8,12 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
-from nmtkit import files
 from nmtkit.data.store import StoreWriter
 from nmtkit.models import checkpoints
 from nmtkit.run import Run
 from nmtkit.text.vocabulary import Vocabulary
 from nmtkit.train.stage import train
-from tests.manifests import write_manifest
+from tests.manifests import read_json, write_manifest
 
 LETTERS = "abcdefghijkl"
 # d=16: a step takes a few milliseconds.
@@ -104,7 +103,7 @@ def last(run: Run, name: str = "transformer") -> Path:
 
 def state_of(run: Run, name: str = "transformer") -> dict:
     """state.json of the newest complete checkpoint."""
-    return files.read_json(last(run, name) / "state.json")
+    return read_json(last(run, name) / "state.json")
 
 
 def lines_of(path: Path) -> list[dict]:

@@ -23,7 +23,7 @@ from nmtkit.translate import stage
 from nmtkit.translate.options import TranslateOptions
 from nmtkit.translate.stage import translate
 from nmtkit.translate.systems import choose, search_overrides
-from tests.manifests import write_best
+from tests.manifests import read_json, write_best
 
 HERE = Path(__file__).parent
 
@@ -53,7 +53,7 @@ def test_every_set_with_every_system(run, capsys):
         )
         assert hyp[1] == hyp[3] == ""
         assert not (folder / "nbest.jsonl").exists()
-        meta = files.read_json(folder / "meta.json")
+        meta = read_json(folder / "meta.json")
         assert meta["counts"]["lines"] == len(LINES)
         assert meta["counts"]["empty"] == 2
         assert meta["checkpoints"][0]["name"] == "step-00000010"
@@ -83,7 +83,7 @@ def test_products_are_of_the_precision_asked_for_and_given_targets_are_scored_in
     monkeypatch.setattr(
         "nmtkit.models.loading.pack", lambda model, precision: packed.append(precision)
     )
-    meta = files.read_json(translated(run) / "meta.json")
+    meta = read_json(translated(run) / "meta.json")
     assert meta["hardware"]["precision"] == "bfloat16"
     translated(run, assignments=["search.precision=float32"])
     target = tmp_path / "target.txt"
@@ -119,7 +119,7 @@ def test_the_new_best_checkpoint_or_the_mean_of_the_last_translates(run):
     translated(run)
     write_best(run.system("one").path, "step-00000030")
     for options, steps in (({}, [30]), ({"average": 2}, [20, 30])):
-        used = files.read_json(translated(run, **options) / "meta.json")["checkpoints"]
+        used = read_json(translated(run, **options) / "meta.json")["checkpoints"]
         assert [c["name"] for c in used] == [f"step-{step:08d}" for step in steps]
     manifest = checkpoints.read_manifest(run.system("one").checkpoints / "step-00000030")
     assert used[1]["sha256"] == manifest.files["model.safetensors"].sha256
@@ -183,7 +183,7 @@ def test_ensemble_has_a_folder_of_its_own(run):
     translate(run, systems=["one", "two"], set_names=["test"], ensemble=True, jobs=1)
     folder = run.path / "systems" / "ensemble-one+two" / "translate" / "test"
     assert len(read(folder / "hyp.txt")) == len(LINES)
-    assert [c["system"] for c in files.read_json(folder / "meta.json")["checkpoints"]] == [
+    assert [c["system"] for c in read_json(folder / "meta.json")["checkpoints"]] == [
         "one",
         "two",
     ]
