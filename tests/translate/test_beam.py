@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy_models import ByPosition, Table, batch_of, log_probs, recurrent, sources
+from toy_models import Table, batch_of, log_probs, recurrent, sources
 
 from nmtkit.errors import TrainingDiverged
 from nmtkit.settings import SearchSettings
@@ -28,9 +28,6 @@ def options(beam=5, alpha=0.6, a=1.0, b=4, nbest=1):
 
 def score(length, log_p, alpha):
     return log_p / ((5 + length) / 6) ** alpha
-
-
-UNKNOWN = 3
 
 
 def slow_search(models, source, o):
@@ -133,12 +130,10 @@ def late_winner(first_stop):
     """Stops at once with this probability; else goes on surely to length 4 and stops there."""
     go, stop = math.log(1 - first_stop), math.log(first_stop)
     never = -60.0
-    return ByPosition(
-        [
-            [never, never, stop, never, go],
-            *[[never, never, never, never, 0.0]] * 2,
-            [never, never, 0.0, never, never],
-        ]
+    return Table(
+        [never, never, stop, never, go],
+        *[[never, never, never, never, 0.0]] * 2,
+        [never, never, 0.0, never, never],
     )
 
 
@@ -161,36 +156,9 @@ def test_stop_is_exact(first_stop, alpha, ids, steps_taken):
     assert model.steps == steps_taken
 
 
-def test_length_limit_is_kept_and_said():
-    model = Table([0.0, 0.0, -50.0, 0.0, 3.0, 2.0])
-    for beam in (1, 3):
-        found = search([model], batch_of([[4, EOS], [4, 4, 4, EOS]]), options(beam=beam, a=2, b=1))
-        for hypotheses, limit in zip(found, (5, 9), strict=True):
-            assert not hypotheses[0].finished
-            assert hypotheses[0].ids == [4] * limit
-            assert hypotheses[0].score == pytest.approx(
-                hypotheses[0].log_prob / length_penalty(limit, 0.6)
-            )
-
-
 def test_limit_counts_the_end_of_both():
     assert length_limit(10, options(a=1.5, b=3)) == 18
     assert length_limit(1, options(a=0, b=0)) == 1
-
-
-def test_specials_are_never_produced_but_keep_their_probability():
-    row = [9.0, 9.0, 0.0, 1.0, -1.0]
-    found = search([Table(row)], batch_of([[4, EOS]]), options(beam=2, alpha=0, a=0, b=3, nbest=2))[
-        0
-    ]
-    assert {t for h in found for t in h.ids} <= {UNKNOWN, 4}
-    total = math.log(sum(map(math.exp, row)))
-    assert found[0].ids == []  # three tokens cost more than one
-    assert found[0].log_prob == pytest.approx(0 - total, abs=1e-12)
-    assert (
-        search([Table(row)], batch_of([[4, EOS]]), options(beam=1, alpha=0, a=0, b=3))[0][0].ids
-        == [UNKNOWN] * 3
-    )
 
 
 def test_ties_go_to_lower_beam_then_lower_token():
@@ -226,27 +194,3 @@ def test_top_sorted_is_a_stable_sort(seed, rows, columns, k, coarse):
     expected, where = values.sort(dim=-1, descending=True, stable=True)
     assert torch.equal(top, expected[:, :k])
     assert torch.equal(index, where[:, :k])
-
-
-def test_best_tokens_are_log_softmax():
-    logits = torch.randn(5, 1000, generator=torch.Generator().manual_seed(0)) * 4
-    expected = logits.double().log_softmax(-1)
-    for k in (1, 6):
-        values, ids = steps.best_tokens(logits.clone(), k)
-        open_tokens = expected.clone()
-        open_tokens[:, [PAD, BOS]] = -math.inf
-        best, where = open_tokens.topk(k)
-        assert torch.equal(ids, where)
-        assert torch.allclose(values, best, atol=1e-5)
-
-
-def test_ensemble_is_the_mean_of_probabilities():
-    a, b = Table([0.0, 0.0, 1.0, 2.0, 0.5]), Table([0.0, 0.0, 2.0, -1.0, 3.0])
-    mean = [
-        (x + y) / 2
-        for x, y in zip(a.row.softmax(0).tolist(), b.row.softmax(0).tolist(), strict=True)
-    ]
-    found = search([a, b], batch_of([[4, EOS]]), options(beam=3, alpha=0, a=0, b=1, nbest=3))[0]
-    assert {tuple(h.ids): h.log_prob for h in found} == pytest.approx(
-        {(): math.log(mean[EOS]), (3,): math.log(mean[3]), (4,): math.log(mean[4])}, abs=1e-12
-    )

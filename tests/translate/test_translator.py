@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from toy_models import Gossip, Heir, Recurrent, recurrent
+from toy_models import Gossip, Heir, recurrent
 
 from nmtkit.data.batches import collate
 from nmtkit.data.documents import ContextRule, Documents
@@ -33,11 +33,12 @@ from nmtkit.translate.windows import (
     windows_for,
 )
 from tests.spaces import Spaces
+from tests.toy_recurrent import ToyRecurrent
 
 VOCABULARY = Vocabulary([*SPECIALS, *"abcdefghij", ".", ","])
 
 
-class Watched(Recurrent):
+class Watched(ToyRecurrent):
     """Says how long the sentences are that it is given."""
 
     lengths: list[int]
@@ -465,7 +466,7 @@ def test_the_context_of_an_over_long_line_is_its_first_piece():
     assert translated[1].text == "a b c"
 
 
-class Parsed(Recurrent):
+class Parsed(ToyRecurrent):
     """Keeps the spans that it is given."""
 
     reads_spans = True

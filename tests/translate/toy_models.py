@@ -1,5 +1,5 @@
-"""A small recurrent model that attends to its source, and a model that is a table: for tests of
-search, apart from nmtkit's own models.
+"""A small recurrent model, a model that is a table, and models that repeat their context: for tests
+of search, apart from nmtkit's own models.
 """
 
 from __future__ import annotations
@@ -11,55 +11,17 @@ from nmtkit.data.batches import Batch, source_batch
 from nmtkit.data.documents import ContextRule
 from nmtkit.models.base import Memory, Model, ModelSettings, State, Vocabularies
 from nmtkit.text.vocabulary import BOS, EOS
-
-
-class Recurrent(Model):
-    """Embeddings, a GRU cell, dot-product attention over source embeddings."""
-
-    def __init__(self, settings: ModelSettings, vocabularies: Vocabularies) -> None:
-        super().__init__(settings, vocabularies)
-        self.source = nn.Embedding(vocabularies.src, 8)
-        self.target = nn.Embedding(vocabularies.tgt, 8)
-        self.cell = nn.GRUCell(16, 8)
-        self.out = nn.Linear(8, vocabularies.tgt)
-
-    @property
-    def width(self) -> int:
-        return 8
-
-    def encode(self, batch: Batch) -> Memory:
-        inside = torch.arange(batch.src.shape[1]) < batch.src_lengths[:, None]
-        return {"keys": self.source(batch.src), "inside": {"mask": inside}}
-
-    def decode(
-        self, tgt_in: Tensor, memory: Memory, state: State | None = None
-    ) -> tuple[Tensor, State | None]:
-        rows, steps = tgt_in.shape
-        keys, mask = memory["keys"], memory["inside"]["mask"]
-        beams = rows // keys.shape[0]
-        hidden = state["h"] if state else keys.new_zeros(rows, 8)
-        outputs = []
-        for t in range(steps):
-            scores = torch.einsum("bkd,bsd->bks", hidden.view(-1, beams, 8), keys).masked_fill(
-                ~mask[:, None], float("-inf")
-            )
-            context = torch.einsum("bks,bsd->bkd", scores.softmax(-1), keys).reshape(rows, 8)
-            hidden = self.cell(torch.cat([self.target(tgt_in[:, t]), context], 1), hidden)
-            outputs.append(hidden)
-        return torch.stack(outputs, 1), (
-            None if state is None else {"h": hidden, "steps": state.get("steps", 0) + steps}
-        )
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        return self.out(hidden)
+from tests.toy_recurrent import ToyRecurrent
 
 
 class Table(Model):
-    """The same logits at every position of every sentence."""
+    """Logits that depend on the position alone; the last row repeats. Counts the calls of decode."""
 
-    def __init__(self, row: list[float]) -> None:
-        super().__init__(ModelSettings(), Vocabularies(src=len(row), tgt=len(row), shared=True))
-        self.row = nn.Parameter(torch.tensor(row, dtype=torch.float64))
+    def __init__(self, *rows: list[float]) -> None:
+        size = len(rows[0])
+        super().__init__(ModelSettings(), Vocabularies(src=size, tgt=size, shared=True))
+        self.rows = torch.tensor(rows, dtype=torch.float64)
+        self.steps = 0
 
     @property
     def width(self) -> int:
@@ -71,23 +33,6 @@ class Table(Model):
     def decode(
         self, tgt_in: Tensor, memory: Memory, state: State | None = None
     ) -> tuple[Tensor, State | None]:
-        return torch.zeros(*tgt_in.shape, 1, dtype=torch.float64), state
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        return self.row.expand(*hidden.shape[:-1], -1).clone()
-
-
-class ByPosition(Table):
-    """Logits that depend on the position alone; counts the positions it was asked for."""
-
-    def __init__(self, rows: list[list[float]]) -> None:
-        super().__init__(rows[0])
-        self.rows = torch.tensor(rows, dtype=torch.float64)
-        self.steps = 0
-
-    def decode(
-        self, tgt_in: Tensor, memory: Memory, state: State | None = None
-    ) -> tuple[Tensor, State | None]:
         start = state.get("start", 0) if state else 0
         self.steps += 1
         end = start + tgt_in.shape[1]
@@ -95,7 +40,7 @@ class ByPosition(Table):
         return positions.expand(*tgt_in.shape, 1), None if state is None else {"start": end}
 
     def logits(self, hidden: Tensor) -> Tensor:
-        return self.rows[hidden[..., 0].long()]
+        return self.rows[hidden[..., 0].long().clamp(max=len(self.rows) - 1)]
 
 
 class Gossip(Model):
@@ -158,18 +103,16 @@ class Heir(Gossip):
 
 def recurrent(
     seed: int, vocabulary: int, sharpness: float = 3.0, eos_bias: float = 0.0
-) -> Recurrent:
+) -> ToyRecurrent:
     """A random recurrent model in float64, peaked enough that hypotheses differ."""
     torch.manual_seed(seed)
-    model = (
-        Recurrent(ModelSettings(), Vocabularies(src=vocabulary, tgt=vocabulary, shared=True))
-        .double()
-        .eval()
-    )
+    vocabularies = Vocabularies(src=vocabulary, tgt=vocabulary, shared=True)
+    model = ToyRecurrent(ToyRecurrent.Settings(d_model=8), vocabularies).double().eval()
     with torch.no_grad():
-        model.out.weight.mul_(sharpness)
-        model.target.weight.mul_(2)
-        model.out.bias[EOS] += eos_bias
+        model.output.weight.mul_(3 * sharpness)
+        model.src_embedding.weight.mul_(10)
+        model.tgt_embedding.weight.mul_(2)
+        model.output.bias[EOS] += eos_bias
     return model
 
 

@@ -13,6 +13,7 @@ from nmtkit.models import checkpoints, loading
 from nmtkit.run import Run, write_toml
 from nmtkit.text.vocabulary import SPECIALS
 from tests.manifests import write_best, write_manifest
+from tests.models.cases import TOY
 
 TEXT = "a dog runs over the green meadow and two men look at it . , ! ? ; A The Two"
 WORDS = TEXT.split()
@@ -36,13 +37,13 @@ def save_system(run, name, seed, steps=(10,), bias=2.0):
     write_toml(
         system.config,
         {
-            "variant": "toy_models:Recurrent",
-            "model": {},
+            "variant": TOY,
+            "model": {"d_model": 8},
             "train": {"checkpoint_every": 10},
             "search": search,
         },
     )
-    about = {"variant": "toy_models:Recurrent", "vocabulary": loading.vocabulary_hashes(run)}
+    about = {"variant": TOY, "vocabulary": loading.vocabulary_hashes(run)}
     for step in steps:
         model = toy_models.recurrent(seed + step, size, eos_bias=bias).float()
         checkpoints.save(
