@@ -220,7 +220,7 @@ def load_weights(path: Path, checked: bool = False) -> dict[str, Tensor]:
 
     Args:
         path: the checkpoint's folder.
-        checked: True if `choose` has just compared the hash; a second look at a big file takes
+        checked: True if `choose` has just compared the hash; hashing a big file again takes
             minutes.
     Raises: CheckpointError if the checkpoint is damaged or not nmtkit's.
     """

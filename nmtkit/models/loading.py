@@ -55,7 +55,7 @@ def build_untrained(run: Run, system: System) -> Model:
     config = system.read_config()
     try:
         load_variant(config.variant)
-    except ConfigError as error:  # which speaks of an option that the command at hand may not have
+    except ConfigError as error:  # its message names --variant, which this command may not have
         alternatives = " ".join(
             f"--system {s.name}" for s in run.systems() if s.name != system.name
         )

@@ -40,13 +40,12 @@ def attention(
         q: queries (R, T, H, C).
         k: keys (B, H, S, C).
         v: values (B, H, S, C').
-        visible: bool (B, 1 or K·T, S), True = may be attended; or the same as numbers to add to the
-            scores (`masks.additive`, not if causal); None = all.
+        visible: bool (B, 1 or K·T, S), True = may be attended; or numbers to add to the scores
+            (`masks.additive`, not if causal); None = all.
         causal: query t sees keys up to t only, counted from the end if S > T (needs R = B).
         p: dropout on the attention weights (training only).
         name: under which the weights (B, H, K·T, S) are captured.
-        parts: of several groups of as many heads, side by side: each is captured apart, under
-            NAME.PART.
+        parts: names of groups of equally many heads; each group is captured under NAME.PART.
     Returns: (R, T, H·C'); a query that may see nothing gets exactly zero.
     Source: Vaswani et al. 2017, Eq. 1.
     """
@@ -74,8 +73,8 @@ def _explicit(
     name: str,
     parts: Sequence[str],
 ) -> Tensor:
-    """Compute the equation as it stands, (B, H, K·T, C'), in 32 bits or more: a score of 16 bits
-    is off by up to a quarter.
+    """Compute the equation literally, (B, H, K·T, C'), in 32 bits or more: a score of 16 bits is
+    off by up to a quarter.
     """
     dtype, wide = q.dtype, torch.promote_types(q.dtype, torch.float32)
     with torch.autocast(q.device.type, enabled=False):

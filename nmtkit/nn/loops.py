@@ -43,7 +43,7 @@ class LoopProduct:
 
     Args:
         matrix: M (in, out), or (N, in, out) for N products at once; of the products' number type.
-        times: how often it will be used, at most; or R of each use (uses may be left out).
+        times: the maximum number of uses; or R of each use (uses may be left out).
         bias: b (out), or (N, 1, out).
     """
 

@@ -274,8 +274,8 @@ class Group(Ranks):
         when all ranks have read everything.
 
         Args:
-            error: what ends the training; None if it is done. The other ranks are told, unless all
-                ranks have the same error at the same time.
+            error: what ends the training; None if it is done. The other ranks get the error too,
+                unless all ranks have the same error at the same time.
         """
         together = error is None or isinstance(error, (Interrupted, TrainingDiverged))
         with contextlib.suppress(RuntimeError):  # the store is gone if rank 0 has left already

@@ -127,7 +127,7 @@ def _stay(going: list[bool]) -> list[int]:
 
 
 class _Beams:
-    """The live hypotheses of the M sentences still searched, and the ended ones of all sentences.
+    """The live hypotheses of the M sentences still searched, and the ended hypotheses of all.
 
     Attributes:
         sentences: the M sentences.
@@ -199,7 +199,7 @@ class _Beams:
 
     def going(self) -> list[bool]:
         """Return for each sentence True if a live hypothesis can still enter its n best (the bound
-        at the top of this file); the others have no live hypotheses from now on.
+        at the top of this file). Sentences without one lose their live hypotheses.
         """
         best = zip(self.live.amax(1).tolist(), self.sentences, strict=True)
         going = [log_p / self._penalties[s] > self._to_beat[s] for log_p, s in best]

@@ -15,8 +15,8 @@ CLOSING = frozenset(
 def cut(subwords: Sequence[str], limit: int) -> list[list[str]]:
     """Cut a sentence into pieces of at most `limit` subwords.
 
-    A piece ends after the strongest punctuation found in the second half of its room (the last one
-    of that strength), else between two words, else - a word longer than the room - anywhere.
+    A piece ends after the strongest punctuation mark in the second half of its room (the last of
+    several); if there is none, between two words; within a word that is longer than the room.
 
     Args:
         subwords: of the whole sentence.

@@ -2,8 +2,7 @@
 own.
 """
 
-import pytest
-import torch
+from tests.train.conftest import one_thread  # noqa: F401
 
 
 def pytest_addoption(parser):
@@ -23,14 +22,3 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize("case", cases, ids=str)
     if "plain_case" in metafunc.fixturenames:  # every variant once, with its defaults
         metafunc.parametrize("plain_case", [case for case in cases if not case.values], ids=str)
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """These tensors are tiny, and threads that wait for each other on a busy machine cost far
-    more than they save.
-    """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)

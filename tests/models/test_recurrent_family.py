@@ -11,13 +11,13 @@ from tests.models.differences import whole_gradients_are_right
 from tests.models.test_contract import gradients_of
 
 TINY = {"d_embedding": 2, "dropout": 0.2}
-CARU = TINY | {"d_hidden": 4, "alignment_width": 2}
+CARU = TINY | {"d_hidden": 2, "alignment_width": 2}
 
 
 @pytest.mark.parametrize(
     ("variant", "values"),
     [
-        ("rnnsearch", TINY | {"d_hidden": 4, "d_alignment": 3}),
+        ("rnnsearch", TINY | {"d_hidden": 2, "d_alignment": 3}),
         ("caru", CARU),
         ("caru", CARU | {"caembed": "embed", "history": 2}),
         ("caru", CARU | {"caembed": "replace", "caatt_first": "linear"}),

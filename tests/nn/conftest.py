@@ -1,19 +1,9 @@
-"""One thread: these tensors are tiny, and threads that wait for each other on a busy machine cost
-far more than they save.
-
-And which library multiplies float32.
-"""
+"""One thread, and which library multiplies float32."""
 
 import pytest
 import torch
 
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+from tests.train.conftest import one_thread  # noqa: F401
 
 
 @pytest.fixture

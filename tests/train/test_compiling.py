@@ -87,26 +87,14 @@ def test_compiled_and_eager_training_have_the_same_losses(run):
     # the odd one where two sizes were equal.
     assert len(shapes) == 10
     assert 2 <= len(graphs) <= 5
-
-
-def test_only_training_is_compiled(run):
-    """What looks into a model, or decodes step by step, sees it as it is written."""
-    store = Store(run.prep / "train")
-    model = build_model("transformer", SIZES, loading.vocabulary_sizes(run)).train()
-    batch = collate(store, np.arange(5))
-    graphs = []
-    compiling.compile_training(model, batch, counting(graphs))
-    assert model.training
-    model.eval()
-    with capture() as seen:
-        model.decode(batch.tgt_in, model.encode(batch))
+    graphs.clear()
+    compiled.eval()
+    with capture() as seen:  # in evaluation the model runs as it is written
+        compiled.decode(batch.tgt_in, compiled.encode(batch))
     assert seen and not graphs
-    model.train()
-    model.encode(batch)
-    assert graphs
     with torch.no_grad():
-        model.encoder[0].feed_forward.inner.weight.fill_(torch.nan)
-    cause = first_not_finite(model, lambda: model.encode(batch))
+        compiled.train().encoder[0].feed_forward.inner.weight.fill_(torch.nan)
+    cause = first_not_finite(compiled, lambda: compiled.encode(batch))
     assert cause == "output of encoder.0.feed_forward.inner"
 
 

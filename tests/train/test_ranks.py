@@ -60,6 +60,7 @@ def rank_process(rank, world, port, argv, log, timeout, before):
         MASTER_PORT=str(port),
     )
     os.environ[ranks.TIMEOUT] = str(timeout)
+    ranks.BEAT, ranks.SILENCE, ranks.GRACE = 0.2, 2.0, 4.0
     descriptor = os.open(log, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     os.dup2(descriptor, 2)
     torch.set_num_threads(1)
@@ -238,9 +239,8 @@ def test_a_killed_rank_ends_the_others_and_is_named(base, tmp_path, lost):
     assert not list(system.checkpoints.glob("step-*/*.tmp"))
 
 
-def impatient():
-    """A rank that stands still is found soon. In rank 1, SIGUSR2 keeps the main thread busy."""
-    ranks.BEAT, ranks.SILENCE, ranks.GRACE = 0.1, 1.0, 1.0
+def sleeps_on_request():
+    """SIGUSR2 stops the main thread only."""
     signal.signal(signal.SIGUSR2, lambda *_: time.sleep(600))
 
 
@@ -257,7 +257,7 @@ def test_a_rank_that_stands_still_ends_the_others_within_the_timeout(
     run, _ = base
     system = run.system(f"still{int(number)}")
     argv = arguments(run, *ENDLESS, name=system.name)
-    together = Together(tmp_path / "logs", 2, argv, timeout=3, before=impatient)
+    together = Together(tmp_path / "logs", 2, argv, timeout=3, before=sleeps_on_request)
     together.wait_for(system.checkpoints / "step-00000005")
     begun, pid = time.monotonic(), together.processes[1].pid
     os.kill(pid, number)

@@ -155,7 +155,7 @@ WIDE = options(
     "model.d_ff=256",
     "model.heads=4",
     "train.batch_size=512",
-    "train.max_steps=6",
+    "train.max_steps=4",
     "train.validate_every=100",
     "train.clip_norm=1.0",
     "train.dev_bleu=false",
@@ -169,20 +169,13 @@ def test_on_two_threads_too(precision, tmp_path, monkeypatch):
     runs = [make_run(tmp_path / name, pairs=300, dev=6) for name in ("whole", "stopped")]
     settings = [*WIDE, f"train.precision={precision}"]
     with monkeypatch.context() as patch, pytest.raises(Interrupted):
-        stop_at(patch, loop.Trainer, "update", 3)
+        stop_at(patch, loop.Trainer, "update", 2)
         train(runs[1], assignments=settings)
     for run in runs:
         train(run, assignments=settings)
     whole, stopped = map(outcome, runs)
     assert whole["state"]["hardware"]["threads"] == 2
     assert stopped == whole
-
-
-def test_the_comparison_can_fail(run, uninterrupted):
-    go(run, "train.seed=2")
-    other = outcome(run)
-    assert other["model.safetensors"] != uninterrupted["model.safetensors"]
-    assert other["curve"] != uninterrupted["curve"]
 
 
 def test_a_second_ctrl_c_ends_at_once(run, monkeypatch):

@@ -14,8 +14,8 @@ import pytest
 import torch
 from toy_run import LINES, save_system
 
-from nmtkit import files, settings
-from nmtkit.errors import CheckpointError, ConfigError, DataError, EnvironmentProblem
+from nmtkit import settings
+from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.models import checkpoints, loading
 from nmtkit.nn.hardware import Hardware
 from nmtkit.run import Run, locked
@@ -171,12 +171,6 @@ def test_nbest_file(run):
     )
     translated(run)
     assert not (folder / "nbest.jsonl").exists()
-
-
-def test_jobs_change_nothing(run, monkeypatch):
-    options = {"force": True, "assignments": ["search.batch_size=2"]}
-    one, two = ((translated(run, jobs=n, **options) / "hyp.txt").read_bytes() for n in (1, 2))
-    assert one == two
 
 
 def test_ensemble_has_a_folder_of_its_own(run):
@@ -391,12 +385,6 @@ def test_stdin_closed_by_the_shell(run):
     assert "name a file" in done.stderr
 
 
-def test_absent_gpu(run, monkeypatch):
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    with pytest.raises(EnvironmentProblem, match="no CUDA"):
-        translate(run, device="cuda")
-
-
 def test_unprepared_and_untrained(run, tmp_path):
     with pytest.raises(DataError, match="not prepared"):
         translate(Run(tmp_path))
@@ -404,21 +392,6 @@ def test_unprepared_and_untrained(run, tmp_path):
         system.config.unlink()
     with pytest.raises(DataError, match="has been trained"):
         translate(run)
-
-
-def test_damaged_and_foreign_checkpoints(run):
-    weights = run.system("two").checkpoints / "step-00000010" / "model.safetensors"
-    raw = bytearray(weights.read_bytes())
-    raw[-1] ^= 1
-    weights.write_bytes(raw)
-    with pytest.raises(CheckpointError, match="damaged"):
-        translate(run, systems=["two"], jobs=1)
-    vocabulary = run.prep / "vocab.txt"
-    words = vocabulary.read_text("utf-8").split("\n")
-    files.write_lines(vocabulary, [*words[:4], words[5], words[4], *words[6:-1]])
-    with pytest.raises(CheckpointError, match="another vocabulary"):
-        translate(run, systems=["one"], jobs=1)
-    assert not list(run.path.glob("systems/*/translate/*/*"))
 
 
 def test_bytes_that_are_not_utf8_stop_before_any_output(run, tmp_path, capsys):

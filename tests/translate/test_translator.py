@@ -18,7 +18,7 @@ from nmtkit.data.batches import collate
 from nmtkit.data.documents import ContextRule, Documents
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.settings import SearchSettings
-from nmtkit.text.vocabulary import EOS, SPECIALS, Vocabulary
+from nmtkit.text.vocabulary import SPECIALS, Vocabulary
 from nmtkit.translate import output, workers
 from nmtkit.translate.forced import GivenPairs
 from nmtkit.translate.scorer import Scorer
@@ -204,19 +204,6 @@ def test_one_thread_is_put_back():
     with workers.one_thread(torch.device("cpu")):
         assert torch.get_num_threads() == 1
     assert torch.get_num_threads() == before
-
-
-def test_forced_lines_are_in_order_and_sum_up():
-    translator = make()
-    sources = ["a b c", "d", "e f g h i j"]
-    best = list(translator.translate(sources))
-    forced = list(translator.force(sources, [t.text for t in best]))
-    for line, translation in zip(forced, best, strict=True):
-        if translation.candidates[0].finished:
-            assert line.tokens == [*translation.subwords, "</s>"]
-            assert line.log_prob == pytest.approx(translation.candidates[0].log_prob, abs=1e-9)
-    assert sum(t.candidates[0].finished for t in best) >= 2
-    assert VOCABULARY[EOS] == "</s>"
 
 
 def test_forced_lines_must_be_as_many():
