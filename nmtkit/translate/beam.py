@@ -146,7 +146,7 @@ class _Beams:
         self.prefix = torch.zeros(count, 1, 0, dtype=torch.long, device=device)
         self._limits = torch.tensor(limits, device=device)[:, None]  # (M, 1)
         self._ended: list[list[Hypothesis]] = [[] for _ in limits]
-        self._to_beat = [-math.inf] * count  # the n-th best finished score
+        self._to_beat = [-math.inf] * count  # the n-th best score
         self._penalties = [length_penalty(limit, settings.length_penalty) for limit in limits]
 
     def extend(self, log_probs: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
@@ -193,7 +193,8 @@ class _Beams:
     def _add(self, sentence: int, hypothesis: Hypothesis) -> None:
         ended, nbest = self._ended[sentence], self.settings.nbest
         ended.append(hypothesis)
-        scores = sorted((h.score for h in ended if h.finished), reverse=True)
+        # At its length limit a sentence has no live hypotheses left, so unfinished ones do no harm.
+        scores = sorted((h.score for h in ended), reverse=True)
         if len(scores) >= nbest:
             self._to_beat[sentence] = scores[nbest - 1]
 
