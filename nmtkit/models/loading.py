@@ -139,6 +139,15 @@ def weights_of(model: torch.nn.Module) -> dict[str, Tensor]:
     return weights | {name: tensor for name, tensor in state.items() if id(tensor) not in known}
 
 
+def first_names(model: torch.nn.Module) -> dict[str, str]:
+    """Return every name of a model's parameters, and the one that `weights_of` gives the same
+    parameter.
+    """
+    owners: dict[int, str] = {}
+    every = model.named_parameters(remove_duplicate=False)
+    return {name: owners.setdefault(id(parameter), name) for name, parameter in every}
+
+
 @torch.no_grad()
 def put_weights(model: torch.nn.Module, weights: Mapping[str, Tensor], where: Any = None) -> None:
     """Copy weights into a model that has exactly these.

@@ -105,7 +105,7 @@ class ContextEncoder(nn.Module):
             cell = LSTM if kind == "lstm" else GRU
             self.rnn = Recurrent(cell, s.d_model, s.d_model // (1 + bidirectional), bidirectional)
         layers = s.encoder_layers if kind == "transformer" else 0
-        self.layers = nn.ModuleList([EncoderLayer(s) for _ in range(layers)])
+        self.layers = s.stack(EncoderLayer(s) for _ in range(layers))
         self.norm = s.last_norm() if kind == "transformer" else nn.Identity()
         self.dropout = Dropout(s.dropout)
 

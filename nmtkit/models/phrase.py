@@ -278,7 +278,8 @@ class PhraseTransformer(Transformer):
         super().__init__(settings, vocabularies)
         # Embeddings and every layer make phrases; the decoder alone reads the last ones.
         levels = s.encoder_layers + 1
-        self.generators = nn.ModuleList([PhraseGenerator(s) for _ in range(levels)])
+        of_layers = s.stack(PhraseGenerator(s) for _ in range(s.encoder_layers))
+        self.generators = nn.ModuleList([*of_layers, PhraseGenerator(s)])
         self.phrase_mixture = _mixture(levels, s.decoder_layers) if s.transparent else None
         self.token_mixture = _mixture(levels, s.decoder_layers) if s.ta_tokens else None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from typing import Any, ClassVar, Literal
 
@@ -25,6 +26,7 @@ from nmtkit.nn.cache import Cache
 from nmtkit.nn.embeddings import Embedder, Embedding, OutputLayer
 from nmtkit.nn.linear import Init, Linear
 from nmtkit.nn.masks import Visible, visible_positions
+from nmtkit.nn.sharing import Share, share_parameters
 from nmtkit.nn.sublayer import FeedForward, Norm, Residual
 
 
@@ -61,6 +63,14 @@ class TransformerSettings(ModelSettings):
     """Initial weights of all matrices except embeddings: fan_in, uniform within 1/sqrt(inputs); or
     xavier. Post-norm learns much faster with fan_in.
     """
+    distinct_layers: int = Field(0, ge=0)
+    """Layers of each stack with parameters of their own, which the other layers use too; 0 = every
+    layer has its own.
+    """
+    share: Share = "cycle-rev"
+    """Which parameters a layer uses, with 3 distinct layers of 6: 1 1 2 2 3 3 (sequence), 1 2 3 1 2
+    3 (cycle), or 1 2 3 3 2 1 (cycle-rev).
+    """
 
     @property
     def attention_sizes(self) -> tuple[int, int, float, bool]:
@@ -78,6 +88,12 @@ class TransformerSettings(ModelSettings):
     def last_norm(self) -> nn.Module:
         """Return the layer norm at the end of a stack; a post-norm stack has none."""
         return nn.LayerNorm(self.d_model) if self.norm == "pre" else nn.Identity()
+
+    def stack(self, layers: Iterable[nn.Module]) -> nn.ModuleList:
+        """Return layers as a stack in which they share parameters as the settings have it."""
+        stack = nn.ModuleList(layers)
+        share_parameters(list(stack), self.distinct_layers, self.share)
+        return stack
 
 
 class EncoderLayer(nn.Module):
@@ -162,8 +178,8 @@ class Transformer(Model):
         source, target, tied = embedding_tables(s.tie, vocabularies, s.d_model)
         self.src_embedder = self.embedder(source)
         self.tgt_embedder = self.embedder(target)
-        self.encoder: Any = nn.ModuleList(map(self.encoder_layer, range(s.encoder_layers)))
-        self.decoder: Any = nn.ModuleList(map(self.decoder_layer, range(s.decoder_layers)))
+        self.encoder: Any = s.stack(map(self.encoder_layer, range(s.encoder_layers)))
+        self.decoder: Any = s.stack(map(self.decoder_layer, range(s.decoder_layers)))
         self.encoder_norm = s.last_norm()
         self.decoder_norm = s.last_norm()
         self.output = OutputLayer(vocabularies.tgt, s.d_model, tied, s.softmax_bias)

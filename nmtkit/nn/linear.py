@@ -28,13 +28,17 @@ def pack(model: nn.Module, precision: Precision = "float32") -> None:
         precision: bfloat16 rounds the factors of wide products. Sums stay float32, and so does the
             output layer, whose scores are compared with one another.
     """
+    packed: dict[tuple[int, bool], Tensor | None] = {}  # layers may share weights
     for module in model.modules():
         weight = getattr(module, "weight", None)
         if not isinstance(module, Packable) or not isinstance(weight, Tensor):
             continue
         if weight.dtype == torch.float32:
             wide = isinstance(module, Linear) and min(weight.shape) >= WIDE
-            module.packed = cpu.pack(weight.detach(), narrow=precision == "bfloat16" and wide)
+            key = id(weight), precision == "bfloat16" and wide
+            if key not in packed:
+                packed[key] = cpu.pack(weight.detach(), narrow=key[1])
+            module.packed = packed[key]
 
 
 @contextlib.contextmanager

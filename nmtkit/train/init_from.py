@@ -12,7 +12,8 @@ from torch import Tensor
 from nmtkit import console
 from nmtkit.errors import CheckpointError, ConfigError, DataError, nearest
 from nmtkit.models import checkpoints, loading
-from nmtkit.models.base import Model
+from nmtkit.models.base import Model, Vocabularies
+from nmtkit.models.variants import build_model
 from nmtkit.run import Run, System
 
 
@@ -49,7 +50,9 @@ def copy_matching(run: Run, name: str, model: Model) -> None:
     Raises: as `find_source`; CheckpointError if nothing matches.
     """
     path = find_source(run, name)
-    stored, weights = checkpoints.load_weights(path), loading.weights_of(model)
+    weights, own = loading.weights_of(model), checkpoints.load_weights(path)
+    first = _first_names(path)
+    stored = own | {key: own[first[key]] for key in first if first[key] in own}
     common = weights.keys() & stored.keys()
     other_shape = {key for key in common if weights[key].shape != stored[key].shape}
     of_words: set[str] = set()
@@ -70,7 +73,7 @@ def copy_matching(run: Run, name: str, model: Model) -> None:
         "new here": weights.keys() - stored.keys(),
         "of another shape": other_shape,
         "of another vocabulary": of_words,
-        "not used from there": stored.keys() - weights.keys(),
+        "not used from there": own.keys() - {first.get(key, key) for key in common},
     }
     for reason, keys in not_copied.items():
         if keys:
@@ -78,6 +81,20 @@ def copy_matching(run: Run, name: str, model: Model) -> None:
             console.say(f"  {reason}: {', '.join(sorted(keys)[:8])}{more} ({len(keys)})")
     if other_shape and (sizes_that_differ := _different_sizes(path, model)):
         console.say(f"  sizes that differ: {', '.join(sizes_that_differ)}")
+
+
+def _first_names(path: Path) -> dict[str, str]:
+    """Return every name of the parameters of a checkpoint's model, and the stored one: layers may
+    share parameters. Return {} if the model is not known.
+    """
+    try:
+        config = System(path.parent.parent).read_config()
+        with torch.device("meta"):  # names alone, no memory
+            vocabularies = Vocabularies(8, 8, shared=True)
+            model = build_model(config.variant, config.model, vocabularies)
+    except (ConfigError, DataError):
+        return {}
+    return loading.first_names(model)
 
 
 def _same_vocabularies(path: Path, run: Run) -> bool:

@@ -205,9 +205,10 @@ def numbers(model: Model) -> dict[str, Any]:
 
 
 def plain_transformer(model: Model) -> Model:
-    """Return a Transformer with a model's settings."""
-    shared = {name: getattr(model.settings, name) for name in TransformerSettings.model_fields}
-    return build_model("transformer", shared, Vocabularies(V, V, shared=True)).double().eval()
+    """Return a Transformer with a model's settings, and parameters of its own in every layer."""
+    values = {name: getattr(model.settings, name) for name in TransformerSettings.model_fields}
+    values |= {"distinct_layers": 0, "share": "cycle-rev"}
+    return build_model("transformer", values, Vocabularies(V, V, shared=True)).double().eval()
 
 
 def transformer_of(model: Model) -> Model:

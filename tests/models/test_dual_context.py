@@ -33,7 +33,7 @@ def count(s, v):
     d, f = s.d_model, s.kernel_size
     bias = 1 if s.attn_bias else 0
     module = f * d * 2 * d + 2 * d + 2 * d + 2 * 3 * (d * d + bias * d) + 2 * d * d + bias * d
-    layers = len(replaced(s, True)) + len(replaced(s, False))
+    layers = sum(test_transformer.distinct(s, len(replaced(s, side))) for side in (True, False))
     return test_transformer.count(s, v) + layers * (module - test_transformer.sublayers(s)[0])
 
 

@@ -35,7 +35,8 @@ def count(s, v):
         "bigru": 2 * (3 * (d * h + h * h) + h),
         "lstm": 4 * 2 * d * d + 4 * d,
         "none": 0,
-        "transformer": s.encoder_layers * layer + (2 * d if s.norm == "pre" else 0),
+        "transformer": test_transformer.distinct(s, s.encoder_layers) * layer
+        + (2 * d if s.norm == "pre" else 0),
     }[s.context_encoder]
     meeting = 0
     if s.inter_attention:

@@ -29,10 +29,11 @@ def count(s, v):
     """
     d, h = s.d_model, s.combiner_hidden or 3 * s.d_model
     sublayer = test_transformer.sublayers(s)[0] + 2 * d * h + h + h * d + d + 2 * d
-    generators = (s.encoder_layers + 1) * (2 * d * d + d + d) if s.attentive else 0
+    stacks = [test_transformer.distinct(s, n) for n in (s.encoder_layers, s.decoder_layers)]
+    generators = (stacks[0] + 1) * (2 * d * d + d + d) if s.attentive else 0
     mixtures = (s.transparent + s.ta_tokens) * (s.encoder_layers + 1) * s.decoder_layers
     norms = 2 * 2 * d if s.embed_norm else 0
-    layers = (s.encoder_layers + s.decoder_layers) * sublayer
+    layers = sum(stacks) * sublayer
     return test_transformer.count(s, v) + layers + generators + mixtures + norms
 
 

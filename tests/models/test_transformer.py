@@ -2,6 +2,8 @@
 loop by loop.
 """
 
+import math
+import re
 from functools import partial
 
 import pytest
@@ -24,14 +26,51 @@ def sublayers(s):
     return 4 * d * d + (4 * d if s.attn_bias else 0), 2 * d * s.d_ff + s.d_ff + d
 
 
+def distinct(s, layers):
+    """How many of a stack's layers have parameters of their own."""
+    return min(s.distinct_layers or layers, layers)
+
+
 def count(s, v):
     """models.md section 0 and the audit in reference/parameter_counts.py, from sizes alone."""
     d, (attention, feed_forward) = s.d_model, sublayers(s)
-    encoder = s.encoder_layers * (attention + feed_forward + 2 * 2 * d)
-    decoder = s.decoder_layers * (2 * attention + feed_forward + 3 * 2 * d)
+    encoder = distinct(s, s.encoder_layers) * (attention + feed_forward + 2 * 2 * d)
+    decoder = distinct(s, s.decoder_layers) * (2 * attention + feed_forward + 3 * 2 * d)
     final_norms = 2 * 2 * d if s.norm == "pre" else 0
     tables = {"none": 3, "target": 2, "all": 1}[s.tie]
     return encoder + decoder + final_norms + tables * v * d + (v if s.softmax_bias else 0)
+
+
+def used(i, n, m, share):
+    """Of m distinct layers the one that layer i of n uses, both from 1 (models.md section 5)."""
+    if share == "sequence":
+        return math.floor((i - 1) / (n / m)) + 1
+    if share == "cycle" or i <= n - m:
+        return (i - 1) % m + 1
+    return m - (i - 1) % m
+
+
+LAYER = re.compile(r"(encoder|decoder|generators|memory\.encoder\.layers)\.(\d+)\.(.+)")
+"""The name of a parameter of a layer."""
+
+
+def with_shared(weights, s):
+    """Weights in which each layer has those of the first layer that uses the same distinct one,
+    as far as that has any of the name.
+    """
+
+    def first(name):
+        found = LAYER.fullmatch(name)
+        if not found or not s.distinct_layers:
+            return name
+        stack, i = found[1], int(found[2]) + 1
+        n = s.decoder_layers if stack == "decoder" else s.encoder_layers
+        if i > n:  # the generator of the phrases that only the decoder reads
+            return name
+        numbers = [used(j, n, s.distinct_layers, s.share) for j in range(1, n + 1)]
+        return f"{stack}.{numbers.index(numbers[i - 1])}.{found[3]}"
+
+    return {name: weights.get(first(name), values) for name, values in weights.items()}
 
 
 def everything(query, key):
@@ -48,7 +87,7 @@ class Slow:
     """
 
     def __init__(self, weights, s):
-        self.w, self.s = weights, s
+        self.w, self.s = with_shared(weights, s), s
 
     def get(self, name):
         return self.w.get(name)

@@ -476,6 +476,29 @@ def test_blank_lines_stay_blank_in_validation_and_are_no_context(run, on_dev, na
     assert {sample[0]: sample[2] for sample in measured.samples}[""] == ""
 
 
+def test_init_from_a_system_whose_layers_share_parameters(run, capsys):
+    """A Transformer with parameters of its own in every layer gets those that the layer used;
+    layers that share get those of the first of them.
+    """
+    deep = ("model.encoder_layers=4", "model.decoder_layers=4", "train.lr=1e-12")
+    go(run, *deep, "model.distinct_layers=2", name="shared")
+    capsys.readouterr()
+    go(run, *deep, name="apart", init_from="shared")
+    said = capsys.readouterr().err
+    theirs, own = (checkpoints.load_weights(last(run, name)) for name in ("shared", "apart"))
+    assert len(own) > len(theirs) and f"{len(own)} of {len(own)} tensors" in said
+    assert "new here" not in said and "not used" not in said
+    for name, tensor in own.items():
+        same = name.replace("coder.2.", "coder.1.").replace("coder.3.", "coder.0.")
+        assert torch.allclose(tensor, theirs[same], atol=1e-8), name
+    again = ("model.distinct_layers=2", "model.share=sequence", "train.max_steps=1")
+    go(run, *deep, *again, name="sequence", init_from="apart")
+    said = capsys.readouterr().err
+    assert "not used from there: decoder.1." in said and "new here" not in said
+    for name, tensor in checkpoints.load_weights(last(run, "sequence")).items():
+        assert torch.allclose(tensor, own[name], atol=1e-8), name
+
+
 def test_init_from_what_gives_little_is_a_warning(run, capsys):
     go(run)
     capsys.readouterr()
