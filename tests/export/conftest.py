@@ -17,6 +17,12 @@ SETTINGS = {
         "decoder_layers": 1,
         "heads": 4,
     },
+    "shared": {
+        "encoder_layers": 4,
+        "decoder_layers": 3,
+        "distinct_layers": 2,
+        "softmax_bias": True,
+    },
 }
 
 EOS = 2.0
@@ -38,7 +44,7 @@ def prepared(tmp_path_factory):
             **model,
         )
     add_system(made, "blind", "transformer", encoder_layers=0)
-    for name in ("concat", "enc-dc", "rnnsearch"):
+    for name in ("concat", "enc-dc", "rnnsearch", "transformer-cycle"):
         add_system(made, name, name)
     add_system(made, "mine", "tests.export.own:Derived")
     return made

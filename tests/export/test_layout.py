@@ -10,7 +10,7 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 
-from nmtkit.export import layout
+from nmtkit.export import layout, stage
 from nmtkit.models import loading
 from nmtkit.translate.forced import pair_batch
 from tests.export.conftest import SETTINGS
@@ -69,6 +69,14 @@ def test_a_transformer_computed_from_the_variables_is_the_models(run, name):
     for row, (src, tgt) in enumerate(zip(SRC, TGT, strict=True)):
         found = slow_logits(weights, model.settings, src, [1, *tgt[:-1]])
         assert_allclose(found, wanted[row, : len(tgt)], rtol=0, atol=1e-10)
+
+
+def test_each_layer_of_those_that_share_is_written(run):
+    stage.refuse(run, "transformer-cycle")  # does nothing
+    variables = layout.variables(loading.load_system(run, run.system("transformer-cycle")), 9)
+    first, last = (f"encoder/layer_{i}/self_attention/linear_0/weight" for i in (0, 1))
+    assert np.array_equal(variables[first], variables[last])
+    assert "decoder/layer_3/attention/linear_1/weight" in variables
 
 
 class Spec(SimpleNamespace):

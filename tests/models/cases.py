@@ -12,15 +12,24 @@ def case(variant, **values):
     return Case(variant, tuple(values.items()))
 
 
+SHARED = {"encoder_layers": 3, "decoder_layers": 3, "distinct_layers": 2}
+"""Layers that share parameters; the second and the third of a stack are in reverse."""
 MORE = [
     case("transformer", norm="pre", tie="target", softmax_bias=True),
     case("transformer", tie="all", attn_bias=False),
+    case("transformer", encoder_layers=4, decoder_layers=5, distinct_layers=2, share="sequence"),
+    case("transformer-cycle", encoder_layers=3, decoder_layers=6, share="cycle", norm="pre"),
     case("full-dc", kernel_size=3, norm="pre", layers="2-2"),
     case("full-dc", kernel_size=4, attn_bias=False, even_side="right"),
+    case("full-dc", **SHARED),
+    case("csan", window=3, local_layers=2),
+    case("csan", window=5, head_window=1, local_layers=2, norm="pre", attn_bias=False),
+    case("csan", **SHARED, window=3, head_window=5),
     case("pr", glance="mean", attentive=False, transparent=False),
     case("pr", attentive=False, transparent=False, norm="pre"),
     case("pr", transparent=False),
     case("pr", segmentation="parse"),
+    case("pr", **SHARED, ta_tokens=True),
     case(
         "pr",
         glance="mean",
@@ -61,8 +70,11 @@ MORE = [
         norm="pre",
         tie="all",
     ),
+    case("amn", **SHARED, inter_attention=False, context_encoder="transformer"),
     case("amn", context_size=2, context_residual=True, context_encoder="bigru"),
     case("context-aware", context_size=2, norm="pre", tie="target", attn_bias=False),
+    case("context-aware", **SHARED),
+    case("han", **SHARED, side="joint"),
     case("han", norm="pre", tie="target", attn_bias=False),
     case("han", side="decoder", norm="pre"),
     case("han", side="joint", tie="target", context_gradients=False),

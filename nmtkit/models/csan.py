@@ -1,0 +1,202 @@
+"""Convolutional self-attention: a query sees a window of positions, and of neighbouring heads.
+
+Legend: B sentences, S source length, H heads, C width of one, M positions and N heads of a window;
+a sentence has G blocks of W positions, whose queries see K positions.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional as F
+
+from nmtkit.errors import ConfigError
+from nmtkit.models.base import Vocabularies
+from nmtkit.models.transformer import EncoderLayer, Transformer, TransformerSettings
+from nmtkit.nn.attention import SelfAttention
+from nmtkit.nn.cache import Cache
+from nmtkit.nn.capture import capturing, record
+from nmtkit.nn.dropout import dropout
+from nmtkit.nn.masks import Visible, hide
+
+BLOCK = 64
+"""The most positions of a block, W. Memory grows with S·W and not with S²."""
+
+
+class ConvolutionalSettings(TransformerSettings):
+    """Settings of a Transformer, and of convolutional self-attention."""
+
+    window: int = Field(11, ge=1)
+    """Positions that a query sees, M, an odd number: its own, and as many before as after it."""
+    head_window: int = Field(3, ge=1)
+    """Heads whose keys and values a query sees, N, an odd number: its own and its neighbours
+    (2D-CSAN), or 1 (1D-CSAN).
+    """
+    local_layers: int = Field(3, ge=1)
+    """Layers of the encoder that have convolutional self-attention, from the lowest; with a preset,
+    half of its layers.
+    """
+
+
+class Cut(NamedTuple):
+    """How sentences (B, S, …) are cut into blocks of queries, and into the keys of each block."""
+
+    block: int
+    """W."""
+    around: int
+    """Positions before and after a block that its queries see: K = W + 2 · around."""
+    fill: int
+    """Positions by which the blocks are longer than the sentence."""
+
+    @classmethod
+    def of(cls, steps: int, longest: int, reach: int) -> Cut:
+        """Return a cut of S positions into blocks of like size, whose queries see `reach` positions
+        on each side.
+        """
+        blocks = -(-steps // longest)
+        block = -(-steps // blocks)
+        return cls(block, reach if blocks > 1 else 0, blocks * block - steps)
+
+    def queries(self, x: Tensor) -> Tensor:
+        """Return x (B, S, …) as (B·G, …, W)."""
+        return self._windows(x, 0)
+
+    def keys(self, x: Tensor) -> Tensor:
+        """Return x (B, S, …) as (B·G, …, K), zero beyond the sentence."""
+        return self._windows(x, self.around)
+
+    def near(self, reach: int, device: torch.device) -> Tensor:
+        """Return which keys are at most `reach` positions from each query, bool (W, K)."""
+        keys = torch.arange(-self.around, self.block + self.around, device=device)
+        return (keys - keys[self.around : self.around + self.block, None]).abs() <= reach
+
+    def _windows(self, x: Tensor, around: int) -> Tensor:
+        x = F.pad(x, (0, 0) * (x.dim() - 2) + (around, around + self.fill))
+        return x.unfold(1, self.block + 2 * around, self.block).flatten(0, 1)
+
+
+class ConvolutionalAttention(SelfAttention):
+    """Self-attention whose queries see the M positions around their own, in the N heads around
+    their own.
+
+    One softmax is over all N·M keys. There is nothing outside the sentence, and no head before the
+    first or after the last one. The parameters are those of self-attention.
+
+    A sentence is cut into blocks. A block's queries and the keys that any of them sees are one
+    product for each of the N heads; a mask hides from a query what lies outside its own window.
+
+    Args:
+        settings: of the model.
+    Source: Yang et al. 2019, Eqs. 4-8.
+    """
+
+    def __init__(self, settings: ConvolutionalSettings) -> None:
+        super().__init__(*settings.attention_sizes)
+        self.reach = settings.window // 2
+        beside = min(settings.head_window // 2, self.heads - 1)
+        self.pairs = [neighbours(self.heads, i) for i in range(-beside, beside + 1)]
+
+    def forward(
+        self,
+        x: Tensor,
+        visible: Visible = None,
+        causal: bool = False,
+        cache: Cache | None = None,
+        layer: int = 0,
+    ) -> Tensor:
+        """Attend within x (B, S, D), of which `visible` bool (B, 1, S) is real; None = all.
+
+        An encoder has no use for the other arguments of `SelfAttention.forward`.
+        """
+        rows, steps, width = x.shape
+        cut = Cut.of(steps, steps if capturing() else BLOCK, self.reach)
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).unbind(2)  # (B, S, H, C) each
+        real = x.new_ones(rows, steps, dtype=torch.bool) if visible is None else visible[:, 0]
+        near = cut.near(self.reach, x.device)
+        seen = near & cut.keys(real)[:, None, None]  # (B·G, 1, W, K)
+        context = self._read(cut.queries(q).mT, cut.keys(k), cut.keys(v).mT, seen)
+        context = context.transpose(1, 2).reshape(rows, -1, width)[:, :steps]
+        if capturing():
+            record(f"{self.name}_context", context)
+        return self.out(context)
+
+    def _read(self, q: Tensor, k: Tensor, v: Tensor, seen: Tensor) -> Tensor:
+        """Return what queries (B·G, H, W, C) read, of the same shape.
+
+        Args:
+            k: (B·G, H, C, K); v: (B·G, H, K, C).
+            seen: which positions each query sees, bool (B·G, 1, W, K).
+        """
+        # In 32 bits or more, as in `attention`: a score of 16 bits is off by up to a quarter.
+        wide = torch.promote_types(q.dtype, torch.float32)
+        with torch.autocast(q.device.type, enabled=False):
+            weights = self._weights(q.to(wide), k.to(wide), seen)
+            parts = dropout(weights, self.p if self.training else 0.0).unbind(3)
+            values = v.to(wide)
+            read = [
+                self._placed(part[:, own] @ values[:, other], own, 0)
+                for part, (own, other) in zip(parts, self.pairs, strict=True)
+            ]
+            return torch.stack(read).sum(0).to(v.dtype)
+
+    def _weights(self, q: Tensor, k: Tensor, seen: Tensor) -> Tensor:
+        """Return the weights of the keys of each query, (B·G, H, W, N, K); zero for a query that
+        sees nothing.
+        """
+        q, lowest = q / math.sqrt(q.size(-1)), torch.finfo(q.dtype).min
+        scores = [
+            self._placed(hide(q[:, own] @ k[:, other], seen, False), own, lowest)
+            for own, other in self.pairs
+        ]
+        weights = torch.stack(scores, dim=3).flatten(3).softmax(-1)
+        weights = weights.unflatten(3, (len(scores), -1)).masked_fill(~seen.unsqueeze(3), 0)
+        if capturing():
+            record(self.name, weights.sum(3))
+        return weights
+
+    def _placed(self, x: Tensor, heads: slice, value: float) -> Tensor:
+        """Return x, of some of the heads, with `value` for the other heads."""
+        return F.pad(x, (0, 0, 0, 0, heads.start, self.heads - heads.stop), value=value)
+
+
+def neighbours(heads: int, offset: int) -> tuple[slice, slice]:
+    """Return the heads that have a head `offset` beside them, and these heads."""
+    first, last = max(0, -offset), heads - max(0, offset)
+    return slice(first, last), slice(first + offset, last + offset)
+
+
+class ConvolutionalTransformer(Transformer):
+    """Yang, Wang, Wong, Chao & Tu 2019, *Convolutional self-attention networks*, NAACL."""
+
+    Settings = ConvolutionalSettings
+    settings: ConvolutionalSettings
+    paper = "Yang et al. 2019"
+
+    def __init__(self, settings: ConvolutionalSettings, vocabularies: Vocabularies) -> None:
+        s = settings
+        for name, size in (("window", s.window), ("head_window", s.head_window)):
+            if size % 2 == 0:
+                message, hint = f"{name} {size} has no middle", f"--set model.{name}={size + 1}"
+                raise ConfigError(message, where=f"model.{name}", hint=hint)
+        if s.local_layers > s.encoder_layers:
+            message = f"{s.local_layers} layers are more than the {s.encoder_layers} of the encoder"
+            hint = f"--set model.local_layers={s.encoder_layers}"
+            raise ConfigError(message, where="model.local_layers", hint=hint)
+        super().__init__(settings, vocabularies)
+
+    @classmethod
+    def adapt(cls, sizes: dict[str, Any]) -> dict[str, Any]:
+        """See `Model.adapt`; the paper's three layers are half of its six."""
+        values = super().adapt(sizes)
+        if "encoder_layers" in values:
+            values.setdefault("local_layers", (values["encoder_layers"] + 1) // 2)
+        return values
+
+    def encoder_layer(self, index: int) -> EncoderLayer:
+        s = self.settings
+        local = index < s.local_layers
+        return EncoderLayer(s, ConvolutionalAttention(s) if local else None)

@@ -1,0 +1,253 @@
+"""Convolutional self-attention against models.md section 5: one query, head and key at a time."""
+
+import math
+
+import pytest
+import torch
+
+from nmtkit.errors import ConfigError
+from nmtkit.measures import macs
+from nmtkit.models import csan
+from nmtkit.models.base import Vocabularies
+from nmtkit.models.csan import ConvolutionalAttention, ConvolutionalSettings
+from nmtkit.models.variants import build_model, load_variant
+from nmtkit.nn.capture import capture
+from nmtkit.nn.masks import visible_positions
+from tests.models import contract, test_transformer
+from tests.models.contract import paper_size
+from tests.models.slow import affine, plus, softmax, times
+
+BASELINE = "transformer"
+count = test_transformer.count  # no new parameters
+
+
+def area(query, head, positions, heads, s):
+    """The (position, head) pairs that a query of a head sees: no padding, and no head beyond the
+    first and the last one.
+    """
+    return [
+        (t, h)
+        for h in range(head - s.head_window // 2, head + s.head_window // 2 + 1)
+        for t in range(query - s.window // 2, query + s.window // 2 + 1)
+        if 0 <= t < positions and 0 <= h < heads
+    ]
+
+
+class Slow(test_transformer.Slow):
+    def attend(self, name, queries, keys, allowed=test_transformer.everything):
+        stack, index, _ = name.split(".")
+        if stack != "encoder" or int(index) >= self.s.local_layers:
+            return super().attend(name, queries, keys, allowed)
+        d, heads = self.s.d_model, self.s.heads
+        c = d // heads
+        w, b = self.get(f"{name}.qkv.weight"), self.get(f"{name}.qkv.bias") or [0.0] * (3 * d)
+
+        def projected(i):
+            rows = slice(i * d, (i + 1) * d)
+            vectors = [affine(x, w[rows], b[rows]) for x in queries]
+            return [[x[h * c : (h + 1) * c] for h in range(heads)] for x in vectors]
+
+        q, k, v = map(projected, range(3))
+        out = []
+        for t in range(len(queries)):
+            row = []
+            for h in range(heads):
+                seen = area(t, h, len(queries), heads, self.s)
+                scores = [sum(times(q[t][h], k[u][g])) / math.sqrt(c) for u, g in seen]
+                weights = softmax(scores)
+                row += plus(
+                    *([p * a for a in v[u][g]] for p, (u, g) in zip(weights, seen, strict=True))
+                )
+            out.append(self.linear(f"{name}.out", row))
+        return out
+
+
+def slow_logits(weights, s, src, tgt_in):
+    slow = Slow(weights, s)
+    return slow.logits(slow.decode(slow.encode(src), tgt_in))
+
+
+def without_idea(case):
+    """A window of the whole sentence and of one head is self-attention."""
+    model = case.build(window=99, head_window=1)
+    base = contract.transformer_of(model)
+    batch = contract.batch_for(model)
+    contract.close(contract.full(model, batch), contract.full(base, batch))
+    if case.build().settings.head_window > 1:
+        both = (case.build(), contract.transformer_of(case.build()))
+        assert not torch.allclose(*(contract.full(each, batch) for each in both), atol=1e-3)
+
+
+def test_it_has_the_parameters_of_the_transformer():
+    for preset, v in (("base", 32_000), ("dc-wmt", 33_432)):
+        assert paper_size("csan", preset, v) == paper_size("transformer", preset, v)
+
+
+@pytest.mark.parametrize("block", [1, 2, 4, 5, 99])
+@pytest.mark.parametrize(("window", "heads"), [(1, 1), (1, 3), (3, 1), (3, 3), (5, 5), (11, 9)])
+def test_blocks_of_any_size_at_both_ends_of_a_sentence(monkeypatch, block, window, heads):
+    """Sentences shorter and longer than a window and than a block, beside others."""
+    monkeypatch.setattr(csan, "BLOCK", block)
+    model = contract.Case("csan").build(window=window, head_window=heads, decoder_layers=1)
+    weights = contract.numbers(model)
+    sentences = [([3], [4]), ([5, 6], [7, 8, 9]), (list(range(3, 16)), list(range(9, 12)))]
+    together = contract.full(model, contract.collate(sentences, more=2))
+    for i, (src, tgt) in enumerate(sentences):
+        slow = slow_logits(weights, model.settings, src, [1, *tgt[:-1]])
+        contract.close(together[i, : len(tgt)], torch.tensor(slow, dtype=torch.float64))
+
+
+def attention(window=3, heads=3, dropout=0.0, dtype=torch.float64, name="here"):
+    torch.manual_seed(5)
+    settings = ConvolutionalSettings(
+        d_model=16, heads=4, window=window, head_window=heads, attention_dropout=dropout
+    )
+    module = ConvolutionalAttention(settings).to(dtype).eval()
+    module.name = name
+    return module
+
+
+@pytest.mark.parametrize("block", [3, 32])
+def test_no_query_depends_on_what_it_does_not_see(monkeypatch, block):
+    """Gradients of one head at one position reach the window in the neighbouring heads alone."""
+    monkeypatch.setattr(csan, "BLOCK", block)
+    module, steps = attention(), 8
+    module.out = torch.nn.Identity()
+    with torch.no_grad():
+        module.qkv.weight[16:].copy_(torch.eye(16).repeat(2, 1))  # keys and values are x itself
+    lengths = torch.tensor([steps, 5])
+    visible = visible_positions(lengths, steps)
+    for row, query, head in ((0, 0, 0), (0, 4, 1), (0, 7, 3), (1, 4, 2), (1, 3, 3)):
+        x = torch.randn(2, steps, 16, dtype=torch.float64, requires_grad=True)
+        module(x, visible)[row, query, 4 * head : 4 * head + 4].sum().backward()
+        touched = (x.grad != 0).unflatten(-1, (4, 4)).any(-1)  # (2, S, H)
+        expected = torch.zeros_like(touched)
+        expected[row, query] = True  # its query reads all of x
+        for t, h in area(query, head, int(lengths[row]), 4, module_settings(module)):
+            expected[row, t, h] = True
+        assert torch.equal(touched, expected), (row, query, head)
+
+
+def module_settings(module):
+    return ConvolutionalSettings(window=2 * module.reach + 1, head_window=len(module.pairs))
+
+
+@pytest.mark.parametrize("window", [3, 11])
+def test_capture_reads_the_weights_of_positions_and_nothing_changes(monkeypatch, window):
+    """They are added up over the heads that a query sees; also where a pass without capture cuts
+    the sentence into blocks.
+    """
+    monkeypatch.setattr(csan, "BLOCK", 3)
+    module, steps = attention(window), 8
+    x = torch.randn(2, steps, 16, dtype=torch.float64)
+    visible = visible_positions(torch.tensor([steps, 5]), steps)
+    plain = module(x, visible)
+    with capture() as seen:
+        torch.testing.assert_close(module(x, visible), plain, rtol=1e-12, atol=1e-12)
+    (weights,), (context,) = seen["here"], seen["here_context"]
+    assert weights.shape == (2, 4, steps, steps) and context.shape == x.shape
+    torch.testing.assert_close(module.out(context), plain, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(weights.sum(-1)[0], torch.ones(4, steps, dtype=torch.float64))
+    t = torch.arange(steps)
+    near = (t[:, None] - t).abs() <= window // 2
+    assert torch.equal(weights[0] > 0, near.expand(4, -1, -1))
+    assert torch.equal(weights[1] > 0, (near & (t < 5)).expand(4, -1, -1))
+    q, k, _ = module.qkv(x[1]).unflatten(-1, (3, 4, 4)).unbind(1)  # of (S, 3, H, C)
+    pairs = area(2, 3, 5, 4, module_settings(module))
+    scores = softmax([(q[2, 3] @ k[u, g]).item() / 2 for u, g in pairs])
+    of_positions = torch.zeros(steps, dtype=torch.float64)
+    for p, (u, _) in zip(scores, pairs, strict=True):
+        of_positions[u] += p
+    torch.testing.assert_close(weights[1, 3, 2], of_positions)
+
+
+def test_a_sentence_without_words_reads_nothing(monkeypatch):
+    module = attention()
+    x, visible = torch.randn(2, 8, 16).double(), visible_positions(torch.tensor([8, 0]), 8)
+    with capture() as seen:
+        module(x, visible)
+    assert (seen["here"][0][1] == 0).all()
+    for block in (3, 32):
+        monkeypatch.setattr(csan, "BLOCK", block)
+        torch.testing.assert_close(module(x, visible)[1], module.out.bias.expand(8, -1))
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_scores_of_16_bits_are_computed_in_32(training):
+    """Of inputs of 16 bits the result is that of the same numbers in 32, rounded at the end."""
+    module = attention(dtype=torch.float32).train(training)
+    q, k, v = (4 * torch.randn(3, 4, 40, 16)).bfloat16().split([4, 4, 8], dim=-1)
+    seen = torch.ones(3, 1, 40, 40, dtype=torch.bool)
+    with torch.autocast("cpu", torch.bfloat16):
+        read = module._read(q, k.mT, v, seen)
+    exact = module._read(q.float(), k.mT.float(), v.float(), seen)
+    assert read.dtype == torch.bfloat16
+    assert torch.equal(read, exact.bfloat16())
+
+
+def test_memory_of_a_long_sentence_does_not_grow_with_its_square():
+    """The largest tensor of a forward pass, of sentences of 256 and of 1,024 positions."""
+    module = attention(window=11).train()
+
+    def largest(steps):
+        x, sizes = torch.randn(1, steps, 16, dtype=torch.float64), []
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda t: sizes.append(t.numel()) or t, lambda t: t
+        ):
+            module(x)
+        return max(sizes)
+
+    assert largest(1024) <= 4.1 * largest(256)
+    assert largest(1024) < 1024 * 1024
+
+
+@pytest.mark.parametrize("length", [7, 40, 150])
+def test_multiply_accumulates_are_those_of_the_blocks(length):
+    """In each block, K keys for each query and each pair of a head and one that it sees."""
+    d, layers, heads = 32, 2, 4
+    sizes = {"d_model": d, "d_ff": 48, "heads": heads, "encoder_layers": layers}
+    found, plain = (
+        macs.count_macs(
+            build_model(name, sizes | {"decoder_layers": 1, **more}, Vocabularies(50, 50, True)),
+            length,
+            4,
+        )
+        for name, more in (("csan", {"local_layers": 1, "window": 5}), ("transformer", {}))
+    )
+    blocks = math.ceil(length / csan.BLOCK)
+    block = math.ceil(length / blocks)
+    keys = block + 4 if blocks > 1 else block
+    pairs = heads + 2 * (heads - 1)
+    local, whole = blocks * block * 2 * keys * pairs * d / heads, length * 2 * length * d
+    assert (found.encode - plain.encode) * length == pytest.approx(local - whole, abs=1e-6)
+    assert (found.train - plain.train) * 4 == pytest.approx(3 * (local - whole), abs=1e-6)
+    assert found.step == plain.step
+
+
+def test_a_preset_gives_the_lower_half_of_its_layers():
+    adapt = load_variant("csan").adapt
+    assert [adapt({"encoder_layers": n})["local_layers"] for n in (1, 2, 3, 4, 6, 12)] == [
+        1,
+        1,
+        2,
+        2,
+        3,
+        6,
+    ]
+    model = contract.Case("csan").build(encoder_layers=4, local_layers=3)
+    local = [isinstance(layer.attention, ConvolutionalAttention) for layer in model.encoder]
+    assert local == [True, True, True, False]
+    assert not any(isinstance(layer.attention, ConvolutionalAttention) for layer in model.decoder)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"window": 10}, "window 10 has no middle"),
+        ({"head_window": 2}, "head_window 2 has no middle"),
+        ({"local_layers": 3}, "3 layers are more than the 2 of the encoder"),
+    ],
+)
+def test_settings_that_cannot_be(values, message):
+    with pytest.raises(ConfigError, match=message):
+        contract.Case("csan").build(**values)
