@@ -164,7 +164,8 @@ def test_the_papers_numbers_stand_beside_the_table_that_has_them(name, with_pars
 def test_a_system_is_what_its_name_says(name, with_parses):
     for system, plan in trainings(with_parses(name, "full")):
         module = next((dc for dc in ("enc-dc", "dec-dc", "full-dc") if system.startswith(dc)), "pr")
-        assert plan.variant == ("transformer" if system in {"transformer", "big"} else module)
+        plain = {"transformer": "transformer", "big": "transformer", "csan": "csan"}
+        assert plan.variant == plain.get(system, module)
         if module == "enc-dc":
             size, layers = system.partition("-f")[2] or "2", system.partition("-layers-")[2]
             assert (str(plan.model["kernel_size"]), plan.model["layers"]) == (size, layers)
@@ -373,7 +374,8 @@ def test_a_recipe_stops_where_nmtkit_does(tmp_path):
 
     recipe = ROOT / "recipes" / "dual_context" / "table1.sh"
     done = run_recipe(recipe, tmp_path, stops, SCALE="small", RUNS=tmp_path / "runs")
-    assert done.code == 75 and done.options("train", "--name") == ["transformer-s1", "enc-dc-s1"]
+    names = ["transformer-s1", "csan-s1", "enc-dc-s1"]
+    assert done.code == 75 and done.options("train", "--name") == names
 
 
 def test_a_preset_has_its_own_sizes(tmp_path):
