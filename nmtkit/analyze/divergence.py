@@ -57,7 +57,7 @@ REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 """How the heads of one group become one distribution: (B, H, T, S) -> (B, 1 or H, T, S)."""
 SHOWN = next(iter(REDUCTIONS))
-"""The reduction that figure and bars show: the first."""
+"""The mode in the figure and the bars."""
 
 
 def jensen_shannon(p: Tensor, q: Tensor) -> Tensor:
@@ -132,7 +132,7 @@ def _normalised(weights: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class StackDivergence:
-    """dv of the layers of one stack of one system, over all positions or without </s>."""
+    """dv of each layer of one stack of one system, over all positions or without </s>."""
 
     system: str
     settings: str
@@ -148,12 +148,12 @@ class StackDivergence:
 
     @property
     def about(self) -> list[str]:
-        """The first cells of its rows."""
+        """The first cells of each of its rows."""
         return [self.system, self.settings, self.stack, self.positions]
 
     @property
     def label(self) -> str:
-        """Its name in figure and bars."""
+        """The label of the stack in the figure and the bars."""
         settings = f" ({self.settings})" if self.settings else ""
         return f"{self.system}{settings}, {self.stack}"
 
@@ -175,19 +175,23 @@ class Divergence(Analysis[Options, Divergences]):
     examples = ("--system dc-2 --system dc-5",)
 
     def measure(self, study: Study) -> Divergences:
+        settings: dict[str, dict[str, Any]] = {}
+
+        def diverge(name: str, model: Model, _: object) -> dict[tuple[str, str], Values]:
+            settings[name] = model.settings.model_dump(mode="json")
+            return mean_divergence(model, study.batches(name, model))
+
         dual = study.models_with(
             lambda model, device: pairs_of(recording.sides(model, device)),
             "it does not attend both locally and globally",
             "no system of this run attends locally and globally",
+            diverge,
         )
-        settings = {
-            name: model.settings.model_dump(mode="json") for name, (model, _) in dual.items()
-        }
         texts = differing(settings)
         stacks = [
             StackDivergence(name, texts[name], *key, layers)
-            for name, (model, _) in dual.items()
-            for key, layers in mean_divergence(model, study.batches(name, model)).items()
+            for name, by_stack in dual.items()
+            for key, layers in by_stack.items()
         ]
         return Divergences(study.set_name, len(study.store), stacks)
 

@@ -60,7 +60,7 @@ def of_subwords(opened: Tensor, batch: Batch, site: str, side: Side) -> list[Num
             (B, T) at NAME.gate: between a step and other sentences; it counts for the step's word.
         site: where it was recorded; side: whose subwords it belongs to.
     Returns: NaN where the gate is never used.
-    Source: Im & Chan 2024, as models.md 4.9 reads it.
+    Source: Im & Chan 2024, the gate l of Eq. 5d (CAAtt) and of the cell in Algorithm 1 (CAEmbed).
     """
     assert batch.tgt_lengths is not None
     opened = opened.double()
@@ -133,17 +133,20 @@ def means(
     return [estimate(float(value), column) for value, column in zip(mean, spread.T, strict=True)]
 
 
-def meanings(gated: Mapping[str, tuple[Model, object]]) -> list[str]:
+def openings(model: Model) -> list[str]:
+    """Return what the open gates of a model do. A module with a gate describes it in `opens`."""
+    return [opens for module in model.modules() if (opens := getattr(module, "opens", ""))]
+
+
+def meanings(opens: Mapping[str, Iterable[str]]) -> list[str]:
     """Return what an open gate does, one text for each meaning, with the systems it holds for.
 
     Args:
-        gated: system -> its model, and what the model records.
+        opens: system -> its `openings`.
     """
     systems: dict[str, list[str]] = {}
-    for name, (model, _) in gated.items():
-        # A module with a gate describes it in `opens`.
-        opens = (getattr(module, "opens", "") for module in model.modules())
-        for meaning in dict.fromkeys(filter(None, opens)):
+    for name, texts in opens.items():
+        for meaning in dict.fromkeys(texts):
             systems.setdefault(meaning, []).append(name)
     return [f"{meaning} ({', '.join(names)})" for meaning, names in systems.items()]
 
@@ -201,7 +204,12 @@ class Gates(Analysis[GatesOptions, GateMeans]):
     Options = GatesOptions
 
     def measure(self, study: Study) -> GateMeans:
-        gated = study.models_with(gates_of, "it has no gate", "no system of this run has a gate")
+        gated = study.models_with(
+            gates_of,
+            "it has no gate",
+            "no system of this run has a gate",
+            lambda _, model, sites: (model, sites),
+        )
         sides = {site: side for _, sites in gated.values() for site, side in sites.items()}
         words = {
             side: read_words(study.run, study.store, side) for side in dict.fromkeys(sides.values())
@@ -226,7 +234,7 @@ class Gates(Analysis[GatesOptions, GateMeans]):
             draws.sentences,
             {name: sites for name, (_, sites) in gated.items()},
             list(study.left_out),
-            meanings(gated),
+            meanings({name: openings(model) for name, (model, _) in gated.items()}),
             rows,
             {side: of_side.lines for side, of_side in words.items()},
         )

@@ -52,8 +52,7 @@ class Layers(Analysis[Options, dict[str, dict[str, Shares]]]):
     def measure(self, study: Study) -> dict[str, dict[str, Shares]]:
         nobody = "no system of this run mixes the levels of its encoder"
         lacks = "it has no such mixture"
-        systems = study.models_with(mixtures, lacks, nobody)
-        return {name: by_name for name, (_, by_name) in systems.items()}
+        return study.models_with(mixtures, lacks, nobody, lambda _name, _model, by_name: by_name)
 
     def present(self, result: dict[str, dict[str, Shares]]) -> Finding:
         heats = {

@@ -169,23 +169,29 @@ class Study:
         return results
 
     def models_with(
-        self, recorded: Callable[[Model, torch.device], T], lacks: str, nobody: str
-    ) -> dict[str, tuple[Model, T]]:
-        """Return the systems whose models record something: system -> model, what it records.
+        self,
+        recorded: Callable[[Model, torch.device], T],
+        lacks: str,
+        nobody: str,
+        measure: Callable[[str, Model, T], R],
+    ) -> dict[str, R]:
+        """Measure the systems whose models record something, one model after another.
 
         Args:
             recorded: (model, device) -> what the model records; empty if there is nothing.
             lacks: why a system without it is left out.
             nobody: the message if no system has it.
+            measure: (system, model, what the model records) -> the result of the system.
+        Returns: system -> result.
         Raises: DataError if no system has it.
         """
         from nmtkit.measures.recording import variants_with
 
-        def look(name: str) -> tuple[Model, T]:
+        def look(name: str) -> R:
             model = self.model(name)
             if not (records := recorded(model, self.device)):
                 raise LeftOut(lacks)
-            return model, records
+            return measure(name, model, records)
 
         return self.each(
             look, nobody, lambda: f"train a variant that does: {variants_with(recorded)}"

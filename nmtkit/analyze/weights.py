@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from nmtkit.analyze.analysis import Analysis, Finding
-from nmtkit.analyze.gates import ENDING, meanings, word_means
+from nmtkit.analyze.gates import ENDING, meanings, openings, word_means
 from nmtkit.analyze.presenting import SentenceOptions, text_columns
 from nmtkit.analyze.study import Study
 from nmtkit.data.batches import Batch, collate
@@ -51,8 +51,8 @@ def of_words(alpha: Numbers, opened: Numbers, owners: NDArray[np.int64]) -> Word
     Args:
         alpha, opened: attention and gate (T, S), NaN where the gate is not used.
         owners: the word of each subword (S - 1); the last position is </s>.
-    Source: Im & Chan 2024, Table 3, as models.md 4.9 reads it (its mean over the steps is this sum
-        divided by T).
+    Source: Im & Chan 2024, Table 3. It does not say how a word's steps are put together; their mean
+        is this sum divided by T.
     """
     owners = np.append(owners, owners[-1] + 1 if len(owners) else 0)
     used = np.isfinite(opened)
@@ -74,7 +74,7 @@ def measured(model: Model, site: str, batch: Batch, owners: NDArray[np.int64]) -
 
 @dataclass(frozen=True)
 class SentenceWeights:
-    """What the source words of one sentence weigh.
+    """The weights of the source words of one sentence, by system.
 
     Attributes:
         set_name: the set of the sentence.
@@ -105,20 +105,23 @@ class Weights(Analysis[SentenceOptions, SentenceWeights]):
         store, device = study.store, study.device
         row = self.options.row(len(store))
         words = read_words(study.run, store, "src")
-        nobody = "no system of this run has gated attention"
-        gated = study.models_with(attentions_of, "it has no gated attention", nobody)
         weights: dict[str, WordWeights] = {}
-        for name, (model, sites) in gated.items():
+
+        def weigh(name: str, model: Model, sites: list[str]) -> list[str]:
             batch = collate(store, np.array([row]), device, model.context_rule)
             for site in sites:
                 label = f"{name}, {site}" if len(sites) > 1 else name
                 weights[label] = measured(model, site, batch, words.owners[row])
+            return openings(model)
+
+        nobody = "no system of this run has gated attention"
+        opens = study.models_with(attentions_of, "it has no gated attention", nobody, weigh)
         return SentenceWeights(
             study.set_name,
             [*words.lines[row], END],
             int(store.tgt_lengths[row]),
             weights,
-            meanings(gated),
+            meanings(opens),
             list(study.left_out),
         )
 
