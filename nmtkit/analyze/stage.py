@@ -21,6 +21,9 @@ from nmtkit.analyze.analysis import (
     flag,
 )
 from nmtkit.analyze.study import Study
+from nmtkit.data.documents import documents_file
+from nmtkit.data.ragged import ragged_files
+from nmtkit.data.store import spans_path
 from nmtkit.errors import ConfigError, DataError, nearest
 from nmtkit.models import checkpoints
 from nmtkit.records import FindingInputs
@@ -183,8 +186,11 @@ def inputs_of(study: Study, options: Options) -> FindingInputs:
 def _hashes_of_run(study: Study) -> dict[str, str]:
     """Return path in the run -> SHA-256, for texts, settings, logs and translations."""
     run = study.run
-    # The fingerprint of the prepared corpus does not cover the texts of its sets.
+    # The fingerprint of the prepared corpus covers no text, and nothing of test sets.
     paths = [path for s in run.sets() for path in (run.source(s.name), *run.references(s.name))]
+    for text_set in run.sets("test"):
+        paths.append(documents_file(run.prep, text_set.name))
+        paths += ragged_files(spans_path(run.prep / text_set.name))
     for name in study.systems:
         folder = run.system(name).path
         paths += [folder / "config.toml", folder / "metrics.jsonl"]
