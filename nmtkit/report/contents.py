@@ -17,7 +17,16 @@ from nmtkit.analyze.analysis import Finding
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.measures.curves import Curves, read
 from nmtkit.models import checkpoints
-from nmtkit.records import FindingInputs, Manifest, Scores, StoredFinding, TranslationMeta, load
+from nmtkit.records import (
+    FindingInputs,
+    Manifest,
+    Scores,
+    StageCall,
+    StoredFinding,
+    TranslationMeta,
+    load,
+    parse,
+)
 from nmtkit.run import Run
 from nmtkit.score.translations import described
 
@@ -79,6 +88,8 @@ class Contents:
     findings: dict[str, ReportedFinding] = field(default_factory=dict)
     translations: dict[str, dict[str, TranslationMeta]] = field(default_factory=dict)
     """Set -> system -> what `translate` wrote beside its translation, unless that is damaged."""
+    calls: list[StageCall] = field(default_factory=list)
+    """The calls of stages in history.jsonl, the oldest first, without those of reports."""
     remarks: list[Remark] = field(default_factory=list)
     _hashes: dict[str, str | None] = field(default_factory=dict)
 
@@ -117,6 +128,7 @@ def read_contents(run: Run) -> Contents:
     contents.systems = [system for system in contents.systems if system.name in compared]
     _read_translations(contents)
     _read_findings(contents)
+    _read_calls(contents)
     return contents
 
 
@@ -273,6 +285,20 @@ def _finding(contents: Contents, name: str, folder: Path) -> ReportedFinding:
     figure = (folder / FIGURE).read_text("utf-8", "replace") if FIGURE in names else None
     further = [name for name in names if name not in OWN_FILES and not name.startswith(".")]
     return ReportedFinding(Finding.of(stored), figure, further, remarks, command, bool(changed))
+
+
+def _read_calls(contents: Contents) -> None:
+    path, damaged = contents.run.history, 0
+    for line in files.byte_lines(path) if path.is_file() else ():
+        try:
+            call = parse(StageCall, line, path)
+        except DataError:
+            damaged += 1
+            continue
+        if call.stage != "report":
+            contents.calls.append(call)
+    if damaged:
+        contents.note(f"history.jsonl: damaged lines, left out of the table of calls: {damaged}")
 
 
 def analyze_command(name: str, inputs: FindingInputs, systems: Sequence[str]) -> str:

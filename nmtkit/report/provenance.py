@@ -4,13 +4,11 @@ the history of its stages.
 
 from __future__ import annotations
 
-import contextlib
 from datetime import datetime
 from typing import Any
 
-from nmtkit import console, files
-from nmtkit.errors import DataError
-from nmtkit.records import Manifest, StageCall, parse
+from nmtkit import console
+from nmtkit.records import Manifest, StageCall
 from nmtkit.report.contents import Contents, Remark
 from nmtkit.score.translations import unlike_searches
 from nmtkit.tables.table import Column, Table, text_column
@@ -22,14 +20,13 @@ MOST_CALLS = 200
 def tables(contents: Contents) -> dict[str, Table]:
     """Return every table of a run's provenance."""
     differing, shared = settings(contents)
-    records = calls(contents)
     return {
         "corpus": corpus(contents.manifest),
         "systems": systems(contents),
         "settings": differing,
         "same": shared,
-        "commits": commits(records),
-        "history": history(records),
+        "commits": commits(contents.calls),
+        "history": history(contents.calls),
     }
 
 
@@ -118,20 +115,6 @@ def _checkpoints(contents: Contents, system: str, set_name: str) -> str | None:
         return None
     names = ", ".join(checkpoint.name for checkpoint in meta.checkpoints)
     return f"{names} on {meta.machine}" if names else None
-
-
-def calls(contents: Contents) -> list[StageCall]:
-    """Return the calls of stages in history.jsonl except those of reports, oldest first. Damaged
-    lines are left out.
-    """
-    path = contents.run.history
-    records = []
-    for line in files.byte_lines(path) if path.is_file() else ():
-        with contextlib.suppress(DataError):
-            call = parse(StageCall, line, path)
-            if call.stage != "report":
-                records.append(call)
-    return records
 
 
 def commits(records: list[StageCall]) -> Table:

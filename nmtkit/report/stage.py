@@ -19,7 +19,6 @@ from nmtkit.models import checkpoints
 from nmtkit.report import explorer, page
 from nmtkit.report.contents import Contents, read_contents
 from nmtkit.report.options import ReportOptions
-from nmtkit.report.provenance import calls
 from nmtkit.report.texts import read_texts
 from nmtkit.run import Run, choose, code_commit, locked
 from nmtkit.tables import figures
@@ -142,7 +141,8 @@ def _digest(contents: Sequence[Contents], options: ReportOptions) -> str:
             if path.is_file() and not path.name.startswith(".")
         }
         weights = {system.name: checkpoints.current(system) for system in run.systems()}
-        facts += [str(run.path) if options.also else None, hashes, weights, calls(part)]
+        facts += [str(run.path) if options.also else None, hashes, weights, part.calls]
+        facts.append(part.remarks)
     return hashlib.sha256(json.dumps(facts, default=str).encode()).hexdigest()
 
 

@@ -296,20 +296,20 @@ def test_colours_of_figures_are_seen_on_either_page():
 
 
 @pytest.mark.parametrize("missing", ["prep", "train", "translate", "score"])
-def test_without_scores_the_next_command_is_named(tmp_path, missing):
-    made = make(tmp_path / "run", markup=False)
-    shutil.rmtree(made.run.path / "score")
+def test_without_scores_the_next_command_is_named(reported, missing):
+    path = reported.run.path
+    shutil.rmtree(path / "score")
     stages = {
         "translate": ("systems/base/translate", "systems/own/translate"),
         "train": ("systems",),
         "prep": ("systems", "prep"),
     }
     for folder in stages.get(missing, ()):
-        shutil.rmtree(made.run.path / folder)
+        shutil.rmtree(path / folder)
     with pytest.raises(DataError) as error:
-        stage.report(made.run)
+        stage.report(reported.run)
     assert f"nmtkit {missing}" in error.value.hint and error.value.exit_code == 2
-    assert not (made.run.path / "report" / "index.html").exists()
+    assert not (path / "report" / "index.html").exists()
 
 
 def test_one_system(tmp_path):
@@ -367,6 +367,7 @@ def test_what_is_missing_is_said(reported):
         "train 201 200",  # calls, and those that failed
         "nmtkit analyze convergence",
         "Analyses that were not made of this run",
+        "history.jsonl: damaged lines, left out of the table of calls: 1",
     ):
         assert said in page.text, said
     assert "without own, later" not in page.text  # what is in no table is not compared
