@@ -43,18 +43,7 @@ def score_files(hyps: Sequence[Path], refs: Sequence[Path], **values: Any) -> No
     """
     options = ScoreOptions.of(values)
     check_options(options)
-    if not hyps or not refs:
-        raise ConfigError(
-            "--hyp and --ref go together",
-            where="nmtkit score",
-            hint="nmtkit score --hyp FILE [--hyp FILE …] --ref FILE",
-        )
-    sources = [options.src] if options.src is not None else []
-    for name, paths in (("--hyp", hyps), ("--ref", refs), ("--src", sources)):
-        for path in paths:
-            files.check_file(path, once=True, where=name)
-    if sources and options.length_groups is None:
-        console.warn("--src is only used by --by-length: its words are counted there")
+    _check_files(hyps, refs, options)
     streams = [(path, list(files.text_lines(path, once=True))) for path in refs]
     language, names = options.language, _names(hyps)
     side = TextSide(language, build(PrepSettings, {}, "prep")) if language else None
@@ -62,12 +51,12 @@ def score_files(hyps: Sequence[Path], refs: Sequence[Path], **values: Any) -> No
     for name, path in zip(names, hyps, strict=True):
         lines = _read(path, streams, "line i of each must be sentence i")
         outputs.append(Output(name, lines, [side.cased(line) for line in lines] if side else ()))
-    ref, lines = streams[0]
-    if not lines:
+    ref, words = streams[0]
+    if not words:
         raise DataError(
             f"nothing to score: {ref} is empty", hint="name files with one sentence a line"
         )
-    words, unit = lines, "words of the reference (no --src given)"
+    unit = "words of the reference (no --src given)"
     if options.length_groups is not None and options.src is not None:
         words = _read(options.src, streams[:1], "give the source of these translations")
         unit = "words of the source"
@@ -93,6 +82,22 @@ def score_files(hyps: Sequence[Path], refs: Sequence[Path], **values: Any) -> No
     if len(names) == 1:
         console.say("one file: nothing to compare with; name another with --hyp")
     print_results([result], options)
+
+
+def _check_files(hyps: Sequence[Path], refs: Sequence[Path], options: ScoreOptions) -> None:
+    """Refuse missing options and files before any file is read."""
+    if not hyps or not refs:
+        raise ConfigError(
+            "--hyp and --ref go together",
+            where="nmtkit score",
+            hint="nmtkit score --hyp FILE [--hyp FILE …] --ref FILE",
+        )
+    sources = [options.src] if options.src is not None else []
+    for name, paths in (("--hyp", hyps), ("--ref", refs), ("--src", sources)):
+        for path in paths:
+            files.check_file(path, once=True, where=name)
+    if sources and options.length_groups is None:
+        console.warn("--src is only used by --by-length: its words are counted there")
 
 
 def _read(path: Path, partners: Iterable[tuple[Path, list[str]]], hint: str) -> list[str]:
