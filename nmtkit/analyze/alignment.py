@@ -44,7 +44,7 @@ class Drawn:
     """One attention of one system on the sentence pair that is drawn.
 
     Attributes:
-        distances: how far the context of each query is from those of the others, if known.
+        distances: from the context of each query to those of the other queries, if known.
     """
 
     system: str
@@ -72,7 +72,7 @@ def select_sites(model: Model, layer: str, only_cross: bool, device: torch.devic
     """Return the attentions from target to source of all layers or of one, or any attention by its
     name.
 
-    Raises: ConfigError naming what there is, if there is none like that; LeftOut for a model
+    Raises: ConfigError naming the known ones for an unknown layer or attention; LeftOut for a model
         without attention from target to source.
     """
     sites = recording.sides(model, device)

@@ -41,7 +41,7 @@ P_VALUES = ("paired_bootstrap", "sacrebleu_randomization")
 
 @dataclass(frozen=True)
 class ContextUse:
-    """What the context does for some systems on a set.
+    """How loss and BLEU of some systems on a set change with the context.
 
     Attributes:
         set_name: the set.

@@ -1,5 +1,5 @@
-"""What source words read in the context, the other sentences of their document: their attention to
-context words, and the share of their own state that they keep.
+"""What source words read in their context: their attention to context words, and the share of their
+own state that they keep. The context is other sentences of the document.
 """
 
 from __future__ import annotations

@@ -114,7 +114,8 @@ class ImportanceOptions(Options):
     """Options of `importance`."""
 
     removal: Literal["renormalised", "raw"] = "renormalised"
-    """Whether the remaining weights are scaled to sum to one after one weight is removed."""
+    """The other weights after one weight is removed: scaled to sum to one (renormalised), or left
+    as they are (raw)."""
     sentences: int = option(0, "N", ge=0)
     """Read only N sentences of the set, drawn at random (0: all)."""
 

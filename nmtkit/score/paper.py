@@ -31,7 +31,7 @@ KINDS: dict[Kind, str] = {
 and examples the others.
 """
 OF_MACHINES = "updates_per_s"
-"""The cost that depends more on the machine than on the system, so that there is no difference."""
+"""This cost depends on the machine more than on the system, so no difference is shown."""
 COSTS = ("parameters", OF_MACHINES, "train_time_ratio", "decode_time_ratio")
 """Millions of parameters, updates a second, times relative to the baseline's."""
 Numbers = Mapping[str, Mapping[str, float]]
@@ -42,7 +42,7 @@ class PaperColumn(Section):
     """One column of a printed table."""
 
     name: str
-    """As its rows name it."""
+    """Its name, as the rows write it."""
     dataset: str = ""
     """The corpus of its numbers, by its name in the table of data sets."""
     set: str = ""
@@ -54,13 +54,11 @@ class PaperColumn(Section):
     gain: bool = False
     """True if the numbers are gains of the score over the baseline."""
     task: str = ""
-    """For `analyze probing`: a task, whose accuracy it is, or a category, whose mean it is."""
+    """For `analyze probing`: a task (its accuracy) or a category (the mean of its tasks)."""
     cost: str = ""
     """For `analyze cost`: one of COSTS."""
     group: str = ""
-    """Of `analyze lengths`: the group of sources in which it is how much more BLEU than the
-    baseline has.
-    """
+    """For `analyze lengths`: a group of source lengths (the gain in BLEU over the baseline)."""
     sentence: Literal["", "bleu"] = ""
     """For `analyze examples`: the score of one sentence, from 0 to 1."""
 
@@ -78,7 +76,7 @@ class PaperColumn(Section):
 
 
 def gain_of(score: str) -> str:
-    """Return the key of a gain: how much more of a score than the baseline has."""
+    """Return the key of the gain in a score over the baseline."""
     return f"Δ {score}"
 
 
@@ -86,7 +84,7 @@ class PaperRow(Section):
     """One row of a printed table."""
 
     printed: str
-    """As the table of the paper's README names it."""
+    """Its name in the table of the paper's README."""
     system: str = ""
     """The recipe's system, without the mark of its seed; empty: the recipe does not train it."""
     numbers: dict[str, float | tuple[float, float]]
@@ -207,10 +205,9 @@ def asked(path: str | Path, name: str | None, of: Kind = "score") -> Printed | N
 def beside(paper: Printed, result: Scores, dataset: str) -> Table:
     """Return paper, measured, difference and signature: one row a printed row and column of scores.
 
-    Only the columns of this test set are shown. If the paper has none of it, all are shown; a
-    measured number then stands once, and without a difference, which would be one of corpora. A
-    row's measured number is the mean of the systems of its name, with or without a seed's mark
-    (-s1, -s2).
+    Only the columns of this test set are shown. If the paper has no such column, all are shown:
+    each measured number once, without a difference, since the corpora differ. The measured number
+    of a row is the mean of the systems with its name, with or without a seed's mark (-s1, -s2).
 
     Args:
         paper: the printed table.
