@@ -10,7 +10,6 @@ import torch
 
 from nmtkit.analyze import stage
 from nmtkit.models import checkpoints, loading
-from nmtkit.models.base import Vocabularies
 from nmtkit.models.variants import build_model
 from nmtkit.run import write_toml
 from tests.manifests import text_set
@@ -28,6 +27,21 @@ GATED = {"d_hidden": 16, "d_embedding": 8}
 """Sizes of the models with gates between recurrent states."""
 TOKENS = 100
 TOY = "tests.toy_recurrent:ToyRecurrent"
+
+
+def save_system(run, name, variant, model, scale=1.0, **search):
+    """Give a run a system with settings and a checkpoint of fresh weights, and return its model."""
+    folder = run.path / "systems" / name
+    settings = {"variant": variant, "model": model, "train": {"batch_size": 60}, "search": search}
+    write_toml(folder / "config.toml", settings)
+    torch.manual_seed(1)
+    built = build_model(variant, model, loading.vocabulary_sizes(run)).eval()
+    with torch.no_grad():
+        for weights in built.parameters():
+            weights.mul_(scale)
+    about = {"vocabulary": loading.vocabulary_hashes(run)}
+    checkpoints.save(folder / "checkpoints", 1, loading.weights_of(built), {}, {}, about)
+    return built
 
 
 class Findings:
@@ -89,14 +103,7 @@ class AnalysedRun(FakeRun, Findings):
         """
         folder = self.add(name, share, sets=["test"])
         search = {"beam": 2, "max_length_a": 0.0, "max_length_b": 6}
-        write_toml(
-            folder / "config.toml",
-            {"variant": variant, "model": model, "train": {"batch_size": 60}, "search": search},
-        )
-        torch.manual_seed(1)
-        built = build_model(variant, model, Vocabularies(TOKENS, TOKENS, True))
-        about = {"vocabulary": loading.vocabulary_hashes(self.run)}
-        checkpoints.save(folder / "checkpoints", 1, loading.weights_of(built), {}, {}, about)
+        built = save_system(self.run, name, variant, model, **search)
         logged = [
             {"step": i, "kind": "train", "tgt_tokens_per_s": speed}
             for i, speed in enumerate(speeds, 1)

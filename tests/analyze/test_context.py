@@ -20,12 +20,11 @@ from nmtkit.data.store import Store
 from nmtkit.demo import generate
 from nmtkit.errors import DataError
 from nmtkit.measures import recording
-from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Vocabularies
 from nmtkit.models.variants import build_model
 from nmtkit.nn.capture import capture
 from nmtkit.prep.stage import prep
-from nmtkit.run import Run, write_toml
+from nmtkit.run import Run
 from nmtkit.score.metrics import Scorer
 from nmtkit.score.resampling import Draws
 from nmtkit.tables.table import Estimate
@@ -33,7 +32,7 @@ from nmtkit.text.vocabulary import BOS, EOS
 from nmtkit.translate.forced import GivenPairs, forced_scores, pair_batch
 from nmtkit.translate.stage import translate
 
-from .conftest import SMALL, Findings
+from .conftest import SMALL, Findings, save_system
 
 CPU = torch.device("cpu")
 DOCUMENTS = {
@@ -80,18 +79,9 @@ def run(findings):
 
 def system(run, name, variant, **model):
     """A system of random weights that translates in a few steps."""
-    folder, values = run.path / "systems" / name, {**SMALL, **model}
     search = {"beam": 1, "max_length_a": 0.0, "max_length_b": 3}
-    settings = {"variant": variant, "model": values, "train": {"batch_size": 60}, "search": search}
-    write_toml(folder / "config.toml", settings)
-    torch.manual_seed(1)
-    built = build_model(variant, values, loading.vocabulary_sizes(run)).eval()
-    with torch.no_grad():
-        for weights in built.parameters():
-            weights.mul_(1.5)  # so that what is read makes a difference in so small a model
-    about = {"vocabulary": loading.vocabulary_hashes(run)}
-    checkpoints.save(folder / "checkpoints", 1, loading.weights_of(built), {}, {}, about)
-    return built
+    # Larger weights, so that what is read makes a difference in so small a model.
+    return save_system(run, name, variant, {**SMALL, **model}, 1.5, **search)
 
 
 def small(variant, **model):

@@ -20,7 +20,6 @@ from nmtkit.analyze.convergence import (
 )
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.measures import curves
-from nmtkit.models import checkpoints
 from nmtkit.run import System, write_toml
 from nmtkit.train.reporting import Reporter
 from nmtkit.train.state import Window
@@ -374,16 +373,6 @@ def test_a_system_that_has_not_begun_is_left_out(trained, analyze, capsys):
     assert {system for _, _, system in found["rows"]} == {"base"}
     words = "no training of this run has logged anything"
     trained.refused("convergence", DataError, words, systems=["fast"])
-
-
-def test_a_training_that_goes_on_is_read_anew(trained, analyze, capsys):
-    system = System(trained.run.path / "systems" / "base")
-    analyze()
-    with open(system.metrics, "a", encoding="utf-8") as stream:
-        stream.write(json.dumps(dev(250, 40.0)) + "\n")
-    analyze()
-    assert capsys.readouterr().err.count("written to") == 2
-    assert checkpoints.find_checkpoints(system) == []  # and needs no weights
 
 
 def test_a_line_for_a_terminal():

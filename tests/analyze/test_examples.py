@@ -2,12 +2,10 @@
 time.
 """
 
-import math
-
 import pytest
 from sacrebleu.metrics.bleu import BLEU
 
-from nmtkit.errors import DataError
+from tests.score import slow
 
 PAPER = """
 citation = "Somebody 2020"
@@ -53,9 +51,7 @@ def test_the_line_and_all_others(translated, capsys):
     )
     percent = (100 * ahead / 40, 100 * behind / 40)
     assert (second["ahead"], second["behind"]) == pytest.approx(percent) and ahead > behind > 0
-    few = range(min(ahead, behind) + 1)
-    p = 2 * sum(math.comb(ahead + behind, i) for i in few) / 2 ** (ahead + behind)
-    assert second["p"] == pytest.approx(min(1, p))
+    assert second["p"] == pytest.approx(slow.two_sided(ahead, behind))
     for row, own in ((first, base), (second, better)):
         mean = row["mean"]
         assert mean["value"] == pytest.approx(sum(own) / 40)
@@ -86,8 +82,3 @@ def test_beside_the_papers(translated, tmp_path, capsys):
         assert text in out
     table = (translated.folder("examples") / "paper.md").read_text("utf-8")
     assert "the paper does not say which sentence its numbers are of" in table
-
-
-def test_a_set_without_translations_is_refused(translated):
-    words = "no system of this run has translated other"
-    translated.refused("examples", DataError, words, set_names=["other"])

@@ -19,13 +19,12 @@ from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Vocabularies
 from nmtkit.models.variants import VARIANTS, build_model, load_variant
 from nmtkit.nn.capture import capture
-from nmtkit.run import write_toml
 from nmtkit.score.significance import wilson
 from nmtkit.tables.table import Estimate
 from nmtkit.text.vocabulary import load_vocabularies
 from tests.score.conftest import write
 
-from .conftest import SMALL, TOKENS, TOY
+from .conftest import SMALL, TOKENS, TOY, save_system
 
 DEEP = {**SMALL, "encoder_layers": 2}
 SENTENCES = [
@@ -62,10 +61,7 @@ def vectors(analysed, layer):
 
 def with_pieces(analysed, variant, model):
     """A system that cuts sentences into pieces of five words."""
-    built = analysed.system("own", variant, model)
-    config = {"variant": variant, "model": model, "train": {}, "search": {"max_source": 5}}
-    write_toml(analysed.run.path / "systems" / "own" / "config.toml", config)
-    return built
+    return save_system(analysed.run, "own", variant, model, max_source=5)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -91,7 +87,7 @@ def test_lower_layers_and_embeddings(analysed):
 
 
 def test_phrases_are_hooked_where_they_end(analysed):
-    model = analysed.system("own", "pr", DEEP).eval()
+    model = analysed.system("own", "pr", DEEP)
     batch = source_batch([[5, 6, 7, 2], [5, 2]])
     with torch.inference_mode():
         top, first, second = (encoder_states(model, batch, layer) for layer in (0, 1, 2))
@@ -252,7 +248,7 @@ def test_accuracies_beside_the_papers(analysed, probe, tmp_path, monkeypatch, ca
     analysed.system()
     tasks = ("sentence_length", "word_content")
     one, both = (probe_files(tmp_path / str(i), tasks=tasks[:i]) for i in (1, 2))
-    monkeypatch.setattr(published, "evaluation_set", lambda name: both)
+    monkeypatch.setattr(published, "evaluation_set", lambda name: {"senteval": both}[name])
     analysed.change_manifest(dataset="mine")
     paper = str(tmp_path / "paper.toml")
 
@@ -300,16 +296,9 @@ def test_what_cannot_be_probed_is_said(analysed, probe, tmp_path, capsys):
         (ConfigError, "no probing files of its own", {"probes": ""}),
     ):
         analysed.refused("probing", error, words, **{"probes": str(folder), **options})
-
-
-def test_sentevals_files_by_name(analysed, probe, tmp_path, monkeypatch):
-    folder = probe_files(tmp_path / "cache" / "senteval", tasks=["tree_depth"])
-    monkeypatch.setattr(published, "evaluation_set", lambda name: {"senteval": folder}[name])
-    analysed.system()
-    assert list(probe("senteval")["facts"]["tasks"]) == ["tree_depth"]
     analysed.change_manifest(src="de")
     words = "are English, but this run translates from 'de'"
-    analysed.refused("probing", ConfigError, words, probes="senteval", force=True)
+    analysed.refused("probing", ConfigError, words, probes="senteval")
 
 
 def test_the_demos_own_files(analysed, tmp_path):

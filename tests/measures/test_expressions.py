@@ -54,15 +54,10 @@ def test_words(line, wanted):
     ("text", "line", "wanted"),
     [
         ("look up", "We look up the word. Look up!", [("look up",)] * 2),
-        ("look up", "We overlook upper rooms; the look, up there", []),
-        ("give up", "give\u00a0 up", [("give up",)]),
-        ("schlägt ... nach", "Sie schlägt das alte Wort nach.", [("schlägt", "nach")]),
-        ("schlägt ... nach", "Sie schlägt nach.", [("schlägt", "nach")]),
+        ("give up", "give\u00a0 up, forgive up, give upper, give, up", [("give up",)]),
         ("schlägt … nach", "Sie schlägt es nach und er schlägt es nach", [("schlägt", "nach")] * 2),
         ("schlägt ... nach", "Sie schlägt ihn. Er geht nach Hause.", []),
         ("schlägt ... nach", "Wer schlägt, schlägt das nach", [("schlägt", "nach")]),
-        ("schlägt ... nach", "Sie schlägt danach", []),
-        ("schlägt ... nach $", "Sie schlägt es nach dem Essen auf.", []),
         (
             "schlägt ... nach $",
             "Sie schlägt es nach dem Essen nach, dann schlägt er es nach",
@@ -70,7 +65,6 @@ def test_words(line, wanted):
         ),
         ("look ...2 up", "look the word up", [("look", "up")]),
         ("look ...2 up", "look the old word up", []),
-        ("look ...0 up", "look up", [("look", "up")]),
         (
             "nimmt ... in Kauf ... und",
             "Er nimmt das in Kauf, das auch und",
@@ -78,7 +72,6 @@ def test_words(line, wanted):
         ),
         ("放弃", "他放弃了", [("放 弃",)]),
         ("a.b (c)", "so a.b (c) is", [("a . b ( c )",)]),
-        ("nach $", "es nach", [("nach",)]),
         ("nach $", "es nach »dem« nach »", [("nach",)] * 2),
     ],
 )
@@ -185,14 +178,11 @@ def test_longer_expressions_take_their_words():
     [
         (["look up"], 1, "1 columns"),
         (["", "a\tb\tc\td"], 2, "4 columns"),
-        (["a\t"], 1, "without words"),
         (["\tb"], 1, "without words"),
-        (["a\tb | "], 1, "without words"),
         (["a\tb | | c"], 1, "without words"),
         (["a\t $"], 1, "without words"),
         (["# x", "a\tb ..."], 2, "between words"),
         (["... a\tb"], 1, "between words"),
-        (["a ... ... b\tc"], 1, "between words"),
         (["a\tb $ c"], 1, "at the end"),
         (["Give up\tx", "give  up\ty"], 2, "is already in line 1"),
     ],

@@ -125,14 +125,6 @@ def test_what_is_no_probing_file_is_said_with_its_line(tmp_path, lines, message,
     assert error.value.where.endswith(f"task.txt, line {line}")
 
 
-def test_a_label_that_cannot_be_learnt_is_said_with_its_line(tmp_path):
-    write(tmp_path / "task" / "va.txt", rows(20, "56"))
-    write(tmp_path / "task" / "te.txt", [*rows(2, "56", 20), "word\t7"])
-    with pytest.raises(DataError, match="'7' of part te") as error:
-        task_of(tmp_path, "task")
-    assert error.value.where.endswith("te.txt, line 3")
-
-
 def test_tasks_are_chosen_by_name_and_come_in_the_papers_order(tmp_path):
     for name in ("bigram_shift", "mine", "past_present", "sentence_length"):
         write(tmp_path / f"{name}.txt", SENTEVAL)
@@ -154,5 +146,3 @@ def test_real_xprobe_files(shared):
     assert shift.sentences[first].startswith("Gronouski served a as navi")
     depth = task_of(folder, "tree_depth")
     assert depth.classes == list("34567") and sum(sizes(depth).values()) == 10000 and depth.split
-    words = task_of(folder, "word_content")
-    assert len(words.classes) == sizes(words)["va"] == 1000

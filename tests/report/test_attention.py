@@ -1,7 +1,5 @@
 """The attention that the explorer shows is the model's own on its own translations."""
 
-import json
-
 import pytest
 import torch
 
@@ -11,14 +9,10 @@ from nmtkit.data.store import Store
 from nmtkit.errors import DataError, LeftOut
 from nmtkit.measures import recording
 from nmtkit.models import loading
-from nmtkit.report import stage
-from nmtkit.score.stage import score
 from nmtkit.text.vocabulary import load_vocabularies
 from nmtkit.translate.forced import pair_batch
 from tests.analyze.conftest import SMALL, AnalysedRun
 from tests.score.conftest import write
-
-from .conftest import Page
 
 
 @pytest.fixture
@@ -65,19 +59,6 @@ def test_it_is_that_of_each_sentence_by_itself(analysed):
             and len(one.src) == weights.size(1)
             and one.src[-1] == "</s>"
         )
-
-
-def test_in_the_page(analysed, capsys):
-    score(analysed.run, resamples=20, trials=20)
-    html = stage.report(analysed.run, attention=["base"], sentences=5).read_text("utf-8")
-    (attention,) = json.loads(Page(html).data)["sets"][0]["attention"]
-    assert (
-        attention["system"] == "base" and len(attention["of"]) == 4
-    )  # the first of the five is empty
-    one = attention["of"]["1"]
-    assert [len(row) for row in one["rows"]] == [len(one["src"])] * len(one["tgt"])
-    assert all(abs(sum(int(digit, 36) for digit in row) / 35 - 1) < 0.35 for row in one["rows"])
-    assert "only with attention" in html and "This page has no attention" not in html
 
 
 def test_what_cannot_be_shown_is_refused(analysed):

@@ -34,12 +34,6 @@ def test_borders_as_in_the_two_papers(spec, sizes, labels):
     assert [label(spec, n) for n in sizes] == labels.split()
 
 
-def test_every_length_is_in_exactly_one_group():
-    for spec in ("dc", "pr", "1", "3,7,90"):
-        masks = np.array([group.mask(np.arange(200)) for group in lengths.groups(spec)])
-        assert (masks.sum(0) == 1).all()
-
-
 @pytest.mark.parametrize("spec", ["", "dcx", "20,10", "0,5", "5,5", "1,a", "-3"])
 def test_groups_that_make_no_sense_are_refused(spec):
     with pytest.raises(ConfigError, match="length groups"):

@@ -96,9 +96,8 @@ def ties_by_rounding(hyps, refs, ours, theirs):
     assert theirs <= (more + ties + 1) / 401 + 5e-5
 
 
-@pytest.mark.parametrize("references", [1, 3])
-def test_scores_signatures_and_both_p_values(capsys, subtitles, references):
-    hyps, refs = subtitles[0], subtitles[1][:references]
+def test_scores_signatures_and_both_p_values(capsys, subtitles):
+    hyps, refs = subtitles
     result = ours(capsys, hyps, refs, resamples=300, trials=400, language="en")
     base, system = result["systems"]
     called = [*refs, "-i", *hyps, "-m", "bleu", "chrf", "ter", "--ter-case-sensitive"]
@@ -111,7 +110,7 @@ def test_scores_signatures_and_both_p_values(capsys, subtitles, references):
             for row, own in zip(theirs, (base, system), strict=True):
                 assert own["scores"][key]["value"] == pytest.approx(float(row[name][0]), abs=1e-9)
             p = system["tests"][test][key]["p"]
-            if (test, key, references) == ("sacrebleu_randomization", "ter", 3):
+            if (test, key) == ("sacrebleu_randomization", "ter"):
                 ties_by_rounding(hyps, refs, p, float(theirs[1][name][2]))
             else:
                 assert f"{p:.4f}" == theirs[1][name][2], (test, key)

@@ -5,12 +5,11 @@ known answer.
 import functools
 import math
 import random
-import time
 
 import numpy as np
 import pytest
 import sacrebleu
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sacrebleu.significance import _paired_ar_test, _paired_bs_test
 
@@ -18,7 +17,7 @@ from nmtkit.errors import ConfigError, DataError
 from nmtkit.score import formulas, metrics
 from nmtkit.score.evaluate import check_options
 from nmtkit.score.options import ScoreOptions
-from nmtkit.score.resampling import Draws, Resampling, Swaps, estimate
+from nmtkit.score.resampling import Draws, Resampling, estimate
 from nmtkit.score.significance import TESTS, binomial, compare, difference, wilson
 from nmtkit.tables.table import Estimate
 
@@ -167,18 +166,11 @@ def test_the_sign_test_knows_that_a_lower_ter_is_better():
 
 @settings(deadline=None, max_examples=100)
 @given(st.integers(0, 900), st.integers(0, 900))
+@example(0, 0)
+@example(20_000, 20_100)  # e^-n is 0 in float64
 def test_the_binomial_is_exact(plus, minus):
     assert binomial(plus, minus) == pytest.approx(slow.two_sided(plus, minus), rel=1e-9)
     assert binomial(plus, minus) == binomial(minus, plus)
-
-
-def test_the_binomial_of_known_splits():
-    assert (binomial(0, 0), binomial(5, 5), binomial(1, 0)) == (1.0, 1.0, 1.0)
-    assert binomial(0, 6) == pytest.approx(2 / 64)
-    normal = math.erfc(
-        (500 - 0.5) / math.sqrt(201_000 / 4) / math.sqrt(2)
-    )  # the approximation, with continuity correction
-    assert binomial(100_000, 101_000) == pytest.approx(normal, rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -206,16 +198,6 @@ def test_draws_are_alike_in_one_block_or_in_many(monkeypatch, block):
     assert np.array_equal(np.concatenate(list(blocks.swaps.kept())), coins)
 
 
-def test_swapped_sums_are_those_of_a_slow_loop():
-    rng = np.random.default_rng(0)
-    first, second = rng.integers(0, 9, (2, 7, 3)).astype(float)
-    swaps = Swaps(7, 50, seed=2)
-    coins = np.concatenate(list(swaps.kept()))[..., None]
-    one, other = swaps.sums(first, second)
-    assert np.array_equal(one, np.where(coins, first, second).sum(1))
-    assert np.array_equal(other, np.where(coins, second, first).sum(1))
-
-
 @pytest.mark.parametrize("key", list(metrics.METRICS))
 def test_p_of_equal_of_much_better_and_of_swapped_systems(key):
     ref = corpus(120)
@@ -240,19 +222,6 @@ def test_p_of_equal_of_much_better_and_of_swapped_systems(key):
     up, down = difference(good, bad, draws), difference(bad, good, draws)
     assert up.value == -down.value == good.value - bad.value
     assert up.low == pytest.approx(-down.high)
-
-
-@pytest.mark.parametrize("test", list(TESTS))
-def test_under_the_null_hypothesis_p_is_rarely_small(test):
-    """Two systems of the same quality: p < 0.05 in about a twentieth of test sets (Koehn's is
-    one-sided, its side chosen afterwards: a tenth).
-    """
-    small = 0
-    for seed in range(60):
-        ref = corpus(60, seed)
-        a, b = (metrics.bleu(spoiled(ref, 0.3, seed * 2 + k), [ref]) for k in (101, 102))
-        small += compare(test, a, b, Draws(60, 200, 200)).p < 0.05
-    assert 0 < small <= 15
 
 
 def test_the_interval_is_the_middle_of_the_samples():
@@ -303,17 +272,3 @@ def test_draws_and_tests_that_do_not_exist_are_refused():
     with pytest.raises(ConfigError, match="'signs'") as error:
         check_options(ScoreOptions(test="signs"))
     assert "'sign'" in error.value.hint
-
-
-def test_a_thousand_resamples_of_3000_sentences_are_quick():
-    """The cached counts make it a matrix product: loops would take minutes. Here 0.15 s for the
-    bootstraps, 0.5 s for 10,000 trials.
-    """
-    ref = corpus(3000)
-    a, b = (metrics.bleu(spoiled(ref, s, 1), [ref]) for s in (0.2, 0.21))
-    for tests, limit in [(("paired_bootstrap", "sacrebleu_bootstrap", "sign"), 0.9), (TESTS, 3)]:
-        start = time.process_time()
-        draws = Draws(3000)
-        for test in tests:
-            compare(test, a, b, draws)
-        assert time.process_time() - start < limit
