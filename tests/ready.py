@@ -19,7 +19,7 @@ SEARCH = {
 }
 
 
-def add_system(run, name, variant, seed=1, sharp=3.0, eos=0.0, search=(), **model):
+def add_system(run, name, variant, seed=1, sharp=3.0, eos=0.0, search=(), train=(), **model):
     """A system of a variant in small sizes.
 
     Args:
@@ -37,7 +37,7 @@ def add_system(run, name, variant, seed=1, sharp=3.0, eos=0.0, search=(), **mode
         {
             "variant": variant,
             "model": values,
-            "train": {"seed": seed},
+            "train": {"seed": seed, **dict(train)},
             "search": {**SEARCH, **dict(search)},
         },
     )

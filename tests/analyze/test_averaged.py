@@ -2,22 +2,21 @@
 search.average=2 the mean of two checkpoints.
 """
 
+import functools
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
 
+from nmtkit import demo
 from nmtkit.analyze import ANALYSES, stage, timing
 from nmtkit.models import checkpoints, loading
-from nmtkit.models.variants import load_variant
 from nmtkit.report.stage import report
 from nmtkit.run import Run
 from nmtkit.score.stage import score
-from nmtkit.settings import toml_value
-from nmtkit.train.stage import train
 from nmtkit.translate.stage import translate
-from tests.ready import SIZES, prepare
+from tests.ready import add_system, prepare
 
 from .conftest import Findings
 
@@ -42,31 +41,34 @@ AVERAGED = ["step-00000002", "step-00000003"]
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """A run whose systems have three checkpoints each and translate with the mean of the last
-    two.
+def drawn(tmp_path_factory):
+    """A run of few sentences whose systems have three checkpoints each and translate with the mean
+    of the last two.
     """
     torch.set_num_threads(1)
-    run = prepare(tmp_path_factory.mktemp("averaged") / "run")
-    steps = {"max_steps": 3, "checkpoint_every": 1, "validate_every": 3, "batch_size": 200}
-    settings = {
-        "train": {**steps, "dev_bleu": False, "samples": 0},
-        "search": {"average": 2, "beam": 1, "max_length_a": 0, "max_length_b": 5},
-    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(demo, "generate", functools.partial(demo.generate, dev=40, test=40))
+        run = prepare(tmp_path_factory.mktemp("averaged") / "run")
+    search = {"average": 2, "beam": 1, "max_length_a": 0, "max_length_b": 5}
     for variant in sorted({system for system, _ in CASES.values()}):
-        sizes = load_variant(variant).adapt({**SIZES, "tie": "all"})
-        assignments = [
-            f"{section}.{key}={toml_value(value)}"
-            for section, values in {**settings, "model": sizes}.items()
-            for key, value in values.items()
-        ]
-        train(run, variant=variant, assignments=assignments)
+        add_system(run, variant, variant, search=search, train={"checkpoint_every": 1})
+        for step in (2, 3):
+            save_weights(run, variant, step, 1 + step / 10)
     return run
 
 
+def save_weights(run, system, step, factor):
+    """A checkpoint with the weights of the first one times a factor."""
+    folder = run.system(system).checkpoints
+    first = checkpoints.load_weights(folder / "step-00000001")
+    weights = {name: factor * values for name, values in first.items()}
+    about = {"vocabulary": loading.vocabulary_hashes(run)}
+    checkpoints.save(folder, step, weights, {}, {}, about)
+
+
 @pytest.fixture
-def run(trained, tmp_path):
-    return Run(shutil.copytree(trained.path, tmp_path / "run"))
+def run(drawn, tmp_path):
+    return Run(shutil.copytree(drawn.path, tmp_path / "run"))
 
 
 @pytest.fixture
@@ -93,12 +95,7 @@ def change_weights(run, system):
     """Other weights under the name of the first of the two checkpoints that are averaged; all
     else stays.
     """
-    folder = run.system(system).checkpoints
-    doubled = {
-        name: 2 * weights
-        for name, weights in checkpoints.load_weights(folder / AVERAGED[0]).items()
-    }
-    checkpoints.save(folder, 2, doubled, {}, {}, {"vocabulary": loading.vocabulary_hashes(run)})
+    save_weights(run, system, 2, 2)
 
 
 def test_every_analysis_is_here():

