@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -25,6 +25,9 @@ class DualContextSettings(TransformerSettings):
     """The module replaces self-attention in the encoder."""
     decoder: bool = False
     """The module replaces causal self-attention in the decoder."""
+    local: Literal["conv", "none"] = "conv"
+    """What the local heads read: the local context unit, or (a control) the positions as they are.
+    """
     kernel_size: int = Field(2, ge=1, le=8)
     """Positions that the local context unit sees, f."""
     layers: str = Field("", pattern=r"^(\d+-\d+)?$")
@@ -39,6 +42,15 @@ class DualContextSettings(TransformerSettings):
     def _one_layer_is_a_range(cls, value: Any) -> Any:
         number = str(value) if isinstance(value, int | str) and not isinstance(value, bool) else ""
         return f"{number}-{number}" if number.isdecimal() else value
+
+    @model_validator(mode="after")
+    def _a_window_needs_the_convolution(self) -> Self:
+        if self.local == "none" and (self.kernel_size != 2 or self.even_side == "right"):
+            raise ValueError(
+                "with model.local = none there is no window: leave out model.kernel_size and"
+                " model.even_side"
+            )
+        return self
 
 
 class LocalContext(nn.Module):
@@ -82,7 +94,7 @@ class DualContextAttention(Attention):
     def __init__(self, settings: DualContextSettings, before: int) -> None:
         super().__init__(*settings.attention_sizes, parts=("local", "global"))
         width, bias = settings.d_model, settings.attn_bias
-        self.local = LocalContext(settings, before)
+        self.local = LocalContext(settings, before) if settings.local == "conv" else None
         # Queries of both units, and keys and values of the global unit, all read x.
         self.own = Linear(width, 4 * width, bias, blocks=4)
         self.local_kv = Linear(width, 2 * width, bias, blocks=2)
@@ -96,9 +108,11 @@ class DualContextAttention(Attention):
         layer: int = 0,
     ) -> Tensor:
         """Attend within x (R, T, D); see `SelfAttention.forward`."""
-        past = None if cache is None else self._past(x, cache.recent, layer)
-        real = x if visible is None else x.masked_fill(~visible.transpose(1, 2), 0)
-        local = self.local(real, past)
+        local = x
+        if self.local is not None:
+            past = None if cache is None else _past(x, self.local.before, cache.recent, layer)
+            real = x if visible is None else x.masked_fill(~visible.transpose(1, 2), 0)
+            local = self.local(real, past)
         q, global_kv = self.own(x).chunk(2, dim=-1)
         # Of each unit, keys and values: (R, T, 2, H, C).
         units = [kv.unflatten(-1, (2, self.heads, -1)) for kv in (self.local_kv(local), global_kv)]
@@ -106,12 +120,12 @@ class DualContextAttention(Attention):
         q = q.unflatten(-1, (2 * self.heads, -1))
         return self.attend(q, k, v, visible, causal, cache, layer)
 
-    def _past(self, x: Tensor, recent: dict[int, Tensor], layer: int) -> Tensor:
-        """Return the inputs (R, before, D) before x, and store those before the next step."""
-        start = x.new_zeros(x.size(0), self.local.before, x.size(2))
-        past = recent.get(layer, start)
-        recent[layer] = torch.cat([past, x], dim=1)[:, x.size(1) :]
-        return past
+
+def _past(x: Tensor, before: int, recent: dict[int, Tensor], layer: int) -> Tensor:
+    """Return the inputs (R, before, D) before x, and store those before the next step."""
+    past = recent.get(layer, x.new_zeros(x.size(0), before, x.size(2)))
+    recent[layer] = torch.cat([past, x], dim=1)[:, x.size(1) :]
+    return past
 
 
 class DualContext(Transformer):

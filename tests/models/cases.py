@@ -25,6 +25,8 @@ MORE = [
     case("csan", window=3, local_layers=2),
     case("csan", window=5, head_window=1, local_layers=2, norm="pre", attn_bias=False),
     case("csan", **SHARED, window=3, head_window=5),
+    case("full-dc", local="none"),
+    case("enc-dc", local="none", norm="pre", attn_bias=False, tie="all"),
     case("pr", glance="mean", attentive=False, transparent=False),
     case("pr", attentive=False, transparent=False, norm="pre"),
     case("pr", transparent=False),

@@ -32,7 +32,9 @@ def count(s, v):
     """
     d, f = s.d_model, s.kernel_size
     bias = 1 if s.attn_bias else 0
-    module = f * d * 2 * d + 2 * d + 2 * d + 2 * 3 * (d * d + bias * d) + 2 * d * d + bias * d
+    module = 2 * 3 * (d * d + bias * d) + 2 * d * d + bias * d
+    if s.local == "conv":
+        module += f * d * 2 * d + 2 * d + 2 * d
     layers = sum(test_transformer.distinct(s, len(replaced(s, side))) for side in (True, False))
     return test_transformer.count(s, v) + layers * (module - test_transformer.sublayers(s)[0])
 
@@ -46,7 +48,26 @@ class Slow(test_transformer.Slow):
         stack, index, kind = name.split(".")
         if kind != "attention" or int(index) not in replaced(self.s, stack == "encoder"):
             return super().attend(name, queries, keys, allowed)
-        d, f, heads = self.s.d_model, self.s.kernel_size, self.s.heads
+        heads, local = self.s.heads, self.local(name, stack, queries)
+
+        def projected(part, i, xs):
+            d = self.s.d_model
+            w, b = self.get(f"{name}.{part}.weight"), self.get(f"{name}.{part}.bias")
+            rows = slice(i * d, (i + 1) * d)
+            return [affine(x, w[rows], b[rows] if b else None) for x in xs]
+
+        own = [projected("own", i, queries) for i in range(4)]
+        local_kv = [projected("local_kv", i, local) for i in range(2)]
+        h_local = multi_head(own[0], *local_kv, heads, allowed)
+        h_global = multi_head(*own[1:], heads, allowed)
+        joined = [one + other for one, other in zip(h_local, h_global, strict=True)]
+        return [self.linear(f"{name}.out", x) for x in joined]  # W_z
+
+    def local(self, name, stack, queries):
+        """Return l_c of every position: r itself without the unit."""
+        if self.s.local == "none":
+            return queries
+        d, f = self.s.d_model, self.s.kernel_size
         # The window of the encoder: f = 2 is {t-1, t}, f = 3 is centred, f = 4 is {t-2 .. t+1}, or
         # {t-1 .. t+2} with even_side = right.
         first = (
@@ -61,19 +82,7 @@ class Slow(test_transformer.Slow):
                 window += queries[t + offset] if 0 <= t + offset < len(queries) else [0.0] * d
             both = self.linear(f"{name}.local.convolution", window)
             local.append(plus(r, times(both[:d], sigmoid(both[d:]))))
-        local = self.norm(f"{name}.local.residual.norm", local)
-
-        def projected(part, i, xs):
-            w, b = self.get(f"{name}.{part}.weight"), self.get(f"{name}.{part}.bias")
-            rows = slice(i * d, (i + 1) * d)
-            return [affine(x, w[rows], b[rows] if b else None) for x in xs]
-
-        own = [projected("own", i, queries) for i in range(4)]
-        local_kv = [projected("local_kv", i, local) for i in range(2)]
-        h_local = multi_head(own[0], *local_kv, heads, allowed)
-        h_global = multi_head(*own[1:], heads, allowed)
-        joined = [one + other for one, other in zip(h_local, h_global, strict=True)]
-        return [self.linear(f"{name}.out", x) for x in joined]  # W_z
+        return self.norm(f"{name}.local.residual.norm", local)
 
 
 def slow_logits(weights, s, src, tgt_in):
@@ -121,6 +130,10 @@ def test_sizes_are_the_papers(audit):
     assert [round(size(name) / 1e6, 2) for name in variants] == [61.26, 73.86, 73.86, 86.46]
     more = size("enc-dc", layers="1-1") - size("transformer")
     assert more == audit["dc_layer"](512, 2) - audit["mha"](512, True) == 2_100_736
+    # The control without the unit: its matrices and its norm are missing.
+    more = size("enc-dc", layers="1-1", local="none") - size("transformer")
+    assert more == 2_100_736 - (2 * 512 * 1024 + 1024) - 1024 == 1_050_112
+    assert round(size("enc-dc", local="none") / 1e6, 2) == 67.56
     sizes = [round(size("enc-dc", kernel_size=f) / 1e6, 2) for f in range(2, 9)]
     assert sizes == [73.86, 77.01, 80.15, 83.30, 86.44, 89.59, 92.73]
     assert round(paper_size("enc-dc", "dc-iwslt", 32_000) / 1e6, 2) == 17.67
@@ -168,6 +181,9 @@ def test_layers_choose_where_the_module_stands():
         ("enc-dc", {"layers": True}, "layers"),
         ("enc-dc", {"layers": [2]}, "layers"),
         ("enc-dc", {"encoder": False}, "no layer has the module"),
+        ("enc-dc", {"local": "none", "kernel_size": 3}, "leave out model.kernel_size"),
+        ("full-dc", {"local": "none", "even_side": "right"}, "there is no window"),
+        ("dec-dc", {"local": "mean"}, "bad value for 'model.local'"),
         ("dec-dc", {"even_side": "right"}, "never reaches to the right\n  in: model.even_side"),
     ],
 )
