@@ -145,6 +145,16 @@ class TrainSettings(Section):
     """Share of the target probability that is spread over the whole vocabulary; the right subword
     gets the rest.
     """
+    replace: Literal["none", "uniform", "similar"] = "none"
+    """Replace random source tokens and decoder inputs in training, by a token drawn uniformly from
+    the vocabulary or by one with a similar embedding.
+    """
+    replace_keep: float = Field(0.9, ge=0, le=1)
+    """replace: the probability that a token is kept falls to this."""
+    replace_decay: float = Field(1000.0, gt=0)
+    """replace: k of the probability k/(k+exp(i/k)) that a token is kept at update i."""
+    word_dropout: float = Field(0.0, ge=0, lt=1)
+    """Probability that a source token or a decoder input has a vector of zeros in training."""
     clip_norm: float = Field(0.0, ge=0)
     """Clip the global gradient norm; 0 = off."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"

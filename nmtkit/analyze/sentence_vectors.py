@@ -15,7 +15,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode
 
 import nmtkit
 from nmtkit import console, files
@@ -25,6 +24,7 @@ from nmtkit.errors import DataError
 from nmtkit.measures.probes import Task
 from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Model
+from nmtkit.models.lookups import word_tables
 from nmtkit.nn.capture import capture
 from nmtkit.parallel import cores
 from nmtkit.text.side import TextSide
@@ -84,27 +84,6 @@ def _layer(model: Model, number: int) -> nn.Module:
         problem = f"its encoder has {len(layers)}"
     hint = "without --layer, the states that the decoder reads are used"
     raise NoStates(f"no layer {number}: {problem}", where="--layer", hint=hint)
-
-
-class _Lookups(TorchFunctionMode):
-    """Records each embedding lookup: (ids, table)."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[tuple[Tensor, Tensor]] = []
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is F.embedding:
-            self.seen.append((args[0], args[1]))
-        return func(*args, **(kwargs or {}))
-
-
-def source_table(model: Model) -> Tensor | None:
-    """Return the table (V, E) in which the encoder looks up source tokens; None if it has none."""
-    batch = source_batch([[UNK] * 4 + [EOS]], next(model.parameters()).device)
-    with torch.inference_mode(), _Lookups() as lookups:
-        model.encode(batch)
-    return next((table for ids, table in lookups.seen if torch.equal(ids, batch.src)), None)
 
 
 def by_length(lengths: Sequence[int]) -> list[list[int]]:
@@ -169,7 +148,7 @@ class Reader:
     @cached_property
     def table(self) -> Tensor | None:
         """The source embeddings."""
-        return source_table(self.model)
+        return word_tables(self.model)[0]
 
     def _pieces(self, sentences: Sequence[str]) -> list[tuple[int, list[int]]]:
         """Return (sentence index, ids with </s>) of each piece; long sentences have several."""

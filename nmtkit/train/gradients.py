@@ -11,6 +11,7 @@ same. An update with fewer micro-batches than ranks is cut, too.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import random
@@ -30,6 +31,7 @@ from nmtkit.nn.dropout import seed_dropout
 from nmtkit.nn.hardware import Hardware
 from nmtkit.settings import TrainSettings
 from nmtkit.train import loss as losses
+from nmtkit.train.perturb import perturbation
 from nmtkit.train.ranks import Ranks
 from nmtkit.train.state import TrainState
 
@@ -123,7 +125,7 @@ class Gradients:
     Args:
         model: in training mode, on its device; without gradients.
         store: the training set.
-        settings: seed, label_smoothing.
+        settings: seed, label_smoothing, replace, word_dropout.
         autocast: arguments of torch.autocast.
         state: holds `split_from`, which is lowered when memory does not suffice.
         ranks: the processes that share the work.
@@ -140,6 +142,7 @@ class Gradients:
         self._parameters = [p for p in self.model.parameters() if p.requires_grad]
         self._device = self._parameters[0].device
         self._chunk = losses.chunk_rows(self.model.vocabularies.tgt, self._device.type)
+        self._perturb = perturbation(self.model, self.settings)
 
     def compute(self, update: list[Ids], step: int, tokens: int) -> tuple[Tensor, Tensor]:
         """Compute the gradient of an update, the same on all ranks; each computes its share.
@@ -206,8 +209,10 @@ class Gradients:
     def _backward(self, rows: Ids, step: int, micro: int, tokens: int) -> losses.Loss:
         seed_everything(self.settings.seed, step, micro)
         batch = collate(self.store, rows, self._device, self.model.context_rule)
+        batch = self._perturb.inputs(batch, step) if self._perturb else batch
         assert batch.tgt_in is not None
-        with torch.autocast(**self.autocast):
+        reading = self._perturb.reading() if self._perturb else contextlib.nullcontext()
+        with torch.autocast(**self.autocast), reading:
             hidden, _ = self.model.decode(batch.tgt_in, self.model.encode(batch))
         return losses.backward(
             self._logits, hidden, batch, self.settings.label_smoothing, 1 / tokens, self._chunk

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from nmtkit.analyze import probing, sentence_vectors
-from nmtkit.analyze.sentence_vectors import Reader, encoder_states, source_table
+from nmtkit.analyze.sentence_vectors import Reader, encoder_states
 from nmtkit.analyze.study import Study
 from nmtkit.corpora import published
 from nmtkit.data.batches import source_batch
@@ -17,6 +17,7 @@ from nmtkit.demo import generate
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Vocabularies
+from nmtkit.models.lookups import word_tables
 from nmtkit.models.variants import VARIANTS, build_model, load_variant
 from nmtkit.nn.capture import capture
 from nmtkit.score.significance import wilson
@@ -97,7 +98,7 @@ def test_phrases_are_hooked_where_they_end(analysed):
 @pytest.mark.parametrize("variant", [*VARIANTS, TOY])
 def test_the_table_of_every_models_sources_is_found(variant):
     values = load_variant(variant).adapt({**SMALL, "tie": "none"})
-    table = source_table(build_model(variant, values, Vocabularies(23, 29, False)).eval())
+    table, _ = word_tables(build_model(variant, values, Vocabularies(23, 29, False)).eval())
     assert table is not None and len(table) == 23
 
 

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch.nn import functional as F
 
 from nmtkit.models.loading import put_weights, weights_of
+from nmtkit.models.lookups import WordsWithoutVector, word_tables
 from nmtkit.models.variants import VARIANTS, count_parameters, load_variant
 from nmtkit.nn.dropout import seed_dropout
 from nmtkit.nn.state import select_rows
@@ -368,3 +369,29 @@ def test_17_every_dropout_drops(plain_case):
             results.append(full(model, batch))
             module.p = 0.0
         assert not torch.equal(*results), name
+
+
+def test_18_a_word_left_out_is_a_vector_of_zeros(case):
+    """As training with word dropout leaves words out, in source and decoder inputs; their rows of
+    the tables are zero in the slow form.
+    """
+    model = case.build()
+    tables = word_tables(model)
+    if case.variant not in {*VARIANTS, TOY} and any(table is None for table in tables):
+        pytest.skip("training refuses word dropout for this model")
+    batch = batch_for(model, [([4, 7, 9, EOS], [5, 8, EOS]), ([6, EOS], [8, 5, 10, 11, EOS])])
+    elsewhere = {*batch.src[1].tolist(), *batch.tgt_in[:, 2:].flatten().tolist(), 5}
+    if batch.context is not None:
+        elsewhere |= {*batch.context.ids.flatten().tolist()}
+    left_out = [(batch.src, 0, 1), (batch.tgt_in, 1, 1)]
+    words = sorted(set(range(4, V)) - elsewhere)[:2]  # that occur once each
+    for word, (ids, row, column), table in zip(words, left_out, tables, strict=True):
+        ids[row, column] = word
+        with torch.no_grad():
+            table[word] = 0
+    slow, _ = model.decode(batch.tgt_in, model.encode(batch))
+    for ids, row, column in left_out:
+        ids[row, column] = -1
+    with WordsWithoutVector():
+        fast, _ = model.decode(batch.tgt_in, model.encode(batch))
+    close(fast, slow)

@@ -1,0 +1,285 @@
+"""Perturbed inputs against the equations of Takase & Kiyono 2021, token by token: which tokens are
+replaced and by what, which never, and that a training resumes bit for bit.
+"""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from nmtkit.errors import ConfigError, Interrupted
+from nmtkit.models.base import Vocabularies
+from nmtkit.models.variants import build_model
+from nmtkit.settings import TrainSettings
+from nmtkit.text.vocabulary import BOS, EOS, PAD, UNK
+from nmtkit.train import loop
+from nmtkit.train.gradients import Gradients, seed_everything
+from nmtkit.train.perturb import Perturbation, keep_probability, perturbation
+from nmtkit.train.ranks import Ranks
+from nmtkit.train.state import TrainState
+from nmtkit.train.validation import Validator
+from tests.models.contract import SIZES, collate, pairs
+from tests.train.test_resume import outcome, small_run, stop_at
+from tests.train.tiny import options, trainer
+
+V = 23
+STEP = 3
+
+
+def settings(**values):
+    return TrainSettings(**{"replace_keep": 0.0, "replace_decay": 2.0} | values)
+
+
+def small_model(vocabularies=None, **values):
+    torch.manual_seed(5)
+    model = build_model("transformer", SIZES | values, vocabularies or Vocabularies(V, V, True))
+    return model.double().train()
+
+
+def slow_keep(step, floor, k):
+    """The formula as the paper prints it."""
+    return max(floor, k / (k + math.exp(step / k)))
+
+
+def slow_replaced(ids, keep, size, draw):
+    """Ids after a decision for each word, row by row; `draw` chooses words for the replaced ones in
+    order.
+    """
+    chances = torch.rand(ids.shape).tolist()
+    rows = ids.tolist()
+    places = [
+        (i, j)
+        for i, row in enumerate(rows)
+        for j, token in enumerate(row)
+        if token not in (PAD, BOS, EOS) and chances[i][j] >= keep
+    ]
+    for (i, j), word in zip(places, draw([rows[i][j] for i, j in places], size), strict=True):
+        rows[i][j] = word
+    return rows
+
+
+def slow_left_out(rows, p):
+    chances = torch.rand(len(rows), len(rows[0])).tolist()
+    return [
+        [-1 if token not in (PAD, BOS, EOS) and chance < p else token for token, chance in both]
+        for both in (zip(*of_row, strict=True) for of_row in zip(rows, chances, strict=True))
+    ]
+
+
+def uniformly(words, size):
+    return torch.randint(UNK, size, (len(words),)).tolist()
+
+
+def test_the_probability_falls_as_printed_and_never_overflows():
+    for k, floor in ((1000.0, 0.9), (2.0, 0.0), (50.0, 0.5)):
+        for step in (0, 1, 7, 900, 5000):
+            if step / k < 700:
+                found = keep_probability(step, settings(replace_keep=floor, replace_decay=k))
+                assert found == pytest.approx(slow_keep(step, floor, k), rel=1e-12)
+    of_paper = TrainSettings()
+    assert keep_probability(1, of_paper) == pytest.approx(0.999, abs=1e-4)
+    assert keep_probability(4000, of_paper) == pytest.approx(1000 / (1000 + math.exp(4)))
+    assert keep_probability(10_000_000, of_paper) == 0.9
+
+
+@pytest.mark.parametrize("word_dropout", [0.0, 0.3])
+def test_inputs_are_those_of_a_loop_over_tokens(word_dropout):
+    """And everything else of a batch is what it was; each side has its own vocabulary."""
+    chosen = settings(replace="uniform", word_dropout=word_dropout)
+    model = small_model(Vocabularies(V, V + 9, False))
+    batch = collate(pairs(count=8), more=2)
+    seed_everything(1, STEP, 0)
+    found = Perturbation(model, chosen).inputs(batch, STEP)
+    seed_everything(1, STEP, 0)
+    keep = slow_keep(STEP, 0.0, 2.0)
+    for ids, size, perturbed in (
+        (batch.src, V, found.src),
+        (batch.tgt_in, V + 9, found.tgt_in),
+    ):
+        rows = slow_replaced(ids, keep, size, uniformly)
+        rows = slow_left_out(rows, word_dropout) if word_dropout else rows
+        assert perturbed.tolist() == rows != ids.tolist()
+        assert bool((perturbed == -1).any()) == bool(word_dropout)
+    untouched = [key for key in vars(batch) if key not in ("src", "tgt_in")]
+    assert all(getattr(found, key) is getattr(batch, key) for key in untouched)
+    assert batch.src.tolist() == collate(pairs(count=8), more=2).src.tolist()
+
+
+def shares(drawn, size):
+    return [drawn.count(word) / len(drawn) for word in range(size)]
+
+
+@pytest.mark.parametrize("kind", ["uniform", "similar"])
+def test_words_are_drawn_with_their_probabilities(kind):
+    """Uniformly from all words, or from softmax(E·e_x), over words; never a special symbol."""
+    model = small_model(d_model=4, heads=1)
+    table = model.src_embedder.table.weight.detach().mul_(3)
+    count, word = 40_000, 7
+    perturb = Perturbation(model, settings(replace=kind))
+    seed_everything(1, 1, 1)
+    batch = collate([([word] * 200 + [EOS], [word, EOS])] * (count // 200))
+    drawn = perturb.inputs(batch, 10**6).src[:, :-1].flatten().tolist()  # nothing is kept
+    odds = [0.0] * V
+    for other in range(UNK, V):
+        product = sum(a * b for a, b in zip(table[other], table[word], strict=True))
+        odds[other] = math.exp(product) if kind == "similar" else 1.0
+    for share, odd in zip(shares(drawn, V), odds, strict=True):
+        expected = odd / sum(odds)
+        error = 5 * math.sqrt(expected * (1 - expected) / count)
+        assert abs(share - expected) <= error
+    assert max(odds) > (3 if kind == "similar" else 0) * min(odds[UNK:])  # it could be told apart
+
+
+def test_a_sentence_keeps_its_form():
+    """Where a sentence begins, ends and is padded, even if every word is replaced and left out."""
+    chosen = settings(replace="similar", word_dropout=0.9)
+    batch = collate(pairs(count=8), more=2)
+    seed_everything(1, 1, 1)
+    found = Perturbation(small_model(), chosen).inputs(batch, 10**6)
+    for before, after in ((batch.src, found.src), (batch.tgt_in, found.tgt_in)):
+        special = before <= EOS
+        assert torch.equal(before[special], after[special])
+        assert bool(((after > EOS) | (after == -1))[~special].all())
+
+
+# In a training
+
+SETTINGS = options(
+    "train.max_steps=8",
+    "train.update_size=150",
+    "train.validate_every=4",
+    "train.checkpoint_every=5",
+    "train.clip_norm=1.0",
+)
+go = trainer(SETTINGS)
+STRONG = ("train.replace_keep=0.5", "train.replace_decay=1")
+BOTH = ("train.replace=similar", *STRONG, "train.word_dropout=0.2")
+
+
+def test_nothing_but_replaced_tokens_changes_an_update(tmp_path):
+    """Without settings, and with a perturbation that keeps all tokens, weights have the same bits;
+    a perturbation that keeps half of them gives others.
+    """
+    given = {
+        "off": (),
+        "kept": ("train.replace=uniform", "train.replace_keep=1"),
+        "replaced": ("train.replace=uniform", *STRONG),
+        "similar": ("train.replace=similar", *STRONG),
+        "left-out": ("train.word_dropout=0.2",),
+    }
+    outcomes = {}
+    for name, values in given.items():
+        run = small_run(tmp_path / name)
+        go(run, *values)
+        outcomes[name] = outcome(run)
+    assert outcomes["kept"] == outcomes["off"]
+    weights = [repr(outcomes[name]["model.safetensors"]) for name in given if name != "kept"]
+    assert len(set(weights)) == 4
+
+
+def test_stopped_and_continued_is_as_if_never_stopped(tmp_path, monkeypatch):
+    whole, stopped = small_run(tmp_path / "whole"), small_run(tmp_path / "stopped")
+    go(whole, *BOTH)
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        stop_at(patch, loop.Trainer, "update", 3)
+        go(stopped, *BOTH)
+    go(stopped, *BOTH)
+    assert outcome(stopped) == outcome(whole)
+
+
+def test_validation_reads_what_is_written(tmp_path, monkeypatch):
+    """Of a model with a perturbation, the loss on the development set is that without one."""
+    run, calls, losses = small_run(tmp_path / "run"), [], []
+    inputs, measure = Perturbation.inputs, Validator._loss
+    monkeypatch.setattr(
+        Perturbation, "inputs", lambda *args: calls.append(args[2]) or inputs(*args)
+    )
+
+    def measured(self, model, stop):
+        before = len(calls)
+        losses.append([measure(self, model, stop) for _ in range(2)])
+        assert len(calls) == before
+        return losses[-1][0]
+
+    monkeypatch.setattr(Validator, "_loss", measured)
+    go(run, *BOTH)
+    assert calls[0] == 0 and set(calls[1:]) == set(range(1, 9))  # after the largest batch: updates
+    assert len(losses) == 2 and all(first == second for first, second in losses)
+
+
+class Second(Ranks):
+    """The second of two ranks."""
+
+    rank, world = 1, 2
+
+
+class First(Second):
+    """The first of two ranks."""
+
+    rank = 0
+
+
+def test_processes_make_the_update_of_one(tmp_path):
+    """A micro-batch is perturbed by its place in the update, whichever rank computes it."""
+    store = SimpleNamespace(spans=None)
+    sentences = pairs(count=12)
+    for side, name in enumerate(("src", "tgt")):
+        setattr(store, name, lambda i, side=side: sentences[i][side])
+        setattr(store, f"{name}_lengths", torch.tensor([len(p[side]) for p in sentences]).numpy())
+    update = [torch.arange(i, i + 3).numpy() for i in (0, 3, 6, 9)]
+
+    def gradient(ranks):
+        model = small_model()
+        chosen = settings(replace="similar", word_dropout=0.2)
+        autocast = {"device_type": "cpu", "enabled": False}
+        gradients = Gradients(model, store, chosen, autocast, TrainState(), ranks)
+        gradients.add(ranks.share(list(enumerate(gradients.parts(update)))), STEP, 30)
+        return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+    alone, shares = gradient(Ranks()), [gradient(First()), gradient(Second())]
+    torch.testing.assert_close(sum(shares), alone, rtol=1e-12, atol=1e-14)
+    assert not torch.allclose(shares[0], shares[1])
+
+
+# Wrong inputs
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("train.replace=random", "bad value for 'train.replace'"),
+        ("train.replace_keep=1.5", "bad value for 'train.replace_keep'"),
+        ("train.replace_decay=0", "bad value for 'train.replace_decay'"),
+        ("train.word_dropout=1", "bad value for 'train.word_dropout'"),
+    ],
+)
+def test_bad_settings_name_the_key(tmp_path, assignment, message):
+    with pytest.raises(ConfigError, match=message):
+        go(small_run(tmp_path / "run"), assignment)
+
+
+class OneHot(nn.Module):
+    """Reads words as rows of its table, without F.embedding."""
+
+    def __init__(self, table):
+        super().__init__()
+        self.table = table
+
+    def forward(self, ids, start=0):
+        return self.table.weight[ids]
+
+
+@pytest.mark.parametrize(
+    ("values", "key"),
+    [({"replace": "similar"}, "train.replace"), ({"word_dropout": 0.1}, "train.word_dropout")],
+)
+def test_a_model_without_lookups_is_refused(values, key):
+    model = small_model()
+    model.tgt_embedder = OneHot(model.tgt_embedder.table)
+    with pytest.raises(ConfigError, match="does not look its words up") as caught:
+        perturbation(model, settings(**values))
+    assert caught.value.where == key
+    assert perturbation(model, settings(replace="uniform")) is not None
+    assert perturbation(model, settings()) is None
