@@ -27,6 +27,8 @@ class TrainOptions(Options):
     init_from: str | None = option(None, "SYSTEM")
     """Start from the weights of another system: a name in the run, or the folder of a system or
     checkpoint."""
+    match_parameters: str | None = option(None, "SYSTEM")
+    """Choose model.d_ff so that the system has as many parameters as another system of the run."""
     allow_change: list[str] = option([], "KEY")
     """Resume although this setting (such as train.lr) has changed since the system was started.
     Repeatable."""

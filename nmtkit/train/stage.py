@@ -35,6 +35,7 @@ from nmtkit.train.deterministic import describe, deterministic, without_form_ref
 from nmtkit.train.gradients import autocast_arguments
 from nmtkit.train.init_from import copy_matching, find_source
 from nmtkit.train.loop import Trainer
+from nmtkit.train.matching import match_parameters
 from nmtkit.train.optimizer import put_optimizer_tensors
 from nmtkit.train.options import TrainOptions
 from nmtkit.train.plan import Plan, changes, check_known, check_unchanged, common_width, make_plan
@@ -59,10 +60,15 @@ def train(run: Run, *, ranks: Ranks | None = None, **values: Any) -> None:
     plan = make_plan(run, options)
     name = default_name(options.variant) if options.name is None else options.name
     system = run.new_system(name)
+    opening = []
+    if options.match_parameters:
+        plan, sizes = match_parameters(run, plan, name, options)
+        console.say(sizes)
+        opening.append(sizes)
     check_known(options.allow_change, system, plan)
     if options.init_from:
         find_source(run, options.init_from)
-    training = _Training(run, system, plan, options, ranks)
+    training = _Training(run, system, plan, options, ranks, opening)
     # Before anything starts CUDA.
     with deterministic(plan.train.deterministic, options.device):
         if options.compile_model:
