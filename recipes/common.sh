@@ -2,7 +2,7 @@
 # Functions that all recipes share. A recipe sources this file. SCALE sets the size of its table:
 #
 #   smoke   the demo corpus, tiny models, two updates: seconds. It shows that the recipe runs; its numbers mean nothing.
-#   small   Multi30k English-German (if the recipe names no other), preset small: hours on two CPU cores.
+#   small   Multi30k English-German (if the recipe names no other), preset small or small-postnorm: hours on two CPU cores.
 #   full    the paper's data, sizes and updates: days on a GPU, which it needs.
 #
 # Optional variables:

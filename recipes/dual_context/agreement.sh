@@ -41,12 +41,12 @@ mixed_text() {
 }
 
 if [ "$SCALE" = small ] && [ -n "${TEXT:-}" ]; then
-  RUN=${RUN:-${RUNS:-runs}/small-mixed-small${STEPS:+-$STEPS}}
-  PRESET=small
+  PRESET=${PRESET:-small-postnorm}
+  RUN=${RUN:-${RUNS:-runs}/small-mixed-$PRESET${STEPS:+-$STEPS}}
   if [ ! -f "$RUN/prep/manifest.json" ]; then
     mixed_text "$RUN.text"
     text=$RUN.text
-    nmtkit prep mixed --train "$text"/train.{en,de} --dev "$text"/dev.{en,de} --test "$text/test.en,$text/test.de" --run "$RUN" --preset small
+    nmtkit prep mixed --train "$text"/train.{en,de} --dev "$text"/dev.{en,de} --test "$text/test.en,$text/test.de" --run "$RUN" --preset "$PRESET"
   fi
 fi
 corpus "$(at_scale demo demo wmt14-ende)" "$(at_scale tiny demo dc-wmt)"

@@ -3,7 +3,7 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
-corpus "$(at_scale demo multi30k-ende wmt14-ende)" "$(at_scale tiny small dc-wmt)"
+corpus "$(at_scale demo multi30k-ende wmt14-ende)" "$(at_scale tiny small-postnorm dc-wmt)"
 system transformer
 system enc-dc --variant enc-dc # kernel size 2
 for size in $(at_scale "3" "3 4 5 6 7 8" "3 4 5 6 7 8"); do

@@ -3,7 +3,7 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
-corpus "$(at_scale demo multi30k-ende wmt14-ende)" "$(at_scale tiny small dc-wmt)"
+corpus "$(at_scale demo multi30k-ende wmt14-ende)" "$(at_scale tiny small-postnorm dc-wmt)"
 system transformer
 system csan --variant csan
 system enc-dc --variant enc-dc

@@ -3,7 +3,7 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
-corpus "$(at_scale demo multi30k-ende wmt14-ende)" "$(at_scale tiny small dc-wmt)"
+corpus "$(at_scale demo multi30k-ende wmt14-ende)" "$(at_scale tiny small-postnorm dc-wmt)"
 system transformer
 system enc-dc --variant enc-dc # all layers
 for layers in $(at_scale "1-1" "1-1 1-2 3-3 2-3" "1-1 1-2 1-3 1-4 1-5 5-6 4-6 3-6"); do

@@ -4,7 +4,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 source recipes/phrase/big.sh
 
-corpus "$(at_scale demo multi30k-ende wmt14-ende)" "$(at_scale tiny small pr-base)"
+corpus "$(at_scale demo multi30k-ende wmt14-ende)" "$(at_scale tiny small-postnorm pr-base)"
 buckets=$(at_scale pr "10,15,20,25" pr) # captions are short: few have 30 subwords
 system transformer
 system pr --variant pr

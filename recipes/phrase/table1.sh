@@ -5,7 +5,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 source recipes/phrase/big.sh
 
 for direction in $(at_scale demo multi30k-ende "wmt14-ende wmt14-enfr"); do
-  corpus "$direction" "$(at_scale tiny small pr-base)"
+  corpus "$direction" "$(at_scale tiny small-postnorm pr-base)"
   system transformer
   system pr --variant pr
   big big

@@ -5,7 +5,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 source recipes/phrase/big.sh
 
-corpus "$(at_scale demo multi30k-ende wmt14-ende)" "$(at_scale tiny small pr-base)"
+corpus "$(at_scale demo multi30k-ende wmt14-ende)" "$(at_scale tiny small-postnorm pr-base)"
 system transformer
 system mean --variant pr --set model.glance=mean --set model.attentive=false --set model.transparent=false
 system max --variant pr --set model.attentive=false --set model.transparent=false
