@@ -25,6 +25,7 @@ from tests.recipes.recipe_calls import ROOT, nothing, run_recipe
 SIZES = tomllib.loads((ROOT / "tests/recipes/sizes.toml").read_text("utf-8"))
 """The vocabularies, and the size and the updates of each training, of each recipe."""
 DC = ["transformer", "enc-dc", "dec-dc", "full-dc"]
+TRANSFORMERS = {"transformer", "big", "transformer-matched", "attention-rep"}
 STAGES = {
     "score": "score",
     "task": "probing",
@@ -164,11 +165,27 @@ def test_the_papers_numbers_stand_beside_the_table_that_has_them(name, with_pars
 def test_a_system_is_what_its_name_says(name, with_parses):
     for system, plan in trainings(with_parses(name, "full")):
         module = next((dc for dc in ("enc-dc", "dec-dc", "full-dc") if system.startswith(dc)), "pr")
-        plain = {"transformer": "transformer", "big": "transformer", "csan": "csan"}
-        assert plan.variant == plain.get(system, module)
+        own = system if system in {"csan", "transformer-cycle"} else module
+        assert plan.variant == ("transformer" if system in TRANSFORMERS else own)
         if module == "enc-dc":
             size, layers = system.partition("-f")[2] or "2", system.partition("-layers-")[2]
             assert (str(plan.model["kernel_size"]), plan.model["layers"]) == (size, layers)
+            assert plan.model["local"] == ("none" if system.endswith("no-conv") else "conv")
+        assert plan.train.replace == ("uniform" if system == "attention-rep" else "none")
+
+
+def test_small_trains_post_norm_as_the_papers_define(with_parses):
+    for name in SIZES:
+        if name.startswith(("dual_context/", "phrase/")):
+            plans = trainings(with_parses(name, "small"))
+            assert {plan.model["norm"] for _, plan in plans} == {"post"}, name
+
+
+def test_a_control_has_the_parameters_of_the_module(tmp_path):
+    done = asked("dual_context/controls", tmp_path, SCALE="small", SEEDS="3 5")
+    matched = [values["name"] for values in values_of(done, "train") if values["match_parameters"]]
+    assert matched == ["transformer-matched-s3", "transformer-matched-s5"]
+    assert done.options("train", "--match-parameters") == ["enc-dc-s3"] * 2
 
 
 def test_the_ladder_of_phrases(with_parses):

@@ -31,6 +31,10 @@ TABLES = {
     "dual_context/table2": (DC, []),
     "dual_context/table5": (["transformer", "enc-dc", "enc-dc-layers-1-1"], ["cost"]),
     "dual_context/kernel_size": (["transformer", "enc-dc", "enc-dc-f3"], ["divergence", "cost"]),
+    "dual_context/controls": (
+        [*DC[:2], "transformer-matched", "enc-dc-no-conv", "transformer-cycle", "attention-rep"],
+        ["cost"],
+    ),
     "dual_context/probing": (DC[:2], ["probing"]),
     "memory/context_use": (["transformer", "amn"], ["agreement", "context"]),
     "memory/subtitles": (["transformer", "amn", "context-aware"], ["context", "cost"]),
