@@ -2,6 +2,7 @@
 replaced and by what, which never, and that a training resumes bit for bit.
 """
 
+import copy
 import math
 from types import SimpleNamespace
 
@@ -15,6 +16,7 @@ from nmtkit.models.variants import build_model
 from nmtkit.settings import TrainSettings
 from nmtkit.text.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.train import loop
+from nmtkit.train.compiling import compile_training
 from nmtkit.train.gradients import Gradients, seed_everything
 from nmtkit.train.perturb import Perturbation, keep_probability, perturbation
 from nmtkit.train.ranks import Ranks
@@ -241,6 +243,25 @@ def test_processes_make_the_update_of_one(tmp_path):
     alone, shares = gradient(Ranks()), [gradient(First()), gradient(Second())]
     torch.testing.assert_close(sum(shares), alone, rtol=1e-12, atol=1e-14)
     assert not torch.allclose(shares[0], shares[1])
+
+
+def test_a_compiled_model_leaves_the_same_words_out():
+    torch._dynamo.reset()
+    eager = small_model()
+    compiled = copy.deepcopy(eager)
+    batch = collate(pairs(count=8))
+    compile_training(compiled, batch, "aot_eager")
+    perturb = Perturbation(eager, settings(word_dropout=0.3))
+    seed_everything(1, 1, 1)
+    left_out = perturb.inputs(batch, 1)
+    with perturb.reading():
+        found, expected = (
+            model.decode(left_out.tgt_in, model.encode(left_out))[0] for model in (compiled, eager)
+        )
+    torch.testing.assert_close(found, expected)
+    whole = compiled.decode(batch.tgt_in, compiled.encode(batch))[0]
+    assert not torch.allclose(found, whole)
+    torch._dynamo.reset()
 
 
 # Wrong inputs
