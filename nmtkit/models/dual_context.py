@@ -82,7 +82,7 @@ class DualContextAttention(Attention):
     """Attention to the local contexts and to the positions, as one attention of 2·H heads.
 
     The paper has two units of H heads, each with its own projections and no output projection. It
-    joins them with [h_l; h_g] W_z. This is the output projection of all 2·H heads (models.md 1.3).
+    joins them with [h_l; h_g] W_z. This is the output projection of all 2·H heads.
     The first H heads are the local ones.
 
     Args:

@@ -1,7 +1,7 @@
 """The associated memory: source words attend to words of other sentences, and a gate mixes them in.
 
-The paper's equations are read as models.md section 3 has them. A sentence without context is
-translated as the Transformer would, bit for bit.
+The paper (Jiang et al. 2019) describes its parts in words; readings.md lists what it leaves open. A
+sentence without context is translated as the Transformer would, bit for bit.
 
 Legend: B sentences, S source length, U different contexts of a batch, M their length, J contexts of
 a sentence, H heads, C width of one, D = H·C.
@@ -147,7 +147,7 @@ class InterSentenceAttention(CrossAttention):
             visible: the real positions of x, bool (B, 1, S); None = all.
             everywhere: True if J = U, and every sentence reads all contexts in their order.
         Returns: (B, S, D).
-        Source: models.md 3.5.
+        Source: Jiang et al. 2019, inter-sentence attention.
         """
         q = self.query(x).unflatten(-1, (self.heads, -1))  # (B, S, H, C)
         at_once = everywhere or torch.is_grad_enabled() or capturing()
@@ -238,7 +238,7 @@ class AssociatedMemory(nn.Module):
             context: of the sentences.
             embedder: the source's.
         Returns: (B, S, D); the states of a sentence without context are unchanged.
-        Source: models.md 3.3-3.6.
+        Source: Jiang et al. 2019; the gate is that of Voita et al. 2018.
         """
         queries, residual = self._queries(states, embedded, visible), self.read_residual
         with recorded_under("context."):

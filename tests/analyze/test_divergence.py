@@ -19,7 +19,7 @@ GOLDEN = {
     "max_raw": 0.152423,
     "peak_head": 0.203928,
     "per_head": 0.144111,
-}  # models.md 10
+}  # Ampomah et al. 2021, Eqs. 10-13, by hand
 DUAL = {**SMALL, "encoder_layers": 2, "decoder_layers": 2}
 PAIRS = [([5, 6, 7, 8, 9, 2], [5, 9, 2]), ([7, 2], [8, 8, 8, 8, 2]), ([9, 5, 2], [6, 2])]
 

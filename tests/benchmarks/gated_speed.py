@@ -32,8 +32,8 @@ V = 8000
 
 
 class Plain:
-    """CAAtt as its equations stand (models.md 4.3): everything anew for every pair of positions,
-    nothing computed once per sentence.
+    """CAAtt as its equations stand (Im & Chan 2024, Eqs. 4 and 5): everything anew for every pair
+    of positions, nothing computed once per sentence.
     """
 
     def __init__(self, model: Any) -> None:

@@ -129,7 +129,7 @@ def lstm(w, cell, state, *inputs):
 
 
 def caru(w, cell, h, *inputs, first_step="tanh"):
-    """models.md section 4.1."""
+    """Chan, Ke & Im 2020, Eq. 4."""
     bias = w[f"{cell}.input.bias"]
     x, of_z = (plus(of, block(bias, i, 2)) for i, of in enumerate(from_inputs(w, inputs, 2)))
     if h is None:

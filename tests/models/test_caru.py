@@ -1,5 +1,5 @@
-"""CARU-gated attention against models.md sections 4, 5, 9 and 10: counts, equations step by
-step, what it becomes where its parts are off.
+"""CARU-gated attention (Im & Chan 2024) against counts by hand and its equations step by step, and
+what it becomes where its parts are off.
 """
 
 import math
@@ -113,7 +113,7 @@ class Slow:
         return states, tanh(self.linear("initial", ends["backwards"][:h])) + ends["backwards"][h:]
 
     def refine(self, s, h, t):
-        """g_i, section 4.3 for CARU, section 5 for the two GRUs."""
+        """g_i: Im & Chan 2024, Eqs. 4 and 5, for CARU; Zhang et al. 2017 for the two GRUs."""
         if self.s.gate == "caru":
             w, b = "attention.gate.state.weight", "attention.gate.state.bias"
             x = affine(s, self.part(w, 0, 2), self.part(b, 0, 2))
@@ -268,7 +268,7 @@ def without_idea(case):
     ],
 )
 def test_the_ladder_has_the_audited_counts(audit, caatt, caembed, printed, bidirectional):
-    """models.md section 4.8."""
+    """The rungs of Im & Chan 2024 that Table 1 names, with separate embeddings."""
     values = {"caatt": caatt, "caembed": caembed, "bidirectional": bidirectional}
     values["readout"] = "linear"
     for v, millions in zip((7850, 50_000), printed, strict=True):
@@ -406,7 +406,7 @@ def test_capture_reads_weights_and_gates(values):
         torch.testing.assert_close(found, weights, rtol=1e-9, atol=1e-11)
         for t, expected in enumerate(gates if gated else []):
             gate = seen["attention_gate"][0][row, t, : len(src)]
-            if expected[0] is None:  # models.md section 4.3: the first step has no gate
+            if expected[0] is None:  # Im & Chan 2024, Eq. 4: the first step has no gate
                 assert t == 0 and gate.isnan().all()
             else:
                 torch.testing.assert_close(gate.tolist(), expected, rtol=1e-9, atol=1e-11)

@@ -1,5 +1,5 @@
-"""The context-aware Transformer against models.md section 5: its size, its equations loop by
-loop, what contexts may and may not change.
+"""The context-aware Transformer (Voita et al. 2018): its size, its equations loop by loop, what
+contexts may and may not change.
 """
 
 from functools import partial
@@ -28,7 +28,7 @@ def count(s, v):
 
 
 class Slow(test_transformer.Slow):
-    """One sentence and one context at a time, as section 5 words it."""
+    """One sentence and one context at a time, as the paper words it."""
 
     def self_attention(self, layer, xs):
         found = super().self_attention(layer, xs)

@@ -1,5 +1,5 @@
-"""The dual contextual module against models.md sections 1 and 10: counts of the paper, and its
-equations as two attentions, loop by loop.
+"""The dual contextual module (Ampomah et al. 2021): counts of the paper, and its equations as two
+attentions, loop by loop.
 """
 
 import pytest
@@ -27,8 +27,8 @@ def replaced(s, in_encoder):
 
 
 def count(s, v):
-    """models.md section 1.5: local unit and its norm, own q, k and v in both units, W_z; instead
-    of q, k, v and output.
+    """Eqs. 6-9: local unit and its norm, own q, k and v in both units, W_z; instead of q, k, v and
+    output.
     """
     d, f = s.d_model, s.kernel_size
     bias = 1 if s.attn_bias else 0
@@ -91,9 +91,7 @@ def slow_logits(weights, s, src, tgt_in):
 
 
 def without_idea(case):
-    """With W_z's upper half zero and its lower half W_o, the module is multi-head attention
-    (models.md section 10).
-    """
+    """With W_z's upper half zero and its lower half W_o, the module is multi-head attention."""
     model = case.build()
     s = model.settings
     base = contract.plain_transformer(model)
@@ -193,7 +191,7 @@ def test_settings_that_cannot_be(variant, values, message):
 
 
 def test_one_attention_call_for_both_units(monkeypatch):
-    """Exactly one call a layer, of 2 H heads (models.md section 1.3)."""
+    """Exactly one call a layer, of 2 H heads (Eqs. 7 and 8 as one attention)."""
     model, shapes = contract.Case("full-dc").build(), []
     original = attention.attention
 

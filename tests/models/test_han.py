@@ -1,5 +1,5 @@
-"""Hierarchical attention networks against models.md section 5: their size, their equations word
-by word, what contexts may and may not change.
+"""Hierarchical attention networks (Miculicich et al. 2018): their size, their equations word by
+word, what contexts may and may not change.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ def count(s, v):
 
 
 class Slow(test_transformer.Slow):
-    """One word at a time, as Eqs. 2-6 of the paper go, with the layer norms of section 5."""
+    """One word at a time, as Eqs. 2-6 of the paper go, with the authors' layer norms."""
 
     def one_norm(self, name, x):
         return self.norm(name, [x])[0]

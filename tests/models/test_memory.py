@@ -1,5 +1,5 @@
-"""The associated memory against models.md sections 3 and 10: its size, its equations word by
-word, what context may and may not change.
+"""The associated memory (Jiang et al. 2019, as nmtkit/models/readings.md reads it): its size, its
+equations word by word, what context may and may not change.
 """
 
 import math
@@ -24,9 +24,7 @@ BASELINE = "transformer"
 
 
 def count(s, v):
-    """models.md section 3.11, with one bias a GRU (Cho et al. 2014) where the audit has torch's
-    six.
-    """
+    """Counted by hand, with one bias a GRU (Cho et al. 2014) where the audit has torch's six."""
     d, (attention, feed_forward) = s.d_model, test_transformer.sublayers(s)
     layer = attention + feed_forward + 2 * 2 * d
     h = d // 2
@@ -51,7 +49,7 @@ def added(xs, ys):
 
 
 class Slow(test_transformer.Slow):
-    """One sentence and one context at a time, as section 3 words it."""
+    """One sentence and one context at a time, as the paper words it."""
 
     def run(self, cell, xs):
         """The states after each input, from a state of zeros."""
@@ -89,7 +87,7 @@ class Slow(test_transformer.Slow):
         )
 
     def scores(self, asking, words):
-        """Raw scores of every head, word and word of the context (section 3.5)."""
+        """Raw scores of every head, word and word of the context."""
         d, heads = self.s.d_model, self.s.heads
         c = d // heads
         q = [self.linear("memory.inter.query", x) for x in asking]
@@ -167,7 +165,7 @@ def test_size_of_the_paper(audit):
 
 
 def test_weights_of_contexts_are_the_mean_of_raw_scores():
-    """β of models.md 3.5, which is computed from means of queries and keys; with one context it
+    """β, the weight of a context, is computed from means of queries and keys; with one context it
     is 1 whatever the scores.
     """
     model = contract.Case("amn").build(context_join="parallel")

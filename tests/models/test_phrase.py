@@ -1,5 +1,5 @@
-"""Source phrase representations against models.md sections 2 and 10: counts of the paper, and
-its equations phrase by phrase.
+"""Source phrase representations (Xu et al. 2020): counts of the paper, and its equations phrase by
+phrase.
 """
 
 import dataclasses
@@ -24,9 +24,7 @@ BASELINE = "transformer"
 
 
 def count(s, v):
-    """models.md section 2.7: an attention, a combiner and a norm in every layer; L + 1
-    generators; the mixtures' weights.
-    """
+    """An attention, a combiner and a norm in every layer; L + 1 generators; the mixtures' weights."""
     d, h = s.d_model, s.combiner_hidden or 3 * s.d_model
     sublayer = test_transformer.sublayers(s)[0] + 2 * d * h + h + h * d + d + 2 * d
     stacks = [test_transformer.distinct(s, n) for n in (s.encoder_layers, s.decoder_layers)]
@@ -48,7 +46,7 @@ def weighted(shares, vectors):
 
 
 class Slow(test_transformer.Slow):
-    """Phrases one after another, as section 2 words it."""
+    """Phrases one after another, as the paper words it."""
 
     cut = staticmethod(cut)
 
@@ -126,8 +124,8 @@ def slow_logits(weights, s, src, tgt_in, spans=None):
 
 
 def without_idea(case):
-    """With the phrase sublayers passed by, norm and all (models.md section 10), the rest is a
-    Transformer of the same weights.
+    """With the phrase sublayers passed by, norm and all, the rest is a Transformer of
+    the same weights.
     """
     model = case.build(embed_norm=False, ta_tokens=False)
     base = contract.transformer_of(model)
@@ -138,9 +136,7 @@ def without_idea(case):
 
 
 def test_sizes_of_table_2(audit):
-    """The paper's 88.1 and 129.0 million; its 173.0 cannot follow from Eqs. 3-5, ours is 132.66
-    (models.md section 2.7).
-    """
+    """The paper's 88.1 and 129.0 million; its 173.0 cannot follow from Eqs. 3-5, ours is 132.66."""
     size = partial(paper_size, preset="pr-base", vocabulary=42_875)
     plain = {"attentive": False, "transparent": False}
     rows = [
@@ -168,7 +164,7 @@ GOLDEN = {
     48: (8, 6),
     49: (8, 7),
     100: (8, 13),
-}  # models.md section 10
+}  # Xu et al. 2020, section 3.1: ceil(n / 6), but 3 to 8 tokens a phrase
 
 
 def as_spans(phrases, row):

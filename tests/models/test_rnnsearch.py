@@ -1,5 +1,5 @@
-"""RNNSearch against models.md section 5 and Bahdanau et al. 2015: its size, its equations step
-by step, what it keeps in memory.
+"""RNNSearch (Bahdanau et al. 2015, appendix A): its size, its equations step by step, what it keeps
+in memory.
 """
 
 import pytest

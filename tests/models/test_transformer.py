@@ -1,5 +1,5 @@
-"""The Transformer against models.md section 0: parameter counts of the papers, and its equations
-loop by loop.
+"""The Transformer (Vaswani et al. 2017): parameter counts of the papers, and its equations loop by
+loop.
 """
 
 import math
@@ -32,7 +32,7 @@ def distinct(s, layers):
 
 
 def count(s, v):
-    """models.md section 0 and the audit in reference/parameter_counts.py, from sizes alone."""
+    """The parameters, counted from sizes alone."""
     d, (attention, feed_forward) = s.d_model, sublayers(s)
     encoder = distinct(s, s.encoder_layers) * (attention + feed_forward + 2 * 2 * d)
     decoder = distinct(s, s.decoder_layers) * (2 * attention + feed_forward + 3 * 2 * d)
@@ -83,7 +83,7 @@ def causal(query, key):
 
 class Slow:
     """One sentence at a time; vectors are lists of floats. Stacks, layers and sublayers as
-    models.md section 0 words them.
+    Vaswani et al. 2017, section 3, words them.
     """
 
     def __init__(self, weights, s):
@@ -173,7 +173,7 @@ def slow_logits(weights, s, src, tgt_in):
     return slow.logits(slow.decode(slow.encode(src), tgt_in))
 
 
-PAPERS = [  # models.md section 10: millions; and the audit's own integers, body + tables (+ bias)
+PAPERS = [  # millions, as the papers print them; and by hand, body + tables (+ bias)
     ("dc-wmt", 33_432, 61.26, 44_138_496 + 33_432 * 512),
     ("pr-base", 42_875, 88.05, 44_101_632 + 42_875 * 1025),
     ("pr-big", 42_875, 264.13, 176_283_648 + 42_875 * 2049),

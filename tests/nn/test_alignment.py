@@ -1,5 +1,5 @@
-"""Additive attention against its equation, and its further forms against models.md sections 4.3,
-4.4 and 10: a bias, bounded scores, L1(exp(Nx)).
+"""Additive attention (Bahdanau et al. 2015) against its equation, and the forms of Im & Chan 2024:
+a bias, bounded scores, L1(exp(Nx)).
 """
 
 import pytest

@@ -88,7 +88,7 @@ def test_a_cell_by_itself_is_called_as_torchs(kind, history):
 
 
 def test_the_golden_step_of_a_caru_cell():
-    """models.md section 10."""
+    """Chan, Ke & Im 2020, Eq. 4, by hand."""
     cell = CARUCell(input_size=1, hidden_size=1).double()
     values = {
         "input.weight": [[0.5], [0.7]],

@@ -1,5 +1,5 @@
-"""Phrases from constituency trees: Algorithm 1 against models.md section 2.6 and a slow version,
-on worked examples and on real trees.
+"""Phrases from constituency trees: Algorithm 1 of Xu et al. 2020 against a slow version, on worked
+examples and on real trees.
 """
 
 import math
@@ -30,7 +30,7 @@ SINGS = (
 
 
 class Slow:
-    """Algorithm 1 as section 2.6 words it: nodes are marked as gone, and whoever asks for tokens
+    """Algorithm 1 as the paper words it: nodes are marked as gone, and whoever asks for tokens
     collects them anew.
     """
 
@@ -103,7 +103,7 @@ WORKED = {
 
 @pytest.mark.parametrize("n", WORKED)
 def test_worked_examples(n):
-    """models.md section 2.6, checked by reference/golden_values.py."""
+    """Cut by hand."""
     assert as_text(FOX, n) == WORKED[n]
     assert [" ".join(p) for p in Slow(tree_of(FOX, n)).phrases(n)] == WORKED[n]
 

@@ -299,8 +299,8 @@ def test_the_ladder_of_gates(scale, with_parses):
     ids=["rnnsearch", "gru-inv", "gatt"],
 )
 def test_sizes_of_the_comparators(gate, context, size):
-    """Counted by hand from models.md 5 (E=256, H=1024, source states of 2H, V=50,000 a side): the
-    gate, a GRU from one width to another, and what its width changes.
+    """Counted by hand from the papers' equations (E=256, H=1024, source states of 2H, V=50,000 a
+    side): the gate, a GRU from one width to another, and what its width changes.
     """
     e, h, v = 256, 1024, 50_000
     encoder, initial = 2 * 3 * (e * h + h * h), h * h
