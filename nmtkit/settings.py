@@ -391,15 +391,19 @@ def _types(annotation: Any) -> list[Any]:
     return [annotation, *(inner for part in typing.get_args(annotation) for inner in _types(part))]
 
 
-def flat(sections: dict[str, Any]) -> dict[str, Any]:
-    """Return values by `section.key`, with lists for tuples as TOML has them."""
-    values: dict[str, Any] = {}
-    for section, value in sections.items():
-        if isinstance(value, dict):
-            values |= {f"{section}.{key}": of_key for key, of_key in value.items()}
-        else:
-            values[section] = value
-    return {key: list(v) if isinstance(v, tuple) else v for key, v in values.items()}
+def flat(values: Any, key: str = "") -> dict[str, Any]:
+    """Return the values of nested tables, and of lists of named tables, by dotted keys.
+
+    A tuple becomes a list, as TOML has it.
+    """
+    if isinstance(values, list) and values and isinstance(values[0], dict):
+        values = {part.get("name", ""): part for part in values}
+    if not isinstance(values, dict):
+        return {key: list(values) if isinstance(values, tuple) else values}
+    result: dict[str, Any] = {}
+    for name, part in values.items():
+        result |= flat(part, f"{key}.{name}" if key else name)
+    return result
 
 
 def to_toml(sections: dict[str, Any]) -> str:

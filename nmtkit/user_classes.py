@@ -1,4 +1,4 @@
-"""Classes of the user's own, named as `package.module:Class`: their import, and their errors."""
+"""Import a user's own class, named `package.module:Class`, and name the line that fails in it."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def load_class(name: str, base: type, kind: str, where: str, guide: str) -> Any:
     Args:
         name: `package.module:Class`.
         base: the class that it must be a subclass of.
-        kind: what the class is, for messages: variant or analysis.
-        where: the option or command that names it, for messages.
+        kind: "variant" or "analysis", for messages.
+        where: the option or command that names the class, for messages.
         guide: the page that describes such classes, for messages.
-    Raises: ConfigError if the module is missing or fails (naming the line), or if its class is
+    Raises: ConfigError if the module is missing or fails (naming the line), or if the class is
         missing, abstract or no subclass of `base`.
     """
     module_name, _, class_name = name.partition(":")
@@ -56,11 +56,11 @@ def load_class(name: str, base: type, kind: str, where: str, guide: str) -> Any:
 
 
 @contextlib.contextmanager
-def blamed_on(cls: type, kind: str) -> Iterator[None]:
-    """Turn an exception into an error of the user's class, unless nmtkit defines the class.
+def blamed_on(cls: type) -> Iterator[None]:
+    """Turn an exception into an error of the user's analysis, unless nmtkit defines the class.
 
-    Raises: ConfigError naming the deepest line in the class' file; NmtkitError and OSError, which
-        explain themselves, are passed on.
+    Raises: ConfigError naming the deepest line in the file of the class. NmtkitError and OSError
+        are passed on, because they explain themselves.
     """
     try:
         yield
@@ -72,7 +72,7 @@ def blamed_on(cls: type, kind: str) -> Iterator[None]:
             raise
         lines = [f.lineno for f in extract_tb(error.__traceback__) if f.filename == file]
         where = f"{file}, line {lines[-1]}" if lines else place_of(cls)
-        message = f"your {kind} {cls.__qualname__} failed: {_summary(error)}"
+        message = f"your analysis {cls.__qualname__} failed: {_summary(error)}"
         hint = "mend it there (--debug shows the traceback)"
         raise ConfigError(message, where=where, hint=hint) from error
 

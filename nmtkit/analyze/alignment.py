@@ -23,7 +23,7 @@ from nmtkit.analyze.presenting import (
     text_columns,
 )
 from nmtkit.analyze.study import Study
-from nmtkit.data.batches import Batch, Pairs, collate
+from nmtkit.data.batches import Batch, Pairs
 from nmtkit.data.context import BREAK
 from nmtkit.errors import ConfigError, nearest
 from nmtkit.measures import context_spread, links, recording
@@ -145,8 +145,8 @@ class Alignment(Analysis[AlignmentOptions, Aligned]):
             message, hint = "there is nothing to compare it with", "--gold LINKS,PAIRS"
             raise ConfigError(message, where="--alignments", hint=hint)
         gold = links.read_gold_set(study.run.prep, options.gold) if options.gold else None
-        pairs: Pairs = gold.pairs if gold else study.store
-        options.row(len(pairs.src_lengths))
+        pairs = gold.pairs if gold else None
+        options.row(len((pairs or study.store).src_lengths))
         agreement = [_of_file(Path(file), gold) for file in options.alignments] if gold else []
 
         def draw(name: str) -> Drawn:
@@ -161,11 +161,12 @@ class Alignment(Analysis[AlignmentOptions, Aligned]):
         sentences = gold.name if gold else study.set_name
         return Aligned(sentences, list(drawn.values()), agreement if gold else None)
 
-    def _drawn(self, study: Study, name: str, model: Model, sites: Sites, pairs: Pairs) -> Drawn:
+    def _drawn(
+        self, study: Study, name: str, model: Model, sites: Sites, pairs: Pairs | None
+    ) -> Drawn:
         """Return the attention of a system on the sentence pair that is drawn."""
         site = drawn_site(sites)
-        rule = model.context_rule if pairs is study.store else None  # gold pairs have no context
-        batch = collate(pairs, np.array([self.options.sentence - 1]), study.device, rule)
+        (batch,) = study.batches(name, model, np.array([self.options.sentence - 1]), pairs)
         recorded = recording.look(model, batch)
         weights = (recorded["decoder"] | recorded["encoder"])[site]
         matrix = of_head(weights, self.options.head)[0].double().cpu().tolist()

@@ -33,8 +33,6 @@ from nmtkit.tables.table import check_format
 from nmtkit.user_classes import blamed_on, load_class, place_of
 
 AnyAnalysis = Analysis[Any, Any]
-KIND = "analysis"
-"""What the messages of `user_classes` call the class."""
 
 
 def find(name: str) -> type[AnyAnalysis]:
@@ -50,7 +48,7 @@ def find(name: str) -> type[AnyAnalysis]:
         hint = nearest(name, ANALYSES)
         raise ConfigError(f"unknown analysis '{name}'", where="nmtkit analyze", hint=hint)
     guide = "nmtkit/analyze/README.md"
-    cls: type[AnyAnalysis] = load_class(name, Analysis, KIND, "nmtkit analyze", guide)
+    cls: type[AnyAnalysis] = load_class(name, Analysis, "analysis", "nmtkit analyze", guide)
     for attribute in ("name", "title"):
         if not hasattr(cls, attribute):
             hint = f'write in the class: {attribute} = "…"'
@@ -109,7 +107,7 @@ def analyze(
     cls = find(name)
     values = check_options(cls, options)
     study = _study(run, cls, systems, set_names)
-    with run.recorded("analyze") as call, blamed_on(cls, KIND):
+    with run.recorded("analyze") as call, blamed_on(cls):
         call.analysis = cls.name
         current(cls(values), study, force).print(output_format)
 

@@ -36,7 +36,19 @@ def examples(*lines: str, before: str = "For example:", after: str = "") -> str:
 
 
 class Help:
-    """A help whose reader may leave before its end; options that are on or off show no type."""
+    """A command whose errors name it, and whose help may be left before its end."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        """Parse the words of the command line.
+
+        Raises: an error of typer's parser, which knows the command.
+        """
+        try:
+            return super().parse_args(ctx, args)  # type: ignore[misc]
+        except Exception as error:
+            if getattr(error, "ctx", ctx) is None:  # for `--measure=3`
+                vars(error)["ctx"] = ctx
+            raise
 
     def get_params(self, ctx: Any) -> Any:
         """Return the parameters; an option that is on or off shows no type."""

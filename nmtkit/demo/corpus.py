@@ -213,7 +213,7 @@ class Writer(Sentences):
         return clause
 
     def handling(self, it: NP) -> Clause:
-        """Return a clause whose object is "it"."""
+        """Return a clause in which somebody uses "it": sells it, or puts it on a table."""
         verb = self.pick(HANDLERS)
         clause = Clause(self.someone() if self.chance(0.7) else self.pronoun(), verb, self.base)
         roll = self.random()

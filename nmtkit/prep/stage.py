@@ -22,7 +22,7 @@ from nmtkit.prep.request import Request
 from nmtkit.prep.rewrite import rewritten
 from nmtkit.records import Cleaning, Manifest, TextSet
 from nmtkit.run import Run, locked, write_toml
-from nmtkit.settings import PrepSettings
+from nmtkit.settings import PrepSettings, flat
 
 SIDES = (("src", "source"), ("tgt", "target"))
 
@@ -108,8 +108,8 @@ def _up_to_date(run: Run, old: Manifest, identity: dict[str, Any], settings: Pre
     Returns: False if it is damaged and must be made again.
     Raises: ConfigError if it holds something else.
     """
-    before = _flat({"source": old.source, "prep": old.settings.model_dump()})
-    after = _flat({"source": identity, "prep": settings.model_dump()})
+    before = flat({"source": old.source, "prep": old.settings.model_dump()})
+    after = flat({"source": identity, "prep": settings.model_dump()})
     different = [key for key in sorted({*before, *after}) if before.get(key) != after.get(key)]
     if different:
         lines = [
@@ -131,18 +131,6 @@ def _up_to_date(run: Run, old: Manifest, identity: dict[str, Any], settings: Pre
         " prepares it again"
     )
     return True
-
-
-def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
-    """Return the values of nested tables and of lists of named tables, by dotted keys."""
-    if isinstance(values, list) and values and isinstance(values[0], dict):
-        values = {part.get("name", ""): part for part in values}
-    if not isinstance(values, dict):
-        return {prefix: values}
-    flat: dict[str, Any] = {}
-    for name, part in values.items():
-        flat |= _flat(part, f"{prefix}.{name}" if prefix else name)
-    return flat
 
 
 def _short(value: Any) -> str:

@@ -172,6 +172,8 @@ def test_error_rate_and_spread_of_every_layer_by_one_pair_at_a_time(analysed, go
         assert spread["low"] <= spread["value"] <= spread["high"]
     out = capsys.readouterr().out
     assert "base, decoder.1.cross" in out  # the last layer but one is drawn
+    columns, steps, _ = stored_weights(analysed, "base.decoder.1.cross")
+    assert (columns, steps) == (["w1", "w2", "w3", "</s>"], ["w4", "w5", "</s>"])
     assert "lower is better" in out
 
 
