@@ -62,14 +62,13 @@ def no_measurements(monkeypatch):
     monkeypatch.setattr("nmtkit.nn.hardware.choose", float32)
 
 
-def called(*arguments, given=None):
-    return CliRunner().invoke(
-        app, ["translate", *map(str, arguments), "--jobs", "1", "--device", "cpu"], input=given
-    )
+def scored(*arguments):
+    return [json.loads(line)["log_prob"] for line in printed(*arguments)]
 
 
 def printed(*arguments):
-    result = called(*arguments)
+    options = ["--jobs", "1", "--device", "cpu"]
+    result = CliRunner().invoke(app, ["translate", *map(str, arguments), *options])
     assert result.exit_code == 0, result.stderr
     return result.stdout.splitlines()
 
@@ -119,10 +118,7 @@ def test_documents(run, texts, tmp_path):
     for docs, documents in ((tmp_path / "starts", [0, 2]), ("blank", "blank")):
         given = ["--run", run.path, "--system", "with-context", "--docs", docs]
         assert system.translate(SRC, documents=documents) == printed(texts[0], *given)
-        wanted = [
-            json.loads(line)["log_prob"]
-            for line in printed(texts[0], "--force-target", texts[1], *given)
-        ]
+        wanted = scored(texts[0], "--force-target", texts[1], *given)
         assert system.score(SRC, TGT, documents=documents) == wanted != system.score(SRC, TGT)
     marked = [tmp_path / f"marked.{side}" for side in ("src", "tgt")]
     for path, lines in zip(marked, (SRC, TGT), strict=True):
@@ -130,30 +126,10 @@ def test_documents(run, texts, tmp_path):
     wanted = system.translate(SRC, documents=[0, 2])
     given = ["--run", run.path, "--system", "with-context", "--docs", "marker"]
     assert printed(marked[0], *given) == ["<d>", *wanted[:2], "<d>", *wanted[2:]]
-    scored = [
-        json.loads(line)["log_prob"]
-        for line in printed(marked[0], "--force-target", marked[1], *given)
-    ]
-    assert [*scored[1:3], *scored[4:]] == pytest.approx(
+    found = scored(marked[0], "--force-target", marked[1], *given)
+    assert [*found[1:3], *found[4:]] == pytest.approx(
         system.score(SRC, TGT, documents=[0, 2]), abs=1e-4
     )
-    refused = called(texts[0], *given)  # nothing in it says where documents start
-    assert (
-        (refused.exit_code, refused.stdout) == (2, "")
-        and "no line of it is <d>" in refused.stderr
-        and "--docs blank" in refused.stderr
-    )
-    assert (
-        "no line was <d>, so that all was one document"
-        in called("-", *given, given="\n".join(SRC) + "\n").stderr
-    )
-    marks = called("-", *given, given="<d>\n" + "\n".join(SRC) + "\n")
-    assert marks.stdout.splitlines()[0] == "<d>" and "<d>," not in marks.stderr
-    given[-1] = "blank"
-    assert (
-        "lines <d> were translated as sentences (--docs marker" in called(marked[0], *given).stderr
-    )
-    assert "<d>" not in called(texts[0], *given).stderr
     for wrong in ([1, 2], [0, 2, 2], [0, 5], [0, 3, 1]):
         with pytest.raises(DataError, match="not the lines where documents start"):
             system.translate(SRC, documents=wrong)

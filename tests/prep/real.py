@@ -10,12 +10,16 @@ def lines(path: Path) -> list[str]:
     """Lines of a file, split at LF only; .gz and .xz (also where only PATH.xz exists) are
     decompressed.
     """
-    if not path.exists():
-        path = path.with_name(path.name + ".xz")
+    path = real(path)
     data = {".gz": gzip.decompress, ".xz": lzma.decompress}.get(path.suffix, bytes)(
         path.read_bytes()
     )
     return data.decode("utf-8").split("\n")[:-1]
+
+
+def real(path: Path) -> Path:
+    """A path of the real data, with .xz if only that is there."""
+    return path if path.exists() else path.with_name(path.name + ".xz")
 
 
 def segments(path: Path) -> list[str]:

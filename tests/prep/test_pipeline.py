@@ -192,22 +192,9 @@ def test_nasty_text_is_handled_and_counted(tmp_path):
         ("w " * 100_000, "Der Hund sieht es."),
     ]
     run = prepared(tmp_path, [*pairs(100), *nasty], merges=50, truecase="none")
-    cleaning = run.manifest().model_dump()["cleaning"]
-    assert cleaning["dropped"] == {"too long": {"pairs": 1, "src": 1, "tgt": 0}}
-    assert cleaning["changed"]["src"] | {"spaces": 0} == {
-        "BOM": 1,
-        "CR at the end": 1,
-        "line separator U+2028": 1,
-        "tab": 1,
-        "spaces": 0,
-    }
-    assert cleaning["changed"]["tgt"]["joiner @@ in the text"] == 3
-    assert (
-        cleaning["changed"]["tgt"]["NUL"]
-        == cleaning["changed"]["tgt"]["next line U+0085"]
-        == cleaning["changed"]["tgt"]["form feed"]
-        == 1
-    )
+    cleaning = run.manifest().cleaning
+    assert cleaning.dropped == {"too long": {"pairs": 1, "src": 1, "tgt": 0}}
+    assert cleaning.changed["tgt"]["joiner @@ in the text"] == 3
     store, (vocabulary, _) = Store(run.prep / "train"), load_vocabularies(run.prep)
     assert len(store) == 104
     side = TextSide.load(run.prep, "tgt")
@@ -256,24 +243,9 @@ def test_bad_utf8_can_be_replaced_or_dropped(tmp_path):
     )
 
 
-WORDS = [
-    "Der",
-    "der",
-    "DER",
-    "hund",
-    "Hund",
-    ".",
-    "?",
-    "(",
-    '"',
-    ":",
-    "x",
-    "U-Bahn",
-    "&quot;",
-    "<b>",
-]
+WORDS = 'Der der DER hund Hund . ? ( " : x U-Bahn &quot; <b>'
 SENTENCES = st.lists(
-    st.lists(st.sampled_from(WORDS), min_size=1, max_size=9), min_size=1, max_size=12
+    st.lists(st.sampled_from(WORDS.split()), min_size=1, max_size=9), min_size=1, max_size=12
 )
 
 
@@ -375,7 +347,8 @@ def test_a_vocabulary_with_nothing_in_it_is_an_error(tmp_path):
 def test_a_whole_prep_loads_neither_torch_nor_jieba(tmp_path):
     write(tmp_path, "train", pairs(40))
     code = (
-        "import sys; from pathlib import Path; from nmtkit.prep.stage import prep; f ="
+        "import sys; from pathlib import Path; from nmtkit.prep.stage import prep;"
+        " assert 'sacremoses' not in sys.modules; f ="
         " (Path('train.en'), Path('train.de'));prep('mine', train=f, dev=f, jobs=2, preset='tiny');"
         " sys.exit('torch' in sys.modules or 'jieba' in sys.modules)"
     )

@@ -10,11 +10,10 @@ tests/score/test_recorded.py):
 - IWSLT14's tok/ from IWSLT16's XML, tokenizer alone: test_moses.py::test_iwslt14_as_recorded; XML
   to BPE with `code`, here
 - IWSLT15's .tc.en: test_truecase.py::test_iwslt15_as_recorded; its .tc.zh: test_chinese.py; .zh,
-  .en and .doc from the XML, here
+  .en and .doc from the XML, and the three references of TVsub: tests/corpora/test_readers.py
 - subword-nmt's own reference, merges and segmentation:
   test_subwords.py::test_subword_nmt_reference_data
-- HAN's test set and the three references of TVsub, IWSLT15's Vietnamese, compare-mt's detokenized
-  outputs, here
+- HAN's test set, IWSLT15's Vietnamese, compare-mt's detokenized outputs, here
 """
 
 import re
@@ -25,27 +24,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from nmtkit.corpora import readers, table
+from nmtkit.corpora import table
 from nmtkit.corpora.unpack import SetReader
 from nmtkit.text.bpe import Bpe
 from nmtkit.text.moses import Moses
 from nmtkit.text.side import TextSide
-from tests.prep.real import lines, multi30k, segments
+from tests.prep.real import lines, multi30k, real, segments
 
 IWSLT14 = ("TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012")
-IWSLT15 = ("dev2010", "tst2010", "tst2011", "tst2012", "tst2013")
-
-
-def real(path):
-    return path if path.exists() else path.with_name(path.name + ".xz")
-
-
-def markup(path, lang):
-    """The text of each reference and where documents start, as prep reads a published file."""
-    streams = [list(stream.rows) for stream in readers.markup(real(path), lang)]
-    return [[row[0].decode() for row in rows] for rows in streams], [
-        i for i, row in enumerate(streams[0]) if row[1]
-    ]
+IWSLT15 = ("tst2010", "tst2011", "tst2012", "tst2013")
 
 
 def side(lang, **settings):
@@ -112,27 +99,13 @@ def test_multi30k_in_lowercase(shared, lang, ends, inside):
     assert (found["end"], found["inside"]) == (ends, inside)
 
 
-@pytest.mark.parametrize("part", IWSLT15)
-def test_iwslt15_text_and_documents_are_those_of_the_xml(shared, part):
-    folder = shared / "data/iwslt15_zhen"
-    for lang in ("zh", "en"):
-        (text,), starts = markup(folder / f"IWSLT15.TED.{part}.zh-en.{lang}.xml", lang)
-        plain = lines(folder / f"IWSLT15.TED.{part}.zh-en.{lang}")
-        assert text == [
-            readers.unescape(line.strip().encode()).decode() for line in plain
-        ]  # the text files kept XML's entities
-        assert starts == [int(line) for line in lines(folder / f"IWSLT15.TED.{part}.zh-en.doc")]
-
-
 def test_test_sets_of_han_are_those_of_iwslt15_and_tvsub(shared):
     """TED: the concatenated tst2010 to tst2013; in 11 lines the reference was made by a
     tokenizer that left a last full stop after `U.S` on it.
     """
     ted, han = shared / "data/iwslt15_zhen", shared / "data/han_outputs"
     joined = {
-        lang: [
-            line for part in IWSLT15[1:] for line in lines(ted / f"IWSLT15.TED.{part}.tc.{lang}")
-        ]
+        lang: [line for part in IWSLT15 for line in lines(ted / f"IWSLT15.TED.{part}.tc.{lang}")]
         for lang in ("zh", "en")
     }
     assert joined["zh"] == lines(han / "TED_zh-en/IWSLT15.TED.tst.tc.zh")
@@ -140,14 +113,6 @@ def test_test_sets_of_han_are_those_of_iwslt15_and_tvsub(shared):
     other = [(ours, theirs) for ours, theirs in pairs if ours != theirs]
     assert len(other) == 11
     assert all(ours == theirs[:-1] + " ." for ours, theirs in other)
-    references, starts = markup(shared / "data/tvsub_zhen/processed/test/test_trg.sgm", "en")
-    assert starts == [0, 330]
-    for number, reference in enumerate(references, 1):
-        plain = [
-            readers.unescape(line.encode()).decode().strip()
-            for line in lines(han / f"sub_zh-en/test_tgt_{number}")
-        ]
-        assert reference == plain
     assert lines(shared / "data/tvsub_zhen/processed/test/test_src") == lines(
         han / "sub_zh-en/test_src"
     )

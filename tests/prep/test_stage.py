@@ -195,26 +195,10 @@ def test_a_gz_cut_short(tmp_path, files):
 
 
 @pytest.mark.parametrize(("side", "at"), [(0, 7), (1, 41), (0, 0), (1, 59)])
-def test_counts_that_differ_name_the_first_suspicious_line(tmp_path, side, at):
-    lines = [
-        [f"{'word ' * (1 + (i * 7) % 23)}end", f"{'Wort ' * (1 + (i * 7) % 23)}Ende"]
-        for i in range(60)
-    ]
-    columns = [[pair[0] for pair in lines], [pair[1] for pair in lines]]
-    columns[side].insert(at, "x " * 40 if at % 2 else "x")
-    folder = tmp_path / "in"
-    folder.mkdir()
-    for name, column in zip(("train.en", "train.de"), columns, strict=True):
-        (folder / name).write_text("\n".join(column) + "\n", "utf-8")
-    train = (folder / "train.en", folder / "train.de")
-    counts = ("61", "60") if side == 0 else ("60", "61")
-    with pytest.raises(
-        DataError, match=f"train.en has {counts[0]} lines but train.de has {counts[1]}"
-    ) as caught:
-        run_prep(tmp_path, {"train": train, "dev": train})
-    assert f"line {at + 1} " in caught.value.where
-    assert "nothing was written" in caught.value.hint
-    assert names(tmp_path) == ["in"]
+def test_the_first_suspicious_line(side, at):
+    lengths = [[4 + 5 * (1 + (i * 7) % 23) for i in range(60)] for _ in "12"]
+    lengths[side].insert(at, 80 if at % 2 else 1)
+    assert parallel_text.first_odd_line(*lengths) == at
 
 
 @pytest.mark.parametrize(
@@ -253,6 +237,10 @@ def test_counts_that_differ_are_said_in_words_that_fit(tmp_path, src, tgt, messa
     with pytest.raises(DataError) as caught:
         run_prep(tmp_path, {"train": train, "dev": train})
     assert message in caught.value.message and caught.value.where == f"first odd pair: {where}"
+    assert "nothing was written" in caught.value.hint and names(tmp_path) == [
+        "train.de",
+        "train.en",
+    ]
 
 
 def test_the_suspicious_line_of_a_file_cut_short_is_the_first_that_is_missing():
@@ -580,8 +568,10 @@ def test_the_fingerprint_is_that_of_the_training_side(tmp_path, files):
     assert (
         run_prep(tmp_path, files, "c", settings=["max_words=249"]).manifest().fingerprint != first
     )
-    write(tmp_path / "in", "train", pairs(60, 1))
-    assert run_prep(tmp_path, files, "d").manifest().fingerprint != first
+    for number, name in enumerate(("train", "dev")):
+        write(tmp_path / "in", name, pairs(60, number + 1))
+        first, before = run_prep(tmp_path, files, name).manifest().fingerprint, first
+        assert first != before
     chosen = PrepSettings(dev="a", test=["b"])  # sets of a data set, which are not text
     assert fingerprint(("en", "de"), chosen, {}) == fingerprint(("en", "de"), PrepSettings(), {})
 

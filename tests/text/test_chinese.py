@@ -158,22 +158,8 @@ def test_real_text_comes_back_without_spaces_between_chinese_and_with_those_of_l
         differ[kind] = sum(a != b for a, b in zip(ours, wanted, strict=True))
         spaces[kind] = sum(line.count(" ") for line in ours)
         assert not any(BESIDE_WIDE.search(line) for line in ours)
-    assert differ == {
-        "news": 1,
-        "wikipedia": 6,
-        "captions": 2,
-        "tatoeba": 1,
-        "talks": 1,
-        "subtitles": 1,
-    }
-    assert spaces == {
-        "news": 16,
-        "wikipedia": 84,
-        "captions": 12,
-        "tatoeba": 0,
-        "talks": 5,
-        "subtitles": 0,
-    }
+    assert list(differ.values()) == [1, 6, 2, 1, 1, 1]
+    assert list(spaces.values()) == [16, 84, 12, 0, 5, 0]
 
 
 @pytest.mark.parametrize(
@@ -192,20 +178,9 @@ def test_detokenization(tokens, text):
     assert chinese.detokenize(tokens.split()) == text
 
 
-@pytest.mark.parametrize(
-    ("lang", "yes"),
-    [
-        ("zh", True),
-        ("zho", True),
-        ("cmn", True),
-        ("zh-TW", True),
-        ("zh_Hans", True),
-        ("ZH", True),
-        ("za", False),
-        ("de", False),
-    ],
-)
-def test_codes_of_chinese(lang, yes):
+@pytest.mark.parametrize("lang", ["zh", "zho", "cmn", "zh-TW", "zh_Hans", "ZH", "za", "de"])
+def test_codes_of_chinese(lang):
+    yes = lang not in {"za", "de"}
     assert chinese.is_chinese(lang) is yes
     side = TextSide(
         lang,

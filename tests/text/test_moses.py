@@ -146,33 +146,9 @@ def test_fast_way_equals_all_rules_on_real_text(shared, lang, suffix, differ):
     assert (stops, spaces) == differ
 
 
-TRICKY = [
-    "Mr.",
-    "No.",
-    "etc.",
-    "5.",
-    "5,",
-    ",5",
-    "5'",
-    "'5",
-    "'s",
-    "x'",
-    "'",
-    "''",
-    ".'",
-    "...",
-    ".",
-    "a.b.",
-    "U.S.",
-    "3,000",
-    "DOTMULTI",
-    "l'an",
-    "d'",
-    "1990's",
-    "rock'n'roll",
-]
+TRICKY = "Mr. No. etc. 5. 5, ,5 5' '5 's x' ' '' .' ... . a.b. U.S. 3,000 DOTMULTI l'an d' 1990's rock'n'roll"
 WORDS = st.one_of(
-    st.sampled_from(TRICKY),
+    st.sampled_from(TRICKY.split()),
     st.text("aXß9.,'-\"()&%:;`…’“«»\u00a0日", min_size=1, max_size=6),
     st.text(st.characters(exclude_categories=["Cs"]), max_size=5),
 )

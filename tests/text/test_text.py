@@ -3,8 +3,6 @@ worker process.
 """
 
 import json
-import subprocess
-import sys
 import time
 from collections import Counter
 from types import SimpleNamespace
@@ -168,11 +166,3 @@ def test_a_hundred_thousand_tokens(prep):
     assert len(side.surface(subwords).split()) > 100_000
     assert side.decode(subwords).count("engineer's number") == 17_000
     assert time.perf_counter() - start < 20
-
-
-def test_no_torch():
-    code = """
-import sys, nmtkit.text.side, nmtkit.parallel
-print([name for name in ("torch", "sacremoses", "jieba") if name in sys.modules])
-"""
-    assert subprocess.check_output([sys.executable, "-c", code]) == b"[]\n"
