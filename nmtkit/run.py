@@ -1,5 +1,6 @@
-"""A run directory: its paths, who may write to it, and the history of what was done in it (the
-tree is in the README).
+"""A run directory: its paths, the lock of its writers, and the history of its stage calls.
+
+recipes/tour.md shows the tree.
 """
 
 from __future__ import annotations
@@ -159,20 +160,17 @@ class Run:
         return System(self.path / "systems" / name)
 
     def new_system(self, name: str) -> System:
-        """Return the folder of a system that is to be trained; '+' joins the names of an ensemble
-        (`ensemble-a+b`), so no system has it in its own.
+        """Return the folder of a system that is to be trained.
 
-        Raises: ConfigError for a name with anything but letters, digits, '-', '_' and '.', or that
-            does not begin with a letter or a digit.
+        Raises: ConfigError if the name does not begin with a letter or a digit, or has characters
+            other than letters, digits, '-', '_' and '.'. ('+' joins the names of an ensemble.)
         """
         if not re.fullmatch(r"[^\W_][\w.-]*", name):
             raise ConfigError(f"'{name}' cannot name a system", where="--name", hint=NAMES)
         return self.system(name)
 
     def systems(self) -> list[System]:
-        """Return the systems that have a config, oldest first (so that the baseline trained first
-        leads).
-        """
+        """Return the systems that have a config, oldest first: the baseline is trained first."""
         systems = [System(p.parent) for p in (self.path / "systems").glob("*/config.toml")]
         return sorted(systems, key=lambda s: (s.config.stat().st_mtime_ns, s.name))
 
@@ -265,17 +263,18 @@ def _prepared_last(root: Path) -> Run:
 def locked(folder: Path, what: str, shared: bool = False) -> Iterator[None]:
     """Hold a folder for writing; a second writer is refused with the name of the first.
 
-    The lock is the kernel's (flock), so it ends with its process even after kill -9; the file only
-    says who holds it, a line each. Who shares a folder need not write in it: on a disk that is
-    read-only or full the lock is held without a name in its file, or not at all if there is none.
+    The lock is the kernel's (flock), so it ends with its process even after kill -9. The lock file
+    only lists the holders, one a line. A holder that shares the folder need not write in it: on a
+    read-only or full disk it holds the lock without a line in the file, and no lock if the file
+    does not exist.
 
     Args:
         folder: the folder to hold; it is made. Prep holds the run, training and translation hold
             their system and share the run.
-        what: the stage, for the message of whoever comes second.
-        shared: several holders of this kind may be in at once (but none that holds it alone).
+        what: the stage, for the error that a second writer gets.
+        shared: True if others that share the folder may hold it at the same time.
     Raises: DataError naming host, process and age of each holder; EnvironmentProblem if the folder
-        cannot be made, or held alone.
+        cannot be made or written.
     """
     path = folder / ".lock"
     new = not folder.exists()
@@ -297,7 +296,7 @@ def locked(folder: Path, what: str, shared: bool = False) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _held(stream: IO[str], folder: Path, holder: Holder, shared: bool) -> Iterator[None]:
-    """Hold the lock of a folder, with the holder's name in its file."""
+    """Hold the lock of a folder, with the holder's line in the lock file."""
     if not _taken(stream, fcntl.LOCK_SH if shared else fcntl.LOCK_EX):
         raise DataError(
             f"{folder} is in use by {_holders(stream)}",
@@ -317,8 +316,9 @@ def _held(stream: IO[str], folder: Path, holder: Holder, shared: bool) -> Iterat
 
 @dataclass(frozen=True)
 class Holder:
-    """Who holds a folder: a line of a lock's file. A line with `left` says that the holder of an
-    earlier line has gone.
+    """A process that holds a folder: one line of the lock file.
+
+    A line with `left` says that the holder of an earlier line has gone.
     """
 
     host: str
@@ -343,8 +343,9 @@ class Holder:
 
 
 def _opened(path: Path, shared: bool) -> IO[str] | None:
-    """Open the file of a lock. A sharer who cannot write opens it for reading, and gets None if it
-    does not exist.
+    """Open a lock file; for reading if it is to be shared and cannot be written.
+
+    Returns: None if it cannot be written and does not exist.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -361,8 +362,9 @@ def _opened(path: Path, shared: bool) -> IO[str] | None:
 
 
 def _taken(stream: IO[str], kind: int) -> bool:
-    """Take a lock, if others leave it within a moment: the last one that goes holds it alone
-    while it wipes its name.
+    """Take a lock, and return True if that worked within a moment.
+
+    The last holder takes the lock alone for a moment when it leaves, to empty the file.
     """
     for pause in (0.02, 0.05, 0.1, 0.0):
         with contextlib.suppress(OSError):
@@ -373,16 +375,15 @@ def _taken(stream: IO[str], kind: int) -> bool:
 
 
 def _note(stream: IO[str], holder: Holder) -> None:
-    """Add a line to a lock's file, which several sharers may do at once. There is no buffer, which
-    would fail again when it is closed.
+    """Add a line to a lock file; several sharers may do so at once.
+
+    The line is written without a buffer: one that fails would fail again when it is closed.
     """
     os.write(stream.fileno(), f"\n{json.dumps(asdict(holder))}".encode())
 
 
 def _leave(stream: IO[str], holder: Holder) -> None:
-    """Take a holder's name out of a lock's file: by another line while others share it, by
-    wiping the file if this holder is the last.
-    """
+    """Empty a lock file if this holder is the last, else add a line that says it has left."""
     try:
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         stream.truncate(0)
@@ -391,7 +392,7 @@ def _leave(stream: IO[str], holder: Holder) -> None:
 
 
 def _holders(stream: IO[str]) -> str:
-    """Return who holds a lock, by its file."""
+    """Return the holders that a lock file lists, as text."""
     has_left: dict[Holder, bool] = {}
     stream.seek(0)
     for line in stream:

@@ -1,10 +1,7 @@
 """Chinese both ways through the command line, from prep to scores."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 from typer.testing import CliRunner
@@ -12,7 +9,6 @@ from typer.testing import CliRunner
 from nmtkit.cli import app
 from nmtkit.files import text_lines
 from nmtkit.text import chinese
-from tests.prep.real import lines
 
 QUICK = [
     "model.encoder_layers=1",
@@ -88,34 +84,3 @@ def test_english_to_chinese_without_spaces_but_between_latin_words(tmp_path, mon
     result = ok("score", "--resamples", 20)
     assert "tok:zh" in result.stdout and "100.00" in result.stdout
     assert "tokenizer zh" in result.stderr
-
-
-def test_translating_chinese_loads_jieba_and_says_nothing_of_it(shared, tmp_path):
-    """In a process of its own, with a cache that doesn't exist yet and Python's warnings on:
-    stderr has nmtkit's lines only.
-    """
-    ted, run = shared / "data/iwslt15_zhen", tmp_path / "run"
-    train = [
-        write(tmp_path / f"train.{lang}", lines(ted / f"IWSLT15.TED.dev2010.zh-en.{lang}")[:120])
-        for lang in ("zh", "en")
-    ]
-    sets = ["--train", *train, "--dev", *train]
-    ok("prep", "mine", *sets, "--run", run, "--jobs", 2, "--set", "prep.merges=300")
-    steps = ["--set", "train.max_steps=20", "--set", "train.validate_every=20"]
-    ok("train", "--run", run, *TINY, *steps)
-    environment = {
-        **os.environ,
-        "NMTKIT_CACHE": str(tmp_path / "cache"),
-        "PYTHONWARNINGS": "always:::jieba",
-    }
-    command = [sys.executable, "-m", "nmtkit", "translate", "-", "--run", str(run), "--quiet"]
-    done = subprocess.run(
-        command,
-        input="我们去学校。\n",
-        capture_output=True,
-        text=True,
-        env=environment,
-        check=False,
-    )
-    assert (done.returncode, done.stderr, done.stdout.count("\n")) == (0, "", 1)
-    assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".cache"]

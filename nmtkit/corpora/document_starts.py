@@ -59,7 +59,7 @@ def _with_source(text: SetFiles, source: str | None) -> SetFiles:
 
 
 def with_markup(corpus: Corpus) -> Corpus:
-    """Return the corpus with its sets of SGM or XML marked: read as text, tags were sentences."""
+    """Return the corpus with its sets of SGM or XML marked, so that no tag becomes a sentence."""
     sets = [
         replace(text, between="markup") if any(map(is_markup, text.files())) else text
         for text in corpus.sets

@@ -123,10 +123,12 @@ def tarball(path, members):
 
 
 def zipped(path, members):
+    """Write a zip and return its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as one:
         for name, data in members.items():
             one.writestr(name, data)
+    return path
 
 
 def wmt(folder, text):

@@ -15,6 +15,7 @@ import pytest
 
 from nmtkit.corpora import archives
 from nmtkit.errors import DataError, EnvironmentProblem
+from tests.corpora.lookalikes import zipped
 
 FILES = {
     "training/a.de": b"eins\nzwei\n",
@@ -31,13 +32,6 @@ def tar(path, members, mode="w:gz"):
             if isinstance(data, bytes):
                 info.size = len(data)
             one.addfile(info, io.BytesIO(data) if isinstance(data, bytes) else None)
-    return path
-
-
-def zipped(path, members):
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as one:
-        for name, data in members.items():
-            one.writestr(name, data)
     return path
 
 

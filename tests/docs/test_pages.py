@@ -8,6 +8,7 @@ from typer.main import get_command
 from nmtkit import settings
 from nmtkit.analyze import ANALYSES
 from nmtkit.cli import app
+from nmtkit.cli.ineffective import refuse_ineffective
 from nmtkit.models.variants import VARIANTS, load_variant
 from tests.docs.pages import PAGES, ROOT, anchors, calls, links, sessions, text_of
 
@@ -43,7 +44,9 @@ def test_commands_are_understood(page):
         arguments = [word for word in words[1:] if word not in {"…", "--help"}]
         if name == "analyze" and arguments and arguments[0] != PLACEHOLDER:
             name, command, arguments = command.resolve_command(None, arguments)
-        values = command.make_context(name, arguments).params
+        context = command.make_context(name, arguments)
+        refuse_ineffective(context)
+        values = context.params
         for assignment in {*(values.get("assignments") or [])} - DELIBERATE:
             check_setting(assignment, page)
 

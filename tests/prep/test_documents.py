@@ -142,19 +142,14 @@ def test_all_ways_to_tell_the_documents_are_one(tmp_path, small_chunks, capsys):
         for form in ("numbers", "ids", "blank", "marker", "markup")
     }
     manifests = {form: run.manifest().model_dump() for form, run in runs.items()}
+    blank = manifests["blank"]
     for manifest in manifests.values():
-        assert (manifest["files"], manifest["fingerprint"]) == (
-            manifests["blank"]["files"],
-            manifests["blank"]["fingerprint"],
-        )
+        for key in ("files", "fingerprint"):
+            assert manifest[key] == blank[key]
     assert {"train.spans.idx", "news.spans.idx", "text/news.ref1", "docs/news.txt"} <= {
-        *manifests["blank"]["files"]
+        *blank["files"]
     }
-    assert (
-        manifests["blank"]["sets"][0]["parses"]["parsed"]
-        == manifests["blank"]["sets"][0]["lines"]
-        == 35
-    )
+    assert blank["sets"][0]["parses"]["parsed"] == blank["sets"][0]["lines"] == 35
     assert [
         path.name for path in runs["blank"].path.iterdir() if path.name.startswith("prep.")
     ] == []
@@ -164,11 +159,11 @@ def test_all_ways_to_tell_the_documents_are_one(tmp_path, small_chunks, capsys):
             left = sum(kept(name, row) for row in document)
             starts += [rows] * bool(left)
             rows += left
-        entry = next(one for one in manifests["blank"]["sets"] if one["name"] == name)
+        entry = next(one for one in blank["sets"] if one["name"] == name)
         assert (entry["lines"], entry["documents"]) == (rows, len(starts))
         for run in runs.values():
             assert (run.prep / "docs" / f"{name}.txt").read_text().split() == list(map(str, starts))
-    assert manifests["blank"]["sets"][0]["documents"] == 7
+    assert blank["sets"][0]["documents"] == 7
     assert "documents of train: 7, of 5.0 lines" in capsys.readouterr().err
 
 

@@ -4,6 +4,7 @@ are counted, workers change nothing.
 
 import dataclasses
 import json
+import re
 import sys
 import types
 from collections import Counter
@@ -77,6 +78,11 @@ def prepared(folder, options, name="run", **more):
     return prepare(folder, options, name, limits, **more)
 
 
+def train_with_parses(run):
+    settings = [*SMALL, *TRAIN, "model.segmentation=parse"]
+    train(run, variant="pr", assignments=settings, device="cpu", preset="tiny")
+
+
 def scores(group, batch):
     return [
         hypotheses[0].log_prob
@@ -117,27 +123,15 @@ def test_from_trees_to_translations(tmp_path, sentences, small_chunks, capsys):
         assert [store.spans[i].tolist() for i in range(len(store))] == found
         assert entries[name]["parses"] == dict(reasons)
         assert all(sum(cut) in {0, n} for cut, n in zip(found, store.src_lengths, strict=True))
-    assert (
-        entries["train"]["lines"] < 300
-        and entries["train"]["parses"]["blank"] == entries["train"]["parses"]["not a tree"] == 1
-    )
-    assert entries["train"]["parses"]["parsed"] > 0.97 * entries["train"]["lines"]
-    assert f"parses of train: {entries['train']['parses']['parsed']}" in capsys.readouterr().err
+    lines, parses = entries["train"]["lines"], entries["train"]["parses"]
+    assert lines < 300 and parses["blank"] == parses["not a tree"] == 1
+    assert parses["parsed"] > 0.97 * lines
+    assert f"parses of train: {parses['parsed']}" in capsys.readouterr().err
 
-    train(
-        run,
-        variant="pr",
-        assignments=[*SMALL, *TRAIN, "model.segmentation=parse"],
-        device="cpu",
-        preset="tiny",
-    )
+    train_with_parses(run)
     short = {"max_length_a": 0, "max_length_b": 8, "beam": 2, "nbest": 2}
-    translate(
-        run,
-        device="cpu",
-        jobs=1,
-        assignments=[f"search.{key}={value}" for key, value in short.items()],
-    )
+    assignments = [f"search.{key}={value}" for key, value in short.items()]
+    translate(run, device="cpu", jobs=1, assignments=assignments)
     folder = run.system("pr").translation("news")
     meta = json.loads((folder / "meta.json").read_text("utf-8"))
     missing = sum(
@@ -153,19 +147,11 @@ def test_from_trees_to_translations(tmp_path, sentences, small_chunks, capsys):
         json.loads(line)["nbest"][0]["log_prob"]
         for line in (folder / "nbest.jsonl").read_text("utf-8").splitlines()
     ]
-    assert written == pytest.approx(with_trees, abs=1e-4) and written != pytest.approx(
-        without, abs=1e-4
-    )
-    capsys.readouterr()
-    translate(
-        run,
-        source=str(tmp_path / "in" / "news.en"),
-        device="cpu",
-        jobs=1,
-        assignments=["search.max_length_a=0", "search.max_length_b=8"],
-    )
-    out = capsys.readouterr()
-    assert out.err.count("15 read without a parse") == 1
+    assert written == pytest.approx(with_trees, abs=1e-4)
+    assert written != pytest.approx(without, abs=1e-4)
+    source = str(tmp_path / "in" / "news.en")
+    translate(run, source=source, device="cpu", jobs=1, assignments=assignments)
+    assert capsys.readouterr().err.count("15 read without a parse") == 1
 
 
 def test_many_parses_that_do_not_fit_are_warned_of(tmp_path, sentences, small_chunks, capsys):
@@ -175,42 +161,22 @@ def test_many_parses_that_do_not_fit_are_warned_of(tmp_path, sentences, small_ch
     _, options = corpus(tmp_path / "in", sentences)
     file = tmp_path / "in" / "train.trees"
     prepared(tmp_path, options)
-    said = capsys.readouterr().err
-    assert "warning" not in "".join(
-        line for line in said.splitlines() if "parses" in line
-    )  # what does not fit is far below 5%
+    # what does not fit is far below 5%
+    assert not re.search("warning: parses", capsys.readouterr().err)
     trees = file.read_text("utf-8").split("\n")[:-1]
     broken = [i for i in range(60, len(trees), 2) if trees[i]]
     for i in broken:
         trees[i] = trees[i][:-1]
     file.write_text("".join(tree + "\n" for tree in trees), "utf-8")
     run = prepared(tmp_path, options, "broken")
-    said = [line for line in capsys.readouterr().err.splitlines() if "parses of" in line]
+    said = capsys.readouterr().err
     first = trees.index("(S (NP broken") + 1
-    assert (
-        len(
-            [
-                line
-                for line in said
-                if "parses of train" in line
-                and "warning" in line
-                and f"not a tree, first line {first}" in line
-            ]
-        )
-        == 1
-    )
-    assert not any(
-        "warning" in line for line in said if "parses of news" in line or "parses of dev" in line
-    )
-    (report,) = (line for line in said if "parses of train" in line and "warning" not in line)
+    assert len(re.findall(f"warning: parses of train.* not a tree, first line {first}", said)) == 1
+    assert not re.search("warning: parses of (news|dev)", said)
     counts = run.manifest().sets[0].parses
-    assert (
-        f"{counts['not a tree']:,} not a tree (first: line {first})" in report
-        and "1 blank (first: line 9)" in report
-    )
-    assert (
-        f"{counts['other text']:,} other text (first: line" in report and counts["not a tree"] > 100
-    )
+    for reason, line in (("not a tree", first), ("blank", 9), ("other text", "")):
+        assert f"{counts[reason]:,} {reason} (first: line {line}" in said
+    assert counts["not a tree"] > 100
 
 
 def test_blank_lines_are_no_parses_that_do_not_fit(tmp_path, sentences, capsys):
@@ -229,11 +195,8 @@ def test_the_number_of_workers_changes_nothing(tmp_path, sentences, small_chunks
         prepared(tmp_path, options, f"run{jobs}", jobs=jobs).manifest().model_dump()
         for jobs in (1, 3)
     )
-    assert (
-        one["files"] == three["files"]
-        and one["sets"] == three["sets"]
-        and one["fingerprint"] == three["fingerprint"]
-    )
+    for key in ("files", "sets", "fingerprint"):
+        assert one[key] == three[key]
     assert "train.spans.bin" in one["files"]
 
 
@@ -264,13 +227,7 @@ def test_mistakes_are_named(tmp_path, sentences):
         prepared(tmp_path, options, parses=[f"train={short}"])
     run = prepared(tmp_path, options)
     with pytest.raises(ConfigError, match="reads parses"):
-        train(
-            run,
-            variant="pr",
-            assignments=[*SMALL, *TRAIN, "model.segmentation=parse"],
-            device="cpu",
-            preset="tiny",
-        )
+        train_with_parses(run)
     news = [tmp_path / "in" / "news.en", tmp_path / "in" / "news.trees"]
     turned = [path.with_suffix(".turned" + path.suffix) for path in news]
     for path, other in zip(news, turned, strict=True):

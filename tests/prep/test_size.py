@@ -44,15 +44,9 @@ def test_the_text_ends_with_the_document_of_the_last_pair(tmp_path, capsys, form
         said_of(capsys)
         == f"the first {lines} of 39 pairs ({documents} document{'s' * (documents > 1)})"
     )
-    manifest = run.manifest().model_dump()
-    assert (
-        manifest["files"] == expected.manifest().files
-        and manifest["fingerprint"] == expected.manifest().fingerprint
-    )
-    assert (manifest["sets"], manifest["cleaning"]) == (
-        expected.manifest().model_dump()["sets"],
-        expected.manifest().model_dump()["cleaning"],
-    )
+    manifest, wanted = (one.manifest().model_dump() for one in (run, expected))
+    for key in ("files", "fingerprint", "sets", "cleaning"):
+        assert manifest[key] == wanted[key]
     assert {"train.spans.idx", "docs/train.txt"} <= {*manifest["files"]}
     assert [path.name for path in run.path.iterdir() if path.name.startswith("prep.")] == []
 
