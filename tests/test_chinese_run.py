@@ -10,19 +10,11 @@ from nmtkit.cli import app
 from nmtkit.files import text_lines
 from nmtkit.text import chinese
 
-QUICK = [
-    "model.encoder_layers=1",
-    "model.decoder_layers=1",
-    "model.dropout=0",
-    "train.schedule=constant",
-    "train.lr=0.003",
-    "train.warmup=0",
-]
-TINY = [
-    "--preset",
-    "tiny",
-    *(part for setting in [*QUICK, "train.label_smoothing=0"] for part in ("--set", setting)),
-]
+QUICK = """
+--preset tiny --set model.encoder_layers=1 --set model.decoder_layers=1 --set model.dropout=0
+--set train.schedule=constant --set train.lr=0.003 --set train.warmup=0
+--set train.label_smoothing=0 --set train.max_steps=100 --set train.validate_every=100
+"""
 PAIRS = [
     ("Steve Lopez reads a book.", "Steve Lopez在看书。"),
     ("Where is the iPhone?", "iPhone在哪里？"),
@@ -75,7 +67,7 @@ def test_english_to_chinese_without_spaces_but_between_latin_words(tmp_path, mon
     assert read(run / "prep/text/few.ref") == [
         pair[1] for pair in PAIRS
     ]  # the reference is the raw text
-    ok("train", *TINY, "--set", "train.max_steps=100", "--set", "train.validate_every=100")
+    ok("train", *QUICK.split())
     ok("translate", "--jobs", 1)
     (folder,) = run.glob("systems/*/translate/few")
     assert read(folder / "hyp.txt") == [pair[1] for pair in PAIRS]

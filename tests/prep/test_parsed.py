@@ -26,21 +26,11 @@ from nmtkit.translate.systems import choose
 from tests.prep.corpora import prepare
 from tests.prep.test_parses import plain, treebank
 
-SMALL = [
-    "model.d_model=16",
-    "model.d_ff=32",
-    "model.heads=2",
-    "model.encoder_layers=1",
-    "model.decoder_layers=1",
-    "model.combiner_hidden=16",
-]
-TRAIN = [
-    "train.max_steps=20",
-    "train.batch_size=300",
-    "train.validate_every=20",
-    "train.log_every=10",
-    "train.warmup=5",
-]
+SETTINGS = """
+model.segmentation=parse model.d_model=16 model.d_ff=32 model.heads=2 model.encoder_layers=1
+model.decoder_layers=1 model.combiner_hidden=16 train.max_steps=20 train.batch_size=300
+train.validate_every=20 train.log_every=10 train.warmup=5
+"""
 
 
 @pytest.fixture(scope="module")
@@ -79,8 +69,7 @@ def prepared(folder, options, name="run", **more):
 
 
 def train_with_parses(run):
-    settings = [*SMALL, *TRAIN, "model.segmentation=parse"]
-    train(run, variant="pr", assignments=settings, device="cpu", preset="tiny")
+    train(run, variant="pr", assignments=SETTINGS.split(), device="cpu", preset="tiny")
 
 
 def scores(group, batch):

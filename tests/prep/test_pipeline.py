@@ -2,9 +2,7 @@
 accounted for.
 """
 
-import gzip
 import json
-import lzma
 import random
 import re
 import subprocess
@@ -13,7 +11,6 @@ import tracemalloc
 from collections import Counter
 
 import pytest
-import zstandard
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -200,23 +197,6 @@ def test_nasty_text_is_handled_and_counted(tmp_path):
         ids = store.tgt(i).tolist()
         assert ids.index(EOS) == len(ids) - 1  # text never becomes a control symbol
         assert side.surface(vocabulary.decode(ids)) == " ".join(side.tokens(tgt))
-
-
-def test_compressed_files_are_read_as_they_are(tmp_path):
-    files = own_files(tmp_path, pairs(60))
-    plain = prepare(tmp_path, files, "plain")
-    packed = [tmp_path / "in" / name for name in ("t.en.gz", "t.de.xz", "d.en.zst", "d.de.gz")]
-    for path, source, compress in zip(
-        packed,
-        (*files["train"], *files["dev"]),
-        (gzip.compress, lzma.compress, zstandard.ZstdCompressor().compress, gzip.compress),
-        strict=True,
-    ):
-        path.write_bytes(compress(source.read_bytes()))
-    run = prepare(tmp_path, {"train": tuple(packed[:2]), "dev": tuple(packed[2:])})
-    assert run.manifest().fingerprint == plain.manifest().fingerprint
-    facts = run.manifest().inputs[str(packed[0])]
-    assert (facts["sha256"], facts["lines"]) == (sha256(packed[0]), 60)
 
 
 def test_bad_utf8_can_be_replaced_or_dropped(tmp_path):

@@ -8,6 +8,7 @@ import tomllib
 import pytest
 
 from nmtkit.errors import ConfigError, DataError
+from nmtkit.files import sha256
 from tests.prep.corpora import pairs, prepare, write
 from tests.prep.test_documents import corpus, prepared, write_corpus, written
 
@@ -67,6 +68,7 @@ def test_without_documents_it_ends_after_so_many_pairs(tmp_path, capsys):
     assert said_of(capsys) == "the first 20 of 50 pairs"
     expected = run_of("less", write(tmp_path / "in", "less", lines[:20]))
     assert run.manifest().files == expected.manifest().files
+    assert run.manifest().inputs[str(packed[0])]["sha256"] == sha256(packed[0])
     assert (run.manifest().cleaning.pairs_in, run.manifest().cleaning.pairs_kept) == (20, 19)
     whole = run_of("whole", train)
     capsys.readouterr()
