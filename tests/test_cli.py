@@ -144,7 +144,6 @@ def files_of(folder):
         ),
         ("prep demo --force=3", "does not take a value\n  in: nmtkit prep\n"),
         ("analyze cost --measure=3", "does not take a value\n  in: nmtkit analyze cost\n"),
-        ("analyze --help=3", "does not take a value\n  in: nmtkit analyze\n"),
         ("prep demo --size x", "bad value for '--size': must be a whole number (got x)"),
         (
             "prep x --train nope.en nope.de --dev nope.en nope.de",
