@@ -1,4 +1,4 @@
-"""Convolutional self-attention against models.md section 5: one query, head and key at a time."""
+"""Convolutional self-attention (Yang et al. 2019): one query, head and key at a time."""
 
 import math
 

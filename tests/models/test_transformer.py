@@ -42,7 +42,7 @@ def count(s, v):
 
 
 def used(i, n, m, share):
-    """Of m distinct layers the one that layer i of n uses, both from 1 (models.md section 5)."""
+    """Of m distinct layers the one that layer i of n uses, both from 1 (Takase & Kiyono 2021)."""
     if share == "sequence":
         return math.floor((i - 1) / (n / m)) + 1
     if share == "cycle" or i <= n - m:

@@ -1,4 +1,4 @@
-"""Transformer Cycle against models.md section 5: layers that share parameters, in the Transformer
+"""Transformer Cycle (Takase & Kiyono 2021): layers that share parameters, in the Transformer
 and in its variants.
 """
 

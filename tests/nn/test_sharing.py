@@ -16,7 +16,7 @@ FIGURES = [
     ("cycle-rev", 6, 12, "123456654321"),
     ("sequence", 1, 4, "1111"),
     ("cycle-rev", 1, 4, "1111"),
-    # N is not a multiple of M: models.md's formulas.
+    # N is not a multiple of M: the paper's formulas.
     ("sequence", 2, 5, "11122"),
     ("cycle", 2, 5, "12121"),
     ("cycle-rev", 2, 5, "12112"),
