@@ -57,9 +57,12 @@ class Cut(NamedTuple):
         """Return a cut of S positions into blocks of like size, whose queries see `reach` positions
         on each side.
         """
-        blocks = -(-steps // longest)
-        block = -(-steps // blocks)
-        return cls(block, reach if blocks > 1 else 0, blocks * block - steps)
+        if steps <= longest:
+            return cls(steps, 0, 0)
+        # A compiled graph is for blocks of one size, so there are few sizes.
+        blocks, unit = -(-steps // longest), max(1, longest // 4)
+        block = -(-steps // (blocks * unit)) * unit
+        return cls(block, reach, -steps % block)
 
     def queries(self, x: Tensor) -> Tensor:
         """Return x (B, S, …) as (B·G, …, W)."""
@@ -75,6 +78,8 @@ class Cut(NamedTuple):
         return (keys - keys[self.around : self.around + self.block, None]).abs() <= reach
 
     def _windows(self, x: Tensor, around: int) -> Tensor:
+        if self.block == x.size(1):  # a single block
+            return x.movedim(1, -1)
         x = F.pad(x, (0, 0) * (x.dim() - 2) + (around, around + self.fill))
         return x.unfold(1, self.block + 2 * around, self.block).flatten(0, 1)
 
