@@ -1,0 +1,195 @@
+"""The command behind recipes/verdict.sh."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+
+from nmtkit import files
+from nmtkit.errors import ConfigError, NmtkitError, nearest
+from recipes.verdict import corpus, leavings, status
+from recipes.verdict.folders import Folders, held
+from recipes.verdict.listing import HERE, Item, read_list
+from recipes.verdict.measured import measured
+from recipes.verdict.worker import (
+    ENVIRONMENT,
+    STOPPED,
+    Commands,
+    Failed,
+    NoRoom,
+    Stopped,
+    Worker,
+)
+
+DONE, FAILED, NOTHING = 0, 4, 10
+"""Exit codes of `--one`, beside those of nmtkit: a system is done, has failed, or none is free."""
+
+
+def main() -> None:
+    """Run the command and exit with its code."""
+    parser = argparse.ArgumentParser(prog="verdict.sh", description=__doc__, add_help=False)
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--status", action="store_true")
+    group.add_argument("--retry", nargs="?", const="", metavar="CORPUS/NAME")
+    group.add_argument("--collect", action="store_true")
+    group.add_argument("--one", action="store_true")
+    given = parser.parse_args()
+    try:
+        folders, items = _folders(), read_list(_list_file())
+        if given.status:
+            status.table(items, folders, _jobs(items)).print()
+        elif given.retry is not None:
+            retry(items, folders, given.retry)
+        elif given.collect:
+            print(*leavings.collect(folders), sep="\n")
+        elif given.one:
+            sys.exit(one(items, folders))
+        else:
+            sys.exit(Queue(items, folders).work(_jobs(items)))
+    except NmtkitError as error:
+        _say(str(error))
+        sys.exit(error.exit_code)
+
+
+def _say(message: str) -> None:
+    print(f"verdict: {message}", file=sys.stderr, flush=True)
+
+
+def _folders() -> Folders:
+    state = os.environ.get("NMTKIT_VERDICT") or files.cache_folder() / "verdict"
+    results = os.environ.get("RESULTS") or HERE / "results"
+    return Folders(Path(state).resolve(), Path(results).resolve())
+
+
+def _list_file() -> Path:
+    path = Path(os.environ.get("LIST") or HERE / "systems.sh").resolve()
+    files.check_file(path, where="LIST")
+    return path
+
+
+def _jobs(items: list[Item]) -> int:
+    jobs = os.environ.get("JOBS") or "1"
+    if jobs == "all":
+        return len(items)
+    if not jobs.isdecimal() or int(jobs) < 1:
+        message = f"JOBS must be a number of systems, or all, not '{jobs}'"
+        raise ConfigError(message, hint="JOBS=2 bash recipes/verdict.sh")
+    return int(jobs)
+
+
+def retry(items: list[Item], folders: Folders, name: str) -> None:
+    """Forget the failure of one system, or of all.
+
+    Raises: ConfigError if the list has no such system.
+    """
+    paths = [item.path for item in items]
+    if name and name not in paths:
+        raise ConfigError(f"the list has no '{name}'", where="--retry", hint=nearest(name, paths))
+    for path in [name] if name else paths:
+        if folders.forget_failure(path):
+            _say(f"{path} is tried again")
+
+
+def one(items: list[Item], folders: Folders) -> int:
+    """Do the first free training of the list; return the exit code."""
+    os.nice(19)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    for state in status.states(items, folders):
+        if state.word != "waiting":
+            continue
+        item = state.item
+        with held(folders.lock(item.path)) as lock:
+            # Another worker may have taken it, or even finished it, since it was looked at.
+            gone = folders.result(item) or folders.failure(item.path)
+            if lock is None or gone or folders.failure(item.row.dataset):
+                continue
+            if not corpus.prepare(item.row, folders):
+                continue
+            return _do(item, folders, Commands(folders, folders.log(item.path), lock))
+    return NOTHING
+
+
+def _do(item: Item, folders: Folders, commands: Commands) -> int:
+    commands.listen()
+    device = ["--device", os.environ["DEVICE"]] if os.environ.get("DEVICE") else []
+    _say(f"{item.path}: begins or continues")
+    try:
+        Worker(item, folders, commands, device).work()
+    except Stopped:
+        _say(f"{item.path}: stopped; the same command continues")
+        return STOPPED
+    except Failed as error:
+        folders.fail(item.path, str(error))
+        _say(f"{item.path}: failed: {error}\n  in: {folders.log(item.path)}")
+        return FAILED
+    except NoRoom as error:
+        _say(f"{item.path}: {error}\n  in: {folders.log(item.path)}")
+        return ENVIRONMENT
+    kept = folders.result(item)
+    best = measured(kept).best if kept else None
+    _say(f"{item.path}: done" + (f", dev BLEU {best['dev_bleu']:.2f}" if best else ""))
+    return DONE
+
+
+class Queue:
+    """Works a list off with several workers at once; each worker is a process for one system, so
+    it runs the code and the list as they are at its start.
+    """
+
+    def __init__(self, items: list[Item], folders: Folders) -> None:
+        self._items, self._folders = items, folders
+        self._workers: list[subprocess.Popen[bytes]] = []
+        self._code = DONE
+
+    def work(self, jobs: int) -> int:
+        """Work until nothing is free, a signal comes, or a worker meets an error that is not its
+        system's; return the exit code.
+        """
+        self._folders.state.mkdir(parents=True, exist_ok=True)
+        for dataset in {item.row.dataset for item in self._items}:
+            self._folders.forget_failure(dataset)  # its files may be there now
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._stop)
+        command, wanted = [sys.executable, "-m", "recipes.verdict", "--one"], jobs
+        while True:
+            while self._code == DONE and len(self._workers) < wanted:
+                self._workers.append(subprocess.Popen(command, start_new_session=True))
+            if not self._workers:
+                break
+            code = self._next_code()
+            if code in {DONE, FAILED}:
+                wanted = jobs
+            elif code == NOTHING:  # until one of the others ends
+                wanted = len(self._workers)
+            else:
+                self._stop_with(code)
+        if self._code == DONE:
+            _say("nothing is left that can be trained now; --status tells why")
+        return self._code
+
+    def _next_code(self) -> int:
+        """Wait for a worker to end; return its exit code."""
+        while True:
+            for worker in self._workers:
+                if worker.poll() is not None:
+                    self._workers.remove(worker)
+                    return worker.returncode if worker.returncode >= 0 else STOPPED
+            time.sleep(0.1)
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        self._stop_with(STOPPED)
+
+    def _stop_with(self, code: int) -> None:
+        self._code = self._code or code
+        for worker in self._workers:
+            worker.send_signal(signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""Where the queue keeps its state, and the locks that keep two workers apart."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nmtkit import files
+from recipes.verdict.listing import Item, Row
+
+
+@dataclass(frozen=True)
+class Folders:
+    """The folder of the state (runs, locks, logs, failures, results), and that of the results that
+    the repository has.
+    """
+
+    state: Path
+    results: Path
+
+    def run(self, dataset: str) -> Path:
+        """Return the run directory of a corpus."""
+        return self.state / "runs" / dataset
+
+    def system(self, item: Item, rate: str | None = None) -> Path:
+        """Return a system of the run; with a rate, the short training that tries this rate."""
+        name = item.name if rate is None else f"{item.name}-rate-{rate}"
+        return self.run(item.row.dataset) / "systems" / name
+
+    def has_trained(self, item: Item, row: str) -> bool:
+        """True if a row is finished with the seed of an item, and its weights are in the run."""
+        name = f"{row}-s{item.seed}"
+        finished = self._found(f"{item.row.dataset}/{name}") is not None
+        return finished and (self.run(item.row.dataset) / "systems" / name).is_dir()
+
+    def lock(self, path: str) -> Path:
+        """Return the file of a lock."""
+        return self.state / "locks" / f"{path}.lock"
+
+    def log(self, path: str) -> Path:
+        """Return the file with the messages of all commands for a system or a corpus."""
+        return self.state / "logs" / f"{path}.log"
+
+    def result(self, item: Item) -> Path | None:
+        """Return what a finished system left; None if it is not finished."""
+        return self._found(item.path)
+
+    def rates(self, row: Row) -> Path | None:
+        """Return the file with the choice of a learning rate; None if there is none yet."""
+        return self._found(f"{row.dataset}/rates/{row.name}.json")
+
+    def _found(self, name: str) -> Path | None:
+        paths = (folder / name for folder in (self.state / "results", self.results))
+        return next((path for path in paths if path.exists()), None)
+
+    def failure(self, path: str) -> str | None:
+        """Return why a system, or the preparation of a corpus, has failed; None if it has not."""
+        file = self._failure(path)
+        return str(read_json(file)["reason"]) if file.is_file() else None
+
+    def fail(self, path: str, reason: str) -> None:
+        """Note a failure: no worker takes the system again."""
+        when = time.strftime("%Y-%m-%d %H:%M:%S")
+        files.write_json(self._failure(path), {"reason": reason, "when": when})
+
+    def forget_failure(self, path: str) -> bool:
+        """Let workers take a system again; return True if it had failed."""
+        file = self._failure(path)
+        failed = file.is_file()
+        file.unlink(missing_ok=True)
+        return failed
+
+    def _failure(self, path: str) -> Path:
+        return self.state / "failed" / f"{path}.json"
+
+
+@contextlib.contextmanager
+def held(path: Path, wait: bool = False) -> Iterator[int | None]:
+    """Hold a lock of the kernel: it ends with its last holder, even after kill -9.
+
+    Args:
+        path: its file.
+        wait: wait for another holder to go.
+    Yields: the file's descriptor, for child processes that go on holding it if this process is
+        killed; None if another process holds the lock.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "a", encoding="utf-8") as stream:
+        yield stream.fileno() if _taken(stream.fileno(), wait) else None
+
+
+def _taken(descriptor: int, wait: bool) -> bool:
+    if wait:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        return True
+    for pause in (0.02, 0.1, 0.0):  # `is_held` holds a lock for a moment
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        time.sleep(pause)
+    return False
+
+
+def is_held(path: Path) -> bool:
+    """True if some process holds a lock."""
+    if not path.is_file():
+        return False
+    with open(path, encoding="utf-8") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def read_json(path: Path) -> Any:
+    """Return the content of a JSON file."""
+    return json.loads(path.read_text("utf-8"))
+
+
+def json_lines(path: Path) -> list[dict[str, Any]]:
+    """Return the objects of a file of one a line; a last line that was cut off is left out."""
+    if not path.is_file():
+        return []
+    lines = path.read_text("utf-8").splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("\n")]

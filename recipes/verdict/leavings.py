@@ -1,0 +1,184 @@
+"""What a finished system leaves: text, at most 20 MB in all; no weights."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from nmtkit import files
+from nmtkit.errors import DataError, EnvironmentProblem
+from nmtkit.models import checkpoints
+from nmtkit.records import BestCheckpoint, CheckpointManifest, Manifest, SystemConfig, load
+from recipes.verdict.folders import Folders, json_lines
+from recipes.verdict.listing import Item
+from recipes.verdict.measured import measured
+
+MOST_BYTES = 20_000_000
+"""Of all results together."""
+
+
+def keep_rates(item: Item, trials: list[dict[str, Any]], chosen: str, folders: Folders) -> None:
+    """Write which learning rates were tried, and with what result."""
+    row, run = item.row, folders.run(item.row.dataset)
+    names = {folders.system(item, trial["rate"]).name for trial in trials}
+    calls = [call for call in json_lines(run / "history.jsonl") if call.get("system") in names]
+    record = {
+        "corpus": row.dataset,
+        "system": row.name,
+        "seed": item.seed,
+        "updates": row.updates,
+        "criterion": "dev_loss after the last update",
+        "chosen": chosen,
+        "trials": trials,
+        "commits": commits(calls),
+    }
+    files.write_json(folders.state / "results" / row.dataset / "rates" / f"{row.name}.json", record)
+
+
+def keep(item: Item, rate: str, folders: Folders) -> None:
+    """Write the results of a trained, translated and scored system, completely or not at all.
+
+    The folder has the layout of a system in a run directory (config.toml, metrics.jsonl, best.json,
+    translate/SET), beside it the scores (scores/SET.json), the commands with their commits
+    (history.jsonl) and a summary with the cost (summary.json).
+
+    Raises: EnvironmentProblem if the results would be larger than 20 MB; DataError if a file of
+        the system is missing or damaged.
+    """
+    run, system = folders.run(item.row.dataset), folders.system(item)
+    final = folders.state / "results" / item.path
+    new = final.with_name(f".{final.name}.new")
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir(parents=True)
+    calls = [call for call in json_lines(run / "history.jsonl") if _is_about(call, item)]
+    for name in ("config.toml", "metrics.jsonl", "best.json"):
+        shutil.copyfile(system / name, new / name)
+    for translation in sorted((system / "translate").iterdir()):
+        for name in ("hyp.txt", "meta.json"):
+            _copy(translation / name, new / "translate" / translation.name / name)
+        scores = run / "score" / translation.name / "scores.json"
+        _copy(scores, new / "scores" / f"{translation.name}.json")
+    files.write_lines(new / "history.jsonl", [json.dumps(call) for call in calls])
+    files.write_json(new / "summary.json", summary(item, rate, folders, calls))
+    _check_size([folders.state / "results", new])
+    files.publish(new, final, final.with_name(f".{final.name}.old"))
+
+
+def _copy(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, target)
+
+
+def _is_about(call: dict[str, Any], item: Item) -> bool:
+    """True for the calls of train, translate and score that a system came from."""
+    names = {call.get("system"), *(call.get("systems") or ()), *call["argv"]}
+    return item.name in names or any(str(name).startswith(f"{item.name}-rate-") for name in names)
+
+
+def summary(item: Item, rate: str, folders: Folders, calls: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return what a finished system is and what it cost."""
+    row, system = item.row, folders.system(item)
+    found, config = measured(system), load(SystemConfig, system / "config.toml")
+    best = load(BestCheckpoint, system / "best.json")
+    weights = system / "checkpoints" / best.checkpoint
+    speeds = (
+        json.loads(path.read_text("utf-8"))["speed"]
+        for path in (system / "translate").glob("*/meta.json")
+    )
+    return {
+        "part": row.part,
+        "corpus": row.dataset,
+        "fingerprint": load(
+            Manifest, folders.run(row.dataset) / "prep" / "manifest.json"
+        ).fingerprint,
+        "system": row.name,
+        "seed": item.seed,
+        "variant": config.variant,
+        "options": list(row.options),
+        "rate": rate,
+        "parameters": parameters(weights),
+        "updates": found.updates,
+        "best": best.model_dump(exclude={"format", "checkpoint"}),
+        "seconds": {
+            "training": round(found.training, 1),
+            "validation": round(found.validation, 1),
+            "translation": round(sum(speed["seconds"] for speed in speeds), 1),
+        },
+        "commits": commits(calls),
+        "weights": load(CheckpointManifest, weights / checkpoints.MANIFEST)
+        .files[checkpoints.WEIGHTS]
+        .sha256,
+    }
+
+
+def commits(calls: list[dict[str, Any]]) -> list[str]:
+    """Return the commits that trained, oldest first."""
+    trainings = (call["commit"] or "unknown" for call in calls if call["stage"] == "train")
+    return list(dict.fromkeys(trainings))
+
+
+def parameters(checkpoint: Path) -> int:
+    """Return the number of weights in a checkpoint, tied ones counted once."""
+    with open(checkpoint / checkpoints.WEIGHTS, "rb") as stream:
+        header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
+    header.pop("__metadata__", None)
+    total = 0
+    for tensor in header.values():
+        size = 1
+        for dimension in tensor["shape"]:
+            size *= dimension
+        total += size
+    return total
+
+
+def remove_training_state(system: Path) -> None:
+    """Leave of a finished system's checkpoints the best, without the state of its optimiser.
+
+    Analyses can still read these weights, as long as the folder of the state exists.
+    """
+    best = load(BestCheckpoint, system / "best.json").checkpoint
+    checkpoints.prune(system / "checkpoints", {best})
+    path = system / "checkpoints" / best
+    manifest = load(CheckpointManifest, path / checkpoints.MANIFEST)
+    left = {name: facts for name, facts in manifest.files.items() if name != checkpoints.OPTIMIZER}
+    manifest.model_copy(update={"files": left}).write(path / checkpoints.MANIFEST)
+    (path / checkpoints.OPTIMIZER).unlink(missing_ok=True)
+
+
+def collect(folders: Folders) -> list[str]:
+    """Copy the results of the state to the repository's; return the names of those that are new.
+
+    Raises: EnvironmentProblem if the repository's would be larger than 20 MB; DataError if there
+        are no results.
+    """
+    source = folders.state / "results"
+    if not source.is_dir():
+        raise DataError("no system is finished yet", where=folders.state)
+    found = [*source.glob("*/rates/*.json"), *(p.parent for p in source.glob("*/*/summary.json"))]
+    paths = sorted(path.relative_to(source) for path in found if not path.name.startswith("."))
+    new = [path for path in paths if not (folders.results / path).exists()]
+    _check_size([folders.results, *(source / path for path in new)])
+    for path in new:
+        target = folders.results / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if (source / path).is_file():
+            shutil.copyfile(source / path, target)
+            continue
+        temporary = target.with_name(f".{target.name}.new")
+        shutil.rmtree(temporary, ignore_errors=True)
+        shutil.copytree(source / path, temporary)
+        files.publish(temporary, target, target.with_name(f".{target.name}.old"))
+    return [str(path) for path in new]
+
+
+def _check_size(paths: list[Path]) -> None:
+    found = (file for path in paths for file in [path, *path.rglob("*")])
+    size = sum(file.stat().st_size for file in found if file.is_file())
+    if size > MOST_BYTES:
+        raise EnvironmentProblem(
+            f"the results would have {size / 1e6:.1f} MB, more than {MOST_BYTES / 1e6:.0f} MB",
+            where=paths[0],
+            hint="take systems out of the list, or results out of the folder",
+        )

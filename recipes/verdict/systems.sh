@@ -1,0 +1,69 @@
+# shellcheck shell=bash
+# The systems of the verdict, in the order of their parts; list.sh explains the words. recipes/verdict/README.md says what each part is for.
+
+# Until dev BLEU has not risen for five validations. The schedule must not depend on the number of updates, which nobody knows before: plateau.
+converged=(--set train.schedule=plateau --set train.patience=5 --set train.max_steps=9000 --set train.validate_every=250)
+converged+=(--set train.checkpoint_every=250 --set train.keep_checkpoints=1 --set train.log_every=250 --set train.samples=0)
+rates 1000 5e-4 1e-3 2e-3
+
+part captions
+seeds 1 2 3
+corpus multi30k-ende small-postnorm
+settings "${converged[@]}"
+system transformer
+after enc-dc system transformer-matched --match-parameters "enc-dc-s{seed}"
+system enc-dc --variant enc-dc
+system enc-dc-no-conv --variant enc-dc --set model.local=none
+system dec-dc --variant dec-dc
+system full-dc --variant full-dc
+system csan --variant csan
+system pr --variant pr
+source recipes/caru/ladder.sh
+rows rnnsearch gru-inv plain caatt caembed caru
+system attention-rep --set train.replace=uniform
+system transformer-cycle --variant transformer-cycle
+
+# Tatoeba, Europarl and Multi30k: longer and more varied sentences, for agreement
+part mixed
+seeds 1 2
+corpus mixed small-postnorm
+settings "${converged[@]}" --set train.max_steps=15000 --set train.validate_every=500 --set train.checkpoint_every=500
+system transformer
+after enc-dc system transformer-matched --match-parameters "enc-dc-s{seed}"
+system enc-dc --variant enc-dc
+system full-dc --variant full-dc
+system pr --variant pr
+source recipes/phrase/big.sh
+big big
+
+# documents: 200 episodes of subtitles, and the demo corpus, whose pronouns only the previous sentence decides
+part documents
+source recipes/memory/rows.sh
+corpus tvsub-zhen small-postnorm --size 191686
+for name in transformer amn context-aware han concat; do row "$name"; done
+seeds 1 2 3
+corpus demo demo
+settings "${converged[@]}"
+rates 1000 1e-3 2e-3 4e-3
+for name in transformer amn context-aware han concat; do row "$name"; done
+after transformer system han-two-stages --variant han --init-from "transformer-s{seed}"
+system han-decoder --variant han --set model.side=decoder
+
+# one seed: the sweeps of the papers
+part sweeps
+seeds 1
+rates 1000 5e-4 1e-3 2e-3
+corpus multi30k-ende small-postnorm
+for size in 3 4 5 6 7 8; do system "enc-dc-f$size" --variant enc-dc --set model.kernel_size="$size"; done
+for layers in 1-1 1-2 3-3 2-3; do system "enc-dc-layers-$layers" --variant enc-dc --set model.layers="$layers"; done
+system pr-mean --variant pr --set model.glance=mean --set model.attentive=false --set model.transparent=false
+system pr-max --variant pr --set model.attentive=false --set model.transparent=false
+system pr-max-attn --variant pr --set model.transparent=false
+rates 1000 1e-3 2e-3 4e-3
+corpus demo demo
+for name in amn-wo-rnn amn-wo-attention amn-wo-both; do row "$name"; done
+for kind in previous next random; do
+  for size in 1 2 3; do
+    if [ "$kind-$size" != previous-1 ]; then row "amn-$kind-$size"; fi
+  done
+done
