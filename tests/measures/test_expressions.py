@@ -57,6 +57,7 @@ def test_words(line, wanted):
         ("give up", "give\u00a0 up, forgive up, give upper, give, up", [("give up",)]),
         ("schlägt … nach", "Sie schlägt es nach und er schlägt es nach", [("schlägt", "nach")] * 2),
         ("schlägt ... nach", "Sie schlägt ihn. Er geht nach Hause.", []),
+        ("schlägt ... nach", "Sie schlägt es nachher", []),
         ("schlägt ... nach", "Wer schlägt, schlägt das nach", [("schlägt", "nach")]),
         (
             "schlägt ... nach $",

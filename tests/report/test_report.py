@@ -473,6 +473,10 @@ def test_up_to_date_until_something_changes(reported, capsys, monkeypatch):
     capsys.readouterr()
     stage.report(reported.run, title="another title", force=True)
     assert "written to" in capsys.readouterr().err
+    with open(reported.run.history, "a", encoding="utf-8") as history:
+        print("another damaged line", file=history)
+    stage.report(reported.run, title="another title")
+    assert "written to" in capsys.readouterr().err
     monkeypatch.setattr(checkpoints, "current", lambda system: ["another digest"])
     stage.report(reported.run, title="another title")
     assert "written to" in capsys.readouterr().err  # the weights have changed
