@@ -99,7 +99,7 @@ class CARUGate(Gate):
         """See `CARUCell.open_gates`."""
         with torch.no_grad():
             self.state.bias[: self.width] += content
-            self.bias -= content
+            self.bias.sub_(content)
             self.state.bias[self.width :] += update
 
     def prepare(self, h: Tensor) -> Tensor:
