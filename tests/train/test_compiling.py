@@ -3,6 +3,7 @@ early word where it cannot work.
 """
 
 import copy
+import dataclasses
 import subprocess
 import sys
 
@@ -14,6 +15,7 @@ from nmtkit.data.batches import collate
 from nmtkit.data.store import Store
 from nmtkit.errors import ConfigError
 from nmtkit.models import loading
+from nmtkit.models.lookups import WordsWithoutVector
 from nmtkit.models.variants import build_model
 from nmtkit.nn.capture import capture
 from nmtkit.train import compiling
@@ -96,6 +98,22 @@ def test_compiled_and_eager_training_have_the_same_losses(run):
         compiled.train().encoder[0].feed_forward.inner.weight.fill_(torch.nan)
     cause = first_not_finite(compiled, lambda: compiled.encode(batch))
     assert cause == "output of encoder.0.feed_forward.inner"
+
+
+def test_words_left_out_have_no_vector_in_a_compiled_model(run):
+    torch.manual_seed(1)
+    sizes = SIZES | {"dropout": 0.0, "activation_dropout": 0.0}
+    eager = build_model("transformer", sizes, loading.vocabulary_sizes(run)).train()
+    compiled = copy.deepcopy(eager)
+    batch = collate(Store(run.prep / "train"), np.arange(5))
+    compiling.compile_training(compiled, batch, "eager")
+    src = batch.src.clone()
+    src[2, 0] = -1
+    left_out = dataclasses.replace(batch, src=src)
+    with WordsWithoutVector():
+        found, expected = (model.encode(left_out)["states"] for model in (compiled, eager))
+    torch.testing.assert_close(found, expected)
+    assert not torch.allclose(found[2], eager.encode(batch)["states"][2])
 
 
 def test_a_training_with_a_real_compiler(tmp_path):

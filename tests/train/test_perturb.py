@@ -2,7 +2,6 @@
 replaced and by what, which never, and that a training resumes bit for bit.
 """
 
-import copy
 import math
 from types import SimpleNamespace
 
@@ -16,7 +15,6 @@ from nmtkit.models.variants import build_model
 from nmtkit.settings import TrainSettings
 from nmtkit.text.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.train import loop
-from nmtkit.train.compiling import compile_training
 from nmtkit.train.gradients import Gradients, seed_everything
 from nmtkit.train.perturb import Perturbation, keep_probability, perturbation
 from nmtkit.train.ranks import Ranks
@@ -174,7 +172,7 @@ def test_nothing_but_replaced_tokens_changes_an_update(tmp_path):
     outcomes = {}
     for name, values in given.items():
         run = small_run(tmp_path / name)
-        go(run, *values)
+        go(run, *values, "train.max_steps=2", "train.dev_bleu=false", "train.samples=0")
         outcomes[name] = outcome(run)
     assert outcomes["kept"] == outcomes["off"]
     weights = [repr(outcomes[name]["model.safetensors"]) for name in given if name != "kept"]
@@ -243,25 +241,6 @@ def test_processes_make_the_update_of_one(tmp_path):
     alone, shares = gradient(Ranks()), [gradient(First()), gradient(Second())]
     torch.testing.assert_close(sum(shares), alone, rtol=1e-12, atol=1e-14)
     assert not torch.allclose(shares[0], shares[1])
-
-
-def test_a_compiled_model_leaves_the_same_words_out():
-    torch._dynamo.reset()
-    eager = small_model(encoder_layers=1, decoder_layers=1)
-    compiled = copy.deepcopy(eager)
-    batch = collate(pairs(count=8))
-    compile_training(compiled, batch, "eager")
-    perturb = Perturbation(eager, settings(word_dropout=0.3))
-    seed_everything(1, 1, 1)
-    left_out = perturb.inputs(batch, 1)
-    with perturb.reading():
-        found, expected = (
-            model.decode(left_out.tgt_in, model.encode(left_out))[0] for model in (compiled, eager)
-        )
-    torch.testing.assert_close(found, expected)
-    whole = compiled.decode(batch.tgt_in, compiled.encode(batch))[0]
-    assert not torch.allclose(found, whole)
-    torch._dynamo.reset()
 
 
 # Wrong inputs
