@@ -173,6 +173,12 @@ def test_nbest_file(run):
     assert not (folder / "nbest.jsonl").exists()
 
 
+def test_jobs_change_nothing(run):
+    options = {"force": True, "assignments": ["search.batch_size=2"]}
+    one, two = ((translated(run, jobs=n, **options) / "hyp.txt").read_bytes() for n in (1, 2))
+    assert one == two
+
+
 def test_ensemble_has_a_folder_of_its_own(run):
     translate(run, systems=["one", "two"], set_names=["test"], ensemble=True, jobs=1)
     folder = run.path / "systems" / "ensemble-one+two" / "translate" / "test"
