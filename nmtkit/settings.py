@@ -12,7 +12,7 @@ import tomllib
 import typing
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -37,6 +37,8 @@ class Section(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
     )
+    earlier: ClassVar[dict[str, Any]] = {}
+    """What systems were trained with whose config.toml lacks a key, if not with its default."""
 
     @field_validator("*", mode="before")
     @classmethod
@@ -329,6 +331,17 @@ def merge(*layers: Values) -> Values:
         for section, values in layer.items():
             merged.setdefault(section, {}).update(values)
     return merged
+
+
+def complete(schema: type[Section], values: dict[str, Any]) -> dict[str, Any]:
+    """Return a section of a trained system, with the settings that its nmtkit did not have yet."""
+    fields = schema.model_fields.items()
+    defaults = {
+        key: field.get_default(call_default_factory=True)
+        for key, field in fields
+        if not field.is_required()
+    }
+    return {**defaults, **schema.earlier, **values}
 
 
 def build(schema: type[S], values: dict[str, Any], section: str, file: Path | None = None) -> S:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nmtkit import files
+from nmtkit import files, settings
 from nmtkit.errors import CheckpointError, ConfigError
 from nmtkit.models.base import Model, Vocabularies
 from nmtkit.models.checkpoints import AGAIN, choose, load_weights, read_manifest
@@ -54,7 +54,7 @@ def build_untrained(run: Run, system: System) -> Model:
     """
     config = system.read_config()
     try:
-        load_variant(config.variant)
+        schema = load_variant(config.variant).Settings
     except ConfigError as error:  # its message names --variant, which this command may not have
         alternatives = " ".join(
             f"--system {s.name}" for s in run.systems() if s.name != system.name
@@ -64,7 +64,8 @@ def build_untrained(run: Run, system: System) -> Model:
         where = system.path if error.where == "--variant" else f"{system.path} ({error.where})"
         message = f"system '{system.name}': {error.message}"
         raise ConfigError(message, where=where, hint=hint) from error
-    return build_model(config.variant, config.model, vocabulary_sizes(run), system.config)
+    values = settings.complete(schema, config.model)
+    return build_model(config.variant, values, vocabulary_sizes(run), system.config)
 
 
 def check_vocabulary(path: Path, run: Run) -> None:

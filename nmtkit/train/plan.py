@@ -14,7 +14,7 @@ from nmtkit.errors import ConfigError, DataError, nearest
 from nmtkit.models.variants import load_variant
 from nmtkit.records import SystemConfig
 from nmtkit.run import Run, System
-from nmtkit.settings import SearchSettings, TrainSettings
+from nmtkit.settings import SearchSettings, Section, TrainSettings
 from nmtkit.train.options import TrainOptions
 
 # Settings that may change when a training continues: they decide how long it lasts and what is kept
@@ -136,7 +136,7 @@ def check_unchanged(system: System, plan: Plan, run: Run, allowed: Collection[st
             where=run.prep / "manifest.json",
             hint="--force begins anew, --name trains a second system",
         )
-    _check_stored(system, stored, plan)
+    stored = _complete(system, stored, plan)
     old = settings.flat(stored.model_dump(exclude={"hardware"}))  # which is no setting
     changed = changes(old, settings.flat(plan.model_dump()))
     may_change = {*HARMLESS, *allowed, *(key for key in changed if key.startswith("search."))}
@@ -158,18 +158,22 @@ def check_unchanged(system: System, plan: Plan, run: Run, allowed: Collection[st
     return plan
 
 
-def _check_stored(system: System, stored: SystemConfig, plan: Plan) -> None:
-    """Refuse a bad value in config.toml; --allow-change decides on a setting that is unknown now.
+def _complete(system: System, stored: SystemConfig, plan: Plan) -> SystemConfig:
+    """Return the settings of config.toml with those that its nmtkit did not have yet.
+
+    A bad value is refused; --allow-change decides on a setting that is unknown now.
 
     Raises: ConfigError naming the file and the key.
     """
-    schemas: dict[str, type[BaseModel]] = {"train": TrainSettings, "search": SearchSettings}
+    schemas: dict[str, type[Section]] = {"train": TrainSettings, "search": SearchSettings}
     if stored.variant == plan.variant:
         schemas["model"] = load_variant(plan.variant).Settings
     for section, schema in schemas.items():
-        values = getattr(stored, section)
+        values = settings.complete(schema, getattr(stored, section))
         known = {key: value for key, value in values.items() if key in schema.model_fields}
         settings.build(schema, known, section, system.config)
+        stored = stored.model_copy(update={section: values})
+    return stored
 
 
 def changes(old: dict[str, Any], new: dict[str, Any]) -> dict[str, tuple[str, str]]:

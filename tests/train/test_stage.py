@@ -325,6 +325,26 @@ def test_other_settings_are_fine_as_long_as_nothing_is_saved(run):
     assert system.read_config().variant == VARIANT
 
 
+def test_settings_that_came_later_have_the_value_that_systems_were_trained_with(run):
+    sizes = ["model.d_embedding=8", "model.d_hidden=8", "model.dropout=0.1"]
+
+    def fit(steps):
+        more = [*sizes, f"train.max_steps={steps}", *QUIET]
+        train(run, variant="gru-inv", assignments=more)
+        train(run, variant="caru", assignments=[*more, "model.unit_embeddings=false"])
+
+    fit(1)
+    for name in ("caru", "gru-inv"):
+        config = run.system(name).config
+        lines = config.read_text("utf-8").splitlines()
+        later = ("unit_embeddings", "content_bias", "update_bias", "replace", "word_dropout")
+        files.write_lines(config, [line for line in lines if not line.startswith(later)])
+        model = loading.build_untrained(run, run.system(name))
+        assert model.settings.unit_embeddings is False
+    fit(2)
+    assert state_of(run, "caru")["step"] == state_of(run, "gru-inv")["step"] == 2
+
+
 def test_init_from_a_system_a_folder_and_a_checkpoint(run, capsys):
     go(run)
     theirs = checkpoints.load_weights(last(run))

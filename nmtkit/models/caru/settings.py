@@ -15,6 +15,7 @@ from nmtkit.models.caru.unit import FirstStep
 class CARUSettings(ModelSettings):
     """Sizes and choices; the defaults are the paper's best row, CAAtt + CAEmbed + L1(exp(Nx))."""
 
+    earlier = {"unit_embeddings": False}
     d_embedding: int = Field(256, ge=1)
     """E: width of the embeddings."""
     d_hidden: int = Field(1024, ge=2)
