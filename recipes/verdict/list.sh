@@ -12,10 +12,11 @@
 #
 # and may source the rows of the papers' tables (row, rows), which call `system`.
 set -euo pipefail
-SCALE=small SEEDS=1 PRESET="" STEPS=""
-source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
+file=$(realpath "$1") SCALE=small PRESET=""
+cd "$(dirname "${BASH_SOURCE[0]}")/../.." # the repository's folder, as for all recipes
 part="" seeds="" updates="" rates="" dataset="" preset="" prep="" awaits="" after="" settings=()
 
+at_scale() { echo "$2"; } # SCALE=small
 quoted() {
   if [ $# != 0 ]; then printf '%q ' "$@"; fi
 }
@@ -37,4 +38,4 @@ after() {
 system() {
   echo "$part"$'\t'"$dataset"$'\t'"$preset"$'\t'"$prep"$'\t'"$1"$'\t'"$seeds"$'\t'"$updates"$'\t'"$rates"$'\t'"$awaits"$'\t'"$after"$'\t'"$(quoted "${settings[@]}" "${@:2}")"
 }
-source "$1"
+source "$file"

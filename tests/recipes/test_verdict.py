@@ -133,12 +133,15 @@ ALL_UPDATES = {
 NAMES = ["a-s1", "b-s1", "a-s2", "b-s2"]
 
 
-def check_all_done(queue):
+ONE_SEED = TWO.replace("seeds 1 2", "seeds 1")
+
+
+def check_all_done(queue, names=NAMES):
     """Assert that every update was made, and none twice."""
     made = updates(queue)
-    assert sorted(made) == sorted(ALL_UPDATES)
-    assert words(queue) == [(name, "done") for name in NAMES]
-    for name in NAMES:
+    assert sorted(made) == sorted(line for line in ALL_UPDATES if line.split()[0] in names)
+    assert words(queue) == [(name, "done") for name in names]
+    for name in names:
         folder = queue / "state" / "results" / "demo" / name
         assert json.loads((folder / "scores" / "test.json").read_text()) == {"of": name}
     assert not any(is_held(path) for path in (queue / "state").rglob("*.lock"))
@@ -157,6 +160,7 @@ def test_the_list_is_worked_off_in_its_order_and_once(done):
 
 
 def test_killed_and_started_again(queue):
+    (queue / "list.sh").write_text(ONE_SEED)
     process = begin(queue, PACE=0.05)
     wait_for(lambda: len(updates(queue)) >= 5)
     assert words(queue)[0] == ("a-s1", "running")
@@ -170,10 +174,12 @@ def test_killed_and_started_again(queue):
     call(queue)
     made = updates(queue)
     # the update that was being made when it was killed may be made again
-    assert set(made) == ALL_UPDATES and len(made) <= len(ALL_UPDATES) + 1
+    assert set(made) == {line for line in ALL_UPDATES if "-s1 " in line}
+    assert len(made) <= len(set(made)) + 1
 
 
 def test_stopped_with_a_signal(queue):
+    (queue / "list.sh").write_text(ONE_SEED)
     process = begin(queue, PACE=0.05)
     wait_for(lambda: len(updates(queue)) >= 3)
     process.terminate()
@@ -181,7 +187,7 @@ def test_stopped_with_a_signal(queue):
     assert words(queue)[0] == ("a-s1", "waiting")
     assert "a-s1: stopped; the same command continues" in (queue / "out").read_text()
     call(queue)
-    check_all_done(queue)
+    check_all_done(queue, NAMES[:2])
 
 
 def test_two_workers_never_take_the_same_system(queue):
@@ -197,6 +203,7 @@ def test_two_workers_never_take_the_same_system(queue):
 
 def test_a_training_whose_worker_was_killed_is_not_taken(queue):
     """nmtkit goes on then; the lock is its own, too."""
+    (queue / "list.sh").write_text(ONE_SEED)
     process = begin(queue, PACE=0.2)
     wait_for(lambda: updates(queue))
     *above, training = family(process.pid)
@@ -209,12 +216,11 @@ def test_a_training_whose_worker_was_killed_is_not_taken(queue):
         f"/proc/{training}/stat"
     ).read_text(encoding="utf-8")
     call(queue)
-    check_all_done(queue)
+    check_all_done(queue, NAMES[:2])
 
 
 def test_a_failure_has_its_reason_and_stops_no_other(queue):
-    one_seed = TWO.replace("seeds 1 2", "seeds 1")
-    (queue / "list.sh").write_text(one_seed.replace("system b ", "system bad\nsystem b "))
+    (queue / "list.sh").write_text(ONE_SEED.replace("system b ", "system bad\nsystem b "))
     assert "demo/bad-s1: failed: cannot train this" in call(queue)
     assert dict(words(queue)) == {"a-s1": "done", "bad-s1": "failed", "b-s1": "done"}
     assert "cannot train this" in call(queue, "--status")
@@ -234,7 +240,7 @@ def test_every_learning_rate_diverges(queue):
 
 def test_a_corpus_that_cannot_be_prepared_keeps_its_systems_waiting(queue):
     other = "corpus nowhere tiny\nsystem c\n"
-    (queue / "list.sh").write_text(TWO + other)
+    (queue / "list.sh").write_text(ONE_SEED + other)
     stub = queue / "bin" / "nmtkit"
     stub.write_text(
         stub.read_text().replace(
@@ -243,7 +249,7 @@ def test_a_corpus_that_cannot_be_prepared_keeps_its_systems_waiting(queue):
         )
     )
     assert "corpus nowhere cannot be prepared: no files" in call(queue)
-    assert dict(words(queue)) == {**dict.fromkeys(NAMES, "done"), "c-s1": "waits", "c-s2": "waits"}
+    assert dict(words(queue)) == {"a-s1": "done", "b-s1": "done", "c-s1": "waits"}
     assert "for its corpus: no files" in call(queue, "--status")
 
 
