@@ -10,7 +10,7 @@ fi
 softmax=(--set model.attention_norm=softmax)
 without_embed=(--set model.caembed=off "${softmax[@]}")
 # The paper states neither the encoder's direction nor the output layer's input. By default both are RNNSearch's; these are the other reading.
-one_way=(--set model.bidirectional=false --set model.readout=linear)
+one_way=(--set model.bidirectional=false --set model.readout=linear --set model.tie=none)
 
 # row NAME: train one row of the tables.
 row() {

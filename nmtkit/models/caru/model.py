@@ -102,15 +102,6 @@ class CARUAttention(RecurrentModel):
             if isinstance(module, CARUCell | CARUGate):
                 module.open_gates(s.content_bias, s.update_bias)
 
-    @classmethod
-    def adapt(cls, sizes: dict[str, Any]) -> dict[str, Any]:
-        """See `RecurrentModel.adapt`; tie only if the output layer is as wide as the embeddings."""
-        values = super().adapt(sizes)
-        readout = values.get("readout", cls.Settings.model_fields["readout"].default)
-        linear = "d_model" in sizes and readout == "linear"
-        untied = linear and values["d_embedding"] != values["d_hidden"]
-        return values | {"tie": "none"} if untied else values
-
     @property
     def width(self) -> int:
         return self.settings.width
