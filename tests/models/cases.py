@@ -86,6 +86,7 @@ MORE = [
     case(
         "caru",
         caembed="embed",
+        n_scale="length",
         history=3,
         first_step="linear",
         cell="gru",
@@ -102,7 +103,6 @@ MORE = [
         caatt_first="linear",
         cell="lstm",
         alignment="bounded",
-        n_scale="const",
         n_constant=3,
     ),
     case("caru", cell="mgu", tie="all", softmax_bias=False, caembed="off"),

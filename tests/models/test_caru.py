@@ -337,7 +337,7 @@ def test_gates_begin_open_and_embeddings_with_variance_one():
         assert float(vectors.std()) == pytest.approx(1, rel=0.02)
 
 
-@pytest.mark.parametrize("values", [{}, {"n_scale": "const", "n_constant": 100}], ids=str)
+@pytest.mark.parametrize("values", [{"n_scale": "length"}, {"n_constant": 100}], ids=str)
 def test_a_hundred_words_with_large_scores_stay_finite(values):
     model = small(**values, dtype=torch.float32)
     with torch.no_grad():
@@ -486,7 +486,7 @@ def test_products_are_as_few_as_they_can_be():
     "values",
     [
         {},
-        {"attention_norm": "l1_exp_nx", "n_scale": "const"},
+        {"attention_norm": "l1_exp_nx", "n_scale": "length"},
         {"attention_norm": "softmax", "bidirectional": False},
     ],
     ids=str,
@@ -541,8 +541,8 @@ def test_weights_laid_out_for_a_search_give_the_same(values):
         ("caru", {"caatt": False, "gate": "gru"}, "gate"),
         ("caru", {"caatt": False, "caatt_first": "linear"}, "caatt_first"),
         ("gatt", {"caatt_first": "linear"}, "caatt_first"),
-        ("gru-inv", {"n_scale": "const"}, "n_scale"),
-        ("caru", {"n_constant": 3}, "n_constant"),
+        ("gru-inv", {"n_scale": "length"}, "n_scale"),
+        ("caru", {"n_scale": "length", "n_constant": 3}, "n_constant"),
         ("caru", {"caembed": "off", "history": 2}, "history"),
         ("gru-inv", {"first_step": "linear"}, "first_step"),
         ("gru-inv", {"update_bias": 0}, "update_bias"),

@@ -46,9 +46,9 @@ class CARUSettings(ModelSettings):
     """
     attention_norm: Literal["softmax", "l1_exp_nx"] = "l1_exp_nx"
     """How scores e become weights: softmax(e), or L1(exp(N e)) = softmax(N e)."""
-    n_scale: Literal["length", "const"] = "length"
+    n_scale: Literal["length", "const"] = "const"
     """N of L1(exp(Nx)): length, the sentence's number of source tokens; or const, `n_constant`."""
-    n_constant: float = Field(20.0, gt=0)
+    n_constant: float = Field(2.0, gt=0)
     """N if `n_scale` is const; N = 1 is the usual softmax."""
     caembed: Literal["off", "state", "embed", "replace"] = "state"
     """CAEmbed, a CARU that reads earlier vectors and then the context. state: it reads decoder
