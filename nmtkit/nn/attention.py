@@ -81,10 +81,17 @@ def _explicit(
         q, k, v = (x.to(wide) for x in (q, k, v))
         scores = torch.matmul(q, k.mT).div_(math.sqrt(q.size(-1)))  # (B, H, K·T, S)
         weights = hide(scores, visible, causal).softmax(-1)
-        if visible is not None and visible.dtype == torch.bool:
-            weights = weights.masked_fill(~visible, 0)  # a blind query has uniform weights so far
+        if _some_are_blind(visible):  # they have uniform weights so far
+            weights = weights.masked_fill(~visible, 0)
         weights = _captured(weights, name, parts)
         return torch.matmul(dropout(weights, p), v).to(dtype)
+
+
+def _some_are_blind(visible: Visible) -> bool:
+    """True if a query may see nothing; a compiled graph, which is for all batches, assumes it."""
+    if visible is None or visible.dtype != torch.bool:
+        return False
+    return torch.compiler.is_compiling() or not bool(visible.any(-1).all())
 
 
 def _captured(weights: Tensor, name: str, parts: Sequence[str]) -> Tensor:

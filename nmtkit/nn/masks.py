@@ -51,11 +51,11 @@ def hide(scores: Tensor, visible: Visible, causal: bool) -> Tensor:
         visible: bool, or from `additive`; its shape broadcasts to that of the scores. None = all.
         causal: True if no query sees its `future`.
     """
-    lowest = torch.finfo(scores.dtype).min
+    mask = visible
     if visible is not None and visible.dtype == torch.bool:
-        scores.masked_fill_(~visible, lowest)
-    elif visible is not None:
-        scores.add_(visible)
+        mask = additive(visible, scores.dtype)
     if causal:
-        scores.masked_fill_(future(scores.size(-2), scores.size(-1), scores.device), lowest)
-    return scores
+        past = ~future(scores.size(-2), scores.size(-1), scores.device)
+        past = additive(past, scores.dtype)
+        mask = past if mask is None else torch.minimum(mask, past)
+    return scores if mask is None else scores.add_(mask)  # filling would need a backward pass
