@@ -81,15 +81,15 @@ def _explicit(
         q, k, v = (x.to(wide) for x in (q, k, v))
         scores = torch.matmul(q, k.mT).div_(math.sqrt(q.size(-1)))  # (B, H, K·T, S)
         weights = hide(scores, visible, causal).softmax(-1)
-        if _some_are_blind(visible):  # they have uniform weights so far
+        if visible is not None and _some_are_blind(visible):  # they have uniform weights so far
             weights = weights.masked_fill(~visible, 0)
         weights = _captured(weights, name, parts)
         return torch.matmul(dropout(weights, p), v).to(dtype)
 
 
-def _some_are_blind(visible: Visible) -> bool:
+def _some_are_blind(visible: Tensor) -> bool:
     """True if a query may see nothing; a compiled graph, which is for all batches, assumes it."""
-    if visible is None or visible.dtype != torch.bool:
+    if visible.dtype != torch.bool:
         return False
     return torch.compiler.is_compiling() or not bool(visible.any(-1).all())
 
