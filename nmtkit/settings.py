@@ -38,7 +38,7 @@ class Section(BaseModel):
         frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
     )
     earlier: ClassVar[dict[str, Any]] = {}
-    """What systems were trained with whose config.toml lacks a key, if not with its default."""
+    """Values of keys that are missing in an older config.toml; other missing keys have defaults."""
 
     @field_validator("*", mode="before")
     @classmethod
@@ -334,7 +334,7 @@ def merge(*layers: Values) -> Values:
 
 
 def complete(schema: type[Section], values: dict[str, Any]) -> dict[str, Any]:
-    """Return a section of a trained system, with the settings that its nmtkit did not have yet."""
+    """Return a section of config.toml, with the values of settings that are newer than the file."""
     fields = schema.model_fields.items()
     defaults = {
         key: field.get_default(call_default_factory=True)

@@ -26,4 +26,4 @@ ruff check nmtkit tests
 ruff format --check --quiet nmtkit tests
 mypy
 # One process a core, one thread each: small models gain nothing from threads.
-OMP_NUM_THREADS=1 exec pytest -n "${JOBS:-$(nproc)}" --dist worksteal "$@"
+OMP_NUM_THREADS=1 exec pytest -n "${JOBS:-$(env -u OMP_NUM_THREADS nproc)}" --dist worksteal "$@"

@@ -1,5 +1,5 @@
-"""What source words read in their context: their attention to context words, and the share of their
-own state that they keep. The context is other sentences of the document.
+"""Attention of source words to words of the context, the other sentences of the document, and the
+share of its own state that each source word keeps.
 """
 
 from __future__ import annotations

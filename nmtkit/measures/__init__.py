@@ -1,3 +1,3 @@
-"""What analyses measure with: recorded attention, contrastive sets, probing files, learning curves,
+"""Measurements for analyses: recorded attention, contrastive sets, probing files, learning curves,
 costs.
 """

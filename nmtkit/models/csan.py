@@ -7,7 +7,7 @@ a sentence has G blocks of W positions, whose queries see K positions.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from pydantic import Field
@@ -36,9 +36,9 @@ class ConvolutionalSettings(TransformerSettings):
     """Heads whose keys and values a query sees, N, an odd number: its own and its neighbours
     (2D-CSAN), or 1 (1D-CSAN).
     """
-    local_layers: int = Field(3, ge=1)
-    """Layers of the encoder that have convolutional self-attention, from the lowest; with a preset,
-    half of its layers.
+    local_layers: int = Field(0, ge=0)
+    """Layers of the encoder that have convolutional self-attention, from the lowest; 0 = the lower
+    half of the encoder, as in the paper (3 of 6).
     """
 
 
@@ -193,15 +193,7 @@ class ConvolutionalTransformer(Transformer):
             raise ConfigError(message, where="model.local_layers", hint=hint)
         super().__init__(settings, vocabularies)
 
-    @classmethod
-    def adapt(cls, sizes: dict[str, Any]) -> dict[str, Any]:
-        """See `Model.adapt`; the paper's three layers are half of its six."""
-        values = super().adapt(sizes)
-        if "encoder_layers" in values:
-            values.setdefault("local_layers", (values["encoder_layers"] + 1) // 2)
-        return values
-
     def encoder_layer(self, index: int) -> EncoderLayer:
         s = self.settings
-        local = index < s.local_layers
+        local = index < (s.local_layers or (s.encoder_layers + 1) // 2)
         return EncoderLayer(s, ConvolutionalAttention(s) if local else None)

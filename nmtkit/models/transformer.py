@@ -90,7 +90,7 @@ class TransformerSettings(ModelSettings):
         return nn.LayerNorm(self.d_model) if self.norm == "pre" else nn.Identity()
 
     def stack(self, layers: Iterable[nn.Module]) -> nn.ModuleList:
-        """Return layers as a stack in which they share parameters as the settings have it."""
+        """Return a stack of layers that share parameters as `distinct_layers` and `share` say."""
         stack = nn.ModuleList(layers)
         share_parameters(list(stack), self.distinct_layers, self.share)
         return stack

@@ -88,7 +88,7 @@ def _explicit(
 
 
 def _some_are_blind(visible: Tensor) -> bool:
-    """True if a query may see nothing; a compiled graph, which is for all batches, assumes it."""
+    """True if a query sees no key. A compiled graph serves all batches, so it always says True."""
     if visible.dtype != torch.bool:
         return False
     return torch.compiler.is_compiling() or not bool(visible.any(-1).all())

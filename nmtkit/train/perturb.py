@@ -2,7 +2,7 @@
 
 Source tokens and decoder inputs are perturbed, never the targets. `<pad>`, `<s>` and `</s>` stay,
 and are never drawn: they say where a sentence begins and ends. The context of a document model is
-read as it is. Validation and translation know nothing of all this.
+read as it is. Validation and translation read the inputs as they are.
 
 Legend: B sentences, T positions, N replaced tokens, V vocabulary, E width of the embeddings.
 """
@@ -28,9 +28,9 @@ FIRST = UNK
 
 
 def keep_probability(step: int, settings: TrainSettings) -> float:
-    """Return max(q_min, k / (k + exp(i/k))) at update i, with which a token is kept.
+    """Return the probability that update i keeps a token, max(q_min, k / (k + exp(i/k))).
 
-    It is the inverse sigmoid of scheduled sampling (Bengio et al. 2015).
+    The curve is the inverse sigmoid of scheduled sampling (Bengio et al. 2015).
     """
     falling = settings.replace_decay * math.exp(-step / settings.replace_decay)
     return max(settings.replace_keep, falling / (falling + 1))

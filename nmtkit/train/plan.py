@@ -159,7 +159,7 @@ def check_unchanged(system: System, plan: Plan, run: Run, allowed: Collection[st
 
 
 def _complete(system: System, stored: SystemConfig, plan: Plan) -> SystemConfig:
-    """Return the settings of config.toml with those that its nmtkit did not have yet.
+    """Return the settings of config.toml, with the values of settings that are newer than the file.
 
     A bad value is refused; --allow-change decides on a setting that is unknown now.
 

@@ -10,7 +10,7 @@ from nmtkit.measures import macs
 from nmtkit.models import csan
 from nmtkit.models.base import Vocabularies
 from nmtkit.models.csan import ConvolutionalAttention, ConvolutionalSettings
-from nmtkit.models.variants import build_model, load_variant
+from nmtkit.models.variants import build_model
 from nmtkit.nn.capture import capture
 from nmtkit.nn.masks import visible_positions
 from tests.models import contract, test_transformer
@@ -36,7 +36,9 @@ def area(query, head, positions, heads, s):
 class Slow(test_transformer.Slow):
     def attend(self, name, queries, keys, allowed=test_transformer.everything):
         stack, index, _ = name.split(".")
-        if stack != "encoder" or int(index) >= self.s.local_layers:
+        if stack != "encoder" or int(index) >= (
+            self.s.local_layers or (self.s.encoder_layers + 1) // 2
+        ):
             return super().attend(name, queries, keys, allowed)
         d, heads = self.s.d_model, self.s.heads
         c = d // heads
@@ -223,19 +225,14 @@ def test_multiply_accumulates_are_those_of_the_blocks(length):
     assert found.step == plain.step
 
 
-def test_a_preset_gives_the_lower_half_of_its_layers():
-    adapt = load_variant("csan").adapt
-    assert [adapt({"encoder_layers": n})["local_layers"] for n in (1, 2, 3, 4, 6, 12)] == [
-        1,
-        1,
-        2,
-        2,
-        3,
-        6,
-    ]
-    model = contract.Case("csan").build(encoder_layers=4, local_layers=3)
-    local = [isinstance(layer.attention, ConvolutionalAttention) for layer in model.encoder]
-    assert local == [True, True, True, False]
+@pytest.mark.parametrize(
+    ("layers", "chosen", "local"),
+    [(1, 0, 1), (2, 0, 1), (3, 0, 2), (4, 0, 2), (6, 0, 3), (4, 3, 3)],
+)
+def test_the_lower_half_of_the_encoder_is_local_or_as_many_layers_as_chosen(layers, chosen, local):
+    model = contract.Case("csan").build(encoder_layers=layers, local_layers=chosen)
+    found = [isinstance(layer.attention, ConvolutionalAttention) for layer in model.encoder]
+    assert found == [True] * local + [False] * (layers - local)
     assert not any(isinstance(layer.attention, ConvolutionalAttention) for layer in model.decoder)
 
 

@@ -38,7 +38,7 @@ class Gate(nn.Module, abc.ABC):
     width: int
     """W."""
     opens: str
-    """What an open gate means, for the findings of analyses."""
+    """How to read an open gate; the findings of analyses print it."""
 
     @abc.abstractmethod
     def prepare(self, h: Tensor) -> Tensor:
@@ -96,7 +96,7 @@ class CARUGate(Gate):
         self.bias = nn.Parameter(torch.zeros(d_source))  # B_n
 
     def open_gates(self, content: float, update: float) -> None:
-        """See `CARUCell.open_gates`."""
+        """Raise the gate l and keep the candidate n; the arguments are `CARUCell.open_gates`'."""
         with torch.no_grad():
             self.state.bias[: self.width] += content
             self.bias.sub_(content)
@@ -186,7 +186,7 @@ class GRUGate(Gate):
     def mix(
         self, dtype: torch.dtype, h: Tensor, of_h: Tensor, s: Tensor, of_s: Tensor, *inner: Tensor
     ) -> Tensor:
-        """See `Gate.mix`. Every step multiplies `r ⊙ history` of every position by a matrix."""
+        # Every step multiplies r ⊙ history of every position by a matrix.
         history, of_input = (s, of_h) if self.inverted else (h, of_s)
         gates = 2 * self.width
         reset, update = torch.sigmoid(of_h[..., :gates] + of_s[..., :gates]).chunk(2, dim=-1)

@@ -13,7 +13,9 @@ from nmtkit.models.caru.unit import FirstStep
 
 
 class CARUSettings(ModelSettings):
-    """Sizes and choices; the defaults are the paper's best row, CAAtt + CAEmbed + L1(exp(Nx))."""
+    """Sizes and choices; the defaults are CAAtt + CAEmbed + L1(exp(Nx)), the paper's last row, with
+    RNNSearch's encoder and readout.
+    """
 
     earlier = {"unit_embeddings": False}
     d_embedding: int = Field(256, ge=1)
@@ -63,8 +65,8 @@ class CARUSettings(ModelSettings):
     linear, x.
     """
     readout: Literal["linear", "maxout"] = "maxout"
-    """What the output layer reads: linear, the new state; or maxout, RNNSearch's maxout of word,
-    previous state and context, as wide as the embeddings.
+    """The input of the output layer: the new state (linear), or RNNSearch's maxout of word,
+    previous state and context, which is as wide as the embeddings (maxout).
     """
     dropout: float = Field(0.0, ge=0, lt=1)
     """Dropout on embeddings and on what the output layer reads."""
@@ -79,8 +81,8 @@ class CARUSettings(ModelSettings):
     biases from N(0, 0.01²), as in the paper.
     """
     unit_embeddings: bool = True
-    """Embeddings have variance 1 when they are read: vectors from N(0, 1/E), times √E. Without it
-    they are read as they are drawn, too small for a gate that depends on them.
+    """Embeddings have variance 1 when the model reads them: vectors drawn from N(0, 1/E), times √E.
+    Otherwise they are not scaled, and are too small for a gate that depends on them.
     """
     content_bias: float = 2.0
     """Initial bias of the content x in each CARU's gate l = σ(x) ⊙ z; the candidate, which reads x
