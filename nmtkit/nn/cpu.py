@@ -63,7 +63,8 @@ def _(x: Tensor, p: float) -> Tensor:
 
 def dropout(x: Tensor, p: float) -> Tensor:
     """Drop elements with probability p, rounded to 16 bits, and scale the other elements."""
-    return x * dropout_mask(x.detach(), p) * (LEVELS / (LEVELS - round(p * LEVELS)))
+    kept = x * dropout_mask(x.detach(), p)
+    return kept.mul_(LEVELS / (LEVELS - round(p * LEVELS)))
 
 
 def writes_attention_out(q: Tensor, k: Tensor) -> bool:

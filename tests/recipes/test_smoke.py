@@ -2,6 +2,7 @@
 too, on one prepared demo corpus.
 """
 
+import functools
 import json
 import re
 from pathlib import Path
@@ -9,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from nmtkit import demo
 from nmtkit.analyze import timing
-from nmtkit.demo import generate
 from nmtkit.tables.table import SUFFIXES
 from tests.recipes.recipe_calls import RECIPES, ROOT, run_recipe
 
@@ -81,6 +82,14 @@ def one_thread():
     torch.set_num_threads(threads)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def short_sets():
+    """A dev and a test set of 60 sentences: those of 500 take half the time of all recipes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(demo, "generate", functools.partial(demo.generate, dev=60, test=60))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def two_rounds(monkeypatch):
     """Of the cost's speeds, which mean nothing here."""
@@ -89,12 +98,12 @@ def two_rounds(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def shared_run(tmp_path_factory):
+def shared_run(short_sets, tmp_path_factory):
     """The variables that give all recipes one run, with a tree for each of its sentences:
     right-branching, as the grammar has none.
     """
     folder = tmp_path_factory.mktemp("recipes")
-    generate(folder / "demo", size=300, seed=1)
+    demo.generate(folder / "demo", size=300, seed=1)
     (folder / "trees").mkdir()
     for name in ("train", "dev", "test"):
         trees = []
