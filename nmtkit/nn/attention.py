@@ -57,7 +57,8 @@ def attention(
         context = _explicit(q, k, v, visible, causal, p, name, parts)
     else:
         context = _fused(q, k, v, visible, causal, p)
-    context = context.transpose(1, 2).reshape(rows, steps, -1)
+    context = context.transpose(1, 2).to(q.dtype, memory_format=torch.contiguous_format)
+    context = context.reshape(rows, steps, -1)
     if name and capturing():
         record(f"{name}_context", context)
     return context
@@ -76,15 +77,16 @@ def _explicit(
     """Compute the equation literally, (B, H, K·T, C'), in 32 bits or more: a score of 16 bits is
     off by up to a quarter.
     """
-    dtype, wide = q.dtype, torch.promote_types(q.dtype, torch.float32)
+    wide = torch.promote_types(q.dtype, torch.float32)
     with torch.autocast(q.device.type, enabled=False):
-        q, k, v = (x.to(wide) for x in (q, k, v))
+        # The matrix products would copy tensors that are not contiguous a second time.
+        q, k, v = (x.to(wide, memory_format=torch.contiguous_format) for x in (q, k, v))
         scores = torch.matmul(q, k.mT).div_(math.sqrt(q.size(-1)))  # (B, H, K·T, S)
         weights = hide(scores, visible, causal).softmax(-1)
         if visible is not None and _some_are_blind(visible):  # they have uniform weights so far
             weights = weights.masked_fill(~visible, 0)
         weights = _captured(weights, name, parts)
-        return torch.matmul(dropout(weights, p), v).to(dtype)
+        return torch.matmul(dropout(weights, p), v)
 
 
 def _some_are_blind(visible: Tensor) -> bool:
