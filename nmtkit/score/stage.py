@@ -35,6 +35,7 @@ from nmtkit.score.translations import (
     source_lengths,
     translated_systems,
 )
+from nmtkit.settings import SearchSettings, TrainSettings, complete
 from nmtkit.tables.table import SUFFIXES, StoredTable
 
 __all__ = ["score", "score_files"]
@@ -106,10 +107,10 @@ class ScoredSet:
                 settings[name] = (name, None)
                 continue
             config = system.read_config()
-            train = dict(config.train)
+            train = complete(TrainSettings, config.train)
             seed = train.pop("seed", None)
-            search = described(folder).settings or config.search
-            best = search.get("average", 1) == 1
+            search = complete(SearchSettings, described(folder).settings or config.search)
+            best = search["average"] == 1
             for key in (*UNCOMPARED, *(ONLY_AVERAGED if best else ())):
                 train.pop(key, None)
             compared = config.model_dump(exclude={"preset"})  # the preset's settings are compared

@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import statistics
+import tomllib
 
 import pytest
 import sacrebleu
@@ -226,6 +227,18 @@ def test_how_a_training_was_watched_does_not_part_its_seeds(fake_run, capsys):
     assert groups(1) == [["s00", "s01", "s02", "s03", "s04", "s05"], *apart]
     # An average is of the checkpoints that were saved and kept.
     assert groups(3) == [["s00", "s01", "s02", "s05"], ["s03"], ["s04"], *apart]
+
+
+def test_a_seed_trained_before_a_setting_existed_belongs_to_the_others(seeded, capsys):
+    for name, newer in (("base", {}), ("base-2", {"word_dropout": 0.0}), ("base-3", {"lr": 9.0})):
+        config = seeded.run.system(name).config
+        values = tomllib.loads(config.read_text("utf-8"))
+        values["train"] |= newer
+        write_toml(config, values)
+    seeded.score(output_format="json")
+    groups = json.loads(capsys.readouterr().out)[0]["seeds"]["groups"]
+    expected = [["base", "base-2"], ["base-3"], ["new", "new-2", "new-9"], ["other"]]
+    assert sorted(group["systems"] for group in groups) == expected
 
 
 def test_a_changed_seed_is_not_up_to_date_and_plain_scores_have_the_groups_too(seeded, capsys):
