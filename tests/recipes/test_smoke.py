@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from nmtkit import demo
-from nmtkit.analyze import timing
+from nmtkit.analyze import cost, timing
 from nmtkit.tables.table import SUFFIXES
 from tests.recipes.recipe_calls import RECIPES, ROOT, run_recipe
 
@@ -91,8 +91,9 @@ def short_sets():
 
 
 @pytest.fixture(autouse=True)
-def two_rounds(monkeypatch):
-    """Of the cost's speeds, which mean nothing here."""
+def quick_cost(monkeypatch):
+    """The analysis of the cost counts short sentences, and takes each time twice."""
+    monkeypatch.setattr(cost, "typical_lengths", lambda store: (3, 3))
     monkeypatch.setattr(timing, "LEAST", 2)
     monkeypatch.setattr(timing, "MOST", 2)
 
