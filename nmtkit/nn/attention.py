@@ -82,7 +82,7 @@ def _explicit(
         # The matrix products would copy tensors that are not contiguous a second time.
         q, k, v = (x.to(wide, memory_format=torch.contiguous_format) for x in (q, k, v))
         scores = torch.matmul(q, k.mT).div_(math.sqrt(q.size(-1)))  # (B, H, K·T, S)
-        weights = hide(scores, visible, causal).softmax(-1)
+        weights = cpu.softmax(hide(scores, visible, causal))
         if visible is not None and _some_are_blind(visible):  # they have uniform weights so far
             weights = weights.masked_fill(~visible, 0)
         weights = _captured(weights, name, parts)

@@ -18,6 +18,8 @@ from nmtkit.nn import private
 
 SHORT = 128 * 128
 """Up to this number of scores a head, attention as its equation is faster than torch's kernel."""
+SHORT_ROW = 16
+"""torch's softmax takes ten times as long for a row shorter than this, its vector of numbers."""
 FILLED = 32
 """In training, the number of rows of bfloat16 products is a multiple of this."""
 PACKED = 128
@@ -76,6 +78,16 @@ def writes_attention_out(q: Tensor, k: Tensor) -> bool:
     # A compiled graph uses the equation for all lengths: a choice by length would compile a graph
     # for each length.
     return torch.compiler.is_compiling() or q.size(2) * k.size(2) <= SHORT
+
+
+def softmax(scores: Tensor) -> Tensor:
+    """Return the softmax over the last dimension; short rows are computed with hidden scores after
+    them.
+    """
+    length = scores.size(-1)
+    if length >= SHORT_ROW or scores.device.type != "cpu" or torch.compiler.is_compiling():
+        return scores.softmax(-1)
+    return F.pad(scores, (0, SHORT_ROW - length), value=-torch.inf).softmax(-1)[..., :length]
 
 
 def row_multiple(device: torch.device) -> int:

@@ -122,19 +122,21 @@ def _chunk(
     """
     wide = x if x.dtype == torch.float64 else x.float()
     at_y = wide.gather(-1, y).squeeze(-1)  # (C)
+    mean = wide.mean(-1) if smoothing else at_y
+    # On a GPU this pass takes less time than the check for underflow below.
+    lse = wide.logsumexp(-1) if scale is None or x.is_cuda else None
     gradient: Tensor | None = None
-    if scale is None:
-        lse = wide.logsumexp(-1)
-    else:
-        gradient = wide.softmax(-1)
+    if scale is not None:
+        # In the memory of the logits' copy: new memory costs as much time as the exponentials.
+        gradient = torch.softmax(wide, -1, out=None if wide is x else wide)
         p = gradient.gather(-1, y).squeeze(-1)
-        # lse = x_y - log p(y) saves a second pass of exponentials, unless p(y) underflows. On a GPU
-        # that pass takes less time than the check for underflow.
-        lse = wide.logsumexp(-1) if x.is_cuda or bool((p < UNDERFLOW).any()) else at_y - p.log()
+        if lse is None:  # x_y - log p(y) saves a pass of exponentials, unless p(y) underflows
+            lse = at_y - p.log() if bool((p >= UNDERFLOW).all()) else x.to(p.dtype).logsumexp(-1)
         gradient = _minus_target(gradient, y, smoothing, scale).to(x.dtype)
+    assert lse is not None
     nll = smoothed = (lse - at_y).double().sum()
     if smoothing:
-        uniform = (lse - wide.mean(-1)).double().sum()
+        uniform = (lse - mean).double().sum()
         smoothed = (1 - smoothing) * nll + smoothing * uniform
     return smoothed, nll, gradient
 

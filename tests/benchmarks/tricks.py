@@ -6,6 +6,7 @@ the median time of a turn with it, and how much of the time without it is saved 
 half of the pairs of turns).
 
 python tests/benchmarks/tricks.py [--run RUN] [--rounds 15] [--only pack] [--matmul medium]
+    [--preset demo]
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from nmtkit.settings import SearchSettings
 from nmtkit.train import loss
 from nmtkit.translate import beam
 
-UPDATES, STEPS = 3, 15
+UPDATES, STEPS = 8, 15
 CPU = torch.device("cpu")
 
 
@@ -52,6 +53,7 @@ def without_default_path(models: list[Model]) -> Iterator[None]:
 WITHOUT: dict[str, Callable[[], object]] = {
     "dropout": lambda: setattr(cpu, "dropout", lambda x, p: torch.dropout(x, p, True)),
     "writes_attention_out": lambda: setattr(cpu, "SHORT", 0),
+    "softmax": lambda: setattr(cpu, "SHORT_ROW", 0),
     "row_multiple": lambda: setattr(cpu, "FILLED", 1),
     "pack": lambda: setattr(cpu, "pack", lambda weight, narrow: None),
     "keep_big_blocks": lambda: setattr(cpu, "keep_big_blocks", lambda: False),
@@ -65,6 +67,10 @@ MEASURED = [
     ("writes_attention_out", "training", "transformer", "bfloat16"),
     ("writes_attention_out", "training", "transformer", "float32"),
     ("writes_attention_out", "search", "transformer", "bfloat16"),
+    ("softmax", "training", "transformer", "bfloat16"),
+    ("softmax", "training", "transformer", "float32"),
+    ("softmax", "search", "transformer", "bfloat16"),
+    ("softmax", "search", "transformer", "float32"),
     ("row_multiple", "training", "amn", "bfloat16"),
     ("row_multiple", "training", "rnnsearch", "bfloat16"),
     ("row_multiple", "training", "transformer", "bfloat16"),
@@ -134,7 +140,7 @@ def serve(a: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     hardware.choose("cpu", precision, matmul=a.matmul)
     cls, run = load_variant(variant), Run(a.run)
-    own = settings.build(cls.Settings, cls.adapt(settings.load_preset("small")["model"]), "model")
+    own = settings.build(cls.Settings, cls.adapt(settings.load_preset(a.preset)["model"]), "model")
     torch.manual_seed(1)
     model = build_model(variant, own.model_dump(), loading.vocabulary_sizes(run)).train()
     turn = {"training": training, "search": search, "Adam": adam}[work](
@@ -148,7 +154,8 @@ def serve(a: argparse.Namespace) -> None:
 
 def measure(a: argparse.Namespace, trick: str, *work: str) -> str:
     """A row of the table."""
-    command = [sys.executable, __file__, "--run", str(a.run), "--matmul", a.matmul, "--serve"]
+    common = ["--run", str(a.run), "--matmul", a.matmul, "--preset", a.preset]
+    command = [sys.executable, __file__, *common, "--serve"]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     processes = {
         s: subprocess.Popen([*command, ",".join((trick, *work, s))], **pipes)
@@ -180,6 +187,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--only", choices=WITHOUT, help="one trick")
     parser.add_argument("--matmul", default="auto", help="as train.matmul")
+    parser.add_argument("--preset", default="small", help="the sizes of the model")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     a = parser.parse_args()
     environment.prepare()
