@@ -19,6 +19,7 @@ from typing import IO, Any, BinaryIO
 from nmtkit.errors import DataError, EnvironmentProblem
 
 COMPRESSED = (".gz", ".xz", ".zst", ".bz2")
+TSV = ".tsv"
 _OPENERS = {".gz": "gzip", ".xz": "lzma", ".bz2": "bz2"}
 UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG}
 """Errors that only writing raises: disk full, quota exceeded, read-only, file too large."""
@@ -55,6 +56,11 @@ def check_file(
             "a pipe" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else "a device"
         )
         raise DataError(f"is {kind}, not a file, and cannot be read twice: {path}", where, instead)
+
+
+def is_tsv(path: Path) -> bool:
+    """True if a file is a TSV file by its name, compressed or not."""
+    return (path.with_suffix("") if path.suffix in COMPRESSED else path).suffix == TSV
 
 
 def open_binary(path: Path, once: bool = False) -> BinaryIO:

@@ -5,14 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from nmtkit.cli.command import command
+from nmtkit.cli.command import Command, command
 from nmtkit.cli.program import examples
 from nmtkit.export.options import ExportOptions
+from nmtkit.prep.file_values import joined_words
 from nmtkit.prep.options import PrepOptions
 from nmtkit.report.options import ReportOptions
 from nmtkit.score.options import ScoreOptions
 from nmtkit.train.options import TrainOptions
 from nmtkit.translate.options import TranslateOptions
+
+
+class PrepCommand(Command):
+    """The command `prep`, whose options for files take one word or several."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        return super().parse_args(ctx, joined_words(args))
+
 
 # The stages are imported when they run, so that `--help` is instant.
 
@@ -20,11 +29,13 @@ from nmtkit.translate.options import TranslateOptions
 @command(
     "prep",
     PrepOptions,
+    cls=PrepCommand,
     no_args_is_help=True,
     epilog=examples(
         "nmtkit prep demo",
         "nmtkit prep multi30k-ende --from-dir /data/multi30k",
         "nmtkit prep mine --train train.de train.en --dev dev.de dev.en --test test.de,test.en",
+        "nmtkit prep mine --train train.de-en.tsv --dev dev.tsv --test test.tsv",
         "nmtkit prep mine --train train.de train.en --dev dev.de dev.en --docs train=train.docids"
         " --docs dev=blank",
         "nmtkit prep tvsub-zhen --size 200000 --test tst2010.zh,tst2010.en --docs"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from nmtkit.errors import ConfigError, nearest
-from nmtkit.files import COMPRESSED, open_binary
+from nmtkit.files import COMPRESSED, TSV, open_binary
 from nmtkit.text import chinese, moses
 
 T = TypeVar("T")
@@ -44,6 +44,8 @@ class SetFiles:
     """What in the files themselves separates documents, and is no sentence
     (`document_starts.separate`): lines that are blank, or <d>, on every side; the markup of SGM or
     XML."""
+    columns: bool = False
+    """True if one TSV file, in both `src` and `tgt`, holds all sides (`columns.split_columns`)."""
     first: int | None = None
     """The number of pairs wanted, with the rest of the last one's document; None means all
     (`prep.rewrite`)."""
@@ -78,9 +80,9 @@ class Corpus:
 
 def own_files(
     name: str | None,
-    train: tuple[Path, Path] | None,
-    dev: tuple[Path, Path] | None,
-    test: list[str],
+    train: Sequence[Path] | None,
+    dev: Sequence[Path] | None,
+    test: Sequence[Sequence[Path]],
     src: str | None,
     tgt: str | None,
     preset: str,
@@ -89,10 +91,10 @@ def own_files(
 
     Args:
         name: of the corpus; None: the language pair.
-        train, dev: source and target file.
-        test: "SRC,TGT[,TGT…]" each, further targets being further references.
+        train, dev: source and target file, or one TSV file.
+        test: for each test set source, reference and further references, or one TSV file.
         src, tgt: language codes; None: guessed from the suffix of the training files
-            (news.de.gz -> de).
+            (news.de.gz -> de), or of their TSV file (news.de-en.tsv).
         preset: the preset of its systems.
     Raises: ConfigError if files or languages are missing, or the name is not one of a folder
         directly under ./runs, where runs are looked for.
@@ -100,15 +102,21 @@ def own_files(
     _check_name(name)
     if train is None or dev is None:
         missing = "training" if train is None else "development"
-        hint = "--train SRC TGT --dev SRC TGT [--test SRC,TGT]"
+        hint = "--train SRC TGT --dev SRC TGT [--test SRC TGT]"
         raise ConfigError(f"own files need a {missing} set too", "nmtkit prep", hint)
     src, tgt = _languages(train, src, tgt)
     sets = [
-        SetFiles("train", "train", (train[0],), (train[1],)),
-        SetFiles("dev", "dev", (dev[0],), (dev[1],)),
+        _own_set("train", "train", train),
+        _own_set("dev", "dev", dev),
         *own_tests(test, [src, tgt], {"train", "dev"}),
     ]
     return Corpus(name or f"{src}-{tgt}", src, tgt, preset, sets)
+
+
+def _own_set(name: str, split: str, paths: Sequence[Path]) -> SetFiles:
+    """Return a set of source, target and further references, or of one TSV file."""
+    src, tgt, *references = ((path,) for path in (paths if len(paths) > 1 else [*paths] * 2))
+    return SetFiles(name, split, src, tgt, tuple(references), columns=len(paths) == 1)
 
 
 def _check_name(name: str | None) -> None:
@@ -117,9 +125,11 @@ def _check_name(name: str | None) -> None:
         raise ConfigError(f"'{name}' cannot name a corpus", "nmtkit prep", hint)
 
 
-def _languages(train: tuple[Path, Path], src: str | None, tgt: str | None) -> tuple[str, str]:
+def _languages(train: Sequence[Path], src: str | None, tgt: str | None) -> tuple[str, str]:
     """Return the two languages, guessed from the names of files where they are not given."""
-    src, tgt = src or guess_language(train[0], "--src"), tgt or guess_language(train[1], "--tgt")
+    pair = re.fullmatch("([a-z]{2,3})-([a-z]{2,3})", _suffix(train[0])) if len(train) == 1 else None
+    src = src or (pair[1] if pair else guess_language(train[0], "--src"))
+    tgt = tgt or (pair[2] if pair else guess_language(train[-1], "--tgt"))
     where = "--src, --tgt"
     if src == tgt:
         hint = "name the languages: --src de --tgt en"
@@ -132,37 +142,31 @@ def _languages(train: tuple[Path, Path], src: str | None, tgt: str | None) -> tu
 
 
 def own_tests(
-    test: Sequence[str], languages: list[str], taken: Collection[str] = ()
+    test: Sequence[Sequence[Path]], languages: list[str], taken: Collection[str] = ()
 ) -> list[SetFiles]:
     """Return the user's own test sets, each called by what the names of its files share.
 
     Args:
-        test: "SRC,TGT[,TGT…]" each, further targets being further references.
+        test: for each test set source, reference and further references, or one TSV file.
         languages: source and target.
         taken: names of other sets; a number is added to a name that is taken.
-    Raises: ConfigError for what is not of this form.
     """
     sets: list[SetFiles] = []
     names = {*taken}
-    for text in test:
-        paths = [Path(part) for part in text.split(",") if part]
-        if len(paths) < 2:
-            problem = f"a test set is a source and a reference, got '{text}'"
-            raise ConfigError(problem, "--test", "write --test news.de,news.en (no space)")
+    for paths in test:
         stem = _stem(paths, languages)
         numbered = (f"{stem}-{number}" for number in itertools.count(2))
         name = next(name for name in itertools.chain([stem], numbered) if name not in names)
         names.add(name)
-        src, tgt, *references = ((path,) for path in paths)
-        sets.append(SetFiles(name, "test", src, tgt, tuple(references)))
+        sets.append(_own_set(name, "test", paths))
     return sets
 
 
-def _stem(paths: list[Path], languages: list[str]) -> str:
+def _stem(paths: Sequence[Path], languages: list[str]) -> str:
     """Return the name that source and reference share, without the language; else "test"."""
     src, tgt = (
         _plain(path).removesuffix(f".{language}")
-        for path, language in zip(paths, languages, strict=False)
+        for path, language in zip((paths[0], paths[len(paths) > 1]), languages, strict=True)
     )
     name = src if src == tgt else "test"
     return re.sub(r"[^\w.-]+", "_", name).strip(".") or "test"
@@ -250,7 +254,7 @@ def language_doubts(corpus: Corpus) -> list[str]:
 def suffix_doubts(corpus: Corpus) -> list[str]:
     """Return a line for each file whose suffix is the code of another language than its side's."""
     doubts = []
-    for text in corpus.sets:
+    for text in (text for text in corpus.sets if not text.columns):
         for number, paths in enumerate(text.sides().values()):
             language = corpus.tgt if number else corpus.src
             role = f"reference {number}" if text.references else "target"
@@ -275,9 +279,9 @@ def _suffix(path: Path) -> str:
 
 
 def _plain(path: Path) -> str:
-    """Return a file's name without the suffixes of compression and markup."""
+    """Return a file's name without the suffixes of compression, markup and TSV."""
     name = _uncompressed(path)
-    return name.stem if name.suffix in MARKUP else name.name
+    return name.stem if name.suffix in {*MARKUP, TSV} else name.name
 
 
 def _uncompressed(path: Path) -> Path:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+
+from pydantic import field_validator
 
 from nmtkit.options import (
     GENERAL,
@@ -14,6 +17,7 @@ from nmtkit.options import (
     run_option,
     set_option,
 )
+from nmtkit.prep.file_values import one_value
 
 OWN_FILES = "Own files"
 """A panel of the help."""
@@ -32,13 +36,14 @@ class PrepOptions(Options):
     N pairs (default of demo: 20,000)."""
     seed: int = option(1, "N", ge=0)
     """Seed of a generated data set."""
-    train: tuple[Path, Path] | None = option(None, "SRC TGT", panel=OWN_FILES)
-    """Training text, plain or as .gz, .xz, .bz2, .zst; one sentence a line."""
-    dev: tuple[Path, Path] | None = option(None, "SRC TGT", panel=OWN_FILES)
-    """Development text, used for validation during training."""
-    test: list[str] = option([], "SRC,TGT[,TGT…]", panel=OWN_FILES)
-    """Test text: source and references, separated by commas. May be added to a registered data set.
-    Repeatable."""
+    train: str | None = option(None, "SRC TGT", panel=OWN_FILES)
+    """Training text, plain or as .gz, .xz, .bz2, .zst; one sentence a line. Two files (SRC TGT or
+    SRC,TGT), or one TSV file: source TAB target."""
+    dev: str | None = option(None, "SRC TGT", panel=OWN_FILES)
+    """Development text, used for validation during training. Files as for --train."""
+    test: list[str] = option([], "SRC TGT…", panel=OWN_FILES)
+    """Test text: source and references. Files as for --train; further files, or further columns of
+    a TSV file, are further references. May be added to a registered data set. Repeatable."""
     src: str | None = option(None, "LANG", panel=OWN_FILES)
     """Source language, such as de (default: the files' suffix)."""
     tgt: str | None = option(None, "LANG", panel=OWN_FILES)
@@ -65,3 +70,13 @@ class PrepOptions(Options):
     force: bool = option(False, panel=GENERAL)
     """Prepare again, even if the corpus is up to date. Systems trained on a different corpus are
     refused afterwards."""
+
+    @field_validator("train", "dev", mode="before")
+    @classmethod
+    def _joined(cls, value: Any) -> Any:
+        return one_value(value)
+
+    @field_validator("test", mode="before")
+    @classmethod
+    def _each_joined(cls, value: Any) -> Any:
+        return [one_value(files) for files in value] if isinstance(value, list) else value

@@ -33,6 +33,7 @@ from nmtkit.corpora.document_starts import (
 from nmtkit.corpora.table import Dataset
 from nmtkit.errors import ConfigError, nearest
 from nmtkit.options import flag
+from nmtkit.prep.file_values import file_list
 from nmtkit.prep.options import PrepOptions
 from nmtkit.prep.parse_spans import PARSERS
 from nmtkit.settings import PrepSettings
@@ -162,15 +163,13 @@ class Request:
             hint += "(--test adds test sets of yours to its own)"
             taken = f"'{options.dataset}' is a registered data set"
             raise ConfigError(taken, where="--train, --dev", hint=hint)
-        corpus = own_files(
-            options.dataset,
-            options.train,
-            options.dev,
-            options.test,
-            options.src,
-            options.tgt,
-            options.preset or MANY,
+        train, dev = (
+            None if value is None else file_list(value, option)
+            for value, option in ((options.train, "--train"), (options.dev, "--dev"))
         )
+        tests = [file_list(value, "--test") for value in options.test]
+        name, preset = options.dataset, options.preset or MANY
+        corpus = own_files(name, train, dev, tests, options.src, options.tgt, preset)
         corpus = with_documents(with_markup(corpus), documents)
         _check_named_files(corpus)
         corpus = _with_first(with_parses(corpus, self.parses), options.size)
@@ -274,7 +273,8 @@ def _further_tests(dataset: Dataset, test: Sequence[str], documents: Mapping[str
 
     Raises: ConfigError for documents of a set that is not among them.
     """
-    sets = own_tests(test, [dataset.src, dataset.tgt])
+    tests = [file_list(value, "--test") for value in test]
+    sets = own_tests(tests, [dataset.src, dataset.tgt])
     own_corpus = with_markup(Corpus(dataset.name, dataset.src, dataset.tgt, "", sets))
     names = [text.name for text in own_corpus.sets]
     published_with = "the documents it was published with"

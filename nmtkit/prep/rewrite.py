@@ -1,5 +1,5 @@
 """Write those sets of a corpus anew that cannot be read as they are: in which something separates
-documents, or of which only the first pairs are wanted.
+documents or sides, or of which only the first pairs are wanted.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from nmtkit import console, files
+from nmtkit.corpora.columns import split_columns
 from nmtkit.corpora.corpus import Corpus, SetFiles
 from nmtkit.corpora.document_starts import read_starts, separate
 from nmtkit.prep.check import Inputs
@@ -26,6 +27,9 @@ def rewritten(corpus: Corpus, inputs: Inputs, folder: Path) -> Corpus:
     """
     sets: list[SetFiles] = []
     for text in corpus.sets:
+        if text.columns:
+            text = split_columns(text, folder / "columns")
+            inputs.check([text])
         if text.between:
             text = separate(text, (corpus.src, corpus.tgt), folder / "separated")
             inputs.check([text])

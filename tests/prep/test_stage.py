@@ -23,6 +23,7 @@ from nmtkit.data.store import Store
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.files import sha256
 from nmtkit.prep import pipeline, request
+from nmtkit.prep.file_values import file_list
 from nmtkit.prep.options import PrepOptions
 from nmtkit.prep.stage import prep
 from nmtkit.prep.tally import fingerprint
@@ -386,7 +387,8 @@ def test_names_of_own_test_sets():
         "x/dev.de,y/dev.en",
         "ö b.de,ö b.en",
     ]
-    corpus = own_files(None, own, own, tests, None, None, "base")
+    paths = [file_list(value, "--test") for value in tests]
+    corpus = own_files(None, own, own, paths, None, None, "base")
     assert [one.name for one in corpus.sets] == [
         "train",
         "dev",

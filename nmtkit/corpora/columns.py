@@ -1,0 +1,43 @@
+"""Split a TSV file into the sides of a set: source, target and further references."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from nmtkit.corpora.corpus import SetFiles
+from nmtkit.corpora.parallel_text import write_set
+from nmtkit.errors import DataError, counted
+from nmtkit.files import byte_lines
+
+
+def split_columns(text: SetFiles, folder: Path) -> SetFiles:
+    """Write each column of a set's TSV file to a file of its own.
+
+    Args:
+        text: a set with `columns`.
+        folder: where the files go: NAME.src, NAME.ref, …
+    Returns: the set that was written. Its documents and parses are those of `text`.
+    Raises: DataError for a line without a tab, or with a wrong number of columns.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = ((cells, False) for cells in _rows(text.src[0], text.split))
+    written = write_set(rows, folder, text.name, text.split, documents=False)
+    return replace(
+        text, src=written.src, tgt=written.tgt, references=written.references, columns=False
+    )
+
+
+def _rows(path: Path, split: str) -> Iterator[tuple[bytes, ...]]:
+    """Yield the cells of each line. Only a test set may have more than two."""
+    columns = 0 if split == "test" else 2
+    for number, line in enumerate(byte_lines(path), 1):
+        cells = tuple(line.split(b"\t"))
+        columns = columns or max(len(cells), 2)
+        if len(cells) != columns:
+            expected = "source TAB target" + " TAB reference" * (columns - 2)
+            problem = f"has {counted(len(cells), 'column')}" if len(cells) > 1 else "has no tab"
+            hint = f"every line of this {split} set is {expected}"
+            raise DataError(f"a TSV line {problem}", f"{path}, line {number:,}", hint)
+        yield cells

@@ -1,0 +1,192 @@
+"""The three ways to give the files of a set: words, commas, one TSV file."""
+
+import gzip
+import json
+import lzma
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from nmtkit.cli import app
+from nmtkit.errors import ConfigError, DataError
+from nmtkit.prep.file_values import file_list, joined_words
+from tests.prep import real
+from tests.prep.corpora import pairs, prepare, write
+
+FORMS = {"words": " ", "commas": ","}
+
+
+@pytest.fixture
+def sets(tmp_path, monkeypatch):
+    """Train, dev and test files in both forms, and the current folder beside them."""
+    monkeypatch.chdir(tmp_path)
+    rows = {"train": pairs(60), "dev": pairs(20, 7), "test": pairs(9, 8)}
+    for name, lines in rows.items():
+        write(tmp_path, name, lines)
+        write_table(tmp_path / f"{name}.en-de.tsv", lines)
+    return rows
+
+
+def write_table(path, rows):
+    opener = {".gz": gzip.open, ".xz": lzma.open}.get(path.suffix, open)
+    with opener(path, "wb") as stream:
+        stream.write("".join("\t".join(row) + "\n" for row in rows).encode())
+    return path
+
+
+def call(*words):
+    """Run `nmtkit prep` with a small preset; returns the result of the command."""
+    return CliRunner().invoke(app, ["prep", "--preset", "tiny", "-j", "1", *words])
+
+
+def prepared(folder):
+    """The checksums of the text and of the token ids of a run."""
+    return json.loads((folder / "prep/manifest.json").read_text())["files"]
+
+
+def test_all_forms_give_the_same_corpus(sets, tmp_path):
+    results = {}
+    for form, separator in FORMS.items():
+        words = []
+        for name in sets:
+            words += [f"--{name}", *f"{name}.en{separator}{name}.de".split(" ")]
+        result = call(*words, "--run", form, "mine")
+        assert result.exit_code == 0, result.output
+        results[form] = prepared(tmp_path / form)
+    words = [word for name in sets for word in (f"--{name}", f"{name}.en-de.tsv")]
+    result = call("mine", *words, "--run", "table")
+    assert result.exit_code == 0, result.output
+    results["table"] = {
+        name.replace("test.en-de", "test"): value
+        for name, value in prepared(tmp_path / "table").items()
+    }
+    assert results["words"] == results["commas"] == results["table"]
+    result = call("mine", "--test=test.en", "test.de", *words[:4], "--run", "equals")
+    assert result.exit_code == 0, result.output
+    assert prepared(tmp_path / "equals") == results["words"]
+
+
+@pytest.mark.parametrize(
+    ("words", "joined"),
+    [
+        (["--train", "a", "b", "mine"], ["--train=a\0b", "mine"]),
+        (["--train", "a,b", "mine"], ["--train=a,b", "mine"]),
+        (["--train", "x.tsv.gz", "mine"], ["--train=x.tsv.gz", "mine"]),
+        (["--test=a", "b", "c", "-q"], ["--test=a\0b", "c", "-q"]),
+        (["--test", "a", "b", "c.en", "d.en"], ["--test=a\0b\0c.en", "d.en"]),
+        (["--train", "a", "b", "c.en"], ["--train=a\0b", "c.en"]),
+        (["--dev", "a", "--train", "c", "d"], ["--dev=a", "--train=c\0d"]),
+        (["--dev", "x,y.de", "x,y.en", "mine"], ["--dev=x,y.de\0x,y.en", "mine"]),
+    ],
+)
+def test_words_of_an_option_are_joined(words, joined, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("c.en", "x,y.de", "x,y.en"):
+        Path(name).touch()
+    assert joined_words(words) == joined
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--train", "--dev", "dev.en", "dev.de"], "needs files, got the option '--dev'"),
+        (["--train"], "a training set needs files, got nothing"),
+        (["--train", "train.en", "--dev", "dev.en,dev.de"], "got 1 file: 'train.en'"),
+        (["--train", "train.en,train.de,dev.de"], "a source and a target, got 3 files"),
+        (["--train", "train.en,--dev"], "a training set needs files, got the option '--dev'"),
+        (["--dev", "dev.en-de.tsv,dev.de"], "one TSV file holds all sides of a development set"),
+        (["--test", "test.en"], "a test set is a source and a reference, got 1 file: 'test.en'"),
+        (["--test", "test.en,gone.de"], "no such file: gone.de"),
+        (["--test", "gone.tsv"], "no such file: gone.tsv"),
+    ],
+)
+def test_a_wrong_value_is_one_clear_error(sets, words, message, tmp_path):
+    option = words[0]
+    for name in ("train", "dev"):
+        if f"--{name}" not in words:
+            words = [f"--{name}", f"{name}.en-de.tsv", *words]
+    result = call("mine", *words)
+    assert result.exit_code == 2
+    assert message in " ".join(result.output.split())
+    assert f"in: {option}" in result.output
+    assert result.output.count("in:") == result.output.count("try:") == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_files_of_a_python_call():
+    assert file_list("a.de,b.en", "--train") == [Path("a.de"), Path("b.en")]
+    assert file_list("a.de\0b,c.en", "--train") == [Path("a.de"), Path("b,c.en")]
+    assert file_list("x.tsv.zst", "--dev") == [Path("x.tsv.zst")]
+    with pytest.raises(ConfigError, match="got 0 files"):
+        file_list("", "--dev")
+
+
+def test_columns_of_a_test_set_are_references(sets, tmp_path):
+    rows = [(src, tgt, tgt.upper(), f"{tgt} {tgt}") for src, tgt in sets["test"]]
+    path = write_table(tmp_path / "news.tsv.gz", rows)
+    files = {"train": [tmp_path / "train.en-de.tsv"], "dev": [tmp_path / "dev.en-de.tsv"]}
+    run = prepare(tmp_path, files, test=[[path]])
+    assert run.text_set("news").references == 3
+    for number, suffix in enumerate(("src", "ref", "ref1", "ref2")):
+        text = (run.prep / f"text/news.{suffix}").read_text().splitlines()
+        assert text == [row[number] for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "line", "message"),
+    [
+        ("train", 5, b"no tab here", "a TSV line has no tab"),
+        ("train", 1, b"a\tb\tc", "a TSV line has 3 columns"),
+        ("dev", 1, b"a\tb\tc", "a TSV line has 3 columns"),
+        ("test", 5, b"a\tb\tc", "a TSV line has 3 columns"),
+        ("test", 5, b"", "a TSV line has no tab"),
+    ],
+)
+def test_a_wrong_line_of_a_table_is_named(sets, tmp_path, name, number, line, message):
+    path = tmp_path / f"{name}.en-de.tsv"
+    lines = path.read_bytes().split(b"\n")
+    lines[number - 1] = line
+    path.write_bytes(b"\n".join(lines))
+    files = {key: [tmp_path / f"{key}.en-de.tsv"] for key in sets}
+    test = [files.pop("test")]
+    with pytest.raises(DataError, match=message) as caught:
+        prepare(tmp_path, files, test=test)
+    assert caught.value.where == f"{path}, line {number}"
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_table_with_documents_and_parses(sets, tmp_path):
+    """A table has its documents, and the pairs taken first, as two files have them."""
+    (tmp_path / "ids").write_text("".join(f"d{i // 7}\n" for i in range(60)))
+    leaves = (" ".join(f"(X {word})" for word in src.split()) for src, _ in sets["train"])
+    (tmp_path / "trees").write_text("".join(f"(S {words})\n" for words in leaves))
+    options = {"docs": [f"train={tmp_path / 'ids'}"], "parses": [f"train={tmp_path / 'trees'}"]}
+    two = {name: (tmp_path / f"{name}.en", tmp_path / f"{name}.de") for name in ("train", "dev")}
+    one = {name: [tmp_path / f"{name}.en-de.tsv"] for name in ("train", "dev")}
+    first, second = (
+        prepared(prepare(tmp_path, files, name, size=20, **options).path)
+        for name, files in (("two", two), ("one", one))
+    )
+    assert first == second
+    assert "docs/train.txt" in first
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".xz"])
+def test_real_text_as_a_table(tmp_path, shared, suffix):
+    """Europarl as two compressed files and as one table gives the same corpus."""
+    folder = shared / "data/europarl_deen_20k"
+    texts = [real.lines(folder / f"train.{side}.xz")[:400] for side in ("de", "en")]
+    assert not any("\t" in line for text in texts for line in text)
+    rows = list(zip(*texts, strict=True))
+    two = {
+        "train": write(tmp_path / "in", "train", rows[:300], ("de", "en")),
+        "dev": write(tmp_path / "in", "dev", rows[300:], ("de", "en")),
+    }
+    one = {
+        "train": [write_table(tmp_path / f"train.de-en.tsv{suffix}", rows[:300])],
+        "dev": [write_table(tmp_path / f"dev.tsv{suffix}", rows[300:])],
+    }
+    runs = [prepare(tmp_path, files, name) for name, files in (("two", two), ("one", one))]
+    assert runs[0].manifest().fingerprint == runs[1].manifest().fingerprint
+    assert (runs[1].manifest().src, runs[1].manifest().tgt) == ("de", "en")
