@@ -1,12 +1,21 @@
 """The command `nmtkit`, which `python -m nmtkit` (and `torchrun -m nmtkit`) is too."""
 
 import contextlib
+import importlib.util
 import os
 import sys
+
+UNSUPPORTED = (
+    "nmtkit: this system lacks file locks (fcntl): nmtkit runs on Linux, macOS and other POSIX"
+    " systems; on Windows, use WSL"
+)
 
 
 def main() -> None:
     """Load the command line and run it; Ctrl-C while it loads ends it as quietly as later."""
+    if importlib.util.find_spec("fcntl") is None:
+        print(UNSUPPORTED, file=sys.stderr)
+        raise SystemExit(3)
     try:
         from nmtkit import cli
     except KeyboardInterrupt:

@@ -11,6 +11,7 @@ those that define such classes import no torch, so that `--help` is instant.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Self
 
 from pydantic import Field, ValidationError
@@ -40,7 +41,7 @@ class Options(Section):
             first = error.errors()[0]
             message, name = plain(first["msg"]), None
             if first["loc"]:  # else the error is about several options together
-                name = flag(str(first["loc"][0]))
+                name = _typed(cls, str(first["loc"][0]))
                 message = f"bad value for '{name}': {message} (got {first['input']!r})"
             raise ConfigError(message, where=name, hint="see --help") from None
 
@@ -54,6 +55,7 @@ def option(
     envvar: str | None = None,
     argument: bool = False,
     shows_zero: bool = False,
+    old: tuple[str, ...] = (),
     **limits: Any,
 ) -> Any:
     """Return the default of an option, with what its help shows.
@@ -67,16 +69,25 @@ def option(
         envvar: the environment variable that gives the value, too.
         argument: it is typed without a name.
         shows_zero: the help shows the default even if it is 0.
+        old: earlier names, which work but are not shown; one without dashes is the metavar of an
+            argument.
         limits: pydantic's (ge, le, …).
     """
     shown: Any = {"metavar": metavar, "names": names, "panel": panel, "envvar": envvar}
-    shown |= {"argument": argument, "shows_zero": shows_zero}
+    shown |= {"argument": argument, "shows_zero": shows_zero, "old": old}
     return Field(default, description=help, json_schema_extra=shown, **limits)
 
 
 def flag(key: str) -> str:
     """Return an option as it is typed."""
     return "--" + key.replace("_", "-")
+
+
+def _typed(cls: type[Options], key: str) -> str:
+    """Return the option of a field as it is typed."""
+    shown: Any = cls.model_fields[key].json_schema_extra if key in cls.model_fields else {}
+    names: Sequence[str] = (shown or {}).get("names") or [flag(key)]
+    return names[0]
 
 
 def preset_option(default: str, panel: str | None = SETTINGS, what: str = "All settings") -> Any:
@@ -118,12 +129,12 @@ def device_option() -> Any:
 
 
 def set_names_option(default: str, panel: str | None = None) -> Any:
-    """Return the option --set-name; `default` names the sets that are taken without it."""
+    """Return the option --on; `default` names the sets that are taken without it."""
     text = (
         "Only this set of the run: dev, or the name of a test set (test, if there is only one)."
         f" Repeatable. Default: {default}."
     )
-    return option([], "NAME", "--set-name", panel=panel, help=text)
+    return option([], "NAME", "--on", panel=panel, help=text, old=("--set-name",))
 
 
 def format_option(panel: str | None = None) -> Any:

@@ -70,7 +70,7 @@ class System:
 
         Raises: DataError if the system was never trained, or the file is damaged.
         """
-        again = f"nmtkit train --name {self.name}"
+        again = f"nmtkit train --system {self.name}"
         if not self.config.is_file():
             message = f"system '{self.name}' has not been trained"
             raise DataError(message, where=self.path, hint=again)
@@ -156,7 +156,7 @@ class Run:
         Raises: ConfigError for a name that is not a plain folder name.
         """
         if not name or name in {".", ".."} or "/" in name or "\\" in name or name.startswith("."):
-            raise ConfigError(f"'{name}' cannot name a system", where="--name", hint=NAMES)
+            raise ConfigError(f"'{name}' cannot name a system", where="--system", hint=NAMES)
         return System(self.path / "systems" / name)
 
     def new_system(self, name: str) -> System:
@@ -166,7 +166,7 @@ class Run:
             other than letters, digits, '-', '_' and '.'. ('+' joins the names of an ensemble.)
         """
         if not re.fullmatch(r"[^\W_][\w.-]*", name):
-            raise ConfigError(f"'{name}' cannot name a system", where="--name", hint=NAMES)
+            raise ConfigError(f"'{name}' cannot name a system", where="--system", hint=NAMES)
         return self.system(name)
 
     def systems(self) -> list[System]:

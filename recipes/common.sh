@@ -86,7 +86,7 @@ system() {
   local name=$1 seed
   shift
   for seed in $SEEDS; do
-    nmtkit train "${training[@]}" --name "$name-s$seed" --seed "$seed" "$@"
+    nmtkit train "${training[@]}" --system "$name-s$seed" --seed "$seed" "$@"
     baseline=${baseline:-$name-s$seed}
     systems+=(--system "$name-s$seed")
     if [ "$seed" = "${SEEDS%% *}" ]; then first_seed+=(--system "$name-s$seed"); fi

@@ -16,6 +16,7 @@ import typer
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from nmtkit import __version__
 from nmtkit.cli import app
 from nmtkit.cli.command import Command
 from nmtkit.cli.ineffective import table
@@ -57,7 +58,7 @@ def run(tmp_path_factory):
     ok(f"prep demo --size 200 --run {folder} --jobs 1")
     ok(f"train --run {folder} {TINY} {BRIEF}")
     ok(
-        f"train --run {folder} --variant tests.toy_recurrent:ToyRecurrent --name toy"
+        f"train --run {folder} --variant tests.toy_recurrent:ToyRecurrent --system toy"
         f" --set model.d_model=16 {BRIEF}"
     )
     ok(f"translate --run {folder} --jobs 1 {SHORT}")
@@ -166,15 +167,15 @@ def test_wrong_words_before_there_is_a_run(tmp_path, monkeypatch, line, said):
         ("train --variant transfromer", "did you mean 'transformer'"),
         ("train --variant no.such:Model", "cannot import"),
         ("train --variant json:JSONDecoder", "not a subclass"),
-        ("train --name new --set train.max_steps=soon", "train.max_steps"),
-        ("train --name new --init-from transfomer", "did you mean 'transformer'"),
-        ("train --name 'sp ace+x'", "a letter or a digit first"),
-        ("train --name new --set model.heads=3", "multiple of heads"),
+        ("train --system new --set train.max_steps=soon", "train.max_steps"),
+        ("train --system new --init-from transfomer", "did you mean 'transformer'"),
+        ("train --system 'sp ace+x'", "a letter or a digit first"),
+        ("train --system new --set model.heads=3", "multiple of heads"),
         (f"train {TINY} {BRIEF} --set train.label_smoothing=0.2", "label_smoothing"),
         (f"train {TINY} {BRIEF} --allow-change train.ler", "did you mean 'train.lr'"),
-        ("train --name new --allow-change nosuch.setting", "unknown setting 'nosuch.setting'"),
+        ("train --system new --allow-change nosuch.setting", "unknown setting 'nosuch.setting'"),
         ("translate --system ty", "toy"),
-        ("translate --set-name tset", "did you mean 'test'"),
+        ("translate --on tset", "did you mean 'test'"),
         ("translate nope.txt --system toy", "nope.txt"),
         ("translate --beam 2 --nbest 3", "nbest"),
         ("score --against transformr", "did you mean 'transformer'"),
@@ -188,9 +189,77 @@ def test_wrong_words_about_a_run(run, line, said):
     assert files_of(run) == before
 
 
+def every_command():
+    """All commands, and one analysis, by the words that call them."""
+    commands = dict(get_command(app).commands)
+    commands["analyze lengths"] = commands.pop("analyze").get_command(None, "lengths")
+    return commands
+
+
+def parsed(name, words):
+    return every_command()[name].make_context(name, words.split(), resilient_parsing=True).params
+
+
+def test_earlier_names_of_options_work_and_are_not_shown():
+    renamed = set()
+    for name, command in every_command().items():
+        shown = ok(f"{name} --help").stdout
+        options = {parameter.name: parameter for parameter in command.params}
+        for key, earlier in getattr(command, "old_names", {}).items():
+            for old in earlier:
+                new = options[key].opts[0]
+                renamed.add((name, old, new))
+                for between in (" ", "="):
+                    line = f"{old}{between}some"
+                    assert parsed(name, line)[key] == parsed(name, line.replace(old, new))[key]
+                    assert "some" in parsed(name, line)[key]
+                assert not re.search(rf"{old}\b(?!-)", shown), (name, old)
+    assert renamed == {
+        *((name, "--set-name", "--on") for name in ("translate", "score", "analyze lengths")),
+        ("score", "--test", "--significance"),
+        ("train", "--name", "--system"),
+    }
+
+
+def test_export_takes_its_system_as_an_argument_too(run):
+    for line in ("--to x transformer", "--to x --system transformer", "transformer --to x"):
+        assert "no export to 'x'" in wrong(f"export {line} --run {run}")
+    assert "missing: --system" in wrong(f"export --to x --run {run}")
+    assert "given twice" in wrong(f"export --to x a --system b --run {run}")
+    assert "SYSTEM" not in ok("export --help").stdout
+
+
+def test_the_version_has_a_short_name():
+    assert ok("-V").stdout == ok("--version").stdout == f"nmtkit {__version__}\n"
+
+
+def test_the_shell_completes_commands_and_options():
+    words = {"COMP_WORDS": "nmtkit tra", "COMP_CWORD": "1"}
+    code = "import sys; sys.argv[0] = 'nmtkit'; from nmtkit.__main__ import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **words, "_NMTKIT_COMPLETE": "complete_bash"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.split() == ["train", "translate"], done.stderr
+
+
+def test_a_platform_without_file_locks_is_told_what_is_supported():
+    code = "import sys; sys.modules['fcntl'] = None; from nmtkit.__main__ import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (3, "", 1)
+    assert "POSIX" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_beginning_of_data_sets_suggests_all_that_begin_so():
+    assert "these begin so: wmt14-ende, wmt14-deen, wmt14-enfr, wmt14-fren (" in wrong("prep wmt14")
+
+
 UNUSED = [  # a command, options that mean nothing there, why
-    ("translate text.txt", ["--force", "--set-name test"], "a file or stdin goes to stdout"),
-    ("translate -", ["--set-name test"], "a file or stdin goes to stdout"),
+    ("translate text.txt", ["--force", "--on test"], "a file or stdin goes to stdout"),
+    ("translate -", ["--on test"], "a file or stdin goes to stdout"),
     (
         "translate text.txt --force-target text.txt",
         [
@@ -210,14 +279,14 @@ UNUSED = [  # a command, options that mean nothing there, why
         for key in ("beam", "length_penalty", "nbest", "average")
     ),
     (
-        "translate --force-target text.txt --set-name test",
+        "translate --force-target text.txt --on test",
         ["--force"],
         "with --force-target nothing is searched or kept",
     ),
     ("score", ["--src text.txt", "--lang de"], "the translations of a run are scored"),
     (
         "score --hyp text.txt --ref text.txt",
-        ["--system toy", "--set-name test", "--run x", "--force"],
+        ["--system toy", "--on test", "--run x", "--force"],
         "outside files are scored, without a run",
     ),
     ("score", ["--table table1"], "no paper is named"),
@@ -229,7 +298,7 @@ UNUSED = [  # a command, options that mean nothing there, why
     ("score --ref text.txt", ["--force"], "outside files are scored, without a run"),
     ("report", ["--sentences 5"], "no attention is computed"),
     (
-        "export --to ctranslate2 transformer",
+        "export --to ctranslate2 --system transformer",
         ["--lines 5", "--at-least 90"],
         "without --check nothing is compared",
     ),
@@ -296,9 +365,7 @@ def test_the_environment_and_what_an_option_implies(run, tmp_path, monkeypatch):
     ref.write_text("ein Hund\n")
     monkeypatch.setenv("NMTKIT_RUN", str(run))
     ok(f"score --hyp {ref} --ref {ref} --lang de --src {ref} --buckets 3")
-    by_length = json.loads(ok("score --buckets 7 --format json --set-name test").stdout)[0][
-        "by_length"
-    ]
+    by_length = json.loads(ok("score --buckets 7 --format json --on test").stdout)[0]["by_length"]
     assert by_length["buckets"] == "7"
     assert (
         "by_length" not in json.loads(ok(f"score --hyp {ref} --ref {ref} --format json").stdout)[0]

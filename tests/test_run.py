@@ -65,7 +65,7 @@ NO_NAMES = "-x,_x,sp ace,a+b,ensemble-a+b,x\n,\tx,a:b,a*,ok.-_=,,a/b,..,.x,−1"
 def test_a_system_to_be_trained_has_a_name_that_commands_and_ensembles_can_read(tmp_path, name):
     with pytest.raises(ConfigError, match="cannot name a system") as caught:
         Run(tmp_path).new_system(name)
-    assert caught.value.where == "--name" and "a letter or a digit first" in caught.value.hint
+    assert caught.value.where == "--system" and "a letter or a digit first" in caught.value.hint
 
 
 @pytest.mark.parametrize("name", ["a", "7", "enc-dc-f3-s1", "caru_bi.2", "Größe", "ensemble-a"])
@@ -103,7 +103,7 @@ def test_damaged_settings_of_a_system_are_named(tmp_path, damaged, field):
     assert caught.value.exit_code == 2 and caught.value.where == str(system.config)
     assert (
         caught.value.hint
-        == "bring the file back from a copy, or train the system anew: nmtkit train --name mine"
+        == "bring the file back from a copy, or train the system anew: nmtkit train --system mine"
         " --force"
     )
 

@@ -140,7 +140,7 @@ class Alignment(Analysis[AlignmentOptions, Aligned]):
         options = self.options
         if options.gold and study.set_names:
             message, hint = "the sentences are those of --gold", "leave out one of them"
-            raise ConfigError(message, where="--set-name", hint=hint)
+            raise ConfigError(message, where="--on", hint=hint)
         if options.alignments and not options.gold:
             message, hint = "there is nothing to compare it with", "--gold LINKS,PAIRS"
             raise ConfigError(message, where="--alignments", hint=hint)

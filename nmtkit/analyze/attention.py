@@ -116,7 +116,7 @@ def read_subwords(study: Study, name: str) -> list[list[str]]:
     path = study.run.system(name).translation(study.set_name) / "hyp.subwords.txt"
     subwords = [line.split(" ") if line else [] for line in files.text_lines(path)]
     if len(subwords) != len(study.store):
-        hint = f"nmtkit translate --force --system {name} --set-name {study.set_name}"
+        hint = f"nmtkit translate --force --system {name} --on {study.set_name}"
         message = f"{len(subwords):,} lines of subwords for {len(study.store):,} sentences"
         raise DataError(message, where=path, hint=hint)
     return subwords

@@ -72,14 +72,14 @@ class Context(Analysis[Options, ContextUse]):
 
     name = "context"
     title = "whether the context is used"
-    examples = ("--set-name dev",)
+    examples = ("--on dev",)
 
     def measure(self, study: Study) -> ContextUse:
         study.set_names = study.set_names or [s.name for s in study.run.sets("dev")][:1]
         set_name = study.set_name
         if not study.run.source(set_name).is_file():
             message = f"the set '{set_name}' has no text to translate"
-            raise ConfigError(message, where="--set-name", hint="a test set, or dev")
+            raise ConfigError(message, where="--on", hint="a test set, or dev")
         readers = study.each(
             lambda name: Reader(study, name),
             "no system reads context",
@@ -147,7 +147,7 @@ def _check_documents(study: Study) -> None:
     path = documents_file(study.run.prep, study.set_name)
     if not path.is_file():
         message = f"the set '{study.set_name}' has no documents: each sentence stands alone,"
-        hint = f"nmtkit prep … --docs {study.set_name}=FILE, or another --set-name"
+        hint = f"nmtkit prep … --docs {study.set_name}=FILE, or another --on"
         raise DataError(f"{message} without any context", where=path, hint=hint)
 
 

@@ -145,7 +145,7 @@ class Importance(Analysis[ImportanceOptions, Importances]):
 
     name = "importance"
     title = "what attention weights say about what matters"
-    examples = ("--set-name dev --removal raw --sentences 200",)
+    examples = ("--on dev --removal raw --sentences 200",)
     Options = ImportanceOptions
 
     def measure(self, study: Study) -> Importances:

@@ -115,7 +115,7 @@ def analyze(
 def _study(
     run: Run, cls: type[AnyAnalysis], systems: Sequence[str], set_names: Sequence[str]
 ) -> Study:
-    where, reads = "--set-name", f"`analyze {cls.name}` reads"
+    where, reads = "--on", f"`analyze {cls.name}` reads"
     if set_names and cls.sets == "none":
         raise ConfigError(f"{reads} no set of the run", where=where, hint="leave it out")
     run.manifest()

@@ -96,7 +96,7 @@ def _name_first(args: list[str]) -> list[str]:
 
     Raises: ConfigError if there is none.
     """
-    with_value = {"--system", "--set-name", "--run", "--format", "--table"}
+    with_value = {"--system", "--on", "--set-name", "--run", "--format", "--table"}
     for place, word in enumerate(args):
         if (word in ANALYSES or is_class_name(word)) and args[place - 1] not in with_value:
             return [word, *args[:place], *args[place + 1 :]]

@@ -182,7 +182,6 @@ app = typer.Typer(
         ),
     ),
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings=CONTEXT,
 )
@@ -190,7 +189,7 @@ app = typer.Typer(
 
 @app.callback(invoke_without_command=True)
 def _options(
-    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    version: Annotated[bool, typer.Option("--version", "-V", help="Print the version.")] = False,
 ) -> None:
     if version:
         print(f"nmtkit {nmtkit.__version__}")

@@ -58,7 +58,7 @@ def prep(**options: Any) -> None:
     TrainOptions,
     epilog=examples(
         "nmtkit train",
-        "nmtkit train --name pre-norm --set model.norm=pre --set train.max_steps=20000",
+        "nmtkit train --system pre-norm --set model.norm=pre --set train.max_steps=20000",
         "nmtkit train --variant my_package.my_file:MyModel --preset tiny",
         "torchrun --nproc-per-node 4 -m nmtkit train",
         before="For example, after `nmtkit prep`:",
@@ -104,7 +104,7 @@ def translate(run: Path | None = None, **options: Any) -> None:
         "nmtkit score --by-length",
         "nmtkit score --against baseline --format tex",
         "nmtkit score --against baseline --group-by seed",
-        "nmtkit score --test sign",
+        "nmtkit score --significance sign",
         "nmtkit score --paper recipes/phrase/paper.toml --table table2",
         "nmtkit score --hyp a.de --hyp b.de --ref news.de --lang de",
     ),
@@ -151,8 +151,8 @@ def report(run: Path | None = None, **options: Any) -> None:
     "export",
     ExportOptions,
     epilog=examples(
-        "nmtkit export --to ctranslate2 baseline --check",
-        "nmtkit export --to ctranslate2 baseline --quantization int8 --out baseline-int8",
+        "nmtkit export --to ctranslate2 --system baseline --check",
+        "nmtkit export --to ctranslate2 --system baseline --quantization int8 --out baseline-int8",
     ),
 )
 def export(run: Path | None = None, **options: Any) -> None:

@@ -282,11 +282,19 @@ def find(name: str, where: str = "nmtkit prep") -> Dataset:
     Raises: ConfigError if the name is unknown; the hint has the nearest name.
     """
     if name not in registered():
-        near = nearest(name, registered(), f"{len(registered())} are registered")
+        near = _like(name)
         files = "; own files: --train SRC TGT --dev SRC TGT" if where == "nmtkit prep" else ""
         hint = f"{near} (nmtkit datasets lists them{files})"
         raise ConfigError(f"unknown data set '{name}'", where, hint)
     return registered()[name]
+
+
+def _like(name: str) -> str:
+    """Return the hint for an unknown data set: all names that begin so, else the nearest name."""
+    begin_so = [known for known in registered() if known.startswith(name)] if name else []
+    if begin_so:
+        return f"these begin so: {', '.join(begin_so)}"
+    return nearest(name, registered(), f"{len(registered())} are registered")
 
 
 def describe() -> list[dict[str, Any]]:

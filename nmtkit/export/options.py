@@ -10,7 +10,7 @@ from nmtkit.options import GENERAL, Options, option, run_option
 class ExportOptions(Options):
     """The options of `nmtkit export`."""
 
-    system: str = option(..., "SYSTEM", argument=True)
+    system: str = option(..., "NAME", "--system", old=("SYSTEM",))
     """The system to export."""
     to: str = option(..., "ctranslate2")
     """The target engine."""

@@ -81,7 +81,7 @@ def _text_file(run: Run, set_name: str, side: Side) -> Path:
     if not path.is_file():  # the training set
         names = [text_set.name for text_set in run.sets() if run.source(text_set.name).is_file()]
         message = f"the run keeps no text of the set '{set_name}'"
-        raise DataError(message, where="--set-name", hint=f"one of: {', '.join(names)}")
+        raise DataError(message, where="--on", hint=f"one of: {', '.join(names)}")
     return path
 
 

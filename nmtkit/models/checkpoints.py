@@ -279,7 +279,7 @@ def choose(system: System, average: int | None = None) -> list[Path]:
         message, hint = f"system '{system.name}' has no checkpoint yet", "first: nmtkit train"
         if candidates(system.checkpoints):
             message = f"no valid checkpoint of '{system.name}'"
-            hint = f"train it again with its options: nmtkit train --name {system.name} --force …"
+            hint = f"train it again with its options: nmtkit train --system {system.name} --force …"
         raise CheckpointError(message, where=system.checkpoints, hint=hint)
     if len(paths) < average:
         number = counted(len(paths), "checkpoint")

@@ -207,7 +207,7 @@ def cautions(contents: Contents) -> list[Remark]:
         remarks.append(
             Remark(
                 "Each system was trained once: no test here accounts for the training seed.",
-                f"nmtkit train --seed {seed} --name NAME && nmtkit score --group-by seed",
+                f"nmtkit train --seed {seed} --system NAME && nmtkit score --group-by seed",
             )
         )
     texts = []

@@ -190,7 +190,7 @@ def _read_scores(contents: Contents) -> None:
         try:
             result = load(Scores, folder / name / "scores.json")
         except DataError as error:
-            again = f"nmtkit score --force --set-name {name}"
+            again = f"nmtkit score --force --on {name}"
             contents.note(f"score/{name} cannot be read ({error.message})", again)
             continue
         contents.scores[name] = result
@@ -214,13 +214,13 @@ def _note_unscored(contents: Contents) -> None:
         if missing := [system.name for system in contents.systems if system.name not in known]:
             contents.note(
                 f"{name}: not translated: {', '.join(missing)}",
-                f"nmtkit translate --set-name {name} && {again}",
+                f"nmtkit translate --on {name} && {again}",
             )
 
 
 def score_command(set_name: str, result: Scores) -> str:
     """Return the command that scores a set again as a result was scored, with all systems."""
-    options = ["--set-name", set_name, "--test", result.test]
+    options = ["--on", set_name, "--significance", result.test]
     options += ["--against", result.baseline] if len(result.systems) > 1 else []
     options += ["--buckets", result.by_length.buckets] if result.by_length else []
     return shlex.join(["nmtkit", "score", *options])
@@ -237,7 +237,7 @@ def _read_translations(contents: Contents) -> None:
                 contents.note(
                     f"systems/{name}/translate/{set_name}: its meta.json cannot be read"
                     f" ({error.message})",
-                    f"nmtkit translate --force --set-name {set_name}",
+                    f"nmtkit translate --force --on {set_name}",
                 )
 
 
@@ -309,7 +309,7 @@ def analyze_command(name: str, inputs: FindingInputs, systems: Sequence[str]) ->
     if inputs.systems != list(systems):
         words += [word for system in inputs.systems for word in ("--system", system)]
     for set_name in inputs.options.get("set_names", ()):
-        words += ["--set-name", set_name]
+        words += ["--on", set_name]
     return shlex.join(["nmtkit", "analyze", name, *words, *inputs.words])
 
 

@@ -63,7 +63,7 @@ def read_texts(contents: Contents, set_name: str) -> Texts | None:
     """
     result, run = contents.scores[set_name], contents.run
     count = result.sentences
-    again = f"nmtkit score --force --set-name {set_name}"
+    again = f"nmtkit score --force --on {set_name}"
     try:
         sources = list(files.text_lines(run.source(set_name)))
         references = [list(files.text_lines(path)) for path in run.references(set_name)]

@@ -73,7 +73,7 @@ def check_options(options: ScoreOptions) -> None:
     if options.test not in TESTS:
         raise ConfigError(
             f"unknown significance test '{options.test}'",
-            where="--test",
+            where="--significance",
             hint=nearest(options.test, TESTS),
         )
     if options.group_by not in (None, "seed"):

@@ -23,7 +23,7 @@ class ScoreOptions(Options):
     """
     group_by: str | None = option(None, "seed", panel=OF_A_RUN)
     """Print one row, with mean and spread, for systems that differ only in train.seed."""
-    test: str = option("paired_bootstrap", "NAME")
+    test: str = option("paired_bootstrap", "NAME", "--significance", old=("--test",))
     """The significance test for the p-values in the tables of scores, lengths and seeds:
     paired_bootstrap (Koehn), paired_bootstrap_half, sacrebleu_bootstrap, sacrebleu_randomization or
     sign. The significance table has all of them."""

@@ -88,7 +88,7 @@ def translated_systems(
     for name in wanted:
         _check_translated(run, set_name, name, folders, untranslated)
     if not folders:
-        hint = f"nmtkit translate --set-name {set_name}"
+        hint = f"nmtkit translate --on {set_name}"
         raise _nothing(run, f"no system of this run has translated {set_name}", hint)
     if systems:
         folders = {name: folder for name, folder in folders.items() if name in wanted}
@@ -119,7 +119,7 @@ def _check_translated(
 
 
 def _command(name: str, set_name: str) -> str:
-    return f"nmtkit translate --system {name} --set-name {set_name}"
+    return f"nmtkit translate --system {name} --on {set_name}"
 
 
 def _is_of_this_text(run: Run, set_name: str, folder: Path) -> bool:
@@ -185,7 +185,7 @@ def read_output(side: TextSide, text_set: TextSet, name: str, folder: Path) -> O
     Raises: DataError if a file has another number of lines than the set.
     """
     lines = list(files.text_lines(folder / "hyp.txt"))
-    hint = f"nmtkit translate --system {name} --set-name {text_set.name} --force"
+    hint = f"nmtkit translate --system {name} --on {text_set.name} --force"
     if len(lines) != text_set.lines:
         raise DataError(
             f"{name}: {len(lines):,} translations of {text_set.lines:,} sentences",
@@ -286,7 +286,7 @@ def unlike_searches(set_name: str, folders: Mapping[str, Path]) -> Unlike | None
     for kind, names in (("", single), *((" --ensemble", members) for members in ensembles)):
         if names:
             which = kind + "".join(f" --system {name}" for name in names)
-            commands.append(f"nmtkit translate{which} --force --set-name {set_name}{settings}")
+            commands.append(f"nmtkit translate{which} --force --on {set_name}{settings}")
     return Unlike(text, commands)
 
 

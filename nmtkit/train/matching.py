@@ -60,7 +60,10 @@ def _check(plan: Plan, name: str, options: TrainOptions) -> None:
     elif any("d_ff" in source.get("model", {}) for source in sources):
         problem = "model.d_ff is given, and this option chooses it"
     elif options.match_parameters == name:
-        problem, hint = f"'{name}' is the system that is to be trained", "--name gives another name"
+        problem, hint = (
+            f"'{name}' is the system that is to be trained",
+            "--system gives another name",
+        )
     if problem:
         raise ConfigError(problem, where=OPTION, hint=hint)
 

@@ -134,7 +134,7 @@ def check_unchanged(system: System, plan: Plan, run: Run, allowed: Collection[st
         raise DataError(
             f"system '{system.name}' was trained on another preparation of this run's data",
             where=run.prep / "manifest.json",
-            hint="--force begins anew, --name trains a second system",
+            hint="--force begins anew, --system trains a second system",
         )
     stored = _complete(system, stored, plan)
     old = settings.flat(stored.model_dump(exclude={"hardware"}))  # which is no setting
@@ -145,7 +145,7 @@ def check_unchanged(system: System, plan: Plan, run: Run, allowed: Collection[st
         raise ConfigError(
             f"the settings of '{system.name}' have changed since it was started",
             where=_table([("key", "old", "new"), *harmful]),
-            hint="use the settings it was started with, or --name for a second system, --force to"
+            hint="use the settings it was started with, or --system for a second system, --force to"
             " begin this one anew, --allow-change KEY to resume with the new value",
         )
     for key, (before, after) in changed.items():

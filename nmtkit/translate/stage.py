@@ -81,7 +81,7 @@ def _check(run: Run, options: TranslateOptions, sets: list[TextSet]) -> None:
     if source == "-" and sys.stdin is None:  # the process was started with file descriptor 0 closed
         raise DataError("stdin is closed", where="-", hint="pipe text into it, or name a file")
     if source is None and not sets:
-        hint = "name a file (nmtkit translate FILE), or another set with --set-name"
+        hint = "name a file (nmtkit translate FILE), or another set with --on"
         raise DataError("this run has no test set", where=run.prep, hint=hint)
     for text_set in sets:
         text, hint = run.source(text_set.name), "training text is not kept; name a file"
@@ -101,7 +101,7 @@ def _check_targets(run: Run, source: str | None, sets: list[TextSet], target: Pa
     """Refuse target lines that are not parallel to one source."""
     if source is None and len(sets) != 1:
         message = "which set are these the targets of?"
-        hint = "name it with --set-name, or name the source file"
+        hint = "name it with --on, or name the source file"
         raise ConfigError(message, where="--force-target", hint=hint)
     if source == "-":
         message = "--force-target needs a source that can be read twice"

@@ -7,5 +7,5 @@ source recipes/caru/ladder.sh
 
 corpus "$(at_scale demo multi30k-ende multi30k-ende)" "$(at_scale tiny caru-modern caru-multi30k)"
 rows rnnsearch gru-inv plain caatt caembed caru
-compare --test paired_bootstrap
+compare --significance paired_bootstrap
 analysis convergence --levels "${LEVELS:-}"

@@ -7,6 +7,6 @@ source recipes/caru/ladder.sh
 
 corpus "$(at_scale demo multi30k-ende multi30k-ende)" "$(at_scale tiny caru-modern caru-multi30k)"
 rows rnnsearch gru-inv caatt caembed caru
-compare --test paired_bootstrap
+compare --significance paired_bootstrap
 # shellcheck disable=SC2046  # a smoke test reads 40 sentences
 analysis_of_first_seed importance $(at_scale "--sentences 40" "" "")

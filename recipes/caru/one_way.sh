@@ -6,5 +6,5 @@ source recipes/caru/ladder.sh
 
 corpus "$(at_scale demo multi30k-ende multi30k-ende)" "$(at_scale tiny caru-modern caru-modern)"
 rows rnnsearch gru-inv plain-one-way caatt-one-way caembed-one-way caru-one-way
-compare --test paired_bootstrap
+compare --significance paired_bootstrap
 cost

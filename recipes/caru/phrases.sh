@@ -8,5 +8,5 @@ source recipes/caru/ladder.sh
 
 corpus "$(at_scale demo demo wmt14-ende)" "$(at_scale tiny caru-modern caru-wmt)"
 rows rnnsearch gru-inv plain caatt caembed caru
-compare --test paired_bootstrap
+compare --significance paired_bootstrap
 analysis phrases --expressions "${EXPRESSIONS:-separable-verbs}"

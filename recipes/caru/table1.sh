@@ -7,6 +7,6 @@ source recipes/caru/ladder.sh
 for direction in $(at_scale demo multi30k-ende "wmt14-ende wmt14-deen wmt17-ende wmt17-deen"); do
   corpus "$direction" "$(at_scale tiny caru-modern caru-wmt)"
   rows rnnsearch gru-inv gatt plain caatt caembed caru
-  compare --test paired_bootstrap
+  compare --significance paired_bootstrap
   cost
 done

@@ -8,5 +8,5 @@ one_line
 
 corpus "$(at_scale demo multi30k-ende wmt14-ende)" "$(at_scale tiny caru-modern caru-wmt)"
 rows rnnsearch gru-inv caru
-compare --test sign
+compare --significance sign
 analysis examples --sentence "$LINE"

@@ -7,5 +7,5 @@ one_line
 
 corpus "$(at_scale demo multi30k-ende multi30k-ende)" "$(at_scale tiny caru-modern caru-multi30k)"
 rows rnnsearch caatt caembed caru # RNNSearch has no gate; it is the baseline of the scores
-compare --test paired_bootstrap
+compare --significance paired_bootstrap
 analysis_of_first_seed weights --sentence "$LINE"

@@ -18,5 +18,5 @@ fi
 corpus "$(at_scale demo demo wmt14-ende)" "$(at_scale tiny demo dc-wmt)"
 system transformer
 system enc-dc --variant enc-dc
-compare --test paired_bootstrap_half
+compare --significance paired_bootstrap_half
 analysis agreement --pairs "${PAIRS:-$(at_scale "" "" lingeval97)}"

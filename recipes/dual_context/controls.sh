@@ -11,5 +11,5 @@ system transformer-matched --match-parameters "enc-dc-s${SEEDS%% *}"
 system enc-dc-no-conv --variant enc-dc --set model.local=none
 system transformer-cycle --variant transformer-cycle
 system attention-rep --set train.replace=uniform
-compare --test paired_bootstrap_half
+compare --significance paired_bootstrap_half
 cost

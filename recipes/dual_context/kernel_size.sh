@@ -9,6 +9,6 @@ system enc-dc --variant enc-dc # kernel size 2
 for size in $(at_scale "3" "3 4 5 6 7 8" "3 4 5 6 7 8"); do
   system "enc-dc-f$size" --variant enc-dc --set model.kernel_size="$size"
 done
-compare --test paired_bootstrap_half
+compare --significance paired_bootstrap_half
 analysis_of_first_seed divergence
 cost

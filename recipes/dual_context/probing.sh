@@ -9,5 +9,5 @@ source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 corpus "$(at_scale demo demo wmt14-ende)" "$(at_scale tiny demo dc-wmt)"
 system transformer
 system enc-dc --variant enc-dc
-compare --test paired_bootstrap_half
+compare --significance paired_bootstrap_half
 analysis probing --probes "${PROBES:-$(at_scale "" "" senteval)}"

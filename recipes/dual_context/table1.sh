@@ -9,5 +9,5 @@ system csan --variant csan
 system enc-dc --variant enc-dc
 system dec-dc --variant dec-dc
 system full-dc --variant full-dc
-compare --by-length --buckets dc --test paired_bootstrap_half
+compare --by-length --buckets dc --significance paired_bootstrap_half
 cost

@@ -10,5 +10,5 @@ for direction in $(at_scale demo "multi30k-ende multi30k-deen" "$ted"); do
   system enc-dc --variant enc-dc
   system dec-dc --variant dec-dc
   system full-dc --variant full-dc
-  compare --test paired_bootstrap_half
+  compare --significance paired_bootstrap_half
 done

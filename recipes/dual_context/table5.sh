@@ -9,5 +9,5 @@ system enc-dc --variant enc-dc # all layers
 for layers in $(at_scale "1-1" "1-1 1-2 3-3 2-3" "1-1 1-2 1-3 1-4 1-5 5-6 4-6 3-6"); do
   system "enc-dc-layers-$layers" --variant enc-dc --set model.layers="$layers"
 done
-compare --test paired_bootstrap_half
+compare --significance paired_bootstrap_half
 cost

@@ -10,6 +10,6 @@ converged
 corpus "$(at_scale demo demo ted-zhen)" "$(at_scale tiny demo amn)"
 row transformer
 for name in $(at_scale "amn" "context-aware han amn concat" "context-aware han amn concat"); do row "$name"; done
-compare --test sign
+compare --significance sign
 analysis_of_first_seed context
 contrasts

@@ -13,6 +13,6 @@ for set in ${TESTS:-}; do more+=(--test "$set"); done
 for start in ${DOCS:-}; do more+=(--docs "$start"); done
 corpus "$(at_scale demo tvsub-zhen tvsub-zhen)" "$(at_scale tiny small amn)" "${more[@]}"
 rows transformer amn context-aware
-compare --test sign
+compare --significance sign
 cost
 analysis_of_first_seed context

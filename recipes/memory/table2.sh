@@ -8,6 +8,6 @@ converged
 for direction in $(at_scale demo demo "ted-zhen ted-esen opensubtitles2018-esen newscommentary-esen"); do
   corpus "$direction" "$(at_scale tiny demo amn)"
   rows transformer context-aware han amn concat
-  compare --test sign
+  compare --significance sign
   cost
 done

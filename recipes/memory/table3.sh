@@ -9,7 +9,7 @@ converged
 for direction in $(at_scale demo demo "ted-zhen ted-esen opensubtitles2018-esen newscommentary-esen"); do
   corpus "$direction" "$(at_scale tiny demo amn)"
   rows transformer amn amn-wo-rnn amn-wo-attention amn-wo-both
-  compare --test sign
+  compare --significance sign
   if [ "$SCALE" = small ]; then
     analysis_of_first_seed context
     contrasts

@@ -15,5 +15,5 @@ for kind in $(at_scale "next" "previous next random" "previous next random"); do
     if [ "$size" != 1 ]; then row "amn-$kind-$size-parallel"; fi
   done
 done
-compare --test sign
+compare --significance sign
 if [ "$SCALE" = small ]; then contrasts; fi

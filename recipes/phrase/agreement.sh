@@ -10,5 +10,5 @@ corpus "$(at_scale demo demo wmt14-ende)" "$(at_scale tiny demo pr-base)"
 system transformer
 system pr --variant pr
 big big
-compare --test paired_bootstrap
+compare --significance paired_bootstrap
 analysis agreement --pairs "${PAIRS:-$(at_scale "" "" lingeval97)}"

@@ -9,5 +9,5 @@ buckets=$(at_scale pr "10,15,20,25" pr) # captions are short: few have 30 subwor
 system transformer
 system pr --variant pr
 big big
-compare --by-length --buckets "$buckets" --test paired_bootstrap
+compare --by-length --buckets "$buckets" --significance paired_bootstrap
 analysis lengths --buckets "$buckets"

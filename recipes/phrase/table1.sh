@@ -10,5 +10,5 @@ for direction in $(at_scale demo multi30k-ende "wmt14-ende wmt14-enfr"); do
   system pr --variant pr
   big big
   big big-pr --variant pr
-  compare --test paired_bootstrap
+  compare --significance paired_bootstrap
 done

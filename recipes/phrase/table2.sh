@@ -17,6 +17,6 @@ else
   echo "phrase/table2: the row +Parsing is left out, because the source has no parses" >&2
 fi
 big big
-compare --test paired_bootstrap
+compare --significance paired_bootstrap
 cost
 analysis_of_first_seed layers

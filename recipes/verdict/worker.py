@@ -125,7 +125,7 @@ class Worker:
 
     def _train(self, name: str, rate: str, *more: str, allowed: int = 0) -> int:
         seed = str(self.item.seed)
-        command = ["nmtkit", "train", "--run", self.item.run, "--name", name, "--seed", seed]
+        command = ["nmtkit", "train", "--run", self.item.run, "--system", name, "--seed", seed]
         options = [*self.item.options, "--set", f"train.lr={rate}", *more, *self.device]
         return self.commands.run(*command, *options, allowed=allowed)
 

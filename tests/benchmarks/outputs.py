@@ -41,7 +41,7 @@ ANALYSES = {
     "gates": "",
     "weights": "",
     "convergence": "",
-    "context": "--set-name dev",
+    "context": "--on dev",
     "examples": "--sentence 3",
     "phrases": "",
     "divergence": "",

@@ -99,7 +99,7 @@ def command_lines(
     lines = [f"{level} nmtkit {name}", "", unescaped(command.help.strip()), ""]
     panels: dict[str, list[list[str]]] = {}
     for option in command.params:
-        if option.name not in left_out:
+        if option.name not in left_out and not getattr(option, "hidden", False):
             panels.setdefault(getattr(option, "rich_help_panel", None) or FIRST, []).append(
                 option_row(option)
             )

@@ -372,7 +372,7 @@ def test_a_damaged_checkpoint_is_left_out_of_the_mean(kind, tmp_path, capsys, mo
     with pytest.raises(CheckpointError, match="no valid checkpoint") as caught:
         checkpoints.choose(system, 2)
     assert caught.value.exit_code == 2
-    assert f"nmtkit train --name {tmp_path.name} --force" in caught.value.hint
+    assert f"nmtkit train --system {tmp_path.name} --force" in caught.value.hint
 
 
 @pytest.mark.parametrize("average", [1, 2])

@@ -35,7 +35,7 @@ def history(**values):
 
 
 def train():
-    name, rate = options["--name"], settings["train.lr"]
+    name, rate = options["--system"], settings["train.lr"]
     if name.startswith("bad"):
         print("nmtkit: cannot train this\n  in: here\n  try: something else", file=sys.stderr)
         return 2

@@ -306,22 +306,22 @@ def test_big_at_small_is_twice_as_wide_and_learns_half_as_fast(name, tmp_path):
 def test_the_rung_of_parses_needs_parses(parses, tmp_path):
     without = asked("phrase/table2", tmp_path, SCALE="small")
     assert "the row +Parsing is left out" in without.stderr
-    assert "parse-s1" not in without.options("train", "--name")
+    assert "parse-s1" not in without.options("train", "--system")
     given = asked("phrase/table2", tmp_path, SCALE="small", PARSES=parses)
     assert given.options("prep", "--parses") == [
         f"{name}={parses / name}.trees" for name in ("dev", "train")
     ]
     assert given.options("prep", "--run") != without.options("prep", "--run")
-    assert "parse-s1" in given.options("train", "--name")
+    assert "parse-s1" in given.options("train", "--system")
     parsed = asked("phrase/table2", tmp_path, SCALE="small", PARSER="stanza")
-    assert "parse-s1" in parsed.options("train", "--name")
+    assert "parse-s1" in parsed.options("train", "--system")
 
 
 def test_what_the_caller_may_choose(tmp_path):
     chosen = {"SEEDS": "3 5", "STEPS": 70, "PRESET": "tiny", "FROM_DIR": "/data", "PAIRS": "a,b,c"}
     done = asked("phrase/agreement", tmp_path, SCALE="full", **chosen)
     names = [f"{system}-s{seed}" for system in ("transformer", "pr", "big") for seed in (3, 5)]
-    assert done.options("train", "--name") == names
+    assert done.options("train", "--system") == names
     plans = [plan.train for _, plan in trainings(done)]
     assert [(plan.seed, plan.max_steps) for plan in plans] == [(3, 70), (5, 70)] * 3
     for command, option, expected in (
@@ -361,7 +361,7 @@ def test_a_recipe_stops_where_nmtkit_does(tmp_path):
     recipe = ROOT / "recipes" / "dual_context" / "table1.sh"
     done = run_recipe(recipe, tmp_path, stops, SCALE="small", RUNS=tmp_path / "runs")
     names = ["transformer-s1", "csan-s1", "enc-dc-s1"]
-    assert done.code == 75 and done.options("train", "--name") == names
+    assert done.code == 75 and done.options("train", "--system") == names
 
 
 def test_a_preset_has_its_own_sizes(tmp_path):

@@ -454,7 +454,7 @@ def test_two_tiny_systems_of_the_demo_corpus(tmp_path):
         assert done.code == 0, done.stderr
         again = run_recipe(SCRIPT, tmp_path, in_the_state, **given)
         assert (again.code, again.calls) == (0, [])
-        assert len(done.options("train", "--name")) == 4  # two trials, two trainings
+        assert len(done.options("train", "--system")) == 4  # two trials, two trainings
         results = state / "results" / "demo"
         for name in ("transformer-s1", "enc-dc-s1"):
             scores = json.loads((results / name / "scores" / "test.json").read_text())

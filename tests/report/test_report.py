@@ -167,7 +167,7 @@ def test_cost_of_training_and_decoding(reported):
         ),
         (
             {"systems": ["b"], "options": {"set_names": ["dev"]}},
-            "nmtkit analyze agreement --system b --set-name dev",
+            "nmtkit analyze agreement --system b --on dev",
         ),
         (
             {"options": {"pairs": "x", "score_kind": "auto"}, "words": ["--pairs", "x"]},
@@ -359,7 +359,7 @@ def test_what_is_missing_is_said(reported):
         "Of base alone, without own",
         "Made before these changed: systems/own/metrics.jsonl",
         "searched with the same search.beam (5: base; 4: own).",
-        "--force --set-name test --set search.beam=…",
+        "--force --on test --set search.beam=…",
         "No figure: there was none to draw",
         "the first 1000 of 1002 rows",
         "the last 200 of 202 calls",
@@ -507,13 +507,13 @@ def test_a_page_of_two_runs(reported, second, capsys):
     assert {f"run{n}-{part}" for n in (1, 2) for part in ("finding-cost", "h-lengths")} <= set(ids)
     first = "2 systems on run, en to de"
     run, other = (f"--run {shlex.quote(str(made.run.path))}" for made in (reported, second))
-    assert f"nmtkit translate --set-name test {other}" in err
+    assert f"nmtkit translate --on test {other}" in err
     for shown in (
         f"{first}; 3 systems on second run, en to de",
         f"1. {first} run run",
         f"nmtkit analyze cost {run}",
         f"nmtkit analyze cost --system base --system own {other}",  # as it was made, of two of four
-        f"nmtkit translate --set-name test {other} && nmtkit score --set-name test --test"
+        f"nmtkit translate --on test {other} && nmtkit score --on test --significance"
         f" paired_bootstrap --against base --buckets 10 {other}",
         f"nmtkit report {run} {other.replace('run', 'also', 1)} --attention SYSTEM",
         "third is better than base",

@@ -300,9 +300,9 @@ def test_what_is_missing_is_said_with_the_command_that_makes_it(fake_run, tmp_pa
     refused(DataError, "nothing to score", "nmtkit translate")
     fake.add("base", 0.1, sets=["one"])
     missing = "nothing to score: no system of this run has translated two"
-    refused(DataError, missing, "nmtkit translate --set-name two", set_names=["two"])
+    refused(DataError, missing, "nmtkit translate --on two", set_names=["two"])
     missing = "'a' has no translation of one"
-    refused(DataError, missing, "nmtkit translate --system a --set-name one", against="a")
+    refused(DataError, missing, "nmtkit translate --system a --on one", against="a")
     refused(ConfigError, "no system 'bass'", "'base'", systems=["bass"])
     refused(ConfigError, "no system 'aa'", "'a'", systems=["aa"])
     refused(ConfigError, "unknown format", "", output_format="yaml")
@@ -329,7 +329,7 @@ def test_systems_without_a_translation_are_named_oldest_first_with_the_command_f
     fake.score(set_names=["dev"])
     said = [line for line in capsys.readouterr().err.splitlines() if "left out" in line]
     assert [line.split("'")[1] for line in said] == ["zeta", "alpha", "mid", "beta", "last"]
-    assert said[0].endswith("(nmtkit translate --system zeta --set-name dev)")
+    assert said[0].endswith("(nmtkit translate --system zeta --on dev)")
 
 
 def result_of_files(capsys, hyps, refs, **options):
@@ -571,7 +571,7 @@ def test_systems_that_were_not_searched_alike_are_named(fake_run, capsys):
     (line,) = (line for line in capsys.readouterr().err.splitlines() if "searched" in line)
     differences = "search.beam (5: a, b; 4: c), search.precision (float32: a, c; bfloat16: b)"
     assert f"with the same {differences}; alike after: nmtkit" in line
-    command = "--system a --system b --system c --force --set-name test"
+    command = "--system a --system b --system c --force --on test"
     assert line.endswith(f"{command} --set search.beam=… --set search.precision=…")
     fake.score(systems=["a"])
     assert "searched" not in capsys.readouterr().err
@@ -616,7 +616,7 @@ def test_an_ensemble_is_searched_again_by_a_command_of_its_own(searched):
         "ensemble-a+b": searched("ensemble-a+b", [("a", 1), ("b", 1)], beam=4),
     }
     assert unlike_searches("test", folders).commands == [
-        f"nmtkit translate{systems} --force --set-name test --set search.beam=…"
+        f"nmtkit translate{systems} --force --on test --set search.beam=…"
         for systems in (" --system a", " --ensemble --system a --system b")
     ]
 

@@ -45,7 +45,7 @@ SETTINGS = options(
 
 def arguments(run, *extra, name="system"):
     settings = [part for value in (*SETTINGS, *extra) for part in ("--set", value)]
-    return ["train", "--run", str(run.path), "--name", name, *settings]
+    return ["train", "--run", str(run.path), "--system", name, *settings]
 
 
 def rank_process(rank, world, port, argv, log, timeout, before):

@@ -95,11 +95,11 @@ def test_only_a_stopped_training_goes_back_to_the_queue(job, code):
         '#!/usr/bin/env bash\necho "rank $RANK of $WORLD_SIZE, local $LOCAL_RANK, at $MASTER_ADDR:'
         f' $*" >&2\nexit {code}\n'
     )
-    done, number, told = job(python, "--name", "two words")
+    done, number, told = job(python, "--system", "two words")
     assert done.returncode == code, done.stderr
     for rank in (0, 1):
         assert (
-            f"rank {rank} of 2, local {rank}, at localhost: -m nmtkit train --name two words\n"
+            f"rank {rank} of 2, local {rank}, at localhost: -m nmtkit train --system two words\n"
             in done.stderr
         )
     assert told == (f"requeue {number}\n" if code == 75 else "")
