@@ -471,13 +471,13 @@ class Comparison:
     """The outcome of one significance test of a system against a baseline on one metric.
 
     Attributes:
-        p: as the test defines it.
+        p: as the test defines it; None for few sentences.
         setting: what was drawn, or counted.
         better, worse, ties: shares of the resamples (sign test: of the sentences) in which the
             system was better (for TER: lower), worse, equal; None where the test does not ask.
     """
 
-    p: float
+    p: float | None
     setting: str
     better: float | None = None
     worse: float | None = None
@@ -544,7 +544,7 @@ class SeedPair:
     baseline: str
     difference: float
     better: bool
-    p: float
+    p: float | None
 
 
 @dataclass(frozen=True)
@@ -604,7 +604,7 @@ class LengthScore:
     """One system in one length group; BLEU and ratio have None in them where the group is empty.
 
     Difference and p are against the baseline inside the group, and empty for the baseline
-    itself. p is empty, too, where the group has too few sentences.
+    itself. A group of few sentences has no p, and one of very few no intervals.
     """
 
     group: str

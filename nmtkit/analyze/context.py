@@ -30,7 +30,7 @@ from nmtkit.errors import ConfigError, DataError
 from nmtkit.models.base import Model
 from nmtkit.models.variants import VARIANTS, load_variant
 from nmtkit.score.metrics import Metric
-from nmtkit.score.resampling import Draws, estimate
+from nmtkit.score.resampling import FEW, Draws, estimate
 from nmtkit.score.significance import TESTS, compare, difference
 from nmtkit.score.translations import scorer_of
 from nmtkit.tables import figures
@@ -181,7 +181,7 @@ def _cells(metric: Metric | None, own: Metric | None, draws: Draws) -> list[Any]
     # Some tests give equal outputs, or two scores of zero, a small p.
     alike = metric.value == own.value == 0 or np.array_equal(metric.statistics, own.statistics)
     return [
-        estimate(metric.value, draws.full.scores(metric)),
+        estimate(metric.value, draws.full.scores(metric), draws.sentences),
         None if metric is own else difference(metric, own, draws),
         *(None if alike else compare(test, metric, own, draws).p for test in P_VALUES),
     ]
@@ -217,7 +217,7 @@ def _table(result: ContextUse) -> Table:
         (
             "Δ and p: against the system's own context; no p if the outputs are the same "
             f"or both scores are zero; {tests}; {draws.full.describe()}; "
-            f"{draws.swaps.describe()}"
+            f"{draws.swaps.describe()}; {FEW}"
         ),
         (
             "own state kept: mean of the gate λ over source subwords that have a context "

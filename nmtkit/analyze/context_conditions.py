@@ -201,10 +201,10 @@ def _shares(sums: Numbers, sites: context_reading.Sites, draws: Draws) -> list[E
     Args:
         sums: (N, 3) as `Reader._read` returns them.
     """
-    resampled, total = draws.full.sums(sums), sums.sum(0)
+    resampled, total, sentences = draws.full.sums(sums), sums.sum(0), (sums[:, 2] > 0).sum()
     with np.errstate(invalid="ignore", divide="ignore"):
         return [
-            estimate(float(total[i] / total[2]), resampled[:, i] / resampled[:, 2])
+            estimate(float(total[i] / total[2]), resampled[:, i] / resampled[:, 2], sentences)
             if recorded
             else Estimate(None)
             for i, recorded in enumerate((sites.gates, sites.attention))

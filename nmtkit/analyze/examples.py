@@ -12,7 +12,7 @@ from nmtkit.analyze.analysis import Finding, Measured, PaperAnalysis, PaperOptio
 from nmtkit.analyze.presenting import SentenceOptions, interval_column, text_columns
 from nmtkit.analyze.study import RESAMPLES, SEED, Study
 from nmtkit.score.formulas import Array
-from nmtkit.score.resampling import Resampling, estimate
+from nmtkit.score.resampling import FEWEST_FOR_P, Resampling, estimate, few_note
 from nmtkit.score.significance import binomial
 from nmtkit.score.translations import bleu_of
 from nmtkit.tables import figures
@@ -86,6 +86,7 @@ class Examples(PaperAnalysis[ExamplesOptions, Example]):
                 "ahead, behind: lines with more, with less; p: two-sided sign test on these"
             ),
             f"{result.signature}; [95%]: percentile interval over {result.resampling.describe()}",
+            *few_note(result.resampling.sentences),
         ]
         title = f"Line {line} of {result.set_name}, and all others"
         width = max(len(label) for label, _ in result.texts)
@@ -113,7 +114,8 @@ class Examples(PaperAnalysis[ExamplesOptions, Example]):
         rows: list[list[Any]] = []
         for name, bleu in result.bleu.items():
             means = result.resampling.sums(bleu[:, None])[:, 0] / len(bleu)
-            scores = [float(bleu[self.options.sentence - 1]), estimate(float(bleu.mean()), means)]
+            mean = estimate(float(bleu.mean()), means, len(bleu))
+            scores = [float(bleu[self.options.sentence - 1]), mean]
             rows.append([name, *scores, *(_compared(bleu - result.bleu[base], name == base))])
         return rows
 
@@ -133,7 +135,8 @@ def _compared(gains: Array, is_baseline: bool) -> list[float | None]:
     if is_baseline:
         return [None] * 3
     ahead, behind = int((gains > SAME).sum()), int((gains < -SAME).sum())
-    return [100 * ahead / len(gains), 100 * behind / len(gains), binomial(ahead, behind)]
+    p = binomial(ahead, behind) if len(gains) >= FEWEST_FOR_P else None
+    return [100 * ahead / len(gains), 100 * behind / len(gains), p]
 
 
 def _figure(rows: Sequence[Sequence[Any]]) -> str | None:

@@ -130,7 +130,11 @@ def means(
     with np.errstate(invalid="ignore", divide="ignore"):
         totals, resampled = sums.sum(0), draws.sums(sums)
         mean, spread = totals[::2] / totals[1::2], resampled[:, ::2] / resampled[:, 1::2]
-    return [estimate(float(value), column) for value, column in zip(mean, spread.T, strict=True)]
+    sentences = (sums[:, 1::2] > 0).sum(0)
+    return [
+        estimate(float(value), column, count)
+        for value, column, count in zip(mean, spread.T, sentences, strict=True)
+    ]
 
 
 def openings(model: Model) -> list[str]:

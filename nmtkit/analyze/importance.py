@@ -14,7 +14,7 @@ from nmtkit.analyze.presenting import csv_text, interval_column, text_columns
 from nmtkit.analyze.study import RESAMPLES, SEED, Study
 from nmtkit.measures import ablation, context_spread, recording
 from nmtkit.measures.ablation import Ablation
-from nmtkit.score.resampling import Resampling, estimate
+from nmtkit.score.resampling import FEW, Resampling, estimate
 from nmtkit.tables import figures
 from nmtkit.tables.table import Column, Estimate, Table, named_bars
 
@@ -97,7 +97,8 @@ def estimates(points: Points, draws: Resampling, rows: Rows) -> list[Estimate]:
     """Return the table's numbers of a system, with intervals over resamples of the sentences."""
     of_sentences = sums(points, points.spread.shape[1])[rows]
     values, resampled = numbers_of(of_sentences.sum(0)), numbers_of(draws.sums(of_sentences))
-    numbers = [estimate(float(value), resampled[key]) for key, value in values.items()]
+    count = (of_sentences[:, 0] > 0).sum()
+    numbers = [estimate(float(value), resampled[key], count) for key, value in values.items()]
     return [*numbers, *(context_spread.mean(spread[rows], draws) for spread in points.spread)]
 
 
@@ -210,7 +211,7 @@ class Importance(Analysis[ImportanceOptions, Importances]):
             ),
             (
                 f"[95%]: percentile interval over {RESAMPLES} resamples of the sentences; draws and"
-                f" resamples of seed {SEED}; ΔJS < 0: by more than {ROUNDING:g}"
+                f" resamples of seed {SEED}; {FEW}; ΔJS < 0: by more than {ROUNDING:g}"
             ),
             (
                 "explained: 1 − Σ(Δα−ΔJS)² / Σ Δα², the share of the squares of Δα that ΔJS "

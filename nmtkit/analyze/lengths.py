@@ -11,6 +11,7 @@ from nmtkit.analyze.study import RESAMPLES, SEED, Study
 from nmtkit.records import LengthScore
 from nmtkit.score import lengths
 from nmtkit.score import paper as papers
+from nmtkit.score.resampling import few_note
 from nmtkit.score.translations import bleu_of, sets_to_score, source_lengths
 from nmtkit.tables.table import Table
 
@@ -61,6 +62,7 @@ class Lengths(PaperAnalysis[LengthsOptions, LengthScores]):
         notes = [
             f"BLEU: {result.signature}",
             f"[95%]: percentile interval over {RESAMPLES} resamples inside the group, seed {SEED}",
+            *few_note(*(row[2] for row in rows)),
         ]
         columns = [*text_columns("set"), *lengths.COLUMNS]
         title = f"By source length in subwords (groups: {self.options.buckets})"

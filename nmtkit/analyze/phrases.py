@@ -20,7 +20,7 @@ from nmtkit.measures import expressions
 from nmtkit.measures.expressions import Expression, Match, spaced, translations
 from nmtkit.records import TextSet
 from nmtkit.score.formulas import Array
-from nmtkit.score.resampling import Resampling, estimate
+from nmtkit.score.resampling import FEW, Resampling, estimate
 from nmtkit.score.significance import wilson
 from nmtkit.score.translations import sets_to_score
 from nmtkit.tables import figures
@@ -38,7 +38,7 @@ COUNTED = (
 INTERVALS = (
     f"[95%]: Wilson; for a difference, the percentile interval over {RESAMPLES} "
     f"resamples of sentences, seed {SEED}, which is too narrow with few "
-    "occurrences, or if all or none are right"
+    f"occurrences, or if all or none are right; {FEW}"
 )
 FILES = "occurrences.tsv lists each occurrence, expressions.tsv the expressions"
 NONE = Estimate(None)
@@ -309,13 +309,14 @@ def cells_of(
     """
     sums = counts.sum(0)
     total, *right = sums.astype(int).tolist()
+    sentences = (counts[:, 0] > 0).sum()
     whole, drawn = shares_of(sums), shares_of(resampling.sums(counts))
     shares, differences = dict.fromkeys(systems, NONE), dict.fromkeys(systems[1:], NONE)
     for i, name in enumerate(translated):
         shares[name] = wilson(right[i], total)
         if i and systems[0] == translated[0]:
             gap = drawn[:, i] - drawn[:, 0]
-            differences[name] = estimate(float(whole[i] - whole[0]), gap)
+            differences[name] = estimate(float(whole[i] - whole[0]), gap, sentences)
     return [total, *shares.values(), *differences.values()]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from nmtkit.analyze.analysis import Options, option
 from nmtkit.analyze.study import RESAMPLES, SEED
 from nmtkit.errors import ConfigError
+from nmtkit.score.resampling import FEW
 from nmtkit.tables.table import Column
 
 
@@ -42,7 +43,8 @@ def interval_column(key: str, header: str, decimals: int = 2, signed: bool = Fal
 
 def interval_note(resampled: str = "sentences") -> str:
     """Return the note that says how the intervals of a table are computed."""
-    return f"[95%]: percentile interval over {RESAMPLES} resamples of the {resampled}, seed {SEED}"
+    drawn = f"{RESAMPLES} resamples of the {resampled}, seed {SEED}"
+    return f"[95%]: percentile interval over {drawn}; {FEW}"
 
 
 def csv_text(rows: Iterable[Sequence[Any]]) -> str:

@@ -65,4 +65,4 @@ def mean(values: Sequence[float] | NDArray[np.float64], draws: Resampling) -> Es
         return Estimate(None)
     sums, counts = draws.sums(np.stack([np.where(known, numbers, 0.0), known], axis=1)).T
     with np.errstate(invalid="ignore"):
-        return estimate(float(numbers[known].mean()), sums / counts)
+        return estimate(float(numbers[known].mean()), sums / counts, known.sum())

@@ -15,6 +15,7 @@ from nmtkit.errors import counted
 from nmtkit.records import Scores, SeedResult
 from nmtkit.report.contents import Contents, Remark, TrainedSystem
 from nmtkit.score import result_tables
+from nmtkit.score.resampling import FEW
 from nmtkit.tables.table import Column, Estimate, Table, text
 
 LEVEL = 0.05
@@ -64,7 +65,7 @@ def table(contents: Contents, set_name: str) -> Table:
         name = cells[0]
         training = _training(trained[name]) if name in trained else [None] * 4
         rows.append([*(cells[i] for i in shown), *training, *times.get(name, [None, None])])
-    beginnings = ("BLEU:", "[95%]", "Δ, p", "one system", "empty")
+    beginnings = ("BLEU:", "[95%]", "Δ, p", "one system", "empty", FEW)
     notes = [note for note in scores.notes if note.startswith(beginnings)]
     return Table("comparison", scores.title, columns, rows, notes)
 
@@ -154,6 +155,10 @@ def verdicts(result: Scores) -> list[str]:
         if not system.tests:
             continue
         delta, p = system.differences["bleu"], system.tests[result.test]["bleu"].p
+        if p is None:
+            difference = text(delta, result_tables.DELTA)
+            sentences.append(f"{system.name} - {result.baseline}: {difference} BLEU; {FEW}.")
+            continue
         shown = text(p, column)
         shown = f"p < {shown[1:]}" if shown.startswith("<") else f"p = {shown}"
         sentences.append(
@@ -180,17 +185,19 @@ def _seed_verdicts(result: SeedResult) -> list[str]:
         against = group.against.get("bleu")
         if against is None:
             continue
-        clear = [pair.better for pair in against.pairs if pair.p < LEVEL]
-        better, pairs = sum(clear), "no pairs of equal seeds"
-        if against.pairs:
+        tested = [pair for pair in against.pairs if pair.p is not None]
+        tested = [(pair.better, pair.p) for pair in against.pairs if pair.p is not None]
+        clear = [ahead for ahead, p_value in tested if p_value < LEVEL]
+        gained, pairs = sum(clear), FEW if against.pairs else "no pairs of equal seeds"
+        if tested:
             pairs = (
-                f"better in {better} and worse in {len(clear) - better} of"
-                f" {counted(len(against.pairs), 'pair')} of equal seeds"
+                f"better in {gained} and worse in {len(clear) - gained} of"
+                f" {counted(len(against.pairs), 'pair')} of equal seeds (p < {LEVEL:g})"
             )
         p = "" if against.p_seeds is None else f"; p of the seeds {against.p_seeds:.3f}"
         sentences.append(
             f"{group.name} ({counted(len(group.systems), 'seed')}): {against.difference:+.2f} BLEU"
-            f" to {result.baseline} in the mean, {pairs} (p < {LEVEL:g}){p}."
+            f" to {result.baseline} in the mean, {pairs}{p}."
         )
     return sentences
 

@@ -149,8 +149,8 @@ def evaluate(metrics: SystemMetrics, task: Task) -> Scores:
 
 def _system(name: str, metrics: SystemMetrics, baseline: str, draws: Draws) -> SystemScores:
     """Return one system's scores, and its differences and tests against the baseline."""
-    bleu = metrics[name]["bleu"]
-    ratio = estimate(bleu.details["ratio"], draws.full.scores(bleu, formulas.length_ratio))
+    bleu, n = metrics[name]["bleu"], draws.sentences
+    ratio = estimate(bleu.details["ratio"], draws.full.scores(bleu, formulas.length_ratio), n)
     scores = {key: _score(metric, draws) for key, metric in metrics[name].items()}
     if name == baseline:
         return SystemScores(name, scores, ratio, bleu.empty_hypotheses, {}, {})
@@ -161,7 +161,7 @@ def _system(name: str, metrics: SystemMetrics, baseline: str, draws: Draws) -> S
 
 
 def _score(metric: Metric, draws: Draws) -> MetricScore:
-    value = estimate(metric.value, draws.full.scores(metric))
+    value = estimate(metric.value, draws.full.scores(metric), draws.sentences)
     return MetricScore(
         metric.name, value.value, value.low, value.high, metric.signature, metric.details
     )

@@ -68,10 +68,6 @@ def groups(spec: str) -> list[Group]:
     ]
 
 
-FEWEST = 30
-"""Sentences that a group needs for a p: the resamples of fewer sentences are too similar."""
-
-
 def by_length(
     scores: dict[str, Metric],
     lengths: Array,
@@ -110,15 +106,14 @@ def _score(
     gap, p = Estimate(None), None
     if not draws.sentences:
         return LengthScore(label, 0, system, None, gap, gap, gap)
-    bleu = estimate(metric.value, draws.full.scores(metric))
+    bleu = estimate(metric.value, draws.full.scores(metric), draws.sentences)
     ratio = estimate(
         float(formulas.length_ratio(metric.statistics.sum(0))),
         draws.full.scores(metric, formulas.length_ratio),
+        draws.sentences,
     )
     if base is not None:
-        gap = difference(metric, base, draws)
-        if draws.sentences >= FEWEST:
-            p = compare(test, metric, base, draws).p
+        gap, p = difference(metric, base, draws), compare(test, metric, base, draws).p
     return LengthScore(label, draws.sentences, system, p, bleu, ratio, gap)
 
 

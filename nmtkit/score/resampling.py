@@ -21,6 +21,13 @@ from nmtkit.tables.table import Estimate
 
 _BLOCK = 4_000_000  # draws held at once, so that memory does not grow with resamples x sentences
 
+FEWEST_FOR_INTERVAL, FEWEST_FOR_P = 10, 30
+"""Sentences that an interval and a p need: resamples of fewer are too similar."""
+FEW = (
+    f"no interval below {FEWEST_FOR_INTERVAL} sentences, no p (significance) below"
+    f" {FEWEST_FOR_P}: too few to resample"
+)
+"""The rule, for the footer of a table."""
 TAILS = [(1 - 0.95) / 2, (1 + 0.95) / 2]
 """The ends of a 95% interval. Not 0.025: its last bit differs."""
 
@@ -175,10 +182,18 @@ class Draws:
         return Swaps(self.sentences, self.trials, self.seed)
 
 
-def estimate(value: float | None, samples: Array) -> Estimate:
+def few_note(*sentences: int) -> list[str]:
+    """Return the footer's line if some group has too few sentences for an interval or a p."""
+    return [FEW] * any(count < FEWEST_FOR_P for count in sentences)
+
+
+def estimate(value: float | None, samples: Array, sentences: int) -> Estimate:
     """Return a value (None if it is not finite) with the 95% interval of its resamples (percentile
     bootstrap).
+
+    Args:
+        sentences: that the value is computed from; few of them have no interval.
     """
-    finite = samples[np.isfinite(samples)]
+    finite = samples[np.isfinite(samples)] if sentences >= FEWEST_FOR_INTERVAL else samples[:0]
     low_high = map(float, np.quantile(finite, TAILS)) if len(finite) else ()
     return Estimate(value if value is not None and math.isfinite(value) else None, *low_high)

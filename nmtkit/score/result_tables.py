@@ -14,6 +14,7 @@ from nmtkit.records import LengthResult, Scores
 from nmtkit.score import lengths, seeds
 from nmtkit.score.metrics import METRICS
 from nmtkit.score.options import ScoreOptions
+from nmtkit.score.resampling import few_note
 from nmtkit.score.significance import TESTS
 from nmtkit.tables.table import Column, Estimate, Table, text_column
 
@@ -143,7 +144,8 @@ def seeds_table(result: Scores) -> Table:
     assert result.seeds is not None
     against = f", Δ against {result.seeds.baseline}" if len(result.seeds.groups) > 1 else ""
     title = f"{_title(result)}, by training seed{against}"
-    return seeds.table(result.seeds, title, [*_signatures(result), _version(result)])
+    notes = [*_signatures(result), *few_note(result.sentences), _version(result)]
+    return seeds.table(result.seeds, title, notes)
 
 
 def length_table(result: Scores, by_length: LengthResult) -> Table:
@@ -155,16 +157,14 @@ def length_table(result: Scores, by_length: LengthResult) -> Table:
             f"[95%]: percentile interval over {draws.resamples} resamples inside the group, "
             f"seed {draws.seed}; small groups have wide intervals"
         ),
+        *few_note(*(score.sentences for score in groups)),
     ]
     columns, rows = list(lengths.COLUMNS), [lengths.row(score) for score in groups]
     if len(result.systems) > 1:
         columns[4:4] = [DELTA, p_column(result, result.test, "p", "p")]
         for row, score in zip(rows, groups, strict=True):
             row[4:4] = [score.difference, score.p]
-        note = (
-            f"Δ, p: against {result.baseline} inside the group, {_test(result, result.test)}; no p"
-            f" below {lengths.FEWEST} sentences"
-        )
+        note = f"Δ, p: against {result.baseline} inside the group, {_test(result, result.test)}"
         if tests := sum(score.p is not None for score in groups):
             note += f"; one in twenty of {tests} such p is below 0.05 by chance"
         notes.append(note)
@@ -215,6 +215,7 @@ def _main_notes(result: Scores, several: bool) -> list[str]:
         f"[95%]: percentile interval, {draws.resamples} resamples of the test set, seed"
         f" {draws.seed}; other intervals: --format json"
     )
+    notes += few_note(result.sentences)
     if several:
         notes.append(f"Δ, p: BLEU against {result.baseline}; {_test(result, result.test)}")
     else:
@@ -229,7 +230,7 @@ def _main_notes(result: Scores, several: bool) -> list[str]:
 
 def _test_notes(result: Scores) -> list[str]:
     compared = [system for system in result.systems if system.tests]
-    notes = []
+    notes = few_note(result.sentences)
     for test in result.tests:
         note = f"{TESTS[test].header}: {_test(result, test)}"
         settings = {system.tests[test]["bleu"].setting for system in compared}

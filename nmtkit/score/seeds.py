@@ -196,7 +196,8 @@ def _difference_cells(against: SeedDifference | None) -> list[Any]:
     if against is None:
         return [None] * 4
     pairs = against.pairs
-    better = sum(pair.better and pair.p < LEVEL for pair in pairs) if pairs else None
+    tested = [pair.better and pair.p < LEVEL for pair in pairs if pair.p is not None]
+    better = sum(tested) if tested else None
     return [against.difference, better, len(pairs) or None, against.p_seeds]
 
 

@@ -16,7 +16,7 @@ from nmtkit.errors import DataError
 from nmtkit.records import Comparison
 from nmtkit.score.formulas import Array
 from nmtkit.score.metrics import Metric
-from nmtkit.score.resampling import Draws, Resampling, estimate
+from nmtkit.score.resampling import FEWEST_FOR_P, Draws, Resampling, estimate
 from nmtkit.tables.table import Estimate
 
 # Two scores nearer than this are the same number, summed in another order; one n-gram in a million
@@ -184,7 +184,7 @@ test is one more entry.
 
 
 def compare(test: str, system: Metric, baseline: Metric, draws: Draws) -> Comparison:
-    """Return the result of one test.
+    """Return the result of one test; without p and shares if there are few sentences.
 
     Args:
         test: one of TESTS.
@@ -193,6 +193,8 @@ def compare(test: str, system: Metric, baseline: Metric, draws: Draws) -> Compar
     Raises: DataError if the two have different signatures.
     """
     _check(system, baseline)
+    if draws.sentences < FEWEST_FOR_P:
+        return Comparison(None, f"no p below {FEWEST_FOR_P} sentences")
     return TESTS[test].run(system, baseline, draws)
 
 
@@ -203,7 +205,9 @@ def difference(system: Metric, baseline: Metric, draws: Draws) -> Estimate:
     """
     _check(system, baseline)
     return estimate(
-        system.value - baseline.value, draws.full.scores(system) - draws.full.scores(baseline)
+        system.value - baseline.value,
+        draws.full.scores(system) - draws.full.scores(baseline),
+        draws.sentences,
     )
 
 

@@ -162,7 +162,7 @@ def grouped_bars(
 
 
 def _bars(axes: Axes, name: str, by_place: Mapping[float, Estimate], width: float) -> None:
-    """Draw the bars of a series; an interval is an error bar."""
+    """Draw the bars of a series; an interval is an error bar, and no interval no bar."""
     shown = {place: bar for place, bar in by_place.items() if bar.value is not None}
     values = np.array([astuple(bar) for bar in shown.values()], np.float64)
     heights, low, high = values.reshape(-1, 3).T
@@ -172,7 +172,7 @@ def _bars(axes: Axes, name: str, by_place: Mapping[float, Estimate], width: floa
         heights,
         width,
         label=name,
-        yerr=None if np.isnan(reach).all() else np.nan_to_num(reach).clip(0),
+        yerr=None if np.isnan(reach).all() else reach.clip(0),
         error_kw={"linewidth": 0.8},
         capsize=1.5,
     )

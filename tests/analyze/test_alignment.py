@@ -169,7 +169,7 @@ def test_error_rate_and_spread_of_every_layer_by_one_pair_at_a_time(analysed, go
         assert (row["aer"], row["links"]) == (pytest.approx(rates(links, wanted).error), 7)
         spread = row["context_spread"]
         assert spread["value"] == pytest.approx(sum(spreads) / len(spreads), rel=1e-4)
-        assert spread["low"] <= spread["value"] <= spread["high"]
+        assert len(pairs) < 10 and spread["low"] is spread["high"] is None
     out = capsys.readouterr().out
     assert "base, decoder.1.cross" in out  # the last layer but one is drawn
     columns, steps, _ = stored_weights(analysed, "base.decoder.1.cross")

@@ -165,7 +165,8 @@ def test_the_table_by_hand(findings, run, capsys):
             replaced.context(i, rule) != store.documents.context(i, rule) for i in sentences
         )
         assert rows[name]["changed"] == changed
-        assert (changed > 0) == (name != "own") == (rows[name]["loss_paired_bootstrap"] is not None)
+        assert (changed > 0) == (name != "own")
+        assert len(store) < 30 and rows[name]["loss_paired_bootstrap"] is None
     values = [row["loss"]["value"] for row in rows.values()]
     assert len(set(values)) == 4
     assert rows["none"]["loss_difference"]["value"] == pytest.approx(values[1] - values[0])
@@ -330,16 +331,16 @@ def test_without_readers_or_documents_it_is_said(findings, run, analysed):
 
 def test_two_scores_of_zero_have_no_p():
     """Though their outputs differ: approximate randomization would give them a small one."""
-    scorer = Scorer([["a b c d e", "f g h i j"]], "en", False)
-    own, other = (scorer.score("bleu", lines) for lines in (["x y", "z"], ["u", "v w"]))
+    scorer = Scorer([["a b c d e", "f g h i j"] * 15], "en", False)
+    own, other = (scorer.score("bleu", lines * 15) for lines in (["x y", "z"], ["u", "v w"]))
     assert own.value == other.value == 0
     nothing = Estimate(None), Estimate(None)
     measured = [
-        context_conditions.Condition(bleu, 1, scorer.score("chrf", ["a b", text]), *nothing)
+        context_conditions.Condition(bleu, 1, scorer.score("chrf", ["a b", text] * 15), *nothing)
         for bleu, text in ((own, "f"), (other, "g h"))
     ]
     of_system = dict(zip(("own", "none"), measured, strict=True))
-    _, row = context._rows("doc", of_system, Draws(2, resamples=20, trials=20))
+    _, row = context._rows("doc", of_system, Draws(30, resamples=20, trials=20))
     tests = len(context.P_VALUES)
     of_loss, of_bleu = row[5 : 5 + tests], row[7 + tests : 7 + 2 * tests]
     assert None not in of_loss and set(of_bleu) == {None}

@@ -157,11 +157,11 @@ def test_draws_are_even_among_the_other_positions_and_each_sentence_has_its_own(
 
 def test_numbers_from_sums_over_sentences():
     rng = np.random.default_rng(3)
-    rows = np.sort(rng.integers(0, 6, 50))
+    rows = np.sort(rng.integers(0, 12, 50))
     x = rng.random(50)
     y = x / 2 - 0.1 + 0.2 * rng.standard_normal(50)
-    points = importance.Points(rows, np.arange(50), x, y, np.full((2, 8), np.nan))
-    found = importance.numbers_of(importance.sums(points, 8).sum(0))
+    points = importance.Points(rows, np.arange(50), x, y, np.full((2, 14), np.nan))
+    found = importance.numbers_of(importance.sums(points, 14).sum(0))
     loss = sum((x - y) ** 2)
     assert found == pytest.approx(
         {
@@ -177,11 +177,14 @@ def test_numbers_from_sums_over_sentences():
     )
 
     def estimates(points):
-        return importance.estimates(points, Resampling(8, 200), np.arange(8))
+        return importance.estimates(points, Resampling(14, 200), np.arange(14))
 
     *numbers, spread, even = estimates(points)
     assert spread.value is even.value is None
     assert all(e.low < e.value < e.high for e in numbers)
+    few = rows < 9
+    few_points = importance.Points(rows[few], np.arange(few.sum()), x[few], y[few], points.spread)
+    assert {(e.low, e.high) for e in estimates(few_points)} == {(None, None)}
     same = importance.Points(rows, np.arange(50), np.full(50, 0.1), y, points.spread)
     assert estimates(same)[2].value is None  # all at one Δα: no correlation
     noise = importance.Points(rows, np.arange(50), x, np.where(y < 0, -1e-12, y), points.spread)
@@ -252,21 +255,21 @@ def test_the_stage_with_and_without_feedback(analysed, capsys):
 def test_some_sentences_are_those_of_the_whole_set(analysed, capsys):
     analysed.system("own", "rnnsearch", GATED)
     points = {}
-    for count in (10_000, 5):
+    for count in (10_000, 12):
         found = analysed.analyze("importance", sentences=count)
         points[count] = stored_points(analysed, "own")
-    assert "(5 of 40 sentences of test, removal" in capsys.readouterr().out
+    assert "(12 of 40 sentences of test, removal" in capsys.readouterr().out
     assert {line for line, _ in points[10_000]} == {*range(1, 41)}
-    lines = {line for line, _ in points[5]}
-    assert len(lines) == 5 and max(lines) > 5  # drawn, not the first ones
-    assert (importance.draw(40, 5) + 1).tolist() == sorted(lines)
-    assert points[5].keys() == {place for place in points[10_000] if place[0] in lines}
-    for place, numbers in points[5].items():
+    lines = {line for line, _ in points[12]}
+    assert len(lines) == 12 and max(lines) > 12  # drawn, not the first ones
+    assert (importance.draw(40, 12) + 1).tolist() == sorted(lines)
+    assert points[12].keys() == {place for place in points[10_000] if place[0] in lines}
+    for place, numbers in points[12].items():
         assert numbers == pytest.approx(points[10_000][place], abs=2e-6)
     row = found["table"]["rows"][0]
-    assert row["points"] == len(points[5])
+    assert row["points"] == len(points[12])
     assert row["d_alpha"]["low"] < row["d_alpha"]["value"] < row["d_alpha"]["high"]
-    assert (found["facts"]["sentences"], found["facts"]["of"]) == (5, 40)
+    assert (found["facts"]["sentences"], found["facts"]["of"]) == (12, 40)
 
 
 def test_what_cannot_be_is_said(analysed, monkeypatch):

@@ -31,6 +31,7 @@ from nmtkit.records import (
 from nmtkit.report import comparison, explorer, page, stage, svg
 from nmtkit.report.contents import analyze_command, read_contents
 from nmtkit.report.texts import Texts, differences, read_texts, side_by_side
+from nmtkit.score.resampling import FEW
 from nmtkit.score.stage import score
 from nmtkit.tables import figures
 from nmtkit.tables.table import Estimate, Table, text_column
@@ -436,6 +437,21 @@ def test_scores_of_another_version_are_left_out(reported):
     with pytest.raises(DataError, match=r"report: score/test cannot be read \(written by") as error:
         stage.report(reported.run)
     assert "nmtkit score --force" in error.value.hint
+
+
+def test_few_sentences_get_no_verdict(tmp_path):
+    made = ReportedRun(tmp_path / "few", count=20)
+    for name, share, seed in (("a-1", 0.5, 1), ("b-1", 0.1, 1)):
+        made.add(name, share, seed=seed, variant=name[0])
+    score(made.run, resamples=20, trials=20)
+    contents = read_contents(made.run)
+    (verdict,) = comparison.verdicts(contents.scores["test"])
+    assert verdict.startswith("b-1 - a-1: +") and verdict.endswith(f"] BLEU; {FEW}.")
+    assert FEW in comparison.table(contents, "test").notes and FEW in made.page().text
+    made.add("a-2", 0.5, seed=2, variant="a")
+    score(made.run, resamples=20, trials=20)
+    (verdict,) = comparison.verdicts(read_contents(made.run).scores["test"])
+    assert f"in the mean, {FEW}" in verdict
 
 
 def test_seeds_are_put_together(tmp_path):

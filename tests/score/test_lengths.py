@@ -100,11 +100,11 @@ def test_significance_inside_a_group_is_that_of_its_lines_alone():
         gap = system.difference
         assert (base.p, base.difference.value) == (None, None)
         assert gap.value == pytest.approx(whole)
-        bounds = np.quantile(gaps, [0.025, 0.975])
-        assert (gap.low, gap.high) == pytest.approx(tuple(bounds), abs=1e-9)
+        bounds = tuple(np.quantile(gaps, [0.025, 0.975])) if len(rows) >= 10 else (None, None)
+        assert (gap.low, gap.high) == pytest.approx(bounds, abs=1e-9)
         better = sum(drawn * gap.value > 0 for drawn in gaps)
         assert system.sentences == len(rows)
-        if len(rows) < lengths.FEWEST:
+        if len(rows) < 30:
             assert system.p is None
         else:
             assert system.p == pytest.approx(1 - better / 40, abs=1e-12)

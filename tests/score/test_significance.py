@@ -126,7 +126,8 @@ def test_randomization_of_few_sentences_counts_ties_as_sacrebleu_does():
         ours, theirs = spoiled(ref, 0.2, seed + 1), spoiled(ref, 0.3, seed + 2)
         for key in ("bleu", "chrf", "ter"):
             systems = score(key, ours, [ref]), score(key, theirs, [ref])
-            found = compare("sacrebleu_randomization", *systems, Draws(6, 10, 300, seed=seed)).p
+            draws = Draws(6, 10, 300, seed=seed)
+            found = TESTS["sacrebleu_randomization"].run(*systems, draws).p
             expected = sacrebleus_p(_paired_ar_test, key, ours, theirs, [ref], 300, seed)
             assert found == pytest.approx(expected, abs=1e-12), (seed, key)
 
@@ -224,12 +225,26 @@ def test_p_of_equal_of_much_better_and_of_swapped_systems(key):
 
 
 def test_the_interval_is_the_middle_of_the_samples():
-    samples = estimate(1.0, np.arange(1001.0))
+    samples = estimate(1.0, np.arange(1001.0), 10)
     assert (samples.low, samples.high) == pytest.approx((25, 975))
-    assert estimate(math.nan, np.array([np.nan, np.nan])) == Estimate(None)
+    assert estimate(math.nan, np.array([np.nan, np.nan]), 10) == Estimate(None)
     ref = corpus(200)
     metric = metrics.bleu(spoiled(ref, 0.3, 1), [ref])
     assert Resampling(200, 500).scores(metric, formulas.length_ratio) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("count", [1, 9, 10, 29, 30])
+def test_few_sentences_have_no_interval_and_fewer_than_thirty_no_p(count):
+    ref = corpus(count)
+    good, bad = (metrics.bleu(spoiled(ref, share, 5), [ref]) for share in (0.05, 0.5))
+    draws = Draws(count, 20, 20)
+    gap = difference(good, bad, draws)
+    assert gap.value == good.value - bad.value
+    assert [gap.low is None, gap.high is None] == [count < 10] * 2
+    for test in TESTS:
+        found = compare(test, good, bad, draws)
+        assert (found.p is None) == (found.setting == "no p below 30 sentences") == (count < 30)
+        assert count >= 30 or (found.better, found.worse, found.ties) == (None, None, None)
 
 
 def test_wilsons_interval():

@@ -18,6 +18,7 @@ from nmtkit.prep.stage import prep
 from nmtkit.run import Run
 from nmtkit.score.metrics import METRICS
 from nmtkit.score.options import ScoreOptions
+from nmtkit.score.resampling import FEW
 from nmtkit.score.result_tables import STEMS
 from nmtkit.score.significance import TESTS
 from nmtkit.score.stage import score, score_files
@@ -340,10 +341,10 @@ def result_of_files(capsys, hyps, refs, **options):
 
 
 def test_outside_files(tmp_path, capsys):
-    ref = ["ein Hund läuft heute hier", "die Katze schläft dort und hier", "der Hund schläft"]
+    ref = ["ein Hund läuft heute hier", "die Katze schläft dort und hier", "der Hund schläft"] * 10
     ref_path = write(tmp_path / "ref.de", ref)
     hyps = [write(tmp_path / "a.txt", spoil(ref, 0.4, 1)), write(tmp_path / "b.txt", ref)]
-    src = write(tmp_path / "src.en", ["a b", "c", "d e f"])
+    src = write(tmp_path / "src.en", ["a b", "c", "d e f"] * 10)
     result, _ = result_of_files(capsys, hyps, [ref_path], resamples=50)
     assert (result["baseline"], result["language"]) == ("a.txt", "de")
     assert result["systems"][1]["scores"]["bleu"]["value"] == pytest.approx(100)
@@ -355,8 +356,8 @@ def test_outside_files(tmp_path, capsys):
     result, _ = result_of_files(capsys, hyps, [ref_path], **options)
     assert result["test"] == "sign"
     settings = {
-        "paired_bootstrap": "9 resamples of 1 sentences, seed 5",
-        "sacrebleu_bootstrap": "9 resamples of 3 sentences, seed 5",
+        "paired_bootstrap": "9 resamples of 12 sentences, seed 5",
+        "sacrebleu_bootstrap": "9 resamples of 30 sentences, seed 5",
         "sacrebleu_randomization": "7 trials, seed 5",
     }
     tests = result["systems"][1]["tests"]
@@ -369,6 +370,28 @@ def test_outside_files(tmp_path, capsys):
     assert "nothing to compare with" in err
     assert "scores.json" not in out + err
     assert len([p for p in tmp_path.iterdir()]) == 4  # nothing is written
+
+
+def test_few_sentences_have_neither_p_nor_interval_in_any_form(fake_run, capsys):
+    fake = fake_run(count=9)
+    for name, share, seed in (("a-1", 0.5, 1), ("a-2", 0.5, 2), ("b-1", 0.1, 1), ("b-2", 0.1, 2)):
+        fake.add(name, share, seed=seed, variant=name[0])
+    fake.score(by_length=True, output_format="json")
+    (result,) = json.loads(capsys.readouterr().out)
+    for system in (result["systems"][0], result["systems"][2]):
+        numbers = [*system["scores"].values(), *system["differences"].values()]
+        for number in [*numbers, system["length_ratio"]]:
+            assert number["value"] is not None and number["low"] is number["high"] is None
+        assert {test["p"] for of in system["tests"].values() for test in of.values()} <= {None}
+    assert {group["p"] for group in result["by_length"]["groups"]} == {None}
+    for stem in ("table", "significance", "seeds", "lengths"):
+        assert f"{FEW}  " in read(fake.run, "test", f"{stem}.md").splitlines()
+        assert f"% {FEW}" in read(fake.run, "test", f"{stem}.tex").splitlines()
+    row = list(csv.DictReader(io.StringIO(read(fake.run, "test", "table.csv"))))[2]
+    assert float(row["bleu"]) and float(row["delta"])
+    assert [row[key] for key in ("bleu_low", "bleu_high", "delta_low", "p")] == [""] * 4
+    row = list(csv.DictReader(io.StringIO(read(fake.run, "test", "seeds.csv"))))[1]
+    assert (row["pairs"], row["better"]) == ("2", "")
 
 
 def test_tokens_are_noticed_where_text_is_expected(tmp_path, capsys):
@@ -400,7 +423,8 @@ def test_of_many_comparisons_by_length_the_lucky_ones_are_said_where_there_are_s
     for buckets, some in (("15", True), (many, False)):
         fake.score(buckets=buckets, by_length=True)
         lines = read(fake.run, "test", "lengths.md").splitlines()
-        note = next(line for line in lines if "no p below 30 sentences" in line)
+        assert (f"{FEW}  " in lines) == (not some)
+        note = next(line for line in lines if "inside the group, paired" in line)
         assert ("one in twenty of 2 such p" in note) == ("one in twenty" in note) == some
 
 

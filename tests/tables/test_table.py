@@ -153,6 +153,18 @@ def test_a_figure_is_reproducible_svg_with_text_as_text():
     assert "nobody" not in words_of(draw, *words)
 
 
+def test_a_bar_without_interval_has_no_error_bar():
+    pytest.importorskip("matplotlib")
+    both, one = (
+        figures.grouped_bars(["a", "b"], {"x": series}, "length", "BLEU").count("<use ")
+        for series in (
+            [Estimate(9.0, 8.0, 10.0), Estimate(5.0, 4.0, 6.0)],
+            [Estimate(9.0, 8.0, 10.0), Estimate(5.0)],
+        )
+    )
+    assert both - one == 2  # the caps of an interval
+
+
 def test_lines_and_heat_maps_are_reproducible_svg_too():
     series = {"a_1": [0.1, None], "b": [0.2, 0.3]}
     words_of(lambda: figures.lines(["1", "2"], series, "layer", "dv"), *("layer", "dv", "a_1", "b"))
