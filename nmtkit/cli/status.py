@@ -1,0 +1,180 @@
+"""The command `status`: what each run holds, and which parts are out of date."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.filesize import decimal
+
+from nmtkit import console
+from nmtkit.cli.command import command
+from nmtkit.cli.program import examples
+from nmtkit.errors import DataError, NmtkitError
+from nmtkit.options import Options, option
+from nmtkit.records import BestCheckpoint, Scores, TranslationMeta, load
+from nmtkit.run import Run, System
+
+PARTS = ("prep", "systems", "history.jsonl")
+"""Parts by which a folder under ./runs is known as a run."""
+COLUMNS = ["<system", "steps", "best dev", "at step", "<BLEU of test sets", "size"]
+
+
+class StatusOptions(Options):
+    """The options of `nmtkit status`."""
+
+    runs: list[Path] = option([], "RUN", argument=True)
+    """The run directories (default: all runs under ./runs)."""
+    as_json: bool = option(False, None, "--json")
+    """Print JSON."""
+
+
+@command("status", StatusOptions, epilog=examples("nmtkit status", "nmtkit status runs/mine"))
+def status(as_json: bool, runs: Sequence[Path] = ()) -> None:
+    """List runs: systems, steps, best scores, what is out of date, and sizes on disk."""
+    paths = list(runs) or [path for path in sorted(Path("runs").glob("*")) if _is_run(path)]
+    if not paths:
+        raise DataError("no run under ./runs", hint="nmtkit prep DATASET, or name a run")
+    described = [_described(Run(path)) for path in paths]
+    if as_json:
+        console.print_json(described)
+        return
+    for number, values in enumerate(described):
+        if number:
+            print()
+        _print_run(values)
+
+
+def _is_run(path: Path) -> bool:
+    return any((path / part).exists() for part in PARTS)
+
+
+def _described(run: Run) -> dict[str, Any]:
+    """Return the facts of a run as plain values; of a damaged run only its error."""
+    values: dict[str, Any] = {"run": str(run.path)}
+    try:
+        if not run.path.is_dir():
+            raise DataError(f"no run at {run.path}")
+        return {**values, **_facts(run)}
+    except NmtkitError as error:
+        return {**values, "error": f"{error.message} ({error.where or run.path})"}
+    except OSError as error:
+        return {**values, "error": f"{error.strerror} ({error.filename or run.path})"}
+
+
+def _facts(run: Run) -> dict[str, Any]:
+    manifest = run.manifest()
+    scores = {path.parent.name: load(Scores, path) for path in run.path.glob("score/*/scores.json")}
+    return {
+        "dataset": manifest.dataset,
+        "direction": f"{manifest.src}-{manifest.tgt}",
+        "pairs": manifest.cleaning.pairs_kept,
+        "bytes": _size(run.path),
+        "systems": [_system(system, scores) for system in run.systems()],
+        "out_of_date": list(dict.fromkeys(_outdated(run, scores))),
+    }
+
+
+def _system(system: System, scores: dict[str, Scores]) -> dict[str, Any]:
+    """Return the facts of a system; `scores` are those of the run by test set."""
+    from nmtkit.models import checkpoints
+
+    steps = [checkpoints.step_of(path) for path in checkpoints.candidates(system.checkpoints)]
+    best = system.path / "best.json"
+    record = load(BestCheckpoint, best) if best.is_file() else None
+    bleu = {
+        name: row.scores["bleu"].value
+        for name, result in sorted(scores.items())
+        for row in result.systems
+        if row.name == system.name and "bleu" in row.scores
+    }
+    return {
+        "name": system.name,
+        "step": max(steps, default=0),
+        "max_steps": system.training().max_steps,
+        "best": record and record.model_dump(include={"step", "dev_loss", "dev_bleu"}),
+        "bleu": bleu,
+        "bytes": _size(system.path),
+    }
+
+
+def _outdated(run: Run, scores: dict[str, Scores]) -> Iterator[str]:
+    """Yield what is missing or out of date, with the command that updates it."""
+    fingerprint = run.manifest().fingerprint
+    for system in run.systems():
+        if system.read_config().corpus != fingerprint:
+            again = f"nmtkit train --system {system.name} --force"
+            yield f"{system.name}: trained on another preparation of the corpus: {again}"
+            continue
+        for text_set in run.sets("test"):
+            yield from _of_translation(run, system, text_set.name, scores.get(text_set.name))
+    page = run.path / "report" / "index.html"
+    results = run.path.glob("score/*/scores.json")
+    if page.is_file() and any(_newer(path, page) for path in results):
+        yield "report: older than the scores: nmtkit report"
+
+
+def _of_translation(run: Run, system: System, name: str, scores: Scores | None) -> Iterator[str]:
+    """Yield what is out of date of a system's translation of a set and of its scores."""
+    from nmtkit.models import checkpoints
+
+    folder, about = system.translation(name), f"{system.name} on {name}"
+    if not (folder / "hyp.txt").is_file():
+        yield f"{about}: not translated: nmtkit translate"
+        return
+    if (folder / "meta.json").is_file():
+        meta = load(TranslationMeta, folder / "meta.json")
+        used = {checkpoint.name: checkpoint.sha256 for checkpoint in meta.checkpoints}
+        if used and used != checkpoints.current(system, meta.settings.get("average")):
+            yield f"{about}: translated with other checkpoints: nmtkit translate"
+            return
+    if scores is None or system.name not in {row.name for row in scores.systems}:
+        yield f"{about}: not scored: nmtkit score"
+    elif _newer(folder / "hyp.txt", run.path / "score" / name / "scores.json"):
+        yield f"{about}: scored before it was translated again: nmtkit score"
+
+
+def _newer(path: Path, than: Path) -> bool:
+    return path.stat().st_mtime_ns > than.stat().st_mtime_ns
+
+
+def _size(folder: Path) -> int:
+    """Return the bytes of all files in a folder."""
+    return sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir())
+
+
+def _print_run(values: dict[str, Any]) -> None:
+    if "error" in values:
+        print(f"{values['run']}: {values['error']}")
+        return
+    size = decimal(values["bytes"])
+    about = f"{values['dataset']}, {values['direction']}, {values['pairs']:,} pairs, {size}"
+    title = f"{values['run']}: {about}"
+    if not values["systems"]:
+        print(f"{title}\nno system yet: nmtkit train --run {values['run']}")
+        return
+    console.print_table(title, COLUMNS, [_cells(system) for system in values["systems"]])
+    for line in values["out_of_date"]:
+        print(f"{line} --run {values['run']}")
+
+
+def _cells(system: dict[str, Any]) -> list[str]:
+    """Return the row of a system."""
+    best = system["best"]
+    measured = "–"
+    if best:
+        bleu = best["dev_bleu"]
+        measured = f"loss {best['dev_loss']:.3f}" if bleu is None else f"BLEU {bleu:.2f}"
+    tests = [
+        f"{name} –" if value is None else f"{name} {value:.2f}"
+        for name, value in system["bleu"].items()
+    ]
+    return [
+        system["name"],
+        f"{system['step']:,} of {system['max_steps']:,}",
+        measured,
+        f"{best['step']:,}" if best else "–",
+        ", ".join(tests) or "–",
+        decimal(system["bytes"]),
+    ]

@@ -1,0 +1,111 @@
+"""The list of runs: what it shows, what it finds out of date, and that it needs no torch."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.test_cli import BRIEF, SHORT, TINY, nmtkit, ok
+
+
+@pytest.fixture(scope="module")
+def scored(tmp_path_factory):
+    """The folder of a run with one system, translated and scored."""
+    folder = tmp_path_factory.mktemp("status")
+    run = folder / "runs" / "demo"
+    ok(f"prep demo --size 200 --run {run} --jobs 1")
+    ok(f"train --run {run} {TINY} {BRIEF}")
+    ok(f"translate --run {run} --jobs 1 {SHORT}")
+    ok(f"score --run {run}")
+    return folder
+
+
+@pytest.fixture
+def folder(scored, tmp_path, monkeypatch):
+    """A copy that a test may spoil, as the current folder."""
+    shutil.copytree(scored / "runs", tmp_path / "runs")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def described():
+    return json.loads(ok("status --json").stdout)
+
+
+def test_a_run_is_shown_with_its_scores_steps_and_sizes(folder):
+    (folder / "runs" / "notes").mkdir()  # no run
+    run = folder / "runs/demo"
+    (values,) = described()
+    (system,) = values["systems"]
+    scores = json.loads((run / "score/test/scores.json").read_text())
+    best = json.loads((run / "systems/transformer/best.json").read_text())
+    assert values["out_of_date"] == []
+    assert (system["step"], system["max_steps"]) == (6, 6)
+    assert system["bleu"] == {"test": scores["systems"][0]["scores"]["bleu"]["value"]}
+    assert system["best"]["step"] == best["step"]
+    listing = subprocess.run(["find", run, "-type", "f", "-size", "+0"], capture_output=True)
+    sizes = [os.stat(path).st_size for path in listing.stdout.decode().split("\n") if path]
+    assert values["bytes"] == sum(sizes)
+    shown = ok("status").stdout
+    assert "6 of 6" in shown and f"BLEU {best['dev_bleu']:.2f}" in shown
+
+
+def test_what_is_out_of_date_is_listed_with_its_command(folder):
+    run = folder / "runs/demo"
+    system = run / "systems/transformer"
+    hyp = system / "translate/test/hyp.txt"
+    page = run / "report/index.html"
+    page.parent.mkdir()
+    page.write_text("")
+    os.utime(page, (1, 1))
+    os.utime(hyp)
+    first, second = described()[0]["out_of_date"]
+    assert first == ("transformer on test: scored before it was translated again: nmtkit score")
+    assert second == "report: older than the scores: nmtkit report"
+    ok(
+        "train --set train.max_steps=12 --set train.validate_every=3 --set train.best_by=dev_loss"
+        f" --set train.checkpoint_every=3 {TINY} {SHORT}"
+    )
+    assert "other checkpoints: nmtkit translate" in described()[0]["out_of_date"][0]
+    hyp.unlink()
+    assert "not translated: nmtkit translate" in described()[0]["out_of_date"][0]
+    config = (system / "config.toml").read_text()
+    (system / "config.toml").write_text(re.sub("(?m)^corpus = .*", 'corpus = "x"', config))
+    assert "another preparation" in described()[0]["out_of_date"][0]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "prep/manifest.json",
+        "systems/transformer/best.json",
+        "score/test/scores.json",
+        "systems/transformer/translate/test/meta.json",
+        "systems/transformer/config.toml",
+    ],
+)
+def test_a_damaged_run_is_one_line_beside_the_others(folder, path):
+    shutil.copytree("runs/demo", "runs/whole")
+    Path("runs/demo", path).write_text("{", encoding="utf-8")
+    lines = ok("status").stdout.splitlines()
+    assert lines[0].startswith("runs/demo: ") and path in lines[0] and lines[1] == ""
+    assert lines[2].startswith("runs/whole: demo,") and "transformer" in lines[5]
+
+
+def test_no_run_and_a_missing_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert "no run under ./runs" in nmtkit("status").stderr
+    assert ok("status nowhere").stdout == "nowhere: no run at nowhere (nowhere)\n"
+
+
+def test_torch_is_not_loaded(folder):
+    code = (
+        "import sys\nfrom nmtkit.cli import app\ntry: app(['status'])\nexcept SystemExit: pass\n"
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
