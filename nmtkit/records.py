@@ -211,6 +211,26 @@ class Cleaning:
     changed: dict[str, dict[str, int]]
 
 
+class Overlap(Part):
+    """Pairs of a dev or test set that the training text contains."""
+
+    name: str
+    exact: int
+    normalised: int
+    """Equal but for case, white space and punctuation; with those that are equal exactly."""
+
+
+class Repeats(Part):
+    """Repeated text, counted before cleaning."""
+
+    duplicates: int
+    """Training pairs that occurred before in the training text."""
+    identical: int
+    """Training pairs whose source and target are the same, blank ones left out."""
+    overlap: list[Overlap]
+    """Of each dev and test set."""
+
+
 class TextRecipe(Record):
     """How text becomes subwords: the part of the manifest that an exported folder has."""
 
@@ -246,6 +266,8 @@ class Manifest(Record):
     speed: list[dict[str, Any]]
     jobs: int
     fingerprint: str
+    repeats: Repeats | None = None
+    """None in a corpus that an older version prepared."""
 
 
 # systems/<name>/translate/<set>/meta.json

@@ -34,6 +34,7 @@ from nmtkit.prep.clean import SIDES, Cleaned, Cleaner, WordCounts, row_chunks
 from nmtkit.prep.encode import Encoded, SetEncoder, TrainEncoder, subword_counts
 from nmtkit.prep.learn import Models, learn
 from nmtkit.prep.parse_spans import Stanza, check_parses, parse_text, write_spans
+from nmtkit.prep.repeats import PairHashes, repeats
 from nmtkit.prep.tally import Tally, as_counts, fingerprint, tools
 from nmtkit.records import Cleaning, Manifest, TextRecipe, TextSet, VocabularySizes
 from nmtkit.settings import PrepSettings
@@ -69,6 +70,7 @@ class Pipeline:
     def __post_init__(self) -> None:
         self.languages = (self.corpus.src, self.corpus.tgt)
         self.tally = Tally()
+        self.pair_hashes = {text.name: PairHashes() for text in self.corpus.sets}
 
     def run(self) -> Manifest:
         """Prepare the corpus.
@@ -112,7 +114,7 @@ class Pipeline:
         sizes, masks = [], []
         total = (WordCounts(), WordCounts())
         with tally.timed("tidy, tokenize, clean, count", 2 * lines):
-            chunks = row_chunks([train.src, train.tgt])
+            chunks = self.pair_hashes[train.name].watched(row_chunks([train.src, train.tgt]))
             cleaned: Cleaned
             for cleaned in self._map(make, chunks, "tokenizing", lines, self.jobs):
                 sizes.append(tokenized.write(cleaned.text))
@@ -182,6 +184,7 @@ class Pipeline:
         blank: Counter[str] = Counter()
         make = functools.partial(SetEncoder, self.sides, self.vocabularies)
         chunks = row_chunks(list(streams.values()), max_rows=500)
+        chunks = self.pair_hashes[text.name].watched(chunks)
         (self.folder / "text").mkdir(exist_ok=True)
         with (
             self.tally.timed(f"{text.name} set", len(streams) * lines),
@@ -260,6 +263,7 @@ class Pipeline:
         hashes = self._hashes()
         corpus, tally = self.corpus, self.tally
         sizes = map(len, self.vocabularies)
+        (_, train), *held_out = self.pair_hashes.items()
         manifest = Manifest(
             format=1,
             dataset=corpus.name,
@@ -280,6 +284,7 @@ class Pipeline:
             speed=tally.speed,
             jobs=self.jobs,
             fingerprint=fingerprint(self.languages, self.settings, hashes),
+            repeats=repeats(train, held_out),
         )
         manifest.write(self.folder / "manifest.json")
         return manifest

@@ -20,11 +20,13 @@ from nmtkit.prep.parse_spans import PARSED, Stanza
 from nmtkit.prep.pipeline import Pipeline
 from nmtkit.prep.request import Request
 from nmtkit.prep.rewrite import rewritten
-from nmtkit.records import Cleaning, Manifest, TextSet
+from nmtkit.records import Cleaning, Manifest, Repeats, TextSet
 from nmtkit.run import Run, locked, write_toml
 from nmtkit.settings import PrepSettings, flat
 
 SIDES = (("src", "source"), ("tgt", "target"))
+MANY_UNKNOWN = 0.05
+"""The share of unknown subwords of a dev or test set from which prep warns."""
 
 
 def prep(dataset: str | None = None, **values: Any) -> Run:
@@ -216,6 +218,8 @@ def _report(run: Run, manifest: Manifest) -> None:
     console.say(f"{tokens}, vocabulary {vocabulary.src:,}{target}")
     for text in held_out:
         _report_set(run, text)
+    if manifest.repeats:
+        _report_repeats(manifest.repeats)
     _report_documents(manifest.sets)
     for text in manifest.sets:
         if text.parses is not None:
@@ -240,11 +244,26 @@ def _report_cleaning(cleaning: Cleaning) -> None:
             console.say(f"  changed: {kind:<{width}} {number:>9,}  in the {name}")
 
 
+def _report_repeats(repeats: Repeats) -> None:
+    counts = f"duplicates {repeats.duplicates:,}, source = target {repeats.identical:,}"
+    console.say(f"  repeated in the training text: {counts}")
+    for text in repeats.overlap:
+        if text.normalised:
+            counts = f"{text.exact:,} exactly, {text.normalised:,} without case and punctuation"
+            console.say(f"  pairs of {text.name} in the training text: {counts}")
+
+
 def _report_set(run: Run, text: TextSet) -> None:
     src = text.src_unknown / max(text.src_tokens, 1)
     tgt = text.tgt_unknown / max(text.tgt_tokens, 1)
     shares = f"unknown subwords source {src:.2%}, target {tgt:.2%}"
     console.say(f"  {text.split:<5} {text.name}: {text.lines:,} lines, {shares}")
+    for share, (_, name) in zip((src, tgt), SIDES, strict=True):
+        if share >= MANY_UNKNOWN:
+            console.warn(
+                f"{share:.1%} of the subwords of {text.name} are unknown in the {name}: is the"
+                " training text of the same language and preprocessing?"
+            )
     for side, name in SIDES:
         for kind, count in (text.changed or {}).get(side, {}).items():
             console.say(f"  changed in {text.name}: {kind} {count:,}  in the {name}")

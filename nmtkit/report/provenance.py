@@ -45,6 +45,14 @@ def corpus(manifest: Manifest) -> Table:
     if dropped := manifest.cleaning.dropped:
         reasons = [f"{reason} {count['pairs']:,}" for reason, count in dropped.items()]
         notes.append("training pairs left out: " + ", ".join(reasons))
+    if repeats := manifest.repeats:
+        counts = f"duplicates {repeats.duplicates:,}, source = target {repeats.identical:,}"
+        notes.append(f"repeated training pairs: {counts}")
+        notes += [
+            f"pairs of {text.name} in the training text: {text.exact:,} exactly,"
+            f" {text.normalised:,} without case and punctuation"
+            for text in repeats.overlap
+        ]
     return Table("corpus", "Prepared corpus", columns, rows, notes)
 
 
