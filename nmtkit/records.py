@@ -19,7 +19,7 @@ from __future__ import annotations
 import functools
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -390,6 +390,7 @@ class MetricsLine(Record):
     updates: int | None = None
     epoch: float | None = None
     nll: float | None = None
+    tgt_tokens: int | None = None
     tgt_tokens_per_s: float | None = None
     seconds: float | None = None
     cpu_seconds: float | None = None
@@ -648,6 +649,16 @@ class LengthResult:
 
 
 @dataclass(frozen=True)
+class Budget:
+    """What a system was trained with; None or "" where it is not known."""
+
+    updates: int | None
+    tokens: int | None
+    """Target tokens seen."""
+    preset: str
+
+
+@dataclass(frozen=True)
 class ScoredFrom:
     """Everything that scores depend on; if it has not changed, they are up to date."""
 
@@ -659,6 +670,8 @@ class ScoredFrom:
     draws: dict[str, Any]
     seeds: list[Any]
     files: dict[str, str]
+    budgets: dict[str, Budget] = field(default_factory=dict)
+    """By system."""
 
 
 class Scores(Record):

@@ -13,8 +13,8 @@ from nmtkit import console
 from nmtkit.analyze.analysis import Analysis, Finding, Options, option
 from nmtkit.analyze.presenting import csv_text
 from nmtkit.analyze.study import Study
+from nmtkit.curves import AXES, Curves, Validation, panels, read
 from nmtkit.errors import ConfigError, LeftOut
-from nmtkit.measures.curves import AXES, Curves, Validation, panels, read
 from nmtkit.tables import figures
 from nmtkit.tables.table import Column, Table, text_column
 

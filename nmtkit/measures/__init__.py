@@ -1,3 +1,3 @@
-"""Measurements for analyses: recorded attention, contrastive sets, probing files, learning curves,
+"""Measurements for analyses: recorded attention, contrastive sets, probing files,
 costs.
 """

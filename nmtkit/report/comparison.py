@@ -15,6 +15,7 @@ from nmtkit.errors import counted
 from nmtkit.records import Scores, SeedResult
 from nmtkit.report.contents import Contents, Remark, TrainedSystem
 from nmtkit.score import result_tables
+from nmtkit.score.budgets import budget, unequal
 from nmtkit.score.resampling import FEW
 from nmtkit.tables.table import Column, Estimate, Table, text
 
@@ -185,7 +186,6 @@ def _seed_verdicts(result: SeedResult) -> list[str]:
         against = group.against.get("bleu")
         if against is None:
             continue
-        tested = [pair for pair in against.pairs if pair.p is not None]
         tested = [(pair.better, pair.p) for pair in against.pairs if pair.p is not None]
         clear = [ahead for ahead, p_value in tested if p_value < LEVEL]
         gained, pairs = sum(clear), FEW if against.pairs else "no pairs of equal seeds"
@@ -204,7 +204,7 @@ def _seed_verdicts(result: SeedResult) -> list[str]:
 
 def cautions(contents: Contents) -> list[Remark]:
     """Return what every reader of the comparison should know: the luck of seeds and of many tests,
-    unequal numbers of updates.
+    unequal budgets.
     """
     remarks = []
     compared = [result for result in contents.scores.values() if len(result.systems) > 1]
@@ -224,8 +224,10 @@ def cautions(contents: Contents) -> list[Remark]:
             f"{tests} differences are tested: about {tests * LEVEL:.1f} of them would have "
             f"p < {LEVEL:g} by chance alone."
         )
-    updates = {system.name: system.curves.last for system in contents.systems if system.curves.last}
-    if len(set(updates.values())) > 1:
-        numbers = ", ".join(f"{name} {count:,}" for name, count in updates.items())
-        texts.append(f"The systems had different numbers of updates: {numbers}.")
+    budgets = {
+        system.name: budget(system.curves, system.settings.get("preset", ""))
+        for system in contents.systems
+    }
+    groups = next((result.seeds.groups for result in compared if result.seeds), [])
+    texts += unequal(budgets, groups)
     return [*remarks, *map(Remark, texts)]

@@ -14,8 +14,8 @@ from typing import Any
 from nmtkit import files, settings
 from nmtkit.analyze import ANALYSES
 from nmtkit.analyze.analysis import Finding
+from nmtkit.curves import Curves, read
 from nmtkit.errors import DataError, NmtkitError
-from nmtkit.measures.curves import Curves, read
 from nmtkit.models import checkpoints
 from nmtkit.records import (
     FindingInputs,

@@ -17,7 +17,7 @@ from markupsafe import Markup, escape
 
 import nmtkit
 from nmtkit.analyze import ANALYSES
-from nmtkit.measures.curves import Curves, panels
+from nmtkit.curves import Curves, panels
 from nmtkit.report import comparison, provenance, svg
 from nmtkit.report.contents import Contents, Remark, ReportedFinding
 from nmtkit.report.explorer import data, script_text

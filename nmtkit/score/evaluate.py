@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import nmtkit
 from nmtkit import console
 from nmtkit.errors import ConfigError, DataError, nearest
 from nmtkit.records import (
+    Budget,
     DrawnResamples,
     LengthResult,
     MetricScore,
@@ -18,6 +19,7 @@ from nmtkit.records import (
     SystemScores,
 )
 from nmtkit.score import formulas, lengths, seeds
+from nmtkit.score.budgets import unequal
 from nmtkit.score.formulas import Array
 from nmtkit.score.metrics import METRICS, Metric, Scorer, looks_tokenized
 from nmtkit.score.options import ScoreOptions
@@ -52,6 +54,7 @@ class Task:
         src_lengths: (N) for results by length; length_unit: their unit.
         seed_groups: the systems by training seed.
         commit: of nmtkit, for the record.
+        budgets: of the systems' trainings.
     """
 
     set_name: str
@@ -62,6 +65,7 @@ class Task:
     length_unit: str
     seed_groups: Sequence[SeedGroup] = ()
     commit: str | None = None
+    budgets: Mapping[str, Budget] = field(default_factory=dict)
 
 
 def check_options(options: ScoreOptions) -> None:
@@ -140,7 +144,10 @@ def evaluate(metrics: SystemMetrics, task: Task) -> Scores:
         },
         version=nmtkit.__version__,
         commit=task.commit,
-        remarks=[scorer.remark] if scorer.remark else [],
+        remarks=[
+            *([scorer.remark] if scorer.remark else []),
+            *unequal(task.budgets, task.seed_groups),
+        ],
         systems=[_system(name, metrics, baseline, draws) for name in metrics],
         seeds=by_seed,
         by_length=_by_length(metrics, task, draws),

@@ -144,7 +144,7 @@ def seeds_table(result: Scores) -> Table:
     assert result.seeds is not None
     against = f", Δ against {result.seeds.baseline}" if len(result.seeds.groups) > 1 else ""
     title = f"{_title(result)}, by training seed{against}"
-    notes = [*_signatures(result), *few_note(result.sentences), _version(result)]
+    notes = [*_signatures(result), *few_note(result.sentences), *result.remarks, _version(result)]
     return seeds.table(result.seeds, title, notes)
 
 
@@ -158,6 +158,7 @@ def length_table(result: Scores, by_length: LengthResult) -> Table:
             f"seed {draws.seed}; small groups have wide intervals"
         ),
         *few_note(*(score.sentences for score in groups)),
+        *result.remarks,
     ]
     columns, rows = list(lengths.COLUMNS), [lengths.row(score) for score in groups]
     if len(result.systems) > 1:
@@ -175,7 +176,7 @@ def seed_length_table(result: Scores, by_length: LengthResult) -> Table:
     """Return one row a length group and group of training seeds."""
     assert result.seeds is not None
     title = f"{_length_title(result, by_length)}, by training seed"
-    notes = [f"BLEU: {result.signatures['bleu']}"]
+    notes = [f"BLEU: {result.signatures['bleu']}", *result.remarks]
     return seeds.length_table(result.seeds, by_length.groups, title, notes)
 
 
@@ -230,7 +231,7 @@ def _main_notes(result: Scores, several: bool) -> list[str]:
 
 def _test_notes(result: Scores) -> list[str]:
     compared = [system for system in result.systems if system.tests]
-    notes = few_note(result.sentences)
+    notes = [*few_note(result.sentences), *result.remarks]
     for test in result.tests:
         note = f"{TESTS[test].header}: {_test(result, test)}"
         settings = {system.tests[test]["bleu"].setting for system in compared}

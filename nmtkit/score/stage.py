@@ -15,6 +15,7 @@ from nmtkit.errors import DataError
 from nmtkit.records import ScoredFrom, Scores, SeedGroup, TextSet, load
 from nmtkit.run import Run, locked
 from nmtkit.score import lengths, paper, seeds
+from nmtkit.score.budgets import read_budget
 from nmtkit.score.evaluate import (
     Task,
     check_baseline,
@@ -136,6 +137,9 @@ class ScoredSet:
                 for path in inputs
                 if path.is_file()
             },
+            budgets={
+                name: known for name in self.folders if (known := read_budget(self.run, name))
+            },
         )
 
     def _stored(self) -> Scores | None:
@@ -170,6 +174,7 @@ class ScoredSet:
             "subwords",
             self.seed_groups,
             commit,
+            self.made_from.budgets,
         )
         if task.scorer.lowercase:
             console.say(

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nmtkit import curves
 from nmtkit.analyze import convergence
 from nmtkit.analyze.convergence import (
     FIRST,
@@ -19,7 +20,6 @@ from nmtkit.analyze.convergence import (
     reach,
 )
 from nmtkit.errors import ConfigError, DataError
-from nmtkit.measures import curves
 from nmtkit.run import System, write_toml
 from nmtkit.train.reporting import Reporter
 from nmtkit.train.state import Window

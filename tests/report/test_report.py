@@ -399,7 +399,7 @@ def test_cautions_and_curves_are_of_the_systems_compared(reported):
     (folder / "metrics.jsonl").write_text(lines.replace('"step": 10', '"step": 99'), "utf-8")
     found = read_contents(reported.run)
     assert [system.name for system in found.systems] == ["base", "own"]
-    assert not any("different numbers of updates" in one.text for one in comparison.cautions(found))
+    assert not any("different budgets" in one.text for one in comparison.cautions(found))
     systems = found.scores["test"].systems
     own = next(system for system in systems if system.tests)
     for tested, said in ((4, False), (5, True)):

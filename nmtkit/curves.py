@@ -25,6 +25,7 @@ class Stretch:
         seconds, cpu: clock time and processor time of these updates.
         epoch: passes over the training set at the end.
         loss: mean loss.
+        tokens: of the target, seen in these updates.
     """
 
     begin: int
@@ -33,12 +34,16 @@ class Stretch:
     cpu: float | None
     epoch: float | None
     loss: float | None
+    tokens: float | None = None
 
     def until(self, end: int) -> Stretch:
         """Return the part up to an earlier update, with its share of the time."""
         share = (end - self.begin) / (self.end - self.begin)
-        seconds, cpu = (None if time is None else time * share for time in (self.seconds, self.cpu))
-        return Stretch(self.begin, end, seconds, cpu, None, self.loss)
+        seconds, cpu, tokens = (
+            None if amount is None else amount * share
+            for amount in (self.seconds, self.cpu, self.tokens)
+        )
+        return Stretch(self.begin, end, seconds, cpu, None, self.loss, tokens)
 
 
 @dataclass(frozen=True)
@@ -78,6 +83,13 @@ class Curves:
     def unlogged(self) -> int:
         """Updates without a line in the log: lost lines, or gradients that were not finite."""
         return self.last - sum(s.end - s.begin for s in self.train) if self.train else 0
+
+    @property
+    def tokens(self) -> int | None:
+        """Target tokens seen; None if the log does not tell them of every update."""
+        tokens = [stretch.tokens for stretch in self.train if stretch.tokens is not None]
+        complete = len(tokens) == len(self.train) > 0 and not self.unlogged
+        return round(sum(tokens)) if complete else None
 
     def at(self, step: float, axis: str) -> float | None:
         """Return where an update is on one of AXES.
@@ -158,8 +170,8 @@ def _with_line(train: Sequence[Stretch], line: MetricsLine, log_every: int | Non
     else:
         begin = min(train[-1].end if train else 0, step - 1)
     earlier = [s if s.end <= begin else s.until(begin) for s in train if s.begin < begin]
-    of_line = Stretch(begin, step, line.seconds, line.cpu_seconds, line.epoch, line.nll)
-    return [*earlier, of_line]
+    times = line.seconds, line.cpu_seconds
+    return [*earlier, Stretch(begin, step, *times, line.epoch, line.nll, line.tgt_tokens)]
 
 
 def panels(curves: Mapping[str, Curves]) -> list[list[Panel]]:

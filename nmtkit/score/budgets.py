@@ -1,0 +1,58 @@
+"""Were the systems of a comparison trained alike? A p does not account for unequal budgets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from nmtkit.curves import Curves, read
+from nmtkit.records import Budget, SeedGroup
+from nmtkit.run import Run
+from nmtkit.settings import TrainSettings, complete
+
+ALIKE = 1.05
+"""Counts of target tokens with a smaller ratio are called equal: batches differ between seeds."""
+
+
+def budget(curves: Curves, preset: str) -> Budget:
+    """Return the budget of a training."""
+    return Budget(curves.last or None, curves.tokens, preset)
+
+
+def read_budget(run: Run, name: str) -> Budget | None:
+    """Return the budget of a system; None if it was not trained here.
+
+    Raises: DataError if its settings or its log are damaged.
+    """
+    system = run.system(name)
+    if not system.config.is_file():
+        return None
+    config = system.read_config()
+    log_every = complete(TrainSettings, config.train)["log_every"]
+    return budget(read(system.metrics, log_every), config.preset)
+
+
+def unequal(budgets: Mapping[str, Budget], groups: Sequence[SeedGroup] = ()) -> list[str]:
+    """Return a warning if systems were trained with different budgets: updates, target tokens seen,
+    preset, number of seeds.
+
+    Args:
+        budgets: by system; unknown numbers are not compared.
+        groups: the systems by training seed.
+    """
+    updates = {name: b.updates for name, b in budgets.items() if b.updates}
+    tokens = {name: b.tokens for name, b in budgets.items() if b.tokens}
+    presets = {name: b.preset for name, b in budgets.items() if b.preset}
+    seeds = {g.name: len(g.systems) for g in groups if None not in g.seeds}
+    parts = []
+    for label, numbers in (("updates", updates), ("seeds", seeds)):
+        if len(set(numbers.values())) > 1:
+            parts.append(f"{label} ({_listed(numbers)})")
+    if tokens and max(tokens.values()) > ALIKE * min(tokens.values()):
+        parts.append(f"target tokens seen ({_listed(tokens)})")
+    if len(set(presets.values())) > 1:
+        parts.append(f"presets ({', '.join(map(' '.join, presets.items()))})")
+    return [f"The systems had different budgets: {'; '.join(parts)}."] if parts else []
+
+
+def _listed(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count:,}" for name, count in counts.items())
