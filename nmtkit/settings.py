@@ -28,6 +28,37 @@ from nmtkit.errors import ConfigError, nearest, plain
 from nmtkit.presets import preset_names, preset_text
 
 SECTIONS = ("prep", "model", "train", "search")
+OF_A_SYSTEM = ("variant", "preset", "init_from", "corpus", "hardware")
+"""Further keys of a system's own config.toml, which are no settings."""
+_TRAIN_BATCH = "--set train.batch_size=… (nmtkit translate: --set search.batch_size=…)"
+HABITS = {
+    "lr": "--set train.lr=…",
+    "learning_rate": "--set train.lr=…",
+    "batch": _TRAIN_BATCH,
+    "batch_size": _TRAIN_BATCH,
+    "steps": "--set train.max_steps=…",
+    "max_steps": "--set train.max_steps=…",
+    "max_update": "--set train.max_steps=…",
+    "epochs": "--set train.max_steps=… (updates), or --set train.max_minutes=…",
+    "max_epoch": "--set train.max_steps=… (updates), or --set train.max_minutes=…",
+    "warmup_steps": "--set train.warmup=…",
+    "clip": "--set train.clip_norm=…",
+    "fp16": "--set train.precision=bfloat16",
+    "bf16": "--set train.precision=bfloat16",
+    "dropout": "--set model.dropout=…",
+    "layers": "--set model.encoder_layers=… --set model.decoder_layers=…",
+    "heads": "--set model.heads=…",
+    "resume": "the same nmtkit train command again resumes",
+    "continue": "the same nmtkit train command again resumes",
+    "gpu": "--device cuda",
+    "cuda": "--device cuda",
+    "cpu": "--device cpu",
+    "use_gpu": "--device cuda",
+    "output": "--run DIR",
+    "vocab_size": "--set prep.merges=…",
+    "beam_size": "--beam N (nmtkit translate), or --set search.beam=…",
+}
+"""What people type in other toolkits, without dashes and section, and what nmtkit has for it."""
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -248,8 +279,24 @@ def load_preset(name: str) -> Values:
     return _sections(tomllib.loads(preset_text(name)), f"preset {name}")
 
 
-def load_config(path: Path) -> Values:
-    """Return the sections of a TOML settings file.
+def habit(name: str) -> str | None:
+    """Return what nmtkit has for an option or setting of other toolkits; None if unknown.
+
+    Args:
+        name: such as --batch-size, lr or train.dropout.
+    """
+    key = name.lstrip("-").rpartition(".")[2].replace("-", "_")
+    sections = [section for section, schema in STAGES.items() if key in schema.model_fields]
+    of_setting = " or ".join(f"--set {section}.{key}=…" for section in sections)
+    return HABITS.get(key) or of_setting or None
+
+
+def load_config(path: Path, variant: str | None = None) -> Values:
+    """Return the sections of a TOML settings file, which may be a system's own config.toml.
+
+    Args:
+        path: the file.
+        variant: the model of the call; a file that names another one is refused.
 
     Raises: ConfigError if the file is missing, is not TOML, or has an unknown section.
     """
@@ -259,7 +306,12 @@ def load_config(path: Path) -> Values:
         "--config",
         'write it as [train] / max_steps = 1000 / schedule = "noam"',
     )
-    return _sections(values, str(path))
+    of_file = values.get("variant")
+    if variant is not None and of_file not in (None, variant):
+        message = f"the file has the settings of '{of_file}', not of '{variant}'"
+        raise ConfigError(message, where=path, hint=f"--variant {of_file}")
+    settings = {key: value for key, value in values.items() if key not in OF_A_SYSTEM}
+    return _sections(settings, str(path))
 
 
 def read_toml(path: Path, what: str, option: str, example: str) -> dict[str, Any]:
@@ -308,7 +360,8 @@ def parse_set(assignments: list[str]) -> Values:
             raise ConfigError(
                 f"cannot read the setting '{text}'",
                 where="--set",
-                hint="write --set section.key=value, for example --set train.max_steps=1000",
+                hint=(not dot and habit(section))
+                or "write --set section.key=value, for example --set train.max_steps=1000",
             )
         if section not in SECTIONS:
             raise ConfigError(
@@ -367,11 +420,9 @@ def build(schema: type[S], values: dict[str, Any], section: str, file: Path | No
             raise ConfigError(message, where=where, hint=hint) from None
         key = ".".join([section, *(str(part) for part in first["loc"])])
         if first["type"] == "extra_forbidden":
-            raise ConfigError(
-                f"unknown setting '{key}'",
-                where=where,
-                hint=nearest(str(first["loc"][-1]), _known(schema, first["loc"])),
-            ) from None
+            name = str(first["loc"][-1])
+            hint = HABITS.get(name) or nearest(name, _known(schema, first["loc"]))
+            raise ConfigError(f"unknown setting '{key}'", where=where, hint=hint) from None
         raise ConfigError(
             f"bad value for '{key}': {message} (got {first['input']!r})",
             where=where,

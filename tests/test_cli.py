@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from nmtkit import __version__
 from nmtkit.cli import app
 from nmtkit.cli.command import Command
 from nmtkit.cli.ineffective import table
-from nmtkit.settings import STAGES
+from nmtkit.settings import STAGES, TrainSettings, build, load_config, load_preset
 
 TINY = (
     "--set model.d_model=16 --set model.d_ff=32 --set model.encoder_layers=1"
@@ -257,6 +258,41 @@ def test_a_beginning_of_data_sets_suggests_all_that_begin_so():
     assert "these begin so: wmt14-ende, wmt14-deen, wmt14-enfr, wmt14-fren (" in wrong("prep wmt14")
 
 
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("--lr 1", "--set train.lr=…"),
+        ("--batch-size=9", "--set train.batch_size=…"),
+        ("--steps 5", "--set train.max_steps=…"),
+        ("--resume", "train command again resumes"),
+        ("--gpu", "--device cuda"),
+        ("--set lr=1", "--set train.lr=…"),
+        ("--set train.dropout=0.1", "--set model.dropout=…"),
+    ],
+)
+def test_what_other_toolkits_call_it_is_answered_with_the_setting(run, words, meant):
+    assert f"  try: {meant}" in wrong(f"train --run {run} {words}").replace("the same nmtkit ", "")
+
+
+def test_a_system_is_trained_again_by_its_own_settings(copy):
+    system = copy / "systems/toy"
+    before = tomllib.loads((system / "config.toml").read_text())
+    variant = "--variant tests.toy_recurrent:ToyRecurrent"
+    ok(f"train --run {copy} {variant} --system again --config {system / 'config.toml'}")
+    assert tomllib.loads((copy / "systems/again/config.toml").read_text()) == before
+    said = wrong(f"train --run {copy} --system third --config {system / 'config.toml'}")
+    assert f"try: {variant}" in said
+
+
+def test_the_settings_of_a_preset_are_a_file_to_edit(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(ok("settings --preset small --variant csan --toml").stdout)
+    again = load_config(path, "csan")
+    for section, values in load_preset("small").items():
+        assert {key: again[section][key] for key in values} == values
+    assert build(TrainSettings, again["train"], "train").max_steps
+
+
 UNUSED = [  # a command, options that mean nothing there, why
     ("translate text.txt", ["--force", "--on test"], "a file or stdin goes to stdout"),
     ("translate -", ["--on test"], "a file or stdin goes to stdout"),
@@ -302,6 +338,7 @@ UNUSED = [  # a command, options that mean nothing there, why
         ["--lines 5", "--at-least 90"],
         "without --check nothing is compared",
     ),
+    ("settings --json", ["--toml"], "JSON is printed"),
     ("settings train", ["--variant x"], "only the section model depends on the variant"),
     ("datasets", ["--from-dir x"], "data sets are listed"),
     ("datasets --fetch senteval", ["--json"], "files are brought here"),

@@ -1,16 +1,20 @@
 """Settings: one strict schema, and messages that name the key and the nearest right one."""
 
+import re
 import tomllib
 
 import pytest
 
 from nmtkit.errors import ConfigError
+from nmtkit.models.variants import load_variant
 from nmtkit.settings import (
+    HABITS,
     STAGES,
     PrepSettings,
     SearchSettings,
     TrainSettings,
     build,
+    habit,
     load_config,
     load_preset,
     merge,
@@ -36,7 +40,7 @@ def test_set_reads_toml_values_and_plain_words():
     }
 
 
-@pytest.mark.parametrize("text", ["max_steps=1", "train.max_steps", "train.=1", "=1"])
+@pytest.mark.parametrize("text", ["nosuch=1", "train.max_steps", "train.=1", "=1"])
 def test_malformed_set_says_how_to_write_it(text):
     with pytest.raises(ConfigError, match="section.key=value"):
         parse_set([text])
@@ -126,3 +130,30 @@ def test_every_preset_fits_the_schema(name):
 def test_unknown_preset_names_the_nearest():
     with pytest.raises(ConfigError, match="did you mean 'small'"):
         load_preset("smal")
+
+
+@pytest.mark.parametrize(("name", "meant"), HABITS.items())
+def test_every_habit_names_a_setting_or_an_option_that_exists(name, meant):
+    assert habit(name) == habit(f"--{name.replace('_', '-')}") == habit(f"train.{name}") == meant
+    for section, key in re.findall(r"--set (\w+)\.(\w+)=", meant):
+        schema = load_variant("transformer").Settings if section == "model" else STAGES[section]
+        assert key in schema.model_fields
+
+
+def test_a_setting_without_its_section_is_answered_with_the_section():
+    with pytest.raises(ConfigError, match="--set train.lr="):
+        parse_set(["lr=0.1"])
+    with pytest.raises(ConfigError, match="--set train.label_smoothing="):
+        parse_set(["label_smoothing=0.1"])
+    with pytest.raises(ConfigError, match="unknown setting 'train.dropout'.*\n.*\n.*model.dropout"):
+        build(TrainSettings, {"dropout": 0.1}, "train")
+
+
+def test_the_file_of_a_system_is_a_settings_file(tmp_path):
+    path = tmp_path / "config.toml"
+    sections = {"model": {"d_model": 8}, "train": {"lr": 2.0}}
+    about = {"variant": "caru", "preset": "tiny", "init_from": "", "corpus": "x"}
+    path.write_text(to_toml({**about, **sections, "hardware": {"device": "cpu"}}))
+    assert load_config(path) == load_config(path, "caru") == sections
+    with pytest.raises(ConfigError, match="of 'caru', not of 'pr'.*\n.*\n.*--variant caru"):
+        load_config(path, "pr")

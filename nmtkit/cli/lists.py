@@ -59,6 +59,8 @@ class SettingsOptions(Options):
     """The variant whose section model is shown (default: the baseline)."""
     as_json: bool = option(False, None, "--json")
     """Print JSON."""
+    as_toml: bool = option(False, None, "--toml")
+    """Print a settings file to edit, for --config."""
 
 
 @command(
@@ -67,11 +69,13 @@ class SettingsOptions(Options):
     epilog=examples(
         "nmtkit settings train",
         "nmtkit settings --preset dc-wmt",
+        "nmtkit settings --preset small --toml > mine.toml",
         "nmtkit settings model --variant my_file:MyModel",
     ),
 )
 def list_settings(
     as_json: bool,
+    as_toml: bool,
     section: str | None = None,
     preset: str | None = None,
     variant: str | None = None,
@@ -90,6 +94,9 @@ def list_settings(
             [{"section": name, **asdict(row)} for name, rows in tables.items() for row in rows]
         )
         return
+    if as_toml:
+        _print_toml(tables, variant)
+        return
     columns = ["<setting", f"<{preset or 'default'}", "<values", "<meaning"]
     for number, (name, rows) in enumerate(tables.items()):
         if number:
@@ -98,6 +105,23 @@ def list_settings(
             [f"{name}.{row.name}", row.default_text, row.values, row.description] for row in rows
         ]
         console.print_table(name, columns, cells)
+
+
+def _print_toml(tables: dict[str, list[fields.Setting]], variant: str | None) -> None:
+    """Print settings as a file for --config, each after its meaning."""
+    from nmtkit.models.variants import VARIANTS
+
+    if "model" in tables:
+        print(f"variant = {settings.toml_value(variant or next(iter(VARIANTS)))}")
+    for section, rows in tables.items():
+        print(f"\n[{section}]")
+        for row in rows:
+            about = f"# {row.description} ({row.values})"
+            print(textwrap.fill(about, 98, subsequent_indent="# ", break_on_hyphens=False))
+            if row.default is None:
+                print(f"# {row.name} =")
+            else:
+                print(f"{row.name} = {settings.toml_value(row.default)}")
 
 
 def _check_section(section: str | None, variant: str | None) -> None:

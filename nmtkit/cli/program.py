@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 import nmtkit
-from nmtkit import environment
+from nmtkit import environment, settings
 from nmtkit.errors import ConfigError, EnvironmentProblem, NmtkitError, plain
 
 STAGES = ("prep", "train", "translate", "score", "analyze", "report", "export")
@@ -138,7 +138,11 @@ def _usage_error(error: Any) -> ConfigError:
     if (wrong := error.__cause__) and hasattr(wrong, "errors"):  # pydantic's
         message += f" (got {wrong.errors()[0]['input']})"
     message = re.sub("^[Ii]nvalid value", "bad value", message)
-    return ConfigError(message, where=command, hint=f"{command} --help")
+    hint = f"{command} --help"
+    name = getattr(error, "option_name", None)
+    if name and any(parameter.name == "assignments" for parameter in error.ctx.command.params):
+        hint = settings.habit(name) or hint
+    return ConfigError(message, where=command, hint=hint)
 
 
 def _machine_error(error: OSError) -> EnvironmentProblem:

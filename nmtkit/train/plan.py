@@ -53,7 +53,7 @@ def make_plan(run: Run, options: TrainOptions) -> Plan:
     of_preset = settings.load_preset(preset) if preset else {}
     sections = settings.merge(
         {**of_preset, "model": cls.adapt(of_preset.get("model", {}))},
-        settings.load_config(options.config) if options.config else {},
+        settings.load_config(options.config, options.variant) if options.config else {},
         _assigned(options),
         {"train": {} if options.seed is None else {"seed": options.seed}},
     )
