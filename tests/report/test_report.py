@@ -439,6 +439,20 @@ def test_scores_of_another_version_are_left_out(reported):
     assert "nmtkit score --force" in error.value.hint
 
 
+def test_unequal_budgets_are_said_as_score_says_them(tmp_path):
+    made = ReportedRun(tmp_path / "budgets")
+    for name, step in (("a", 10), ("b", 99)):
+        made.add(name, 0.3, variant=name, seed=1)
+        made.log(name)
+        path = made.run.path / "systems" / name / "metrics.jsonl"
+        path.write_text(path.read_text("utf-8").replace('"step": 10', f'"step": {step}'), "utf-8")
+    score(made.run, resamples=20, trials=20)
+    contents = read_contents(made.run)
+    (said,) = (one.text for one in comparison.cautions(contents) if "budgets" in one.text)
+    assert said == "The systems had different budgets: updates (a 10, b 99)."
+    assert contents.scores["test"].remarks == [said]
+
+
 def test_few_sentences_get_no_verdict(tmp_path):
     made = ReportedRun(tmp_path / "few", count=20)
     for name, share, seed in (("a-1", 0.5, 1), ("b-1", 0.1, 1)):
