@@ -90,6 +90,15 @@ class PrepSettings(Section):
     """The development set, by its name in the table of data sets; empty: the data set's own."""
     test: list[str] = []
     """The test sets, by their names in the table of data sets; empty: the data set's own."""
+    src_tokenizer: Literal["auto", "moses", "jieba", "characters", "none"] = "auto"
+    """How the source is cut into words. moses; jieba; characters; none: at spaces, for text that is
+    tokenized already: nothing else is changed, and nothing is undone. auto: jieba for Chinese,
+    characters for Japanese, Thai, Khmer, Lao and Burmese, else moses.
+    """
+    tgt_tokenizer: Literal["auto", "moses", "jieba", "characters", "none"] = "auto"
+    """How the target is cut into words, as `src_tokenizer`. With none, scores have the signature
+    tok:none.
+    """
     normalize: bool = True
     """Moses punctuation normalisation before tokenization."""
     aggressive_hyphens: bool = True
@@ -99,7 +108,9 @@ class PrepSettings(Section):
     lowercase: bool = False
     """Lowercase both sides (instead of truecasing)."""
     truecase: Literal["none", "src", "tgt", "both"] = "both"
-    """Which sides are truecased, by a model trained on the training side; Chinese never is."""
+    """Which sides are truecased, by a model trained on the training side; only those that Moses
+    tokenizes.
+    """
     joint_vocab: bool = True
     """One BPE model and one vocabulary for both languages."""
     merges: int = Field(8000, ge=0)

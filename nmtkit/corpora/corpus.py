@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar
 from nmtkit.errors import ConfigError, nearest
 from nmtkit.files import COMPRESSED, TSV, open_binary
 from nmtkit.text import chinese, moses
+from nmtkit.text.tokenizer import usual_tokenizer
 
 T = TypeVar("T")
 MARKUP = (".sgm", ".sgml", ".xml")
@@ -243,7 +244,7 @@ def language_doubts(corpus: Corpus) -> list[str]:
     """
     doubts = []
     for option, language in (("--src", corpus.src), ("--tgt", corpus.tgt)):
-        if not chinese.is_chinese(language) and language not in moses.languages():
+        if usual_tokenizer(language) == "moses" and language not in moses.languages():
             doubts.append(
                 f"Moses has no rules for '{language}': English abbreviations are taken; if this "
                 f"is a slip, name the language with {option}"

@@ -86,8 +86,13 @@ def text_steps(source: TextSide, target: TextSide, settings: PrepSettings) -> di
     text.
     """
     before = ["runs of white space become single spaces; control characters are removed"]
-    if source.moses is None:
-        before.append("jieba cuts the sentence into words")
+    cut = {
+        "jieba": "jieba cuts the sentence into words",
+        "characters": "every character is a word; ▁ stands for a space",
+        "none": "words end at spaces",
+    }
+    if source.tokenizer in cut:
+        before.append(cut[source.tokenizer])
     else:
         hyphens = " with aggressive hyphens" * settings.aggressive_hyphens
         escapes = "" if settings.escape else ", without escapes"
@@ -103,8 +108,13 @@ def text_steps(source: TextSide, target: TextSide, settings: PrepSettings) -> di
     after = ["a subword that ends in @@ is joined to the next subword"] * bool(target.bpe)
     capital = "the sentence's first letter becomes a capital (Moses' detruecaser)"
     after += [capital] * bool(target.truecaser)
-    joined = f"Moses' detokenizer (language {target.lang})"
-    after.append(joined if target.moses else "words are joined without spaces")
+    joined = {
+        "moses": f"Moses' detokenizer (language {target.lang})",
+        "jieba": "words are joined without spaces",
+        "characters": "words are joined without spaces, and ▁ becomes a space",
+        "none": "words are joined with spaces",
+    }
+    after.append(joined[target.tokenizer])
     return {"source": before, "target": after}
 
 

@@ -16,9 +16,14 @@ from nmtkit.corpora.corpus import SetFiles
 from nmtkit.corpora.document_starts import read_starts
 from nmtkit.corpora.parallel_text import first_odd_pair
 from nmtkit.errors import DataError, counted
+from nmtkit.settings import PrepSettings
 from nmtkit.text.tidy import tidy
+from nmtkit.text.tokenizer import moses_doubt, usual_tokenizer
 
 NOTHING = "nothing was written"
+SAMPLE = 2000
+"""Lines of a file that show whether it is tokenized."""
+SIDES = ("src", "tgt")
 
 
 @dataclass(frozen=True)
@@ -139,6 +144,37 @@ def inspect(path: Path, strict: bool) -> Facts:
         raise DataError(f"{path} is empty", hint="name a file with one sentence a line")
     status = path.stat()
     return Facts(files.sha256(path), lines, status.st_size, status.st_mtime_ns)
+
+
+def check_tokenization(
+    sets: Sequence[SetFiles], languages: tuple[str, str], settings: PrepSettings
+) -> None:
+    """Refuse text for which Moses is wrong, unless a setting asks for Moses.
+
+    Args:
+        sets: the user's own.
+        languages: of source and target.
+        settings: of prep.
+    Raises: DataError with the setting to give.
+    """
+    for text in sets:
+        for number, paths in enumerate(text.sides().values()):
+            side, language = SIDES[min(number, 1)], languages[min(number, 1)]
+            setting = f"{side}_tokenizer"
+            usual = getattr(settings, setting) == "auto" and usual_tokenizer(language)
+            if usual != "moses" or text.between == "markup":
+                continue
+            lines = itertools.chain.from_iterable(map(files.byte_lines, paths))
+            sample = itertools.islice(lines, SAMPLE)
+            doubt = moses_doubt(tidy(line.decode(errors="replace")) for line in sample)
+            if doubt:
+                problem, names = doubt
+                choices = " or ".join(f"--set prep.{setting}={name}" for name in names)
+                raise DataError(
+                    f"the {'target' if number else 'source'} of {text.name} {problem}",
+                    where=", ".join(map(str, paths)),
+                    hint=f"pass {choices} (or moses, to tokenize it); {NOTHING}",
+                )
 
 
 def _check_some_text(text: SetFiles, paths: Sequence[Path]) -> None:

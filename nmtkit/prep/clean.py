@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from nmtkit import files
 from nmtkit.errors import DataError
 from nmtkit.settings import PrepSettings
-from nmtkit.text.chinese import is_chinese
 from nmtkit.text.side import TextSide
 from nmtkit.text.tidy import tidy, utf8_lines
+from nmtkit.text.tokenizer import Side, tokenizer_name
 from nmtkit.text.truecase import SPECIAL, evidence, sentence_starts
 
-SIDES = ("src", "tgt")
+SIDES: tuple[Side, Side] = ("src", "tgt")
 LONGEST_WORD = 1000
 
 
@@ -65,13 +65,14 @@ def _bounded(
         yield chunk
 
 
-def truecased(settings: PrepSettings, side: str, language: str) -> bool:
+def truecased(settings: PrepSettings, side: Side, language: str) -> bool:
     """True if a side is truecased.
 
-    Chinese never is: no capital begins a sentence there, and `iPhone` would get one.
+    Only text that Moses tokenizes is: in Chinese no capital begins a sentence, and `iPhone` would
+    get one; text that is tokenized already stays as it is.
     """
     wanted = settings.truecase in (side, "both") and not settings.lowercase
-    return wanted and not is_chinese(language)
+    return wanted and tokenizer_name(side, language, settings) == "moses"
 
 
 @dataclass
@@ -154,7 +155,10 @@ class Cleaner:
     """
 
     def __init__(self, languages: tuple[str, str], settings: PrepSettings) -> None:
-        self._sides = [TextSide(language, settings) for language in languages]
+        self._sides = [
+            TextSide(language, settings, tokenizer=tokenizer_name(side, language, settings))
+            for side, language in zip(SIDES, languages, strict=True)
+        ]
         self._truecase = list(map(truecased, [settings] * 2, SIDES, languages))
         self._settings = settings
         # A longer line cannot become short enough: tokenization joins two words at most.

@@ -280,7 +280,7 @@ class Pipeline:
             ),
             files=hashes,
             inputs=corpus.published | self.inputs.as_json(),
-            tools=tools(self.languages) | (self.parser.tools if self.parser else {}),
+            tools=tools(self.languages, self.settings) | (self.parser.tools if self.parser else {}),
             speed=tally.speed,
             jobs=self.jobs,
             fingerprint=fingerprint(self.languages, self.settings, hashes),

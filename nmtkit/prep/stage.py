@@ -14,7 +14,7 @@ from typing import Any
 from nmtkit import console, files
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem, counted
 from nmtkit.parallel import cores
-from nmtkit.prep.check import Inputs
+from nmtkit.prep.check import Inputs, check_tokenization
 from nmtkit.prep.options import PrepOptions
 from nmtkit.prep.parse_spans import PARSED, Stanza
 from nmtkit.prep.pipeline import Pipeline
@@ -23,6 +23,7 @@ from nmtkit.prep.rewrite import rewritten
 from nmtkit.records import Cleaning, Manifest, Repeats, TextSet
 from nmtkit.run import Run, locked, write_toml
 from nmtkit.settings import PrepSettings, flat
+from nmtkit.text.tokenizer import unspaced
 
 SIDES = (("src", "source"), ("tgt", "target"))
 MANY_UNKNOWN = 0.05
@@ -62,6 +63,11 @@ def _prepare(
     raw = work.with_name(f"{work.name}-raw")
     inputs = Inputs(settings.on_bad_utf8 == "error", raw)
     inputs.check(request.own_corpus.sets)
+    own = request.own_corpus
+    for language in (own.src, own.tgt):
+        if name := unspaced(language):
+            console.say(f"{name} has no spaces between words: by default characters are its words")
+    check_tokenization(own.sets, (own.src, own.tgt), settings)
     for doubt in request.doubts:
         console.warn(doubt)
     if request.note:

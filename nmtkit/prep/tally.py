@@ -19,6 +19,7 @@ from nmtkit import console
 from nmtkit.prep.clean import SIDES
 from nmtkit.settings import PrepSettings
 from nmtkit.text import chinese
+from nmtkit.text.tokenizer import tokenizer_name
 
 FORMAT = 1
 IDENTIFYING = (
@@ -79,16 +80,21 @@ def fingerprint(
     """Return the checksum of what a trained system depends on: languages, settings and files."""
     identifying = {name: value for name, value in hashes.items() if name.startswith(IDENTIFYING)}
     # dev and test are names of sets, not text
-    values = sorted(settings.model_dump(exclude={"dev", "test"}).items())
+    # and a setting that is younger than the format counts once it is changed
+    younger = {"src_tokenizer": "auto", "tgt_tokenizer": "auto"}
+    values = sorted(settings.model_dump(exclude={"dev", "test"}).items() - younger.items())
     text = repr((FORMAT, *languages, values, sorted(identifying.items())))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def tools(languages: tuple[str, str]) -> dict[str, str]:
+def tools(languages: tuple[str, str], settings: PrepSettings) -> dict[str, str]:
     """Return the versions of what shaped the text, and the checksum of jieba's dictionary."""
-    with_chinese = any(map(chinese.is_chinese, languages))
-    names = ["sacremoses", "subword-nmt", *["jieba"] * with_chinese]
-    versions = {name: importlib.metadata.version(name) for name in names}
+    names = [
+        tokenizer_name(s, language, settings) for s, language in zip(SIDES, languages, strict=True)
+    ]
+    with_chinese = "jieba" in names
+    packages = ["sacremoses", "subword-nmt", *["jieba"] * with_chinese]
+    versions = {name: importlib.metadata.version(name) for name in packages}
     dictionary = {"jieba's dictionary": chinese.dictionary_sha256()} if with_chinese else {}
     python = {"nmtkit": nmtkit.__version__, "python": platform.python_version()}
     return python | versions | dictionary

@@ -27,10 +27,16 @@ if TYPE_CHECKING:
 
 WESTERN = "13a"
 """sacreBLEU's default tokenizer, that of mteval-v13a.pl."""
-TOKENIZERS = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
-"""sacreBLEU's tokenizers of languages that have their own."""
+TOKENIZERS = {
+    "zh": "zh",
+    "ja": "ja-mecab",
+    "ko": "ko-mecab",
+    **dict.fromkeys(("th", "km", "lo", "my"), "char"),
+}
+"""sacreBLEU's tokenizers of languages that have their own, or no spaces between words."""
 _CODES = {"cmn": "zh", "zho": "zh", "jp": "ja", "jpn": "ja", "kor": "ko"}
-_UNSPACED = {"zh", "ja"}
+_CODES |= {"tha": "th", "khm": "km", "lao": "lo", "mya": "my", "bur": "my"}
+_UNSPACED = {"zh", "ja", "th", "km", "lo", "my"}
 _LONGEST_WORDS = 4.0
 """Characters a word, on average: Chinese and Japanese words have fewer than 2, their text between
 two spaces far more.
@@ -141,12 +147,18 @@ def _has_words(refs: References) -> bool:
     return sum(words) <= _LONGEST_WORDS * len(words)
 
 
-def tokenizer_for(lang: str) -> tuple[str, str | None]:
+def tokenizer_for(lang: str, tokenized: bool = False) -> tuple[str, str | None]:
     """Return sacreBLEU's tokenizer for a target language, and a remark if it is not the default.
 
     Args:
         lang: language code; regions and scripts ("zh-TW", "zh_Hans") are ignored.
+        tokenized: the text is tokenized already, so its words end at spaces.
     """
+    if tokenized:
+        return "none", (
+            "BLEU of the tokens as they are (tok:none): compare it only with BLEU of the same"
+            " tokenization; NIST BLEU is left out"
+        )
     base = _base(lang)
     name = TOKENIZERS.get(base, WESTERN)
     if name == WESTERN:
@@ -175,6 +187,7 @@ class Scorer:
         lowercase: ignore case (the signature says so).
         side: tokenizes the references for BLEU as multi-bleu.perl computes it; None for no such
             BLEU. Text in a language without spaces that it does not cut into words is ignored.
+        tokenized: references and hypotheses are tokenized already.
     """
 
     def __init__(
@@ -183,6 +196,7 @@ class Scorer:
         lang: str = "",
         lowercase: bool = False,
         side: TextSide | None = None,
+        tokenized: bool = False,
     ) -> None:
         self.refs = refs
         self.lang = lang
@@ -192,8 +206,8 @@ class Scorer:
         if side:
             self.tokenized_refs = [[side.cased(line) for line in ref] for ref in refs]
         self.tokenizer: str
-        self.tokenizer, self.remark = tokenizer_for(lang)
-        self.spaced = _base(lang) not in _UNSPACED
+        self.tokenizer, self.remark = tokenizer_for(lang, tokenized)
+        self.spaced = tokenized or _base(lang) not in _UNSPACED
         if self.tokenized_refs and not self.spaced and not _has_words(self.tokenized_refs):
             self.tokenized_refs = []
             self.remark = (
@@ -316,15 +330,21 @@ another metric is one more entry.
 """
 
 
-def bleu(hyps: Sequence[str], refs: References, lang: str = "", lowercase: bool = False) -> Metric:
-    """Return sacreBLEU of detokenised text.
+def bleu(
+    hyps: Sequence[str],
+    refs: References,
+    lang: str = "",
+    lowercase: bool = False,
+    tokenized: bool = False,
+) -> Metric:
+    """Return sacreBLEU of detokenised text, or of tokenized text as it is.
 
     Args:
         hyps: one line a sentence; refs: each a full reference stream; lang: target language
             (chooses the tokenizer).
     Raises: DataError if line counts differ.
     """
-    return Scorer(refs, lang, lowercase).score("bleu", hyps)
+    return Scorer(refs, lang, lowercase, tokenized=tokenized).score("bleu", hyps)
 
 
 def looks_tokenized(hyps: Sequence[str]) -> bool:

@@ -224,7 +224,9 @@ def scorer_of(run: Run, set_name: str, side: TextSide | None = None) -> Scorer:
                 where=path,
                 hint="nmtkit prep --force",
             )
-    return Scorer(refs, manifest.tgt, manifest.settings.lowercase, side)
+    settings = manifest.settings
+    tokenized = settings.tgt_tokenizer == "none"
+    return Scorer(refs, manifest.tgt, settings.lowercase, side, tokenized)
 
 
 def bleu_of(run: Run, text_set: TextSet, folders: Mapping[str, Path]) -> dict[str, Metric]:

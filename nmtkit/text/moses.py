@@ -126,6 +126,8 @@ class Moses:
         escape: write `&apos;`, `&quot;`, … for the characters Moses reserves.
         caseless: for lowercased text: a small letter does not show that a sentence goes on, and
             abbreviations are known without their capitals.
+    Attributes:
+        label: its name in the signatures of scores.
     """
 
     def __init__(
@@ -140,6 +142,8 @@ class Moses:
 
         self._arguments = (lang, normalize, aggressive_hyphens, escape, caseless)
         self.lang = lang
+        steps = [*["normalized"] * normalize, *["split-hyphens"] * aggressive_hyphens]
+        self.label = "-".join(["moses", *steps])
         self.aggressive_hyphens = aggressive_hyphens
         self.escape = escape
         normalizer = MosesPunctNormalizer(lang, perl_parity=True)

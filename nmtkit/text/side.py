@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 from nmtkit.errors import DataError
 from nmtkit.files import text_lines
 from nmtkit.records import TextRecipe, load
 from nmtkit.settings import PrepSettings
-from nmtkit.text import chinese
 from nmtkit.text.bpe import Bpe, join
-from nmtkit.text.moses import Moses
 from nmtkit.text.tidy import tidy
+from nmtkit.text.tokenizer import Name, Side, make_tokenizer, tokenizer_name, usual_tokenizer
 from nmtkit.text.truecase import Truecaser, detruecase
 
 
@@ -21,11 +19,13 @@ class TextSide:
     """Turns text of one language into subwords, and back.
 
     Args:
-        lang: language code; zh is segmented by jieba, all others are tokenized as Moses does.
+        lang: language code.
         settings: of prep: normalize, aggressive_hyphens, escape, lowercase.
         truecaser: applied after tokenization; None for none (then nothing is detruecased either).
         bpe: splits words into subwords; None leaves words whole.
+        tokenizer: its name (`tokenizer_name`); None: the usual one of the language.
     Attributes:
+        tokenizer: the name of the tokenizer.
         tokenization: the tokenizer as signatures of scores name it (`moses-split-hyphens`).
     """
 
@@ -35,20 +35,19 @@ class TextSide:
         settings: PrepSettings,
         truecaser: Truecaser | None = None,
         bpe: Bpe | None = None,
+        tokenizer: Name | None = None,
     ) -> None:
         self.lang = lang
         self.lowercase = settings.lowercase
         self.truecaser = truecaser
         self.bpe = bpe
-        options = (lang, settings.normalize, settings.aggressive_hyphens, settings.escape)
-        self.moses = None if chinese.is_chinese(lang) else Moses(*options)
-        self._caseless = Moses(*options, caseless=True) if self.moses and self.lowercase else None
-        steps = ["moses", *["normalized"] * settings.normalize]
-        steps += ["split-hyphens"] * settings.aggressive_hyphens
-        self.tokenization = "-".join(steps) if self.moses else "jieba"
+        self.tokenizer = tokenizer or usual_tokenizer(lang)
+        self._tokenizer = make_tokenizer(self.tokenizer, lang, settings)
+        self._caseless = make_tokenizer(self.tokenizer, lang, settings, caseless=self.lowercase)
+        self.tokenization = self._tokenizer.label
 
     @classmethod
-    def load(cls, prep_dir: Path, side: Literal["src", "tgt"]) -> TextSide:
+    def load(cls, prep_dir: Path, side: Side) -> TextSide:
         """Return the side of a prepared corpus.
 
         Args:
@@ -67,7 +66,8 @@ class TextSide:
             if (prep_dir / name).exists():
                 counts, threshold = f"bpe-vocab.{side}.txt", recipe.settings.vocab_threshold
                 bpe = Bpe(prep_dir / name, _vocabulary(prep_dir / counts, threshold))
-        return cls(lang, recipe.settings, truecaser, bpe)
+        tokenizer = tokenizer_name(side, lang, recipe.settings)
+        return cls(lang, recipe.settings, truecaser, bpe, tokenizer)
 
     def tokens(self, line: str) -> list[str]:
         """Tidy, tokenize, lowercase (if set) and truecase one raw line, and return its words."""
@@ -88,8 +88,8 @@ class TextSide:
 
         Returns: its words, not truecased, separated by single spaces.
         """
-        moses = self._caseless if self._caseless and line.islower() else self.moses
-        line = moses.tokenize(line) if moses else chinese.segment(line)
+        caseless = self.lowercase and line.islower()
+        line = (self._caseless if caseless else self._tokenizer).tokenize(line)
         # not before: the tokenizer sees the end of a sentence by the capital of the next
         return line.lower() if self.lowercase else line
 
@@ -114,8 +114,7 @@ class TextSide:
 
     def decode(self, subwords: list[str]) -> str:
         """Return subwords as plain text: BPE, truecasing and tokenization are undone."""
-        tokens = self._cased_words(subwords)
-        return chinese.detokenize(tokens) if self.moses is None else self.moses.detokenize(tokens)
+        return self._tokenizer.detokenize(self._cased_words(subwords))
 
     def _cased_words(self, subwords: list[str]) -> list[str]:
         words = join(subwords)

@@ -137,6 +137,7 @@ class Validator:
         self._vocabulary = load_vocabularies(run.prep)[1]
         self._side = TextSide.load(run.prep, "tgt")
         self._language = run.manifest().tgt
+        self._tokenized = run.manifest().settings.tgt_tokenizer == "none"
         self._source = list(files.text_lines(run.source(name)))
         self._references = [list(files.text_lines(path)) for path in run.references(name)]
 
@@ -202,7 +203,12 @@ class Validator:
         if not count:
             return None, None, samples
         references = [lines[:count] for lines in self._references]
-        bleu = metrics.bleu([texts[i] for i in range(count)], references, self._language)
+        bleu = metrics.bleu(
+            [texts[i] for i in range(count)],
+            references,
+            self._language,
+            tokenized=self._tokenized,
+        )
         return float(bleu.value or 0.0), bleu.signature, samples
 
     def _translate(self, model: Model, rows: list[int], stop: Stop) -> dict[int, str]:

@@ -592,13 +592,13 @@ def test_samples_and_dev_sentences(run, monkeypatch, capsys):
     sizes = []
     original = validation.metrics.bleu
 
-    def counted(hyps, refs, lang):
-        sizes.append((len(hyps), [len(r) for r in refs], lang))
-        return original(hyps, refs, lang)
+    def counted(hyps, refs, lang, tokenized):
+        sizes.append((len(hyps), [len(r) for r in refs], lang, tokenized))
+        return original(hyps, refs, lang, tokenized=tokenized)
 
     monkeypatch.setattr(validation.metrics, "bleu", counted)
     go(run, "train.dev_bleu=true", "train.samples=2", "train.dev_sentences=4")
-    assert sizes == [(4, [4], "de")]
+    assert sizes == [(4, [4], "de", False)]
     said = capsys.readouterr().err
     assert (
         said.count("  source ") == said.count("  reference ") == said.count("  translation ") == 2

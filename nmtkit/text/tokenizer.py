@@ -1,0 +1,153 @@
+"""The tokenizers of prep.src_tokenizer and prep.tgt_tokenizer: a line to words, and words back to a
+line.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal, Protocol
+
+from nmtkit.settings import PrepSettings
+from nmtkit.text import chinese
+from nmtkit.text.moses import Moses
+
+Name = Literal["moses", "jieba", "characters", "none"]
+UNSPACED = {
+    **dict.fromkeys(("ja", "jpn", "jp"), "Japanese"),
+    **dict.fromkeys(("th", "tha"), "Thai"),
+    **dict.fromkeys(("km", "khm"), "Khmer"),
+    **dict.fromkeys(("lo", "lao"), "Lao"),
+    **dict.fromkeys(("my", "mya", "bur"), "Burmese"),
+}
+"""Languages without spaces between words, by code."""
+SPACE = "▁"
+"""The word that stands for a space in text that is cut into characters (U+2581)."""
+
+_WORD = re.compile(r"[0-9A-Za-z]+|.", re.DOTALL)
+# Lines of a sample that a verdict needs, and the average length of a word that no spaced text has.
+_ENOUGH = 20
+_LONGEST_WORDS = 20.0
+
+
+class Tokenizer(Protocol):
+    """What a side needs of a tokenizer.
+
+    Attributes:
+        label: its name in the signatures of scores.
+    """
+
+    label: str
+
+    def tokenize(self, line: str) -> str:
+        """Return the words of a tidy line, separated by single spaces."""
+
+    def detokenize(self, tokens: list[str]) -> str:
+        """Return the text of words."""
+
+
+class _Jieba:
+    label = "jieba"
+
+    def tokenize(self, line: str) -> str:
+        return chinese.segment(line)
+
+    def detokenize(self, tokens: list[str]) -> str:
+        return chinese.detokenize(tokens)
+
+
+class _Characters:
+    """Every character is a word, with the marks that it carries; so is a run of Latin letters or
+    digits.
+    """
+
+    label = "characters"
+
+    def tokenize(self, line: str) -> str:
+        words: list[str] = []
+        for part in _WORD.findall(line):
+            if words and words[-1] != SPACE and unicodedata.category(part[0]) in {"Mn", "Mc"}:
+                words[-1] += part
+            else:
+                words.append(SPACE if part == " " else part)
+        return " ".join(words)
+
+    def detokenize(self, tokens: list[str]) -> str:
+        return "".join(tokens).replace(SPACE, " ").strip(" ")
+
+
+class _None:
+    """The text is tokenized already: words end at spaces, and nothing is undone."""
+
+    label = "none"
+
+    def tokenize(self, line: str) -> str:
+        return line
+
+    def detokenize(self, tokens: list[str]) -> str:
+        return " ".join(tokens)
+
+
+Side = Literal["src", "tgt"]
+
+
+def tokenizer_name(side: Side, lang: str, settings: PrepSettings) -> Name:
+    """Return the tokenizer of a side: the one in the settings, else that of the language."""
+    name = settings.src_tokenizer if side == "src" else settings.tgt_tokenizer
+    return usual_tokenizer(lang) if name == "auto" else name
+
+
+def usual_tokenizer(lang: str) -> Name:
+    """Return the tokenizer of a language."""
+    if chinese.is_chinese(lang):
+        return "jieba"
+    return "characters" if unspaced(lang) else "moses"
+
+
+def unspaced(lang: str) -> str | None:
+    """Return the name of a language without spaces between words, other than Chinese, by its
+    code in any region; None for other languages.
+    """
+    return UNSPACED.get(re.split("[-_]", lang.lower())[0])
+
+
+def make_tokenizer(
+    name: Name, lang: str, settings: PrepSettings, caseless: bool = False
+) -> Tokenizer:
+    """Return a tokenizer.
+
+    Args:
+        name: see `tokenizer_name`.
+        lang: language code, for Moses' rules.
+        settings: of prep: normalize, aggressive_hyphens, escape.
+        caseless: the line has no capitals, so Moses cannot see the end of a sentence by them.
+    """
+    if name == "moses":
+        options = settings.normalize, settings.aggressive_hyphens, settings.escape
+        return Moses(lang, *options, caseless=caseless)
+    others: dict[str, Callable[[], Tokenizer]] = {
+        "jieba": _Jieba,
+        "characters": _Characters,
+        "none": _None,
+    }
+    return others[name]()
+
+
+def moses_doubt(lines: Iterable[str]) -> tuple[str, Sequence[Name]] | None:
+    """Return why Moses is wrong for some text, and the tokenizers to choose from, or None.
+
+    Tokenized text has a space before most full stops. Text without spaces has words of more than
+    20 characters on average. A sample of fewer than 20 such lines shows nothing.
+
+    Args:
+        lines: a sample of tidy lines.
+    """
+    sample = [line for line in lines if line]
+    stops = [line for line in sample if line.endswith(".")]
+    if len(stops) >= _ENOUGH and sum(line.endswith(" .") for line in stops) > len(stops) / 2:
+        return "looks tokenized: most full stops have a space before them", ["none"]
+    words = sum(line.count(" ") + 1 for line in sample)
+    if len(sample) >= _ENOUGH and sum(map(len, sample)) > _LONGEST_WORDS * words:
+        return "has no spaces between words", ["characters", "jieba"]
+    return None

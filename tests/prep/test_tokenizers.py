@@ -1,0 +1,113 @@
+"""Text that Moses is not for: tokenized text, and languages without spaces between words."""
+
+import pytest
+
+from nmtkit.errors import DataError
+from nmtkit.prep.stage import prep
+from nmtkit.prep.tally import fingerprint
+from nmtkit.score.translations import scorer_of
+from nmtkit.settings import PrepSettings
+from nmtkit.text.side import TextSide
+from nmtkit.text.tokenizer import moses_doubt, tokenizer_name, unspaced
+from tests.prep.real import lines
+
+NONE = ["prep.src_tokenizer=none", "prep.tgt_tokenizer=none"]
+UNSPACED = {
+    "ja": "国境の長いトンネルを抜けると雪国であった。 iPhone 15を買う。",
+    "th-TH": "ภาษาไทย ไม่มีช่องว่าง ระหว่างคำ Bangkok 2024",
+    "km": "ខ្ញុំស្រឡាញ់ភាសាខ្មែរ។",
+    "lo": "ຂ້ອຍຮັກພາສາລາວ",
+    "my_MM": "မြန်မာဘာသာ စကား",
+}
+
+
+@pytest.fixture(scope="module")
+def iwslt(shared, tmp_path_factory):
+    """IWSLT14 German-English as its scripts tokenize it: 1,200 training pairs, 300 test pairs."""
+    folder = tmp_path_factory.mktemp("iwslt")
+    source = shared / "data/iwslt14_deen_tok/tok"
+    for name, file, count in (("train", "valid", 1200), ("dev", "test", 200)):
+        for lang in ("de", "en"):
+            text = lines(source / f"{file}.{lang}")[:count]
+            (folder / f"{name}.{lang}").write_text("\n".join(text) + "\n", "utf-8")
+    for lang in ("de", "en"):
+        text = lines(source / f"IWSLT14.TED.tst2010.de-en.{lang}")[:300]
+        (folder / f"test.{lang}").write_text("\n".join(text) + "\n", "utf-8")
+    return folder
+
+
+def prepared(folder, run, *assignments):
+    return prep(
+        "iwslt",
+        train=[folder / "train.de", folder / "train.en"],
+        dev=[folder / "dev.de", folder / "dev.en"],
+        test=[f"{folder / 'test.de'},{folder / 'test.en'}"],
+        run_dir=run,
+        assignments=[*assignments, "prep.merges=500"],
+        jobs=1,
+    )
+
+
+def test_tokenized_text_is_refused_with_the_setting_to_give(iwslt, tmp_path):
+    with pytest.raises(DataError, match="the source of train looks tokenized") as error:
+        prepared(iwslt, tmp_path / "run")
+    assert "--set prep.src_tokenizer=none (or moses" in error.value.hint
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(DataError, match="the target of train looks tokenized") as error:
+        prepared(iwslt, tmp_path / "run", "prep.src_tokenizer=moses")
+    assert "--set prep.tgt_tokenizer=none" in error.value.hint
+
+
+def test_a_perfect_system_of_tokenized_text_scores_100(iwslt, tmp_path):
+    run = prepared(iwslt, tmp_path / "run", *NONE)
+    side = TextSide.load(run.prep, "tgt")
+    references = lines(run.references("test")[0])
+    assert any(" &apos;" in line for line in references)
+    subwords = [side.encode(line) for line in references]
+    assert any(piece.endswith("@@") for line in subwords for piece in line)
+    hypotheses = [side.decode(line) for line in subwords]
+    assert hypotheses == references
+    scorer = scorer_of(run, "test", side)
+    assert scorer.keys == ["bleu", "tokenized_bleu", "chrf", "ter"]
+    metrics = {key: scorer.score(key, hypotheses) for key in scorer.keys}
+    assert [round(metric.value, 6) for metric in metrics.values()] == [100, 100, 100, 0]
+    assert "|tok:none|" in metrics["bleu"].signature
+    assert "NIST BLEU is left out" in scorer.remark
+
+
+@pytest.mark.parametrize("lang", UNSPACED)
+def test_languages_without_spaces_are_cut_into_characters_and_come_back(lang):
+    settings = PrepSettings()
+    assert tokenizer_name("src", lang, settings) == "characters" and unspaced(lang)
+    side, line = TextSide(lang, settings), UNSPACED[lang]
+    words = side.tokens(line)
+    assert side.decode(words) == line
+    assert "▁" in words or " " not in line
+    assert {"iPhone", "15", "Bangkok", "2024"} >= {word for word in words if word.isascii()}
+    assert len(words) >= len(line) / 2  # a character keeps its vowel signs and tone marks
+
+
+def test_a_setting_chooses_the_tokenizer_of_its_side_alone():
+    settings = PrepSettings(src_tokenizer="jieba", tgt_tokenizer="none")
+    names = [tokenizer_name(side, "zh", settings) for side in ("src", "tgt")]
+    assert names == ["jieba", "none"]
+    names = [tokenizer_name("src", lang, PrepSettings()) for lang in ("zh_TW", "de", "ko", "xx")]
+    assert names == ["jieba", "moses", "moses", "moses"]
+
+
+def test_a_young_setting_at_its_default_leaves_the_fingerprint_as_it_was():
+    plain, none = PrepSettings(), PrepSettings(tgt_tokenizer="none")
+    without = plain.model_copy()
+    without.__dict__.pop("src_tokenizer")
+    without.__dict__.pop("tgt_tokenizer")
+    prints = [fingerprint(("de", "en"), s, {}) for s in (plain, without, none)]
+    assert prints[0] == prints[1] != prints[2]
+
+
+def test_only_clear_cases_are_doubted():
+    raw = ["Well, he went home."] * 100
+    assert moses_doubt(raw) is None
+    assert moses_doubt([line.replace(".", " .") for line in raw[:19]]) is None
+    assert moses_doubt([line.replace(".", " .") for line in raw[:20]])[1] == ["none"]
+    assert moses_doubt(["Vraiment ?"] * 100) is None  # French puts a space before its marks
+    assert moses_doubt([UNSPACED["lo"] * 2] * 20)[1] == ["characters", "jieba"]
