@@ -253,11 +253,15 @@ def language_doubts(corpus: Corpus) -> list[str]:
 
 
 def suffix_doubts(corpus: Corpus) -> list[str]:
-    """Return a line for each file whose suffix is the code of another language than its side's."""
+    """Return a line for each file whose suffix is the code of another language than its side's.
+
+    Raises: ConfigError if it is the language of the other side.
+    """
     doubts = []
     for text in (text for text in corpus.sets if not text.columns):
         for number, paths in enumerate(text.sides().values()):
-            language = corpus.tgt if number else corpus.src
+            sides = (corpus.src, corpus.tgt)
+            language, opposite = sides[::-1] if number else sides
             role = f"reference {number}" if text.references else "target"
             for path in paths:
                 suffix = _suffix(path)
@@ -266,6 +270,11 @@ def suffix_doubts(corpus: Corpus) -> list[str]:
                 if suffix in moses.languages() and not same:
                     side = f"{role if number else 'source'} of '{text.name}'"
                     taken = f"{path} is taken for '{language}' ({side})"
+                    if suffix == opposite.lower():
+                        hint = f"give the file of the source, '{corpus.src}', first; or correct "
+                        hint += "--src and --tgt"
+                        where = f"--{text.split}"
+                        raise ConfigError(f"{taken}, but its suffix says '{suffix}'", where, hint)
                     doubts.append(f"{taken}, though its suffix says '{suffix}'")
     return doubts
 

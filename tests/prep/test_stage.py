@@ -473,13 +473,13 @@ def test_a_file_whose_suffix_is_of_another_language_is_said(tmp_path, files, cap
     assert warnings_of(capsys) == [
         f"{other} is taken for 'de' (reference 2 of 'test'), though its suffix says 'fr'"
     ]
-    run_prep(tmp_path, files, "swapped", src="de", tgt="en")
-    said = warnings_of(capsys)
-    assert (
-        len(said) == 4
-        and said[0]
-        == f"{files['train'][0]} is taken for 'de' (source of 'train'), though its suffix says 'en'"
-    )
+    swapped = f"{files['train'][0]} is taken for 'de' (source of 'train'), but its suffix says 'en'"
+    with pytest.raises(ConfigError) as caught:
+        run_prep(tmp_path, files, "swapped", src="de", tgt="en")
+    assert (caught.value.message, caught.value.where) == (swapped, "--train")
+    assert not (tmp_path / "swapped").exists()
+    with pytest.raises(ConfigError, match=r"test\.de is taken for 'en' \(source of 'test'\)"):
+        run_prep(tmp_path, files, "swapped", test=joined(test[::-1]))
     for name in ("x.1", "x.ref", "x.tok", "x"):
         test[1].with_name(name).write_bytes(test[1].read_bytes())
     run_prep(
