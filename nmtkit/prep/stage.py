@@ -252,11 +252,11 @@ def _report_cleaning(cleaning: Cleaning) -> None:
 
 def _report_repeats(repeats: Repeats) -> None:
     counts = f"duplicates {repeats.duplicates:,}, source = target {repeats.identical:,}"
-    console.say(f"  repeated in the training text: {counts}")
+    console.say(f"  repeated training pairs: {counts}")
     for text in repeats.overlap:
         if text.normalised:
             counts = f"{text.exact:,} exactly, {text.normalised:,} without case and punctuation"
-            console.say(f"  pairs of {text.name} in the training text: {counts}")
+            console.say(f"  pairs of {text.name} that training has too: {counts}")
 
 
 def _report_set(run: Run, text: TextSet) -> None:

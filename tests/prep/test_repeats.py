@@ -67,7 +67,7 @@ def test_counts_are_those_of_a_slow_count(tmp_path, capsys):
     assert expected["overlap"][0] == {"name": "dev", "exact": 1, "normalised": 3}
     said = capsys.readouterr().err
     assert f"duplicates {expected['duplicates']:,}, source = target 2" in said
-    assert "pairs of dev in the training text: 1 exactly, 3 without case and punctuation" in said
+    assert "pairs of dev that training has too: 1 exactly, 3 without case and punctuation" in said
     notes = corpus(run.manifest()).notes
     assert any("pairs of news in the training text: 0 exactly, 1 without" in note for note in notes)
 
