@@ -293,6 +293,13 @@ def test_the_settings_of_a_preset_are_a_file_to_edit(tmp_path):
     assert build(TrainSettings, again["train"], "train").max_steps
 
 
+def test_the_terminal_shows_device_and_precision_and_the_log_the_rest(copy):
+    said = ok(f"train --run {copy} {TINY} {BRIEF} --system brief").stderr
+    assert re.search(r"^nmtkit: device cpu \(.*\), b?float(16|32)$", said, re.MULTILINE)
+    log = (copy / "systems/brief/train.log").read_text()
+    assert "float32 path" in log and "float32 path" not in said
+
+
 UNUSED = [  # a command, options that mean nothing there, why
     ("translate text.txt", ["--force", "--on test"], "a file or stdin goes to stdout"),
     ("translate -", ["--on test"], "a file or stdin goes to stdout"),

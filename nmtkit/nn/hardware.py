@@ -43,6 +43,10 @@ class Hardware:
     keeps_blocks: bool
     """True if the C allocator keeps big blocks."""
 
+    def brief(self) -> str:
+        """Return device and precision for the terminal."""
+        return f"device {self.device} ({self.name}), {self.precision}"
+
     def describe(self) -> str:
         """Return one line for the log."""
         paths = {"highest": "default float32 path", "high": "TF32", "medium": "oneDNN float32 path"}
