@@ -152,7 +152,7 @@ def check_tokenization(
     """Refuse text for which Moses is wrong, unless a setting asks for Moses.
 
     Args:
-        sets: the user's own.
+        sets: the user's own, one sentence a line.
         languages: of source and target.
         settings: of prep.
     Raises: DataError with the setting to give.
@@ -161,8 +161,7 @@ def check_tokenization(
         for number, paths in enumerate(text.sides().values()):
             side, language = SIDES[min(number, 1)], languages[min(number, 1)]
             setting = f"{side}_tokenizer"
-            usual = getattr(settings, setting) == "auto" and usual_tokenizer(language)
-            if usual != "moses" or text.between == "markup":
+            if getattr(settings, setting) != "auto" or usual_tokenizer(language) != "moses":
                 continue
             lines = itertools.chain.from_iterable(map(files.byte_lines, paths))
             sample = itertools.islice(lines, SAMPLE)

@@ -67,7 +67,6 @@ def _prepare(
     for language in (own.src, own.tgt):
         if name := unspaced(language):
             console.say(f"{name} has no spaces between words: by default characters are its words")
-    check_tokenization(own.sets, (own.src, own.tgt), settings)
     for doubt in request.doubts:
         console.warn(doubt)
     if request.note:
@@ -84,6 +83,9 @@ def _prepare(
         if request.dataset:
             inputs.check(corpus.sets)
         corpus = rewritten(corpus, inputs, raw)
+        names = {text.name for text in own.sets}
+        own_sets = [text for text in corpus.sets if text.name in names]
+        check_tokenization(own_sets, (own.src, own.tgt), settings)
         parser = Stanza(corpus.src) if request.options.parser else None
         jobs = request.options.jobs or cores()
         manifest = Pipeline(work, corpus, inputs, settings, jobs, identity, parser).run()

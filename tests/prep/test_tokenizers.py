@@ -58,6 +58,17 @@ def test_tokenized_text_is_refused_with_the_setting_to_give(iwslt, tmp_path):
     assert "--set prep.tgt_tokenizer=none" in error.value.hint
 
 
+def test_each_column_of_a_tsv_file_is_looked_at_by_itself(iwslt, tmp_path):
+    german = [line.replace(" .", ".") for line in lines(iwslt / "train.de")]
+    pairs = zip(german, lines(iwslt / "train.en"), strict=True)
+    (tmp_path / "train.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in pairs), "utf-8")
+    dev = f"{iwslt / 'dev.de'},{iwslt / 'dev.en'}"
+    train = str(tmp_path / "train.tsv")
+    with pytest.raises(DataError, match="the target of train looks tokenized"):
+        prep("iwslt", train=train, dev=dev, src="de", tgt="en", run_dir=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_perfect_system_of_tokenized_text_scores_100(iwslt, tmp_path):
     run = prepared(iwslt, tmp_path / "run", *NONE)
     side = TextSide.load(run.prep, "tgt")
