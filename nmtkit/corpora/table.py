@@ -292,7 +292,7 @@ def find(name: str, where: str = "nmtkit prep") -> Dataset:
 def _like(name: str) -> str:
     """Return the hint for an unknown data set: all names that begin so, else the nearest name."""
     begin_so = [known for known in registered() if known.startswith(name)] if name else []
-    if begin_so:
+    if len(begin_so) > 1:
         return f"these begin so: {', '.join(begin_so)}"
     return nearest(name, registered(), f"{len(registered())} are registered")
 

@@ -172,7 +172,7 @@ class _Training:
         machine = hardware.describe() + describe(settings.deterministic, hardware.device)
         versions = f"nmtkit {nmtkit.__version__}, torch {torch.__version__}"
         self.opening.append(f"{versions}: {machine}")
-        console.say(hardware.brief())
+        console.say(hardware.brief() + describe(settings.deterministic, hardware.device))
         of_first = self.ranks.first_does(hardware.values)
         if state.hardware and state.hardware != of_first:
             console.warn(_hardware_warning(state.hardware, of_first))
