@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -116,6 +117,50 @@ def progress(
             say(f"{label}: {done:,.0f}{left}")
 
     yield advance
+
+
+class Bar:
+    """A bar below all other lines of a terminal; nothing in a pipe or file, or with --quiet.
+
+    Args:
+        unit: what the total counts, for example "step".
+        done, total: units at the beginning, and in all.
+    """
+
+    def __init__(self, unit: str, done: float, total: float) -> None:
+        self._label = unit + " {task.completed:,}/{task.total:,}"
+        self._live: Any = None
+        if sys.stderr.isatty() and not _quiet and os.environ.get("TERM") != "dumb":
+            self._start(done, total)
+
+    def _start(self, done: float, total: float) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn
+
+        columns = TextColumn(self._label), BarColumn(None), TextColumn("{task.description}")
+        console = Console(stderr=True)
+        # Each drawing takes time from the work, so there are few.
+        self._live = Progress(
+            *columns, console=console, refresh_per_second=4, transient=True, expand=True
+        )
+        self._task = self._live.add_task("", completed=done, total=total)
+        self._live.start()
+
+    @property
+    def shown(self) -> bool:
+        """True if there is a bar on the terminal."""
+        return self._live is not None
+
+    def move(self, done: float, text: str) -> None:
+        """Show that so many units are done, with a text beside the bar."""
+        if self._live is not None:
+            self._live.update(self._task, completed=done, description=text)
+
+    def close(self) -> None:
+        """Remove the bar from the terminal."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
 
 
 def print_json(value: object) -> None:

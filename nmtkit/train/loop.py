@@ -71,6 +71,8 @@ class Trainer:
         self.reporter: Reporter
         # The batches and the learning rate of the last update.
         self._last_update: tuple[list[Ids], float] = ([], 0.0)
+        # The stretch of the last line of the log.
+        self._logged: Window | None = None
 
     def run(self) -> None:
         """Train until there is a reason to end, then save everything.
@@ -78,7 +80,7 @@ class Trainer:
         Raises: Interrupted after a signal (everything is saved); TrainingDiverged;
             EnvironmentProblem.
         """
-        self.reporter = Reporter(self.system, self.state.step, self.ranks)
+        self.reporter = Reporter(self.system, self.state.step, self.ranks, self.settings.max_steps)
         for line in self.opening:
             self.reporter.note(line)
         try:
@@ -162,6 +164,8 @@ class Trainer:
         state.log.cpu += time.process_time() - cpu
         if state.step % s.log_every == 0:
             self._log()
+        window = self._logged or state.log
+        self.reporter.move_bar(state.step, window, self._seconds_left(window))
 
     def _descend(self, update: list[Ids], rate: float) -> None:
         """Compute the gradients of all batches, then make a step of Adam if they are finite."""
@@ -204,14 +208,18 @@ class Trainer:
         made this report.
         """
         state, s = self.state, self.settings
-        left = (s.max_steps - state.step) * state.log.seconds / max(1, state.log.steps)
-        if s.max_minutes:
-            left = min(left, 60 * s.max_minutes - state.seconds)
+        left = None if at_the_end else self._seconds_left(state.log)
         epoch = state.epoch + state.index / len(self.updates.batches)
-        rate, seconds_left = self._last_update[1], None if at_the_end else left
-        self.reporter.progress(state.step, s.max_steps, epoch, state.log, rate, seconds_left)
+        rate = self._last_update[1]
+        self.reporter.progress(state.step, s.max_steps, epoch, state.log, rate, left)
         if not at_the_end:
-            state.log = Window()
+            self._logged, state.log = state.log, Window()
+
+    def _seconds_left(self, window: Window) -> float:
+        """Return the training time to go, at the speed of a stretch."""
+        state, s = self.state, self.settings
+        left = (s.max_steps - state.step) * window.seconds / max(1, window.steps)
+        return min(left, 60 * s.max_minutes - state.seconds) if s.max_minutes else left
 
     def probe(self) -> None:
         """Compute the largest batch, without an update, so that too little memory shows at once."""
@@ -244,6 +252,7 @@ class Trainer:
         state, s = self.state, self.settings
         if self.validator is None:
             return False
+        self.reporter.busy(state.step, "validating")
         values = self.ranks.first_does(self._measure)
         if values is None:
             return False
@@ -279,7 +288,7 @@ class Trainer:
         self.reporter.say(f"step {step:,}: {measured.describe()}{best}")
         for sample in measured.samples:
             for label, text in zip(("source", "reference", "translation"), sample, strict=True):
-                self.reporter.say(f"  {label:11} {text}")
+                self.reporter.detail(f"  {label:11} {text}")
 
     def _show_to_plateau(self, measured: Validation) -> None:
         state, s = self.state, self.settings

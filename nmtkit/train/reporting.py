@@ -1,5 +1,5 @@
-"""What a training reports: lines on stderr and in train.log, metrics.jsonl, and TensorBoard if it
-is installed.
+"""What a training reports: lines on stderr and in train.log, a bar on a terminal, metrics.jsonl,
+and TensorBoard if it is installed.
 """
 
 from __future__ import annotations
@@ -31,9 +31,12 @@ class Reporter:
         system: whose files these are.
         step: where training begins: later lines of metrics.jsonl are removed.
         ranks: the processes that train together; only rank 0 writes.
+        last_step: the updates in all, for the bar.
     """
 
-    def __init__(self, system: System, step: int, ranks: Ranks | None = None) -> None:
+    def __init__(
+        self, system: System, step: int, ranks: Ranks | None = None, last_step: int = 1
+    ) -> None:
         self._system, self._ranks = system, ranks or Ranks()
         paths = [system.path / "train.log", system.metrics]
         self._board = None
@@ -44,9 +47,11 @@ class Reporter:
         else:
             paths = [Path(os.devnull)] * 2
         self._log, self._metrics = (open(path, "a", encoding="utf-8") for path in paths)
+        self._bar = console.Bar("step", step, last_step)
 
     def close(self) -> None:
-        """Close the files."""
+        """Remove the bar and close the files."""
+        self._bar.close()
         for stream in (self._log, self._metrics):
             with contextlib.suppress(OSError):  # a full disk was reported when it mattered
                 stream.close()
@@ -56,6 +61,12 @@ class Reporter:
     def say(self, message: str) -> None:
         """Print a line on stderr and, with the time, in train.log."""
         console.say(message)
+        self.note(message)
+
+    def detail(self, message: str) -> None:
+        """Write a line to train.log; print the line too, unless a bar shows how far training is."""
+        if not self._bar.shown:
+            console.say(message)
         self.note(message)
 
     def note(self, message: str) -> None:
@@ -114,7 +125,18 @@ class Reporter:
             line += f" in the first of {self._ranks.world} processes"
         if left is not None:
             line += f", {console.duration(left)} left"
-        self.say(f"step {step:,}/{last_step:,}, epoch {epoch:.2f}: {line}")
+        self.detail(f"step {step:,}/{last_step:,}, epoch {epoch:.2f}: {line}")
+
+    def move_bar(self, step: int, window: Window, left: float) -> None:
+        """Show loss and speed of a stretch of training, and the seconds to go, beside the bar."""
+        if self._bar.shown and window.tokens:
+            loss, speed = window.nll / window.tokens, window.tokens / max(1e-9, window.seconds)
+            text = f"loss {loss:.3f}, {speed:,.0f} target tokens/s, {console.duration(left)} left"
+            self._bar.move(step, text)
+
+    def busy(self, step: int, text: str) -> None:
+        """Show beside the bar what is done instead of updates."""
+        self._bar.move(step, text)
 
 
 def _values(epoch: float, window: Window, rate: float, world: int) -> dict[str, Any]:

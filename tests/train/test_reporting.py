@@ -1,12 +1,24 @@
-"""What a training writes down of itself, TensorBoard there and not there."""
+"""What a training writes down of itself: on a terminal, in a pipe, TensorBoard there and not
+there.
+"""
 
 import json
+import os
+import pty
+import re
 import sys
+import threading
+from contextlib import contextmanager
 from types import SimpleNamespace
 
+import pytest
+
+from nmtkit import console
 from nmtkit.run import System
 from nmtkit.train.reporting import Reporter
 from nmtkit.train.state import Window
+from nmtkit.train.validation import Validator
+from tests.train.tiny import make_run, options, trainer
 
 MEASURED = {
     "dev_loss": 1.5,
@@ -60,3 +72,114 @@ def test_the_perplexity_stands_beside_the_loss_that_it_is_of(tmp_path, capsys):
     first, second = capsys.readouterr().err.splitlines()
     assert "loss 7.539 (7.742 label-smoothed), perplexity 1,880, " in first  # exp(7.539) = 1,880
     assert "loss 1.000, perplexity 2.718, " in second and " 25.0% padding, " in second
+
+
+# On a terminal
+
+go = trainer(options("train.max_steps=8", "train.validate_every=4", "train.dev_bleu=false"))
+CODES = re.compile(r"\x1b\[(\??[\d;]*)([A-Za-z])|([\r\n])|([^\x1b\r\n]+)")
+
+
+def screen(data):
+    """The lines that a terminal shows after these characters."""
+    lines, row, column = [""], 0, 0
+    for number, code, end, text in CODES.findall(data):
+        if end:
+            row, column = row + (end == "\n"), 0
+            lines += [""] * (row + 1 - len(lines))
+        elif code == "A":
+            row -= int(number or 1)
+        elif code == "K":
+            lines[row] = ""
+        elif text:
+            lines[row] = lines[row][:column].ljust(column) + text + lines[row][column + len(text) :]
+            column += len(text)
+    return [line.rstrip() for line in lines]
+
+
+@contextmanager
+def terminal(monkeypatch):
+    """Make stderr a terminal of 80 columns; yield a list that gets everything it was sent."""
+    primary, secondary = pty.openpty()
+    sent, parts = [], []
+
+    def read():
+        while True:
+            try:
+                parts.append(os.read(primary, 65536))
+            except OSError:  # the other end is closed
+                return
+
+    reader = threading.Thread(target=read)
+    with monkeypatch.context() as patch, os.fdopen(secondary, "w") as stream:
+        patch.setattr(sys, "stderr", stream)
+        patch.setenv("COLUMNS", "80")
+        patch.setenv("TERM", "xterm")
+        reader.start()
+        yield sent
+    reader.join(10)
+    os.close(primary)
+    sent.append(b"".join(parts).decode())
+
+
+@pytest.fixture
+def run(tmp_path):
+    return make_run(tmp_path / "run", pairs=60, dev=6)
+
+
+def test_a_terminal_shows_a_bar_and_keeps_one_line_a_validation(run, monkeypatch):
+    original = Validator.validate
+
+    def warned(self, *args):
+        console.warn("a word in between")
+        return original(self, *args)
+
+    monkeypatch.setattr(Validator, "validate", warned)
+    with terminal(monkeypatch) as sent:
+        go(run)
+    (data,) = sent
+    lasting = [line for line in screen(data) if line]
+    begin = next(i for i, line in enumerate(lasting) if "step 0 of 8: starting" in line)
+    line = r"nmtkit: step %d: dev loss [\d.]+, perplexity [\d.]+(, the best so far)?"
+    end = "nmtkit: at step 8 of 8; raise train.max_steps to go on"
+    patterns = [line % 4, line % 8, re.escape(end)]
+    shown = [line for line in lasting[begin + 1 :] if "a word in between" not in line]
+    # The starting line names the run's folder and may be wrapped.
+    shown = shown[-3:]
+    assert [bool(re.fullmatch(*pair)) for pair in zip(patterns, shown, strict=True)] == [True] * 3
+    assert sum("a word in between" in line for line in lasting) == 2
+    assert not any("learning rate" in line or "/8" in line or "source " in line for line in lasting)
+    bars = re.findall(r"step (\d)/8 .*?(loss [\d.]+, [\d,]+ target tokens/s, \d+s left)?", data)
+    assert bars and {step for step, _ in bars} <= set("012345678")
+    log = (run.system("transformer").path / "train.log").read_text()
+    assert "step 4/8, epoch" in log and "  translation " in log and "a word in between" in log
+
+
+def test_the_bar_has_loss_and_speed_from_the_first_update(tmp_path, monkeypatch):
+    system, first = System(tmp_path / "a"), Window(steps=1, nll=20.0, tokens=10, seconds=2.0)
+    with terminal(monkeypatch) as sent:
+        reporter = Reporter(system, 0, last_step=2_000)
+        reporter.move_bar(1, first, 3725.0)
+        reporter._bar._live.refresh()
+        reporter.say("a line that stays")
+        reporter.close()
+    (data,) = sent
+    drawn = [line for line in re.split(r"[\r\n]", CODES.sub(r"\3\4", data)) if "1/2,000" in line]
+    assert drawn and max(map(len, drawn)) == 80
+    assert drawn[0].rstrip().endswith("━ loss 2.000, 5 target tokens/s, 1h 02m left")
+    assert [line for line in screen(data) if line] == ["nmtkit: a line that stays"]
+
+
+def test_pipes_quiet_and_dumb_terminals_have_no_bar(run, monkeypatch, capsys):
+    go(run)
+    said = capsys.readouterr().err
+    assert "\x1b" not in said and "step 4/8, epoch" in said and "  translation " in said
+    for quiet, kind in ((True, "xterm"), (False, "dumb")):
+        with terminal(monkeypatch) as sent:
+            monkeypatch.setenv("TERM", kind)
+            monkeypatch.setattr(console, "_quiet", quiet)
+            go(run, force=True)
+        lines = [line for line in sent[0].splitlines() if "step" in line]
+        assert "\x1b" not in sent[0] and bool(lines) != quiet
+        assert any("step 4/8, epoch" in line for line in lines) != quiet
+        monkeypatch.undo()
