@@ -26,7 +26,6 @@ from nmtkit.score.metrics import Metric
 from nmtkit.score.resampling import Draws, estimate
 from nmtkit.score.translations import scorer_of
 from nmtkit.tables.table import Estimate
-from nmtkit.text.bpe import join
 from nmtkit.translate import workers
 from nmtkit.translate.forced import forced_scores
 from nmtkit.translate.scorer import Scorer
@@ -185,8 +184,9 @@ class Reader:
     def _example(self, row: int, reading: Reading, gains: Numbers) -> Example:
         title = f"{self.name}, line {row + 1}: {gains[row]:+.2f} nats from its context"
         source, target = (ids(row)[:-1].tolist() for ids in (self.store.src, self.store.tgt))
-        reference = " ".join(join(self.scorer.tgt_vocab.decode(target)))
-        return context_reading.example(title, reading, source, reference, self.scorer.src_vocab)
+        reference = self.scorer.tgt_side.surface(self.scorer.tgt_vocab.decode(target))
+        vocabulary, splitter = self.scorer.src_vocab, self.scorer.src_side.splitter
+        return context_reading.example(title, reading, source, reference, vocabulary, splitter)
 
 
 def _loss(sums: Numbers) -> Metric:

@@ -19,8 +19,8 @@ from nmtkit.data.batches import Batch
 from nmtkit.data.context import BREAK, Context
 from nmtkit.measures import recording
 from nmtkit.models.base import Model
+from nmtkit.text.splitter import Splitter
 from nmtkit.text.vocabulary import BOS, EOS, Vocabulary
-from nmtkit.translate.over_long import JOINER
 
 Numbers = NDArray[np.float64]
 WeightedWord = tuple[str, float]
@@ -189,6 +189,10 @@ def _attention(recorded: dict[str, Tensor], site: str, batch: Batch, joined: boo
     return weights.cpu().numpy()
 
 
+BROKEN = "####"
+"""How `BREAK` is shown."""
+
+
 @dataclass(frozen=True)
 class Example:
     """A sentence and what it reads: words with a weight each."""
@@ -200,7 +204,12 @@ class Example:
 
 
 def example(
-    title: str, reading: Reading, source: Sequence[int], reference: str, vocabulary: Vocabulary
+    title: str,
+    reading: Reading,
+    source: Sequence[int],
+    reference: str,
+    vocabulary: Vocabulary,
+    splitter: Splitter,
 ) -> Example:
     """Return a sentence as words: those of the source with what each takes from the context (mean
     of its subwords), those of the context with what is read there.
@@ -214,21 +223,27 @@ def example(
     names = []
     for symbol, before in zip(reading.symbols, [EOS, *reading.symbols], strict=False):
         first = symbol == BOS and before == EOS
-        names.append("<s>" if first else "####" if symbol == BREAK else vocabulary[symbol])
-    context = [(word, float(sum(values))) for word, values in _words(names, of_context)]
+        names.append("<s>" if first else BROKEN if symbol == BREAK else vocabulary[symbol])
+    context = [(word, float(sum(values))) for word, values in _words(names, of_context, splitter)]
     subwords = [vocabulary[i] for i in source]
-    words = [(word, float(np.mean(values))) for word, values in _words(subwords, reading.share)]
+    taken = _words(subwords, reading.share, splitter)
+    words = [(word, float(np.mean(values))) for word, values in taken]
     return Example(title, context, words, reference)
 
 
-def _words(subwords: Sequence[str], values: Numbers) -> list[tuple[str, list[float]]]:
+def _words(
+    subwords: Sequence[str], values: Numbers, splitter: Splitter
+) -> list[tuple[str, list[float]]]:
     """Return words, each with the values of its subwords."""
     words: list[tuple[str, list[float]]] = []
-    goes_on = False
-    for subword, value in zip(subwords, values.tolist(), strict=True):
-        text, of_word = words.pop() if goes_on else ("", [])
-        words.append((text + subword.removesuffix(JOINER), [*of_word, value]))
-        goes_on = subword.endswith(JOINER)
+    parts: list[str] = []
+    of_word: list[float] = []
+    rows = zip(subwords, values.tolist(), splitter.ends(subwords), strict=True)
+    for (subword, value, is_end), following in zip(rows, [*subwords[1:], BROKEN], strict=True):
+        parts, of_word = [*parts, subword], [*of_word, value]
+        if is_end or following == BROKEN:
+            words.append(("".join(splitter.join(parts)), of_word))
+            parts, of_word = [], []
     return words
 
 

@@ -159,7 +159,7 @@ class Reader:
             return [
                 (row, vocabulary.encode(piece))
                 for row, line in enumerate(sentences[first : first + LINES], first)
-                for piece in cut(side.encode(line), self.max_source)
+                for piece in cut(side.encode(line), self.max_source, side.splitter)
             ]
 
         starts = list(range(0, len(sentences), LINES))

@@ -15,6 +15,7 @@ from nmtkit import files
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.records import ExportedSystem, Manifest, TextRecipe, load
 from nmtkit.settings import PrepSettings
+from nmtkit.text.bpe import Bpe
 from nmtkit.text.side import TextSide
 
 ABOUT, README, TEXT = "nmtkit.json", "README.md", "text"
@@ -104,8 +105,9 @@ def text_steps(source: TextSide, target: TextSide, settings: PrepSettings) -> di
         "BPE of subword-nmt (codes*.bpe; with the vocabulary filter bpe-vocab.src.txt if there is"
         " one)"
     )
-    before += [bpe] * bool(source.bpe)
-    after = ["a subword that ends in @@ is joined to the next subword"] * bool(target.bpe)
+    before += [bpe] * isinstance(source.splitter, Bpe)
+    joiners = "a subword that ends in @@ is joined to the next subword"
+    after = [joiners] * isinstance(target.splitter, Bpe)
     capital = "the sentence's first letter becomes a capital (Moses' detruecaser)"
     after += [capital] * bool(target.truecaser)
     joined = {

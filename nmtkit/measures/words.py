@@ -17,7 +17,6 @@ from nmtkit import files
 from nmtkit.data.store import Store
 from nmtkit.errors import DataError
 from nmtkit.run import Run
-from nmtkit.text.bpe import join
 from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import UNK, load_vocabularies
 
@@ -111,11 +110,11 @@ def training_counts(run: Run, side: Side, words: Words, store: Store) -> Ids:
     """
     ids_of = Store.src if side == "src" else Store.tgt
     subwords = list(load_vocabularies(run.prep)[side == "tgt"])
-    split = TextSide.load(run.prep, side).bpe is not None
+    join = TextSide.load(run.prep, side).splitter.join
     training, counts, wanted = Store(run.prep / "train"), Counter[str](), set(words.flat)
     for row in range(len(training)):
         text = [subwords[i] for i in ids_of(training, row)[:-1].tolist()]
-        counts.update(word for word in (join(text) if split else text) if word in wanted)
+        counts.update(word for word in join(text) if word in wanted)
     unknown = [
         np.bincount(owners, ids_of(store, row)[:-1] == UNK) > 0
         for row, owners in enumerate(words.owners)

@@ -20,7 +20,7 @@ from nmtkit.parallel import ordered_map
 from nmtkit.prep.clean import row_chunks
 from nmtkit.prep.trees import Unusable, parse_phrases
 from nmtkit.text.side import TextSide
-from nmtkit.text.tidy import JOINER, tidy, utf8_lines
+from nmtkit.text.tidy import tidy, utf8_lines
 
 PARSERS = ("stanza",)
 PARSED = "parsed"
@@ -72,10 +72,8 @@ class SpanCutter:
 
     def _sizes(self, words: list[str]) -> list[int]:
         """Return the number of subwords of each word."""
-        bpe = self._side.bpe
-        subwords = bpe.segment(words) if bpe else words
-        ends = [i for i, subword in enumerate(subwords, 1) if not subword.endswith(JOINER)]
-        return np.diff(ends, prepend=0).tolist() if bpe else [1] * len(words)
+        segment = self._side.splitter.segment
+        return [len(segment([word])) for word in words]
 
 
 def write_spans(

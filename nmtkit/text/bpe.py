@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from nmtkit.errors import DataError
 from nmtkit.files import text_lines, writing
 from nmtkit.text.bpe_learner import END, Learner
 from nmtkit.text.segmented import Segmented
+from nmtkit.text.splitter import Splitter
 
 JOINER = "@@"
 Pair = tuple[str, str]
@@ -65,7 +66,7 @@ def _refuse_spaces(words: list[str]) -> None:
         raise DataError(problem, where=where, hint="tokenize the text first")
 
 
-class Bpe:
+class Bpe(Splitter):
     """Splits words into subwords as subword-nmt's apply-bpe does, with a bounded cache.
 
     Args:
@@ -83,13 +84,14 @@ class Bpe:
         self._parts = {"".join(pair): pair for pair in reversed(self._ranks)} if vocabulary else {}
         self._cache: dict[str, list[str]] = {}
 
-    def segment(self, tokens: list[str]) -> list[str]:
-        """Split each token; all but the last piece of a word end in `@@`.
+    def ends(self, subwords: Sequence[str]) -> list[bool]:
+        return [not subword.endswith(JOINER) for subword in subwords]
 
-        Args:
-            tokens: words without spaces.
-        Returns: the subwords of all words, in order.
-        """
+    def join(self, subwords: Sequence[str]) -> list[str]:
+        return join(subwords)
+
+    def segment(self, tokens: Sequence[str]) -> list[str]:
+        """Split each token; all but the last piece of a word end in `@@`."""
         cache = self._cache
         result: list[str] = []
         for token in tokens:

@@ -9,7 +9,8 @@ from nmtkit.errors import DataError
 from nmtkit.files import text_lines
 from nmtkit.records import TextRecipe, load
 from nmtkit.settings import PrepSettings
-from nmtkit.text.bpe import Bpe, join
+from nmtkit.text.bpe import Bpe
+from nmtkit.text.splitter import Splitter
 from nmtkit.text.tidy import tidy
 from nmtkit.text.tokenizer import Name, Side, make_tokenizer, tokenizer_name, usual_tokenizer
 from nmtkit.text.truecase import Truecaser, detruecase
@@ -22,7 +23,7 @@ class TextSide:
         lang: language code.
         settings: of prep: normalize, aggressive_hyphens, escape, lowercase.
         truecaser: applied after tokenization; None for none (then nothing is detruecased either).
-        bpe: splits words into subwords; None leaves words whole.
+        splitter: splits words into subwords; None leaves words whole.
         tokenizer: its name (`tokenizer_name`); None: the usual one of the language.
     Attributes:
         tokenizer: the name of the tokenizer.
@@ -34,13 +35,13 @@ class TextSide:
         lang: str,
         settings: PrepSettings,
         truecaser: Truecaser | None = None,
-        bpe: Bpe | None = None,
+        splitter: Splitter | None = None,
         tokenizer: Name | None = None,
     ) -> None:
         self.lang = lang
         self.lowercase = settings.lowercase
         self.truecaser = truecaser
-        self.bpe = bpe
+        self.splitter = splitter or Splitter()
         self.tokenizer = tokenizer or usual_tokenizer(lang)
         self._tokenizer = make_tokenizer(self.tokenizer, lang, settings)
         self._caseless = make_tokenizer(self.tokenizer, lang, settings, caseless=self.lowercase)
@@ -61,13 +62,9 @@ class TextSide:
         lang = recipe.src if side == "src" else recipe.tgt
         model = prep_dir / f"truecase.{lang}"
         truecaser = Truecaser.load(model) if model.exists() else None
-        bpe = None
-        for name in ("codes.bpe", f"codes.{side}.bpe"):
-            if (prep_dir / name).exists():
-                counts, threshold = f"bpe-vocab.{side}.txt", recipe.settings.vocab_threshold
-                bpe = Bpe(prep_dir / name, _vocabulary(prep_dir / counts, threshold))
+        splitter = load_splitter(prep_dir, side, recipe.settings.vocab_threshold)
         tokenizer = tokenizer_name(side, lang, recipe.settings)
-        return cls(lang, recipe.settings, truecaser, bpe, tokenizer)
+        return cls(lang, recipe.settings, truecaser, splitter, tokenizer)
 
     def tokens(self, line: str) -> list[str]:
         """Tidy, tokenize, lowercase (if set) and truecase one raw line, and return its words."""
@@ -95,30 +92,43 @@ class TextSide:
 
     def encode(self, line: str) -> list[str]:
         """Return the subwords of one raw line."""
-        tokens = self.tokens(line)
-        return self.bpe.segment(tokens) if self.bpe else tokens
+        return self.splitter.segment(self.tokens(line))
 
     def subwords(self, tokens: Sequence[str]) -> tuple[list[str], list[int]]:
         """Return the subwords of tokens, and for each subword the number of its token."""
-        split = [self.bpe.segment([token]) if self.bpe else [token] for token in tokens]
+        split = [self.splitter.segment([token]) for token in tokens]
         owners = [number for number, parts in enumerate(split) for _ in parts]
         return [part for parts in split for part in parts], owners
 
     def surface(self, subwords: list[str]) -> str:
-        """Return subwords as tokenized text: BPE is undone."""
-        return " ".join(join(subwords))
+        """Return subwords as tokenized text: words are whole again."""
+        return " ".join(self.splitter.join(subwords))
 
     def cased_surface(self, subwords: list[str]) -> str:
-        """Return subwords as tokenized text for multi-bleu.perl: BPE and truecasing are undone."""
+        """Return subwords as tokenized text for multi-bleu.perl: truecasing is undone too."""
         return " ".join(self._cased_words(subwords))
 
     def decode(self, subwords: list[str]) -> str:
-        """Return subwords as plain text: BPE, truecasing and tokenization are undone."""
+        """Return subwords as plain text: truecasing and tokenization are undone too."""
         return self._tokenizer.detokenize(self._cased_words(subwords))
 
     def _cased_words(self, subwords: list[str]) -> list[str]:
-        words = join(subwords)
+        words = self.splitter.join(subwords)
         return detruecase(words) if self.truecaser else words
+
+
+def load_splitter(prep_dir: Path, side: Side, vocab_threshold: int = 0) -> Splitter:
+    """Return what splits the words of a side of a prepared corpus.
+
+    Args:
+        prep_dir, side: as of `TextSide.load`.
+        vocab_threshold: of the settings.
+    """
+    for name in (f"codes.{side}.bpe", "codes.bpe"):
+        if (prep_dir / name).exists():
+            vocabulary = _vocabulary(prep_dir / f"bpe-vocab.{side}.txt", vocab_threshold)
+            return Bpe(prep_dir / name, vocabulary)
+    return Splitter()
 
 
 def _vocabulary(path: Path, threshold: int) -> set[str] | None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-JOINER = "@@"
+from nmtkit.text.splitter import Splitter
+
 # The punctuation that may end a piece, strongest first; quotes and brackets may follow.
 ENDINGS = (frozenset(".!?…。！？"), frozenset(";:；："), frozenset(",，、–—"))
+WIDE = frozenset("。！？；：，、")
+"""Punctuation of text without spaces, where a piece may end although no word does."""
 CLOSING = frozenset(
     ('"', "'", ")", "]", "»", "“", "”", "’", "」", "』", "）", "&quot;", "&apos;", "&#93;")
 )
 
 
-def cut(subwords: Sequence[str], limit: int) -> list[list[str]]:
+def cut(subwords: Sequence[str], limit: int, splitter: Splitter) -> list[list[str]]:
     """Cut a sentence into pieces of at most `limit` subwords.
 
     A piece ends after the strongest punctuation mark in the second half of its room (the last of
@@ -21,21 +24,31 @@ def cut(subwords: Sequence[str], limit: int) -> list[list[str]]:
     Args:
         subwords: of the whole sentence.
         limit: the most subwords of a piece, at least 1.
+        splitter: says where words end.
     Returns: the pieces in order; together they are the sentence. One piece if it is short enough.
     """
+    bare = [subword.lstrip("▁") for subword in subwords]
+    word_ends = zip(bare, splitter.ends(subwords), strict=True)
+    ends = [is_end or text in WIDE for text, is_end in word_ends]
     pieces = []
     start = 0
     while len(subwords) - start > limit:
-        end = start + _end(subwords[start : start + limit])
+        room = slice(start, start + limit)
+        end = start + _end(bare[room], ends[room])
         pieces.append(list(subwords[start:end]))
         start = end
     return [*pieces, list(subwords[start:])]
 
 
-def _end(room: Sequence[str]) -> int:
-    """Return the number of subwords of the room that the piece takes."""
+def _end(room: Sequence[str], is_end: Sequence[bool]) -> int:
+    """Return the number of subwords of the room that the piece takes.
+
+    Args:
+        room: the subwords that may be taken.
+        is_end: for each, True if a word ends with it.
+    """
     first = max(1, len(room) // 2)
-    word_ends = [end for end in range(len(room), 0, -1) if not room[end - 1].endswith(JOINER)]
+    word_ends = [end for end in range(len(room), 0, -1) if is_end[end - 1]]
     ends = [end for end in word_ends if end >= first]  # last first
     for marks in ENDINGS:
         for end in ends:

@@ -13,7 +13,6 @@ from nmtkit.data.documents import Documents
 from nmtkit.text.vocabulary import EOS, UNK
 from nmtkit.translate.beam import Hypothesis
 from nmtkit.translate.forced import forced_scores
-from nmtkit.translate.over_long import cut
 from nmtkit.translate.translator import POSITIONS, Read, Translator, best_ids, readable
 
 Ids = list[int]
@@ -107,7 +106,7 @@ class Scorer(Translator):
         context: the first piece, nothing of a blank line.
         """
         subwords = [self.src_side.encode(line) if line.strip() else [] for line in lines]
-        heads = [cut(words, self.settings.max_source)[0] for words in subwords]
+        heads = [self._cut(words)[0] for words in subwords]
         encode = self.src_vocab.encode
         return list(map(encode, subwords)), [encode(head) if head else [] for head in heads]
 

@@ -240,10 +240,14 @@ class Translator:
             done(len(batch) * share)
         return results
 
+    def _cut(self, subwords: list[str]) -> list[list[str]]:
+        """Cut a line into pieces that are translated one by one."""
+        return cut(subwords, self.settings.max_source, self.src_side.splitter)
+
     def _pieces(self, line: str) -> list[list[int]]:
         """Return the ids of the pieces of a line, each ending in </s>; none for a blank line."""
         subwords = self.src_side.encode(line) if line.strip() else []
-        cut_subwords = cut(subwords, self.settings.max_source) if subwords else []
+        cut_subwords = self._cut(subwords) if subwords else []
         pieces = [self.src_vocab.encode(piece) for piece in cut_subwords]
         self.counts["lines"] += 1
         self.counts["empty"] += not pieces

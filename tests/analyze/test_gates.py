@@ -216,7 +216,9 @@ def test_words_of_a_prepared_set_are_those_of_its_subwords(demo, side):
     for row in range(len(training)):
         subwords = (vocabulary[int(i)] for i in getattr(training, side)(row)[:-1])
         counts.update(" ".join(subwords).replace("@@ ", "").split())
-    known = [all(piece in vocabulary for piece in text.bpe.segment([word])) for word in words.flat]
+    known = [
+        all(piece in vocabulary for piece in text.splitter.segment([word])) for word in words.flat
+    ]
     wanted = [
         counts[word] if own else texts.OUTSIDE for word, own in zip(words.flat, known, strict=True)
     ]

@@ -85,7 +85,7 @@ def expected_spans(run, rows):
     found, reasons = [], Counter()
     for text, target, tree in rows:
         words = side.tokens(text)
-        sizes = [len(side.bpe.segment([word])) for word in words]
+        sizes = [len(side.splitter.segment([word])) for word in words]
         if (
             not words
             or len(words) > 100
