@@ -131,6 +131,12 @@ class PrepSettings(Section):
     """
     max_subwords: int = Field(256, ge=2)
     """Training pairs with a longer side in subwords are dropped."""
+    deduplicate: bool = False
+    """Drop training pairs that occurred before in the training text."""
+    drop_overlap: Literal["none", "exact", "normalised"] = "none"
+    """Drop training pairs that a dev or test set contains: exactly, or normalised (regardless of
+    case, white space and punctuation).
+    """
     on_bad_utf8: Literal["error", "replace", "drop"] = "error"
     """What to do with bytes that are not UTF-8: stop, put U+FFFD in their place, or drop the
     training pair (counted; dev and test lines stay).

@@ -34,7 +34,7 @@ from nmtkit.prep.clean import SIDES, Cleaned, Cleaner, WordCounts, row_chunks
 from nmtkit.prep.encode import Encoded, SetEncoder, TrainEncoder, subword_counts
 from nmtkit.prep.learn import Models, learn
 from nmtkit.prep.parse_spans import Stanza, check_parses, parse_text, write_spans
-from nmtkit.prep.repeats import PairHashes, repeats
+from nmtkit.prep.repeats import PairHashes, kept_rows, repeats, unwanted
 from nmtkit.prep.tally import Tally, as_counts, fingerprint, tools
 from nmtkit.records import Cleaning, Manifest, TextRecipe, TextSet, VocabularySizes
 from nmtkit.settings import PrepSettings
@@ -71,6 +71,7 @@ class Pipeline:
         self.languages = (self.corpus.src, self.corpus.tgt)
         self.tally = Tally()
         self.pair_hashes = {text.name: PairHashes() for text in self.corpus.sets}
+        self.wanted = np.ones(0, bool)  # of the training text, if repeated pairs are dropped
 
     def run(self) -> Manifest:
         """Prepare the corpus.
@@ -81,6 +82,7 @@ class Pipeline:
         collecting = gc.isenabled()
         gc.disable()  # there are no cycles to find, but millions of objects to walk through
         try:
+            self._drop_repeats()
             with tempfile.TemporaryFile(dir=self.folder) as tokenized:
                 train = self._prepare_train(tokenized)
             entries = [train, *map(self._encode_set, self.corpus.sets[1:])]
@@ -92,6 +94,29 @@ class Pipeline:
         finally:
             if collecting:
                 gc.enable()
+
+    def _drop_repeats(self) -> None:
+        """Read the training text once more, and choose the pairs that the settings keep."""
+        settings, sets = self.settings, self.corpus.sets
+        if settings.drop_overlap == "none":
+            if not settings.deduplicate:
+                return
+            sets = sets[:1]
+        with self.tally.timed("find repeated pairs", 2 * self.inputs.lines(sets[0].src)):
+            for text in sets:
+                for _ in self._rows(text):
+                    pass
+        train, *held_out = (self.pair_hashes[text.name] for text in sets)
+        dropped = unwanted(train, held_out, settings)
+        self.wanted = ~np.any([*dropped.values()], axis=0)
+        counts = {(reason, "pairs"): int(pairs.sum()) for reason, pairs in dropped.items()}
+        self.tally.reasons.update({reason: count for reason, count in counts.items() if count})
+
+    def _rows(self, text: SetFiles, **bounds: int) -> Iterator[list[bytes]]:
+        """Read a set chunk by chunk, and hash its pairs if this is the first time."""
+        chunks = row_chunks(list(text.sides().values()), **bounds)
+        hashes = self.pair_hashes[text.name]
+        return chunks if hashes.exact else hashes.watched(chunks)
 
     def _prepare_train(self, tokenized: IO[bytes]) -> dict[str, Any]:
         sizes, masks, counts = self._clean(tokenized)
@@ -114,7 +139,9 @@ class Pipeline:
         sizes, masks = [], []
         total = (WordCounts(), WordCounts())
         with tally.timed("tidy, tokenize, clean, count", 2 * lines):
-            chunks = self.pair_hashes[train.name].watched(row_chunks([train.src, train.tgt]))
+            chunks = self._rows(train)
+            if self.wanted.size:
+                chunks = kept_rows(chunks, self.wanted)
             cleaned: Cleaned
             for cleaned in self._map(make, chunks, "tokenizing", lines, self.jobs):
                 sizes.append(tokenized.write(cleaned.text))
@@ -129,12 +156,15 @@ class Pipeline:
     def _count_pairs(self, masks: Sequence[NDArray[np.bool_]]) -> None:
         """Count the pairs that are kept, and refuse a corpus without any."""
         tally, train = self.tally, self.corpus.sets[0]
-        self.kept = np.concatenate([*masks])
+        self.kept = np.concatenate([np.zeros(0, bool), *masks])
+        if self.wanted.size:
+            cleaned, self.kept = self.kept, self.wanted.copy()
+            self.kept[self.wanted] = cleaned
         tally.pairs_in, tally.pairs_kept = len(self.kept), int(self.kept.sum())
         if not tally.pairs_kept:
             dropped = tally.dropped().items()
             reasons = ", ".join(f"{reason} {count['pairs']:,}" for reason, count in dropped)
-            names = "prep.min_words, max_words, max_ratio, max_subwords"
+            names = "prep.min_words, max_words, max_ratio, max_subwords, drop_overlap"
             raise DataError(
                 f"cleaning dropped all {tally.pairs_in:,} training pairs: {reasons}",
                 where=", ".join(map(str, (*train.src, *train.tgt))),
@@ -183,8 +213,7 @@ class Pipeline:
         changed: list[Counter[str]] = [Counter(), Counter()]
         blank: Counter[str] = Counter()
         make = functools.partial(SetEncoder, self.sides, self.vocabularies)
-        chunks = row_chunks(list(streams.values()), max_rows=500)
-        chunks = self.pair_hashes[text.name].watched(chunks)
+        chunks = self._rows(text, max_rows=500)
         (self.folder / "text").mkdir(exist_ok=True)
         with (
             self.tally.timed(f"{text.name} set", len(streams) * lines),

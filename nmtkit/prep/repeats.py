@@ -1,5 +1,5 @@
-"""Count repeated text: duplicate training pairs, pairs whose sides are identical, and pairs of dev
-and test sets that the training text contains.
+"""Count repeated text, and choose which of it training leaves out: duplicate training pairs, pairs
+whose sides are identical, and pairs of dev and test sets that the training text contains.
 
 Only 64-bit hashes are kept, 16 bytes a pair. The training text is never kept.
 """
@@ -10,14 +10,19 @@ import re
 import string
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit.records import Overlap, Repeats
+from nmtkit.settings import PrepSettings
 
 Hashes = NDArray[np.uint64]
+Mask = NDArray[np.bool_]
+DUPLICATE, HELD_OUT = "duplicate", "in dev or test"
+"""Reasons why a training pair is dropped."""
 ASCII_IGNORED = (string.punctuation + " \t\r\v\f").encode()
 WIDE_IGNORED = re.compile("[\u00a0-\u00bf\u2000-\u206f\u3000-\u303f\uff00-\uff0f\uff1a-\uff20]+")
 """Punctuation and white space beyond ASCII: Latin-1, general, Chinese and Japanese, full width."""
@@ -58,6 +63,41 @@ class PairHashes:
             pairs[(src == blank) & (tgt == blank)] = 0  # nothing but punctuation: never counted
             self.normalised.append(pairs)
             yield chunk
+
+
+def unwanted(
+    train: PairHashes, held_out: Sequence[PairHashes], settings: PrepSettings
+) -> dict[str, Mask]:
+    """Return the training pairs that the settings drop, by reason; each has one reason.
+
+    Args:
+        train: the training text.
+        held_out: dev and test sets.
+        settings: of prep.
+    """
+    exact = np.concatenate(train.exact)
+    leaked, duplicate = np.zeros((2, len(exact)), bool)
+    if settings.drop_overlap != "none":
+        ours, *theirs = (
+            np.concatenate(getattr(pairs, settings.drop_overlap)) for pairs in (train, *held_out)
+        )
+        text = [np.concatenate(pairs.normalised) != 0 for pairs in held_out]
+        leaked = np.isin(ours, np.concatenate([a[b] for a, b in zip(theirs, text, strict=True)]))
+    if settings.deduplicate:
+        duplicate = ~leaked
+        duplicate[np.unique(exact, return_index=True)[1]] = False  # each pair's first place
+    return {HELD_OUT: leaked, DUPLICATE: duplicate}
+
+
+def kept_rows(chunks: Iterable[list[bytes]], kept: Mask) -> Iterator[list[bytes]]:
+    """Yield the chunks of `clean.row_chunks` with only the rows that are kept."""
+    start = 0
+    for chunk in chunks:
+        sides = [text.split(b"\n")[:-1] for text in chunk]
+        rows = kept[start : start + len(sides[0])].tolist()
+        start += len(rows)
+        if any(rows):
+            yield [b"".join(line + b"\n" for line in compress(side, rows)) for side in sides]
 
 
 def repeats(train: PairHashes, held_out: Sequence[tuple[str, PairHashes]]) -> Repeats:

@@ -18,6 +18,7 @@ from nmtkit.prep.check import Inputs, check_tokenization
 from nmtkit.prep.options import PrepOptions
 from nmtkit.prep.parse_spans import PARSED, Stanza
 from nmtkit.prep.pipeline import Pipeline
+from nmtkit.prep.repeats import DUPLICATE, HELD_OUT
 from nmtkit.prep.request import Request
 from nmtkit.prep.rewrite import rewritten
 from nmtkit.records import Cleaning, Manifest, Repeats, TextSet
@@ -229,6 +230,13 @@ def _report(run: Run, manifest: Manifest) -> None:
     if manifest.repeats:
         _report_repeats(manifest.repeats)
     _report_documents(manifest.sets)
+    dropped = manifest.cleaning.dropped
+    gaps = sum(dropped[reason]["pairs"] for reason in (HELD_OUT, DUPLICATE) if reason in dropped)
+    if gaps and train.documents is not None:
+        console.warn(
+            f"{counted(gaps, 'repeated pair')} dropped from the documents of train: the sentences"
+            " after a dropped one have an earlier sentence as context"
+        )
     for text in manifest.sets:
         if text.parses is not None:
             reasons = ", ".join(
@@ -246,7 +254,8 @@ def _report_cleaning(cleaning: Cleaning) -> None:
     width = max(map(len, itertools.chain(cleaning.dropped, *cleaning.changed.values())), default=0)
     for reason, count in cleaning.dropped.items():
         blame = f"(source {count['src']:,}, target {count['tgt']:,})"
-        console.say(f"  dropped: {reason:<{width}} {count['pairs']:>9,}  {blame}")
+        sides = blame if count["src"] or count["tgt"] else ""
+        console.say(f"  dropped: {reason:<{width}} {count['pairs']:>9,}  {sides}".rstrip())
     for side, name in SIDES:
         for kind, number in cleaning.changed[side].items():
             console.say(f"  changed: {kind:<{width}} {number:>9,}  in the {name}")

@@ -27,6 +27,11 @@ IDENTIFYING = (
     *("train.", "dev.", "docs/train.", "docs/dev."),
 )
 """The beginnings of the names of files that a trained system depends on: test sets are none."""
+YOUNGER = {
+    **dict.fromkeys(("src_tokenizer", "tgt_tokenizer"), "auto"),
+    **{"deduplicate": False, "drop_overlap": "none"},
+}
+"""Settings that are younger than the format, at their defaults."""
 
 
 @dataclass
@@ -81,8 +86,7 @@ def fingerprint(
     identifying = {name: value for name, value in hashes.items() if name.startswith(IDENTIFYING)}
     # dev and test are names of sets, not text
     # and a setting that is younger than the format counts once it is changed
-    younger = {"src_tokenizer": "auto", "tgt_tokenizer": "auto"}
-    values = sorted(settings.model_dump(exclude={"dev", "test"}).items() - younger.items())
+    values = sorted(settings.model_dump(exclude={"dev", "test"}).items() - YOUNGER.items())
     text = repr((FORMAT, *languages, values, sorted(identifying.items())))
     return hashlib.sha256(text.encode()).hexdigest()
 

@@ -49,7 +49,7 @@ def corpus(manifest: Manifest) -> Table:
         counts = f"duplicates {repeats.duplicates:,}, source = target {repeats.identical:,}"
         notes.append(f"repeated training pairs: {counts}")
         notes += [
-            f"pairs of {text.name} in the training text: {text.exact:,} exactly,"
+            f"pairs of {text.name} in the training text before cleaning: {text.exact:,} exactly,"
             f" {text.normalised:,} without case and punctuation"
             for text in repeats.overlap
         ]

@@ -1,11 +1,15 @@
 """Repeated text that prep counts, against a slow count with sets of lines."""
 
 import unicodedata
+from collections import Counter
 
 import pytest
 
+from nmtkit.errors import ConfigError, DataError
 from nmtkit.prep.repeats import normalised
+from nmtkit.prep.tally import fingerprint
 from nmtkit.report.provenance import corpus
+from nmtkit.settings import PrepSettings
 from tests.prep import real
 from tests.prep.corpora import pairs, prepare, write
 
@@ -35,14 +39,14 @@ def slow_repeats(train, held_out):
     }
 
 
-def prepared(folder, train, held_out, languages=("en", "de"), jobs=1):
+def prepared(folder, train, held_out, languages=("en", "de"), **options):
     """The run of these sets; `held_out` has dev and then tests."""
     files = {
         name: write(folder / "in", name, rows, languages)
         for name, rows in {"train": train, **held_out}.items()
     }
     test = [files[name] for name in list(held_out)[1:]]
-    return prepare(folder, {key: files[key] for key in ("train", "dev")}, test=test, jobs=jobs)
+    return prepare(folder, {key: files[key] for key in ("train", "dev")}, test=test, **options)
 
 
 def test_counts_are_those_of_a_slow_count(tmp_path, capsys):
@@ -69,7 +73,10 @@ def test_counts_are_those_of_a_slow_count(tmp_path, capsys):
     assert f"duplicates {expected['duplicates']:,}, source = target 2" in said
     assert "pairs of dev that training has too: 1 exactly, 3 without case and punctuation" in said
     notes = corpus(run.manifest()).notes
-    assert any("pairs of news in the training text: 0 exactly, 1 without" in note for note in notes)
+    assert any(
+        "pairs of news in the training text before cleaning: 0 exactly, 1 without" in note
+        for note in notes
+    )
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
@@ -78,11 +85,109 @@ def test_real_text(tmp_path, shared, jobs):
     sides = [real.lines(shared / EUROPARL / f"train.{side}.xz")[:9000] for side in ("de", "en")]
     rows = list(zip(*sides, strict=True))
     dev, train = rows[:500], [*rows[400:], *rows[600:700]]
-    run = prepared(tmp_path, train, {"dev": dev}, ("de", "en"), jobs)
+    run = prepared(tmp_path, train, {"dev": dev}, ("de", "en"), jobs=jobs)
     repeats = run.manifest().repeats.model_dump()
     assert repeats == slow_repeats(train, {"dev": dev})
     assert repeats["duplicates"] >= 100
     assert repeats["overlap"][0]["exact"] >= 100
+
+
+def slow_drop(train, held_out, deduplicate, overlap):
+    """The pairs that stay, one after the other, and how many go by reason."""
+    fold = {
+        "normalised": lambda pair: tuple(map(slow_normalised, pair)),
+        "exact": lambda pair: pair,
+    }
+    of_sets = [row for row in held_out if any(map(slow_normalised, row))]
+    leaks = set() if overlap == "none" else set(map(fold[overlap], of_sets))
+    kept, seen, dropped = [], set(), Counter()
+    for pair in train:
+        if leaks and fold[overlap](pair) in leaks:
+            dropped["in dev or test"] += 1
+        elif deduplicate and pair in seen:
+            dropped["duplicate"] += 1
+        else:
+            kept.append(pair)
+        seen.add(pair)
+    return kept, dict(dropped)
+
+
+def spoilt(rows):
+    """Rows of training text with repeats, and dev and test sets that share some of them."""
+    train = [*rows[:100], ("", ""), *rows[30:60], ("...", "!"), ("", ""), *rows[90:]]
+    dev = [rows[3], (rows[95][0].upper(), f"„{rows[95][1]}“"), ("...", "!"), ("New.", "Neu.")]
+    return train, dev, [rows[40], (rows[2][0], "Anders.")]
+
+
+@pytest.mark.parametrize("overlap", ["none", "exact", "normalised"])
+@pytest.mark.parametrize("deduplicate", [False, True])
+def test_dropped_pairs_are_those_of_a_slow_search(tmp_path, shared, overlap, deduplicate):
+    """On real text; the rest of the corpus is as if the pairs had never been in the files."""
+    sides = [real.lines(shared / EUROPARL / f"train.{side}.xz")[:4200] for side in ("en", "de")]
+    train, dev, news = spoilt(list(zip(*sides, strict=True)))
+    held_out = {"dev": dev, "news": news}
+    settings = [f"deduplicate={deduplicate}", f"drop_overlap={overlap}"]
+    kept, dropped = slow_drop(train, [*dev, *news], deduplicate, overlap)
+    run = prepared(tmp_path, train, held_out, settings=settings, jobs=2)
+    plain = prepared(tmp_path / "plain", kept, held_out)
+    manifest = run.manifest()
+    assert content(run) == content(plain)
+    assert manifest.sets == plain.manifest().sets
+    assert manifest.cleaning.pairs_in == len(train)
+    assert manifest.cleaning.pairs_kept == plain.manifest().cleaning.pairs_kept
+    ours = {reason: count["pairs"] for reason, count in manifest.cleaning.dropped.items()}
+    assert {reason: ours[reason] for reason in ours if reason in REASONS} == dropped
+    assert manifest.repeats.model_dump() == slow_repeats(train, held_out)
+    assert bool(dropped) == (settings != ["deduplicate=False", "drop_overlap=none"])
+    notes = " ".join(corpus(manifest).notes)
+    assert all(f"{reason} {count:,}" in notes for reason, count in dropped.items())
+
+
+REASONS = ("in dev or test", "duplicate")
+
+
+def content(run):
+    """Checksums of the files but the manifest."""
+    return run.manifest().files
+
+
+def test_documents_start_where_they_did(tmp_path, capsys):
+    """A document whose first lines go starts at the next one; one that goes whole is gone."""
+    rows = list(dict.fromkeys(pairs(400)))[:30]
+    train = [*rows[:10], *rows[:4], *rows[10:16], *rows[2:5], *rows[16:]]
+    starts = [0, 10, 20, 23]  # lines 10 to 13 and 20 to 22 go
+    documents = tmp_path / "starts"
+    documents.write_text("".join(f"{start}\n" for start in starts))
+    options = {"docs": [f"train={documents}"], "settings": ["deduplicate=true"]}
+    run = prepared(tmp_path, train, {"dev": pairs(9, 7)}, **options)
+    lines = (run.prep / "docs/train.txt").read_text().split()
+    assert list(map(int, lines)) == [0, 10, 16]
+    assert "7 repeated pairs dropped from the documents of train" in capsys.readouterr().err
+
+
+def test_the_fingerprint_is_as_before_at_the_defaults_alone(tmp_path):
+    """A corpus of an earlier version stays up to date."""
+    settings = PrepSettings()
+    assert fingerprint(("en", "de"), settings, {}) == (
+        "b52bb064d3366f2572c6c55b913a60d8e386c553904b874247deaf0d80a0c68a"
+    )
+    for values in ({"deduplicate": True}, {"drop_overlap": "exact"}):
+        changed = settings.model_copy(update=values)
+        assert fingerprint(("en", "de"), changed, {}) != fingerprint(("en", "de"), settings, {})
+
+
+def test_nothing_left_is_an_error(tmp_path):
+    dev = pairs(30)
+    with pytest.raises(DataError, match="dropped all 30 training pairs: in dev or test 30"):
+        prepared(tmp_path, dev, {"dev": dev}, settings=["drop_overlap=exact"])
+
+
+@pytest.mark.parametrize(
+    "setting", ["drop_overlap=true", "drop_overlap=fuzzy", "deduplicate=exact"]
+)
+def test_other_values_are_refused(tmp_path, setting):
+    with pytest.raises(ConfigError, match=f"prep.{setting.split('=')[0]}"):
+        prepared(tmp_path, pairs(9), {"dev": pairs(9, 7)}, settings=[setting])
 
 
 def test_normalised_text_keeps_its_lines():
