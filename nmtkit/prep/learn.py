@@ -1,4 +1,5 @@
-"""Truecaser, BPE and vocabularies from counts of words alone.
+"""Truecaser, BPE and vocabularies from counts of words alone. A file of them that is in the folder
+already is read, not learnt.
 
 The truecased form of a word depends on the word and on whether it starts a sentence, its subwords
 depend on that form; so no step reads the text again.
@@ -10,7 +11,7 @@ import functools
 import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -22,8 +23,9 @@ from nmtkit.prep.clean import SIDES, WordCounts, truecased
 from nmtkit.settings import PrepSettings
 from nmtkit.text.bpe import JOINER, Bpe, learn_bpe
 from nmtkit.text.segmented import Segmented
+from nmtkit.text.splitter import Splitter
 from nmtkit.text.truecase import Truecaser, learn_truecaser
-from nmtkit.text.vocabulary import Vocabulary, by_frequency
+from nmtkit.text.vocabulary import Vocabulary, by_frequency, read_counts
 
 Ints = NDArray[np.int64]
 WORDS_PER_CHUNK = 2000
@@ -96,7 +98,7 @@ def learn(
     """Learn truecasers, BPE and vocabularies.
 
     Writes truecase.LANGUAGE, codes.bpe (codes.SIDE.bpe), bpe-vocab.SIDE.txt and vocab.txt
-    (vocab.SIDE.txt).
+    (vocab.SIDE.txt). Each of these files that exists is used as it is.
 
     Args:
         counts, languages: of source and target.
@@ -105,7 +107,7 @@ def learn(
         jobs: worker processes.
     """
     truecasers = [
-        learn_truecaser(count.inside, folder / f"truecase.{language}")
+        _truecaser(count.inside, folder / f"truecase.{language}")
         if truecased(settings, side, language)
         else None
         for count, side, language in zip(counts, SIDES, languages, strict=True)
@@ -123,14 +125,20 @@ def learn(
     return Models(words, segmented, _vocabularies(tokens, settings, folder), numbers)
 
 
+def _truecaser(evidence: Counter[str], path: Path) -> Truecaser:
+    return Truecaser.load(path) if path.exists() else learn_truecaser(evidence, path)
+
+
 def _vocabularies(
     tokens: Sequence[Counter[str]], settings: PrepSettings, folder: Path
 ) -> tuple[Vocabulary, Vocabulary]:
     if settings.joint_vocab:
         tokens = [tokens[0] + tokens[1]]
-    vocabularies = [Vocabulary.from_counts(count, settings.min_frequency) for count in tokens]
-    for vocabulary, name in zip(vocabularies, _names("vocab", "txt", settings), strict=True):
-        vocabulary.save(folder / name)
+    vocabularies = []
+    for count, name in zip(tokens, _names("vocab", "txt", settings), strict=True):
+        if not (folder / name).exists():
+            Vocabulary.from_counts(count, settings.min_frequency).save(folder / name)
+        vocabularies.append(Vocabulary.load(folder / name))
     return vocabularies[0], vocabularies[-1]
 
 
@@ -144,26 +152,47 @@ def _names(stem: str, suffix: str, settings: PrepSettings) -> list[str]:
 def _segment(
     words: Sequence[SideWords], settings: PrepSettings, folder: Path, jobs: int
 ) -> tuple[list[Segmented], dict[str, int]]:
-    """Learn merges, and segment the words of both sides with them."""
+    """Segment the words of both sides with merges, which are learnt if there are none."""
     codes = [folder / name for name in _names("codes", "bpe", settings)]
-    counts = [side.counts for side in words]
-    if settings.joint_vocab:
-        counts = [counts[0] + counts[1]]
-    make = functools.partial(_merge_learner, words, counts, codes, settings.merges)
-    learnt = list(ordered_map(make, range(len(codes)), min(jobs, len(codes))))
+    learn_or_read = _read_merges if codes[0].exists() else _learn_merges
+    by_file = learn_or_read(words, settings, codes, jobs)
     keys = ["merges"] if settings.joint_vocab else [f"{side}_merges" for side in SIDES]
-    merges = {key: pieces.merges for key, pieces in zip(keys, learnt, strict=True)}
-    for count in merges.values():
-        if count < settings.merges:
-            some = f"learned {count:,} of {settings.merges:,} merges"
-            console.say(f"BPE: {some}; the corpus has no more")
+    merges = {key: pieces.merges for key, pieces in zip(keys, by_file, strict=True)}
     shared = len(SIDES) // len(codes)  # 2 if the sides share one codes file
-    sides = zip(SIDES, words, learnt * shared, codes * shared, strict=True)
+    sides = zip(SIDES, words, by_file * shared, codes * shared, strict=True)
     segmented = [
         _keep_frequent(pieces, side, path, folder / f"bpe-vocab.{name}.txt", settings, jobs)
         for name, side, pieces, path in sides
     ]
     return segmented, merges
+
+
+def _learn_merges(
+    words: Sequence[SideWords], settings: PrepSettings, codes: Sequence[Path], jobs: int
+) -> list[Segmented]:
+    """Learn merges for each codes file, and return the words as they segment them."""
+    counts = [side.counts for side in words]
+    if settings.joint_vocab:
+        counts = [counts[0] + counts[1]]
+    make = functools.partial(_merge_learner, words, counts, codes, settings.merges)
+    learnt = list(ordered_map(make, range(len(codes)), min(jobs, len(codes))))
+    for pieces in learnt:
+        if pieces.merges < settings.merges:
+            some = f"learned {pieces.merges:,} of {settings.merges:,} merges"
+            console.say(f"BPE: {some}; the corpus has no more")
+    return learnt
+
+
+def _read_merges(
+    words: Sequence[SideWords], settings: PrepSettings, codes: Sequence[Path], jobs: int
+) -> list[Segmented]:
+    """Return the words as the merges of each codes file segment them."""
+    result = []
+    for side, path in zip(words[: len(codes)], codes, strict=True):
+        whole = Segmented.whole(side.words)
+        pieces = _split(side, range(len(side.words)), functools.partial(Bpe, path), jobs)
+        result.append(replace(whole.changed(pieces), merges=Bpe(path).merges))
+    return result
 
 
 def _merge_learner(
@@ -185,8 +214,11 @@ def _keep_frequent(
     jobs: int,
 ) -> Segmented:
     """List the subwords of a side by frequency, and undo the merges to those too rare."""
-    tokens = segmented.counts(side.counts)
-    files.write_lines(listed, [f"{token} {tokens[token]}" for token in by_frequency(tokens)])
+    if listed.exists():
+        tokens = read_counts(listed)
+    else:
+        tokens = segmented.counts(side.counts)
+        files.write_lines(listed, [f"{token} {tokens[token]}" for token in by_frequency(tokens)])
     frequent = {token for token in tokens if tokens[token] >= settings.vocab_threshold}
     if settings.vocab_threshold and frequent:
         return _without_rare(segmented, side, codes, frequent, jobs)
@@ -199,17 +231,30 @@ def _without_rare(
     """Segment the words anew that have a subword too rare on their side."""
     joined = {number for number, word in enumerate(side.words) if word.endswith(JOINER)}
     numbers = [n for n in sorted({*segmented.without(frequent), *joined}) if side.counts[n]]
+    return segmented.changed(_split(side, numbers, functools.partial(Bpe, codes, frequent), jobs))
+
+
+def _split(
+    side: SideWords, numbers: Sequence[int], make: Callable[[], Splitter], jobs: int
+) -> dict[int, list[str]]:
+    """Return the subwords of some words of a side, by the number of the word.
+
+    Args:
+        side: its words.
+        numbers: of the words to split.
+        make: makes the splitter in each worker process.
+        jobs: worker processes.
+    """
     chunks = [
         [side.words[number] for number in numbers[i : i + WORDS_PER_CHUNK]]
         for i in range(0, len(numbers), WORDS_PER_CHUNK)
     ]
-    make = functools.partial(_segmenter, codes, frequent)
     pieces = itertools.chain.from_iterable(
-        ordered_map(make, chunks, jobs if len(chunks) > 2 else 1)
+        ordered_map(functools.partial(_segmenter, make), chunks, jobs if len(chunks) > 2 else 1)
     )
-    return segmented.changed(dict(zip(numbers, pieces, strict=True)))
+    return dict(zip(numbers, pieces, strict=True))
 
 
-def _segmenter(codes: Path, vocabulary: set[str]) -> Callable[[list[str]], list[list[str]]]:
-    bpe = Bpe(codes, vocabulary)
-    return lambda words: [bpe.segment([word]) for word in words]
+def _segmenter(make: Callable[[], Splitter]) -> Callable[[list[str]], list[list[str]]]:
+    splitter = make()
+    return lambda words: [splitter.segment([word]) for word in words]

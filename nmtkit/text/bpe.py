@@ -84,6 +84,11 @@ class Bpe(Splitter):
         self._parts = {"".join(pair): pair for pair in reversed(self._ranks)} if vocabulary else {}
         self._cache: dict[str, list[str]] = {}
 
+    @property
+    def merges(self) -> int:
+        """The number of different merges."""
+        return len(self._ranks)
+
     def ends(self, subwords: Sequence[str]) -> list[bool]:
         return [not subword.endswith(JOINER) for subword in subwords]
 

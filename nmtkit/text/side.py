@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from nmtkit.errors import DataError
-from nmtkit.files import text_lines
 from nmtkit.records import TextRecipe, load
 from nmtkit.settings import PrepSettings
 from nmtkit.text.bpe import Bpe
@@ -14,6 +12,7 @@ from nmtkit.text.splitter import Splitter
 from nmtkit.text.tidy import tidy
 from nmtkit.text.tokenizer import Name, Side, make_tokenizer, tokenizer_name, usual_tokenizer
 from nmtkit.text.truecase import Truecaser, detruecase
+from nmtkit.text.vocabulary import read_counts
 
 
 class TextSide:
@@ -134,15 +133,4 @@ def load_splitter(prep_dir: Path, side: Side, vocab_threshold: int = 0) -> Split
 def _vocabulary(path: Path, threshold: int) -> set[str] | None:
     if threshold <= 0 or not path.exists():
         return None
-    result: set[str] = set()
-    for number, line in enumerate(text_lines(path), 1):
-        token, _, count = line.rpartition(" ")
-        if not token or not count.isdigit():
-            raise DataError(
-                "not a subword vocabulary",
-                where=f"{path}, line {number}",
-                hint="expected: subword, space, count",
-            )
-        if int(count) >= threshold:
-            result.add(token)
-    return result
+    return {token for token, count in read_counts(path).items() if count >= threshold}

@@ -19,6 +19,24 @@ def by_frequency(counts: Mapping[str, int]) -> list[str]:
     return sorted(sorted(counts), key=counts.__getitem__, reverse=True)
 
 
+def read_counts(path: Path) -> dict[str, int]:
+    """Return the subwords of a file of subword-nmt's get-vocab, with their counts.
+
+    Raises: DataError naming the line that is not a subword, a space and a count.
+    """
+    counts: dict[str, int] = {}
+    for number, line in enumerate(files.text_lines(path), 1):
+        token, _, count = line.rpartition(" ")
+        if not token or not (count.isascii() and count.isdigit()):
+            raise DataError(
+                "not a subword vocabulary",
+                where=f"{path}, line {number}",
+                hint="expected: subword, space, count",
+            )
+        counts[token] = counts.get(token, 0) + int(count)
+    return counts
+
+
 class Vocabulary:
     """An ordered list of tokens; the first four are the special symbols.
 
