@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 _quiet = False
 _muted = False
@@ -168,39 +168,6 @@ def print_json(value: object) -> None:
     print(json.dumps(value, ensure_ascii=False, indent=1))
 
 
-def print_table(title: str, columns: list[str], rows: list[list[Any]]) -> None:
-    """Print a result table on stdout: rich on a terminal, aligned plain text in a pipe or file.
-
-    Args:
-        title: one line above the table ("" for none).
-        columns: headers; a header that starts with "<" is left-aligned, others right.
-        rows: cells, already formatted or str()-able.
-    """
-    if not sys.stdout.isatty():
-        print("\n".join(([title] if title else []) + aligned(columns, rows)))
-        return
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(title=title or None, title_justify="left")
-    for name in columns:
-        justify: Any = "left" if name.startswith("<") else "right"
-        table.add_column(name.removeprefix("<"), justify=justify, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(str(cell)) for cell in row))
-    Console().print(table)
-
-
-def aligned(columns: list[str], rows: list[list[Any]]) -> list[str]:
-    """Return the lines of a table as plain text; arguments as of `print_table`."""
-    cells = [[name.removeprefix("<") for name in columns], *([str(c) for c in row] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    cells.insert(1, ["-" * width for width in widths])
-    signs = ["<" if name.startswith("<") else ">" for name in columns]
-    return [
-        "  ".join(
-            f"{cell:{sign}{width}}" for cell, sign, width in zip(row, signs, widths, strict=True)
-        ).rstrip()
-        for row in cells
-    ]
+def width() -> int | None:
+    """Return the width of the terminal that stdout is; None for a pipe or a file."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None

@@ -13,11 +13,28 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from nmtkit.tables.table import Table
+from tests import fitted
+
 # The same examples everywhere and always, and no deadline: a machine may be slow or busy.
 settings.register_profile(
     "bounded", derandomize=True, deadline=None, max_examples=100, database=None
 )
 settings.load_profile("bounded")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def every_printed_table_fits() -> Iterator[None]:
+    """Every table that a test prints is tried on terminals of several widths, too."""
+    printed = Table.print
+
+    def tried(table: Table, output_format: str = "table") -> None:
+        fitted.check(table)
+        printed(table, output_format)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Table, "print", tried)
+        yield
 
 
 @pytest.fixture(scope="session")

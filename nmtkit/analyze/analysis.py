@@ -33,6 +33,7 @@ from nmtkit.options import flag as flag
 from nmtkit.options import option as option
 from nmtkit.records import FindingInputs, StoredFinding, load
 from nmtkit.score.paper import Kind
+from nmtkit.tables.fitting import as_wide, wrapped
 from nmtkit.tables.table import Table
 
 if TYPE_CHECKING:
@@ -145,12 +146,12 @@ class Finding:
         self.table.print(output_format)
         for_people = output_format == "table"
         if for_people and self.bars:
-            print("\n" + self.bars)
+            print("\n" + as_wide(self.bars, console.width()))
         if self.paper is not None:
             print()
             self.paper.print(output_format)
         if for_people:
-            print("\n" + self.text)
+            print("\n" + "\n".join(wrapped(self.text, console.width())))
 
 
 def stored(folder: Path) -> StoredFinding | None:

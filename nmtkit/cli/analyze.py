@@ -9,12 +9,12 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from nmtkit import console
 from nmtkit.analyze import ANALYSES
 from nmtkit.cli.command import Command, command
 from nmtkit.cli.program import CONTEXT, Help, app, examples
 from nmtkit.errors import ConfigError
 from nmtkit.options import GENERAL, Options, format_option, option, run_option, set_names_option
+from nmtkit.tables.table import Table, text_column
 from nmtkit.user_classes import is_class_name
 
 
@@ -122,4 +122,5 @@ app.add_typer(group, name="analyze")
 def analyze(ctx: typer.Context) -> None:
     """Look inside the systems: each analysis gives a table, a figure and how to read them."""
     if ctx.invoked_subcommand is None:
-        console.print_table("", ["<analysis", "<what it shows"], list(map(list, ANALYSES.items())))
+        columns = [text_column("analysis"), text_column("shows", "what it shows")]
+        Table("analyses", "", columns, list(ANALYSES.items())).print()

@@ -13,6 +13,7 @@ from nmtkit.cli.command import command
 from nmtkit.cli.program import examples
 from nmtkit.errors import ConfigError, nearest
 from nmtkit.options import Options, option, preset_option
+from nmtkit.tables.table import Column, Table, text_column
 
 LISTED = ("prep", "train", "model", "search")
 """All sections, in the order of the list."""
@@ -45,7 +46,9 @@ def variants(vocab_size: int, as_json: bool, preset: str | None = None) -> None:
     cells = [
         [row["name"], f"{row['parameters'] / 1e6:.2f}M", row["paper"], row["what"]] for row in rows
     ]
-    console.print_table(title, ["<variant", "parameters", "<paper", "<what it is"], cells)
+    columns = [text_column("name", "variant"), Column("parameters", "parameters")]
+    columns += [text_column("paper"), text_column("what", "what it is")]
+    Table("variants", title, columns, cells).print()
     console.say("the settings of one: nmtkit settings model --variant NAME")
 
 
@@ -97,14 +100,14 @@ def list_settings(
     if as_toml:
         _print_toml(tables, variant)
         return
-    columns = ["<setting", f"<{preset or 'default'}", "<values", "<meaning"]
+    columns = [text_column(name) for name in ("setting", preset or "default", "values", "meaning")]
     for number, (name, rows) in enumerate(tables.items()):
         if number:
             print()
         cells = [
             [f"{name}.{row.name}", row.default_text, row.values, row.description] for row in rows
         ]
-        console.print_table(name, columns, cells)
+        Table(name, name, columns, cells).print()
 
 
 def _print_toml(tables: dict[str, list[fields.Setting]], variant: str | None) -> None:
@@ -183,8 +186,9 @@ def _print_datasets(rows: list[dict[str, Any]]) -> None:
         pairs = f"{'~' * row['approximate']}{row['pairs']:,}" if row["pairs"] else ""
         number = sources.setdefault((row["citation"], row["licence"]), len(sources) + 1)
         cells.append([row["name"], pairs, row["size"], "yes" if row["cached"] else "no", number])
-    columns = ["<data set", "pairs", "download", "<cached", "citation and licence"]
-    console.print_table("", columns, cells)
+    columns = [text_column("data set"), Column("pairs", "pairs"), Column("size", "download")]
+    columns += [text_column("cached"), Column("source", "citation and licence")]
+    Table("datasets", "", columns, cells).print()
     print()
     for (citation, licence), number in sources.items():
         for line in (f"[{number}] {citation}", f"    Licence: {licence}"):

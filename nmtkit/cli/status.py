@@ -15,10 +15,18 @@ from nmtkit.errors import DataError, NmtkitError
 from nmtkit.options import Options, option
 from nmtkit.records import BestCheckpoint, Scores, TranslationMeta, load
 from nmtkit.run import Run, System
+from nmtkit.tables.table import Column, Table, text_column
 
 PARTS = ("prep", "systems", "history.jsonl")
 """Parts by which a folder under ./runs is known as a run."""
-COLUMNS = ["<system", "steps", "best dev", "at step", "<BLEU of test sets", "size"]
+COLUMNS = [
+    text_column("system"),
+    Column("steps", "steps"),
+    Column("best", "best dev"),
+    Column("step", "at step"),
+    text_column("bleu", "BLEU of test sets"),
+    Column("size", "size"),
+]
 
 
 class StatusOptions(Options):
@@ -154,7 +162,7 @@ def _print_run(values: dict[str, Any]) -> None:
     if not values["systems"]:
         print(f"{title}\nno system yet: nmtkit train --run {values['run']}")
         return
-    console.print_table(title, COLUMNS, [_cells(system) for system in values["systems"]])
+    Table("systems", title, COLUMNS, [_cells(system) for system in values["systems"]]).print()
     for line in values["out_of_date"]:
         print(f"{line} --run {values['run']}")
 
@@ -167,7 +175,7 @@ def _cells(system: dict[str, Any]) -> list[str]:
         bleu = best["dev_bleu"]
         measured = f"loss {best['dev_loss']:.3f}" if bleu is None else f"BLEU {bleu:.2f}"
     tests = [
-        f"{name} –" if value is None else f"{name} {value:.2f}"
+        f"{name}\u00a0–" if value is None else f"{name}\u00a0{value:.2f}"
         for name, value in system["bleu"].items()
     ]
     return [

@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 
-from nmtkit import console, files
+from nmtkit import files
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.run import Run
+from nmtkit.tables.table import Column, Table, text_column
 from nmtkit.text.side import TextSide
 from nmtkit.translate import workers
 from nmtkit.translate.beam import length_limit
@@ -197,7 +198,8 @@ def show(checked: Checked, of: str) -> None:
         [engine, f"{count / max(1e-9, seconds):,.1f}"]
         for engine, seconds in zip(engines, checked.seconds, strict=True)
     ]
-    console.print_table(of, ["<engine", "sentences per second on one core"], rows)
+    columns = [text_column("engine"), Column("speed", "sentences per second on one core")]
+    Table("speed", of, columns, rows).print()
     print(f"equal translations: {sum(checked.equal)} of {count} ({checked.share:.1%})")
     print(
         "both engines' log-probabilities of CTranslate2's translations differ by at most"

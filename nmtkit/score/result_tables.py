@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from nmtkit import console
 from nmtkit.errors import counted
 from nmtkit.records import LengthResult, Scores
 from nmtkit.score import lengths, seeds
@@ -16,10 +17,13 @@ from nmtkit.score.metrics import METRICS
 from nmtkit.score.options import ScoreOptions
 from nmtkit.score.resampling import few_note
 from nmtkit.score.significance import TESTS
+from nmtkit.tables.fitting import as_wide
 from nmtkit.tables.table import Column, Estimate, Table, text_column
 
 STEMS = ("table", "significance", "seeds", "lengths", "lengths-by-seed")
 """The files of every table that a result can have, without suffixes."""
+FIRST = ("bleu", "delta", "p", "chrf", "ter", "length_ratio")
+"""The columns that a narrow terminal keeps, the most important first."""
 DELTA = Column("delta", "Δ [95%]", signed=True, interval=True)
 
 
@@ -59,7 +63,7 @@ def print_results(results: Sequence[Scores], options: ScoreOptions) -> None:
             table.print(form)
         by_system = "lengths" in block and block["lengths"].name == "lengths"
         if form == "table" and result.by_length and by_system:
-            print("\n" + lengths.bars(result.by_length.groups))
+            print("\n" + as_wide(lengths.bars(result.by_length.groups), console.width()))
 
 
 def _print_csv(set_names: Sequence[str], blocks: Sequence[dict[str, Table]]) -> None:
@@ -115,7 +119,7 @@ def main_table(result: Scores) -> Table:
             row += [system.differences.get("bleu"), p]
         row += [system.scores[key].value for key in further]
         rows.append([*row, system.length_ratio.value])
-    return Table("score", _title(result), columns, rows, _main_notes(result, several))
+    return Table("score", _title(result), columns, rows, _main_notes(result, several), FIRST)
 
 
 def significance_table(result: Scores, metrics: Sequence[str] = tuple(METRICS)) -> Table:
@@ -136,7 +140,8 @@ def significance_table(result: Scores, metrics: Sequence[str] = tuple(METRICS)) 
         if key in metrics
     ]
     title = f"{result.set}: p against {result.baseline}, by test"
-    return Table("significance", title, columns, rows, _test_notes(result))
+    first = ["metric", "delta", f"p_{result.test}"]
+    return Table("significance", title, columns, rows, _test_notes(result), first)
 
 
 def seeds_table(result: Scores) -> Table:
@@ -169,7 +174,8 @@ def length_table(result: Scores, by_length: LengthResult) -> Table:
         if tests := sum(score.p is not None for score in groups):
             note += f"; one in twenty of {tests} such p is below 0.05 by chance"
         notes.append(note)
-    return Table("lengths", _length_title(result, by_length), columns, rows, notes)
+    first = ["system", "bleu", "delta", "p", "sentences"]
+    return Table("lengths", _length_title(result, by_length), columns, rows, notes, first)
 
 
 def seed_length_table(result: Scores, by_length: LengthResult) -> Table:

@@ -184,7 +184,8 @@ def table(result: SeedResult, title: str, notes: Sequence[str]) -> Table:
         if several:
             row += _difference_cells(group.against.get("bleu"))
         rows.append([*row, *(group.scores[key].mean for key in further)])
-    return Table("seeds", title, columns, rows, [*notes, *_notes(result)])
+    first = ["bleu", "bleu_half_range", "delta", "n", "better", "pairs", "p_seeds"]
+    return Table("seeds", title, columns, rows, [*notes, *_notes(result)], first)
 
 
 def _cells(scores: Spread) -> list[Any]:
@@ -228,7 +229,11 @@ def length_table(
             delta = of_group.mean - base.mean if name != result.baseline else None
             rows.append([label, sentences, name, *_cells(of_group), delta])
     note = "half-range: (max - min) / 2 of the seeds"
-    return Table("lengths-by-seed", title, [*group_columns, *COLUMNS, DELTA], rows, [*notes, note])
+    columns, first = (
+        [*group_columns, *COLUMNS, DELTA],
+        ["system", "bleu", "bleu_half_range", "delta"],
+    )
+    return Table("lengths-by-seed", title, columns, rows, [*notes, note], first)
 
 
 def _notes(result: SeedResult) -> list[str]:

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from nmtkit import console, files
 from nmtkit.errors import ConfigError, nearest
+from nmtkit.tables.fitting import Grid, fit, wrapped
 
 SUFFIXES = ("md", "tex", "csv")
 """The files that `Table.write` makes."""
@@ -71,6 +72,10 @@ def text_column(key: str, header: str = "") -> Column:
 class Table:
     """Columns and rows of raw values (None = not measured, Estimate = with interval), a title
     above, notes below.
+
+    Args:
+        first: keys of the columns that a narrow terminal keeps, the most important first; without
+            any, the whole table is turned if it fits so.
     """
 
     name: str
@@ -78,6 +83,7 @@ class Table:
     columns: Sequence[Column]
     rows: Sequence[Sequence[Any]]
     notes: Sequence[str] = ()
+    first: Sequence[str] = ()
 
     def cells(self) -> list[list[str]]:
         """Return the rows as text."""
@@ -171,15 +177,30 @@ class Table:
             files.write_text(folder / f"{stem}.{suffix}", content)
 
     def print(self, output_format: str = "table") -> None:
-        """Print on stdout in one of FORMATS."""
+        """Print on stdout in one of FORMATS; a table is made to fit the terminal."""
         if output_format == "table":
-            headers = [("<" if column.left else "") + column.header for column in self.columns]
-            console.print_table(self.title, headers, self.cells())
-            for note in self.notes:
-                print(note)
+            print("\n".join(self.lines(console.width())))
         else:
             content = self.json() if output_format == "json" else self.forms()[output_format]
             print(content, end="")
+
+    def lines(self, width: int | None = None) -> list[str]:
+        """Return title, table and notes as text for a terminal of some width; None for a pipe."""
+        title = wrapped(self.title, width) if self.title else []
+        notes = [line for note in self.notes for line in wrapped(note, width, "  ")]
+        headers, left = zip(*((column.header, column.left) for column in self.columns), strict=True)
+        least = 1 + min(len(self.first), 3) if self.first else 2
+        grid = Grid(headers, left, self.cells())
+        return [*title, *fit(grid, width, self._ranked(), least, not self.first), *notes]
+
+    def _ranked(self) -> list[int]:
+        """Return the numbers of the columns, the most important first: what a row is of, those of
+        `first` (or those with intervals), the others from left to right.
+        """
+        keys = [column.key for column in self.columns]
+        intervals = [i for i, column in enumerate(self.columns) if column.interval]
+        first = [keys.index(key) for key in self.first if key in keys] or intervals
+        return list(dict.fromkeys([0, *first, *range(len(keys))]))
 
 
 class StoredTable(BaseModel):

@@ -1,0 +1,175 @@
+"""A table as lines of text, at most as wide as a terminal. No number and no name is ever broken.
+
+Headers and prose are wrapped at words first. If the table is still too wide, it is turned (a line a
+column) or loses the columns that matter least; if even the others do not fit, it becomes a list.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+
+from rich.cells import cell_len  # a Chinese character takes two places
+
+GAP = "  "
+LEAST_PROSE = 20
+"""Prose is not wrapped to fewer characters, if it has more."""
+LONG = 40
+"""A longer cell of text is prose, even without a space."""
+WHOLE = "the whole table: pipe it to less -S, --format json, or table.md"
+BLOCKS = frozenset("░▒▓█▏▎▍▌▋▊▉▁▂▃▄▅▆▇")
+"""The characters of bars, shades and sparklines."""
+PIECES = re.compile(r"[ \n\t]*(?:[\u2e80-\uffef]|[^ \n\t\u2e80-\uffef]+)")
+"""Words, and single characters of scripts without spaces, each with the space before it."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The cells of a table as text.
+
+    Args:
+        headers, left: of each column; left-aligned or not.
+        rows: the cells.
+    """
+
+    headers: Sequence[str]
+    left: Sequence[bool]
+    rows: Sequence[Sequence[str]]
+
+    @property
+    def columns(self) -> list[list[str]]:
+        """The cells by column."""
+        return [[row[i] for row in self.rows] for i in range(len(self.headers))]
+
+    def only(self, kept: Sequence[int]) -> Grid:
+        """Return the grid with some columns alone, in their order."""
+        rows = [[row[i] for i in kept] for row in self.rows]
+        return Grid([self.headers[i] for i in kept], [self.left[i] for i in kept], rows)
+
+    def turned(self) -> Grid:
+        """Return the grid with a line for each column but the first, whose cells are headers."""
+        corner, *names = self.headers
+        heads, *columns = self.columns
+        rows = [[name, *cells] for name, cells in zip(names, columns, strict=True)]
+        return Grid([corner, *heads], [True] + [False] * len(heads), rows)
+
+    def natural(self) -> list[int]:
+        """Return the width of each column if nothing is wrapped."""
+        widths = zip(self.headers, self.columns, strict=True)
+        return [max(map(cell_len, [header, *cells])) for header, cells in widths]
+
+    def least(self) -> list[int]:
+        """Return the width of each column if headers and prose are wrapped."""
+        widths = []
+        for header, left, cells in zip(self.headers, self.left, self.columns, strict=True):
+            longest = max(map(cell_len, cells), default=0)
+            if left and any(" " in cell or cell_len(cell) > LONG for cell in cells):
+                longest = max(min(longest, LEAST_PROSE), *map(_longest_word, cells))
+            widths.append(max(longest, _longest_word(header)))
+        return widths
+
+    def fits(self, width: int) -> bool:
+        """True if the wrapped table is no wider than `width`."""
+        return sum(self.least()) + len(GAP) * (len(self.headers) - 1) <= width
+
+    def lines(self, width: int | None = None) -> list[str]:
+        """Return the table as text; of a width, prose takes the room that other columns leave."""
+        widths, least = self.natural(), self.least()
+        wishes = [much - little for much, little in zip(widths, least, strict=True)]
+        room = sum(wishes)
+        if width is not None:
+            room = width - len(GAP) * (len(widths) - 1) - sum(least)
+        if room < sum(wishes):
+            shares = [wish * max(room, 0) // sum(wishes) for wish in wishes]
+            widths = [little + share for little, share in zip(least, shares, strict=True)]
+        rules = ["-" * size for size in widths]
+        heads = [wrapped(header, size) for header, size in zip(self.headers, widths, strict=True)]
+        deepest = max(map(len, heads))
+        heads = [[""] * (deepest - len(head)) + head for head in heads]
+        lines = self._row(heads, widths) + [GAP.join(rules)]
+        for row in self.rows:
+            cells = [wrapped(cell, size) for cell, size in zip(row, widths, strict=True)]
+            lines += self._row(cells, widths)
+        return lines
+
+    def _row(self, cells: Sequence[Sequence[str]], widths: Sequence[int]) -> list[str]:
+        """Return the lines of one row of wrapped cells."""
+        lines = []
+        for pieces in zip_longest(*cells, fillvalue=""):
+            padded = []
+            for piece, left, size in zip(pieces, self.left, widths, strict=True):
+                space = " " * (size - cell_len(piece))
+                padded.append(piece + space if left else space + piece)
+            lines.append(GAP.join(padded).rstrip())
+        return lines
+
+    def listed(self, width: int) -> list[str]:
+        """Return every row as a list of headers and cells."""
+        size = max(map(cell_len, self.headers))
+        lines: list[str] = []
+        for row in self.rows:
+            lines += [""] * bool(lines)
+            for header, left, cell in zip(self.headers, self.left, row, strict=True):
+                start = header + " " * (size - cell_len(header)) + GAP
+                lines += wrapped(start + cell, width if left else None, " " * len(start))
+        return lines
+
+
+def fit(grid: Grid, width: int | None, ranked: Sequence[int], least: int, turns: bool) -> list[str]:
+    """Return a table as lines of at most `width` characters, the last of which names the columns
+    that are left out; None: of any width.
+
+    Args:
+        ranked: the numbers of the columns, the most important first.
+        least: the number of them that are always shown.
+        turns: a table of few rows is turned rather than cut.
+    """
+    if width is None or grid.fits(width):
+        return grid.lines(width)
+    turned = grid.turned()
+    if turns and len(grid.rows) < len(grid.headers) and turned.fits(width):
+        return turned.lines(width)
+    for count in range(len(ranked) - 1, least - 1, -1):
+        smaller = grid.only(sorted(ranked[:count]))
+        if smaller.fits(width):
+            names = " · ".join(grid.headers[i] for i in sorted(ranked[count:]))
+            return [*smaller.lines(width), *wrapped(f"left out: {names}; {WHOLE}", width)]
+    return grid.listed(width)
+
+
+def wrapped(text: str, width: int | None, indent: str = "") -> list[str]:
+    """Return a text as lines of at most `width` characters, torn at spaces alone; a longer word is
+    a line of its own.
+
+    Args:
+        text: one paragraph.
+        width: None for one line.
+        indent: in front of every line but the first.
+    """
+    if width is None or cell_len(text) <= width:
+        return [text]
+    lines, line = [], ""
+    for piece in PIECES.findall(text):
+        if line.strip() and cell_len(line + piece) > width:
+            lines.append(line)
+            line = indent + piece.lstrip(" \n\t")
+        else:
+            line += piece
+    return [*lines, line]
+
+
+def as_wide(figure: str, width: int | None) -> str:
+    """Return a figure of text with its prose wrapped; what to look at instead if its bars or
+    shades are wider than the terminal.
+    """
+    lines = figure.split("\n")
+    wide = [cell_len(line) for line in lines if width is not None and cell_len(line) > width]
+    if any(cell_len(line) in wide and BLOCKS.intersection(line) for line in lines):
+        return f"(a figure of {max(wide)} characters: pipe it to less -S, or see the report)"
+    return "\n".join(piece for line in lines for piece in wrapped(line, width, GAP))
+
+
+def _longest_word(text: str) -> int:
+    return max((cell_len(piece.lstrip(" \n\t")) for piece in PIECES.findall(text)), default=0)
