@@ -9,6 +9,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 _quiet = False
 _muted = False
