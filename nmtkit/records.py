@@ -184,6 +184,8 @@ class TextSet(Part):
     """What was changed in the text, by side and kind; of the training text it is in `Cleaning`."""
     blank: dict[str, int] | None = None
     """Blank lines by the suffix of their file."""
+    foreign: dict[str, int] = {}
+    """Lines without a letter of their language's script, by side (src, ref, …), before cleaning."""
     documents: int | None = None
     """How many documents it has, where anything says so."""
     parses: dict[str, int] | None = None

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar
 from nmtkit.errors import ConfigError, nearest
 from nmtkit.files import COMPRESSED, TSV, open_binary
 from nmtkit.text import chinese, moses
+from nmtkit.text.scripts import scripts
 from nmtkit.text.tokenizer import usual_tokenizer
 
 T = TypeVar("T")
@@ -267,7 +268,8 @@ def suffix_doubts(corpus: Corpus) -> list[str]:
                 suffix = _suffix(path)
                 same = suffix == language.lower()
                 same |= chinese.is_chinese(suffix) and chinese.is_chinese(language)
-                if suffix in moses.languages() and not same:
+                is_code = suffix in moses.languages() or (len(suffix) == 2 and scripts(suffix))
+                if is_code and not same:
                     side = f"{role if number else 'source'} of '{text.name}'"
                     taken = f"{path} is taken for '{language}' ({side})"
                     if suffix == opposite.lower():

@@ -17,13 +17,16 @@ from nmtkit.corpora.document_starts import read_starts
 from nmtkit.corpora.parallel_text import first_odd_pair
 from nmtkit.errors import DataError, counted
 from nmtkit.settings import PrepSettings
+from nmtkit.text.scripts import ForeignLines, scripts
 from nmtkit.text.tidy import tidy
 from nmtkit.text.tokenizer import moses_doubt, usual_tokenizer
 
 NOTHING = "nothing was written"
 SAMPLE = 2000
 """Lines of a file that show whether it is tokenized."""
-SIDES = ("src", "tgt")
+FEW_LINES, NEARLY_ALL = 20, 0.9
+"""A script is wrong if so many lines, and this share of them, have no letter of the language's."""
+SIDES, SIDE_NAMES = ("src", "tgt"), ("source", "target")
 
 
 @dataclass(frozen=True)
@@ -146,34 +149,50 @@ def inspect(path: Path, strict: bool) -> Facts:
     return Facts(files.sha256(path), lines, status.st_size, status.st_mtime_ns)
 
 
-def check_tokenization(
+def check_samples(
     sets: Sequence[SetFiles], languages: tuple[str, str], settings: PrepSettings
 ) -> None:
-    """Refuse text for which Moses is wrong, unless a setting asks for Moses.
+    """Refuse text in another script than its language's, and text for which Moses is wrong, unless
+    a setting asks for Moses.
 
     Args:
         sets: the user's own, one sentence a line.
         languages: of source and target.
         settings: of prep.
-    Raises: DataError with the setting to give.
+    Raises: DataError with what to do.
     """
     for text in sets:
         for number, paths in enumerate(text.sides().values()):
+            lines = itertools.chain.from_iterable(map(files.byte_lines, paths))
+            sample = list(itertools.islice(lines, SAMPLE))
+            name, where = SIDE_NAMES[min(number, 1)], ", ".join(map(str, paths))
             side, language = SIDES[min(number, 1)], languages[min(number, 1)]
+            if hint := _wrong_script(sample, language, languages[not number], side):
+                script = " or ".join(scripts(language))
+                problem = f"has hardly a line with {script} letters, but is taken for '{language}'"
+                raise DataError(f"the {name} of {text.name} {problem}", where, f"{hint}; {NOTHING}")
             setting = f"{side}_tokenizer"
             if getattr(settings, setting) != "auto" or usual_tokenizer(language) != "moses":
                 continue
-            lines = itertools.chain.from_iterable(map(files.byte_lines, paths))
-            sample = itertools.islice(lines, SAMPLE)
-            doubt = moses_doubt(tidy(line.decode(errors="replace")) for line in sample)
-            if doubt:
+            if doubt := moses_doubt(tidy(line.decode(errors="replace")) for line in sample):
                 problem, names = doubt
                 choices = " or ".join(f"--set prep.{setting}={name}" for name in names)
                 raise DataError(
-                    f"the {'target' if number else 'source'} of {text.name} {problem}",
-                    where=", ".join(map(str, paths)),
+                    f"the {name} of {text.name} {problem}",
+                    where=where,
                     hint=f"pass {choices} (or moses, to tokenize it); {NOTHING}",
                 )
+
+
+def _wrong_script(sample: Sequence[bytes], language: str, opposite: str, side: str) -> str:
+    """Return what to do about lines of which nearly all are in another script; else ""."""
+    text = [line.rstrip(b"\n") + b"\n" for line in sample if line.strip()]
+    joined = b"".join(text)
+    if len(text) < FEW_LINES or ForeignLines(language).count(joined) < NEARLY_ALL * len(text):
+        return ""
+    if scripts(opposite) and ForeignLines(opposite).count(joined) < len(text) / 2:
+        return f"its letters are those of '{opposite}': give the file of the source first"
+    return f"name its language with --{side}, with a script that is unusual (hi-Latn)"
 
 
 def _check_some_text(text: SetFiles, paths: Sequence[Path]) -> None:

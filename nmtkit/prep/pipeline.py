@@ -38,6 +38,7 @@ from nmtkit.prep.repeats import PairHashes, kept_rows, repeats, unwanted
 from nmtkit.prep.tally import Tally, as_counts, fingerprint, tools
 from nmtkit.records import Cleaning, Manifest, TextRecipe, TextSet, VocabularySizes
 from nmtkit.settings import PrepSettings
+from nmtkit.text.scripts import ForeignLines
 from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import SPECIALS
 
@@ -71,6 +72,7 @@ class Pipeline:
         self.languages = (self.corpus.src, self.corpus.tgt)
         self.tally = Tally()
         self.pair_hashes = {text.name: PairHashes() for text in self.corpus.sets}
+        self.foreign = {text.name: Counter[str]() for text in self.corpus.sets}
         self.wanted = np.ones(0, bool)  # of the training text, if repeated pairs are dropped
 
     def run(self) -> Manifest:
@@ -113,10 +115,20 @@ class Pipeline:
         self.tally.reasons.update({reason: count for reason, count in counts.items() if count})
 
     def _rows(self, text: SetFiles, **bounds: int) -> Iterator[list[bytes]]:
-        """Read a set chunk by chunk, and hash its pairs if this is the first time."""
+        """Read a set chunk by chunk, and take its measures if this is the first time."""
         chunks = row_chunks(list(text.sides().values()), **bounds)
         hashes = self.pair_hashes[text.name]
-        return chunks if hashes.exact else hashes.watched(chunks)
+        return chunks if hashes.exact else hashes.watched(self._scripts_watched(text, chunks))
+
+    def _scripts_watched(
+        self, text: SetFiles, chunks: Iterable[list[bytes]]
+    ) -> Iterator[list[bytes]]:
+        """Yield the chunks unchanged, and count the lines in another script than their side's."""
+        src, tgt = map(ForeignLines, self.languages)
+        for chunk in chunks:
+            for side, lines in zip(text.sides(), chunk, strict=True):
+                self.foreign[text.name][side] += (src if side == "src" else tgt).count(lines)
+            yield chunk
 
     def _prepare_train(self, tokenized: IO[bytes]) -> dict[str, Any]:
         sizes, masks, counts = self._clean(tokenized)
@@ -270,8 +282,10 @@ class Pipeline:
                 spans = write_spans(self.folder / text.name, streams, self.sides[0], kept, jobs)
             check_parses(text.name, parses, **spans, strict=text.parses is not None)
             entry |= spans
-        references = 1 + len(text.references)
-        return TextSet(name=text.name, split=text.split, references=references, **entry)
+        references, foreign = 1 + len(text.references), dict(+self.foreign[text.name])
+        return TextSet(
+            name=text.name, split=text.split, references=references, foreign=foreign, **entry
+        )
 
     def _write_documents(self, name: str, docs: Path, kept: NDArray[np.bool_]) -> int:
         """Write docs/<set>.txt, and return how many documents there are."""

@@ -14,7 +14,7 @@ from typing import Any
 from nmtkit import console, files
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem, counted
 from nmtkit.parallel import cores
-from nmtkit.prep.check import Inputs, check_tokenization
+from nmtkit.prep.check import Inputs, check_samples
 from nmtkit.prep.options import PrepOptions
 from nmtkit.prep.parse_spans import PARSED, Stanza
 from nmtkit.prep.pipeline import Pipeline
@@ -24,11 +24,14 @@ from nmtkit.prep.rewrite import rewritten
 from nmtkit.records import Cleaning, Manifest, Repeats, TextSet
 from nmtkit.run import Run, locked, write_toml
 from nmtkit.settings import PrepSettings, flat
+from nmtkit.text.scripts import scripts
 from nmtkit.text.tokenizer import unspaced
 
 SIDES = (("src", "source"), ("tgt", "target"))
-MANY_UNKNOWN = 0.05
-"""The share of unknown subwords of a dev or test set from which prep warns."""
+MANY_UNKNOWN, MANY_FOREIGN = 0.05, 0.01
+"""From these shares prep warns: of unknown subwords of a dev or test set, and of lines of a side in
+another script than its language's.
+"""
 
 
 def prep(dataset: str | None = None, **values: Any) -> Run:
@@ -86,7 +89,7 @@ def _prepare(
         corpus = rewritten(corpus, inputs, raw)
         names = {text.name for text in own.sets}
         own_sets = [text for text in corpus.sets if text.name in names]
-        check_tokenization(own_sets, (own.src, own.tgt), settings)
+        check_samples(own_sets, (own.src, own.tgt), settings)
         parser = Stanza(corpus.src) if request.options.parser else None
         jobs = request.options.jobs or cores()
         manifest = Pipeline(work, corpus, inputs, settings, jobs, identity, parser).run()
@@ -229,6 +232,7 @@ def _report(run: Run, manifest: Manifest) -> None:
         _report_set(run, text)
     if manifest.repeats:
         _report_repeats(manifest.repeats)
+    _report_scripts(manifest)
     _report_documents(manifest.sets)
     dropped = manifest.cleaning.dropped
     gaps = sum(dropped[reason]["pairs"] for reason in (HELD_OUT, DUPLICATE) if reason in dropped)
@@ -268,6 +272,26 @@ def _report_repeats(repeats: Repeats) -> None:
         if text.normalised:
             counts = f"{text.exact:,} exactly, {text.normalised:,} without case and punctuation"
             console.say(f"  pairs of {text.name} that training has too: {counts}")
+
+
+def _report_scripts(manifest: Manifest) -> None:
+    """Warn of lines in another script than their language's, and of a vocabulary of two scripts."""
+    for text in manifest.sets:
+        lines = manifest.cleaning.pairs_in if text.split == "train" else text.lines
+        for side, count in text.foreign.items():
+            if count >= MANY_FOREIGN * lines:
+                name, lang = ("source", manifest.src) if side == "src" else ("target", manifest.tgt)
+                letters = f"no {' or '.join(scripts(lang))} letters"
+                console.warn(
+                    f"{count / lines:.1%} of the lines of the {name} of {text.name} ('{lang}') have"
+                    f" {letters}, but letters of another script ({count:,} of {lines:,})"
+                )
+    src, tgt = scripts(manifest.src), scripts(manifest.tgt)
+    if manifest.settings.joint_vocab and src and tgt and not {*src} & {*tgt}:
+        console.warn(
+            f"'{manifest.src}' and '{manifest.tgt}' share no script, so they share few subwords:"
+            " --set prep.joint_vocab=false learns a vocabulary for each side"
+        )
 
 
 def _report_set(run: Run, text: TextSet) -> None:

@@ -53,6 +53,11 @@ def corpus(manifest: Manifest) -> Table:
             f" {text.normalised:,} without case and punctuation"
             for text in repeats.overlap
         ]
+    notes += [
+        f"lines of {text.name} ({side}) without a letter of their language's script: {count:,}"
+        for text in manifest.sets
+        for side, count in text.foreign.items()
+    ]
     return Table("corpus", "Prepared corpus", columns, rows, notes)
 
 

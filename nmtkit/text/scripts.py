@@ -1,0 +1,85 @@
+"""The scripts that languages are written in, and lines in another script."""
+
+from __future__ import annotations
+
+import re
+
+LETTERS = {
+    "Latin": "A-Za-zÀ-ÖØ-öø-ʯḀ-ỿＡ-Ｚａ-ｚ",
+    "Cyrillic": "Ѐ-ҁҊ-ԯ",
+    "Greek": "ͰͱΆΈ-ϡ\u1f00-\u1fbc",
+    "Arabic": "ؠ-يٮ-ۓݐ-ݿﭐ-ﮱﯓ-ﴽﵐ-ﷇﹰ-ﻼ",
+    "Hebrew": "א-ת",
+    "Chinese": "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufad9\U00020000-\U0002a6df",
+    "Japanese": "ぁ-ゖァ-ヺ",
+    "Korean": "ᄀ-ᇿㄱ-ㆎ가-힣",
+    "Devanagari": "ऄ-हक़-ॡ",
+    "Thai": "ก-ะเ-ๆ",
+    **{"Armenian": "Ա-Ֆա-և", "Georgian": "Ⴀ-Ⴥა-ჺ", "Ethiopic": "ሀ-ፚ", "Tibetan": "ཀ-ཬ"},
+    **{"Bengali": "অ-হড়-ৡ", "Gujarati": "અ-હ", "Gurmukhi": "ਅ-ਹ", "Kannada": "ಅ-ಹ"},
+    **{"Khmer": "ក-ឳ", "Lao": "ກ-ະເ-ໄ", "Malayalam": "അ-ഹ", "Burmese": "က-ဪ"},
+    **{"Oriya": "ଅ-ହ", "Sinhala": "අ-ෆ", "Tamil": "அ-ஹ", "Telugu": "అ-హ"},
+}
+"""The letters of each script, as the inside of a regular expression's class."""
+LANGUAGES = {
+    "Latin": (
+        "af az bs ca cs cy da de en eo es et eu fi fo fr ga gl hr ht hu id is it la lb lt lv mg ms"
+        " mt nb nl nn no oc pl pt ro sk sl so sq sv sw tl tr uz vi xh yo zu afr cat ces dan deu"
+        " eng est fin fra ger hrv hun ind isl ita lav lit nld nob pol por ron slk slv spa sqi swa"
+        " swe tur vie"
+    ),
+    "Cyrillic": "be bg ky mk mn ru tg uk bel bul mkd rus ukr",
+    "Greek": "el ell",
+    "Arabic": "ar fa ps ug ur ara fas pes urd",
+    "Hebrew": "he iw yi heb",
+    "Chinese": "zh zho cmn yue",
+    "Japanese Chinese": "ja jpn jp",
+    "Korean Chinese": "ko kor",
+    "Devanagari": "hi mr ne hin mar nep",
+    "Thai": "th tha",
+    **{"Armenian": "hy hye", "Georgian": "ka kat", "Ethiopic": "am ti amh", "Tibetan": "bo bod"},
+    **{"Bengali": "as bn ben", "Gujarati": "gu guj", "Gurmukhi": "pa pan", "Kannada": "kn kan"},
+    **{"Khmer": "km khm", "Lao": "lo lao", "Malayalam": "ml mal", "Burmese": "my mya bur"},
+    **{"Oriya": "or ory", "Sinhala": "si sin", "Tamil": "ta tam", "Telugu": "te tel"},
+}
+"""Codes of languages by their scripts."""
+SUBTAGS = {
+    **{"latn": "Latin", "cyrl": "Cyrillic", "arab": "Arabic", "deva": "Devanagari"},
+    **dict.fromkeys(("hans", "hant", "hani"), "Chinese"),
+}
+"""Scripts that a code itself names, such as zho_Hans."""
+SCRIPTS = {code: names.split() for names, codes in LANGUAGES.items() for code in codes.split()}
+
+
+def scripts(lang: str) -> list[str]:
+    """Return the scripts of a language (de, zh-TW, hi-Latn), the usual one first; an empty list
+    if they are not known.
+    """
+    language, *subtags = re.split("[-_]", lang.lower())
+    named = [tag for tag in subtags if len(tag) == 4 and tag.isalpha()]
+    if named:
+        return [SUBTAGS[tag] for tag in named if tag in SUBTAGS]
+    return SCRIPTS.get(language, [])
+
+
+class ForeignLines:
+    """Finds lines that have letters, but none of a script that the language is written in.
+
+    Args:
+        lang: code of the language. If its scripts are not known, no line is foreign.
+    """
+
+    def __init__(self, lang: str) -> None:
+        own = scripts(lang)
+        self._latin = "Latin" in own
+        inside = "".join(LETTERS[name] for name in own)
+        others = "".join(letters for name, letters in LETTERS.items() if name not in own)
+        self._without = re.compile(f"^[^{inside}\n]+$", re.MULTILINE) if own else None
+        self._others = re.compile(f"[{others}]")
+
+    def count(self, text: bytes) -> int:
+        """Return the number of foreign lines in a text whose lines end with LF."""
+        if self._without is None or (self._latin and text.isascii()):
+            return 0
+        lines = self._without.findall(text.decode(errors="replace"))
+        return sum(self._others.search(line) is not None for line in lines)
