@@ -149,6 +149,15 @@ class Trainer:
 
     def update(self) -> None:
         """Make one update, and report if a line of the log is due."""
+        self.make_update()
+        state = self.state
+        if state.step % self.settings.log_every == 0:
+            self._log()
+        window = self._logged or state.log
+        self.reporter.move_bar(state.step, window, self._seconds_left(window))
+
+    def make_update(self) -> None:
+        """Make one update without a report."""
         start, cpu = time.monotonic(), time.process_time()
         state, s = self.state, self.settings
         update = self.updates.next()
@@ -162,10 +171,6 @@ class Trainer:
         state.seconds += seconds
         state.log.seconds += seconds
         state.log.cpu += time.process_time() - cpu
-        if state.step % s.log_every == 0:
-            self._log()
-        window = self._logged or state.log
-        self.reporter.move_bar(state.step, window, self._seconds_left(window))
 
     def _descend(self, update: list[Ids], rate: float) -> None:
         """Compute the gradients of all batches, then make a step of Adam if they are finite."""
@@ -285,7 +290,8 @@ class Trainer:
     def _report(self, measured: Validation, new_best: bool) -> None:
         step, best = self.state.step, ", the best so far" if new_best else ""
         self.reporter.record("dev", step, measured.values())
-        self.reporter.say(f"step {step:,}: {measured.describe()}{best}")
+        lines = (f"step {step:,}: {text}{best}" for text in measured.describe())
+        self.reporter.say(*lines)
         for sample in measured.samples:
             for label, text in zip(("source", "reference", "translation"), sample, strict=True):
                 self.reporter.detail(f"  {label:11} {text}")

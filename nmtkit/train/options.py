@@ -35,6 +35,9 @@ class TrainOptions(Options):
     compile_model: bool = option(False, None, "--compile")
     """Compile the training step with torch.compile. It needs g++ and takes a minute or more at the
     start. Meant for GPUs."""
+    dry_run: bool = option(False)
+    """Print the settings, parameters, memory, time and epochs of this training, estimated from a
+    few updates that are timed. Nothing is written."""
     preset: str | None = preset_option("that of the data set")
     config: Path | None = config_option()
     assignments: list[str] = set_option("train.max_steps=1000")

@@ -58,9 +58,9 @@ class Reporter:
         if self._board is not None:
             self._board.close()
 
-    def say(self, message: str) -> None:
-        """Print a line on stderr and, with the time, in train.log."""
-        console.say(message)
+    def say(self, message: str, brief: str | None = None) -> None:
+        """Print a line on stderr and, with the time, in train.log; above a bar print `brief`."""
+        console.say(brief if brief and self._bar.shown else message)
         self.note(message)
 
     def detail(self, message: str) -> None:

@@ -29,7 +29,7 @@ from nmtkit.models.variants import build_model, default_name
 from nmtkit.nn import hardware as machines
 from nmtkit.records import Manifest, StageCall, TextSet
 from nmtkit.run import Run, System
-from nmtkit.train import saving
+from nmtkit.train import dry_run, saving
 from nmtkit.train.compiling import check_compiler, compile_training
 from nmtkit.train.deterministic import describe, deterministic, without_form_refused
 from nmtkit.train.gradients import autocast_arguments
@@ -73,6 +73,10 @@ def train(run: Run, *, ranks: Ranks | None = None, **values: Any) -> None:
     with deterministic(plan.train.deterministic, options.device):
         if options.compile_model:
             check_compiler(machines.pick_device(options.device))
+        if options.dry_run:
+            with without_form_refused():
+                training.rehearse()
+            return
         with training.recorded() as call, without_form_refused():
             training.train(call)
 
@@ -106,15 +110,9 @@ class _Training:
         system, first_does = self.system, self.ranks.first_does
         first_does(lambda: _check_prepared(self.run))
         first_does(lambda: checkpoints.clean(system.checkpoints))
-        begun = bool(checkpoints.candidates(system.checkpoints)) and not self.options.force
-        if begun:
-            self.plan = check_unchanged(system, self.plan, self.run, self.options.allow_change)
-        with console.warnings_told_to(self.opening.append):
-            trainer = self.make_trainer(begun)
+        trainer = self.ready_trainer()
         state, plan = trainer.state, self.plan
         call.device = state.hardware["device"]
-        if self.options.compile_model:
-            _compile(trainer)
         if not state.step:
             trainer.probe()
         first_does(lambda: _write_settings(system, plan, state))
@@ -127,6 +125,25 @@ class _Training:
             trainer.run()
         finally:
             call.steps = [first, state.step]
+
+    def rehearse(self) -> None:
+        """Time a few updates and print what the training would be; write nothing."""
+        self.ranks.first_does(lambda: _check_prepared(self.run))
+        trainer = self.ready_trainer()
+        estimate = dry_run.rehearse(trainer)
+        if self.ranks.first:
+            dry_run.show(self.plan, trainer, estimate)
+
+    def ready_trainer(self) -> Trainer:
+        """Return the trainer, after a check that a continued training has its settings."""
+        begun = bool(checkpoints.candidates(self.system.checkpoints)) and not self.options.force
+        if begun:
+            self.plan = check_unchanged(self.system, self.plan, self.run, self.options.allow_change)
+        with console.warnings_told_to(self.opening.append):
+            trainer = self.make_trainer(begun)
+        if self.options.compile_model:
+            _compile(trainer)
+        return trainer
 
     def make_trainer(self, begun: bool) -> Trainer:
         """Return the trainer, at the beginning or where the newest undamaged checkpoint is."""

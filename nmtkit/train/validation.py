@@ -76,12 +76,14 @@ class Validation:
             "bleu_seconds": round(self.bleu_seconds, 2),
         }
 
-    def describe(self) -> str:
-        """Return one line for the log."""
-        line = f"dev loss {self.loss:.4f}, perplexity {perplexity(self.loss):.4g}"
+    def describe(self) -> tuple[str, str]:
+        """Return one line for the log, and one for a terminal of 80 columns."""
+        loss = f"dev loss {self.loss:.4f}"
+        line = f"{loss}, perplexity {perplexity(self.loss):.4g}"
         if self.bleu is None:
-            return line
-        return f"{line}, dev BLEU {self.bleu:.2f} (greedy, {self.bleu_seconds:.0f} s)"
+            return line, line
+        bleu = f"dev BLEU {self.bleu:.2f}"
+        return f"{line}, {bleu} (greedy, {self.bleu_seconds:.0f} s)", f"{loss}, {bleu}"
 
 
 def is_better(new: Validation, best: Best | None, by: str) -> bool:

@@ -76,7 +76,7 @@ def test_the_perplexity_stands_beside_the_loss_that_it_is_of(tmp_path, capsys):
 
 # On a terminal
 
-go = trainer(options("train.max_steps=8", "train.validate_every=4", "train.dev_bleu=false"))
+go = trainer(options("train.max_steps=8", "train.validate_every=4"))
 CODES = re.compile(r"\x1b\[(\??[\d;]*)([A-Za-z])|([\r\n])|([^\x1b\r\n]+)")
 
 
@@ -140,7 +140,7 @@ def test_a_terminal_shows_a_bar_and_keeps_one_line_a_validation(run, monkeypatch
     (data,) = sent
     lasting = [line for line in screen(data) if line]
     begin = next(i for i, line in enumerate(lasting) if "step 0 of 8: starting" in line)
-    line = r"nmtkit: step %d: dev loss [\d.]+, perplexity [\d.]+(, the best so far)?"
+    line = r"nmtkit: step %d: dev loss [\d.]+, dev BLEU [\d.]+(, the best so far)?"
     end = "nmtkit: at step 8 of 8; raise train.max_steps to go on"
     patterns = [line % 4, line % 8, re.escape(end)]
     shown = [line for line in lasting[begin + 1 :] if "a word in between" not in line]

@@ -1,0 +1,128 @@
+"""`--dry-run`: what a training would be, from a few updates that are timed and thrown away."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+from nmtkit import console, settings
+from nmtkit.errors import counted
+from nmtkit.models.variants import count_parameters, load_variant
+from nmtkit.train.gradients import Updates
+from nmtkit.train.loop import Trainer
+from nmtkit.train.plan import Plan
+from nmtkit.train.reporting import memory
+
+WARM_UP = 2
+"""Updates before the timed ones: the first ones fill caches of the libraries."""
+SECONDS = 5.0
+"""Time after which no further update is timed."""
+UPDATES = (3, 20)
+"""At least and at most so many updates are timed."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What the rest of a training takes.
+
+    Attributes:
+        timed: updates that were timed.
+        speed: target tokens in a second.
+        updates: still to make.
+        tokens: target tokens of these updates.
+        epochs: passes over the training set that these updates are.
+    """
+
+    timed: int
+    speed: float
+    updates: int
+    tokens: float
+    epochs: float
+
+    @property
+    def seconds(self) -> float:
+        """Training time, without validations and checkpoints."""
+        return self.tokens / self.speed
+
+    def within(self, seconds: float) -> Estimate:
+        """Return the part of the training that this time allows."""
+        share = min(1.0, seconds / max(1e-9, self.seconds))
+        updates = round(share * self.updates)
+        return replace(
+            self, updates=updates, tokens=share * self.tokens, epochs=share * self.epochs
+        )
+
+
+def rehearse(trainer: Trainer) -> Estimate:
+    """Compute the largest batch and a few updates, which change the model but write nothing."""
+    state, s = trainer.state, trainer.settings
+    begin = state.step
+    trainer.probe()
+    for _ in range(WARM_UP):
+        trainer.make_update()
+    tokens, timed, start = state.tokens, 0, time.monotonic()
+    while timed < UPDATES[0] or (timed < UPDATES[1] and time.monotonic() - start < SECONDS):
+        trainer.make_update()
+        timed += 1
+    speed = max(1, state.tokens - tokens) / max(1e-9, time.monotonic() - start)
+    left = max(0, s.max_steps - begin)
+    per_epoch = updates_of_an_epoch(trainer)
+    epoch_tokens = int(trainer.store.tgt_lengths.sum())
+    estimate = Estimate(timed, speed, left, left / per_epoch * epoch_tokens, left / per_epoch)
+    return estimate.within(60 * s.max_minutes) if s.max_minutes else estimate
+
+
+def updates_of_an_epoch(trainer: Trainer) -> float:
+    """Return the updates in one pass over the training set, of which the last may be a part."""
+    lengths = trainer.store.src_lengths, trainer.store.tgt_lengths
+    updates = Updates(*lengths, trainer.settings)
+    batches, count = len(updates.batches), 0
+    while not updates.epoch:
+        updates.next()
+        count += 1
+    return count * batches / (updates.epoch * batches + updates.index)
+
+
+def show(plan: Plan, trainer: Trainer, estimate: Estimate) -> None:
+    """Print the settings that differ from the defaults, and the estimate."""
+    preset = f" --preset {plan.preset}" if plan.preset else ""
+    print(f"Settings that differ from the defaults (all: nmtkit settings{preset})")
+    rows = [[key, value, default] for key, (default, value) in changed_settings(plan).items()]
+    console.print_table("", ["<setting", "<value", "<default"], rows)
+    print()
+    rows = [list(row) for row in _rows(trainer, estimate)]
+    console.print_table("", ["<training", "<estimate"], rows)
+
+
+def changed_settings(plan: Plan) -> dict[str, tuple[str, str]]:
+    """Return default and value of each setting whose value is not the default."""
+    schemas: dict[str, Any] = {"model": load_variant(plan.variant).Settings}
+    schemas |= {"train": settings.TrainSettings, "search": settings.SearchSettings}
+    defaults = {name: settings.complete(schema, {}) for name, schema in schemas.items()}
+    before, now = settings.flat(defaults), settings.flat(plan.model_dump(include=set(schemas)))
+    return {
+        key: (settings.toml_value(before.get(key, "-")), settings.toml_value(value))
+        for key, value in now.items()
+        if value is not None and before.get(key) != value
+    }
+
+
+def _rows(trainer: Trainer, estimate: Estimate) -> list[tuple[str, str]]:
+    """Return the estimate as names and values."""
+    largest = max(map(trainer.positions, trainer.updates.batches))
+    held = "this process" if trainer.autocast["device_type"] == "cpu" else "on the GPU"
+    epochs = f"{estimate.epochs:,.{0 if estimate.epochs >= 100 else 1}f}"
+    timed = counted(estimate.timed, "update")
+    rows = [
+        ("variant", trainer.about["variant"]),
+        ("parameters", f"{count_parameters(trainer.model):,}"),
+        ("memory", f"{memory() / 2**30:.2f} GiB {held}, measured"),
+        ("largest batch", f"{largest:,} positions"),
+        ("updates", f"{estimate.updates:,} to make: {epochs} epochs"),
+        ("speed", f"{estimate.speed:,.0f} target tokens/s, measured in {timed}"),
+        ("time", f"{console.duration(estimate.seconds)} without validations, estimated"),
+    ]
+    if trainer.ranks.world > 1:
+        rows.append(("processes", f"{trainer.ranks.world}; memory is that of the first"))
+    return rows

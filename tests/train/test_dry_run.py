@@ -1,0 +1,110 @@
+"""`train --dry-run`: what it prints, that it writes nothing, and that wrong input is refused as in
+a training.
+"""
+
+import re
+from types import SimpleNamespace
+
+import pytest
+
+from nmtkit.errors import ConfigError, DataError
+from nmtkit.models.variants import count_parameters
+from nmtkit.train import dry_run
+from nmtkit.train.gradients import Updates
+from nmtkit.train.loop import Trainer
+from tests.train.tiny import make_run, options, trainer
+
+SETTINGS = options("train.max_steps=40", "train.update_size=150", "train.validate_every=100")
+go = trainer(SETTINGS)
+
+
+@pytest.fixture
+def run(tmp_path):
+    return make_run(tmp_path / "run", pairs=60, dev=6)
+
+
+def contents(run):
+    """Every file and folder of a run, and when it was changed."""
+    return {path: path.stat().st_mtime_ns for path in [run.path, *run.path.rglob("*")]}
+
+
+def passes(trainer, updates):
+    """Passes over the training set of the first updates, one update after the other."""
+    store = trainer.store
+    rows = Updates(store.src_lengths, store.tgt_lengths, trainer.settings)
+    for _ in range(updates):
+        rows.next()
+    return rows.epoch + rows.index / len(rows.batches)
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """Trainer and estimate of every dry run; its clock goes on by a second an update."""
+    found, seconds, make_update = [], [0.0], Trainer.make_update
+    original = dry_run.rehearse
+
+    def counted(self):
+        make_update(self)
+        seconds[0] += 1
+
+    def noted(trainer):
+        found.append((trainer, original(trainer)))
+        return found[-1][1]
+
+    monkeypatch.setattr(Trainer, "make_update", counted)
+    monkeypatch.setattr(dry_run, "time", SimpleNamespace(monotonic=lambda: seconds[0]))
+    monkeypatch.setattr(dry_run, "rehearse", noted)
+    return found
+
+
+def test_a_dry_run_prints_the_training_and_writes_nothing(run, seen, capsys):
+    before = contents(run)
+    go(run, dry_run=True)
+    assert contents(run) == before
+    ((trainer, estimate),) = seen
+    printed = capsys.readouterr().out
+    rows = dict(line.split(maxsplit=1) for line in printed.splitlines() if "  " in line)
+    assert rows["parameters"] == f"{count_parameters(trainer.model):,}"
+    assert rows["train.update_size"].split() == ["150", "0"]
+    assert rows["model.d_model"].split() == ["16", "512"]
+    assert "train.epsilon" not in rows and "train.seed" not in rows
+    assert re.search(r"memory +0\.\d\d GiB this process, measured", printed)
+    assert f"updates        40 to make: {passes(trainer, 40):.1f} epochs" in printed
+    assert estimate.timed == 5  # a second each, until five have passed
+    assert estimate.epochs == pytest.approx(passes(trainer, 4000) / 100, rel=0.01)
+    total = trainer.store.tgt_lengths.sum() * estimate.epochs
+    assert estimate.tokens == pytest.approx(total)
+    assert estimate.seconds == pytest.approx(40, rel=0.15)
+
+
+def test_the_time_and_the_updates_that_are_left(run, seen, capsys):
+    go(run, "train.max_steps=10", dry_run=True)
+    go(run, "train.max_steps=10")
+    before = contents(run)
+    go(run, "train.max_steps=30", "train.max_minutes=0.1", dry_run=True)
+    assert contents(run) == before
+    (_, first), (trainer, rest) = seen[0], seen[-1]
+    assert first.updates == 10 and trainer.state.step == 10 + 2 + rest.timed
+    # Six seconds at about a second an update.
+    assert rest.seconds == pytest.approx(6) and rest.updates in {5, 6, 7}
+    assert "parameters" in capsys.readouterr().out
+
+
+def test_wrong_input_is_refused_as_in_a_training(run):
+    go(run, "train.max_steps=1")
+    wrong = [
+        (ConfigError, "unknown setting 'train.lrr'", ["train.lrr=1"], {}),
+        (ConfigError, "have changed since it was started", ["train.lr=2.0"], {}),
+        (ConfigError, "no system or folder 'nowhere'", [], {"init_from": "nowhere", "name": "b"}),
+        (ConfigError, "cannot name a system", [], {"name": "a+b"}),
+    ]
+    for error, message, extra, values in wrong:
+        for dry in (True, False):
+            with pytest.raises(error, match=re.escape(message)):
+                go(run, "train.max_steps=1", *extra, dry_run=dry, **values)
+    victim = next(path for path in sorted(run.prep.glob("train.*")) if path.is_file())
+    victim.write_bytes(b"")
+    for dry in (True, False):
+        with pytest.raises(DataError, match="has changed since it was prepared|is missing"):
+            go(run, "train.max_steps=1", dry_run=dry)
+    assert {system.name for system in run.systems()} == {"transformer"}
