@@ -9,6 +9,7 @@ from typing import Any
 from nmtkit import console, settings
 from nmtkit.errors import counted
 from nmtkit.models.variants import count_parameters, load_variant
+from nmtkit.tables.table import Table, text_column
 from nmtkit.train.gradients import Updates
 from nmtkit.train.loop import Trainer
 from nmtkit.train.plan import Plan
@@ -87,12 +88,13 @@ def updates_of_an_epoch(trainer: Trainer) -> float:
 def show(plan: Plan, trainer: Trainer, estimate: Estimate) -> None:
     """Print the settings that differ from the defaults, and the estimate."""
     preset = f" --preset {plan.preset}" if plan.preset else ""
-    print(f"Settings that differ from the defaults (all: nmtkit settings{preset})")
+    title = f"Settings that differ from the defaults (all: nmtkit settings{preset})"
     rows = [[key, value, default] for key, (default, value) in changed_settings(plan).items()]
-    console.print_table("", ["<setting", "<value", "<default"], rows)
+    columns = list(map(text_column, ("setting", "value", "default")))
+    Table("settings", title, columns, rows).print()
     print()
-    rows = [list(row) for row in _rows(trainer, estimate)]
-    console.print_table("", ["<training", "<estimate"], rows)
+    columns = list(map(text_column, ("training", "estimate")))
+    Table("estimate", "", columns, _rows(trainer, estimate)).print()
 
 
 def changed_settings(plan: Plan) -> dict[str, tuple[str, str]]:
