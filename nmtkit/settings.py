@@ -43,6 +43,7 @@ HABITS = {
     "max_epoch": "--set train.max_steps=… (updates), or --set train.max_minutes=…",
     "warmup_steps": "--set train.warmup=…",
     "clip": "--set train.clip_norm=…",
+    "exponential_smoothing": "--set train.ema=0.9999",
     "fp16": "--set train.precision=bfloat16",
     "bf16": "--set train.precision=bfloat16",
     "dropout": "--set model.dropout=…",
@@ -207,6 +208,10 @@ class TrainSettings(Section):
     """Probability that a source token or a decoder input has a vector of zeros in training."""
     clip_norm: float = Field(0.0, ge=0)
     """Clip the global gradient norm; 0 = off."""
+    ema: float = Field(0.0, ge=0, lt=1)
+    """Decay of an exponential moving average of the weights, such as 0.9999; 0 = none. The averages
+    are validated, saved and translated with; training goes on with the weights themselves.
+    """
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """auto: bfloat16 where the hardware multiplies it faster, else float32."""
     matmul: Literal["auto", "highest", "high", "medium"] = "auto"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
@@ -20,6 +21,7 @@ from nmtkit.models.base import Model
 from nmtkit.run import System
 from nmtkit.settings import TrainSettings
 from nmtkit.train import divergence, saving
+from nmtkit.train.ema import Averages
 from nmtkit.train.gradients import Gradients, Updates
 from nmtkit.train.optimizer import Plateau, learning_rate, make_optimizer, optimizer_tensors
 from nmtkit.train.ranks import Ranks
@@ -43,6 +45,7 @@ class Trainer:
         about: facts about model and corpus, for the manifests of checkpoints.
         validator: of the development set; None if the run has none.
         ranks: the processes that train together; all other arguments are equal in each rank.
+        moments: tensors of the optimiser from a checkpoint.
         opening: lines that were printed before train.log was open; train.log begins with them.
     """
 
@@ -55,10 +58,12 @@ class Trainer:
     about: dict[str, Any]
     validator: Validator | None
     ranks: Ranks
+    moments: Mapping[str, Tensor] = field(default_factory=dict)
     opening: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         state, lengths = self.state, (self.store.src_lengths, self.store.tgt_lengths)
+        self.averages = Averages(self.model, self.settings.ema, self.moments)
         self.optimizer = make_optimizer(self.model, self.settings)
         self.updates = Updates(*lengths, self.settings, state.epoch, state.index)
         self.gradients = Gradients(
@@ -195,6 +200,7 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.step()
+        self.averages.update(self.state.step)
 
     def _count(
         self, update: list[Ids], tokens: int, smoothed: float, nll: float, norm: float
@@ -309,7 +315,8 @@ class Trainer:
         """Return a validation as plain values; None if a signal interrupted it."""
         assert self.validator is not None
         try:
-            return vars(self.validator.validate(self.model, self.stop))
+            with self.averages.in_model():
+                return vars(self.validator.validate(self.model, self.stop))
         except Abandoned:
             return None
 
@@ -326,7 +333,9 @@ class Trainer:
 
         def write() -> None:
             state = asdict(self.state)
-            checkpoints.save(folder, self.state.step, weights, moments, state, self.about)
+            with self.averages.in_model() as raw:
+                tensors = moments | raw
+                checkpoints.save(folder, self.state.step, weights, tensors, state, self.about)
 
         saving.retried(write, partial(checkpoints.clean, folder))
         saving.write_best(self.system, self.state, self.settings)

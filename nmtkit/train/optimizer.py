@@ -15,6 +15,7 @@ from torch.optim import AdamW
 
 from nmtkit.errors import CheckpointError
 from nmtkit.settings import TrainSettings
+from nmtkit.train.ema import RAW
 
 
 def make_optimizer(model: nn.Module, settings: TrainSettings) -> AdamW:
@@ -57,6 +58,8 @@ def put_optimizer_tensors(
     parameters = _parameters(model)
     for key, tensor in tensors.items():
         kind, _, name = key.partition("/")
+        if key.startswith(RAW):
+            continue
         parameter = parameters.get(name)
         if parameter is None or (kind != "step" and parameter.shape != tensor.shape):
             message = f"the optimiser's state is of another model: {key}"

@@ -174,6 +174,7 @@ class _Training:
             about,
             validator,
             self.ranks,
+            moments,
             self.opening,
         )
         put_optimizer_tensors(model, trainer.optimizer, moments, where=path)

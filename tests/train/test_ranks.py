@@ -165,6 +165,17 @@ def test_the_same_weights_as_one_process(base, world):
     )  # the comparison can fail
 
 
+def test_averages_are_those_of_one_process(base, tmp_path):
+    run, _ = base
+    for world in (1, 2):
+        argv = arguments(run, "train.ema=0.5", name=f"averages{world}")
+        Together(tmp_path, world, argv).ended(*[0] * world)
+    for step in (3, 6):
+        one, two = (weights(run, f"averages{world}", step) for world in (1, 2))
+        assert largest_difference(one, two) < 1e-5
+        assert largest_difference(one, weights(run, "of1", step)) > 1e-3
+
+
 @pytest.mark.parametrize("world", [2, 3])
 def test_only_the_first_writes_and_speaks(base, world):
     run, together = base

@@ -1,0 +1,138 @@
+"""`train.ema` beside a slow version: the average is computed again from the weights after every
+update.
+"""
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from nmtkit.errors import ConfigError, Interrupted
+from nmtkit.models import checkpoints, loading
+from nmtkit.run import Run
+from nmtkit.train import loop
+from nmtkit.train.ema import RAW
+from tests.train.test_resume import outcome, stop_at
+from tests.train.tiny import last, make_run, metrics, options, trainer
+
+SETTINGS = options(
+    "train.max_steps=12",
+    "train.validate_every=4",
+    "train.checkpoint_every=4",
+    "train.clip_norm=1.0",
+    "train.dev_bleu=false",
+)
+EMA = "train.ema=0.6"
+go = trainer(SETTINGS)
+
+
+def small_run(path):
+    return make_run(path, pairs=60, dev=6)
+
+
+@pytest.fixture
+def run(tmp_path):
+    return small_run(tmp_path / "run")
+
+
+def averages(path):
+    return load_file(path / "model.safetensors")
+
+
+def raw(path):
+    tensors = load_file(path / "optimizer.safetensors")
+    return {key.removeprefix(RAW): t for key, t in tensors.items() if key.startswith(RAW)}
+
+
+def same(one, other):
+    return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
+
+
+@pytest.fixture
+def weights(monkeypatch):
+    """The weights of every training before its first update and after each one."""
+    seen, step = [], loop.Trainer._step
+
+    def noted(self, *args):
+        def now():
+            return {n: p.detach().clone() for n, p in self.model.named_parameters()}
+
+        if not seen:
+            seen.append(now())
+        step(self, *args)
+        seen.append(now())
+
+    monkeypatch.setattr(loop.Trainer, "_step", noted)
+    return seen
+
+
+def test_the_average_is_that_of_the_formula_and_training_goes_on_without_it(run, weights, tmp_path):
+    go(run, EMA)
+    wanted = {name: tensor.double() for name, tensor in weights[0].items()}
+    for t, now in enumerate(weights[1:], start=1):
+        d = min(0.6, (1 + t) / (10 + t))
+        wanted = {name: d * wanted[name] + (1 - d) * now[name].double() for name in now}
+    found = averages(last(run))
+    for name, tensor in found.items():
+        assert float((tensor - wanted[name]).abs().max()) < 1e-6, name
+    assert max(float((found[n] - weights[-1][n]).abs().max()) for n in found) > 1e-3
+    plain = small_run(tmp_path / "plain")
+    go(plain)
+    assert raw(last(plain)) == {}
+    assert same(raw(last(run)), averages(last(plain)))
+    assert [line["loss"] for line in metrics(run, "train")] == [
+        line["loss"] for line in metrics(plain, "train")
+    ]
+
+
+def test_validation_and_every_stage_take_the_averages(run, tmp_path):
+    go(run, EMA)
+    plain = small_run(tmp_path / "plain")
+    go(plain)
+    losses = [[line["dev_loss"] for line in metrics(one, "dev")] for one in (run, plain)]
+    assert all(a != b for a, b in zip(*losses, strict=True))
+    system = run.system("transformer")
+    (path,) = checkpoints.choose(system, 1)
+    model = loading.load_system(run, system, paths=[path])
+    assert same(dict(model.named_parameters()), averages(path))
+    two = checkpoints.choose(system, 2)
+    mean = loading.average(two)
+    for name, tensor in mean.items():
+        both = [averages(path)[name].double() for path in two]
+        assert torch.equal(tensor, (sum(both) / 2).to(tensor.dtype))
+    # A training that continues for no update measures the averages again, to the digit.
+    (run.system("transformer").path / "metrics.jsonl").unlink()
+    fresh = small_run(tmp_path / "fresh")
+    go(fresh, "train.max_steps=1", "train.lr=1e-30", init_from=str(last(run)))
+    assert metrics(fresh, "dev")[-1]["dev_loss"] == losses[0][-1]
+
+
+@pytest.mark.parametrize("call", [1, 5, 9])
+def test_stopped_and_continued_is_as_if_never_stopped(call, tmp_path, monkeypatch):
+    runs = [small_run(tmp_path / name) for name in ("whole", "stopped")]
+    go(runs[0], EMA)
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        stop_at(patch, loop.Trainer, "update", call)
+        go(runs[1], EMA)
+    go(runs[1], EMA)
+    assert outcome(runs[1]) == outcome(runs[0])
+
+
+def test_a_change_is_refused_or_begins_with_the_weights(run: Run):
+    go(run, "train.max_steps=4")
+    plain = averages(last(run))
+    with pytest.raises(ConfigError, match="have changed"):
+        go(run, EMA)
+    go(run, EMA, "train.max_steps=4", allow_change=["train.ema"])
+    assert same(averages(last(run)), plain)
+    go(run, EMA, "train.max_steps=8", allow_change=["train.ema"])
+    own = raw(last(run))
+    assert own.keys() == plain.keys() and not same(own, averages(last(run)))
+    go(run, "train.max_steps=8", allow_change=["train.ema"])
+    go(run, "train.max_steps=9", "train.lr=1e-30", allow_change=["train.lr"])
+    assert raw(last(run)) == {} and same(averages(last(run)), own)
+
+
+@pytest.mark.parametrize("value", ["1.0", "-0.1", "true", "high"])
+def test_a_decay_is_below_one(value, run):
+    with pytest.raises(ConfigError, match=r"bad value for 'train\.ema'"):
+        go(run, f"train.ema={value}")
