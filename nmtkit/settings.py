@@ -56,7 +56,7 @@ HABITS = {
     "cpu": "--device cpu",
     "use_gpu": "--device cuda",
     "output": "--run DIR",
-    "vocab_size": "--set prep.merges=…",
+    "vocab_size": "--set prep.merges=… (prep.vocab_size with prep.subwords=sentencepiece or none)",
     "beam_size": "--beam N (nmtkit translate), or --set search.beam=…",
 }
 """What people type in other toolkits, without dashes and section, and what nmtkit has for it."""
@@ -94,7 +94,8 @@ class PrepSettings(Section):
     src_tokenizer: Literal["auto", "moses", "jieba", "characters", "none"] = "auto"
     """How the source is cut into words. moses; jieba; characters; none: at spaces, for text that is
     tokenized already: nothing else is changed, and nothing is undone. auto: jieba for Chinese,
-    characters for Japanese, Thai, Khmer, Lao and Burmese, else moses.
+    characters for Japanese, Thai, Khmer, Lao and Burmese, else moses. With
+    `subwords=sentencepiece` auto leaves the text as it is: SentencePiece reads plain text.
     """
     tgt_tokenizer: Literal["auto", "moses", "jieba", "characters", "none"] = "auto"
     """How the target is cut into words, as `src_tokenizer`. With none, scores have the signature
@@ -113,11 +114,21 @@ class PrepSettings(Section):
     tokenizes.
     """
     joint_vocab: bool = True
-    """One BPE model and one vocabulary for both languages."""
+    """One model of subwords and one vocabulary for both languages."""
+    subwords: Literal["bpe", "sentencepiece", "none"] = "bpe"
+    """How words are split. bpe: subword-nmt's; sentencepiece: by the package sentencepiece, which
+    reads plain text, also in languages without spaces between words; none: words stay whole.
+    """
+    sentencepiece: Literal["unigram", "bpe"] = "unigram"
+    """sentencepiece: the model to learn, a unigram language model or byte-pair encoding."""
     merges: int = Field(8000, ge=0)
-    """BPE merge operations to learn (for each side if not joint); 0 = words."""
+    """bpe: merge operations to learn (for each side if not joint); 0 = words."""
+    vocab_size: int = Field(0, ge=0)
+    """sentencepiece: pieces to learn (for each side if not joint); 0 = as many as `merges`. none:
+    keep only this many words, the most frequent ones; 0 = all.
+    """
     vocab_threshold: int = Field(0, ge=0)
-    """Undo merges that give a unit seen less often than this on that side (subword-nmt
+    """bpe: undo merges that give a unit seen less often than this on that side (subword-nmt
     --vocabulary-threshold).
     """
     min_frequency: int = Field(1, ge=1)
@@ -147,6 +158,18 @@ class PrepSettings(Section):
     @classmethod
     def _one_or_several(cls, value: Any) -> Any:
         return [name for name in value.split(",") if name] if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _sentencepiece_reads_words(self) -> Self:
+        if self.subwords == "sentencepiece" and "characters" in {
+            self.src_tokenizer,
+            self.tgt_tokenizer,
+        }:
+            raise ValueError(
+                "prep.subwords = sentencepiece cannot join characters: leave out the tokenizer, "
+                "because SentencePiece reads text without spaces"
+            )
+        return self
 
 
 class TrainSettings(Section):

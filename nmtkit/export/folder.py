@@ -16,11 +16,10 @@ from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.records import ExportedSystem, Manifest, TextRecipe, load
 from nmtkit.settings import PrepSettings
 from nmtkit.text.bpe import Bpe
-from nmtkit.text.side import TextSide
+from nmtkit.text.sentencepiece import SentencePiece
+from nmtkit.text.side import TEXT_FILES, TextSide
 
 ABOUT, README, TEXT = "nmtkit.json", "README.md", "text"
-PATTERNS = ("codes*.bpe", "bpe-vocab.*.txt", "truecase.*")
-"""Files of a prepared corpus that define its subwords and its truecasing."""
 
 
 def read_about(folder: Path) -> ExportedSystem | None:
@@ -75,7 +74,7 @@ def writing(folder: Path) -> Iterator[Path]:
 def write_text_files(folder: Path, prep: Path, manifest: Manifest) -> None:
     """Copy all that `nmtkit.text.side.TextSide.load(folder)` reads from a prepared corpus."""
     folder.mkdir()
-    for path in sorted(path for pattern in PATTERNS for path in prep.glob(pattern)):
+    for path in sorted(path for pattern in TEXT_FILES for path in prep.glob(pattern)):
         shutil.copy(path, folder / path.name)
     TextRecipe(src=manifest.src, tgt=manifest.tgt, settings=manifest.settings).write(
         folder / "manifest.json"
@@ -91,6 +90,7 @@ def text_steps(source: TextSide, target: TextSide, settings: PrepSettings) -> di
         "jieba": "jieba cuts the sentence into words",
         "characters": "every character is a word; ▁ stands for a space",
         "none": "words end at spaces",
+        "raw": "▁ (U+2581) becomes a space",
     }
     if source.tokenizer in cut:
         before.append(cut[source.tokenizer])
@@ -106,8 +106,12 @@ def text_steps(source: TextSide, target: TextSide, settings: PrepSettings) -> di
         " one)"
     )
     before += [bpe] * isinstance(source.splitter, Bpe)
+    if isinstance(source.splitter, SentencePiece):
+        before.append(f"SentencePiece with text/{source.splitter.path.name}")
     joiners = "a subword that ends in @@ is joined to the next subword"
     after = [joiners] * isinstance(target.splitter, Bpe)
+    pieces = "subwords are joined without spaces, then ▁ (U+2581) becomes a space"
+    after += [pieces] * isinstance(target.splitter, SentencePiece)
     capital = "the sentence's first letter becomes a capital (Moses' detruecaser)"
     after += [capital] * bool(target.truecaser)
     joined = {
@@ -115,6 +119,7 @@ def text_steps(source: TextSide, target: TextSide, settings: PrepSettings) -> di
         "jieba": "words are joined without spaces",
         "characters": "words are joined without spaces, and ▁ becomes a space",
         "none": "words are joined with spaces",
+        "raw": "spaces at both ends are removed",
     }
     after.append(joined[target.tokenizer])
     return {"source": before, "target": after}

@@ -16,6 +16,7 @@ from nmtkit.models.checkpoints import AGAIN, choose, load_weights, read_manifest
 from nmtkit.models.variants import build_model, load_variant
 from nmtkit.nn.linear import Precision, pack
 from nmtkit.run import Run, System
+from nmtkit.text.side import TEXT_FILES
 
 
 def load_system(
@@ -94,7 +95,7 @@ def vocabulary_sizes(run: Run) -> Vocabularies:
 
 def vocabulary_hashes(run: Run) -> dict[str, str]:
     """Return the SHA-256 of a run's files that lead from text to ids: tokens, subwords, case."""
-    patterns = ("vocab*.txt", "codes*.bpe", "bpe-vocab.*.txt", "truecase.*")
+    patterns = ("vocab*.txt", *TEXT_FILES)
     paths = [path for pattern in patterns for path in sorted(run.prep.glob(pattern))]
     return {path.name: files.sha256(path) for path in paths}
 

@@ -19,8 +19,9 @@ from nmtkit import files
 from nmtkit.errors import DataError
 from nmtkit.settings import PrepSettings
 from nmtkit.text.side import TextSide
+from nmtkit.text.splitter import Splitter
 from nmtkit.text.tidy import tidy, utf8_lines
-from nmtkit.text.tokenizer import Side, tokenizer_name
+from nmtkit.text.tokenizer import Side, tokenizer_name, usual_tokenizer
 from nmtkit.text.truecase import SPECIAL, evidence, sentence_starts
 
 SIDES: tuple[Side, Side] = ("src", "tgt")
@@ -152,12 +153,23 @@ class Cleaner:
     Args:
         languages: source and target.
         settings: of prep.
+        splitters: of both sides, whose normalisation the text gets.
     """
 
-    def __init__(self, languages: tuple[str, str], settings: PrepSettings) -> None:
+    def __init__(
+        self,
+        languages: tuple[str, str],
+        settings: PrepSettings,
+        splitters: Sequence[Splitter | None] = (None, None),
+    ) -> None:
+        names = list(map(tokenizer_name, SIDES, languages, [settings] * 2))
         self._sides = [
-            TextSide(language, settings, tokenizer=tokenizer_name(side, language, settings))
-            for side, language in zip(SIDES, languages, strict=True)
+            TextSide(language, settings, None, splitter, name)
+            for language, splitter, name in zip(languages, splitters, names, strict=True)
+        ]
+        self._by_character = [
+            name == "raw" and usual_tokenizer(language) != "moses"
+            for name, language in zip(names, languages, strict=True)
         ]
         self._truecase = list(map(truecased, [settings] * 2, SIDES, languages))
         self._settings = settings
@@ -179,7 +191,7 @@ class Cleaner:
         for pair in zip(*decoded, strict=True):
             tokenized = self._tokenized(pair, counts)
             if len(tokenized) == len(pair):
-                reason, blame = drop_reason(tokenized, self._settings)
+                reason, blame = drop_reason(tokenized, self._settings, self._by_character)
             else:
                 reason, blame = "not UTF-8", [not tokenized, bool(tokenized)]
             kept.append(not reason)
@@ -204,7 +216,11 @@ class Cleaner:
         return tokenized
 
 
-def drop_reason(pair: Sequence[str], settings: PrepSettings) -> tuple[str, list[bool]]:
+def drop_reason(
+    pair: Sequence[str],
+    settings: PrepSettings,
+    by_character: Sequence[bool] = (False, False),
+) -> tuple[str, list[bool]]:
     """Return why a training pair is dropped, and for each side True if it is to blame.
 
     The rules are those of Moses' clean-corpus-n.perl, and a limit for single words.
@@ -212,10 +228,14 @@ def drop_reason(pair: Sequence[str], settings: PrepSettings) -> tuple[str, list[
     Args:
         pair: both sides, tokenized.
         settings: of prep.
+        by_character: True for a side without spaces between words, whose characters are counted.
     Returns: "empty", "too long", "too short", "ratio", "word too long", or "" for a pair that is
         kept.
     """
-    words = [line.count(" ") + 1 if line else 0 for line in pair]
+    words = [
+        len(line) - line.count(" ") if characters else line.count(" ") + 1 if line else 0
+        for line, characters in zip(pair, by_character, strict=True)
+    ]
     shorter, longer = sorted(words)
     if not shorter:
         return "empty", [count == 0 for count in words]

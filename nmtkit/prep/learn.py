@@ -1,5 +1,5 @@
-"""Truecaser, BPE and vocabularies from counts of words alone. A file of them that is in the folder
-already is read, not learnt.
+"""Truecaser, subwords and vocabularies from counts of words alone. A file of them that is in the
+folder already is read, not learnt.
 
 The truecased form of a word depends on the word and on whether it starts a sentence, its subwords
 depend on that form; so no step reads the text again.
@@ -23,7 +23,10 @@ from nmtkit.prep.clean import SIDES, WordCounts, truecased
 from nmtkit.settings import PrepSettings
 from nmtkit.text.bpe import JOINER, Bpe, learn_bpe
 from nmtkit.text.segmented import Segmented
+from nmtkit.text.sentencepiece import SentencePiece, learn_sentencepiece
+from nmtkit.text.side import load_splitter
 from nmtkit.text.splitter import Splitter
+from nmtkit.text.tokenizer import Side
 from nmtkit.text.truecase import Truecaser, learn_truecaser
 from nmtkit.text.vocabulary import Vocabulary, by_frequency, read_counts
 
@@ -95,10 +98,11 @@ def learn(
     folder: Path,
     jobs: int,
 ) -> Models:
-    """Learn truecasers, BPE and vocabularies.
+    """Learn truecasers, subwords and vocabularies.
 
-    Writes truecase.LANGUAGE, codes.bpe (codes.SIDE.bpe), bpe-vocab.SIDE.txt and vocab.txt
-    (vocab.SIDE.txt). Each of these files that exists is used as it is.
+    Writes truecase.LANGUAGE, codes.bpe (codes.SIDE.bpe) and bpe-vocab.SIDE.txt or subwords.spm
+    (subwords.SIDE.spm), and vocab.txt (vocab.SIDE.txt). Each of these files that exists is used as
+    it is.
 
     Args:
         counts, languages: of source and target.
@@ -118,10 +122,15 @@ def learn(
         numbers[f"{name}_words"] = int(side.counts.sum())
         numbers[f"{name}_types"] = int(np.count_nonzero(side.counts))
     segmented = [Segmented.whole(side.words) for side in words]
-    if settings.merges:
-        segmented, merges = _segment(words, settings, folder, jobs)
-        numbers |= merges
+    learnt: dict[str, int] = {}
+    if settings.subwords == "sentencepiece":
+        segmented, learnt = _sentencepiece(words, settings, folder, jobs)
+    elif settings.subwords == "bpe" and settings.merges:
+        segmented, learnt = _bpe(words, settings, folder, jobs)
+    numbers |= learnt
     tokens = [pieces.counts(side.counts) for pieces, side in zip(segmented, words, strict=True)]
+    if settings.subwords == "sentencepiece":
+        tokens = [_known(count, folder, side) for count, side in zip(tokens, SIDES, strict=True)]
     return Models(words, segmented, _vocabularies(tokens, settings, folder), numbers)
 
 
@@ -134,10 +143,11 @@ def _vocabularies(
 ) -> tuple[Vocabulary, Vocabulary]:
     if settings.joint_vocab:
         tokens = [tokens[0] + tokens[1]]
+    size = settings.vocab_size if settings.subwords == "none" and settings.vocab_size else None
     vocabularies = []
     for count, name in zip(tokens, _names("vocab", "txt", settings), strict=True):
         if not (folder / name).exists():
-            Vocabulary.from_counts(count, settings.min_frequency).save(folder / name)
+            Vocabulary.from_counts(count, settings.min_frequency, size).save(folder / name)
         vocabularies.append(Vocabulary.load(folder / name))
     return vocabularies[0], vocabularies[-1]
 
@@ -149,7 +159,39 @@ def _names(stem: str, suffix: str, settings: PrepSettings) -> list[str]:
     return [f"{stem}.{side}.{suffix}" for side in SIDES]
 
 
-def _segment(
+def _sentencepiece(
+    words: Sequence[SideWords], settings: PrepSettings, folder: Path, jobs: int
+) -> tuple[list[Segmented], dict[str, int]]:
+    """Learn the models that are not there yet, and segment the words of both sides with them."""
+    paths = [folder / "subwords.spm"]
+    if not paths[0].exists():
+        paths = [folder / name for name in _names("subwords", "spm", settings)]
+    counts = [side.counts for side in words]
+    if settings.joint_vocab:
+        counts = [counts[0] + counts[1]]
+    keys = ["pieces"] if settings.joint_vocab else [f"{side}_pieces" for side in SIDES]
+    size = settings.vocab_size or settings.merges
+    learnt: dict[str, int] = {}
+    for key, side, count, path in zip(keys, words, counts, paths, strict=False):
+        if not path.exists():
+            numbered = dict(zip(side.words, count.tolist(), strict=True))
+            learnt[key] = learn_sentencepiece(numbered, size, settings.sentencepiece, path)
+    segmented = []
+    for side, path in zip(words, paths * (len(SIDES) // len(paths)), strict=True):
+        numbers = np.flatnonzero(side.counts).tolist()
+        make = functools.partial(SentencePiece, path)
+        segmented.append(Segmented.whole(side.words).changed(_split(side, numbers, make, jobs)))
+    return segmented, learnt
+
+
+def _known(counts: Counter[str], folder: Path, side: Side) -> Counter[str]:
+    """Return the counts of a model's own pieces, without runs of unknown characters."""
+    splitter = load_splitter(folder, side)
+    assert isinstance(splitter, SentencePiece)
+    return Counter({piece: counts[piece] for piece in splitter.pieces if counts[piece]})
+
+
+def _bpe(
     words: Sequence[SideWords], settings: PrepSettings, folder: Path, jobs: int
 ) -> tuple[list[Segmented], dict[str, int]]:
     """Segment the words of both sides with merges, which are learnt if there are none."""

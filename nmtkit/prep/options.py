@@ -63,6 +63,9 @@ class PrepOptions(Options):
     preset: str | None = preset_option(
         "that of the data set; for your files small below 500,000 training pairs, else base"
     )
+    spm: str | None = option(None, "MODEL", panel=OWN_FILES)
+    """Your SentencePiece model for both sides, or two as SRC,TGT. Sets
+    prep.subwords=sentencepiece."""
     config: Path | None = config_option()
     assignments: list[str] = set_option("prep.merges=4000")
     run_dir: Path | None = run_option("The run directory to create (default: runs/DATASET).")

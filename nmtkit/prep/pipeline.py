@@ -39,11 +39,16 @@ from nmtkit.prep.tally import Tally, as_counts, fingerprint, tools
 from nmtkit.records import Cleaning, Manifest, TextRecipe, TextSet, VocabularySizes
 from nmtkit.settings import PrepSettings
 from nmtkit.text.scripts import ForeignLines
-from nmtkit.text.side import TextSide
+from nmtkit.text.side import TextSide, load_splitter
 from nmtkit.text.vocabulary import SPECIALS
 
 FEW_LINES = 2000
 """So many lines are encoded faster than worker processes start."""
+
+
+def model_names(count: int) -> list[str]:
+    """Return the names of the files of `count` given SentencePiece models in the prep folder."""
+    return [f"subwords.{side}.spm" for side in SIDES] if count > 1 else ["subwords.spm"][:count]
 
 
 @dataclass
@@ -58,6 +63,7 @@ class Pipeline:
         jobs: worker processes; the output does not depend on it.
         identity: what was asked for, the manifest's `source`.
         parser: of the source language, for the sets without a file of parses.
+        models: given SentencePiece models, one for each side or one for both.
     """
 
     folder: Path
@@ -67,6 +73,7 @@ class Pipeline:
     jobs: int
     identity: dict[str, Any]
     parser: Stanza | None
+    models: Sequence[Path] = ()
 
     def __post_init__(self) -> None:
         self.languages = (self.corpus.src, self.corpus.tgt)
@@ -85,6 +92,8 @@ class Pipeline:
         gc.disable()  # there are no cycles to find, but millions of objects to walk through
         try:
             self._drop_repeats()
+            for name, model in zip(model_names(len(self.models)), self.models, strict=True):
+                shutil.copyfile(model, self.folder / name)
             with tempfile.TemporaryFile(dir=self.folder) as tokenized:
                 train = self._prepare_train(tokenized)
             entries = [train, *map(self._encode_set, self.corpus.sets[1:])]
@@ -146,7 +155,8 @@ class Pipeline:
         """
         train, tally = self.corpus.sets[0], self.tally
         lines = self.inputs.lines(train.src)
-        make = functools.partial(Cleaner, self.languages, self.settings)
+        splitters = [load_splitter(self.folder, side) for side in SIDES]
+        make = functools.partial(Cleaner, self.languages, self.settings, splitters)
         make()  # the workers inherit what it imports and compiles
         sizes, masks = [], []
         total = (WordCounts(), WordCounts())

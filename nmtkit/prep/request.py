@@ -37,6 +37,7 @@ from nmtkit.prep.file_values import file_list
 from nmtkit.prep.options import PrepOptions
 from nmtkit.prep.parse_spans import PARSERS
 from nmtkit.settings import PrepSettings
+from nmtkit.text.sentencepiece import SentencePiece
 
 FEW, MANY = "small", "base"
 """Presets of own files with fewer training pairs than `MANY_PAIRS`, and with as many or more."""
@@ -81,6 +82,7 @@ class Request:
         for path in self.parses.values():
             files.check_file(path, where="--parses")
         self.doubts += document_doubts(self.own_corpus)
+        self.models = _models(options.spm)
         if options.parser not in (None, *PARSERS):
             unknown = f"unknown parser '{options.parser}'"
             raise ConfigError(unknown, "--parser", nearest(str(options.parser), PARSERS))
@@ -102,9 +104,18 @@ class Request:
             settings.load_preset(self.preset),
             {"prep": entry.presets.get(self.preset, {}) if entry else {}},
             settings.load_config(config) if config else {},
+            {"prep": {"subwords": "sentencepiece"} if self.models else {}},
             assigned_values,
         ]
-        return settings.build(PrepSettings, settings.merge(*layers).get("prep", {}), "prep")
+        merged = settings.merge(*layers).get("prep", {})
+        result = settings.build(PrepSettings, merged, "prep")
+        if self.models and result.subwords != "sentencepiece":
+            problem = f"prep.subwords={result.subwords} does not read a SentencePiece model"
+            raise ConfigError(problem, where="--spm", hint="leave one of them out")
+        if len(self.models) > 1 and result.joint_vocab:
+            hint = "--set prep.joint_vocab=false, or one model for both sides"
+            raise ConfigError("two models make two vocabularies", where="--spm", hint=hint)
+        return result
 
     def identity(self, known: dict[str, Any], prep_settings: PrepSettings) -> dict[str, Any]:
         """Return what the text is, so that equal requests give equal corpora.
@@ -130,6 +141,8 @@ class Request:
             identity |= self._drawn()
         elif size is not None:
             identity["size"] = size
+        if self.models:
+            identity["spm"] = [_known_sha256(path, known) for path in self.models]
         if self.parses:
             trees = {name: _known_sha256(path, known) for name, path in self.parses.items()}
             identity["parses"] = trees
@@ -181,6 +194,20 @@ class Request:
             why = f"fewer than {pairs}" if few else f"{pairs} or more"
             self.note = f"preset {corpus.preset}, for {why}; another one: --preset NAME"
         return corpus
+
+
+def _models(value: str | None) -> list[Path]:
+    """Return the SentencePiece models of --spm: none, one for both sides, or one for each.
+
+    Raises: ConfigError for more than two; DataError for a file that is no model.
+    """
+    paths = [Path(path) for path in value.split(",")] if value else []
+    if len(paths) > 2 or not all(map(str, paths)):
+        hint = "--spm MODEL, or --spm SRC,TGT with --set prep.joint_vocab=false"
+        raise ConfigError(f"expected one or two files, not {len(paths)}", "--spm", hint)
+    for path in paths:
+        SentencePiece(path)
+    return paths
 
 
 def _check_named_files(corpus: Corpus) -> None:

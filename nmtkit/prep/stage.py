@@ -15,6 +15,7 @@ from nmtkit import console, files
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem, counted
 from nmtkit.parallel import cores
 from nmtkit.prep.check import Inputs, check_samples
+from nmtkit.prep.clean import SIDES as TEXT_SIDES
 from nmtkit.prep.options import PrepOptions
 from nmtkit.prep.parse_spans import PARSED, Stanza
 from nmtkit.prep.pipeline import Pipeline
@@ -25,7 +26,7 @@ from nmtkit.records import Cleaning, Manifest, Repeats, TextSet
 from nmtkit.run import Run, locked, write_toml
 from nmtkit.settings import PrepSettings, flat
 from nmtkit.text.scripts import scripts
-from nmtkit.text.tokenizer import unspaced
+from nmtkit.text.tokenizer import tokenizer_name, unspaced
 
 SIDES = (("src", "source"), ("tgt", "target"))
 MANY_UNKNOWN, MANY_FOREIGN = 0.05, 0.01
@@ -68,7 +69,9 @@ def _prepare(
     inputs = Inputs(settings.on_bad_utf8 == "error", raw)
     inputs.check(request.own_corpus.sets)
     own = request.own_corpus
-    for language in (own.src, own.tgt):
+    for side, language in zip(TEXT_SIDES, (own.src, own.tgt), strict=True):
+        if tokenizer_name(side, language, settings) == "raw":
+            continue
         if name := unspaced(language):
             console.say(f"{name} has no spaces between words: by default characters are its words")
     for doubt in request.doubts:
@@ -92,7 +95,10 @@ def _prepare(
         check_samples(own_sets, (own.src, own.tgt), settings)
         parser = Stanza(corpus.src) if request.options.parser else None
         jobs = request.options.jobs or cores()
-        manifest = Pipeline(work, corpus, inputs, settings, jobs, identity, parser).run()
+        pipeline = Pipeline(
+            work, corpus, inputs, settings, jobs, identity, parser, models=request.models
+        )
+        manifest = pipeline.run()
         _warn_of_systems(run, old, manifest)
         _publish(work, run.prep)
         write_toml(run.path / "run.toml", _run_toml(manifest, identity))

@@ -23,13 +23,14 @@ from nmtkit.text.tokenizer import tokenizer_name
 
 FORMAT = 1
 IDENTIFYING = (
-    *("vocab.", "codes.", "truecase.", "bpe-vocab."),
+    *("vocab.", "codes.", "truecase.", "bpe-vocab.", "subwords."),
     *("train.", "dev.", "docs/train.", "docs/dev."),
 )
 """The beginnings of the names of files that a trained system depends on: test sets are none."""
-YOUNGER = {
+YOUNGER: dict[str, Any] = {
     **dict.fromkeys(("src_tokenizer", "tgt_tokenizer"), "auto"),
     **{"deduplicate": False, "drop_overlap": "none"},
+    **{"subwords": "bpe", "sentencepiece": "unigram", "vocab_size": 0},
 }
 """Settings that are younger than the format, at their defaults."""
 
@@ -98,6 +99,7 @@ def tools(languages: tuple[str, str], settings: PrepSettings) -> dict[str, str]:
     ]
     with_chinese = "jieba" in names
     packages = ["sacremoses", "subword-nmt", *["jieba"] * with_chinese]
+    packages += ["sentencepiece"] * (settings.subwords == "sentencepiece")
     versions = {name: importlib.metadata.version(name) for name in packages}
     dictionary = {"jieba's dictionary": chinese.dictionary_sha256()} if with_chinese else {}
     python = {"nmtkit": nmtkit.__version__, "python": platform.python_version()}

@@ -8,11 +8,15 @@ from pathlib import Path
 from nmtkit.records import TextRecipe, load
 from nmtkit.settings import PrepSettings
 from nmtkit.text.bpe import Bpe
+from nmtkit.text.sentencepiece import SentencePiece
 from nmtkit.text.splitter import Splitter
 from nmtkit.text.tidy import tidy
 from nmtkit.text.tokenizer import Name, Side, make_tokenizer, tokenizer_name, usual_tokenizer
 from nmtkit.text.truecase import Truecaser, detruecase
 from nmtkit.text.vocabulary import read_counts
+
+TEXT_FILES = ("codes*.bpe", "bpe-vocab.*.txt", "subwords*.spm", "truecase.*")
+"""Files of a prepared corpus that `TextSide.load` reads, beside the manifest."""
 
 
 class TextSide:
@@ -44,7 +48,9 @@ class TextSide:
         self.tokenizer = tokenizer or usual_tokenizer(lang)
         self._tokenizer = make_tokenizer(self.tokenizer, lang, settings)
         self._caseless = make_tokenizer(self.tokenizer, lang, settings, caseless=self.lowercase)
-        self.tokenization = self._tokenizer.label
+        # words of plain text that BLEU of tokens is computed on
+        self._scored = TextSide(lang, settings) if self.tokenizer == "raw" else self
+        self.tokenization = self._scored._tokenizer.label
 
     @classmethod
     def load(cls, prep_dir: Path, side: Side) -> TextSide:
@@ -52,7 +58,7 @@ class TextSide:
 
         Args:
             prep_dir: the run's prep folder, with manifest.json, codes.bpe or codes.SIDE.bpe,
-                truecase.LANG, bpe-vocab.SIDE.txt.
+                truecase.LANG, bpe-vocab.SIDE.txt, subwords.spm or subwords.SIDE.spm.
             side: "src" or "tgt".
         Raises: DataError if the corpus is not prepared or a file is damaged.
         """
@@ -67,23 +73,24 @@ class TextSide:
 
     def tokens(self, line: str) -> list[str]:
         """Tidy, tokenize, lowercase (if set) and truecase one raw line, and return its words."""
-        line = self.cased(line)
+        line = self.tokenized(tidy(line))
         tokens = line.split(" ") if line else []
         return self.truecaser.truecase(tokens) if self.truecaser else tokens
 
     def cased(self, line: str) -> str:
-        """Tidy, tokenize and lowercase (if set) one raw line.
+        """Tidy, tokenize and lowercase (if set) one raw line for multi-bleu.perl.
 
-        Returns: its words, not truecased, separated by single spaces: the form multi-bleu.perl is
-            computed on.
+        Returns: its words, not truecased, separated by single spaces; those of the language's usual
+            tokenizer if a model reads raw text.
         """
-        return self.tokenized(tidy(line))
+        return self._scored.tokenized(tidy(line))
 
     def tokenized(self, line: str) -> str:
         """Tokenize and lowercase (if set) one tidy line.
 
         Returns: its words, not truecased, separated by single spaces.
         """
+        line = self.splitter.normalized(line)
         caseless = self.lowercase and line.islower()
         line = (self._caseless if caseless else self._tokenizer).tokenize(line)
         # not before: the tokenizer sees the end of a sentence by the capital of the next
@@ -105,6 +112,8 @@ class TextSide:
 
     def cased_surface(self, subwords: list[str]) -> str:
         """Return subwords as tokenized text for multi-bleu.perl: truecasing is undone too."""
+        if self._scored is not self:
+            return self._scored.tokenized(self.decode(subwords))
         return " ".join(self._cased_words(subwords))
 
     def decode(self, subwords: list[str]) -> str:
@@ -127,6 +136,9 @@ def load_splitter(prep_dir: Path, side: Side, vocab_threshold: int = 0) -> Split
         if (prep_dir / name).exists():
             vocabulary = _vocabulary(prep_dir / f"bpe-vocab.{side}.txt", vocab_threshold)
             return Bpe(prep_dir / name, vocabulary)
+    for name in (f"subwords.{side}.spm", "subwords.spm"):
+        if (prep_dir / name).exists():
+            return SentencePiece(prep_dir / name)
     return Splitter()
 
 

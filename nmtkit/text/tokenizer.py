@@ -13,7 +13,7 @@ from nmtkit.settings import PrepSettings
 from nmtkit.text import chinese
 from nmtkit.text.moses import Moses
 
-Name = Literal["moses", "jieba", "characters", "none"]
+Name = Literal["moses", "jieba", "characters", "none", "raw"]
 UNSPACED = {
     **dict.fromkeys(("ja", "jpn", "jp"), "Japanese"),
     **dict.fromkeys(("th", "tha"), "Thai"),
@@ -89,13 +89,26 @@ class _None:
         return " ".join(tokens)
 
 
+class _Raw(_None):
+    """For SentencePiece: words end at spaces, and the text of a translation is plain text."""
+
+    label = "raw"
+
+    def tokenize(self, line: str) -> str:
+        return " ".join(filter(None, line.replace(SPACE, " ").split(" ")))
+
+
 Side = Literal["src", "tgt"]
 
 
 def tokenizer_name(side: Side, lang: str, settings: PrepSettings) -> Name:
-    """Return the tokenizer of a side: the one in the settings, else that of the language."""
+    """Return the tokenizer of a side: the one in the settings, else raw for SentencePiece, else
+    that of the language.
+    """
     name = settings.src_tokenizer if side == "src" else settings.tgt_tokenizer
-    return usual_tokenizer(lang) if name == "auto" else name
+    if name != "auto":
+        return name
+    return "raw" if settings.subwords == "sentencepiece" else usual_tokenizer(lang)
 
 
 def usual_tokenizer(lang: str) -> Name:
@@ -130,6 +143,7 @@ def make_tokenizer(
         "jieba": _Jieba,
         "characters": _Characters,
         "none": _None,
+        "raw": _Raw,
     }
     return others[name]()
 

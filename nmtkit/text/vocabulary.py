@@ -60,13 +60,20 @@ class Vocabulary:
         return len(self._tokens)
 
     @classmethod
-    def from_counts(cls, counts: dict[str, int], min_frequency: int = 1) -> Vocabulary:
+    def from_counts(
+        cls, counts: dict[str, int], min_frequency: int = 1, size: int | None = None
+    ) -> Vocabulary:
         """Return the tokens by falling frequency, ties in code point order.
+
+        Args:
+            counts: how often each token occurs.
+            min_frequency: tokens that occur less often are left out.
+            size: the most tokens; None: all.
 
         Text that looks like a special symbol never becomes one.
         """
         kept = [t for t in by_frequency(counts) if counts[t] >= min_frequency and t not in SPECIALS]
-        return cls([*SPECIALS, *kept])
+        return cls([*SPECIALS, *kept[:size]])
 
     @classmethod
     def load(cls, path: Path) -> Vocabulary:
