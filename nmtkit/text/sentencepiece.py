@@ -83,11 +83,11 @@ def learn_sentencepiece(
             minloglevel=2,
         )
     except (RuntimeError, OSError, ValueError) as error:
-        message = " ".join(str(error).split())
+        message = " ".join(str(error).split()).rpartition("] ")[2]
         raise ConfigError(
-            f"SentencePiece cannot learn {size:,} pieces of this text",
+            f"SentencePiece cannot learn {size:,} pieces of this text: {message}",
             where="prep.vocab_size",
-            hint=f"change prep.vocab_size or prep.sentencepiece; the library says: {message}",
+            hint="--set prep.vocab_size=… (by default prep.merges)",
         ) from error
     with files.writing(path, "wb") as stream:
         stream.write(model.getvalue())
