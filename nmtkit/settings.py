@@ -229,6 +229,11 @@ class TrainSettings(Section):
     """replace: k of the probability k/(k+exp(i/k)) that a token is kept at update i."""
     word_dropout: float = Field(0.0, ge=0, lt=1)
     """Probability that a source token or a decoder input has a vector of zeros in training."""
+    subword_dropout: float = Field(0.0, ge=0, le=1)
+    """Split words anew at random in each epoch, on both sides of the training text. With BPE the
+    probability that a merge is left out (BPE-dropout); with a unigram model of SentencePiece the α
+    of its sampling, where smaller values give rarer segmentations; 0 = off. 0.1 is usual.
+    """
     clip_norm: float = Field(0.0, ge=0)
     """Clip the global gradient norm; 0 = off."""
     ema: float = Field(0.0, ge=0, lt=1)

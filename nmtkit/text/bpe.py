@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
+from random import Random
 
 from nmtkit.errors import DataError
 from nmtkit.files import text_lines, writing
 from nmtkit.text.bpe_learner import END, Learner
+from nmtkit.text.sampling import Draw, merge_with_dropout
 from nmtkit.text.segmented import Segmented
 from nmtkit.text.splitter import Splitter
 
@@ -106,6 +108,23 @@ class Bpe(Splitter):
             result += pieces
         return result
 
+    def sampler(self, strength: float, vocabulary: Container[str]) -> Draw:
+        rank = self._ranks.get
+
+        def draw(word: str, random: Random) -> list[str]:
+            if END in word or word.endswith(JOINER):
+                return []
+            units = merge_with_dropout(self._symbols(word), rank, strength, random.random)
+            units = units[:-1] if units[-1] == END else [*units[:-1], units[-1].removesuffix(END)]
+            return [*(unit + JOINER for unit in units[:-1]), units[-1]]
+
+        return draw
+
+    def _symbols(self, word: str) -> list[str]:
+        """Return the symbols of a word before any merge."""
+        last = [word[-1], END] if self._split_end else [word[-1] + END]
+        return [*word[:-1], *last]
+
     def _pieces(self, word: str) -> list[str]:
         pieces = self._split(word)
         if pieces[-1].endswith(JOINER):
@@ -121,8 +140,7 @@ class Bpe(Splitter):
         """Encode one word as subword-nmt does, with a faster search for the merges."""
         if len(word) == 1:
             return [word]
-        last = [word[-1], END] if self._split_end else [word[-1] + END]
-        units = _merged([*word[:-1], *last], self._ranks, self._pairs)
+        units = _merged(self._symbols(word), self._ranks, self._pairs)
         units = units[:-1] if units[-1] == END else [*units[:-1], units[-1].removesuffix(END)]
         if self._vocabulary:
             from subword_nmt.apply_bpe import check_vocab_and_split

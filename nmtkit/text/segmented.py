@@ -59,10 +59,10 @@ class Segmented:
         # The new pieces are appended, and the words point to them.
         flat = np.concatenate([self.flat, len(self.pieces) + np.arange(len(added))])
         sizes = np.array([len(word) for word in words.values()])
-        lengths, starts = self.lengths.copy(), _starts(self.lengths)
-        lengths[numbers], starts[numbers] = sizes, len(self.flat) + _starts(sizes)
+        lengths, starts = self.lengths.copy(), starts_of(self.lengths)
+        lengths[numbers], starts[numbers] = sizes, len(self.flat) + starts_of(sizes)
         pieces = [*self.pieces, *added]
-        return Segmented(pieces, _joined(flat, starts, lengths), lengths, self.merges)
+        return Segmented(pieces, joined(flat, starts, lengths), lengths, self.merges)
 
     @classmethod
     def whole(cls, words: Iterable[str]) -> Segmented:
@@ -88,7 +88,7 @@ class WordIds:
         # the last word is the end of a line, -1
         self._ids: NDArray[Any] = np.concatenate([*ids, np.array([EOS], kind)])
         self._lengths = np.concatenate([*(words.lengths for words, _ in sides), [1]])
-        self._starts = _starts(self._lengths)
+        self._starts = starts_of(self._lengths)
 
     def __call__(self, words: NDArray[Any]) -> tuple[NDArray[Any], Ints]:
         """Return the ids of running text.
@@ -99,17 +99,17 @@ class WordIds:
         """
         lengths = self._lengths[words]
         ends = np.cumsum(lengths)[words == LINE_END]
-        return _joined(self._ids, self._starts[words], lengths), np.diff(ends, prepend=0)
+        return joined(self._ids, self._starts[words], lengths), np.diff(ends, prepend=0)
 
 
-def _starts(lengths: Ints) -> Ints:
+def starts_of(lengths: Ints) -> Ints:
     """Return where pieces of these lengths start, one after another."""
     starts: Ints = np.cumsum(lengths) - lengths
     return starts
 
 
-def _joined(flat: NDArray[Any], starts: Ints, lengths: Ints) -> NDArray[Any]:
+def joined(flat: NDArray[Any], starts: Ints, lengths: Ints) -> NDArray[Any]:
     """Return pieces of an array, given by start and length, one after another."""
-    shifts = np.repeat(starts - _starts(lengths), lengths)
+    shifts = np.repeat(starts - starts_of(lengths), lengths)
     result: NDArray[Any] = flat[np.arange(len(shifts)) + shifts]
     return result

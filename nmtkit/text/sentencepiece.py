@@ -10,12 +10,13 @@ import hashlib
 import io
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from nmtkit import files
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
+from nmtkit.text.sampling import Draw, merge_with_dropout, unigram_draw
 from nmtkit.text.splitter import Splitter
 from nmtkit.text.tokenizer import SPACE
 
@@ -117,6 +118,9 @@ class SentencePiece(Splitter):
             hint = "give the .model file that spm_train wrote"
             raise DataError("not a SentencePiece model", where=self.path, hint=hint) from error
         self._bytes = any(map(self._model.is_byte, range(len(self.pieces))))
+        # byte-pair encoding has the scores 0, -1, -2, …, a unigram model log-probabilities
+        scores = map(self._model.get_score, range(len(self.pieces)))
+        self.unigram = not all(map(float.is_integer, scores))
         self._cache: dict[str, list[str]] = {}
         self._check_spaces()
 
@@ -153,6 +157,24 @@ class SentencePiece(Splitter):
                     cache[token] = pieces
             result += pieces
         return result
+
+    def sampler(self, strength: float, vocabulary: Container[str]) -> Draw:
+        normal = (i for i in range(len(self.pieces)) if not self._special(i))
+        scores = {self.pieces[i]: float(self._model.get_score(i)) for i in normal}
+        if self.unigram:
+            usable = {piece: score for piece, score in scores.items() if piece in vocabulary}
+            draw = unigram_draw(usable, strength)
+            return lambda word, random: draw(SPACE + word, random)
+        ranks = {piece: -score for piece, score in scores.items()}
+        return lambda word, random: merge_with_dropout(
+            [SPACE, *word], lambda pair: ranks.get(pair[0] + pair[1]), strength, random.random
+        )
+
+    def _special(self, number: int) -> bool:
+        """True for a piece that text is not split into by its score."""
+        model = self._model
+        kinds = model.is_control, model.is_unknown, model.is_unused, model.is_byte
+        return any(is_kind(number) for is_kind in kinds)
 
     def ends(self, subwords: Sequence[str]) -> list[bool]:
         return [following[:1] == SPACE for following in itertools.chain(subwords[1:], [SPACE])]

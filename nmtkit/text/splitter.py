@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
+
+from nmtkit.errors import ConfigError
+from nmtkit.text.sampling import Draw
 
 
 class Splitter:
@@ -23,6 +26,20 @@ class Splitter:
     def ends(self, subwords: Sequence[str]) -> list[bool]:
         """Return for each subword True if a word ends with it."""
         return [True] * len(subwords)
+
+    def sampler(self, strength: float, vocabulary: Container[str]) -> Draw:
+        """Return what draws a random segmentation of a word, for subword regularisation.
+
+        Args:
+            strength: BPE: the probability that a merge is left out; a unigram model: α.
+            vocabulary: the subwords that a unigram model may use.
+        Raises: ConfigError if words are not split.
+        """
+        raise ConfigError(
+            "words are not split into subwords, so none can be drawn",
+            where="train.subword_dropout",
+            hint="prepare with prep.subwords=bpe or sentencepiece, or leave subword_dropout out",
+        )
 
     def join(self, subwords: Sequence[str]) -> list[str]:
         """Return the words of subwords."""

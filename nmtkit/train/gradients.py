@@ -15,7 +15,7 @@ import contextlib
 import itertools
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,6 +47,8 @@ class Updates:
         src_lengths, tgt_lengths: (N) of the training set.
         settings: batch_size, batch_unit, update_size, seed.
         epoch, index: where to begin.
+        begin: called with each epoch that begins; may change the lengths in place. The last update
+            of an epoch may hold batches of the next; all of them are then read as that has them.
     """
 
     src_lengths: Ids
@@ -54,11 +56,14 @@ class Updates:
     settings: TrainSettings
     epoch: int = 0
     index: int = 0
+    begin: Callable[[int], None] | None = None
 
     def __post_init__(self) -> None:
         self.batches = self._epoch_batches()
 
     def _epoch_batches(self) -> list[Ids]:
+        if self.begin is not None:
+            self.begin(self.epoch)
         lengths, s = (self.src_lengths, self.tgt_lengths), self.settings
         return batch_list(*lengths, s.batch_size, s.batch_unit, s.seed, self.epoch)
 

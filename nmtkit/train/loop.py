@@ -15,6 +15,7 @@ from torch import Tensor
 from nmtkit import console
 from nmtkit.data.batches import Pairs, padded_positions
 from nmtkit.data.padding import Ids
+from nmtkit.data.resegmented import Resegmented
 from nmtkit.errors import Interrupted, NmtkitError, TrainingDiverged
 from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Model
@@ -65,7 +66,8 @@ class Trainer:
         state, lengths = self.state, (self.store.src_lengths, self.store.tgt_lengths)
         self.averages = Averages(self.model, self.settings.ema, self.moments)
         self.optimizer = make_optimizer(self.model, self.settings)
-        self.updates = Updates(*lengths, self.settings, state.epoch, state.index)
+        begin = self.store.begin if isinstance(self.store, Resegmented) else None
+        self.updates = Updates(*lengths, self.settings, state.epoch, state.index, begin)
         self.gradients = Gradients(
             self.model, self.store, self.settings, self.autocast, state, self.ranks
         )

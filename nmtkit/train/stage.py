@@ -21,6 +21,7 @@ from nmtkit import console, files
 from nmtkit import run as runs
 from nmtkit.data.batches import collate
 from nmtkit.data.documents import Documents
+from nmtkit.data.resegmented import Resegmented
 from nmtkit.data.store import Store
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.models import checkpoints, loading
@@ -29,6 +30,8 @@ from nmtkit.models.variants import build_model, default_name
 from nmtkit.nn import hardware as machines
 from nmtkit.records import Manifest, StageCall, TextSet
 from nmtkit.run import Run, System
+from nmtkit.text.side import load_splitter
+from nmtkit.text.vocabulary import load_vocabularies
 from nmtkit.train import dry_run, saving
 from nmtkit.train.compiling import check_compiler, compile_training
 from nmtkit.train.deterministic import describe, deterministic, without_form_refused
@@ -42,6 +45,9 @@ from nmtkit.train.plan import Plan, changes, check_known, check_unchanged, commo
 from nmtkit.train.ranks import Ranks, bytes_sent
 from nmtkit.train.state import TrainState
 from nmtkit.train.validation import Validator
+
+MANY_FIXED = 0.5
+"""Share of words without another segmentation from which `train.subword_dropout` is doubted."""
 
 
 def train(run: Run, *, ranks: Ranks | None = None, **values: Any) -> None:
@@ -168,7 +174,7 @@ class _Training:
             self.system,
             settings,
             model,
-            store,
+            self.resegmented(store, model) if settings.subword_dropout else store,
             autocast,
             state,
             about,
@@ -212,6 +218,29 @@ class _Training:
         elif plan.init_from:
             copy_matching(run, plan.init_from, model)
         return model
+
+    def resegmented(self, store: Store, model: Model) -> Resegmented:
+        """Return the training set with subwords drawn anew in each epoch.
+
+        Raises: ConfigError if words are not split, or the model reads parses.
+        """
+        if model.reads_spans:
+            raise ConfigError(
+                "this system reads parses of the source, which do not fit other subwords",
+                where="train.subword_dropout",
+                hint="leave it out",
+            )
+        prep, settings = self.run.prep, self.plan.train
+        splitters = [load_splitter(prep, "src"), load_splitter(prep, "tgt")]
+        vocabularies = load_vocabularies(prep)
+        strength, seed = settings.subword_dropout, settings.seed
+        pairs = Resegmented(store, splitters, vocabularies, strength, seed)
+        if pairs.fixed > MANY_FIXED:
+            console.warn(
+                f"train.subword_dropout cannot change {pairs.fixed:.0%} of the words of the text"
+                " (punctuation and words with an unknown part)"
+            )
+        return pairs
 
     def announce(self, state: TrainState, model: Model, pairs: int) -> None:
         """Say what is trained by how many processes."""

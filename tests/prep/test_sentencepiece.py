@@ -63,6 +63,7 @@ def learnt(text, *langs, **options):
         model_writer=model,
         vocab_size=2400,
         minloglevel=2,
+        hard_vocab_limit=False,
         num_threads=1,
         **options,
     )
@@ -117,17 +118,16 @@ def test_a_perfect_system_scores_100_on_plain_text(text, tmp_path, src, tgt, tok
     references = lines(run.references("test")[0])
     subwords = [side.encode(line) for line in references]
     texts = [side.decode(line) for line in subwords]
-    different = [pair for pair in zip(texts, references, strict=True) if len(set(pair)) > 1]
-    assert different == (
-        [] if tgt == "zh" else [(different[0][0], ODD[1].replace("▁", " ").replace("  ", " "))]
-    )
+    changed = [pair for pair in zip(texts, references, strict=True) if pair[0] != pair[1]]
+    # of all text only ▁ does not come back
+    odd = ODD[1].replace("▁", " ").replace("  ", " ")
+    assert changed == ([] if tgt == "zh" else [(odd, ODD[1])])
+    perfect = texts if tgt == "zh" else references
     scorer = scorer_of(run, "test", side)
-    wrong = side.decode(subwords[50])
     for key in scorer.keys:
-        metric = scorer.score(
-            key, texts if tgt == "zh" else [*references[:50], wrong, *references[51:]]
-        )
-        assert round(metric.value, 6) == (0 if key == "ter" else 100) or tgt == "en"
+        words = [side.cased(line) for line in perfect]
+        metric = scorer.score(key, words if key == "tokenized_bleu" else perfect)
+        assert round(metric.value, 6) == (0 if key == "ter" else 100)
         assert f"|tok:{tok}|" in metric.signature or key != "bleu"
     words = [side.cased_surface(line) for line in subwords]
     assert words[:50] == [side.cased(line) for line in references[:50]]
@@ -205,7 +205,7 @@ def test_whole_words_by_frequency(text, tmp_path):
     assert not list(run.prep.glob("codes*"))
     assert len(load_vocabularies(run.prep)[0]) == 54
     side = TextSide.load(run.prep, "tgt")
-    assert side.decode(side.encode("Two men x@@ are walking.")) == "Two men x@@ are walking."
+    assert side.decode(side.encode("Two men are walking.")) == "Two men are walking."
     assert UNK in Store(run.prep / "train").tgt(0)
 
 
