@@ -46,6 +46,7 @@ HABITS = {
     "exponential_smoothing": "--set train.ema=0.9999",
     "fp16": "--set train.precision=bfloat16",
     "bf16": "--set train.precision=bfloat16",
+    "bpe_dropout": "--set train.subword_dropout=…",
     "dropout": "--set model.dropout=…",
     "layers": "--set model.encoder_layers=… --set model.decoder_layers=…",
     "heads": "--set model.heads=…",

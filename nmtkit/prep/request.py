@@ -37,7 +37,7 @@ from nmtkit.prep.file_values import file_list
 from nmtkit.prep.options import PrepOptions
 from nmtkit.prep.parse_spans import PARSERS
 from nmtkit.settings import PrepSettings
-from nmtkit.text.sentencepiece import SentencePiece
+from nmtkit.text.sentencepiece import SentencePiece, load_package
 
 FEW, MANY = "small", "base"
 """Presets of own files with fewer training pairs than `MANY_PAIRS`, and with as many or more."""
@@ -112,6 +112,8 @@ class Request:
         if self.models and result.subwords != "sentencepiece":
             problem = f"prep.subwords={result.subwords} does not read a SentencePiece model"
             raise ConfigError(problem, where="--spm", hint="leave one of them out")
+        if result.subwords == "sentencepiece":
+            load_package()
         if len(self.models) > 1 and result.joint_vocab:
             hint = "--set prep.joint_vocab=false, or one model for both sides"
             raise ConfigError("two models make two vocabularies", where="--spm", hint=hint)

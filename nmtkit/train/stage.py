@@ -30,7 +30,7 @@ from nmtkit.models.variants import build_model, default_name
 from nmtkit.nn import hardware as machines
 from nmtkit.records import Manifest, StageCall, TextSet
 from nmtkit.run import Run, System
-from nmtkit.text.side import load_splitter
+from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import load_vocabularies
 from nmtkit.train import dry_run, saving
 from nmtkit.train.compiling import check_compiler, compile_training
@@ -231,7 +231,7 @@ class _Training:
                 hint="leave it out",
             )
         prep, settings = self.run.prep, self.plan.train
-        splitters = [load_splitter(prep, "src"), load_splitter(prep, "tgt")]
+        splitters = [TextSide.load(prep, "src").splitter, TextSide.load(prep, "tgt").splitter]
         vocabularies = load_vocabularies(prep)
         strength, seed = settings.subword_dropout, settings.seed
         pairs = Resegmented(store, splitters, vocabularies, strength, seed)

@@ -121,7 +121,7 @@ def test_a_perfect_system_scores_100_on_plain_text(text, tmp_path, src, tgt, tok
     changed = [pair for pair in zip(texts, references, strict=True) if pair[0] != pair[1]]
     # of all text only ▁ does not come back
     odd = ODD[1].replace("▁", " ").replace("  ", " ")
-    assert changed == ([] if tgt == "zh" else [(odd, ODD[1])])
+    assert changed == ([] if tgt == "zh" else [(odd, ODD[1].replace("  ", " "))])
     perfect = texts if tgt == "zh" else references
     scorer = scorer_of(run, "test", side)
     for key in scorer.keys:
