@@ -123,13 +123,13 @@ class PrepSettings(Section):
     sentencepiece: Literal["unigram", "bpe"] = "unigram"
     """sentencepiece: the model to learn, a unigram language model or byte-pair encoding."""
     merges: int = Field(8000, ge=0)
-    """bpe: merge operations to learn (for each side if not joint); 0 = words."""
+    """BPE merge operations to learn (for each side if not joint); 0 = words."""
     vocab_size: int = Field(0, ge=0)
     """sentencepiece: pieces to learn (for each side if not joint); 0 = as many as `merges`. none:
     keep only this many words, the most frequent ones; 0 = all.
     """
     vocab_threshold: int = Field(0, ge=0)
-    """bpe: undo merges that give a unit seen less often than this on that side (subword-nmt
+    """BPE: undo merges that give a unit seen less often than this on that side (subword-nmt
     --vocabulary-threshold).
     """
     min_frequency: int = Field(1, ge=1)
