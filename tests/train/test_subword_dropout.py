@@ -18,6 +18,7 @@ from nmtkit.text.side import load_splitter
 from nmtkit.text.vocabulary import EOS, UNK, load_vocabularies
 from nmtkit.train.stage import train
 from tests.prep.real import lines
+from tests.train.test_ranks import Together, arguments
 from tests.train.tiny import MODEL, TRAIN
 
 KINDS = {
@@ -149,13 +150,33 @@ def weights_after(run, name, *steps, dropout=0.2):
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
-def test_continued_is_as_if_never_stopped(run_of, kind):
+def test_continued_is_as_if_never_stopped(run_of, kind, monkeypatch):
     """An epoch is a handful of updates, and updates cross the borders of epochs."""
+    epochs, begin = [], Resegmented.begin
+    monkeypatch.setattr(
+        Resegmented, "begin", lambda pairs, epoch: (epochs.append(epoch), begin(pairs, epoch))
+    )
     run = run_of(kind)
-    whole, parts = weights_after(run, "whole", 14), weights_after(run, "parts", 3, 8, 14)
+    whole = weights_after(run, "whole", 14)
+    assert epochs == [0, *range(epochs[-1] + 1)] and epochs[-1] > 1
+    parts = weights_after(run, "parts", 3, 8, 14)
     assert all((whole[name] == parts[name]).all() for name in whole)
     without = weights_after(run, "without", 14, dropout=0)
     assert any((whole[name] != without[name]).any() for name in whole)
+
+
+def test_two_processes_draw_the_same(run_of, tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    run = run_of("bpe")
+    values = ["train.subword_dropout=0.3", "train.batch_size=400", "train.update_size=1000"]
+    for world in (1, 2):
+        call = arguments(run, *values, "train.dev_bleu=false", name=f"of{world}")
+        Together(tmp_path / f"of{world}", world, call).ended(*[0] * world)
+    one, two = (
+        load_weights(checkpoints.candidates(run.system(name).checkpoints)[-1])
+        for name in ("of1", "of2")
+    )
+    assert max(float((one[name] - two[name]).abs().max()) for name in one) < 1e-5
 
 
 def test_whole_words_are_refused(run_of):
