@@ -19,13 +19,15 @@ from __future__ import annotations
 import functools
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
 from pydantic import (
     BaseModel,
     ConfigDict,
+    Field,
+    FiniteFloat,
     PositiveInt,
     TypeAdapter,
     ValidationError,
@@ -471,6 +473,19 @@ class StoredFinding(Record):
     made_from: FindingInputs
 
 
+# score/<set>/metrics/<metric>/<system>.json
+
+
+class ExternalScores(Record):
+    """What the command of an external metric printed for a system."""
+
+    format: Literal[1]
+    made_from: str
+    """A hash of the command and of all texts."""
+    scores: list[FiniteFloat]
+    """Of each sentence."""
+
+
 # score/<set>/scores.json
 
 
@@ -642,12 +657,25 @@ class LengthScore:
 
 
 @dataclass(frozen=True)
-class LengthResult:
+class GroupScore:
+    """Another metric of one system in one length group; see `LengthScore`."""
+
+    group: str
+    sentences: int
+    system: str
+    p: float | None
+    score: Estimate
+    difference: Estimate
+
+
+class LengthResult(Part):
     """All length groups; buckets: as asked for, unit: in what sources are measured."""
 
     buckets: str
     unit: str
     groups: list[LengthScore]
+    further: dict[str, list[GroupScore]] = {}
+    """Of each other metric that was asked for."""
 
 
 @dataclass(frozen=True)
@@ -660,8 +688,7 @@ class Budget:
     preset: str
 
 
-@dataclass(frozen=True)
-class ScoredFrom:
+class ScoredFrom(Part):
     """Everything that scores depend on; if it has not changed, they are up to date."""
 
     nmtkit: str
@@ -672,8 +699,10 @@ class ScoredFrom:
     draws: dict[str, Any]
     seeds: list[Any]
     files: dict[str, str]
-    budgets: dict[str, Budget] = field(default_factory=dict)
+    budgets: dict[str, Budget] = Field(default_factory=dict)
     """By system."""
+    metrics: dict[str, str] = {}
+    """The metrics that were asked for; of an external one a hash of what it depends on."""
 
 
 class Scores(Record):
@@ -701,11 +730,18 @@ class Scores(Record):
     made_from: ScoredFrom | None = None
     paper: StoredTable | None = None
     """A paper's numbers beside these."""
+    asked: list[str] = []
+    """The metrics that --metrics and --metric name. BLEU is the first if --metrics does."""
 
     @property
     def names(self) -> Sequence[str]:
         """Those of the systems."""
         return [system.name for system in self.systems]
+
+    @property
+    def asked_further(self) -> list[str]:
+        """The metrics that were asked for, besides BLEU."""
+        return [key for key in self.asked if key != "bleu"]
 
     @property
     def has_seeds(self) -> bool:

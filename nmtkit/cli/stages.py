@@ -107,6 +107,7 @@ def translate(run: Path | None = None, **options: Any) -> None:
         "nmtkit score --significance sign",
         "nmtkit score --paper recipes/phrase/paper.toml --table table2",
         "nmtkit score --hyp a.de --hyp b.de --ref news.de --lang de",
+        "nmtkit score --metric comet='~/comet/bin/python recipes/metrics/comet_scores.py'",
     ),
 )
 def score(

@@ -16,6 +16,7 @@ from nmtkit.records import Scores, SeedResult
 from nmtkit.report.contents import Contents, Remark, TrainedSystem
 from nmtkit.score import result_tables
 from nmtkit.score.budgets import budget, unequal
+from nmtkit.score.metrics import header
 from nmtkit.score.resampling import FEW
 from nmtkit.tables.table import Column, Estimate, Table, text
 
@@ -49,8 +50,9 @@ def table(contents: Contents, set_name: str) -> Table:
     Args:
         contents: the run; set_name: one of its scored sets.
     """
-    scores = result_tables.main_table(contents.scores[set_name])
-    shown = [i for i, column in enumerate(scores.columns) if column.key in SHOWN]
+    result = contents.scores[set_name]
+    scores = result_tables.main_table(result)
+    shown = [i for i, column in enumerate(scores.columns) if column.key in {*SHOWN, *result.asked}]
     trained = {system.name: system for system in contents.systems}
     time_columns, times = _times(contents, set_name)
     columns = [
@@ -66,7 +68,8 @@ def table(contents: Contents, set_name: str) -> Table:
         name = cells[0]
         training = _training(trained[name]) if name in trained else [None] * 4
         rows.append([*(cells[i] for i in shown), *training, *times.get(name, [None, None])])
-    beginnings = ("BLEU:", "[95%]", "Δ, p", "one system", "empty", FEW)
+    signatures = [f"{header(key)}:" for key in ("bleu", *result.asked)]
+    beginnings = (*signatures, "[95%]", "Δ, p", "one system", "empty", FEW)
     notes = [note for note in scores.notes if note.startswith(beginnings)]
     return Table("comparison", scores.title, columns, rows, notes)
 

@@ -28,6 +28,7 @@ from nmtkit.records import (
     parse,
 )
 from nmtkit.run import Run
+from nmtkit.score.metrics import METRICS
 from nmtkit.score.translations import described
 
 FIGURE = "figure.svg"
@@ -223,6 +224,11 @@ def score_command(set_name: str, result: Scores) -> str:
     options = ["--on", set_name, "--significance", result.test]
     options += ["--against", result.baseline] if len(result.systems) > 1 else []
     options += ["--buckets", result.by_length.buckets] if result.by_length else []
+    # The command of an external metric is not repeated: nobody should paste one that a run holds.
+    external = [key for key in result.asked if key not in METRICS]
+    if columns := [key for key in result.asked if key in METRICS]:
+        options += ["--metrics", ",".join(columns)]
+    options += [word for name in external for word in ("--metric", f"{name}=…")]
     return shlex.join(["nmtkit", "score", *options])
 
 

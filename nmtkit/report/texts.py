@@ -81,6 +81,7 @@ def read_texts(contents: Contents, set_name: str) -> Texts | None:
         scores = {
             score: {name: list(map(float, columns[f"{name}.{score}"])) for name in outputs}
             for score in SCORES
+            if all(f"{name}.{score}" in columns for name in outputs)
         }
         lengths = list(map(int, columns["src_length"])) if "src_length" in columns else None
     except (DataError, ValueError, KeyError):

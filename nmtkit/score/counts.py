@@ -7,6 +7,7 @@ slowly: it scores each sentence as a corpus.
 
 from __future__ import annotations
 
+import string
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -52,9 +53,9 @@ def _sentence(metric: Any, hyp: str, refs: Sequence[str]) -> list[float]:
 
 def _chrf(metric: CHRF, hyp: str, refs: Sequence[str]) -> list[float]:
     """Return the counts of one sentence with its best reference: no public function has them."""
-    hyp_ngrams, best = _character_ngrams(metric, hyp), [0.0] * 3 * metric.char_order
+    hyp_ngrams, best = _ngrams(metric, hyp), [0.0] * 3 * metric.order
     for number, ref in enumerate(refs):
-        pairs = zip(hyp_ngrams, _character_ngrams(metric, ref), strict=True)
+        pairs = zip(hyp_ngrams, _ngrams(metric, ref), strict=True)
         counts = [(h.total() if r else 0, r.total(), (h & r).total()) for h, r in pairs]
         row = [float(n) for order in counts for n in order]
         if not number or formulas.chrf(np.array(row)) > formulas.chrf(np.array(best)):
@@ -62,7 +63,22 @@ def _chrf(metric: CHRF, hyp: str, refs: Sequence[str]) -> list[float]:
     return best
 
 
-def _character_ngrams(metric: CHRF, line: str) -> list[Counter[str]]:
-    text = "".join((line.lower() if metric.lowercase else line).split())
-    orders = range(1, metric.char_order + 1)
-    return [Counter(text[i : i + n] for i in range(len(text) - n + 1)) for n in orders]
+def _ngrams(metric: CHRF, line: str) -> list[Counter[Any]]:
+    """Return the n-grams of characters of each order, and for chrF++ those of words."""
+    words = (line.lower() if metric.lowercase else line).split()
+    text, split = "".join(words), [part for word in words for part in _without_mark(word)]
+    units = [(text, metric.char_order), (tuple(split), metric.word_order)]
+    return [
+        Counter(unit[i : i + n] for i in range(len(unit) - n + 1))
+        for unit, order in units
+        for n in range(1, order + 1)
+    ]
+
+
+def _without_mark(word: str) -> list[str]:
+    """Return a word and the punctuation mark at its end, or else at its start, as chrF++ does."""
+    if len(word) > 1 and word[-1] in string.punctuation:
+        return [word[:-1], word[-1]]
+    if len(word) > 1 and word[0] in string.punctuation:
+        return [word[0], word[1:]]
+    return [word]

@@ -20,6 +20,7 @@ from nmtkit.records import (
 )
 from nmtkit.score import formulas, lengths, seeds
 from nmtkit.score.budgets import unequal
+from nmtkit.score.external_metrics import SetTexts, external_metrics
 from nmtkit.score.formulas import Array
 from nmtkit.score.metrics import METRICS, Metric, Scorer, looks_tokenized
 from nmtkit.score.options import ScoreOptions
@@ -29,6 +30,8 @@ from nmtkit.tables.table import check_format
 
 SystemMetrics = dict[str, dict[str, Metric]]
 """Metrics by system and key."""
+OF_SENTENCES = ("bleu", "chrf")
+"""Metrics whose sentence scores are stored."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,7 @@ class Task:
         baseline: the system that differences are taken against.
         options: the resamples, the test of the main table, the length groups.
         src_lengths: (N) for results by length; length_unit: their unit.
+        texts: of the set, for external metrics.
         seed_groups: the systems by training seed.
         commit: of nmtkit, for the record.
         budgets: of the systems' trainings.
@@ -63,6 +67,7 @@ class Task:
     options: ScoreOptions
     src_lengths: Array
     length_unit: str
+    texts: SetTexts
     seed_groups: Sequence[SeedGroup] = ()
     commit: str | None = None
     budgets: Mapping[str, Budget] = field(default_factory=dict)
@@ -88,22 +93,67 @@ def check_options(options: ScoreOptions) -> None:
         )
     if options.length_groups is not None:
         lengths.groups(options.length_groups)
+    asked_metrics(options)
+
+
+def asked_metrics(options: ScoreOptions) -> list[str]:
+    """Return the keys of the metrics that are asked for: BLEU and those of --metrics, then the
+    external ones.
+
+    Raises: ConfigError for an unknown name.
+    """
+    external = list(external_metrics(options))
+    if options.metrics is None:
+        return external
+    listed = [name.strip() for name in options.metrics.split(",")]
+    keys = [name if name in external else name.lower() for name in listed]
+    for name, key in zip(listed, keys, strict=True):
+        if key not in (*METRICS, *external):
+            raise ConfigError(
+                f"unknown metric '{name}'",
+                where="--metrics",
+                hint=nearest(key, (*METRICS, *external)),
+            )
+    return list(dict.fromkeys(["bleu", *keys, *external]))
+
+
+def _columns(task: Task) -> list[str]:
+    """Return the keys of all metrics, in the order of the columns.
+
+    Raises: ConfigError if a metric that is asked for makes no sense here.
+    """
+    asked = asked_metrics(task.options)
+    if "bleu" not in asked:
+        return [*task.scorer.keys, *asked]
+    for key in asked:
+        if key in METRICS and (reason := task.scorer.lacks(key)):
+            raise ConfigError(
+                f"{METRICS[key].header} is not possible here: {reason}",
+                where="--metrics",
+                hint="leave it out",
+            )
+    return asked
 
 
 def measure(outputs: Sequence[Output], task: Task) -> SystemMetrics:
     """Return every metric of every system, in the order of the outputs.
 
-    Raises: DataError if line counts differ.
+    Raises: DataError if line counts differ; ConfigError if a metric makes no sense here.
     """
     scorer, metrics = task.scorer, SystemMetrics()
+    external, keys = external_metrics(task.options), _columns(task)
     if scorer.remark:
         console.say(scorer.remark)
-    with console.progress(f"scoring {task.set_name}", len(outputs) * len(scorer.keys)) as advance:
+    with console.progress(f"scoring {task.set_name}", len(outputs) * len(keys)) as advance:
         for output in outputs:
             metrics[output.name] = {}
-            for key in scorer.keys:
-                lines = output.tokens if METRICS[key].of_tokens else output.lines
-                metrics[output.name][key] = scorer.score(key, lines)
+            for key in keys:
+                if key in external:
+                    metric = external[key].measure(output.name, output.lines, task.texts)
+                else:
+                    tokens = METRICS[key].of_tokens
+                    metric = scorer.score(key, output.tokens if tokens else output.lines)
+                metrics[output.name][key] = metric
                 advance(1)
             if looks_tokenized(output.lines) and not looks_tokenized(scorer.refs[0]):
                 console.warn(
@@ -151,6 +201,7 @@ def evaluate(metrics: SystemMetrics, task: Task) -> Scores:
         systems=[_system(name, metrics, baseline, draws) for name in metrics],
         seeds=by_seed,
         by_length=_by_length(metrics, task, draws),
+        asked=asked_metrics(options),
     )
 
 
@@ -179,20 +230,25 @@ def _by_length(metrics: SystemMetrics, task: Task, draws: Draws) -> LengthResult
     buckets = task.options.length_groups
     if buckets is None:
         return None
-    bleu = {name: of_system["bleu"] for name, of_system in metrics.items()}
-    scores = lengths.by_length(
-        bleu, task.src_lengths, buckets, draws, task.baseline, task.options.test
-    )
-    return LengthResult(buckets, task.length_unit, scores)
+    by_metric: dict[str, dict[str, Metric]] = {
+        key: {name: of_system[key] for name, of_system in metrics.items()}
+        for key in ("bleu", *asked_metrics(task.options))
+    }
+    given = (task.src_lengths, buckets, draws, task.baseline, task.options.test)
+    groups = lengths.by_length(by_metric.pop("bleu"), *given)
+    further = {key: lengths.in_groups(scores, *given) for key, scores in by_metric.items()}
+    return LengthResult(buckets=buckets, unit=task.length_unit, groups=groups, further=further)
 
 
 def sentence_rows(metrics: SystemMetrics, src_lengths: Array) -> list[str]:
     """Return the lines of sentences.tsv: line number from 1, source length, and each system's
-    sentence BLEU and chrF.
+    sentence BLEU, chrF and external scores.
     """
     header, columns = ["line", "src_length"], []
     for name, of_system in metrics.items():
-        for key in ("bleu", "chrf"):
+        for key in of_system:
+            if key in METRICS and key not in OF_SENTENCES:
+                continue
             header.append(f"{name}.{key}")
             columns.append(of_system[key].sentence_scores())
     lines = ["\t".join(header)]

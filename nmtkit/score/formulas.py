@@ -71,10 +71,11 @@ mteval_bleu: Formula = partial(bleu, smooth="mteval")
 
 def chrf(sums: Array, beta: float = 2.0) -> Array:
     """chrF (Popović 2015): F of character n-gram precision and recall, averaged over the orders
-    that occur.
+    that occur. chrF++ (Popović 2017) averages over word n-grams too.
 
     Args:
-        sums: (…, 18) for each order 1 to 6: n-grams of the hypothesis, of the reference, matching.
+        sums: (…, 18) for each order 1 to 6: n-grams of the hypothesis, of the reference, matching;
+            for chrF++ (…, 24) with the orders 1 and 2 of words.
     Returns: (…) 0 to 100.
     """
     hyp, ref, match = sums[..., 0::3], sums[..., 1::3], sums[..., 2::3]
@@ -94,6 +95,15 @@ def ter(sums: Array) -> Array:
     """
     edits, length = sums[..., 0], sums[..., 1]
     return 100 * _ratio(edits, length, np.where(edits > 0, 1.0, 0.0))
+
+
+def mean(sums: Array) -> Array:
+    """Mean of sentence scores.
+
+    Args:
+        sums: (…, 2) scores, number of sentences.
+    """
+    return _ratio(sums[..., 0], sums[..., 1], np.nan)
 
 
 def length_ratio(sums: Array) -> Array:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from nmtkit.errors import ConfigError
-from nmtkit.records import LengthScore
+from nmtkit.records import GroupScore, LengthScore
 from nmtkit.score import formulas
 from nmtkit.score.formulas import Array
 from nmtkit.score.metrics import Metric
@@ -89,32 +89,60 @@ def by_length(
     Returns: by group, then by system.
     """
     results = []
+    for score, metric, group_draws in _scores(scores, lengths, spec, draws, baseline, test):
+        ratio = Estimate(None)
+        if score.sentences:
+            ratio = estimate(
+                float(formulas.length_ratio(metric.statistics.sum(0))),
+                group_draws.full.scores(metric, formulas.length_ratio),
+                score.sentences,
+            )
+        of_bleu = (score.p, score.score, ratio, score.difference)
+        results.append(LengthScore(score.group, score.sentences, score.system, *of_bleu))
+    return results
+
+
+def in_groups(
+    scores: dict[str, Metric],
+    lengths: Array,
+    spec: str,
+    draws: Draws,
+    baseline: str | None,
+    test: str,
+) -> list[GroupScore]:
+    """Return the scores of any metric in each group. The arguments are as in `by_length`."""
+    return [score for score, *_ in _scores(scores, lengths, spec, draws, baseline, test)]
+
+
+def _scores(
+    scores: dict[str, Metric],
+    lengths: Array,
+    spec: str,
+    draws: Draws,
+    baseline: str | None,
+    test: str,
+) -> Iterator[tuple[GroupScore, Metric, Draws]]:
+    """Yield the score of each system in each group, its metric there and the group's draws."""
     for group in groups(spec):
         rows = np.flatnonzero(group.mask(lengths))
         inside = {system: metric.part(rows) for system, metric in scores.items()}
         group_draws = replace(draws, sentences=len(rows))
         for system, metric in inside.items():
             base = None if baseline in (None, system) else inside[baseline]
-            results.append(_score(group.label, system, metric, base, group_draws, test))
-    return results
+            yield _score(group.label, system, metric, base, group_draws, test), metric, group_draws
 
 
 def _score(
     label: str, system: str, metric: Metric, base: Metric | None, draws: Draws, test: str
-) -> LengthScore:
+) -> GroupScore:
     """Return one system's score in one group; `base` is None for no comparison."""
     gap, p = Estimate(None), None
     if not draws.sentences:
-        return LengthScore(label, 0, system, None, gap, gap, gap)
-    bleu = estimate(metric.value, draws.full.scores(metric), draws.sentences)
-    ratio = estimate(
-        float(formulas.length_ratio(metric.statistics.sum(0))),
-        draws.full.scores(metric, formulas.length_ratio),
-        draws.sentences,
-    )
+        return GroupScore(label, 0, system, None, gap, gap)
+    score = estimate(metric.value, draws.full.scores(metric), draws.sentences)
     if base is not None:
         gap, p = difference(metric, base, draws), compare(test, metric, base, draws).p
-    return LengthScore(label, draws.sentences, system, p, bleu, ratio, gap)
+    return GroupScore(label, draws.sentences, system, p, score, gap)
 
 
 COLUMNS = (
@@ -126,9 +154,12 @@ COLUMNS = (
 )
 
 
-def row(score: LengthScore) -> list[Any]:
-    """Return a group's cells, in the order of COLUMNS."""
-    return [score.group, score.sentences, score.system, score.bleu, score.length_ratio]
+def row(score: LengthScore | GroupScore) -> list[Any]:
+    """Return a group's cells: for BLEU in the order of COLUMNS, else without the length ratio."""
+    cells = [score.group, score.sentences, score.system]
+    if isinstance(score, LengthScore):
+        return [*cells, score.bleu, score.length_ratio]
+    return [*cells, score.score]
 
 
 def bars(scores: Sequence[LengthScore]) -> str:

@@ -8,16 +8,19 @@ vectorised formulas of `nmtkit.score.formulas`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from sacrebleu.metrics.bleu import BLEU, BLEUScore
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
+from sacrebleu.tokenizers.tokenizer_spm import SPM_MODELS
+from sacrebleu.utils import SACREBLEU_DIR
 
-from nmtkit.errors import DataError
+from nmtkit.errors import DataError, EnvironmentProblem
 from nmtkit.score import counts, formulas
 from nmtkit.score.formulas import Array, Formula
 from nmtkit.score.scripts import Mteval, References, multi_bleu
@@ -37,6 +40,8 @@ TOKENIZERS = {
 _CODES = {"cmn": "zh", "zho": "zh", "jp": "ja", "jpn": "ja", "kor": "ko"}
 _CODES |= {"tha": "th", "khm": "km", "lao": "lo", "mya": "my", "bur": "my"}
 _UNSPACED = {"zh", "ja", "th", "km", "lo", "my"}
+_SMALL = 2.0
+"""Greater scores are shown with two decimals."""
 _LONGEST_WORDS = 4.0
 """Characters a word, on average: Chinese and Japanese words have fewer than 2, their text between
 two spaces far more.
@@ -123,6 +128,7 @@ class Kind:
         of_tokens: True if it reads tokens, False if it reads detokenised text.
         western: True if its words end at spaces, so that it needs sacreBLEU's tokenizer 13a.
         higher_is_better: False for error rates.
+        on_request: True if only `--metrics` makes it a column.
     """
 
     header: str
@@ -133,6 +139,7 @@ class Kind:
     of_tokens: bool = False
     western: bool = False
     higher_is_better: bool = True
+    on_request: bool = False
 
 
 def _base(lang: str) -> str:
@@ -217,15 +224,18 @@ class Scorer:
 
     @property
     def keys(self) -> list[str]:
-        """The keys of METRICS that make sense here: those of tokens only if there are some,
-        mteval's only if words end at spaces.
+        """The keys of METRICS that are columns by default, and make sense here."""
+        return [k for k, kind in METRICS.items() if not kind.on_request and not self.lacks(k)]
+
+    def lacks(self, key: str) -> str | None:
+        """Return why a metric makes no sense here: it reads tokens and there are none, or it needs
+        words that end at spaces; None if it makes sense.
         """
-        return [
-            key
-            for key, kind in METRICS.items()
-            if (self.tokenizer == WESTERN or not kind.western)
-            and (self.tokenized_refs or not kind.of_tokens)
-        ]
+        if METRICS[key].of_tokens and not self.tokenized_refs:
+            return "the references are not tokenized"
+        if METRICS[key].western and self.tokenizer != WESTERN:
+            return f"it needs sacreBLEU's tokenizer {WESTERN}, and this text has {self.tokenizer}"
+        return None
 
     def score(self, key: str, hyps: Sequence[str]) -> Metric:
         """Return one metric of one system.
@@ -279,6 +289,30 @@ def _ter(scorer: Scorer) -> TER:
     )
 
 
+def _spbleu(scorer: Scorer) -> BLEU:
+    """Return BLEU of the subwords of FLORES-200.
+
+    Raises: EnvironmentProblem if sacreBLEU has no SentencePiece, or cannot download the model.
+    """
+    try:
+        return BLEU(
+            tokenize="flores200", lowercase=scorer.lowercase, force=True, references=scorer.refs
+        )
+    except ImportError as error:
+        raise EnvironmentProblem(
+            "spBLEU needs the package sentencepiece",
+            where="--metrics spbleu",
+            hint="pip install sentencepiece",
+        ) from error
+    except (OSError, RuntimeError, SystemExit) as error:  # SystemExit: a download without TLS
+        url = SPM_MODELS["flores200"]["url"]
+        raise EnvironmentProblem(
+            f"spBLEU: sacreBLEU cannot load its tokenizer flores200 ({error})",
+            where=Path(SACREBLEU_DIR, "models", Path(url).name),
+            hint=f"sacreBLEU downloads {url} to this file once; without a network copy it there",
+        ) from error
+
+
 METRICS: dict[str, Kind] = {
     "bleu": Kind(
         "BLEU",
@@ -324,10 +358,39 @@ METRICS: dict[str, Kind] = {
         formulas.chrf,
     ),
     "ter": Kind("TER", "TER", _ter, formulas.ter, formulas.ter, higher_is_better=False),
+    "chrf++": Kind(
+        "chrF++",
+        "chrF2++",
+        lambda scorer: CHRF(word_order=2, lowercase=scorer.lowercase, references=scorer.refs),
+        formulas.chrf,
+        formulas.chrf,
+        on_request=True,
+    ),
+    "spbleu": Kind(
+        "spBLEU",
+        "spBLEU (FLORES-200)",
+        _spbleu,
+        formulas.bleu,
+        formulas.sentence_bleu,
+        on_request=True,
+    ),
 }
 """Every metric that `score` computes, by its key in scores.json, in the order of the tables;
 another metric is one more entry.
 """
+
+
+def header(key: str) -> str:
+    """Return the head of a metric's column; an external metric's key is its name."""
+    return METRICS[key].header if key in METRICS else key
+
+
+def decimals(key: str, values: Iterable[float | None]) -> int:
+    """Return the decimals that a metric's values are shown with: 2, but 4 for an external metric
+    with numbers from 0 to 1.
+    """
+    small = all(abs(value) < _SMALL for value in values if value is not None)
+    return 4 if small and key not in METRICS else 2
 
 
 def bleu(
@@ -345,6 +408,17 @@ def bleu(
     Raises: DataError if line counts differ.
     """
     return Scorer(refs, lang, lowercase, tokenized=tokenized).score("bleu", hyps)
+
+
+def of_sentences(
+    name: str, scores: Sequence[float], signature: str, higher_is_better: bool
+) -> Metric:
+    """Return the metric whose corpus score is the mean of its sentence scores (N)."""
+    statistics = np.stack([np.array(scores, dtype=np.float64), np.ones(len(scores))], axis=1)
+    value = float(formulas.mean(statistics.sum(0)))
+    return Metric(
+        name, name, value, signature, statistics, formulas.mean, formulas.mean, higher_is_better
+    )
 
 
 def looks_tokenized(hyps: Sequence[str]) -> bool:

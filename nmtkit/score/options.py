@@ -17,7 +17,7 @@ class ScoreOptions(Options):
     """The baseline for differences and significance (default: the system trained first, or the
     first --hyp)."""
     by_length: bool = option(False)
-    """Also print BLEU by source length."""
+    """Also print scores by source length: BLEU, and the metrics that are asked for."""
     buckets: str | None = option(None, "dc|pr|10,20,…")
     """Length groups of a paper (dc, pr) or your own boundaries. Implies --by-length (default: dc).
     """
@@ -39,6 +39,16 @@ class ScoreOptions(Options):
     """Show the printed numbers of a paper (recipes/PAPER/paper.toml) beside the measured ones."""
     table: str | None = option(None, "NAME", panel=OF_A_RUN)
     """The table of --paper, for example table1."""
+    metrics: str | None = option(None, "LIST")
+    """The columns, separated by commas: bleu, tokenized_bleu, mteval, mteval_uncased, chrf, ter,
+    chrf++, spbleu. BLEU is always one. Default: all but chrf++ and spbleu."""
+    metric: list[str] = option([], "NAME=COMMAND", "--metric")
+    """An external metric, such as COMET. The shell runs COMMAND, which reads lines of source,
+    hypothesis and reference, separated by tabs, and prints one number for each.
+    NAME:lower=COMMAND if lower is better. Repeatable."""
+    metric_scores: list[str] = option([], "NAME=FILE", "--metric-scores")
+    """An external metric whose numbers, one for each line, are in FILE. In FILE, {system} and {set}
+    stand for the names of the system and the test set. Repeatable."""
     output_format: str = format_option()
     systems: list[str] = option([], "NAME", "--system", panel=OF_A_RUN)
     """Only this system, next to the baseline. Repeatable. Default: all translated systems."""

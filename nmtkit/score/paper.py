@@ -234,7 +234,7 @@ def beside(paper: Printed, result: Scores, dataset: str) -> Table:
         for column in columns
     ]
     notes = [note, "measured: mean over the seeds; " + "; ".join(dict.fromkeys(meanings))]
-    signatures = {column.name: result.signatures[column.score] for column in columns}
+    signatures = {column.name: result.signatures.get(column.score, "") for column in columns}
     comparison = _Comparison(paper, columns, _scores(result), signatures, bool(same))
     return comparison.table(notes, f"{result.set}: ")
 

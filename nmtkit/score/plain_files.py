@@ -21,6 +21,7 @@ from nmtkit.score.evaluate import (
     evaluate,
     measure,
 )
+from nmtkit.score.external_metrics import SetTexts, check_paths
 from nmtkit.score.metrics import Scorer
 from nmtkit.score.options import ScoreOptions
 from nmtkit.score.result_tables import print_results
@@ -44,8 +45,9 @@ def score_files(hyps: Sequence[Path], refs: Sequence[Path], **values: Any) -> No
     options = ScoreOptions.of(values)
     check_options(options)
     _check_files(hyps, refs, options)
-    streams = [(path, list(files.text_lines(path, once=True))) for path in refs]
     language, names = options.language, _names(hyps)
+    check_paths(options, "{system}", names)
+    streams = [(path, list(files.text_lines(path, once=True))) for path in refs]
     side = TextSide(language, build(PrepSettings, {}, "prep")) if language else None
     outputs = []
     for name, path in zip(names, hyps, strict=True):
@@ -56,21 +58,25 @@ def score_files(hyps: Sequence[Path], refs: Sequence[Path], **values: Any) -> No
         raise DataError(
             f"nothing to score: {ref} is empty", hint="name files with one sentence a line"
         )
-    unit = "words of the reference (no --src given)"
-    if options.length_groups is not None and options.src is not None:
-        words = _read(options.src, streams[:1], "give the source of these translations")
+    unit, sources = "words of the reference (no --src given)", [""] * len(words)
+    if options.src is not None and (options.length_groups is not None or options.metric):
+        words = sources = _read(options.src, streams[:1], "give the source of these translations")
         unit = "words of the source"
+    elif options.metric:
+        console.warn("no --src: --metric commands read empty sources")
+    scorer = Scorer(
+        [lines for _, lines in streams],
+        _language(ref) if language is None else language,
+        side=side,
+    )
     task = Task(
         ref.name,
-        Scorer(
-            [lines for _, lines in streams],
-            _language(ref) if language is None else language,
-            side=side,
-        ),
+        scorer,
         check_baseline(_baseline(options.against, names, hyps), names),
         options,
         np.array([len(line.split()) for line in words], dtype=np.int64),
         unit,
+        SetTexts(ref.name, sources, scorer.refs),
         commit=code_commit(),
     )
     tokens = "tok. BLEU takes its tokens" if side else "tok. BLEU needs --lang"
@@ -96,8 +102,8 @@ def _check_files(hyps: Sequence[Path], refs: Sequence[Path], options: ScoreOptio
     for name, paths in (("--hyp", hyps), ("--ref", refs), ("--src", sources)):
         for path in paths:
             files.check_file(path, once=True, where=name)
-    if sources and options.length_groups is None:
-        console.warn("--src is only used by --by-length: its words are counted there")
+    if sources and options.length_groups is None and not options.metric:
+        console.warn("--src is only used by --by-length, which counts its words, and by --metric")
 
 
 def _read(path: Path, partners: Iterable[tuple[Path, list[str]]], hint: str) -> list[str]:

@@ -7,13 +7,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from nmtkit import console
 from nmtkit.errors import counted
-from nmtkit.records import LengthResult, Scores
+from nmtkit.records import GroupScore, LengthResult, LengthScore, Scores
 from nmtkit.score import lengths, seeds
-from nmtkit.score.metrics import METRICS
+from nmtkit.score.metrics import decimals, header
 from nmtkit.score.options import ScoreOptions
 from nmtkit.score.resampling import few_note
 from nmtkit.score.significance import TESTS
@@ -36,6 +37,8 @@ def tables(result: Scores) -> dict[str, Table]:
         by_stem["seeds"] = seeds_table(result)
     if result.by_length:
         by_stem["lengths"] = length_table(result, result.by_length)
+        for key in result.by_length.further:
+            by_stem[f"lengths-{key}"] = length_table(result, result.by_length, key)
         if result.has_seeds:
             by_stem["lengths-by-seed"] = seed_length_table(result, result.by_length)
     return by_stem
@@ -45,8 +48,8 @@ def print_results(results: Sequence[Scores], options: ScoreOptions) -> None:
     """Print results, one a test set, on stdout. CSV gets a column `set`, JSON is one list.
 
     CSV has the scores alone (and each after a blank line, those by length and those of a paper, if
-    asked for). Other forms have the significance of BLEU too; that of all metrics is in the files
-    of a run, and in JSON.
+    asked for). Other forms have the significance of BLEU and of metrics that are asked for too;
+    that of all metrics is in the files of a run, and in JSON.
     """
     form, by_seed = options.output_format, options.group_by == "seed"
     if form == "json":
@@ -70,14 +73,14 @@ def _print_csv(set_names: Sequence[str], blocks: Sequence[dict[str, Table]]) -> 
     """Print the tables of each kind as one, with a column `set` and the columns of the widest
     table.
     """
-    for stem in ("scores", "lengths", "paper"):
+    for stem in dict.fromkeys(stem for block in blocks for stem in block):
+        if stem == "significance":
+            continue
         tables = {
             name: block[stem]
             for name, block in zip(set_names, blocks, strict=True)
             if stem in block
         }
-        if not tables:
-            continue
         columns = max((table.columns for table in tables.values()), key=len)
         rows = []
         for name, table in tables.items():
@@ -93,12 +96,14 @@ def _printed(result: Scores, by_length: bool, by_seed: bool) -> dict[str, Table]
     """Return the tables of a result that are printed, in their order."""
     block = {"scores": seeds_table(result) if by_seed else main_table(result)}
     if len(result.systems) > 1 and not by_seed:
-        block["significance"] = significance_table(result, ["bleu"])
+        block["significance"] = significance_table(result, ["bleu", *result.asked])
     if result.paper:
         block["paper"] = result.paper.table
     if by_length and result.by_length:
         by_group = seed_length_table if by_seed and result.has_seeds else length_table
         block["lengths"] = by_group(result, result.by_length)
+        for key in result.by_length.further:
+            block[f"lengths-{key}"] = length_table(result, result.by_length, key)
     return block
 
 
@@ -109,7 +114,7 @@ def main_table(result: Scores) -> Table:
     columns = [text_column("system"), Column("bleu", "BLEU [95%]", interval=True)]
     if several:
         columns += [DELTA, p_column(result, result.test, "p", "p")]
-    columns += [Column(key, METRICS[key].header) for key in further]
+    columns += [metric_column(result, key, key in result.asked) for key in further]
     columns.append(Column("length_ratio", "length", decimals=3))
     rows = []
     for system in result.systems:
@@ -117,22 +122,32 @@ def main_table(result: Scores) -> Table:
         if several:
             p = system.tests[result.test]["bleu"].p if system.tests else None
             row += [system.differences.get("bleu"), p]
-        row += [system.scores[key].value for key in further]
+        for key in further:
+            score = system.scores[key]
+            row.append(score.estimate if key in result.asked else score.value)
         rows.append([*row, system.length_ratio.value])
     return Table("score", _title(result), columns, rows, _main_notes(result, several), FIRST)
 
 
-def significance_table(result: Scores, metrics: Sequence[str] = tuple(METRICS)) -> Table:
+def metric_column(result: Scores, key: str, interval: bool) -> Column:
+    """Return the column of a metric."""
+    shown = decimals(key, (system.scores[key].value for system in result.systems))
+    return Column(key, header(key) + " [95%]" * interval, shown, interval=interval)
+
+
+def significance_table(result: Scores, metrics: Sequence[str] | None = None) -> Table:
     """Return one row a system and metric, one column a test.
 
     Args:
-        metrics: only these.
+        metrics: only these; None for all.
     """
-    columns = [text_column("system"), text_column("metric"), DELTA]
+    metrics = metrics or list(result.signatures)
+    digits = max(metric_column(result, key, False).decimals for key in metrics)
+    columns = [text_column("system"), text_column("metric"), replace(DELTA, decimals=digits)]
     columns += [p_column(result, test, f"p_{test}", TESTS[test].header) for test in result.tests]
     rows = [
         [
-            *(system.name, METRICS[key].header, delta),
+            *(system.name, header(key), delta),
             *(system.tests[test][key].p for test in result.tests),
         ]
         for system in result.systems
@@ -153,11 +168,18 @@ def seeds_table(result: Scores) -> Table:
     return seeds.table(result.seeds, title, notes)
 
 
-def length_table(result: Scores, by_length: LengthResult) -> Table:
-    """Return one row a length group and system."""
-    draws, groups = result.resampling, by_length.groups
+def length_table(result: Scores, by_length: LengthResult, key: str = "bleu") -> Table:
+    """Return one row a length group and system, for BLEU with the length ratio.
+
+    Args:
+        key: the metric.
+    """
+    of_bleu, draws = key == "bleu", result.resampling
+    groups: Sequence[LengthScore | GroupScore] = (
+        by_length.groups if of_bleu else by_length.further[key]
+    )
     notes = [
-        f"BLEU: {result.signatures['bleu']}",
+        f"{header(key)}: {result.signatures[key]}",
         (
             f"[95%]: percentile interval over {draws.resamples} resamples inside the group, "
             f"seed {draws.seed}; small groups have wide intervals"
@@ -165,17 +187,22 @@ def length_table(result: Scores, by_length: LengthResult) -> Table:
         *few_note(*(score.sentences for score in groups)),
         *result.remarks,
     ]
-    columns, rows = list(lengths.COLUMNS), [lengths.row(score) for score in groups]
+    column = metric_column(result, key, True)
+    columns, rows = [*lengths.COLUMNS[:3], column], [lengths.row(score) for score in groups]
+    if of_bleu:
+        columns.append(lengths.COLUMNS[-1])
     if len(result.systems) > 1:
-        columns[4:4] = [DELTA, p_column(result, result.test, "p", "p")]
+        delta = replace(DELTA, decimals=column.decimals)
+        columns[4:4] = [delta, p_column(result, result.test, "p", "p")]
         for row, score in zip(rows, groups, strict=True):
             row[4:4] = [score.difference, score.p]
         note = f"Δ, p: against {result.baseline} inside the group, {_test(result, result.test)}"
         if tests := sum(score.p is not None for score in groups):
             note += f"; one in twenty of {tests} such p is below 0.05 by chance"
         notes.append(note)
-    first = ["system", "bleu", "delta", "p", "sentences"]
-    return Table("lengths", _length_title(result, by_length), columns, rows, notes, first)
+    name = "lengths" if of_bleu else f"lengths-{key}"
+    first = ["system", key, "delta", "p", "sentences"]
+    return Table(name, _length_title(result, by_length), columns, rows, notes, first)
 
 
 def seed_length_table(result: Scores, by_length: LengthResult) -> Table:
@@ -204,7 +231,7 @@ def _title(result: Scores) -> str:
 
 
 def _signatures(result: Scores) -> list[str]:
-    return [f"{METRICS[key].header}: {signature}" for key, signature in result.signatures.items()]
+    return [f"{header(key)}: {signature}" for key, signature in result.signatures.items()]
 
 
 def _version(result: Scores) -> str:

@@ -27,7 +27,7 @@ from nmtkit.records import (
     SeedScores,
     Spread,
 )
-from nmtkit.score.metrics import METRICS, Metric
+from nmtkit.score.metrics import Metric, decimals, header
 from nmtkit.score.resampling import Draws
 from nmtkit.score.significance import compare
 from nmtkit.tables.table import Column, Table, text_column
@@ -176,7 +176,9 @@ def table(result: SeedResult, title: str, notes: Sequence[str]) -> Table:
             Column("pairs", "of"),
             Column("p_seeds", "p (seeds)", decimals=3),
         ]
-    columns += [Column(key, METRICS[key].header) for key in further]
+    for key in further:
+        means = (group.scores[key].mean for group in result.groups)
+        columns.append(Column(key, header(key), decimals(key, means)))
     rows = []
     for group in result.groups:
         bleu = group.scores["bleu"]

@@ -18,12 +18,14 @@ from nmtkit.score import lengths, paper, seeds
 from nmtkit.score.budgets import read_budget
 from nmtkit.score.evaluate import (
     Task,
+    asked_metrics,
     check_baseline,
     check_options,
     evaluate,
     measure,
     sentence_rows,
 )
+from nmtkit.score.external_metrics import SetTexts, check_paths, external_metrics
 from nmtkit.score.options import ScoreOptions
 from nmtkit.score.plain_files import score_files
 from nmtkit.score.resampling import Draws
@@ -69,8 +71,11 @@ def score(run: Run, **values: Any) -> None:
         locked(run.path / "score", "score"),
     ):
         results = []
-        for text_set in sets_to_score(run, options.set_names):
+        text_sets = sets_to_score(run, options.set_names)
+        check_paths(options, "{set}", [text_set.name for text_set in text_sets])
+        for text_set in text_sets:
             folders = translated_systems(run, text_set, options.systems, options.against)
+            check_paths(options, "{system}", list(folders))
             scored_set = ScoredSet(run, text_set, folders, options)
             result = scored_set.current(call.commit)
             if len(result.systems) == 1:
@@ -140,7 +145,16 @@ class ScoredSet:
             budgets={
                 name: known for name in self.folders if (known := read_budget(self.run, name))
             },
+            metrics=self._metrics(),
         )
+
+    def _metrics(self) -> dict[str, str]:
+        """Return the metrics that are asked for, each with what it depends on."""
+        external, names = external_metrics(self.options), list(self.folders)
+        return {
+            key: external[key].depends_on(self.text_set.name, names) if key in external else ""
+            for key in asked_metrics(self.options)
+        }
 
     def _stored(self) -> Scores | None:
         try:
@@ -165,13 +179,17 @@ class ScoredSet:
 
         self._say_replaced()
         name, side = self.text_set.name, TextSide.load(self.run.prep, "tgt")
+        scorer = scorer_of(self.run, name, side)
+        sources = list(files.text_lines(self.run.source(name))) if self.options.metric else []
+        texts = SetTexts(name, sources, scorer.refs, self.folder / "metrics", self.options.force)
         task = Task(
             name,
-            scorer_of(self.run, name, side),
+            scorer,
             self.made_from.baseline,
             self.options,
             source_lengths(self.run, self.text_set),
             "subwords",
+            texts,
             self.seed_groups,
             commit,
             self.made_from.budgets,
@@ -198,12 +216,17 @@ class ScoredSet:
             )
         if stored.by_length and not self.options.length_groups:
             lost.append("the groups of length are dropped (--by-length)")
+        if dropped := set(stored.asked_further) - set(asked_metrics(self.options)):
+            lost.append(
+                f"{', '.join(sorted(dropped))} is no longer asked for (--metrics, --metric)"
+            )
         if lost:
             console.say(f"{self.text_set.name}: {', '.join(lost)}")
 
     def _write(self, result: Scores, sentences: list[str]) -> None:
         # An earlier call may have been of other systems: its tables must not stay.
         old = [f"{stem}.{suffix}" for stem in STEMS for suffix in SUFFIXES]
+        old += [path.name for path in self.folder.glob("lengths-*.*")]
         for name in ("scores.json", "lengths.svg", *old):
             (self.folder / name).unlink(missing_ok=True)
         files.write_lines(self.folder / "sentences.tsv", sentences)

@@ -5,12 +5,16 @@ import os
 import random
 
 import pytest
+import sentencepiece
+from sacrebleu.tokenizers import tokenizer_spm
 
 from nmtkit.data.store import StoreWriter
 from nmtkit.run import Run, write_toml
 from nmtkit.score.stage import score
 from tests.manifests import write_manifest
 
+FLORES = "flores200sacrebleuspm"
+"""sacreBLEU's file of the tokenizer of spBLEU."""
 WORDS = [
     "ein",
     "der",
@@ -99,6 +103,21 @@ class FakeRun:
     def describe(self, system, **meta):
         """Write what `translate` tells of a translation of the set `test`."""
         self.translate(system, [json.dumps({"format": 1, **meta})], "meta.json")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def flores(tmp_path_factory):
+    """A small tokenizer in the place of the one that sacreBLEU downloads for spBLEU."""
+    folder = tmp_path_factory.mktemp("sacrebleu")
+    text = write(folder / "text", [" ".join(WORDS[i:] + WORDS[:i]) for i in range(len(WORDS))])
+    (folder / "models").mkdir()
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(text), model_prefix=str(folder / "models/spm"), vocab_size=40, minloglevel=2
+    )
+    (folder / "models/spm.model").rename(folder / "models" / FLORES)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tokenizer_spm, "SACREBLEU_DIR", str(folder))
+        yield
 
 
 @pytest.fixture

@@ -2,17 +2,22 @@
 
 import logging
 import random
+import sys
+from unittest.mock import Mock
+from urllib.error import URLError
 
 import numpy as np
 import pytest
 import sacrebleu
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sacrebleu.tokenizers import tokenizer_spm
 
-from nmtkit.errors import DataError
+from nmtkit.errors import DataError, EnvironmentProblem
 from nmtkit.score import formulas, metrics
 
 from . import single, slow
+from .conftest import FLORES
 
 
 def sentences(seed, count=40, words=9, noise=0.3):
@@ -53,14 +58,19 @@ def test_every_metric_is_exactly_sacrebleu(seed):
     assert single.chrf(hyps, refs).value == sacrebleu.corpus_chrf(hyps, refs).score
     ter = sacrebleu.corpus_ter(hyps, refs, case_sensitive=True)
     assert single.ter(hyps, refs).value == ter.score
+    plus, subwords = (metrics.Scorer(refs).score(key, hyps) for key in ("chrf++", "spbleu"))
+    assert plus.value == sacrebleu.corpus_chrf(hyps, refs, word_order=2).score
+    assert "nc:6|nw:2" in plus.signature
+    assert subwords.value == sacrebleu.corpus_bleu(hyps, refs, tokenize="flores200").score > 0
+    assert "tok:flores200" in subwords.signature
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_formulas_equal_the_metric_on_the_whole_and_on_every_sentence(seed):
     hyps, refs = sentences(seed)
     scorer = metrics.Scorer(refs, "de", side=single.TOKENS)
-    assert scorer.keys == list(metrics.METRICS)
-    for metric in (scorer.score(key, hyps) for key in scorer.keys):
+    assert [*scorer.keys, "chrf++", "spbleu"] == list(metrics.METRICS)
+    for metric in (scorer.score(key, hyps) for key in metrics.METRICS):
         whole = metric.part(np.arange(len(hyps)))
         assert whole.value == pytest.approx(metric.value, abs=1e-10), metric.name
     streams = [list(column) for column in zip(*refs, strict=True)]
@@ -68,6 +78,8 @@ def test_formulas_equal_the_metric_on_the_whole_and_on_every_sentence(seed):
     for key, reference in (
         ("bleu", sacrebleu.BLEU(effective_order=True)),
         ("chrf", sacrebleu.CHRF()),
+        ("chrf++", sacrebleu.CHRF(word_order=2)),
+        ("spbleu", sacrebleu.BLEU(effective_order=True, tokenize="flores200")),
         ("ter", sacrebleu.TER(case_sensitive=True)),
     ):
         pairs = zip(hyps, streams, strict=True)
@@ -232,6 +244,23 @@ def test_the_signature_always_travels_with_the_value():
     ):
         assert part in metric.signature
     assert single.ter(["Ein Hund"], [["ein Hund"]]).value == 50.0
+
+
+def test_spbleu_without_its_tokenizer_names_the_file(monkeypatch, tmp_path):
+    def scored():
+        metrics.Scorer([["a"]]).score("spbleu", ["a"])
+
+    monkeypatch.setattr(tokenizer_spm, "SACREBLEU_DIR", str(tmp_path))
+    for error in (URLError("no network"), SystemExit(1)):
+        download = Mock(side_effect=error)
+        monkeypatch.setattr(tokenizer_spm, "download_file", download)
+        with pytest.raises(EnvironmentProblem, match="cannot load its tokenizer") as caught:
+            scored()
+        assert download.called and caught.value.where.endswith(f"models/{FLORES}")
+        assert "without a network" in caught.value.hint
+    monkeypatch.setitem(sys.modules, "sentencepiece", None)
+    with pytest.raises(EnvironmentProblem, match="needs the package sentencepiece"):
+        scored()
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,9 @@ from tests.prep.real import lines as real_lines
 from . import slow
 from .conftest import read, result_of, spoil, write
 
+DEFAULT = [key for key, kind in METRICS.items() if not kind.on_request]
+"""The metrics that are columns without --metrics."""
+
 SPLIT = f"nrefs:1|case:mixed|eff:no|tok:moses-normalized-split-hyphens|smooth:none|version:{sacrebleu.__version__}"
 """The signature of tokenised BLEU with the defaults of prep."""
 
@@ -51,7 +54,7 @@ def test_all_systems_side_by_side(fake_run, capsys):
     difference = expected - base["scores"]["bleu"]["value"]
     assert better["differences"]["bleu"]["value"] == pytest.approx(difference)
     tested = {test: list(of_test) for test, of_test in better["tests"].items()}
-    assert tested == dict.fromkeys(TESTS, list(METRICS))
+    assert tested == dict.fromkeys(TESTS, DEFAULT)
     for value in (*base["scores"].values(), *better["scores"].values()):
         assert value["low"] <= value["value"] <= value["high"]
         assert value["signature"].endswith(f"version:{sacrebleu.__version__}")
@@ -538,7 +541,7 @@ def test_every_test_is_shown_under_its_name(fake_run, capsys):
     out = capsys.readouterr().out
     rows = list(csv.DictReader(io.StringIO(read(fake.run, "test", "significance.csv"))))
     assert [(row["system"], row["metric"]) for row in rows] == [
-        (s, kind.header) for s in ("better", "same") for kind in METRICS.values()
+        (s, kind.header) for s in ("better", "same") for kind in map(METRICS.get, DEFAULT)
     ]
     result = result_of(fake.run)
     for test in TESTS:
@@ -548,7 +551,7 @@ def test_every_test_is_shown_under_its_name(fake_run, capsys):
     assert [line[:2] for line in shown[2:]] == [["better", "BLEU"], ["same", "BLEU"]]
     # Equal outputs: Koehn's p is 1, sacreBLEU's is as small as it can be, and it is said that this
     # means nothing.
-    same = rows[len(METRICS)]
+    same = rows[len(DEFAULT)]
     assert [float(same[f"p_{test}"]) for test in TESTS] == [1.0, 1.0, 1 / 201, 1 / 301, 1.0]
     assert "sacreBLEU's p, small by definition, means nothing" in out
     header, _, better = read(fake.run, "test", "table.csv").split("\n")[:3]
@@ -561,6 +564,8 @@ def test_the_page_and_the_help_name_every_metric_and_every_test():
     page = (Path(nmtkit.score.__file__).parent / "README.md").read_text("utf-8")
     for key, entry in [*METRICS.items(), *TESTS.items()]:
         assert f"| `{key}` | {entry.header} |" in page
+    columns = " ".join(ScoreOptions.model_fields["metrics"].description.split())
+    assert f": {', '.join(METRICS)}. " in columns
     listed = ScoreOptions.model_fields["test"].description.split(":")[1]
     assert set(re.findall(r"\w+", listed)) >= set(TESTS)
 

@@ -1,0 +1,265 @@
+"""External metrics: a command or a file with one number for each sentence.
+
+The score of a corpus is the mean over its sentences. So the statistics of a sentence are its score
+and 1, and intervals, tests and length groups treat an external metric like any other.
+
+A command comes from the command line only. A run keeps the numbers that a command printed, and
+nothing that is read from a run is ever executed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+import shlex
+import subprocess
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from nmtkit import console, files
+from nmtkit.errors import ConfigError, DataError, counted
+from nmtkit.records import ExternalScores, load
+from nmtkit.score.metrics import METRICS, Metric, of_sentences
+from nmtkit.score.options import ScoreOptions
+from nmtkit.score.scripts import References
+
+LOWER = "lower"
+"""`NAME:lower=…`: lower is better."""
+TAKEN = {"by-seed", "set", "system", "group", "sentences", "delta", "p", "length_ratio"}
+"""Names of other columns and tables; a metric cannot have one."""
+_NAME = re.compile(r"[A-Za-z][\w.+-]*", re.ASCII)
+_BREAKS = re.compile("[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]")
+"""Characters at which some language's functions split lines, or fields."""
+_SHOWN = 3
+"""Lines of a failed command's messages that are shown."""
+
+
+@dataclass(frozen=True)
+class SetTexts:
+    """The texts of a set, beside the hypotheses.
+
+    Args:
+        name: of the set.
+        sources: (N) lines; references: each a full stream of lines.
+        folder: where the numbers of commands are kept; None to keep nothing.
+        force: run commands again.
+    """
+
+    name: str
+    sources: Sequence[str]
+    references: References
+    folder: Path | None = None
+    force: bool = False
+
+    def rows(self, hyps: Sequence[str]) -> str:
+        """Return lines of source, hypothesis and references, separated by tabs. A tab or line break
+        inside a text becomes a space.
+        """
+        columns = [self.sources, hyps, *self.references]
+        if len({len(column) for column in columns}) > 1:
+            numbers = ", ".join(f"{len(column):,}" for column in columns)
+            raise DataError(f"{self.name}: source, hypothesis and references have {numbers} lines")
+        rows = zip(*columns, strict=True)
+        return "".join("\t".join(_BREAKS.sub(" ", t) for t in row) + "\n" for row in rows)
+
+
+@dataclass(frozen=True)
+class ExternalMetric(ABC):
+    """A metric with one number for each sentence.
+
+    Args:
+        name: of its column; origin: the command, or the path of the scores.
+    """
+
+    option: ClassVar[str]
+    kind: ClassVar[str]
+    name: str
+    origin: str
+    higher_is_better: bool = True
+
+    @abstractmethod
+    def scores(self, system: str, hyps: Sequence[str], texts: SetTexts) -> list[float]:
+        """Return the number of each sentence.
+
+        Raises: DataError if there are others than one number for each line.
+        """
+
+    @abstractmethod
+    def depends_on(self, set_name: str, systems: Sequence[str]) -> str:
+        """Return a hash of everything besides the texts that the scores depend on."""
+
+    @property
+    def where(self) -> str:
+        """The option as it was typed."""
+        return f"{self.option} {self.name}={shlex.quote(self.origin)}"
+
+    def measure(self, system: str, hyps: Sequence[str], texts: SetTexts) -> Metric:
+        """Return the metric of one system.
+
+        Args:
+            system: its name; hyps: (N) lines; texts: of the set.
+        Raises: DataError as `scores`.
+        """
+        names = [f"nrefs:{len(texts.references)}", f"{self.kind}:{self.origin}", "corpus:mean"]
+        if not self.higher_is_better:
+            names.append("better:lower")
+        scores = self.scores(system, hyps, texts)
+        return of_sentences(self.name, scores, "|".join(names), self.higher_is_better)
+
+    def _numbers(self, lines: Iterable[str], expected: int, source: str) -> list[float]:
+        """Return the numbers that lines hold.
+
+        Args:
+            expected: how many there must be; source: what the lines are, for errors.
+        """
+        numbers = []
+        for number, line in enumerate(lines, 1):
+            try:
+                numbers.append(float(line))
+            except ValueError:
+                numbers.append(math.nan)
+            if not math.isfinite(numbers[-1]):
+                raise DataError(
+                    f"{self.name}: line {number} of {source} is not a finite number: {line[:60]!r}",
+                    where=self.where,
+                    hint="one number a line, nothing else (of a command: messages go to stderr)",
+                )
+        if len(numbers) != expected:
+            raise DataError(
+                f"{self.name}: {counted(len(numbers), 'number')} in {source} for"
+                f" {counted(expected, 'sentence')}",
+                where=self.where,
+                hint="one number for each line, in the order of the lines",
+            )
+        return numbers
+
+
+class CommandMetric(ExternalMetric):
+    """A metric whose numbers a command prints."""
+
+    option, kind = "--metric", "command"
+
+    def scores(self, system: str, hyps: Sequence[str], texts: SetTexts) -> list[float]:
+        rows = texts.rows(hyps)
+        made_from = _sha256(rows, self.depends_on(texts.name, [system]))
+        path = texts.folder and texts.folder / self.name / f"{system}.json"
+        if path and path.is_file() and not texts.force:
+            try:
+                stored = load(ExternalScores, path)
+            except DataError:  # damaged: the command prints the numbers again
+                stored = ExternalScores(format=1, made_from="", scores=[])
+            if stored.made_from == made_from and len(stored.scores) == len(hyps):
+                return stored.scores
+        console.say(f"{self.name}: running the command for '{system}' on {texts.name}")
+        lines = self._output(rows).removesuffix("\n").split("\n")
+        scores = self._numbers(lines if lines != [""] else [], len(hyps), "the command's output")
+        if path:
+            ExternalScores(format=1, made_from=made_from, scores=scores).write(path)
+        return scores
+
+    def _output(self, rows: str) -> str:
+        """Return what the command prints.
+
+        Raises: ConfigError with its last messages if it fails.
+        """
+        done = subprocess.run(
+            self.origin, shell=True, input=rows.encode(), capture_output=True, check=False
+        )
+        if done.returncode:
+            messages = done.stderr.decode("utf-8", "replace").splitlines()
+            last = " | ".join([line.strip() for line in messages if line.strip()][-_SHOWN:])
+            failed = f"the command failed with exit code {done.returncode}"
+            if done.returncode == 127:
+                failed = "the shell does not find the command"
+            raise ConfigError(
+                f"{self.name}: {failed}: {last or 'it printed no message'}",
+                where=self.where,
+                hint="run the command by itself on one line: source, tab, hypothesis, tab,"
+                " reference",
+            )
+        return done.stdout.decode("utf-8", "replace")
+
+    def depends_on(self, set_name: str, systems: Sequence[str]) -> str:
+        """Return a hash of the command and of the files that it names: its script, its model."""
+        try:
+            words = shlex.split(self.origin)
+        except ValueError:  # an open quote: the shell will say so
+            words = []
+        paths = [path for word in words if (path := Path(word).expanduser()).is_file()]
+        return _sha256(self.where, str(self.higher_is_better), *map(files.sha256, paths))
+
+
+class FileMetric(ExternalMetric):
+    """A metric whose numbers are in a file for each system and set."""
+
+    option, kind = "--metric-scores", "file"
+
+    def _path(self, set_name: str, system: str) -> Path:
+        path = self.origin.replace("{system}", system).replace("{set}", set_name)
+        return Path(path).expanduser()
+
+    def scores(self, system: str, hyps: Sequence[str], texts: SetTexts) -> list[float]:
+        path = self._path(texts.name, system)
+        files.check_file(path, once=True, where=self.where)
+        return self._numbers(files.text_lines(path, once=True), len(hyps), str(path))
+
+    def depends_on(self, set_name: str, systems: Sequence[str]) -> str:
+        paths = [self._path(set_name, system) for system in systems]
+        for path in paths:
+            files.check_file(path, where=self.where)
+        return _sha256(self.where, str(self.higher_is_better), *map(files.sha256, paths))
+
+
+def external_metrics(options: ScoreOptions) -> dict[str, ExternalMetric]:
+    """Return the external metrics that options name, by name.
+
+    Raises: ConfigError for a text that is not NAME=…, and for a name that is taken.
+    """
+    metrics: dict[str, ExternalMetric] = {}
+    for kind, texts in ((CommandMetric, options.metric), (FileMetric, options.metric_scores)):
+        for metric in (_parsed(kind, text) for text in texts):
+            if metric.name in metrics or metric.name.lower() in {*METRICS, *TAKEN}:
+                raise ConfigError(
+                    f"the name '{metric.name}' is taken", where=metric.where, hint="use another"
+                )
+            metrics[metric.name] = metric
+    return metrics
+
+
+def _parsed(kind: type[CommandMetric | FileMetric], text: str) -> ExternalMetric:
+    """Return the metric of NAME=… or NAME:lower=…."""
+    label, _, origin = text.partition("=")
+    name, colon, direction = label.partition(":")
+    if not origin.strip() or not _NAME.fullmatch(name) or direction != LOWER * len(colon):
+        raise ConfigError(
+            f"cannot read '{text}'",
+            where=kind.option,
+            hint=f"NAME=…, or NAME:{LOWER}=… if lower is better; a name has letters and digits",
+        )
+    return kind(name, origin, higher_is_better=not colon)
+
+
+def check_paths(options: ScoreOptions, placeholder: str, names: Sequence[str]) -> None:
+    """Refuse one file of scores for several systems or sets.
+
+    Args:
+        placeholder: "{system}" or "{set}"; names: of all systems or sets.
+    Raises: ConfigError.
+    """
+    for metric in external_metrics(options).values():
+        several = isinstance(metric, FileMetric) and len(names) > 1
+        if several and placeholder not in metric.origin:
+            raise ConfigError(
+                f"{metric.name}: one file cannot have the scores of {', '.join(names)}",
+                where=metric.where,
+                hint=f"put {placeholder} into the path where the files differ",
+            )
+
+
+def _sha256(*texts: str) -> str:
+    return hashlib.sha256(json.dumps(texts).encode()).hexdigest()
