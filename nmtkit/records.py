@@ -348,6 +348,8 @@ class ExportedSystem(Record):
     format: Literal[1]
     nmtkit: str
     """The version that wrote it."""
+    to: str = "ctranslate2"
+    """The engine."""
     system: str
     checkpoints: list[UsedCheckpoint]
     quantization: str

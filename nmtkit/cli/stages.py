@@ -154,11 +154,12 @@ def report(run: Path | None = None, **options: Any) -> None:
     epilog=examples(
         "nmtkit export --to ctranslate2 --system baseline --check",
         "nmtkit export --to ctranslate2 --system baseline --quantization int8 --out baseline-int8",
+        "nmtkit export --to huggingface --system baseline --check",
     ),
 )
 def export(run: Path | None = None, **options: Any) -> None:
-    """Export a trained system to CTranslate2, a fast translation engine. Models that
-    CTranslate2 cannot run are refused at once.
+    """Export a trained system to CTranslate2, a fast translation engine, or to Hugging Face's
+    transformers. Models that the engine cannot run are refused at once.
     """
     from nmtkit.export import stage
     from nmtkit.run import choose

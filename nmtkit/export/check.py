@@ -1,4 +1,4 @@
-"""Compare the translations of nmtkit and CTranslate2 (the two engines)."""
+"""Compare the translations of nmtkit and of another engine."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ import torch
 
 from nmtkit import files
 from nmtkit.errors import DataError, NmtkitError
+from nmtkit.export.engine import Engine, Loaded, Sentences
 from nmtkit.run import Run
-from nmtkit.tables.table import Column, Table, text_column
+from nmtkit.tables.table import Column, Table
 from nmtkit.text.side import TextSide
 from nmtkit.translate import workers
 from nmtkit.translate.beam import length_limit
@@ -41,25 +42,23 @@ class Disagreement(NmtkitError):
 
 
 @dataclass(frozen=True)
-class Checked:
-    """The results of both engines for the same lines.
+class Searched:
+    """The translations of both engines with one beam.
 
     Attributes:
-        ours, theirs: the translations of nmtkit and of CTranslate2, as text.
+        ours, theirs: the translations of nmtkit and of the engine, as text.
         equal: True where both translations have the same subwords.
-        gap: both engines score CTranslate2's translations; the largest difference between their
+        gap: both engines score the engine's translations; the largest difference between their
             log-probabilities.
-        seconds: processor seconds of nmtkit and of CTranslate2.
-        compute_type: the number type in which CTranslate2 computed.
+        seconds: processor seconds of nmtkit and of the engine.
     """
 
-    lines: list[str]
+    beam: int
     ours: list[str]
     theirs: list[str]
     equal: list[bool]
     gap: float
     seconds: tuple[float, float]
-    compute_type: str
 
     @property
     def share(self) -> float:
@@ -67,29 +66,45 @@ class Checked:
         return sum(self.equal) / len(self.equal)
 
 
-def check(group: SystemGroup, folder: Path, count: int, percent: float) -> None:
-    """Translate lines with both engines, and print how the translations differ.
+@dataclass(frozen=True)
+class Checked:
+    """The results of both engines for the same lines.
+
+    Attributes:
+        engine: the engine's name and number type.
+        searches: greedy search, and the system's beam search.
+    """
+
+    engine: str
+    lines: list[str]
+    searches: list[Searched]
+
+
+def check(group: SystemGroup, engine: Engine, folder: Path, count: int, percent: float) -> None:
+    """Translate lines with nmtkit and with an engine, and print how the translations differ.
 
     Args:
         group: the system.
+        engine: the engine.
         folder: the exported system.
         count: the maximum number of lines.
-        percent: the percentage of translations that must be equal.
+        percent: the percentage of translations that must be equal: of every search, or of greedy
+            search alone if the engine has another beam search.
     Raises: Disagreement if fewer translations are equal; DataError if there are no lines.
     """
-    search = group.settings
     side = TextSide.load(group.run.prep, "src")
-    name, lines = comparable_lines(group.run, count, search.max_source, side)
-    checked = compare(group, folder, lines)
-    show(checked, f"{len(lines)} lines of {name}, beam {search.beam}, no length penalty")
-    if checked.share < percent / 100:
-        equal = f"only {sum(checked.equal)} of {len(lines)} translations are equal"
-        lower = "lower --at-least: rounded weights (--quantization) change some translations"
-        raise Disagreement(
-            f"{equal}, less than {percent:.0f}%",
-            where=folder,
-            hint=lower if percent < SHARE else "please report this bug in nmtkit",
-        )
+    name, lines = comparable_lines(group.run, count, group.settings.max_source, side)
+    checked = compare(group, engine.load(folder), lines)
+    show(checked, f"{len(lines)} lines of {name}, no length penalty")
+    for searched in checked.searches[: None if engine.same_search else 1]:
+        if searched.share < percent / 100:
+            equal = f"only {sum(searched.equal)} of {len(lines)} translations are equal"
+            lower = "lower --at-least: rounded weights (--quantization) change some translations"
+            raise Disagreement(
+                f"{equal}, less than {percent:.0f}% (beam {searched.beam})",
+                where=folder,
+                hint=lower if percent < SHARE else "please report this bug in nmtkit",
+            )
 
 
 def comparable_lines(run: Run, count: int, longest: int, side: TextSide) -> tuple[str, list[str]]:
@@ -115,51 +130,55 @@ def comparable_lines(run: Run, count: int, longest: int, side: TextSide) -> tupl
     )
 
 
-def compare(group: SystemGroup, folder: Path, lines: list[str]) -> Checked:
-    """Translate lines with a system and with its exported folder, each on one core.
+def compare(group: SystemGroup, loaded: Loaded, lines: list[str]) -> Checked:
+    """Translate lines with a system and with its exported folder, each on one core: with greedy
+    search, and with the system's beam search.
 
-    Both engines use the system's beam and batch sizes. Neither uses a length penalty, because their
-    formulas differ. All lines have the same length limit: the largest limit that nmtkit has for any
-    of the lines. nmtkit computes in float32.
+    Both engines use the system's batch size. Neither uses a length penalty, because their formulas
+    differ. All lines have the same length limit: the largest limit that nmtkit has for any of the
+    lines. nmtkit computes in float32.
     """
-    import ctranslate2
-
     search = group.settings
     side = TextSide.load(group.run.prep, "src")
     sources = [side.encode(line) for line in lines]
     limit = max(length_limit(len(subwords) + 1, search) for subwords in sources)
-    threads = {"inter_threads": 1, "intra_threads": 1}
-    engine = ctranslate2.Translator(str(folder), device="cpu", compute_type="default", **threads)
-    options: dict[str, Any] = {
-        "beam_size": search.beam,
-        "max_batch_size": search.batch_size,
-        "length_penalty": 0,
-        "max_decoding_length": limit,
-        "max_input_length": 0,
-        "min_decoding_length": 0,  # as in nmtkit's search, a translation may be empty
-    }
     with workers.one_thread(torch.device("cpu")):
-        translator = _translator(group, limit)
-        ours, seconds = _timed(lambda part: list(translator.translate(part)), lines)
-        theirs, their_seconds = _timed(
-            lambda part: engine.translate_batch(part, **options), sources
-        )
-        hypotheses = [list(result.hypotheses[0]) for result in theirs]
-        gap = _largest_gap(translator, engine, sources, hypotheses)
-    return Checked(
-        lines,
+        searches = [
+            _searched(_translator(group, beam, limit), loaded, lines, sources)
+            for beam in sorted({1, search.beam})
+        ]
+    return Checked(loaded.label, lines, searches)
+
+
+def _searched(
+    translator: Translator, loaded: Loaded, lines: list[str], sources: Sentences
+) -> Searched:
+    """Return the translations of lines, whose subwords are `sources`, by both engines."""
+    search = translator.settings
+    ours, seconds = _timed(lambda part: list(translator.translate(part)), lines)
+    theirs, their_seconds = _timed(
+        lambda part: loaded.translate(part, search.beam, search.max_length_b, search.batch_size),
+        sources,
+    )
+    return Searched(
+        search.beam,
         [translation.text for translation in ours],
-        [translator.tgt_side.decode(subwords) for subwords in hypotheses],
-        [best.subwords == subwords for best, subwords in zip(ours, hypotheses, strict=True)],
-        gap,
+        [translator.tgt_side.decode(subwords) for subwords in theirs],
+        [best.subwords == subwords for best, subwords in zip(ours, theirs, strict=True)],
+        _largest_gap(translator, loaded, sources, theirs),
         (seconds, their_seconds),
-        engine.compute_type,
     )
 
 
-def _translator(group: SystemGroup, limit: int) -> Translator:
+def _translator(group: SystemGroup, beam: int, limit: int) -> Translator:
     """Return nmtkit's translator, without length penalty and with one length limit."""
-    changes = {"nbest": 1, "length_penalty": 0.0, "max_length_a": 0.0, "max_length_b": limit}
+    changes = {
+        "beam": beam,
+        "nbest": 1,
+        "length_penalty": 0.0,
+        "max_length_a": 0.0,
+        "max_length_b": limit,
+    }
     group = replace(group, settings=group.settings.model_copy(update=changes))
     cpu = torch.device("cpu")
     return group.scorer(cpu, group.hardware(cpu, forced=True).precision)
@@ -174,7 +193,7 @@ def _timed(work: Callable[[list[Any]], list[Any]], lines: list[Any]) -> tuple[li
 
 
 def _largest_gap(
-    translator: Translator, engine: Any, sources: list[list[str]], targets: list[list[str]]
+    translator: Translator, loaded: Loaded, sources: Sentences, targets: Sentences
 ) -> float:
     """Return the largest difference between the engines' log-probabilities of a target."""
     ours = []
@@ -185,28 +204,28 @@ def _largest_gap(
             [translator.tgt_vocab.encode(subwords) for subwords in targets[part]],
         )
         ours += [sum(scores) for scores in forced_scores(translator.models, batch)]
-    theirs = engine.score_batch(sources, targets, max_input_length=0)
-    gaps = [abs(score - sum(result.log_probs)) for score, result in zip(ours, theirs, strict=True)]
-    return float(max(gaps))
+    theirs = loaded.log_probs(sources, targets)
+    return float(max(abs(our - their) for our, their in zip(ours, theirs, strict=True)))
 
 
 def show(checked: Checked, of: str) -> None:
     """Print the comparison on stdout; `of` is the title, which describes the lines."""
     count = len(checked.lines)
-    engines = ("nmtkit", f"CTranslate2, {checked.compute_type}")
-    rows = [
-        [engine, f"{count / max(1e-9, seconds):,.1f}"]
-        for engine, seconds in zip(engines, checked.seconds, strict=True)
-    ]
-    columns = [text_column("engine"), Column("speed", "sentences per second on one core")]
-    Table("speed", of, columns, rows).print()
-    print(f"equal translations: {sum(checked.equal)} of {count} ({checked.share:.1%})")
+    titles = ("beam", "equal translations", "nmtkit", checked.engine)
+    columns = [Column(title, title) for title in titles]
+    rows = []
+    for searched in checked.searches:
+        speeds = [f"{count / max(1e-9, seconds):,.1f}/s" for seconds in searched.seconds]
+        equal = f"{sum(searched.equal)} of {count} ({searched.share:.1%})"
+        rows.append([str(searched.beam), equal, *speeds])
+    Table("speed", of, columns, rows, ["/s: sentences per second on one core"]).print()
     print(
-        "both engines' log-probabilities of CTranslate2's translations differ by at most"
-        f" {checked.gap:.2g}"
+        "both engines' log-probabilities of the engine's translations differ by at most"
+        f" {max(searched.gap for searched in checked.searches):.2g}"
     )
-    for number in [i for i, same in enumerate(checked.equal) if not same][:SHOWN]:
-        print(
-            f"{number + 1}: {checked.lines[number]}\n  nmtkit       {checked.ours[number]}\n "
-            f" CTranslate2  {checked.theirs[number]}"
-        )
+    for searched in checked.searches:
+        for number in [i for i, same in enumerate(searched.equal) if not same][:SHOWN]:
+            print(
+                f"{number + 1} (beam {searched.beam}): {checked.lines[number]}\n"
+                f"  nmtkit  {searched.ours[number]}\n  engine  {searched.theirs[number]}"
+            )

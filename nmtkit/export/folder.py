@@ -1,4 +1,4 @@
-"""The exported folder: CTranslate2's model, the files that process text, and a description of the
+"""The exported folder: the engine's files, the files that process text, and a description of the
 steps before and after translation.
 """
 
@@ -125,13 +125,21 @@ def text_steps(source: TextSide, target: TextSide, settings: PrepSettings) -> di
     return {"source": before, "target": after}
 
 
-def readme(about: ExportedSystem) -> str:
-    """Return the page that says how to use the folder."""
-    template = resources.files("nmtkit.export").joinpath("folder_readme.txt").read_text("utf-8")
+def readme(about: ExportedSystem, engine: str) -> str:
+    """Return the page that says how to use the folder.
+
+    Args:
+        about: the folder.
+        engine: the engine's name in words.
+    """
+    page, usage = (
+        resources.files("nmtkit.export").joinpath(f"readme_{name}.txt").read_text("utf-8")
+        for name in ("folder", about.to)
+    )
     steps = {
         side: "\n".join(f"{number}. {step}" for number, step in enumerate(about.text[side], 1))
         for side in ("source", "target")
     }
     names = ", ".join(checkpoint.name for checkpoint in about.checkpoints)
     values = {**about.model_dump(), **about.search, **steps, "checkpoints": names}
-    return template.format(**values)
+    return page.format(**values, engine=engine, usage=usage.format(**values))

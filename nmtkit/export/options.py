@@ -12,13 +12,13 @@ class ExportOptions(Options):
 
     system: str = option(..., "NAME", "--system", old=("SYSTEM",))
     """The system to export."""
-    to: str = option(..., "ctranslate2")
-    """The target engine."""
+    to: str = option(..., "ENGINE")
+    """The target engine: ctranslate2 or huggingface."""
     out: Path | None = option(None, "DIR")
-    """The folder to write (default: export/ctranslate2 in the folder of the system)."""
+    """The folder to write (default: export/ENGINE in the folder of the system)."""
     quantization: str = option("float32", "TYPE")
     """The data type of the stored weights: float32, float16, bfloat16, int16, int8, int8_float32,
-    int8_float16, int8_bfloat16."""
+    int8_float16, int8_bfloat16; for huggingface float32 only."""
     check: bool = option(False)
     """Translate lines of the first test set with both engines, compare the translations, and print
     both speeds."""

@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 from nmtkit.cli import app
 from nmtkit.errors import ConfigError, EnvironmentProblem
 from nmtkit.export import check, folder, stage
-from nmtkit.export.check import Checked
+from nmtkit.export.check import Checked, Searched
+from nmtkit.export.to_ctranslate2 import CTranslate2
 from nmtkit.run import Run
 from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import load_vocabularies
@@ -30,14 +31,14 @@ def copy(run, tmp_path):
     return Run(Path(shutil.copytree(run.path, tmp_path / "run")))
 
 
-def say_of_package(monkeypatch, answer):
-    """What looking for CTranslate2 gives; others (torch looks for its own) are found as they
-    are.
+def say_of_package(monkeypatch, answer, engine="ctranslate2"):
+    """What looking for an engine's package gives; others (torch looks for its own) are found as
+    they are.
     """
     found = importlib.util.find_spec
     monkeypatch.setattr(
         "importlib.util.find_spec",
-        lambda name, package=None: answer() if name == "ctranslate2" else found(name, package),
+        lambda name, package=None: answer() if name == engine else found(name, package),
     )
 
 
@@ -48,12 +49,13 @@ def without_package(monkeypatch):
     """
     saved = []
 
-    def save(model, prep, quantization, positions, target):
-        saved.append((quantization, positions))
-        (target / "model.bin").write_text(f"{quantization} {positions}", "utf-8")
+    def save(self, model, vocabularies, about, target):
+        saved.append((about.quantization, about.positions))
+        (target / "model.bin").write_text(f"{about.quantization} {about.positions}", "utf-8")
 
     say_of_package(monkeypatch, lambda: object())
-    monkeypatch.setattr(stage, "_save", save)
+    monkeypatch.setattr(CTranslate2, "save", save)
+    monkeypatch.setattr(CTranslate2, "load", lambda self, folder: None)
     return saved
 
 
@@ -137,7 +139,7 @@ def test_nothing_half_written(copy, without_package, tmp_path, monkeypatch):
         with pytest.raises(EnvironmentProblem, match="Input/output error"):
             stage.export(copy, "post", "ctranslate2", out=out, force=True)
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
-    monkeypatch.setattr(stage, "_save", full)
+    monkeypatch.setattr(CTranslate2, "save", full)
     for place in (out, tmp_path / "new"):
         with pytest.raises(EnvironmentProblem, match="No space left on device"):
             stage.export(copy, "post", "ctranslate2", out=place, force=True)
@@ -177,6 +179,8 @@ def command(run, arguments):
         ("post --to ctranslate", "did you mean 'ctranslate2'"),
         ("pots", "did you mean 'post'"),
         ("post --quantization int9", "did you mean 'int8'"),
+        ("post --to huggingface --quantization int8", "'int8' of Hugging Face"),
+        ("enc-dc --to huggingface", "Hugging Face cannot run 'enc-dc': it is not a plain"),
         ("concat", "cannot run 'concat'"),
         ("post --lines 5", "--lines has no effect"),
     ],
@@ -198,22 +202,43 @@ def test_without_the_package(run, monkeypatch):
     ]
 
 
+def test_only_check_needs_the_package_transformers(copy, monkeypatch):
+    say_of_package(monkeypatch, lambda: None, "transformers")
+    result = command(copy, "post --to huggingface --check")
+    assert result.exit_code == 3
+    assert result.stderr.splitlines()[-3:] == [
+        "nmtkit: transformers is not installed",
+        "  in: --check",
+        "  try: in nmtkit's checkout: pip install -e '.[huggingface]'",
+    ]
+    assert command(copy, "post --to huggingface").exit_code == 0
+
+
+def test_a_folder_of_another_engine_is_written_again(copy, without_package, tmp_path):
+    for to, file in (("ctranslate2", "model.bin"), ("huggingface", "model.safetensors")):
+        out = stage.export(copy, "post", to, out=tmp_path / "out")
+        assert folder.read_about(out).to == to and (out / file).is_file()
+    assert not (out / "model.bin").exists()
+
+
 def test_too_few_equal_translations_end_with_1(copy, without_package, monkeypatch):
-    texts = ["a", "b", "c"], ["A", "B", "C"], ["A", "X", "C"]
-    found = Checked(*texts, [True, False, True], 0.25, (2.0, 0.5), "float32")
+    greedy = Searched(1, ["a", "b", "c"], ["a", "b", "c"], [True] * 3, 0.25, (1.0, 0.1))
+    beam = Searched(3, ["A", "B", "C"], ["A", "X", "C"], [True, False, True], 0.1, (2.0, 0.5))
+    found = Checked("CTranslate2, float32", ["a", "b", "c"], [greedy, beam])
     asked = []
     monkeypatch.setattr(check, "compare", lambda group, out, lines: (asked.append(lines), found)[1])
     result = command(copy, "post --check --lines 3")
     assert result.exit_code == 1
-    assert "only 2 of 3 translations are equal, less than 95%" in result.stderr
-    assert "equal translations: 2 of 3 (66.7%)" in result.stdout
-    assert "2: b\n  nmtkit       B\n  CTranslate2  X" in result.stdout
-    rows = [line.split() for line in result.stdout.splitlines()[3:5]]
-    assert rows == [["nmtkit", "1.5"], ["CTranslate2,", "float32", "6.0"]]
+    assert "only 2 of 3 translations are equal, less than 95% (beam 3)" in result.stderr
+    assert "2 (beam 3): b\n  nmtkit  B\n  engine  X" in result.stdout
+    rows = [" ".join(line.split()) for line in result.stdout.splitlines()]
+    assert "1 3 of 3 (100.0%) 3.0/s 30.0/s" in rows and "3 2 of 3 (66.7%) 1.5/s 6.0/s" in rows
     assert "differ by at most 0.25\n" in result.stdout
     for lower in ("--at-least 60", "--quantization int8"):
         assert command(copy, f"post --check --lines 3 {lower}").exit_code == 0
-    assert asked == [check.comparable_lines(copy, 3, 20, TextSide.load(copy.prep, "src"))[1]] * 3
+    monkeypatch.setattr(CTranslate2, "same_search", False)  # only greedy search counts then
+    assert command(copy, "post --check --lines 3").exit_code == 0
+    assert asked == [check.comparable_lines(copy, 3, 20, TextSide.load(copy.prep, "src"))[1]] * 4
 
 
 def test_the_lines_compared_are_neither_blank_nor_in_pieces(copy):
@@ -228,9 +253,13 @@ def test_the_lines_compared_are_neither_blank_nor_in_pieces(copy):
     assert check.comparable_lines(copy, 1, 250, side)[0] == "dev"
 
 
-# With the real engine
+def readme_code(out):
+    """The code in a folder's README."""
+    page = (out / folder.README).read_text("utf-8")
+    return "\n".join(line[4:] for line in page.splitlines() if line.startswith("    "))
 
-WITHOUT = "the real engine needs the extra [export]"
+
+# With the real engine
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -238,10 +267,11 @@ def test_the_real_engine_translates_alike(copy, name, capsys, monkeypatch):
     """Small models of weights just drawn: equal to the last subword, and log-probabilities to
     float32.
     """
-    ctranslate2 = pytest.importorskip("ctranslate2", reason=WITHOUT)
+    import ctranslate2
+
     result = command(copy, f"{name} --check --lines 20")
     assert result.exit_code == 0, result.stderr
-    assert "equal translations: 20 of 20" in result.stdout
+    assert result.stdout.count("20 of 20 (100.0%)") == 2  # greedy, and beam 3
     gap = float(result.stdout.split("at most ")[1].split()[0])
     assert gap < 1e-3  # of sums of some -300
     out = copy.system(name).path / "export" / "ctranslate2"
@@ -250,21 +280,15 @@ def test_the_real_engine_translates_alike(copy, name, capsys, monkeypatch):
     if source is target:
         names = ["shared_vocabulary.json"] * 2
     assert [read_json(out / file) for file in names] == [list(source), list(target)]
-    code = "\n".join(
-        line[4:]
-        for line in (out / folder.README).read_text("utf-8").splitlines()
-        if line.startswith("    ")
-    )
     monkeypatch.chdir(out)
-    exec(code.replace('["…"]', repr(LINES)), {})
+    exec(readme_code(out).replace('["…"]', repr(LINES)), {})
     assert capsys.readouterr().out.startswith("['")
     assert ctranslate2.contains_model(str(out))
 
 
 def test_the_real_engines_quantizations(copy):
-    pytest.importorskip("ctranslate2", reason=WITHOUT)
     from ctranslate2.specs.model_spec import ACCEPTED_MODEL_TYPES
 
-    assert set(stage.QUANTIZATIONS) == set(ACCEPTED_MODEL_TYPES)
+    assert set(CTranslate2.quantizations) == set(ACCEPTED_MODEL_TYPES)
     result = command(copy, "post --quantization int8 --check --lines 20 --at-least 0")
     assert result.exit_code == 0 and "CTranslate2, int8" in result.stdout

@@ -10,7 +10,7 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 
-from nmtkit.export import layout, stage
+from nmtkit.export import stage, to_ctranslate2
 from nmtkit.models import loading
 from nmtkit.translate.forced import pair_batch
 from tests.export.conftest import SETTINGS
@@ -53,7 +53,7 @@ def as_slow(name):
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_transformer_computed_from_the_variables_is_the_models(run, name):
     model = loading.load_system(run, run.system(name)).double()
-    variables = layout.variables(model, positions=9)
+    variables = to_ctranslate2.variables(model, positions=9)
     batch = pair_batch(SRC, TGT)
     with torch.no_grad():
         wanted = model.logits(model.decode(batch.tgt_in, model.encode(batch))[0]).numpy()
@@ -72,8 +72,10 @@ def test_a_transformer_computed_from_the_variables_is_the_models(run, name):
 
 
 def test_each_layer_of_those_that_share_is_written(run):
-    stage.refuse(run, "transformer-cycle")  # does nothing
-    variables = layout.variables(loading.load_system(run, run.system("transformer-cycle")), 9)
+    stage.refuse(run, "transformer-cycle", stage.ENGINES["ctranslate2"])  # does nothing
+    variables = to_ctranslate2.variables(
+        loading.load_system(run, run.system("transformer-cycle")), 9
+    )
     first, last = (f"encoder/layer_{i}/self_attention/linear_0/weight" for i in (0, 1))
     assert np.array_equal(variables[first], variables[last])
     assert "decoder/layer_3/attention/linear_1/weight" in variables
@@ -106,8 +108,8 @@ def test_the_specification_gets_every_variable(run, monkeypatch, name, layers, h
     )
     monkeypatch.setitem(sys.modules, "ctranslate2", SimpleNamespace(specs=specs))
     monkeypatch.setitem(sys.modules, "ctranslate2.specs", specs)
-    variables = layout.variables(loading.load_system(run, run.system(name)), positions=9)
-    spec = layout.specification(variables, heads)
+    variables = to_ctranslate2.variables(loading.load_system(run, run.system(name)), positions=9)
+    spec = to_ctranslate2.specification(variables, heads)
     assert (spec.layers, spec.heads, spec.pre_norm) == (layers, heads, name == "pre")
     assert spec.set.keys() == variables.keys() and all(
         spec.set[key] is value for key, value in variables.items()

@@ -1,5 +1,5 @@
-"""A Transformer's weights under CTranslate2's names. CTranslate2 is imported only to make a
-specification of them.
+"""CTranslate2: a Transformer's weights under its names. Its package is imported to write a folder
+and to run one.
 
 Names are paths in its TransformerSpec (revision 7, CTranslate2 4):
 encoder/layer_0/self_attention/linear_0/weight. Its linear_0 of a self-attention is queries, keys
@@ -15,12 +15,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from nmtkit.export.engine import Engine, Sentences
 from nmtkit.nn.embeddings import sinusoids
 
 if TYPE_CHECKING:  # this file can be used without the packages that settings need
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
     from nmtkit.models.base import Model
+    from nmtkit.records import ExportedSystem
+    from nmtkit.text.vocabulary import Vocabulary
 
 Variables = dict[str, NDArray[np.float32]]
 SIDES = ("encoder", "decoder")
@@ -108,3 +112,71 @@ def specification(weights: Mapping[str, NDArray[Any]], heads: int) -> Any:
     config.add_source_bos, config.add_source_eos = False, True
     config.layer_norm_epsilon = EPSILON
     return spec
+
+
+class CTranslate2(Engine):
+    """A fast engine for translation, <https://github.com/OpenNMT/CTranslate2>."""
+
+    title = "CTranslate2"
+    package = "ctranslate2"
+    extra = "export"
+    quantizations = (
+        "float32",
+        "float16",
+        "bfloat16",
+        "int16",
+        "int8",
+        "int8_float32",
+        "int8_float16",
+        "int8_bfloat16",
+    )
+
+    def refusal(self, model: Model) -> str | None:
+        if not model.beyond_transformer and not model.settings.model_dump().get("encoder_layers"):
+            return "its encoder has no layers"
+        return model.beyond_transformer
+
+    def save(
+        self,
+        model: Model,
+        vocabularies: tuple[Vocabulary, Vocabulary],
+        about: ExportedSystem,
+        folder: Path,
+    ) -> None:
+        weights = variables(model, about.positions)
+        spec = specification(weights, model.settings.model_dump()["heads"])
+        spec.register_source_vocabulary(list(vocabularies[0]))
+        spec.register_target_vocabulary(list(vocabularies[1]))
+        spec.validate()
+        spec.optimize(quantization=about.quantization)
+        spec.save(str(folder))
+
+    def load(self, folder: Path) -> _Loaded:
+        return _Loaded(folder)
+
+
+class _Loaded:
+    def __init__(self, folder: Path) -> None:
+        import ctranslate2
+
+        threads = {"inter_threads": 1, "intra_threads": 1}
+        self._translator = ctranslate2.Translator(
+            str(folder), device="cpu", compute_type="default", **threads
+        )
+        self.label = f"CTranslate2, {self._translator.compute_type}"
+
+    def translate(self, sources: Sentences, beam: int, limit: int, rows: int) -> Sentences:
+        results = self._translator.translate_batch(
+            sources,
+            beam_size=beam,
+            max_batch_size=rows,
+            length_penalty=0,
+            max_decoding_length=limit,
+            max_input_length=0,
+            min_decoding_length=0,  # as in nmtkit's search, a translation may be empty
+        )
+        return [list(result.hypotheses[0]) for result in results]
+
+    def log_probs(self, sources: Sentences, targets: Sentences) -> list[float]:
+        results = self._translator.score_batch(sources, targets, max_input_length=0)
+        return [sum(result.log_probs) for result in results]

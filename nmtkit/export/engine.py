@@ -1,0 +1,81 @@
+"""What every engine provides: how its folder is written, and how its package runs the folder."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from nmtkit.models.base import Model
+    from nmtkit.records import ExportedSystem
+    from nmtkit.text.vocabulary import Vocabulary
+
+Sentences = list[list[str]]
+"""The subwords of each sentence, without `</s>`."""
+
+
+class Loaded(Protocol):
+    """An exported folder that its engine has loaded on a CPU.
+
+    Attributes:
+        label: the engine's name and number type.
+    """
+
+    label: str
+
+    def translate(self, sources: Sentences, beam: int, limit: int, rows: int) -> Sentences:
+        """Return the best translation of each source, found without length penalty.
+
+        Args:
+            sources: source sentences.
+            beam: hypotheses of each sentence.
+            limit: the maximum number of subwords, `</s>` included.
+            rows: sentences of a batch.
+        """
+
+    def log_probs(self, sources: Sentences, targets: Sentences) -> list[float]:
+        """Return the log-probability of each target, `</s>` included."""
+
+
+class Engine(ABC):
+    """A target of `nmtkit export`."""
+
+    title: ClassVar[str]
+    """The name that people know."""
+    package: ClassVar[str]
+    """The Python package that runs the folder."""
+    extra: ClassVar[str]
+    """nmtkit's extra that installs the package."""
+    writes_alone: ClassVar[bool] = False
+    """True if the folder is written without the package."""
+    same_search: ClassVar[bool] = True
+    """True if the engine's beam search finds what nmtkit's finds; greedy search always does."""
+    quantizations: ClassVar[tuple[str, ...]] = ("float32",)
+    """Data types of the stored weights."""
+
+    def refusal(self, model: Model) -> str | None:
+        """Return why the engine cannot run a model; None if it can."""
+        return model.beyond_transformer
+
+    @abstractmethod
+    def save(
+        self,
+        model: Model,
+        vocabularies: tuple[Vocabulary, Vocabulary],
+        about: ExportedSystem,
+        folder: Path,
+    ) -> None:
+        """Write the engine's files.
+
+        Args:
+            model: `refusal` has no objection to it.
+            vocabularies: of the source and of the target; one object twice if they share it.
+            about: quantization, positions and search settings.
+            folder: an empty folder.
+        """
+
+    @abstractmethod
+    def load(self, folder: Path) -> Loaded:
+        """Return a written folder, ready to translate on one core."""
