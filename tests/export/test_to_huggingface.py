@@ -28,6 +28,11 @@ APART = {
 @pytest.fixture(scope="module")
 def separate(tmp_path_factory):
     run = prepare(tmp_path_factory.mktemp("separate") / "run", joint_vocab=False)
+    with (run.prep / "vocab.src.txt").open("a", encoding="utf-8") as file:
+        file.writelines(f"never-{number}\n" for number in range(50))  # larger than the target's
+    manifest = json.loads((run.prep / "manifest.json").read_text("utf-8"))
+    manifest["vocabulary"]["src"] += 50
+    (run.prep / "manifest.json").write_text(json.dumps(manifest), "utf-8")
     for name, model in APART.items():
         add_system(run, name, "transformer", eos=EOS if "softmax_bias" in model else 0, **model)
     return run
@@ -66,7 +71,8 @@ def test_its_model_computes_the_same_logits(system, tmp_path):
         real = found[row, : len(tgt)]
         of_target = real[:, : wanted.size(-1)]
         torch.testing.assert_close(of_target, wanted[row, : len(tgt)], rtol=0, atol=1e-10)
-        assert not real.softmax(-1)[:, wanted.size(-1) :].any()  # ids of the source alone
+        beyond = real.softmax(-1)[:, wanted.size(-1) :]  # ids of the source alone
+        assert not beyond.any() and (beyond.numel() > 0) == (pre and name in APART)
 
 
 def test_its_tokenizer_gives_the_same_ids(separate, tmp_path):
