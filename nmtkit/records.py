@@ -418,6 +418,14 @@ class BestCheckpoint(Record):
     dev_bleu: float | None
 
 
+class WandbRun(Record):
+    """A run of Weights & Biases that a training logs to; logged: the last step of each kind."""
+
+    again: ClassVar[str] = "without the file the next training logs to a new run"
+    id: str
+    logged: dict[str, int] = {}
+
+
 @dataclass(frozen=True)
 class FileFacts:
     """Size and SHA-256 of a file."""

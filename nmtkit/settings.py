@@ -271,6 +271,10 @@ class TrainSettings(Section):
     """Updates between two lines of the log."""
     samples: int = Field(2, ge=0)
     """Number of sample translations in the log at each validation."""
+    log_to: Literal["auto", "tensorboard", "wandb", "none"] = "auto"
+    """Where curves and sample translations go, beside train.log and metrics.jsonl: TensorBoard,
+    Weights & Biases or nowhere else. auto: TensorBoard if it is installed.
+    """
 
 
 class SearchSettings(Section):

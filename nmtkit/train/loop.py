@@ -87,7 +87,7 @@ class Trainer:
         Raises: Interrupted after a signal (everything is saved); TrainingDiverged;
             EnvironmentProblem.
         """
-        self.reporter = Reporter(self.system, self.state.step, self.ranks, self.settings.max_steps)
+        self.reporter = Reporter(self.system, self.state.step, self.ranks, self.settings)
         for line in self.opening:
             self.reporter.note(line)
         try:
@@ -300,9 +300,7 @@ class Trainer:
         self.reporter.record("dev", step, measured.values())
         lines = (f"step {step:,}: {text}{best}" for text in measured.describe())
         self.reporter.say(*lines)
-        for sample in measured.samples:
-            for label, text in zip(("source", "reference", "translation"), sample, strict=True):
-                self.reporter.detail(f"  {label:11} {text}")
+        self.reporter.samples(step, measured.samples)
 
     def _show_to_plateau(self, measured: Validation) -> None:
         state, s = self.state, self.settings

@@ -22,7 +22,7 @@ from nmtkit.train.options import TrainOptions
 HARMLESS = {
     *("train.max_steps", "train.max_minutes", "train.patience", "train.log_every", "train.samples"),
     *("train.checkpoint_every", "train.keep_checkpoints", "train.dev_bleu", "train.dev_sentences"),
-    *("train.best_by", "train.deterministic", "train.matmul"),
+    *("train.best_by", "train.deterministic", "train.matmul", "train.log_to"),
 }
 
 

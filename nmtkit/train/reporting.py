@@ -1,5 +1,5 @@
 """What a training reports: lines on stderr and in train.log, a bar on a terminal, metrics.jsonl,
-and TensorBoard if it is installed.
+and curves elsewhere (`train.log_to`).
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from nmtkit import console, files
 from nmtkit.errors import DataError, EnvironmentProblem
 from nmtkit.records import MetricsLine, parse
 from nmtkit.run import System
+from nmtkit.settings import TrainSettings
+from nmtkit.train.loggers import Logger, Samples, make_logger
 from nmtkit.train.ranks import Ranks
 from nmtkit.train.state import Window
 
@@ -31,23 +33,28 @@ class Reporter:
         system: whose files these are.
         step: where training begins: later lines of metrics.jsonl are removed.
         ranks: the processes that train together; only rank 0 writes.
-        last_step: the updates in all, for the bar.
+        settings: max_steps, log_to.
     """
 
     def __init__(
-        self, system: System, step: int, ranks: Ranks | None = None, last_step: int = 1
+        self,
+        system: System,
+        step: int,
+        ranks: Ranks | None = None,
+        settings: TrainSettings | None = None,
     ) -> None:
+        settings = settings or TrainSettings.model_validate({})
         self._system, self._ranks = system, ranks or Ranks()
         paths = [system.path / "train.log", system.metrics]
-        self._board = None
+        self._logger = Logger()
         if self._ranks.first:
             system.path.mkdir(parents=True, exist_ok=True)
             cut_metrics(system, step)
-            self._board = _board(system, step)
+            self._logger = make_logger(settings.log_to, system, step)
         else:
             paths = [Path(os.devnull)] * 2
         self._log, self._metrics = (open(path, "a", encoding="utf-8") for path in paths)
-        self._bar = console.Bar("step", step, last_step)
+        self._bar = console.Bar("step", step, settings.max_steps)
 
     def close(self) -> None:
         """Remove the bar and close the files."""
@@ -55,8 +62,7 @@ class Reporter:
         for stream in (self._log, self._metrics):
             with contextlib.suppress(OSError):  # a full disk was reported when it mattered
                 stream.close()
-        if self._board is not None:
-            self._board.close()
+        self._logger.close()
 
     def say(self, message: str, brief: str | None = None) -> None:
         """Print a line on stderr and, with the time, in train.log; above a bar print `brief`."""
@@ -77,7 +83,7 @@ class Reporter:
             self._log.flush()
 
     def record(self, kind: str, step: int, values: dict[str, Any]) -> None:
-        """Write a line of metrics.jsonl, null for what is not finite, and numbers to TensorBoard.
+        """Write a line of metrics.jsonl, null for what is not finite, and log the numbers.
 
         Raises: EnvironmentProblem if the disk is full: nobody would notice a hole in a curve.
         """
@@ -95,10 +101,15 @@ class Reporter:
                 where=self._system.metrics,
                 hint="free some space; the same command continues from the last checkpoint",
             ) from error
-        if self._board is not None:
-            for key, value in clean.items():
-                if isinstance(value, (int, float)):
-                    self._board.add_scalar(f"{kind}/{key}", value, step)
+        numbers = {key: value for key, value in clean.items() if isinstance(value, (int, float))}
+        self._logger.numbers(kind, step, numbers)
+
+    def samples(self, step: int, samples: Samples) -> None:
+        """Report sample translations."""
+        self._logger.samples(step, samples)
+        for sample in samples:
+            for label, text in zip(("source", "reference", "translation"), sample, strict=True):
+                self.detail(f"  {label:11} {text}")
 
     def progress(
         self,
@@ -195,12 +206,3 @@ def cut_metrics(system: System, step: int) -> None:
             if parse(MetricsLine, line, system.metrics).step <= step:
                 lines.append(line)
     files.write_lines(system.metrics, lines)
-
-
-def _board(system: System, step: int) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        return None
-    folder = str(system.path / "tensorboard")
-    return SummaryWriter(folder, purge_step=step + 1)  # type: ignore[no-untyped-call]

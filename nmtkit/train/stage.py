@@ -37,6 +37,7 @@ from nmtkit.train.compiling import check_compiler, compile_training
 from nmtkit.train.deterministic import describe, deterministic, without_form_refused
 from nmtkit.train.gradients import autocast_arguments
 from nmtkit.train.init_from import copy_matching, find_source
+from nmtkit.train.loggers import check_installed
 from nmtkit.train.loop import Trainer
 from nmtkit.train.matching import match_parameters
 from nmtkit.train.optimizer import put_optimizer_tensors
@@ -74,6 +75,8 @@ def train(run: Run, *, ranks: Ranks | None = None, **values: Any) -> None:
     check_known(options.allow_change, system, plan)
     if options.init_from:
         find_source(run, options.init_from)
+    if ranks.first:
+        check_installed(plan.train.log_to)
     training = _Training(run, system, plan, options, ranks, opening)
     # Before anything starts CUDA.
     with deterministic(plan.train.deterministic, options.device):

@@ -25,6 +25,7 @@ from nmtkit.settings import SearchSettings, TrainSettings
 from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import EOS, load_vocabularies
 from nmtkit.train import loss as losses
+from nmtkit.train.loggers import Samples
 from nmtkit.train.reporting import perplexity
 from nmtkit.train.state import Best
 from nmtkit.train.stop import Abandoned, Stop
@@ -36,8 +37,6 @@ DEV_SEARCH = SearchSettings.model_validate(
     {"beam": 1, "nbest": 1, "max_length_a": 1.5, "max_length_b": 10}
 )
 DECODE_SENTENCES = 128
-Samples = list[tuple[str, str, str]]
-"""Source, reference and translation of some sentences."""
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ import pytest
 
 from nmtkit import console
 from nmtkit.run import System
+from nmtkit.settings import TrainSettings
 from nmtkit.train.reporting import Reporter
 from nmtkit.train.state import Window
 from nmtkit.train.validation import Validator
@@ -158,7 +159,7 @@ def test_a_terminal_shows_a_bar_and_keeps_one_line_a_validation(run, monkeypatch
 def test_the_bar_has_loss_and_speed_from_the_first_update(tmp_path, monkeypatch):
     system, first = System(tmp_path / "a"), Window(steps=1, nll=20.0, tokens=10, seconds=2.0)
     with terminal(monkeypatch) as sent:
-        reporter = Reporter(system, 0, last_step=2_000)
+        reporter = Reporter(system, 0, settings=TrainSettings(max_steps=2_000))
         reporter.move_bar(1, first, 3725.0)
         reporter._bar._live.refresh()
         reporter.say("a line that stays")

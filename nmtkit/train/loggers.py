@@ -1,0 +1,146 @@
+"""`train.log_to`: curves and sample translations in TensorBoard or Weights & Biases."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nmtkit.errors import EnvironmentProblem
+from nmtkit.records import WandbRun, load
+from nmtkit.run import System
+
+MODULES = {"tensorboard": "torch.utils.tensorboard", "wandb": "wandb"}
+SETTING = "train.log_to"
+Samples = Sequence[tuple[str, str, str]]
+"""Source, reference and translation of some sentences."""
+
+
+class Logger:
+    """Logs nothing: train.log_to=none."""
+
+    def numbers(self, kind: str, step: int, values: Mapping[str, float]) -> None:
+        """Log measurements of a step; kind: train or dev."""
+
+    def samples(self, step: int, samples: Samples) -> None:
+        """Log sample translations."""
+
+    def close(self) -> None:
+        """Write what is not written yet."""
+
+
+class TensorBoard(Logger):
+    """Logs to the folder `tensorboard` of a system.
+
+    Args:
+        system: the system.
+        step: where training begins; TensorBoard hides what an earlier training logged after it.
+    """
+
+    def __init__(self, system: System, step: int) -> None:
+        board: Any = importlib.import_module(MODULES["tensorboard"])
+        self._board = board.SummaryWriter(str(system.path / "tensorboard"), purge_step=step + 1)
+
+    def numbers(self, kind: str, step: int, values: Mapping[str, float]) -> None:
+        for key, value in values.items():
+            self._board.add_scalar(f"{kind}/{key}", value, step)
+
+    def samples(self, step: int, samples: Samples) -> None:
+        for number, texts in enumerate(samples):
+            self._board.add_text(f"samples/{number}", "  \n".join(texts), step)
+
+    def close(self) -> None:
+        self._board.close()
+
+
+class WeightsAndBiases(Logger):
+    """Logs to a run of Weights & Biases, over the updates; WANDB_MODE=offline needs no network.
+
+    Args:
+        system: its settings become the configuration. `wandb.json` has the id of the run and the
+            last step of each kind that was logged: a resumed training logs later steps only, as the
+            service cannot take a step back.
+    Raises: EnvironmentProblem if wandb does not start; DataError if `wandb.json` is damaged.
+    """
+
+    def __init__(self, system: System) -> None:
+        self._wandb: Any = importlib.import_module(MODULES["wandb"])
+        self._path = system.path / "wandb.json"
+        self._kept = WandbRun(id=os.environ.get("WANDB_RUN_ID") or secrets.token_hex(4))
+        if self._path.is_file():
+            self._kept = load(WandbRun, self._path)
+        self._kept.write(self._path)
+        try:
+            self._run = self._wandb.init(
+                project=os.environ.get("WANDB_PROJECT") or "nmtkit",
+                name=f"{system.path.parent.parent.name}/{system.name}",
+                id=self._kept.id,
+                resume="allow",
+                dir=str(system.path),
+                config=system.read_config().model_dump(),
+                settings={"console": "off"},
+            )
+        except Exception as error:  # its errors have no common class
+            reason = next(iter(str(error).splitlines()), type(error).__name__)
+            raise EnvironmentProblem(
+                f"wandb does not start: {reason}",
+                where=SETTING,
+                hint="wandb login, or WANDB_MODE=offline in the environment",
+            ) from error
+        self._run.define_metric("updates")
+        self._run.define_metric("*", step_metric="updates")
+
+    def numbers(self, kind: str, step: int, values: Mapping[str, float]) -> None:
+        self._log(kind, step, {f"{kind}/{key}": value for key, value in values.items()})
+
+    def samples(self, step: int, samples: Samples) -> None:
+        if samples:
+            columns = ["source", "reference", "translation"]
+            table = self._wandb.Table(columns=columns, data=[list(texts) for texts in samples])
+            self._log("samples", step, {"samples": table})
+
+    def _log(self, kind: str, step: int, values: dict[str, Any]) -> None:
+        if step > self._kept.logged.get(kind, 0):
+            self._run.log({"updates": step, **values})
+            self._kept.logged[kind] = step
+            self._kept.write(self._path)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+def check_installed(log_to: str) -> None:
+    """Refuse a logger whose package is missing.
+
+    Raises: EnvironmentProblem that names the package.
+    """
+    if log_to in MODULES and not _installed(log_to):
+        raise EnvironmentProblem(
+            f"{SETTING}={log_to} needs the package {log_to}, which is not installed",
+            where=SETTING,
+            hint=f"in nmtkit's checkout: pip install -e '.[{log_to}]'",
+        )
+
+
+def _installed(name: str) -> bool:
+    try:
+        importlib.import_module(MODULES[name])
+    except ImportError:
+        return False
+    return True
+
+
+def make_logger(log_to: str, system: System, step: int) -> Logger:
+    """Return the logger of a setting; auto: TensorBoard if it is installed.
+
+    Args:
+        log_to: the setting, after `check_installed`.
+        system, step: as of the loggers.
+    """
+    if log_to == "wandb":
+        return WeightsAndBiases(system)
+    if log_to == "tensorboard" or (log_to == "auto" and _installed("tensorboard")):
+        return TensorBoard(system, step)
+    return Logger()
