@@ -120,9 +120,9 @@ def test_wandb_that_does_not_start_is_one_error_before_any_update(run, wandb, mo
         raise RuntimeError("api_key not configured\nmore lines")
 
     monkeypatch.setattr(sys.modules["wandb"], "init", init)
-    with pytest.raises(EnvironmentProblem, match="wandb does not start: api_key not configured$"):
+    with pytest.raises(EnvironmentProblem, match=r"wandb does not start: api_key not configured\n"):
         go(run, "train.log_to=wandb")
-    assert metrics(run) == []
+    assert not run.system("transformer").metrics.exists()
 
 
 def test_an_unknown_logger_is_refused(run):
