@@ -1,8 +1,12 @@
 """A text whose words are its subwords, for tests that begin or end with lines."""
 
+from nmtkit.text.splitter import Splitter
+
 
 class Spaces:
     """Stands for `nmtkit.text.side.TextSide`."""
+
+    splitter = Splitter()
 
     def encode(self, line):
         return line.split()
