@@ -28,6 +28,7 @@ from nmtkit.run import Run
 from nmtkit.score.metrics import Scorer
 from nmtkit.score.resampling import Draws
 from nmtkit.tables.table import Estimate
+from nmtkit.text.bpe import Bpe
 from nmtkit.text.vocabulary import BOS, EOS
 from nmtkit.translate.forced import GivenPairs, forced_scores, pair_batch
 from nmtkit.translate.stage import translate
@@ -298,11 +299,13 @@ def test_the_same_text_is_shown_once_and_only_what_gains(run):
     assert [one.title for one in reader.examples(gains)] == titles[:1]
 
 
-def test_words_of_an_example_are_sums_and_means_of_their_subwords():
+def test_words_of_an_example_are_sums_and_means_of_their_subwords(tmp_path):
+    (tmp_path / "codes").write_text("#version: 0.2\n", "utf-8")
+    splitter = Bpe(tmp_path / "codes")
     vocabulary = dict(enumerate(["<pad>", "<s>", "</s>", "<unk>", "a@@", "b", "c"]))
     weights = np.array([[0.1, 0.2, 0.1, 0.5, 0.1], [0.0, 0.0, 0.0, 1.0, 0.0]])
     reading = Reading(weights, np.array([0.5, 0.75]), [4, 5, BOS, 6, EOS])
-    example = context_reading.example("x", reading, [4, 5], "r", vocabulary)
+    example = context_reading.example("x", reading, [4, 5], "r", vocabulary, splitter)
     words, values = zip(*example.context, strict=True)
     assert words == ("ab", "####", "c", "</s>")
     assert [0.75 * value for value in values] == pytest.approx([0.15, 0.05, 0.5, 0.05])

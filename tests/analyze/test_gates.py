@@ -29,6 +29,7 @@ from nmtkit.translate.forced import pair_batch
 from tests.models import contract
 from tests.score.conftest import write
 
+from ..spaces import Spaces
 from .conftest import GATED, TOY
 
 CPU = torch.device("cpu")
@@ -245,7 +246,7 @@ def test_without_subwords_a_token_is_a_word_whatever_its_end(analysed, monkeypat
     names = ["<pad>", "<s>", "</s>", "<unk>", "x", "a@@", "b", "a@@b@@", "c", "d"]
     monkeypatch.setattr(texts, "Store", Stored)
     monkeypatch.setattr(texts, "load_vocabularies", lambda prep: (names, names))
-    monkeypatch.setattr(texts.TextSide, "load", lambda *_: SimpleNamespace(bpe=None))
+    monkeypatch.setattr(texts.TextSide, "load", lambda *_: Spaces())
     words, store = words_of("b a@@", "", "d z"), Stored(analysed.run.prep / "test")
     counts = texts.training_counts(analysed.run, "src", words, store)
     assert counts.tolist() == [2, 2, 0, texts.OUTSIDE]
