@@ -44,7 +44,7 @@ HABITS = {
     "warmup_steps": "--set train.warmup=…",
     "clip": "--set train.clip_norm=…",
     "exponential_smoothing": "--set train.ema=0.9999",
-    "fp16": "--set train.precision=bfloat16",
+    "fp16": "--set train.precision=float16",
     "bf16": "--set train.precision=bfloat16",
     "bpe_dropout": "--set train.subword_dropout=…",
     "dropout": "--set model.dropout=…",
@@ -241,8 +241,10 @@ class TrainSettings(Section):
     """Decay of an exponential moving average of the weights, such as 0.9999; 0 = none. The averages
     are validated, saved and translated with; training goes on with the weights themselves.
     """
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """auto: bfloat16 where the hardware multiplies it faster, else float32."""
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """auto: bfloat16 where the hardware multiplies it faster, float16 with loss scaling on a GPU
+    that has fast products of float16 alone (Volta, Turing), else float32.
+    """
     matmul: Literal["auto", "highest", "high", "medium"] = "auto"
     """Path of float32 products (torch.set_float32_matmul_precision); auto: TF32 on a GPU, on a
     CPU the fastest that is as exact as `highest`.

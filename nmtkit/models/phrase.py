@@ -191,7 +191,7 @@ class PhraseGenerator(nn.Module):
 
 def _softmax_within(scores: Tensor, members: Tensor) -> Tensor:
     """Return the softmax of scores (B, 1, S) over the members (B, c, S) of each phrase (Eq. 4)."""
-    scores = scores.float() if scores.dtype == torch.bfloat16 else scores
+    scores = scores.float() if scores.dtype.itemsize == 2 else scores
     scores = scores.masked_fill(~members, torch.finfo(scores.dtype).min)
     return scores.softmax(-1) * members
 

@@ -10,7 +10,7 @@ import re
 import tomllib
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -82,14 +82,17 @@ def pick_device(wanted: str) -> torch.device:
 
 
 def choose(
-    device: str = "auto", precision: str = "auto", width: int = 256, matmul: str = "auto"
+    device: str = "auto",
+    precision: Precision | Literal["auto"] = "auto",
+    width: int = 256,
+    matmul: str = "auto",
 ) -> Hardware:
     """Choose how this machine computes, and set torch and the allocator accordingly.
 
     Args:
         device: auto, cpu or cuda.
-        precision: auto, float32 or bfloat16; auto takes bfloat16 only where this hardware
-            multiplies it faster.
+        precision: auto, float32, bfloat16 or float16; auto takes the type that this hardware
+            multiplies fastest.
         width: D of the model; a narrow model gains nothing from bfloat16 on a CPU.
         matmul: auto, highest, high or medium; auto takes TF32 on a GPU, and on a CPU the fastest
             path of float32 products that is as exact as `highest`.
@@ -104,12 +107,11 @@ def choose(
     if matmul == "auto":
         matmul = _float32_path() if on_cpu else "high"
     torch.set_float32_matmul_precision(matmul)
-    narrow = precision == "bfloat16" or (precision == "auto" and _bfloat16_pays(picked, width))
     return Hardware(
         picked.type,
         name,
         torch.get_num_threads(),
-        "bfloat16" if narrow else "float32",
+        _fastest(picked, width) if precision == "auto" else precision,
         matmul,
         keeps_blocks,
     )
@@ -134,10 +136,14 @@ def _is_float32(path: str) -> bool:
         torch.set_float32_matmul_precision(before)
 
 
-def _bfloat16_pays(device: torch.device, width: int) -> bool:
+def _fastest(device: torch.device, width: int) -> Precision:
+    """Return the number type whose products are fastest in a training."""
     if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
-    return width >= WIDE and _cpu_facts()[1]
+        if torch.cuda.is_bf16_supported(including_emulation=False):
+            return "bfloat16"
+        # GPUs before Volta gain nothing from float16; many are slower.
+        return "float16" if torch.cuda.get_device_capability(device) >= (7, 0) else "float32"
+    return "bfloat16" if width >= WIDE and _cpu_facts()[1] else "float32"
 
 
 def _cpu_facts() -> tuple[str, bool]:

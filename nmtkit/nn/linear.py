@@ -14,7 +14,7 @@ from nmtkit.nn import cpu
 
 Init = Literal["fan_in", "xavier"]
 
-Precision = Literal["float32", "bfloat16"]
+Precision = Literal["float32", "bfloat16", "float16"]
 
 WIDE = 128
 """Narrower products gain nothing from bfloat16 on a CPU."""

@@ -91,8 +91,8 @@ def autocast_arguments(hardware: Hardware) -> dict[str, Any]:
     """Return the arguments of torch.autocast for the precision of the hardware."""
     return {
         "device_type": hardware.device,
-        "dtype": torch.bfloat16,
-        "enabled": hardware.precision == "bfloat16",
+        "dtype": torch.float16 if hardware.precision == "float16" else torch.bfloat16,
+        "enabled": hardware.precision != "float32",
     }
 
 
@@ -149,7 +149,7 @@ class Gradients:
         self._chunk = losses.chunk_rows(self.model.vocabularies.tgt, self._device.type)
         self._perturb = perturbation(self.model, self.settings)
 
-    def compute(self, update: list[Ids], step: int, tokens: int) -> tuple[Tensor, Tensor]:
+    def compute(self, update: list[Ids], step: int, divisor: float) -> tuple[Tensor, Tensor]:
         """Compute the gradient of an update, the same on all ranks; each computes its share.
 
         If memory does not suffice, it begins again with smaller parts.
@@ -157,13 +157,13 @@ class Gradients:
         Args:
             update: the rows of its micro-batches.
             step: of the optimiser, for the random numbers.
-            tokens: the target tokens of the whole update; the loss is divided by them.
+            divisor: of the loss: the target tokens of the whole update, over the loss scale.
         Returns: sums of the smoothed loss and of the negative log-likelihood, not divided.
         Raises: EnvironmentProblem if memory does not hold a single pair.
         """
         while True:
             parts = self.ranks.share(list(enumerate(self.parts(update))))
-            sums, too_big = self.add(parts, step, tokens)
+            sums, too_big = self.add(parts, step, divisor)
             # All ranks must know what one rank met before they wait for each other in the sum.
             rows = self.ranks.gather([too_big, *(p.grad is not None for p in self._parameters)])
             smallest = min(int(row[0]) for row in rows)
@@ -185,19 +185,21 @@ class Gradients:
             tensors.append(parameter.grad)
         self.ranks.sum(tensors)
 
-    def add(self, parts: Sequence[tuple[int, Ids]], step: int, tokens: int) -> tuple[Tensor, int]:
+    def add(
+        self, parts: Sequence[tuple[int, Ids]], step: int, divisor: float
+    ) -> tuple[Tensor, int]:
         """Add the gradients of some parts of an update in this process.
 
         Args:
             parts: place in the update, which seeds the random numbers, and rows.
-            step, tokens: as of `compute`.
+            step, divisor: as of `compute`.
         Returns: sums (2) of the smoothed loss and of the negative log-likelihood; positions of the
             part that did not fit into memory, else FITS.
         """
         sums = torch.zeros(2, dtype=torch.float64, device=self._device)
         for micro, rows in parts:
             try:
-                loss = self._backward(rows, step, micro, tokens)
+                loss = self._backward(rows, step, micro, divisor)
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
@@ -211,7 +213,7 @@ class Gradients:
         cut = [part for rows in update for part in np.array_split(rows, min(count, len(rows)))]
         return [part for rows in cut for part in self._parts(rows)]
 
-    def _backward(self, rows: Ids, step: int, micro: int, tokens: int) -> losses.Loss:
+    def _backward(self, rows: Ids, step: int, micro: int, divisor: float) -> losses.Loss:
         seed_everything(self.settings.seed, step, micro)
         batch = collate(self.store, rows, self._device, self.model.context_rule)
         batch = self._perturb.inputs(batch, step) if self._perturb else batch
@@ -220,7 +222,7 @@ class Gradients:
         with torch.autocast(**self.autocast), reading:
             hidden, _ = self.model.decode(batch.tgt_in, self.model.encode(batch))
         return losses.backward(
-            self._logits, hidden, batch, self.settings.label_smoothing, 1 / tokens, self._chunk
+            self._logits, hidden, batch, self.settings.label_smoothing, 1 / divisor, self._chunk
         )
 
     def _logits(self, hidden: Tensor) -> Tensor:

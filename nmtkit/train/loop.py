@@ -16,7 +16,7 @@ from nmtkit import console
 from nmtkit.data.batches import Pairs, padded_positions
 from nmtkit.data.padding import Ids
 from nmtkit.data.resegmented import Resegmented
-from nmtkit.errors import Interrupted, NmtkitError, TrainingDiverged
+from nmtkit.errors import Interrupted, NmtkitError, TrainingDiverged, counted
 from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Model
 from nmtkit.run import System
@@ -27,6 +27,7 @@ from nmtkit.train.gradients import Gradients, Updates
 from nmtkit.train.optimizer import Plateau, learning_rate, make_optimizer, optimizer_tensors
 from nmtkit.train.ranks import Ranks
 from nmtkit.train.reporting import Reporter
+from nmtkit.train.scaling import make_scaler, overflowed
 from nmtkit.train.state import Best, TrainState, Window
 from nmtkit.train.stop import Abandoned, Stop
 from nmtkit.train.validation import Validation, Validator, is_better
@@ -66,6 +67,8 @@ class Trainer:
         state, lengths = self.state, (self.store.src_lengths, self.store.tgt_lengths)
         self.averages = Averages(self.model, self.settings.ema, self.moments)
         self.optimizer = make_optimizer(self.model, self.settings)
+        place = next(self.model.parameters()).device
+        self.scaler = make_scaler(self.autocast, place, state)
         begin = self.store.begin if isinstance(self.store, Resegmented) else None
         self.updates = Updates(*lengths, self.settings, state.epoch, state.index, begin)
         self.gradients = Gradients(
@@ -156,8 +159,10 @@ class Trainer:
 
     def update(self) -> None:
         """Make one update, and report if a line of the log is due."""
+        state, before = self.state, self.state.overflows
         self.make_update()
-        state = self.state
+        if state.overflows > before:
+            self._tell_overflow(state.overflows - before)
         if state.step % self.settings.log_every == 0:
             self._log()
         window = self._logged or state.log
@@ -180,20 +185,45 @@ class Trainer:
         state.log.cpu += time.process_time() - cpu
 
     def _descend(self, update: list[Ids], rate: float) -> None:
-        """Compute the gradients of all batches, then make a step of Adam if they are finite."""
+        """Compute the gradients of all batches, then make a step of Adam if they are finite.
+
+        All ranks decide alike, because the gradients and losses are sums over the ranks.
+        """
         state = self.state
         tokens = sum(int(self.store.tgt_lengths[rows].sum()) for rows in update)
-        split_before = state.split_from
-        smoothed, nll = self.gradients.compute(update, state.step, tokens)
-        if state.split_from != split_before:
-            self._warn_of_parts()
-        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients)
-        # The only time in an update that the CPU waits for the device.
-        sums = torch.stack([smoothed, nll, norm.double()]).tolist()
+        norm, sums = self._gradient(update, tokens)
+        while overflowed(self.scaler, sums[0], sums[2]):
+            state.overflows += 1
+            self.optimizer.zero_grad(set_to_none=True)
+            norm, sums = self._gradient(update, tokens)
         if divergence.check_finite(state, sums[0] / tokens, sums[2]):
             self._step(rate, norm)
             self._count(update, tokens, *sums)
+        self.scaler.update()
+
+    def _gradient(self, update: list[Ids], tokens: int) -> tuple[Tensor, list[float]]:
+        """Compute the gradient of an update, without the scale of the loss.
+
+        Returns: the norm; as numbers the smoothed loss, the negative log-likelihood and the norm.
+        """
+        state, split_before = self.state, self.state.split_from
+        divisor = tokens / self.scaler.get_scale()
+        smoothed, nll = self.gradients.compute(update, state.step, divisor)
+        if state.split_from != split_before:
+            self._warn_of_parts()
+        self.scaler.unscale_(self.optimizer)
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients)
+        # The only time in an update that the CPU waits for the device.
+        return norm, torch.stack([smoothed, nll, norm.to(nll.dtype)]).tolist()
+
+    def _tell_overflow(self, times: int) -> None:
+        state = self.state
+        self.reporter.detail(
+            f"step {state.step:,}: the gradient overflowed in float16 and was computed again"
+            f" ({counted(times, 'time')}, {state.overflows:,} so far);"
+            f" loss scale now {self.scaler.get_scale():,g}"
+        )
 
     def _step(self, rate: float, norm: Tensor) -> None:
         """Clip the gradients and make a step of Adam."""
@@ -201,7 +231,7 @@ class Trainer:
             torch.nn.utils.clip_grads_with_norm_(self.model.parameters(), limit, norm)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        self.optimizer.step()
+        self.scaler.step(self.optimizer)
         self.averages.update(self.state.step)
 
     def _count(
@@ -330,6 +360,7 @@ class Trainer:
         folder = self.system.checkpoints
         weights = loading.weights_of(self.model)
         moments = optimizer_tensors(self.model, self.optimizer)
+        self.state.scaler = self.scaler.state_dict()
 
         def write() -> None:
             state = asdict(self.state)

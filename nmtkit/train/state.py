@@ -70,6 +70,8 @@ class TrainState:
         split_from: batches of this many positions or more did not fit into memory and are computed
             in parts; None if all batches fit.
         norms: the last gradient norms; they help to find out why a training diverged.
+        scaler: of the loss in float16 (`GradScaler.state_dict`); empty in other precisions.
+        overflows: times that a gradient overflowed in float16, and was computed again.
         processes: number of processes that trained together; no update depends on it.
     """
 
@@ -88,5 +90,7 @@ class TrainState:
     skipped_in_row: int = 0
     split_from: int | None = None
     norms: list[float] = field(default_factory=list)
+    scaler: dict[str, Any] = field(default_factory=dict)
+    overflows: int = 0
     hardware: dict[str, Any] = field(default_factory=dict)
     processes: int = 1

@@ -199,7 +199,9 @@ def test_all_variants_of_a_preset_compute_with_one_arithmetic(run, variant, monk
     """On a CPU that multiplies bfloat16 faster, too: of `tiny` (d = 64) all are narrow, whatever
     their family calls its widths.
     """
-    monkeypatch.setattr(hardware, "_bfloat16_pays", lambda device, width: width >= 128)
+    monkeypatch.setattr(
+        hardware, "_fastest", lambda device, width: "bfloat16" if width >= 128 else "float32"
+    )
     one_step(run, variant=variant, preset="tiny")
     assert state_of(run, variant)["hardware"]["precision"] == "float32"
     plan = make_plan(run, TrainOptions(variant=variant, preset="base"))
