@@ -73,7 +73,7 @@ def load(
     Args:
         path: a run directory, or a system's folder in it (runs/mine/systems/baseline).
         system: the name of the system; None = the system trained last.
-        device: auto, cpu or cuda.
+        device: auto, cpu, cuda or mps.
         jobs: number of worker processes on a CPU, each with one thread; 0 = one per core. The
             output does not depend on `jobs`.
         search: search settings that replace the system's own (beam=10, length_penalty=1.0,

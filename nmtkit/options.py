@@ -124,8 +124,11 @@ def jobs_option(where: str = "") -> Any:
 
 def device_option() -> Any:
     """Return the option --device."""
-    text = "The device to compute on; auto uses the GPU if there is one."
-    return option("auto", "auto|cpu|cuda", panel=GENERAL, help=text)
+    text = (
+        "The device to compute on; auto uses a CUDA GPU if there is one. mps is an Apple GPU (never"
+        " tested on one)."
+    )
+    return option("auto", "auto|cpu|cuda|mps", panel=GENERAL, help=text)
 
 
 def set_names_option(default: str, panel: str | None = None) -> Any:

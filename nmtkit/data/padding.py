@@ -52,6 +52,8 @@ def shifted(targets: Ids, lengths: Ids) -> Ids:
 
 
 def tensor(array: NDArray[Any], device: torch.device | str) -> Tensor:
-    """Return the array as a tensor on a device; the copy to a GPU is asynchronous."""
+    """Return the array as a tensor on a device; the copy to a CUDA GPU is asynchronous."""
     on_cpu = torch.from_numpy(array)
-    return on_cpu if str(device) == "cpu" else on_cpu.pin_memory().to(device, non_blocking=True)
+    if torch.device(device).type == "cuda":
+        return on_cpu.pin_memory().to(device, non_blocking=True)
+    return on_cpu.to(device)

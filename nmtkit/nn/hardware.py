@@ -32,7 +32,7 @@ class Hardware:
     """
 
     device: str
-    """cpu or cuda."""
+    """cpu, cuda or mps."""
     name: str
     threads: int
     precision: Precision
@@ -63,14 +63,19 @@ class Hardware:
 
 
 def pick_device(wanted: str) -> torch.device:
-    """Return the device for auto, cpu, cuda or cuda:N.
+    """Return the device for auto, cpu, cuda, cuda:N or mps; auto never takes mps, which is slow for
+    small models.
 
     Raises: ConfigError for any other text; EnvironmentProblem if there is no such GPU.
     """
-    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", wanted):
-        raise ConfigError(f"unknown device '{wanted}'", where="--device", hint="auto, cpu, or cuda")
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?|mps", wanted):
+        hint = "auto, cpu, cuda or mps"
+        raise ConfigError(f"unknown device '{wanted}'", where="--device", hint=hint)
     if wanted == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if wanted == "mps" and not torch.backends.mps.is_available():
+        hint = f"this machine has: {', '.join(['cpu', *['cuda'] * torch.cuda.is_available()])}"
+        raise EnvironmentProblem("no Apple GPU here", where="--device mps", hint=hint)
     if wanted.startswith("cuda") and not torch.cuda.is_available():
         hint = "leave --device out, or install a torch build with CUDA"
         raise EnvironmentProblem("no CUDA device here", where=f"--device {wanted}", hint=hint)
@@ -90,7 +95,7 @@ def choose(
     """Choose how this machine computes, and set torch and the allocator accordingly.
 
     Args:
-        device: auto, cpu or cuda.
+        device: auto, cpu, cuda or mps.
         precision: auto, float32, bfloat16 or float16; auto takes the type that this hardware
             multiplies fastest.
         width: D of the model; a narrow model gains nothing from bfloat16 on a CPU.
@@ -100,12 +105,15 @@ def choose(
     """
     picked = pick_device(device)
     on_cpu = picked.type == "cpu"
-    name = _cpu_name() if on_cpu else torch.cuda.get_device_name(picked)
+    if picked.type == "mps" and precision not in {"auto", "float32"}:
+        message = f"an Apple GPU computes in float32 here, not in {precision}"
+        raise ConfigError(message, where="precision", hint="leave the precision out")
+    name = _name(picked)
     # Adam's moments of rare words shrink to denormal numbers, with which a CPU is very slow.
     torch.set_flush_denormal(True)
     keeps_blocks = on_cpu and cpu.keep_big_blocks()
     if matmul == "auto":
-        matmul = _float32_path() if on_cpu else "high"
+        matmul = _float32_path() if on_cpu else "high" if picked.type == "cuda" else "highest"
     torch.set_float32_matmul_precision(matmul)
     return Hardware(
         picked.type,
@@ -143,7 +151,13 @@ def _fastest(device: torch.device, width: int) -> Precision:
             return "bfloat16"
         # GPUs before Volta gain nothing from float16; many are slower.
         return "float16" if torch.cuda.get_device_capability(device) >= (7, 0) else "float32"
-    return "bfloat16" if width >= WIDE and _cpu_facts()[1] else "float32"
+    on_cpu = device.type == "cpu"
+    return "bfloat16" if on_cpu and width >= WIDE and _cpu_facts()[1] else "float32"
+
+
+def widest(device: torch.device) -> torch.dtype:
+    """Return the number type of sums on a device: float64, or float32 where there is none wider."""
+    return torch.float32 if device.type == "mps" else torch.float64
 
 
 def _cpu_facts() -> tuple[str, bool]:
@@ -167,5 +181,9 @@ def _cpu_info(key: str) -> str:
     return next((value.strip() for name, _, value in pairs if name.strip() == key), "")
 
 
-def _cpu_name() -> str:
+def _name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    if device.type == "mps":
+        return "Apple GPU"
     return _cpu_info("model name") or platform.processor() or platform.machine()

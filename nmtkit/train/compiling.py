@@ -24,8 +24,12 @@ def check_compiler(device: torch.device) -> None:
 
     Args:
         device: of the training.
-    Raises: ConfigError if torch.compile does not work on this machine.
+    Raises: ConfigError if torch.compile does not work on this machine, or nmtkit does not use it on
+        this device.
     """
+    if device.type == "mps":
+        hint = "leave --compile out"
+        raise ConfigError("nothing is compiled for an Apple GPU", where="--compile", hint=hint)
     try:
         torch.compile(lambda x: torch.relu(x + 1).sum())(torch.ones(64, device=device))
     # The errors have no common class: g++, Python's headers, OpenMP or Triton may be missing.

@@ -45,11 +45,15 @@ def deterministic(wanted: bool, device: str) -> Iterator[None]:
 
     Args:
         wanted: the setting.
-        device: auto, cpu or cuda.
-    Raises: ConfigError if the environment tells cuBLAS otherwise, or CUDA has started without it;
-        EnvironmentProblem as `pick_device`.
+        device: auto, cpu, cuda or mps.
+    Raises: ConfigError for mps, if the environment tells cuBLAS otherwise, or if CUDA has started
+        without it; EnvironmentProblem as `pick_device`.
     """
-    if not wanted or pick_device(device).type != "cuda":
+    place = pick_device(device).type if wanted else ""
+    if place == "mps":
+        message = "an Apple GPU has no deterministic algorithms here"
+        raise ConfigError(message, where=SETTING, hint=f"--set {SETTING}=false")
+    if place != "cuda":
         yield
         return
     with _workspace(), _flags():

@@ -113,7 +113,7 @@ def changed_settings(plan: Plan) -> dict[str, tuple[str, str]]:
 def _rows(trainer: Trainer, estimate: Estimate) -> list[tuple[str, str]]:
     """Return the estimate as names and values."""
     largest = max(map(trainer.positions, trainer.updates.batches))
-    held = "this process" if trainer.autocast["device_type"] == "cpu" else "on the GPU"
+    held = "this process" if trainer.autocast["device_type"] != "cuda" else "on the GPU"
     epochs = f"{estimate.epochs:,.{0 if estimate.epochs >= 100 else 1}f}"
     timed = counted(estimate.timed, "update")
     rows = [

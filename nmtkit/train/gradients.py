@@ -28,7 +28,7 @@ from nmtkit.data.padding import Ids
 from nmtkit.errors import EnvironmentProblem
 from nmtkit.models.base import Model
 from nmtkit.nn.dropout import seed_dropout
-from nmtkit.nn.hardware import Hardware
+from nmtkit.nn.hardware import Hardware, widest
 from nmtkit.settings import TrainSettings
 from nmtkit.train import loss as losses
 from nmtkit.train.perturb import perturbation
@@ -196,7 +196,7 @@ class Gradients:
         Returns: sums (2) of the smoothed loss and of the negative log-likelihood; positions of the
             part that did not fit into memory, else FITS.
         """
-        sums = torch.zeros(2, dtype=torch.float64, device=self._device)
+        sums = torch.zeros(2, dtype=widest(self._device), device=self._device)
         for micro, rows in parts:
             try:
                 loss = self._backward(rows, step, micro, divisor)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from nmtkit.data.batches import Batch
+from nmtkit.nn.hardware import widest
 
 CHUNK_BYTES = {"cpu": 32 << 20, "cuda": 1 << 30}  # of float32 logits
 CHUNK_ROWS = 512  # the minimum: products of fewer rows are slow
@@ -26,7 +27,8 @@ UNDERFLOW = 1e-30
 
 @dataclass(frozen=True)
 class Loss:
-    """Sums over the N target tokens of a batch, 0-dimensional float64 tensors on its device.
+    """Sums over the N target tokens of a batch, 0-dimensional tensors of its device's
+    `widest` type.
 
     Attributes:
         smoothed: what training minimises.
@@ -96,7 +98,7 @@ def _chunks(
     chunk: int,
 ) -> Loss:
     """Return sums over chunks; with a scale, also add gradients to `hidden` and the parameters."""
-    smoothed = torch.zeros((), dtype=torch.float64, device=hidden.device)
+    smoothed = torch.zeros((), dtype=widest(hidden.device), device=hidden.device)
     nll = torch.zeros_like(smoothed)
     # Chunks of equal size, because products of a short last chunk would be slow.
     count = max(1, -(-len(targets) // chunk))
@@ -134,9 +136,9 @@ def _chunk(
             lse = at_y - p.log() if bool((p >= UNDERFLOW).all()) else x.to(p.dtype).logsumexp(-1)
         gradient = _minus_target(gradient, y, smoothing, scale).to(x.dtype)
     assert lse is not None
-    nll = smoothed = (lse - at_y).double().sum()
+    nll = smoothed = (lse - at_y).to(widest(x.device)).sum()
     if smoothing:
-        uniform = (lse - mean).double().sum()
+        uniform = (lse - mean).to(widest(x.device)).sum()
         smoothed = (1 - smoothing) * nll + smoothing * uniform
     return smoothed, nll, gradient
 

@@ -19,18 +19,19 @@ from nmtkit.train.ema import RAW
 
 
 def make_optimizer(model: nn.Module, settings: TrainSettings) -> AdamW:
-    """Return Adam over all parameters, in one fused kernel.
+    """Return Adam over all parameters, in one fused kernel except on an Apple GPU.
 
     Weight decay, if any, is decoupled (Loshchilov & Hutter 2019). The learning rate is set at each
     step.
     """
+    parameters = list(_parameters(model).values())
     return AdamW(
-        list(_parameters(model).values()),
+        parameters,
         lr=0.0,
         betas=settings.betas,
         eps=settings.epsilon,
         weight_decay=settings.weight_decay,
-        fused=True,
+        fused=all(p.device.type != "mps" for p in parameters),
     )
 
 
@@ -64,8 +65,11 @@ def put_optimizer_tensors(
         if parameter is None or (kind != "step" and parameter.shape != tensor.shape):
             message = f"the optimiser's state is of another model: {key}"
             raise CheckpointError(message, where=where, hint="train again with --force")
-        dtype = torch.float32 if kind == "step" else parameter.dtype
-        optimizer.state[parameter][kind] = tensor.to(parameter.device, dtype)
+        if kind != "step":
+            tensor = tensor.to(parameter.device, parameter.dtype)
+        elif optimizer.defaults["fused"]:  # other kernels have it in main memory
+            tensor = tensor.to(parameter.device, torch.float32)
+        optimizer.state[parameter][kind] = tensor
 
 
 @dataclass

@@ -209,7 +209,12 @@ class Group(Ranks):
         """Return the GPU of this rank on its machine, or else the device that is wanted.
 
         Gradients are summed by NCCL if no two ranks share a GPU.
+
+        Raises: ConfigError for mps.
         """
+        if wanted == "mps":
+            message = "several processes cannot share an Apple GPU"
+            raise ConfigError(message, where="--device mps", hint="--device cpu, or one process")
         gpus = torch.cuda.device_count() if wanted in {"auto", "cuda"} else 0
         number, identity = 0, ""
         if gpus:

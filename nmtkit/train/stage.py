@@ -343,7 +343,8 @@ def _check_reading(model: Model, variant: str, run: Run, store: Store, dev: Text
 
 def _check_alike(ranks: Ranks, plan: Plan, state: TrainState, model: Model) -> None:
     """Raise EnvironmentProblem naming a rank that does not begin as rank 0 does."""
-    weights = float(sum(p.detach().double().abs().sum() for p in model.parameters()))
+    parameters = [p.detach() for p in model.parameters()]
+    weights = float(sum(p.to(machines.widest(p.device)).abs().sum() for p in parameters))
     settings = float(zlib.crc32(repr(plan.model_dump()).encode()))
     rows = ranks.gather([state.step, settings, weights])
     for rank, row in enumerate(rows):

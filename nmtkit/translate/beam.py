@@ -32,6 +32,7 @@ from torch import Tensor
 from nmtkit.data.batches import Batch
 from nmtkit.errors import TrainingDiverged
 from nmtkit.models.base import Model
+from nmtkit.nn.hardware import widest
 from nmtkit.nn.linear import inference
 from nmtkit.settings import SearchSettings
 from nmtkit.text.vocabulary import BOS, EOS
@@ -141,7 +142,7 @@ class _Beams:
         count = len(limits)
         self.settings, self.device = settings, device
         self.sentences = list(range(count))
-        self.live = torch.zeros(count, 1, dtype=torch.float64, device=device)
+        self.live = torch.zeros(count, 1, dtype=widest(device), device=device)
         self.slots = torch.full((count,), settings.beam, device=device)
         self.prefix = torch.zeros(count, 1, 0, dtype=torch.long, device=device)
         self._limits = torch.tensor(limits, device=device)[:, None]  # (M, 1)

@@ -15,6 +15,7 @@ from nmtkit.data.batches import Batch, source_batch, with_targets
 from nmtkit.data.documents import Documents
 from nmtkit.data.ragged import Ragged
 from nmtkit.models.base import Model
+from nmtkit.nn.hardware import widest
 from nmtkit.nn.linear import inference
 from nmtkit.translate.steps import wide
 
@@ -50,15 +51,15 @@ def forced_scores(models: Sequence[Model], batch: Batch) -> list[list[float]]:
 def _token_scores(
     model: Model, tgt_in: Tensor, targets: Tensor, real: Tensor, memory: dict[str, object]
 ) -> Tensor:
-    """Return the log-probabilities (N) in float64 of the N real target tokens, row by row."""
+    """Return the log-probabilities (N) of the N real target tokens, row by row."""
     hidden = model.decode(tgt_in, memory)[0][real]  # (N, D)
     rows = max(1, CHUNK_LOGITS // model.vocabularies.tgt)
     scores = []
     for part, wanted in zip(torch.split(hidden, rows), torch.split(targets, rows), strict=True):
         logits = wide(model.logits(part))  # (C, V)
-        scores.append(
-            logits.gather(1, wanted[:, None])[:, 0].double() - logits.logsumexp(1).double()
-        )
+        of_wanted, total = logits.gather(1, wanted[:, None])[:, 0], logits.logsumexp(1)
+        sums = widest(logits.device)
+        scores.append(of_wanted.to(sums) - total.to(sums))
     return torch.cat(scores)
 
 

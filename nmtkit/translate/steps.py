@@ -14,6 +14,7 @@ from torch import Tensor
 
 from nmtkit.data.batches import Batch
 from nmtkit.models.base import Memory, Model, State
+from nmtkit.nn.hardware import widest
 from nmtkit.nn.state import select_rows
 from nmtkit.text.vocabulary import BOS, PAD
 
@@ -44,7 +45,7 @@ class Decoders:
 
         Args:
             last: (R) the tokens just chosen.
-        Returns: natural log-probabilities (R, min(k, V)) in float64 and token ids, best first,
+        Returns: natural log-probabilities (R, min(k, V)) in the `widest` type and token ids, best first,
             equal ones in the order of their ids; <pad> and <s> have probability, but are never
             among them (-inf fills the places if V is that small).
         """
@@ -95,14 +96,15 @@ def best_tokens(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
     Args:
         logits: (R, V); overwritten.
-    Returns: log-probabilities (R, min(k, V)) in float64, ids (R, min(k, V)), sorted as
-        `Decoders.step` says.
+    Returns: log-probabilities (R, min(k, V)) in the `widest` type, ids (R, min(k, V)), sorted
+        as `Decoders.step` says.
     """
     logits = wide(logits)
     log_probs = logits.log_softmax(-1)  # one kernel: faster than several passes over all rows
     logits[:, NEVER] = -math.inf
     values, ids = top_sorted(logits, k)
-    return log_probs.gather(1, ids).masked_fill(values == -math.inf, -math.inf).double(), ids
+    best = log_probs.gather(1, ids).masked_fill(values == -math.inf, -math.inf)
+    return best.to(widest(best.device)), ids
 
 
 def top_sorted(values: Tensor, k: int) -> tuple[Tensor, Tensor]:

@@ -73,7 +73,7 @@ class SystemGroup:
         precision, on_cpu = self.settings.precision, device.type == "cpu"
         if not on_cpu and precision == "bfloat16":
             raise ConfigError(
-                "a GPU searches in TF32",
+                f"a GPU searches in {'float32' if device.type == 'mps' else 'TF32'}",
                 where="search.precision",
                 hint="leave it out: bfloat16 is for CPUs that multiply it faster",
             )
