@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from nmtkit import console
 from nmtkit.errors import EnvironmentProblem
 from nmtkit.records import WandbRun, load
 from nmtkit.run import System
@@ -45,14 +46,24 @@ class TensorBoard(Logger):
 
     def numbers(self, kind: str, step: int, values: Mapping[str, float]) -> None:
         for key, value in values.items():
-            self._board.add_scalar(f"{kind}/{key}", value, step)
+            self._write("add_scalar", f"{kind}/{key}", value, step)
 
     def samples(self, step: int, samples: Samples) -> None:
         for number, texts in enumerate(samples):
-            self._board.add_text(f"samples/{number}", "  \n".join(texts), step)
+            self._write("add_text", f"samples/{number}", "  \n".join(texts), step)
 
     def close(self) -> None:
-        self._board.close()
+        self._write("close")
+
+    def _write(self, method: str, *values: Any) -> None:
+        """Call a method; a disk that fails ends the curves here, not the training."""
+        if self._board is None:
+            return
+        try:
+            getattr(self._board, method)(*values)
+        except OSError as error:
+            console.warn(f"TensorBoard gets no further curves: {error}")
+            self._board = None
 
 
 class WeightsAndBiases(Logger):

@@ -45,9 +45,9 @@ class Decoders:
 
         Args:
             last: (R) the tokens just chosen.
-        Returns: natural log-probabilities (R, min(k, V)) in the `widest` type and token ids, best first,
-            equal ones in the order of their ids; <pad> and <s> have probability, but are never
-            among them (-inf fills the places if V is that small).
+        Returns: natural log-probabilities (R, min(k, V)) in the `widest` type and token ids, best
+            first, equal ones in the order of their ids; <pad> and <s> have probability, but are
+            never among them (-inf fills the places if V is that small).
         """
         hidden = []
         for i, model in enumerate(self._models):
