@@ -16,7 +16,7 @@ from nmtkit import console
 from nmtkit.data.batches import Pairs, padded_positions
 from nmtkit.data.padding import Ids
 from nmtkit.data.resegmented import Resegmented
-from nmtkit.errors import Interrupted, NmtkitError, TrainingDiverged, counted
+from nmtkit.errors import Interrupted, NmtkitError, TrainingDiverged
 from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Model
 from nmtkit.run import System
@@ -27,7 +27,7 @@ from nmtkit.train.gradients import Gradients, Updates
 from nmtkit.train.optimizer import Plateau, learning_rate, make_optimizer, optimizer_tensors
 from nmtkit.train.ranks import Ranks
 from nmtkit.train.reporting import Reporter
-from nmtkit.train.scaling import make_scaler, overflowed
+from nmtkit.train.scaling import describe_overflows, make_scaler, overflowed
 from nmtkit.train.state import Best, TrainState, Window
 from nmtkit.train.stop import Abandoned, Stop
 from nmtkit.train.validation import Validation, Validator, is_better
@@ -162,7 +162,7 @@ class Trainer:
         state, before = self.state, self.state.overflows
         self.make_update()
         if state.overflows > before:
-            self._tell_overflow(state.overflows - before)
+            self.reporter.detail(describe_overflows(self.scaler, state, before))
         if state.step % self.settings.log_every == 0:
             self._log()
         window = self._logged or state.log
@@ -216,14 +216,6 @@ class Trainer:
         norm = torch.nn.utils.get_total_norm(gradients)
         # The only time in an update that the CPU waits for the device.
         return norm, torch.stack([smoothed, nll, norm.to(nll.dtype)]).tolist()
-
-    def _tell_overflow(self, times: int) -> None:
-        state = self.state
-        self.reporter.detail(
-            f"step {state.step:,}: the gradient overflowed in float16 and was computed again"
-            f" ({counted(times, 'time')}, {state.overflows:,} so far);"
-            f" loss scale now {self.scaler.get_scale():,g}"
-        )
 
     def _step(self, rate: float, norm: Tensor) -> None:
         """Clip the gradients and make a step of Adam."""

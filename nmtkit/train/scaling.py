@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.amp import GradScaler
 
+from nmtkit.errors import counted
 from nmtkit.train.state import TrainState
 
 
@@ -50,3 +51,12 @@ def overflowed(scaler: GradScaler, loss: float, norm: float) -> bool:
         return False
     scaler.update()
     return True
+
+
+def describe_overflows(scaler: GradScaler, state: TrainState, before: int) -> str:
+    """Return a line of the log about an update that overflowed; before: overflows before it."""
+    times = counted(state.overflows - before, "time")
+    return (
+        f"step {state.step:,}: the gradient overflowed in float16 and was computed again"
+        f" ({times}, {state.overflows:,} so far); loss scale now {scaler.get_scale():,g}"
+    )

@@ -280,6 +280,6 @@ def test_on_another_machine_memory_is_found_anew(run, monkeypatch):
         short_of_memory(patch, calls=12)
         go(run, "train.max_steps=4")
     assert state_of(run)["split_from"] is not None
-    monkeypatch.setattr("nmtkit.nn.hardware._cpu_name", lambda: "a machine with more memory")
+    monkeypatch.setattr("nmtkit.nn.hardware._name", lambda device: "a machine with more memory")
     go(run)
     assert outcome(run)["state"]["split_from"] is None
