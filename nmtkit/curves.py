@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -174,16 +174,22 @@ def _with_line(train: Sequence[Stretch], line: MetricsLine, log_every: int | Non
     return [*earlier, Stretch(begin, step, *times, line.epoch, line.nll, line.tgt_tokens)]
 
 
-def panels(curves: Mapping[str, Curves]) -> list[list[Panel]]:
-    """Return panels of loss (training faint) and, below, of dev BLEU over the known axes."""
+def panels(
+    curves: Mapping[str, Curves], axis: str = "updates", groups: Mapping[str, str] | None = None
+) -> list[Panel]:
+    """Return a panel of loss (training faint) and one of dev BLEU, each if it has a curve.
+
+    Args:
+        curves: by system; axis: one of AXES.
+        groups: system -> the group whose colour and name it has; default: its own.
+    """
     labels = {False: "loss per target token (thin: training)", True: "dev BLEU"}
-    rows = [
-        [Panel(axis, label, drawn(curves, axis, bleu)) for axis in AXES[:3]]
-        for bleu, label in labels.items()
-    ]
-    rows = [row for row in rows if any(panel.curves for panel in row)] or rows[:1]
-    known = [i for i in range(3) if any(row[i].curves for row in rows)] or [0]
-    return [[row[i] for i in known] for row in rows]
+    both = []
+    for bleu, label in labels.items():
+        lines = drawn(curves, axis, bleu)
+        named = [replace(line, name=(groups or {}).get(line.name, line.name)) for line in lines]
+        both.append(Panel(axis, label, named))
+    return [panel for panel in both if panel.curves]
 
 
 def drawn(curves: Mapping[str, Curves], axis: str, bleu: bool) -> list[Curve]:

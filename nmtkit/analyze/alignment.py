@@ -224,7 +224,7 @@ class Alignment(Analysis[AlignmentOptions, Aligned]):
                 "words it translates. A high error rate does not show that the translation is "
                 "bad."
             ),
-            figure=figures.heat_map(heats, "keys", "queries"),
+            figure=figures.heat_map(heats, "read", "written"),
             bars="\n\n".join(bars),
             facts={
                 "sentences": result.sentences,

@@ -18,6 +18,7 @@ from nmtkit.score import result_tables
 from nmtkit.score.budgets import budget, unequal
 from nmtkit.score.metrics import header
 from nmtkit.score.resampling import FEW
+from nmtkit.tables.figures import Difference
 from nmtkit.tables.table import Column, Estimate, Table, text
 
 LEVEL = 0.05
@@ -36,11 +37,42 @@ SHOWN = {"system", "bleu", "delta", "p", "chrf"}
 
 def tables(contents: Contents, set_name: str) -> list[Table]:
     """Return the tables that a set's scores are read from first: the groups of training seeds, if
-    several were trained, and the systems.
+    several were trained, the systems, and what the systems cost.
     """
-    result = contents.scores[set_name]
+    result, whole = contents.scores[set_name], table(contents, set_name)
     by_seed = [result_tables.seeds_table(result)] if result.has_seeds else []
-    return [*by_seed, table(contents, set_name)]
+    cost = [i for i, column in enumerate(whole.columns) if column.key not in SHOWN]
+    scores = [i for i, column in enumerate(whole.columns) if column.key in SHOWN]
+    notes, title = whole.notes, f"{result.set}: size and cost"
+    return [*by_seed, whole.only(scores, whole.title, notes), whole.only([0, *cost], title)]
+
+
+def differences(result: Scores) -> list[Difference]:
+    """Return the differences in BLEU to the baseline's, largest first: of each system, and of the
+    mean of each group of training seeds.
+    """
+    several = result.seeds.groups if result.seeds and result.has_seeds else []
+    group_of = {name: group.name for group in several for name in group.systems}
+    points = [
+        Difference(system.name, group_of.get(system.name, system.name), delta)
+        for system in result.systems
+        if (delta := system.differences.get("bleu")) and delta.value is not None
+    ]
+    points.sort(key=lambda point: -(point.delta.value or 0.0))
+    means = [
+        Difference(f"{group.name}, mean of {len(group.systems)}", group.name, Estimate(gap))
+        for group in several
+        if group.against and (gap := group.against["bleu"].difference) is not None
+    ]
+    return [*means, *points]
+
+
+def difference_label(result: Scores) -> str:
+    """Return what the horizontal axis of the differences is."""
+    means = ""
+    if result.seeds and result.has_seeds and len(result.seeds.groups) > 1:
+        means = f"; ◆ means of seeds, against the mean of {result.seeds.baseline}"
+    return f"Δ BLEU against {result.baseline} [95%]{means}"
 
 
 def table(contents: Contents, set_name: str) -> Table:

@@ -19,6 +19,9 @@ class ReportOptions(Options):
     Default: none."""
     sentences: int = option(200, "N", ge=1)
     """With --attention: the number of sentences, chosen where the systems differ most."""
+    figure_width: float | None = option(None, "INCHES", ge=1, le=20)
+    """Draw every figure of the page as a PDF for a paper, too: report/figures/NAME.pdf, as wide
+    as this (a column of an ACL paper: 3.03). Needs matplotlib."""
     run: Path | None = run_option()
     force: bool = option(False, panel=GENERAL)
     """Make the page again, even if it is up to date."""

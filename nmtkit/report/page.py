@@ -8,7 +8,7 @@ import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from markupsafe import Markup, escape
 
 import nmtkit
 from nmtkit.analyze import ANALYSES
-from nmtkit.curves import Curves, panels
+from nmtkit.curves import AXES, Curves, panels
 from nmtkit.report import comparison, provenance, svg
 from nmtkit.report.contents import Contents, Remark, ReportedFinding
 from nmtkit.report.explorer import data, script_text
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from nmtkit.analyze.attention import SystemAttention
 
 TEMPLATES = Path(__file__).parent / "templates"
+MOST_WIDTH = 90
+"""Characters of a line, above which a table of few rows is turned, so that it fits paper."""
 MOST_ROWS = 1000
 """Rows of a table that are shown; all of them are in the finding's table.csv."""
 
@@ -75,14 +77,15 @@ class Part:
         return text.replace(" && ", f"{named} && ") + named
 
 
-def render(parts: Sequence[Part], **about: str) -> str:
+def render(parts: Sequence[Part], drawn: Drawn, **about: str) -> str:
     """Return the page.
 
     Args:
         parts: the runs.
+        drawn: takes the figures of the page.
         about: title, commit, made (the time) and digest (of all that the page depends on).
     """
-    environment, drawn = _environment(), _Drawn()
+    environment = _environment()
     run = environment.get_template("run.html")
     script = "\n".join(
         (TEMPLATES / name).read_text("utf-8") for name in ("tables.js", "explorer.js")
@@ -101,7 +104,7 @@ def render(parts: Sequence[Part], **about: str) -> str:
     return environment.get_template("page.html").render(values)
 
 
-def _of_run(part: Part, parts: Sequence[Part], drawn: _Drawn) -> dict[str, Any]:
+def _of_run(part: Part, parts: Sequence[Part], drawn: Drawn) -> dict[str, Any]:
     """Return what is shown of a run; parts: all of the page."""
     contents = part.contents
     runs = (shlex.quote(str(each.contents.run.path)) for each in parts)
@@ -141,17 +144,24 @@ def sort_key(value: Any) -> str:
     return repr(float(number)) if isinstance(number, (int, float)) else str(number)
 
 
-class _Drawn:
-    """Figures of one page, each with ids of its own."""
+class Drawn:
+    """Figures of one page, each with ids of its own.
+
+    Attributes:
+        figures: the SVG of each by its name.
+    """
 
     def __init__(self) -> None:
-        self.count = 0
+        self.figures: dict[str, str] = {}
 
-    def __call__(self, figure: str | None, label: str) -> Markup | None:
+    def __call__(self, figure: str | None, name: str, label: str) -> Markup | None:
         """Return the figure as part of a page; None if there is none, or it is no SVG."""
-        self.count += 1
-        inline = svg.inline(figure, f"f{self.count}-", label) if figure else None
-        return None if inline is None else Markup(inline)  # noqa: S704  (cleaned by svg.inline)
+        inline = svg.inline(figure, f"f{len(self.figures)}-", label) if figure else None
+        if figure is None or inline is None:
+            return None
+        number = sum(key.partition(".")[0] == name for key in self.figures)
+        self.figures[f"{name}.{number + 1}" if number else name] = figure
+        return Markup(inline)  # noqa: S704  (cleaned by svg.inline)
 
 
 def _environment() -> Environment:
@@ -167,65 +177,106 @@ def _environment() -> Environment:
         "key": sort_key,
         "text": text,
         "dotted": _dotted,
+        "for_page": _for_page,
+        "forms": _forms,
         "most_rows": MOST_ROWS,
     }
     return environment
 
 
-def _dotted(name: str) -> Markup:
-    """Return a name that may be torn after its dots."""
-    return Markup("<wbr>").join(escape(part) for part in re.split(r"(?<=[.])(?=\D)", name))
+def _for_page(table: Table) -> Table:
+    """Return a table as it is shown: turned if it is wide and has few rows."""
+    many = len(table.columns) > len(table.rows) > 0 and not table.first
+    if many and table.least_width > MOST_WIDTH:
+        turned = table.turned()
+        if turned.least_width <= MOST_WIDTH:
+            return turned
+    return table
 
 
-def _of_set(contents: Contents, name: str, drawn: _Drawn) -> dict[str, Any]:
+def _forms(table: Table) -> dict[str, tuple[str, Markup]]:
+    """Return the LaTeX and CSV of a table as links: label -> name of the file, address."""
+    name = re.sub(r"[^\w.-]+", "-", f"{table.name}-{table.title}")[:60].strip("-.")
+    links = {}
+    for label, suffix, content in (("LaTeX", "tex", table.latex()), ("CSV", "csv", table.csv())):
+        encoded = base64.b64encode(content.encode()).decode()
+        address = Markup(f"data:text/plain;charset=utf-8;base64,{encoded}")  # noqa: S704
+        links[label] = (f"{name}.{suffix}", address)
+    return links
+
+
+def _dotted(text: str) -> Markup:
+    """Return a text that may be torn at spaces and after dots, but not at hyphens."""
+    words = []
+    for word in text.split(" "):
+        parts = (escape(part) for part in re.split(r"(?<=[.])(?=\D)", word))
+        whole = Markup("<wbr>").join(parts)
+        words.append(Markup('<span class="word">{}</span>').format(whole) if "-" in word else whole)
+    return Markup(" ").join(words)
+
+
+def _of_set(contents: Contents, name: str, drawn: Drawn) -> dict[str, Any]:
     """Return what is shown of a scored set."""
     result = contents.scores[name]
     groups = result.by_length
     figure = lengths.figure(groups.groups, groups.unit, name) if groups else None
+    points = comparison.differences(result)
+    deltas = figures.differences(points, comparison.difference_label(result)) if points else None
     tables = result_tables.tables(result)
     by_length = [table for stem, table in tables.items() if stem.startswith("lengths")]
     return {
         "name": name,
         "verdicts": comparison.verdicts(result),
+        "differences": drawn(deltas, f"differences-{name}", f"Differences in BLEU on {name}"),
         "tables": comparison.tables(contents, name),
         "details": [tables[stem] for stem in ("table", "significance") if stem in tables],
         "paper": result.paper.table if result.paper else None,
         "by_length": by_length,
-        "figure": drawn(figure, f"BLEU by source length on {name}"),
+        "figure": drawn(figure, f"lengths-{name}", f"BLEU by source length on {name}"),
     }
 
 
-def _finding(name: str, reported: ReportedFinding, drawn: _Drawn) -> dict[str, Any]:
+def _finding(name: str, reported: ReportedFinding, drawn: Drawn) -> dict[str, Any]:
     finding = reported.finding
     label = f"{finding.title}: figure; its numbers are in the table below"
     facts = [
         (key, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
         for key, value in finding.facts.items()
     ]
-    figure = drawn(reported.figure, label)
+    figure = drawn(reported.figure, name, label)
     return {**vars(reported), "name": name, "figure": figure, "facts": facts}
 
 
-def _learning(contents: Contents, drawn: _Drawn) -> dict[str, Any]:
-    """Return the curves: the finding of `analyze convergence`, or else drawn here from the logs."""
-    shown: dict[str, Any] = dict.fromkeys(("finding", "figure", "table", "remark"))
-    if finding := contents.findings.get("convergence"):
-        return {**shown, "finding": _finding("convergence", finding, drawn)}
+def _learning(contents: Contents, drawn: Drawn) -> dict[str, Any]:
+    """Return the curves over updates, epochs and minutes, drawn here from the logs, beside the
+    finding of `analyze convergence`, if there is one.
+    """
+    shown: dict[str, Any] = {"figures": {}, "finding": None, "table": None, "remark": None}
     curves = {
         system.name: system.curves
         for system in contents.systems
         if system.curves.train or system.curves.dev
     }
+    group_of = {
+        name: group.name
+        for result in contents.scores.values()
+        if result.seeds
+        for group in result.seeds.groups
+        for name in group.systems
+    }
+    for axis in AXES[:3]:
+        if both := panels(curves, axis, group_of):
+            label = f"Loss and dev BLEU of each training by {axis}"
+            if figure := drawn(figures.curves(both), f"learning-{axis}", label):
+                shown["figures"][axis] = figure
+    if finding := contents.findings.get("convergence"):
+        if shown["figures"]:  # those of the finding are over updates alone
+            finding = replace(finding, figure=None)
+        return {**shown, "finding": _finding("convergence", finding, drawn)}
     if not curves:
         return {**shown, "remark": Remark("No training of this run has logged anything.")}
-    return {
-        **shown,
-        "figure": drawn(figures.curves(panels(curves)), "Loss and dev BLEU of each training"),
-        "table": _training_table(curves),
-        "remark": Remark(
-            "What each system took to reach the same BLEU:", "nmtkit analyze convergence"
-        ),
-    }
+    remark = Remark("What each system took to reach the same BLEU:", "nmtkit analyze convergence")
+    return {**shown, "table": _training_table(curves), "remark": remark}
 
 
 def _training_table(curves: Mapping[str, Curves]) -> Table:

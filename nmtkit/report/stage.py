@@ -8,7 +8,7 @@ import contextlib
 import hashlib
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,9 @@ def report(run: Run, **values: Any) -> Path:
     for each in runs:
         each.manifest()
     _check(runs, options.attention)
+    if options.figure_width and not figures.available():
+        message = "figures need matplotlib"
+        raise ConfigError(message, where="--figure-width", hint="pip install matplotlib")
     for each in runs:
         _compute_attention(each, options)
     path = run.path / "report" / "index.html"
@@ -69,22 +72,37 @@ def report(run: Run, **values: Any) -> Path:
                 _part(each, number if options.also else 0, len(runs))
                 for number, each in enumerate(contents, 1)
             ]
-            _write(path, parts, options.title, commit=call.commit or "", digest=digest)
+            drawn = _write(path, parts, options.title, commit=call.commit or "", digest=digest)
+            if options.figure_width:
+                _write_figures(path.parent / "figures", drawn.figures, options.figure_width)
     print(path)
     return path
 
 
-def _write(path: Path, parts: Sequence[page.Part], title: str, **about: str) -> None:
-    """Write the page and report what is missing from it."""
+def _write(path: Path, parts: Sequence[page.Part], title: str, **about: str) -> page.Drawn:
+    """Write the page, report what is missing from it, and return its figures."""
     title = title or "; ".join(part.title for part in parts)
     made = time.strftime("%Y-%m-%d %H:%M %Z")
-    html = page.render(parts, title=title, made=made, **about)
+    drawn = page.Drawn()
+    html = page.render(parts, drawn, title=title, made=made, **about)
     files.write_text(path, html)
     console.say(f"report: written to {path} ({len(html.encode()) / 1e6:.1f} MB)")
     for part in parts:
         for remark in part.contents.remarks:
             command = f" ({part.command(remark.command)})" if remark.command else ""
             console.say(f"report: {remark.text}{command}")
+    return drawn
+
+
+def _write_figures(folder: Path, drawn: Mapping[str, str], width: float) -> None:
+    """Write the figures of the page as PDFs."""
+    for name, svg in drawn.items():
+        if pdf := figures.as_pdf(svg, width):
+            with files.writing(folder / f"{name}.pdf", "wb") as stream:
+                stream.write(pdf)
+        else:
+            console.warn(f"no {name}.pdf: the figure does not hold its numbers; draw it again")
+    console.say(f"report: figures of {width:g} inches in {folder}")
 
 
 def _check(runs: Sequence[Run], attention: Sequence[str]) -> None:
@@ -131,7 +149,7 @@ def _compute_attention(run: Run, options: ReportOptions) -> None:
 def _digest(contents: Sequence[Contents], options: ReportOptions) -> str:
     """Return one number for all that the page depends on: options, files, weights, history."""
     facts: list[object] = [nmtkit.__version__, code_commit(), figures.available()]
-    facts += [options.title, options.attention, options.sentences]
+    facts += [options.title, options.attention, options.sentences, options.figure_width]
     for part in contents:
         run = part.run
         paths = [path for pattern in INPUTS for path in sorted(run.path.glob(pattern))]

@@ -1,18 +1,25 @@
 """Figures as SVG text, drawn with matplotlib if it is installed (the extra `plots`): object API, no
-display, no global state.
+display. The SVG holds the numbers it was drawn from, so that it can be drawn again for a paper.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib.util
+import inspect
 import io
+import json
+import textwrap
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import astuple, dataclass
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, get_type_hints
+from xml.etree import ElementTree
 
 import numpy as np
+from pydantic import ValidationError, create_model
+from pydantic_core import to_json
 
 from nmtkit import console
 from nmtkit.tables.table import Estimate
@@ -44,6 +51,16 @@ STYLE: dict[Any, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
 }
+PAPER: dict[Any, Any] = {
+    "font.size": 7,
+    "legend.fontsize": 6.5,
+    "pdf.fonttype": 42,  # TrueType, embedded
+    "lines.linewidth": 1.0,
+    "axes.linewidth": 0.6,
+}
+"""Of a figure in a column of a paper."""
+DESCRIPTION = "{http://purl.org/dc/elements/1.1/}description"
+"""The element of a figure's SVG with the numbers that it was drawn from."""
 SMALL_LEGEND: dict[str, Any] = {"frameon": False, "fontsize": 8}
 
 
@@ -85,7 +102,20 @@ class Cloud:
     y: Sequence[float]
 
 
+@dataclass(frozen=True)
+class Difference:
+    """A difference to a baseline; the points of one group have one colour."""
+
+    name: str
+    group: str
+    delta: Estimate
+
+
 P = ParamSpec("P")
+DRAWINGS: dict[str, Callable[..., None]] = {}
+"""What draws a figure, by its name in the figure's description."""
+_column_width: ContextVar[float | None] = ContextVar("_column_width", default=None)
+"""Inches that a figure is wide in a paper; None on a page."""
 
 
 def available() -> bool:
@@ -102,26 +132,110 @@ def _as_svg(draw: Callable[Concatenate[Figure, P], None]) -> Callable[P, str | N
     """Make a function that draws into a figure return the SVG: the same bytes for the same input,
     None without matplotlib.
     """
+    DRAWINGS[draw.__name__] = draw
 
     @functools.wraps(draw)
     def drawn(*args: P.args, **options: P.kwargs) -> str | None:
         if not available():
             return None
-        import matplotlib
-        from cycler import cycler
-        from matplotlib.figure import Figure
-
-        stream = io.StringIO()
-        with matplotlib.rc_context({**STYLE, "axes.prop_cycle": cycler(color=COLOURS)}):
-            figure = Figure(layout="constrained")
-            draw(figure, *args, **options)
-            with warnings.catch_warnings():
-                # Chinese, for example, is written as text, for the reader's fonts.
-                warnings.filterwarnings("ignore", message="Glyph .* missing")
-                figure.savefig(stream, format="svg", metadata={"Date": None})
-        return stream.getvalue()
+        given = inspect.signature(draw).bind(None, *args, **options).arguments
+        _, *values = given.items()
+        numbers = to_json({"figure": draw.__name__, **dict(values)}, fallback=np.ndarray.tolist)
+        metadata = {"Date": None, "Description": numbers.decode()}
+        return _saved(lambda figure: draw(figure, *args, **options), "svg", metadata).decode()
 
     return drawn
+
+
+def _saved(draw: Callable[[Figure], None], form: str, metadata: Mapping[str, Any]) -> bytes:
+    """Return a figure as the bytes of a file."""
+    import matplotlib
+    from cycler import cycler
+    from matplotlib.figure import Figure
+
+    stream = io.BytesIO()
+    style = {**STYLE, **(PAPER if form == "pdf" else {}), "axes.prop_cycle": cycler(color=COLOURS)}
+    with matplotlib.rc_context(style), warnings.catch_warnings():
+        # Chinese, for example, is written as text, for the reader's fonts.
+        warnings.filterwarnings("ignore", message="Glyph .* missing")
+        figure = Figure(layout="constrained")
+        draw(figure)
+        figure.savefig(stream, format=form, metadata=dict(metadata))
+    return stream.getvalue()
+
+
+def as_pdf(svg: str, width: float) -> bytes | None:
+    """Draw a figure again for a column of a paper.
+
+    Args:
+        svg: the figure, as nmtkit drew it.
+        width: of the column, in inches.
+    Returns: a PDF with embedded fonts; None if the SVG does not hold its numbers.
+    """
+    try:
+        described = ElementTree.fromstring(svg).find(f".//{DESCRIPTION}")
+        values = json.loads(described.text or "") if described is not None else {}
+        draw = DRAWINGS[values.pop("figure")]
+        options = _options_of(draw, values)
+    except (ElementTree.ParseError, ValidationError, ValueError, KeyError):
+        return None
+    token = _column_width.set(width)
+    try:
+        metadata = {"CreationDate": None, "Producer": None}
+        return _saved(lambda figure: draw(figure, **options), "pdf", metadata)
+    finally:
+        _column_width.reset(token)
+
+
+def _options_of(draw: Callable[..., None], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return plain values as what a drawing function takes."""
+    hints = get_type_hints(draw, localns={"Figure": object})
+    fields: dict[str, Any] = {name: (hints[name], ...) for name in values}
+    model = create_model("Drawing", **fields).model_validate(values)
+    return {name: getattr(model, name) for name in values}
+
+
+def _sized(figure: Figure, width: float, height: float, panels: int = 1) -> bool:
+    """Set the size of a figure. In a paper it is as wide as a column, its panels stand one below
+    the other, and the result is True.
+    """
+    column = _column_width.get()
+    if column is None:
+        figure.set_size_inches(width, height)
+        return False
+    figure.set_size_inches(column, (0.62 * column + 0.2) * panels)
+    return True
+
+
+def _legend(figure: Figure, handles: Mapping[str, Any], columns: int) -> None:
+    """Put one legend above all panels, at the left, where a phone begins to show the figure."""
+    names = list(map(_plain, handles))
+    if column := _column_width.get():
+        columns = max(1, min(columns, int(column / (0.45 + 0.055 * max(map(len, names))))))
+    place: Any = "outside upper left"
+    figure.legend(list(handles.values()), names, loc=place, ncols=columns, frameon=False)
+
+
+@_as_svg
+def differences(figure: Figure, points: Sequence[Difference], xlabel: str) -> None:
+    """Draw a line a difference, the first on top: the interval, a dot, and its value as text."""
+    _sized(figure, 7.2, 0.3 * len(points) + 0.75)
+    if column := _column_width.get():
+        figure.set_size_inches(column, 0.17 * len(points) + 0.6)
+        xlabel = textwrap.fill(xlabel, int(15 * column))
+    axes = figure.add_subplot()
+    groups = list(dict.fromkeys(point.group for point in points))
+    for place, point in enumerate(points):
+        colour, delta = f"C{groups.index(point.group) % 10}", point.delta
+        if delta.low is not None and delta.high is not None:
+            axes.plot([delta.low, delta.high], [place, place], "-", color=colour, linewidth=1.6)
+        marker = "o" if delta.low is not None else "D"
+        axes.plot([delta.value], [place], marker, color=colour, markersize=5)
+        label = f"{delta.value:+.2f}"
+        axes.annotate(label, (1.01, place), xycoords=("axes fraction", "data"), va="center")
+    axes.axvline(0, color="0.5", linewidth=0.8, zorder=0)
+    axes.set_yticks(range(len(points)), [_plain(point.name) for point in points])
+    axes.set(xlabel=xlabel, ylim=(len(points) - 0.5, -0.5))
 
 
 @_as_svg
@@ -145,7 +259,8 @@ def grouped_bars(
     known = [
         i for i in range(len(groups)) if any(bars[i].value is not None for bars in series.values())
     ]
-    figure.set_size_inches(max(4.5, 0.28 * len(known) * (len(series) + 1) + 1.2), 3.2)
+    if _sized(figure, max(4.5, 0.28 * len(known) * (len(series) + 1) + 1.2), 3.2):
+        upright = upright or sum(len(groups[i]) + 2 for i in known) > 15 * figure.get_figwidth()
     axes = figure.add_subplot()
     step = 0.8 / max(1, len(series))
     for number, (name, estimates) in enumerate(series.items()):
@@ -157,8 +272,9 @@ def grouped_bars(
         range(len(known)), [_plain(groups[i]) for i in known], rotation=90 if upright else 0
     )
     axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
-    if len(series) > 1:  # at the left, where a phone begins to show the figure
-        figure.legend(loc="outside upper left", ncols=min(3, len(series)), **SMALL_LEGEND)
+    if len(series) > 1:
+        handles, names = axes.get_legend_handles_labels()
+        _legend(figure, dict(zip(names, handles, strict=True)), min(3, len(series)))
 
 
 def _bars(axes: Axes, name: str, by_place: Mapping[float, Estimate], width: float) -> None:
@@ -200,8 +316,9 @@ def lines(
     """
     columns = 2 if means else 1
     height = max(3.2, 0.22 * len(means or ()) + 0.8)
-    figure.set_size_inches(max(4.5, 0.5 * len(groups) + 1.5) * columns, height)
-    axes, *beside = figure.subplots(1, columns, squeeze=False)[0]
+    paper = _sized(figure, max(4.5, 0.5 * len(groups) + 1.5) * columns, height, columns)
+    grid = figure.subplots(*((columns, 1) if paper else (1, columns)), squeeze=False)
+    axes, *beside = grid.flat
     for number, (name, values) in enumerate(series.items()):
         heights = [float("nan") if value is None else value for value in values]
         marker = MARKERS[number % len(MARKERS)]
@@ -224,31 +341,21 @@ def _mean_bars(axes: Axes, means: Mapping[str, float], colours: Sequence[str], l
 
 
 @_as_svg
-def curves(figure: Figure, panels: Sequence[Sequence[Panel]]) -> None:
-    """Draw rows of as many panels each, with one legend for all. A row shares its vertical axis,
-    and every horizontal axis begins at 0.
-    """
-    columns = len(panels[0])
-    names = list(dict.fromkeys(curve.name for row in panels for at in row for curve in at.curves))
-    figure.set_size_inches(max(4.5, 3.2 * columns), 2.6 * len(panels) + 0.4)
+def curves(figure: Figure, panels: Sequence[Panel]) -> None:
+    """Draw panels side by side with one legend; every horizontal axis begins at 0."""
+    names = list(dict.fromkeys(curve.name for panel in panels for curve in panel.curves))
+    paper = _sized(figure, max(4.5, 4.2 * len(panels)), 3.2, len(panels))
     shown: dict[str, Any] = {}
-    grid = figure.subplots(len(panels), columns, squeeze=False, sharey="row")
-    for line, row in zip(grid, panels, strict=True):
-        for axes, panel in zip(line, row, strict=True):
-            for curve in panel.curves:
-                drawn = _curve(axes, curve, names.index(curve.name))
-                if not curve.faint:
-                    shown.setdefault(curve.name, drawn)
-            axes.set(xlabel=panel.xlabel, ylabel=panel.ylabel if axes is line[0] else "")
-            axes.set_xlim(left=0)
+    shape = (len(panels), 1) if paper else (1, len(panels))
+    for axes, panel in zip(figure.subplots(*shape, squeeze=False).flat, panels, strict=True):
+        for curve in panel.curves:
+            drawn = _curve(axes, curve, names.index(curve.name))
+            if not curve.faint:
+                shown.setdefault(curve.name, drawn)
+        axes.set(xlabel=panel.xlabel, ylabel=panel.ylabel)
+        axes.set_xlim(left=0)
     if shown:
-        figure.legend(
-            shown.values(),
-            map(_plain, shown),
-            loc="outside upper center",
-            ncols=min(4, len(shown)),
-            **SMALL_LEGEND,
-        )
+        _legend(figure, shown, min(4, len(shown)))
 
 
 def _curve(axes: Axes, curve: Curve, number: int) -> Any:
@@ -264,31 +371,35 @@ def scatter(figure: Figure, panels: Mapping[str, Cloud], xlabel: str, ylabel: st
     """Draw one cloud of points a panel (title -> points), side by side on the same axes, with the
     diagonal on which x = y.
     """
-    figure.set_size_inches(3.4 * len(panels) + 0.4, 3.4)
-    row = figure.subplots(1, len(panels), squeeze=False, sharex=True, sharey=True)[0]
+    paper = _sized(figure, 3.4 * len(panels) + 0.4, 3.4, len(panels))
+    shape = (len(panels), 1) if paper else (1, len(panels))
+    row = figure.subplots(*shape, squeeze=False, sharex=True, sharey=True).flat
     for axes, (title, cloud) in zip(row, panels.items(), strict=True):
         axes.plot([0, 1], [0, 1], "-", color="0.6", linewidth=0.8, zorder=0)
         axes.plot(cloud.x, cloud.y, "o", markersize=2, alpha=0.5, markeredgewidth=0)
-        axes.set(xlabel=xlabel, ylabel=ylabel if axes is row[0] else "", title=title)
+        axes.set(xlabel=xlabel, ylabel=ylabel if paper or axes is row[0] else "", title=title)
 
 
 @_as_svg
 def heat_map(figure: Figure, panels: Mapping[str, Heat], xlabel: str, ylabel: str) -> None:
-    """Draw one heat map a panel (by title), side by side, darker for more."""
+    """Draw one heat map a panel (by title), side by side, darker for more, on one scale."""
     width = sum(0.22 * len(panel.columns) + 2.0 for panel in panels.values())
     height = max(0.22 * len(panel.rows) for panel in panels.values()) + 1.8
-    figure.set_size_inches(max(3.5, width), max(2.5, height))
-    row = figure.subplots(1, len(panels), squeeze=False)[0]
-    for axes, (title, panel) in zip(row, panels.items(), strict=True):
+    paper = _sized(figure, max(3.5, width), max(2.5, height), len(panels))
+    if column := _column_width.get():
+        figure.set_size_inches(column, len(panels) * column)
+    top = max((max(row, default=0.0) for heat in panels.values() for row in heat.values), default=0)
+    grid = figure.subplots(*((len(panels), 1) if paper else (1, len(panels))), squeeze=False)
+    for axes, (title, panel) in zip(grid.flat, panels.items(), strict=True):
         axes.spines[:].set_visible(True)
-        mesh = axes.pcolormesh(
-            panel.values, cmap="Greys", vmin=0, edgecolors="none", rasterized=False
-        )
+        mesh = axes.pcolormesh(panel.values, cmap="Greys", vmin=0, vmax=top or 1, edgecolors="none")
         axes.set_xticks(*_middles(panel.columns), rotation=90)
         axes.set_yticks(*_middles(panel.rows))
+        if paper:
+            axes.tick_params(labelsize=5.5, length=2)
         axes.invert_yaxis()
         axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
-        figure.colorbar(mesh, ax=axes, shrink=0.8)
+    figure.colorbar(mesh, ax=grid, shrink=0.8, aspect=30)
 
 
 def _middles(labels: Sequence[str]) -> tuple[list[float], list[str]]:

@@ -70,9 +70,10 @@ class Grid:
             widths.append(max(longest, _longest_word(header)))
         return widths
 
-    def fits(self, width: int) -> bool:
-        """True if the wrapped table is no wider than `width`."""
-        return sum(self.least()) + len(GAP) * (len(self.headers) - 1) <= width
+    @property
+    def width(self) -> int:
+        """The width of the wrapped table."""
+        return sum(self.least()) + len(GAP) * (len(self.headers) - 1)
 
     def lines(self, width: int | None = None) -> list[str]:
         """Return the table as text; of a width, prose takes the room that other columns leave."""
@@ -126,14 +127,14 @@ def fit(grid: Grid, width: int | None, ranked: Sequence[int], least: int, turns:
         least: the number of them that are always shown.
         turns: a table of few rows is turned rather than cut.
     """
-    if width is None or grid.fits(width):
+    if width is None or grid.width <= width:
         return grid.lines(width)
     turned = grid.turned()
-    if turns and len(grid.rows) < len(grid.headers) and turned.fits(width):
+    if turns and len(grid.rows) < len(grid.headers) and turned.width <= width:
         return turned.lines(width)
     for count in range(len(ranked) - 1, least - 1, -1):
         smaller = grid.only(sorted(ranked[:count]))
-        if smaller.fits(width):
+        if smaller.width <= width:
             names = " · ".join(grid.headers[i] for i in sorted(ranked[count:]))
             return [*smaller.lines(width), *wrapped(f"left out: {names}; {WHOLE}", width)]
     return grid.listed(width)

@@ -92,6 +92,23 @@ class Table:
             for row in self.rows
         ]
 
+    def only(self, kept: Sequence[int], title: str, notes: Sequence[str] = ()) -> Table:
+        """Return a table of some columns."""
+        rows = [[row[i] for i in kept] for row in self.rows]
+        return Table(self.name, title, [self.columns[i] for i in kept], rows, notes)
+
+    def turned(self) -> Table:
+        """Return the table with a row for each column but the first, all cells as text."""
+        names, *columns = zip(*self.cells(), strict=True)
+        heads = [text_column("", self.columns[0].header), *(Column(name, name) for name in names)]
+        rows = [[c.header, *cells] for c, cells in zip(self.columns[1:], columns, strict=True)]
+        return Table(self.name, self.title, heads, rows, self.notes)
+
+    @property
+    def least_width(self) -> int:
+        """The number of characters of a line, if headers and prose are wrapped."""
+        return self._grid().width
+
     def markdown(self) -> str:
         """Return a GitHub table; vertical bars are escaped."""
 
@@ -188,10 +205,13 @@ class Table:
         """Return title, table and notes as text for a terminal of some width; None for a pipe."""
         title = wrapped(self.title, width) if self.title else []
         notes = [line for note in self.notes for line in wrapped(note, width, "  ")]
-        headers, left = zip(*((column.header, column.left) for column in self.columns), strict=True)
         least = 1 + min(len(self.first), 3) if self.first else 2
-        grid = Grid(headers, left, self.cells())
-        return [*title, *fit(grid, width, self._ranked(), least, not self.first), *notes]
+        lines = fit(self._grid(), width, self._ranked(), least, not self.first)
+        return [*title, *lines, *notes]
+
+    def _grid(self) -> Grid:
+        headers = [column.header for column in self.columns]
+        return Grid(headers, [column.left for column in self.columns], self.cells())
 
     def _ranked(self) -> list[int]:
         """Return the numbers of the columns, the most important first: what a row is of, those of

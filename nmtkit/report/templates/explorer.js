@@ -112,7 +112,7 @@ document.querySelectorAll("form.controls").forEach((form) => {
   };
 
   const heat = (found, system) => {
-    const head = make("tr", {}, make("td", {}), ...found.src.map((token) => make("th", { scope: "col" }, token)));
+    const head = make("tr", {}, make("td", { class: "left" }, "written ↓ read →"), ...found.src.map((token) => make("th", { scope: "col" }, token)));
     const rows = found.tgt.map((token, t) => {
       const cells = [...found.rows[t]].map((digit) => {
         const weight = parseInt(digit, 36) / 35;
@@ -123,7 +123,7 @@ document.querySelectorAll("form.controls").forEach((form) => {
       });
       return make("tr", {}, make("th", { scope: "row", class: "left" }, token), ...cells);
     });
-    const caption = make("caption", {}, make("span", {}, `Attention of ${system} in per cent: each row is a target token, each column a source token`));
+    const caption = make("caption", {}, make("span", {}, `Attention of ${system} in per cent: each row is a token that was written, each column a source token that was read`));
     return make("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": `attention of ${system}` }, make("table", { class: "attention" }, caption, make("thead", {}, head), make("tbody", {}, ...rows)));
   };
 

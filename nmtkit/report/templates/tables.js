@@ -32,7 +32,7 @@
     [...table.tHead.rows[0].cells].forEach((header, place) => {
       const button = document.createElement("button");
       button.type = "button";
-      button.textContent = header.textContent;
+      button.append(...header.childNodes);
       header.replaceChildren(button);
       button.addEventListener("click", () => sortBy(table, header, place, rows));
     });
