@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -44,7 +44,8 @@ def tables(contents: Contents, set_name: str) -> list[Table]:
     cost = [i for i, column in enumerate(whole.columns) if column.key not in SHOWN]
     scores = [i for i, column in enumerate(whole.columns) if column.key in SHOWN]
     notes, title = whole.notes, f"{result.set}: size and cost"
-    return [*by_seed, whole.only(scores, whole.title, notes), whole.only([0, *cost], title)]
+    systems, costs = whole.only(scores, whole.title, notes), whole.only([0, *cost], title)
+    return [*by_seed, systems, replace(costs, name="cost")]
 
 
 def differences(result: Scores) -> list[Difference]:
@@ -103,7 +104,7 @@ def table(contents: Contents, set_name: str) -> Table:
     signatures = [f"{header(key)}:" for key in ("bleu", *result.asked)]
     beginnings = (*signatures, "[95%]", "Δ, p", "one system", "empty", FEW)
     notes = [note for note in scores.notes if note.startswith(beginnings)]
-    return Table("comparison", scores.title, columns, rows, notes)
+    return Table("comparison", scores.title, columns, rows, notes, result_tables.FIRST)
 
 
 def _training(system: TrainedSystem) -> list[Any]:

@@ -9,6 +9,7 @@ import importlib.util
 import inspect
 import io
 import json
+import math
 import textwrap
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -230,8 +231,9 @@ def differences(figure: Figure, points: Sequence[Difference], xlabel: str) -> No
         if delta.low is not None and delta.high is not None:
             axes.plot([delta.low, delta.high], [place, place], "-", color=colour, linewidth=1.6)
         marker = "o" if delta.low is not None else "D"
-        axes.plot([delta.value], [place], marker, color=colour, markersize=5)
-        label = f"{delta.value:+.2f}"
+        value = math.nan if delta.value is None else delta.value
+        axes.plot([value], [place], marker, color=colour, markersize=5)
+        label = f"{value:+.2f}"
         axes.annotate(label, (1.01, place), xycoords=("axes fraction", "data"), va="center")
     axes.axvline(0, color="0.5", linewidth=0.8, zorder=0)
     axes.set_yticks(range(len(points)), [_plain(point.name) for point in points])
@@ -373,7 +375,7 @@ def scatter(figure: Figure, panels: Mapping[str, Cloud], xlabel: str, ylabel: st
     """
     paper = _sized(figure, 3.4 * len(panels) + 0.4, 3.4, len(panels))
     shape = (len(panels), 1) if paper else (1, len(panels))
-    row = figure.subplots(*shape, squeeze=False, sharex=True, sharey=True).flat
+    row = figure.subplots(*shape, squeeze=False, sharex=True, sharey=True).ravel()
     for axes, (title, cloud) in zip(row, panels.items(), strict=True):
         axes.plot([0, 1], [0, 1], "-", color="0.6", linewidth=0.8, zorder=0)
         axes.plot(cloud.x, cloud.y, "o", markersize=2, alpha=0.5, markeredgewidth=0)

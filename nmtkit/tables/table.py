@@ -95,7 +95,10 @@ class Table:
     def only(self, kept: Sequence[int], title: str, notes: Sequence[str] = ()) -> Table:
         """Return a table of some columns."""
         rows = [[row[i] for i in kept] for row in self.rows]
-        return Table(self.name, title, [self.columns[i] for i in kept], rows, notes)
+        columns = [self.columns[i] for i in kept]
+        keys = {column.key for column in columns}
+        first = [key for key in self.first if key in keys]
+        return Table(self.name, title, columns, rows, notes, first)
 
     def turned(self) -> Table:
         """Return the table with a row for each column but the first, all cells as text."""

@@ -38,7 +38,7 @@ CONTRAST = """(() => {
   }
   return found;
 })()"""
-STOPS = "a[href], button, select, input, summary, [tabindex='0']"
+STOPS = "a[href], button, select, input:not([type='radio']:not(:checked)), summary, [tabindex='0']"
 
 
 @pytest.fixture(scope="module")
@@ -215,10 +215,10 @@ def test_attention_on_a_click(browser):
     expanded = "document.querySelector('.look').getAttribute('aria-expanded')"
     shown = "[...document.querySelectorAll('.attention')].at(-1)"
     for button, weights in (
-        (".look + .look", [["", "ein", "</s>"], ["c", "20", "80"], ["</s>", "29", "69"]]),
+        (".look + .look", [[CORNER, "ein", "</s>"], ["c", "20", "80"], ["</s>", "29", "69"]]),
         (
             ".look",
-            [["", "ein", "</s>"], ["a", "91", "11"], ["<b>", "51", "51"], ["</s>", "", "100"]],
+            [[CORNER, "ein", "</s>"], ["a", "91", "11"], ["<b>", "51", "51"], ["</s>", "", "100"]],
         ),
     ):
         browser.click(button)
@@ -310,6 +310,46 @@ def test_without_scripts_all_but_the_explorer_is_there(browser, written):
         browser.call("Emulation.setScriptExecutionDisabled", value=False)
 
 
+def test_the_switch_of_the_learning_curves(browser):
+    """One of three figures of two panels is seen: the one whose axis is chosen."""
+    shown = (
+        "[...document.querySelectorAll('.switched svg')].filter((e) => e.checkVisibility())"
+        ".map((e) => e.getAttribute('aria-label').split(' ').at(-1))"
+    )
+    assert browser.run(shown) == ["updates"]
+    for axis in ("minutes", "epochs"):
+        browser.click(f"#axis-{axis}")
+        assert browser.run(shown) == [axis]
+
+
+A4 = 210 - 2 * 12
+"""Millimetres between the margins of a printed page."""
+WIDEST = """(() => {
+  document.body.style.width = 'A4mm';
+  document.querySelectorAll('details').forEach((e) => (e.open = true));
+  return [document.body.clientWidth, ...[...document.querySelectorAll('main table')]
+    .filter((e) => e.checkVisibility()).map((e) => e.getBoundingClientRect().width)];
+})()""".replace("A4mm", f"{A4}mm")
+TORN = """[...document.querySelectorAll('main td:not(.left), main .word')]
+  .filter((e) => e.checkVisibility() && e.textContent.trim())
+  .filter((e) => { const range = document.createRange(); range.selectNodeContents(e);
+    return new Set([...range.getClientRects()].map((r) => Math.round(r.top))).size > 1; })
+  .map((e) => e.textContent)"""
+
+
+def test_an_a4_page_holds_every_table_with_whole_numbers(browser):
+    browser.look(media="print")
+    body, *tables = browser.run(WIDEST)
+    assert len(tables) > 8 and max(tables) <= body
+    assert browser.run(TORN) == []
+    browser.run(
+        "document.querySelector('main td:not(.left)').style.cssText = "
+        "'white-space: pre-line; display: block; width: 1rem'"
+    )
+    browser.run("document.querySelector('main td:not(.left)').textContent = '1 [2, 3]'")
+    assert browser.run(TORN) == ["1 [2, 3]"]  # a broken number is seen
+
+
 def test_print(browser):
     browser.look(media="print", dark=True)
     assert not browser.run("document.getElementById('explorer').checkVisibility()")
@@ -327,6 +367,7 @@ def test_print(browser):
     assert base64.b64decode(printed).startswith(b"%PDF-")
 
 
+CORNER = "written ↓ read →"
 STRUCTURE = """({
   untitled: [...document.querySelectorAll('table')].filter((t) => !t.caption || !t.caption.textContent.trim()).length,
   unscoped: [...document.querySelectorAll('th')].filter((t) => !t.scope).length,

@@ -2,6 +2,7 @@
 and what is missing is said.
 """
 
+import base64
 import json
 import re
 import shlex
@@ -18,6 +19,7 @@ from safetensors.numpy import save_file
 from nmtkit.analyze import ANALYSES, attention
 from nmtkit.analyze.analysis import Finding
 from nmtkit.analyze.attention import SentenceAttention, SystemAttention
+from nmtkit.curves import AXES
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.models import checkpoints
 from nmtkit.records import (
@@ -66,7 +68,8 @@ def test_every_system_set_and_finding_is_in_the_page(tmp_path, capsys, undrawn):
         )
     assert len(page.all("article")) == len(ANALYSES) + 1
     labels = [one["aria-label"] for one in page.all("svg")]
-    assert len([label for label in labels if "figure; its numbers" in label]) == len(ANALYSES) + 1
+    # The curves of `convergence` are drawn anew, over three axes.
+    assert len([label for label in labels if "figure; its numbers" in label]) == len(ANALYSES)
     assert {"BLEU by source length on test", "BLEU by source length on other"} < set(labels)
     for name in ("base", "own", "test: 40 sentences", "other: 40 sentences"):
         assert name in page.text
@@ -87,9 +90,9 @@ def test_numbers_are_those_of_the_scores(reported, undrawn):
         f"own is better than base: {delta['value']:+.2f} BLEU [{delta['low']:+.2f},"
         f" {delta['high']:+.2f}]" in page.text
     )
-    assert {"Loss and dev BLEU of each training", "BLEU by source length on test"} == {
-        one["aria-label"] for one in page.all("svg")
-    }
+    curves = {f"Loss and dev BLEU of each training by {axis}" for axis in AXES[:3]}
+    others = {"BLEU by source length on test", "Differences in BLEU on test"}
+    assert curves | others == {one["aria-label"] for one in page.all("svg")}
     assert f"nmtkit analyze convergence --run {reported.run.path}" in page.text
     assert "abc1234-dirty" in page.text and "the checkout had changes" in page.text
     assert "3m 20s" in page.text  # from start to end of the call
@@ -486,7 +489,55 @@ def test_seeds_are_put_together(tmp_path):
     )
     assert comparison.verdicts(result) == [verdict] and verdict in page.text
     tables = comparison.tables(contents, "test")
-    assert [table.name for table in tables] == ["seeds", "comparison"]
+    assert [table.name for table in tables] == ["seeds", "comparison", "cost"]
+    points = comparison.differences(result)
+    assert (points[0].name, points[0].group) == ("b, mean of 2", "b")
+    assert points[0].delta == Estimate(against.difference)
+    assert {point.name: point.group for point in points[1:]} == {"a-2": "a", "b-1": "b", "b-2": "b"}
+
+
+def test_tables_are_linked_as_latex_and_csv(reported):
+    """What a link holds is the table's own form, byte for byte."""
+    page = reported.page()
+    kept = {
+        link["download"]: base64.b64decode(link["href"].partition("base64,")[2]).decode()
+        for link in page.all("a")
+        if "download" in link
+    }
+    table = comparison.tables(read_contents(reported.run), "test")[0]
+    named = {name: text for name, text in kept.items() if name.startswith("comparison-")}
+    assert sorted(named.values()) == sorted([table.latex(), table.csv()])
+    assert {name.rpartition(".")[2] for name in kept} == {"tex", "csv"} and len(kept) > 8
+
+
+def test_a_wide_table_of_few_rows_is_turned_and_its_links_are_not(reported):
+    wide = [text_column("system"), *(text_column(f"column-{i}-of-many") for i in range(8))]
+    table = Table("cost", "Cost", wide, [["base", *"abcdefgh"], ["own", *"ijklmnop"]])
+    found = Finding(table, "Read it.", name="cost", title="cost")
+    inputs = FindingInputs(systems=["base", "own"], files={})
+    found.write(reported.run.path / "analyze" / "cost", inputs)
+    page = reported.page()
+    assert "system base own column-0-of-many a i column-1-of-many b j" in page.text
+    (link,) = [a for a in page.all("a") if a.get("download") == "cost-Cost.csv"]
+    assert base64.b64decode(link["href"].partition("base64,")[2]).decode() == table.csv()
+
+
+def test_figures_for_a_paper(reported, undrawn, capsys):
+    undrawn()
+    reported.finding("cost", "cost")  # a figure that nmtkit did not draw
+    stage.report(reported.run, figure_width=3.3)
+    names = {path.stem for path in (reported.run.path / "report" / "figures").glob("*.pdf")}
+    learning = {f"learning-{axis}" for axis in AXES[:3]}
+    assert names == {*learning, "lengths-test", "differences-test"}
+    assert "no cost.pdf: the figure does not hold its numbers" in capsys.readouterr().err
+
+
+def test_figures_of_no_width_or_without_matplotlib_are_refused(reported):
+    for width, message in ((0.5, "must be at least 1"), (21, "must be at most 20")):
+        with pytest.raises(ConfigError, match=message):
+            stage.report(reported.run, figure_width=width)
+    with pytest.raises(ConfigError, match="figures need matplotlib"):
+        stage.report(reported.run, figure_width=3.3)
 
 
 def test_up_to_date_until_something_changes(reported, capsys, monkeypatch):

@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import io
 import json
+import re
 
 import pytest
 
@@ -150,7 +151,7 @@ def test_a_figure_is_reproducible_svg_with_text_as_text():
         return figures.grouped_bars(groups, series, "source length", "BLEU", "test & more")
 
     words = ("source length", "BLEU", "b_1", "test &amp; more", "short", "long")
-    assert "nobody" not in words_of(draw, *words)
+    assert ">nobody<" not in words_of(draw, *words)
 
 
 def test_a_bar_without_interval_has_no_error_bar():
@@ -182,15 +183,61 @@ def test_curves_share_a_legend():
         figures.Curve("a$1$", [2], [5.0]),
         figures.Curve("b", [1], [2.0]),
     ]
-    rows = [[figures.Panel("updates", "loss", points), figures.Panel("epochs", "loss", points[:1])]]
-    words = ("a$1$", "b", "updates", "epochs", "loss")
+    rows = [figures.Panel("updates", "loss", points), figures.Panel("epochs", "BLEU", points[:1])]
+    words = ("a$1$", "b", "updates", "epochs", "loss", "BLEU")
     drawn = words_of(lambda: figures.curves(rows), *words)
     assert {drawn.count(f">{word}<") for word in words} == {1}
-    marked = [[figures.Panel("updates", "loss", [dataclasses.replace(points[0], faint=False)])]]
-    plain = [[figures.Panel("updates", "loss", points[:1])]]
+    marked = [figures.Panel("updates", "loss", [dataclasses.replace(points[0], faint=False)])]
+    plain = [figures.Panel("updates", "loss", points[:1])]
     markers = figures.curves(marked).count("<use") - figures.curves(plain).count("<use")
     assert markers == 3  # of two points and the legend
-    assert ">updates<" in figures.curves([[figures.Panel("updates", "loss", [])]])
+    assert ">updates<" in figures.curves([figures.Panel("updates", "loss", [])])
+
+
+def test_heat_maps_have_one_scale():
+    """A shade is the same number in every panel."""
+    pytest.importorskip("matplotlib", reason="figures need the extra [plots]")
+
+    def shades(*tops):
+        panels = {f"p{i}": figures.Heat([[top]], ["r"], ["c"]) for i, top in enumerate(tops)}
+        meshes = figures.heat_map(panels, "read", "written").split('<g id="QuadMesh_')[1:]
+        fills = [re.search("fill: (#[0-9a-f]{6})", mesh.partition("</g>")[0]) for mesh in meshes]
+        return [fill[1] if fill else "#000000" for fill in fills]  # SVG's own is black
+
+    assert shades(0.5, 0.5) == ["#000000", "#000000"]
+    light, dark = shades(0.5, 1.0)
+    assert dark == "#000000" != light
+
+
+EVERY_DRAWING = {
+    "grouped_bars": (["a", "b"], {"x": [Estimate(1.0, 0.5, 2.0), Estimate(3.0)]}, "length", "BLEU"),
+    "lines": (["1", "2"], {"x": [0.1, None]}, "layer", "dv"),
+    "curves": ([figures.Panel("updates", "loss", [figures.Curve("a", [1, 2], [3.0, 4.0])])],),
+    "scatter": ({"one": figures.Cloud([0.1, 0.2], [0.3, 0.4])}, "x", "y"),
+    "heat_map": ({"one": figures.Heat([[0.0, 1.0]], ["r"], ["a", "b"])}, "read", "written"),
+    "differences": ([figures.Difference("a", "a", Estimate(1.0, -1.0, 2.0))], "Δ BLEU"),
+}
+
+
+def test_every_drawing_is_tried():
+    assert EVERY_DRAWING.keys() == figures.DRAWINGS.keys()
+
+
+@pytest.mark.parametrize("name", EVERY_DRAWING)
+def test_a_figure_is_drawn_again_for_a_column_of_a_paper(name):
+    pytest.importorskip("matplotlib", reason="figures need the extra [plots]")
+    svg = getattr(figures, name)(*EVERY_DRAWING[name])
+    pdf = figures.as_pdf(svg, 3.3)
+    assert pdf == figures.as_pdf(svg, 3.3) and pdf.startswith(b"%PDF")
+    assert b"/FontFile2" in pdf and b"/Type3" not in pdf  # TrueType fonts, embedded
+    box = re.search(rb"/MediaBox \[ *0 0 ([0-9.]+)", pdf)
+    assert float(box[1]) == pytest.approx(3.3 * 72)
+    assert getattr(figures, name)(*EVERY_DRAWING[name]) == svg  # the page's figure is as before
+
+
+@pytest.mark.parametrize("svg", ["", "<svg/>", "no markup"])
+def test_a_figure_without_its_numbers_is_not_drawn_again(svg):
+    assert figures.as_pdf(svg, 3.3) is None
 
 
 @pytest.mark.filterwarnings("error")
