@@ -48,22 +48,31 @@ def tables(contents: Contents, set_name: str) -> list[Table]:
     return [*by_seed, systems, replace(costs, name="cost")]
 
 
+def group_of(result: Scores) -> dict[str, str]:
+    """Return the group of training seeds of each system; its own name if it has none."""
+    groups = result.seeds.groups if result.seeds and result.has_seeds else []
+    seeds = {name: group.name for group in groups for name in group.systems}
+    return {name: seeds.get(name, name) for name in result.names}
+
+
 def differences(result: Scores) -> list[Difference]:
-    """Return the differences in BLEU to the baseline's, largest first: of each system, and of the
-    mean of each group of training seeds.
+    """Return the differences in BLEU to the baseline's, largest first: of the mean of each group of
+    training seeds, and of each system.
     """
     several = result.seeds.groups if result.seeds and result.has_seeds else []
-    group_of = {name: group.name for group in several for name in group.systems}
+    group = group_of(result)
     points = [
-        Difference(system.name, group_of.get(system.name, system.name), delta)
+        Difference(system.name, group[system.name], delta)
         for system in result.systems
         if (delta := system.differences.get("bleu")) and delta.value is not None
     ]
     points.sort(key=lambda point: -(point.delta.value or 0.0))
     means = [
-        Difference(f"{group.name}, mean of {len(group.systems)}", group.name, Estimate(gap))
-        for group in several
-        if group.against and (gap := group.against["bleu"].difference) is not None
+        Difference(
+            f"{one.name}, mean of {len(one.systems)}", one.name, Estimate(against.difference)
+        )
+        for one in several
+        if (against := one.against.get("bleu"))
     ]
     return [*means, *points]
 

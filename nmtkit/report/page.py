@@ -185,9 +185,9 @@ def _environment() -> Environment:
 
 
 def _for_page(table: Table) -> Table:
-    """Return a table as it is shown: turned if it is wide and has few rows."""
+    """Return a table as it is shown: turned if it is of costs, or wide, and has few rows."""
     many = len(table.columns) > len(table.rows) > 0 and not table.first
-    if many and table.least_width > MOST_WIDTH:
+    if many and (table.least_width > MOST_WIDTH or table.name == "cost"):
         turned = table.turned()
         if turned.least_width <= MOST_WIDTH:
             return turned
@@ -221,7 +221,9 @@ def _of_set(contents: Contents, name: str, drawn: Drawn) -> dict[str, Any]:
     groups = result.by_length
     figure = lengths.figure(groups.groups, groups.unit, name) if groups else None
     points = comparison.differences(result)
-    deltas = figures.differences(points, comparison.difference_label(result)) if points else None
+    axis, seeds = comparison.difference_label(result), comparison.group_of(result)
+    colours = list(dict.fromkeys(seeds.values()))
+    deltas = figures.differences(points, axis, colours) if points else None
     tables = result_tables.tables(result)
     by_length = [table for stem, table in tables.items() if stem.startswith("lengths")]
     return {
@@ -257,13 +259,9 @@ def _learning(contents: Contents, drawn: Drawn) -> dict[str, Any]:
         for system in contents.systems
         if system.curves.train or system.curves.dev
     }
-    group_of = {
-        name: group.name
-        for result in contents.scores.values()
-        if result.seeds
-        for group in result.seeds.groups
-        for name in group.systems
-    }
+    group_of: dict[str, str] = {}
+    for result in contents.scores.values():
+        group_of |= comparison.group_of(result)
     for axis in AXES[:3]:
         if both := panels(curves, axis, group_of):
             label = f"Loss and dev BLEU of each training by {axis}"

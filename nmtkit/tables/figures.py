@@ -218,14 +218,20 @@ def _legend(figure: Figure, handles: Mapping[str, Any], columns: int) -> None:
 
 
 @_as_svg
-def differences(figure: Figure, points: Sequence[Difference], xlabel: str) -> None:
-    """Draw a line a difference, the first on top: the interval, a dot, and its value as text."""
+def differences(
+    figure: Figure, points: Sequence[Difference], xlabel: str, groups: Sequence[str]
+) -> None:
+    """Draw a line a difference, the first on top: the interval, a dot, and its value as text.
+
+    Args:
+        points: the differences; xlabel: text.
+        groups: all groups in the order of their colours.
+    """
     _sized(figure, 7.2, 0.3 * len(points) + 0.75)
     if column := _column_width.get():
         figure.set_size_inches(column, 0.17 * len(points) + 0.6)
         xlabel = textwrap.fill(xlabel, int(15 * column))
     axes = figure.add_subplot()
-    groups = list(dict.fromkeys(point.group for point in points))
     for place, point in enumerate(points):
         colour, delta = f"C{groups.index(point.group) % 10}", point.delta
         if delta.low is not None and delta.high is not None:

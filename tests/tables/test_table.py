@@ -215,7 +215,7 @@ EVERY_DRAWING = {
     "curves": ([figures.Panel("updates", "loss", [figures.Curve("a", [1, 2], [3.0, 4.0])])],),
     "scatter": ({"one": figures.Cloud([0.1, 0.2], [0.3, 0.4])}, "x", "y"),
     "heat_map": ({"one": figures.Heat([[0.0, 1.0]], ["r"], ["a", "b"])}, "read", "written"),
-    "differences": ([figures.Difference("a", "a", Estimate(1.0, -1.0, 2.0))], "Δ BLEU"),
+    "differences": ([figures.Difference("a", "a", Estimate(1.0, -1.0, 2.0))], "Δ BLEU", ["a"]),
 }
 
 
