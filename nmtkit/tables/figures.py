@@ -404,7 +404,7 @@ def heat_map(figure: Figure, panels: Mapping[str, Heat], xlabel: str, ylabel: st
         axes.set_xticks(*_middles(panel.columns), rotation=90)
         axes.set_yticks(*_middles(panel.rows))
         if paper:
-            axes.tick_params(labelsize=5.5, length=2)
+            axes.tick_params(labelsize=6, length=2)
         axes.invert_yaxis()
         axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
     figure.colorbar(mesh, ax=grid, shrink=0.8, aspect=30)

@@ -5,6 +5,7 @@ import dataclasses
 import io
 import json
 import re
+import zlib
 
 import pytest
 
@@ -230,6 +231,10 @@ def test_a_figure_is_drawn_again_for_a_column_of_a_paper(name):
     pdf = figures.as_pdf(svg, 3.3)
     assert pdf == figures.as_pdf(svg, 3.3) and pdf.startswith(b"%PDF")
     assert b"/FontFile2" in pdf and b"/Type3" not in pdf  # TrueType fonts, embedded
+    streams = re.findall(rb"stream\r?\n(.*?)\r?\nendstream", pdf, re.DOTALL)
+    page = zlib.decompress(streams[0])
+    sizes = [float(size) for size in re.findall(rb"/F[0-9]+ ([0-9.]+) Tf", page)]
+    assert sizes and min(sizes) >= 6  # points, at the width of a column
     box = re.search(rb"/MediaBox \[ *0 0 ([0-9.]+)", pdf)
     assert float(box[1]) == pytest.approx(3.3 * 72)
     assert getattr(figures, name)(*EVERY_DRAWING[name]) == svg  # the page's figure is as before
