@@ -38,6 +38,9 @@ class PrepCommand(Command):
         "nmtkit prep mine --train train.de-en.tsv --dev dev.tsv --test test.tsv",
         "nmtkit prep mine --train train.de train.en --dev dev.de dev.en --docs train=train.docids"
         " --docs dev=blank",
+        "nmtkit prep mine --train train.de train.en --dev dev.de dev.en --codes bpe.codes --vocab"
+        " vocab.de,vocab.en",
+        "nmtkit prep talks --train talks.de talks.en --dev dev.de dev.en --like runs/news",
         "nmtkit prep tvsub-zhen --size 200000 --test tst2010.zh,tst2010.en --docs"
         " tst2010=tst2010.doc",
         "nmtkit prep demo --size 5000 --parser stanza --run runs/parsed",
@@ -60,6 +63,7 @@ def prep(**options: Any) -> None:
         "nmtkit train",
         "nmtkit train --system pre-norm --set model.norm=pre --set train.max_steps=20000",
         "nmtkit train --variant my_package.my_file:MyModel --preset tiny",
+        "nmtkit train --init-from runs/news/systems/mine --set train.lr=1e-4",
         "torchrun --nproc-per-node 4 -m nmtkit train",
         before="For example, after `nmtkit prep`:",
         after=(

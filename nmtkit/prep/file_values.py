@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from nmtkit.errors import ConfigError, counted
-from nmtkit.files import is_tsv
+from nmtkit.files import check_file, is_tsv
 
 NUL = "\0"
 """Joins the words of one value. No file name can contain it."""
 OPTIONS = {"--train": "training", "--dev": "development", "--test": "test"}
-"""The options that name files, and what they call a set."""
+"""The options that name the files of a set, and what they call it."""
+MODELS = {"--codes": "merges", "--vocab": "a vocabulary", "--spm": "a model"}
+"""The options that name one file, or one for each side, and what is in it."""
 
 
 def one_value(files: Any) -> Any:
-    """Return a sequence of paths, as Python gives them, as the value of an option."""
+    """Return a path or a sequence of paths, as Python gives them, as the value of an option."""
+    files = [files] if isinstance(files, Path) else files
     return NUL.join(map(str, files)) if isinstance(files, (list, tuple)) else files
 
 
 def joined_words(args: Sequence[str]) -> list[str]:
-    """Return a command line in which each option of `OPTIONS` has a single value.
+    """Return a command line in which each option of `OPTIONS` and `MODELS` has a single value.
 
-    A TSV file and a value with a comma are complete. Any other file takes the next word too. After
-    --test it also takes the words that follow and are files: further references.
+    A TSV file and a value with a comma are complete. Any other file of a set takes the next word
+    too. After --test it also takes the words that follow and are files: further references. So
+    does a file of `MODELS`, once.
 
     Raises: ConfigError for an option without a file.
     """
@@ -34,7 +39,7 @@ def joined_words(args: Sequence[str]) -> list[str]:
     while words:
         word = words.popleft()
         option, equals, value = word.partition("=")
-        if option not in OPTIONS:
+        if option not in OPTIONS | MODELS:
             joined.append(word)
             continue
         if equals:
@@ -42,9 +47,10 @@ def joined_words(args: Sequence[str]) -> list[str]:
         taken = [words.popleft()] if words else []
         if not taken or taken[0].startswith("--"):
             got = f"got the option '{taken[0]}'" if taken else "got nothing"
-            raise _error(f"a {OPTIONS[option]} set needs files, {got}", option)
+            raise _error(f"{_name(option)} needs files, {got}", option)
+        least, most = (1, 2) if option in MODELS else (2, math.inf if option == "--test" else 2)
         while not _is_complete(taken[0]) and words and not words[0].startswith("-"):
-            if len(taken) > 1 and not (option == "--test" and Path(words[0]).is_file()):
+            if len(taken) >= least and not (len(taken) < most and Path(words[0]).is_file()):
                 break
             taken.append(words.popleft())
         joined.append(f"{option}={NUL.join(taken)}")
@@ -63,14 +69,9 @@ def file_list(value: str, option: str) -> list[Path]:
         option: the option.
     Raises: ConfigError for a value that begins with `--`, or a wrong number of files.
     """
-    separator = NUL if NUL in value or Path(value).is_file() else ","
-    words = [word for word in value.split(separator) if word]
-    name, target = f"a {OPTIONS[option]} set", "reference" if option == "--test" else "target"
-    got = ", ".join(words)
-    for word in words:
-        if word.startswith("--"):
-            raise _error(f"{name} needs files, got the option '{word}'", option)
-    paths = list(map(Path, words))
+    paths, name = _paths(value, option), _name(option)
+    target = "reference" if option == "--test" else "target"
+    got = ", ".join(map(str, paths))
     if len(paths) == 1 and is_tsv(paths[0]):
         return paths
     if any(map(is_tsv, paths)):
@@ -81,6 +82,34 @@ def file_list(value: str, option: str) -> list[Path]:
     return paths
 
 
+def model_files(value: str | None, option: str) -> tuple[Path, ...]:
+    """Return the one or two files of an option of `MODELS`; none if it is not given.
+
+    Raises: ConfigError for more files; DataError for one that is missing.
+    """
+    paths = _paths(value, option) if value else []
+    if len(paths) > 2:
+        raise _error(f"{_name(option)} is a file, or one for each side: got {len(paths)}", option)
+    for path in paths:
+        check_file(path, where=option)
+    return tuple(paths)
+
+
+def _paths(value: str, option: str) -> list[Path]:
+    separator = NUL if NUL in value or Path(value).is_file() else ","
+    words = [word for word in value.split(separator) if word]
+    for word in words:
+        if word.startswith("--"):
+            raise _error(f"{_name(option)} needs files, got the option '{word}'", option)
+    return list(map(Path, words))
+
+
+def _name(option: str) -> str:
+    return f"a {OPTIONS[option]} set" if option in OPTIONS else f"the option {option}"
+
+
 def _error(problem: str, option: str) -> ConfigError:
     hint = f"write {option} news.de news.en, {option} news.de,news.en or {option} news.tsv"
+    if option in MODELS:
+        hint = f"write {option} FILE, or {option} SRC TGT for {MODELS[option]} of each side"
     return ConfigError(problem, where=option, hint=hint)

@@ -131,16 +131,38 @@ def learn(
     tokens = [pieces.counts(side.counts) for pieces, side in zip(segmented, words, strict=True)]
     if settings.subwords == "sentencepiece":
         tokens = [_known(count, folder, side) for count, side in zip(tokens, SIDES, strict=True)]
-    return Models(words, segmented, _vocabularies(tokens, settings, folder), numbers)
+    return Models(words, segmented, write_vocabularies(tokens, settings, folder), numbers)
+
+
+def file_names(languages: tuple[str, str], settings: PrepSettings) -> list[str]:
+    """Return the names of the files that `learn` writes."""
+    names = [
+        f"truecase.{language}"
+        for side, language in zip(SIDES, languages, strict=True)
+        if truecased(settings, side, language)
+    ]
+    if settings.subwords == "sentencepiece":
+        names += _names("subwords", "spm", settings)
+    elif settings.subwords == "bpe" and settings.merges:
+        names += _names("codes", "bpe", settings)
+        names += [f"bpe-vocab.{side}.txt" for side in SIDES]
+    return names + _names("vocab", "txt", settings)
 
 
 def _truecaser(evidence: Counter[str], path: Path) -> Truecaser:
     return Truecaser.load(path) if path.exists() else learn_truecaser(evidence, path)
 
 
-def _vocabularies(
+def write_vocabularies(
     tokens: Sequence[Counter[str]], settings: PrepSettings, folder: Path
 ) -> tuple[Vocabulary, Vocabulary]:
+    """Write the vocabularies that are not there, and return that of each side.
+
+    Args:
+        tokens: how often each subword occurs on each side.
+        settings: of prep.
+        folder: where the files go.
+    """
     if settings.joint_vocab:
         tokens = [tokens[0] + tokens[1]]
     size = settings.vocab_size if settings.subwords == "none" and settings.vocab_size else None

@@ -60,12 +60,24 @@ class PrepOptions(Options):
     parser: str | None = option(None, "stanza")
     """Parser for the sets without --parses. It needs stanza and its models, which are not
     downloaded."""
-    preset: str | None = preset_option(
-        "that of the data set; for your files small below 500,000 training pairs, else base"
-    )
-    spm: str | None = option(None, "MODEL", panel=OWN_FILES)
-    """Your SentencePiece model for both sides, or two as SRC,TGT. Sets
+    spm: str | None = option(None, "FILE…", panel=OWN_FILES)
+    """Your SentencePiece model: one for both sides, or two files (SRC TGT or SRC,TGT). Sets
     prep.subwords=sentencepiece."""
+    like: Path | None = option(None, "RUN")
+    """Turn text into token ids as another run does: take its tokenizers, truecasers, subwords and
+    vocabulary, and its preset. `nmtkit train --init-from RUN/systems/NAME` then trains a system of
+    that run further, with all its weights."""
+    codes: str | None = option(None, "FILE…", panel=OWN_FILES)
+    """Merges that subword-nmt has learned: one file for both sides, or two files (SRC TGT or
+    SRC,TGT). No merges are learned then."""
+    vocab: str | None = option(None, "FILE…", panel=OWN_FILES)
+    """Subwords of --codes with their counts, as subword-nmt writes them (get-vocab,
+    --write-vocabulary): one file for both sides, or two. With prep.joint_vocab, two files are
+    joined."""
+    preset: str | None = preset_option(
+        "that of --like, else of the data set; for your files small below 500,000 training pairs,"
+        " else base"
+    )
     config: Path | None = config_option()
     assignments: list[str] = set_option("prep.merges=4000")
     run_dir: Path | None = run_option("The run directory to create (default: runs/DATASET).")
@@ -74,7 +86,7 @@ class PrepOptions(Options):
     """Prepare again, even if the corpus is up to date. Systems trained on a different corpus are
     refused afterwards."""
 
-    @field_validator("train", "dev", mode="before")
+    @field_validator("train", "dev", "codes", "vocab", "spm", mode="before")
     @classmethod
     def _joined(cls, value: Any) -> Any:
         return one_value(value)

@@ -32,6 +32,7 @@ from nmtkit.parallel import ordered_map
 from nmtkit.prep.check import Inputs
 from nmtkit.prep.clean import SIDES, Cleaned, Cleaner, WordCounts, row_chunks
 from nmtkit.prep.encode import Encoded, SetEncoder, TrainEncoder, subword_counts
+from nmtkit.prep.given import Given
 from nmtkit.prep.learn import Models, learn
 from nmtkit.prep.parse_spans import Stanza, check_parses, parse_text, write_spans
 from nmtkit.prep.repeats import PairHashes, kept_rows, repeats, unwanted
@@ -46,11 +47,6 @@ FEW_LINES = 2000
 """So many lines are encoded faster than worker processes start."""
 
 
-def model_names(count: int) -> list[str]:
-    """Return the names of the files of `count` given SentencePiece models in the prep folder."""
-    return [f"subwords.{side}.spm" for side in SIDES] if count > 1 else ["subwords.spm"][:count]
-
-
 @dataclass
 class Pipeline:
     """Prepares one corpus in a folder of its own.
@@ -63,7 +59,7 @@ class Pipeline:
         jobs: worker processes; the output does not depend on it.
         identity: what was asked for, the manifest's `source`.
         parser: of the source language, for the sets without a file of parses.
-        models: given SentencePiece models, one for each side or one for both.
+        given: the text model that is not learnt.
     """
 
     folder: Path
@@ -73,7 +69,7 @@ class Pipeline:
     jobs: int
     identity: dict[str, Any]
     parser: Stanza | None
-    models: Sequence[Path] = ()
+    given: Given
 
     def __post_init__(self) -> None:
         self.languages = (self.corpus.src, self.corpus.tgt)
@@ -92,8 +88,6 @@ class Pipeline:
         gc.disable()  # there are no cycles to find, but millions of objects to walk through
         try:
             self._drop_repeats()
-            for name, model in zip(model_names(len(self.models)), self.models, strict=True):
-                shutil.copyfile(model, self.folder / name)
             with tempfile.TemporaryFile(dir=self.folder) as tokenized:
                 train = self._prepare_train(tokenized)
             entries = [train, *map(self._encode_set, self.corpus.sets[1:])]
@@ -195,6 +189,7 @@ class Pipeline:
 
     def _learn(self, counts: tuple[WordCounts, WordCounts]) -> Models:
         start = time.perf_counter()
+        self.given.copy(self.folder, self.settings)
         models = learn(counts, self.languages, self.settings, self.folder, self.jobs)
         self.vocabularies = models.vocabularies
         if max(map(len, self.vocabularies)) == len(SPECIALS):

@@ -34,10 +34,11 @@ from nmtkit.corpora.table import Dataset
 from nmtkit.errors import ConfigError, nearest
 from nmtkit.options import flag
 from nmtkit.prep.file_values import file_list
+from nmtkit.prep.given import given_model
 from nmtkit.prep.options import PrepOptions
 from nmtkit.prep.parse_spans import PARSERS
 from nmtkit.settings import PrepSettings
-from nmtkit.text.sentencepiece import SentencePiece, load_package
+from nmtkit.text.sentencepiece import load_package
 
 FEW, MANY = "small", "base"
 """Presets of own files with fewer training pairs than `MANY_PAIRS`, and with as many or more."""
@@ -54,6 +55,7 @@ class Request:
         dataset: None if all files are the user's own.
         generator: the function that generates the data set; empty for files.
         own_corpus: the user's own files: a whole corpus, or test sets beside those of a data set.
+        given: the text model that is not learnt.
         preset: of the systems to come.
         doubts: what may be a slip, a line each.
         note: which preset was chosen for own files, and why.
@@ -64,6 +66,12 @@ class Request:
     def __init__(self, options: PrepOptions) -> None:
         self.options = options
         self.note = ""
+        self.given = given_model(options)
+        if options.preset is None and self.given.preset:
+            options = self.options = options.model_copy(update={"preset": self.given.preset})
+            self.note = (
+                f"preset {self.given.preset}, as in {options.like}; another one: --preset NAME"
+            )
         documents = assigned(options.docs, "--docs")
         trees = assigned(options.parses, "--parses")
         self.parses = {name: Path(file) for name, file in trees.items()}
@@ -79,18 +87,20 @@ class Request:
             self.own_corpus = _further_tests(self.dataset, options.test, documents)
             self.doubts = suffix_doubts(self.own_corpus)
             self.preset = options.preset or self.dataset.entry.preset
+        self.given.check_languages((self.own_corpus.src, self.own_corpus.tgt))
         for path in self.parses.values():
             files.check_file(path, where="--parses")
         self.doubts += document_doubts(self.own_corpus)
-        self.models = _models(options.spm)
         if options.parser not in (None, *PARSERS):
             unknown = f"unknown parser '{options.parser}'"
             raise ConfigError(unknown, "--parser", nearest(str(options.parser), PARSERS))
 
     def settings(self) -> PrepSettings:
-        """Return the settings: default, data set, preset, data set with this preset, file, --set.
+        """Return the settings: default, data set, preset, data set with this preset, file, --set;
+        what a given text model brings along counts most.
 
-        Raises: ConfigError for a setting that does not exist or is not one of prep.
+        Raises: ConfigError for a setting that does not exist, is not one of prep, or contradicts
+            a given text model.
         """
         assigned_values = settings.parse_set(self.options.assignments)
         for section, values in assigned_values.items():
@@ -99,24 +109,19 @@ class Request:
                 name = f"{section}.{next(iter(values))}"
                 raise ConfigError(f"prep doesn't read {name}", where="--set", hint=hint)
         entry, config = self.dataset and self.dataset.entry, self.options.config
+        asked = settings.merge(settings.load_config(config) if config else {}, assigned_values)
         layers = [
             {"prep": entry.prep if entry else {}},
             settings.load_preset(self.preset),
             {"prep": entry.presets.get(self.preset, {}) if entry else {}},
-            settings.load_config(config) if config else {},
-            {"prep": {"subwords": "sentencepiece"} if self.models else {}},
-            assigned_values,
+            asked,
         ]
-        merged = settings.merge(*layers).get("prep", {})
-        result = settings.build(PrepSettings, merged, "prep")
-        if self.models and result.subwords != "sentencepiece":
-            problem = f"prep.subwords={result.subwords} does not read a SentencePiece model"
-            raise ConfigError(problem, where="--spm", hint="leave one of them out")
+        values = settings.merge(*layers).get("prep", {})
+        own = settings.build(PrepSettings, values, "prep")
+        result = settings.build(PrepSettings, values | self.given.settings, "prep")
+        self.given.check(own, asked.get("prep", {}))
         if result.subwords == "sentencepiece":
             load_package()
-        if len(self.models) > 1 and result.joint_vocab:
-            hint = "--set prep.joint_vocab=false, or one model for both sides"
-            raise ConfigError("two models make two vocabularies", where="--spm", hint=hint)
         return result
 
     def identity(self, known: dict[str, Any], prep_settings: PrepSettings) -> dict[str, Any]:
@@ -143,8 +148,9 @@ class Request:
             identity |= self._drawn()
         elif size is not None:
             identity["size"] = size
-        if self.models:
-            identity["spm"] = [_known_sha256(path, known) for path in self.models]
+        if given := self.given.paths(prep_settings):
+            hashes = {name: _known_sha256(path, known) for name, path in given.items()}
+            identity["given"] = hashes
         if self.parses:
             trees = {name: _known_sha256(path, known) for name, path in self.parses.items()}
             identity["parses"] = trees
@@ -196,20 +202,6 @@ class Request:
             why = f"fewer than {pairs}" if few else f"{pairs} or more"
             self.note = f"preset {corpus.preset}, for {why}; another one: --preset NAME"
         return corpus
-
-
-def _models(value: str | None) -> list[Path]:
-    """Return the SentencePiece models of --spm: none, one for both sides, or one for each.
-
-    Raises: ConfigError for more than two; DataError for a file that is no model.
-    """
-    paths = [Path(path) for path in value.split(",")] if value else []
-    if len(paths) > 2 or not all(map(str, paths)):
-        hint = "--spm MODEL, or --spm SRC,TGT with --set prep.joint_vocab=false"
-        raise ConfigError(f"expected one or two files, not {len(paths)}", "--spm", hint)
-    for path in paths:
-        SentencePiece(path)
-    return paths
 
 
 def _check_named_files(corpus: Corpus) -> None:

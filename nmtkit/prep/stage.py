@@ -76,8 +76,9 @@ def _prepare(
             console.say(f"{name} has no spaces between words: by default characters are its words")
     for doubt in request.doubts:
         console.warn(doubt)
-    if request.note:
-        console.say(request.note)
+    for message in (request.note, request.given.message):
+        if message:
+            console.say(message)
     read = request.find(settings)
     with (
         _nothing_left(run),
@@ -95,9 +96,7 @@ def _prepare(
         check_samples(own_sets, (own.src, own.tgt), settings)
         parser = Stanza(corpus.src) if request.options.parser else None
         jobs = request.options.jobs or cores()
-        pipeline = Pipeline(
-            work, corpus, inputs, settings, jobs, identity, parser, models=request.models
-        )
+        pipeline = Pipeline(work, corpus, inputs, settings, jobs, identity, parser, request.given)
         manifest = pipeline.run()
         _warn_of_systems(run, old, manifest)
         _publish(work, run.prep)
@@ -234,8 +233,9 @@ def _report(run: Run, manifest: Manifest) -> None:
     target = " (shared)" if vocabulary.shared else f" + {vocabulary.tgt:,}"
     tokens = f"{train.src_tokens:,} + {train.tgt_tokens:,} subwords"
     console.say(f"{tokens}, vocabulary {vocabulary.src:,}{target}")
-    for text in held_out:
-        _report_set(run, text)
+    given = "given" in manifest.source
+    for text in manifest.sets if given else held_out:
+        _report_set(run, text, given)
     if manifest.repeats:
         _report_repeats(manifest.repeats)
     _report_scripts(manifest)
@@ -300,7 +300,7 @@ def _report_scripts(manifest: Manifest) -> None:
         )
 
 
-def _report_set(run: Run, text: TextSet) -> None:
+def _report_set(run: Run, text: TextSet, given: bool) -> None:
     src = text.src_unknown / max(text.src_tokens, 1)
     tgt = text.tgt_unknown / max(text.tgt_tokens, 1)
     shares = f"unknown subwords source {src:.2%}, target {tgt:.2%}"
@@ -309,7 +309,8 @@ def _report_set(run: Run, text: TextSet) -> None:
         if share >= MANY_UNKNOWN:
             console.warn(
                 f"{share:.1%} of the subwords of {text.name} are unknown in the {name}: is the"
-                " training text of the same language and preprocessing?"
+                f" {'text that the vocabulary is from' if given else 'training text'} of the same"
+                " language and preprocessing?"
             )
     for side, name in SIDES:
         for kind, count in (text.changed or {}).get(side, {}).items():

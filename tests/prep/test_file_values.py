@@ -78,6 +78,8 @@ def test_all_forms_give_the_same_corpus(sets, tmp_path):
         (["--train", "a", "b", "c.en"], ["--train=a\0b", "c.en"]),
         (["--dev", "a", "--train", "c", "d"], ["--dev=a", "--train=c\0d"]),
         (["--dev", "x,y.de", "x,y.en", "mine"], ["--dev=x,y.de\0x,y.en", "mine"]),
+        (["--codes", "a", "mine", "--vocab", "b,c"], ["--codes=a", "mine", "--vocab=b,c"]),
+        (["--vocab", "a", "c.en", "c.en", "mine"], ["--vocab=a\0c.en", "c.en", "mine"]),
     ],
 )
 def test_words_of_an_option_are_joined(words, joined, tmp_path, monkeypatch):
@@ -99,6 +101,7 @@ def test_words_of_an_option_are_joined(words, joined, tmp_path, monkeypatch):
         (["--test", "test.en"], "a test set is a source and a reference, got 1 file: 'test.en'"),
         (["--test", "test.en,gone.de"], "no such file: gone.de"),
         (["--test", "gone.tsv"], "no such file: gone.tsv"),
+        (["--codes", "--dev", "dev.en-de.tsv"], "the option --codes needs files, got the option"),
     ],
 )
 def test_a_wrong_value_is_one_clear_error(sets, words, message, tmp_path):

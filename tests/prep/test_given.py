@@ -1,13 +1,24 @@
 """A text model that is given instead of learnt: --like, --codes and --vocab."""
 
+import json
+import re
 import shutil
+from collections import Counter
+from pathlib import Path
 
 import pytest
 
+from nmtkit.data.store import Store
+from nmtkit.errors import ConfigError, DataError
 from nmtkit.prep.clean import Cleaner
 from nmtkit.prep.learn import learn
+from nmtkit.prep.stage import prep
 from nmtkit.settings import PrepSettings
-from tests.prep.corpora import pairs
+from nmtkit.text.side import TextSide
+from nmtkit.text.tidy import tidy
+from nmtkit.text.vocabulary import load_vocabularies, read_counts
+from tests.prep import real
+from tests.prep.corpora import own_files, pairs, prepare
 
 LANGUAGES = ("en", "de")
 KINDS = [{}, {"joint_vocab": False, "vocab_threshold": 9}, {"vocab_threshold": 9}, {"merges": 0}]
@@ -45,3 +56,224 @@ def test_files_that_are_there_are_read_and_not_learnt(tmp_path, small_chunks, va
     anew = {p.name: p.read_bytes() for p in (tmp_path / "anew").iterdir()}
     assert anew.keys() == files[0].keys()
     assert all(anew[name] != files[0][name] for name in anew)
+
+
+SETTINGS = ["merges=60", "joint_vocab=false", "truecase=src", "min_frequency=2", "escape=true"]
+
+
+@pytest.fixture
+def source(tmp_path):
+    """A prepared run."""
+    return prepare(tmp_path, own_files(tmp_path, pairs(200, 3)), "source", SETTINGS)
+
+
+def text_files(run):
+    """The files of a run that lead from text to ids."""
+    return {name: (run.prep / name).read_bytes() for name in run.manifest().source["given"]}
+
+
+def ids_there(run, rows):
+    """Token ids of pairs as another run has them, line by line."""
+    sides = [TextSide.load(run.prep, name) for name in ("src", "tgt")]
+    vocabularies = load_vocabularies(run.prep)
+    return [
+        tuple(v.encode(s.encode(line)) for v, s, line in zip(vocabularies, sides, row, strict=True))
+        for row in rows
+    ]
+
+
+def ids_of(run, name):
+    store = Store(run.prep / name)
+    return [(store.src(i).tolist(), store.tgt(i).tolist()) for i in range(len(store))]
+
+
+def test_like_gives_the_ids_of_the_other_run(tmp_path, source, small_chunks, capsys):
+    rows = [*pairs(100, 9), ("Xylophones eat 🍎.", "Xylophone essen Äpfel.")]
+    files = own_files(tmp_path / "new", rows, pairs(30, 11))
+    run = prepare(tmp_path, files, preset=None, like=source.path, settings=["max_words=100"])
+    said = capsys.readouterr().err
+    assert f"of {source.path} (fingerprint {source.manifest().fingerprint[:12]})" in said
+    assert "train train: 101 lines, unknown subwords source" in said
+    assert ids_of(run, "train") == ids_there(source, rows)
+    assert ids_of(run, "dev") == ids_there(source, pairs(30, 11))
+    manifest = run.manifest()
+    names = {"truecase.en", "codes.src.bpe", "codes.tgt.bpe", "bpe-vocab.src.txt"}
+    names |= {"bpe-vocab.tgt.txt", "vocab.src.txt", "vocab.tgt.txt"}
+    assert manifest.source["given"].keys() == names
+    for name, content in text_files(run).items():
+        assert content == (source.prep / name).read_bytes()
+        assert manifest.source["given"][name] == source.manifest().files[name]
+    assert manifest.settings == source.manifest().settings.model_copy(update={"max_words": 100})
+    assert manifest.preset == source.manifest().preset == "tiny"
+    learnt = prepare(tmp_path, files, "learnt", SETTINGS)
+    assert ids_of(learnt, "train") != ids_of(run, "train")
+    assert learnt.manifest().fingerprint != manifest.fingerprint
+
+
+def test_a_run_like_another_is_up_to_date_until_the_other_changes(tmp_path, source, capsys):
+    files = own_files(tmp_path / "new", pairs(50, 9))
+    run = prepare(tmp_path, files, like=source.path)
+    prepare(tmp_path, files, like=source.path)
+    assert f"{run.prep} is up to date" in capsys.readouterr().err
+    old = own_files(tmp_path, pairs(200, 4))
+    prepare(tmp_path, old, "source", SETTINGS, force=True)
+    with pytest.raises(ConfigError, match="prepared differently") as caught:
+        prepare(tmp_path, files, like=source.path)
+    assert "source.given.codes.src.bpe" in str(caught.value.where)
+
+
+def test_a_registered_corpus_like_another_run(tmp_path):
+    first = prep("demo", size=200, run_dir=tmp_path / "a", assignments=["prep.merges=80"], jobs=1)
+    other = prep("demo", size=90, seed=5, run_dir=tmp_path / "b", like=first.path, jobs=1)
+    assert (other.prep / "vocab.txt").read_bytes() == (first.prep / "vocab.txt").read_bytes()
+    assert other.manifest().settings.merges == 80
+
+
+@pytest.mark.parametrize("joint", ["true", "false"])
+def test_codes_and_vocabularies_of_files(tmp_path, joint, small_chunks):
+    settings = [f"joint_vocab={joint}", "vocab_threshold=9"]
+    files = own_files(tmp_path, pairs(200, 3))
+    learnt = prepare(tmp_path, files, "learnt", [*settings, "merges=60"])
+    names = ["codes.bpe"] if joint == "true" else ["codes.src.bpe", "codes.tgt.bpe"]
+    given = {
+        "codes": [learnt.prep / name for name in names],
+        "vocab": [learnt.prep / f"bpe-vocab.{side}.txt" for side in ("src", "tgt")],
+    }
+    run = prepare(tmp_path, files, "given", settings, **given)
+    codes = prepare(tmp_path, files, "codes", settings, codes=given["codes"])
+    assert run.manifest().settings == codes.manifest().settings == learnt.manifest().settings
+    assert codes.manifest().files == learnt.manifest().files
+    for kind in ("truecase", "codes", "bpe-vocab"):
+        for path in learnt.prep.glob(f"{kind}*"):
+            assert (run.prep / path.name).read_bytes() == path.read_bytes()
+    subwords = [
+        [[v[i] for i in side] for side, v in zip(row, load_vocabularies(one.prep), strict=True)]
+        for one in (run, learnt)
+        for row in ids_of(one, "train")
+    ]
+    assert subwords[:200] == subwords[200:]
+    totals = [Counter(read_counts(path)) for path in given["vocab"]]
+    totals = [totals[0] + totals[1]] * 2 if joint == "true" else totals
+    for vocabulary, total in zip(load_vocabularies(run.prep), totals, strict=True):
+        counts = [total[token] for token in list(vocabulary)[4:]]
+        assert len(counts) == len(total)
+        assert counts == sorted(counts, reverse=True)
+
+
+def test_codes_of_subword_nmt_give_its_subwords(tmp_path, shared):
+    """The recorded output of subword-nmt for its own test corpus."""
+    folder = shared / "data/subword_nmt_test"
+    text = real.lines(folder / "corpus.en")
+    expected = real.lines(folder / "corpus.bpe.ref.en")
+    rows = [(line, line[::-1]) for line in text]
+    none = ["src_tokenizer=none", "tgt_tokenizer=none", "max_words=1000", "max_subwords=2000"]
+    files = own_files(tmp_path, rows, rows[:10])
+    run = prepare(tmp_path, files, settings=none, codes=folder / "bpe.ref")
+    vocabulary, store = load_vocabularies(run.prep)[0], Store(run.prep / "train")
+    found = [" ".join(vocabulary.decode(store.src(i).tolist())) for i in range(len(store))]
+    unchanged = [i for i, line in enumerate(text) if tidy(line) == line]
+    assert len(found) == len(text) and len(unchanged) > 1000
+    assert [found[i] for i in unchanged] == [expected[i].strip() for i in unchanged]
+    assert run.manifest().corpus["merges"] == run.manifest().settings.merges == 1000
+
+
+def test_a_vocabulary_of_text_that_is_split_already(tmp_path):
+    rows = [("lo@@ w er", "nie@@ der"), ("low", "nieder"), ("er lo@@ w", "der nie@@ der")] * 10
+    (tmp_path / "vocab").write_text("er 5\nder 4\nlo@@ 3\nw 2\nnie@@ 1\n", "utf-8")
+    none = ["src_tokenizer=none", "tgt_tokenizer=none", "subwords=none"]
+    run = prepare(tmp_path, own_files(tmp_path, rows), settings=none, vocab=tmp_path / "vocab")
+    assert list(load_vocabularies(run.prep)[0])[4:] == ["er", "der", "lo@@", "w", "nie@@"]
+    assert ids_of(run, "train")[:2] == [([6, 7, 4, 2], [8, 5, 2]), ([3, 2], [3, 2])]
+
+
+def spoil(path):
+    path.write_bytes(path.read_bytes() + b"x y\n")
+
+
+WRONG = [
+    ({"settings": ["merges=9"]}, "prep.merges is 9 here and 60 there"),
+    ({"settings": ["joint_vocab=true"]}, "prep.joint_vocab is true here and false there"),
+    ({"settings": ["tgt_tokenizer=none"]}, 'prep.tgt_tokenizer is "none" here and "auto" there'),
+    ({"tgt": "fr"}, "is en-de, and this corpus is en-fr"),
+    ({"codes": "x.codes"}, "--codes and --like exclude each other"),
+    ({"like": "gone"}, "this run is not prepared"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), WRONG, ids=lambda value: str(value)[:30])
+def test_what_does_not_fit_the_other_run_is_refused(tmp_path, source, options, message):
+    files = own_files(tmp_path / "new", pairs(50, 9))
+    values = {"like": source.path, "settings": [], **options}
+    with pytest.raises((ConfigError, DataError), match=re.escape(message)):
+        prepare(tmp_path, files, **values)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", ["codes.src.bpe", "vocab.tgt.txt", "truecase.en"])
+def test_a_file_of_the_other_run_that_has_changed_is_refused(tmp_path, source, name):
+    spoil(source.prep / name)
+    files = own_files(tmp_path / "new", pairs(50, 9))
+    with pytest.raises(DataError, match=f"{name} of .* is not as prep wrote it"):
+        prepare(tmp_path, files, like=source.path)
+    (source.prep / name).unlink()
+    with pytest.raises(DataError, match=f"{name} of .* is not as prep wrote it"):
+        prepare(tmp_path, files, like=source.path)
+    manifest = source.prep / "manifest.json"
+    values = json.loads(manifest.read_text())
+    del values["files"][name]
+    manifest.write_text(json.dumps(values))
+    with pytest.raises(DataError, match=f"{name} of .* is missing"):
+        prepare(tmp_path, files, like=source.path)
+    assert not (tmp_path / "run").exists()
+
+
+DAMAGED = [
+    ({"src": "../../en"}, "is ../../en-de, and this corpus is en-de"),
+    ({"preset": "gone"}, "unknown preset 'gone'"),
+    ({"settings": {"merges": "many"}}, "settings.merges"),
+    ({"settings": {"merges": 0}}, "prep.merges is 60 here and 0 there"),
+]
+
+
+@pytest.mark.parametrize(("values", "message"), DAMAGED, ids=lambda value: str(value)[:30])
+def test_a_damaged_manifest_of_the_other_run_is_refused(tmp_path, source, values, message):
+    path = source.prep / "manifest.json"
+    manifest = json.loads(path.read_text())
+    values = {**values, "settings": manifest["settings"] | values.get("settings", {})}
+    path.write_text(json.dumps(manifest | values))
+    files = own_files(tmp_path / "new", pairs(50, 9))
+    with pytest.raises((ConfigError, DataError)) as caught:
+        prepare(tmp_path, files, preset=None, like=source.path, settings=["merges=60"])
+    assert message in f"{caught.value} {caught.value.where}"
+    assert not (tmp_path / "run").exists()
+
+
+FILES = {
+    "codes": "#version: 0.2\nt h\nth e</w>\n",
+    "empty": "#version: 0.2\n",
+    "bad": "#version: 0.2\nt h\nthe\n",
+    "vocab": "the 3\nth@@ 2\n",
+    "no-counts": "the 3\nth@@\n",
+}
+WRONG_FILES = [
+    ({"vocab": "vocab"}, "a vocabulary needs the merges that lead to it"),
+    ({"vocab": "vocab", "settings": ["subwords=sentencepiece"]}, "a vocabulary needs the merges"),
+    ({"codes": "codes,codes", "vocab": "vocab"}, "two files of merges need two vocabularies"),
+    ({"codes": "codes,codes,codes"}, "a file, or one for each side: got 3"),
+    ({"codes": "bad"}, "not a BPE codes file"),
+    ({"codes": "empty"}, "empty has no merges"),
+    ({"codes": "gone"}, "no such file: gone"),
+    ({"codes": "codes", "vocab": "no-counts"}, "not a subword vocabulary"),
+    ({"codes": "codes", "settings": ["merges=9"]}, "prep.merges is 9 here and 2 there"),
+    ({"codes": "codes,codes", "settings": ["joint_vocab=true"]}, "prep.joint_vocab is true here"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), WRONG_FILES, ids=lambda value: str(value)[:40])
+def test_wrong_files_are_one_clear_error(tmp_path, monkeypatch, options, message):
+    monkeypatch.chdir(tmp_path)
+    for name, content in FILES.items():
+        Path(name).write_text(content, "utf-8")
+    with pytest.raises((ConfigError, DataError), match=re.escape(message)):
+        prepare(tmp_path, own_files(tmp_path, pairs(50, 9)), **options)
+    assert not (tmp_path / "run").exists()

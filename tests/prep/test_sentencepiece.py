@@ -156,9 +156,9 @@ def test_own_models_with_the_normalisation_that_they_have(text, tmp_path):
     models[0].write_bytes(learnt(text, "zh"))
     models[1].write_bytes(learnt(text, "en", model_type="bpe", byte_fallback=True))
     spm = ",".join(map(str, models))
-    with pytest.raises(ConfigError, match="two models make two vocabularies"):
-        prepared(text, tmp_path / "run", spm=spm)
-    run = prepared(text, tmp_path / "run", "prep.joint_vocab=false", spm=spm)
+    with pytest.raises(ConfigError, match="joint_vocab is true here and false there"):
+        prepared(text, tmp_path / "run", "prep.joint_vocab=true", spm=spm)
+    run = prepared(text, tmp_path / "run", spm=spm)
     check_ids(run, text, models)
     for name in ("subwords.src.spm", "subwords.tgt.spm"):
         assert name in run.manifest().files
@@ -256,8 +256,8 @@ def test_settings_that_do_not_fit_are_refused(text, tmp_path):
     error = refused("cannot learn 20 pieces", SPM[0], "prep.vocab_size=20")
     assert error.where == "prep.vocab_size"
     refused("cannot join characters", SPM[0], "prep.src_tokenizer=characters")
-    refused("does not read a SentencePiece model", "prep.subwords=bpe", spm=str(model))
-    refused("not 3", spm=f"{model},{model},{model}")
+    refused('subwords is "bpe" here and "sentencepiece" there', "prep.subwords=bpe", spm=str(model))
+    refused("got 3", spm=f"{model},{model},{model}")
 
 
 def test_the_defaults_leave_the_fingerprint_as_it_was():
