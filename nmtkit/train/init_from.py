@@ -1,9 +1,13 @@
-"""`--init-from`: begin with the weights of another system. Weights with the same name and shape are
-copied; a message lists the others.
+"""`--init-from`: begin with the weights of another system, of this run or of another one. Weights
+with the same name and shape are copied; a message lists the others. If the vocabularies differ, the
+rows of the subwords that both have are copied.
 """
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -15,12 +19,16 @@ from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Model, Vocabularies
 from nmtkit.models.variants import build_model
 from nmtkit.run import Run, System
+from nmtkit.text.vocabulary import load_vocabularies
+
+SIDES = ("source", "target")
 
 
 def find_source(run: Run, name: str) -> Path:
     """Return the checkpoint that --init-from names.
 
-    It is the best one of a system of the run or of a system's folder, or a checkpoint folder.
+    It is the best one of a system of the run or of a system's folder, or a checkpoint folder. The
+    folder may be of another run.
 
     Raises: ConfigError if nothing has that name; CheckpointError if it has no valid checkpoint.
     """
@@ -45,8 +53,6 @@ def find_source(run: Run, name: str) -> Path:
 def copy_matching(run: Run, name: str, model: Model) -> None:
     """Copy the weights of a checkpoint that a model has too, and print what was and was not copied.
 
-    Tensors with an axis as long as a vocabulary are copied only if the vocabularies are the same.
-
     Raises: as `find_source`; CheckpointError if nothing matches.
     """
     path = find_source(run, name)
@@ -54,33 +60,140 @@ def copy_matching(run: Run, name: str, model: Model) -> None:
     first = _first_names(path)
     stored = own | {key: own[first[key]] for key in first if first[key] in own}
     common = weights.keys() & stored.keys()
-    other_shape = {key for key in common if weights[key].shape != stored[key].shape}
+    rows = {} if _same_vocabularies(path, run) else _common_rows(path, run, model)
+    other_shape: set[str] = set()
     of_words: set[str] = set()
-    if not _same_vocabularies(path, run):
-        sizes = {model.vocabularies.src, model.vocabularies.tgt}
-        of_words = {key for key in common - other_shape if sizes & set(weights[key].shape)}
-    copied = common - other_shape - of_words
-    if not copied:
+    copied: dict[str, int] = {}
+    for key in sorted(common):
+        target, source, match = weights[key], stored[key], rows.get(key)
+        if match is not None:
+            copied[key] = match.copy(source, target)
+            if not copied[key]:
+                of_words.add(key)
+        elif target.shape == source.shape:
+            target.copy_(source)
+            copied[key] = target.numel()
+        else:
+            other_shape.add(key)
+    if not any(copied.values()):
         raise CheckpointError(
             f"nothing in {path} matches this model",
             where="--init-from",
             hint="name a system of the same family and sizes",
         )
-    for key in copied:
-        weights[key].copy_(stored[key])
     _print_copied(f"initialised from {path}", weights, copied)
     not_copied = {
         "new here": weights.keys() - stored.keys(),
         "of another shape": other_shape,
         "of another vocabulary": of_words,
+        "rows of known subwords only": {key for key in rows if copied.get(key)},
         "not used from there": own.keys() - {first.get(key, key) for key in common},
     }
     for reason, keys in not_copied.items():
         if keys:
             more = " …" if len(keys) > 8 else ""
             console.say(f"  {reason}: {', '.join(sorted(keys)[:8])}{more} ({len(keys)})")
+    if rows:
+        _warn_of_rows(path, rows)
     if other_shape and (sizes_that_differ := _different_sizes(path, model)):
         console.say(f"  sizes that differ: {', '.join(sizes_that_differ)}")
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The subwords of a vocabulary that another vocabulary has too."""
+
+    axis: int
+    """The axis of a tensor that is as long as the vocabulary."""
+    label: str
+    """What rows they are, for messages."""
+    here: Tensor
+    """Their ids in the vocabulary of the new model (N)."""
+    there: Tensor
+    """Their ids in the vocabulary of the checkpoint (N)."""
+    sizes: tuple[int, int]
+    """The sizes of both vocabularies."""
+
+    def copy(self, source: Tensor, target: Tensor) -> int:
+        """Copy the rows; return how many numbers that are: 0 if the shapes do not fit."""
+        shape = list(target.shape)
+        shape[self.axis] = self.sizes[1]
+        if list(source.shape) != shape:
+            return 0
+        rows = source.index_select(self.axis, self.there)
+        target.index_copy_(self.axis, self.here, rows.to(target.dtype))
+        return rows.numel()
+
+    def __str__(self) -> str:
+        new, unused = (size - len(self.here) for size in self.sizes)
+        counts = f"{len(self.here):,} carried over, {new:,} new, {unused:,} not used"
+        return f"{self.label}: {counts}"
+
+
+def _common_rows(path: Path, run: Run, model: Model) -> dict[str, _Rows]:
+    """Return the common subwords for each parameter with an axis of a vocabulary.
+
+    There are none if the vocabularies of the checkpoint are not known.
+    """
+    here, there = load_vocabularies(run.prep), _vocabularies_of(path)
+    shared = here[0] is here[1]
+
+    @functools.cache
+    def rows(axis: int, side: int, other: int) -> _Rows:
+        ids = {token: i for i, token in enumerate(there[other])}
+        pairs = [(i, ids[token]) for i, token in enumerate(here[side]) if token in ids]
+        common = torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2)
+        label = "embedding rows" if shared else f"{SIDES[side]} embedding rows"
+        return _Rows(axis, label, common[:, 0], common[:, 1], (len(here[side]), len(ids)))
+
+    axes = _vocabulary_axes(functools.partial(type(model), model.settings))
+    try:
+        stored = _vocabulary_axes(_builder(path))
+    except (ConfigError, DataError):
+        stored = axes  # their variant cannot be loaded: assume that their sides are those here
+    return {name: rows(*axes[name], stored.get(name, axes[name])[1]) for name in axes}
+
+
+def _vocabulary_axes(build: Callable[[Vocabularies], Model]) -> dict[str, tuple[int, int]]:
+    """Return for each parameter that grows with a vocabulary the axis, and the side (0, 1)."""
+    with torch.device("meta"):  # shapes alone, no memory
+        small, large = (build(Vocabularies(size, size + 1, shared=True)) for size in (8, 16))
+    sizes = dict(large.named_parameters(remove_duplicate=False))
+    return {
+        name: (axis, length - 8)
+        for name, parameter in small.named_parameters(remove_duplicate=False)
+        for axis, length in enumerate(parameter.shape)
+        if sizes[name].shape[axis] == length + 8 and length in (8, 9)
+    }
+
+
+def _vocabularies_of(path: Path) -> tuple[Sequence[str], Sequence[str]]:
+    """Return the vocabularies that a checkpoint was trained with; empty ones if its run no longer
+    has them.
+    """
+    run = _run_of(path)
+    if loading.of_ids(loading.vocabulary_hashes(run)) != _stored_vocabulary(path):
+        return (), ()
+    src, tgt = load_vocabularies(run.prep)
+    return list(src), list(tgt)
+
+
+def _run_of(path: Path) -> Run:
+    """Return the run of a checkpoint: RUN/systems/NAME/checkpoints/STEP."""
+    return Run(path.parent.parent.parent.parent)
+
+
+def _stored_vocabulary(path: Path) -> dict[str, str]:
+    return loading.of_ids(checkpoints.read_manifest(path).vocabulary)
+
+
+def _builder(path: Path) -> Callable[[Vocabularies], Model]:
+    """Return what builds the model of a checkpoint.
+
+    Raises: ConfigError, DataError if its system is not known.
+    """
+    config = System(path.parent.parent).read_config()
+    return functools.partial(build_model, config.variant, config.model)
 
 
 def _first_names(path: Path) -> dict[str, str]:
@@ -88,23 +201,29 @@ def _first_names(path: Path) -> dict[str, str]:
     share parameters. Return {} if the model is not known.
     """
     try:
-        config = System(path.parent.parent).read_config()
         with torch.device("meta"):  # names alone, no memory
-            vocabularies = Vocabularies(8, 8, shared=True)
-            model = build_model(config.variant, config.model, vocabularies)
+            model = _builder(path)(Vocabularies(8, 8, shared=True))
     except (ConfigError, DataError):
         return {}
     return loading.first_names(model)
 
 
+def _warn_of_rows(path: Path, rows: Mapping[str, _Rows]) -> None:
+    """Print how many rows are lost, and how to keep them."""
+    counts = "; ".join(dict.fromkeys(map(str, rows.values())))
+    run = _run_of(path).path if _run_of(path).prep.is_dir() else "RUN"
+    how = f"nmtkit prep … --like {run} keeps all"
+    console.warn(f"the vocabulary is not that of {path}: {counts} ({how})")
+
+
 def _same_vocabularies(path: Path, run: Run) -> bool:
-    hashes = checkpoints.read_manifest(path).vocabulary, loading.vocabulary_hashes(run)
-    return loading.of_ids(hashes[0]) == loading.of_ids(hashes[1])
+    return _stored_vocabulary(path) == loading.of_ids(loading.vocabulary_hashes(run))
 
 
-def _print_copied(message: str, weights: dict[str, Tensor], copied: set[str]) -> None:
-    numbers, total = (sum(weights[key].numel() for key in keys) for keys in (copied, weights))
-    message += f": {len(copied)} of {len(weights)} tensors, {numbers:,} of {total:,} numbers"
+def _print_copied(message: str, weights: dict[str, Tensor], copied: Mapping[str, int]) -> None:
+    numbers, total = sum(copied.values()), sum(tensor.numel() for tensor in weights.values())
+    tensors = sum(map(bool, copied.values()))
+    message += f": {tensors} of {len(weights)} tensors, {numbers:,} of {total:,} numbers"
     if numbers < total / 2:
         console.warn(f"{message}; the other {100 * (1 - numbers / total):.1f}% begin at random")
     else:

@@ -26,7 +26,8 @@ class TrainOptions(Options):
     """Name of the system in the run (default: the name of the variant)."""
     init_from: str | None = option(None, "SYSTEM")
     """Start from the weights of another system: a name in the run, or the folder of a system or
-    checkpoint."""
+    checkpoint, which may be of another run (RUN/systems/NAME). Prepare the corpus with `nmtkit prep
+    --like RUN`; otherwise only rows of subwords that both vocabularies have are carried over."""
     match_parameters: str | None = option(None, "SYSTEM")
     """Choose model.d_ff so that the system has as many parameters as another system of the run."""
     allow_change: list[str] = option([], "KEY")

@@ -540,21 +540,6 @@ def test_init_from_what_gives_little_is_a_warning(run, capsys):
     assert "warning: initialised" not in capsys.readouterr().err
 
 
-def test_init_from_another_vocabulary_leaves_words_out(run, tmp_path, capsys):
-    go(run)
-    other = make_run(tmp_path / "other", dev=0)
-    vocabulary = other.prep / "vocab.txt"
-    vocabulary.write_text(vocabulary.read_text().replace("a\nb\n", "b\na\n"))
-    manifest = other.manifest().model_dump()
-    manifest["files"]["vocab.txt"] = files.sha256(vocabulary)
-    files.write_json(other.prep / "manifest.json", manifest)
-    capsys.readouterr()
-    go(other, init_from=str(run.system(VARIANT).path))
-    said = capsys.readouterr().err
-    assert "of another vocabulary: " in said
-    assert "embedder" in said.split("of another vocabulary: ")[1].splitlines()[0]
-
-
 # Validation
 
 
