@@ -4,6 +4,7 @@ the history of its stages.
 
 from __future__ import annotations
 
+import shlex
 from datetime import datetime
 from typing import Any
 
@@ -168,7 +169,7 @@ def history(records: list[StageCall]) -> Table:
     ]
     rows: list[list[Any]] = []
     for call in records[-MOST_CALLS:]:
-        command = " ".join(["nmtkit", *(call.argv or [call.stage])])
+        command = shlex.join(["nmtkit", *(call.argv or [call.stage])])
         rows.append([call.start, _duration(call), call.exit, call.commit, call.seed, command])
     notes = []
     if len(records) > MOST_CALLS:

@@ -126,7 +126,8 @@ def main_table(result: Scores) -> Table:
             score = system.scores[key]
             row.append(score.estimate if key in result.asked else score.value)
         rows.append([*row, system.length_ratio.value])
-    return Table("score", _title(result), columns, rows, _main_notes(result, several), FIRST)
+    first = () if result.asked_further else FIRST  # then it is turned, not cut
+    return Table("score", _title(result), columns, rows, _main_notes(result, several), first)
 
 
 def metric_column(result: Scores, key: str, interval: bool) -> Column:

@@ -18,6 +18,7 @@ from nmtkit.report.contents import score_command
 from nmtkit.score.external_metrics import SetTexts, external_metrics
 from nmtkit.score.metrics import Scorer
 from nmtkit.score.options import ScoreOptions
+from nmtkit.score.result_tables import main_table
 from nmtkit.score.stage import score_files
 
 from .conftest import read, result_of, write
@@ -306,6 +307,8 @@ def test_metrics_chooses_the_columns(fake, capsys):
     plus = sacrebleu.corpus_chrf(hyps, refs, word_order=2).score
     assert result["systems"][0]["scores"]["chrf++"]["value"] == plus
     assert list(result["by_length"]["further"]) == ["ter", "chrf++", "spbleu"]
+    narrow = "\n".join(main_table(Scores.model_validate(result)).lines(80))
+    assert "chrF++" in narrow and "spBLEU" in narrow and "left out" not in narrow
     page = report.report(fake.run).read_text("utf-8")
     assert "sentences.tsv is missing" not in page  # it has no chrF, which was not asked for
     again = score_command("test", Scores.model_validate(result))
