@@ -103,10 +103,11 @@ compare() {
   keep score
 }
 
-# beside KIND: set `printed` to the options that show the paper's numbers of a kind (a column's key in paper.toml), if this table has any.
+# beside KIND: set `printed` to the options that show the paper's numbers of a kind (a column's key in the paper's file), if this table has any.
 beside() {
-  local paper=$PWD/recipes/${table%/*}/paper.toml
-  if [[ -f $paper && $(sed -n "/^\[tables\.${table#*/}\]/,/^\[tables\./p" "$paper") =~ [\ {]$1\ =\  ]]; then
+  local paper=${table%/*}
+  local file=$PWD/nmtkit/score/papers/$paper.toml
+  if [[ -f $file && $(sed -n "/^\[tables\.${table#*/}\]/,/^\[tables\./p" "$file") =~ [\ {]$1\ =\  ]]; then
     printed=(--paper "$paper" --table "${table#*/}")
   fi
 }

@@ -266,6 +266,17 @@ def test_importing_loads_nothing():
     assert done.returncode == 1 and "module 'nmtkit' has no attribute 'lod'" in done.stderr
 
 
+def test_the_package_lists_its_interface_without_loading_it():
+    code = (
+        "import sys, nmtkit; assert 'torch' not in sys.modules; print(*dir(nmtkit));"
+        "assert 'torch' not in sys.modules; from nmtkit import *; print(load, NmtkitError)"
+    )
+    listed, loaded = subprocess.check_output([sys.executable, "-c", code], text=True).splitlines()
+    assert listed.split() == sorted([*nmtkit.__all__, "__version__"])
+    assert "function load" in loaded and "errors.NmtkitError" in loaded
+    assert all(getattr(nmtkit, name).__name__ == name for name in nmtkit.__all__)
+
+
 def test_the_lines_of_the_readme(run, tmp_path, monkeypatch, capsys):
     page = (Path(__file__).resolve().parent.parent / "README.md").read_text("utf-8")
     section = page.split("\n## From Python\n")[1].split("\n## ")[0]

@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 class PaperOptions(Options):
     """The options of an analysis whose numbers some paper prints."""
 
-    paper: str = option("", "FILE")
-    """A file of numbers that a paper prints (recipes/PAPER/paper.toml), shown beside the measured
-    numbers."""
+    paper: str = option("", "NAME|FILE")
+    """The printed numbers of a paper (caru, dual_context, memory, phrase, or a file in the form of
+    nmtkit/score/papers), shown beside the measured numbers."""
     table: str = option("", "NAME")
     """The table of --paper, for example table1."""
 

@@ -110,7 +110,7 @@ def translate(run: Path | None = None, **options: Any) -> None:
         "nmtkit score --against baseline --format tex",
         "nmtkit score --against baseline --group-by seed",
         "nmtkit score --significance sign",
-        "nmtkit score --paper recipes/phrase/paper.toml --table table2",
+        "nmtkit score --paper phrase --table table2",
         "nmtkit score --hyp a.de --hyp b.de --ref news.de --lang de",
         "nmtkit score --metric comet='~/comet/bin/python recipes/metrics/comet_scores.py'",
     ),

@@ -35,8 +35,9 @@ class ScoreOptions(Options):
     """Number of trials of sacrebleu_randomization."""
     seed: int = option(1, "N", ge=0)
     """Seed of the resamples and trials."""
-    paper: Path | None = option(None, "FILE", panel=OF_A_RUN)
-    """Show the printed numbers of a paper (recipes/PAPER/paper.toml) beside the measured ones."""
+    paper: Path | None = option(None, "NAME|FILE", panel=OF_A_RUN)
+    """Show the printed numbers of a paper (caru, dual_context, memory, phrase) beside the measured
+    ones. FILE: numbers of a paper in the same form (nmtkit/score/papers)."""
     table: str | None = option(None, "NAME", panel=OF_A_RUN)
     """The table of --paper, for example table1."""
     metrics: str | None = option(None, "LIST")

@@ -1,4 +1,4 @@
-"""A paper's printed numbers beside measured ones: its file (recipes/<paper>/paper.toml), and the
+"""A paper's printed numbers beside measured ones: its file (papers/<paper>.toml), and the
 table of both.
 """
 
@@ -30,6 +30,8 @@ KINDS: dict[Kind, str] = {
 """What a column can hold. `nmtkit score` measures the first, the analyses probing, cost, lengths
 and examples the others.
 """
+PAPERS = {path.stem: path for path in sorted(Path(__file__).parent.glob("papers/*.toml"))}
+"""The files of the papers whose recipes come with nmtkit."""
 OF_MACHINES = "updates_per_s"
 """This cost depends on the machine more than on the system, so no difference is shown."""
 COSTS = ("parameters", OF_MACHINES, "train_time_ratio", "decode_time_ratio")
@@ -129,9 +131,7 @@ def load(path: Path) -> Paper:
     Raises: ConfigError if it is missing or not TOML, has an unknown key, a metric or a cost that
         does not exist, a number of no column, a system twice.
     """
-    values = read_toml(
-        path, "the paper's numbers", "--paper", "recipes/phrase/paper.toml is an example"
-    )
+    values = read_toml(path, "the paper's numbers", "--paper", f"{PAPERS['phrase']} is an example")
     try:
         paper = build(Paper, values, path.name)
     except ConfigError as error:
@@ -174,17 +174,21 @@ def asked(path: str | Path, name: str | None, of: Kind = "score") -> Printed | N
     """Return the printed table that a call puts its numbers beside; None if it names no paper.
 
     Args:
-        path: the paper's file; name: of the table.
+        path: a name in PAPERS, or the paper's file; name: of the table.
         of: what some of its columns must hold.
     Raises: as `load`; ConfigError for a table of no paper, no table, an unknown one, or one that
         has no such column.
     """
     if not path:
         if name:
-            hint = "--paper recipes/dual_context/paper.toml"
+            hint = "--paper dual_context"
             raise ConfigError("--table needs --paper", where="--table", hint=hint)
         return None
-    paper = load(Path(path))
+    file = PAPERS.get(str(path), Path(path))
+    if not file.suffix and not file.exists():
+        hint = f"{nearest(str(path), PAPERS)}; or name a file (.toml)"
+        raise ConfigError(f"no paper '{path}'", where="--paper", hint=hint)
+    paper = load(file)
     if not name:
         hint = "--table NAME, one of: " + ", ".join(paper.tables)
         raise ConfigError("which of the paper's tables?", where="--paper", hint=hint)

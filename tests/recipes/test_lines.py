@@ -143,15 +143,14 @@ def test_the_papers_numbers_stand_beside_the_table_that_has_them(name, with_pars
     """
     done = with_parses(name, "full")
     folder, stem = name.split("/")
-    file = ROOT / "recipes" / folder / "paper.toml"
-    table = paper.load(file).tables.get(stem)
+    table = paper.load(paper.PAPERS[folder]).tables.get(stem)
     calls = {values["analysis"]: values for values in values_of(done, "analyze")}
     calls["score"] = values_of(done, "score")[-1]
     for kind, stage_name in STAGES.items():
         columns = [column for column in table.columns if column.kind == kind] if table else []
         values = calls.get(stage_name, {"paper": None, "table": None})
         beside = (str(values["paper"] or ""), values["table"] or "")
-        assert beside == ((str(file), stem) if columns else ("", ""))
+        assert beside == ((folder, stem) if columns else ("", ""))
         if columns:
             datasets = done.named("prep") if kind != "sentence" else [""]
             assert list(dict.fromkeys(column.dataset for column in columns)) == datasets

@@ -1,4 +1,4 @@
-"""The numbers that the papers print: those in their READMEs are those in paper.toml, and what
+"""The numbers that the papers print: those in their READMEs are those in their files, and what
 the recipes train has their names.
 """
 
@@ -11,7 +11,7 @@ from nmtkit.measures.probes import CATEGORIES
 from nmtkit.score import lengths, paper
 from tests.recipes.recipe_calls import ROOT
 
-PAPERS = {path.parent.name: path for path in sorted((ROOT / "recipes").glob("*/paper.toml"))}
+PAPERS = paper.PAPERS
 NUMBER = r"[+−]?(\d*\.\d+|\d+)"
 
 
@@ -55,7 +55,7 @@ def test_every_paper_has_its_file():
 @pytest.mark.parametrize("name", PAPERS)
 def test_the_readme_has_the_numbers_of_the_file_and_no_others(name):
     """As a table, or as "<row> <number>" in the text."""
-    shown, section = tables_of((PAPERS[name].parent / "README.md").read_text("utf-8"))
+    shown, section = tables_of((ROOT / "recipes" / name / "README.md").read_text("utf-8"))
     shown = [[(first, [cell(text) for text in rest]) for first, *rest in rows] for rows in shown]
     tables = paper.load(PAPERS[name]).tables.values()
     in_text = [table for table in tables if as_rows(table) not in shown]

@@ -96,6 +96,24 @@ def test_the_column_of_the_same_test_set_is_compared(file):
     ] == [(30.1, 0.25, 31.5, pytest.approx(1.4))]
 
 
+@pytest.mark.parametrize("name", paper.PAPERS)
+def test_a_paper_of_a_recipe_has_a_name(name, tmp_path, monkeypatch):
+    """From any folder, also one that has a file of this name."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).write_text("no toml")
+    first, *_ = paper.load(paper.PAPERS[name]).tables.values()
+    with pytest.raises(ConfigError, match="which of the paper's tables") as error:
+        paper.asked(name, None)
+    table = error.value.hint.split(": ")[1].split(", ")[0]
+    assert paper.load(paper.PAPERS[name]).tables[table] == first
+
+
+def test_an_unknown_name_is_answered_with_those_that_exist():
+    with pytest.raises(ConfigError) as error:
+        paper.asked("cargo", "table1")
+    assert "caru" in error.value.hint and "name a file" in error.value.hint
+
+
 @pytest.mark.parametrize(("dataset", "name"), [("toy-deen2", "news"), ("toy-ende", "olds")])
 def test_of_another_corpus_there_is_no_difference_and_it_is_said(dataset, name, file):
     result = RESULT.model_copy(update={"set": name})
