@@ -153,7 +153,7 @@ def files_of(folder):
         ),
         ("prep demo --test nope.en,nope.de", "no such file: nope.en\n  in: --test\n"),
         ("prep demo --parses train=nope.txt", "no such file: nope.txt\n  in: --parses\n"),
-        ("score --hyp nope.txt --ref nope.ref", "no such file: nope.txt\n  in: --hyp\n"),
+        ("score --hyp nope.txt --ref nope.ref", "no such file: nope.txt\n  in: HYP\n"),
     ],
 )
 def test_wrong_words_before_there_is_a_run(tmp_path, monkeypatch, line, said):

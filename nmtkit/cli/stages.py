@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -111,14 +112,16 @@ def translate(run: Path | None = None, **options: Any) -> None:
         "nmtkit score --against baseline --group-by seed",
         "nmtkit score --significance sign",
         "nmtkit score --paper phrase --table table2",
-        "nmtkit score --hyp a.de --hyp b.de --ref news.de --lang de",
+        "nmtkit score a.de b.de --ref news.de --lang de --against b.de",
+        "cat a.de | nmtkit score - --ref news.de --ref news2.de",
         "nmtkit score --metric comet='~/comet/bin/python recipes/metrics/comet_scores.py'",
     ),
 )
 def score(
     run: Path | None = None,
-    hyp: list[Path] | None = None,
-    ref: list[Path] | None = None,
+    hyps: Sequence[Path] = (),
+    hyp: Sequence[Path] = (),
+    ref: Sequence[Path] = (),
     **options: Any,
 ) -> None:
     """Print BLEU, chrF and TER of all systems, with confidence intervals, and significance tests
@@ -127,8 +130,8 @@ def score(
     from nmtkit.run import choose
     from nmtkit.score import stage
 
-    if hyp or ref:
-        stage.score_files(hyp or [], ref or [], **options)
+    if hyps or hyp or ref:
+        stage.score_files([*hyps, *hyp], ref, **options)
     else:
         stage.score(choose(run), **options)
 

@@ -13,9 +13,11 @@ OF_A_RUN, OUTSIDE = "Translations of a run", "Outside files, without a run"
 class ScoreOptions(Options):
     """The options of `nmtkit score`."""
 
+    hyps: list[Path] = option([], "HYP", argument=True, panel=OUTSIDE)
+    """Translations to score, one file a system (- for stdin), against --ref."""
     against: str | None = option(None, "NAME")
     """The baseline for differences and significance (default: the system trained first, or the
-    first --hyp)."""
+    first HYP)."""
     by_length: bool = option(False)
     """Also print scores by source length: BLEU, and the metrics that are asked for."""
     buckets: str | None = option(None, "dc|pr|10,20,…")
@@ -58,11 +60,11 @@ class ScoreOptions(Options):
     force: bool = option(False, panel=OF_A_RUN)
     """Score again, even if the scores are up to date."""
     hyp: list[Path] = option([], "FILE", panel=OUTSIDE)
-    """A translation to score. Repeatable."""
+    """A translation to score, as HYP. Repeatable."""
     ref: list[Path] = option([], "FILE", panel=OUTSIDE)
-    """A reference. Repeat for several references of the same text."""
+    """A reference (- for stdin). Repeat for several references of the same text."""
     src: Path | None = option(None, "FILE", panel=OUTSIDE)
-    """The source. --by-length counts its words."""
+    """The source (- for stdin). --by-length counts its words."""
     language: str | None = option(None, "LANG", "--lang", panel=OUTSIDE)
     """The target language. Its Moses rules tokenize for tok. BLEU. Without it the suffix
     of the reference names the language, and tok. BLEU is left out."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,7 @@ from nmtkit.score.result_tables import print_results
 from nmtkit.settings import PrepSettings, build
 from nmtkit.text.side import TextSide
 
+STDIN = Path("-")
 NO_LANGUAGES = {"txt", "ref", "tok", "tc", "lc", "out", "hyp"}
 """Suffixes of files that look like language codes."""
 
@@ -37,7 +40,7 @@ def score_files(hyps: Sequence[Path], refs: Sequence[Path], **values: Any) -> No
 
     Args:
         hyps: translations, one file a system; refs: references. Each is read once, and may be a
-            pipe.
+            pipe; one of them, or the source, may be stdin (-).
         values: of `ScoreOptions`, but those of a run.
     Raises: ConfigError if hypotheses or references are missing, DataError if a file is missing, all
         are empty, or line counts differ.
@@ -47,7 +50,7 @@ def score_files(hyps: Sequence[Path], refs: Sequence[Path], **values: Any) -> No
     _check_files(hyps, refs, options)
     language, names = options.language, _names(hyps)
     check_paths(options, "{system}", names)
-    streams = [(path, list(files.text_lines(path, once=True))) for path in refs]
+    streams = [(path, _lines(path)) for path in refs]
     side = TextSide(language, build(PrepSettings, {}, "prep")) if language else None
     outputs = []
     for name, path in zip(names, hyps, strict=True):
@@ -70,13 +73,13 @@ def score_files(hyps: Sequence[Path], refs: Sequence[Path], **values: Any) -> No
         side=side,
     )
     task = Task(
-        ref.name,
+        _called(ref),
         scorer,
         check_baseline(_baseline(options.against, names, hyps), names),
         options,
         np.array([len(line.split()) for line in words], dtype=np.int64),
         unit,
-        SetTexts(ref.name, sources, scorer.refs),
+        SetTexts(_called(ref), sources, scorer.refs),
         commit=code_commit(),
     )
     tokens = "tok. BLEU takes its tokens" if side else "tok. BLEU needs --lang"
@@ -86,7 +89,7 @@ def score_files(hyps: Sequence[Path], refs: Sequence[Path], **values: Any) -> No
     )
     result = evaluate(measure(outputs, task), task)
     if len(names) == 1:
-        console.say("one file: nothing to compare with; name another with --hyp")
+        console.say("one file: nothing to compare with; name another file: HYP HYP --ref FILE")
     print_results([result], options)
 
 
@@ -94,14 +97,18 @@ def _check_files(hyps: Sequence[Path], refs: Sequence[Path], options: ScoreOptio
     """Refuse missing options and files before any file is read."""
     if not hyps or not refs:
         raise ConfigError(
-            "--hyp and --ref go together",
+            f"translations and --ref go together, got {'no --ref' if hyps else 'no translation'}",
             where="nmtkit score",
-            hint="nmtkit score --hyp FILE [--hyp FILE …] --ref FILE",
+            hint="nmtkit score HYP [HYP …] --ref FILE; the translations of a run: --run DIR",
         )
     sources = [options.src] if options.src is not None else []
-    for name, paths in (("--hyp", hyps), ("--ref", refs), ("--src", sources)):
+    if [*hyps, *refs, *sources].count(STDIN) > 1:
+        hint = "give it once, and files for the rest"
+        raise ConfigError("stdin can be read only once", where="-", hint=hint)
+    for name, paths in (("HYP", hyps), ("--ref", refs), ("--src", sources)):
         for path in paths:
-            files.check_file(path, once=True, where=name)
+            if path != STDIN:
+                files.check_file(path, once=True, where=name)
     if sources and options.length_groups is None and not options.metric:
         console.warn("--src is only used by --by-length, which counts its words, and by --metric")
 
@@ -114,24 +121,43 @@ def _read(path: Path, partners: Iterable[tuple[Path, list[str]]], hint: str) -> 
     Raises: DataError if line counts differ, with the line from which on they do not seem to belong
         together.
     """
-    lines = list(files.text_lines(path, once=True))
+    lines = _lines(path)
     for partner, partner_lines in partners:
         count = len(partner_lines)
         if len(lines) != count:
             # A pipe cannot be read again.
             readable = lines and count and path.is_file() and partner.is_file()
+            numbers = f"{counted(len(lines), 'line')} but {_called(partner, True)} has {count:,}"
             raise DataError(
-                f"{path} has {counted(len(lines), 'line')} but {partner} has {count:,}",
+                f"{_called(path, True)} has {numbers}",
                 where=first_odd_pair((path,), (partner,)) if readable else None,
                 hint=hint,
             )
     return lines
 
 
+def _lines(path: Path) -> list[str]:
+    """Return the lines of a file, or of stdin."""
+    if path != STDIN:
+        return list(files.text_lines(path, once=True))
+    if sys.stdin is None:  # the process was started with file descriptor 0 closed
+        raise DataError("stdin is closed", where="-", hint="pipe text into it, or name a file")
+    offsets = itertools.accumulate(map(len, lines := list(sys.stdin.buffer)), initial=0)
+    return [
+        files.decode_line(line.removesuffix(b"\n"), "stdin", number, offset)
+        for number, (line, offset) in enumerate(zip(lines, offsets, strict=False), 1)
+    ]
+
+
+def _called(path: Path, in_full: bool = False) -> str:
+    """Return what a file is called."""
+    return "stdin" if path == STDIN else str(path) if in_full else path.name
+
+
 def _baseline(against: str | None, names: Sequence[str], paths: Sequence[Path]) -> str | None:
     """Return the name of the baseline, which may be given as a path."""
     for name, path in zip(names, paths, strict=True):
-        if against in (str(path), path.name, path.stem):
+        if against in (name, str(path), path.name, path.stem):
             return name
     return against
 
@@ -145,12 +171,24 @@ def _language(path: Path) -> str:
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
-    """Return short names that tell files apart."""
-    names = [path.name for path in paths]
+    """Return short names that tell files apart: the names of the files, else what differs between
+    the paths (a/hyp.txt, b/hyp.txt: a, b), else the paths.
+    """
+    names = [_called(path) for path in paths]
     if len(set(names)) < len(names):
+        parts = [path.parts for path in paths]
+        first, last = (_shared(each) for each in (parts, [each[::-1] for each in parts]))
+        names = ["/".join(each[first : len(each) - last]) for each in parts]
+    if len(set(names)) < len(names) or "" in names:
         names = [str(path) for path in paths]
     if len(set(names)) < len(names):
         raise ConfigError(
-            "the same file is named twice", where="--hyp", hint="give each translation once"
+            "the same file is named twice", where="HYP", hint="give each translation once"
         )
     return names
+
+
+def _shared(paths: Sequence[Sequence[str]]) -> int:
+    """Return how many parts several paths share at their beginning."""
+    differ = [len(set(parts)) > 1 for parts in zip(*paths, strict=False)]
+    return [*differ, True].index(True)

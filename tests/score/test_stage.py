@@ -6,6 +6,8 @@ import io
 import json
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -497,6 +499,59 @@ def test_outside_files_may_be_pipes(tmp_path, capsys, pipe):
     with pytest.raises(DataError, match=f"{short} has 1 line but .*ref.de has 3") as caught:
         score_files([short], [ref_path], **options)
     assert caught.value.where is None  # no line is named: there is nothing left to look at
+
+
+def called(*words, text=b""):
+    """Standard output and standard error of `nmtkit score`, in a process with its own stdin."""
+    command = [sys.executable, "-m", "nmtkit", "score", *map(str, words), "--resamples", "5"]
+    done = subprocess.run(command, input=text, capture_output=True, check=False)
+    return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+
+def test_outside_files_as_arguments_and_from_stdin(tmp_path, capsys):
+    ref = ["ein Hund", "die Katze schläft dort", "ja"] * 20
+    worse = ["ein Hund", "die Katze läuft dort", "nein"] * 20
+    paths = []
+    for name, lines in (("base", worse), ("mine", ref)):
+        (tmp_path / name / "out").mkdir(parents=True)
+        paths.append(write(tmp_path / name / "out" / "hyp.txt", lines))
+    (base, mine), ref_path = paths, write(tmp_path / "ref.de", ref)
+    by_option, _ = result_of_files(capsys, paths, [ref_path], against=str(mine))
+    json_words = ["--ref", ref_path, "--format", "json"]
+    code, out, err = called(base, mine, *json_words, "--against", "mine")
+    assert code == 0, err
+    (by_argument,) = json.loads(out)
+    assert [system["name"] for system in by_argument["systems"]] == ["base", "mine"]
+    assert by_argument["baseline"] == "mine"
+    assert by_argument["systems"] == by_option["systems"]
+    text = "".join(f"{line}\n" for line in worse).encode()
+    code, out, err = called("-", "--hyp", mine, *json_words, text=text)
+    assert code == 0, err
+    stdin, other = json.loads(out)[0]["systems"]
+    assert (stdin["name"], other["name"]) == ("stdin", "hyp.txt")
+    assert stdin["scores"] == by_argument["systems"][0]["scores"]
+    code, out, err = called(mine, "--ref", "-", "--format", "json", text=text.rstrip(b"\n"))
+    assert code == 0, err
+    assert json.loads(out)[0]["set"] == "stdin"
+
+
+@pytest.mark.parametrize(
+    ("words", "text", "message"),
+    [
+        (["-"], b"x\n", "go together, got no --ref"),
+        (["-", "--ref", "-"], b"x\n", "stdin can be read only once"),
+        (["-", "--ref", "REF"], b"x\n", "stdin has 1 line but REF has 3"),
+        (["-", "--ref", "REF"], b"x\ny\xff\nz\n", "stdin, line 2"),
+        (["REF", "REF", "--ref", "REF"], b"", "named twice"),
+        (["none.de", "--ref", "REF"], b"", "no such file: none.de"),
+        (["REF", "--ref", "REF", "--system", "a"], b"", "--system has no effect"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused(tmp_path, words, text, message):
+    ref = str(write(tmp_path / "ref.de", ["x", "y", "z"]))
+    code, out, err = called(*[word.replace("REF", ref) for word in words], text=text)
+    assert (code, out) == (2, "")
+    assert message.replace("REF", ref) in " ".join(err.split())
 
 
 def test_outside_files_that_do_not_fit_are_refused(tmp_path):
