@@ -64,8 +64,7 @@ def prep(**options: Any) -> None:
         "nmtkit train",
         "nmtkit train --system pre-norm --set model.norm=pre --set train.max_steps=20000",
         "nmtkit train --variant my_package.my_file:MyModel --preset tiny",
-        "nmtkit train --init-from runs/news/systems/mine --set train.schedule=constant"
-        " --set train.lr=1e-4",
+        "nmtkit train --init-from runs/news/systems/mine",
         "torchrun --nproc-per-node 4 -m nmtkit train",
         before="For example, after `nmtkit prep`:",
         after=(
