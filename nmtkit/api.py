@@ -29,6 +29,7 @@ from nmtkit.run import Run
 from nmtkit.settings import SearchSettings
 from nmtkit.text.vocabulary import EOS
 from nmtkit.translate import workers
+from nmtkit.translate.demands import LineDemand
 from nmtkit.translate.scorer import ForcedLine, Scorer
 from nmtkit.translate.systems import SystemGroup, choose, trained, trained_last
 from nmtkit.translate.translator import Translation
@@ -150,28 +151,48 @@ class LoadedSystem:
         """The model itself, in evaluation mode; its weights are float32 and must not be changed."""
         return self._scores.models[0]
 
-    def translate(self, lines: Sequence[str], documents: Starting = None) -> list[str]:
+    def translate(
+        self,
+        lines: Sequence[str],
+        documents: Starting = None,
+        *,
+        prefix: Sequence[str] | None = None,
+    ) -> list[str]:
         """Return the best translation of each line as plain text ("" for a blank line), as `nmtkit
         translate FILE` prints it.
 
         Args:
             lines: (N) raw lines.
             documents: where documents start, for a system that reads context.
+            prefix: (N) what each translation begins with, whole words; "" asks for nothing.
         Raises: NotLines for anything but a list of strings; ConfigError if the system reads no
-            context or `documents` is an unknown word; DataError for wrong line numbers.
+            context or `documents` is an unknown word; DataError for wrong line numbers, or for a
+            prefix that no translation can have.
         """
-        return [translation.text for translation in self.translations(lines, documents)]
+        found = self.translations(lines, documents, prefix=prefix)
+        return [translation.text for translation in found]
 
-    def translations(self, lines: Sequence[str], documents: Starting = None) -> list[Translation]:
+    def translations(
+        self,
+        lines: Sequence[str],
+        documents: Starting = None,
+        *,
+        prefix: Sequence[str] | None = None,
+    ) -> list[Translation]:
         """Return the `nbest` candidates of each line: text, subwords, log-probability, score, and
         True if finished. The arguments are as in `translate`.
         """
         lines = _lines(lines, "lines")
+        beginnings = [""] * len(lines) if prefix is None else _lines(prefix, "prefix")
+        _check_counts(beginnings, lines, "prefixes")
+        demands = itertools.starmap(LineDemand, enumerate(beginnings))
         with self._computing():
             return [
                 translation
                 for window, in_window in self._windows(self._searches, lines, documents)
-                for translation in self._searches.translate_window(window, documents=in_window)
+                for translation in self._searches.translate_window(
+                    window, None, in_window, list(itertools.islice(demands, len(window)))
+                )
             ]
 
     def score(
@@ -194,12 +215,7 @@ class LoadedSystem:
     ) -> list[ForcedLine]:
         """Return each target's tokens (</s> last) and their log-probabilities; see `score`."""
         src, tgt = _lines(src, "src"), _lines(tgt, "tgt")
-        if len(src) != len(tgt):
-            raise DataError(
-                f"{len(tgt):,} targets for {len(src):,} sources",
-                where="score",
-                hint="give one target line for each source line",
-            )
+        _check_counts(tgt, src, "targets")
         targets = iter(tgt)
         with self._computing():
             return [
@@ -304,6 +320,19 @@ class LoadedSystem:
                 hint=f"give rising line numbers; the first is 0, the last at most {count - 1:,}",
             )
         return Boundaries(known=Documents(starts, count))
+
+
+def _check_counts(beside: Sequence[str], sources: Sequence[str], what: str) -> None:
+    """Refuse lines if there is not one for each source.
+
+    Raises: DataError.
+    """
+    if len(beside) != len(sources):
+        raise DataError(
+            f"{len(beside):,} {what} for {len(sources):,} sources",
+            where=what,
+            hint="give one line for each source line",
+        )
 
 
 def _lines(values: Iterable[str], argument: str) -> list[str]:

@@ -316,6 +316,8 @@ class TranslationInputs(Record):
     """The fingerprint of the corpus."""
     spans: list[str] | None = None
     docs: list[str] | None = None
+    prefix: str | None = None
+    """SHA-256 of the lines that the translations begin with."""
 
 
 class TranslationMeta(TranslationInputs):

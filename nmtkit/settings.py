@@ -304,15 +304,52 @@ class SearchSettings(Section):
     """
     max_source: int = Field(250, ge=1)
     """Longer inputs (in subwords) are translated in pieces, cut at punctuation if there is any."""
+    sample: bool = False
+    """Draw translations from the model's distribution instead of searching; `nbest` of each
+    sentence.
+    """
+    temperature: float = Field(1.0, gt=0)
+    """sample: below 1, probable tokens are drawn more often; above 1, less often."""
+    top_k: int = Field(0, ge=0)
+    """sample: draw only from the k most probable tokens; 0 = from all."""
+    top_p: float = Field(1.0, gt=0, le=1)
+    """sample: draw only from the most probable tokens that together have this probability."""
+    seed: int = Field(1, ge=0)
+    """sample: seed of the draws."""
+    younger: ClassVar[tuple[str, ...]] = ("sample", "temperature", "top_k", "top_p", "seed")
+    """Settings that older translations do not record."""
+
+    @classmethod
+    def younger_defaults(cls) -> dict[str, Any]:
+        """Return the values of the settings that older translations do not record."""
+        return {key: cls.model_fields[key].default for key in cls.younger}
+
+    def recorded(self) -> dict[str, Any]:
+        """Return the settings as meta.json has them: younger ones only if they are changed."""
+        unchanged = self.younger_defaults().items()
+        return {key: v for key, v in self.model_dump().items() if (key, v) not in unchanged}
 
     @model_validator(mode="after")
-    def _nbest_fits_the_beam(self) -> Self:
-        if self.nbest > self.beam:
+    def _fits_the_method(self) -> Self:
+        if self.nbest > self.beam and not self.sample:
             raise ValueError(
                 f"search.nbest = {self.nbest} is more than search.beam = {self.beam}: raise the"
                 " beam or ask for fewer"
             )
+        self._needs("sample", self.sample, "temperature", "top_k", "top_p", "seed")
         return self
+
+    def _needs(self, needed: str, is_there: bool, *keys: str) -> None:
+        """Refuse values of settings that have no effect without another one.
+
+        Args:
+            needed: the other setting; is_there: it is set.
+            keys: the settings.
+        """
+        for key in keys:
+            value = getattr(self, key)
+            if not is_there and value != type(self).model_fields[key].default:
+                raise ValueError(f"search.{key} = {value} has no effect without search.{needed}")
 
 
 STAGES: dict[str, type[Section]] = {

@@ -19,6 +19,7 @@ from nmtkit.run import Run
 from nmtkit.score.evaluate import Output
 from nmtkit.score.formulas import Array
 from nmtkit.score.metrics import Metric, Scorer
+from nmtkit.settings import SearchSettings
 
 if TYPE_CHECKING:
     from nmtkit.text.side import TextSide
@@ -298,7 +299,8 @@ def _search(meta: TranslationMeta, averaged: Counter[str]) -> dict[str, Any]:
     Args:
         averaged: the number of checkpoints by system.
     """
-    settings = {**meta.settings, "precision": meta.precision}
+    younger = SearchSettings.younger_defaults() if meta.settings else {}
+    settings = {**younger, **meta.settings, "precision": meta.precision}
     if averaged and "average" in settings:
         settings["average"] = max(averaged.values())  # fewer than asked for if fewer were kept
     return {

@@ -16,6 +16,10 @@ p scores at most p / lp(a·n+b); once this is not above the n-th best finished s
 live one, going on cannot change the result. This bound is exact, so the n best do not depend on
 when a sentence stops.
 
+What a step chooses is in two methods of `Beams`: `pick` says which tokens may continue a
+hypothesis, `choose` which candidates fill the slots. sampling.py, diverse.py and constraints.py
+have other ones, each with its definition at the top; prefix.py forces tokens in all of them.
+
 Legend: M sentences still searched, K beam, R = M·K rows, V vocabulary, D width.
 """
 
@@ -36,6 +40,7 @@ from nmtkit.nn.hardware import widest
 from nmtkit.nn.linear import inference
 from nmtkit.settings import SearchSettings
 from nmtkit.text.vocabulary import BOS, EOS
+from nmtkit.translate.prefix import Demand, ForcedPrefixes
 from nmtkit.translate.steps import Decoders, top_sorted
 
 ROUND = 16
@@ -74,7 +79,10 @@ def length_limit(source_length: int, settings: SearchSettings) -> int:
 
 
 def search(
-    models: Sequence[Model], batch: Batch, settings: SearchSettings
+    models: Sequence[Model],
+    batch: Batch,
+    settings: SearchSettings,
+    beams: Beams | None = None,
 ) -> list[list[Hypothesis]]:
     """Return the n best translations of each sentence of a batch.
 
@@ -83,13 +91,13 @@ def search(
             probabilities is searched. In eval mode.
         batch: src (B, S) and src_lengths (B); target fields are not read.
         settings: beam, length_penalty, max_length_a, max_length_b, nbest.
+        beams: of the batch, for another method than beam search (`nmtkit.translate.methods`).
     Returns: for each sentence at most `nbest` hypotheses, best first; neither their choice nor
         their order depends on the other sentences.
     Raises: TrainingDiverged if the models give no finite probability.
     """
-    limits = [length_limit(n, settings) for n in batch.src_lengths.tolist()]
     with inference(models):
-        results = _search(Decoders(models, batch), limits, settings)
+        results = _search(Decoders(models, batch), beams or Beams(batch, settings))
     if not all(results):
         raise TrainingDiverged(
             "the model's probabilities are not finite",
@@ -127,41 +135,59 @@ def _stay(going: list[bool]) -> list[int]:
     return keep
 
 
-class _Beams:
+class Beams:
     """The live hypotheses of the M sentences still searched, and the ended hypotheses of all.
 
+    Args:
+        batch: the sources.
+        settings: of the search.
+        demands: of each sentence; None = none.
     Attributes:
         sentences: the M sentences.
         live: log-probabilities (M, K), -inf in a slot without a hypothesis; the first step has one
             hypothesis a sentence.
-        slots: (M) the slots that no finished hypothesis has taken.
+        slots: (M, 1) the slots that no finished hypothesis has taken.
         prefix: (M, K, step) the tokens of the live hypotheses.
     """
 
-    def __init__(self, limits: list[int], settings: SearchSettings, device: torch.device) -> None:
-        count = len(limits)
+    def __init__(
+        self, batch: Batch, settings: SearchSettings, demands: Sequence[Demand] | None = None
+    ) -> None:
+        limits = [length_limit(n, settings) for n in batch.src_lengths.tolist()]
+        count, device = len(limits), batch.src.device
         self.settings, self.device = settings, device
         self.sentences = list(range(count))
         self.live = torch.zeros(count, 1, dtype=widest(device), device=device)
-        self.slots = torch.full((count,), settings.beam, device=device)
+        self.slots = torch.full((count, 1), settings.beam, device=device)
         self.prefix = torch.zeros(count, 1, 0, dtype=torch.long, device=device)
-        self._limits = torch.tensor(limits, device=device)[:, None]  # (M, 1)
+        self.forced = ForcedPrefixes.of(demands or (), device)
+        self.limits = torch.tensor(limits, device=device)[:, None]  # (M, 1)
         self._ended: list[list[Hypothesis]] = [[] for _ in limits]
         self._to_beat = [-math.inf] * count  # the n-th best score
         self._penalties = [length_penalty(limit, settings.length_penalty) for limit in limits]
 
+    def pick(self, logits: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
+        """Pick the tokens that may continue some rows (`steps.Pick`): here the best ones."""
+        return top_sorted(self.allowed(logits, rows), self.settings.beam)
+
+    def allowed(self, logits: Tensor, rows: slice) -> Tensor:
+        """Return logits with -inf for tokens that do not follow the forced prefix, if any."""
+        if self.forced is None:
+            return logits
+        return self.forced.restrict(logits, rows, self.prefix.shape)
+
     def extend(self, log_probs: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Keep the best continuations of the live hypotheses.
+        """Keep the chosen continuations of the live hypotheses.
 
         Args:
-            log_probs, ids: (R, k) the best next tokens of each hypothesis.
+            log_probs, ids: (R, k) the tokens that may continue each hypothesis.
         Returns: for each slot (M, K) the row that it continues, and its new token.
         """
         count, width = self.live.shape
         rows, tokens = torch.arange(count, device=self.device)[:, None], ids.view(count, -1)
         self.live = (self.live.reshape(-1, 1) + log_probs).view(count, -1)
-        if self.settings.beam > 1:  # one slot has one candidate
-            best = self._keep_best()
+        if tokens.shape[1] > 1:  # else one slot has one candidate
+            best = self.choose(tokens)
             parent, tokens = best // ids.shape[1], tokens.gather(1, best)
             rows = rows * width + parent
             steps = self.prefix.shape[2]
@@ -169,29 +195,36 @@ class _Beams:
         self.prefix = torch.cat([self.prefix, tokens[..., None]], 2)
         return rows, tokens
 
-    def _keep_best(self) -> Tensor:
-        """Fill the free slots with the best of the candidates in `live`; return all slots' columns
-        (M, K).
+    def choose(self, tokens: Tensor) -> Tensor:
+        """Fill the free slots with the best of the candidates in `live`.
+
+        Args:
+            tokens: (M, C) of the candidates; `live` has their log-probabilities.
+        Returns: all slots' columns (M, K); `live` is (M, K), -inf in slots that are not free.
         """
         self.live, best = top_sorted(self.live, self.settings.beam)
         slot = torch.arange(self.live.shape[1], device=self.device)
-        self.live = self.live.masked_fill(slot >= self.slots[:, None], -math.inf)
+        self.live = self.live.masked_fill(slot >= self.slots, -math.inf)
         return best
 
     def end(self, step: int, token: Tensor) -> None:
         """Take hypotheses that end in </s>, or that are at their length limit, out of the beams."""
-        marked = ((token == EOS) | (step >= self._limits)) & (self.live > -math.inf)
+        marked = ((token == EOS) | (step >= self.limits)) & (self.live > -math.inf)
         where = marked.nonzero()
         if not len(where):
             return
         rows, slots = where.unbind(1)
         tokens, log_probs = self.prefix[rows, slots].tolist(), self.live[rows, slots].tolist()
-        for row, ids, log_prob in zip(rows.tolist(), tokens, log_probs, strict=True):
-            self._add(self.sentences[row], _hypothesis(ids, log_prob, self.settings))
+        for row, slot, ids, log_prob in zip(
+            rows.tolist(), slots.tolist(), tokens, log_probs, strict=True
+        ):
+            self.add(self.sentences[row], slot, _hypothesis(ids, log_prob, self.settings))
         self.live = self.live.masked_fill(marked, -math.inf)
-        self.slots = self.slots - marked.sum(1)
+        groups = self.slots.shape[1]
+        self.slots = self.slots - marked.view(len(marked), groups, -1).sum(2)
 
-    def _add(self, sentence: int, hypothesis: Hypothesis) -> None:
+    def add(self, sentence: int, slot: int, hypothesis: Hypothesis) -> None:
+        """Take the hypothesis of a slot that has ended."""
         ended, nbest = self._ended[sentence], self.settings.nbest
         ended.append(hypothesis)
         # At its length limit a sentence has no live hypotheses left, so unfinished ones do no harm.
@@ -214,7 +247,9 @@ class _Beams:
         """Go on with some of the M sentences."""
         self.sentences = [self.sentences[row] for row in rows.tolist()]
         self.live, self.slots, self.prefix = self.live[rows], self.slots[rows], self.prefix[rows]
-        self._limits = self._limits[rows]
+        self.limits = self.limits[rows]
+        if self.forced is not None:
+            self.forced = self.forced.keep(rows)
 
     def ranked(self) -> list[list[Hypothesis]]:
         """Return the n best of each sentence; among equals the one that came first."""
@@ -224,15 +259,12 @@ class _Beams:
         ]
 
 
-def _search(
-    decoders: Decoders, limits: list[int], settings: SearchSettings
-) -> list[list[Hypothesis]]:
+def _search(decoders: Decoders, beams: Beams) -> list[list[Hypothesis]]:
     """Return what the search described at the top of this file finds."""
     device = decoders.device
-    beams = _Beams(limits, settings, device)
-    last = torch.full((len(limits),), BOS, device=device)
+    last = torch.full((beams.live.numel(),), BOS, device=device)
     for step in itertools.count(1):
-        rows, token = beams.extend(*decoders.step(last, settings.beam))
+        rows, token = beams.extend(*decoders.step(last, beams.pick))
         beams.end(step, token)
         going = beams.going()
         if not any(going):

@@ -17,7 +17,8 @@ from nmtkit.options import (
 )
 
 SEARCH = "Search (default: the system's own settings)"
-"""A panel of the help."""
+OTHER = "Other ways to choose a translation"
+"""Panels of the help."""
 
 
 class TranslateOptions(Options):
@@ -49,6 +50,22 @@ class TranslateOptions(Options):
     """Print the N best translations per sentence, best first, as JSON lines (search.nbest)."""
     average: int | None = option(None, "K", panel=SEARCH, ge=1)
     """Average the last K checkpoints; 1 = use the best checkpoint (search.average)."""
+    prefix: Path | None = option(None, "FILE", panel=OTHER)
+    """Lines that the translations begin with, one for each source line; a blank line asks for
+    nothing. The last word of a line is a whole word."""
+    sample: bool | None = option(None, None, "--sample", panel=OTHER)
+    """Draw translations from the model's distribution instead of searching; --nbest N draws N of
+    each line (search.sample)."""
+    temperature: float | None = option(None, "X", panel=OTHER)
+    """--sample: below 1, probable words are drawn more often; above 1, less often
+    (search.temperature)."""
+    top_k: int | None = option(None, "K", panel=OTHER, ge=0)
+    """--sample: draw only from the K most probable subwords (search.top_k)."""
+    top_p: float | None = option(None, "P", panel=OTHER)
+    """--sample: draw only from the most probable subwords that together have probability P
+    (search.top_p)."""
+    seed: int | None = option(None, "N", panel=OTHER, ge=0)
+    """--sample: seed of the draws; the same seed draws the same translations (search.seed)."""
     assignments: list[str] = set_option("search.max_length_b=20", SEARCH)
     preset: str | None = preset_option("none", SEARCH, "The search settings")
     config: Path | None = option(None, "FILE", panel=SEARCH)
@@ -58,3 +75,8 @@ class TranslateOptions(Options):
     device: str = device_option()
     force: bool = option(False, panel=GENERAL)
     """Translate again, even if the translations are up to date."""
+
+    def beside_the_source(self) -> list[tuple[Path, str]]:
+        """Return the files with one line for each source line, each with its option."""
+        named = ((self.force_target, "--force-target"), (self.prefix, "--prefix"))
+        return [(path, name) for path, name in named if path is not None]

@@ -10,7 +10,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from nmtkit.corpora.corpus import is_markup
 from nmtkit.corpora.document_starts import BLANK, MARKER
 from nmtkit.errors import ConfigError, DataError, counted
 from nmtkit.records import SearchSpeed
+from nmtkit.translate.demands import LineDemand, read_demands
 from nmtkit.translate.scorer import Scorer
 from nmtkit.translate.systems import SystemGroup
 from nmtkit.translate.translator import Translation
@@ -42,9 +43,22 @@ WRONG_MARK = {
 
 
 def print_translations(
-    scorer: Scorer, group: SystemGroup, source: str, boundaries: Boundaries
+    scorer: Scorer,
+    group: SystemGroup,
+    source: str,
+    boundaries: Boundaries,
+    demands: Iterable[LineDemand] | None = None,
 ) -> None:
-    """Translate a file or stdin (-) to stdout, a window at a time."""
+    """Translate a file or stdin (-) to stdout, a window at a time.
+
+    Args:
+        scorer: translates.
+        group: its systems.
+        source: the file, or -.
+        boundaries: where documents start.
+        demands: what is asked of each line; None = nothing.
+    """
+    demands = iter(demands or read_demands())
     start = time.monotonic()
     number = 0
     marked = False
@@ -59,7 +73,8 @@ def print_translations(
         windows = stream_windows(sys.stdin.buffer) if source == "-" else file_windows(source)
         for window, documents in windows_for(scorer.context_rule, windows, boundaries):
             sentences = boundaries.sentences(window)
-            translations = scorer.translate_window(sentences, documents=documents)
+            asked = list(itertools.islice(demands, len(window)))
+            translations = scorer.translate_window(sentences, None, documents, asked)
             for line, translation in zip(window, translations, strict=True):
                 number += 1
                 marked = marked or is_marker(line)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sys
 import time
 from pathlib import Path
@@ -22,6 +23,7 @@ from nmtkit.parallel import cores
 from nmtkit.records import SourceText, TextSet, TranslationInputs, TranslationMeta, load
 from nmtkit.run import Run, locked
 from nmtkit.translate import workers
+from nmtkit.translate.demands import read_demands
 from nmtkit.translate.options import TranslateOptions
 from nmtkit.translate.output import (
     checked_boundaries,
@@ -88,32 +90,38 @@ def _check(run: Run, options: TranslateOptions, sets: list[TextSet]) -> None:
         if not text.is_file():
             message = f"the set '{text_set.name}' has no text to translate"
             raise ConfigError(message, where=text, hint=hint)
-    if options.force_target is not None:
-        _check_targets(run, source, sets, options.force_target)
-    elif source not in (None, "-"):
+    for path, name in options.beside_the_source():
+        _check_beside(run, source, sets, path, name)
+    if options.force_target is None and source not in (None, "-"):
         if options.docs in {None, "blank", "marker"}:  # as stdin can have them
             files.check_file(Path(str(source)), "pipe it to -: … | nmtkit translate -")
         for _ in file_windows(str(source)):  # all of it is UTF-8
             pass
 
 
-def _check_targets(run: Run, source: str | None, sets: list[TextSet], target: Path) -> None:
-    """Refuse target lines that are not parallel to one source."""
+def _check_beside(run: Run, source: str | None, sets: list[TextSet], path: Path, name: str) -> None:
+    """Refuse a file that has not one line for each line of one source.
+
+    Args:
+        run: the run.
+        source: the file to translate, if it is named.
+        sets: those to translate else.
+        path: the file.
+        name: the option that names it.
+    """
     if source is None and len(sets) != 1:
-        message = "which set are these the targets of?"
-        hint = "name it with --on, or name the source file"
-        raise ConfigError(message, where="--force-target", hint=hint)
+        message = "which set does this file belong to?"
+        raise ConfigError(message, where=name, hint="name it with --on, or name the source file")
     if source == "-":
-        message = "--force-target needs a source that can be read twice"
+        message = f"{name} needs a source that can be read twice"
         raise ConfigError(message, where="-", hint="put it into a file and name that")
-    files.check_file(target, where="--force-target")
-    path = Path(source or run.source(sets[0].name))
-    counts = [sum(map(len, file_windows(str(side)))) for side in (path, target)]
+    files.check_file(path, where=name)
+    text = Path(source or run.source(sets[0].name))
+    counts = [sum(map(len, file_windows(str(side)))) for side in (text, path)]
     if counts[0] != counts[1]:
-        message = f"{target} has {counted(counts[1], 'line')} but {path} has {counts[0]:,}"
-        where = first_odd_pair((path,), (target,)) if all(counts) else "--force-target"
-        hint = "--force-target wants one target line for each source line"
-        raise DataError(message, where=where, hint=hint)
+        message = f"{path} has {counted(counts[1], 'line')} but {text} has {counts[0]:,}"
+        where = first_odd_pair((text,), (path,)) if all(counts) else name
+        raise DataError(message, where=where, hint=f"{name} wants one line for each source line")
 
 
 def _boundaries(run: Run, text_set: TextSet) -> Boundaries:
@@ -164,7 +172,8 @@ class _Stage:
         else:
             boundaries = checked_boundaries(scorer, group, source, boundaries)
         if target is None:
-            print_translations(scorer, group, source, boundaries)
+            demands = read_demands(self.options.prefix)
+            print_translations(scorer, group, source, boundaries, demands)
         else:
             print_forced(scorer, group, source, boundaries, target)
 
@@ -212,10 +221,11 @@ class _Stage:
         return TranslationInputs(
             format=1,
             set=text_set.name,
-            settings=group.settings.model_dump(),
+            settings=group.settings.recorded(),
             checkpoints=group.checkpoints(),
             source=SourceText(text_set.lines, files.sha256(self.run.source(text_set.name))),
             prep=self.run.manifest().fingerprint,
+            prefix=_sha256(self.options.prefix),
             **{
                 kind: [files.sha256(path) for path in paths]
                 for kind, paths in optional.items()
@@ -250,13 +260,15 @@ class _Stage:
         spans = load_spans(self.run.prep / text_set.name, text_set.lines)
         windows = file_windows(str(self.run.source(text_set.name)))
         boundaries = _boundaries(self.run, text_set)
+        demands = read_demands(self.options.prefix)
         number = 0
         with contextlib.ExitStack() as stack:
             streams = [stack.enter_context(files.writing(folder / name)) for name in names]
             for window, documents in windows_for(scorer.context_rule, windows, boundaries):
                 rows = range(number, number + len(window))
                 of_window = None if spans is None else [spans[row].tolist() for row in rows]
-                for translation in scorer.translate_window(window, of_window, documents):
+                asked = list(itertools.islice(demands, len(window)))
+                for translation in scorer.translate_window(window, of_window, documents, asked):
                     number += 1
                     lines = [translation.text + "\n", " ".join(translation.subwords) + "\n"]
                     if NBEST in names:
@@ -266,6 +278,10 @@ class _Stage:
         if NBEST not in names:
             (folder / NBEST).unlink(missing_ok=True)
         return names
+
+
+def _sha256(path: Path | None) -> str | None:
+    return None if path is None else files.sha256(path)
 
 
 def _up_to_date(folder: Path, inputs: TranslationInputs) -> bool:

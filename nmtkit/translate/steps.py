@@ -7,7 +7,7 @@ Legend: R rows (hypotheses), V vocabulary, D width, k tokens wanted.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -23,6 +23,11 @@ BLOCK_LOGITS = 1 << 22
 """Logits computed at once on a CPU, so that memory does not grow with rows x vocabulary."""
 CHUNK = 64
 """Columns whose maximum is looked at first when the best of a row are sought."""
+Pick = Callable[[Tensor, slice], tuple[Tensor, Tensor]]
+"""Returns the tokens that may continue some rows: their logits (R', k), -inf in a place without a
+token, and their ids (R', k). Arguments: the logits (R', V), which it may overwrite, -inf for <pad>
+and <s>; and which of all rows they are.
+"""
 
 
 class Decoders:
@@ -40,14 +45,14 @@ class Decoders:
         self._states: list[State] = [{} for _ in self._models]
         self._rows = torch.arange(batch.src.size(0), device=self.device)
 
-    def step(self, last: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """Read one more token in every row and find the best next ones.
+    def step(self, last: Tensor, pick: Pick) -> tuple[Tensor, Tensor]:
+        """Read one more token in every row and pick the next ones.
 
         Args:
             last: (R) the tokens just chosen.
-        Returns: natural log-probabilities (R, min(k, V)) in the `widest` type and token ids, best
-            first, equal ones in the order of their ids; <pad> and <s> have probability, but are
-            never among them (-inf fills the places if V is that small).
+            pick: picks the tokens that may follow.
+        Returns: natural log-probabilities (R, k) in the `widest` type and token ids, in the order of `pick`;
+            <pad> and <s> have probability, but are never among them (-inf fills the places).
         """
         hidden = []
         for i, model in enumerate(self._models):
@@ -57,9 +62,10 @@ class Decoders:
         rows = len(last)
         if self.device.type == "cpu":
             rows = max(1, BLOCK_LOGITS // self._models[0].vocabularies.tgt)
+        blocks = zip(*(torch.split(h, rows) for h in hidden), strict=True)
         parts = [
-            best_tokens(self._logits(part), k)
-            for part in zip(*(torch.split(h, rows) for h in hidden), strict=True)
+            picked_tokens(self._logits(block), slice(i * rows, (i + 1) * rows), pick)
+            for i, block in enumerate(blocks)
         ]
         values, ids = zip(*parts, strict=True)
         return torch.cat(values), torch.cat(ids)
@@ -91,20 +97,19 @@ def wide(logits: Tensor) -> Tensor:
     return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
 
 
-def best_tokens(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return the k most probable tokens of each row.
+def picked_tokens(logits: Tensor, rows: slice, pick: Pick) -> tuple[Tensor, Tensor]:
+    """Return the log-probabilities (R', k) in the `widest` type of the tokens that are picked, and their ids.
 
     Args:
-        logits: (R, V); overwritten.
-    Returns: log-probabilities (R, min(k, V)) in the `widest` type, ids (R, min(k, V)), sorted
-        as `Decoders.step` says.
+        logits: (R', V); overwritten.
+        rows: which of all rows they are.
+        pick: see `Decoders.step`.
     """
     logits = wide(logits)
     log_probs = logits.log_softmax(-1)  # one kernel: faster than several passes over all rows
     logits[:, NEVER] = -math.inf
-    values, ids = top_sorted(logits, k)
-    best = log_probs.gather(1, ids).masked_fill(values == -math.inf, -math.inf)
-    return best.to(widest(best.device)), ids
+    values, ids = pick(logits, rows)
+    return log_probs.gather(1, ids).masked_fill(values == -math.inf, -math.inf).to(widest(logits.device)), ids
 
 
 def top_sorted(values: Tensor, k: int) -> tuple[Tensor, Tensor]:

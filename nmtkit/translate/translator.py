@@ -21,8 +21,11 @@ from nmtkit.settings import SearchSettings
 from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import EOS, UNK, Vocabulary, load_vocabularies
 from nmtkit.translate import workers
-from nmtkit.translate.beam import Hypothesis, search
+from nmtkit.translate.beam import Hypothesis
+from nmtkit.translate.demands import LineDemand, LineDemands
+from nmtkit.translate.methods import decode
 from nmtkit.translate.over_long import cut
+from nmtkit.translate.prefix import Demand
 from nmtkit.translate.windows import windowed
 
 Item = TypeVar("Item")
@@ -73,13 +76,14 @@ for models that read targets, the ids of the translation. Both end in </s>.
 @dataclass(frozen=True)
 class Piece:
     """A line, or a part of an over-long line: the number of the line, token ids, </s> last, the
-    spans if they are known, and the context.
+    spans if they are known, the context, and what is asked of its translation.
     """
 
     line: int
     ids: list[int]
     spans: Sequence[int]
     context: list[Read]
+    demand: Demand
 
 
 class Translator:
@@ -150,6 +154,7 @@ class Translator:
         lines: list[str],
         spans: Sequence[Sequence[int]] | None = None,
         documents: Documents | None = None,
+        demands: Sequence[LineDemand] | None = None,
     ) -> list[Translation]:
         """Translate some lines together, in their order.
 
@@ -158,8 +163,11 @@ class Translator:
             spans: of each line, where known (see `nmtkit.data.store`); a line in pieces is
                 translated without.
             documents: of the lines, whole ones; None = every line is one.
+            demands: what is asked of each translation; None = nothing.
+        Raises: DataError if a demand cannot be met.
         """
         ids = [self._pieces(line) for line in lines]
+        asked = LineDemands(self.tgt_side, self.tgt_vocab, self.settings, demands, ids)
         fitting: list[Sequence[int]] = [
             of_line if len(pieces) == 1 and sum(of_line) == len(pieces[0]) else ()
             for pieces, of_line in zip(ids, spans or [()] * len(ids), strict=True)
@@ -169,8 +177,12 @@ class Translator:
                 len(pieces) for pieces, of_line in zip(ids, fitting, strict=True) if not of_line
             )
         return [
-            self._join(of_pieces)
-            for of_pieces in self._translated(ids, fitting, documents, self.done)
+            self._join(of_pieces, begins)
+            for begins, of_pieces in zip(
+                asked.prefixes,
+                self._translated(ids, fitting, documents, self.done, asked.demands),
+                strict=True,
+            )
         ]
 
     @property
@@ -183,6 +195,7 @@ class Translator:
         spans: Sequence[Sequence[int]],
         documents: Documents | None,
         done: Callable[[float], None],
+        demands: list[list[Demand]] | None = None,
     ) -> list[list[list[Hypothesis]]]:
         """Translate each piece of each line: all lines at once or, if translations are read as
         context, each line after those before it.
@@ -192,6 +205,7 @@ class Translator:
             spans: of each line, empty if they are not known.
             documents: of the lines.
             done: called with the number of lines of each batch.
+            demands: of each piece of each line.
         Returns: of each line, of each piece, the n best translations.
         """
         documents = readable(documents, list(map(bool, ids)))
@@ -205,7 +219,9 @@ class Translator:
             pieces: list[Piece] = []
             for line in lines:
                 context = self._context(line, heads, documents)
-                pieces += [Piece(line, piece, spans[line], context) for piece in ids[line]]
+                for number, of_piece in enumerate(ids[line]):
+                    demand = demands[line][number] if demands else Demand((line, number))
+                    pieces.append(Piece(line, of_piece, spans[line], context, demand))
             batches = self._batches([len(piece.ids) for piece in pieces])
             results = self._by_batch(self._search, dict(enumerate(pieces)), batches, done, share)
             for number, piece in enumerate(pieces):
@@ -287,7 +303,7 @@ class Translator:
         spans = [piece.spans for piece in pieces] if self._reads_spans else None
         context = self._contexts([piece.context for piece in pieces])
         batch = source_batch([piece.ids for piece in pieces], self.device, spans, context)
-        return search(self.models, batch, self.settings)
+        return decode(self.models, batch, self.settings, [piece.demand for piece in pieces])
 
     def _contexts(self, reads: Sequence[Sequence[Read]]) -> Context | None:
         """Return the contexts of a batch; equal contexts are stored once."""
@@ -301,13 +317,17 @@ class Translator:
             rows, sources.__getitem__, self.context_rule, self.device, targets.__getitem__
         )
 
-    def _join(self, pieces: list[list[Hypothesis]]) -> Translation:
+    def _join(self, pieces: list[list[Hypothesis]], begins: Sequence[str] = ()) -> Translation:
         """Return the translations of a line from those of its pieces: the best of each, the second
         best of each, …
+
+        Args:
+            begins: the subwords of the forced prefix; unknown ones stand as they were given.
         """
         candidates = []
         for of_pieces in zip(*pieces, strict=False):  # as many as the piece with the fewest has
             subwords = [token for h in of_pieces for token in self.tgt_vocab.decode(h.ids)]
+            subwords[: len(begins)] = begins
             candidates.append(
                 Candidate(
                     text=self.tgt_side.decode(subwords),

@@ -30,9 +30,9 @@ def score(length, log_p, alpha):
     return log_p / ((5 + length) / 6) ** alpha
 
 
-def slow_search(models, source, o):
+def slow_search(models, source, o, forced=()):
     """The definition at the top of beam.py, one sentence, Python lists, whole prefixes, and no
-    stopping before the last slot is used.
+    stopping before the last slot is used; with the forced prefix of prefix.py.
     """
     limit = max(1, int(o.max_length_a * len(source) + o.max_length_b))
     live, finished, unfinished, slots = [((), 0.0)], [], [], o.beam
@@ -43,7 +43,7 @@ def slow_search(models, source, o):
             candidates += [
                 (-(log_p + row[token]), beam, token)
                 for token in range(len(row))
-                if token not in (PAD, BOS)
+                if token not in (PAD, BOS) and forced[length - 1 : length] in ((), (token,))
             ]
         kept = sorted(candidates)[:slots]
         ended = [(live[beam][0], -cost) for cost, beam, token in kept if token == EOS]

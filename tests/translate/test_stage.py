@@ -419,7 +419,7 @@ def test_a_failure_in_the_middle_leaves_nothing_half_written(run, monkeypatch):
     monkeypatch.setattr(
         stage.Scorer,
         "translate_window",
-        lambda self, lines, spans, documents: (_ for _ in ()).throw(RuntimeError("broke")),
+        lambda self, *window: (_ for _ in ()).throw(RuntimeError("broke")),
     )
     with pytest.raises(RuntimeError):
         translated(run, beam=2)

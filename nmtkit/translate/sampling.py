@@ -1,0 +1,99 @@
+"""Sampling: translations that are drawn from the model's distribution.
+
+The draws, exactly. Every sentence has K samples, independent of each other. Each token is drawn
+from softmax(logits / temperature) over all tokens but <pad> and <s>, given the tokens before. With
+top_k, only the k most probable tokens can be drawn (equal ones in the order of their ids). With
+top_p, of these only the smallest set of most probable tokens that together have at least
+probability p (Holtzman et al. 2020), p of the distribution after temperature and top_k. A sample
+ends with </s>, or at the length limit of beam search, where it is unfinished.
+
+The i-th sample of a sentence uses the random numbers of the generator of (seed, sentence, i), one a
+token: the token is the first whose cumulative probability exceeds the number, in the order of ids,
+or with top_k or top_p from the most probable. So a sample depends neither on the batch nor on how
+many samples there are. log_prob is the model's own, without temperature, top_k and top_p; samples
+stay in the order in which they are drawn.
+
+Legend: M sentences still sampled, K samples, R = M·K rows (M in the first step), R' some of them, V
+vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nmtkit.data.batches import Batch
+from nmtkit.settings import SearchSettings
+from nmtkit.translate.beam import Beams, Hypothesis
+from nmtkit.translate.prefix import Demand
+from nmtkit.translate.steps import top_sorted
+
+
+class Samples(Beams):
+    """The samples of the M sentences still sampled: a slot each.
+
+    Args:
+        batch: the sources.
+        settings: temperature, top_k, top_p, seed; `beam` samples are drawn.
+        demands: of each sentence, with its key.
+    """
+
+    def __init__(self, batch: Batch, settings: SearchSettings, demands: Sequence[Demand]) -> None:
+        super().__init__(batch, settings, demands)
+        keys = [(settings.seed, *demand.key) for demand in demands]
+        numbers = [
+            [np.random.default_rng([*key, i]).random(limit) for i in range(settings.beam)]
+            for key, limit in zip(keys, self.limits.flatten().tolist(), strict=True)
+        ]
+        longest = int(self.limits.max())
+        padded = np.zeros((len(numbers), settings.beam, longest))
+        for row, of_row in zip(padded, numbers, strict=True):
+            row[:, : len(of_row[0])] = of_row
+        self._numbers = torch.from_numpy(padded).to(self.device)  # (M, K, longest)
+        self._drawn: list[dict[int, Hypothesis]] = [{} for _ in demands]
+
+    def pick(self, logits: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
+        """Draw the next token of each sample; in the first step, K tokens for each sentence."""
+        numbers = self._numbers[:, :, self.prefix.shape[2]].reshape(self.live.numel(), -1)
+        return draw(self.allowed(logits, rows), numbers[rows], self.settings)
+
+    def choose(self, tokens: Tensor) -> Tensor:
+        """Each sample goes on with its own token."""
+        return torch.arange(tokens.shape[1], device=self.device).expand(len(tokens), -1)
+
+    def add(self, sentence: int, slot: int, hypothesis: Hypothesis) -> None:
+        self._drawn[sentence][slot] = hypothesis
+
+    def keep(self, rows: Tensor) -> None:
+        super().keep(rows)
+        self._numbers = self._numbers[rows]
+
+    def ranked(self) -> list[list[Hypothesis]]:
+        return [[drawn[slot] for slot in sorted(drawn)] for drawn in self._drawn]
+
+
+def draw(logits: Tensor, numbers: Tensor, settings: SearchSettings) -> tuple[Tensor, Tensor]:
+    """Draw tokens as the top of this file says.
+
+    Args:
+        logits: (R', V), -inf where a token is impossible.
+        numbers: (R', n) in [0, 1), one for each token.
+        settings: temperature, top_k, top_p.
+    Returns: logits and ids of the tokens, (R', n).
+    """
+    ids = None
+    values = logits
+    if settings.top_k or settings.top_p < 1:
+        values, ids = top_sorted(logits, settings.top_k or logits.shape[1])
+    probabilities = (values.double() / settings.temperature).softmax(-1)
+    up_to = probabilities.cumsum(-1)
+    if settings.top_p < 1:
+        outside = up_to - probabilities >= settings.top_p
+        up_to = probabilities.masked_fill(outside, 0).cumsum(-1)
+    total = up_to[:, -1:]
+    below = torch.minimum(numbers * total, total.nextafter(torch.zeros_like(total)))
+    places = torch.searchsorted(up_to, below, right=True).clamp(max=values.shape[1] - 1)
+    return values.gather(1, places), places if ids is None else ids.gather(1, places)
