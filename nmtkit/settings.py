@@ -316,7 +316,20 @@ class SearchSettings(Section):
     """sample: draw only from the most probable tokens that together have this probability."""
     seed: int = Field(1, ge=0)
     """sample: seed of the draws."""
-    younger: ClassVar[tuple[str, ...]] = ("sample", "temperature", "top_k", "top_p", "seed")
+    mbr: int = Field(0, ge=0)
+    """Choose by minimum Bayes risk among this many candidates: samples with `sample`, else the best
+    of the beam. The utility is chrF; 0 = choose the most probable.
+    """
+    diverse_groups: int = Field(1, ge=1)
+    """Groups of a diverse beam search, which share `beam` equally; 1 = plain beam search."""
+    diversity: float = Field(0.5, ge=0)
+    """diverse_groups: penalty λ for a token that each hypothesis of an earlier group has chosen at
+    the same step.
+    """
+    younger: ClassVar[tuple[str, ...]] = (
+        *("sample", "temperature", "top_k", "top_p", "seed"),
+        *("mbr", "diverse_groups", "diversity"),
+    )
     """Settings that older translations do not record."""
 
     @classmethod
@@ -331,12 +344,23 @@ class SearchSettings(Section):
 
     @model_validator(mode="after")
     def _fits_the_method(self) -> Self:
-        if self.nbest > self.beam and not self.sample:
+        self._needs("sample", self.sample, "temperature", "top_k", "top_p", "seed")
+        self._needs("diverse_groups", self.diverse_groups > 1, "diversity")
+        if self.sample and self.diverse_groups > 1:
+            raise ValueError("search.diverse_groups is for a beam, search.sample has none")
+        if self.beam % self.diverse_groups:
             raise ValueError(
-                f"search.nbest = {self.nbest} is more than search.beam = {self.beam}: raise the"
+                f"search.beam = {self.beam} cannot be shared by search.diverse_groups ="
+                f" {self.diverse_groups}"
+            )
+        candidates, key = (self.mbr, "mbr") if self.mbr else (self.nbest, "nbest")
+        if candidates > self.beam and not self.sample:
+            raise ValueError(
+                f"search.{key} = {candidates} is more than search.beam = {self.beam}: raise the"
                 " beam or ask for fewer"
             )
-        self._needs("sample", self.sample, "temperature", "top_k", "top_p", "seed")
+        if self.nbest > candidates:
+            raise ValueError(f"search.nbest = {self.nbest} is more than search.mbr = {self.mbr}")
         return self
 
     def _needs(self, needed: str, is_there: bool, *keys: str) -> None:

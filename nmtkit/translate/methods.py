@@ -1,4 +1,4 @@
-"""The ways to translate a batch: beam search and sampling, by the settings."""
+"""The ways to translate a batch: beam search, diverse beam search and sampling, by the settings."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from nmtkit.data.batches import Batch
 from nmtkit.models.base import Model
 from nmtkit.settings import SearchSettings
 from nmtkit.translate.beam import Beams, Hypothesis, search
+from nmtkit.translate.diverse import DiverseBeams
 from nmtkit.translate.prefix import Demand
 from nmtkit.translate.sampling import Samples
 
@@ -15,16 +16,21 @@ from nmtkit.translate.sampling import Samples
 def decode(
     models: Sequence[Model], batch: Batch, settings: SearchSettings, demands: Sequence[Demand]
 ) -> list[list[Hypothesis]]:
-    """Return the translations of each sentence of a batch: samples, or the n best.
+    """Return the translations of each sentence of a batch: samples, or the n best; with `mbr` as
+    many as are compared.
 
     Args:
         models, batch: as `search`.
-        settings: sample, and what its method reads.
+        settings: sample, diverse_groups, mbr, and what the method reads.
         demands: of each sentence.
     Raises: TrainingDiverged if the models give no finite probability.
     """
+    count = settings.mbr or settings.nbest
     method: type[Beams] = Beams
     if settings.sample:
         method = Samples
-        settings = settings.model_copy(update={"beam": settings.nbest})
+        settings = settings.model_copy(update={"beam": count})
+    elif settings.diverse_groups > 1:
+        method = DiverseBeams
+    settings = settings.model_copy(update={"nbest": count})
     return search(models, batch, settings, method(batch, settings, demands))

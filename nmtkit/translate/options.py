@@ -66,6 +66,15 @@ class TranslateOptions(Options):
     (search.top_p)."""
     seed: int | None = option(None, "N", panel=OTHER, ge=0)
     """--sample: seed of the draws; the same seed draws the same translations (search.seed)."""
+    mbr: int | None = option(None, "N", panel=OTHER, ge=0)
+    """Choose by minimum Bayes risk with chrF, among N samples with --sample, else among the N best
+    of the beam (search.mbr)."""
+    diverse_groups: int | None = option(None, "G", panel=OTHER, ge=1)
+    """Search with G groups that share the beam and choose different subwords, for an --nbest list
+    whose translations differ (search.diverse_groups)."""
+    diversity: float | None = option(None, "X", panel=OTHER, ge=0)
+    """--diverse-groups: the penalty for a subword that a hypothesis of an earlier group has chosen
+    (search.diversity)."""
     assignments: list[str] = set_option("search.max_length_b=20", SEARCH)
     preset: str | None = preset_option("none", SEARCH, "The search settings")
     config: Path | None = option(None, "FILE", panel=SEARCH)

@@ -26,6 +26,7 @@ from nmtkit.translate.demands import LineDemand, LineDemands
 from nmtkit.translate.methods import decode
 from nmtkit.translate.over_long import cut
 from nmtkit.translate.prefix import Demand
+from nmtkit.translate.risk import least_risk
 from nmtkit.translate.windows import windowed
 
 Item = TypeVar("Item")
@@ -303,7 +304,13 @@ class Translator:
         spans = [piece.spans for piece in pieces] if self._reads_spans else None
         context = self._contexts([piece.context for piece in pieces])
         batch = source_batch([piece.ids for piece in pieces], self.device, spans, context)
-        return decode(self.models, batch, self.settings, [piece.demand for piece in pieces])
+        found = decode(self.models, batch, self.settings, [piece.demand for piece in pieces])
+        return [self._least_risk(of_piece) for of_piece in found] if self.settings.mbr else found
+
+    def _least_risk(self, hypotheses: list[Hypothesis]) -> list[Hypothesis]:
+        """Return the hypotheses of a piece that minimum Bayes risk chooses, best first."""
+        texts = [self.tgt_side.decode(self.tgt_vocab.decode(h.ids)) for h in hypotheses]
+        return least_risk(hypotheses, texts, self.settings.nbest, self.settings.sample)
 
     def _contexts(self, reads: Sequence[Sequence[Read]]) -> Context | None:
         """Return the contexts of a batch; equal contexts are stored once."""

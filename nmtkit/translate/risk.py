@@ -1,0 +1,94 @@
+"""Minimum Bayes risk: of several candidates the translation that is most like the others.
+
+The choice, exactly. The expected utility of a candidate h is Σ_r w_r · chrF(h, r) over all
+candidates r of the sentence, h too, with chrF2 of their text as sacreBLEU computes it (Popović
+2015). Samples have equal weights w_r = 1/n (Eikema & Aziz 2022). The n best of a search have the
+model's probabilities, divided by their sum (Kumar & Byrne 2004). The candidates are ranked by
+expected utility, equal ones in the order in which they come, each text once. The score of a
+translation is its expected utility; log_prob is the model's own. Of a line in pieces this holds for
+each piece.
+
+Legend: N distinct texts, U distinct n-grams of one order.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nmtkit.score import formulas
+from nmtkit.translate.beam import Hypothesis
+
+Matrix = NDArray[np.float64]
+Utility = Callable[[Sequence[str]], Matrix]
+"""Returns the utility (N, N) of each text, by rows, if another one, by columns, is the truth."""
+ORDERS = range(1, 7)
+"""The lengths of the character n-grams of chrF2."""
+
+
+def least_risk(
+    hypotheses: Sequence[Hypothesis],
+    texts: Sequence[str],
+    nbest: int,
+    drawn: bool,
+    utility: Utility | None = None,
+) -> list[Hypothesis]:
+    """Return the n hypotheses of a sentence with the highest expected utility, best first.
+
+    Args:
+        hypotheses: the candidates, at least one.
+        texts: of each candidate.
+        nbest: how many to return at most.
+        drawn: the candidates are samples.
+        utility: by default `chrf`.
+    """
+    distinct = list(dict.fromkeys(texts))
+    first = [hypotheses[texts.index(text)] for text in distinct]
+    weights = dict.fromkeys(distinct, 0.0)
+    best = max(h.log_prob for h in hypotheses)
+    for hypothesis, text in zip(hypotheses, texts, strict=True):
+        weights[text] += 1.0 if drawn else float(np.exp(hypothesis.log_prob - best))
+    shares = np.array(list(weights.values())) / sum(weights.values())
+    expected = (utility or chrf)(distinct) @ shares
+    order = np.argsort(-expected, kind="stable")[:nbest].tolist()
+    return [replace(first[i], score=float(expected[i])) for i in order]
+
+
+def chrf(texts: Sequence[str]) -> Matrix:
+    """Return chrF2 (N, N) of each text, by rows, against each text, by columns."""
+    letters = ["".join(text.split()) for text in texts]
+    sums = np.empty((len(texts), len(texts), 3 * len(ORDERS)))
+    for order in ORDERS:
+        occurring = [_occurrences(line, order) for line in letters]
+        counts = np.array(list(map(len, occurring)))
+        sums[..., 3 * order - 3] = counts[:, None]
+        sums[..., 3 * order - 2] = counts
+        sums[..., 3 * order - 1] = _shared(occurring)
+    return formulas.chrf(sums)
+
+
+def _occurrences(line: str, order: int) -> list[tuple[str, int]]:
+    """Return the n-grams of a line, each with how often it came before: then the matches of two
+    lines, which count an n-gram as often as both have it, are the pairs that both have.
+    """
+    before: Counter[str] = Counter()
+    found = []
+    for start in range(len(line) - order + 1):
+        gram = line[start : start + order]
+        found.append((gram, before[gram]))
+        before[gram] += 1
+    return found
+
+
+def _shared(lists: Sequence[Sequence[tuple[str, int]]]) -> Matrix:
+    """Return how many entries each two of N lists share (N, N); no list has one twice."""
+    places: dict[tuple[str, int], int] = {}
+    columns = [[places.setdefault(entry, len(places)) for entry in entries] for entries in lists]
+    has = np.zeros((len(lists), max(1, len(places))), dtype=np.float32)  # exact below 2^24
+    for row, of_row in zip(has, columns, strict=True):
+        row[of_row] = 1
+    return (has @ has.T).astype(np.float64)

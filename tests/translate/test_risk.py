@@ -1,0 +1,99 @@
+"""Minimum Bayes risk against its definition, with sacreBLEU's chrF of each pair of texts."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings as examples
+from hypothesis import strategies as st
+from sacrebleu.metrics.chrf import CHRF
+from test_translator import heir, make, texts
+
+from nmtkit.data.documents import Documents
+from nmtkit.errors import ConfigError
+from nmtkit.settings import SearchSettings, build
+from nmtkit.translate.beam import Hypothesis
+from nmtkit.translate.risk import chrf, least_risk
+
+TEXTS = st.lists(st.text(alphabet="ab cdé", max_size=12), min_size=1, max_size=6)
+
+
+def pairwise(candidates):
+    metric = CHRF()
+    return [[metric.sentence_score(h, [r]).score for r in candidates] for h in candidates]
+
+
+@given(TEXTS)
+def test_chrf_is_sacrebleus(candidates):
+    assert chrf(candidates) == pytest.approx(np.array(pairwise(candidates)), abs=1e-9)
+
+
+@given(TEXTS, st.integers(1, 6), st.booleans(), st.integers(0, 1000))
+@examples(deadline=None)
+def test_the_choice_is_that_of_the_definition(candidates, nbest, drawn, seed):
+    draw = random.Random(seed)
+    hypotheses = [Hypothesis([i], -draw.random() * 8, 0.0, True) for i in range(len(candidates))]
+    weights = [1.0 if drawn else math.exp(h.log_prob) for h in hypotheses]
+    expected = {}
+    for h, row in zip(candidates, pairwise(candidates), strict=True):
+        risk = sum(w * value for w, value in zip(weights, row, strict=True)) / sum(weights)
+        expected.setdefault(h, risk)
+    found = least_risk(hypotheses, candidates, nbest, drawn)
+    assert [h.score for h in found] == pytest.approx(
+        sorted(expected.values(), reverse=True)[:nbest], abs=1e-9
+    )
+    for h in found:
+        assert h == Hypothesis(h.ids, hypotheses[h.ids[0]].log_prob, h.score, True)
+        assert h.score == pytest.approx(expected[candidates[h.ids[0]]], abs=1e-9)
+
+
+def test_another_utility_chooses_another_translation():
+    candidates = ["a", "abcd", "ab"]
+    hypotheses = [Hypothesis([i], 0.0, 0.0, True) for i in range(3)]
+
+    def shorter(texts):
+        return np.array([[-float(len(text))] * len(texts) for text in texts])
+
+    assert least_risk(hypotheses, candidates, 1, True, shorter)[0].ids == [0]
+    assert least_risk(hypotheses, candidates, 1, True)[0].ids == [1]
+
+
+@pytest.mark.parametrize("options", [{"sample": True, "mbr": 9}, {"beam": 4, "mbr": 4}])
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_lines_have_the_best_of_their_candidates(options, jobs):
+    lines = ["a b c", "", "d e f g", "h", "i j"]
+    candidates = make(**{k: v for k, v in options.items() if k != "mbr"}, nbest=options["mbr"])
+    found = make(**options, nbest=2, jobs=jobs).translate_window(lines)
+    for of_line, chosen in zip(candidates.translate_window(lines), found, strict=True):
+        hypotheses = [
+            Hypothesis([i], c.log_prob, 0, True) for i, c in enumerate(of_line.candidates)
+        ]
+        if hypotheses:
+            own = [c.text for c in of_line.candidates]
+            best = least_risk(hypotheses, own, 2, "sample" in options)
+            assert [c.text for c in chosen.candidates] == [own[h.ids[0]] for h in best]
+    assert found[1].text == ""
+
+
+def test_the_chosen_translation_is_read_as_context():
+    documents = Documents([0], 2)
+    plain = texts(heir().translate_window(["a", "b"], documents=documents))
+    assert texts(heir(mbr=3).translate_window(["a", "b"], documents=documents)) == plain
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"mbr": 6}, "search.mbr = 6 is more than search.beam = 5"),
+        ({"mbr": 3, "nbest": 4}, "search.nbest = 4 is more than search.mbr = 3"),
+        ({"mbr": -1}, "search.mbr"),
+    ],
+)
+def test_wrong_settings(values, message):
+    with pytest.raises(ConfigError) as caught:
+        build(SearchSettings, values, "search")
+    assert message in str(caught.value)
