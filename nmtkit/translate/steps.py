@@ -51,8 +51,8 @@ class Decoders:
         Args:
             last: (R) the tokens just chosen.
             pick: picks the tokens that may follow.
-        Returns: natural log-probabilities (R, k) in the `widest` type and token ids, in the order of `pick`;
-            <pad> and <s> have probability, but are never among them (-inf fills the places).
+        Returns: natural log-probabilities (R, k) in the `widest` type and token ids (R, k), in
+            the order of `pick`; never <pad> or <s>, whose places have -inf.
         """
         hidden = []
         for i, model in enumerate(self._models):
@@ -98,18 +98,21 @@ def wide(logits: Tensor) -> Tensor:
 
 
 def picked_tokens(logits: Tensor, rows: slice, pick: Pick) -> tuple[Tensor, Tensor]:
-    """Return the log-probabilities (R', k) in the `widest` type of the tokens that are picked, and their ids.
+    """Return the tokens that `pick` picks from each row.
 
     Args:
         logits: (R', V); overwritten.
         rows: which of all rows they are.
         pick: see `Decoders.step`.
+    Returns: log-probabilities (R', k) in the `widest` type, token ids (R', k).
     """
     logits = wide(logits)
     log_probs = logits.log_softmax(-1)  # one kernel: faster than several passes over all rows
     logits[:, NEVER] = -math.inf
     values, ids = pick(logits, rows)
-    return log_probs.gather(1, ids).masked_fill(values == -math.inf, -math.inf).to(widest(logits.device)), ids
+    return log_probs.gather(1, ids).masked_fill(values == -math.inf, -math.inf).to(
+        widest(logits.device)
+    ), ids
 
 
 def top_sorted(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
