@@ -157,6 +157,7 @@ class LoadedSystem:
         documents: Starting = None,
         *,
         prefix: Sequence[str] | None = None,
+        constraints: Sequence[Sequence[str]] | None = None,
     ) -> list[str]:
         """Return the best translation of each line as plain text ("" for a blank line), as `nmtkit
         translate FILE` prints it.
@@ -165,11 +166,12 @@ class LoadedSystem:
             lines: (N) raw lines.
             documents: where documents start, for a system that reads context.
             prefix: (N) what each translation begins with, whole words; "" asks for nothing.
+            constraints: (N) lists of phrases that each translation has.
         Raises: NotLines for anything but a list of strings; ConfigError if the system reads no
             context or `documents` is an unknown word; DataError for wrong line numbers, or for a
-            prefix that no translation can have.
+            prefix or phrase that no translation can have.
         """
-        found = self.translations(lines, documents, prefix=prefix)
+        found = self.translations(lines, documents, prefix=prefix, constraints=constraints)
         return [translation.text for translation in found]
 
     def translations(
@@ -178,6 +180,7 @@ class LoadedSystem:
         documents: Starting = None,
         *,
         prefix: Sequence[str] | None = None,
+        constraints: Sequence[Sequence[str]] | None = None,
     ) -> list[Translation]:
         """Return the `nbest` candidates of each line: text, subwords, log-probability, score, and
         True if finished. The arguments are as in `translate`.
@@ -185,7 +188,13 @@ class LoadedSystem:
         lines = _lines(lines, "lines")
         beginnings = [""] * len(lines) if prefix is None else _lines(prefix, "prefix")
         _check_counts(beginnings, lines, "prefixes")
-        demands = itertools.starmap(LineDemand, enumerate(beginnings))
+        phrases = [
+            tuple(_lines(of_line, "constraints")) for of_line in constraints or [()] * len(lines)
+        ]
+        _check_counts(phrases, lines, "lists of phrases")
+        demands = itertools.starmap(
+            LineDemand, zip(range(len(lines)), beginnings, phrases, strict=True)
+        )
         with self._computing():
             return [
                 translation
@@ -322,7 +331,7 @@ class LoadedSystem:
         return Boundaries(known=Documents(starts, count))
 
 
-def _check_counts(beside: Sequence[str], sources: Sequence[str], what: str) -> None:
+def _check_counts(beside: Sequence[object], sources: Sequence[str], what: str) -> None:
     """Refuse lines if there is not one for each source.
 
     Raises: DataError.

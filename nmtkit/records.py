@@ -318,6 +318,10 @@ class TranslationInputs(Record):
     docs: list[str] | None = None
     prefix: str | None = None
     """SHA-256 of the lines that the translations begin with."""
+    constraints: str | None = None
+    """SHA-256 of the phrases that the translations have."""
+    metric: str | None = None
+    """SHA-256 of the metric that minimum Bayes risk uses, its command and files."""
 
 
 class TranslationMeta(TranslationInputs):

@@ -11,5 +11,7 @@ class Spaces:
     def encode(self, line):
         return line.split()
 
+    encode_inside = encode
+
     def decode(self, subwords):
         return " ".join(subwords)

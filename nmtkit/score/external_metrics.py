@@ -222,7 +222,7 @@ def external_metrics(options: ScoreOptions) -> dict[str, ExternalMetric]:
     """
     metrics: dict[str, ExternalMetric] = {}
     for kind, texts in ((CommandMetric, options.metric), (FileMetric, options.metric_scores)):
-        for metric in (_parsed(kind, text) for text in texts):
+        for metric in (parse(kind, text) for text in texts):
             if metric.name in metrics or metric.name.lower() in {*METRICS, *TAKEN}:
                 raise ConfigError(
                     f"the name '{metric.name}' is taken", where=metric.where, hint="use another"
@@ -231,8 +231,11 @@ def external_metrics(options: ScoreOptions) -> dict[str, ExternalMetric]:
     return metrics
 
 
-def _parsed(kind: type[CommandMetric | FileMetric], text: str) -> ExternalMetric:
-    """Return the metric of NAME=… or NAME:lower=…."""
+def parse(kind: type[CommandMetric | FileMetric], text: str) -> ExternalMetric:
+    """Return the metric of NAME=… or NAME:lower=….
+
+    Raises: ConfigError for another text.
+    """
     label, _, origin = text.partition("=")
     name, colon, direction = label.partition(":")
     if not origin.strip() or not _NAME.fullmatch(name) or direction != LOWER * len(colon):

@@ -94,6 +94,9 @@ class Bpe(Splitter):
     def ends(self, subwords: Sequence[str]) -> list[bool]:
         return [not subword.endswith(JOINER) for subword in subwords]
 
+    def joins_next(self, subword: str) -> bool:
+        return subword.endswith(JOINER)
+
     def join(self, subwords: Sequence[str]) -> list[str]:
         return join(subwords)
 

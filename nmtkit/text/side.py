@@ -100,6 +100,14 @@ class TextSide:
         """Return the subwords of one raw line."""
         return self.splitter.segment(self.tokens(line))
 
+    def encode_inside(self, text: str) -> list[str]:
+        """Return the subwords of words that stand inside a sentence."""
+        line = self.tokenized(tidy(text))
+        words = line.split(" ") if line else []
+        if self.truecaser:
+            words = self.truecaser.words(words, first=False)
+        return self.splitter.segment(words)
+
     def subwords(self, tokens: Sequence[str]) -> tuple[list[str], list[int]]:
         """Return the subwords of tokens, and for each subword the number of its token."""
         split = [self.splitter.segment([token]) for token in tokens]

@@ -27,6 +27,10 @@ class Splitter:
         """Return for each subword True if a word ends with it."""
         return [True] * len(subwords)
 
+    def joins_next(self, subword: str) -> bool:
+        """True if the next subword always belongs to the same word."""
+        return False
+
     def sampler(self, strength: float, vocabulary: Container[str]) -> Draw:
         """Return what draws a random segmentation of a word, for subword regularisation.
 

@@ -1,13 +1,15 @@
-"""The ways to translate a batch: beam search, diverse beam search and sampling, by the settings."""
+"""The ways to translate a batch: beam search, with phrases, diverse, or sampling."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from nmtkit.data.batches import Batch
+from nmtkit.errors import ConfigError
 from nmtkit.models.base import Model
 from nmtkit.settings import SearchSettings
 from nmtkit.translate.beam import Beams, Hypothesis, search
+from nmtkit.translate.constraints import ConstrainedBeams
 from nmtkit.translate.diverse import DiverseBeams
 from nmtkit.translate.prefix import Demand
 from nmtkit.translate.sampling import Samples
@@ -23,11 +25,20 @@ def decode(
         models, batch: as `search`.
         settings: sample, diverse_groups, mbr, and what the method reads.
         demands: of each sentence.
-    Raises: TrainingDiverged if the models give no finite probability.
+    Raises: TrainingDiverged if the models give no finite probability; ConfigError for phrases with
+        a method that cannot search for them.
     """
     count = settings.mbr or settings.nbest
     method: type[Beams] = Beams
-    if settings.sample:
+    if any(demand.phrases for demand in demands):
+        if settings.sample or settings.diverse_groups > 1:
+            raise ConfigError(
+                "phrases that must appear need a beam search without groups",
+                where="search.sample" if settings.sample else "search.diverse_groups",
+                hint="leave it out, or leave out the constraints",
+            )
+        method = ConstrainedBeams
+    elif settings.sample:
         method = Samples
         settings = settings.model_copy(update={"beam": count})
     elif settings.diverse_groups > 1:

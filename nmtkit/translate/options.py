@@ -53,6 +53,9 @@ class TranslateOptions(Options):
     prefix: Path | None = option(None, "FILE", panel=OTHER)
     """Lines that the translations begin with, one for each source line; a blank line asks for
     nothing. The last word of a line is a whole word."""
+    constraints: Path | None = option(None, "FILE", panel=OTHER)
+    """Phrases that the translations must have: one line for each source line, phrases separated by
+    tabs; a blank line asks for nothing. Works with the beam (--beam) alone."""
     sample: bool | None = option(None, None, "--sample", panel=OTHER)
     """Draw translations from the model's distribution instead of searching; --nbest N draws N of
     each line (search.sample)."""
@@ -69,6 +72,10 @@ class TranslateOptions(Options):
     mbr: int | None = option(None, "N", panel=OTHER, ge=0)
     """Choose by minimum Bayes risk with chrF, among N samples with --sample, else among the N best
     of the beam (search.mbr)."""
+    metric: str | None = option(None, "NAME=COMMAND", panel=OTHER)
+    """--mbr: the utility instead of chrF. The shell runs COMMAND, which reads lines of source,
+    candidate and other candidate, separated by tabs, and prints one number for each.
+    NAME:lower=COMMAND if lower is better."""
     diverse_groups: int | None = option(None, "G", panel=OTHER, ge=1)
     """Search with G groups that share the beam and choose different subwords, for an --nbest list
     whose translations differ (search.diverse_groups)."""
@@ -87,5 +94,9 @@ class TranslateOptions(Options):
 
     def beside_the_source(self) -> list[tuple[Path, str]]:
         """Return the files with one line for each source line, each with its option."""
-        named = ((self.force_target, "--force-target"), (self.prefix, "--prefix"))
+        named = (
+            (self.force_target, "--force-target"),
+            (self.prefix, "--prefix"),
+            (self.constraints, "--constraints"),
+        )
         return [(path, name) for path, name in named if path is not None]

@@ -28,10 +28,16 @@ class Demand:
     Attributes:
         key: names the sentence; its samples are drawn from the seed and this.
         prefix: token ids that the translation begins with.
+        phrases: token ids of phrases that the translation has.
+        unfinished: ids of subwords that do not end a word; none if there are no phrases.
+        source: the text, which a utility may read.
     """
 
     key: tuple[int, ...] = ()
     prefix: tuple[int, ...] = ()
+    phrases: tuple[tuple[int, ...], ...] = ()
+    unfinished: frozenset[int] = frozenset()
+    source: str = ""
 
 
 class ForcedPrefixes:

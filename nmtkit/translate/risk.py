@@ -6,13 +6,14 @@ candidates r of the sentence, h too, with chrF2 of their text as sacreBLEU compu
 model's probabilities, divided by their sum (Kumar & Byrne 2004). The candidates are ranked by
 expected utility, equal ones in the order in which they come, each text once. The score of a
 translation is its expected utility; log_prob is the model's own. Of a line in pieces this holds for
-each piece.
+each piece. Another metric than chrF is possible: the negative of one for which lower is better.
 
 Legend: N distinct texts, U distinct n-grams of one order.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -21,11 +22,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit.score import formulas
+from nmtkit.score.external_metrics import ExternalMetric, SetTexts
 from nmtkit.translate.beam import Hypothesis
 
 Matrix = NDArray[np.float64]
-Utility = Callable[[Sequence[str]], Matrix]
-"""Returns the utility (N, N) of each text, by rows, if another one, by columns, is the truth."""
+PairUtility = Callable[[Sequence[str], Sequence[Sequence[str]]], list[Matrix]]
+"""Returns, for each source with N distinct texts, the utility (N, N) of each text, by rows, if
+another one, by columns, is the truth.
+"""
 ORDERS = range(1, 7)
 """The lengths of the character n-grams of chrF2."""
 
@@ -35,7 +39,7 @@ def least_risk(
     texts: Sequence[str],
     nbest: int,
     drawn: bool,
-    utility: Utility | None = None,
+    utilities: Matrix | None = None,
 ) -> list[Hypothesis]:
     """Return the n hypotheses of a sentence with the highest expected utility, best first.
 
@@ -44,18 +48,49 @@ def least_risk(
         texts: of each candidate.
         nbest: how many to return at most.
         drawn: the candidates are samples.
-        utility: by default `chrf`.
+        utilities: (N, N) of the distinct texts, in their order; None = `chrf`.
     """
-    distinct = list(dict.fromkeys(texts))
-    first = [hypotheses[texts.index(text)] for text in distinct]
-    weights = dict.fromkeys(distinct, 0.0)
+    first = [hypotheses[texts.index(text)] for text in distinct(texts)]
+    weights = dict.fromkeys(texts, 0.0)
     best = max(h.log_prob for h in hypotheses)
     for hypothesis, text in zip(hypotheses, texts, strict=True):
         weights[text] += 1.0 if drawn else float(np.exp(hypothesis.log_prob - best))
     shares = np.array(list(weights.values())) / sum(weights.values())
-    expected = (utility or chrf)(distinct) @ shares
+    expected = (chrf(distinct(texts)) if utilities is None else utilities) @ shares
     order = np.argsort(-expected, kind="stable")[:nbest].tolist()
     return [replace(first[i], score=float(expected[i])) for i in order]
+
+
+def distinct(texts: Sequence[str]) -> list[str]:
+    """Return texts in their order, each once."""
+    return list(dict.fromkeys(texts))
+
+
+def external_utility(metric: ExternalMetric) -> PairUtility:
+    """Return the utility that an external metric measures, one call of it for all pairs.
+
+    Args:
+        metric: of `nmtkit.score.external_metrics`.
+    """
+
+    def utility(sources: Sequence[str], texts: Sequence[Sequence[str]]) -> list[Matrix]:
+        rows = [
+            (source, text, other)
+            for source, of_source in zip(sources, texts, strict=True)
+            for text, other in itertools.product(of_source, repeat=2)
+        ]
+        if not rows:
+            return []
+        columns = [list(column) for column in zip(*rows, strict=True)]
+        pairs = SetTexts(f"{len(rows):,} pairs", columns[0], [columns[2]])
+        numbers = np.array(metric.scores("candidates", columns[1], pairs))
+        if not metric.higher_is_better:
+            numbers = -numbers
+        ends = np.cumsum([len(of_source) ** 2 for of_source in texts])[:-1]
+        parts = np.split(numbers, ends)
+        return [part.reshape(len(t), len(t)) for part, t in zip(parts, texts, strict=True)]
+
+    return utility
 
 
 def chrf(texts: Sequence[str]) -> Matrix:

@@ -22,6 +22,7 @@ from nmtkit.nn import hardware
 from nmtkit.parallel import cores
 from nmtkit.records import SourceText, TextSet, TranslationInputs, TranslationMeta, load
 from nmtkit.run import Run, locked
+from nmtkit.score.external_metrics import CommandMetric, parse
 from nmtkit.translate import workers
 from nmtkit.translate.demands import read_demands
 from nmtkit.translate.options import TranslateOptions
@@ -33,6 +34,7 @@ from nmtkit.translate.output import (
     speed,
     summary,
 )
+from nmtkit.translate.risk import external_utility
 from nmtkit.translate.scorer import Scorer
 from nmtkit.translate.systems import SystemGroup, choose, search_overrides
 from nmtkit.translate.windows import Boundaries, file_windows, named_boundaries, windows_for
@@ -142,6 +144,7 @@ class _Stage:
         self.run, self.device, self.options = run, device, options
         self.jobs = (options.jobs or cores()) if device.type == "cpu" else 1
         self._hardware: dict[str, Any] = {}
+        self.metric = parse(CommandMetric, options.metric) if options.metric else None
 
     def scorer(self, group: SystemGroup) -> Scorer:
         """Load what translates.
@@ -158,6 +161,14 @@ class _Stage:
             scorer = group.scorer(self.device, machine.precision, self.jobs)
         except ConfigError as error:
             raise Unavailable(error.message, error.where, error.hint) from None
+        if self.metric:
+            if not scorer.settings.mbr:
+                raise ConfigError(
+                    "a metric chooses among candidates, but --mbr says not how many",
+                    where="--metric",
+                    hint="add --mbr N, or leave --metric out",
+                )
+            scorer.utility = external_utility(self.metric)
         averaged = " (averaged)" * (len(names) > len(scorer.models))
         console.say(f"loaded {', '.join(names)}{averaged}")
         return scorer
@@ -172,7 +183,7 @@ class _Stage:
         else:
             boundaries = checked_boundaries(scorer, group, source, boundaries)
         if target is None:
-            demands = read_demands(self.options.prefix)
+            demands = read_demands(self.options.prefix, self.options.constraints)
             print_translations(scorer, group, source, boundaries, demands)
         else:
             print_forced(scorer, group, source, boundaries, target)
@@ -226,6 +237,8 @@ class _Stage:
             source=SourceText(text_set.lines, files.sha256(self.run.source(text_set.name))),
             prep=self.run.manifest().fingerprint,
             prefix=_sha256(self.options.prefix),
+            constraints=_sha256(self.options.constraints),
+            metric=self.metric.depends_on(text_set.name, []) if self.metric else None,
             **{
                 kind: [files.sha256(path) for path in paths]
                 for kind, paths in optional.items()
@@ -260,7 +273,7 @@ class _Stage:
         spans = load_spans(self.run.prep / text_set.name, text_set.lines)
         windows = file_windows(str(self.run.source(text_set.name)))
         boundaries = _boundaries(self.run, text_set)
-        demands = read_demands(self.options.prefix)
+        demands = read_demands(self.options.prefix, self.options.constraints)
         number = 0
         with contextlib.ExitStack() as stack:
             streams = [stack.enter_context(files.writing(folder / name)) for name in names]

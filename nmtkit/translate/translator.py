@@ -26,7 +26,7 @@ from nmtkit.translate.demands import LineDemand, LineDemands
 from nmtkit.translate.methods import decode
 from nmtkit.translate.over_long import cut
 from nmtkit.translate.prefix import Demand
-from nmtkit.translate.risk import least_risk
+from nmtkit.translate.risk import PairUtility, distinct, least_risk
 from nmtkit.translate.windows import windowed
 
 Item = TypeVar("Item")
@@ -104,6 +104,7 @@ class Translator:
         jobs: worker processes (1 on a GPU).
     Attributes:
         done: called with the number of lines of each batch that is finished.
+        utility: of minimum Bayes risk; None = chrF.
         context_rule: which other lines of a document the models read with each; None if none.
         counts: lines, empty (blank lines), no_output (other lines translated as nothing), over_long
             (lines), pieces (of these), unfinished (lines cut at the length limit), unknown (source
@@ -128,6 +129,7 @@ class Translator:
         self.device = torch.device(device)
         self.jobs = jobs if self.device.type == "cpu" else 1
         self.done: Callable[[float], None] = lambda amount: None
+        self.utility: PairUtility | None = None
         self._reads_spans = any(model.reads_spans for model in self.models)
         self.context_rule = _one_rule(self.models)
         self.counts: Counter[str] = Counter()
@@ -168,7 +170,7 @@ class Translator:
         Raises: DataError if a demand cannot be met.
         """
         ids = [self._pieces(line) for line in lines]
-        asked = LineDemands(self.tgt_side, self.tgt_vocab, self.settings, demands, ids)
+        asked = LineDemands(self.tgt_side, self.tgt_vocab, self.settings, lines, demands, ids)
         fitting: list[Sequence[int]] = [
             of_line if len(pieces) == 1 and sum(of_line) == len(pieces[0]) else ()
             for pieces, of_line in zip(ids, spans or [()] * len(ids), strict=True)
@@ -225,6 +227,8 @@ class Translator:
                     pieces.append(Piece(line, of_piece, spans[line], context, demand))
             batches = self._batches([len(piece.ids) for piece in pieces])
             results = self._by_batch(self._search, dict(enumerate(pieces)), batches, done, share)
+            if self.settings.mbr and self.utility is not None:
+                results = self._of_utility(self.utility, pieces, results)
             for number, piece in enumerate(pieces):
                 hypotheses[piece.line].append(results[number])
             if self._reads_targets:
@@ -305,12 +309,31 @@ class Translator:
         context = self._contexts([piece.context for piece in pieces])
         batch = source_batch([piece.ids for piece in pieces], self.device, spans, context)
         found = decode(self.models, batch, self.settings, [piece.demand for piece in pieces])
-        return [self._least_risk(of_piece) for of_piece in found] if self.settings.mbr else found
+        if not self.settings.mbr or self.utility is not None:
+            return found
+        nbest, drawn = self.settings.nbest, self.settings.sample
+        return [least_risk(h, self._texts(h), nbest, drawn) for h in found]
 
-    def _least_risk(self, hypotheses: list[Hypothesis]) -> list[Hypothesis]:
-        """Return the hypotheses of a piece that minimum Bayes risk chooses, best first."""
-        texts = [self.tgt_side.decode(self.tgt_vocab.decode(h.ids)) for h in hypotheses]
-        return least_risk(hypotheses, texts, self.settings.nbest, self.settings.sample)
+    def _of_utility(
+        self,
+        utility: PairUtility,
+        pieces: Sequence[Piece],
+        candidates: Mapping[int, list[Hypothesis]],
+    ) -> dict[int, list[Hypothesis]]:
+        """Return the hypotheses of each piece that minimum Bayes risk chooses, best first. The
+        utility is measured for all pieces at once, as a command may load a model each time.
+        """
+        nbest, drawn = self.settings.nbest, self.settings.sample
+        texts = {number: self._texts(candidates[number]) for number in range(len(pieces))}
+        sources = [piece.demand.source for piece in pieces]
+        matrices = utility(sources, [distinct(of_piece) for of_piece in texts.values()])
+        return {
+            number: least_risk(candidates[number], texts[number], nbest, drawn, matrix)
+            for number, matrix in enumerate(matrices)
+        }
+
+    def _texts(self, hypotheses: Sequence[Hypothesis]) -> list[str]:
+        return [self.tgt_side.decode(self.tgt_vocab.decode(h.ids)) for h in hypotheses]
 
     def _contexts(self, reads: Sequence[Sequence[Read]]) -> Context | None:
         """Return the contexts of a batch; equal contexts are stored once."""

@@ -15,9 +15,10 @@ from test_translator import heir, make, texts
 
 from nmtkit.data.documents import Documents
 from nmtkit.errors import ConfigError
+from nmtkit.score.external_metrics import ExternalMetric
 from nmtkit.settings import SearchSettings, build
 from nmtkit.translate.beam import Hypothesis
-from nmtkit.translate.risk import chrf, least_risk
+from nmtkit.translate.risk import chrf, external_utility, least_risk
 
 TEXTS = st.lists(st.text(alphabet="ab cdé", max_size=12), min_size=1, max_size=6)
 
@@ -54,12 +55,51 @@ def test_the_choice_is_that_of_the_definition(candidates, nbest, drawn, seed):
 def test_another_utility_chooses_another_translation():
     candidates = ["a", "abcd", "ab"]
     hypotheses = [Hypothesis([i], 0.0, 0.0, True) for i in range(3)]
-
-    def shorter(texts):
-        return np.array([[-float(len(text))] * len(texts) for text in texts])
-
+    shorter = np.array([[-float(len(text))] * 3 for text in candidates])
     assert least_risk(hypotheses, candidates, 1, True, shorter)[0].ids == [0]
     assert least_risk(hypotheses, candidates, 1, True)[0].ids == [1]
+
+
+class SameLetters(ExternalMetric):
+    """Counts the letters of the source that a text and another one both have, the pairs of all
+    calls in `calls`.
+    """
+
+    option, kind = "--metric", "test"
+
+    def scores(self, system, hyps, texts):
+        (others,) = texts.references
+        CALLS.append(list(zip(texts.sources, hyps, others, strict=True)))
+        return [float(len({*s} & {*h} & {*o})) for s, h, o in CALLS[-1]]
+
+    def depends_on(self, set_name, systems):
+        return ""
+
+
+CALLS = []
+
+
+@pytest.mark.parametrize("better", [True, False])
+def test_an_external_metric_is_asked_once_for_all_pairs_of_all_lines(better):
+    CALLS.clear()
+    lines = ["a b c", "", "d e f g", "h"]
+    options = {"sample": True, "mbr": 6}
+    candidates = make(sample=True, nbest=6).translate_window(lines)
+    translator = make(**options, batch_size=1)
+    translator.utility = external_utility(SameLetters("letters", "x", higher_is_better=better))
+    found = translator.translate_window(lines)
+    (rows,) = CALLS
+    expected = []
+    for line, of_line, chosen in zip(lines, candidates, found, strict=True):
+        own = [c.text for c in of_line.candidates]
+        for h in dict.fromkeys(own):
+            expected += [(line, h, o) for o in dict.fromkeys(own)]
+        if own:
+            mean = {h: sum(len({*line} & {*h} & {*o}) for o in own) / len(own) for h in own}
+            best = (max if better else min)(mean, key=mean.get)
+            assert chosen.text == best
+            assert chosen.candidates[0].score == pytest.approx(mean[best] * (1 if better else -1))
+    assert rows == expected
 
 
 @pytest.mark.parametrize("options", [{"sample": True, "mbr": 9}, {"beam": 4, "mbr": 4}])
