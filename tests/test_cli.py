@@ -309,8 +309,16 @@ UNUSED = [  # a command, options that mean nothing there, why
             *("--beam 5", "--nbest 1", "--length-penalty 0.6", "--preset small"),
             *(f"--set search.{key}=1" for key in ("beam", "nbest", "length_penalty")),
             *("--set search.max_length_a=1.5", "--set search.max_length_b=9", "--config text.txt"),
+            *("--prefix text.txt", "--constraints text.txt", "--metric x=cat", "--sample"),
+            *("--temperature 2", "--top-k 2", "--top-p 0.5", "--seed 2", "--mbr 2"),
+            *("--diverse-groups 2", "--diversity 1"),
         ],
         "with --force-target nothing is searched or kept",
+    ),
+    (
+        "translate --sample",
+        ["--beam 5", "--length-penalty 1", "--set search.beam=5", "--set search.length_penalty=1"],
+        "--sample draws translations, so that no beam is searched",
     ),
     ("train --seed 2", ["--set train.seed=3"], "--seed is given too, and wins"),
     *(

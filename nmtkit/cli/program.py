@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import signal
@@ -41,14 +42,29 @@ class Help:
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         """Parse the words of the command line.
 
-        Raises: an error of typer's parser, which knows the command.
+        Raises: an error of typer's parser, which knows the command; ConfigError for an option that
+            stands where another one wants its value.
         """
+        self._check_values(args)
         try:
             return super().parse_args(ctx, args)  # type: ignore[misc]
         except Exception as error:
             if getattr(error, "ctx", ctx) is None:  # for `--measure=3`
                 vars(error)["ctx"] = ctx
             raise
+
+    def _check_values(self, args: list[str]) -> None:
+        """Refuse `--like --dev FILE`, of which typer would make a value "--dev"."""
+        parameters: list[Any] = self.params  # type: ignore[attr-defined]
+        names = {name for p in parameters for name in p.opts if name.startswith("--")}
+        flags = {name for p in parameters if getattr(p, "is_flag", False) for name in p.opts}
+        for name, value in itertools.pairwise(args):
+            if name in names - flags and value in names:
+                raise ConfigError(
+                    f"{name} needs a value, got the option '{value}'",
+                    where=name,
+                    hint=f"write its value behind {name}",
+                )
 
     def get_params(self, ctx: Any) -> Any:
         """Return the parameters; an option that is on or off shows no type."""

@@ -32,7 +32,7 @@ from nmtkit.parallel import ordered_map
 from nmtkit.prep.check import Inputs
 from nmtkit.prep.clean import SIDES, Cleaned, Cleaner, WordCounts, row_chunks
 from nmtkit.prep.encode import Encoded, SetEncoder, TrainEncoder, subword_counts
-from nmtkit.prep.given import Given
+from nmtkit.prep.given import Given, GivenRun
 from nmtkit.prep.learn import Models, learn
 from nmtkit.prep.parse_spans import Stanza, check_parses, parse_text, write_spans
 from nmtkit.prep.repeats import PairHashes, kept_rows, repeats, unwanted
@@ -201,7 +201,7 @@ class Pipeline:
         recipe.write(self.folder / "manifest.json")
         self.sides = (TextSide.load(self.folder, "src"), TextSide.load(self.folder, "tgt"))
         types = models.counts["src_types"] + models.counts["tgt_types"]
-        self.tally.learnt(types, time.perf_counter() - start)
+        self.tally.learnt(types, time.perf_counter() - start, isinstance(self.given, GivenRun))
         return models
 
     def _encode_train(

@@ -68,11 +68,16 @@ class Tally:
         self.speed.append(facts | {"lines_per_second": round(speed)})
         console.say(f"{stage}: {lines:,} lines in {seconds:.1f}s ({speed:,.0f} lines/s)")
 
-    def learnt(self, types: int, seconds: float) -> None:
-        """Print and record how long the step without a line took."""
+    def learnt(self, types: int, seconds: float, given: bool) -> None:
+        """Print and record how long the step without a line took.
+
+        Args:
+            types: words of both sides; seconds: of the step; given: models were, not learnt.
+        """
         stage = "truecaser, BPE, vocabulary"
         self.speed.append({"stage": stage, "types": types, "seconds": round(seconds, 3)})
-        console.say(f"{stage}: from {types:,} words in {seconds:.1f}s")
+        if not given:
+            console.say(f"{stage}: from {types:,} words in {seconds:.1f}s")
 
 
 def as_counts(changes: Sequence[Counter[str]]) -> dict[str, dict[str, int]]:

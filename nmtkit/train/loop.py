@@ -29,7 +29,7 @@ from nmtkit.train.ranks import Ranks
 from nmtkit.train.reporting import Reporter
 from nmtkit.train.scaling import describe_overflows, make_scaler, overflowed
 from nmtkit.train.state import Best, TrainState, Window
-from nmtkit.train.stop import Abandoned, Stop
+from nmtkit.train.stop import Abandoned, Stop, reason_to_end, seconds_left
 from nmtkit.train.validation import Validation, Validator, is_better
 
 
@@ -110,10 +110,10 @@ class Trainer:
         if state.split_from is not None:
             self._warn_of_parts()
         while not (signal_name := self.signal_of_any_rank()):
-            ending, new_best = self.ending(), False
+            ending, new_best = reason_to_end(state, s), False
             if self.validation_due(ending):
                 new_best = self.validate()
-                ending = self.ending()  # a validation may have used up the patience
+                ending = reason_to_end(state, s)  # a validation may have used up the patience
                 if signal_name := self.signal_of_any_rank():
                     break
             if new_best or ending or (state.step and state.step % s.checkpoint_every == 0):
@@ -138,23 +138,6 @@ class Trainer:
         number = max(int(row[0]) for row in rows)
         return signal.Signals(number).name if number else None
 
-    def ending(self) -> str | None:
-        """Return the reason to end with the setting that allows more, or None."""
-        state, s = self.state, self.settings
-        at_step = f"at step {state.step:,}"
-        if state.step >= s.max_steps:
-            return f"{at_step} of {s.max_steps:,}; raise train.max_steps to go on"
-        if s.max_minutes and state.seconds >= 60 * s.max_minutes:
-            minutes = f"{s.max_minutes:g} minutes of training done"
-            return f"{minutes} {at_step}; raise train.max_minutes to go on"
-        if s.patience and state.since_best >= s.patience:
-            validations = f"no better for {state.since_best} validations"
-            return f"{validations} {at_step}; raise train.patience to go on"
-        if s.schedule == "plateau" and s.min_lr and s.lr * state.plateau.factor <= s.min_lr:
-            rate = f"learning rate down to {s.min_lr:g}"
-            return f"{rate} {at_step}; lower train.min_lr to go on"
-        return None
-
     # An update
 
     def update(self) -> None:
@@ -166,7 +149,7 @@ class Trainer:
         if state.step % self.settings.log_every == 0:
             self._log()
         window = self._logged or state.log
-        self.reporter.move_bar(state.step, window, self._seconds_left(window))
+        self.reporter.move_bar(state.step, window, seconds_left(state, self.settings, window))
 
     def make_update(self) -> None:
         """Make one update without a report."""
@@ -243,18 +226,12 @@ class Trainer:
         made this report.
         """
         state, s = self.state, self.settings
-        left = None if at_the_end else self._seconds_left(state.log)
+        left = None if at_the_end else seconds_left(state, s, state.log)
         epoch = state.epoch + state.index / len(self.updates.batches)
         rate = self._last_update[1]
         self.reporter.progress(state.step, s.max_steps, epoch, state.log, rate, left)
         if not at_the_end:
             self._logged, state.log = state.log, Window()
-
-    def _seconds_left(self, window: Window) -> float:
-        """Return the training time to go, at the speed of a stretch."""
-        state, s = self.state, self.settings
-        left = (s.max_steps - state.step) * window.seconds / max(1, window.steps)
-        return min(left, 60 * s.max_minutes - state.seconds) if s.max_minutes else left
 
     def probe(self) -> None:
         """Compute the largest batch, without an update, so that too little memory shows at once."""

@@ -1,4 +1,4 @@
-"""Stops a training on a signal, after the step at hand."""
+"""When a training ends: its budget, its patience, or a signal, after the step at hand."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from types import FrameType
 
 from nmtkit import console
+from nmtkit.settings import TrainSettings
+from nmtkit.train.state import TrainState, Window
 
 
 class Abandoned(Exception):
@@ -49,3 +51,26 @@ class Stop:
                 f"{signal.Signals(number).name}: finishing this step, then saving (Ctrl-C again"
                 " stops at once)"
             )
+
+
+def reason_to_end(state: TrainState, s: TrainSettings) -> str | None:
+    """Return the reason to end with the setting that allows more, or None."""
+    at_step = f"at step {state.step:,}"
+    if state.step >= s.max_steps:
+        return f"{at_step} of {s.max_steps:,}; raise train.max_steps to go on"
+    if s.max_minutes and state.seconds >= 60 * s.max_minutes:
+        minutes = f"{s.max_minutes:g} minutes of training done"
+        return f"{minutes} {at_step}; raise train.max_minutes to go on"
+    if s.patience and state.since_best >= s.patience:
+        validations = f"no better for {state.since_best} validations"
+        return f"{validations} {at_step}; raise train.patience to go on"
+    if s.schedule == "plateau" and s.min_lr and s.lr * state.plateau.factor <= s.min_lr:
+        rate = f"learning rate down to {s.min_lr:g}"
+        return f"{rate} {at_step}; lower train.min_lr to go on"
+    return None
+
+
+def seconds_left(state: TrainState, s: TrainSettings, window: Window) -> float:
+    """Return the training time to go, at the speed of a stretch."""
+    left = (s.max_steps - state.step) * window.seconds / max(1, window.steps)
+    return min(left, 60 * s.max_minutes - state.seconds) if s.max_minutes else left

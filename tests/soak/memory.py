@@ -85,10 +85,10 @@ def main() -> None:
         run = make_run(Path(folder) / "run", pairs=chosen.pairs, dev=40)
         # max_minutes counts updates alone; the rest (validation, checkpoints) is watched too.
         end = time.monotonic() + 60 * chosen.minutes
-        ending = loop.Trainer.ending
-        loop.Trainer.ending = lambda self: (
-            "the time is up" if time.monotonic() > end else ending(self)
-        )  # type: ignore[method-assign]
+        ending = loop.reason_to_end
+        loop.reason_to_end = lambda state, s: (
+            "the time is up" if time.monotonic() > end else ending(state, s)
+        )
         train(run, variant=chosen.variant, assignments=SETTINGS)
     grown = growth(readings)
     fifth = next(memory for t, memory in readings if t >= 0.2 * readings[-1][0])

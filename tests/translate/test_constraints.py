@@ -149,9 +149,7 @@ def test_lines_have_their_phrases():
 
 def test_the_translation_that_is_read_as_context_has_its_phrase():
     documents = Documents([0], 2)
-    found = heir().translate_window(
-        ["a", "b"], documents=documents, demands=asked(["c"], [])
-    )
+    found = heir().translate_window(["a", "b"], documents=documents, demands=asked(["c"], []))
     assert "c" in found[0].text.split() and "c" in found[1].text.split()
 
 
