@@ -388,6 +388,20 @@ def test_an_option_without_effect_is_refused(run, tmp_path, monkeypatch, command
     assert files_of(run) == before
 
 
+@pytest.mark.parametrize(
+    ("command", "option", "value"),
+    [
+        ("prep mine --like --dev dev.tsv", "--like", "--dev"),
+        ("train --variant --preset tiny", "--variant", "--preset"),
+    ],
+)
+def test_an_option_that_is_no_value_is_refused(command, option, value, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    message = f"nmtkit: {option} needs a value, got the option '{value}'\n  in: {option}\n"
+    assert wrong(command).startswith(message)
+    assert not list(tmp_path.iterdir())
+
+
 def test_every_case_of_the_table_is_tried():
     """And names options that its command has."""
     tried = {

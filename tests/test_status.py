@@ -103,6 +103,10 @@ def test_no_run_and_a_missing_run(tmp_path, monkeypatch):
     assert ok("status nowhere").stdout == "nowhere: no run at nowhere (nowhere)\n"
 
 
+def test_a_run_is_named_as_for_the_other_commands(folder):
+    assert ok("status --run runs/demo").stdout == ok("status runs/demo").stdout
+
+
 def test_torch_is_not_loaded(folder):
     code = (
         "import sys\nfrom nmtkit.cli import app\ntry: app(['status'])\nexcept SystemExit: pass\n"

@@ -58,7 +58,8 @@ class Help:
         parameters: list[Any] = self.params  # type: ignore[attr-defined]
         names = {name for p in parameters for name in p.opts if name.startswith("--")}
         flags = {name for p in parameters if getattr(p, "is_flag", False) for name in p.opts}
-        for name, value in itertools.pairwise(args):
+        for name, word in itertools.pairwise(args):
+            value = word.partition("=")[0]
             if name in names - flags and value in names:
                 raise ConfigError(
                     f"{name} needs a value, got the option '{value}'",

@@ -34,14 +34,18 @@ class StatusOptions(Options):
 
     runs: list[Path] = option([], "RUN", argument=True)
     """The run directories (default: all runs under ./runs)."""
+    run: Path | None = option(None, "DIR")
+    """A run directory, named as for the other commands."""
     as_json: bool = option(False, None, "--json")
     """Print JSON."""
 
 
 @command("status", StatusOptions, epilog=examples("nmtkit status", "nmtkit status runs/mine"))
-def status(as_json: bool, runs: Sequence[Path] = ()) -> None:
+def status(as_json: bool, runs: Sequence[Path] = (), run: Path | None = None) -> None:
     """List runs: systems, steps, best scores, what is out of date, and sizes on disk."""
-    paths = list(runs) or [path for path in sorted(Path("runs").glob("*")) if _is_run(path)]
+    paths = [*runs, *filter(None, [run])] or [
+        path for path in sorted(Path("runs").glob("*")) if _is_run(path)
+    ]
     if not paths:
         raise DataError("no run under ./runs", hint="nmtkit prep DATASET, or name a run")
     described = [_described(Run(path)) for path in paths]

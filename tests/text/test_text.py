@@ -63,6 +63,17 @@ def test_there_and_back(prep):
     assert " ".join(side.tokens(TEXT[0])) == tokens
 
 
+def test_words_inside_a_sentence_keep_their_case(prep):
+    side = TextSide.load(prep, "src")
+    assert side.encode_inside("the number") == side.encode("the number")
+    assert side.tokens("The number")[0] == "the"
+    assert side.surface(side.encode_inside("Peter's number")) == "Peter &apos;s number"
+    assert side.surface(side.encode_inside("NUMBER")) == "number"  # unknown: the usual case
+    assert side.encode_inside(" ") == []
+    joins = [side.splitter.joins_next(piece) for piece in ("a@@", "a")]
+    assert joins == [True, False] and not TextSide.load(prep, "tgt").splitter.joins_next("a")
+
+
 @pytest.mark.parametrize(
     ("changed", "line", "tokens"),
     [
