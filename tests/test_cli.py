@@ -225,8 +225,8 @@ def test_earlier_names_of_options_work_and_are_not_shown():
 def test_export_takes_its_system_as_an_argument_too(run):
     for line in ("--to x transformer", "--to x --system transformer", "transformer --to x"):
         assert "no export to 'x'" in wrong(f"export {line} --run {run}")
-    assert "missing: --system" in wrong(f"export --to x --run {run}")
-    assert "given twice" in wrong(f"export --to x a --system b --run {run}")
+    assert "--system is missing" in wrong(f"export --to x --run {run}")
+    assert "'a' is one word too many" in wrong(f"export --to x a --system b --run {run}")
     assert "SYSTEM" not in ok("export --help").stdout
 
 
@@ -682,6 +682,11 @@ def test_translations_into_a_full_disk(run):
 
 
 COMMANDS = get_command(app).commands
+
+
+def test_the_program_alone_prints_its_help():
+    alone = nmtkit("")
+    assert alone.exit_code == 2 and alone.stdout == ok("--help").stdout and not alone.stderr
 
 
 def test_the_help_lists_the_stages_in_their_order():

@@ -142,12 +142,14 @@ def _with_parameters(
         for key in arguments:
             old = values.pop(f"old_{key}")
             if (old is None) == (values[key] is None):
-                problem = "missing" if old is None else "given twice, also as an argument"
-                raise ConfigError(f"{problem}: {flag(key)}", where=flag(key), hint="see --help")
+                problem = (
+                    "is missing" if old is None else f"is given, so '{old}' is one word too many"
+                )
+                raise ConfigError(f"{flag(key)} {problem}", where=flag(key), hint="see --help")
             values[key] = old if values[key] is None else values[key]
         function(**{key: value for key, value in values.items() if value is not None})
 
-    call.__doc__ = function.__doc__
+    call.__doc__ = " ".join((function.__doc__ or "").split())  # the list of commands keeps newlines
     vars(call)["__signature__"] = inspect.Signature(parameters)
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return call

@@ -202,7 +202,6 @@ app = typer.Typer(
             " up to date."
         ),
     ),
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings=CONTEXT,
 )
@@ -210,11 +209,15 @@ app = typer.Typer(
 
 @app.callback(invoke_without_command=True)
 def _options(
+    ctx: typer.Context,
     version: Annotated[bool, typer.Option("--version", "-V", help="Print the version.")] = False,
 ) -> None:
     if version:
         print(f"nmtkit {nmtkit.__version__}")
         raise typer.Exit
+    if ctx.invoked_subcommand is None:
+        ctx.get_help()  # rich prints it
+        raise typer.Exit(ConfigError.exit_code)
 
 
 def _open_streams() -> None:

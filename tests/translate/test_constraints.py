@@ -107,7 +107,7 @@ def test_the_search_is_the_slow_search(seed, vocabulary, lengths, beam, eos_bias
         )
         for i in range(len(ids))
     ]
-    o = options(beam, a=0.5, b=12, nbest=beam)
+    o = options(beam, a=0.5, b=12, nbest=data.draw(st.integers(1, beam)))
     found = decode(models, batch_of(ids), o, demands)
     for of_sentence, source, demand in zip(found, ids, demands, strict=True):
         slow = slow_constrained(models, source, o, demand.phrases, unfinished, demand.prefix)
@@ -133,6 +133,15 @@ def test_without_phrases_the_definition_is_beam_search():
     assert slow_constrained(models, source, o, ()) == [
         (end, s, tuple(ids), p) for end, s, ids, p in slow_search(models, source, o)
     ]
+
+
+def test_blocks_of_rows_have_their_own_phrases(monkeypatch):
+    model, ids = recurrent(3, 40), sources(3, 40, [7, 3, 5])
+    demands = [Demand((i,), phrases=((9 + i, 10),)) for i in range(3)]
+    whole = decode([model], batch_of(ids), options(4, b=8), demands)
+    monkeypatch.setattr("nmtkit.translate.steps.BLOCK_LOGITS", 40 * 5)  # 5 rows of the 12
+    blocks = decode([model], batch_of(ids), options(4, b=8), demands)
+    assert [[h.ids for h in s] for s in blocks] == [[h.ids for h in s] for s in whole]
 
 
 def asked(*phrases):
