@@ -686,7 +686,11 @@ COMMANDS = get_command(app).commands
 
 def test_the_program_alone_prints_its_help():
     alone = nmtkit("")
-    assert alone.exit_code == 2 and alone.stdout.strip() == ok("--help").stdout.strip() and not alone.stderr
+    assert (
+        alone.exit_code == 2
+        and alone.stdout.strip() == ok("--help").stdout.strip()
+        and not alone.stderr
+    )
 
 
 def test_the_help_lists_the_stages_in_their_order():
