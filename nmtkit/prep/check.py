@@ -161,6 +161,7 @@ def check_samples(
         settings: of prep.
     Raises: DataError with what to do.
     """
+    doubts: dict[str, tuple[str, str, Sequence[str]]] = {}  # by setting
     for text in sets:
         for number, paths in enumerate(text.sides().values()):
             lines = itertools.chain.from_iterable(map(files.byte_lines, paths))
@@ -177,13 +178,19 @@ def check_samples(
             doubt = moses_doubt(tidy(line.decode(errors="replace")) for line in sample)
             # raw text may have no spaces
             if doubt and (settings.subwords != "sentencepiece" or doubt[1] == ["none"]):
-                problem, names = doubt
-                choices = " or ".join(f"--set prep.{setting}={name}" for name in names)
-                raise DataError(
-                    f"the {name} of {text.name} {problem}",
-                    where=where,
-                    hint=f"pass {choices} (or moses, to tokenize it); {NOTHING}",
-                )
+                problem = f"the {name} of {text.name} {doubt[0]}"
+                doubts.setdefault(setting, (problem, where, doubt[1]))
+    if doubts:
+        problems, places, names = zip(*doubts.values(), strict=True)
+        choices = [
+            " or ".join(f"--set prep.{setting}={name}" for name in tokenizers)
+            for setting, tokenizers in zip(doubts, names, strict=True)
+        ]
+        raise DataError(
+            "; ".join(problems),
+            where=", ".join(places),
+            hint=f"pass {' and '.join(choices)} (or moses, to tokenize it); {NOTHING}",
+        )
 
 
 def _wrong_script(sample: Sequence[bytes], language: str, opposite: str, side: str) -> str:

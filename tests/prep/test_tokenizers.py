@@ -49,9 +49,12 @@ def prepared(folder, run, *assignments):
 
 
 def test_tokenized_text_is_refused_with_the_setting_to_give(iwslt, tmp_path):
-    with pytest.raises(DataError, match="the source of train looks tokenized") as error:
+    with pytest.raises(DataError, match="the source of train looks .*; the target of") as error:
         prepared(iwslt, tmp_path / "run")
-    assert "--set prep.src_tokenizer=none (or moses" in error.value.hint
+    both = (
+        "--set prep.src_tokenizer=none and --set prep.tgt_tokenizer=none (or moses, to tokenize it)"
+    )
+    assert both in error.value.hint
     assert not (tmp_path / "run").exists()
     with pytest.raises(DataError, match="the target of train looks tokenized") as error:
         prepared(iwslt, tmp_path / "run", "prep.src_tokenizer=moses")
