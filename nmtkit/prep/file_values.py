@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,8 +28,7 @@ def joined_words(args: Sequence[str]) -> list[str]:
     """Return a command line in which each option of `OPTIONS` and `MODELS` has a single value.
 
     A TSV file and a value with a comma are complete. Any other file of a set takes the next word
-    too. After --test it also takes the words that follow and are files: further references. So
-    does a file of `MODELS`, once.
+    too, and all words that follow and are files, as does a file of `MODELS`.
 
     Raises: ConfigError for an option without a file.
     """
@@ -48,9 +46,9 @@ def joined_words(args: Sequence[str]) -> list[str]:
         if not taken or taken[0].startswith("--"):
             got = f"got the option '{taken[0]}'" if taken else "got nothing"
             raise _error(f"{_name(option)} needs files, {got}", option)
-        least, most = (1, 2) if option in MODELS else (2, math.inf if option == "--test" else 2)
+        least = 1 if option in MODELS else 2
         while not _is_complete(taken[0]) and words and not words[0].startswith("-"):
-            if len(taken) >= least and not (len(taken) < most and Path(words[0]).is_file()):
+            if len(taken) >= least and not Path(words[0]).is_file():
                 break
             taken.append(words.popleft())
         joined.append(f"{option}={NUL.join(taken)}")

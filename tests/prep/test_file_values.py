@@ -75,11 +75,11 @@ def test_all_forms_give_the_same_corpus(sets, tmp_path):
         (["--train", "x.tsv.gz", "mine"], ["--train=x.tsv.gz", "mine"]),
         (["--test=a", "b", "c", "-q"], ["--test=a\0b", "c", "-q"]),
         (["--test", "a", "b", "c.en", "d.en"], ["--test=a\0b\0c.en", "d.en"]),
-        (["--train", "a", "b", "c.en"], ["--train=a\0b", "c.en"]),
+        (["--train", "a", "b", "c.en"], ["--train=a\0b\0c.en"]),
         (["--dev", "a", "--train", "c", "d"], ["--dev=a", "--train=c\0d"]),
         (["--dev", "x,y.de", "x,y.en", "mine"], ["--dev=x,y.de\0x,y.en", "mine"]),
         (["--codes", "a", "mine", "--vocab", "b,c"], ["--codes=a", "mine", "--vocab=b,c"]),
-        (["--vocab", "a", "c.en", "c.en", "mine"], ["--vocab=a\0c.en", "c.en", "mine"]),
+        (["--vocab", "a", "c.en", "c.en", "mine"], ["--vocab=a\0c.en\0c.en", "mine"]),
     ],
 )
 def test_words_of_an_option_are_joined(words, joined, tmp_path, monkeypatch):
@@ -96,6 +96,8 @@ def test_words_of_an_option_are_joined(words, joined, tmp_path, monkeypatch):
         (["--train"], "a training set needs files, got nothing"),
         (["--train", "train.en", "--dev", "dev.en,dev.de"], "got 1 file: 'train.en'"),
         (["--train", "train.en,train.de,dev.de"], "a source and a target, got 3 files"),
+        (["--train", "train.en", "train.de", "dev.de"], "a source and a target, got 3 files"),
+        (["--codes", "dev.en", "dev.de", "test.de"], "or one for each side: got 3"),
         (["--train", "train.en,--dev"], "a training set needs files, got the option '--dev'"),
         (["--dev", "dev.en-de.tsv,dev.de"], "one TSV file holds all sides of a development set"),
         (["--test", "test.en"], "a test set is a source and a reference, got 1 file: 'test.en'"),
