@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from nmtkit import console
 from tests.test_cli import BRIEF, SHORT, TINY, nmtkit, ok
 
 
@@ -55,7 +56,7 @@ def test_a_run_is_shown_with_its_scores_steps_and_sizes(folder):
     assert "6 of 6" in shown and f"BLEU {best['dev_bleu']:.2f}" in shown
 
 
-def test_what_is_out_of_date_is_listed_with_its_command(folder):
+def test_what_is_out_of_date_is_listed_with_its_command(folder, monkeypatch):
     run = folder / "runs/demo"
     system = run / "systems/transformer"
     hyp = system / "translate/test/hyp.txt"
@@ -74,6 +75,10 @@ def test_what_is_out_of_date_is_listed_with_its_command(folder):
     assert "other checkpoints: nmtkit translate" in described()[0]["out_of_date"][0]
     hyp.unlink()
     assert "not translated: nmtkit translate" in described()[0]["out_of_date"][0]
+    monkeypatch.setattr(console, "width", lambda: 60)
+    lines = ok("status").stdout.splitlines()
+    assert max(map(len, lines)) <= 60
+    assert "  runs/demo" in lines
     config = (system / "config.toml").read_text()
     (system / "config.toml").write_text(re.sub("(?m)^corpus = .*", 'corpus = "x"', config))
     assert "another preparation" in described()[0]["out_of_date"][0]
@@ -100,7 +105,10 @@ def test_a_damaged_run_is_one_line_beside_the_others(folder, path):
 def test_no_run_and_a_missing_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert "no run under ./runs" in nmtkit("status").stderr
-    assert ok("status nowhere").stdout == "nowhere: no run at nowhere (nowhere)\n"
+    for words in ("nowhere", "--run nowhere", "nowhere --json"):
+        result = nmtkit(f"status {words}")
+        assert result.exit_code == 2 and "no run at nowhere" in result.stderr
+        assert not result.stdout
 
 
 def test_a_run_is_named_as_for_the_other_commands(folder):

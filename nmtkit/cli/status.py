@@ -15,6 +15,7 @@ from nmtkit.errors import DataError, NmtkitError
 from nmtkit.options import Options, option
 from nmtkit.records import BestCheckpoint, Scores, TranslationMeta, load
 from nmtkit.run import Run, System
+from nmtkit.tables.fitting import wrapped
 from nmtkit.tables.table import Column, Table, text_column
 
 PARTS = ("prep", "systems", "history.jsonl")
@@ -43,9 +44,11 @@ class StatusOptions(Options):
 @command("status", StatusOptions, epilog=examples("nmtkit status", "nmtkit status runs/mine"))
 def status(as_json: bool, runs: Sequence[Path] = (), run: Path | None = None) -> None:
     """List runs: systems, steps, best scores, what is out of date, and sizes on disk."""
-    paths = [*runs, *filter(None, [run])] or [
-        path for path in sorted(Path("runs").glob("*")) if _is_run(path)
-    ]
+    named = [*runs, *filter(None, [run])]
+    for path in named:
+        if not path.is_dir():
+            raise DataError(f"no run at {path}", hint="nmtkit status lists all under ./runs")
+    paths = named or [path for path in sorted(Path("runs").glob("*")) if _is_run(path)]
     if not paths:
         raise DataError("no run under ./runs", hint="nmtkit prep DATASET, or name a run")
     described = [_described(Run(path)) for path in paths]
@@ -66,8 +69,6 @@ def _described(run: Run) -> dict[str, Any]:
     """Return the facts of a run as plain values; of a damaged run only its error."""
     values: dict[str, Any] = {"run": str(run.path)}
     try:
-        if not run.path.is_dir():
-            raise DataError(f"no run at {run.path}")
         return {**values, **_facts(run)}
     except NmtkitError as error:
         return {**values, "error": f"{error.message} ({error.where or run.path})"}
@@ -168,7 +169,7 @@ def _print_run(values: dict[str, Any]) -> None:
         return
     Table("systems", title, COLUMNS, [_cells(system) for system in values["systems"]]).print()
     for line in values["out_of_date"]:
-        print(f"{line} --run {values['run']}")
+        print("\n".join(wrapped(f"{line} --run {values['run']}", console.width(), "  ")))
 
 
 def _cells(system: dict[str, Any]) -> list[str]:
