@@ -57,6 +57,7 @@ HABITS = {
     "cpu": "--device cpu",
     "use_gpu": "--device cuda",
     "output": "--run DIR",
+    "tokenizer": "--set prep.src_tokenizer=… --set prep.tgt_tokenizer=…",
     "vocab_size": "--set prep.merges=… (prep.vocab_size with prep.subwords=sentencepiece or none)",
     "beam_size": "--beam N (nmtkit translate), or --set search.beam=…",
 }

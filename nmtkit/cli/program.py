@@ -157,8 +157,9 @@ def _usage_error(error: Any) -> ConfigError:
     message = re.sub("^[Ii]nvalid value", "bad value", message)
     hint = f"{command} --help"
     name = getattr(error, "option_name", None)
-    if name and any(parameter.name == "assignments" for parameter in error.ctx.command.params):
-        hint = settings.habit(name) or hint
+    takes_settings = error.ctx and any(p.name == "assignments" for p in error.ctx.command.params)
+    if name and takes_settings and (meant := settings.habit(name)):
+        message, hint = re.sub(r" \(Possible options.*", "", message), meant
     return ConfigError(message, where=command, hint=hint)
 
 

@@ -91,6 +91,9 @@ def train(run: Path | None = None, **options: Any) -> None:
         'echo "A dog runs." | nmtkit translate -',
         "nmtkit translate news.en --system mine --beam 10 --nbest 5",
         "nmtkit translate --ensemble --system baseline --system mine",
+        "nmtkit translate news.en --sample --nbest 10 --top-p 0.9 --seed 3",
+        "nmtkit translate news.en --beam 12 --mbr 12",
+        "nmtkit translate news.en --beam 12 --constraints phrases.de",
         "nmtkit translate news.en --force-target news.de",
     ),
 )
