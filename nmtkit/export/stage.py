@@ -25,6 +25,7 @@ from nmtkit.translate.systems import SystemGroup, choose
 
 ENGINES: dict[str, Engine] = {"ctranslate2": CTranslate2(), "huggingface": HuggingFace()}
 """The targets by the name that `--to` has for them."""
+ONNX = "--to huggingface, from whose folder Optimum makes graphs for ONNX Runtime"
 QUANTIZED_SHARE = 50.0
 """Instead of `check.SHARE` if weights are rounded: then fewer translations are equal."""
 POSITIONS = 1024
@@ -70,7 +71,8 @@ def export(run: Run, system: str, to: str, **values: Any) -> Path:
 def _engine(name: str, quantization: str) -> Engine:
     """Return the engine of this name; ConfigError if there is none or it lacks the quantization."""
     if name not in ENGINES:
-        raise ConfigError(f"no export to '{name}'", where="--to", hint=nearest(name, ENGINES))
+        hint = ONNX if name == "onnx" else nearest(name, ENGINES)
+        raise ConfigError(f"no export to '{name}'", where="--to", hint=hint)
     engine = ENGINES[name]
     if quantization not in engine.quantizations:
         raise ConfigError(

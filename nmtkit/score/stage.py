@@ -217,9 +217,7 @@ class ScoredSet:
         if stored.by_length and not self.options.length_groups:
             lost.append("the groups of length are dropped (--by-length)")
         if dropped := set(stored.asked_further) - set(asked_metrics(self.options)):
-            lost.append(
-                f"{', '.join(sorted(dropped))} is no longer asked for (--metrics, --metric)"
-            )
+            lost.append(f"no longer asked for: {', '.join(sorted(dropped))} (--metrics, --metric)")
         if lost:
             console.say(f"{self.text_set.name}: {', '.join(lost)}")
 

@@ -177,6 +177,7 @@ def command(run, arguments):
     ("arguments", "said"),
     [
         ("post --to ctranslate", "did you mean 'ctranslate2'"),
+        ("post --to onnx", "--to huggingface, from whose folder Optimum"),
         ("pots", "did you mean 'post'"),
         ("post --quantization int9", "did you mean 'int8'"),
         ("post --to huggingface --quantization int8", "'int8' of Hugging Face"),

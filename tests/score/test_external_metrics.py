@@ -181,7 +181,7 @@ def test_a_command_runs_again_only_if_something_has_changed(fake, command, capsy
     assert command.runs() == 9
     capsys.readouterr()
     fake.score()
-    assert "own is no longer asked for" in capsys.readouterr().err
+    assert "no longer asked for: own (--metrics, --metric)" in capsys.readouterr().err
     assert "own" not in read(fake.run, "test", "scores.json")
     assert not (fake.run.path / "score/test/lengths-own.md").exists()
 
