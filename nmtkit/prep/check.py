@@ -19,13 +19,18 @@ from nmtkit.errors import DataError, counted
 from nmtkit.settings import PrepSettings
 from nmtkit.text.scripts import ForeignLines, scripts
 from nmtkit.text.tidy import tidy
-from nmtkit.text.tokenizer import moses_doubt, usual_tokenizer
+from nmtkit.text.tokenizer import SPACE, joiner, moses_doubt, usual_tokenizer
 
 NOTHING = "nothing was written"
 SAMPLE = 2000
 """Lines of a file that show whether it is tokenized."""
 FEW_LINES, NEARLY_ALL = 20, 0.9
 """A script is wrong if so many lines, and this share of them, have no letter of the language's."""
+JOIN = {
+    "@@": "join them (sed 's/@@ //g'; --codes FILE splits words in the same way)",
+    SPACE: "join them (spm_decode; --spm MODEL splits words in the same way)",
+}
+"""What to do about text that is split already, by the mark of its subwords."""
 SIDES, SIDE_NAMES = ("src", "tgt"), ("source", "target")
 
 
@@ -151,16 +156,18 @@ def inspect(path: Path, strict: bool) -> Facts:
 
 def check_samples(
     sets: Sequence[SetFiles], languages: tuple[str, str], settings: PrepSettings
-) -> None:
-    """Refuse text in another script than its language's, and text for which Moses is wrong, unless
-    a setting asks for Moses.
+) -> list[str]:
+    """Refuse text in another script than its language's, text that is split into subwords unless
+    words stay whole, and text for which Moses is wrong, unless a setting asks for Moses.
 
     Args:
         sets: the user's own, one sentence a line.
         languages: of source and target.
         settings: of prep.
+    Returns: warnings.
     Raises: DataError with what to do.
     """
+    warnings: list[str] = []
     doubts: dict[str, tuple[str, str, Sequence[str]]] = {}  # by setting
     for text in sets:
         for number, paths in enumerate(text.sides().values()):
@@ -172,10 +179,18 @@ def check_samples(
                 script = " or ".join(scripts(language))
                 problem = f"has hardly a line with {script} letters, but is taken for '{language}'"
                 raise DataError(f"the {name} of {text.name} {problem}", where, f"{hint}; {NOTHING}")
+            text_lines = [tidy(line.decode(errors="replace")) for line in sample]
+            if mark := joiner(text_lines):
+                problem = f"the {name} of {text.name} looks split into subwords ({mark})"
+                if settings.subwords != "none":
+                    hint = f"{JOIN[mark]}, or --set prep.subwords=none to keep the subwords"
+                    raise DataError(problem, where, f"{hint}; {NOTHING}")
+                if side == "tgt" and text.split != "train":
+                    warnings.append(f"{problem}: BLEU and the other scores are those of subwords")
             setting = f"{side}_tokenizer"
             if getattr(settings, setting) != "auto" or usual_tokenizer(language) != "moses":
                 continue
-            doubt = moses_doubt(tidy(line.decode(errors="replace")) for line in sample)
+            doubt = moses_doubt(text_lines)
             # raw text may have no spaces
             if doubt and (settings.subwords != "sentencepiece" or doubt[1] == ["none"]):
                 problem = f"the {name} of {text.name} {doubt[0]}"
@@ -191,6 +206,7 @@ def check_samples(
             where=", ".join(places),
             hint=f"pass {' and '.join(choices)} (or moses, to tokenize it); {NOTHING}",
         )
+    return warnings
 
 
 def _wrong_script(sample: Sequence[bytes], language: str, opposite: str, side: str) -> str:

@@ -25,6 +25,8 @@ UNSPACED = {
 SPACE = "▁"
 """The word that stands for a space in text that is cut into characters (U+2581)."""
 
+JOINERS = {"@@": re.compile(r"\S@@( |$)"), SPACE: re.compile(r"(^| )▁\S")}
+"""Words that are parts of words, by the mark of their subword model."""
 _WORD = re.compile(r"[0-9A-Za-z]+|.", re.DOTALL)
 # Lines of a sample that a verdict needs, and the average length of a word that no spaced text has.
 _ENOUGH = 20
@@ -146,6 +148,19 @@ def make_tokenizer(
         "raw": _Raw,
     }
     return others[name]()
+
+
+def joiner(lines: Sequence[str]) -> str | None:
+    """Return the mark of subwords in text that is split already: `@@` of subword-nmt or `▁` of
+    SentencePiece. None if fewer than 20 lines, or fewer than half of them, have a word with one.
+
+    Args:
+        lines: a sample.
+    """
+    for mark, word in JOINERS.items():
+        if sum(word.search(line) is not None for line in lines) >= max(_ENOUGH, len(lines) / 2):
+            return mark
+    return None
 
 
 def moses_doubt(lines: Iterable[str]) -> tuple[str, Sequence[Name]] | None:

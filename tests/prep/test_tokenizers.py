@@ -1,5 +1,7 @@
 """Text that Moses is not for: tokenized text, and languages without spaces between words."""
 
+import shutil
+
 import pytest
 
 from nmtkit.errors import DataError
@@ -8,7 +10,7 @@ from nmtkit.prep.tally import fingerprint
 from nmtkit.score.translations import scorer_of
 from nmtkit.settings import PrepSettings
 from nmtkit.text.side import TextSide
-from nmtkit.text.tokenizer import moses_doubt, tokenizer_name, unspaced
+from nmtkit.text.tokenizer import joiner, moses_doubt, tokenizer_name, unspaced
 from tests.prep.real import lines
 
 NONE = ["prep.src_tokenizer=none", "prep.tgt_tokenizer=none"]
@@ -59,6 +61,33 @@ def test_tokenized_text_is_refused_with_the_setting_to_give(iwslt, tmp_path):
     with pytest.raises(DataError, match="the target of train looks tokenized") as error:
         prepared(iwslt, tmp_path / "run", "prep.src_tokenizer=moses")
     assert "--set prep.tgt_tokenizer=none" in error.value.hint
+
+
+def test_text_that_is_split_into_subwords_is_refused_or_kept_with_a_warning(
+    iwslt, shared, tmp_path, capsys
+):
+    folder = tmp_path / "split"
+    shutil.copytree(iwslt, folder)
+    for lang in ("de", "en"):
+        text = lines(shared / f"data/iwslt14_deen_tok/bpe10k/valid.{lang}")
+        (folder / f"train.{lang}").write_text("\n".join(text[:1200]) + "\n", "utf-8")
+        (folder / f"dev.{lang}").write_text("\n".join(text[1200:1400]) + "\n", "utf-8")
+    with pytest.raises(DataError, match="the source of train looks split into .*@@") as error:
+        prepared(folder, tmp_path / "run", *NONE)
+    assert "sed 's/@@ //g'; --codes FILE" in error.value.hint
+    assert not (tmp_path / "run").exists()
+    prepared(folder, tmp_path / "run", *NONE, "prep.subwords=none")
+    said = capsys.readouterr().err
+    assert "warning: the target of dev looks split into subwords (@@): BLEU" in said
+    assert said.count("looks split") == 1
+
+
+def test_marks_of_subwords_are_those_of_most_lines():
+    split = ["wir wuch@@ sen auf"] * 10 + ["so@@"] * 10
+    assert joiner(split) == joiner([*split, *["so ."] * 20]) == "@@"
+    assert joiner(split[1:]) is joiner([*split, *["so ."] * 21]) is None
+    assert joiner(["▁wir ▁wuch sen"] * 20) == joiner(["▁我们 长大"] * 20) == "▁"
+    assert joiner(["@@ a ▁ b a▁b a@@b @@"] * 20) is None
 
 
 def test_each_column_of_a_tsv_file_is_looked_at_by_itself(iwslt, tmp_path):
