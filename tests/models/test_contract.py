@@ -6,6 +6,7 @@ their settings, and a recurrent model outside the package.
 
 import dataclasses
 import importlib
+import itertools
 from contextlib import contextmanager
 
 import pytest
@@ -22,6 +23,8 @@ from nmtkit.settings import SearchSettings
 from nmtkit.text.vocabulary import BOS, EOS, PAD
 from nmtkit.translate.beam import search
 from nmtkit.translate.forced import forced_scores
+from nmtkit.translate.methods import decode
+from nmtkit.translate.prefix import Demand
 from tests.models.cases import TOY
 from tests.models.contract import (
     V,
@@ -130,6 +133,17 @@ def greedy(model, batch, steps):
     return outputs
 
 
+def have_their_forced_scores(model, found):
+    """Check the log-probabilities of the hypotheses of each sentence of `pairs`."""
+    for rank in range(max(map(len, found))):
+        hypotheses = [of_sentence[: rank + 1][-1] for of_sentence in found]
+        outputs = [(s, h.ids + [EOS]) for (s, _), h in zip(pairs(), hypotheses, strict=True)]
+        forced = forced_scores([model], batch_for(model, outputs))
+        for hypothesis, scores in zip(hypotheses, forced, strict=True):
+            log_prob = sum(scores if hypothesis.finished else scores[:-1])
+            assert abs(log_prob - hypothesis.log_prob) < 1e-9
+
+
 def test_04_search_agrees_with_forced_scores_and_greedy(case):
     """A beam's log-probability is the one that forced decoding gives the same output; a beam of
     one is greedy search.
@@ -138,12 +152,7 @@ def test_04_search_agrees_with_forced_scores_and_greedy(case):
     batch, limits = batch_for(model), {"max_length_a": 0, "max_length_b": 9}
     with torch.no_grad():
         best = search([model], batch, SearchSettings(beam=4, nbest=4, **limits))
-        for hypotheses in zip(*best, strict=True):  # of one rank
-            outputs = [(s, h.ids + [EOS]) for (s, _), h in zip(pairs(), hypotheses, strict=True)]
-            forced = forced_scores([model], batch_for(model, outputs))
-            for hypothesis, scores in zip(hypotheses, forced, strict=True):
-                log_prob = sum(scores if hypothesis.finished else scores[:-1])
-                assert abs(log_prob - hypothesis.log_prob) < 1e-9
+        have_their_forced_scores(model, best)
         alone = search([model], batch, SearchSettings(beam=1, **limits))
         assert [hypotheses[0].ids for hypotheses in alone] == greedy(model, batch, 9)
 
@@ -395,3 +404,27 @@ def test_18_a_word_left_out_is_a_vector_of_zeros(case):
     with WordsWithoutVector():
         fast, _ = model.decode(batch.tgt_in, model.encode(batch))
     close(fast, slow)
+
+
+@pytest.mark.parametrize(
+    ("values", "prefix", "phrases"),
+    [
+        ({"sample": True, "nbest": 3}, (), ()),
+        ({"sample": True, "top_k": 5, "nbest": 2}, (5, 6), ()),
+        ({"beam": 4, "nbest": 4, "diverse_groups": 2}, (), ()),
+        ({"beam": 4, "nbest": 4}, (5,), ((7, 8), (9,))),
+    ],
+    ids=["samples", "samples with a prefix", "diverse", "phrases behind a prefix"],
+)
+def test_19_other_ways_to_choose_agree_with_forced_scores(case, values, prefix, phrases):
+    model = case.build()
+    settings = SearchSettings(max_length_a=0, max_length_b=9, **values)
+    demands = [Demand((i, 0), prefix, phrases) for i, _ in enumerate(pairs())]
+    with torch.no_grad():
+        found = decode([model], batch_for(model), settings, demands)
+        have_their_forced_scores(model, found)
+    for hypothesis in itertools.chain.from_iterable(found):
+        ids = tuple(hypothesis.ids)
+        assert ids[: len(prefix)] == prefix
+        for phrase in phrases if hypothesis.finished else ():
+            assert any(ids[i : i + len(phrase)] == phrase for i in range(len(ids)))
