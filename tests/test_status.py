@@ -78,7 +78,7 @@ def test_what_is_out_of_date_is_listed_with_its_command(folder, monkeypatch):
     monkeypatch.setattr(console, "width", lambda: 60)
     lines = ok("status").stdout.splitlines()
     assert max(map(len, lines)) <= 60
-    assert "  runs/demo" in lines
+    assert "  nmtkit translate --run runs/demo" in lines
     config = (system / "config.toml").read_text()
     (system / "config.toml").write_text(re.sub("(?m)^corpus = .*", 'corpus = "x"', config))
     assert "another preparation" in described()[0]["out_of_date"][0]

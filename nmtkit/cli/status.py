@@ -15,7 +15,6 @@ from nmtkit.errors import DataError, NmtkitError
 from nmtkit.options import Options, option
 from nmtkit.records import BestCheckpoint, Scores, TranslationMeta, load
 from nmtkit.run import Run, System
-from nmtkit.tables.fitting import wrapped
 from nmtkit.tables.table import Column, Table, text_column
 
 PARTS = ("prep", "systems", "history.jsonl")
@@ -168,8 +167,12 @@ def _print_run(values: dict[str, Any]) -> None:
         print(f"{title}\nno system yet: nmtkit train --run {values['run']}")
         return
     Table("systems", title, COLUMNS, [_cells(system) for system in values["systems"]]).print()
+    width = console.width()
     for line in values["out_of_date"]:
-        print("\n".join(wrapped(f"{line} --run {values['run']}", console.width(), "  ")))
+        line = f"{line} --run {values['run']}"
+        if width is not None and len(line) > width:  # a command stays in one line, to be copied
+            line = ":\n  nmtkit ".join(line.rsplit(": nmtkit ", 1))
+        print(line)
 
 
 def _cells(system: dict[str, Any]) -> list[str]:
