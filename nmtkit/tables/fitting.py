@@ -18,7 +18,7 @@ LEAST_PROSE = 20
 """Prose is not wrapped to fewer characters, if it has more."""
 LONG = 40
 """A longer cell of text is prose, even without a space."""
-WHOLE = "the whole table: pipe it to less -S, --format json, or table.md"
+WHOLE = "the whole table: pipe the command to less -S"
 BLOCKS = frozenset("░▒▓█▏▎▍▌▋▊▉▁▂▃▄▅▆▇")
 """The characters of bars, shades and sparklines."""
 PIECES = re.compile(r"[ \n\t]*(?:[\u2e80-\uffef]|[^ \n\t\u2e80-\uffef]+)")
