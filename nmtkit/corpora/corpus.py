@@ -166,9 +166,10 @@ def own_tests(
 
 def _stem(paths: Sequence[Path], languages: list[str]) -> str:
     """Return the name that source and reference share, without the language; else "test"."""
+    pair = languages if len(paths) > 1 else ["-".join(languages)] * 2  # test.de-en.tsv
     src, tgt = (
         _plain(path).removesuffix(f".{language}")
-        for path, language in zip((paths[0], paths[len(paths) > 1]), languages, strict=True)
+        for path, language in zip((paths[0], paths[len(paths) > 1]), pair, strict=True)
     )
     name = src if src == tgt else "test"
     return re.sub(r"[^\w.-]+", "_", name).strip(".") or "test"
@@ -259,6 +260,12 @@ def suffix_doubts(corpus: Corpus) -> list[str]:
     Raises: ConfigError if it is the language of the other side.
     """
     doubts = []
+    for text in (text for text in corpus.sets if text.columns):
+        path, suffix = text.src[0], _suffix(text.src[0])
+        if suffix == f"{corpus.tgt}-{corpus.src}".lower():
+            problem = f"{path} is taken for '{corpus.src}-{corpus.tgt}', but its suffix says"
+            hint = "a line is source TAB target; or correct --src and --tgt"
+            raise ConfigError(f"{problem} '{suffix}'", f"--{text.split}", hint)
     for text in (text for text in corpus.sets if not text.columns):
         for number, paths in enumerate(text.sides().values()):
             sides = (corpus.src, corpus.tgt)

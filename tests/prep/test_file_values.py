@@ -25,6 +25,7 @@ def sets(tmp_path, monkeypatch):
     for name, lines in rows.items():
         write(tmp_path, name, lines)
         write_table(tmp_path / f"{name}.en-de.tsv", lines)
+    write_table(tmp_path / "dev.de-en.tsv", rows["dev"])
     return rows
 
 
@@ -57,10 +58,7 @@ def test_all_forms_give_the_same_corpus(sets, tmp_path):
     words = [word for name in sets for word in (f"--{name}", f"{name}.en-de.tsv")]
     result = call("mine", *words, "--run", "table")
     assert result.exit_code == 0, result.output
-    results["table"] = {
-        name.replace("test.en-de", "test"): value
-        for name, value in prepared(tmp_path / "table").items()
-    }
+    results["table"] = prepared(tmp_path / "table")
     assert results["words"] == results["commas"] == results["table"]
     result = call("mine", "--test=test.en", "test.de", *words[:4], "--run", "equals")
     assert result.exit_code == 0, result.output
@@ -99,6 +97,7 @@ def test_words_of_an_option_are_joined(words, joined, tmp_path, monkeypatch):
         (["--train", "train.en", "train.de", "dev.de"], "a source and a target, got 3 files"),
         (["--codes", "dev.en", "dev.de", "test.de"], "or one for each side: got 3"),
         (["--train", "train.en,--dev"], "a training set needs files, got the option '--dev'"),
+        (["--dev", "dev.de-en.tsv"], "taken for 'en-de', but its suffix says 'de-en'"),
         (["--dev", "dev.en-de.tsv,dev.de"], "one TSV file holds all sides of a development set"),
         (["--test", "test.en"], "a test set is a source and a reference, got 1 file: 'test.en'"),
         (["--test", "test.en,gone.de"], "no such file: gone.de"),
