@@ -138,6 +138,14 @@ def test_no_torch_where_none_is_needed():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+def test_every_benchmark_finds_what_it_imports():
+    folder = Path(__file__).parent / "benchmarks"
+    names = sorted(path.stem for path in folder.glob("*.py"))
+    code = f"import sys; sys.path.insert(0, {str(folder)!r})\nimport {', '.join(names)}"
+    assert len(names) > 5
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def rooms_without_a_test(tests: Path, fast: list[str]) -> set[str]:
     """The rooms with a folder or a file of tests of which the fast tests have nothing."""
     tested = {path.name.removeprefix("test_").removesuffix(".py") for path in tests.iterdir()}

@@ -5,7 +5,7 @@ Equal outputs show that the weights were mapped exactly. Model loading, subword 
 detokenization are left out for all.
 
 python tests/benchmarks/decode_speed.py --corpus FOLDER --system NAME --hf-python ENV/bin/python
-[--run RUN]
+[--run RUN] [--earlier CHECKOUT]
 """
 
 from __future__ import annotations
@@ -48,6 +48,9 @@ def arguments() -> argparse.ArgumentParser:
         type=int,
         help="every translation has so many subwords: for a system that is hardly trained",
     )
+    parser.add_argument(
+        "--earlier", type=Path, help="checkout of an earlier commit, measured beside this one"
+    )
     return parser
 
 
@@ -83,6 +86,9 @@ def systems(args: argparse.Namespace, weights: Path) -> peers.Wanted:
         (name, args.nmtkit_python, "decode_nmtkit.py", {**base, "jobs": jobs})
         for name, jobs in ways
     ]
+    if args.earlier:
+        setting = {**base, "jobs": 1, "checkout": str(args.earlier.resolve())}
+        wanted.append(("nmtkit, earlier", args.nmtkit_python, "decode_nmtkit.py", setting))
     if args.hf_python:
         wanted.append(("Hugging Face generate", args.hf_python, "decode_marian.py", base))
     if python := args.ctranslate2_python or args.hf_python:

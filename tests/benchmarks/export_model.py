@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from nmtkit.export import layout
+from nmtkit.export import to_ctranslate2
 from nmtkit.models import loading
 from nmtkit.run import Run
 
@@ -33,7 +33,7 @@ BLOCKS = {
 KINDS = {"gamma": "weight", "beta": "bias"}
 
 
-def marian(variables: layout.Variables) -> layout.Variables:
+def marian(variables: to_ctranslate2.Variables) -> to_ctranslate2.Variables:
     """Marian's names for variables that have CTranslate2's."""
     found = {"model.shared.weight": variables["decoder/embeddings/weight"]}
     for name, value in variables.items():
@@ -73,7 +73,7 @@ def export(run: Run, system: str, path: Path, positions: int = 512) -> dict[str,
         raise ValueError(
             "the peers can hold a transformer with norm = post, tie = all and attention biases only"
         )
-    variables = layout.variables(model, positions)
+    variables = to_ctranslate2.variables(model, positions)
     save_file(variables, f"{path}{CTRANSLATE2}")
     save_file(marian(variables), path)
     return settings

@@ -14,6 +14,9 @@ from rounds import Rounds, peak_bytes
 class Subwords:
     """Text that is segmented already."""
 
+    def __init__(self, splitter):
+        self.splitter = splitter
+
     def encode(self, line):
         return line.split()
 
@@ -36,10 +39,13 @@ def never_ending(model):
 def main():
     s = json.loads(Path(sys.argv[1]).read_text("utf-8"))
     rounds = Rounds()
+    if "checkout" in s:  # of an earlier commit
+        sys.path.insert(0, s["checkout"])
     from nmtkit.models import loading
     from nmtkit.nn import hardware
     from nmtkit.run import Run
     from nmtkit.settings import SearchSettings, build
+    from nmtkit.text.splitter import Splitter
     from nmtkit.text.vocabulary import load_vocabularies
     from nmtkit.translate import workers
     from nmtkit.translate.translator import Translator
@@ -58,12 +64,11 @@ def main():
         "max_length_b": s["longest"],
         **s["search"],
     }
+    side = Subwords(Splitter())
     while True:
         _, beam = rounds.wait()
         settings = build(SearchSettings, {**values, "beam": int(beam), "nbest": 1}, "search")
-        translator = Translator(
-            [model], Subwords(), Subwords(), *vocabularies, settings, "cpu", s["jobs"]
-        )
+        translator = Translator([model], side, side, *vocabularies, settings, "cpu", s["jobs"])
         start, cpu = time.perf_counter(), time.process_time()
         if s["jobs"] > 1 or s["threads"] == 1:
             with workers.one_thread(torch.device("cpu")):
