@@ -6,12 +6,13 @@ Every file is there and readable, UTF-8, not empty, and the sides of a set have 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from nmtkit import files
+from nmtkit import console, files
 from nmtkit.corpora.corpus import SetFiles
 from nmtkit.corpora.document_starts import read_starts
 from nmtkit.corpora.parallel_text import first_odd_pair
@@ -154,59 +155,102 @@ def inspect(path: Path, strict: bool) -> Facts:
     return Facts(files.sha256(path), lines, status.st_size, status.st_mtime_ns)
 
 
+@dataclass(frozen=True)
+class Sample:
+    """The first lines of a side of a set.
+
+    Attributes:
+        side: src or tgt; its settings begin so.
+        name: for messages.
+        where: its files.
+        is_scored: True for a target that translations are compared with.
+        raw: the lines as they are.
+    """
+
+    side: str
+    name: str
+    where: str
+    is_scored: bool
+    raw: list[bytes]
+
+    @cached_property
+    def lines(self) -> list[str]:
+        """The tidy lines."""
+        return [tidy(line.decode(errors="replace")) for line in self.raw]
+
+
 def check_samples(
     sets: Sequence[SetFiles], languages: tuple[str, str], settings: PrepSettings
-) -> list[str]:
+) -> None:
     """Refuse text in another script than its language's, text that is split into subwords unless
-    words stay whole, and text for which Moses is wrong, unless a setting asks for Moses.
+    words stay whole (then warn), and text for which Moses is wrong, unless a setting asks for
+    Moses.
 
     Args:
         sets: the user's own, one sentence a line.
         languages: of source and target.
         settings: of prep.
-    Returns: warnings.
     Raises: DataError with what to do.
     """
-    warnings: list[str] = []
-    doubts: dict[str, tuple[str, str, Sequence[str]]] = {}  # by setting
+    samples = list(_samples(sets))
+    for sample in samples:
+        _check_script(sample, languages)
+        _check_whole_words(sample, settings)
+    _check_moses(samples, languages, settings)
+
+
+def _samples(sets: Sequence[SetFiles]) -> Iterator[Sample]:
     for text in sets:
         for number, paths in enumerate(text.sides().values()):
             lines = itertools.chain.from_iterable(map(files.byte_lines, paths))
-            sample = list(itertools.islice(lines, SAMPLE))
-            name, where = SIDE_NAMES[min(number, 1)], ", ".join(map(str, paths))
-            side, language = SIDES[min(number, 1)], languages[min(number, 1)]
-            if hint := _wrong_script(sample, language, languages[not number], side):
-                script = " or ".join(scripts(language))
-                problem = f"has hardly a line with {script} letters, but is taken for '{language}'"
-                raise DataError(f"the {name} of {text.name} {problem}", where, f"{hint}; {NOTHING}")
-            text_lines = [tidy(line.decode(errors="replace")) for line in sample]
-            if mark := joiner(text_lines):
-                problem = f"the {name} of {text.name} looks split into subwords ({mark})"
-                if settings.subwords != "none":
-                    hint = f"{JOIN[mark]}, or --set prep.subwords=none to keep the subwords"
-                    raise DataError(problem, where, f"{hint}; {NOTHING}")
-                if side == "tgt" and text.split != "train":
-                    warnings.append(f"{problem}: BLEU and the other scores are those of subwords")
-            setting = f"{side}_tokenizer"
-            if getattr(settings, setting) != "auto" or usual_tokenizer(language) != "moses":
-                continue
-            doubt = moses_doubt(text_lines)
-            # raw text may have no spaces
-            if doubt and (settings.subwords != "sentencepiece" or doubt[1] == ["none"]):
-                problem = f"the {name} of {text.name} {doubt[0]}"
-                doubts.setdefault(setting, (problem, where, doubt[1]))
-    if doubts:
-        problems, places, names = zip(*doubts.values(), strict=True)
-        choices = [
-            " or ".join(f"--set prep.{setting}={name}" for name in tokenizers)
-            for setting, tokenizers in zip(doubts, names, strict=True)
-        ]
-        raise DataError(
-            "; ".join(problems),
-            where=", ".join(places),
-            hint=f"pass {' and '.join(choices)} (or moses, to tokenize it); {NOTHING}",
-        )
-    return warnings
+            side = min(number, 1)  # further references are targets, too
+            yield Sample(
+                side=SIDES[side],
+                name=f"the {SIDE_NAMES[side]} of {text.name}",
+                where=", ".join(map(str, paths)),
+                is_scored=side == 1 and text.split != "train",
+                raw=list(itertools.islice(lines, SAMPLE)),
+            )
+
+
+def _check_script(sample: Sample, languages: tuple[str, str]) -> None:
+    language, opposite = languages if sample.side == "src" else languages[::-1]
+    if hint := _wrong_script(sample.raw, language, opposite, sample.side):
+        script = " or ".join(scripts(language))
+        problem = f"has hardly a line with {script} letters, but is taken for '{language}'"
+        raise DataError(f"{sample.name} {problem}", sample.where, f"{hint}; {NOTHING}")
+
+
+def _check_whole_words(sample: Sample, settings: PrepSettings) -> None:
+    if not (mark := joiner(sample.lines)):
+        return
+    problem = f"{sample.name} looks split into subwords ({mark})"
+    if settings.subwords != "none":
+        hint = f"{JOIN[mark]}, or --set prep.subwords=none to keep the subwords"
+        raise DataError(problem, sample.where, f"{hint}; {NOTHING}")
+    if sample.is_scored:
+        console.warn(f"{problem}: BLEU and the other scores are those of subwords")
+
+
+def _check_moses(
+    samples: Sequence[Sample], languages: tuple[str, str], settings: PrepSettings
+) -> None:
+    """Refuse text for which Moses is wrong, with the settings of both sides."""
+    problems: dict[str, str] = {}  # by setting
+    places, choices = [], []
+    for sample in samples:
+        setting, language = f"{sample.side}_tokenizer", languages[SIDES.index(sample.side)]
+        is_moses = getattr(settings, setting) == "auto" and usual_tokenizer(language) == "moses"
+        if setting in problems or not is_moses or not (doubt := moses_doubt(sample.lines)):
+            continue
+        problem, tokenizers = doubt
+        if settings.subwords != "sentencepiece" or tokenizers == ["none"]:  # raw needs no spaces
+            problems[setting] = f"{sample.name} {problem}"
+            places.append(sample.where)
+            choices.append(" or ".join(f"--set prep.{setting}={name}" for name in tokenizers))
+    if problems:
+        hint = f"pass {' and '.join(choices)} (or moses, to tokenize it); {NOTHING}"
+        raise DataError("; ".join(problems.values()), ", ".join(places), hint)
 
 
 def _wrong_script(sample: Sequence[bytes], language: str, opposite: str, side: str) -> str:

@@ -93,8 +93,7 @@ def _prepare(
         corpus = rewritten(corpus, inputs, raw)
         names = {text.name for text in own.sets}
         own_sets = [text for text in corpus.sets if text.name in names]
-        for warning in check_samples(own_sets, (own.src, own.tgt), settings):
-            console.warn(warning)
+        check_samples(own_sets, (own.src, own.tgt), settings)
         parser = Stanza(corpus.src) if request.options.parser else None
         jobs = request.options.jobs or cores()
         pipeline = Pipeline(work, corpus, inputs, settings, jobs, identity, parser, request.given)
