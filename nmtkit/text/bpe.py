@@ -40,10 +40,11 @@ def learn_bpe(
         counts: how often each occurs (W).
         merges: merges wanted.
         path: the codes file.
-        minimum: count from which a word is learnt from.
+        minimum: count below which a word is left out of learning.
     Returns: the words as these merges segment them, and the number of merges learnt. Empty words,
         and those less frequent than `minimum`, have no pieces.
-    Raises: DataError if no word of two characters or more is frequent enough.
+    Raises: DataError if no word of two characters or more is frequent enough, or if a word holds
+        white space or NUL.
     """
     words, counts = Words.of(words), np.asarray(counts, np.int64)
     _refuse_spaces(words)
@@ -55,9 +56,8 @@ def learn_bpe(
         )
     # the learner cannot learn from words that hold its end marker, nor segment those that end with
     # the joiner
-    marked = words.holding(END)
-    joined = [number for number in words.holding(JOINER) if words[number].endswith(JOINER)]
-    marked, joined = ([n for n in numbers if learnt[n]] for numbers in (marked, joined))
+    marked = [number for number in words.holding(END) if learnt[number]]
+    joined = [n for n in words.holding(JOINER) if learnt[n] and words[n].endswith(JOINER)]
     learnt[marked] = False
     learner = Learner(words, counts, learnt)
     pairs = learner.learn(merges)
@@ -78,11 +78,9 @@ def _refuse_spaces(words: Words) -> None:
     occurs = np.zeros(0x110000, bool)
     for _, letters, _ in words.letters():
         occurs[letters] = True
-    spaces = [
-        letter for letter in map(chr, np.flatnonzero(occurs)) if letter in "\0" or letter.isspace()
-    ]
-    if spaces:
-        where = next(repr(word) for word in words if any(space in word for space in spaces))
+    refused = {x for x in map(chr, np.flatnonzero(occurs).tolist()) if x.isspace() or x == "\0"}
+    if refused:
+        where = next(repr(word) for word in words if not refused.isdisjoint(word))
         problem = "a word to learn subwords from holds white space or NUL"
         raise DataError(problem, where=where, hint="tokenize the text first")
 

@@ -70,8 +70,8 @@ class Learner:
         ]
         self._floor = MIN_FREQUENCY + 1  # nothing is tracked yet
         self._limit = 0
-        # the tracked pairs: their counts, and the places where they came to be; they may have gone
-        # from some since
+        # the tracked pairs: their counts, and in order the places where they came to be; they may
+        # have gone from some since
         self._counts: dict[int, int] = {}
         self._where: dict[int, array[int]] = {}
         # entries of tracked pairs with the count at their time, the best pair first
@@ -104,8 +104,8 @@ class Learner:
         (text, weight), sizes, counts = self._memory, self._sizes, self._counts
         gained: defaultdict[int, list[int]] = defaultdict(list)
         size, length = sizes[first], sizes[new]
-        # from left to right where the symbols are equal: in aaa only the first aa is merged
-        for place in sorted(places) if first == second else places:
+        # from left to right: in aaa only the first aa is merged
+        for place in places:
             if text[place] != first or text[place + size] != second:
                 continue
             right = place + length
@@ -137,7 +137,7 @@ class Learner:
         place = place[text[place] == first]
         place = place[text[place + size] == second]
         if first == second:
-            place = _apart(np.sort(place), size)
+            place = _apart(place, size)
         text[place + size] = HOLE
         text[place + (length - 1)] = ~new
         text[place] = new
@@ -188,37 +188,28 @@ class Learner:
                 del counts[pair], self._where[pair]
         return None
 
-    def _floor_of(self, counts: Ints, wanted: int) -> int:
-        """Return the floor from which about TRACKED pairs are tracked for each merge wanted."""
-        size = max(TRACKED * wanted, 1)
-        floor = MIN_FREQUENCY
-        if len(counts) > size:
-            last = int(np.partition(counts, -size)[-size])
-            # many more pairs may be as frequent: they are tracked if no pair is more frequent
-            floor = max(floor, min(last + 1, int(counts.max())))
-        self._limit = 2 * max(size, int(np.count_nonzero(counts >= floor)))
-        return floor
-
     def _prune(self, wanted: int) -> None:
         """Stop tracking the rarer pairs."""
         counts = self._counts
-        floor = self._floor_of(np.fromiter(counts.values(), np.int64, len(counts)), wanted)
-        # never lower: pairs below the present floor are not known
+        floor = _floor(np.fromiter(counts.values(), np.int64, len(counts)), TRACKED * wanted)
+        # never lower: the pairs below the present floor are not known
         self._floor = max(self._floor, floor)
         for pair in [pair for pair, count in counts.items() if count < self._floor]:
             del counts[pair], self._where[pair]
         self._ranking = [entry for entry in self._ranking if entry[-1] in counts]
         heapq.heapify(self._ranking)
+        self._limit = 2 * max(TRACKED * wanted, len(counts))
 
     def _survey(self, wanted: int) -> None:
         """Count all pairs, and track the frequent ones."""
         self._compact()
         pairs, counts = self._all_pairs()
-        self._floor = self._floor_of(counts, wanted)
+        self._floor = _floor(counts, TRACKED * wanted)
         frequent = counts >= self._floor
         pairs, counts = pairs[frequent], counts[frequent]
         for pair, count in zip(pairs.tolist(), counts.tolist(), strict=True):
             self._track(pair, count, array("i"))
+        self._limit = 2 * max(TRACKED * wanted, len(pairs))
         for keys, places, _ in self._sorted_pairs():
             unique, starts = _runs(keys)
             ends = _ends(starts, len(keys))
@@ -289,6 +280,15 @@ class Learner:
         return text[text != GAP], lengths
 
 
+def _floor(counts: Ints, size: int) -> int:
+    """Return the count from which at most `size` pairs are tracked, or the most frequent ones."""
+    if len(counts) <= size:
+        return MIN_FREQUENCY
+    last = int(np.partition(counts, -max(size, 1))[-max(size, 1)])
+    # many more pairs may occur as often as the last; they are left if others occur more often
+    return max(MIN_FREQUENCY, min(last + 1, int(counts.max())))
+
+
 def _spelled(
     words: Words, counts: Ints, learnt: NDArray[np.bool_]
 ) -> tuple[list[str], array[int], array[int]]:
@@ -306,23 +306,27 @@ def _spelled(
     end = 1
     for which, letters, lengths in words.letters():
         used = learnt[which]
-        letters, lengths = letters[np.repeat(used, lengths)].astype(np.int32), lengths[used]
-        letters[np.cumsum(lengths) - 1] += _LETTERS  # last letters
-        start, end = end, end + len(letters) + len(lengths)
+        codes, lengths = letters[np.repeat(used, lengths)].astype(np.int32), lengths[used]
+        codes[np.cumsum(lengths) - 1] += _LETTERS  # last letters
+        start, end = end, end + len(codes) + len(lengths)
         inside = np.ones(end - start, bool)
         inside[np.cumsum(lengths + 1) - 1] = False
-        text[start:end][inside] = letters
+        text[start:end][inside] = codes
         weight[start:end] = np.repeat(counts[which][used], lengths + 1)
+    return _number(text), *memory
+
+
+def _number(text: NDArray[np.int32]) -> list[str]:
+    """Replace the code of every letter by the number of its symbol, and return the symbols."""
     occurs = np.zeros(2 * _LETTERS, bool)
-    for start in range(0, size, CHUNK):
+    for start in range(0, len(text), CHUNK):
         occurs[text[start : start + CHUNK]] = True
     codes = np.flatnonzero(occurs)
     number = np.zeros(len(occurs), np.int32)
     number[codes] = np.arange(len(codes))
-    for start in range(0, size, CHUNK):
+    for start in range(0, len(text), CHUNK):
         text[start : start + CHUNK] = number[text[start : start + CHUNK]]
-    symbols = [chr(code % _LETTERS) + (END if code >= _LETTERS else "") for code in codes.tolist()]
-    return symbols, *memory
+    return [chr(code % _LETTERS) + (END if code >= _LETTERS else "") for code in codes.tolist()]
 
 
 def _grouped(

@@ -93,12 +93,12 @@ def make(args: argparse.Namespace) -> None:
 
 def learn_here(args: argparse.Namespace) -> None:
     """Learn in this process, and print its figures as JSON."""
+    import subword_nmt.learn_bpe as peer
+
+    from nmtkit.text.bpe import learn_bpe
+    from nmtkit.text.words import Words
+
     learner, path = args.learn
-    if learner == "nmtkit":
-        from nmtkit.text.bpe import learn_bpe
-        from nmtkit.text.words import Words
-    else:
-        from subword_nmt.learn_bpe import learn_bpe
     start = peak_bytes()
     with np.load(path) as stored, tempfile.TemporaryDirectory() as folder:
         words, counts = Words(stored["data"], stored["offsets"]), stored["counts"]
@@ -109,7 +109,7 @@ def learn_here(args: argparse.Namespace) -> None:
         else:
             lines = (f"{word} {n}" for word, n in zip(words, counts, strict=True))
             with codes.open("w", encoding="utf-8") as out:
-                learn_bpe(lines, out, args.merges, is_dict=True)
+                peer.learn_bpe(lines, out, args.merges, is_dict=True)
         seconds = time.process_time() - seconds
         learnt = codes.read_bytes()
     figures = {"learner": learner, "types": len(words), "merges": learnt.count(b"\n") - 1}
@@ -124,7 +124,7 @@ def peak_bytes() -> int:
 def child(*options: object) -> str:
     """Run this script in a process of its own, and return what it prints."""
     command = [sys.executable, __file__, *map(str, options)]
-    run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    run = subprocess.run(command, capture_output=True, text=True)
     if run.returncode:
         raise SystemExit(run.stderr)
     return run.stdout
@@ -142,10 +142,9 @@ def show(result: dict[str, Any]) -> None:
 
 def main() -> None:
     args = arguments()
-    if args.make:
-        return make(args)
-    if args.learn:
-        return learn_here(args)
+    if args.make or args.learn:
+        make(args) if args.make else learn_here(args)
+        return
     results = []
     with tempfile.TemporaryDirectory(prefix="nmtkit-benchmark-") as folder:
         for types in [0] if args.words else args.types:
