@@ -33,7 +33,8 @@ LIMITS = st.fixed_dictionaries(
     {
         "FEW": st.sampled_from([0, 2, 60]),
         "TRACKED": st.sampled_from([0, 1]),
-        "CHUNK": st.sampled_from([1, 3, 1 << 18]),
+        "CHUNK": st.sampled_from([1, 3, 1 << 16]),
+        "PRUNED": st.booleans(),  # at every merge
     }
 )
 
@@ -41,9 +42,12 @@ LIMITS = st.fixed_dictionaries(
 @contextlib.contextmanager
 def limits(values):
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in values.items():
-            patch.setattr(bpe_learner, name, value)
+        for name in ("FEW", "TRACKED", "CHUNK"):
+            patch.setattr(bpe_learner, name, values[name])
         patch.setattr(words, "CHUNK", max(values["CHUNK"] - 1, 1))
+        if values["PRUNED"]:
+            always = property(lambda learner: -1, lambda learner, value: None)
+            patch.setattr(Learner, "_limit", always, raising=False)
         yield
 
 
@@ -70,10 +74,14 @@ def learnable(counts):
 
 @settings(max_examples=400)
 @given(DICTIONARY, st.integers(1, 200), LIMITS)
-@example({"aaa": 1, "aaaaaaa": 2, "baaaab": 1}, 9, {"FEW": 0, "TRACKED": 0, "CHUNK": 1})
-@example({"abababab": 3, "babab": 2}, 9, {"FEW": 0, "TRACKED": 0, "CHUNK": 3})
 @example(
-    {"ab</w>": 3, "ab@@": 2, "@@": 9, "a@@@": 2, "xab": 1}, 9, {"FEW": 0, "TRACKED": 0, "CHUNK": 3}
+    {"aaa": 1, "aaaaaaa": 2, "baaaab": 1}, 9, {"FEW": 0, "TRACKED": 0, "CHUNK": 1, "PRUNED": False}
+)
+@example({"abababab": 3, "babab": 2}, 9, {"FEW": 0, "TRACKED": 0, "CHUNK": 3, "PRUNED": True})
+@example(
+    {"ab</w>": 3, "ab@@": 2, "@@": 9, "a@@@": 2, "xab": 1},
+    9,
+    {"FEW": 0, "TRACKED": 0, "CHUNK": 3, "PRUNED": True},
 )
 def test_merges_and_segmentation_equal_subword_nmt(tmp_path_factory, counts, merges, values):
     path = tmp_path_factory.mktemp("codes") / "codes"
@@ -164,7 +172,7 @@ def test_counts_beyond_32_bits(tmp_path):
     counts = {"abab": 1 << 32, "ba": (1 << 33) + 1, "abc": 1 << 40, "aab": 3, "bb": (1 << 32) - 1}
     for values in (counts, {word: min(n, (1 << 32) - 1) for word, n in counts.items()}):
         for few in (0, 60):
-            with limits({"FEW": few, "TRACKED": 0, "CHUNK": 3}):
+            with limits({"FEW": few, "TRACKED": 0, "CHUNK": 3, "PRUNED": True}):
                 learn_bpe([*values], [*values.values()], 20, tmp_path / "codes")
             assert (tmp_path / "codes").read_text("utf-8") == expected_codes(values, 20)
 
