@@ -34,7 +34,7 @@ Ints = NDArray[np.int64]
 END = "</w>"
 MIN_FREQUENCY = 2
 FEW = 60  # places of a pair up to which a loop is faster than arrays
-TRACKED = 1  # pairs that a survey tracks for each merge still wanted
+SPARE = 1000  # pairs tracked beyond one for each merge still wanted
 _CHUNK_BITS = 16
 CHUNK = 1 << _CHUNK_BITS  # places that a survey reads at once
 MOST_PLACES = (1 << 31) - 1
@@ -191,25 +191,25 @@ class Learner:
     def _prune(self, wanted: int) -> None:
         """Stop tracking the rarer pairs."""
         counts = self._counts
-        floor = _floor(np.fromiter(counts.values(), np.int64, len(counts)), TRACKED * wanted)
+        floor = _floor(np.fromiter(counts.values(), np.int64, len(counts)), wanted + SPARE)
         # never lower: the pairs below the present floor are not known
         self._floor = max(self._floor, floor)
         for pair in [pair for pair, count in counts.items() if count < self._floor]:
             del counts[pair], self._where[pair]
         self._ranking = [entry for entry in self._ranking if entry[-1] in counts]
         heapq.heapify(self._ranking)
-        self._limit = 2 * max(TRACKED * wanted, len(counts))
+        self._limit = 2 * max(wanted + SPARE, len(counts))
 
     def _survey(self, wanted: int) -> None:
         """Count all pairs, and track the frequent ones."""
         self._compact()
         pairs, counts = self._all_pairs()
-        self._floor = _floor(counts, TRACKED * wanted)
+        self._floor = _floor(counts, wanted + SPARE)
         frequent = counts >= self._floor
         pairs, counts = pairs[frequent], counts[frequent]
         for pair, count in zip(pairs.tolist(), counts.tolist(), strict=True):
             self._track(pair, count, array("i"))
-        self._limit = 2 * max(TRACKED * wanted, len(pairs))
+        self._limit = 2 * max(wanted + SPARE, len(pairs))
         for keys, places, _ in self._sorted_pairs():
             unique, starts = _runs(keys)
             ends = _ends(starts, len(keys))
@@ -282,9 +282,10 @@ class Learner:
 
 def _floor(counts: Ints, size: int) -> int:
     """Return the count from which at most `size` pairs are tracked, or the most frequent ones."""
+    size = max(size, 1)
     if len(counts) <= size:
         return MIN_FREQUENCY
-    last = int(np.partition(counts, -max(size, 1))[-max(size, 1)])
+    last = int(np.partition(counts, -size)[-size])
     # many more pairs may occur as often as the last; they are left if others occur more often
     return max(MIN_FREQUENCY, min(last + 1, int(counts.max())))
 
