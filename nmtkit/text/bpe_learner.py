@@ -245,8 +245,7 @@ class Learner:
             pairs = first[places] << _BITS | second[places]
             ordered = np.sort(pairs << _CHUNK_BITS | places)
             places = (ordered & (1 << _CHUNK_BITS) - 1) + start
-            if len(places):
-                yield ordered >> _CHUNK_BITS, places.astype(np.int32), weight[places]
+            yield ordered >> _CHUNK_BITS, places.astype(np.int32), weight[places]
 
     def _all_pairs(self) -> tuple[Ints, Ints]:
         """Return the pairs of the compact text, and how often each occurs."""
@@ -365,7 +364,7 @@ def _summed(parts: Sequence[tuple[Ints, Ints]]) -> tuple[Ints, Ints]:
     keys, counts = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     order = np.argsort(keys)
     unique, starts = _runs(keys[order])
-    return unique, np.add.reduceat(counts[order], starts) if len(keys) else counts
+    return unique, np.add.reduceat(counts[order], starts)
 
 
 def _apart(places: NDArray[np.int32], size: int) -> NDArray[np.int32]:
