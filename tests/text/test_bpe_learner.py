@@ -191,6 +191,13 @@ def test_words_below_the_minimum_are_left_out(tmp_path):
         learn_bpe([*counts], [*counts.values()], 20, tmp_path / "none", minimum=10)
 
 
+@pytest.mark.parametrize("listed", [["ab</w>"], ["ab</w>", "x", ""], ["@@"]])
+def test_words_that_hold_markers_alone_are_segmented(tmp_path, listed):
+    learnt = learn_bpe(listed, [3] * len(listed), 5, tmp_path / "codes")
+    bpe = Bpe(tmp_path / "codes")
+    assert pieces_of(learnt) == [bpe.segment([word]) if word else [] for word in listed]
+
+
 def test_words_in_a_buffer_are_learnt_as_strings_are(tmp_path):
     distinct, counts = ["文字", "éa", "", "ab", "abab", "aé文"], [5, 4, 3, 2, 6, 7]
     data = "".join(distinct).encode()
