@@ -7,6 +7,10 @@ import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from random import Random
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from nmtkit.errors import DataError
 from nmtkit.files import text_lines, writing
@@ -14,37 +18,56 @@ from nmtkit.text.bpe_learner import END, Learner
 from nmtkit.text.sampling import Draw, merge_with_dropout
 from nmtkit.text.segmented import Segmented
 from nmtkit.text.splitter import Splitter
+from nmtkit.text.words import Words
 
 JOINER = "@@"
 Pair = tuple[str, str]
+Ints = NDArray[np.int64]
 CACHED_WORDS = 1 << 17
 LONG_WORD = 200  # characters
 
 
-def learn_bpe(counts: Mapping[str, int], merges: int, path: Path) -> Segmented:
+def learn_bpe(
+    words: Sequence[str] | Mapping[str, int],
+    counts: Any,
+    merges: Any,
+    path: Any = None,
+    minimum: int = 1,
+) -> Segmented:
     """Learn merges from word counts and write them as a subword-nmt codes file (version 0.2).
 
     The most frequent pair is merged first; among equally frequent pairs the one that sorts last
-    (subword-nmt's rule), so the result doesn't depend on the order of `counts`. Learning stops
+    (subword-nmt's rule), so the result doesn't depend on the order of the words. Learning stops
     early when no pair occurs twice.
 
     Args:
-        counts: how often each word occurs.
+        words: distinct words; millions of them need least memory as `Words`.
+        counts: how often each occurs (W).
         merges: merges wanted.
         path: the codes file.
-    Returns: the words as these merges segment them, and the number of merges learnt.
-    Raises: DataError if there is no word of two characters or more.
+        minimum: count below which a word is left out of learning.
+    Returns: the words as these merges segment them, and the number of merges learnt. Empty words,
+        and those less frequent than `minimum`, have no pieces.
+    Raises: DataError if no word of two characters or more is frequent enough, or if a word holds
+        white space or NUL.
     """
-    words = [word for word in counts if word]
-    if not any(len(word) > 1 and counts[word] > 0 for word in words):
+    if isinstance(words, Mapping):  # the call of prep: counts of words, merges, path
+        counts, merges, path = [*words.values()], counts, merges
+        words = [*words]
+    words, counts = Words.of(words), np.asarray(counts, np.int64)
+    _refuse_spaces(words)
+    learnt = (counts >= minimum) & (np.diff(words.offsets) > 0)
+    if not any((learnt[which] & (sizes > 1)).any() for which, _, sizes in words.letters()):
         raise DataError(
             "no words to learn subwords from",
             hint="the training text is empty, or holds only single characters",
         )
-    _refuse_spaces(words)
-    learner = Learner(
-        ["" if END in word else word for word in words], [counts[word] for word in words]
-    )
+    # the learner cannot learn from words that hold its end marker, nor segment those that end with
+    # the joiner
+    marked = [number for number in words.holding(END) if learnt[number]]
+    joined = [n for n in words.holding(JOINER) if learnt[n] and words[n].endswith(JOINER)]
+    learnt[marked] = False
+    learner = Learner(words, counts, learnt)
     pairs = learner.learn(merges)
     with writing(path) as stream:
         stream.write("#version: 0.2\n")
@@ -54,16 +77,18 @@ def learn_bpe(counts: Mapping[str, int], merges: int, path: Path) -> Segmented:
         for symbol in learner.symbols
     ]
     segmented = Segmented(pieces, *learner.segmented(), len(pairs))
-    # the learner cannot segment words that hold its markers as text
+    del learner
     bpe = Bpe(path)
-    marked = [i for i, word in enumerate(words) if END in word or word.endswith(JOINER)]
-    return segmented.changed({i: bpe.segment([words[i]]) for i in marked})
+    return segmented.changed({number: bpe.segment([words[number]]) for number in marked + joined})
 
 
-def _refuse_spaces(words: list[str]) -> None:
-    text = "\n".join(words)
-    if len(text.split()) != len(words) or "\0" in text:
-        where = next(repr(word) for word in words if word.split() != [word] or "\0" in word)
+def _refuse_spaces(words: Words) -> None:
+    occurs = np.zeros(0x110000, bool)
+    for _, letters, _ in words.letters():
+        occurs[letters] = True
+    refused = {x for x in map(chr, np.flatnonzero(occurs).tolist()) if x.isspace() or x == "\0"}
+    if refused:
+        where = next(repr(word) for word in words if not refused.isdisjoint(word))
         problem = "a word to learn subwords from holds white space or NUL"
         raise DataError(problem, where=where, hint="tokenize the text first")
 

@@ -1,13 +1,16 @@
 """Learn BPE merges, the same as subword-nmt's learn_bpe.
 
-All words are in one array, and the places of every pair are known.
+The words are one array of symbols, and the places of the frequent pairs are known.
 
-subword-nmt prunes rare pairs from its statistics, and would lose the old count of a pruned pair
-that grows later. No pair does: only pairs with a new symbol grow, and no symbol is made twice.
+A pair's count only falls: only pairs with a new symbol grow, and no symbol is made twice.
 (Suppose xy is made first of x + y, and later of other symbols. Merges never cross the ends of that
 later place, so its inside was merged as if it stood alone. It became xy when all other places did.)
 For the same reason a merged pair never comes back. And when learning ends, the words are segmented
 as with its merges.
+
+So only pairs with at least `_floor` occurrences are tracked. When they are too many, the floor
+rises. When the best of them falls below the floor, a survey of all words counts every pair anew,
+and sets a lower floor.
 
 Only the end marker "</w>" breaks this, if a word holds it as text: subword-nmt takes that text for
 the marker.
@@ -16,7 +19,6 @@ the marker.
 from __future__ import annotations
 
 import heapq
-import itertools
 from array import array
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -25,58 +27,55 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nmtkit.errors import DataError
+from nmtkit.text.words import Words
+
 Ints = NDArray[np.int64]
 END = "</w>"
 MIN_FREQUENCY = 2
 FEW = 60  # places of a pair up to which a loop is faster than arrays
+SPARE = 1000  # pairs tracked beyond one for each merge still wanted
+_CHUNK_BITS = 16
+CHUNK = 1 << _CHUNK_BITS  # places that a survey reads at once
+MOST_PLACES = (1 << 31) - 1
 GAP = 0  # stands between words
-HOLE = -1  # where the second symbol of a merged pair was
-_LOW = (1 << 32) - 1
+HOLE = -1  # inside a merged symbol
+_BITS = 22  # of a symbol's number: a pair and a place in a chunk are one int64
+_SECOND = (1 << _BITS) - 1
 _LETTERS = 0x110000  # of Unicode
 
 
 class Learner:
-    """The state of learning. A pair of symbols is one integer: first << 32 | second.
+    """The state of learning. A pair of symbols is one integer: first << _BITS | second.
 
-    The words are a linked list of symbols over places; a merged pair lives on at the place of its
-    first symbol. Every merge is done in all its places at once.
+    A symbol of several places has its number at the first and, as ~number, at the last of them. So
+    the neighbours of a symbol are found from its size. Every merge is done in all its places at
+    once.
 
     Args:
-        words: distinct words, without white space, NUL and "</w>"; empty ones are passed over.
-        counts: how often each occurs.
+        words: distinct words, without white space and NUL.
+        counts: how often each occurs (W).
+        learnt: True for each word to learn from; none of them holds "</w>" (W).
     """
 
-    def __init__(self, words: Sequence[str], counts: Sequence[int]) -> None:
-        lengths = np.fromiter(map(len, words), np.int64, len(words))
-        self.symbols, text = _spelled(words, lengths)
+    def __init__(self, words: Words, counts: Ints, learnt: NDArray[np.bool_]) -> None:
+        self._learnt = learnt
+        # the symbol at every place, and the count of its word
+        self.symbols, *self._memory = _spelled(words, counts, learnt)
+        self._sizes = array("i", [1]) * len(self.symbols)  # places of each symbol
         # symbols as text that sorts the other way round
         self._inverted = [
             "".join([chr(_LETTERS - 1 - ord(letter)) for letter in symbol]) + chr(_LETTERS - 1)
             for symbol in self.symbols
         ]
-        place = np.arange(len(text), dtype=np.int32)
-        weight = np.concatenate([[0], np.repeat(np.array(counts, np.int64), lengths + 1)])
-        # a loop reads these faster than numpy's arrays, which are views of the same memory
-        self._memory = [array("i", values.tobytes()) for values in (text, place + 1, place - 1)]
-        self._memory.append(array("q", weight.tobytes()))
-        self._views = [np.frombuffer(values, values.typecode) for values in self._memory]
-        self._counts: defaultdict[int, int] = defaultdict(int)
-        # entries of pairs with the count at their time, the best pair first
+        self._floor = MIN_FREQUENCY + 1  # nothing is tracked yet
+        self._limit = 0
+        # the tracked pairs: their counts, and in order the places where they came to be; they may
+        # have gone from some since
+        self._counts: dict[int, int] = {}
+        self._where: dict[int, array[int]] = {}
+        # entries of tracked pairs with the count at their time, the best pair first
         self._ranking: list[tuple[int, str, str, int]] = []
-        # pair -> the places where it came to be; it may have gone from some since
-        self._where: dict[int, Any] = {}
-        self._add(self._first_pairs())
-
-    def _first_pairs(self) -> dict[int, Any]:
-        """Count the pairs of letters, and return the places of each."""
-        text, _, _, weight = self._views
-        left = np.flatnonzero((text[:-1] != GAP) & (text[1:] != GAP)).astype(np.int32)
-        pairs = text[left].astype(np.int64) << 32 | text[left + 1]
-        where: dict[int, Any] = {}
-        for pair, count, places in _grouped(pairs, weight[left], left):
-            self._counts[pair] = count
-            where[pair] = places
-        return where
 
     def learn(self, merges: int) -> list[tuple[str, str]]:
         """Learn up to `merges` merges, fewer when no pair occurs twice any more.
@@ -85,138 +84,298 @@ class Learner:
         """
         result: list[tuple[str, str]] = []
         symbols, inverted = self.symbols, self._inverted
-        while len(result) < merges and (best := self._best()) is not None:
-            first, second = best >> 32, best & _LOW
+        while len(result) < merges and (best := self._best(merges - len(result))) is not None:
+            first, second = best >> _BITS, best & _SECOND
             result.append((symbols[first], symbols[second]))
             new = len(symbols)
             symbols.append(symbols[first] + symbols[second])
             inverted.append(inverted[first][:-1] + inverted[second])
+            self._sizes.append(self._sizes[first] + self._sizes[second])
             places = self._where.pop(best)
-            merge = self._merge_many if len(places) > FEW and first != second else self._merge_few
-            gained = merge(first, second, places, new)
-            self._counts[best] = 0
-            self._add(gained)
+            del self._counts[best]
+            merge = self._merge_many if len(places) > FEW else self._merge_few
+            merge(first, second, places, new)
+            if len(self._counts) > self._limit:
+                self._prune(merges - len(result))
         return result
 
-    def _add(self, pairs: dict[int, Any]) -> None:
-        """Rank new pairs, whose counts are known, and keep their places."""
-        self._where.update(pairs)
-        inverted = self._inverted
-        for pair in pairs:
-            if (count := self._counts[pair]) >= MIN_FREQUENCY:
-                entry = (-count, inverted[pair >> 32], inverted[pair & _LOW], pair)
-                heapq.heappush(self._ranking, entry)
+    def _merge_few(self, first: int, second: int, places: array[int], new: int) -> None:
+        """Merge a pair place by place, and bring the counts of all pairs up to date."""
+        (text, weight), sizes, counts = self._memory, self._sizes, self._counts
+        gained: defaultdict[int, list[int]] = defaultdict(list)
+        size, length = sizes[first], sizes[new]
+        # from left to right: in aaa only the first aa is merged
+        for place in places:
+            if text[place] != first or text[place + size] != second:
+                continue
+            right = place + length
+            text[place + size], text[right - 1], text[place] = HOLE, ~new, new
+            count = weight[place]
+            if symbol := text[place - 1]:
+                if symbol < 0:
+                    symbol = ~symbol
+                if (pair := symbol << _BITS | first) in counts:
+                    counts[pair] -= count
+                pair = symbol << _BITS | new
+                counts[pair] = counts.get(pair, 0) + count
+                gained[pair].append(place - sizes[symbol])
+            if symbol := text[right]:
+                if (pair := second << _BITS | symbol) in counts:
+                    counts[pair] -= count
+                pair = new << _BITS | symbol
+                counts[pair] = counts.get(pair, 0) + count
+                gained[pair].append(place)
+        for pair, where in gained.items():
+            if (count := counts.pop(pair)) >= self._floor:
+                self._track(pair, count, array("i", where))
 
-    def _best(self) -> int | None:
+    def _merge_many(self, first: int, second: int, places: array[int], new: int) -> None:
+        """As `_merge_few`, in all places at once."""
+        text, weight = self._views()
+        size, length = self._sizes[first], self._sizes[new]
+        place = np.frombuffer(places, np.int32)
+        place = place[text[place] == first]
+        place = place[text[place + size] == second]
+        if first == second:
+            place = _apart(place, size)
+        text[place + size] = HOLE
+        text[place + (length - 1)] = ~new
+        text[place] = new
+        left, right, count = text[place - 1], text[place + length], weight[place]
+        left ^= left >> 31  # ~left where it is negative
+        counts = self._counts
+        starts = place - np.frombuffer(self._sizes, np.int32)[left]
+        for symbol, total, where in _grouped(left, count, starts):
+            if symbol != GAP:
+                if (pair := (second if symbol == new else symbol) << _BITS | first) in counts:
+                    counts[pair] -= total
+                if total >= self._floor:
+                    self._track(symbol << _BITS | new, total, array("i", where.tobytes()))
+        for symbol, total, where in _grouped(right, count, place):
+            if symbol not in (GAP, new):  # the new symbol has counted this pair as its left
+                if (pair := second << _BITS | symbol) in counts:
+                    counts[pair] -= total
+                if total >= self._floor:
+                    self._track(new << _BITS | symbol, total, array("i", where.tobytes()))
+
+    def _track(self, pair: int, count: int, places: array[int]) -> None:
+        self._counts[pair] = count
+        self._where[pair] = places
+        first, second = self._inverted[pair >> _BITS], self._inverted[pair & _SECOND]
+        heapq.heappush(self._ranking, (-count, first, second, pair))
+
+    def _best(self, wanted: int) -> int | None:
         """Return the most frequent pair, of equal counts the one that sorts last.
 
         A pair whose count has fallen since it was ranked is ranked anew.
 
+        Args:
+            wanted: merges still wanted.
         Returns: None if no pair is frequent enough.
         """
-        ranking = self._ranking
-        while ranking:
+        ranking, counts = self._ranking, self._counts
+        while ranking or self._floor > MIN_FREQUENCY:
+            if not ranking:
+                self._survey(wanted)
+                continue
             negative, first, second, pair = heapq.heappop(ranking)
-            count = self._counts[pair]
+            count = counts[pair]
             if count == -negative:
                 return pair
-            if count >= MIN_FREQUENCY:
+            if count >= self._floor:
                 heapq.heappush(ranking, (-count, first, second, pair))
+            else:
+                del counts[pair], self._where[pair]
         return None
 
-    def segmented(self) -> tuple[Ints, Ints]:
-        """Return the words as they are now.
-
-        Returns: the symbols of all words, and how many each word has.
-        """
-        text = self._views[0]
-        text = text[text != HOLE].astype(np.int64)
-        return text[text != GAP], np.diff(np.flatnonzero(text == GAP)) - 1
-
-    def _merge_few(self, first: int, second: int, places: Any, new: int) -> dict[int, Any]:
-        """Merge a pair place by place, and bring the counts of all pairs up to date.
-
-        Returns: the pairs with the new symbol, and the places of each.
-        """
-        text, after, before, weight = self._memory
+    def _prune(self, wanted: int) -> None:
+        """Stop tracking the rarer pairs."""
         counts = self._counts
-        gained: defaultdict[int, list[int]] = defaultdict(list)
-        if isinstance(places, np.ndarray):
-            places = places.tolist()
-        # from left to right where the symbols are equal: in aaa only the first aa is merged
-        for place in sorted(places) if first == second else places:
-            gone = after[place]
-            if text[place] != first or text[gone] != second:
-                continue
-            text[place], text[gone] = new, HOLE
-            left, right = before[place], after[gone]
-            after[place], before[right] = right, place
-            count = weight[place]
-            if symbol := text[left]:
-                counts[symbol << 32 | first] -= count
-                pair = symbol << 32 | new
-                counts[pair] += count
-                gained[pair].append(left)
-            if symbol := text[right]:
-                counts[second << 32 | symbol] -= count
-                pair = new << 32 | symbol
-                counts[pair] += count
-                gained[pair].append(place)
-        return gained
+        floor = _floor(np.fromiter(counts.values(), np.int64, len(counts)), wanted + SPARE)
+        # never lower: the pairs below the present floor are not known
+        self._floor = max(self._floor, floor)
+        for pair in [pair for pair, count in counts.items() if count < self._floor]:
+            del counts[pair], self._where[pair]
+        self._ranking = [entry for entry in self._ranking if entry[-1] in counts]
+        heapq.heapify(self._ranking)
+        self._limit = 2 * max(wanted + SPARE, len(counts))
 
-    def _merge_many(self, first: int, second: int, places: Any, new: int) -> dict[int, Any]:
-        """As `_merge_few`, in all places at once; the symbols of the pair differ."""
-        text, after, before, weight = self._views
-        counts = self._counts
-        place = np.asarray(places)
-        place = place[(text[place] == first) & (text[after[place]] == second)]
-        gone = after[place]
-        right = after[gone]
-        text[place] = new
-        text[gone] = HOLE
-        after[place] = right
-        before[right] = place
-        left = before[place]
-        gained: dict[int, Any] = {}
-        for symbol, count, lefts in _grouped(text[left], weight[place], left):
-            if symbol != GAP:
-                counts[(second if symbol == new else symbol) << 32 | first] -= count
-                counts[symbol << 32 | new] = count
-                gained[symbol << 32 | new] = lefts
-        for symbol, count, lefts in _grouped(text[right], weight[place], place):
-            if symbol not in (GAP, new):  # the new symbol has counted this pair as its left
-                counts[second << 32 | symbol] -= count
-                counts[new << 32 | symbol] = count
-                gained[new << 32 | symbol] = lefts
-        return gained
+    def _survey(self, wanted: int) -> None:
+        """Count all pairs, and track the frequent ones."""
+        self._compact()
+        pairs, counts = self._all_pairs()
+        self._floor = _floor(counts, wanted + SPARE)
+        frequent = counts >= self._floor
+        pairs, counts = pairs[frequent], counts[frequent]
+        for pair, count in zip(pairs.tolist(), counts.tolist(), strict=True):
+            self._track(pair, count, array("i"))
+        self._limit = 2 * max(wanted + SPARE, len(pairs))
+        for keys, places, _ in self._sorted_pairs():
+            unique, starts = _runs(keys)
+            ends = _ends(starts, len(keys))
+            tracked = np.isin(unique, pairs, assume_unique=True)
+            for pair, start, end in _rows(unique[tracked], starts[tracked], ends[tracked]):
+                self._where[pair].frombytes(places[start:end].tobytes())
+
+    def _compact(self) -> None:
+        """Give every symbol one place."""
+        text, weight = self._views()
+        size = 0
+        for start in range(0, len(text), CHUNK):
+            part = slice(start, start + CHUNK)
+            alive = text[part] >= 0
+            end = size + int(np.count_nonzero(alive))
+            text[size:end], weight[size:end] = text[part][alive], weight[part][alive]
+            size = end
+        del text, weight  # memory with views keeps its size
+        for memory in self._memory:
+            del memory[size:]
+        self._sizes = array("i", [1]) * len(self.symbols)
+
+    def _sorted_pairs(self) -> Iterator[tuple[Ints, NDArray[np.int32], NDArray[Any]]]:
+        """Return the pairs of the compact text, a chunk of places at a time.
+
+        Returns: the pairs of a chunk in order, the place of each, and the count of its word.
+        """
+        text, weight = self._views()
+        for start in range(0, len(text) - 1, CHUNK):
+            symbols = text[start : start + CHUNK + 1].astype(np.int64)
+            first, second = symbols[:-1], symbols[1:]
+            places = np.flatnonzero((first != GAP) & (second != GAP))
+            pairs = first[places] << _BITS | second[places]
+            ordered = np.sort(pairs << _CHUNK_BITS | places)
+            places = (ordered & (1 << _CHUNK_BITS) - 1) + start
+            yield ordered >> _CHUNK_BITS, places.astype(np.int32), weight[places]
+
+    def _all_pairs(self) -> tuple[Ints, Ints]:
+        """Return the pairs of the compact text, and how often each occurs."""
+        empty = np.zeros(0, np.int64)
+        parts = [(empty, empty)]
+        size = 0
+        for pairs, _, weight in self._sorted_pairs():
+            unique, starts = _runs(pairs)
+            parts.append((unique, np.add.reduceat(weight, starts, dtype=np.int64)))
+            size += len(unique)
+            if size > CHUNK + len(parts[0][0]):  # so that the sums take little time
+                parts, size = [_summed(parts)], 0
+        return _summed(parts)
+
+    def _views(self) -> tuple[NDArray[np.int32], NDArray[Any]]:
+        """Return the text and the counts as numpy's arrays. A loop reads `_memory` faster."""
+        text, weight = (np.frombuffer(memory, memory.typecode) for memory in self._memory)
+        return text, weight
+
+    def segmented(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Return the words as they are now, and end learning.
+
+        Returns: the symbols of all words, and how many each word has; none for words that were
+            not learnt from.
+        """
+        self._counts, self._where, self._ranking = {}, {}, []
+        self._compact()
+        text = self._views()[0]
+        lengths = np.zeros(len(self._learnt), np.int32)
+        lengths[self._learnt] = np.diff(np.flatnonzero(text == GAP)) - 1
+        return text[text != GAP], lengths
 
 
-def _spelled(words: Sequence[str], lengths: Ints) -> tuple[list[str], NDArray[np.int32]]:
-    """Return the symbols, the first of which is the gap, and all words as numbers of symbols."""
-    joined = "\0".join(["", *words, ""]).encode("utf-32-le", "surrogatepass")
-    letters = np.frombuffer(joined, "<u4").astype(np.int64)
-    letters[(np.cumsum(lengths + 1) - 1)[lengths > 0]] += _LETTERS  # last letters
+def _floor(counts: Ints, size: int) -> int:
+    """Return the count from which at most `size` pairs are tracked, or the most frequent ones."""
+    size = max(size, 1)
+    if len(counts) <= size:
+        return MIN_FREQUENCY
+    last = int(np.partition(counts, -size)[-size])
+    # many more pairs may occur as often as the last; they are left if others occur more often
+    return max(MIN_FREQUENCY, min(last + 1, int(counts.max())))
+
+
+def _spelled(
+    words: Words, counts: Ints, learnt: NDArray[np.bool_]
+) -> tuple[list[str], array[int], array[int]]:
+    """Return the symbols, the first of which is the gap; all words as numbers of symbols, with a
+    gap before, between and after them; and the count of the word at every place.
+    """
+    sizes = (int(lengths[learnt[which]].sum()) for which, _, lengths in words.letters())
+    size = 1 + int(np.count_nonzero(learnt)) + sum(sizes)
+    if size > MOST_PLACES:
+        problem = f"too many words to learn subwords from: {size:,} letters and gaps"
+        raise DataError(problem, hint=f"at most {MOST_PLACES:,}; leave out the rarest words")
+    largest = int(counts.max(where=learnt, initial=0))
+    memory = array("i", [0]) * size, array("I" if largest < 1 << 32 else "q", [0]) * size
+    text, weight = (np.frombuffer(values, values.typecode) for values in memory)
+    end = 1
+    for which, letters, lengths in words.letters():
+        used = learnt[which]
+        codes, lengths = letters[np.repeat(used, lengths)].astype(np.int32), lengths[used]
+        codes[np.cumsum(lengths) - 1] += _LETTERS  # last letters
+        start, end = end, end + len(codes) + len(lengths)
+        inside = np.ones(end - start, bool)
+        inside[np.cumsum(lengths + 1) - 1] = False
+        text[start:end][inside] = codes
+        weight[start:end] = np.repeat(counts[which][used], lengths + 1)
+    return _number(text), *memory
+
+
+def _number(text: NDArray[np.int32]) -> list[str]:
+    """Replace the code of every letter by the number of its symbol, and return the symbols."""
     occurs = np.zeros(2 * _LETTERS, bool)
-    occurs[letters] = True
-    number = np.cumsum(occurs, dtype=np.int32) - 1
-    symbols = [
-        chr(code % _LETTERS) + (END if code >= _LETTERS else "")
-        for code in np.flatnonzero(occurs).tolist()
-    ]
-    return symbols, number[letters]
+    for start in range(0, len(text), CHUNK):
+        occurs[text[start : start + CHUNK]] = True
+    codes = np.flatnonzero(occurs)
+    number = np.zeros(len(occurs), np.int32)
+    number[codes] = np.arange(len(codes))
+    for start in range(0, len(text), CHUNK):
+        text[start : start + CHUNK] = number[text[start : start + CHUNK]]
+    return [chr(code % _LETTERS) + (END if code >= _LETTERS else "") for code in codes.tolist()]
 
 
 def _grouped(
-    keys: NDArray[Any], weights: Ints, places: NDArray[Any]
-) -> Iterator[tuple[int, int, NDArray[Any]]]:
+    keys: NDArray[np.int32], weights: NDArray[Any], places: NDArray[np.int32]
+) -> Iterator[tuple[int, int, NDArray[np.int32]]]:
     """Group places by key.
 
     Returns: each key, the sum of the weights of its places, and these.
     """
-    order = np.argsort(keys, kind="stable")
-    keys, places = keys[order], places[order]
+    order = np.sort(keys.astype(np.int64) << 32 | np.arange(len(keys)))
+    unique, starts = _runs(order >> 32)
+    order &= (1 << 32) - 1
+    sums = np.add.reduceat(weights[order], starts, dtype=np.int64)
+    places = places[order]
+    for key, total, start, end in _rows(unique, sums, starts, _ends(starts, len(keys))):
+        yield key, total, places[start:end]
+
+
+def _runs(keys: Ints) -> tuple[Ints, Ints]:
+    """Return the different keys of an ordered array, and where each starts."""
     starts = np.flatnonzero(np.diff(keys, prepend=-1))
-    sums = np.add.reduceat(weights[order], starts)
-    ends = [*starts.tolist(), len(keys)]
-    parts = [places[start:end] for start, end in itertools.pairwise(ends)]
-    return zip(keys[starts].tolist(), sums.tolist(), parts, strict=True)
+    return keys[starts], starts
+
+
+def _ends(starts: Ints, size: int) -> Ints:
+    return np.append(starts[1:], size)
+
+
+def _rows(*columns: Ints) -> Iterator[tuple[int, ...]]:
+    return zip(*(column.tolist() for column in columns), strict=True)
+
+
+def _summed(parts: Sequence[tuple[Ints, Ints]]) -> tuple[Ints, Ints]:
+    """Return the keys of all parts, and the sum of the counts of each."""
+    keys, counts = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    order = np.argsort(keys)
+    unique, starts = _runs(keys[order])
+    return unique, np.add.reduceat(counts[order], starts)
+
+
+def _apart(places: NDArray[np.int32], size: int) -> NDArray[np.int32]:
+    """Return the places of a symbol that are merged with the next, the same symbol: every other
+    place of a run, as in aaa only the first aa is merged.
+
+    Args:
+        places: in order.
+        size: places of the symbol.
+    """
+    number = np.arange(len(places))
+    starts = np.diff(places, prepend=-size - 1) != size
+    odd = (number - np.maximum.accumulate(np.where(starts, number, 0))) % 2 == 1
+    return np.delete(places, odd)

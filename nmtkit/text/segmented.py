@@ -23,9 +23,9 @@ class Segmented:
 
     pieces: list[str]
     """Pieces by number; one may have several."""
-    flat: Ints
+    flat: NDArray[np.signedinteger[Any]]
     """The pieces of all words by their number, word after word."""
-    lengths: Ints
+    lengths: NDArray[np.signedinteger[Any]]
     """Pieces of each word (W)."""
     merges: int = 0
     """Merges learnt."""
@@ -57,7 +57,8 @@ class Segmented:
         numbers = list(words)
         added = list(itertools.chain.from_iterable(words.values()))
         # The new pieces are appended, and the words point to them.
-        flat = np.concatenate([self.flat, len(self.pieces) + np.arange(len(added))])
+        numbered = np.arange(len(self.pieces), len(self.pieces) + len(added))
+        flat = np.concatenate([self.flat, numbered.astype(self.flat.dtype)])
         sizes = np.array([len(word) for word in words.values()])
         lengths, starts = self.lengths.copy(), starts_of(self.lengths)
         lengths[numbers], starts[numbers] = sizes, len(self.flat) + starts_of(sizes)
@@ -102,14 +103,17 @@ class WordIds:
         return joined(self._ids, self._starts[words], lengths), np.diff(ends, prepend=0)
 
 
-def starts_of(lengths: Ints) -> Ints:
+def starts_of(lengths: NDArray[np.signedinteger[Any]]) -> Ints:
     """Return where pieces of these lengths start, one after another."""
     starts: Ints = np.cumsum(lengths) - lengths
     return starts
 
 
-def joined(flat: NDArray[Any], starts: Ints, lengths: Ints) -> NDArray[Any]:
+def joined(
+    flat: NDArray[Any], starts: Ints, lengths: NDArray[np.signedinteger[Any]]
+) -> NDArray[Any]:
     """Return pieces of an array, given by start and length, one after another."""
-    shifts = np.repeat(starts - starts_of(lengths), lengths)
-    result: NDArray[Any] = flat[np.arange(len(shifts)) + shifts]
+    places = np.repeat(starts - starts_of(lengths), lengths)
+    places += np.arange(len(places))
+    result: NDArray[Any] = flat[places]
     return result

@@ -142,14 +142,14 @@ def test_subword_nmt_codes_with_line_separators_come_back(tmp_path):
     not end a line of the codes either.
     """
     words = {"a\u200bb\u00adc": 5, "x\u0300y": 4, "\ufffdz": 3}
-    learnt = learn_bpe(words, 20, tmp_path / "codes")
+    learnt = learn_bpe([*words], [*words.values()], 20, tmp_path / "codes")
     assert [*Bpe(tmp_path / "codes").segment(list(words))] == list(words)
     assert len(list(text_lines(tmp_path / "codes"))) == learnt.merges + 1
 
 
 def test_subword_nmt_leaves_the_random_generator_alone(tmp_path):
     before = random.getstate()
-    learn_bpe({"banana": 7, "band": 2}, 20, tmp_path / "codes")
+    learn_bpe(["banana", "band"], [7, 2], 20, tmp_path / "codes")
     pieces = [Bpe(tmp_path / "codes").segment(["bananas"]) for _ in range(20)]
     assert random.getstate() == before
     assert all(one == pieces[0] for one in pieces)

@@ -98,18 +98,16 @@ def slow_prep(lines, settings, folder, languages=("en", "de")):
     if settings.merges:
         words = [Counter(word for sentence in one for word in sentence) for one in text]
         for side in (0, 1):
-            learn_bpe(
-                words[0] + words[1] if settings.joint_vocab else words[side],
-                settings.merges,
-                folder / f"codes.{side}",
-            )
-            segment = Bpe(folder / f"codes.{side}").segment
+            counts = words[0] + words[1] if settings.joint_vocab else words[side]
+            codes = folder / f"codes.{side}"
+            learn_bpe([*counts], [*counts.values()], settings.merges, codes)
+            segment = Bpe(codes).segment
             if settings.vocab_threshold:
                 counts = Counter(piece for sentence in text[side] for piece in segment(sentence))
                 allowed = {
                     piece for piece, count in counts.items() if count >= settings.vocab_threshold
                 }
-                segment = Bpe(folder / f"codes.{side}", allowed).segment
+                segment = Bpe(codes, allowed).segment
             text[side] = [segment(sentence) for sentence in text[side]]
     counts = [Counter(token for sentence in one for token in sentence) for one in text]
     if settings.joint_vocab:

@@ -62,7 +62,7 @@ def codes(tmp_path_factory):
         "日我": 2,
         "e\u0301e\u0301": 3,
     }
-    learn_bpe(counts, 40, path)
+    learn_bpe([*counts], [*counts.values()], 40, path)
     return path
 
 

@@ -29,7 +29,7 @@ def counts(shared):
 @pytest.fixture(scope="module")
 def bpe(counts, tmp_path_factory):
     codes = tmp_path_factory.mktemp("bpe") / "codes"
-    learn_bpe(counts, 800, codes)
+    learn_bpe([*counts], [*counts.values()], 800, codes)
     return codes
 
 

@@ -25,6 +25,10 @@ def count(text):
     return Counter(word for line in text for word in line.split(" ") if word)
 
 
+def learn(counts, merges, path):
+    return learn_bpe([*counts], [*counts.values()], merges, path)
+
+
 def reference_codes(counts, merges):
     """What subword-nmt writes."""
     from subword_nmt.learn_bpe import learn_bpe as reference
@@ -47,7 +51,7 @@ def reference_bpe(codes, vocabulary=None):
 def test_subword_nmt_reference_data(shared, tmp_path):
     folder = shared / "data/subword_nmt_test"
     text = lines(folder / "corpus.en")
-    assert learn_bpe(count(text), 1000, tmp_path / "codes").merges == 1000
+    assert learn(count(text), 1000, tmp_path / "codes").merges == 1000
     assert (tmp_path / "codes").read_bytes() == (folder / "bpe.ref").read_bytes()
     bpe = Bpe(tmp_path / "codes")
     segmented = [bpe.segment(line.split()) for line in text]
@@ -65,7 +69,7 @@ def multi30k_words(shared):
 
 def test_joint_learning_equals_subword_nmt_through_all_its_pruning(shared, tmp_path):
     counts = multi30k_words(shared)
-    assert learn_bpe(counts, 1500, tmp_path / "codes").merges == 1500
+    assert learn(counts, 1500, tmp_path / "codes").merges == 1500
     assert (tmp_path / "codes").read_text("utf-8") == reference_codes(counts, 1500)
 
 
@@ -84,9 +88,9 @@ def test_learning_equals_subword_nmt_on_made_up_words(tmp_path_factory, counts, 
     ordered = dict(sorted(counts.items(), reverse=True))
     if all(len(word) == 1 for word in counts):
         with pytest.raises(DataError):
-            learn_bpe(ordered, merges, path)
+            learn(ordered, merges, path)
         return
-    learnt = learn_bpe(ordered, merges, path)
+    learnt = learn(ordered, merges, path)
     text, bpe = path.read_text("utf-8"), Bpe(path)
     assert text == reference_codes(counts, merges)
     assert learnt.merges == text.count("\n") - 1
@@ -105,7 +109,7 @@ def test_learning_leaves_real_words_as_segmented_with_its_merges(shared, tmp_pat
     counts = multi30k_words(shared)
     # What segmentation treats in a special way.
     counts.update({"a</w>b": 7, "</w>": 60, "x@@": 50, "@@": 60, "ein@@": 2, "€": 3})
-    learnt = learn_bpe(counts, 3000, tmp_path / "codes")
+    learnt = learn(counts, 3000, tmp_path / "codes")
     bpe = Bpe(tmp_path / "codes")
     assert words_of(learnt) == [bpe.segment([word]) for word in counts]
     pieces = Counter()
@@ -123,19 +127,19 @@ def test_learning_leaves_real_words_as_segmented_with_its_merges(shared, tmp_pat
 
 
 def test_fewer_merges_than_asked_and_none_at_all(tmp_path):
-    assert learn_bpe({"aba": 5, "x": 9}, 100, tmp_path / "codes").merges == 2
-    assert learn_bpe({"ab": 1}, 100, tmp_path / "none").merges == 0
+    assert learn({"aba": 5, "x": 9}, 100, tmp_path / "codes").merges == 2
+    assert learn({"ab": 1}, 100, tmp_path / "none").merges == 0
     assert Bpe(tmp_path / "none").segment(["ab"]) == ["a@@", "b"]
     for empty in ({}, {"": 3}, {"a": 5}, {"ab": 0}):
         with pytest.raises(DataError, match="no words"):
-            learn_bpe(empty, 10, tmp_path / "not")
+            learn(empty, 10, tmp_path / "not")
     with pytest.raises(DataError, match="white space"):
-        learn_bpe({"a\u00a0b": 3}, 10, tmp_path / "not")
+        learn({"a\u00a0b": 3}, 10, tmp_path / "not")
     assert not (tmp_path / "not").exists()
 
 
 def test_learning_prints_nothing(tmp_path, capfd):
-    learn_bpe({"banana": 7, "band": 2}, 50, tmp_path / "codes")
+    learn({"banana": 7, "band": 2}, 50, tmp_path / "codes")
     assert capfd.readouterr() == ("", "")
 
 
@@ -149,7 +153,7 @@ def codes(tmp_path_factory):
         for _ in range(400)
     }
     path = tmp_path_factory.mktemp("codes") / "codes"
-    learn_bpe({**words, "x@@": 40, "@@": 60}, 200, path)
+    learn({**words, "x@@": 40, "@@": 60}, 200, path)
     return path
 
 
@@ -235,7 +239,7 @@ def test_codes_of_every_version(tmp_path, number):
 
 
 def test_codes_with_line_separators_are_read_line_by_line(tmp_path):
-    learn_bpe({"a\u200bb": 4, "c\u00adc": 4}, 10, tmp_path / "codes")
+    learn({"a\u200bb": 4, "c\u00adc": 4}, 10, tmp_path / "codes")
     odd = write_codes(tmp_path / "odd", "a \u2028</w>", "b \x85</w>")
     assert Bpe(odd).segment(["b\x85"]) == ["b\x85"]
 

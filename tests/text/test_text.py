@@ -36,7 +36,7 @@ def prep(tmp_path_factory):
     truecaser = learn_truecaser(counts, folder / "truecase.en")
     side = TextSide("en", SimpleNamespace(**DEFAULTS), truecaser)
     counts = Counter(token for line in TEXT for token in side.tokens(line))
-    learn_bpe(counts, 25, folder / "codes.bpe")
+    learn_bpe([*counts], [*counts.values()], 25, folder / "codes.bpe")
     pieces = [
         piece for line in TEXT for piece in Bpe(folder / "codes.bpe").segment(side.tokens(line))
     ]

@@ -1,0 +1,76 @@
+"""Distinct words as one buffer of bytes, so that millions of them need no Python objects."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+CHUNK = 1 << 13  # words
+_SURROGATES = "surrogatepass"
+
+
+class Words(Sequence[str]):
+    """A read-only list of words.
+
+    Args:
+        data: the UTF-8 of all words one after another, without separators; bytes, or an array of
+            bytes that may be memory-mapped.
+        offsets: where each word starts in `data`, and the end of the last (W + 1).
+    """
+
+    def __init__(self, data: bytes | NDArray[np.uint8], offsets: Ints) -> None:
+        self.data = np.frombuffer(data, np.uint8)
+        self.offsets = offsets
+
+    @classmethod
+    def of(cls, words: Sequence[str]) -> Words:
+        """Return the same words as a buffer."""
+        if isinstance(words, cls):
+            return words
+        lengths = (len(word.encode("utf-8", _SURROGATES)) for word in words)
+        offsets = np.zeros(len(words) + 1, np.int64)
+        np.cumsum(np.fromiter(lengths, np.int64, len(words)), out=offsets[1:])
+        return cls("".join(words).encode("utf-8", _SURROGATES), offsets)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @overload
+    def __getitem__(self, number: int) -> str: ...
+    @overload
+    def __getitem__(self, number: slice) -> list[str]: ...
+    def __getitem__(self, number: int | slice) -> str | list[str]:
+        if isinstance(number, slice):
+            return [self[n] for n in range(len(self))[number]]
+        number = range(len(self))[number]
+        start, end = self.offsets[number], self.offsets[number + 1]
+        return self.data[start:end].tobytes().decode("utf-8", _SURROGATES)
+
+    def letters(self) -> Iterator[tuple[slice, NDArray[np.uint32], Ints]]:
+        """Return the code points of all words, some thousand words at a time.
+
+        Returns: which words, their letters one after another, and the letters of each word.
+        """
+        for first in range(0, len(self), CHUNK):
+            which = slice(first, min(first + CHUNK, len(self)))
+            ends = self.offsets[which.start : which.stop + 1]
+            data = self.data[ends[0] : ends[-1]]
+            text = data.tobytes().decode("utf-8", _SURROGATES).encode("utf-32-le", _SURROGATES)
+            heads = np.zeros(len(data) + 1, np.int64)
+            np.cumsum(data & 0xC0 != 0x80, out=heads[1:])  # bytes that start a letter
+            yield which, np.frombuffer(text, "<u4"), np.diff(heads[ends - ends[0]])
+
+    def holding(self, text: str) -> list[int]:
+        """Return the numbers of the words that hold some text."""
+        part = text.encode()
+        # the lookahead finds places that overlap; a place may cross the end of a word
+        pattern = b"%b(?=%b)" % (re.escape(part[:1]), re.escape(part[1:]))
+        hits = re.finditer(pattern, self.data.data)
+        places = np.fromiter((hit.start() for hit in hits), np.int64)
+        numbers = np.unique(np.searchsorted(self.offsets, places, "right") - 1)
+        return [number for number in numbers.tolist() if text in self[number]]
