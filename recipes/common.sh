@@ -78,7 +78,7 @@ corpus() {
 
 # has_parses: true if the run was prepared with parses of the source.
 has_parses() {
-  [ -f "$run/prep/train.spans.bin" ]
+  [ -f "$run/prep/train/00000.spans.bin" ]
 }
 
 # system NAME [OPTION…]: train one row of the table with every seed, as NAME-s1, …; options as for `nmtkit train`. The first system is the baseline.

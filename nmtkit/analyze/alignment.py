@@ -23,7 +23,7 @@ from nmtkit.analyze.presenting import (
     text_columns,
 )
 from nmtkit.analyze.study import Study
-from nmtkit.data.batches import Batch, Pairs
+from nmtkit.data.batches import Batch
 from nmtkit.data.context import BREAK
 from nmtkit.errors import ConfigError, nearest
 from nmtkit.measures import context_spread, links, recording
@@ -34,6 +34,7 @@ from nmtkit.tables import figures
 from nmtkit.tables.figures import Heat
 from nmtkit.tables.table import Column, Estimate, Table, heat
 from nmtkit.text.vocabulary import Vocabulary, load_vocabularies
+from nmtkit.translate.forced import GivenPairs
 
 AgreementRow = tuple[str, str, links.Rates, Estimate | None]
 """System, attention, its error rate on gold pairs, and how far apart its contexts lie."""
@@ -162,7 +163,7 @@ class Alignment(Analysis[AlignmentOptions, Aligned]):
         return Aligned(sentences, list(drawn.values()), agreement if gold else None)
 
     def _drawn(
-        self, study: Study, name: str, model: Model, sites: Sites, pairs: Pairs | None
+        self, study: Study, name: str, model: Model, sites: Sites, pairs: GivenPairs | None
     ) -> Drawn:
         """Return the attention of a system on the sentence pair that is drawn."""
         site = drawn_site(sites)

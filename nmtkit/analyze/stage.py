@@ -22,8 +22,7 @@ from nmtkit.analyze.analysis import (
 )
 from nmtkit.analyze.study import Study
 from nmtkit.data.documents import documents_file
-from nmtkit.data.ragged import ragged_files
-from nmtkit.data.store import spans_path
+from nmtkit.data.store import spans_files
 from nmtkit.errors import ConfigError, DataError, nearest
 from nmtkit.models import checkpoints
 from nmtkit.records import FindingInputs
@@ -188,7 +187,7 @@ def _hashes_of_run(study: Study) -> dict[str, str]:
     paths = [path for s in run.sets() for path in (run.source(s.name), *run.references(s.name))]
     for text_set in run.sets("test"):
         paths.append(documents_file(run.prep, text_set.name))
-        paths += ragged_files(spans_path(run.prep / text_set.name))
+        paths += spans_files(run.prep / text_set.name)
     for name in study.systems:
         folder = run.system(name).path
         paths += [folder / "config.toml", folder / "metrics.jsonl"]

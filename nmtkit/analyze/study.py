@@ -25,10 +25,11 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-    from nmtkit.data.batches import Batch, Pairs
+    from nmtkit.data.batches import Batch
     from nmtkit.data.store import Store
     from nmtkit.models.base import Model
     from nmtkit.nn.linear import Precision
+    from nmtkit.translate.forced import GivenPairs
     from nmtkit.translate.scorer import Scorer
 
     Rows = NDArray[np.int64]
@@ -123,7 +124,7 @@ class Study:
         return Scorer.for_corpus(self.run.prep, [model], settings, self.device, cores())
 
     def batches(
-        self, name: str, model: Model, rows: Rows | None = None, pairs: Pairs | None = None
+        self, name: str, model: Model, rows: Rows | None = None, pairs: GivenPairs | None = None
     ) -> Iterator[Batch]:
         """Yield the pairs of the one set in batches, with the contexts that a model reads.
 
@@ -135,10 +136,10 @@ class Study:
         from nmtkit.measures import recording
 
         rule = model.context_rule if pairs is None else None
-        pairs = pairs or self.store
-        count = len(pairs.src_lengths) if rows is None else len(rows)
+        store = pairs or self.store
+        count = len(store.src_lengths) if rows is None else len(rows)
         with console.progress(f"{name}: sentences", count) as advance:
-            for batch in recording.batches(pairs, self.device, rule, rows):
+            for batch in recording.batches(store, self.device, rule, rows):
                 yield batch
                 advance(len(batch.rows))
 

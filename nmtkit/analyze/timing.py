@@ -18,7 +18,8 @@ from torch import Tensor
 
 from nmtkit import console
 from nmtkit.analyze.study import Study
-from nmtkit.data.batches import Batch, batch_list, collate
+from nmtkit.data.batches import Batch, collate
+from nmtkit.data.order import epoch_windows, window_batches
 from nmtkit.data.store import Store
 from nmtkit.models.base import Memory, Model, State
 from nmtkit.nn import hardware
@@ -112,8 +113,9 @@ class Bench:
         self.models = {name: study.model(name, decoding) for name in study.systems}
         self.sources = {name: _sources(study, name, self.models[name]) for name in study.systems}
         self.pairs = Store(study.run.prep / study.run.sets("train")[0].name)
-        lengths, unit = (self.pairs.src_lengths, self.pairs.tgt_lengths), self.training.batch_unit
-        self.batches = batch_list(*lengths, self.training.batch_size, unit, SEED, 0)
+        shards = epoch_windows(self.pairs.shard_sizes, SEED, 0)[0]
+        size, unit = self.training.batch_size, self.training.batch_unit
+        self.batches = window_batches(self.pairs, shards, size, unit, SEED, 0)
 
     def round(self, number: int, advance: Callable[[float], None]) -> tuple[int, Floats]:
         """Do the work of a round: the same new batches for every system, as training has new ones.
@@ -129,7 +131,7 @@ class Bench:
             decoding = partial(self._decode, model, self.sources[name])
             seconds[i] = self._seconds(updates), self._seconds(decoding)
             advance(1)
-        return sum(int(self.pairs.tgt_lengths[rows].sum()) for rows in drawn), seconds
+        return sum(int(self.pairs.lengths(rows)[1].sum()) for rows in drawn), seconds
 
     def _update(self, model: Model, batches: Sequence[Batch]) -> None:
         """Compute forward and backward as training does, without the optimiser's step."""

@@ -17,6 +17,8 @@ from nmtkit.text.tokenizer import usual_tokenizer
 
 T = TypeVar("T")
 MARKUP = (".sgm", ".sgml", ".xml")
+FOLDERS = ("text", "docs", "parses", "eval")
+"""Folders of a prepared corpus beside those of its sets: no set has such a name."""
 EXAMPLES = {
     "--docs": "--docs train=train.doc --docs dev=blank",
     "--parses": "--parses train=train.trees --parses dev=dev.trees",
@@ -154,7 +156,7 @@ def own_tests(
         taken: names of other sets; a number is added to a name that is taken.
     """
     sets: list[SetFiles] = []
-    names = {*taken}
+    names = {*taken, *FOLDERS}
     for paths in test:
         stem = _stem(paths, languages)
         numbered = (f"{stem}-{number}" for number in itertools.count(2))

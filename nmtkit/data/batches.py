@@ -16,7 +16,8 @@ from torch import Tensor
 from nmtkit.data.context import Context, contexts
 from nmtkit.data.documents import ContextRule, Documents
 from nmtkit.data.padding import Ids, padded, shifted, tensor
-from nmtkit.data.ragged import Ragged
+from nmtkit.data.ragged import RaggedShards
+from nmtkit.data.store import Lengths
 
 Unit = Literal["tgt_tokens", "src_tokens", "sentences"]
 
@@ -27,6 +28,8 @@ OTHER_SIDE = 2
 # LARGE_CORPUS it tries only width 1, which is best there.
 BAND_WIDTHS = (1, 2, 3, 4, 6, 8)
 LARGE_CORPUS = 100_000
+# The third number of the seed of a window after the first (see `nmtkit.data.order`).
+OF_WINDOW = 2
 
 
 @dataclass(frozen=True)
@@ -60,11 +63,8 @@ class Batch:
 class Pairs(Protocol):
     """A set of sentence pairs that can be batched: prepared (`Store`) or in memory."""
 
-    src_lengths: Ids
-    tgt_lengths: Ids
-
     @property
-    def spans(self) -> Ragged | None:
+    def spans(self) -> RaggedShards | None:
         """Number of tokens of each consecutive part of each source, if known."""
 
     @property
@@ -79,9 +79,16 @@ class Pairs(Protocol):
 
 
 def batch_list(
-    src_lengths: Ids, tgt_lengths: Ids, size: int, unit: Unit, seed: int, epoch: int
+    src_lengths: Lengths,
+    tgt_lengths: Lengths,
+    size: int,
+    unit: Unit,
+    seed: int,
+    epoch: int,
+    window: int = 0,
 ) -> list[Ids]:
-    """Return the batches of one epoch, arrays of rows; every pair is in exactly one batch.
+    """Return the batches of one window of an epoch, arrays of rows; every pair is in exactly one
+    batch.
 
     The result depends on the arguments only, so resuming need not replay earlier epochs. Pairs of
     similar length share a batch. Each epoch draws the batches and their order anew.
@@ -91,32 +98,33 @@ def batch_list(
         size: budget of a batch: padded positions of the side that `unit` counts, or sentences. A
             pair above the budget gets its own batch.
         unit: tgt_tokens, src_tokens or sentences.
-        seed, epoch: determine the draw.
+        seed, epoch, window: determine the draw.
     """
-    rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, epoch])))
+    # An epoch of one window is drawn as before there were windows.
+    draw = [seed, epoch, OF_WINDOW, window] if window else [seed, epoch]
+    rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence(draw)))
     # Lengths of the side that the budget counts, and of the other side.
     first, second = (
         (src_lengths, tgt_lengths) if unit == "src_tokens" else (tgt_lengths, src_lengths)
     )
     shuffled = rng.permutation(len(first))
-    candidates = [
-        _batches(first, second, size, unit, shuffled, width)
-        for width in (BAND_WIDTHS if len(first) <= LARGE_CORPUS else (1,))
-    ]
-    best = min(  # the fewest padded positions
-        candidates,
-        key=lambda batches: sum(padded_positions(first, second, rows) for rows in batches),
-    )
-    return [best[i] for i in rng.permutation(len(best))]
+    if len(first) > LARGE_CORPUS:
+        batches = _batches(first, second, size, unit, shuffled, 1)
+    else:
+        batches = min(  # the fewest padded positions
+            (_batches(first, second, size, unit, shuffled, width) for width in BAND_WIDTHS),
+            key=lambda batches: sum(padded_positions(first[r], second[r]) for r in batches),
+        )
+    return [batches[i] for i in rng.permutation(len(batches))]
 
 
-def padded_positions(src_lengths: Ids, tgt_lengths: Ids, rows: Ids) -> int:
-    """Return the number of positions of a batch: both sides, padding included."""
-    return len(rows) * (int(src_lengths[rows].max()) + int(tgt_lengths[rows].max()))
+def padded_positions(src_lengths: Lengths, tgt_lengths: Lengths) -> int:
+    """Return the number of positions of a batch of pairs (B): both sides, padding included."""
+    return len(src_lengths) * (int(src_lengths.max()) + int(tgt_lengths.max()))
 
 
 def _batches(
-    first: Ids, second: Ids, size: int, unit: Unit, shuffled: Ids, width: int
+    first: Lengths, second: Lengths, size: int, unit: Unit, shuffled: Ids, width: int
 ) -> list[Ids]:
     """Cut batches from an order in which pairs of similar length are neighbours.
 
@@ -125,7 +133,7 @@ def _batches(
     it does not jump where bands meet. Narrow bands suit large corpora; in a small corpus a batch
     would span many of them.
     """
-    first, second = first[shuffled], second[shuffled]
+    first, second = first[shuffled].astype(np.int64), second[shuffled].astype(np.int64)
     band = first // width
     snake = np.where(band % 2, second, second.max(initial=0) - second)
     order = np.lexsort((-snake, -band))  # stable: pairs with equal keys stay shuffled
@@ -133,7 +141,7 @@ def _batches(
     return [shuffled[order[start:end]] for start, end in itertools.pairwise(cuts)]
 
 
-def _cuts(first: Ids, second: Ids, size: int, unit: Unit) -> list[int]:
+def _cuts(first: Lengths, second: Lengths, size: int, unit: Unit) -> list[int]:
     """Return where batches begin and end in an ordered list of pairs.
 
     Each batch takes as many pairs as its padded sides allow.

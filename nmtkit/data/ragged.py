@@ -4,11 +4,17 @@ that processes share them.
 NAME.bin holds the numbers, sequence after sequence. NAME.idx holds a header (an 8-byte magic that
 includes the version, then little-endian 8-byte fields) and N+1 int64 offsets, counted in numbers.
 The first field of a header, if there is one, is the size of a number in bytes; the default is 1.
+
+A large array is stored in shards: several ragged arrays that follow each other.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
+import os
+from bisect import bisect_right
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -20,6 +26,8 @@ from nmtkit import files
 from nmtkit.errors import DataError
 
 AGAIN = "prepare it again: nmtkit prep … --force"
+MAPPED = 64
+"""Shards of an array that are mapped at a time."""
 
 
 def ragged_files(path: Path) -> tuple[Path, Path]:
@@ -31,7 +39,8 @@ class Ragged:
     """A read-only ragged array.
 
     Args:
-        path: the array, for example prep/train (its files are prep/train.bin and prep/train.idx).
+        path: the array, for example prep/train/00000 (its files are prep/train/00000.bin and
+            prep/train/00000.idx).
         magic: the first bytes of the index.
         fields: number of fields of the header.
     Raises: DataError if a file is missing, truncated, or of another kind.
@@ -39,21 +48,17 @@ class Ragged:
 
     def __init__(self, path: Path, magic: bytes, fields: int = 0) -> None:
         data, index = ragged_files(path)
-        try:
-            width, self.offsets = _read_index(index, magic, fields)
-            data_bytes = data.stat().st_size
-        except OSError as error:
-            raise DataError(
-                f"cannot read {error.filename}: {error.strerror}", hint=AGAIN
-            ) from error
-        expected = int(self.offsets[-1]) * width
-        if self.offsets[0] != 0 or expected != data_bytes:
-            message = f"has {data_bytes} bytes where the index says {expected}"
-            raise DataError(message, where=data, hint=AGAIN)
+        width, offsets, numbers = _check(path, magic, fields)
+        start = len(magic) + 8 * fields
+        self.offsets: NDArray[np.int64] = np.memmap(
+            index, dtype="<i8", mode="r", offset=start, shape=(offsets,)
+        ).view(np.ndarray)
         dtype = np.dtype(f"<u{width}")
         # An empty file cannot be mapped.
         self._numbers: NDArray[Any] = (
-            np.memmap(data, dtype=dtype, mode="r") if data_bytes else np.empty(0, dtype)
+            np.memmap(data, dtype=dtype, mode="r").view(np.ndarray)
+            if numbers
+            else np.empty(0, dtype)
         )
 
     def __len__(self) -> int:
@@ -67,19 +72,63 @@ class Ragged:
         return self._numbers[start:end]
 
 
-def _read_index(path: Path, magic: bytes, fields: int) -> tuple[int, NDArray[np.int64]]:
-    """Return the size of a number in bytes, and the offsets (N+1)."""
-    size = path.stat().st_size
+class RaggedShards:
+    """A read-only ragged array in shards. Opening it reads 24 to 40 bytes of each shard.
+
+    Args:
+        paths: the shards in order, each as for Ragged.
+        magic, fields: as for Ragged.
+    Attributes:
+        sizes: sequences of each shard.
+        starts: number of the first sequence of each shard, then the number of all sequences.
+    Raises: DataError if a file is missing, truncated, or of another kind.
+    """
+
+    def __init__(self, paths: Sequence[Path], magic: bytes, fields: int = 0) -> None:
+        self.sizes = [_check(path, magic, fields)[1] - 1 for path in paths]
+        self.starts = [0, *itertools.accumulate(self.sizes)]
+        # Each mapped file needs a file descriptor, and a process has about a thousand of them.
+        self.shard = functools.lru_cache(MAPPED)(lambda i: Ragged(paths[i], magic, fields))
+        """Return a shard by its number."""
+
+    def __len__(self) -> int:
+        return self.starts[-1]
+
+    def __getitem__(self, i: int) -> NDArray[Any]:
+        """Return sequence i, a view into a file."""
+        if not 0 <= i < len(self):
+            raise IndexError(f"sequence {i} of {len(self)}")
+        shard = bisect_right(self.starts, i) - 1
+        return self.shard(shard)[i - self.starts[shard]]
+
+
+def _check(path: Path, magic: bytes, fields: int) -> tuple[int, int, int]:
+    """Check the files of an array; return bytes of a number, number of offsets and of numbers.
+
+    Raises: DataError as `Ragged`.
+    """
+    data, index = ragged_files(path)
     start = len(magic) + 8 * fields
-    with open(path, "rb") as stream:
-        first_bytes, width = stream.read(len(magic)), stream.read(8)
-    number_bytes = int.from_bytes(width, "little") if fields else 1
-    if first_bytes != magic or number_bytes not in {1, 2, 4}:
-        raise DataError("not a prepared set of this version of nmtkit", where=path, hint=AGAIN)
-    count, rest = divmod(size - start, 8)
-    if rest or count < 1:
-        raise DataError(f"truncated: it has {size} bytes", where=path, hint=AGAIN)
-    return number_bytes, np.memmap(path, dtype="<i8", mode="r", offset=start, shape=(count,))
+    try:
+        with open(index, "rb") as stream:
+            size = stream.seek(0, os.SEEK_END)
+            stream.seek(0)
+            header = stream.read(start + 8)
+            stream.seek(max(0, size - 8))
+            last = int.from_bytes(stream.read(8), "little")
+        data_bytes = data.stat().st_size
+    except OSError as error:
+        raise DataError(f"cannot read {error.filename}: {error.strerror}", hint=AGAIN) from error
+    width = int.from_bytes(header[len(magic) : len(magic) + 8], "little") if fields else 1
+    if header[: len(magic)] != magic or width not in {1, 2, 4}:
+        raise DataError("not a prepared set of this version of nmtkit", where=index, hint=AGAIN)
+    offsets, rest = divmod(size - start, 8)
+    if rest or offsets < 1:
+        raise DataError(f"truncated: it has {size} bytes", where=index, hint=AGAIN)
+    if any(header[start:]) or last * width != data_bytes:
+        message = f"has {data_bytes} bytes where the index says {last * width}"
+        raise DataError(message, where=data, hint=AGAIN)
+    return width, offsets, last
 
 
 class RaggedWriter:

@@ -3,13 +3,16 @@
 The words of a prepared set are found in its ids: a word ends where its last subword does. For each
 epoch every different word gets segmentations drawn from the seed, at most `DRAWS` or as many as it
 occurs, and each place where the word stands takes one of them. So an epoch depends on the prepared
-set, the settings, the seed and its number alone, not on batches, ranks or earlier epochs.
+set, the settings, the seed and its number alone, not on batches, ranks or earlier epochs. A large
+set is drawn window by window (see `nmtkit.data.order`), each as a set of its own.
 """
 
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -18,7 +21,7 @@ from numpy.typing import NDArray
 
 from nmtkit.data.documents import Documents
 from nmtkit.data.padding import Ids
-from nmtkit.data.ragged import Ragged
+from nmtkit.data.ragged import RaggedShards
 from nmtkit.data.store import Store, id_type
 from nmtkit.text.sampling import Draw
 from nmtkit.text.segmented import joined, starts_of
@@ -29,12 +32,17 @@ DRAWS = 32
 """The most segmentations of a word that are drawn for an epoch."""
 ROWS = 20_000
 """Pairs that are looked at together; bounds the memory."""
+OF_SUBWORDS = 1
+"""The third number of the seed of the draw of each place."""
 
 
 class Resegmented:
-    """A training set (`Pairs`) whose subwords `begin` draws anew.
+    """A training set (`ShardedPairs`) whose subwords `begin` draws anew, window by window.
 
-    Memory: 4 bytes a word and 2 or 4 bytes a subword, in each process.
+    A pair outside the windows that are held has the subwords of the prepared set. A model that
+    reads documents may meet such a pair where a document crosses the border of a window.
+
+    Memory: 4 bytes a word and 2 or 4 bytes a subword of a window, in each process.
 
     Args:
         store: the prepared set.
@@ -42,9 +50,9 @@ class Resegmented:
         strength: of the draw, see `Splitter.sampler`.
         seed: of the training.
     Attributes:
-        src_lengths, tgt_lengths: (N), of the epoch; `begin` changes them in place.
+        shard_sizes: pairs of each shard.
         spans: None, because spans of other subwords do not fit.
-        fixed: share of the words in the text that have no other segmentation.
+        fixed: share of the words in the first `ROWS` pairs that have no other segmentation.
     """
 
     def __init__(
@@ -56,30 +64,19 @@ class Resegmented:
         seed: int,
     ) -> None:
         self._store, self._seed = store, seed
-        self._vocabularies = vocabularies
-        self.src_lengths, self.tgt_lengths = store.src_lengths.copy(), store.tgt_lengths.copy()
-        self.spans: Ragged | None = None
-        self._kind = id_type(max(map(len, vocabularies)))
-        edges = [_edges(*side) for side in zip(splitters, vocabularies, strict=True)]
-        types: dict[tuple[int, bytes], int] = {}
-        chunks = list(_words(store, edges, types, self._kind))
-        self._numbers = np.concatenate([numbers for numbers, _ in chunks])
-        counts = np.concatenate([counts for _, counts in chunks])
-        self._word_starts = np.concatenate([[0], np.cumsum(counts)])  # of sentences (2N+1)
-        # of each different word: its side, its text (empty if it is never split anew), and its ids
-        self._types = [
-            _type(side, np.frombuffer(ids, self._kind), splitters[side], vocabularies[side])
-            for side, ids in types
-        ]
-        counts = np.bincount(self._numbers, minlength=len(types))
-        several = np.array([bool(text) for _, text, _ in self._types])
-        self._draws = np.where(several, np.minimum(counts, DRAWS), 1)
-        self.fixed = float(counts[~several].sum() / max(1, counts.sum()))
+        self._splitters, self._vocabularies = splitters, vocabularies
+        self.shard_sizes = store.shard_sizes
+        self.spans: RaggedShards | None = None
+        self._starts = [0, *itertools.accumulate(store.shard_sizes)]
+        self._edges = [_edges(*side) for side in zip(splitters, vocabularies, strict=True)]
         self._samplers: list[Draw] = [
             splitter.sampler(strength, vocabulary)
             for splitter, vocabulary in zip(splitters, vocabularies, strict=True)
         ]
-        self.begin(0)
+        self.fixed = self._read(range(min(ROWS, len(store)))).fixed
+        self._words: _Words | None = None  # of the shards of the current window
+        self._shards: list[int] = []
+        self._held: dict[int, tuple[_Drawn, int]] = {}  # by shard; the number of its first pair
 
     @property
     def documents(self) -> Documents:
@@ -91,40 +88,90 @@ class Resegmented:
 
     def src(self, pair: int) -> NDArray[Any]:
         """Return the ids of a source sentence (S) in this epoch, </s> included."""
-        return self._sentence(2 * pair)
+        drawn, place = self._place(pair)
+        return self._store.src(pair) if drawn is None else drawn.sentence(2 * place)
 
     def tgt(self, pair: int) -> NDArray[Any]:
         """Return the ids of a target sentence (T) in this epoch, </s> included."""
-        return self._sentence(2 * pair + 1)
+        drawn, place = self._place(pair)
+        return self._store.tgt(pair) if drawn is None else drawn.sentence(2 * place + 1)
 
-    def _sentence(self, number: int) -> NDArray[Any]:
-        start, end = self._offsets[number : number + 2]
-        return self._ids[start:end]
+    def _place(self, pair: int) -> tuple[_Drawn | None, int]:
+        """Return the window that holds a pair, and where in it the pair is."""
+        shard = bisect_right(self._starts, pair) - 1
+        drawn, first = self._held.get(shard, (None, 0))
+        return drawn, first + pair - self._starts[shard]
 
-    def begin(self, epoch: int) -> None:
-        """Draw the subwords of an epoch."""
-        flat, lengths = self._drawn(Random(f"{self._seed} {epoch}"))
-        starts, first = starts_of(lengths), starts_of(self._draws)
-        rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence([self._seed, epoch, 1])))
+    def shard_lengths(self, shard: int) -> tuple[Ids, Ids]:
+        """Return the tokens of each source and each target of a shard, </s> included."""
+        return self.lengths(np.arange(*self._starts[shard : shard + 2]))
+
+    def lengths(self, pairs: Ids) -> tuple[Ids, Ids]:
+        """Return the tokens of source and target of some pairs (B), </s> included."""
+        src, tgt = self._store.lengths(pairs)
+        shards = np.searchsorted(self._starts, pairs, "right") - 1
+        for shard in {*np.unique(shards).tolist()} & self._held.keys():
+            here = shards == shard
+            drawn, first = self._held[shard]
+            places = first + pairs[here] - self._starts[shard]
+            src[here], tgt[here] = drawn.sizes[2 * places], drawn.sizes[2 * places + 1]
+        return src, tgt
+
+    def begin(self, epoch: int, window: int, shards: list[int]) -> None:
+        """Draw the subwords of a window, and hold it beside the windows of the same update."""
+        if self._words is None or shards != self._shards:
+            rows = [range(*self._starts[shard : shard + 2]) for shard in shards]
+            self._shards, self._words = shards, self._read(list(itertools.chain(*rows)))
+        drawn = self._draw(self._words, epoch, window)
+        sizes = [self.shard_sizes[shard] for shard in shards]
+        firsts = itertools.accumulate([0, *sizes[:-1]])
+        self._held |= {shard: (drawn, first) for shard, first in zip(shards, firsts, strict=True)}
+
+    def forget_earlier_windows(self) -> None:
+        """Hold the window alone that began last."""
+        self._held = {shard: self._held[shard] for shard in self._shards}
+
+    def _read(self, rows: Sequence[int]) -> _Words:
+        """Return the words of some pairs."""
+        kind = id_type(max(map(len, self._vocabularies)))
+        types: dict[tuple[int, bytes], int] = {}
+        chunks = list(_words(self._store, rows, self._edges, types, kind))
+        numbers = np.concatenate([numbers for numbers, _ in chunks])
+        starts = np.cumsum(np.concatenate([[0], *(counts for _, counts in chunks)]))
+        word_types = [
+            _type(side, np.frombuffer(ids, kind), self._splitters[side], self._vocabularies[side])
+            for side, ids in types
+        ]
+        counts = np.bincount(numbers, minlength=len(types))
+        several = np.array([bool(text) for _, text, _ in word_types])
+        draws = np.where(several, np.minimum(counts, DRAWS), 1)
+        fixed = float(counts[~several].sum() / max(1, counts.sum()))
+        return _Words(numbers, starts, word_types, draws, fixed)
+
+    def _draw(self, words: _Words, epoch: int, window: int) -> _Drawn:
+        text = f"{self._seed} {epoch}" + (f" {window}" if window else "")
+        flat, lengths = self._drawn_types(words, Random(text))
+        starts, first = starts_of(lengths), starts_of(words.draws)
+        draw = np.random.SeedSequence([self._seed, epoch, OF_SUBWORDS, window])
+        rng = np.random.Generator(np.random.PCG64(draw))
         ids, sizes = [], []
-        for begin in range(0, 2 * len(self), 2 * ROWS):
-            places = self._word_starts[begin : begin + 2 * ROWS + 1]
-            numbers = self._numbers[places[0] : places[-1]]
-            drawn = first[numbers] + rng.integers(0, self._draws[numbers])
+        for begin in range(0, len(words.starts) - 1, 2 * ROWS):
+            places = words.starts[begin : begin + 2 * ROWS + 1]
+            numbers = words.numbers[places[0] : places[-1]]
+            drawn = first[numbers] + rng.integers(0, words.draws[numbers])
             ids.append(joined(flat, starts[drawn], lengths[drawn]))
             sizes.append(np.add.reduceat(lengths[drawn], places[:-1] - places[0]))
-        self._ids: NDArray[Any] = np.concatenate(ids)
         of_sentences = np.concatenate(sizes)
-        self._offsets = np.concatenate([[0], np.cumsum(of_sentences)])
-        self.src_lengths[:], self.tgt_lengths[:] = of_sentences[0::2], of_sentences[1::2]
+        offsets = np.concatenate([[0], np.cumsum(of_sentences)])
+        return _Drawn(np.concatenate(ids), offsets, of_sentences)
 
-    def _drawn(self, random: Random) -> tuple[NDArray[Any], Ids]:
+    def _drawn_types(self, words: _Words, random: Random) -> tuple[NDArray[Any], Ids]:
         """Return the ids of all segmentations of all words, one after another, and the number of
         ids of each.
         """
         flat: list[int] = []
         lengths: list[int] = []
-        for (side, text, ids), draws in zip(self._types, self._draws.tolist(), strict=True):
+        for (side, text, ids), draws in zip(words.types, words.draws.tolist(), strict=True):
             for _ in range(draws):
                 pieces = self._samplers[side](text, random) if text else None
                 drawn = self._vocabularies[side].encode(pieces)[:-1] if pieces else ids
@@ -132,7 +179,40 @@ class Resegmented:
                     drawn = ids
                 flat += drawn
                 lengths.append(len(drawn))
-        return np.array(flat, self._kind), np.array(lengths)
+        return np.array(flat, id_type(max(map(len, self._vocabularies)))), np.array(lengths)
+
+
+@dataclass(frozen=True)
+class _Words:
+    """The words of some pairs.
+
+    Attributes:
+        numbers: the number of each word in the text.
+        starts: of sentences in `numbers` (2N+1).
+        types: of each different word: its side, its text (empty if it is never split anew), and its
+            ids.
+        draws: segmentations of each different word that are drawn.
+        fixed: share of the words in the text that are never split anew.
+    """
+
+    numbers: NDArray[np.int32]
+    starts: Ids
+    types: list[tuple[int, str, list[int]]]
+    draws: Ids
+    fixed: float
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """The subwords of the sentences of a window, with their offsets (2N+1) and sizes (2N)."""
+
+    ids: NDArray[Any]
+    offsets: Ids
+    sizes: Ids
+
+    def sentence(self, number: int) -> NDArray[Any]:
+        start, end = self.offsets[number : number + 2]
+        return self.ids[start:end]
 
 
 Edges = tuple[NDArray[np.bool_], NDArray[np.bool_]]
@@ -150,7 +230,11 @@ def _edges(splitter: Splitter, vocabulary: Vocabulary) -> Edges:
 
 
 def _words(
-    store: Store, edges: Sequence[Edges], types: dict[tuple[int, bytes], int], kind: np.dtype[Any]
+    store: Store,
+    pairs: Sequence[int],
+    edges: Sequence[Edges],
+    types: dict[tuple[int, bytes], int],
+    kind: np.dtype[Any],
 ) -> Iterator[tuple[NDArray[np.int32], Ids]]:
     """Yield the numbers of the words of chunks of pairs, and how many words each sentence has.
 
@@ -158,8 +242,8 @@ def _words(
         types: gets the number of each different word, given by side and ids; </s> is a word.
         kind: type of the ids.
     """
-    for first in range(0, len(store), ROWS):
-        rows = range(first, min(first + ROWS, len(store)))
+    for first in range(0, len(pairs), ROWS):
+        rows = pairs[first : first + ROWS]
         sentences = [ids for row in rows for ids in (store.src(row), store.tgt(row))]
         lengths = np.array(list(map(len, sentences)))
         ids = np.concatenate(sentences).astype(kind)

@@ -1,15 +1,17 @@
 """A prepared set of sentence pairs on disk: token ids, and for some sets how each source sentence
 is cut into consecutive parts (spans).
 
-Both are ragged arrays. NAME holds the ids of src 0, tgt 0, src 1, tgt 1, …, each sentence with its
-</s>, as uint16 (uint32 when the vocabulary is larger); the fields of its header are bytes per id
-and size of the larger vocabulary. NAME.spans holds the tokens of each span of a source sentence as
+A set is a folder of shards 00000, 00001, …, which hold its pairs in the order of the corpus. A
+shard is a ragged array: the ids of src 0, tgt 0, src 1, tgt 1, …, each sentence with its </s>, as
+uint16 (uint32 when the vocabulary is larger). The fields of its header are bytes per id and size of
+the larger vocabulary. 00000.spans holds the tokens of each span of the sources of shard 00000 as
 uint8; a sentence without spans is one whose cut is not known.
 """
 
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,10 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit.data.documents import Documents
-from nmtkit.data.ragged import AGAIN, Ragged, RaggedWriter, ragged_files
+from nmtkit.data.ragged import AGAIN, RaggedShards, RaggedWriter, ragged_files
 from nmtkit.errors import DataError
 
 MAGIC, SPANS_MAGIC = b"nmtstor\x01", b"nmtspan\x01"
+Ids = NDArray[np.int64]
+Lengths = NDArray[np.integer[Any]]
 
 
 def id_type(vocab_size: int) -> np.dtype[Any]:
@@ -32,24 +36,75 @@ def id_type(vocab_size: int) -> np.dtype[Any]:
 class Store:
     """A prepared set of sentence pairs, read only and memory-mapped.
 
+    Opening it reads only the beginning and the end of the index of each shard.
+
     Args:
-        path: the set, for example prep/train.
-    Raises: DataError if a file is missing, truncated, or not a store.
+        path: the folder of the set, for example prep/train.
+    Attributes:
+        shard_sizes: pairs of each shard.
+        spans: see `load_spans`.
+    Raises: DataError if a file is missing, truncated, or not a store; also from every method that
+        meets damaged lengths.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = Path(path)
-        self._sentences = Ragged(self.path, MAGIC, fields=2)
-        lengths = np.diff(self._sentences.offsets)
-        if len(lengths) % 2 or lengths.min(initial=1) < 1:
-            index = ragged_files(self.path)[1]
-            message = "damaged: a sentence of a pair, or its </s>, is missing"
-            raise DataError(message, where=index, hint=AGAIN)
-        self.src_lengths: NDArray[np.int64] = np.ascontiguousarray(lengths[0::2])
-        """Tokens of each source sentence (N), </s> included."""
-        self.tgt_lengths: NDArray[np.int64] = np.ascontiguousarray(lengths[1::2])
-        """Tokens of each target sentence (N), </s> included."""
-        self.spans = load_spans(self.path, len(self))
+        self._shards = _shards(self.path)
+        self._sentences = RaggedShards(self._shards, MAGIC, fields=2)
+        for shard, sentences in enumerate(self._sentences.sizes):
+            if sentences % 2:
+                raise self._damaged(shard)
+        self.shard_sizes = [sentences // 2 for sentences in self._sentences.sizes]
+        self._starts = np.array(self._sentences.starts) // 2
+        self.spans = _open_spans(self.path)
+        if self.spans is not None and self.spans.sizes != self.shard_sizes:
+            pairs = zip(self._shards, self.shard_sizes, self.spans.sizes, strict=True)
+            wrong, count = next((path, size) for path, size, spans in pairs if size != spans)
+            index = ragged_files(spans_path(wrong))[1]
+            raise DataError(f"not the spans of {count:,} sentences", where=index, hint=AGAIN)
+
+    def _damaged(self, shard: int) -> DataError:
+        index = ragged_files(self._shards[shard])[1]
+        message = "damaged: a sentence of a pair, or its </s>, is missing"
+        return DataError(message, where=index, hint=AGAIN)
+
+    @functools.cached_property
+    def src_lengths(self) -> NDArray[np.int64]:
+        """Tokens of each source sentence (N), </s> included; training reads `shard_lengths`."""
+        return self._all_lengths(0)
+
+    @functools.cached_property
+    def tgt_lengths(self) -> NDArray[np.int64]:
+        """Tokens of each target sentence (N), </s> included; training reads `shard_lengths`."""
+        return self._all_lengths(1)
+
+    def _all_lengths(self, side: int) -> NDArray[np.int64]:
+        lengths = np.empty(len(self), np.int64)
+        for shard, (start, size) in enumerate(zip(self._starts, self.shard_sizes, strict=False)):
+            lengths[start : start + size] = self.shard_lengths(shard)[side]
+        return lengths
+
+    def shard_lengths(self, shard: int) -> tuple[Lengths, Lengths]:
+        """Return the tokens of each source and each target of a shard, </s> included, in the
+        smallest unsigned type.
+        """
+        lengths = np.diff(self._sentences.shard(shard).offsets)
+        if lengths.min(initial=1) < 1:
+            raise self._damaged(shard)
+        lengths = lengths.astype(np.min_scalar_type(lengths.max(initial=1)))
+        return np.ascontiguousarray(lengths[0::2]), np.ascontiguousarray(lengths[1::2])
+
+    def lengths(self, pairs: Ids) -> tuple[Ids, Ids]:
+        """Return the tokens of source and target of some pairs (B), </s> included."""
+        src, tgt = np.empty((2, len(pairs)), np.int64)
+        shards = np.searchsorted(self._starts, pairs, "right") - 1
+        for shard in np.unique(shards).tolist():
+            here = shards == shard
+            first = 2 * (pairs[here] - self._starts[shard])
+            offsets = self._sentences.shard(shard).offsets
+            middle = offsets[first + 1]
+            src[here], tgt[here] = middle - offsets[first], offsets[first + 2] - middle
+        return src, tgt
 
     @functools.cached_property
     def documents(self) -> Documents:
@@ -57,12 +112,15 @@ class Store:
 
         Raises: DataError if the file with the starts is damaged.
         """
-        blank = np.flatnonzero(self.src_lengths <= 1)  # </s> alone
+        blank = [
+            start + np.flatnonzero(self.shard_lengths(shard)[0] <= 1)  # </s> alone
+            for shard, start in enumerate(self._starts[:-1])
+        ]
         documents = Documents.beside(self.path.parent, self.path.name, len(self))
-        return documents.without(set(blank.tolist()))
+        return documents.without(set(np.concatenate(blank).tolist()))
 
     def __len__(self) -> int:
-        return len(self.src_lengths)
+        return int(self._starts[-1])
 
     def __reduce__(self) -> tuple[type[Store], tuple[Path]]:
         return Store, (self.path,)  # a process that gets one opens the files itself
@@ -77,42 +135,80 @@ class Store:
 
 
 class StoreWriter(RaggedWriter):
-    """Writes the sentences of a set, each pair's source first, in constant memory.
+    """Writes the sentences of a shard, each pair's source first, in constant memory.
 
     Args:
-        path: the set, as for Store.
+        folder: of the set, as for Store.
+        shard: its number, from 0.
         vocab_size: tokens of the larger vocabulary; decides the type of the ids.
     """
 
-    def __init__(self, path: Path, vocab_size: int) -> None:
+    def __init__(self, folder: Path, shard: int, vocab_size: int) -> None:
         self._kind = id_type(vocab_size)
-        super().__init__(path, MAGIC, self._kind.itemsize, vocab_size)
+        super().__init__(shard_path(folder, shard), MAGIC, self._kind.itemsize, vocab_size)
 
     def add(self, src: Sequence[int], tgt: Sequence[int]) -> None:
         """Add a pair of sentences, each a sequence of ids that ends in </s>."""
         self.add_block(np.array([*src, *tgt], self._kind).tobytes(), [len(src), len(tgt)])
 
 
-def spans_path(path: Path) -> Path:
-    """Return the array of a set's spans."""
-    return path.with_name(f"{path.name}.spans")
+def spans_writer(folder: Path, shard: int) -> RaggedWriter:
+    """Return a writer of the spans of a shard; a number is the tokens of a span."""
+    return RaggedWriter(spans_path(shard_path(folder, shard)), SPANS_MAGIC)
 
 
-def load_spans(path: Path, count: int) -> Ragged | None:
+def shard_path(folder: Path, shard: int) -> Path:
+    """Return the array of a shard of a set."""
+    return Path(folder) / f"{shard:05d}"
+
+
+def spans_path(shard: Path) -> Path:
+    """Return the array of the spans of a shard."""
+    return shard.with_name(f"{shard.name}.spans")
+
+
+def spans_files(folder: Path) -> list[Path]:
+    """Return the files of the spans of a set, sorted; none if it has no spans."""
+    return sorted(folder.glob("[0-9]*.spans.*"))
+
+
+def load_spans(folder: Path, count: int) -> RaggedShards | None:
     """Return the spans of a set of `count` sentences: tokens of each span (c), </s> included.
 
     Returns: None if the set has none; a sentence whose cut is not known has no spans.
     Raises: DataError if the files are damaged, or of another set.
     """
-    data, index = ragged_files(spans_path(path))
-    if not data.exists() and not index.exists():
-        return None
-    spans = Ragged(spans_path(path), SPANS_MAGIC)
-    if len(spans) != count:
-        raise DataError(f"not the spans of {count:,} sentences", where=index, hint=AGAIN)
+    if not folder.is_dir():
+        _refuse_single_file(spans_path(folder))
+    spans = _open_spans(folder)
+    if spans is not None and len(spans) != count:
+        raise DataError(f"not the spans of {count:,} sentences", where=folder, hint=AGAIN)
     return spans
 
 
-def spans_writer(path: Path) -> RaggedWriter:
-    """Return a writer of the spans of a set; a number is the tokens of a span."""
-    return RaggedWriter(spans_path(path), SPANS_MAGIC)
+def _open_spans(folder: Path) -> RaggedShards | None:
+    if not spans_files(folder):
+        return None
+    return RaggedShards([spans_path(shard) for shard in _shards(folder)], SPANS_MAGIC)
+
+
+def _shards(folder: Path) -> list[Path]:
+    """Return the N shards of a set, 0 to N-1; one that is missing is an error when it is opened.
+
+    Raises: DataError if the set is no folder.
+    """
+    try:
+        names = [path.name for path in folder.iterdir()]
+    except OSError as error:
+        _refuse_single_file(folder)
+        raise DataError(f"cannot read {folder}: {error.strerror}", hint=AGAIN) from error
+    found = {name[:-4] for name in names if re.fullmatch(r"\d{5,}\.(bin|idx)", name)}
+    return [shard_path(folder, number) for number in range(max(1, len(found)))]
+
+
+def _refuse_single_file(path: Path) -> None:
+    """Raise DataError if an earlier version of nmtkit wrote this array as one file."""
+    for file in ragged_files(path):
+        if file.exists():
+            message = "prepared by an earlier version of nmtkit, which stored a set in one file"
+            raise DataError(message, where=file, hint=AGAIN)

@@ -11,15 +11,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nmtkit.data.batches import Batch, Pairs, collate
+from nmtkit.data.batches import Batch, collate
 from nmtkit.data.context import contexts
 from nmtkit.data.documents import ContextRule
+from nmtkit.data.store import Store
 from nmtkit.errors import LeftOut
 from nmtkit.models.base import Model, Vocabularies
 from nmtkit.models.variants import VARIANTS, build_model, load_variant
 from nmtkit.nn.capture import capture
 from nmtkit.text.vocabulary import EOS, UNK
-from nmtkit.translate.forced import pair_batch
+from nmtkit.translate.forced import GivenPairs, pair_batch
 
 POSITIONS = 1024
 """Most source positions of a batch, with padding: all weights are in memory at once."""
@@ -104,7 +105,7 @@ def layer_of(site: str) -> int:
 
 
 def batches(
-    store: Pairs,
+    store: Store | GivenPairs,
     device: torch.device,
     rule: ContextRule | None = None,
     rows: NDArray[np.int64] | None = None,
@@ -120,7 +121,10 @@ def batches(
 
 
 def ordered_batches(
-    store: Pairs, device: torch.device, rule: ContextRule | None, order: NDArray[np.int64]
+    store: Store | GivenPairs,
+    device: torch.device,
+    rule: ContextRule | None,
+    order: NDArray[np.int64],
 ) -> Iterator[Batch]:
     """Yield pairs of a set in batches, in an order in which no source is longer than the one
     before.

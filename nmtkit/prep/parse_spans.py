@@ -83,7 +83,7 @@ def write_spans(
     kept: NDArray[np.bool_],
     jobs: int,
 ) -> dict[str, dict[str, int]]:
-    """Write the spans of a set beside its ids.
+    """Write the spans of a set beside its ids, shard by shard.
 
     Args:
         path: of the set, whose ids are written.
@@ -95,23 +95,27 @@ def write_spans(
         reason, most frequent first, and the first line of each reason.
     Raises: DataError if the text is not that of the set.
     """
-    subwords = iter(Store(path).src_lengths)
+    store = Store(path)
     outcomes: Counter[str] = Counter()
     first: dict[str, int] = {}
-    with (
-        console.progress(f"parses of {path.name}", int(kept.sum())) as advance,
-        spans_writer(path) as writer,
-    ):
-        chunks = _placed(row_chunks(streams), kept, path.name)
-        for cuts in ordered_map(functools.partial(SpanCutter, side), chunks, jobs):
-            for cut, size in zip(cuts, subwords, strict=False):
-                if cut.phrases and sum(cut.phrases) != size:
+    chunks = _placed(row_chunks(streams), kept, path.name)
+    mapped = ordered_map(functools.partial(SpanCutter, side), chunks, jobs)
+    cuts = itertools.chain.from_iterable(mapped)
+    last = len(store.shard_sizes) - 1
+    with console.progress(f"parses of {path.name}", len(store)) as advance:
+        for shard in range(last + 1):
+            with spans_writer(path, shard) as writer:
+                # The lengths first: zip must not take a cut for which there is no length.
+                for size, cut in zip(store.shard_lengths(shard)[0].tolist(), cuts, strict=False):
+                    if cut.phrases and sum(cut.phrases) != size:
+                        raise _changed(path.name)
+                    outcomes[cut.outcome] += 1
+                    first.setdefault(cut.outcome, cut.line)
+                    writer.add_block(bytes(cut.phrases), [len(cut.phrases)])
+                    advance(1)
+                all_cut = sum(outcomes.values()) == len(store)
+                if shard == last and not (all_cut and next(cuts, None) is None):
                     raise _changed(path.name)
-                outcomes[cut.outcome] += 1
-                first.setdefault(cut.outcome, cut.line)
-            lengths = bytes(itertools.chain.from_iterable(cut.phrases for cut in cuts))
-            writer.add_block(lengths, [len(cut.phrases) for cut in cuts])
-            advance(len(cuts))
     unusable = sorted({*outcomes} - {PARSED}, key=lambda reason: (-outcomes[reason], reason))
     counts = {outcome: outcomes[outcome] for outcome in (PARSED, *unusable)}
     return {"parses": counts, "parses_first": {reason: first[reason] for reason in unusable}}

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,8 +43,43 @@ from nmtkit.text.scripts import ForeignLines
 from nmtkit.text.side import TextSide, load_splitter
 from nmtkit.text.vocabulary import SPECIALS
 
+SHARD_PAIRS = 200_000
+"""Pairs of a shard."""
 FEW_LINES = 2000
 """So many lines are encoded faster than worker processes start."""
+
+
+class _ShardsWriter:
+    """Writes the pairs of a set into shards of SHARD_PAIRS pairs; a set has at least one shard.
+
+    Args:
+        folder: of the set.
+        vocab_size: tokens of the larger vocabulary.
+    """
+
+    def __init__(self, folder: Path, vocab_size: int) -> None:
+        self._make = functools.partial(StoreWriter, folder, vocab_size=vocab_size)
+        self._writer, self._shard, self._room = self._make(0), 0, SHARD_PAIRS
+
+    def add(self, encoded: Encoded) -> None:
+        """Add a chunk of pairs."""
+        ids, lengths = encoded.ids, encoded.lengths
+        while len(lengths):
+            if not self._room:
+                self._writer.__exit__(None, None, None)
+                self._shard, self._room = self._shard + 1, SHARD_PAIRS
+                self._writer = self._make(self._shard)
+            part = lengths[: 2 * self._room]
+            count = int(part.sum())
+            self._writer.add_block(ids[:count].tobytes(), part)
+            self._room -= len(part) // 2
+            ids, lengths = ids[count:], lengths[len(part) :]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._writer.__exit__(*error)
 
 
 @dataclass
@@ -258,9 +293,10 @@ class Pipeline:
     ) -> Iterator[Encoded]:
         """Encode chunks in worker processes, write them to the store of a set, and yield them."""
         jobs = self.jobs if lines > FEW_LINES else 1
-        with StoreWriter(self.folder / text.name, max(map(len, self.vocabularies))) as store:
+        vocab_size = max(map(len, self.vocabularies))
+        with _ShardsWriter(self.folder / text.name, vocab_size) as store:
             for encoded in self._map(make, chunks, label, lines, jobs):
-                store.add_block(encoded.ids.tobytes(), encoded.lengths)
+                store.add(encoded)
                 yield encoded
 
     def _map(self, make: Any, chunks: Any, label: str, total: int, jobs: int) -> Iterator[Any]:

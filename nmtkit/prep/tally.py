@@ -24,7 +24,7 @@ from nmtkit.text.tokenizer import tokenizer_name
 FORMAT = 1
 IDENTIFYING = (
     *("vocab.", "codes.", "truecase.", "bpe-vocab.", "subwords."),
-    *("train.", "dev.", "docs/train.", "docs/dev."),
+    *("train/", "dev/", "docs/train.", "docs/dev."),
 )
 """The beginnings of the names of files that a trained system depends on: test sets are none."""
 YOUNGER: dict[str, Any] = {

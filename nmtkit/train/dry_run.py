@@ -68,21 +68,23 @@ def rehearse(trainer: Trainer) -> Estimate:
         timed += 1
     speed = max(1, state.tokens - tokens) / max(1e-9, time.monotonic() - start)
     left = max(0, s.max_steps - begin)
-    per_epoch = updates_of_an_epoch(trainer)
-    epoch_tokens = int(trainer.store.tgt_lengths.sum())
-    estimate = Estimate(timed, speed, left, left / per_epoch * epoch_tokens, left / per_epoch)
+    updates, epoch_tokens = of_an_epoch(trainer)
+    epochs = left / updates
+    estimate = Estimate(timed, speed, left, epochs * epoch_tokens, epochs)
     return estimate.within(60 * s.max_minutes) if s.max_minutes else estimate
 
 
-def updates_of_an_epoch(trainer: Trainer) -> float:
-    """Return the updates in one pass over the training set, of which the last may be a part."""
-    lengths = trainer.store.src_lengths, trainer.store.tgt_lengths
-    updates = Updates(*lengths, trainer.settings)
-    batches, count = len(updates.batches), 0
-    while not updates.epoch:
+def of_an_epoch(trainer: Trainer) -> tuple[float, float]:
+    """Return the updates, of which the last may be a part, and the target tokens of one pass over
+    the training set, estimated from its first window.
+    """
+    updates, count = Updates(trainer.store, trainer.settings), 0
+    window = updates.batches
+    while updates.batches is window:
         updates.next()
         count += 1
-    return count * batches / (updates.epoch * batches + updates.index)
+    windows = sum(trainer.store.shard_sizes) / len(window.rows)
+    return count / updates.passes, int(window.tgt_lengths.sum()) * windows
 
 
 def show(plan: Plan, trainer: Trainer, estimate: Estimate) -> None:
@@ -112,7 +114,8 @@ def changed_settings(plan: Plan) -> dict[str, tuple[str, str]]:
 
 def _rows(trainer: Trainer, estimate: Estimate) -> list[tuple[str, str]]:
     """Return the estimate as names and values."""
-    largest = max(map(trainer.positions, trainer.updates.batches))
+    batches = trainer.updates.batches
+    largest = max(map(batches.positions, range(len(batches))))
     held = "this process" if trainer.autocast["device_type"] != "cuda" else "on the GPU"
     epochs = f"{estimate.epochs:,.{0 if estimate.epochs >= 100 else 1}f}"
     timed = counted(estimate.timed, "update")

@@ -15,7 +15,7 @@ import contextlib
 import itertools
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,8 +23,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nmtkit.data.batches import Pairs, batch_list, collate, padded_positions
+from nmtkit.data.batches import collate, padded_positions
+from nmtkit.data.order import ShardedPairs, WindowBatches, epoch_windows, window_batches
 from nmtkit.data.padding import Ids
+from nmtkit.data.resegmented import Resegmented
 from nmtkit.errors import EnvironmentProblem
 from nmtkit.models.base import Model
 from nmtkit.nn.dropout import seed_dropout
@@ -41,50 +43,72 @@ FITS = 2**53
 
 @dataclass
 class Updates:
-    """The micro-batches of update after update; an update may cross the end of an epoch.
+    """The micro-batches of update after update; an update may cross the end of a window or epoch.
+
+    Subwords that are drawn anew are drawn when their window begins. An update may hold batches of
+    several windows. A pair that is in two of them is then read as the later one has it.
 
     Args:
-        src_lengths, tgt_lengths: (N) of the training set.
+        pairs: the training set, with a pair.
         settings: batch_size, batch_unit, update_size, seed.
-        epoch, index: where to begin.
-        begin: called with each epoch that begins; may change the lengths in place. The last update
-            of an epoch may hold batches of the next; all of them are then read as that has them.
+        epoch, window, index: where to begin; index: of the batch in the window.
+    Attributes:
+        batches: of the window.
     """
 
-    src_lengths: Ids
-    tgt_lengths: Ids
+    pairs: ShardedPairs
     settings: TrainSettings
     epoch: int = 0
+    window: int = 0
     index: int = 0
-    begin: Callable[[int], None] | None = None
+    batches: WindowBatches = field(init=False)
 
     def __post_init__(self) -> None:
-        self.batches = self._epoch_batches()
+        self._windows = self._epoch_windows()
+        self._begin()
 
-    def _epoch_batches(self) -> list[Ids]:
-        if self.begin is not None:
-            self.begin(self.epoch)
-        lengths, s = (self.src_lengths, self.tgt_lengths), self.settings
-        return batch_list(*lengths, s.batch_size, s.batch_unit, s.seed, self.epoch)
+    def _epoch_windows(self) -> list[list[int]]:
+        return epoch_windows(self.pairs.shard_sizes, self.settings.seed, self.epoch)
+
+    def _begin(self) -> None:
+        """Begin the window that `epoch` and `window` point at."""
+        s, shards = self.settings, self._windows[self.window]
+        if isinstance(self.pairs, Resegmented):
+            self.pairs.begin(self.epoch, self.window, shards)
+        self.batches = window_batches(
+            self.pairs, shards, s.batch_size, s.batch_unit, s.seed, self.epoch, self.window
+        )
 
     def next(self) -> list[Ids]:
-        """Return the rows of each micro-batch; `epoch` and `index` then point behind them."""
+        """Return the rows of each micro-batch; `epoch`, `window` and `index` then point behind
+        them.
+        """
+        if isinstance(self.pairs, Resegmented):
+            self.pairs.forget_earlier_windows()
         update: list[Ids] = []
         size = 0
         while not update or size < self.settings.update_size:
             if self.index >= len(self.batches):
-                self.epoch, self.index = self.epoch + 1, 0
-                self.batches = self._epoch_batches()
+                self._begin_next()
             update.append(self.batches[self.index])
+            size += self.batches.size(self.index, self.settings.batch_unit)
             self.index += 1
-            size += self._size(update[-1])
         return update
 
-    def _size(self, rows: Ids) -> int:
-        unit = self.settings.batch_unit
-        if unit == "sentences":
-            return len(rows)
-        return int((self.src_lengths if unit == "src_tokens" else self.tgt_lengths)[rows].sum())
+    def _begin_next(self) -> None:
+        self.window, self.index = self.window + 1, 0
+        if self.window >= len(self._windows):
+            self.epoch, self.window = self.epoch + 1, 0
+            self._windows = self._epoch_windows()
+        self._begin()
+
+    @property
+    def passes(self) -> float:
+        """Passes over the training set so far, with fraction; a window counts by its pairs."""
+        sizes = self.pairs.shard_sizes
+        pairs = [sum(sizes[shard] for shard in shards) for shards in self._windows]
+        in_window = self.index / len(self.batches) * pairs[self.window]
+        return self.epoch + (sum(pairs[: self.window]) + in_window) / sum(pairs)
 
 
 def autocast_arguments(hardware: Hardware) -> dict[str, Any]:
@@ -137,7 +161,7 @@ class Gradients:
     """
 
     model: Model
-    store: Pairs
+    store: ShardedPairs
     settings: TrainSettings
     autocast: dict[str, Any]
     state: TrainState
@@ -251,7 +275,7 @@ class Gradients:
         return positions
 
     def _positions(self, rows: Ids) -> int:
-        return padded_positions(self.store.src_lengths, self.store.tgt_lengths, rows)
+        return padded_positions(*self.store.lengths(rows))
 
 
 def is_out_of_memory(error: BaseException) -> bool:

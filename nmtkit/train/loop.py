@@ -9,13 +9,14 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from nmtkit import console
-from nmtkit.data.batches import Pairs, padded_positions
+from nmtkit.data.batches import padded_positions
+from nmtkit.data.order import ShardedPairs
 from nmtkit.data.padding import Ids
-from nmtkit.data.resegmented import Resegmented
 from nmtkit.errors import Interrupted, NmtkitError, TrainingDiverged
 from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Model
@@ -54,7 +55,7 @@ class Trainer:
     system: System
     settings: TrainSettings
     model: Model
-    store: Pairs
+    store: ShardedPairs
     autocast: dict[str, Any]
     state: TrainState
     about: dict[str, Any]
@@ -64,17 +65,16 @@ class Trainer:
     opening: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        state, lengths = self.state, (self.store.src_lengths, self.store.tgt_lengths)
+        state = self.state
         self.averages = Averages(self.model, self.settings.ema, self.moments)
         self.optimizer = make_optimizer(self.model, self.settings)
-        place = next(self.model.parameters()).device
-        self.scaler = make_scaler(self.autocast, place, state)
-        begin = self.store.begin if isinstance(self.store, Resegmented) else None
-        self.updates = Updates(*lengths, self.settings, state.epoch, state.index, begin)
+        device = next(self.model.parameters()).device
+        self.scaler = make_scaler(self.autocast, device, state)
+        place = state.epoch, state.window, state.index
+        self.updates = Updates(self.store, self.settings, *place)
         self.gradients = Gradients(
             self.model, self.store, self.settings, self.autocast, state, self.ranks
         )
-        self.positions = partial(padded_positions, *lengths)
         self.stop = Stop()
         # The step and the validation of the last checkpoint. There is nothing new to save yet.
         self.saved = state.step, state.validated
@@ -157,7 +157,8 @@ class Trainer:
         state, s = self.state, self.settings
         update = self.updates.next()
         state.step += 1
-        state.epoch, state.index = self.updates.epoch, self.updates.index
+        updates = self.updates
+        state.epoch, state.window, state.index = updates.epoch, updates.window, updates.index
         rate = learning_rate(s, self.model.width, state.step, state.plateau)
         self._last_update = (update, rate)
         self._descend(update, rate)
@@ -173,7 +174,8 @@ class Trainer:
         All ranks decide alike, because the gradients and losses are sums over the ranks.
         """
         state = self.state
-        tokens = sum(int(self.store.tgt_lengths[rows].sum()) for rows in update)
+        src, tgt = self.store.lengths(np.concatenate(update))
+        tokens = int(tgt.sum())
         norm, sums = self._gradient(update, tokens)
         while overflowed(self.scaler, sums[0], sums[2]):
             state.overflows += 1
@@ -181,7 +183,10 @@ class Trainer:
             norm, sums = self._gradient(update, tokens)
         if divergence.check_finite(state, sums[0] / tokens, sums[2]):
             self._step(rate, norm)
-            self._count(update, tokens, *sums)
+            ends = np.cumsum([len(rows) for rows in update])[:-1]
+            batches = zip(np.split(src, ends), np.split(tgt, ends), strict=True)
+            positions = sum(padded_positions(*lengths) for lengths in batches)
+            self._count(tokens, positions, positions - int(src.sum()) - tokens, *sums)
         self.scaler.update()
 
     def _gradient(self, update: list[Ids], tokens: int) -> tuple[Tensor, list[float]]:
@@ -210,11 +215,8 @@ class Trainer:
         self.averages.update(self.state.step)
 
     def _count(
-        self, update: list[Ids], tokens: int, smoothed: float, nll: float, norm: float
+        self, tokens: int, positions: int, padding: int, smoothed: float, nll: float, norm: float
     ) -> None:
-        positions = sum(map(self.positions, update))
-        sources = sum(int(self.store.src_lengths[rows].sum()) for rows in update)
-        padding = positions - sources - tokens
         self.state.tokens += tokens
         for window in (self.state.log, self.state.loss):
             window.add(Window(1, smoothed, nll, tokens, positions, padding, norm=norm))
@@ -227,15 +229,16 @@ class Trainer:
         """
         state, s = self.state, self.settings
         left = None if at_the_end else seconds_left(state, s, state.log)
-        epoch = state.epoch + state.index / len(self.updates.batches)
-        rate = self._last_update[1]
-        self.reporter.progress(state.step, s.max_steps, epoch, state.log, rate, left)
+        passes, rate = self.updates.passes, self._last_update[1]
+        self.reporter.progress(state.step, s.max_steps, passes, state.log, rate, left)
         if not at_the_end:
             self._logged, state.log = state.log, Window()
 
     def probe(self) -> None:
-        """Compute the largest batch, without an update, so that too little memory shows at once."""
-        self.gradients.compute([max(self.updates.batches, key=self.positions)], 0, 1)
+        """Compute the largest batch of the window, without an update, so that too little memory
+        shows at once.
+        """
+        self.gradients.compute([self.updates.batches.largest()], 0, 1)
         self.optimizer.zero_grad(set_to_none=True)
 
     def _warn_of_parts(self) -> None:

@@ -273,7 +273,7 @@ def _compile(trainer: Trainer) -> None:
 
 def _check_prepared(run: Run) -> None:
     """Raise DataError naming the first file for training that is not as prep wrote it."""
-    wanted = ("train.", "vocab", *(f"{s.name}." for s in run.sets("dev")))
+    wanted = ("train/", "vocab", *(f"{s.name}/" for s in run.sets("dev")))
     hashes = {
         name: digest for name, digest in run.manifest().files.items() if name.startswith(wanted)
     }

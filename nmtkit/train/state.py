@@ -60,7 +60,8 @@ class TrainState:
     Random numbers need no entry: those of a micro-batch are seeded by (seed, step, micro-batch).
 
     Attributes:
-        index: number of batches of this epoch that were used.
+        window: of the epoch (see `nmtkit.data.order`).
+        index: number of batches of this window that were used.
         seconds: training time without validation and saving.
         validated: the step of the last validation.
         log: sums since the last line of the log.
@@ -77,6 +78,7 @@ class TrainState:
 
     step: int = 0
     epoch: int = 0
+    window: int = 0
     index: int = 0
     seconds: float = 0.0
     tokens: int = 0

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from nmtkit.data.batches import Batch, source_batch, with_targets
 from nmtkit.data.documents import Documents
-from nmtkit.data.ragged import Ragged
+from nmtkit.data.ragged import RaggedShards
 from nmtkit.models.base import Model
 from nmtkit.nn.hardware import widest
 from nmtkit.nn.linear import inference
@@ -76,7 +76,7 @@ class GivenPairs:
         self,
         src: Sequence[Sequence[int] | NDArray[Any]],
         tgt: Sequence[Sequence[int]],
-        spans: Ragged | None = None,
+        spans: RaggedShards | None = None,
         documents: Documents | None = None,
     ) -> None:
         self._src, self._tgt = src, tgt

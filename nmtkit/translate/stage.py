@@ -15,8 +15,7 @@ import nmtkit
 from nmtkit import console, files
 from nmtkit.corpora.parallel_text import first_odd_pair
 from nmtkit.data.documents import Documents, documents_file
-from nmtkit.data.ragged import ragged_files
-from nmtkit.data.store import load_spans, spans_path
+from nmtkit.data.store import load_spans, spans_files
 from nmtkit.errors import ConfigError, DataError, counted
 from nmtkit.nn import hardware
 from nmtkit.parallel import cores
@@ -226,8 +225,8 @@ class _Stage:
     def _inputs(self, group: SystemGroup, text_set: TextSet) -> TranslationInputs:
         """Return everything that the translation depends on."""
         optional = {
-            "spans": ragged_files(spans_path(self.run.prep / text_set.name)),
-            "docs": (documents_file(self.run.prep, text_set.name),),
+            "spans": spans_files(self.run.prep / text_set.name),
+            "docs": [documents_file(self.run.prep, text_set.name)],
         }
         return TranslationInputs(
             format=1,
@@ -242,7 +241,7 @@ class _Stage:
             **{
                 kind: [files.sha256(path) for path in paths]
                 for kind, paths in optional.items()
-                if all(path.is_file() for path in paths)
+                if paths and all(path.is_file() for path in paths)
             },
         )
 

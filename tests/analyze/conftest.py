@@ -4,6 +4,7 @@ analysis.
 
 import csv
 import json
+import shutil
 
 import pytest
 import torch
@@ -82,8 +83,7 @@ class AnalysedRun(FakeRun, Findings):
         FakeRun.__init__(self, path, sets=("test", "other"))
         prep = path / "prep"
         self.change_manifest(sets=[text_set("train", "train", 40, 0), *self.manifest()["sets"]])
-        for suffix in ("bin", "idx"):
-            (prep / f"train.{suffix}").write_bytes((prep / f"test.{suffix}").read_bytes())
+        shutil.copytree(prep / "test", prep / "train")
         write(
             prep / "vocab.txt",
             ["<pad>", "<s>", "</s>", "<unk>", *(f"w{i}" for i in range(TOKENS - 4))],

@@ -205,7 +205,7 @@ def test_cost_of_phrases_from_parses_counts_and_times_the_parses(analysed, decod
     # Of the training set too, which is a copy; some have no parse.
     lengths = [len(line.split()) + 1 for line in analysed.lines["test"]]
     cuts = [[2] * (n // 2) + [1] * (n % 2) if i % 4 else [] for i, n in enumerate(lengths)]
-    with spans_writer(prep / "train") as writer:
+    with spans_writer(prep / "train", 0) as writer:
         sizes = np.array([len(cut) for cut in cuts])
         writer.add_block(bytes(size for cut in cuts for size in cut), sizes)
     found = analysed.analyze("cost", systems=systems)
@@ -222,7 +222,7 @@ def test_cost_of_phrases_from_parses_counts_and_times_the_parses(analysed, decod
     without = "'parse' reads parses, but test has none: it decodes with n-grams instead"
     assert without in capsys.readouterr().err
     for suffix in ("bin", "idx"):
-        shutil.copy(prep / f"train.spans.{suffix}", prep / f"test.spans.{suffix}")
+        shutil.copy(prep / f"train/00000.spans.{suffix}", prep / "test")
     decoded.clear()
     timing.measure_speed(study(analysed, *systems), 5, rounds=1)
     assert "n-grams instead" not in capsys.readouterr().err
@@ -345,7 +345,7 @@ def test_measured_updates_are_of_new_batches_every_round_and_the_same_for_all(
         seen.setdefault(id(model), []).append([batch.rows.tolist() for batch in batches])
 
     monkeypatch.setattr(timing.Bench, "_update", update)
-    monkeypatch.setattr(timing, "batch_list", lambda *_: [np.array([i]) for i in range(12)])
+    monkeypatch.setattr(timing, "window_batches", lambda *_: [np.array([i]) for i in range(12)])
     timing.measure_speed(study(two, "base", "own"), 5, rounds=2)
     base, own = seen.values()
     assert base == own == [[[3 * number + i] for i in range(3)] for number in range(3)]
@@ -407,7 +407,7 @@ def test_up_to_date_until_something_it_depends_on_changes(two, capsys):
     assert "written to" in said(systems=["own"]).err
     write(documents_file(two.run.prep, "test"), ["0", "20"])
     assert "written to" in said(systems=["own"]).err
-    with spans_writer(two.run.prep / "test") as writer:
+    with spans_writer(two.run.prep / "test", 0) as writer:
         writer.add_block(bytes([1] * 40), np.ones(40, np.int64))
     assert "written to" in said(systems=["own"]).err
 

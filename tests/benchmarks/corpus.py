@@ -21,7 +21,7 @@ SETS = {"train": "train", "dev": "val", "test": "test_2016_flickr"}
 def export(run: Path, folder: Path) -> None:
     """Write the prepared ids as lines of subwords, without </s>."""
     vocabulary = Vocabulary.load(run / "prep" / "vocab.txt")
-    stores = {path.stem: path.with_suffix("") for path in (run / "prep").glob("*.bin")}
+    stores = {path.parent.name: path.parent for path in (run / "prep").glob("*/00000.bin")}
     for name, wanted in SETS.items():
         store = Store(stores[wanted if wanted in stores else name])
         for side, item in (("src", store.src), ("tgt", store.tgt)):

@@ -40,16 +40,17 @@ def serve(a: argparse.Namespace) -> None:
     """
     begin, drawing = Resegmented.begin, [0.0]
 
-    def timed(pairs: Resegmented, epoch: int) -> None:
+    def timed(pairs: Resegmented, epoch: int, window: int, shards: list[int]) -> None:
         start = time.process_time()
-        begin(pairs, epoch)
+        begin(pairs, epoch, window, shards)
         drawing[0] = time.process_time() - start
 
     def epochs(trainer: Trainer) -> None:
         state, store = trainer.state, trainer.store
         for _ in sys.stdin:
             start, tokens, epoch = time.process_time(), state.tokens, state.epoch
-            sources = int(store.src_lengths.sum())
+            shards = range(len(store.shard_sizes))
+            sources = sum(int(store.shard_lengths(shard)[0].sum()) for shard in shards)
             while state.epoch == epoch:
                 trainer.make_update()
             seconds = time.process_time() - start

@@ -2,6 +2,7 @@
 a batch.
 """
 
+import itertools
 from unittest.mock import patch
 
 import numpy as np
@@ -195,10 +196,14 @@ def test_files_of_documents(tmp_path):
             Documents.beside(tmp_path, "dev", 7)
 
 
-def test_a_batch_of_a_prepared_set_brings_its_contexts(tmp_path):
-    with StoreWriter(tmp_path / "dev", 20) as writer:
-        for ids in TEXT:
-            writer.add(ids, [4, EOS])
+@pytest.mark.parametrize("sizes", [[4], [1, 2, 1], [1, 1, 0, 1, 1]])
+def test_a_batch_of_a_prepared_set_brings_its_contexts(tmp_path, sizes):
+    """A document may cross the border of a shard."""
+    sentences = iter(TEXT)
+    for shard, size in enumerate(sizes):
+        with StoreWriter(tmp_path / "dev", shard, 20) as writer:
+            for ids in itertools.islice(sentences, size):
+                writer.add(ids, [4, EOS])
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "dev.txt").write_text("0\n2\n")
     store, rows, rule = Store(tmp_path / "dev"), np.array([1, 3, 0]), ContextRule()

@@ -2,16 +2,29 @@
 error, never wrong numbers.
 """
 
+import itertools
 import os
 import random
+import shutil
 import tracemalloc
 
 import numpy as np
 import pytest
 import torch
 
+from nmtkit.data import ragged
 from nmtkit.data.batches import collate, source_batch
-from nmtkit.data.store import Store, StoreWriter, id_type, load_spans, spans_writer
+from nmtkit.data.ragged import RaggedWriter
+from nmtkit.data.store import (
+    MAGIC,
+    Store,
+    StoreWriter,
+    id_type,
+    load_spans,
+    shard_path,
+    spans_files,
+    spans_writer,
+)
 from nmtkit.errors import DataError, EnvironmentProblem
 
 HEADER = 24
@@ -27,37 +40,54 @@ def pairs(count, top, seed=0):
     return [(sentence(), sentence()) for _ in range(count)]
 
 
-def write(path, items, vocab_size=10):
-    with StoreWriter(path, vocab_size) as writer:
-        for src, tgt in items:
-            writer.add(src, tgt)
+def shards_of(items, sizes):
+    """The items of each shard; without sizes one shard has all."""
+    items = iter(items)
+    return [items] if sizes is None else [itertools.islice(items, size) for size in sizes]
+
+
+def write(path, items, vocab_size=10, sizes=None):
+    for shard, part in enumerate(shards_of(items, sizes)):
+        with StoreWriter(path, shard, vocab_size) as writer:
+            for src, tgt in part:
+                writer.add(src, tgt)
     return path
 
 
-def write_spans(path, cuts=CUTS, block=2):
-    with spans_writer(path) as writer:
-        for start in range(0, len(cuts), block):
-            part = cuts[start : start + block]
-            writer.add_block(
-                bytes(length for cut in part for length in cut), [len(cut) for cut in part]
-            )
+def write_spans(path, cuts=CUTS, block=2, sizes=None):
+    for shard, part in enumerate(shards_of(cuts, sizes)):
+        with spans_writer(path, shard) as writer:
+            while block_of := list(itertools.islice(part, block)):
+                writer.add_block(
+                    bytes(length for cut in block_of for length in cut),
+                    [len(cut) for cut in block_of],
+                )
     return path
 
 
+@pytest.mark.parametrize("sizes", [None, [501], [200, 1, 300], [0, 400, 0, 0, 101, 0]])
 @pytest.mark.parametrize(
     ("vocab_size", "kind"), [(100, "<u2"), (65535, "<u2"), (65536, "<u4"), (1_000_000, "<u4")]
 )
-def test_round_trip(tmp_path, vocab_size, kind):
+def test_round_trip(tmp_path, vocab_size, kind, sizes):
     items = [*pairs(500, vocab_size), ([vocab_size - 1, 2], [2])]
-    store = Store(write(tmp_path / "news.2014", items, vocab_size))
+    store = Store(write(tmp_path / "news.2014", items, vocab_size, sizes))
     assert len(store) == len(items)
+    assert store.shard_sizes == (sizes or [501])
     assert store.src(0).dtype == np.dtype(kind) == id_type(vocab_size)
     for i, pair in enumerate(items):
         assert (store.src(i).tolist(), store.tgt(i).tolist()) == pair
     assert store.src_lengths.tolist() == [len(src) for src, _ in items]
     assert store.tgt_lengths.tolist() == [len(tgt) for _, tgt in items]
     assert store.src_lengths.dtype == np.int64
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["news.2014.bin", "news.2014.idx"]
+    drawn = np.random.default_rng(1).integers(0, 501, 70)
+    for found, side in zip(store.lengths(drawn), (0, 1), strict=True):
+        assert found.tolist() == [len(items[i][side]) for i in drawn]
+        of_shards = [store.shard_lengths(shard)[side] for shard in range(len(store.shard_sizes))]
+        assert [n for lengths in of_shards for n in lengths] == [len(pair[side]) for pair in items]
+        assert {lengths.dtype for lengths in of_shards} == {np.dtype("u1")}
+    names = [f"{n:05d}{s}" for n in range(len(sizes or [501])) for s in (".bin", ".idx")]
+    assert sorted(p.name for p in (tmp_path / "news.2014").iterdir()) == names
     for outside in (-1, len(items)):
         with pytest.raises(IndexError):
             store.src(outside)
@@ -69,37 +99,44 @@ def test_round_trip(tmp_path, vocab_size, kind):
 def test_blocks_equal_pairs(tmp_path, vocab_size):
     items = pairs(300, vocab_size)
     write(tmp_path / "a", items, vocab_size)
-    with StoreWriter(tmp_path / "b", vocab_size) as writer:
+    with StoreWriter(tmp_path / "b", 0, vocab_size) as writer:
         for start in range(0, 300, 70):
             sentences = [s for pair in items[start : start + 70] for s in pair]
             flat = np.array([i for s in sentences for i in s], id_type(vocab_size))
             writer.add_block(flat.tobytes(), [len(s) for s in sentences])
     for suffix in (".bin", ".idx"):
-        assert (tmp_path / f"a{suffix}").read_bytes() == (tmp_path / f"b{suffix}").read_bytes()
+        one, other = (tmp_path / name / f"00000{suffix}" for name in "ab")
+        assert one.read_bytes() == other.read_bytes()
 
 
 def test_the_bytes_of_the_files(tmp_path):
     """Sets that an earlier version has prepared can be read."""
-    write(tmp_path / "x", [([4, 5, 2], [2])], 300)
-    write_spans(tmp_path / "x", [[2, 1]])
+    write(tmp_path, [([4, 5, 2], [2]), ([2], [7, 2])], 300, [1, 1])
+    write_spans(tmp_path, [[2, 1], []], sizes=[1, 1])
     numbers = {
-        "x.bin": np.array([4, 5, 2, 2], "<u2").tobytes(),
-        "x.idx": b"nmtstor\x01" + np.array([2, 300, 0, 3, 4], "<i8").tobytes(),
-        "x.spans.bin": b"\x02\x01",
-        "x.spans.idx": b"nmtspan\x01" + np.array([0, 2], "<i8").tobytes(),
+        "00000.bin": np.array([4, 5, 2, 2], "<u2").tobytes(),
+        "00000.idx": b"nmtstor\x01" + np.array([2, 300, 0, 3, 4], "<i8").tobytes(),
+        "00000.spans.bin": b"\x02\x01",
+        "00000.spans.idx": b"nmtspan\x01" + np.array([0, 2], "<i8").tobytes(),
+        "00001.bin": np.array([2, 7, 2], "<u2").tobytes(),
+        "00001.idx": b"nmtstor\x01" + np.array([2, 300, 0, 1, 3], "<i8").tobytes(),
+        "00001.spans.bin": b"",
+        "00001.spans.idx": b"nmtspan\x01" + np.array([0, 0], "<i8").tobytes(),
     }
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == numbers
 
 
 def test_an_empty_store(tmp_path):
-    assert len(Store(write(tmp_path / "none", []))) == 0
+    for sizes in (None, [0, 0]):
+        store = Store(write(tmp_path / f"none{sizes}", [], sizes=sizes))
+        assert len(store) == 0 == len(store.src_lengths) and len(store.documents) == 0
 
 
 @pytest.mark.parametrize("error", [RuntimeError, OverflowError])
 def test_an_error_leaves_no_files(tmp_path, error):
-    with pytest.raises(error), StoreWriter(tmp_path / "x", 10) as writer:
+    with pytest.raises(error), StoreWriter(tmp_path, 0, 10) as writer:
         writer.add([5, 2], [2])
-        assert not (tmp_path / "x.bin").exists()
+        assert not (tmp_path / "00000.bin").exists()
         if error is OverflowError:
             writer.add([70_000, 2], [2])
         raise error
@@ -109,7 +146,7 @@ def test_an_error_leaves_no_files(tmp_path, error):
 def test_an_unwritable_folder_is_an_environment_problem(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(EnvironmentProblem):
-        StoreWriter(tmp_path / "file" / "x", 10)
+        StoreWriter(tmp_path / "file" / "x", 0, 10)
 
 
 def cut(name, size):
@@ -124,42 +161,123 @@ def changed(name, change):
 
 
 DAMAGES = {
-    "no ids": lambda folder: (folder / "x.bin").unlink(),
-    "no index": lambda folder: (folder / "x.idx").unlink(),
-    "ids cut": cut("x.bin", -1),
-    "more ids": changed("x.bin", lambda data: data + b"\0\0"),
-    "half a pair": cut("x.idx", -8),
-    "a pair fewer": cut("x.idx", -16),
-    "half an offset": cut("x.idx", -3),
-    "more than offsets": changed("x.idx", lambda data: data + bytes(3)),
-    "no offsets": cut("x.idx", HEADER),
+    "no ids": lambda folder: (folder / "00001.bin").unlink(),
+    "no index": lambda folder: (folder / "00001.idx").unlink(),
+    "no shard": lambda folder: [path.unlink() for path in folder.glob("00001.*")],
+    "no first shard": lambda folder: [path.unlink() for path in folder.glob("00000.*")],
+    "nothing": lambda folder: [path.unlink() for path in folder.iterdir()],
+    "no folder": shutil.rmtree,
+    "ids cut": cut("00001.bin", -1),
+    "more ids": changed("00001.bin", lambda data: data + b"\0\0"),
+    "half a pair": cut("00001.idx", -8),
+    "a pair fewer": cut("00001.idx", -16),
+    "half an offset": cut("00001.idx", -3),
+    "more than offsets": changed("00001.idx", lambda data: data + bytes(3)),
+    "no offsets": cut("00001.idx", HEADER),
     "not from the start": changed(
-        "x.idx", lambda data: data[:HEADER] + bytes([1]) + data[HEADER + 1 :]
+        "00001.idx", lambda data: data[:HEADER] + bytes([1]) + data[HEADER + 1 :]
     ),
-    "half a header": cut("x.idx", 13),
-    "half a magic": cut("x.idx", 5),
-    "another kind": changed("x.idx", lambda data: b"PK\x03\x04" * 30),
-    "another version": changed("x.idx", lambda data: data.replace(b"stor\x01", b"stor\x02")),
+    "half a header": cut("00001.idx", 13),
+    "half a magic": cut("00001.idx", 5),
+    "empty": cut("00001.idx", 0),
+    "another kind": changed("00001.idx", lambda data: b"PK\x03\x04" * 30),
+    "another version": changed("00001.idx", lambda data: data.replace(b"stor\x01", b"stor\x02")),
     "not rising": changed(
-        "x.idx", lambda data: data[: HEADER + 8] + bytes([40]) + data[HEADER + 9 :]
+        "00001.idx", lambda data: data[: HEADER + 8] + bytes([40]) + data[HEADER + 9 :]
     ),
-    "spans cut": cut("x.spans.bin", -1),
-    "spans' index cut": cut("x.spans.idx", -8),
-    "spans of another kind": changed("x.spans.idx", lambda data: b"x" + data[1:]),
-    "no spans": lambda folder: (folder / "x.spans.bin").unlink(),
-    "spans of fewer": lambda folder: write_spans(folder / "x", CUTS[:4]),
+    "spans cut": cut("00001.spans.bin", -1),
+    "spans' index cut": cut("00001.spans.idx", -8),
+    "spans of another kind": changed("00001.spans.idx", lambda data: b"x" + data[1:]),
+    "no numbers of spans": lambda folder: (folder / "00001.spans.bin").unlink(),
+    "no spans": lambda folder: [path.unlink() for path in folder.glob("00001.spans.*")],
+    "spans of fewer": lambda folder: write_spans(folder, CUTS, sizes=[2, 2, 1]),
 }
+NAMED = {"no first shard": "00000", "nothing": "00000", "no folder": "news"}
+"""What is named instead of the shard 00001."""
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged_files(tmp_path, damage):
-    write(tmp_path / "x", pairs(5, 10))
-    write_spans(tmp_path / "x")
-    Store(tmp_path / "x")
-    DAMAGES[damage](tmp_path)
+    folder = tmp_path / "news"
+    write(folder, pairs(5, 10), sizes=[2, 3, 0])
+    write_spans(folder, sizes=[2, 3, 0])
+    assert len(Store(folder).src_lengths) == 5
+    DAMAGES[damage](folder)
     with pytest.raises(DataError) as caught:
-        Store(tmp_path / "x")
-    assert "x." in str(caught.value)
+        store = Store(folder)
+        assert damage == "not rising"  # opening reads only the ends of the files
+        store.shard_lengths(1)
+    assert NAMED.get(damage, "00001") in str(caught.value)
+    assert "--force" in caught.value.hint
+
+
+def test_a_source_without_a_target_is_damage(tmp_path):
+    write(tmp_path, pairs(2, 10))
+    with RaggedWriter(shard_path(tmp_path, 1), MAGIC, 2, 10) as writer:
+        writer.add_block(np.array([2, 2, 2], "<u2").tobytes(), [1, 1, 1])
+    with pytest.raises(DataError, match="a sentence of a pair") as caught:
+        Store(tmp_path)
+    assert caught.value.where.endswith("00001.idx")
+
+
+def test_every_way_to_lengths_finds_those_that_are_damaged(tmp_path):
+    write(tmp_path, pairs(5, 10), sizes=[2, 3, 0])
+    DAMAGES["not rising"](tmp_path)
+    ways = [
+        lambda store: store.src_lengths,
+        lambda store: store.tgt_lengths,
+        lambda store: store.shard_lengths(1),
+        lambda store: store.documents,
+    ]
+    for way in ways:
+        with pytest.raises(DataError, match="damaged"):
+            way(Store(tmp_path))
+    assert len(Store(tmp_path).shard_lengths(0)[0]) == 2
+
+
+def test_a_set_of_an_earlier_version_is_refused(tmp_path):
+    write(tmp_path, pairs(5, 10))
+    write_spans(tmp_path)
+    for name in ("bin", "idx"):
+        shutil.move(tmp_path / f"00000.{name}", tmp_path / f"train.{name}")
+    assert load_spans(tmp_path / "train", 5) is None
+    for name in ("bin", "idx"):
+        shutil.move(tmp_path / f"00000.spans.{name}", tmp_path / f"train.spans.{name}")
+    for read in (Store, lambda path: load_spans(path, 5)):
+        with pytest.raises(DataError, match="an earlier version of nmtkit") as caught:
+            read(tmp_path / "train")
+        assert "train." in str(caught.value) and "--force" in caught.value.hint
+
+
+def test_many_shards_need_few_files_open(tmp_path):
+    """A process may open about a thousand files."""
+    count = ragged.MAPPED + 40
+    items = pairs(2 * count, 10)
+    write(tmp_path, items, sizes=[2] * count)
+    write_spans(tmp_path, [[1]] * (2 * count), sizes=[2] * count)
+    store, before = Store(tmp_path), len(os.listdir("/proc/self/fd"))
+    views = [store.src(i)[:1] for i in range(0, 6)]
+    for row in (*range(2 * count), *range(0, 2 * count, 5)):
+        assert (store.src(row).tolist(), store.tgt(row).tolist()) == items[row]
+        assert store.spans[row].tolist() == [1]
+    assert len(os.listdir("/proc/self/fd")) <= before + 4 * ragged.MAPPED + 6
+    assert [view.tolist() for view in views] == [src[:1] for src, _ in items[:6]]
+
+
+def test_opening_reads_no_lengths(tmp_path, monkeypatch):
+    write(tmp_path, pairs(60, 10), sizes=[20] * 3)
+    store = Store(tmp_path)
+    mapped = []
+    original = ragged.Ragged.__init__
+    monkeypatch.setattr(
+        ragged.Ragged,
+        "__init__",
+        lambda self, path, *rest: (mapped.append(path.name), original(self, path, *rest))[1],
+    )
+    assert len(Store(tmp_path)) == 60 and not mapped
+    store.shard_lengths(1)
+    store.lengths(np.arange(20, 40))
+    assert mapped == ["00001"]
 
 
 def test_writing_takes_constant_memory(tmp_path):
@@ -176,10 +294,14 @@ def test_writing_takes_constant_memory(tmp_path):
 
 @pytest.mark.parametrize("block", [1, 2, 9])
 def test_spans_that_are_written_are_read(tmp_path, block):
-    spans = load_spans(write_spans(tmp_path / "news.2014", block=block), 5)
-    assert [spans[i].tolist() for i in range(5)] == CUTS
-    spans = load_spans(write_spans(tmp_path / "x", [[], []]), 2)
-    assert [spans[i].tolist() for i in range(2)] == [[], []]
+    for name, sizes in (("news.2014", None), ("shards", [1, 0, 3, 1])):
+        folder = write(tmp_path / name, pairs(5, 10), sizes=sizes)
+        assert load_spans(folder, 5) is None and spans_files(folder) == []
+        spans = load_spans(write_spans(folder, block=block, sizes=sizes), 5)
+        assert [spans[i].tolist() for i in range(5)] == CUTS
+        assert len(spans_files(folder)) == 2 * len(sizes or [5])
+        with pytest.raises(DataError, match="not the spans of 4 sentences"):
+            load_spans(folder, 4)
     assert load_spans(tmp_path / "y", 2) is None
 
 

@@ -4,7 +4,6 @@ finite, too little memory, failing decoding.
 
 import subprocess
 import sys
-from functools import partial
 
 import numpy as np
 import pytest
@@ -102,7 +101,9 @@ def test_a_corpus_prepared_anew_is_refused(trained):
         fit(trained)
 
 
-@pytest.mark.parametrize("victim", ["train.bin", "train.idx", "vocab.txt", "dev.bin"])
+@pytest.mark.parametrize(
+    "victim", ["train/00000.bin", "train/00000.idx", "vocab.txt", "dev/00000.bin"]
+)
 def test_a_changed_file_is_named(victim, trained):
     path = trained.prep / victim
     content = bytearray(path.read_bytes())
@@ -248,7 +249,10 @@ def test_the_part_that_memory_did_not_hold_is_split_and_no_other(run, monkeypatc
     autocast = {"device_type": "cpu", "enabled": False}
     gradients = Gradients(model, store, chosen, autocast, state)
     long, pair = np.argsort(-store.src_lengths)[:1], np.argsort(store.src_lengths)[:2]
-    positions = partial(padded_positions, store.src_lengths, store.tgt_lengths)
+
+    def positions(rows):
+        return padded_positions(*store.lengths(rows))
+
     assert positions(long) > positions(pair)
     original = losses.backward
 

@@ -146,7 +146,7 @@ def test_all_ways_to_tell_the_documents_are_one(tmp_path, small_chunks, capsys):
     for manifest in manifests.values():
         for key in ("files", "fingerprint"):
             assert manifest[key] == blank[key]
-    assert {"train.spans.idx", "news.spans.idx", "text/news.ref1", "docs/news.txt"} <= {
+    assert {"train/00000.spans.idx", "news/00000.spans.idx", "text/news.ref1", "docs/news.txt"} <= {
         *blank["files"]
     }
     assert blank["sets"][0]["parses"]["parsed"] == blank["sets"][0]["lines"] == 35

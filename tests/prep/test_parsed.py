@@ -16,6 +16,7 @@ import torch
 from nmtkit.data.batches import collate
 from nmtkit.data.store import Store
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
+from nmtkit.prep import pipeline
 from nmtkit.prep.parse_spans import Stanza, write_spans
 from nmtkit.prep.trees import Unusable, parse_phrases, read_tree
 from nmtkit.text.side import TextSide
@@ -102,6 +103,19 @@ def expected_spans(run, rows):
     return found, reasons
 
 
+@pytest.mark.parametrize("shard", [7, 40])
+def test_spans_in_shards(tmp_path, sentences, small_chunks, monkeypatch, shard):
+    monkeypatch.setattr(pipeline, "SHARD_PAIRS", shard)
+    sets, options = corpus(tmp_path / "in", sentences)
+    run = prepared(tmp_path, options)
+    for name in ("train", "news"):
+        store = Store(run.prep / name)
+        found, _ = expected_spans(run, sets[name])
+        assert [store.spans[i].tolist() for i in range(len(store))] == found
+        assert store.spans.sizes == store.shard_sizes and len(store) == len(found)
+        assert store.shard_sizes[:-1] == [shard] * ((len(store) - 1) // shard)
+
+
 def test_from_trees_to_translations(tmp_path, sentences, small_chunks, capsys):
     sets, options = corpus(tmp_path / "in", sentences)
     run = prepared(tmp_path, options)
@@ -186,7 +200,7 @@ def test_the_number_of_workers_changes_nothing(tmp_path, sentences, small_chunks
     )
     for key in ("files", "sets", "fingerprint"):
         assert one[key] == three[key]
-    assert "train.spans.bin" in one["files"]
+    assert "train/00000.spans.bin" in one["files"]
 
 
 def test_another_file_of_parses_is_another_corpus(tmp_path, sentences):
@@ -296,7 +310,10 @@ def test_a_parser_parses_what_has_no_file(tmp_path, sentences, monkeypatch):
         options | {"parses": [*options["parses"], f"train={run.prep / 'parses' / 'train.txt'}"]},
         "again",
     )
-    assert again.manifest().files["train.spans.bin"] == run.manifest().files["train.spans.bin"]
+    assert (
+        again.manifest().files["train/00000.spans.bin"]
+        == run.manifest().files["train/00000.spans.bin"]
+    )
 
 
 def test_an_absent_parser_says_how_to_get_it(monkeypatch):

@@ -36,6 +36,23 @@ def prepared(folder, lines, name="run", dev=None, test=None, jobs=1, **values):
     return prepare(folder, own_files(folder, lines, dev), name, settings, jobs=jobs, **options)
 
 
+def test_shards_hold_the_pairs_of_one_piece(tmp_path, small_chunks, monkeypatch):
+    """Chunks and shards do not have to meet."""
+    whole = prepared(tmp_path, pairs(300, 3), "whole", test=pairs(50, 9), merges=60)
+    monkeypatch.setattr(pipeline, "SHARD_PAIRS", 47)
+    run = prepared(tmp_path, pairs(300, 3), test=pairs(50, 9), merges=60)
+    for name in ("train", "dev", "news"):
+        one, store = Store(whole.prep / name), Store(run.prep / name)
+        assert store.shard_sizes[:-1] == [47] * ((len(one) - 1) // 47) and len(one) == len(store)
+        for i in range(len(one)):
+            assert store.src(i).tolist() == one.src(i).tolist()
+            assert store.tgt(i).tolist() == one.tgt(i).tolist()
+    names = {name for name in run.manifest().files if name.startswith("train/")}
+    last = len(Store(run.prep / "train").shard_sizes)
+    assert names == {f"train/{n:05d}.{kind}" for n in range(last) for kind in ("bin", "idx")}
+    assert whole.manifest().fingerprint != run.manifest().fingerprint
+
+
 VARIED = [
     {"merges": 60},
     {"merges": 60, "joint_vocab": False},

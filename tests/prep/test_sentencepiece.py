@@ -105,7 +105,13 @@ def test_the_store_is_what_the_library_makes_of_whole_lines(text, tmp_path, kind
     assert 1900 < len(load_vocabularies(run.prep)[0]) <= size + 1 <= 2401
     if kind == "unigram":
         parallel = prepared(text, tmp_path / "jobs", *SPM, setting, jobs=3)
-        for name in ("subwords.spm", "vocab.txt", "train.bin", "train.idx", "test.bin"):
+        for name in (
+            "subwords.spm",
+            "vocab.txt",
+            "train/00000.bin",
+            "train/00000.idx",
+            "test/00000.bin",
+        ):
             assert (parallel.prep / name).read_bytes() == (run.prep / name).read_bytes()
         assert run.manifest().fingerprint == parallel.manifest().fingerprint
 

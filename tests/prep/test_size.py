@@ -48,7 +48,7 @@ def test_the_text_ends_with_the_document_of_the_last_pair(tmp_path, capsys, form
     manifest, wanted = (one.manifest().model_dump() for one in (run, expected))
     for key in ("files", "fingerprint", "sets", "cleaning"):
         assert manifest[key] == wanted[key]
-    assert {"train.spans.idx", "docs/train.txt"} <= {*manifest["files"]}
+    assert {"train/00000.spans.idx", "docs/train.txt"} <= {*manifest["files"]}
     assert [path.name for path in run.path.iterdir() if path.name.startswith("prep.")] == []
 
 

@@ -386,6 +386,7 @@ def test_names_of_own_test_sets():
         "source.txt,ref.txt,ref2.txt",
         "x/dev.de,y/dev.en",
         "ö b.de,ö b.en",
+        "text.de,text.en",  # prep/text has the texts of all sets
     ]
     paths = [file_list(value, "--test") for value in tests]
     corpus = own_files(None, own, own, paths, None, None, "base")
@@ -397,6 +398,7 @@ def test_names_of_own_test_sets():
         "test",
         "dev-3",
         "ö_b",
+        "text-2",
     ]
     assert corpus.name == "de-en"
     assert corpus.sets[4].references == ((Path("ref2.txt"),),)
@@ -511,7 +513,7 @@ def test_the_same_again_says_so_and_changes_nothing(tmp_path, files, capsys):
     after = snapshot(run.prep)
     assert after.keys() == before.keys()
     assert all(after[name][0] == before[name][0] for name in before if name != "manifest.json")
-    assert after["train.bin"][1] != before["train.bin"][1]
+    assert after["train/00000.bin"][1] != before["train/00000.bin"][1]
 
 
 def test_other_settings_are_refused_with_old_and_new(tmp_path, files):
@@ -544,10 +546,10 @@ def test_another_text_is_refused(tmp_path, files):
 
 def test_a_missing_piece_is_made_again(tmp_path, files, capsys):
     run = run_prep(tmp_path, files)
-    (run.prep / "train.bin").unlink()
+    (run.prep / "train/00000.bin").unlink()
     run_prep(tmp_path, files)
     assert len(Store(run.prep / "train")) == 60
-    assert "train.bin is missing" in capsys.readouterr().err
+    assert "train/00000.bin is missing" in capsys.readouterr().err
 
 
 def test_systems_of_the_old_corpus_are_named(tmp_path, files, capsys):

@@ -73,7 +73,7 @@ def nothing(arguments: list[str]) -> tuple[int, str, str]:
     sign of parses where some were given.
     """
     run = Path(arguments[arguments.index("--run") + 1])
-    parsed = ["prep/train.spans.bin"] if {"--parses", "--parser"} & set(arguments) else []
+    parsed = ["prep/train/00000.spans.bin"] if {"--parses", "--parser"} & set(arguments) else []
     made = {"prep": parsed, "score": ["score/test/table.md"], "report": ["report/index.html"]}
     for name in made.get(arguments[0], []) + (
         [f"analyze/{arguments[1]}/table.md"] if arguments[0] == "analyze" else []

@@ -71,7 +71,7 @@ class FakeRun:
             write(path / "prep" / "text" / f"{name}.src", lines)
             for i in range(references):
                 write(path / "prep" / "text" / f"{name}.ref{i or ''}", spoil(lines, 0.2 * i, i))
-            with StoreWriter(path / "prep" / name, 100) as store:
+            with StoreWriter(path / "prep" / name, 0, 100) as store:
                 for line in lines:
                     ids = [5] * len(line.split()) + [2]
                     store.add(ids, ids)

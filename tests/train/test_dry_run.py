@@ -30,8 +30,7 @@ def contents(run):
 
 def passes(trainer, updates):
     """Passes over the training set of the first updates, one update after the other."""
-    store = trainer.store
-    rows = Updates(store.src_lengths, store.tgt_lengths, trainer.settings)
+    rows = Updates(trainer.store, trainer.settings)
     for _ in range(updates):
         rows.next()
     return rows.epoch + rows.index / len(rows.batches)
@@ -102,7 +101,7 @@ def test_wrong_input_is_refused_as_in_a_training(run):
         for dry in (True, False):
             with pytest.raises(error, match=re.escape(message)):
                 go(run, "train.max_steps=1", *extra, dry_run=dry, **values)
-    victim = next(path for path in sorted(run.prep.glob("train.*")) if path.is_file())
+    victim = run.prep / "train" / "00000.bin"
     victim.write_bytes(b"")
     for dry in (True, False):
         with pytest.raises(DataError, match="has changed since it was prepared|is missing"):

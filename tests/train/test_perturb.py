@@ -227,7 +227,6 @@ def test_processes_make_the_update_of_one(tmp_path):
     sentences = pairs(count=12)
     for side, name in enumerate(("src", "tgt")):
         setattr(store, name, lambda i, side=side: sentences[i][side])
-        setattr(store, f"{name}_lengths", torch.tensor([len(p[side]) for p in sentences]).numpy())
     update = [torch.arange(i, i + 3).numpy() for i in (0, 3, 6, 9)]
 
     def gradient(ranks):

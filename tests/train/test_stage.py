@@ -483,7 +483,7 @@ def test_blank_lines_stay_blank_in_validation_and_are_no_context(run, on_dev, na
     for row in (0, 3, 5):
         source[row] = ""
     vocabulary = Vocabulary.load(run.prep / "vocab.txt")
-    with StoreWriter(run.prep / "dev", len(vocabulary)) as writer:
+    with StoreWriter(run.prep / "dev", 0, len(vocabulary)) as writer:
         for pair in zip(source, target, strict=True):
             writer.add(*(vocabulary.encode(line.split()) for line in pair))
     files.write_lines(run.source("dev"), source)

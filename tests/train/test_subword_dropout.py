@@ -57,7 +57,9 @@ def run_of(shared, tmp_path_factory):
 def pairs_of(run, strength=0.3, seed=1):
     splitters = [load_splitter(run.prep, side) for side in ("src", "tgt")]
     store = Store(run.prep / "train")
-    return Resegmented(store, splitters, load_vocabularies(run.prep), strength, seed)
+    pairs = Resegmented(store, splitters, load_vocabularies(run.prep), strength, seed)
+    pairs.begin(0, 0, [0])
+    return pairs
 
 
 def sentences(pairs):
@@ -83,16 +85,16 @@ def test_an_epoch_has_the_same_words_and_depends_on_nothing_but_seed_and_number(
         changed += new != old
     assert changed > 0.9 * len(first)
     lengths = np.array([len(ids) for ids in first])
-    assert (pairs.src_lengths == lengths[0::2]).all() and (pairs.tgt_lengths == lengths[1::2]).all()
-    of_training = pairs.src_lengths
-    pairs.begin(1)
+    for side, found in enumerate(pairs.shard_lengths(0)):
+        assert found.tolist() == lengths[side::2].tolist()
+    pairs.begin(1, 0, [0])
     second = sentences(pairs)
-    assert second != first and pairs.src_lengths is of_training
+    assert second != first
     monkeypatch.setattr(resegmented, "ROWS", 7)
     other = pairs_of(run)
     assert sentences(other) == first
-    other.begin(4)
-    other.begin(1)
+    other.begin(4, 0, [0])
+    other.begin(1, 0, [0])
     assert sentences(other) == second
     assert sentences(pairs_of(run, seed=2)) != first
 
@@ -116,7 +118,7 @@ def test_each_place_of_a_word_has_a_draw_of_its_own(run_of):
     vocabulary, pairs = load_vocabularies(run.prep)[1], pairs_of(run, 0.2)
     drawn = Counter()
     for epoch in range(60):
-        pairs.begin(epoch)
+        pairs.begin(epoch, 0, [0])
         for row in range(len(pairs)):
             subwords = [vocabulary[i] for i in pairs.tgt(row)[:-1].tolist()]
             text = " ".join(subwords).replace("@@ ", "|").split(" ")
@@ -154,11 +156,11 @@ def test_continued_is_as_if_never_stopped(run_of, kind, monkeypatch):
     """An epoch is a handful of updates, and updates cross the borders of epochs."""
     epochs, begin = [], Resegmented.begin
     monkeypatch.setattr(
-        Resegmented, "begin", lambda pairs, epoch: (epochs.append(epoch), begin(pairs, epoch))
+        Resegmented, "begin", lambda pairs, *place: (epochs.append(place[0]), begin(pairs, *place))
     )
     run = run_of(kind)
     whole = weights_after(run, "whole", 14)
-    assert epochs == [0, *range(epochs[-1] + 1)] and epochs[-1] > 1
+    assert epochs == [*range(epochs[-1] + 1)] and epochs[-1] > 1
     parts = weights_after(run, "parts", 3, 8, 14)
     assert all((whole[name] == parts[name]).all() for name in whole)
     without = weights_after(run, "without", 14, dropout=0)

@@ -41,8 +41,10 @@ def sentences(count: int, seed: int) -> list[tuple[list[str], list[str]]]:
     return [(source, [c.upper() for c in reversed(source)]) for source in sources]
 
 
-def make_run(path: Path, pairs: int = 120, dev: int = 12, seed: int = 1) -> Run:
-    """A prepared run of so many pairs; with dev = 0 it has no development set."""
+def make_run(path: Path, pairs: int = 120, dev: int = 12, seed: int = 1, shard: int = 0) -> Run:
+    """A prepared run of so many pairs, in shards of so many if `shard` is not 0; with dev = 0 it
+    has no development set.
+    """
     prep = path / "prep"
     (prep / "text").mkdir(parents=True)
     vocabulary = Vocabulary(["<pad>", "<s>", "</s>", "<unk>", *LETTERS, *LETTERS.upper()])
@@ -51,9 +53,10 @@ def make_run(path: Path, pairs: int = 120, dev: int = 12, seed: int = 1) -> Run:
         [("dev", "dev", sentences(dev, seed + 100))] if dev else []
     )
     for name, split, lines in sets:
-        with StoreWriter(prep / name, len(vocabulary)) as writer:
-            for source, target in lines:
-                writer.add(vocabulary.encode(source), vocabulary.encode(target))
+        for number, start in enumerate(range(0, len(lines), shard or len(lines))):
+            with StoreWriter(prep / name, number, len(vocabulary)) as writer:
+                for source, target in lines[start : start + (shard or len(lines))]:
+                    writer.add(vocabulary.encode(source), vocabulary.encode(target))
         if split != "train":
             (prep / "text" / f"{name}.src").write_text(
                 "".join(" ".join(s) + "\n" for s, _ in lines), "utf-8"

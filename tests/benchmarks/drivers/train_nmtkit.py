@@ -33,10 +33,10 @@ def main():
     def watched(self):
         rounds.before_step()
         original_update(self)
-        src, tgt = self.store.src_lengths, self.store.tgt_lengths
-        real = [sum(int(lengths[rows].sum()) for rows in seen) for lengths in (src, tgt)]
+        batches = [self.store.lengths(rows) for rows in seen]
+        real = [sum(int(batch[side].sum()) for batch in batches) for side in (0, 1)]
         held = [
-            sum(len(rows) * int(np.max(lengths[rows])) for rows in seen) for lengths in (src, tgt)
+            sum(len(batch[side]) * int(np.max(batch[side])) for batch in batches) for side in (0, 1)
         ]
         rounds.after_step(real[0], held[0], real[1], held[1])
 

@@ -1,0 +1,128 @@
+"""The order of an epoch: windows of shards one after another, and the batches of each.
+
+A window holds about `WINDOW_PAIRS` pairs. Each epoch permutes the shards and cuts them into windows
+of nearly equal size; a window is batched by `batch_list`. So a rank holds the lengths of one window
+only, and a batch comes from the shards of one window. A set that fits one window is not permuted:
+its batches depend on its pairs only, not on how they are cut into shards.
+
+The order depends on the sizes of the shards, the lengths, the settings, the seed and the epoch
+alone. Training resumes at (epoch, window, batch) without a replay of earlier windows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from nmtkit.data.batches import Pairs, Unit, batch_list, padded_positions
+from nmtkit.data.padding import Ids
+from nmtkit.data.store import Lengths
+
+WINDOW_PAIRS = 2_000_000
+"""Pairs of a window; whole shards may make it larger (see `epoch_windows`). A change of this number
+changes the order of trainings that are resumed.
+"""
+OF_SHARDS = 3
+"""The third number of the seed of the permutation of the shards."""
+
+
+class ShardedPairs(Pairs, Protocol):
+    """A training set in shards: prepared (`Store`), or with subwords drawn anew
+    (`Resegmented`).
+    """
+
+    @property
+    def shard_sizes(self) -> Sequence[int]:
+        """Pairs of each shard."""
+
+    def shard_lengths(self, shard: int) -> tuple[Lengths, Lengths]:
+        """Return the tokens of each source and each target of a shard, </s> included."""
+
+    def lengths(self, pairs: Ids) -> tuple[Ids, Ids]:
+        """Return the tokens of source and target of some pairs (B), </s> included."""
+
+
+def epoch_windows(sizes: Sequence[int], seed: int, epoch: int) -> list[list[int]]:
+    """Return the windows of an epoch, the shards of each in the order of the corpus.
+
+    Every shard with a pair is in exactly one window. No window has more than WINDOW_PAIRS pairs
+    plus the pairs of the largest shard.
+
+    Args:
+        sizes: pairs of each shard.
+        seed, epoch: determine the permutation of the shards.
+    """
+    shards = np.flatnonzero(sizes)
+    pairs = np.array(sizes, np.int64)[shards]
+    total = int(pairs.sum())
+    count = -(-total // WINDOW_PAIRS)
+    draw = np.random.SeedSequence([seed, epoch, OF_SHARDS])
+    order = np.random.Generator(np.random.PCG64(draw)).permutation(len(shards))
+    shards, pairs = shards[order], pairs[order]
+    # A shard is in the window that the middle of the shard is in.
+    window = (2 * np.cumsum(pairs) - pairs) * count // (2 * total)
+    return [np.sort(shards[window == number]).tolist() for number in np.unique(window)]
+
+
+@dataclass(frozen=True)
+class WindowBatches:
+    """The batches of a window. `batches[i]` is the rows of batch i.
+
+    Args:
+        rows: (N) of the pairs of the window.
+        src_lengths, tgt_lengths: (N).
+        places: of each batch: where its pairs are in `rows`.
+    """
+
+    rows: Ids
+    src_lengths: Lengths
+    tgt_lengths: Lengths
+    places: list[Ids]
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def __getitem__(self, i: int) -> Ids:
+        return self.rows[self.places[i]]
+
+    def size(self, i: int, unit: Unit) -> int:
+        """Return the size of batch i in a unit, without padding."""
+        if unit == "sentences":
+            return len(self.places[i])
+        lengths = self.src_lengths if unit == "src_tokens" else self.tgt_lengths
+        return int(lengths[self.places[i]].sum())
+
+    def positions(self, i: int) -> int:
+        """Return the number of positions of batch i, padding included."""
+        places = self.places[i]
+        return padded_positions(self.src_lengths[places], self.tgt_lengths[places])
+
+    def largest(self) -> Ids:
+        """Return the rows of the batch with the most positions."""
+        return self[max(range(len(self)), key=self.positions)]
+
+
+def window_batches(
+    pairs: ShardedPairs,
+    shards: Sequence[int],
+    size: int,
+    unit: Unit,
+    seed: int,
+    epoch: int,
+    window: int = 0,
+) -> WindowBatches:
+    """Return the batches of a window.
+
+    Args:
+        pairs: the training set.
+        shards: of the window.
+        size, unit, seed, epoch, window: as of `batch_list`.
+    """
+    starts = np.cumsum([0, *pairs.shard_sizes])
+    rows = np.concatenate([np.arange(starts[shard], starts[shard + 1]) for shard in shards])
+    sides = zip(*map(pairs.shard_lengths, shards), strict=True)
+    src, tgt = (np.concatenate(lengths) for lengths in sides)
+    return WindowBatches(rows, src, tgt, batch_list(src, tgt, size, unit, seed, epoch, window))

@@ -1,0 +1,29 @@
+"""Lengths of a training set in shards, in memory."""
+
+import itertools
+
+import numpy as np
+
+
+class Sharded:
+    """Pairs of which only the lengths are known; `sizes` cuts them into shards."""
+
+    def __init__(self, src, tgt, sizes=None):
+        self.shard_sizes = [len(src)] if sizes is None else list(sizes)
+        assert sum(self.shard_sizes) == len(src) == len(tgt)
+        self._sides = np.asarray(src), np.asarray(tgt)
+        self._bounds = list(itertools.pairwise(itertools.accumulate(self.shard_sizes, initial=0)))
+        self.read = []  # the shards whose lengths were read
+
+    def shard_lengths(self, shard):
+        self.read.append(shard)
+        start, end = self._bounds[shard]
+        return tuple(side[start:end].astype(np.uint8) for side in self._sides)
+
+    def lengths(self, pairs):
+        return tuple(side[pairs].astype(np.int64) for side in self._sides)
+
+    def shard_of(self, row):
+        """The shard that holds a pair, found by looking at every shard."""
+        (shard,) = [i for i, (start, end) in enumerate(self._bounds) if start <= row < end]
+        return shard
