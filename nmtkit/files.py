@@ -191,12 +191,14 @@ def changed(folder: Path, hashes: Mapping[str, str]) -> list[str]:
 
 
 @contextlib.contextmanager
-def writing(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
+def writing(path: Path, mode: str = "w", durable: bool = True) -> Iterator[IO[Any]]:
     """Write a file completely or not at all: write a temporary file beside it, fsync, rename.
 
     Args:
         path: the final path; its folder is created.
         mode: "w" (UTF-8, LF) or "wb".
+        durable: False for a file that is checked before it is used: no fsync, which is slow for
+            many small files, so after a power cut the file may be damaged.
     Raises: EnvironmentProblem if the disk is full or not writable. Other errors of the body are
         raised unchanged.
     """
@@ -211,7 +213,8 @@ def writing(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
             yield stream
             in_body = False
             stream.flush()
-            os.fsync(stream.fileno())
+            if durable:
+                os.fsync(stream.fileno())
         Path(temporary).chmod(0o666 & ~_umask())
         os.replace(temporary, path)
         temporary = None
@@ -250,6 +253,15 @@ def write_lines(path: Path, lines: list[str]) -> None:
     """Write each string as one line, atomically; a string must not contain an LF."""
     with writing(path) as stream:
         stream.writelines(line + "\n" for line in lines)
+
+
+def write_array(path: Path, values: Any) -> Path:
+    """Write a numpy array as `writing` does, not durable, and return its path."""
+    import numpy as np
+
+    with writing(path, "wb", durable=False) as stream:
+        np.save(stream, values, allow_pickle=False)
+    return path
 
 
 def write_json(path: Path, value: object) -> None:

@@ -31,6 +31,11 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def memory_bytes() -> int:
+    """Return the memory of the machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 def ordered_map(
     make: Callable[[], Callable[[Chunk], Result]],
     chunks: Iterable[Chunk],
@@ -86,7 +91,7 @@ def _start(make: Callable[[], Callable[[Any], Any]], parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(ValueError):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    threading.Thread(target=_end_with_parent, args=(parent,), daemon=True).start()
+    threading.Thread(target=end_with_parent, args=(parent,), daemon=True).start()
     try:
         _worker = make()
     # An error here would break the pool without a message, so the first chunk raises it.
@@ -94,10 +99,10 @@ def _start(make: Callable[[], Callable[[Any], Any]], parent: int) -> None:
         _failure = error
 
 
-def _end_with_parent(parent: int) -> None:
+def end_with_parent(parent: int) -> None:
     """End this worker if its parent was killed; it would wait for work for ever."""
     while os.getppid() == parent:
-        time.sleep(1)
+        time.sleep(0.1)
     os._exit(1)
 
 

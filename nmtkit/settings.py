@@ -151,6 +151,18 @@ class PrepSettings(Section):
     """Drop training pairs that a dev or test set contains: exactly, or normalised (regardless of
     case, white space and punctuation).
     """
+    shard_lines: int = Field(0, ge=0)
+    """Training pairs of a shard, the unit of work of prep and of the order of training; 0 = by the
+    size of the text, from 5,000 to 200,000.
+    """
+    memory: float = Field(0.0, ge=0)
+    """GiB of memory that prep may use for counts of words and for repeated pairs; 0 = a quarter of
+    the machine. The output does not depend on it.
+    """
+    once_limit: int = Field(5_000_000, ge=0)
+    """BPE: if a text has more different words, those that occur once do not count in learning
+    merges. The manifest says how many were left out.
+    """
     on_bad_utf8: Literal["error", "replace", "drop"] = "error"
     """What to do with bytes that are not UTF-8: stop, put U+FFFD in their place, or drop the
     training pair (counted; dev and test lines stay).

@@ -21,6 +21,32 @@ def is_class_name(word: str) -> bool:
     return re.fullmatch(r"[^\W\d][\w.]*:[^\W\d]\w*", word) is not None
 
 
+def load_object(name: str, kind: str, where: str, form: str) -> Any:
+    """Return a class or function of the user's own.
+
+    Args:
+        name: `package.module:object`.
+        kind, where: as of `load_class`.
+        form: how it is written, for the hint.
+    Raises: ConfigError if the module is missing or fails (naming the line), or has no such object.
+    """
+    module_name, _, object_name = name.partition(":")
+    try:
+        module = _import_module(module_name)
+    except NmtkitError:
+        raise
+    except Exception as error:  # whatever the module does
+        raise _not_imported(name, kind, where, error) from error
+    value = getattr(module, object_name, None)
+    if value is None:
+        callables = [key for key, value in vars(module).items() if callable(value)]
+        sort = "class" if "Class" in form else "function"
+        message = f"module {module_name} has no {sort} {object_name}"
+        hint = nearest(object_name, callables, form)
+        raise ConfigError(message, where=module.__file__ or where, hint=hint)
+    return value
+
+
 def load_class(name: str, base: type, kind: str, where: str, guide: str) -> Any:
     """Return a class of the user's own.
 
@@ -33,19 +59,7 @@ def load_class(name: str, base: type, kind: str, where: str, guide: str) -> Any:
     Raises: ConfigError if the module is missing or fails (naming the line), or if the class is
         missing, abstract or no subclass of `base`.
     """
-    module_name, _, class_name = name.partition(":")
-    try:
-        module = _import_module(module_name)
-    except NmtkitError:
-        raise
-    except Exception as error:  # whatever the module does
-        raise _not_imported(name, kind, where, error) from error
-    cls: Any = getattr(module, class_name, None)
-    if cls is None:
-        classes = [key for key, value in vars(module).items() if isinstance(value, type)]
-        message = f"module {module_name} has no class {class_name}"
-        hint = nearest(class_name, classes, f"write it as package.module:Class; see {guide}")
-        raise ConfigError(message, where=module.__file__ or where, hint=hint)
+    cls = load_object(name, kind, where, f"write it as package.module:Class; see {guide}")
     if not (isinstance(cls, type) and issubclass(cls, base)):
         message = f"{name} is not a subclass of {base.__module__}.{base.__qualname__}"
         raise ConfigError(message, where=place_of(cls) or where, hint=f"see {guide}")

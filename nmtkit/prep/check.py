@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from nmtkit import console, files
 from nmtkit.corpora.corpus import SetFiles
 from nmtkit.corpora.document_starts import read_starts
 from nmtkit.corpora.parallel_text import first_odd_pair
 from nmtkit.errors import DataError, counted
+from nmtkit.prep.shards import MARK_EVERY, TextFile
 from nmtkit.settings import PrepSettings
 from nmtkit.text.scripts import ForeignLines, scripts
 from nmtkit.text.tidy import tidy
@@ -43,6 +46,16 @@ class Facts:
     lines: int
     size: int
     mtime_ns: int
+    marks: list[int] = field(repr=False)
+    """Byte of every MARK_EVERY-th line of the text."""
+
+    def text_file(self, plain: Path) -> TextFile:
+        """Return the text, which is in the file `plain`, so that shards can be cut from it."""
+        return TextFile(plain, self.lines, np.array(self.marks, np.int64))
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the facts for the manifest."""
+        return {key: value for key, value in vars(self).items() if key != "marks"}
 
 
 class Inputs:
@@ -61,13 +74,22 @@ class Inputs:
         """Return the lines of several files together."""
         return sum(self._facts[path].lines for path in paths)
 
+    def text_file(self, path: Path, plain: Path) -> TextFile:
+        """Return a file that shards can be cut from.
+
+        Args:
+            path: the file that was checked.
+            plain: the same text, not compressed.
+        """
+        return self._facts[path].text_file(plain)
+
     def as_json(self) -> dict[str, dict[str, Any]]:
         """Return the facts for the manifest, by path, or by name for a temporary file."""
         temporary = self._temporary
         return {
             path.relative_to(temporary).as_posix()
             if path.is_relative_to(temporary)
-            else str(path): vars(facts)
+            else str(path): facts.as_json()
             for path, facts in self._facts.items()
         }
 
@@ -136,12 +158,15 @@ def inspect(path: Path, strict: bool) -> Facts:
     Raises: DataError if it is missing, a directory, damaged, empty, or (strict) not UTF-8 (with
         line and byte offset).
     """
-    lines = 0
+    lines = offset = 0
+    marks: list[int] = []
     try:
-        for block in files.line_blocks(path, size=4096):
-            lines += len(block)
+        for block in files.line_blocks(path, size=MARK_EVERY):
+            marks.append(offset)
+            text = b"".join(block)
+            lines, offset = lines + len(block), offset + len(text)
             if strict:
-                b"".join(block).decode()
+                text.decode()
     except UnicodeDecodeError:
         try:
             for _ in files.text_lines(path):  # finds and names the place
@@ -152,7 +177,7 @@ def inspect(path: Path, strict: bool) -> Facts:
     if not lines:
         raise DataError(f"{path} is empty", hint="name a file with one sentence a line")
     status = path.stat()
-    return Facts(files.sha256(path), lines, status.st_size, status.st_mtime_ns)
+    return Facts(files.sha256(path), lines, status.st_size, status.st_mtime_ns, marks)
 
 
 @dataclass(frozen=True)

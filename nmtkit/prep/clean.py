@@ -1,69 +1,28 @@
-"""The first pass over the training text: tidy, tokenize and filter pairs, and count the words from
-which truecaser and BPE are learnt.
-"""
+"""Clean a shard of the training text: tidy, tokenize and filter its pairs, count their words."""
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import compress, repeat
-from operator import add, not_
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit import files
-from nmtkit.errors import DataError
+from nmtkit.prep.repeats import read_wanted
+from nmtkit.prep.shards import Shard
+from nmtkit.prep.words import SideText
 from nmtkit.settings import PrepSettings
-from nmtkit.text.side import TextSide
+from nmtkit.text.side import TextSide, load_splitter
 from nmtkit.text.splitter import Splitter
 from nmtkit.text.tidy import tidy, utf8_lines
 from nmtkit.text.tokenizer import Side, tokenizer_name, usual_tokenizer
-from nmtkit.text.truecase import SPECIAL, evidence, sentence_starts
 
 SIDES: tuple[Side, Side] = ("src", "tgt")
-LONGEST_WORD = 1000
-
-
-def row_chunks(
-    streams: Sequence[Sequence[Path]], max_rows: int = 4000, max_bytes: int = 1 << 20
-) -> Iterator[list[bytes]]:
-    """Read the lines of parallel texts in chunks of bounded size.
-
-    Args:
-        streams: the files of each text.
-        max_rows, max_bytes: a chunk ends when it has so much.
-    Returns: for each chunk the lines of each text, each line with its LF.
-    Raises: DataError if one text has more lines than another.
-    """
-    lines = [
-        itertools.chain.from_iterable(itertools.chain.from_iterable(map(files.line_blocks, paths)))
-        for paths in streams
-    ]
-    try:
-        for rows in _bounded(zip(*lines, strict=True), max_rows, max_bytes):
-            yield list(map(b"".join, zip(*rows, strict=True)))
-    except ValueError as error:
-        problem = "the files changed while they were read: their line counts differ"
-        raise DataError(problem, where=streams[0][0]) from error
-
-
-def _bounded(
-    rows: Iterable[tuple[bytes, ...]], max_rows: int, max_bytes: int
-) -> Iterator[list[tuple[bytes, ...]]]:
-    chunk: list[tuple[bytes, ...]] = []
-    size = 0
-    for row in rows:
-        chunk.append(row)
-        size += sum(map(len, row))
-        if len(chunk) >= max_rows or size >= max_bytes:
-            yield chunk
-            chunk, size = [], 0
-    if chunk:
-        yield chunk
 
 
 def truecased(settings: PrepSettings, side: Side, language: str) -> bool:
@@ -76,84 +35,17 @@ def truecased(settings: PrepSettings, side: Side, language: str) -> bool:
     return wanted and tokenizer_name(side, language, settings) == "moses"
 
 
-@dataclass
-class WordCounts:
-    """How often each word of a side occurs; memory grows with the words, not with the text."""
-
-    at_start: Counter[str] = field(default_factory=Counter)
-    """Words where a sentence starts, as the truecaser sees it."""
-    inside: Counter[str] = field(default_factory=Counter)
-    """The truecaser's evidence (`truecase.evidence`), in the order of first appearance."""
-    difference: Counter[str] = field(default_factory=Counter)
-    """Words where no sentence starts, minus `inside`; so a word may have a negative count."""
-    changes: Counter[str] = field(default_factory=Counter)
-    """What `tidy` changed, by kind."""
-
-    def add(self, lines: Iterable[str], truecase: bool) -> None:
-        """Count tokenized lines, none of them empty.
-
-        Most lines are one sentence without quotes or brackets inside: all their words but the first
-        and a last mark are evidence.
-        """
-        starts: list[str] = []
-        inside: list[str] = []
-        no_evidence: list[str] = []
-        for line in lines:
-            tokens = line.split(" ")
-            if not truecase:
-                no_evidence += tokens
-            elif SPECIAL.isdisjoint(tokens[:-1]) and "<" not in line:
-                starts.append(tokens.pop(0))
-                if tokens and tokens[-1] in SPECIAL:
-                    no_evidence.append(tokens.pop())
-                inside += tokens
-            else:
-                first = list(sentence_starts(tokens))
-                starts += compress(tokens, first)
-                no_evidence += compress(tokens, map(not_, first))
-                counted = evidence(tokens)
-                inside += counted
-                self.difference.subtract(counted)
-        self.at_start.update(starts)
-        self.inside.update(inside)
-        self.difference.update(no_evidence)
-
-    @property
-    def elsewhere(self) -> Counter[str]:
-        """Words where no sentence starts."""
-        counts = self.inside.copy()
-        counts.update(self.difference)
-        return +counts
-
-    def merge(self, following: WordCounts) -> None:
-        """Add the counts of the text that follows."""
-        for name, counts in vars(following).items():
-            total = getattr(self, name)
-            sums = map(add, map(total.get, counts, repeat(0)), counts.values())
-            # half the time of Counter.update
-            dict.update(total, zip(counts, sums, strict=True))
-
-
-@dataclass
-class Cleaned:
-    """A chunk of training pairs, tidied, tokenized and filtered."""
-
-    text: bytes
-    """The pairs that are kept, tokenized: src line, tgt line, … as UTF-8."""
-    kept: NDArray[np.bool_]
-    """For each row of the chunk, True if it is kept."""
-    reasons: Counter[tuple[str, str]]
-    """Dropped pairs by reason, under "pairs" and under each side that is to blame."""
-    counts: tuple[WordCounts, WordCounts]
-
-
 class Cleaner:
-    """Tidies, tokenizes, filters and counts training pairs.
+    """Tidies, tokenizes and filters training pairs, and counts what it changes and drops.
 
     Args:
         languages: source and target.
         settings: of prep.
         splitters: of both sides, whose normalisation the text gets.
+    Attributes:
+        reasons: dropped pairs by reason, under "pairs" and under each side that is to blame.
+        changes: what `tidy` changed on each side, by kind.
+        texts: the text of both sides of the shard.
     """
 
     def __init__(
@@ -175,67 +67,86 @@ class Cleaner:
         self._settings = settings
         # A longer line cannot become short enough: tokenization joins two words at most.
         self._hopeless = 10 * settings.max_words
-        self._too_long = "x " * self._hopeless + "x"
+        self._too_long = ["x"] * (self._hopeless + 1)
+        self.reset()
 
-    def __call__(self, texts: Sequence[bytes]) -> Cleaned:
-        """Clean the source lines and the target lines of a chunk, each line with its LF."""
-        counts = (WordCounts(), WordCounts())
-        lines: list[str] = []
-        kept: list[bool] = []
-        reasons: Counter[tuple[str, str]] = Counter()
-        drop = self._settings.on_bad_utf8 == "drop"
-        decoded = [
-            utf8_lines(text, None if drop else count.changes)
-            for text, count in zip(texts, counts, strict=True)
+    def reset(self) -> None:
+        """Begin the text of another shard."""
+        self.reasons: Counter[tuple[str, str]] = Counter()
+        self.changes: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
+        self.texts = [
+            SideText(*values) for values in zip(self._truecase, self._by_character, strict=True)
         ]
-        for pair in zip(*decoded, strict=True):
-            tokenized = self._tokenized(pair, counts)
-            if len(tokenized) == len(pair):
-                reason, blame = drop_reason(tokenized, self._settings, self._by_character)
-            else:
-                reason, blame = "not UTF-8", [not tokenized, bool(tokenized)]
-            kept.append(not reason)
-            if reason:
-                reasons.update((reason, name) for name in ("pairs", *compress(SIDES, blame)))
-            else:
-                lines += tokenized
-        for i, (count, truecase) in enumerate(zip(counts, self._truecase, strict=True)):
-            count.add(lines[i::2], truecase)
-        text = "".join([line + "\n" for line in lines]).encode()
-        return Cleaned(text, np.array(kept, bool), reasons, counts)
 
-    def _tokenized(self, pair: Sequence[str | None], counts: Sequence[WordCounts]) -> list[str]:
-        """Tidy and tokenize the lines of a pair, up to one that is not UTF-8 (None)."""
-        tokenized: list[str] = []
-        for raw, side, count in zip(pair, self._sides, counts, strict=True):
-            if raw is None:
-                break
-            line = tidy(raw, count.changes)
-            hopeless = line.count(" ") > self._hopeless
-            tokenized.append(self._too_long if hopeless else side.tokenized(line))
-        return tokenized
+    def __call__(self, texts: Sequence[bytes]) -> NDArray[np.bool_]:
+        """Add the pairs of a chunk that are kept to the text of the shard.
+
+        Args:
+            texts: the source lines and the target lines, each with its LF.
+        Returns: for each row of the chunk, True if it is kept.
+        """
+        drop = self._settings.on_bad_utf8 == "drop"
+        src, tgt = (
+            utf8_lines(text, None if drop else changes)
+            for text, changes in zip(texts, self.changes, strict=True)
+        )
+        bad = np.zeros((2, len(src)), bool)
+        if None in src or None in tgt:
+            bad[0] = [line is None for line in src]
+            bad[1] = [line is None for line in tgt]
+            bad[1] &= ~bad[0]  # a target is not read if its source is bad
+            tgt = [None if a is None else b for a, b in zip(src, tgt, strict=True)]
+        sides = [
+            text.read(list(map(self._parts, repeat(side), lines)))
+            for side, (text, lines) in enumerate(zip(self.texts, (src, tgt), strict=True))
+        ]
+        words = np.stack([side.words for side in sides])
+        giant = np.stack([side.giant for side in sides])
+        kept = ~bad.any(0) & ~giant.any(0) & self._sizes_fit(words)
+        for row in np.flatnonzero(~kept).tolist():
+            reason, blame = "not UTF-8", bad[:, row].tolist()
+            if not any(blame):
+                reason, blame = drop_reason(
+                    words[:, row].tolist(), giant[:, row].tolist(), self._settings
+                )
+            self.reasons.update((reason, name) for name in ("pairs", *compress(SIDES, blame)))
+        for text, side in zip(self.texts, sides, strict=True):
+            text.keep(side, kept)
+        result: NDArray[np.bool_] = kept
+        return result
+
+    def _parts(self, side: int, raw: str | None) -> list[str]:
+        """Tidy and tokenize a line; None, a line that is not UTF-8, has no parts."""
+        if raw is None:
+            return []
+        line = tidy(raw, self.changes[side])
+        if line.count(" ") > self._hopeless:
+            return self._too_long
+        return self._sides[side].parts(line)
+
+    def _sizes_fit(self, words: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return for each pair whether `drop_reason` has nothing against its sizes (2, N)."""
+        shorter, longer = words.min(0), words.max(0)
+        settings = self._settings
+        fits = (shorter >= max(1, settings.min_words)) & (longer <= settings.max_words)
+        result: NDArray[np.bool_] = fits & (longer / np.maximum(shorter, 1) <= settings.max_ratio)
+        return result
 
 
 def drop_reason(
-    pair: Sequence[str],
-    settings: PrepSettings,
-    by_character: Sequence[bool] = (False, False),
+    words: Sequence[int], giant: Sequence[bool], settings: PrepSettings
 ) -> tuple[str, list[bool]]:
     """Return why a training pair is dropped, and for each side True if it is to blame.
 
     The rules are those of Moses' clean-corpus-n.perl, and a limit for single words.
 
     Args:
-        pair: both sides, tokenized.
+        words: of both sides; characters, for a side without spaces between words.
+        giant: True for a side with a word that is too long.
         settings: of prep.
-        by_character: True for a side without spaces between words, whose characters are counted.
     Returns: "empty", "too long", "too short", "ratio", "word too long", or "" for a pair that is
         kept.
     """
-    words = [
-        len(line) - line.count(" ") if characters else line.count(" ") + 1 if line else 0
-        for line, characters in zip(pair, by_character, strict=True)
-    ]
     shorter, longer = sorted(words)
     if not shorter:
         return "empty", [count == 0 for count in words]
@@ -245,7 +156,84 @@ def drop_reason(
         return "too short", [count < settings.min_words for count in words]
     if longer / shorter > settings.max_ratio:
         return "ratio", [count == longer for count in words]
-    giant = [
-        len(line) > LONGEST_WORD and max(map(len, line.split(" "))) > LONGEST_WORD for line in pair
-    ]
-    return "word too long" if any(giant) else "", giant
+    return "word too long" if any(giant) else "", list(giant)
+
+
+@dataclass(frozen=True)
+class CleanShard:
+    """Cleans one shard.
+
+    Attributes:
+        shard: of the training text.
+        key: of the work, for what this process keeps in memory.
+        languages, settings: as of `Cleaner`.
+        models: folder in the work folder, with the models of subwords that are given.
+        dropped: folder in the work folder, with the repeated pairs that are dropped; empty: none.
+    """
+
+    shard: Shard
+    key: str
+    languages: tuple[str, str]
+    settings: PrepSettings
+    models: str
+    dropped: str = ""
+
+    def __call__(self, work: Path, index: int) -> tuple[dict[str, Any], list[Path]]:
+        """Write the text as numbers of words, the words with their counts, and the rows kept.
+
+        Returns: pairs kept, dropped pairs by reason, and changes of the text; the files.
+        """
+        clean = _cleaner(self, work / self.models)
+        clean.reset()
+        wanted = read_wanted(work / self.dropped, self.shard) if self.dropped else None
+        kept: list[NDArray[np.bool_]] = []
+        row = 0
+        for chunk in self.shard.chunks():
+            rows = chunk[0].count(b"\n")
+            mask = np.ones(rows, bool)
+            if wanted is not None:
+                mask = wanted[row : row + rows]
+                chunk = [_selected(text, mask) for text in chunk]
+            row += rows
+            mask = mask.copy()
+            mask[mask] = clean(chunk)
+            kept.append(mask)
+        paths = [write_rows(work / "clean" / f"{self.shard.name}.kept.npy", np.concatenate(kept))]
+        for name, text in zip(SIDES, clean.texts, strict=True):
+            forms, table = text.finish(self.shard.index)
+            path = work / "clean" / f"{self.shard.name}.{name}"
+            paths += [
+                *table.save(path),
+                files.write_array(path.with_name(f"{path.name}.text.npy"), forms),
+            ]
+        kept_pairs = int(sum(mask.sum() for mask in kept))
+        reasons = [[*reason, count] for reason, count in sorted(clean.reasons.items())]
+        changes = [dict(counts) for counts in clean.changes]
+        return {"kept": kept_pairs, "reasons": reasons, "changes": changes}, paths
+
+
+_cleaners: dict[str, Cleaner] = {}
+
+
+def _cleaner(task: CleanShard, models: Path) -> Cleaner:
+    """Return the cleaner of this process: its caches of words serve all shards."""
+    if task.key not in _cleaners:
+        _cleaners.clear()  # of other work
+        splitters = [load_splitter(models, side) for side in SIDES]
+        _cleaners[task.key] = Cleaner(task.languages, task.settings, splitters)
+    return _cleaners[task.key]
+
+
+def _selected(text: bytes, mask: NDArray[np.bool_]) -> bytes:
+    return b"".join([line + b"\n" for line in compress(text.split(b"\n"), mask.tolist())])
+
+
+def write_rows(path: Path, mask: NDArray[np.bool_]) -> Path:
+    """Write which rows of a shard are kept, and return the path."""
+    return files.write_array(path, np.packbits(mask))
+
+
+def read_rows(path: Path, rows: int) -> NDArray[np.bool_]:
+    """Return which of the rows of a shard are kept."""
+    packed = np.load(path, allow_pickle=False)
+    return np.unpackbits(packed, count=rows).astype(bool)

@@ -1,130 +1,199 @@
-"""Text to token ids: tokenized training pairs by the numbers of their words, dev and test sets
-line by line.
+"""Encode text as token ids: shards of the training text by the numbers of their words, dev and test
+sets line by line, as translation will.
 """
 
 from __future__ import annotations
 
-import itertools
-from array import array
+import contextlib
+import functools
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nmtkit.data.store import id_type
-from nmtkit.prep.clean import SIDES
-from nmtkit.prep.learn import Models
-from nmtkit.text.segmented import LINE_END, WordIds
+from nmtkit import files
+from nmtkit.data.ragged import ragged_files
+from nmtkit.data.store import StoreWriter, id_type, shard_path
+from nmtkit.prep.clean import SIDES, read_rows, write_rows
+from nmtkit.prep.lookup import LOOKUP, Lookup
+from nmtkit.prep.shards import Shard
+from nmtkit.prep.word_table import WordTable
+from nmtkit.text.segmented import joined, starts_of
 from nmtkit.text.side import TextSide
 from nmtkit.text.tidy import tidy, utf8_lines
-from nmtkit.text.truecase import SPECIAL, sentence_starts
-from nmtkit.text.vocabulary import UNK, Vocabulary
+from nmtkit.text.vocabulary import UNK, Vocabulary, load_vocabularies
+
+Ints = NDArray[np.int64]
 
 
-@dataclass
-class Encoded:
-    """A chunk of pairs as token ids."""
-
-    ids: NDArray[Any]
-    """src, tgt, src, … each with its </s>, in the store's type."""
-    lengths: NDArray[np.int64]
-    kept: NDArray[np.bool_]
-    """For each pair of the chunk, True if it is kept."""
-    reasons: Counter[tuple[str, str]] = field(default_factory=Counter)
-    texts: list[str] = field(default_factory=list)
-    """Tidied lines of each stream (dev and test sets only)."""
-    changes: list[Counter[str]] = field(default_factory=list)
-
-    @property
-    def sizes(self) -> NDArray[np.int64]:
-        """Subwords without </s>, and <unk>, of source and target (2, 2)."""
-        line = np.searchsorted(np.cumsum(self.lengths), np.flatnonzero(self.ids == UNK), "right")
-        subwords = (self.lengths - 1).reshape(-1, 2).sum(0)
-        return np.stack([subwords, np.bincount(line % 2, minlength=2)])
+@functools.lru_cache(maxsize=1)
+def _lookup(folder: Path, key: str) -> Lookup:
+    return Lookup(folder)
 
 
-class TrainEncoder:
-    """Encodes tokenized training pairs and drops those with too many subwords.
+@dataclass(frozen=True)
+class EncodeShard:
+    """Encodes one shard of the training text, and drops pairs with too many subwords.
 
-    Args:
-        models: learnt from the words of the text.
-        max_subwords: most subwords of a side.
+    Attributes:
+        shard: of the training text, cleaned.
+        key: of the work, for what this process keeps in memory.
+        out: folder in the work folder, the prep folder to be.
+        vocabulary: size of the larger one.
+        max_subwords: of the settings.
     """
 
-    def __init__(self, models: Models, max_subwords: int) -> None:
-        self._words = models.words
-        sides = list(zip(models.segmented, models.vocabularies, strict=True))
-        self._ids = WordIds(sides, id_type(max(map(len, models.vocabularies))))
-        self._longest = max_subwords
+    shard: Shard
+    key: str
+    out: str
+    vocabulary: int
+    max_subwords: int
 
-    def __call__(self, text: bytes) -> Encoded:
-        """Encode src line, tgt line, …"""
-        ids, lengths = self._ids(np.frombuffer(self._numbers(text), np.int32))
-        long = (lengths - 1 > self._longest).reshape(-1, 2)
-        kept: NDArray[np.bool_] = np.logical_not(long.any(1))
-        if kept.all():
-            return Encoded(ids, lengths, kept)
-        counts = dict(zip(SIDES, long.sum(0).tolist(), strict=True)) | {"pairs": int((~kept).sum())}
-        reasons = Counter({("too many subwords", name): count for name, count in counts.items()})
-        sides = np.repeat(kept, 2)
-        return Encoded(ids[np.repeat(sides, lengths)], lengths[sides], kept, reasons)
+    def __call__(self, work: Path, index: int) -> tuple[dict[str, Any], list[Path]]:
+        """Write the token ids of the pairs that are kept, and which rows they are.
 
-    def _numbers(self, text: bytes) -> array[int]:
-        """Return the numbers of all words; a word has another one where it starts a sentence."""
-        numbers = array("i")
-        for line, side in zip(text.decode().split("\n")[:-1], itertools.cycle(self._words)):
-            tokens = line.split(" ")
-            if not side.at_start:
-                numbers.extend(map(side.elsewhere.__getitem__, tokens))
-            elif SPECIAL.isdisjoint(tokens[:-1]):
-                numbers.append(side.at_start[tokens[0]])
-                numbers.extend(map(side.elsewhere.__getitem__, tokens[1:]))
-            else:
-                for token, first in zip(tokens, sentence_starts(tokens), strict=True):
-                    numbers.append((side.at_start if first else side.elsewhere)[token])
-            numbers.append(LINE_END)
-        return numbers
-
-
-@dataclass
-class SetEncoder:
-    """Encodes a dev or test set line for line, as translation will; nothing is dropped.
-
-    Args:
-        sides: the text of source and target.
-        vocabularies: of both.
-    """
-
-    sides: Sequence[TextSide]
-    vocabularies: Sequence[Vocabulary]
-
-    def __call__(self, chunk: Sequence[bytes]) -> Encoded:
-        """Encode the lines of src, ref, ref1, …; the store gets the first reference."""
-        changes: list[Counter[str]] = [Counter(), Counter()]
-        texts = [
-            [
-                tidy(line or "", changes[stream > 0])
-                for line in utf8_lines(text, changes[stream > 0])
+        Returns: subwords and unknown ones of both sides, pairs kept, dropped pairs; the files.
+        """
+        name = self.shard.name
+        lookup = _lookup(work / LOOKUP, self.key)
+        ids, lengths = [], []
+        for side, suffix in enumerate(SIDES):
+            path = work / "clean" / f"{name}.{suffix}"
+            text = np.load(path.with_name(f"{path.name}.text.npy"), allow_pickle=False)
+            words = lookup.numbers(side, WordTable.load(path), text)
+            side_ids, side_lengths = lookup.ids(words)
+            ids.append(side_ids)
+            lengths.append(side_lengths)
+        long = np.stack(lengths) - 1 > self.max_subwords
+        kept: NDArray[np.bool_] = np.logical_not(long.any(0))
+        flat, sizes = interleaved(ids, lengths, kept)
+        paths = write_store(work / self.out / "train", index, self.vocabulary, flat, sizes)
+        rows = read_rows(work / "clean" / f"{name}.kept.npy", self.shard.rows)
+        rows[rows] = kept
+        paths.append(write_rows(work / "encode" / f"{name}.kept.npy", rows))
+        reasons: list[list[Any]] = []
+        if not kept.all():
+            counts = {"pairs": int((~kept).sum())}
+            counts |= dict(zip(SIDES, long.sum(1).tolist(), strict=True))
+            reasons = [
+                ["too many subwords", side, count] for side, count in counts.items() if count
             ]
-            for stream, text in enumerate(chunk)
-        ]
-        encoded = [
-            vocabulary.encode(side.encode(line))
-            for row in zip(texts[0], texts[1], strict=True)
-            for vocabulary, side, line in zip(self.vocabularies, self.sides, row, strict=True)
-        ]
-        kind = id_type(max(map(len, self.vocabularies)))
-        ids = np.array(list(itertools.chain.from_iterable(encoded)), kind)
-        lengths = np.array(list(map(len, encoded)))
-        kept = np.ones(len(texts[0]), bool)
-        joined = ["".join([line + "\n" for line in lines]) for lines in texts]
-        return Encoded(ids, lengths, kept, texts=joined, changes=changes)
+        value = {
+            "sizes": subwords(flat, sizes).tolist(),
+            "kept": int(kept.sum()),
+            "reasons": reasons,
+        }
+        return value, paths
 
 
-def subword_counts(sizes: NDArray[np.int64]) -> dict[str, int]:
-    """Return the sizes of all chunks together as a set's entry of the manifest has them."""
+def interleaved(
+    ids: Sequence[NDArray[Any]], lengths: Sequence[Ints], kept: NDArray[np.bool_]
+) -> tuple[NDArray[Any], Ints]:
+    """Return src 0, tgt 0, src 1, … of the pairs that are kept, and the length of each.
+
+    Args:
+        ids: of source and target, sentence after sentence.
+        lengths: of the sentences of each.
+        kept: for each pair.
+    """
+    sizes = np.stack(lengths, axis=1)
+    starts = np.stack([starts_of(lengths[0]), starts_of(lengths[1]) + len(ids[0])], axis=1)
+    chosen = sizes[kept].ravel()
+    return joined(np.concatenate(ids), starts[kept].ravel(), chosen), chosen
+
+
+def subwords(ids: NDArray[Any], lengths: Ints) -> Ints:
+    """Return the number of subwords without </s>, and of <unk>, of source and target (2, 2)."""
+    line = np.searchsorted(np.cumsum(lengths), np.flatnonzero(ids == UNK), "right")
+    counts = (lengths - 1).reshape(-1, 2).sum(0)
+    return np.stack([counts, np.bincount(line % 2, minlength=2)])
+
+
+def write_store(
+    folder: Path, index: int, vocabulary: int, ids: NDArray[Any], lengths: Ints
+) -> list[Path]:
+    """Write a shard of a store, and return its files."""
+    with StoreWriter(folder, index, vocabulary) as store:
+        store.add_block(ids.tobytes(), lengths)
+    return [*ragged_files(shard_path(folder, index))]
+
+
+@dataclass(frozen=True)
+class EncodeSet:
+    """Encodes a dev or test set line for line; nothing is dropped.
+
+    Attributes:
+        shard: all rows of the set.
+        name: of the set.
+        streams: src, ref, ref1, …
+        key, out: as of `EncodeShard`.
+    """
+
+    shard: Shard
+    key: str
+    name: str
+    streams: tuple[str, ...]
+    out: str
+
+    def __call__(self, work: Path, index: int) -> tuple[dict[str, Any], list[Path]]:
+        """Write the token ids of source and first reference, and the tidied text of all.
+
+        Returns: subwords and unknown ones of both sides, changes of the text, blank lines; the
+            files.
+        """
+        out = work / self.out
+        sides, vocabularies = _text(out, self.key)
+        changes: list[Counter[str]] = [Counter(), Counter()]
+        blank: Counter[str] = Counter()
+        paths = [out / "text" / f"{self.name}.{stream}" for stream in self.streams]
+        kind = id_type(max(map(len, vocabularies)))
+        encoded: list[NDArray[Any]] = []
+        with contextlib.ExitStack() as stack:
+            outputs = [stack.enter_context(files.writing(path)) for path in paths]
+            for chunk in self.shard.chunks():
+                texts = [
+                    [
+                        tidy(line or "", changes[number > 0])
+                        for line in utf8_lines(text, changes[number > 0])
+                    ]
+                    for number, text in enumerate(chunk)
+                ]
+                for stream, output, lines in zip(self.streams, outputs, texts, strict=True):
+                    output.writelines([line + "\n" for line in lines])
+                    blank[stream] += sum(not line.strip() for line in lines)
+                encoded += _encoded(texts, sides, vocabularies, kind)
+        lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
+        ids = np.concatenate(encoded)
+        paths += write_store(out / self.name, 0, max(map(len, vocabularies)), ids, lengths)
+        counts = [dict(sorted(count.items())) for count in changes]
+        sizes = subwords(ids, lengths).tolist()
+        return {"sizes": sizes, "changes": counts, "blank": dict(+blank)}, paths
+
+
+def _encoded(
+    texts: Sequence[Sequence[str]],
+    sides: Sequence[TextSide],
+    vocabularies: Sequence[Vocabulary],
+    kind: np.dtype[Any],
+) -> list[NDArray[Any]]:
+    return [
+        np.array(vocabulary.encode(side.encode(line)), kind)
+        for row in zip(texts[0], texts[1], strict=True)
+        for vocabulary, side, line in zip(vocabularies, sides, row, strict=True)
+    ]
+
+
+@functools.lru_cache(maxsize=1)
+def _text(prep: Path, key: str) -> tuple[list[TextSide], Sequence[Vocabulary]]:
+    """Return the text of both sides and their vocabularies, loaded once a process."""
+    return [TextSide.load(prep, side) for side in SIDES], load_vocabularies(prep)
+
+
+def subword_counts(sizes: Ints) -> dict[str, int]:
+    """Return the sizes of all shards together as a set's entry of the manifest has them."""
     keys = ("src_tokens", "tgt_tokens", "src_unknown", "tgt_unknown")
-    return dict(zip(keys, sizes.ravel().tolist(), strict=True))
+    return dict(zip(keys, np.asarray(sizes).ravel().tolist(), strict=True))

@@ -19,7 +19,9 @@ from numpy.typing import NDArray
 
 from nmtkit import console, files
 from nmtkit.parallel import ordered_map
-from nmtkit.prep.clean import SIDES, WordCounts, truecased
+from nmtkit.prep.clean import SIDES, truecased
+from nmtkit.prep.numbering import SideWords, number_words
+from nmtkit.prep.word_table import WordTable
 from nmtkit.settings import PrepSettings
 from nmtkit.text.bpe import JOINER, Bpe, learn_bpe
 from nmtkit.text.segmented import Segmented
@@ -35,52 +37,6 @@ WORDS_PER_CHUNK = 2000
 
 
 @dataclass
-class SideWords:
-    """The truecased words of a side."""
-
-    words: list[str]
-    """By number; of both sides if they share them."""
-    counts: Ints
-    """How often each occurs on this side."""
-    at_start: dict[str, int]
-    """The number of each word of the text where a sentence starts; empty without truecasing."""
-    elsewhere: dict[str, int]
-
-
-def number_words(
-    counts: Sequence[WordCounts], truecasers: Sequence[Truecaser | None], shared: bool
-) -> list[SideWords]:
-    """Number the words of both sides; the target's numbers follow the source's.
-
-    Args:
-        counts, truecasers: of each side.
-        shared: True if the sides share one list of words.
-    """
-    src: dict[str, int] = {}
-    numbers = [src, src if shared else {}]
-    sides = []
-    for count, truecaser, number in zip(counts, truecasers, numbers, strict=True):
-        places = [(count.at_start, True), (count.elsewhere, False)]
-        sides.append([(words, _forms(words, first, truecaser, number)) for words, first in places])
-    result = []
-    for side, number, before in zip(sides, numbers, (0, len(src)), strict=True):
-        sums = sum(np.bincount(forms, [*words.values()], len(number)) for words, forms in side)
-        at_start, elsewhere = (
-            dict(zip(words, (forms + before).tolist(), strict=True)) for words, forms in side
-        )
-        result.append(SideWords([*number], np.asarray(sums, np.int64), at_start, elsewhere))
-    return result
-
-
-def _forms(
-    words: Counter[str], first: bool, truecaser: Truecaser | None, number: dict[str, int]
-) -> Ints:
-    """Return the number of the truecased form of each word; new forms are added to `number`."""
-    cased = truecaser.words(words, first) if truecaser else words
-    return np.array([number.setdefault(word, len(number)) for word in cased], np.int64)
-
-
-@dataclass
 class Models:
     """What is learnt of the words of source and target."""
 
@@ -92,7 +48,7 @@ class Models:
 
 
 def learn(
-    counts: Sequence[WordCounts],
+    tables: Sequence[WordTable],
     languages: tuple[str, str],
     settings: PrepSettings,
     folder: Path,
@@ -105,28 +61,29 @@ def learn(
     it is.
 
     Args:
-        counts, languages: of source and target.
+        tables, languages: the words and the language of source and target.
         settings: of prep.
         folder: where the files go.
         jobs: worker processes.
     """
     truecasers = [
-        _truecaser(count.inside, folder / f"truecase.{language}")
+        _truecaser(table, folder / f"truecase.{language}")
         if truecased(settings, side, language)
         else None
-        for count, side, language in zip(counts, SIDES, languages, strict=True)
+        for table, side, language in zip(tables, SIDES, languages, strict=True)
     ]
-    words = number_words(counts, truecasers, settings.joint_vocab)
+    words = number_words(tables, truecasers, settings.joint_vocab)
     numbers: dict[str, int] = {}
     for name, side in zip(SIDES, words, strict=True):
         numbers[f"{name}_words"] = int(side.counts.sum())
         numbers[f"{name}_types"] = int(np.count_nonzero(side.counts))
-    segmented = [Segmented.whole(side.words) for side in words]
     learnt: dict[str, int] = {}
     if settings.subwords == "sentencepiece":
         segmented, learnt = _sentencepiece(words, settings, folder, jobs)
     elif settings.subwords == "bpe" and settings.merges:
         segmented, learnt = _bpe(words, settings, folder, jobs)
+    else:
+        segmented = [Segmented.whole(side.words) for side in words]
     numbers |= learnt
     tokens = [pieces.counts(side.counts) for pieces, side in zip(segmented, words, strict=True)]
     if settings.subwords == "sentencepiece":
@@ -149,8 +106,16 @@ def file_names(languages: tuple[str, str], settings: PrepSettings) -> list[str]:
     return names + _names("vocab", "txt", settings)
 
 
-def _truecaser(evidence: Counter[str], path: Path) -> Truecaser:
-    return Truecaser.load(path) if path.exists() else learn_truecaser(evidence, path)
+def _truecaser(table: WordTable, path: Path) -> Truecaser:
+    """Learn from the words that are evidence, in the order of their first appearance."""
+    if path.exists():
+        return Truecaser.load(path)
+    some = np.flatnonzero(table.rows["evidence"])
+    order = some[np.argsort(table.rows["first"][some])]
+    words = table.words()
+    counts = table.rows["evidence"][order].tolist()
+    evidence = dict(zip(map(words.__getitem__, order.tolist()), counts, strict=True))
+    return learn_truecaser(Counter(evidence), path)
 
 
 def write_vocabularies(
@@ -188,9 +153,7 @@ def _sentencepiece(
     paths = [folder / "subwords.spm"]
     if not paths[0].exists():
         paths = [folder / name for name in _names("subwords", "spm", settings)]
-    counts = [side.counts for side in words]
-    if settings.joint_vocab:
-        counts = [counts[0] + counts[1]]
+    counts = _counts(words, settings)
     keys = ["pieces"] if settings.joint_vocab else [f"{side}_pieces" for side in SIDES]
     size = settings.vocab_size or settings.merges
     learnt: dict[str, int] = {}
@@ -218,10 +181,12 @@ def _bpe(
 ) -> tuple[list[Segmented], dict[str, int]]:
     """Segment the words of both sides with merges, which are learnt if there are none."""
     codes = [folder / name for name in _names("codes", "bpe", settings)]
-    learn_or_read = _read_merges if codes[0].exists() else _learn_merges
-    by_file = learn_or_read(words, settings, codes, jobs)
+    given = codes[0].exists()
+    by_file = (_read_merges if given else _learn_merges)(words, settings, codes, jobs)
     keys = ["merges"] if settings.joint_vocab else [f"{side}_merges" for side in SIDES]
     merges = {key: pieces.merges for key, pieces in zip(keys, by_file, strict=True)}
+    if not given and (left_out := _left_out(words, settings)):
+        merges["types_left_out"] = left_out
     shared = len(SIDES) // len(codes)  # 2 if the sides share one codes file
     sides = zip(SIDES, words, by_file * shared, codes * shared, strict=True)
     segmented = [
@@ -235,10 +200,8 @@ def _learn_merges(
     words: Sequence[SideWords], settings: PrepSettings, codes: Sequence[Path], jobs: int
 ) -> list[Segmented]:
     """Learn merges for each codes file, and return the words as they segment them."""
-    counts = [side.counts for side in words]
-    if settings.joint_vocab:
-        counts = [counts[0] + counts[1]]
-    make = functools.partial(_merge_learner, words, counts, codes, settings.merges)
+    counts = _counts(words, settings)
+    make = functools.partial(_merge_learner, words, counts, codes, settings)
     learnt = list(ordered_map(make, range(len(codes)), min(jobs, len(codes))))
     for pieces in learnt:
         if pieces.merges < settings.merges:
@@ -259,12 +222,37 @@ def _read_merges(
     return result
 
 
+def _counts(words: Sequence[SideWords], settings: PrepSettings) -> list[Ints]:
+    """Return how often the words occur, for each file of merges."""
+    src, tgt = (side.counts for side in words)
+    return [src + tgt] if settings.joint_vocab else [src, tgt]
+
+
+def _minimum(counts: Ints, settings: PrepSettings) -> int:
+    """Return how often a word must occur to count in learning."""
+    return 2 if len(counts) > settings.once_limit else 1
+
+
+def _left_out(words: Sequence[SideWords], settings: PrepSettings) -> int:
+    """Return how many words do not count in learning."""
+    return sum(
+        int((counts < _minimum(counts, settings)).sum()) for counts in _counts(words, settings)
+    )
+
+
 def _merge_learner(
-    words: Sequence[SideWords], counts: Sequence[Ints], codes: Sequence[Path], merges: int
+    words: Sequence[SideWords],
+    counts: Sequence[Ints],
+    codes: Sequence[Path],
+    settings: PrepSettings,
 ) -> Callable[[int], Segmented]:
     def learn_file(number: int) -> Segmented:
-        numbered = zip(words[number].words, counts[number].tolist(), strict=True)
-        return learn_bpe(dict(numbered), merges, codes[number])
+        minimum = _minimum(counts[number], settings)
+        text = words[number].words
+        learnt = learn_bpe(text, counts[number], settings.merges, codes[number], minimum)
+        rare = np.flatnonzero(counts[number] < minimum).tolist()
+        split = Bpe(codes[number])
+        return learnt.changed({number: split.segment([text[number]]) for number in rare})
 
     return learn_file
 

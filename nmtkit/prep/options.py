@@ -19,8 +19,8 @@ from nmtkit.options import (
 )
 from nmtkit.prep.file_values import one_value
 
-OWN_FILES = "Own files"
-"""A panel of the help."""
+OWN_FILES, CLUSTER = "Own files", "Many machines"
+"""Panels of the help."""
 
 
 class PrepOptions(Options):
@@ -82,6 +82,22 @@ class PrepOptions(Options):
     assignments: list[str] = set_option("prep.merges=4000")
     run_dir: Path | None = run_option("The run directory to create (default: runs/DATASET).")
     jobs: int = jobs_option()
+    engine: str = option("local", "local|dask|ray|MODULE:FUNCTION", panel=CLUSTER)
+    """Where the work is done: in processes of this machine, on a Dask or Ray cluster, or by any
+    concurrent.futures.Executor, which your function(address, jobs) returns."""
+    address: str | None = option(None, "auto|tcp://…|FILE", panel=CLUSTER)
+    """The cluster of --engine: an address, or Dask's scheduler file. auto (the default): one on
+    this machine."""
+    work: Path | None = option(None, "DIR", panel=CLUSTER)
+    """Folder for unfinished work, which all nodes must share (default: prep-work in the run). The
+    same command goes on there after it was stopped."""
+    shards: int | None = option(None, "N", ge=1, panel=CLUSTER)
+    """Without a cluster, for job arrays: the number of jobs. Each job cleans its part of the
+    training text."""
+    shard: int | None = option(None, "K", ge=0, panel=CLUSTER)
+    """The number of this job, from 0 to N - 1."""
+    finish: bool = option(False, panel=CLUSTER)
+    """After all jobs of an array have ended: do the rest. A part that is missing is an error."""
     force: bool = option(False, panel=GENERAL)
     """Prepare again, even if the corpus is up to date. Systems trained on a different corpus are
     refused afterwards."""

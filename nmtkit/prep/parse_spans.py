@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import html
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit import console, files
-from nmtkit.data.store import Store, spans_writer
+from nmtkit.data.ragged import Ragged, ragged_files
+from nmtkit.data.store import MAGIC, shard_path, spans_path, spans_writer
 from nmtkit.errors import DataError, EnvironmentProblem
-from nmtkit.parallel import ordered_map
-from nmtkit.prep.clean import row_chunks
+from nmtkit.prep.clean import read_rows
+from nmtkit.prep.shards import Shard
 from nmtkit.prep.trees import Unusable, parse_phrases
 from nmtkit.text.side import TextSide
 from nmtkit.text.tidy import tidy, utf8_lines
@@ -28,8 +29,7 @@ PARSED = "parsed"
 BLANK = "blank"
 FEW = 0.05
 """The share of lines, blank ones left out, that may have no usable tree without a warning."""
-Chunk = tuple[int, NDArray[np.bool_], Sequence[bytes]]
-"""The number of its first row, the rows that are kept, and the texts of source and parses."""
+Mask = NDArray[np.bool_]
 
 
 class Cut(NamedTuple):
@@ -53,18 +53,21 @@ class SpanCutter:
     def __init__(self, side: TextSide) -> None:
         self._side = side
 
-    def __call__(self, chunk: Chunk) -> list[Cut]:
-        """Cut the sentences of a chunk that are kept."""
-        start, kept, texts = chunk
+    def __call__(self, first: int, kept: Mask, texts: Sequence[bytes]) -> Iterator[Cut]:
+        """Cut the sentences of a chunk that are kept.
+
+        Args:
+            first: number of its first row.
+            kept: for each row, True if it is kept.
+            texts: source and parses.
+        """
         src, parses = (utf8_lines(text, Counter()) for text in texts)
-        cuts: list[Cut] = []
         for row in np.flatnonzero(kept).tolist():
             try:
                 phrases = self._phrases(src[row] or "", parses[row] or "")
-                cuts.append(Cut(start + row + 1, PARSED, phrases))
+                yield Cut(first + row + 1, PARSED, phrases)
             except Unusable as reason:
-                cuts.append(Cut(start + row + 1, str(reason), []))
-        return cuts
+                yield Cut(first + row + 1, str(reason), [])
 
     def _phrases(self, line: str, parse: str) -> list[int]:
         words = self._side.tokens(line) if parse.strip() else []
@@ -76,66 +79,75 @@ class SpanCutter:
         return [len(segment([word])) for word in words]
 
 
-def write_spans(
-    path: Path,
-    streams: Sequence[Sequence[Path]],
-    side: TextSide,
-    kept: NDArray[np.bool_],
-    jobs: int,
-) -> dict[str, dict[str, int]]:
-    """Write the spans of a set beside its ids, shard by shard.
+@dataclass(frozen=True)
+class CutSpans:
+    """Cuts the sources of a shard by their parses.
 
-    Args:
-        path: of the set, whose ids are written.
-        streams: the files of its source, and of its parses.
-        side: the text of the source.
-        kept: for each line of the files, True if it is in the set.
-        jobs: worker processes; the output does not depend on it.
-    Returns: for the manifest, how many sentences were cut by their parse and how many not by
-        reason, most frequent first, and the first line of each reason.
-    Raises: DataError if the text is not that of the set.
+    Attributes:
+        shard: source and parses.
+        name: of the set, whose ids are written.
+        out: folder in the work folder, the prep folder to be.
+        train: True for the training text, of which some rows are dropped.
     """
-    store = Store(path)
-    outcomes: Counter[str] = Counter()
-    first: dict[str, int] = {}
-    chunks = _placed(row_chunks(streams), kept, path.name)
-    mapped = ordered_map(functools.partial(SpanCutter, side), chunks, jobs)
-    cuts = itertools.chain.from_iterable(mapped)
-    last = len(store.shard_sizes) - 1
-    with console.progress(f"parses of {path.name}", len(store)) as advance:
-        for shard in range(last + 1):
-            with spans_writer(path, shard) as writer:
-                # The lengths first: zip must not take a cut for which there is no length.
-                for size, cut in zip(store.shard_lengths(shard)[0].tolist(), cuts, strict=False):
+
+    shard: Shard
+    name: str
+    out: str
+    train: bool
+
+    def __call__(self, work: Path, index: int) -> tuple[dict[str, Any], list[Path]]:
+        """Write the spans beside the ids.
+
+        Returns: for each outcome, how many sentences have it, and the first of their lines.
+        Raises: DataError if the text is not that of the set.
+        """
+        out = work / self.out
+        kept = np.ones(self.shard.rows, bool)
+        if self.train:
+            kept = read_rows(work / "encode" / f"{self.shard.name}.kept.npy", self.shard.rows)
+        cut_all = SpanCutter(TextSide.load(out, "src"))
+        array = shard_path(out / self.name, index)
+        subwords = iter(np.diff(Ragged(array, MAGIC, fields=2).offsets)[::2].tolist())
+        outcomes: Counter[str] = Counter()
+        first: dict[str, int] = {}
+        row = 0
+        with spans_writer(out / self.name, index) as writer:
+            for texts in self.shard.chunks():
+                rows = texts[0].count(b"\n")
+                cuts = list(cut_all(self.shard.first + row, kept[row : row + rows], texts))
+                row += rows
+                for cut, size in zip(cuts, subwords, strict=False):
                     if cut.phrases and sum(cut.phrases) != size:
-                        raise _changed(path.name)
+                        raise _changed(self.name)
                     outcomes[cut.outcome] += 1
                     first.setdefault(cut.outcome, cut.line)
-                    writer.add_block(bytes(cut.phrases), [len(cut.phrases)])
-                    advance(1)
-                all_cut = sum(outcomes.values()) == len(store)
-                if shard == last and not (all_cut and next(cuts, None) is None):
-                    raise _changed(path.name)
-    unusable = sorted({*outcomes} - {PARSED}, key=lambda reason: (-outcomes[reason], reason))
-    counts = {outcome: outcomes[outcome] for outcome in (PARSED, *unusable)}
-    return {"parses": counts, "parses_first": {reason: first[reason] for reason in unusable}}
-
-
-def _placed(
-    chunks: Iterable[Sequence[bytes]], kept: NDArray[np.bool_], name: str
-) -> Iterator[Chunk]:
-    start = 0
-    for texts in chunks:
-        end = start + texts[0].count(b"\n")
-        yield start, kept[start:end], texts
-        start = end
-    if start != len(kept):
-        raise _changed(name)
+                lengths = bytes(itertools.chain.from_iterable(cut.phrases for cut in cuts))
+                writer.add_block(lengths, [len(cut.phrases) for cut in cuts])
+        value = {outcome: [count, first[outcome]] for outcome, count in outcomes.items()}
+        return {"outcomes": value}, [*ragged_files(spans_path(array))]
 
 
 def _changed(name: str) -> DataError:
     problem = "the files changed while they were read: text and parses are not those of the set"
     return DataError(problem, where=name)
+
+
+def sum_of_outcomes(shards: Sequence[dict[str, list[int]]]) -> dict[str, dict[str, int]]:
+    """Return for the manifest how many sentences were cut by their parse and how many not by
+    reason, most frequent first, and the first line of each reason.
+
+    Args:
+        shards: outcomes of all shards, in order.
+    """
+    counts: Counter[str] = Counter()
+    first: dict[str, int] = {}
+    for outcomes in shards:
+        for outcome, (count, line) in outcomes.items():
+            counts[outcome] += count
+            first.setdefault(outcome, line)
+    unusable = sorted({*counts} - {PARSED}, key=lambda reason: (-counts[reason], reason))
+    parses = {outcome: counts[outcome] for outcome in (PARSED, *unusable)}
+    return {"parses": parses, "parses_first": {reason: first[reason] for reason in unusable}}
 
 
 def check_parses(
@@ -225,8 +237,8 @@ def _bracketed(tree: Any) -> str:
 def parse_text(
     parser: Stanza,
     side: TextSide,
-    source: Sequence[Path],
-    kept: NDArray[np.bool_],
+    source: Shard,
+    kept: Mask,
     path: Path,
 ) -> None:
     """Parse the tokenized source of a set and write the trees, one a line.
@@ -234,14 +246,14 @@ def parse_text(
     Args:
         parser: of the source language.
         side: tokenizes the source.
-        source: the files of the source.
+        source: all rows of the source.
         kept: for each line, True if it is in the set. An empty line, or one that is not in the set,
             gets a blank line.
         path: of the trees, a file for `--parses`.
     """
     rows = iter(kept.tolist())
     with files.writing(path) as out:
-        for (text,) in row_chunks([source], max_rows=500):
+        for (text,) in source.chunks(max_rows=500):
             lines = [tidy(line or "") if next(rows) else "" for line in utf8_lines(text, Counter())]
             trees = iter(parser([side.tokenized(line).split(" ") for line in lines if line]))
             out.writelines((" ".join(next(trees).split()) if line else "") + "\n" for line in lines)

@@ -1,33 +1,36 @@
 """Count repeated text, and choose which of it training leaves out: duplicate training pairs, pairs
 whose sides are identical, and pairs of dev and test sets that the training text contains.
 
-Only 64-bit hashes are kept, 16 bytes a pair. The training text is never kept.
+Only 64-bit hashes are kept, 16 bytes a pair. Pairs are compared part by part, each part with the
+hashes in some range, so memory is bounded.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 import string
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import compress
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nmtkit.records import Overlap, Repeats
-from nmtkit.settings import PrepSettings
+from nmtkit import files
+from nmtkit.prep.shards import Shard
+from nmtkit.text.scripts import ForeignLines
 
 Hashes = NDArray[np.uint64]
 Mask = NDArray[np.bool_]
 DUPLICATE, HELD_OUT = "duplicate", "in dev or test"
 """Reasons why a training pair is dropped."""
+LEAKED, REPEATED = "leaked", "repeated"
+"""Files of a comparison, with the numbers of such pairs."""
 ASCII_IGNORED = (string.punctuation + " \t\r\v\f").encode()
 WIDE_IGNORED = re.compile("[\u00a0-\u00bf\u2000-\u206f\u3000-\u303f\uff00-\uff0f\uff1a-\uff20]+")
 """Punctuation and white space beyond ASCII: Latin-1, general, Chinese and Japanese, full width."""
-MIX = np.uint64(0x9E3779B97F4A7C15)
-"""An odd number. It keeps the hash of (a, b) apart from that of (b, a)."""
 
 
 def normalised(text: bytes) -> bytes:
@@ -36,89 +39,150 @@ def normalised(text: bytes) -> bytes:
     return wide.encode().translate(None, ASCII_IGNORED)
 
 
-def line_hashes(text: bytes) -> Hashes:
-    """Return a 64-bit hash of each line; equal lines have equal hashes within this process."""
-    lines = text.split(b"\n")[:-1]
-    return np.fromiter(map(hash, lines), np.int64, len(lines)).view(np.uint64)
+def pair_hashes(src: Iterable[bytes], tgt: Iterable[bytes]) -> Hashes:
+    """Return a 64-bit hash of each pair of lines, the same in every process."""
+    pairs = map(b"\n".join, zip(src, tgt, strict=True))
+    digests = [hashlib.blake2b(pair, digest_size=8).digest() for pair in pairs]
+    return np.frombuffer(b"".join(digests), "<u8")
 
 
-@dataclass
-class PairHashes:
-    """Hashes of the pairs of a set, exact and normalised, filled while the set is read."""
+@dataclass(frozen=True)
+class Survey:
+    """Reads a shard as it is: hashes of its pairs, and lines in another script than their side's.
 
-    exact: list[Hashes] = field(default_factory=list)
-    normalised: list[Hashes] = field(default_factory=list)
-    identical: int = 0
-    """Pairs whose source and target are the same text, not blank."""
-
-    def watched(self, chunks: Iterable[Any]) -> Iterator[Any]:
-        """Yield the chunks of `clean.row_chunks` unchanged, and hash their pairs."""
-        blank = line_hashes(b"\n")[0]
-        for chunk in chunks:
-            src, tgt = map(line_hashes, chunk[:2])
-            self.identical += int(((src == tgt) & (src != blank)).sum())
-            self.exact.append(src * MIX + tgt)
-            src, tgt = (line_hashes(normalised(text)) for text in chunk[:2])
-            pairs = src * MIX + tgt
-            pairs[(src == blank) & (tgt == blank)] = 0  # nothing but punctuation: never counted
-            self.normalised.append(pairs)
-            yield chunk
-
-
-def unwanted(
-    train: PairHashes, held_out: Sequence[PairHashes], settings: PrepSettings
-) -> dict[str, Mask]:
-    """Return the training pairs that the settings drop, by reason; each has one reason.
-
-    Args:
-        train: the training text.
-        held_out: dev and test sets.
-        settings: of prep.
+    Attributes:
+        shard: of any set.
+        sides: the names of its streams.
+        languages: source and target.
     """
-    exact = np.concatenate(train.exact)
-    leaked, duplicate = np.zeros((2, len(exact)), bool)
-    if settings.drop_overlap != "none":
-        ours, *theirs = (
-            np.concatenate(getattr(pairs, settings.drop_overlap)) for pairs in (train, *held_out)
-        )
-        text = [np.concatenate(pairs.normalised) != 0 for pairs in held_out]
-        leaked = np.isin(ours, np.concatenate([a[b] for a, b in zip(theirs, text, strict=True)]))
-    if settings.deduplicate:
-        duplicate = ~leaked
-        duplicate[np.unique(exact, return_index=True)[1]] = False  # each pair's first place
-    return {HELD_OUT: leaked, DUPLICATE: duplicate}
+
+    shard: Shard
+    sides: tuple[str, ...]
+    languages: tuple[str, str]
+
+    def __call__(self, work: Path, index: int) -> tuple[dict[str, Any], list[Path]]:
+        """Write the hashes (2, rows): exact, and normalised (0 if there is only punctuation).
+
+        Returns: pairs whose sides are the same, not blank; foreign lines by side.
+        """
+        foreign = [ForeignLines(self.languages[number > 0]) for number in range(len(self.sides))]
+        counts = [0] * len(self.sides)
+        identical = 0
+        hashes: list[Hashes] = []
+        for chunk in self.shard.chunks():
+            counts = [
+                count + side.count(text)
+                for count, side, text in zip(counts, foreign, chunk, strict=True)
+            ]
+            src, tgt = (text.split(b"\n")[:-1] for text in chunk[:2])
+            identical += sum(a == b != b"" for a, b in zip(src, tgt, strict=True))
+            plain_src, plain_tgt = (normalised(text).split(b"\n")[:-1] for text in chunk[:2])
+            folded = pair_hashes(plain_src, plain_tgt).copy()
+            folded[[not (a or b) for a, b in zip(plain_src, plain_tgt, strict=True)]] = 0
+            hashes.append(np.stack([pair_hashes(src, tgt), folded]))
+        path = hashes_path(work, index)
+        files.write_array(path, np.concatenate(hashes, axis=1))
+        numbers = dict(zip(self.sides, counts, strict=True))
+        return {"identical": identical, "foreign": numbers}, [path]
 
 
-def kept_rows(chunks: Iterable[list[bytes]], kept: Mask) -> Iterator[list[bytes]]:
-    """Yield the chunks of `clean.row_chunks` with only the rows that are kept."""
-    start = 0
-    for chunk in chunks:
-        sides = [text.split(b"\n")[:-1] for text in chunk]
-        rows = kept[start : start + len(sides[0])].tolist()
-        start += len(rows)
-        if any(rows):
-            yield [b"".join(line + b"\n" for line in compress(side, rows)) for side in sides]
+def hashes_path(work: Path, index: int) -> Path:
+    """Return the file with the hashes of a surveyed shard."""
+    return work / "survey" / f"{index:05}.hashes.npy"
 
 
-def repeats(train: PairHashes, held_out: Sequence[tuple[str, PairHashes]]) -> Repeats:
-    """Return the counts of the manifest.
+@dataclass(frozen=True)
+class CompareHashes:
+    """Compares the pairs whose hash is in one of equal ranges.
 
-    Args:
-        train: the training text.
-        held_out: dev and test sets by name.
+    Attributes:
+        step: the folder of the results in the work folder.
+        parts: how many ranges there are.
+        train: shards of the training text, the first of those surveyed.
+        held_out: for each dev or test set its shards among those surveyed.
+        deduplicate, drop_overlap: of the settings.
     """
-    exact, folded = (np.unique(np.concatenate(part)) for part in (train.exact, train.normalised))
-    overlap = []
-    for name, pairs in held_out:
-        ours, ours_folded = np.concatenate(pairs.exact), np.concatenate(pairs.normalised)
-        text = ours_folded != 0
-        same = np.isin(ours, exact) & text
-        overlap.append(
-            Overlap(
-                name=name,
-                exact=int(same.sum()),
-                normalised=int((np.isin(ours_folded, folded) & text).sum()),
-            )
-        )
-    total = sum(map(len, train.exact))
-    return Repeats(duplicates=total - len(exact), identical=train.identical, overlap=overlap)
+
+    step: str
+    parts: int
+    train: int
+    held_out: tuple[range, ...]
+    deduplicate: bool
+    drop_overlap: str
+
+    def __call__(self, work: Path, index: int) -> tuple[dict[str, Any], list[Path]]:
+        """Write the numbers of the training pairs that the settings drop, by reason.
+
+        Returns: duplicates; for each dev or test set the pairs that training has, exactly and
+            normalised.
+        """
+        exact, rows = self._part(work, range(self.train), 0, index)
+        folded, folded_rows = self._part(work, range(self.train), 1, index)
+        held_out = [
+            [self._part(work, shards, kind, index, text_only=True)[0] for kind in (0, 1)]
+            for shards in self.held_out
+        ]
+        overlap = [
+            [
+                int(np.isin(ours, all_of).sum())
+                for ours, all_of in zip(pairs, (exact, folded), strict=True)
+            ]
+            for pairs in held_out
+        ]
+        first = np.unique(exact, return_index=True)[1]
+        dropped: dict[str, NDArray[np.int64]] = {}
+        if self.drop_overlap != "none":
+            kind = int(self.drop_overlap == "normalised")
+            theirs = np.concatenate([pairs[kind] for pairs in held_out])
+            ours, places = ((exact, rows), (folded, folded_rows))[kind]
+            dropped[LEAKED] = places[np.isin(ours, theirs)]
+        if self.deduplicate:
+            dropped[REPEATED] = np.delete(rows, first)
+        paths = [work / self.step / f"{index:05}.{reason}.npy" for reason in dropped]
+        for path, numbers in zip(paths, dropped.values(), strict=True):
+            files.write_array(path, np.sort(numbers))
+        return {"duplicates": len(exact) - len(first), "overlap": overlap}, paths
+
+    def _part(
+        self, work: Path, shards: range, kind: int, part: int, text_only: bool = False
+    ) -> tuple[Hashes, NDArray[np.int64]]:
+        """Return the hashes in the range of the task, and the rows that have them."""
+        low = np.uint64((part << 64) // self.parts)
+        high = np.uint64(((part + 1 << 64) // self.parts) - 1)
+        hashes: list[Hashes] = [np.zeros(0, np.uint64)]
+        rows: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
+        before = 0
+        for shard in shards:
+            both = np.load(hashes_path(work, shard), "r", allow_pickle=False)
+            inside = (both[kind] >= low) & (both[kind] <= high)
+            if text_only:
+                inside &= both[1] != 0
+            hashes.append(both[kind][inside])
+            rows.append(before + np.flatnonzero(inside))
+            before += both.shape[1]
+        return np.concatenate(hashes), np.concatenate(rows)
+
+
+def dropped_rows(folder: Path, reason: str) -> list[NDArray[np.int64]]:
+    """Return the training pairs that are dropped for a reason, of each part, each sorted."""
+    paths = sorted(folder.glob(f"*.{reason}.npy"))
+    return [np.load(path, "r", allow_pickle=False) for path in paths]
+
+
+def read_wanted(folder: Path, shard: Shard) -> Mask:
+    """Return which rows of a shard of training text are wanted."""
+    wanted = np.ones(shard.rows, bool)
+    for numbers in dropped_rows(folder, LEAKED) + dropped_rows(folder, REPEATED):
+        low, high = np.searchsorted(numbers, [shard.first, shard.first + shard.rows])
+        wanted[numbers[low:high] - shard.first] = False
+    return wanted
+
+
+def dropped_counts(folder: Path) -> dict[tuple[str, str], int]:
+    """Return how many training pairs are dropped, by reason; each pair has one reason."""
+    leaked, duplicate = (
+        np.unique(np.concatenate([np.zeros(0, np.int64), *dropped_rows(folder, reason)]))
+        for reason in (LEAKED, REPEATED)
+    )
+    counts = {HELD_OUT: len(leaked), DUPLICATE: len(np.setdiff1d(duplicate, leaked))}
+    return {(reason, "pairs"): count for reason, count in counts.items() if count}

@@ -91,6 +91,7 @@ class Request:
         for path in self.parses.values():
             files.check_file(path, where="--parses")
         self.doubts += document_doubts(self.own_corpus)
+        _check_array(options)
         if options.parser not in (None, *PARSERS):
             unknown = f"unknown parser '{options.parser}'"
             raise ConfigError(unknown, "--parser", nearest(str(options.parser), PARSERS))
@@ -202,6 +203,27 @@ class Request:
             why = f"fewer than {pairs}" if few else f"{pairs} or more"
             self.note = f"preset {corpus.preset}, for {why}; another one: --preset NAME"
         return corpus
+
+
+def _check_array(options: PrepOptions) -> None:
+    """Refuse options of a job array that do not fit each other."""
+    if (options.shard is None) != (options.shards is None):
+        given, missing = (
+            ("--shard", "--shards") if options.shards is None else ("--shards", "--shard")
+        )
+        hint = "a job of an array needs both: --shards N --shard K"
+        raise ConfigError(f"{given} needs {missing}", given, hint)
+    if options.shard is None or options.shards is None:
+        return
+    if options.shard >= options.shards:
+        hint = "the jobs of an array are numbered from 0 to N - 1"
+        raise ConfigError(f"--shard must be below {options.shards}", "--shard", hint)
+    if options.finish:
+        hint = "first every job with --shard, then one call with --finish"
+        raise ConfigError("--shard and --finish exclude each other", "--finish", hint)
+    if options.engine != PrepOptions.model_fields["engine"].default:
+        hint = "an array needs no engine, and an engine no array"
+        raise ConfigError("--shard and --engine exclude each other", "--engine", hint)
 
 
 def _check_named_files(corpus: Corpus) -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,11 +27,7 @@ LONG_WORD = 200  # characters
 
 
 def learn_bpe(
-    words: Sequence[str] | Mapping[str, int],
-    counts: Any,
-    merges: Any,
-    path: Any = None,
-    minimum: int = 1,
+    words: Sequence[str], counts: Ints | Sequence[int], merges: int, path: Path, minimum: int = 1
 ) -> Segmented:
     """Learn merges from word counts and write them as a subword-nmt codes file (version 0.2).
 
@@ -51,9 +46,6 @@ def learn_bpe(
     Raises: DataError if no word of two characters or more is frequent enough, or if a word holds
         white space or NUL.
     """
-    if isinstance(words, Mapping):  # the call of prep: counts of words, merges, path
-        counts, merges, path = [*words.values()], counts, merges
-        words = [*words]
     words, counts = Words.of(words), np.asarray(counts, np.int64)
     _refuse_spaces(words)
     learnt = (counts >= minimum) & (np.diff(words.offsets) > 0)

@@ -185,15 +185,20 @@ class Moses:
             line: text without control characters (`tidy`).
         Returns: the tokens, separated by single spaces.
         """
+        return " ".join(self.parts(line))
+
+    def parts(self, line: str) -> list[str]:
+        """Return what `tokenize` returns, word by word: the tokens of a word are one string."""
         line = self.normalize(line)
         if _dependent(line):
-            return self.reference(line)
+            return list(filter(None, [self.reference(line)]))
         words = line.split()
-        result = list(map(self._anywhere.get, words))
-        for i, tokens in enumerate(result):
-            if tokens is None:
-                result[i] = self._place(words, i)
-        return " ".join(result)  # type: ignore[arg-type]
+        result: list[Any] = list(map(self._anywhere.get, words))
+        if None in result:
+            for i, tokens in enumerate(result):
+                if tokens is None:
+                    result[i] = self._place(words, i)
+        return result
 
     def reference(self, line: str) -> str:
         """Tokenize a normalised line as a whole, rule by rule; `tokenize` gives the same faster."""

@@ -6,11 +6,13 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from nmtkit import files
 from nmtkit.text.vocabulary import EOS, Vocabulary
 
 Ints = NDArray[np.int64]
@@ -76,20 +78,40 @@ class WordIds:
     """Turns words, given by number, into token ids.
 
     Args:
-        sides: the words of each side, and its vocabulary; the numbers of one side follow those of
-            the other.
-        kind: type of the ids.
+        ids: of all words, word after word; the last word is the end of a line, -1.
+        lengths: ids of each word.
     """
 
-    def __init__(self, sides: Sequence[tuple[Segmented, Vocabulary]], kind: np.dtype[Any]) -> None:
+    def __init__(self, ids: NDArray[Any], lengths: Ints) -> None:
+        self._ids, self._lengths = ids, lengths
+        self._starts = starts_of(lengths)
+
+    @classmethod
+    def of(cls, sides: Sequence[tuple[Segmented, Vocabulary]], kind: np.dtype[Any]) -> WordIds:
+        """Return the ids of the words of both sides.
+
+        Args:
+            sides: the words of each side, and its vocabulary; the numbers of one side follow those
+                of the other.
+            kind: type of the ids.
+        """
         ids = [
             np.array(vocabulary.encode(words.pieces)[:-1], kind)[words.flat]
             for words, vocabulary in sides
         ]
-        # the last word is the end of a line, -1
-        self._ids: NDArray[Any] = np.concatenate([*ids, np.array([EOS], kind)])
-        self._lengths = np.concatenate([*(words.lengths for words, _ in sides), [1]])
-        self._starts = starts_of(self._lengths)
+        lengths = [words.lengths for words, _ in sides]
+        return cls(np.concatenate([*ids, np.array([EOS], kind)]), np.concatenate([*lengths, [1]]))
+
+    def save(self, folder: Path) -> list[Path]:
+        """Write ids.npy and lengths.npy, which `load` maps into memory, and return them."""
+        arrays = {"ids": self._ids, "lengths": self._lengths.astype(np.uint16)}
+        return [files.write_array(folder / f"{name}.npy", array) for name, array in arrays.items()]
+
+    @classmethod
+    def load(cls, folder: Path) -> WordIds:
+        """Return what `save` wrote."""
+        ids, lengths = (np.load(folder / f"{name}.npy", "r") for name in ("ids", "lengths"))
+        return cls(ids, np.asarray(lengths, np.int64))
 
     def __call__(self, words: NDArray[Any]) -> tuple[NDArray[Any], Ints]:
         """Return the ids of running text.

@@ -90,11 +90,16 @@ class TextSide:
 
         Returns: its words, not truecased, separated by single spaces.
         """
+        return " ".join(self.parts(line))
+
+    def parts(self, line: str) -> list[str]:
+        """Return what `tokenized` returns as strings of one or more words each."""
         line = self.splitter.normalized(line)
-        caseless = self.lowercase and line.islower()
-        line = (self._caseless if caseless else self._tokenizer).tokenize(line)
-        # not before: the tokenizer sees the end of a sentence by the capital of the next
-        return line.lower() if self.lowercase else line
+        if not self.lowercase:
+            return self._tokenizer.parts(line)
+        # Lowercase only now: the tokenizer sees the end of a sentence by the capital of the next.
+        parts = (self._caseless if line.islower() else self._tokenizer).parts(line)
+        return [part.lower() for part in parts]
 
     def encode(self, line: str) -> list[str]:
         """Return the subwords of one raw line."""

@@ -45,11 +45,23 @@ class Tokenizer(Protocol):
     def tokenize(self, line: str) -> str:
         """Return the words of a tidy line, separated by single spaces."""
 
+    def parts(self, line: str) -> list[str]:
+        """Return what `tokenize` returns as strings of one or more words each."""
+
     def detokenize(self, tokens: list[str]) -> str:
         """Return the text of words."""
 
 
-class _Jieba:
+class _WordByWord:
+    """A tokenizer whose parts are single words."""
+
+    def parts(self: Tokenizer, line: str) -> list[str]:
+        """Return the words of a tidy line."""
+        text = self.tokenize(line)
+        return text.split(" ") if text else []
+
+
+class _Jieba(_WordByWord):
     label = "jieba"
 
     def tokenize(self, line: str) -> str:
@@ -59,7 +71,7 @@ class _Jieba:
         return chinese.detokenize(tokens)
 
 
-class _Characters:
+class _Characters(_WordByWord):
     """Every character is a word, with the marks that it carries; so is a run of Latin letters or
     digits.
     """
@@ -79,7 +91,7 @@ class _Characters:
         return "".join(tokens).replace(SPACE, " ").strip(" ")
 
 
-class _None:
+class _None(_WordByWord):
     """The text is tokenized already: words end at spaces, and nothing is undone."""
 
     label = "none"

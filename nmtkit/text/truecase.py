@@ -59,7 +59,7 @@ def evidence(tokens: Iterable[str]) -> list[str]:
     first = True
     result: list[str] = []
     for token in tokens:
-        if token in DELAYED_START or ("<" in token and _TAG.search(token)):
+        if token in DELAYED_START or is_tag(token):
             continue
         if first:
             first = False
@@ -68,6 +68,11 @@ def evidence(tokens: Iterable[str]) -> list[str]:
         else:
             result.append(token)
     return result
+
+
+def is_tag(token: str) -> bool:
+    """True if a token holds an XML tag."""
+    return "<" in token and _TAG.search(token) is not None
 
 
 @functools.cache

@@ -1,13 +1,14 @@
 import pytest
 
-from nmtkit.prep import clean, learn, parse_spans, pipeline
+from nmtkit.prep import check, learn, shards, stage, steps
 
 
 @pytest.fixture
-def small_chunks(monkeypatch):
-    """Chunks so small that a few hundred lines make many, and workers are used everywhere."""
-    for module in (pipeline, parse_spans):
-        rows = lambda files, **_: clean.row_chunks(files, max_rows=7)  # noqa: E731
-        monkeypatch.setattr(module, "row_chunks", rows)
-    monkeypatch.setattr(pipeline, "FEW_LINES", 0)
+def small_shards(monkeypatch):
+    """Shards so small that a few hundred lines make many, and workers are used everywhere."""
+    for module in (check, shards):
+        monkeypatch.setattr(module, "MARK_EVERY", 3)
+    monkeypatch.setattr(shards, "FEWEST", 37)
+    monkeypatch.setattr(steps, "PART_BYTES", 3000)
+    monkeypatch.setattr(stage, "FEW_LINES", 0)
     monkeypatch.setattr(learn, "WORDS_PER_CHUNK", 10)

@@ -72,6 +72,12 @@ def own_files(folder, lines, dev=None):
     return {name: write(folder / "in", name, rows) for name, rows in sets.items()}
 
 
+def slow_reason(pair, settings):
+    """Why a tokenized pair is dropped."""
+    giant = [any(len(word) > 1000 for word in side) for side in pair]
+    return drop_reason([len(side) for side in pair], giant, settings)[0]
+
+
 def slow_prep(lines, settings, folder, languages=("en", "de")):
     """Prepare training pairs step by step over whole lists, as a person would with the Moses
     scripts and subword-nmt.
@@ -83,11 +89,7 @@ def slow_prep(lines, settings, folder, languages=("en", "de")):
         tuple(side.tokens(tidy(line)) for side, line in zip(sides, pair, strict=True))
         for pair in lines
     ]
-    tokenized = [
-        pair
-        for pair in tokenized
-        if not drop_reason([" ".join(side) for side in pair], settings)[0]
-    ]
+    tokenized = [pair for pair in tokenized if not slow_reason(pair, settings)]
     text = [[pair[side] for pair in tokenized] for side in (0, 1)]
     for side, name in enumerate(("src", "tgt")):
         if settings.lowercase or settings.truecase not in (name, "both"):

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nmtkit.prep.clean import drop_reason
+from nmtkit.prep.words import SideText
 from nmtkit.settings import PrepSettings
 from nmtkit.text.tidy import tidy
 
@@ -86,13 +87,13 @@ def test_equal_to_the_obvious_way_and_safe(line: str) -> None:
 def test_reasons_are_those_of_clean_corpus_n(src: int, tgt: int, reason: str, blame: str) -> None:
     limits = PrepSettings(min_words=2, max_words=100, max_ratio=9)
     guilty = [blame in (side, "both") for side in ("src", "tgt")]
-    pair = [" ".join("w" * count) for count in (src, tgt)]
-    assert drop_reason(pair, limits) == (reason, guilty)
+    assert drop_reason([src, tgt], [False, False], limits) == (reason, guilty)
 
 
 @pytest.mark.parametrize(("size", "reason"), [(1000, ""), (1001, "word too long")])
 def test_a_giant_word_is_dropped(size: int, reason: str) -> None:
-    assert drop_reason(["a b", "a " + "b" * size], PrepSettings()) == (
-        reason,
-        [False, bool(reason)],
-    )
+    text = SideText(truecase=False)
+    lines = text.read([["a", "b"], ["a", "b" * size], ["c " + "b" * size]])
+    assert lines.giant.tolist() == [False, bool(reason), bool(reason)]
+    sizes, giant = lines.words[:2].tolist(), lines.giant[:2].tolist()
+    assert drop_reason(sizes, giant, PrepSettings()) == (reason, [False, bool(reason)])

@@ -132,7 +132,7 @@ def prepared(folder, options, name="run", **more):
     return prepare(folder, options, name, ["merges=10", "max_words=30"], **more)
 
 
-def test_all_ways_to_tell_the_documents_are_one(tmp_path, small_chunks, capsys):
+def test_all_ways_to_tell_the_documents_are_one(tmp_path, small_shards, capsys):
     """The prep folders are the same byte for byte, parses and references included, and the
     boundaries those of the rows that are left.
     """
@@ -167,7 +167,7 @@ def test_all_ways_to_tell_the_documents_are_one(tmp_path, small_chunks, capsys):
     assert "documents of train: 7, of 5.0 lines" in capsys.readouterr().err
 
 
-def test_documents_are_renumbered_by_the_lines_kept(tmp_path, small_chunks):
+def test_documents_are_renumbered_by_the_lines_kept(tmp_path, small_shards):
     lines = pairs(30)
     for i in (0, 1, 2, 12, 20, 29):  # document 0-2 vanishes, lines of others too
         lines[i] = ("", "x")

@@ -25,18 +25,20 @@ KINDS = [{}, {"joint_vocab": False, "vocab_threshold": 9}, {"vocab_threshold": 9
 
 
 def counts(count, seed):
-    """The words of some pairs, counted as the first pass of prep does."""
+    """The words of some pairs, counted as prep counts those of a shard."""
     text = zip(*pairs(count, seed), strict=True)
-    settings = PrepSettings()
-    return Cleaner(LANGUAGES, settings)(["".join(f"{s}\n" for s in side).encode() for side in text])
+    chunk = ["".join(f"{s}\n" for s in side).encode() for side in text]
+    clean = Cleaner(LANGUAGES, PrepSettings())
+    assert clean(chunk).all()
+    return [text.finish(0)[1] for text in clean.texts]
 
 
 @pytest.mark.parametrize("values", KINDS, ids=lambda v: "-".join(v) or "joint")
-def test_files_that_are_there_are_read_and_not_learnt(tmp_path, small_chunks, values):
+def test_files_that_are_there_are_read_and_not_learnt(tmp_path, small_shards, values):
     settings = PrepSettings(**{"merges": 40, **values})
     folders = [tmp_path / name for name in ("first", "second", "other")]
     folders[0].mkdir()
-    few, many = counts(100, 3).counts, counts(200, 5).counts
+    few, many = counts(100, 3), counts(200, 5)
     first = learn(few, LANGUAGES, settings, folders[0], 1)
     shutil.copytree(folders[0], folders[1])
     again = learn(few, LANGUAGES, settings, folders[1], 1)
@@ -87,7 +89,7 @@ def ids_of(run, name):
     return [(store.src(i).tolist(), store.tgt(i).tolist()) for i in range(len(store))]
 
 
-def test_like_gives_the_ids_of_the_other_run(tmp_path, source, small_chunks, capsys):
+def test_like_gives_the_ids_of_the_other_run(tmp_path, source, small_shards, capsys):
     rows = [*pairs(100, 9), ("Xylophones eat 🍎.", "Xylophone essen Äpfel.")]
     files = own_files(tmp_path / "new", rows, pairs(30, 11))
     run = prepare(tmp_path, files, preset=None, like=source.path, settings=["max_words=100"])
@@ -130,7 +132,7 @@ def test_a_registered_corpus_like_another_run(tmp_path):
 
 
 @pytest.mark.parametrize("joint", ["true", "false"])
-def test_codes_and_vocabularies_of_files(tmp_path, joint, small_chunks):
+def test_codes_and_vocabularies_of_files(tmp_path, joint, small_shards):
     settings = [f"joint_vocab={joint}", "vocab_threshold=9"]
     files = own_files(tmp_path, pairs(200, 3))
     learnt = prepare(tmp_path, files, "learnt", [*settings, "merges=60"])

@@ -5,6 +5,7 @@ are counted, workers change nothing.
 import dataclasses
 import json
 import re
+import shutil
 import sys
 import types
 from collections import Counter
@@ -16,8 +17,9 @@ import torch
 from nmtkit.data.batches import collate
 from nmtkit.data.store import Store
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
-from nmtkit.prep import pipeline
-from nmtkit.prep.parse_spans import Stanza, write_spans
+from nmtkit.prep.check import inspect
+from nmtkit.prep.parse_spans import CutSpans, Stanza
+from nmtkit.prep.shards import cut
 from nmtkit.prep.trees import Unusable, parse_phrases, read_tree
 from nmtkit.text.side import TextSide
 from nmtkit.train.stage import train
@@ -64,8 +66,8 @@ def corpus(folder, sentences):
     return sets, options | {"test": [f"{folder / 'news.en'},{folder / 'news.xx'}"]}
 
 
-def prepared(folder, options, name="run", **more):
-    limits = ["merges=200", "max_words=100", "max_subwords=120"]
+def prepared(folder, options, name="run", settings=(), **more):
+    limits = ["merges=200", "max_words=100", "max_subwords=120", *settings]
     return prepare(folder, options, name, limits, **more)
 
 
@@ -103,20 +105,20 @@ def expected_spans(run, rows):
     return found, reasons
 
 
-@pytest.mark.parametrize("shard", [7, 40])
-def test_spans_in_shards(tmp_path, sentences, small_chunks, monkeypatch, shard):
-    monkeypatch.setattr(pipeline, "SHARD_PAIRS", shard)
+@pytest.mark.parametrize("rows", [7, 40])
+def test_spans_in_shards(tmp_path, sentences, rows):
     sets, options = corpus(tmp_path / "in", sentences)
-    run = prepared(tmp_path, options)
+    run = prepared(tmp_path, options, settings=[f"shard_lines={rows}"])
     for name in ("train", "news"):
         store = Store(run.prep / name)
-        found, _ = expected_spans(run, sets[name])
-        assert [store.spans[i].tolist() for i in range(len(store))] == found
-        assert store.spans.sizes == store.shard_sizes and len(store) == len(found)
-        assert store.shard_sizes[:-1] == [shard] * ((len(store) - 1) // shard)
+        spans, _ = expected_spans(run, sets[name])
+        assert [store.spans[i].tolist() for i in range(len(store))] == spans
+        assert store.spans.sizes == store.shard_sizes and len(store) == len(spans)
+    lines = sum(len(sets["train"][i : i + rows]) > 0 for i in range(0, len(sets["train"]), rows))
+    assert len(Store(run.prep / "train").shard_sizes) == lines
 
 
-def test_from_trees_to_translations(tmp_path, sentences, small_chunks, capsys):
+def test_from_trees_to_translations(tmp_path, sentences, small_shards, capsys):
     sets, options = corpus(tmp_path / "in", sentences)
     run = prepared(tmp_path, options)
     entries = {entry["name"]: entry for entry in run.manifest().model_dump()["sets"]}
@@ -157,7 +159,7 @@ def test_from_trees_to_translations(tmp_path, sentences, small_chunks, capsys):
     assert capsys.readouterr().err.count("15 read without a parse") == 1
 
 
-def test_many_parses_that_do_not_fit_are_warned_of(tmp_path, sentences, small_chunks, capsys):
+def test_many_parses_that_do_not_fit_are_warned_of(tmp_path, sentences, small_shards, capsys):
     """Half of the trees with a bracket missing: sentences cut otherwise than their system is
     named for. The lines are those of the file.
     """
@@ -192,7 +194,7 @@ def test_blank_lines_are_no_parses_that_do_not_fit(tmp_path, sentences, capsys):
     assert len(said) == 1 and "14 blank (first: line 2)" in said[0]
 
 
-def test_the_number_of_workers_changes_nothing(tmp_path, sentences, small_chunks):
+def test_the_number_of_workers_changes_nothing(tmp_path, sentences, small_shards):
     _, options = corpus(tmp_path / "in", sentences)
     one, three = (
         prepared(tmp_path, options, f"run{jobs}", jobs=jobs).manifest().model_dump()
@@ -231,17 +233,22 @@ def test_mistakes_are_named(tmp_path, sentences):
     run = prepared(tmp_path, options)
     with pytest.raises(ConfigError, match="reads parses"):
         train_with_parses(run)
-    news = [tmp_path / "in" / "news.en", tmp_path / "in" / "news.trees"]
-    turned = [path.with_suffix(".turned" + path.suffix) for path in news]
-    for path, other in zip(news, turned, strict=True):
-        lines = path.read_text("utf-8").split("\n")[-2::-1]
-        other.write_text("\n".join([*lines, ""]), "utf-8")
-    side = TextSide.load(run.prep, "src")
-    for paths, count in ((news, 14), (news, 16), (turned, 15)):
-        with pytest.raises(DataError, match="files changed while they were read"):
-            streams = [[path] for path in paths]
-            write_spans(run.prep / "news", streams, side, np.ones(count, bool), 1)
     assert Store(run.prep / "train").spans is Store(run.prep / "news").spans is None
+
+
+def test_trees_of_another_text_are_refused(tmp_path, sentences):
+    """The task that cuts a shard knows how long the sentences of the set are."""
+    _, options = corpus(tmp_path / "in", sentences)
+    run = prepared(tmp_path, options)
+    news = [tmp_path / "in" / "news.en", tmp_path / "in" / "news.trees"]
+    for path in news:
+        lines = path.read_text("utf-8").split("\n")[-2::-1]
+        path.write_text("\n".join([*lines, ""]), "utf-8")
+    streams = [[inspect(path, strict=True).text_file(path)] for path in news]
+    (shard,) = cut(streams, 15)
+    shutil.copytree(run.prep, tmp_path / "out")
+    with pytest.raises(DataError, match="files changed while they were read"):
+        CutSpans(shard, "news", "out", train=False)(tmp_path, 0)
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from collections import Counter
 import pytest
 
 from nmtkit.errors import ConfigError, DataError
+from nmtkit.prep.fingerprint import fingerprint
 from nmtkit.prep.repeats import normalised
-from nmtkit.prep.tally import fingerprint
 from nmtkit.report.provenance import corpus
 from nmtkit.settings import PrepSettings
 from tests.prep import real
@@ -165,15 +165,14 @@ def test_documents_start_where_they_did(tmp_path, capsys):
     assert "7 repeated pairs dropped from the documents of train" in capsys.readouterr().err
 
 
-def test_the_fingerprint_is_as_before_at_the_defaults_alone(tmp_path):
-    """A corpus of an earlier version stays up to date."""
-    settings = PrepSettings()
-    assert fingerprint(("en", "de"), settings, {}) == (
-        "b52bb064d3366f2572c6c55b913a60d8e386c553904b874247deaf0d80a0c68a"
-    )
-    for values in ({"deduplicate": True}, {"drop_overlap": "exact"}):
-        changed = settings.model_copy(update=values)
-        assert fingerprint(("en", "de"), changed, {}) != fingerprint(("en", "de"), settings, {})
+def test_the_fingerprint_depends_on_all_settings_that_change_the_text():
+    plain = PrepSettings()
+    first = fingerprint(("en", "de"), plain, {})
+    assert first == "ef51e9e729ab98dd84968e4b054c8bfc2fa016768f2762d12cb2e2e4f5328e2a"
+    for values in ({"deduplicate": True}, {"subwords": "none"}, {"shard_lines": 9}):
+        assert fingerprint(("en", "de"), plain.model_copy(update=values), {}) != first
+    for values in ({"memory": 1.5}, {"dev": "x"}, {"test": ["y"]}):
+        assert fingerprint(("en", "de"), plain.model_copy(update=values), {}) == first
 
 
 def test_nothing_left_is_an_error(tmp_path):

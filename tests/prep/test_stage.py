@@ -5,6 +5,7 @@ twice by accident.
 import gzip
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,11 +23,11 @@ from nmtkit.corpora.corpus import guess_language, own_files
 from nmtkit.data.store import Store
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.files import sha256
-from nmtkit.prep import pipeline, request
+from nmtkit.prep import request, steps
 from nmtkit.prep.file_values import file_list
+from nmtkit.prep.fingerprint import fingerprint
 from nmtkit.prep.options import PrepOptions
 from nmtkit.prep.stage import prep
-from nmtkit.prep.tally import fingerprint
 from nmtkit.run import Run, locked
 from nmtkit.settings import PrepSettings
 from nmtkit.train.options import TrainOptions
@@ -76,7 +77,7 @@ def started(folder, files, *arguments):
         stderr=subprocess.PIPE,
         text=True,
     )
-    while process.poll() is None and not list(folder.glob("run/prep.tmp-*")):
+    while process.poll() is None and not list(folder.glob("run/prep-work/survey")):
         time.sleep(0.01)
     return process
 
@@ -386,7 +387,6 @@ def test_names_of_own_test_sets():
         "source.txt,ref.txt,ref2.txt",
         "x/dev.de,y/dev.en",
         "ö b.de,ö b.en",
-        "text.de,text.en",  # prep/text has the texts of all sets
     ]
     paths = [file_list(value, "--test") for value in tests]
     corpus = own_files(None, own, own, paths, None, None, "base")
@@ -398,7 +398,6 @@ def test_names_of_own_test_sets():
         "test",
         "dev-3",
         "ö_b",
-        "text-2",
     ]
     assert corpus.name == "de-en"
     assert corpus.sets[4].references == ((Path("ref2.txt"),),)
@@ -609,27 +608,32 @@ def test_a_failure_leaves_the_old_corpus_alone(tmp_path, files, monkeypatch):
     run = run_prep(tmp_path, files)
     before = snapshot(run.prep)
     full = OSError(28, "No space left on device")
-    monkeypatch.setattr(pipeline.Pipeline, "_encode_train", failing(full))
+    monkeypatch.setattr(steps.Steps, "encode", failing(full))
     with pytest.raises(EnvironmentProblem, match="No space left") as caught:
         run_prep(tmp_path, files, force=True)
     assert caught.value.exit_code == 3
     assert snapshot(run.prep) == before
+    assert names(run.path) == sorted([*LEFT, "prep-work"])
+    monkeypatch.undo()
+    run_prep(tmp_path, files, force=True)
     assert names(run.path) == LEFT
 
 
-def test_a_failure_in_a_fresh_run_leaves_nothing(tmp_path, files, monkeypatch):
-    monkeypatch.setattr(pipeline.Pipeline, "_encode_set", failing(KeyboardInterrupt()))
-    with pytest.raises(KeyboardInterrupt):
+def test_an_error_of_the_user_in_a_fresh_run_leaves_nothing(tmp_path, files, monkeypatch):
+    monkeypatch.setattr(steps.Steps, "encode_sets", failing(DataError("broken")))
+    with pytest.raises(DataError):
         run_prep(tmp_path, files)
     assert names(tmp_path) == ["in"]
 
 
-def test_what_a_killed_call_left_is_cleared_away(tmp_path, files):
+def test_folders_that_prep_did_not_make_stay(tmp_path, files):
+    """Only a prep folder that a killed call moved away is removed."""
     run = run_prep(tmp_path, files)
-    (run.path / "prep.tmp-1" / "text").mkdir(parents=True)
-    (run.path / "prep.old-1").mkdir()
+    for name in ("prep.old-1", "prep.old-notes", "prep.tmp-1"):
+        (run.path / name).mkdir()
+    shutil.copytree(run.prep, run.path / "prep.old-2")
     run_prep(tmp_path, files, force=True)
-    assert names(run.path) == LEFT
+    assert names(run.path) == sorted([*LEFT, "prep.old-1", "prep.old-notes", "prep.tmp-1"])
 
 
 def test_killed_between_two_renames(tmp_path, files, monkeypatch):
@@ -638,7 +642,7 @@ def test_killed_between_two_renames(tmp_path, files, monkeypatch):
     before = snapshot(run.prep)
     run.prep.rename(run.path / "prep.old-99")
     with monkeypatch.context() as patch, pytest.raises(DataError, match="broken"):
-        patch.setattr(pipeline.Pipeline, "_encode_train", failing(DataError("broken")))
+        patch.setattr(steps.Steps, "encode", failing(DataError("broken")))
         run_prep(tmp_path, files)
     assert snapshot(run.prep) == before
     assert names(run.path) == LEFT
@@ -669,21 +673,22 @@ def test_kill_at_any_time_leaves_no_half_prep(tmp_path, files):
 
 @pytest.mark.parametrize(("number", "jobs"), [(signal.SIGTERM, 1), (signal.SIGINT, 2)])
 @pytest.mark.parametrize("before", ["fresh", "prepared"])
-def test_a_signal_stops_prep_and_nothing_is_left(tmp_path, files, number, jobs, before):
+def test_a_signal_stops_prep_and_the_same_command_goes_on(tmp_path, files, number, jobs, before):
     kept = snapshot(run_prep(tmp_path, files).prep) if before == "prepared" else None
-    write(tmp_path / "in", "train", pairs(100_000, 2))
+    write(tmp_path / "in", "train", pairs(30_000, 2))
     process = started(tmp_path, files, "--force", "--jobs", str(jobs))
     process.send_signal(number)
-    said = process.communicate(timeout=60)[1]
-    assert (process.returncode, said.count("Traceback")) == (130, 0)
-    what = "nothing was kept" if kept is None else f"{Path('run') / 'prep'} is as it was"
-    assert said.rstrip("\n").split("\n")[-1] == f"nmtkit: stopped; {what}"
-    if kept is None:
-        assert names(tmp_path) == ["in"]
-        return
-    assert snapshot(tmp_path / "run" / "prep") == kept
-    assert names(tmp_path / "run") == LEFT
-    record = json.loads((tmp_path / "run" / "history.jsonl").read_text("utf-8").split("\n")[1])
+    printed = process.communicate(timeout=60)[1]
+    assert (process.returncode, printed.count("Traceback")) == (130, 0)
+    run = tmp_path / "run"
+    kept_in = f"what is finished is in {Path('run') / 'prep-work'}; the same command goes on"
+    assert printed.rstrip("\n").split("\n")[-1] == f"nmtkit: stopped; {kept_in}"
+    assert names(run) == sorted(
+        {*LEFT, "prep-work"} - ({"prep", "run.toml"} if not kept else set())
+    )
+    if kept is not None:
+        assert snapshot(run / "prep") == kept
+    record = json.loads((run / "history.jsonl").read_text("utf-8").split("\n")[bool(kept)])
     assert (record["stage"], record["exit"]) == ("prep", 130)
 
 

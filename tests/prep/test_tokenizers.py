@@ -6,7 +6,6 @@ import pytest
 
 from nmtkit.errors import DataError
 from nmtkit.prep.stage import prep
-from nmtkit.prep.tally import fingerprint
 from nmtkit.score.translations import scorer_of
 from nmtkit.settings import PrepSettings
 from nmtkit.text.side import TextSide
@@ -136,15 +135,6 @@ def test_a_setting_chooses_the_tokenizer_of_its_side_alone():
     assert names == ["jieba", "none"]
     names = [tokenizer_name("src", lang, PrepSettings()) for lang in ("zh_TW", "de", "ko", "xx")]
     assert names == ["jieba", "moses", "moses", "moses"]
-
-
-def test_a_young_setting_at_its_default_leaves_the_fingerprint_as_it_was():
-    plain, none = PrepSettings(), PrepSettings(tgt_tokenizer="none")
-    without = plain.model_copy()
-    without.__dict__.pop("src_tokenizer")
-    without.__dict__.pop("tgt_tokenizer")
-    prints = [fingerprint(("de", "en"), s, {}) for s in (plain, without, none)]
-    assert prints[0] == prints[1] != prints[2]
 
 
 def test_only_clear_cases_are_doubted():

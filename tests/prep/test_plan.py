@@ -7,24 +7,15 @@ import random
 import re
 import subprocess
 import sys
-import tracemalloc
-from collections import Counter
 
 import pytest
-from hypothesis import given
-from hypothesis import settings as hypothesis_settings
-from hypothesis import strategies as st
 
 from nmtkit.data.store import Store
 from nmtkit.errors import DataError
 from nmtkit.files import sha256
-from nmtkit.prep import pipeline
-from nmtkit.prep.clean import WordCounts, row_chunks
-from nmtkit.prep.learn import number_words
 from nmtkit.settings import PrepSettings
 from nmtkit.text.side import TextSide
 from nmtkit.text.tidy import tidy
-from nmtkit.text.truecase import Truecaser, evidence, sentence_starts
 from nmtkit.text.vocabulary import EOS, load_vocabularies
 from tests.prep import real
 from tests.prep.corpora import own_files, pairs, prepare, slow_prep, write
@@ -34,23 +25,6 @@ def prepared(folder, lines, name="run", dev=None, test=None, jobs=1, **values):
     options = {"test": [",".join(map(str, write(folder / "in", "news", test)))]} if test else {}
     settings = [f"{key}={json.dumps(value)}" for key, value in values.items()]
     return prepare(folder, own_files(folder, lines, dev), name, settings, jobs=jobs, **options)
-
-
-def test_shards_hold_the_pairs_of_one_piece(tmp_path, small_chunks, monkeypatch):
-    """Chunks and shards do not have to meet."""
-    whole = prepared(tmp_path, pairs(300, 3), "whole", test=pairs(50, 9), merges=60)
-    monkeypatch.setattr(pipeline, "SHARD_PAIRS", 47)
-    run = prepared(tmp_path, pairs(300, 3), test=pairs(50, 9), merges=60)
-    for name in ("train", "dev", "news"):
-        one, store = Store(whole.prep / name), Store(run.prep / name)
-        assert store.shard_sizes[:-1] == [47] * ((len(one) - 1) // 47) and len(one) == len(store)
-        for i in range(len(one)):
-            assert store.src(i).tolist() == one.src(i).tolist()
-            assert store.tgt(i).tolist() == one.tgt(i).tolist()
-    names = {name for name in run.manifest().files if name.startswith("train/")}
-    last = len(Store(run.prep / "train").shard_sizes)
-    assert names == {f"train/{n:05d}.{kind}" for n in range(last) for kind in ("bin", "idx")}
-    assert whole.manifest().fingerprint != run.manifest().fingerprint
 
 
 VARIED = [
@@ -71,7 +45,7 @@ VARIED = [
 
 
 @pytest.mark.parametrize("values", VARIED, ids=lambda v: "-".join(v))
-def test_equals_the_slow_way(tmp_path, small_chunks, values):
+def test_equals_the_slow_way(tmp_path, small_shards, values):
     lines = pairs(300, 3)
     run = prepared(tmp_path, lines, **values)
     settings = PrepSettings(**values)
@@ -103,7 +77,23 @@ def test_equals_the_slow_way(tmp_path, small_chunks, values):
     assert cleaning["pairs_in"] == 300 == len(expected) + dropped
 
 
-def test_dev_and_test_go_the_way_of_translation_and_keep_every_line(tmp_path, small_chunks):
+def test_shards_hold_the_pairs_of_one_shard(tmp_path):
+    """The fingerprint is that of the shards; the pairs are the same in their order."""
+    whole, cut = (
+        prepared(tmp_path, pairs(300, 3), name, merges=30, max_words=12, **values)
+        for name, values in (("whole", {}), ("cut", {"shard_lines": 47}))
+    )
+    one, other = Store(whole.prep / "train"), Store(cut.prep / "train")
+    assert [len(one.shard_sizes), len(other.shard_sizes)] == [1, 7]
+    assert sum(other.shard_sizes) == len(one) < 300
+    for side in (Store.src, Store.tgt):
+        assert [side(one, i).tolist() for i in range(len(one))] == [
+            side(other, i).tolist() for i in range(len(one))
+        ]
+    assert whole.manifest().fingerprint != cut.manifest().fingerprint
+
+
+def test_dev_and_test_go_the_way_of_translation_and_keep_every_line(tmp_path, small_shards):
     test = [
         ("", "Der Hund."),
         ("The dog.", ""),
@@ -136,7 +126,7 @@ SEPARATE = {"merges": 60, "joint_vocab": False, "vocab_threshold": 20, "max_word
 
 
 @pytest.mark.parametrize("values", [{"merges": 60}, SEPARATE], ids=["joint", "separate"])
-def test_the_output_does_not_depend_on_the_number_of_workers(tmp_path, small_chunks, values):
+def test_the_output_does_not_depend_on_the_number_of_workers(tmp_path, small_shards, values):
     runs = [
         prepared(tmp_path, pairs(400), f"run{jobs}", test=pairs(50, 9), jobs=jobs, **values)
         for jobs in (1, 3)
@@ -238,89 +228,6 @@ def test_bad_utf8_can_be_replaced_or_dropped(tmp_path):
     )
 
 
-WORDS = 'Der der DER hund Hund . ? ( " : x U-Bahn &quot; <b>'
-SENTENCES = st.lists(
-    st.lists(st.sampled_from(WORDS.split()), min_size=1, max_size=9), min_size=1, max_size=12
-)
-
-
-def counted(sentences, truecase=True):
-    counts = WordCounts()
-    counts.add([" ".join(sentence) for sentence in sentences], truecase)
-    return counts
-
-
-@given(SENTENCES)
-@hypothesis_settings(max_examples=300, deadline=None)
-def test_word_counts_equal_those_of_the_truecased_text(sentences):
-    """The counts BPE is learnt from come without a pass over the truecased text, and lead from
-    each word of the text to its truecased form.
-    """
-    counts = counted(sentences)
-    tokens = [word for sentence in sentences for word in sentence]
-    shown = Counter(word for sentence in sentences for word in evidence(sentence))
-    assert list(counts.inside.items()) == list(shown.items())
-    assert counts.at_start + counts.elsewhere == Counter(tokens)
-    caser = Truecaser(
-        {"der": "der", "hund": "Hund", "x": "X"}, frozenset({"der", "Der", "Hund", "X"})
-    )
-    expected = [word for sentence in sentences for word in caser.truecase(sentence)]
-    first = [starts for sentence in sentences for starts in sentence_starts(sentence)]
-    for shared in (True, False):
-        _, words = number_words([WordCounts(), counts], [None, caser], shared)
-        assert dict(zip(words.words, words.counts.tolist(), strict=True)) == Counter(expected)
-        numbers = [
-            (words.at_start if starts else words.elsewhere)[token]
-            for token, starts in zip(tokens, first, strict=True)
-        ]
-        before = len(words.words) if shared else 0
-        assert [words.words[number - before] for number in numbers] == expected
-    plain = counted(sentences, truecase=False)
-    assert plain.elsewhere == Counter(tokens) and not plain.at_start
-
-
-@given(SENTENCES, st.integers(1, 5))
-@hypothesis_settings(max_examples=200, deadline=None)
-def test_counts_do_not_depend_on_the_chunks(sentences, size):
-    """Not even in their order, by which the truecaser goes."""
-    whole, merged = counted(sentences), WordCounts()
-    for start in range(0, len(sentences), size):
-        merged.merge(counted(sentences[start : start + size]))
-    assert list(merged.inside.items()) == list(whole.inside.items())
-    assert (merged.at_start, merged.elsewhere) == (whole.at_start, whole.elsewhere)
-
-
-def test_chunks_are_bounded_by_rows_and_bytes(tmp_path):
-    rows = [b"x" * size for size in [1] * 10 + [100] + [1] * 3]
-    for name, lines in (("a", rows), ("b", rows[:3]), ("c", rows[3:])):
-        (tmp_path / name).write_bytes(b"\n".join(lines) + b"\n")
-    streams = [[tmp_path / "a"], [tmp_path / "b", tmp_path / "c"]]
-    chunks = list(row_chunks(streams, max_rows=4, max_bytes=50))
-    assert [chunk[0].count(b"\n") for chunk in chunks] == [4, 4, 3, 3]
-    assert [b"".join(side) for side in zip(*chunks, strict=True)] == [
-        (tmp_path / "a").read_bytes()
-    ] * 2
-    assert list(row_chunks([[], []])) == []
-    with pytest.raises(DataError, match="line counts differ"):
-        list(row_chunks([[tmp_path / "a"], [tmp_path / "b"]]))
-
-
-def test_memory_does_not_grow_with_the_corpus(tmp_path, monkeypatch):
-    monkeypatch.setattr(pipeline, "row_chunks", lambda files, **_: row_chunks(files, max_rows=100))
-
-    def peak(lines):
-        files = own_files(tmp_path / str(lines), pairs(500, 5) * (lines // 500))
-        tracemalloc.start()
-        prepare(tmp_path, files, f"run{lines}", ["merges=30"])
-        top = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        return top
-
-    peak(500)  # what is loaded once
-    small, large = peak(1000), peak(4000)
-    assert large < 1.15 * small
-
-
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_everything_dropped_is_an_error_that_says_why(tmp_path, jobs):
     with pytest.raises(
@@ -371,3 +278,19 @@ def test_multi30k(multi30k_run, shared):
             side.tokens(lines[i])
         )
     assert manifest["sets"][0]["src_unknown"] == manifest["sets"][0]["tgt_unknown"] == 0
+
+
+def test_words_that_occur_once_may_be_left_out_of_learning(tmp_path):
+    """They are split by the merges of the others, and the manifest counts them."""
+    once = [(f"zyx{letter}zyx", f"qpo{letter}qpo") for letter in "abcdefghij"]
+    runs = [
+        prepared(tmp_path, pairs(200) + once, str(limit), merges=300, once_limit=limit)
+        for limit in (10_000, 5)
+    ]
+    codes = [(run.prep / "codes.bpe").read_text("utf-8") for run in runs]
+    assert "z y" in codes[0] and "z y" not in codes[1]
+    corpora = [run.manifest().corpus for run in runs]
+    assert [corpus.get("types_left_out") for corpus in corpora] == [None, 20]
+    store, side = Store(runs[1].prep / "train"), TextSide.load(runs[1].prep, "src")
+    vocabulary, _ = load_vocabularies(runs[1].prep)
+    assert store.src(200).tolist() == vocabulary.encode(side.encode("zyxazyx"))

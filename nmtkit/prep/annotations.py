@@ -1,0 +1,101 @@
+"""What a set has beside token ids: where documents start, and how parses cut the source."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nmtkit import files
+from nmtkit.corpora.corpus import SetFiles
+from nmtkit.corpora.document_starts import kept_starts
+from nmtkit.data.documents import documents_file
+from nmtkit.prep.check import inspect
+from nmtkit.prep.clean import read_rows
+from nmtkit.prep.parse_spans import CutSpans, Stanza, check_parses, parse_text, sum_of_outcomes
+from nmtkit.prep.shards import Shard, TextFile, cut
+from nmtkit.prep.tasks import Runner, Task
+from nmtkit.text.side import TextSide
+
+
+@dataclass
+class Annotations:
+    """Writes the documents and the spans of sets.
+
+    Args:
+        runner: of the tasks, whose results are those of the sets.
+        out: folder in the work folder, the prep folder to be.
+        plain: every text file, so that shards can be cut from it.
+        parser: of the source language, for the sets without a file of parses.
+        timed: prints and records how fast a step was, by its name and lines.
+    """
+
+    runner: Runner
+    out: str
+    plain: dict[Path, TextFile]
+    parser: Stanza | None
+    timed: Callable[[str, int], AbstractContextManager[None]]
+
+    def of_set(self, text: SetFiles, shards: Sequence[Shard]) -> dict[str, Any]:
+        """Write those of a set, and return what its entry of the manifest says of them."""
+        if text.docs is None and text.parses is None and self.parser is None:
+            return {}
+        entry: dict[str, Any] = {}
+        kept = self._kept(text, shards)
+        if text.docs is not None:
+            entry["documents"] = self._write_documents(text.name, text.docs, kept)
+        if parses := text.parses or self._parsed(text, kept):
+            entry |= self._spans(text, parses, shards)
+        return entry
+
+    @property
+    def folder(self) -> Path:
+        """The prep folder to be."""
+        return self.runner.work / self.out
+
+    def _kept(self, text: SetFiles, shards: Sequence[Shard]) -> NDArray[np.bool_]:
+        """Return which lines of the files of a set are in the set."""
+        if text.split != "train":
+            return np.ones(sum(shard.rows for shard in shards), bool)
+        encode = self.runner.work / "encode"
+        return np.concatenate(
+            [read_rows(encode / f"{shard.name}.kept.npy", shard.rows) for shard in shards]
+        )
+
+    def _write_documents(self, name: str, docs: Path, kept: NDArray[np.bool_]) -> int:
+        """Write docs/<set>.txt, and return how many documents there are."""
+        starts = kept_starts(docs, kept)
+        path = documents_file(self.folder, name)
+        path.parent.mkdir(exist_ok=True)
+        files.write_lines(path, list(map(str, starts)))
+        return len(starts)
+
+    def _parsed(self, text: SetFiles, kept: NDArray[np.bool_]) -> Path | None:
+        """Parse the source of a set, and return the file of its trees."""
+        if self.parser is None:
+            return None
+        path = self.folder / "parses" / f"{text.name}.txt"
+        if not path.is_file():
+            (source,) = cut([[self.plain[file] for file in text.src]], len(kept))
+            with self.timed(f"parsing {text.name}", len(kept)):
+                parse_text(self.parser, TextSide.load(self.folder, "src"), source, kept, path)
+        return path
+
+    def _spans(self, text: SetFiles, parses: Path, shards: Sequence[Shard]) -> dict[str, Any]:
+        """Cut the sources of a set by their parses."""
+        trees = self.plain.get(parses) or inspect(parses, strict=True).text_file(parses)
+        streams = [[self.plain[path] for path in text.src], [trees]]
+        tasks = []
+        for shard in cut(streams, shards[0].rows):
+            spans = CutSpans(shard, text.name, self.out, text.split == "train")
+            tasks.append(Task(f"spans.{text.name}", shard.index, spans, shard.rows))
+        with self.timed(f"phrases of {text.name}", sum(shard.rows for shard in shards)):
+            facts = self.runner.run(f"parses of {text.name}", tasks)
+        outcomes = sum_of_outcomes([fact.value["outcomes"] for fact in facts])
+        check_parses(text.name, parses, **outcomes, strict=text.parses is not None)
+        return outcomes

@@ -1,0 +1,220 @@
+"""Where the tasks of prep run: in this process, in processes of this machine, or on a cluster. An
+engine is an Executor of the standard library, so that every library with one can be used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from nmtkit import console
+from nmtkit.errors import ConfigError, EnvironmentProblem, nearest
+from nmtkit.parallel import end_with_parent
+from nmtkit.user_classes import load_object
+
+CONNECT_SECONDS = 20
+AUTO = "auto"
+
+
+class InProcess(Executor):
+    """Does every task at once, in this process."""
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(function(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+class Engine:
+    """An Executor, and how to get another one when its processes are lost.
+
+    Args:
+        make: makes the Executor.
+        renewable: True if an Executor that has lost a process is of no more use.
+        note: what the user may want to know, such as the address of a dashboard.
+        lost: errors of a task whose process was lost.
+        ahead: tasks that are submitted at a time.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], Executor],
+        renewable: bool = False,
+        note: str = "",
+        lost: type[Exception] = BrokenExecutor,
+        ahead: int = 1000,
+    ) -> None:
+        self._make, self._renewable = make, renewable
+        self.note, self.lost, self.ahead = note, lost, ahead
+        self.executor = make()
+
+    def renew(self) -> bool:
+        """Replace an Executor that has lost a process.
+
+        Returns: True if all tasks that were submitted are lost.
+        """
+        if self._renewable:
+            self.executor.shutdown(wait=False, cancel_futures=True)
+            self.executor = self._make()
+        return self._renewable
+
+    def close(self) -> None:
+        """End its processes; tasks that have not begun are dropped."""
+        try:
+            self.executor.shutdown(wait=True, cancel_futures=True)
+        except TypeError:  # Dask's cancels anyway
+            self.executor.shutdown(wait=False)
+
+
+@contextlib.contextmanager
+def opened(name: str, address: str | None, jobs: int) -> Iterator[Engine]:
+    """Return the engine that the options name.
+
+    Args:
+        name: local, dask, ray, or package.module:function.
+        address: of the cluster; None or "auto": one on this machine, or as the library chooses.
+        jobs: processes, for an engine on this machine.
+    Raises: ConfigError for an unknown engine; EnvironmentProblem if its library is not installed or
+        nobody answers at the address.
+    """
+    with contextlib.ExitStack() as stack:
+        engine = _named(name, None if address == AUTO else address, jobs, stack)
+        stack.callback(engine.close)
+        if engine.note:
+            console.say(engine.note)
+        yield engine
+
+
+def _named(name: str, address: str | None, jobs: int, stack: contextlib.ExitStack) -> Engine:
+    if name == "local":
+        if address is not None:
+            hint = "leave it out, or name an engine: --engine dask"
+            raise ConfigError("the local engine has no address", "--address", hint)
+        return local(jobs)
+    if name == "dask":
+        return _dask(address, jobs, stack)
+    if name == "ray":
+        return _ray(address, jobs, stack)
+    if ":" in name:
+        return _users(name, address, jobs)
+    known = nearest(name, ["local", "dask", "ray"])
+    hint = f"{known}, or package.module:function, which returns a concurrent.futures.Executor"
+    raise ConfigError(f"unknown engine '{name}'", "--engine", hint)
+
+
+def local(jobs: int) -> Engine:
+    """Return processes of this machine; this process itself if jobs is 1."""
+    if jobs <= 1:
+        return Engine(InProcess, ahead=1)
+    context: Any = multiprocessing.get_context(
+        "fork" if sys.platform.startswith("linux") else "spawn"
+    )
+
+    def make() -> Executor:
+        return ProcessPoolExecutor(jobs, context, _start_worker, (os.getpid(),))
+
+    return Engine(make, renewable=True, ahead=2 * jobs)
+
+
+def _start_worker(parent: int) -> None:
+    # Ctrl-C reaches the whole process group; the parent alone reacts to it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with contextlib.suppress(ValueError):
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    threading.Thread(target=end_with_parent, args=(parent,), daemon=True).start()
+
+
+def _library(module: str, extra: str) -> Any:
+    """Import the library of an engine."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        hint = f"pip install 'nmtkit[{extra}]' (in nmtkit's checkout: pip install -e '.[{extra}]')"
+        message = f"{extra} is not installed: {error}"
+        raise EnvironmentProblem(message, "--engine", hint) from error
+
+
+def _dask(address: str | None, jobs: int, stack: contextlib.ExitStack) -> Engine:
+    """Connect to a scheduler, or start one with workers on this machine."""
+    distributed = _library("distributed", "dask")
+    try:
+        if address is None:
+            cluster = distributed.LocalCluster(
+                n_workers=jobs, threads_per_worker=1, dashboard_address=":0"
+            )
+            client = distributed.Client(stack.enter_context(cluster))
+        elif Path(address).is_file():
+            client = distributed.Client(scheduler_file=address, timeout=CONNECT_SECONDS)
+        else:
+            client = distributed.Client(address, timeout=CONNECT_SECONDS)
+    except (OSError, ValueError, TimeoutError) as error:
+        raise _no_answer("Dask scheduler", address, error) from error
+    stack.enter_context(client)
+    workers = len(client.scheduler_info(n_workers=-1)["workers"])
+    note = f"Dask: {workers} workers, dashboard {client.dashboard_link}"
+    return Engine(lambda: client.get_executor(pure=False), note=note, lost=distributed.KilledWorker)
+
+
+def _no_answer(server: str, address: str | None, error: Exception) -> EnvironmentProblem:
+    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    hint = "start it first, or check the address (auto: one on this machine)"
+    return EnvironmentProblem(f"no {server} answers: {reason}", f"--address {address}", hint)
+
+
+class _RayExecutor(Executor):
+    """An Executor of Ray's tasks; a task whose worker is lost runs again, at most three times."""
+
+    def __init__(self, ray: Any) -> None:
+        self._run = ray.remote(max_retries=3)(_call)
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        result: Future[Any] = Future()
+
+        def finish(outcome: Future[Any]) -> None:
+            error = outcome.exception()
+            if error is None:
+                result.set_result(outcome.result())
+            else:  # Ray wraps the error of a task
+                result.set_exception(getattr(error, "cause", None) or error)
+
+        self._run.remote(function, args, kwargs).future().add_done_callback(finish)
+        return result
+
+
+def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return function(*args, **kwargs)
+
+
+def _ray(address: str | None, jobs: int, stack: contextlib.ExitStack) -> Engine:
+    """Connect to a cluster, or start one on this machine."""
+    ray = _library("ray", "ray")
+    options: dict[str, Any] = {"num_cpus": jobs} if address is None else {"address": address}
+    try:
+        ray.init(**options, log_to_driver=False, logging_level="error")
+    except (OSError, ValueError, RuntimeError) as error:
+        raise _no_answer("Ray cluster", address, error) from error
+    stack.callback(ray.shutdown)
+    note = f"Ray: {ray.cluster_resources().get('CPU', 0):.0f} cores"
+    return Engine(lambda: _RayExecutor(ray), note=note, lost=ray.exceptions.RayError)
+
+
+def _users(name: str, address: str | None, jobs: int) -> Engine:
+    """Call the function of a user's module for an Executor."""
+    form = "define function(address, jobs) in it, which returns a concurrent.futures.Executor"
+    executor = load_object(name, "engine", "--engine", form)(address, jobs)
+    if not isinstance(executor, Executor):
+        hint = f"return a concurrent.futures.Executor (it returned {type(executor).__name__})"
+        raise ConfigError(f"{name} returned no Executor", "--engine", hint)
+    return Engine(lambda: executor)

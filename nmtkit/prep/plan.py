@@ -1,0 +1,155 @@
+"""The plan of prep: from raw text to token ids in steps, each of them tasks over shards.
+
+1. survey  hash the pairs of every set, and count lines in another script
+2. repeats compare the hashes (`prep.deduplicate`, `prep.drop_overlap`)
+3. clean   tidy, tokenize and filter the training text; count the words of each shard
+4. merge   add up the words of all shards
+5. learn   truecasers, subwords and vocabularies from the words alone
+6. encode  the training text by the numbers of its words; dev and test sets line by line
+7. spans   cut the source by its parses, if there are any
+
+A task depends on the files and the settings alone (`tasks`), so the output does not depend on the
+engine, on the number of workers, or on how often prep was stopped.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nmtkit.errors import DataError
+from nmtkit.prep.annotations import Annotations
+from nmtkit.prep.clean import SIDES
+from nmtkit.prep.fingerprint import fingerprint, tools
+from nmtkit.prep.repeats import dropped_counts
+from nmtkit.prep.shards import Shard
+from nmtkit.prep.steps import OUT, Steps
+from nmtkit.prep.sums import by_reason, file_hashes, foreign_lines, sum_changes, sum_reasons
+from nmtkit.prep.tasks import Fact, fact_path
+from nmtkit.records import (
+    Cleaning,
+    Manifest,
+    Repeats,
+    TextSet,
+    VocabularySizes,
+)
+
+
+@dataclass
+class Plan(Steps):
+    """Prepares one corpus in a work folder."""
+
+    def run_share(self, number: int, count: int) -> None:
+        """Clean every `count`-th shard of the training text, from shard `number` on.
+
+        Raises: DataError if repeated pairs are dropped, and other jobs have not hashed theirs.
+        """
+        self.begin()
+        shards = self.shards()
+        self.runner.share = (number, count)
+        surveyed = self.survey(shards)
+        dropped = ""
+        if self.drops:
+            missing = sum(map(len, shards.values())) - len(surveyed)
+            if missing:
+                raise DataError(
+                    f"{missing} shards are not hashed yet, and repeated pairs are to be dropped",
+                    where=f"--shard {number}",
+                    hint="let all jobs of the array end, then run the array once more",
+                )
+            self.runner.share = None
+            _, dropped = self.compare(shards, surveyed)
+            self.runner.share = (number, count)
+        self.clean(shards["train"], dropped)
+
+    def run(self, finish: bool = False) -> Manifest:
+        """Prepare the corpus.
+
+        Args:
+            finish: True if the training text is cleaned already.
+        Returns: the manifest, written too.
+        Raises: DataError if nothing is left of the training text, or with `finish` a part of it is
+            not cleaned.
+        """
+        self.begin()
+        shards = self.shards()
+        train = shards["train"]
+        if finish:
+            self._refuse_missing(train)
+        surveyed = self.survey(shards)
+        repeats, dropped = self.compare(shards, surveyed)
+        cleaned = self.clean(train, dropped)
+        reasons = sum_reasons(cleaned)
+        if dropped:
+            reasons += Counter(dropped_counts(self.work / dropped))
+        self.refuse_nothing(sum(fact.value["kept"] for fact in cleaned), reasons)
+        learnt = self.learn(self.merge(cleaned))
+        encoded = self.encode(train, learnt, reasons)
+        sets = [encoded, *self.encode_sets(shards)]
+        annotations = Annotations(self.runner, OUT, self.plain, self.parser, self.timed)
+        for text, entry in zip(self.corpus.sets, sets, strict=True):
+            entry |= annotations.of_set(text, shards[text.name])
+        for name, path in self.corpus.extras.items():
+            (self.out / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, self.out / name)
+        foreign = foreign_lines(shards, surveyed)
+        texts = [
+            TextSet(
+                name=text.name,
+                split=text.split,
+                references=1 + len(text.references),
+                foreign=foreign[text.name],
+                **entry,
+            )
+            for text, entry in zip(self.corpus.sets, sets, strict=True)
+        ]
+        cleaning = Cleaning(
+            self.inputs.lines(self.corpus.sets[0].src),
+            encoded["lines"],
+            by_reason(reasons),
+            sum_changes([fact.value["changes"] for fact in cleaned]),
+        )
+        numbers = learnt.value["counts"]
+        for side, key in zip(SIDES, ("src_tokens", "tgt_tokens"), strict=True):
+            numbers |= {f"{side}_tokens": encoded[key]}
+        return self._write_manifest(texts, cleaning, repeats, learnt)
+
+    def _refuse_missing(self, train: Sequence[Shard]) -> None:
+        missing = [s.index for s in train if not fact_path(self.work, "clean", s.index).is_file()]
+        if missing:
+            raise DataError(
+                f"{len(missing)} of {len(train)} shards are not cleaned; the first is {missing[0]}",
+                where="--finish",
+                hint="run the jobs of the array again (--shards N --shard K): what is done is"
+                " kept; without --finish the rest is done here",
+            )
+
+    def _write_manifest(
+        self, sets: list[TextSet], cleaning: Cleaning, repeats: Repeats, learnt: Fact
+    ) -> Manifest:
+        hashes = file_hashes(self.out, self.runner.facts, f"{OUT}/")
+        corpus = self.corpus
+        manifest = Manifest(
+            format=1,
+            dataset=corpus.name,
+            src=corpus.src,
+            tgt=corpus.tgt,
+            preset=corpus.preset,
+            source=self.identity,
+            settings=self.settings,
+            sets=sets,
+            vocabulary=VocabularySizes(self.settings.joint_vocab, *learnt.value["vocabularies"]),
+            corpus=learnt.value["counts"],
+            cleaning=cleaning,
+            files=hashes,
+            inputs=corpus.published | self.inputs.as_json(),
+            tools=tools(self.languages, self.settings) | (self.parser.tools if self.parser else {}),
+            speed=self.speed,
+            jobs=self.jobs,
+            fingerprint=fingerprint(self.languages, self.settings, hashes),
+            repeats=repeats,
+        )
+        manifest.write(self.out / "manifest.json")
+        return manifest

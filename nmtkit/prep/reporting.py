@@ -1,0 +1,141 @@
+"""What prep prints of its result."""
+
+from __future__ import annotations
+
+import itertools
+
+from nmtkit import console
+from nmtkit.errors import counted
+from nmtkit.prep.parse_spans import PARSED
+from nmtkit.prep.repeats import DUPLICATE, HELD_OUT
+from nmtkit.records import Cleaning, Manifest, Repeats, TextSet
+from nmtkit.run import Run
+from nmtkit.text.scripts import scripts
+
+SIDES = (("src", "source"), ("tgt", "target"))
+MANY_UNKNOWN, MANY_FOREIGN = 0.05, 0.01
+"""From these shares prep warns: of unknown subwords of a dev or test set, and of lines of a side in
+another script than its language's.
+"""
+
+
+def report(run: Run, manifest: Manifest) -> None:
+    """Print what was kept, dropped and changed."""
+    _report_cleaning(manifest.cleaning)
+    vocabulary, (train, *held_out) = manifest.vocabulary, manifest.sets
+    target = " (shared)" if vocabulary.shared else f" + {vocabulary.tgt:,}"
+    tokens = f"{train.src_tokens:,} + {train.tgt_tokens:,} subwords"
+    console.say(f"{tokens}, vocabulary {vocabulary.src:,}{target}")
+    given = "given" in manifest.source
+    for text in manifest.sets if given else held_out:
+        _report_set(run, text, given)
+    if manifest.repeats:
+        _report_repeats(manifest.repeats)
+    _report_scripts(manifest)
+    _report_documents(manifest.sets)
+    dropped = manifest.cleaning.dropped
+    gaps = sum(dropped[reason]["pairs"] for reason in (HELD_OUT, DUPLICATE) if reason in dropped)
+    if gaps and train.documents is not None:
+        console.warn(
+            f"{counted(gaps, 'repeated pair')} dropped from the documents of train: the sentences"
+            " after a dropped one have an earlier sentence as context"
+        )
+    for text in manifest.sets:
+        if text.parses is not None:
+            reasons = ", ".join(
+                f"{text.parses[reason]:,} {reason} (first: line {line:,})"
+                for reason, line in (text.parses_first or {}).items()
+            )
+            counts = f"{text.parses[PARSED]:,} sentences; as n-grams: {reasons or 'none'}"
+            console.say(f"  parses of {text.name}: {counts}")
+
+
+def _report_cleaning(cleaning: Cleaning) -> None:
+    share = cleaning.pairs_kept / cleaning.pairs_in
+    pairs = f"{cleaning.pairs_in:,} in, {cleaning.pairs_kept:,} kept ({share:.2%})"
+    console.say(f"training pairs: {pairs}")
+    width = max(map(len, itertools.chain(cleaning.dropped, *cleaning.changed.values())), default=0)
+    for reason, count in cleaning.dropped.items():
+        blame = f"(source {count['src']:,}, target {count['tgt']:,})"
+        sides = blame if count["src"] or count["tgt"] else ""
+        console.say(f"  dropped: {reason:<{width}} {count['pairs']:>9,}  {sides}".rstrip())
+    for side, name in SIDES:
+        for kind, number in cleaning.changed[side].items():
+            console.say(f"  changed: {kind:<{width}} {number:>9,}  in the {name}")
+
+
+def _report_repeats(repeats: Repeats) -> None:
+    counts = f"duplicates {repeats.duplicates:,}, source = target {repeats.identical:,}"
+    console.say(f"  repeated training pairs: {counts}")
+    for text in repeats.overlap:
+        if text.normalised:
+            counts = f"{text.exact:,} exactly, {text.normalised:,} without case and punctuation"
+            console.say(f"  pairs of {text.name} that training has too: {counts}")
+
+
+def _report_scripts(manifest: Manifest) -> None:
+    """Warn of lines in another script than their language's, and of a vocabulary of two scripts."""
+    for text in manifest.sets:
+        lines = manifest.cleaning.pairs_in if text.split == "train" else text.lines
+        for side, count in text.foreign.items():
+            if count >= MANY_FOREIGN * lines:
+                name, lang = ("source", manifest.src) if side == "src" else ("target", manifest.tgt)
+                letters = f"no {' or '.join(scripts(lang))} letters"
+                console.warn(
+                    f"{count / lines:.1%} of the lines of the {name} of {text.name} ('{lang}') have"
+                    f" {letters}, but letters of another script ({count:,} of {lines:,})"
+                )
+    src, tgt = scripts(manifest.src), scripts(manifest.tgt)
+    if manifest.settings.joint_vocab and src and tgt and not {*src} & {*tgt}:
+        console.warn(
+            f"'{manifest.src}' and '{manifest.tgt}' share no script, so they share few subwords:"
+            " --set prep.joint_vocab=false learns a vocabulary for each side"
+        )
+
+
+def _report_set(run: Run, text: TextSet, given: bool) -> None:
+    src = text.src_unknown / max(text.src_tokens, 1)
+    tgt = text.tgt_unknown / max(text.tgt_tokens, 1)
+    shares = f"unknown subwords source {src:.2%}, target {tgt:.2%}"
+    console.say(f"  {text.split:<5} {text.name}: {text.lines:,} lines, {shares}")
+    for share, (_, name) in zip((src, tgt), SIDES, strict=True):
+        if share >= MANY_UNKNOWN:
+            console.warn(
+                f"{share:.1%} of the subwords of {text.name} are unknown in the {name}: is the"
+                f" {'text that the vocabulary is from' if given else 'training text'} of the same"
+                " language and preprocessing?"
+            )
+    for side, name in SIDES:
+        for kind, count in (text.changed or {}).get(side, {}).items():
+            console.say(f"  changed in {text.name}: {kind} {count:,}  in the {name}")
+    if text.blank:
+        counts = ", ".join(f"{count:,} of .{stream}" for stream, count in text.blank.items())
+        console.warn(
+            f"{text.name} has blank lines ({counts}; {text.lines:,} lines each): they are kept, a"
+            " blank source line is translated as a blank line, and all count in the scores:"
+            f" {run.prep / 'text' / text.name}.*"
+        )
+
+
+def _report_documents(sets: list[TextSet]) -> None:
+    if all(text.documents is None for text in sets):
+        nothing = "no document starts are given, so each sentence is its own document"
+        console.say(f"  documents: {nothing}")
+        return
+    for text in sets:
+        if text.documents is not None:
+            length = text.lines / max(text.documents, 1)
+            console.say(f"  documents of {text.name}: {text.documents:,}, of {length:.1f} lines")
+            if text.documents == text.lines > 1:
+                console.warn(
+                    f"every line of {text.name} is a document of its own, so none has a context: is"
+                    f" --docs {text.name} the right file?"
+                )
+    for text in sets:
+        if text.documents is None and text.lines > 1:
+            option = f"--docs {text.name}"
+            blank = f", or {option}=blank, if its blank lines separate them" if text.blank else ""
+            console.warn(
+                f"no document starts are given for {text.name}, so each of its sentences is its own"
+                f" document, without a context ({option}=FILE{blank})"
+            )

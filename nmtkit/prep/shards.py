@@ -1,0 +1,183 @@
+"""Shards: consecutive rows of parallel text, found in its files without reading what is before."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nmtkit import files
+from nmtkit.errors import DataError
+
+MARK_EVERY = 1024
+"""Lines between two marks of a file: places where reading can begin."""
+PARTS, FEWEST, MOST = 64, 5_000, 200_000
+"""By default a text is cut into so many shards, each with at least and at most so many rows."""
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Consecutive lines of one text file.
+
+    Attributes:
+        path: the file, not compressed.
+        mark: byte of a line at or before the first line.
+        skip: lines from the mark to the first line.
+        count: number of lines.
+    """
+
+    path: Path
+    mark: int
+    skip: int
+    count: int
+
+    def read(self) -> Iterator[bytes]:
+        """Yield the lines, each with its LF."""
+        with open(self.path, "rb") as stream:
+            stream.seek(self.mark)
+            for line in itertools.islice(stream, self.skip, self.skip + self.count):
+                yield line if line.endswith(b"\n") else line + b"\n"
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Consecutive rows of parallel text.
+
+    Attributes:
+        index: its place among the shards of the text.
+        first: number of its first row.
+        rows: how many rows it has.
+        streams: the lines of each side.
+    """
+
+    index: int
+    first: int
+    rows: int
+    streams: tuple[tuple[Lines, ...], ...]
+
+    @property
+    def name(self) -> str:
+        """The beginning of the names of its files."""
+        return f"{self.index:05}"
+
+    def chunks(self, max_rows: int = 4000, max_bytes: int = 1 << 20) -> Iterator[list[bytes]]:
+        """Read the rows in chunks of bounded size.
+
+        Args:
+            max_rows, max_bytes: a chunk ends when it has so much.
+        Returns: for each chunk the lines of each side, each line with its LF.
+        Raises: DataError if a file has changed since it was inspected.
+        """
+        sides = [
+            itertools.chain.from_iterable(lines.read() for lines in stream)
+            for stream in self.streams
+        ]
+        rows = 0
+        try:
+            for chunk in _bounded(zip(*sides, strict=True), max_rows, max_bytes):
+                rows += len(chunk)
+                yield list(map(b"".join, zip(*chunk, strict=True)))
+        except ValueError as error:
+            raise self._changed() from error
+        if rows != self.rows:
+            raise self._changed()
+
+    def _changed(self) -> DataError:
+        problem = "the files changed while they were read: they have fewer lines than before"
+        return DataError(problem, where=self.streams[0][0].path)
+
+
+def _bounded(
+    rows: Iterable[tuple[bytes, ...]], max_rows: int, max_bytes: int
+) -> Iterator[list[tuple[bytes, ...]]]:
+    chunk: list[tuple[bytes, ...]] = []
+    size = 0
+    for row in rows:
+        chunk.append(row)
+        size += sum(map(len, row))
+        if len(chunk) >= max_rows or size >= max_bytes:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+@dataclass(frozen=True)
+class TextFile:
+    """A text file that was read once.
+
+    Attributes:
+        path: the file, not compressed.
+        lines: how many it has.
+        marks: byte of every MARK_EVERY-th line.
+    """
+
+    path: Path
+    lines: int
+    marks: NDArray[np.int64]
+
+    def part(self, first: int, last: int) -> Lines:
+        """Return the lines from `first` up to, not including, `last`."""
+        mark, skip = divmod(first, MARK_EVERY)
+        return Lines(self.path, int(self.marks[mark]), skip, last - first)
+
+
+def shard_rows(total: int, wanted: int) -> int:
+    """Return the rows of each shard but the last.
+
+    Args:
+        total: rows of the text.
+        wanted: the setting prep.shard_lines; 0 chooses by the size of the text.
+    """
+    return wanted or min(MOST, max(FEWEST, total // PARTS))
+
+
+def cut(streams: Sequence[Sequence[TextFile]], rows: int) -> list[Shard]:
+    """Cut parallel text into shards.
+
+    Args:
+        streams: the files of each side, one after the other; all sides have as many lines.
+        rows: of each shard but the last.
+    Returns: the shards, a function of the arguments alone.
+    """
+    total = sum(text.lines for text in streams[0])
+    shards = []
+    for index, first in enumerate(range(0, total, rows)):
+        last = min(first + rows, total)
+        parts = tuple(tuple(_parts(stream, first, last)) for stream in streams)
+        shards.append(Shard(index, first, last - first, parts))
+    return shards
+
+
+def _parts(stream: Sequence[TextFile], first: int, last: int) -> Iterator[Lines]:
+    """Yield the lines from `first` up to `last` of several files, counted through all of them."""
+    before = 0
+    for text in stream:
+        begin, end = max(first - before, 0), min(last - before, text.lines)
+        if begin < end:
+            yield text.part(begin, end)
+        before += text.lines
+
+
+@dataclass(frozen=True)
+class Unpack:
+    """Writes a compressed text file as plain text.
+
+    Attributes:
+        path: the compressed file.
+    """
+
+    path: Path
+
+    def __call__(self, work: Path, index: int) -> tuple[dict[str, Any], list[Path]]:
+        """Write plain/INDEX.txt."""
+        plain = work / "plain" / f"{index:05}.txt"
+        with files.writing(plain, "wb", durable=False) as out:
+            for block in files.line_blocks(self.path, size=MARK_EVERY):
+                out.writelines(block)
+        return {}, [plain]

@@ -1,0 +1,264 @@
+"""The steps of prep, each of them tasks over shards (`plan` has their order)."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nmtkit import console, files
+from nmtkit.corpora.corpus import Corpus, SetFiles
+from nmtkit.errors import DataError
+from nmtkit.parallel import memory_bytes
+from nmtkit.prep.check import Inputs
+from nmtkit.prep.clean import SIDES, CleanShard
+from nmtkit.prep.encode import EncodeSet, EncodeShard, subword_counts
+from nmtkit.prep.engines import Engine
+from nmtkit.prep.given import Given, GivenRun
+from nmtkit.prep.lookup import LOOKUP, LearnModels
+from nmtkit.prep.parse_spans import Stanza
+from nmtkit.prep.repeats import CompareHashes, Survey
+from nmtkit.prep.shards import Shard, TextFile, Unpack, cut, shard_rows
+from nmtkit.prep.sums import by_reason, sum_reasons
+from nmtkit.prep.tasks import Fact, Runner, Task
+from nmtkit.prep.word_table import MergeWords
+from nmtkit.records import (
+    Overlap,
+    Repeats,
+    TextRecipe,
+)
+from nmtkit.settings import PrepSettings
+from nmtkit.text.vocabulary import SPECIALS
+
+OUT = "out"
+"""Folder of the work folder: the prep folder to be."""
+PART_BYTES = 1 << 26
+"""Bytes of hashes or words that one task compares or adds up, if memory allows more."""
+
+
+@dataclass
+class Steps:
+    """The steps of preparing one corpus in a work folder.
+
+    Args:
+        work: the work folder; what is finished in it is not done again.
+        key: of the work (`work.work_key`).
+        corpus: what to prepare.
+        inputs: its files.
+        settings: of prep.
+        engine: where the tasks run; the output does not depend on it.
+        jobs: worker processes, for what is done here.
+        identity: what was asked for, the manifest's `source`.
+        parser: of the source language, for the sets without a file of parses.
+        given: the text model that is not learnt.
+    """
+
+    work: Path
+    key: str
+    corpus: Corpus
+    inputs: Inputs
+    settings: PrepSettings
+    engine: Engine
+    jobs: int
+    identity: dict[str, Any]
+    parser: Stanza | None
+    given: Given
+    speed: list[dict[str, Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.languages = (self.corpus.src, self.corpus.tgt)
+        self.out = self.work / OUT
+        self.runner = Runner(self.work, self.engine)
+        memory = self.settings.memory or memory_bytes() / (1 << 30) / 4
+        self.budget = int(memory * (1 << 30))
+
+    @property
+    def drops(self) -> bool:
+        """True if repeated pairs are dropped."""
+        return self.settings.deduplicate or self.settings.drop_overlap != "none"
+
+    def begin(self) -> None:
+        """Make what every task reads: the given text model, and how text becomes subwords."""
+        self.out.mkdir(parents=True, exist_ok=True)
+        self.given.copy(self.out, self.settings)
+        recipe = TextRecipe(src=self.corpus.src, tgt=self.corpus.tgt, settings=self.settings)
+        recipe.write(self.out / "manifest.json")
+
+    def shards(self) -> dict[str, list[Shard]]:
+        """Return the shards of every set; a dev or test set is one shard."""
+        self.plain = plain = self._plain_texts()
+        result = {}
+        for text in self.corpus.sets:
+            streams = [[plain[path] for path in paths] for paths in text.sides().values()]
+            lines = self.inputs.lines(text.src)
+            result[text.name] = cut(streams, self._rows_of(text, lines))
+        return result
+
+    def _rows_of(self, text: SetFiles, lines: int) -> int:
+        if text.split == "train":
+            return shard_rows(lines, self.settings.shard_lines)
+        return max(lines, 1)
+
+    def _plain_texts(self) -> dict[Path, TextFile]:
+        """Return every text file so that a shard can be read from its middle."""
+        paths = {path: None for text in self.corpus.sets for path in text.files()}
+        paths |= {text.parses: None for text in self.corpus.sets if text.parses is not None}
+        packed = [path for path in paths if path.suffix in files.COMPRESSED]
+        names = {path: self.work / "plain" / f"{i:05}.txt" for i, path in enumerate(packed)}
+        tasks = [
+            Task("plain", i, Unpack(path), self.inputs.lines([path]))
+            for i, path in enumerate(packed)
+        ]
+        self.runner.run("decompressing", tasks)
+        return {path: self.inputs.text_file(path, names.get(path, path)) for path in paths}
+
+    def survey(self, shards: dict[str, list[Shard]]) -> list[Fact]:
+        """Hash the pairs of all sets."""
+        tasks: list[Task] = []
+        for text in self.corpus.sets:
+            for shard in shards[text.name]:
+                survey = Survey(shard, tuple(text.sides()), self.languages)
+                tasks.append(Task("survey", len(tasks), survey, shard.rows))
+        with self.timed("find repeated pairs", 2 * sum(task.lines for task in tasks)):
+            return self.runner.run("finding repeated pairs", tasks)
+
+    def compare(
+        self, shards: dict[str, list[Shard]], surveyed: Sequence[Fact]
+    ) -> tuple[Repeats, str]:
+        """Count repeated pairs.
+
+        Returns: the counts, and the folder with those that are dropped ("": none).
+        """
+        settings = self.settings
+        sizes = [len(part) for part in shards.values()]
+        ends = np.cumsum(sizes).tolist()
+        held_out = tuple(
+            range(end - size, end) for end, size in zip(ends[1:], sizes[1:], strict=True)
+        )
+        rows = sum(shard.rows for shard in shards["train"])
+        parts = self._parts(16 * rows)
+        step = f"repeats.{parts}"
+        compare = CompareHashes(
+            step, parts, sizes[0], held_out, settings.deduplicate, settings.drop_overlap
+        )
+        tasks = [Task(step, part, compare, rows // parts) for part in range(parts)]
+        values = [fact.value for fact in self.runner.run("comparing pairs", tasks)]
+        overlap = np.sum([value["overlap"] for value in values], axis=0, dtype=int).tolist()
+        repeats = Repeats(
+            duplicates=sum(value["duplicates"] for value in values),
+            identical=sum(fact.value["identical"] for fact in surveyed[: sizes[0]]),
+            overlap=[
+                Overlap(name=name, exact=exact, normalised=folded)
+                for name, (exact, folded) in zip(list(shards)[1:], overlap, strict=True)
+            ],
+        )
+        return repeats, step if self.drops else ""
+
+    def _parts(self, size: int) -> int:
+        """Return how many tasks compare or add up so many bytes."""
+        within_memory = -(-8 * size * max(self.jobs, 1) // self.budget)
+        return max(1, within_memory, size // PART_BYTES)
+
+    def clean(self, shards: Sequence[Shard], dropped: str) -> list[Fact]:
+        tasks = []
+        for shard in shards:
+            clean = CleanShard(shard, self.key, self.languages, self.settings, OUT, dropped)
+            tasks.append(Task("clean", shard.index, clean, shard.rows))
+        with self.timed("tidy, tokenize, clean, count", 2 * sum(s.rows for s in shards)):
+            return self.runner.run("tokenizing", tasks)
+
+    def merge(self, cleaned: Sequence[Fact]) -> tuple[str, int]:
+        """Add up the words of all shards; return the folder with the parts, and their number."""
+        size = sum(
+            written.size
+            for fact in cleaned
+            for name, written in fact.files.items()
+            if not name.endswith((".text.npy", ".kept.npy"))
+        )
+        parts = self._parts(size)
+        step = f"merge.{parts}"
+        merge = MergeWords(step, parts, len(cleaned))
+        self.runner.run("counting words", [Task(step, part, merge, 1) for part in range(parts)])
+        return step, parts
+
+    def learn(self, merged: tuple[str, int]) -> Fact:
+        """Learn truecasers, subwords and vocabularies, here."""
+        start = time.perf_counter()
+        learn = LearnModels(*merged, self.languages, self.settings, OUT, LOOKUP, self.jobs)
+        fact = self.runner.run_here(Task("learn", 0, learn, 0))
+        if max(fact.value["vocabularies"]) == len(SPECIALS):
+            hint = f"no word occurs {self.settings.min_frequency} times: lower it"
+            raise DataError("the vocabulary is empty", where="prep.min_frequency", hint=hint)
+        counts = fact.value["counts"]
+        types, seconds = counts["src_types"] + counts["tgt_types"], time.perf_counter() - start
+        subwords = {"bpe": ", BPE", "sentencepiece": ", SentencePiece", "none": ""}
+        stage = f"truecaser{subwords[self.settings.subwords]}, vocabulary"
+        self.speed.append({"stage": stage, "types": types, "seconds": round(seconds, 3)})
+        if not isinstance(self.given, GivenRun):
+            console.say(f"{stage}: from {types:,} words in {seconds:.1f}s")
+        return fact
+
+    def encode(
+        self, shards: Sequence[Shard], learnt: Fact, reasons: Counter[tuple[str, str]]
+    ) -> dict[str, Any]:
+        """Encode the training text, and return its entry of the manifest."""
+        size = max(learnt.value["vocabularies"])
+        tasks = []
+        for shard in shards:
+            encode = EncodeShard(shard, self.key, OUT, size, self.settings.max_subwords)
+            tasks.append(Task("encode", shard.index, encode, shard.rows, ("clean",)))
+        with self.timed("truecase, segment, encode", 2 * sum(s.rows for s in shards)):
+            encoded = self.runner.run("encoding", tasks)
+        reasons += sum_reasons(encoded)
+        kept = sum(fact.value["kept"] for fact in encoded)
+        self.refuse_nothing(kept, reasons)
+        sizes = np.sum([fact.value["sizes"] for fact in encoded], axis=0)
+        return {"lines": kept, **subword_counts(sizes)}
+
+    def refuse_nothing(self, kept: int, reasons: Counter[tuple[str, str]]) -> None:
+        """Refuse a corpus without any pair that is kept."""
+        if kept:
+            return
+        train = self.corpus.sets[0]
+        dropped = by_reason(reasons).items()
+        counts = ", ".join(f"{reason} {count['pairs']:,}" for reason, count in dropped)
+        names = "prep.min_words, max_words, max_ratio, max_subwords, drop_overlap"
+        raise DataError(
+            f"cleaning dropped all {self.inputs.lines(train.src):,} training pairs: {counts}",
+            where=", ".join(map(str, (*train.src, *train.tgt))),
+            hint=f"check the files, or the settings {names}",
+        )
+
+    def encode_sets(self, shards: dict[str, list[Shard]]) -> list[dict[str, Any]]:
+        """Encode dev and test sets, and return their entries of the manifest."""
+        tasks = []
+        for number, text in enumerate(self.corpus.sets[1:]):
+            (shard,) = shards[text.name]
+            encode = EncodeSet(shard, self.key, text.name, tuple(text.sides()), OUT)
+            tasks.append(Task("sets", number, encode, shard.rows))
+        lines = sum(task.lines for task in tasks)
+        entries = []
+        with self.timed("dev and test sets", 2 * lines):
+            facts = self.runner.run("encoding dev and test sets", tasks)
+        for task, fact in zip(tasks, facts, strict=True):
+            changes = dict(zip(SIDES, fact.value["changes"], strict=True))
+            edits = {"changed": changes, "blank": fact.value["blank"]}
+            entries.append({"lines": task.lines, **subword_counts(fact.value["sizes"]), **edits})
+        return entries
+
+    @contextlib.contextmanager
+    def timed(self, stage: str, lines: int) -> Iterator[None]:
+        """Print and record how fast a step was (lines count each side)."""
+        start = time.perf_counter()
+        yield
+        seconds = max(time.perf_counter() - start, 1e-6)
+        speed = lines / seconds
+        facts = {"stage": stage, "lines": lines, "seconds": round(seconds, 3)}
+        self.speed.append(facts | {"lines_per_second": round(speed)})
+        console.say(f"{stage}: {lines:,} lines in {seconds:.1f}s ({speed:,.0f} lines/s)")

@@ -1,0 +1,253 @@
+"""Tasks of prep: pure functions of files, which any Executor runs.
+
+Each task leaves its files in the work folder, and last a fact: what it found and the checksums of
+its files. A task with a fact is done.
+"""
+
+from __future__ import annotations
+
+import gc
+import socket
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from nmtkit import console, files
+from nmtkit.errors import DataError, EnvironmentProblem
+from nmtkit.prep.engines import Engine
+from nmtkit.records import Part, Record, load
+
+WORK_RECORD = "work.json"
+"""The file that shows a worker that it sees the work folder."""
+ATTEMPTS = 3
+"""So often a task is begun before a lost worker ends prep."""
+
+
+class Written(Part):
+    """A file that a task wrote."""
+
+    size: int
+    sha256: str
+
+
+class Fact(Record):
+    """What a task found, and its files by their paths in the work folder."""
+
+    again: ClassVar[str] = "give the same command again"
+    value: dict[str, Any]
+    files: dict[str, Written]
+
+    def write(self, path: Path) -> None:
+        """Write the file; one that a power cut damages is made again."""
+        with files.writing(path, durable=False) as stream:
+            stream.write(self.model_dump_json())
+
+
+class Damaged(DataError):
+    """A file of a finished task has changed; the task must run again."""
+
+    def __init__(self, path: str, step: str, index: int) -> None:
+        super().__init__(f"{path} is damaged", where=f"shard {index} of step {step}")
+        self.path, self.step, self.index = path, step, index
+
+    def __reduce__(self) -> tuple[type[Damaged], tuple[str, str, int]]:
+        return Damaged, (self.path, self.step, self.index)
+
+
+@dataclass(frozen=True)
+class Task:
+    """A part of the work.
+
+    Attributes:
+        step: the step it belongs to, and the folder of its fact.
+        index: its number in the step.
+        function: called with the work folder and the index; returns what it found, and the files
+            that it wrote. It may run again, in another process: then it writes the same files.
+        lines: its share of the step, for the progress.
+        needs: steps of which it reads the files of the task with the same number.
+    """
+
+    step: str
+    index: int
+    function: Callable[[Path, int], tuple[dict[str, Any], list[Path]]]
+    lines: int
+    needs: tuple[str, ...] = ()
+
+    def path(self, work: Path) -> Path:
+        """Return the file of its fact."""
+        return fact_path(work, self.step, self.index)
+
+
+def fact_path(work: Path, step: str, index: int) -> Path:
+    """Return the file with the fact of a task."""
+    return work / step / f"{index:05}.json"
+
+
+def read_fact(work: Path, step: str, index: int) -> Fact:
+    """Return the fact of a finished task, whose files are whole.
+
+    Raises: Damaged if one of its files has changed or is missing.
+    """
+    fact = load(Fact, fact_path(work, step, index))
+    for name, written in fact.files.items():
+        path = work / name
+        if not path.is_file() or files.sha256(path) != written.sha256:
+            raise Damaged(name, step, index)
+    return fact
+
+
+def finished(work: Path, task: Task) -> Fact | None:
+    """Return the fact of a task if it is done and its files are whole."""
+    if not task.path(work).is_file():
+        return None
+    try:
+        return read_fact(work, task.step, task.index)
+    except Damaged as damage:
+        console.warn(f"{damage.path} is damaged; {damage.where} is made again")
+    except DataError:
+        console.warn(f"{task.path(work)} is damaged; shard {task.index} is made again")
+    return None
+
+
+def perform(work: Path, task: Task) -> Fact:
+    """Do a task, in any process on any machine that sees the work folder."""
+    if not (work / WORK_RECORD).is_file():
+        raise EnvironmentProblem(
+            f"a worker on {socket.gethostname()} does not see the work folder {work}",
+            where="--work",
+            hint="name a folder with --work that all nodes share",
+        )
+    for step in task.needs:
+        read_fact(work, step, task.index)
+    collecting = gc.isenabled()
+    gc.disable()  # there are no cycles to find, but millions of objects to walk through
+    try:
+        value, paths = task.function(work, task.index)
+    finally:
+        if collecting:
+            gc.enable()
+    written = {
+        path.relative_to(work).as_posix(): Written(
+            size=path.stat().st_size, sha256=files.sha256(path)
+        )
+        for path in paths
+    }
+    fact = Fact(value=value, files=written)
+    fact.write(task.path(work))
+    return fact
+
+
+@dataclass
+class Runner:
+    """Runs tasks on an engine, those first that are not done.
+
+    Attributes:
+        work: the work folder.
+        engine: which processes do the work.
+        steps: the tasks of every step so far, so that a damaged file can be made again.
+        facts: of all tasks of those steps.
+        share: (number, count) if this process does every `count`-th task from `number` on, and
+            takes of the others only what is done.
+    """
+
+    work: Path
+    engine: Engine
+    steps: dict[str, Sequence[Task]] = field(default_factory=dict)
+    facts: list[Fact] = field(default_factory=list)
+    share: tuple[int, int] | None = None
+
+    def run(self, label: str, tasks: Sequence[Task]) -> list[Fact]:
+        """Do the tasks of a step.
+
+        Args:
+            label: of the progress.
+            tasks: numbered from 0.
+        Returns: the fact of each task.
+        Raises: the error of a task; EnvironmentProblem if workers are lost again and again.
+        """
+        if tasks:
+            self.steps[tasks[0].step] = tasks
+        facts: dict[int, Fact] = {}
+        with console.progress(label, sum(task.lines for task in tasks)) as advance:
+            for task in tasks:
+                if fact := finished(self.work, task):
+                    facts[task.index] = fact
+                    advance(task.lines)
+            if facts and len(facts) < len(tasks):
+                done = f"{len(facts):,} of {len(tasks):,} shards are done already"
+                console.say(f"{label}: {done}")
+            ours = [task for task in tasks if task.index not in facts and self._is_ours(task)]
+            self._complete(ours, facts, advance)
+        result = [facts[task.index] for task in tasks if task.index in facts]
+        self.facts += result
+        return result
+
+    def _is_ours(self, task: Task) -> bool:
+        if self.share is None:
+            return True
+        number, count = self.share
+        return task.index % count == number
+
+    def run_here(self, task: Task) -> Fact:
+        """Do a step of one task in this process, unless it is done."""
+        self.steps[task.step] = [task]
+        fact = finished(self.work, task) or perform(self.work, task)
+        self.facts.append(fact)
+        return fact
+
+    def _complete(
+        self, tasks: Sequence[Task], facts: dict[int, Fact], advance: Callable[[float], None]
+    ) -> None:
+        begun = Counter[tuple[str, int]]()
+        later = deque(tasks)
+        waiting: dict[Future[Fact], Task] = {}
+        while later or waiting:
+            while later and len(waiting) < self.engine.ahead:
+                self._submit(later.popleft(), waiting, begun)
+            done, _ = wait(waiting, return_when=FIRST_COMPLETED)
+            for future in sorted(done, key=_has_failed):
+                task = waiting.pop(future)
+                try:
+                    facts[task.index] = future.result()
+                    advance(task.lines)
+                except Damaged as damage:
+                    console.warn(f"{damage.path} is damaged; {damage.where} is made again")
+                    self._repair(damage)
+                    later.appendleft(task)
+                except self.engine.lost:
+                    later.appendleft(task)
+                    if self.engine.renew():  # every other task that waits is lost too
+                        later.extendleft(waiting.values())
+                        waiting.clear()
+                        break
+
+    def _submit(
+        self, task: Task, waiting: dict[Future[Fact], Task], begun: Counter[tuple[str, int]]
+    ) -> None:
+        begun[task.step, task.index] += 1
+        if begun[task.step, task.index] > ATTEMPTS:
+            raise EnvironmentProblem(
+                f"a worker process was killed {ATTEMPTS} times in step {task.step}",
+                where=f"shard {task.index}",
+                hint="memory may have run out: try fewer --jobs; what is done is kept, and the same"
+                " command goes on",
+            )
+        try:
+            future = self.engine.executor.submit(perform, self.work, task)
+        except self.engine.lost as error:  # a worker was lost since the last task
+            future = Future()
+            future.set_exception(error)
+        waiting[future] = task
+
+    def _repair(self, damage: Damaged) -> None:
+        """Do a finished task again, here."""
+        task = self.steps[damage.step][damage.index]
+        task.path(self.work).unlink(missing_ok=True)
+        perform(self.work, task)
+
+
+def _has_failed(future: Future[Fact]) -> bool:
+    return future.exception() is not None

@@ -1,0 +1,176 @@
+"""Tables of words with their counts, sorted by a hash of the word.
+
+So tables of shards are added up part by part, each part with the words whose hash is in some range,
+and the result depends on the text alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nmtkit import files
+from nmtkit.errors import DataError
+from nmtkit.prep.tasks import read_fact
+from nmtkit.text.segmented import joined, starts_of
+
+Ints = NDArray[np.int64]
+NEVER = np.iinfo(np.int64).max
+WORD = np.dtype(
+    [
+        *[("hash", "<u8"), ("at_start", "<i8"), ("elsewhere", "<i8")],
+        *[("evidence", "<i8"), ("first", "<i8"), ("end", "<i8")],
+    ]
+)
+"""A word of a table.
+
+hash: of its text. at_start, elsewhere, evidence: how often it occurs where a sentence starts,
+elsewhere, and as evidence of the truecaser. first: where it is first seen as evidence (its shard <<
+32 | its token). end: where its text ends in the texts of all words.
+"""
+
+
+def sorted_table(words: Sequence[str], rows: NDArray[Any]) -> tuple[WordTable, Ints]:
+    """Return a table of words and their counts, and the old place of each of its rows."""
+    encoded = [word.encode() for word in words]
+    rows["hash"] = word_hashes(encoded)
+    order = np.argsort(rows["hash"], kind="stable")
+    texts = [encoded[place] for place in order.tolist()]
+    rows = rows[order]
+    rows["end"] = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)))
+    if len(rows) > 1 and (rows["hash"][1:] == rows["hash"][:-1]).any():
+        raise _collision()
+    return WordTable(rows, np.frombuffer(b"".join(texts), np.uint8)), order
+
+
+def word_hashes(words: Sequence[bytes]) -> NDArray[np.uint64]:
+    """Return a 64-bit hash of each word, the same in every process and on every machine."""
+    digests = b"".join([hashlib.blake2b(word, digest_size=8).digest() for word in words])
+    return np.frombuffer(digests, "<u8")
+
+
+def _collision() -> DataError:
+    hint = "please report it with the corpus; another prep.shard_lines does not help"
+    return DataError("two different words have the same 64-bit hash", where="prep", hint=hint)
+
+
+@dataclass(frozen=True)
+class WordTable:
+    """Words sorted by their hash, with counts.
+
+    Attributes:
+        rows: (W) of type WORD.
+        text: the UTF-8 of all words, one after another.
+    """
+
+    rows: NDArray[Any]
+    text: NDArray[np.uint8]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def words(self) -> list[str]:
+        """Return the words in the order of the rows."""
+        text, ends = self.text.tobytes(), self.rows["end"].tolist()
+        return (
+            [text[start:end].decode() for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+            if ends
+            else []
+        )
+
+    def lengths(self) -> Ints:
+        """Return the bytes of each word."""
+        return np.diff(self.rows["end"], prepend=0)
+
+    def part(self, number: int, parts: int) -> WordTable:
+        """Return the words of one of `parts` equal ranges of hashes, which together are all."""
+        limits = [(number << 64) // parts, ((number + 1) << 64) // parts - 1]
+        hashes = self.rows["hash"]
+        low = int(np.searchsorted(hashes, np.uint64(limits[0])))
+        high = int(np.searchsorted(hashes, np.uint64(limits[1]), "right"))
+        rows = np.array(self.rows[low:high])
+        begin = int(self.rows["end"][low - 1]) if low else 0
+        end = int(rows["end"][-1]) if len(rows) else begin
+        rows["end"] -= begin
+        return WordTable(rows, self.text[begin:end])
+
+    def save(self, path: Path) -> list[Path]:
+        """Write the table as path.npy and path.txt, and return both."""
+        rows, text = (path.with_name(f"{path.name}.{kind}") for kind in ("npy", "txt"))
+        files.write_array(rows, self.rows)
+        with files.writing(text, "wb", durable=False) as stream:
+            stream.write(np.ascontiguousarray(self.text).data)
+        return [rows, text]
+
+    @classmethod
+    def load(cls, path: Path) -> WordTable:
+        """Return a table that `save` wrote, memory-mapped."""
+        rows = np.load(path.with_name(f"{path.name}.npy"), "r", allow_pickle=False)
+        text = path.with_name(f"{path.name}.txt")
+        size = text.stat().st_size
+        return cls(rows, np.memmap(text, np.uint8, "r") if size else np.zeros(0, np.uint8))
+
+
+def merged(tables: Sequence[WordTable]) -> WordTable:
+    """Return one table with the words of several; counts are sums.
+
+    Raises: DataError if two words have the same hash but not the same length.
+    """
+    rows = np.concatenate([table.rows for table in tables])
+    lengths = np.concatenate([table.lengths() for table in tables])
+    text = np.concatenate([table.text for table in tables])
+    order = np.argsort(rows["hash"], kind="stable")
+    rows, starts, lengths = rows[order], starts_of(lengths)[order], lengths[order]
+    groups = np.flatnonzero(np.diff(rows["hash"], prepend=~rows["hash"][:1]))
+    result = rows[groups]
+    if len(groups):
+        for field in ("at_start", "elsewhere", "evidence"):
+            result[field] = np.add.reduceat(rows[field], groups)
+        result["first"] = np.minimum.reduceat(rows["first"], groups)
+        if (np.maximum.reduceat(lengths, groups) != np.minimum.reduceat(lengths, groups)).any():
+            raise _collision()
+    result["end"] = np.cumsum(lengths[groups])
+    return WordTable(result, joined(text, starts[groups], lengths[groups]))
+
+
+@dataclass(frozen=True)
+class MergeWords:
+    """Adds up the words of all shards whose hash is in one of equal ranges.
+
+    Attributes:
+        step: the folder of the results in the work folder.
+        parts: how many ranges there are.
+        shards: how many shards were cleaned.
+    """
+
+    step: str
+    parts: int
+    shards: int
+
+    def __call__(self, work: Path, index: int) -> tuple[dict[str, Any], list[Path]]:
+        """Write the table of each side."""
+        for shard in range(index, self.shards, self.parts):  # each shard is checked by one task
+            read_fact(work, "clean", shard)
+        paths: list[Path] = []
+        for side in ("src", "tgt"):
+            tables = [
+                WordTable.load(work / "clean" / f"{shard:05}.{side}").part(index, self.parts)
+                for shard in range(self.shards)
+            ]
+            paths += merged(tables).save(work / self.step / f"{index:05}.{side}")
+        return {}, paths
+
+
+def concatenated(tables: Sequence[WordTable]) -> WordTable:
+    """Return the table of consecutive parts (`WordTable.part`)."""
+    rows = np.concatenate([np.array(table.rows) for table in tables])
+    sizes = [len(table.text) for table in tables]
+    shifts = np.repeat(np.cumsum([0, *sizes[:-1]]), [len(table) for table in tables])
+    rows["end"] += shifts
+    return WordTable(rows, np.concatenate([table.text for table in tables]))

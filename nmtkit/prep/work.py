@@ -1,0 +1,98 @@
+"""The work folder of prep: what is finished stays there until the prep folder is complete."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+from nmtkit import console
+from nmtkit.errors import ConfigError, DataError, NmtkitError
+from nmtkit.prep.tasks import WORK_RECORD
+from nmtkit.records import Record, load
+from nmtkit.run import locked
+
+FOLDERS = (
+    *("raw", "plain", "survey", "repeats.*", "clean", "merge.*", "learn", "lookup", "encode"),
+    *("sets", "spans.*", "out"),
+)
+"""What prep writes in a work folder, beside its record and the lock."""
+
+
+class WorkRecord(Record):
+    """What a work folder is for."""
+
+    again: ClassVar[str] = "remove the folder, or name another one with --work"
+    key: str
+
+
+def work_key(asked: dict[str, Any]) -> str:
+    """Return a checksum of all that the output depends on."""
+    text = json.dumps(asked, sort_keys=True, ensure_ascii=False, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@contextlib.contextmanager
+def work_folder(work: Path, key: str, share: bool) -> Iterator[None]:
+    """Hold a work folder, with what an earlier call with the same key has finished.
+
+    After an error of the machine, or Ctrl-C, the folder stays, so that the same command goes on.
+
+    Args:
+        work: the folder.
+        key: from `work_key`.
+        share: True if other processes do other shards of the same work at the same time; the
+            folder then stays.
+    Raises: ConfigError if the folder is no work folder; DataError if another prep holds it.
+    """
+    fresh = not work.exists()
+    if not fresh and not (work / WORK_RECORD).exists() and not _is_empty(work):
+        raise ConfigError(
+            f"{work} is not empty, and no work folder of prep",
+            where="--work",
+            hint="name an empty or a new folder",
+        )
+    with locked(work, "prep", shared=share):
+        again = _begun(work, key)
+        try:
+            yield
+        except NmtkitError as error:
+            if error.exit_code == ConfigError.exit_code and not share and not again:
+                remove(work)  # the command must change, so nothing can be used again
+            raise
+        if not share:
+            remove(work)
+    if not share and work.is_dir():
+        with contextlib.suppress(OSError):
+            (work / ".lock").unlink(missing_ok=True)
+            work.rmdir()
+
+
+def _is_empty(folder: Path) -> bool:
+    return folder.is_dir() and not [path for path in folder.iterdir() if path.name != ".lock"]
+
+
+def _begun(work: Path, key: str) -> bool:
+    """True if an earlier call began this work; else begin it."""
+    record = work / WORK_RECORD
+    if record.exists():
+        with contextlib.suppress(DataError):
+            if load(WorkRecord, record).key == key:
+                console.say(f"going on in {work}, where an earlier call has stopped")
+                return True
+        console.say(f"removing what another call of prep left in {work}")
+        remove(work)
+    WorkRecord(key=key).write(record)
+    return False
+
+
+def remove(work: Path) -> None:
+    """Remove what prep has written in a work folder, and nothing else."""
+    (work / WORK_RECORD).unlink(missing_ok=True)
+    for pattern in FOLDERS:
+        for folder in work.glob(pattern):
+            shutil.rmtree(folder, ignore_errors=True)

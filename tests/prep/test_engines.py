@@ -1,0 +1,183 @@
+"""Engines: the same bytes from processes, Dask, Ray and a user's Executor, also if a worker is lost."""
+
+import os
+import shutil
+import signal
+import socket
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from nmtkit.errors import ConfigError, EnvironmentProblem
+from nmtkit.prep import engines, shards
+from nmtkit.prep.clean import CleanShard
+from tests.prep.corpora import own_files, pairs, prepare
+from tests.prep.test_resume import contents
+
+SETTINGS = ["merges=40", "shard_lines=100"]
+
+
+@pytest.fixture
+def text(tmp_path):
+    return own_files(tmp_path, pairs(2500, 4))
+
+
+def threads(address, jobs):
+    """An engine of the user's own."""
+    return ThreadPoolExecutor(1)
+
+
+def no_executor(address, jobs):
+    return "no executor"
+
+
+def test_a_users_executor(tmp_path, text):
+    expected = contents(prepare(tmp_path, text, "whole", SETTINGS))
+    engine = "tests.prep.test_engines:threads"
+    assert contents(prepare(tmp_path, text, "run", SETTINGS, engine=engine)) == expected
+
+
+def test_a_local_worker_is_killed(tmp_path, text, monkeypatch):
+    expected = contents(prepare(tmp_path, text, "whole", SETTINGS))
+    clean, marker = CleanShard.__call__, tmp_path / "killed"
+
+    def dies(task, work, index):
+        if index == 3 and not marker.exists():
+            marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return clean(task, work, index)
+
+    monkeypatch.setattr(CleanShard, "__call__", dies)
+    assert contents(prepare(tmp_path, text, "run", SETTINGS, jobs=2)) == expected
+    assert marker.exists()
+
+
+def test_a_worker_that_is_killed_again_and_again(tmp_path, text, monkeypatch):
+    def dies(task, work, index):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.setattr(CleanShard, "__call__", dies)
+    with pytest.raises(EnvironmentProblem, match="killed 3 times in step clean") as caught:
+        prepare(tmp_path, text, "run", SETTINGS, jobs=2)
+    assert "fewer --jobs" in caught.value.hint
+    monkeypatch.undo()
+    prepare(tmp_path, text, "run", SETTINGS, jobs=2)
+
+
+def killer(folder, pids):
+    """A thread that kills a worker as soon as a shard is cleaned; call the result to join it."""
+    killed = []
+
+    def work():
+        end = time.monotonic() + 120
+        while time.monotonic() < end and not list(folder.glob("clean/0*.json")):
+            time.sleep(0.01)
+        for pid in pids()[:1]:
+            killed.append(pid)
+            os.kill(pid, signal.SIGKILL)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    return lambda: (thread.join(), killed)[1]
+
+
+def children(word):
+    psutil = pytest.importorskip("psutil")
+    return lambda: [
+        process.pid
+        for process in psutil.Process().children(recursive=True)
+        if word in " ".join(process.cmdline())
+    ]
+
+
+def test_dask_with_a_worker_killed(tmp_path, text, capsys):
+    pytest.importorskip("distributed")
+    expected = contents(prepare(tmp_path, text, "whole", SETTINGS))
+    join = killer(tmp_path / "run" / "prep-work", children("spawn_main"))
+    run = prepare(tmp_path, text, "run", SETTINGS, jobs=2, engine="dask")
+    assert join() and contents(run) == expected
+    assert "Dask: 2 workers, dashboard http" in capsys.readouterr().err
+
+
+def test_errors_of_a_dask_worker_are_those_of_prep(tmp_path, text):
+    """With the file that is to blame: here one that changed after it was checked."""
+    distributed = pytest.importorskip("distributed")
+    with distributed.LocalCluster(
+        n_workers=1, threads_per_worker=1, processes=False, dashboard_address=":0"
+    ) as cluster:
+        address = cluster.scheduler_address
+        with pytest.MonkeyPatch.context() as patch:
+            cut = shards.cut
+            source = text["train"][0]
+
+            def cut_and_shorten(streams, rows):
+                parts = cut(streams, rows)
+                if streams[0][0].path == source:
+                    source.write_bytes(source.read_bytes()[:1000])
+                return parts
+
+            patch.setattr("nmtkit.prep.steps.cut", cut_and_shorten)
+            with pytest.raises(Exception, match="files changed while they were read") as caught:
+                prepare(tmp_path, text, "run", SETTINGS, engine="dask", address=address)
+    assert caught.value.where == str(source)
+
+
+def test_ray_with_a_worker_killed(tmp_path, text):
+    pytest.importorskip("ray")
+    expected = contents(prepare(tmp_path, text, "whole", SETTINGS))
+    join = killer(tmp_path / "run" / "prep-work", children("ray::_call"))
+    run = prepare(tmp_path, text, "run", SETTINGS, jobs=2, engine="ray")
+    assert join() and contents(run) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "message", "hint"),
+    [
+        ({"engine": "dusk"}, "unknown engine 'dusk'", "dask"),
+        ({"engine": "nowhere:make"}, "cannot import engine 'nowhere:make'", "PYTHONPATH"),
+        ({"engine": "tests.prep.test_engines:nothing"}, "has no function nothing", "address"),
+        ({"engine": "tests.prep.test_engines:no_executor"}, "returned no Executor", "str"),
+        ({"address": "tcp://x:1"}, "the local engine has no address", "--engine"),
+    ],
+)
+def test_engines_that_are_none(tmp_path, text, options, message, hint):
+    with pytest.raises(ConfigError, match=message) as caught:
+        prepare(tmp_path, text, "run", SETTINGS, **options)
+    assert hint in caught.value.hint
+    assert not (tmp_path / "run").exists()
+
+
+def test_nobody_answers(tmp_path, text, monkeypatch):
+    pytest.importorskip("distributed")
+    monkeypatch.setattr(engines, "CONNECT_SECONDS", 1)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+    with pytest.raises(EnvironmentProblem, match="no Dask scheduler answers") as caught:
+        prepare(tmp_path, text, "run", SETTINGS, engine="dask", address=address)
+    assert caught.value.where == f"--address {address}"
+
+
+@pytest.mark.parametrize(("engine", "module"), [("dask", "distributed"), ("ray", "ray")])
+def test_an_engine_that_is_not_installed(tmp_path, text, monkeypatch, engine, module):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(EnvironmentProblem, match=f"{engine} is not installed") as caught:
+        prepare(tmp_path, text, "run", SETTINGS, engine=engine)
+    assert f"nmtkit[{engine}]" in caught.value.hint
+
+
+def test_a_worker_that_does_not_see_the_work_folder(tmp_path, text, monkeypatch):
+    clean = CleanShard.__call__
+
+    def elsewhere(task, work, index):
+        shutil.move(work / "work.json", tmp_path / "away")
+        return clean(task, work, index)
+
+    monkeypatch.setattr(CleanShard, "__call__", elsewhere)
+    with pytest.raises(EnvironmentProblem, match="does not see the work folder") as caught:
+        prepare(tmp_path, text, "run", SETTINGS)
+    assert "--work" in caught.value.hint and Path(tmp_path / "run" / "prep-work").exists()

@@ -1,0 +1,283 @@
+"""Prep that was stopped goes on: equal bytes, nothing done twice, and every damaged or foreign file
+in the work folder is noticed.
+"""
+
+import contextlib
+import json
+import multiprocessing
+import os
+import random
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
+from nmtkit.prep import tasks
+from nmtkit.prep.tasks import Damaged, read_fact
+from nmtkit.prep.work import WORK_RECORD, work_folder
+from nmtkit.run import Run, locked
+from tests.prep.corpora import own_files, pairs, prepare, write
+
+RECIPES = Path(__file__).resolve().parents[2] / "recipes"
+SETTINGS = ["merges=40", "deduplicate=true", "joint_vocab=false"]
+
+
+def contents(run):
+    """Every file of a prepared corpus; of the manifest what does not depend on time."""
+    files = {p.relative_to(run.prep).as_posix(): p for p in run.prep.rglob("*") if p.is_file()}
+    manifest = json.loads(files.pop("manifest.json").read_text("utf-8"))
+    for key in ("speed", "jobs"):
+        del manifest[key]
+    return {name: path.read_bytes() for name, path in files.items()}, manifest
+
+
+def facts(work):
+    return {path: path.stat().st_mtime_ns for path in work.glob("*/0*.json")}
+
+
+@pytest.fixture
+def text(tmp_path):
+    return own_files(tmp_path, pairs(600, 4))
+
+
+def killed_after(seconds, *arguments, **options):
+    """Prepare in processes of their own, which get SIGKILL; True if they were still at work."""
+
+    def target():
+        os.setsid()
+        prepare(*arguments, **options)
+
+    process = multiprocessing.get_context("fork").Process(target=target)
+    process.start()
+    process.join(seconds)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
+    process.join()
+    return process.exitcode != 0
+
+
+def test_killed_thirty_times(tmp_path, text, small_shards):
+    expected = contents(prepare(tmp_path, text, "whole", SETTINGS))
+    draw, work, kills = random.Random(1), tmp_path / "run" / "prep-work", 0
+    seconds = 0.3
+    for _ in range(30):
+        before = facts(work)
+        jobs = draw.choice([1, 2])
+        if not killed_after(draw.uniform(0, seconds), tmp_path, text, "run", SETTINGS, jobs=jobs):
+            break
+        kills += 1
+        after = facts(work)
+        assert before.items() <= after.items()  # what was finished is not done again
+        # many kills, but some progress
+        seconds = seconds * 1.5 if after == before else 0.3
+    run = prepare(tmp_path, text, "run", SETTINGS, force=True)
+    assert contents(run) == expected and kills >= 5
+    assert not work.exists()
+
+
+def test_a_full_disk_ends_prep_and_the_same_command_goes_on(tmp_path, text, small_shards, capsys):
+    expected = contents(prepare(tmp_path, text, "whole", SETTINGS))
+    write_fact, begun = tasks.Fact.write, []
+
+    def full(fact, path):
+        begun.append(path)
+        if len(begun) == 30:
+            raise EnvironmentProblem("cannot write: No space left on device")
+        write_fact(fact, path)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(EnvironmentProblem, match="No space"):
+        patch.setattr(tasks.Fact, "write", full)
+        prepare(tmp_path, text, "run", SETTINGS)
+    done = facts(tmp_path / "run" / "prep-work")
+    assert len(done) == 29
+    capsys.readouterr()
+    assert contents(prepare(tmp_path, text, "run", SETTINGS)) == expected
+    printed = capsys.readouterr().err
+    assert "going on in" in printed and "shards are done already" in printed
+
+
+def stopped(tmp_path, text, step):
+    """The work folder of a prep that was stopped when a step began."""
+    run, begun = tasks.Runner.run, []
+
+    def stop(runner, label, of_step):
+        begun.append(label)
+        if of_step and of_step[0].step.startswith(step):
+            raise EnvironmentProblem("stopped")
+        return run(runner, label, of_step)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(EnvironmentProblem):
+        patch.setattr(tasks.Runner, "run", stop)
+        prepare(tmp_path, text, "run", SETTINGS)
+    return tmp_path / "run" / "prep-work"
+
+
+@pytest.mark.parametrize(
+    ("step", "victim"),
+    [
+        ("encode", "clean/00003.src.text.npy"),
+        ("merge", "clean/00002.tgt.txt"),
+        ("clean", "survey/00001.hashes.npy"),
+        ("encode", "clean/00000.json"),
+    ],
+)
+@pytest.mark.parametrize("how", ["changed", "gone"])
+def test_a_damaged_shard_is_named_and_made_again(
+    tmp_path, text, small_shards, capsys, step, victim, how
+):
+    expected = contents(prepare(tmp_path, text, "whole", SETTINGS))
+    path = stopped(tmp_path, text, step) / victim
+    if how == "gone":
+        path.unlink()
+    else:
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1 if victim.endswith("npy") else 255
+        path.write_bytes(data)
+    capsys.readouterr()
+    assert contents(prepare(tmp_path, text, "run", SETTINGS)) == expected
+    if how == "changed" or not victim.endswith("json"):
+        assert f"{path.name if victim.endswith('json') else victim} is damaged" in (
+            capsys.readouterr().err
+        )
+
+
+def test_a_shard_that_is_damaged_while_prep_works(tmp_path, text, small_shards, capsys):
+    """The task that reads the files notices; the task that wrote them runs again."""
+    expected = contents(prepare(tmp_path, text, "whole", SETTINGS))
+    run = tasks.Runner.run
+
+    def damage(runner, label, of_step):
+        if of_step and of_step[0].step == "encode":
+            (runner.work / "clean" / "00002.tgt.text.npy").write_bytes(b"damaged")
+        return run(runner, label, of_step)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tasks.Runner, "run", damage)
+        assert contents(prepare(tmp_path, text, "run", SETTINGS)) == expected
+    warned = "clean/00002.tgt.text.npy is damaged; shard 2 of step clean is made again"
+    assert warned in capsys.readouterr().err
+
+
+def test_another_command_does_not_go_on(tmp_path, text, small_shards, capsys):
+    stopped(tmp_path, text, "encode")
+    capsys.readouterr()
+    other = [*SETTINGS[1:], "merges=30"]
+    assert contents(prepare(tmp_path, text, "run", other)) == contents(
+        prepare(tmp_path, text, "whole", other)
+    )
+    assert "removing what another call of prep left" in capsys.readouterr().err
+
+
+def test_a_work_folder_elsewhere(tmp_path, text, small_shards):
+    expected = contents(prepare(tmp_path, text, "whole", SETTINGS))
+    work = tmp_path / "elsewhere"
+    assert contents(prepare(tmp_path, text, "run", SETTINGS, work=work)) == expected
+    assert not work.exists()
+    work.mkdir()
+    (work / "notes.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="not empty, and no work folder"):
+        prepare(tmp_path, text, "other", SETTINGS, work=work)
+    assert [path.name for path in work.iterdir()] == ["notes.txt"]
+    assert not (tmp_path / "other").exists()
+
+
+def test_two_preps_in_one_work_folder(tmp_path, text):
+    work = tmp_path / "work"
+    work.mkdir()
+    with locked(work, "prep"), pytest.raises(DataError, match="in use"):
+        prepare(tmp_path, text, "run", SETTINGS, work=work)
+
+
+def test_only_files_of_prep_are_removed(tmp_path, text, small_shards):
+    """A file that a person puts into the work folder stays."""
+    work = stopped(tmp_path, text, "encode")
+    (work / "notes.txt").write_text("mine")
+    prepare(tmp_path, text, "run", SETTINGS)
+    assert [path.name for path in work.iterdir()] == ["notes.txt"]
+
+
+def test_a_fact_names_the_file_that_has_changed(tmp_path, text, small_shards):
+    work = stopped(tmp_path, text, "encode")
+    fact = read_fact(work, "clean", 1)
+    assert fact.value["kept"] > 0
+    (work / "clean" / "00001.kept.npy").unlink()
+    with pytest.raises(Damaged, match=r"clean/00001.kept.npy is damaged") as caught:
+        read_fact(work, "clean", 1)
+    assert caught.value.where == "shard 1 of step clean"
+
+
+def test_an_error_of_the_machine_keeps_the_folder(tmp_path):
+    for error, kept in ((EnvironmentProblem("x"), True), (KeyboardInterrupt(), True)):
+        with pytest.raises(type(error)), work_folder(tmp_path / "w", "key", share=False):
+            raise error
+        assert (tmp_path / "w" / WORK_RECORD).exists() == kept
+    with pytest.raises(DataError), work_folder(tmp_path / "new", "key", share=False):
+        raise DataError("broken")
+    assert not (tmp_path / "new" / WORK_RECORD).exists()
+
+
+# job arrays
+
+
+def test_jobs_of_an_array(tmp_path, small_shards, capsys):
+    text = own_files(tmp_path, pairs(600, 4))
+    settings = SETTINGS[::2]
+    expected = contents(prepare(tmp_path, text, "whole", settings))
+    for job in (2, 0):
+        prepare(tmp_path, text, "run", settings, shards=3, shard=job)
+    with pytest.raises(DataError, match=r"6 of 17 shards are not cleaned; the first is 1"):
+        prepare(tmp_path, text, "run", settings, finish=True)
+    done = facts(tmp_path / "run" / "prep-work")
+    prepare(tmp_path, text, "run", settings, shards=3, shard=1)
+    assert done.items() <= facts(tmp_path / "run" / "prep-work").items()
+    assert not (tmp_path / "run" / "prep").exists()
+    assert contents(prepare(tmp_path, text, "run", settings, finish=True)) == expected
+
+
+def test_an_array_that_drops_repeated_pairs_runs_twice(tmp_path, small_shards):
+    text = own_files(tmp_path, pairs(150, 4))
+    expected = contents(prepare(tmp_path, text, "whole", SETTINGS))
+    with pytest.raises(DataError, match="not hashed yet") as caught:
+        prepare(tmp_path, text, "run", SETTINGS, shards=2, shard=0)
+    assert "run the array once more" in caught.value.hint
+    for job in (1, 0):
+        prepare(tmp_path, text, "run", SETTINGS, shards=2, shard=job)
+    assert contents(prepare(tmp_path, text, "run", SETTINGS, finish=True)) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"shard": 1}, "--shards"),
+        ({"shards": 2}, "--shard"),
+        ({"shards": 2, "shard": 2}, "below"),
+        ({"shards": 2, "shard": 1, "finish": True}, "--finish"),
+        ({"shards": 2, "shard": 1, "engine": "dask"}, "--engine"),
+    ],
+)
+def test_options_of_an_array_that_do_not_fit(tmp_path, options, message):
+    files = {"train": write(tmp_path, "a", pairs(9)), "dev": write(tmp_path, "b", pairs(9))}
+    with pytest.raises(ConfigError, match=message):
+        prepare(tmp_path, files, **options)
+
+
+def test_the_recipe_for_slurm(tmp_path):
+    """A job array and the job after it, as Slurm starts them."""
+    text = own_files(tmp_path, pairs(150, 4))
+    expected = contents(prepare(tmp_path, text, "whole", ["merges=40", "shard_lines=40"]))
+    script = (RECIPES / "slurm" / "prep.sbatch").read_text("utf-8")
+    assert "source recipes/environment.sh" in script
+    (tmp_path / "prep.sbatch").write_text(script.replace("source recipes/environment.sh", "true"))
+    sets = ["--train", *text["train"], "--dev", *text["dev"]]
+    arguments = [*map(str, sets), "--run", str(tmp_path / "run"), "--preset", "tiny"]
+    arguments += ["--set", "prep.merges=40", "--set", "prep.shard_lines=40"]
+    command = ["bash", str(tmp_path / "prep.sbatch"), "mine", *arguments]
+    slurm = {"SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_CPUS_PER_TASK": "1"}
+    for task in ("1", "0", None):
+        array = {"SLURM_ARRAY_TASK_ID": task, "SLURM_ARRAY_TASK_COUNT": "2"} if task else {}
+        environment = os.environ | slurm | array | {"PYTHONPATH": str(RECIPES.parent)}
+        subprocess.run(command, env=environment, check=True, capture_output=True)
+    assert contents(Run(tmp_path / "run"))[0] == expected[0]

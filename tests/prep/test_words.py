@@ -1,0 +1,142 @@
+"""Words as numbers, and their counts in tables: equal to counting words one by one, for every way to
+cut the text.
+"""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from nmtkit.errors import DataError
+from nmtkit.prep import word_table
+from nmtkit.prep.numbering import number_words
+from nmtkit.prep.word_table import WordTable, concatenated, merged
+from nmtkit.prep.words import SideText
+from nmtkit.text.segmented import LINE_END
+from nmtkit.text.truecase import Truecaser, evidence, sentence_starts
+
+WORDS = 'Der der DER hund Hund . ? ( " : x U-Bahn &quot; <b> Ä'
+SENTENCES = st.lists(
+    st.lists(st.sampled_from(WORDS.split()), min_size=1, max_size=9), min_size=1, max_size=12
+)
+
+
+def side_text(sentences, truecase=True, shard=0):
+    """The numbers of the words of a shard, and their table; the text is added in two parts."""
+    text = SideText(truecase)
+    for part in (sentences[:2], sentences[2:]):
+        # a part has one or two words
+        lines = [[" ".join(s[i : i + 2]) for i in range(0, len(s), 2)] for s in part]
+        lines.insert(0, ["dropped", "line"])
+        numbered = text.read(lines)
+        assert numbered.words.tolist() == [2, *map(len, part)]
+        text.keep(numbered, np.array([False] + [True] * len(part)))
+    return text.finish(shard)
+
+
+def counted(table, field):
+    counts = dict(zip(table.words(), table.rows[field].tolist(), strict=True))
+    return Counter({word: count for word, count in counts.items() if count})
+
+
+def by_appearance(table):
+    """The words that are evidence, in the order of first appearance."""
+    order = np.argsort(table.rows["first"])
+    words = table.words()
+    return [words[place] for place in order if table.rows["evidence"][place]]
+
+
+@given(SENTENCES)
+@hypothesis_settings(max_examples=400, deadline=None)
+def test_a_table_has_the_counts_of_the_text(sentences):
+    numbers, table = side_text(sentences)
+    tokens = [word for sentence in sentences for word in sentence]
+    starts = [first for sentence in sentences for first in sentence_starts(sentence)]
+    shown = Counter(word for sentence in sentences for word in evidence(sentence))
+    assert by_appearance(table) == list(shown)
+    assert counted(table, "evidence") == shown
+    pairs = list(zip(tokens, starts, strict=True))
+    assert counted(table, "at_start") == Counter(word for word, first in pairs if first)
+    assert counted(table, "elsewhere") == Counter(word for word, first in pairs if not first)
+    assert (np.diff(table.rows["hash"].astype(object)) > 0).all()
+    words, lines = table.words(), [[]]
+    for number in numbers.tolist():
+        if number == LINE_END:
+            lines.append([])
+        else:
+            lines[-1].append((words[number // 2], bool(number % 2)))
+    assert lines.pop() == []
+    assert [[word for word, _ in line] for line in lines] == sentences
+    assert [first for line in lines for _, first in line] == starts
+    _, plain = side_text(sentences, truecase=False)
+    assert counted(plain, "elsewhere") == Counter(tokens)
+    assert not plain.rows["at_start"].any() and not plain.rows["evidence"].any()
+
+
+def same_tables(one, other):
+    assert one.rows.tobytes() == other.rows.tobytes()
+    assert one.text.tobytes() == other.text.tobytes()
+
+
+@given(SENTENCES, st.integers(1, 5), st.integers(1, 7))
+@hypothesis_settings(max_examples=200, deadline=None)
+def test_tables_are_added_up_part_by_part(sentences, size, parts):
+    """The order of first appearance, by which the truecaser goes, is that of the whole text."""
+    _, whole = side_text(sentences)
+    tables = [
+        side_text(sentences[start : start + size], shard=number)[1]
+        for number, start in enumerate(range(0, len(sentences), size))
+    ]
+    total = merged(tables)
+    for field in ("at_start", "elsewhere", "evidence"):
+        assert counted(total, field) == counted(whole, field)
+    assert by_appearance(total) == by_appearance(whole)
+    ranges = [merged([t.part(n, parts) for t in tables]) for n in range(parts)]
+    same_tables(concatenated(ranges), total)
+    same_tables(merged([merged(tables[:1]), merged(tables[1:])] if tables[1:] else tables), total)
+
+
+def test_a_table_on_disk(tmp_path):
+    for sentences in ([["Ein", "Hund"], ["Ä", "Hund"]], []):
+        _, table = side_text(sentences)
+        paths = table.save(tmp_path / "00000.src")
+        assert [path.name for path in paths] == ["00000.src.npy", "00000.src.txt"]
+        same_tables(WordTable.load(tmp_path / "00000.src"), table)
+
+
+def test_two_words_with_one_hash_are_an_error(monkeypatch):
+    hashes = lambda words: np.array([len(word) for word in words], np.uint64)  # noqa: E731
+    monkeypatch.setattr(word_table, "word_hashes", hashes)
+    with pytest.raises(DataError, match="the same 64-bit hash"):
+        side_text([["ab", "cd"]])
+    hashes = lambda words: np.array([7 for _ in words], np.uint64)  # noqa: E731
+    monkeypatch.setattr(word_table, "word_hashes", hashes)
+    with pytest.raises(DataError, match="the same 64-bit hash"):
+        merged([side_text([["ab"]])[1], side_text([["c"]])[1]])
+
+
+@given(SENTENCES)
+@hypothesis_settings(max_examples=200, deadline=None)
+def test_words_lead_to_their_truecased_forms(sentences):
+    """The counts BPE is learnt from come without a pass over the truecased text."""
+    _, table = side_text(sentences)
+    tokens = [word for sentence in sentences for word in sentence]
+    caser = Truecaser(
+        {"der": "der", "hund": "Hund", "x": "X"}, frozenset({"der", "Der", "Hund", "X"})
+    )
+    expected = [word for sentence in sentences for word in caser.truecase(sentence)]
+    first = [starts for sentence in sentences for starts in sentence_starts(sentence)]
+    _, nothing = side_text([])
+    rows = {word: row for row, word in enumerate(table.words())}
+    for shared in (True, False):
+        _, side = number_words([nothing, table], [None, caser], shared)
+        assert dict(zip(side.words, side.counts.tolist(), strict=True)) == Counter(expected)
+        numbers = [
+            (side.at_start if starts else side.elsewhere)[rows[token]]
+            for token, starts in zip(tokens, first, strict=True)
+        ]
+        before = len(side.words) if shared else 0
+        assert [side.words[number - before] for number in numbers] == expected
