@@ -1,0 +1,83 @@
+"""Processor time of each step of prep for one pair, on real text in one shard and one process.
+
+python tests/benchmarks/prep_pair.py SRC TGT [--languages de en] [--rounds 3]
+
+The first round fills the caches of words, as the first shard of a worker does; the others are like
+its later shards.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from nmtkit.prep import tasks
+from nmtkit.prep.check import inspect
+from nmtkit.prep.clean import CleanShard
+from nmtkit.prep.encode import EncodeShard
+from nmtkit.prep.lookup import LearnModels
+from nmtkit.prep.repeats import Survey
+from nmtkit.prep.shards import cut
+from nmtkit.prep.word_table import MergeWords
+from nmtkit.records import TextRecipe
+from nmtkit.settings import PrepSettings
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("files", nargs=2, type=Path, metavar="FILE", help="plain text")
+    parser.add_argument("--languages", nargs=2, default=["de", "en"])
+    parser.add_argument("--rounds", type=int, default=3)
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = arguments()
+    settings, languages = PrepSettings(), (args.languages[0], args.languages[1])
+    start = time.process_time()
+    texts = [inspect(path, strict=True).text_file(path) for path in args.files]
+    pairs = texts[0].lines
+    checked = (time.process_time() - start) / pairs
+    (shard,) = cut([[text] for text in texts], pairs)
+    with tempfile.TemporaryDirectory(prefix="nmtkit-benchmark-") as name:
+        work = Path(name)
+        (work / tasks.WORK_RECORD).write_text("{}", "utf-8")
+        recipe = TextRecipe(src=languages[0], tgt=languages[1], settings=settings)
+        (work / "out").mkdir()
+        recipe.write(work / "out" / "manifest.json")
+        steps: list[tuple[str, Callable[[Path, int], Any]]] = [
+            ("survey", Survey(shard, ("src", "ref"), languages)),
+            ("clean", CleanShard(shard, "key", languages, settings, "out")),
+            ("merge", MergeWords("merge", 1, 1)),
+            ("learn", LearnModels("merge", 1, languages, settings, "out", "lookup", 1)),
+            ("encode", EncodeShard(shard, "key", "out", 1 << 14, settings.max_subwords)),
+        ]
+        print(
+            f"{pairs:,} pairs; processor microseconds a pair; read and check: {checked * 1e6:.2f}"
+        )
+        learning = 0.0
+        for number in range(args.rounds):
+            spent = {}
+            for step, function in steps:
+                start = time.process_time()
+                tasks.perform(work, tasks.Task(step, 0, function, pairs))
+                spent[step] = (time.process_time() - start) / pairs * 1e6
+            learning = learning or spent["learn"]  # later rounds read the merges of the first
+            total = sum(spent.values()) - spent["learn"]
+            figures = ", ".join(f"{step} {value:.1f}" for step, value in spent.items())
+            print(f"round {number + 1}: {figures}; all but learn {total:.1f}", flush=True)
+        words = tasks.read_fact(work, "learn", 0).value["counts"]
+        types = words["src_types"] + words["tgt_types"]
+        learnt = learning * pairs / types
+        kept = sum(path.stat().st_size for path in work.rglob("*") if path.is_file())
+        print(f"learn: {learnt:.1f} a word type ({types:,}); work folder: {kept / pairs:.0f} bytes")
+
+
+if __name__ == "__main__":
+    main()
