@@ -1,4 +1,4 @@
-"""What a set has beside token ids: where documents start, and how parses cut the source."""
+"""Write where the documents of a set start, and the spans that parses cut its source into."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ JOIN = {
     "@@": "join them (sed 's/@@ //g'; --codes FILE splits words in the same way)",
     SPACE: "join them (spm_decode; --spm MODEL splits words in the same way)",
 }
-"""What to do about text that is split already, by the mark of its subwords."""
+"""How to join text that is split already, by the mark of its subwords."""
 SIDES, SIDE_NAMES = ("src", "tgt"), ("source", "target")
 
 

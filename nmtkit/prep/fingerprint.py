@@ -1,5 +1,5 @@
-"""What identifies prepared text: the fingerprint that a trained system keeps, and the versions of
-the tools that made the text.
+"""Identify prepared text by a fingerprint, which a trained system keeps, and by the versions of
+the tools that made it.
 """
 
 from __future__ import annotations

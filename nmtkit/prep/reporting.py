@@ -1,4 +1,4 @@
-"""What prep prints of its result."""
+"""Print the result of prep."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from nmtkit.errors import DataError
 MARK_EVERY = 1024
 """Lines between two marks of a file: places where reading can begin."""
 PARTS, FEWEST, MOST = 64, 5_000, 200_000
-"""By default a text is cut into so many shards, each with at least and at most so many rows."""
+"""The default number of shards of a text, and the fewest and the most rows of a shard."""
 
 
 @dataclass(frozen=True)

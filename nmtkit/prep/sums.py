@@ -1,4 +1,4 @@
-"""What the manifest says of all shards together."""
+"""Add up the facts of all shards for the manifest."""
 
 from __future__ import annotations
 
