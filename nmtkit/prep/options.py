@@ -82,9 +82,10 @@ class PrepOptions(Options):
     assignments: list[str] = set_option("prep.merges=4000")
     run_dir: Path | None = run_option("The run directory to create (default: runs/DATASET).")
     jobs: int = jobs_option()
-    engine: str = option("local", "local|dask|ray|MODULE:FUNCTION", panel=CLUSTER)
-    """Where the work is done: in processes of this machine, on a Dask or Ray cluster, or by any
-    concurrent.futures.Executor, which your function(address, jobs) returns."""
+    engine: str = option("local", "NAME", panel=CLUSTER)
+    """Where the work is done. local: processes of this machine; dask, ray: a cluster of that
+    library; package.module:function: any concurrent.futures.Executor, which your
+    function(address, jobs) returns."""
     address: str | None = option(None, "auto|tcp://…|FILE", panel=CLUSTER)
     """The cluster of --engine: an address, or Dask's scheduler file. auto (the default): one on
     this machine."""
