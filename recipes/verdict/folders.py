@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -34,10 +35,24 @@ class Folders:
         return self.run(item.row.dataset) / "systems" / name
 
     def has_trained(self, item: Item, row: str) -> bool:
-        """True if a row is finished with the seed of an item, and its weights are in the run."""
+        """True if a row is finished with the seed of an item, and the item can use it here.
+
+        Its weights may be on another machine, but its settings are in the results.
+        """
         name = f"{row}-s{item.seed}"
-        finished = self._found(f"{item.row.dataset}/{name}") is not None
-        return finished and (self.run(item.row.dataset) / "systems" / name).is_dir()
+        if self._found(f"{item.row.dataset}/{name}") is None:
+            return False
+        weights = (self.run(item.row.dataset) / "systems" / name / "checkpoints").is_dir()
+        return weights or "--init-from" not in item.row.options
+
+    def restore_settings(self, item: Item) -> None:
+        """Copy the settings of the system that an item comes after, if it was trained elsewhere."""
+        name = f"{item.row.after}-s{item.seed}"
+        config = self.run(item.row.dataset) / "systems" / name / "config.toml"
+        results = self._found(f"{item.row.dataset}/{name}")
+        if results is not None and not config.exists():
+            config.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(results / config.name, config)
 
     def lock(self, path: str) -> Path:
         """Return the file of a lock."""

@@ -113,6 +113,8 @@ class Worker:
         Raises: Failed, Stopped, NoRoom.
         """
         item, run = self.item, ["--run", self.item.run]
+        if item.row.after:
+            self.folders.restore_settings(item)
         rate = self.rate()
         self._continue_trial(rate)
         self._train(item.name, rate)

@@ -389,6 +389,25 @@ def test_an_awaited_system_waits_until_it_is_known(queue):
     assert ("c-s1", "waiting") in words(queue)
 
 
+def test_a_system_after_one_that_was_trained_on_another_machine(queue):
+    """Its settings are in the results, its weights are not here."""
+    (queue / "list.sh").write_text(
+        TWO.replace("system a", 'after b system c --match-parameters "b-s{seed}"\nsystem a')
+        + 'after b system d --init-from "b-s{seed}"\n'
+    )
+    for seed in (1, 2):
+        kept = queue / "results" / "demo" / f"b-s{seed}"
+        kept.mkdir(parents=True)
+        (kept / "summary.json").write_text("{}")
+        (kept / "config.toml").write_text('variant = "enc-dc"\n')
+    states = dict(words(queue))
+    assert (states["b-s1"], states["c-s1"], states["d-s1"]) == ("done", "waiting", "waits")
+    call(queue)
+    assert {line.split()[0] for line in updates(queue)} == {"a-s1", "c-s1", "a-s2", "c-s2"}
+    config = queue / "state" / "runs" / "demo" / "systems" / "b-s1" / "config.toml"
+    assert config.read_text() == 'variant = "enc-dc"\n'
+
+
 def test_a_system_that_comes_after_another_one(queue):
     (queue / "list.sh").write_text(
         TWO.replace("system a", 'after b system c --init-from "b-s{seed}"\nsystem a')
