@@ -72,6 +72,7 @@ class Steps:
     speed: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self.work = self.work.absolute()  # workers may have another current folder
         self.languages = (self.corpus.src, self.corpus.tgt)
         self.out = self.work / OUT
         self.runner = Runner(self.work, self.engine)
@@ -112,11 +113,13 @@ class Steps:
         packed = [path for path in paths if path.suffix in files.COMPRESSED]
         names = {path: self.work / "plain" / f"{i:05}.txt" for i, path in enumerate(packed)}
         tasks = [
-            Task("plain", i, Unpack(path), self.inputs.lines([path]))
+            Task("plain", i, Unpack(path.absolute()), self.inputs.lines([path]))
             for i, path in enumerate(packed)
         ]
         self.runner.run("decompressing", tasks)
-        return {path: self.inputs.text_file(path, names.get(path, path)) for path in paths}
+        return {
+            path: self.inputs.text_file(path, names.get(path, path).absolute()) for path in paths
+        }
 
     def survey(self, shards: dict[str, list[Shard]]) -> list[Fact]:
         """Hash the pairs of all sets."""
@@ -161,11 +164,12 @@ class Steps:
         return repeats, step if self.drops else ""
 
     def _parts(self, size: int) -> int:
-        """Return how many tasks compare or add up so many bytes."""
+        """Return the number of tasks that compare hashes, or add up words, of this many bytes."""
         within_memory = -(-8 * size * max(self.jobs, 1) // self.budget)
         return max(1, within_memory, size // PART_BYTES)
 
     def clean(self, shards: Sequence[Shard], dropped: str) -> list[Fact]:
+        """Clean the training text, without the pairs in the folder `dropped` (empty: all)."""
         tasks = []
         for shard in shards:
             clean = CleanShard(shard, self.key, self.languages, self.settings, OUT, dropped)

@@ -34,7 +34,7 @@ class Written(Part):
 
 
 class Fact(Record):
-    """What a task found, and its files by their paths in the work folder."""
+    """The result of a task, and its files by their paths in the work folder."""
 
     again: ClassVar[str] = "give the same command again"
     value: dict[str, Any]
@@ -89,9 +89,13 @@ def fact_path(work: Path, step: str, index: int) -> Path:
 def read_fact(work: Path, step: str, index: int) -> Fact:
     """Return the fact of a finished task, whose files are whole.
 
-    Raises: Damaged if one of its files has changed or is missing.
+    Raises: Damaged if the fact or one of its files has changed or is missing.
     """
-    fact = load(Fact, fact_path(work, step, index))
+    path = fact_path(work, step, index)
+    try:
+        fact = load(Fact, path)
+    except DataError as error:
+        raise Damaged(path.relative_to(work).as_posix(), step, index) from error
     for name, written in fact.files.items():
         path = work / name
         if not path.is_file() or files.sha256(path) != written.sha256:
@@ -107,8 +111,6 @@ def finished(work: Path, task: Task) -> Fact | None:
         return read_fact(work, task.step, task.index)
     except Damaged as damage:
         console.warn(f"{damage.path} is damaged; {damage.where} is made again")
-    except DataError:
-        console.warn(f"{task.path(work)} is damaged; shard {task.index} is made again")
     return None
 
 

@@ -40,7 +40,7 @@ class Lines:
     """Lines of one side as numbers of parts, and their sizes."""
 
     parts: NDArray[np.int32]
-    """Of all lines, one after another."""
+    """Numbers of the parts of all lines."""
     lengths: Ints
     """Parts of each line (N)."""
     words: Ints

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from nmtkit import console
-from nmtkit.errors import ConfigError, DataError, NmtkitError
+from nmtkit.errors import ConfigError, NmtkitError
 from nmtkit.prep.tasks import WORK_RECORD
 from nmtkit.records import Record, load
 from nmtkit.run import locked
@@ -20,11 +20,11 @@ FOLDERS = (
     *("raw", "plain", "survey", "repeats.*", "clean", "merge.*", "learn", "lookup", "encode"),
     *("sets", "spans.*", "out"),
 )
-"""What prep writes in a work folder, beside its record and the lock."""
+"""The folders that prep makes in a work folder."""
 
 
 class WorkRecord(Record):
-    """What a work folder is for."""
+    """The record of a work folder: the key of its work."""
 
     again: ClassVar[str] = "remove the folder, or name another one with --work"
     key: str
@@ -57,7 +57,7 @@ def work_folder(work: Path, key: str, share: bool) -> Iterator[None]:
             hint="name an empty or a new folder",
         )
     with locked(work, "prep", shared=share):
-        again = _begun(work, key)
+        again = _begun(work, key, share)
         try:
             yield
         except NmtkitError as error:
@@ -76,14 +76,20 @@ def _is_empty(folder: Path) -> bool:
     return folder.is_dir() and not [path for path in folder.iterdir() if path.name != ".lock"]
 
 
-def _begun(work: Path, key: str) -> bool:
-    """True if an earlier call began this work; else begin it."""
+def _begun(work: Path, key: str, share: bool) -> bool:
+    """True if an earlier call began this work; else begin it.
+
+    Raises: DataError if the record is not one of prep; ConfigError if it is shared and of other
+        work. Then nothing is removed.
+    """
     record = work / WORK_RECORD
     if record.exists():
-        with contextlib.suppress(DataError):
-            if load(WorkRecord, record).key == key:
-                console.say(f"going on in {work}, where an earlier call has stopped")
-                return True
+        if load(WorkRecord, record).key == key:
+            console.say(f"going on in {work}, where an earlier call has stopped")
+            return True
+        if share:
+            hint = "give all jobs of an array the same options, or name another folder"
+            raise ConfigError(f"{work} has the work of another call of prep", "--work", hint)
         console.say(f"removing what another call of prep left in {work}")
         remove(work)
     WorkRecord(key=key).write(record)

@@ -2,7 +2,6 @@
 in the work folder is noticed.
 """
 
-import contextlib
 import json
 import multiprocessing
 import os
@@ -15,6 +14,7 @@ import pytest
 
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.prep import tasks
+from nmtkit.prep.clean import CleanShard
 from nmtkit.prep.tasks import Damaged, read_fact
 from nmtkit.prep.work import WORK_RECORD, work_folder
 from nmtkit.run import Run, locked
@@ -42,39 +42,47 @@ def text(tmp_path):
     return own_files(tmp_path, pairs(600, 4))
 
 
-def killed_after(seconds, *arguments, **options):
-    """Prepare in processes of their own, which get SIGKILL; True if they were still at work."""
+def is_killed(count, before, *arguments, **options):
+    """Prepare in processes of their own; True if they got SIGKILL.
+
+    Args:
+        count: the process that finishes so many tasks kills all of them.
+        before: True to kill when the files of the last task are there, and its fact is not.
+        arguments, options: of `prepare`.
+    """
 
     def target():
         os.setsid()
+        write, left = tasks.Fact.write, [count]
+
+        def write_and_kill(fact, path):
+            left[0] -= 1
+            if left[0] or not before:
+                write(fact, path)
+            if not left[0]:
+                os.killpg(0, signal.SIGKILL)
+
+        tasks.Fact.write = write_and_kill
         prepare(*arguments, **options)
 
     process = multiprocessing.get_context("fork").Process(target=target)
     process.start()
-    process.join(seconds)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.kill()
     process.join()
     return process.exitcode != 0
 
 
-def test_killed_thirty_times(tmp_path, text, small_shards):
+def test_killed_up_to_thirty_times(tmp_path, text, small_shards):
     expected = contents(prepare(tmp_path, text, "whole", SETTINGS))
     draw, work, kills = random.Random(1), tmp_path / "run" / "prep-work", 0
-    seconds = 0.3
     for _ in range(30):
         before = facts(work)
-        jobs = draw.choice([1, 2])
-        if not killed_after(draw.uniform(0, seconds), tmp_path, text, "run", SETTINGS, jobs=jobs):
+        count, early, jobs = draw.randint(1, 4), draw.random() < 0.5, draw.choice([1, 2])
+        if not is_killed(count, early, tmp_path, text, "run", SETTINGS, jobs=jobs):
             break
         kills += 1
-        after = facts(work)
-        assert before.items() <= after.items()  # what was finished is not done again
-        # many kills, but some progress
-        seconds = seconds * 1.5 if after == before else 0.3
+        assert before.items() <= facts(work).items()  # what was finished is not done again
     run = prepare(tmp_path, text, "run", SETTINGS, force=True)
-    assert contents(run) == expected and kills >= 5
+    assert contents(run) == expected and kills >= 15
     assert not work.exists()
 
 
@@ -182,6 +190,42 @@ def test_a_work_folder_elsewhere(tmp_path, text, small_shards):
         prepare(tmp_path, text, "other", SETTINGS, work=work)
     assert [path.name for path in work.iterdir()] == ["notes.txt"]
     assert not (tmp_path / "other").exists()
+
+
+def test_a_record_that_is_not_one_of_prep_is_refused(tmp_path, text):
+    """A person's folder may have a file of this name; nothing in it is removed."""
+    work = tmp_path / "mine"
+    (work / "out").mkdir(parents=True)
+    (work / "out" / "thesis.txt").write_text("mine")
+    (work / WORK_RECORD).write_text('{"hours": 7}')
+    with pytest.raises(DataError, match="damaged"):
+        prepare(tmp_path, text, "run", SETTINGS, work=work)
+    assert (work / "out" / "thesis.txt").read_text() == "mine"
+
+
+def test_jobs_of_an_array_with_other_options_are_refused(tmp_path, text):
+    prepare(tmp_path, text, "run", ["merges=40", "shard_lines=100"], shards=2, shard=0)
+    done = facts(tmp_path / "run" / "prep-work")
+    with pytest.raises(ConfigError, match="the work of another call"):
+        prepare(tmp_path, text, "run", ["merges=30", "shard_lines=100"], shards=2, shard=1)
+    assert facts(tmp_path / "run" / "prep-work") == done
+
+
+def test_paths_do_not_depend_on_the_folder_of_a_worker(tmp_path, monkeypatch):
+    own_files(tmp_path, pairs(60, 4))
+    monkeypatch.chdir(tmp_path)
+    files = {
+        n: tuple(Path("in") / f"{n}.{side}" for side in ("en", "de")) for n in ("train", "dev")
+    }
+    clean, seen = CleanShard.__call__, []
+
+    def watched(task, work, index):
+        seen.append((work, *(lines.path for stream in task.shard.streams for lines in stream)))
+        return clean(task, work, index)
+
+    monkeypatch.setattr(CleanShard, "__call__", watched)
+    prepare(Path(), files, "run", ["merges=20"])
+    assert seen and all(path.is_absolute() for paths in seen for path in paths)
 
 
 def test_two_preps_in_one_work_folder(tmp_path, text):
