@@ -159,9 +159,9 @@ class PrepSettings(Section):
     """GiB of memory that prep may use for counts of words and for repeated pairs; 0 = a quarter of
     the machine. The output does not depend on it.
     """
-    once_limit: int = Field(5_000_000, ge=0)
-    """BPE: if a text has more different words, those that occur once do not count in learning
-    merges. The manifest says how many were left out.
+    max_types: int = Field(5_000_000, ge=1)
+    """The most different words, of both sides together, that truecasers, subwords and vocabularies
+    are learnt from. If a text has more, the rarest are left out; the manifest says how many.
     """
     on_bad_utf8: Literal["error", "replace", "drop"] = "error"
     """What to do with bytes that are not UTF-8: stop, put U+FFFD in their place, or drop the

@@ -19,7 +19,7 @@ from nmtkit import files
 from nmtkit.data.ragged import ragged_files
 from nmtkit.data.store import StoreWriter, id_type, shard_path
 from nmtkit.prep.clean import SIDES, read_rows, write_rows
-from nmtkit.prep.lookup import LOOKUP, Lookup
+from nmtkit.prep.lookup import LOOKUP, SideLookup
 from nmtkit.prep.shards import Shard
 from nmtkit.prep.word_table import WordTable
 from nmtkit.text.segmented import joined, starts_of
@@ -31,8 +31,15 @@ Ints = NDArray[np.int64]
 
 
 @functools.lru_cache(maxsize=1)
-def _lookup(folder: Path, key: str) -> Lookup:
-    return Lookup(folder)
+def _lookups(work: Path, out: str, key: str) -> list[SideLookup]:
+    def load_text(side: int) -> tuple[TextSide, Vocabulary]:
+        sides, vocabularies = _text(work / out, key)
+        return sides[side], vocabularies[side]
+
+    return [
+        SideLookup(work / LOOKUP, side, functools.partial(load_text, side))
+        for side in range(len(SIDES))
+    ]
 
 
 @dataclass(frozen=True)
@@ -59,13 +66,11 @@ class EncodeShard:
         Returns: subwords and unknown ones of both sides, pairs kept, dropped pairs; the files.
         """
         name = self.shard.name
-        lookup = _lookup(work / LOOKUP, self.key)
         ids, lengths = [], []
-        for side, suffix in enumerate(SIDES):
+        for lookup, suffix in zip(_lookups(work, self.out, self.key), SIDES, strict=True):
             path = work / "clean" / f"{name}.{suffix}"
             text = np.load(path.with_name(f"{path.name}.text.npy"), allow_pickle=False)
-            words = lookup.numbers(side, WordTable.load(path), text)
-            side_ids, side_lengths = lookup.ids(words)
+            side_ids, side_lengths = lookup.encode(WordTable.load(path), text)
             ids.append(side_ids)
             lengths.append(side_lengths)
         long = np.stack(lengths) - 1 > self.max_subwords

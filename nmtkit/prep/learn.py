@@ -44,7 +44,7 @@ class Models:
     segmented: list[Segmented]
     vocabularies: tuple[Vocabulary, Vocabulary]
     counts: dict[str, int]
-    """Words, types and merges, as the manifest has them."""
+    """Types and merges, as the manifest has them."""
 
 
 def learn(
@@ -61,7 +61,7 @@ def learn(
     it is.
 
     Args:
-        tables, languages: the words and the language of source and target.
+        tables, languages: the words to learn from and the language of source and target.
         settings: of prep.
         folder: where the files go.
         jobs: worker processes.
@@ -73,10 +73,10 @@ def learn(
         for table, side, language in zip(tables, SIDES, languages, strict=True)
     ]
     words = number_words(tables, truecasers, settings.joint_vocab)
-    numbers: dict[str, int] = {}
-    for name, side in zip(SIDES, words, strict=True):
-        numbers[f"{name}_words"] = int(side.counts.sum())
-        numbers[f"{name}_types"] = int(np.count_nonzero(side.counts))
+    numbers = {
+        f"{name}_types": int(np.count_nonzero(side.counts))
+        for name, side in zip(SIDES, words, strict=True)
+    }
     learnt: dict[str, int] = {}
     if settings.subwords == "sentencepiece":
         segmented, learnt = _sentencepiece(words, settings, folder, jobs)
@@ -185,8 +185,6 @@ def _bpe(
     by_file = (_read_merges if given else _learn_merges)(words, settings, codes, jobs)
     keys = ["merges"] if settings.joint_vocab else [f"{side}_merges" for side in SIDES]
     merges = {key: pieces.merges for key, pieces in zip(keys, by_file, strict=True)}
-    if not given and (left_out := _left_out(words, settings)):
-        merges["types_left_out"] = left_out
     shared = len(SIDES) // len(codes)  # 2 if the sides share one codes file
     sides = zip(SIDES, words, by_file * shared, codes * shared, strict=True)
     segmented = [
@@ -228,33 +226,15 @@ def _counts(words: Sequence[SideWords], settings: PrepSettings) -> list[Ints]:
     return [src + tgt] if settings.joint_vocab else [src, tgt]
 
 
-def _minimum(counts: Ints, settings: PrepSettings) -> int:
-    """Return how often a word must occur to count in learning."""
-    return 2 if len(counts) > settings.once_limit else 1
-
-
-def _left_out(words: Sequence[SideWords], settings: PrepSettings) -> int:
-    """Return how many words do not count in learning."""
-    return sum(
-        int((counts < _minimum(counts, settings)).sum()) for counts in _counts(words, settings)
-    )
-
-
 def _merge_learner(
     words: Sequence[SideWords],
     counts: Sequence[Ints],
     codes: Sequence[Path],
     settings: PrepSettings,
 ) -> Callable[[int], Segmented]:
-    def learn_file(number: int) -> Segmented:
-        minimum = _minimum(counts[number], settings)
-        text = words[number].words
-        learnt = learn_bpe(text, counts[number], settings.merges, codes[number], minimum)
-        rare = np.flatnonzero(counts[number] < minimum).tolist()
-        split = Bpe(codes[number])
-        return learnt.changed({number: split.segment([text[number]]) for number in rare})
-
-    return learn_file
+    return lambda number: learn_bpe(
+        words[number].words, counts[number], settings.merges, codes[number]
+    )
 
 
 def _keep_frequent(

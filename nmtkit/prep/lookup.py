@@ -4,7 +4,7 @@ of every word, which all tasks then map into memory.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,15 +14,19 @@ from numpy.typing import NDArray
 
 from nmtkit import files
 from nmtkit.data.store import id_type
-from nmtkit.errors import DataError
 from nmtkit.prep.clean import SIDES
 from nmtkit.prep.learn import Models, file_names, learn
-from nmtkit.prep.word_table import WordTable, concatenated
+from nmtkit.prep.word_table import WordTable, concatenated, least_count
 from nmtkit.settings import PrepSettings
-from nmtkit.text.segmented import LINE_END, WordIds
+from nmtkit.text.segmented import LINE_END, joined, starts_of
+from nmtkit.text.side import TextSide
+from nmtkit.text.vocabulary import EOS, Vocabulary
 
+Ints = NDArray[np.int64]
 LOOKUP = "lookup"
-"""Folder of the work folder: the ids of every word of the training text."""
+"""Folder of the work folder: the ids of the words that were learnt from."""
+SPANS = np.dtype([("start", "<i8", 2), ("length", "<u2", 2)])
+"""Where the ids of a word are, and how many it has: elsewhere, and where a sentence starts."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +34,11 @@ class LearnModels:
     """Learns from the words of all shards.
 
     Attributes:
-        words: the folder of the tables in the work folder (`words.MergeWords`).
+        words: the folder of the tables in the work folder (`word_table.MergeWords`).
         parts: how many tables each side has.
         languages, settings: as of `learn`.
         out: folder in the work folder, the prep folder to be.
-        lookup: folder in the work folder, for the token ids of all words.
+        lookup: folder in the work folder, for the token ids of the words.
         jobs: worker processes.
     """
 
@@ -47,29 +51,34 @@ class LearnModels:
     jobs: int
 
     def __call__(self, work: Path, index: int) -> tuple[dict[str, Any], list[Path]]:
-        """Write the models and the token ids of all words.
+        """Write the models and the token ids of the words.
 
         Returns: counts of words, types and merges; the sizes of the vocabularies.
         """
-        tables = [
-            concatenated(
-                [
-                    WordTable.load(work / self.words / f"{part:05}.{side}")
-                    for part in range(self.parts)
-                ]
-            )
+        sides = [
+            [WordTable.load(work / self.words / f"{part:05}.{side}") for part in range(self.parts)]
             for side in SIDES
+        ]
+        least = least_count([*sides[0], *sides[1]], self.settings.max_types)
+        tables = [
+            concatenated([part.some(part.counts() >= least) for part in parts]) for parts in sides
         ]
         out = work / self.out
         models = learn(tables, self.languages, self.settings, out, self.jobs)
+        counts = {
+            f"{name}_words": sum(int(part.counts().sum()) for part in parts)
+            for name, parts in zip(SIDES, sides, strict=True)
+        }
+        left_out = sum(map(len, [*sides[0], *sides[1]])) - sum(map(len, tables))
+        counts |= models.counts | ({"types_left_out": left_out} if left_out else {})
         paths = write_lookup(work / self.lookup, models, tables)
         paths += [out / name for name in file_names(self.languages, self.settings)]
         sizes = list(map(len, models.vocabularies))
-        return {"counts": models.counts, "vocabularies": sizes}, [p for p in paths if p.is_file()]
+        return {"counts": counts, "vocabularies": sizes}, [p for p in paths if p.is_file()]
 
 
 def write_lookup(folder: Path, models: Models, tables: Sequence[WordTable]) -> list[Path]:
-    """Write the token ids of all words of the training text, and return the files.
+    """Write the token ids of the words that were learnt from, and return the files.
 
     Args:
         folder: where they go.
@@ -77,37 +86,79 @@ def write_lookup(folder: Path, models: Models, tables: Sequence[WordTable]) -> l
         tables: the words of both sides.
     """
     kind = id_type(max(map(len, models.vocabularies)))
-    paths = WordIds.of(list(zip(models.segmented, models.vocabularies, strict=True)), kind).save(
-        folder
-    )
-    for side, table, words in zip(SIDES, tables, models.words, strict=True):
+    paths: list[Path] = []
+    sides = zip(SIDES, tables, models.words, models.segmented, models.vocabularies, strict=True)
+    for side, table, words, pieces, vocabulary in sides:
+        ids = np.array(vocabulary.encode(pieces.pieces)[:-1], kind)[pieces.flat]
+        starts = starts_of(pieces.lengths)
+        spans = np.zeros(len(table), SPANS)
+        for place, numbers in enumerate((words.elsewhere, words.at_start)):
+            used = numbers >= 0
+            spans["start"][used, place] = starts[numbers[used]]
+            spans["length"][used, place] = pieces.lengths[numbers[used]]
         hashes = np.ascontiguousarray(table.rows["hash"])
-        forms = np.stack([words.elsewhere, words.at_start], axis=1).astype(np.int32)
-        for name, values in (("hash", hashes), ("forms", forms)):
+        for name, values in (("ids", ids), ("hash", hashes), ("spans", spans)):
             paths.append(files.write_array(folder / f"{side}.{name}.npy", values))
     return paths
 
 
-class Lookup:
-    """The token ids of all words, as `write_lookup` wrote them."""
+class SideLookup:
+    """The token ids of the words of a side.
 
-    def __init__(self, folder: Path) -> None:
-        self.ids = WordIds.load(folder)
-        self._hashes = [np.load(folder / f"{side}.hash.npy", "r") for side in SIDES]
-        self._forms = [np.load(folder / f"{side}.forms.npy", "r") for side in SIDES]
+    Args:
+        folder: as of `write_lookup`.
+        side: its number, 0 for the source, 1 for the target.
+        load_text: returns what splits the words that were not learnt from, and their vocabulary.
+    """
 
-    def numbers(self, side: int, table: WordTable, text: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Return the numbers of the words of a text, LINE_END after each line.
+    def __init__(
+        self, folder: Path, side: int, load_text: Callable[[], tuple[TextSide, Vocabulary]]
+    ) -> None:
+        self._ids, self._hashes, self._spans = (
+            np.load(folder / f"{SIDES[side]}.{name}.npy", "r") for name in ("ids", "hash", "spans")
+        )
+        self._load_text = load_text
+
+    def encode(self, table: WordTable, text: NDArray[np.int32]) -> tuple[NDArray[Any], Ints]:
+        """Return the ids of a text, each line with its </s>, and how many each line has.
 
         Args:
-            side: 0 for the source, 1 for the target.
             table: the words of its shard.
-            text: their rows, as `SideText.finish` returns them.
+            text: the numbers of its words, as `SideText.finish` returns them.
         """
         hashes = np.ascontiguousarray(table.rows["hash"])
-        places = np.searchsorted(self._hashes[side], hashes)
-        if len(hashes) and not np.array_equal(self._hashes[side][places], hashes):
-            raise DataError("a word of a shard is missing in the table of all words")
-        forms = np.append(self._forms[side][places].ravel(), np.int32(LINE_END))
-        numbers: NDArray[np.int32] = forms[text]  # LINE_END is -1: the last one
-        return numbers
+        places = np.searchsorted(self._hashes, hashes)
+        known = places < len(self._hashes)
+        known[known] = self._hashes[places[known]] == hashes[known]
+        spans = np.zeros(len(table), SPANS)
+        spans[known] = self._spans[places[known]]
+        lengths = spans["length"].astype(np.int64)
+        flat = [joined(self._ids, spans["start"].ravel(), lengths.ravel())]
+        starts = starts_of(lengths.ravel()).reshape(-1, 2)
+        if not known.all():
+            rare = self._rare(table.some(~known))
+            sizes = np.array(list(map(len, rare))).reshape(-1, 2)
+            starts[~known] = len(flat[0]) + starts_of(sizes.ravel()).reshape(-1, 2)
+            lengths[~known] = sizes
+            flat += [np.array(word, self._ids.dtype) for word in rare]
+        flat.append(np.array([EOS], self._ids.dtype))
+        ids = np.concatenate(flat)
+        # LINE_END is -1, the last word: </s>
+        word_lengths = np.append(lengths.ravel(), 1)[text]
+        word_starts = np.append(starts.ravel(), len(ids) - 1)[text]
+        ends = np.cumsum(word_lengths)[text == LINE_END]
+        return joined(ids, word_starts, word_lengths), np.diff(ends, prepend=0)
+
+    def _rare(self, table: WordTable) -> list[list[int]]:
+        """Return the ids of each word elsewhere, and where a sentence starts, in turn."""
+        text, vocabulary = self._load_text()
+        words = table.words()
+        cased = [
+            text.truecaser.words(words, first) if text.truecaser else words
+            for first in (False, True)
+        ]
+        return [
+            vocabulary.encode(text.splitter.segment([word]))[:-1]
+            for forms in zip(*cased, strict=True)
+            for word in forms
+        ]

@@ -34,7 +34,7 @@ class SideWords:
 def number_words(
     tables: Sequence[WordTable], truecasers: Sequence[Truecaser | None], shared: bool
 ) -> list[SideWords]:
-    """Number the words of both sides; the target's numbers follow the source's.
+    """Number the words of both sides.
 
     Args:
         tables, truecasers: of each side.
@@ -48,14 +48,13 @@ def number_words(
     ]
     words = [Words.of([*number]) for number in numbers[: 1 if shared else 2]]
     result = []
-    for table, (at_start, elsewhere), text, before in zip(
-        tables, forms, words * (len(SIDES) // len(words)), (0, len(src)), strict=True
+    for table, (at_start, elsewhere), text in zip(
+        tables, forms, words * (len(SIDES) // len(words)), strict=True
     ):
         counts = np.zeros(len(text), np.int64)
         for places, field in ((at_start, "at_start"), (elsewhere, "elsewhere")):
             used = places >= 0
             np.add.at(counts, places[used], table.rows[field][used])
-            places[used] += before
         result.append(SideWords(text, counts, at_start, elsewhere))
     return result
 

@@ -22,6 +22,8 @@ from nmtkit.text.segmented import joined, starts_of
 
 Ints = NDArray[np.int64]
 NEVER = np.iinfo(np.int64).max
+FREQUENT = 1 << 16
+"""Words that occur so often are always learnt from."""
 WORD = np.dtype(
     [
         *[("hash", "<u8"), ("at_start", "<i8"), ("elsewhere", "<i8")],
@@ -87,6 +89,18 @@ class WordTable:
     def lengths(self) -> Ints:
         """Return the bytes of each word."""
         return np.diff(self.rows["end"], prepend=0)
+
+    def counts(self) -> Ints:
+        """Return how often each word occurs."""
+        counts: Ints = self.rows["at_start"] + self.rows["elsewhere"]
+        return counts
+
+    def some(self, mask: NDArray[np.bool_]) -> WordTable:
+        """Return the words for which the mask is True."""
+        lengths = self.lengths()
+        rows, sizes = self.rows[mask], lengths[mask]
+        rows["end"] = np.cumsum(sizes)
+        return WordTable(rows, joined(self.text, starts_of(lengths)[mask], sizes))
 
     def part(self, number: int, parts: int) -> WordTable:
         """Return the words of one of `parts` equal ranges of hashes, which together are all."""
@@ -165,6 +179,15 @@ class MergeWords:
             ]
             paths += merged(tables).save(work / self.step / f"{index:05}.{side}")
         return {}, paths
+
+
+def least_count(tables: Sequence[WordTable], limit: int) -> int:
+    """Return the least number of times that a word must occur, so that at most `limit` words do."""
+    numbers = np.zeros(FREQUENT + 1, np.int64)
+    for table in tables:
+        numbers += np.bincount(np.minimum(table.counts(), FREQUENT), minlength=FREQUENT + 1)
+    fits = np.cumsum(numbers[::-1])[::-1] <= limit
+    return int(fits.argmax()) if fits.any() else FREQUENT
 
 
 def concatenated(tables: Sequence[WordTable]) -> WordTable:

@@ -27,7 +27,7 @@ LONG_WORD = 200  # characters
 
 
 def learn_bpe(
-    words: Sequence[str], counts: Ints | Sequence[int], merges: int, path: Path, minimum: int = 1
+    words: Sequence[str], counts: Ints | Sequence[int], merges: int, path: Path
 ) -> Segmented:
     """Learn merges from word counts and write them as a subword-nmt codes file (version 0.2).
 
@@ -40,15 +40,13 @@ def learn_bpe(
         counts: how often each occurs (W).
         merges: merges wanted.
         path: the codes file.
-        minimum: count below which a word is left out of learning.
     Returns: the words as these merges segment them, and the number of merges learnt. Empty words,
-        and those less frequent than `minimum`, have no pieces.
-    Raises: DataError if no word of two characters or more is frequent enough, or if a word holds
-        white space or NUL.
+        and those that never occur, have no pieces.
+    Raises: DataError if no word has two characters or more, or if a word holds white space or NUL.
     """
     words, counts = Words.of(words), np.asarray(counts, np.int64)
     _refuse_spaces(words)
-    learnt = (counts >= minimum) & (np.diff(words.offsets) > 0)
+    learnt = (counts > 0) & (np.diff(words.offsets) > 0)
     if not any((learnt[which] & (sizes > 1)).any() for which, _, sizes in words.letters()):
         raise DataError(
             "no words to learn subwords from",

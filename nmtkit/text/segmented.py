@@ -1,4 +1,4 @@
-"""The words of a corpus as subwords, in arrays: counts of subwords, and the ids of running text."""
+"""The words of a corpus as subwords, in arrays."""
 
 from __future__ import annotations
 
@@ -6,14 +6,10 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from nmtkit import files
-from nmtkit.text.vocabulary import EOS, Vocabulary
 
 Ints = NDArray[np.int64]
 LINE_END = -1
@@ -72,57 +68,6 @@ class Segmented:
         """Return each word as one piece."""
         pieces = list(words)
         return cls(pieces, np.arange(len(pieces)), np.ones(len(pieces), np.int64))
-
-
-class WordIds:
-    """Turns words, given by number, into token ids.
-
-    Args:
-        ids: of all words, word after word; the last word is the end of a line, -1.
-        lengths: ids of each word.
-    """
-
-    def __init__(self, ids: NDArray[Any], lengths: Ints) -> None:
-        self._ids, self._lengths = ids, lengths
-        self._starts = starts_of(lengths)
-
-    @classmethod
-    def of(cls, sides: Sequence[tuple[Segmented, Vocabulary]], kind: np.dtype[Any]) -> WordIds:
-        """Return the ids of the words of both sides.
-
-        Args:
-            sides: the words of each side, and its vocabulary; the numbers of one side follow those
-                of the other.
-            kind: type of the ids.
-        """
-        ids = [
-            np.array(vocabulary.encode(words.pieces)[:-1], kind)[words.flat]
-            for words, vocabulary in sides
-        ]
-        lengths = [words.lengths for words, _ in sides]
-        return cls(np.concatenate([*ids, np.array([EOS], kind)]), np.concatenate([*lengths, [1]]))
-
-    def save(self, folder: Path) -> list[Path]:
-        """Write ids.npy and lengths.npy, which `load` maps into memory, and return them."""
-        arrays = {"ids": self._ids, "lengths": self._lengths.astype(np.uint16)}
-        return [files.write_array(folder / f"{name}.npy", array) for name, array in arrays.items()]
-
-    @classmethod
-    def load(cls, folder: Path) -> WordIds:
-        """Return what `save` wrote."""
-        ids, lengths = (np.load(folder / f"{name}.npy", "r") for name in ("ids", "lengths"))
-        return cls(ids, np.asarray(lengths, np.int64))
-
-    def __call__(self, words: NDArray[Any]) -> tuple[NDArray[Any], Ints]:
-        """Return the ids of running text.
-
-        Args:
-            words: the words of all lines by number, each line followed by LINE_END.
-        Returns: the ids, each line with its </s>, and how many each line has.
-        """
-        lengths = self._lengths[words]
-        ends = np.cumsum(lengths)[words == LINE_END]
-        return joined(self._ids, self._starts[words], lengths), np.diff(ends, prepend=0)
 
 
 def starts_of(lengths: NDArray[np.signedinteger[Any]]) -> Ints:

@@ -43,7 +43,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--types", type=int, nargs="+", default=[500_000])
     parser.add_argument("--words", type=Path, help="file of `word count` lines, not made-up words")
     parser.add_argument("--merges", type=int, default=32_000)
-    parser.add_argument("--minimum", type=int, default=1, help="count below which words are left")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--peer", action="store_true", help="measure subword-nmt's learner too")
     parser.add_argument("--seed", type=int, default=1)
@@ -105,7 +104,7 @@ def learn_here(args: argparse.Namespace) -> None:
         codes = Path(folder) / "codes"
         seconds = time.process_time()
         if learner == "nmtkit":
-            learn_bpe(words, counts, args.merges, codes, args.minimum)
+            learn_bpe(words, counts, args.merges, codes)
         else:
             lines = (f"{word} {n}" for word, n in zip(words, counts, strict=True))
             with codes.open("w", encoding="utf-8") as out:
@@ -151,7 +150,7 @@ def main() -> None:
             path = Path(folder) / f"{types}.npz"
             given = ["--words", args.words] if args.words else ["--types", types]
             child("--make", path, "--seed", args.seed, *given)
-            limits = ["--merges", args.merges, "--minimum", args.minimum]
+            limits = ["--merges", args.merges]
             for _ in range(args.rounds):
                 for learner in LEARNERS[: 1 + args.peer]:
                     results.append(json.loads(child("--learn", learner, path, *limits)))

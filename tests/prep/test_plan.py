@@ -280,17 +280,34 @@ def test_multi30k(multi30k_run, shared):
     assert manifest["sets"][0]["src_unknown"] == manifest["sets"][0]["tgt_unknown"] == 0
 
 
-def test_words_that_occur_once_may_be_left_out_of_learning(tmp_path):
-    """They are split by the merges of the others, and the manifest counts them."""
-    once = [(f"zyx{letter}zyx", f"qpo{letter}qpo") for letter in "abcdefghij"]
+def test_the_rarest_words_may_be_left_out_of_learning(tmp_path):
+    """They are split by the models of the others, and the manifest counts them."""
+    once = [(f"Zyx{letter}zyx zyx{letter}", f"qpo{letter}qpo") for letter in "abcdefghij"]
+    once.append(("Flurb", "Flurb"))  # rare, and its truecased form is frequent
+    text = pairs(200) + [("x flurb", "y flurb")] * 20 + once
     runs = [
-        prepared(tmp_path, pairs(200) + once, str(limit), merges=300, once_limit=limit)
-        for limit in (10_000, 5)
+        prepared(tmp_path, text, str(limit), merges=300, max_types=limit) for limit in (10_000, 100)
     ]
     codes = [(run.prep / "codes.bpe").read_text("utf-8") for run in runs]
-    assert "z y" in codes[0] and "z y" not in codes[1]
+    assert "y x" in codes[0] and "y x" not in codes[1]
     corpora = [run.manifest().corpus for run in runs]
-    assert [corpus.get("types_left_out") for corpus in corpora] == [None, 20]
+    assert [corpus.get("types_left_out") for corpus in corpora] == [None, 32]
     store, side = Store(runs[1].prep / "train"), TextSide.load(runs[1].prep, "src")
     vocabulary, _ = load_vocabularies(runs[1].prep)
-    assert store.src(200).tolist() == vocabulary.encode(side.encode("zyxazyx"))
+    for number, (line, _) in enumerate(text):
+        assert store.src(number).tolist() == vocabulary.encode(side.encode(line))
+
+
+def test_a_rare_word_gets_the_case_of_a_given_truecaser(tmp_path):
+    """It differs where a sentence starts and elsewhere."""
+    known = pairs(100) + [("x flurb", "y")] * 90 + [("x Flurb", "y")] * 80
+    first = prepared(tmp_path, known, "first", merges=300, max_types=60)
+    text = pairs(200) + [("Flurb", "y"), ("x Flurb", "y")]
+    files = own_files(tmp_path, text)
+    run = prepare(tmp_path, files, "second", [], preset=None, like=first.path)
+    store, side = Store(run.prep / "train"), TextSide.load(run.prep, "src")
+    vocabulary, _ = load_vocabularies(run.prep)
+    assert run.manifest().corpus["types_left_out"]
+    assert (side.tokens("Flurb"), side.tokens("x Flurb")) == (["flurb"], ["x", "Flurb"])
+    for number, (line, _) in enumerate(text):
+        assert store.src(number).tolist() == vocabulary.encode(side.encode(line))

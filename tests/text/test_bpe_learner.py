@@ -180,16 +180,16 @@ def test_counts_beyond_32_bits(tmp_path):
             assert (tmp_path / "codes").read_text("utf-8") == expected_codes(values, 20)
 
 
-def test_words_below_the_minimum_are_left_out(tmp_path):
-    counts = {"banana": 2, "": 9, "band": 5, "nab": 4, "b": 1}
+def test_words_that_never_occur_are_left_out(tmp_path):
+    counts = {"banana": 0, "": 9, "band": 5, "nab": 4, "b": 0}
     counts |= {"bad</w>": 4, "low</w>": 3, "and@@": 4, "x@@": 3}
-    learnt = learn_bpe([*counts], [*counts.values()], 20, tmp_path / "codes", minimum=4)
-    kept = {word: n for word, n in counts.items() if n >= 4 and word}
+    learnt = learn_bpe([*counts], [*counts.values()], 20, tmp_path / "codes")
+    kept = {word: n for word, n in counts.items() if n and word}
     assert (tmp_path / "codes").read_text("utf-8") == expected_codes(kept, 20)
     bpe = Bpe(tmp_path / "codes")
     assert pieces_of(learnt) == [bpe.segment([word]) if word in kept else [] for word in counts]
     with pytest.raises(DataError, match="no words"):
-        learn_bpe([*counts], [*counts.values()], 20, tmp_path / "none", minimum=10)
+        learn_bpe([*counts], [0] * len(counts), 20, tmp_path / "none")
 
 
 @pytest.mark.parametrize("listed", [["ab</w>"], ["ab</w>", "x", ""], ["@@"]])
