@@ -59,24 +59,23 @@ class Cleaner:
             TextSide(language, settings, None, splitter, name)
             for language, splitter, name in zip(languages, splitters, names, strict=True)
         ]
-        self._by_character = [
+        by_character = [
             name == "raw" and usual_tokenizer(language) != "moses"
             for name, language in zip(names, languages, strict=True)
         ]
-        self._truecase = list(map(truecased, [settings] * 2, SIDES, languages))
+        truecase = map(truecased, [settings] * 2, SIDES, languages)
         self._settings = settings
         # A longer line cannot become short enough: tokenization joins two words at most.
         self._hopeless = 10 * settings.max_words
-        self._too_long = ["x"] * (self._hopeless + 1)
+        self.texts = list(map(SideText, truecase, by_character))
         self.reset()
 
     def reset(self) -> None:
         """Begin the text of another shard."""
         self.reasons: Counter[tuple[str, str]] = Counter()
         self.changes: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
-        self.texts = [
-            SideText(*values) for values in zip(self._truecase, self._by_character, strict=True)
-        ]
+        for text in self.texts:
+            text.begin()
 
     def __call__(self, texts: Sequence[bytes]) -> NDArray[np.bool_]:
         """Add the pairs of a chunk that are kept to the text of the shard.
@@ -97,7 +96,7 @@ class Cleaner:
             bad[1] &= ~bad[0]  # a target is not read if its source is bad
             tgt = [None if a is None else b for a, b in zip(src, tgt, strict=True)]
         sides = [
-            text.read(list(map(self._parts, repeat(side), lines)))
+            text.read(list(map(self._numbers, repeat(side), lines)))
             for side, (text, lines) in enumerate(zip(self.texts, (src, tgt), strict=True))
         ]
         words = np.stack([side.words for side in sides])
@@ -115,14 +114,14 @@ class Cleaner:
         result: NDArray[np.bool_] = kept
         return result
 
-    def _parts(self, side: int, raw: str | None) -> list[str]:
+    def _numbers(self, side: int, raw: str | None) -> list[int]:
         """Tidy and tokenize a line; None, a line that is not UTF-8, has no parts."""
         if raw is None:
             return []
         line = tidy(raw, self.changes[side])
         if line.count(" ") > self._hopeless:
-            return self._too_long
-        return self._sides[side].parts(line)
+            return [self.texts[side].parts["x"]] * (self._hopeless + 1)
+        return self._sides[side].numbered(line, self.texts[side].parts)
 
     def _sizes_fit(self, words: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return for each pair whether `drop_reason` has nothing against its sizes (2, N)."""

@@ -4,7 +4,7 @@ of every word, which all tasks then map into memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,11 @@ from nmtkit import files
 from nmtkit.data.store import id_type
 from nmtkit.prep.clean import SIDES
 from nmtkit.prep.learn import Models, file_names, learn
-from nmtkit.prep.word_table import WordTable, concatenated, least_count
+from nmtkit.prep.word_table import FREQUENT, WordTable, concatenated, least_count
 from nmtkit.settings import PrepSettings
 from nmtkit.text.segmented import LINE_END, joined, starts_of
 from nmtkit.text.side import TextSide
+from nmtkit.text.tokenizer import Side
 from nmtkit.text.vocabulary import EOS, Vocabulary
 
 Ints = NDArray[np.int64]
@@ -55,26 +56,33 @@ class LearnModels:
 
         Returns: counts of words, types and merges; the sizes of the vocabularies.
         """
-        sides = [
-            [WordTable.load(work / self.words / f"{part:05}.{side}") for part in range(self.parts)]
-            for side in SIDES
-        ]
-        least = least_count([*sides[0], *sides[1]], self.settings.max_types)
+        types = np.zeros(FREQUENT + 1, np.int64)
+        numbers: dict[str, int] = {}
+        for side in SIDES:
+            numbers[f"{side}_words"] = 0
+            for table in self._parts(work, side):
+                counts = table.counts()
+                numbers[f"{side}_words"] += int(counts.sum())
+                types += np.bincount(np.minimum(counts, FREQUENT), minlength=len(types))
+        least = least_count(types, self.settings.max_types)
         tables = [
-            concatenated([part.some(part.counts() >= least) for part in parts]) for parts in sides
+            concatenated([part.some(part.counts() >= least) for part in self._parts(work, side)])
+            for side in SIDES
         ]
         out = work / self.out
         models = learn(tables, self.languages, self.settings, out, self.jobs)
-        counts = {
-            f"{name}_words": sum(int(part.counts().sum()) for part in parts)
-            for name, parts in zip(SIDES, sides, strict=True)
-        }
-        left_out = sum(map(len, [*sides[0], *sides[1]])) - sum(map(len, tables))
-        counts |= models.counts | ({"types_left_out": left_out} if left_out else {})
+        numbers |= models.counts
+        if least > 1:
+            numbers["types_left_out"] = int(types[:least].sum())
         paths = write_lookup(work / self.lookup, models, tables)
         paths += [out / name for name in file_names(self.languages, self.settings)]
         sizes = list(map(len, models.vocabularies))
-        return {"counts": counts, "vocabularies": sizes}, [p for p in paths if p.is_file()]
+        return {"counts": numbers, "vocabularies": sizes}, [p for p in paths if p.is_file()]
+
+    def _parts(self, work: Path, side: Side) -> Iterator[WordTable]:
+        """Map the tables of a side into memory, one at a time."""
+        for part in range(self.parts):
+            yield WordTable.load(work / self.words / f"{part:05}.{side}")
 
 
 def write_lookup(folder: Path, models: Models, tables: Sequence[WordTable]) -> list[Path]:

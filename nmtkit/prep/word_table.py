@@ -7,6 +7,7 @@ and the result depends on the text alone.
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,17 +39,10 @@ elsewhere, and as evidence of the truecaser. first: where it is first seen as ev
 """
 
 
-def sorted_table(words: Sequence[str], rows: NDArray[Any]) -> tuple[WordTable, Ints]:
-    """Return a table of words and their counts, and the old place of each of its rows."""
-    encoded = [word.encode() for word in words]
-    rows["hash"] = word_hashes(encoded)
-    order = np.argsort(rows["hash"], kind="stable")
-    texts = [encoded[place] for place in order.tolist()]
-    rows = rows[order]
-    rows["end"] = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)))
-    if len(rows) > 1 and (rows["hash"][1:] == rows["hash"][:-1]).any():
+def refuse_collisions(rows: NDArray[Any]) -> None:
+    """Raise DataError if two words, sorted by hash, have the same."""
+    if (rows["hash"][1:] == rows["hash"][:-1]).any():
         raise _collision()
-    return WordTable(rows, np.frombuffer(b"".join(texts), np.uint8)), order
 
 
 def word_hashes(words: Sequence[bytes]) -> NDArray[np.uint64]:
@@ -104,10 +98,8 @@ class WordTable:
 
     def part(self, number: int, parts: int) -> WordTable:
         """Return the words of one of `parts` equal ranges of hashes, which together are all."""
-        limits = [(number << 64) // parts, ((number + 1) << 64) // parts - 1]
-        hashes = self.rows["hash"]
-        low = int(np.searchsorted(hashes, np.uint64(limits[0])))
-        high = int(np.searchsorted(hashes, np.uint64(limits[1]), "right"))
+        hashes = self.rows["hash"]  # bisect, unlike searchsorted, reads few pages of a file
+        low, high = (bisect_left(hashes, (n << 64) // parts, key=int) for n in (number, number + 1))
         rows = np.array(self.rows[low:high])
         begin = int(self.rows["end"][low - 1]) if low else 0
         end = int(rows["end"][-1]) if len(rows) else begin
@@ -181,12 +173,14 @@ class MergeWords:
         return {}, paths
 
 
-def least_count(tables: Sequence[WordTable], limit: int) -> int:
-    """Return the least number of times that a word must occur, so that at most `limit` words do."""
-    numbers = np.zeros(FREQUENT + 1, np.int64)
-    for table in tables:
-        numbers += np.bincount(np.minimum(table.counts(), FREQUENT), minlength=FREQUENT + 1)
-    fits = np.cumsum(numbers[::-1])[::-1] <= limit
+def least_count(types: Ints, limit: int) -> int:
+    """Return the least number of times that a word must occur, so that at most `limit` words do.
+
+    Args:
+        types: how many words occur so often (FREQUENT + 1); the last: at least so often.
+        limit: words wanted.
+    """
+    fits = np.cumsum(types[::-1])[::-1] <= limit
     return int(fits.argmax()) if fits.any() else FREQUENT
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -10,29 +9,18 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from nmtkit.prep.word_table import NEVER, WORD, WordTable, sorted_table
+from nmtkit.prep.word_table import NEVER, WORD, WordTable, refuse_collisions, word_hashes
 from nmtkit.text.segmented import LINE_END, joined, starts_of
 from nmtkit.text.truecase import DELAYED_START, SENTENCE_END, is_tag
+from nmtkit.text.words import Numbers
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
-
-
-class Numbers(dict[str, int]):
-    """Gives each new text the next number.
-
-    Attributes:
-        texts: by number.
-    """
-
-    def __init__(self, *texts: str) -> None:
-        super().__init__(zip(texts, range(len(texts)), strict=True))
-        self.texts = list(texts)
-
-    def __missing__(self, text: str) -> int:
-        number = self[text] = len(self)
-        self.texts.append(text)
-        return number
+LF = "\n"
+"""The end of a line; no word holds an LF."""
+LONGEST_WORD = 1000
+KNOWN_PARTS = 1 << 18
+"""Parts that a process keeps from shard to shard."""
 
 
 @dataclass
@@ -49,34 +37,73 @@ class Lines:
     """True for a line with a word that is too long (N)."""
 
 
+class _Words:
+    """The words that a process has met, by number; 0 is the end of a line."""
+
+    def __init__(self) -> None:
+        self.numbers = Numbers(LF)
+        self.hashes = np.zeros(1, np.uint64)
+        self.text = np.zeros(0, np.uint8)
+        """The UTF-8 of all words, one after another."""
+        self.sizes = np.zeros(1, np.int64)
+        """Bytes of each word."""
+        self.kinds = np.zeros((3, 1), bool)
+        """True for a word that ends a sentence, that stands before its start, that is a tag."""
+
+    def update(self) -> None:
+        """Describe the words that are new."""
+        new = self.numbers.texts[len(self.hashes) :]
+        encoded = [word.encode() for word in new]
+        kinds = [
+            [word in SENTENCE_END for word in new],
+            [word in DELAYED_START for word in new],
+            list(map(is_tag, new)),
+        ]
+        self.hashes = np.append(self.hashes, word_hashes(encoded))
+        self.text = np.append(self.text, np.frombuffer(b"".join(encoded), np.uint8))
+        self.sizes = np.append(self.sizes, np.array(list(map(len, encoded)), np.int64))
+        self.kinds = np.append(self.kinds, np.array(kinds, bool), axis=1)
+
+
 class SideText:
     """The tokenized text of one side of a shard, as numbers of words.
 
     Text comes in parts: a part is what the tokenizer makes of one word of the raw text. So only
-    parts that are new are split into words.
+    parts that are new are split into words. Parts and words keep their numbers from shard to shard.
 
     Args:
         truecase: True if the truecaser looks at sentences.
         by_character: True for a side without spaces between words, whose characters are counted.
+    Attributes:
+        parts: the numbers of parts, for the tokenizer.
     """
 
     def __init__(self, truecase: bool, by_character: bool = False) -> None:
         self._truecase, self._by_character = truecase, by_character
-        self._numbers = Numbers(LF)
-        self._words = np.zeros(0, np.int64)  # of each part, as `Lines.words`
-        self._giant = np.zeros(0, bool)
-        self._kept: list[NDArray[np.int32]] = [np.zeros(0, np.int32)]
+        self._forget()
+        self.begin()
 
-    def read(self, lines: Sequence[Sequence[str]]) -> Lines:
-        """Return lines, each a list of parts, as numbers; none of them is kept yet."""
-        parts = array("i", map(self._numbers.__getitem__, chain.from_iterable(lines)))
-        numbers = np.frombuffer(parts, np.int32) if parts else np.zeros(0, np.int32)
+    def _forget(self) -> None:
+        self.parts, self._words = Numbers(LF), _Words()
+        # of each part: its size, whether it has a word that is too long, and its words
+        self._sizes, self._giant = np.zeros(1, np.int64), np.zeros(1, bool)
+        self._flat, self._lengths = np.zeros(1, np.int32), np.ones(1, np.int64)
+
+    def begin(self) -> None:
+        """Begin the text of another shard."""
+        self._kept: list[NDArray[np.int32]] = [np.zeros(0, np.int32)]
+        if len(self.parts) > KNOWN_PARTS:
+            self._forget()
+
+    def read(self, lines: Sequence[Sequence[int]]) -> Lines:
+        """Return lines, each a list of numbers of parts, with their sizes; none is kept yet."""
         lengths = np.fromiter(map(len, lines), np.int64, len(lines))
-        new = self._numbers.texts[len(self._words) :]
+        numbers = np.fromiter(chain.from_iterable(lines), np.int32, int(lengths.sum()))
+        new = self.parts.texts[len(self._sizes) :]
         size = _characters if self._by_character else _words
-        self._words = np.append(self._words, list(map(size, new))).astype(np.int64)
+        self._sizes = np.append(self._sizes, list(map(size, new))).astype(np.int64)
         self._giant = np.append(self._giant, list(map(_is_giant, new))).astype(bool)
-        words = np.append(0, np.cumsum(self._words[numbers]))
+        words = np.append(0, np.cumsum(self._sizes[numbers]))
         giant = np.append(0, np.cumsum(self._giant[numbers]))
         ends = np.cumsum(lengths)
         return Lines(
@@ -105,43 +132,42 @@ class SideText:
         Returns: for each token 2 × the row of its word in the table, plus 1 where a sentence
             starts; LINE_END after each line. And the table.
         """
-        tokens, words = self._tokens()
+        words, tokens = self._words, self._tokens()
         starts, evidence = np.zeros((2, len(tokens)), bool)
         if self._truecase and len(tokens):
-            starts, evidence = _sentence_marks(tokens, words)
-        rows = np.zeros(len(words), WORD)
+            starts, evidence = _sentence_marks(tokens, words.kinds)
         ends = tokens == 0
-        rows["at_start"] = np.bincount(tokens[starts], minlength=len(words))
-        rows["elsewhere"] = np.bincount(tokens[~starts & ~ends], minlength=len(words))
+        total = len(words.hashes)
+        used = np.flatnonzero(np.bincount(tokens[~ends], minlength=total))
+        order = used[np.argsort(words.hashes[used])]
+        rows = np.zeros(len(order), WORD)
+        rows["hash"] = words.hashes[order]
+        refuse_collisions(rows)
+        rows["at_start"] = np.bincount(tokens[starts], minlength=total)[order]
+        rows["elsewhere"] = np.bincount(tokens[~starts & ~ends], minlength=total)[order]
         places = np.flatnonzero(evidence)
         shown = tokens[places]
-        rows["evidence"] = np.bincount(shown, minlength=len(words))
-        rows["first"] = NEVER
-        rows["first"][shown[::-1]] = (shard << 32) + places[::-1]  # the first place is written last
-        table, order = sorted_table(words[1:], rows[1:])
-        row_of = np.empty(len(words), np.int32)
-        row_of[1:][order] = np.arange(len(order), dtype=np.int32)
+        rows["evidence"] = np.bincount(shown, minlength=total)[order]
+        first = np.full(total, NEVER)
+        first[shown[::-1]] = (shard << 32) + places[::-1]  # the first place is written last
+        rows["first"] = first[order]
+        rows["end"] = np.cumsum(words.sizes[order])
+        text = joined(words.text, starts_of(words.sizes)[order], words.sizes[order])
+        row_of = np.zeros(total, np.int32)
+        row_of[order] = np.arange(len(order))
         forms = (2 * row_of[tokens] + starts).astype(np.int32)
         forms[ends] = LINE_END
-        return forms, table
+        return forms, WordTable(rows, text)
 
-    def _tokens(self) -> tuple[NDArray[np.int32], list[str]]:
-        """Return the text as numbers of words, 0 after each line, and the words by number."""
+    def _tokens(self) -> NDArray[np.int32]:
+        """Return the text as numbers of words, 0 after each line."""
+        new = [part.split(" ") for part in self.parts.texts[len(self._lengths) :]]
+        flat = list(map(self._words.numbers.__getitem__, chain.from_iterable(new)))
+        self._flat = np.append(self._flat, np.array(flat, np.int32))
+        self._lengths = np.append(self._lengths, np.array(list(map(len, new)), np.int64))
+        self._words.update()
         kept = np.concatenate(self._kept)
-        used = np.flatnonzero(np.bincount(kept, minlength=1))
-        texts = map(self._numbers.texts.__getitem__, used.tolist())
-        split = [text.split(" ") if " " in text else (text,) for text in texts]
-        numbers = Numbers(LF)
-        flat = np.fromiter(map(numbers.__getitem__, chain.from_iterable(split)), np.int32)
-        lengths = np.zeros(len(self._numbers), np.int64)
-        lengths[used] = list(map(len, split))
-        lengths_of = lengths[kept]
-        return joined(flat, starts_of(lengths)[kept], lengths_of), numbers.texts
-
-
-LF = "\n"
-"""The end of a line; no word holds an LF."""
-LONGEST_WORD = 1000
+        return joined(self._flat, starts_of(self._lengths)[kept], self._lengths[kept])
 
 
 def _words(part: str) -> int:
@@ -156,18 +182,17 @@ def _is_giant(part: str) -> bool:
     return len(part) > LONGEST_WORD and max(map(len, part.split(" "))) > LONGEST_WORD
 
 
-def _sentence_marks(tokens: NDArray[np.int32], words: Sequence[str]) -> tuple[Mask, Mask]:
+def _sentence_marks(tokens: NDArray[np.int32], kinds: Mask) -> tuple[Mask, Mask]:
     """Return which tokens start a sentence, and which are evidence of how words are written.
 
     They are those of `truecase.sentence_starts` and `truecase.evidence`, for all lines at once.
 
     Args:
         tokens: numbers of words; 0 ends a line.
-        words: by number.
+        kinds: of words, as `_Words.kinds`.
     """
-    is_end = np.array([word in SENTENCE_END for word in words])
-    is_delayed = np.array([word in DELAYED_START for word in words])
-    is_skipped = is_delayed | np.array(list(map(is_tag, words)))
+    is_end, is_delayed, is_tagged = kinds
+    is_skipped = is_delayed | is_tagged
     line_end = tokens == 0
     place = np.arange(len(tokens))
     # A sentence starts after an end mark or the end of a line; quotes and brackets do not count.

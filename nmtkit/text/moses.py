@@ -14,6 +14,8 @@ import functools
 import re
 from typing import Any, TypeVar
 
+from nmtkit.text.words import Numbers
+
 Key = TypeVar("Key", str, tuple[str, bool, str])
 
 CACHED_WORDS = 1 << 17
@@ -200,6 +202,23 @@ class Moses:
                     result[i] = self._place(words, i)
         return result
 
+    def numbered(self, line: str, numbers: Numbers) -> list[int]:
+        """Return the number of each of `parts`, with one look-up for a word seen before."""
+        line = self.normalize(line)
+        if _dependent(line):
+            return [numbers[part] for part in filter(None, [self.reference(line)])]
+        words = line.split()
+        known = numbers.of_words
+        result: list[Any] = list(map(known.get, words))
+        if None in result:
+            for i, number in enumerate(result):
+                if number is None:
+                    word = words[i]
+                    result[i] = numbers[self._anywhere.get(word) or self._place(words, i)]
+                    if word in self._anywhere:
+                        known[word] = result[i]
+        return result
+
     def reference(self, line: str) -> str:
         """Tokenize a normalised line as a whole, rule by rule; `tokenize` gives the same faster."""
         return " ".join(
@@ -252,7 +271,7 @@ class Moses:
         if not word or "." in word or "," in word:
             return None
         tokenizer = self._tokenizer
-        text = tokenizer.PAD_NOT_ISALNUM[0].sub(r" \1 ", word)
+        text = " ".join(tokenizer.PAD_NOT_ISALNUM[0].split(word))  # as sub(r" \1 "), but faster
         if self.aggressive_hyphens and "-" in word:
             text = tokenizer.AGGRESSIVE_HYPHEN_SPLIT[0].sub(r"\1 @-@ ", text)
         before, apostrophe, after = text.partition("'")

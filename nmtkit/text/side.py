@@ -14,6 +14,7 @@ from nmtkit.text.tidy import tidy
 from nmtkit.text.tokenizer import Name, Side, make_tokenizer, tokenizer_name, usual_tokenizer
 from nmtkit.text.truecase import Truecaser, detruecase
 from nmtkit.text.vocabulary import read_counts
+from nmtkit.text.words import Numbers
 
 TEXT_FILES = ("codes*.bpe", "bpe-vocab.*.txt", "subwords*.spm", "truecase.*")
 """Files of a prepared corpus that `TextSide.load` reads, beside the manifest."""
@@ -100,6 +101,12 @@ class TextSide:
         # Lowercase only now: the tokenizer sees the end of a sentence by the capital of the next.
         parts = (self._caseless if line.islower() else self._tokenizer).parts(line)
         return [part.lower() for part in parts]
+
+    def numbered(self, line: str, numbers: Numbers) -> list[int]:
+        """Return the number of each of `parts`."""
+        if self.lowercase:
+            return [numbers[part] for part in self.parts(line)]
+        return self._tokenizer.numbered(self.splitter.normalized(line), numbers)
 
     def encode(self, line: str) -> list[str]:
         """Return the subwords of one raw line."""

@@ -62,15 +62,13 @@ def tidy(line: str, counts: Counter[str] | None = None) -> str:
             spacing changed.
     Returns: the safe line, possibly empty.
     """
-    # Controls, separators and the BOM are not printable; most lines leave here.
-    if (
-        line.isprintable()
-        and "  " not in line
-        and JOINER not in line
-        and line[:1] != " "
-        and line[-1:] != " "
-    ):
-        return line
+    # Controls, separators and the BOM are not printable; nearly all lines leave here.
+    if line.isprintable() and JOINER not in line:
+        if "  " not in line and line[:1] != " " and line[-1:] != " ":
+            return line
+        if counts is not None:
+            counts["spaces"] += 1
+        return " ".join(filter(None, line.split(" ")))
     changes: Counter[str] = Counter()
     safe = _without_unsafe(line, changes)
     if counts is not None:

@@ -12,6 +12,7 @@ from typing import Literal, Protocol
 from nmtkit.settings import PrepSettings
 from nmtkit.text import chinese
 from nmtkit.text.moses import Moses
+from nmtkit.text.words import Numbers
 
 Name = Literal["moses", "jieba", "characters", "none", "raw"]
 UNSPACED = {
@@ -48,6 +49,9 @@ class Tokenizer(Protocol):
     def parts(self, line: str) -> list[str]:
         """Return what `tokenize` returns as strings of one or more words each."""
 
+    def numbered(self, line: str, numbers: Numbers) -> list[int]:
+        """Return the number of each of `parts`."""
+
     def detokenize(self, tokens: list[str]) -> str:
         """Return the text of words."""
 
@@ -59,6 +63,10 @@ class _WordByWord:
         """Return the words of a tidy line."""
         text = self.tokenize(line)
         return text.split(" ") if text else []
+
+    def numbered(self: Tokenizer, line: str, numbers: Numbers) -> list[int]:
+        """Return the number of each word."""
+        return [numbers[part] for part in self.parts(line)]
 
 
 class _Jieba(_WordByWord):

@@ -1,4 +1,4 @@
-"""Distinct words as one buffer of bytes, so that millions of them need no Python objects."""
+"""Distinct words by number."""
 
 from __future__ import annotations
 
@@ -14,8 +14,27 @@ CHUNK = 1 << 13  # words
 _SURROGATES = "surrogatepass"
 
 
+class Numbers(dict[str, int]):
+    """Gives each new text the next number.
+
+    Attributes:
+        texts: by number.
+        of_words: a tokenizer's own notes: the numbers of the tokens of words.
+    """
+
+    def __init__(self, *texts: str) -> None:
+        super().__init__(zip(texts, range(len(texts)), strict=True))
+        self.texts = list(texts)
+        self.of_words: dict[str, int] = {}
+
+    def __missing__(self, text: str) -> int:
+        number = self[text] = len(self)
+        self.texts.append(text)
+        return number
+
+
 class Words(Sequence[str]):
-    """A read-only list of words.
+    """A read-only list of words as one buffer of bytes, so that millions need no Python objects.
 
     Args:
         data: the UTF-8 of all words one after another, without separators; bytes, or an array of

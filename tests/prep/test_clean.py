@@ -93,7 +93,8 @@ def test_reasons_are_those_of_clean_corpus_n(src: int, tgt: int, reason: str, bl
 @pytest.mark.parametrize(("size", "reason"), [(1000, ""), (1001, "word too long")])
 def test_a_giant_word_is_dropped(size: int, reason: str) -> None:
     text = SideText(truecase=False)
-    lines = text.read([["a", "b"], ["a", "b" * size], ["c " + "b" * size]])
+    parts = [["a", "b"], ["a", "b" * size], ["c " + "b" * size]]
+    lines = text.read([[text.parts[part] for part in line] for line in parts])
     assert lines.giant.tolist() == [False, bool(reason), bool(reason)]
     sizes, giant = lines.words[:2].tolist(), lines.giant[:2].tolist()
     assert drop_reason(sizes, giant, PrepSettings()) == (reason, [False, bool(reason)])

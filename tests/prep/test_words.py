@@ -11,7 +11,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from nmtkit.errors import DataError
-from nmtkit.prep import word_table
+from nmtkit.prep import words
 from nmtkit.prep.numbering import number_words
 from nmtkit.prep.word_table import WordTable, concatenated, merged
 from nmtkit.prep.words import SideText
@@ -26,12 +26,16 @@ SENTENCES = st.lists(
 
 def side_text(sentences, truecase=True, shard=0):
     """The numbers of the words of a shard, and their table; the text is added in two parts."""
-    text = SideText(truecase)
+    return added(SideText(truecase), sentences, shard)
+
+
+def added(text, sentences, shard):
+    """The same with a text that may have seen other shards."""
     for part in (sentences[:2], sentences[2:]):
         # a part has one or two words
         lines = [[" ".join(s[i : i + 2]) for i in range(0, len(s), 2)] for s in part]
         lines.insert(0, ["dropped", "line"])
-        numbered = text.read(lines)
+        numbered = text.read([[text.parts[part] for part in line] for line in lines])
         assert numbered.words.tolist() == [2, *map(len, part)]
         text.keep(numbered, np.array([False] + [True] * len(part)))
     return text.finish(shard)
@@ -76,6 +80,19 @@ def test_a_table_has_the_counts_of_the_text(sentences):
     assert not plain.rows["at_start"].any() and not plain.rows["evidence"].any()
 
 
+@pytest.mark.parametrize("known", [1 << 18, 5])
+def test_a_shard_does_not_depend_on_the_shards_before_it(known, monkeypatch):
+    monkeypatch.setattr(words, "KNOWN_PARTS", known)
+    shards = [[["Ein", "Hund", "."], ["Der", "Hund"]], [["Der", "."]], [["neu", "x"], ["Ein", "."]]]
+    text = SideText(truecase=True)
+    for number, shard in enumerate(shards):
+        text.begin()
+        forms, table = added(text, shard, number)
+        alone, expected = side_text(shard, shard=number)
+        assert forms.tolist() == alone.tolist()
+        same_tables(table, expected)
+
+
 def same_tables(one, other):
     assert one.rows.tobytes() == other.rows.tobytes()
     assert one.text.tobytes() == other.text.tobytes()
@@ -109,11 +126,11 @@ def test_a_table_on_disk(tmp_path):
 
 def test_two_words_with_one_hash_are_an_error(monkeypatch):
     hashes = lambda words: np.array([len(word) for word in words], np.uint64)  # noqa: E731
-    monkeypatch.setattr(word_table, "word_hashes", hashes)
+    monkeypatch.setattr(words, "word_hashes", hashes)
     with pytest.raises(DataError, match="the same 64-bit hash"):
         side_text([["ab", "cd"]])
     hashes = lambda words: np.array([7 for _ in words], np.uint64)  # noqa: E731
-    monkeypatch.setattr(word_table, "word_hashes", hashes)
+    monkeypatch.setattr(words, "word_hashes", hashes)
     with pytest.raises(DataError, match="the same 64-bit hash"):
         merged([side_text([["ab"]])[1], side_text([["c"]])[1]])
 

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nmtkit.text.moses import Moses
+from nmtkit.text.words import Numbers
 from tests.prep.real import lines, multi30k, segments
 
 
@@ -161,6 +162,7 @@ def test_fast_way_equals_all_rules_on_made_up_text(lang):
     hyphens = Moses(lang, aggressive_hyphens=True, escape=False)
     moses, caseless = Moses(lang), Moses(lang, caseless=True)
     normalizer = MosesPunctNormalizer(lang, perl_parity=True)
+    numbers = {one: Numbers() for one in (moses, hyphens, caseless)}
 
     @settings(deadline=None, max_examples=300)
     @given(st.lists(WORDS, max_size=7).map(" ".join))
@@ -172,6 +174,8 @@ def test_fast_way_equals_all_rules_on_made_up_text(lang):
         for one in (moses, hyphens, caseless):
             for _ in "12":  # the second time from the cache
                 assert one.tokenize(line) == one.reference(normalized)
+                numbered = one.numbered(line, numbers[one])
+                assert [numbers[one].texts[number] for number in numbered] == one.parts(line)
 
     check()
 
