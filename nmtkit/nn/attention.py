@@ -52,7 +52,8 @@ def attention(
     rows, steps, heads, width = q.shape
     q = q.reshape(k.size(0), -1, heads, width).transpose(1, 2)  # (B, H, K·T, C)
     visible = None if visible is None else visible.unsqueeze(1)  # (B, 1, 1 or K·T, S)
-    causal = causal and steps > 1
+    if steps == 1:  # an expression would be a symbol in a compiled graph, which no kernel takes
+        causal = False
     if capturing() or cpu.writes_attention_out(q, k):
         context = _explicit(q, k, v, visible, causal, p, name, parts)
     else:

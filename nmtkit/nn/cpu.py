@@ -105,8 +105,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -> Tensor
 
     The product is computed with zero rows appended: see `row_multiple`.
     """
-    rows = x.shape[:-1]
-    missing = -rows.numel() % row_multiple(x.device)
+    multiple, rows = row_multiple(x.device), x.shape[:-1]
+    missing = -rows.numel() % multiple if multiple > 1 else 0
     if missing:
         x = torch.cat([x.flatten(0, -2), x.new_zeros(missing, x.size(-1))])
     y = F.linear(x, weight, bias)

@@ -16,13 +16,15 @@ from nmtkit.data.store import Store
 from nmtkit.errors import ConfigError
 from nmtkit.models import loading
 from nmtkit.models.lookups import WordsWithoutVector
-from nmtkit.models.variants import build_model
+from nmtkit.models.variants import VARIANTS, build_model
+from nmtkit.nn import cpu
 from nmtkit.nn.capture import capture
 from nmtkit.train import compiling
 from nmtkit.train import loss as losses
 from nmtkit.train.divergence import first_not_finite
 from nmtkit.train.gradients import seed_everything
 from nmtkit.train.stage import train
+from tests.models import contract
 from tests.train.tiny import make_run, metrics, options
 
 SIZES = {
@@ -98,6 +100,50 @@ def test_compiled_and_eager_training_have_the_same_losses(run):
         compiled.train().encoder[0].feed_forward.inner.weight.fill_(torch.nan)
     cause = first_not_finite(compiled, lambda: compiled.encode(batch))
     assert cause == "output of encoder.0.feed_forward.inner"
+
+
+@pytest.fixture
+def as_on_a_gpu(monkeypatch):
+    """Take the paths that a GPU takes, on a CPU."""
+    monkeypatch.setattr(cpu, "writes_attention_out", lambda q, k: False)
+    monkeypatch.setattr(cpu, "row_multiple", lambda device: 1)
+    monkeypatch.setattr(cpu, "dropout", lambda x, p: torch.dropout(x, p, True))
+
+
+# Two graphs, one a verb, are enough. A loop over time cuts a verb in two, and each `amn` has several.
+# A batch without a context is one graph more.
+GRAPHS = {
+    **dict.fromkeys(("context-aware", "han", "concat"), 3),
+    **dict.fromkeys(("rnnsearch", "caru"), 4),
+    "amn": 15,
+}
+# Their code is that of other variants, with other settings.
+SAME = {"transformer-cycle", "enc-dc", "dec-dc", "gru-inv", "gatt"}
+
+
+@pytest.mark.parametrize("variant", [name for name in VARIANTS if name not in SAME])
+def test_a_gpu_gets_the_same_graphs_for_all_shapes(variant, as_on_a_gpu):
+    """Nothing breaks a graph but the loops that are left out on purpose."""
+    recurrent = variant in {"rnnsearch", "caru"}
+    layers = {} if recurrent else {"encoder_layers": 1, "decoder_layers": 1}
+    model = contract.Case(variant).build(dtype=torch.float32, dropout=0.1, **layers).train()
+    batches = [
+        contract.batch_for(model, contract.pairs(rows, seed=rows, longest=longest))
+        for rows, longest in [(5, 7), (6, 9), (8, 12), (4, 5), (9, 14)]
+    ]
+    graphs = []
+    compiling.compile_training(
+        model, batches[0], lambda graph, inputs: graphs.append(graph) or graph
+    )
+    breaks = torch._dynamo.utils.counters["graph_break"]
+    breaks.clear()
+    counts = []
+    for batch in batches:
+        model.decode(batch.tgt_in, model.encode(batch))
+        counts.append(len(graphs))
+    assert [reason for reason in breaks if "disable" not in reason] == []
+    assert set(counts[1:]) == {counts[-1]}
+    assert counts[-1] <= GRAPHS.get(variant, 2)
 
 
 def test_words_left_out_have_no_vector_in_a_compiled_model(run):

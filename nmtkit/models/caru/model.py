@@ -140,18 +140,13 @@ class CARUAttention(RecurrentModel):
         words = self._words(self.tgt_table, tgt_in)  # (R, T, E)
         s = state["s"] if state else self.first_states(memory, len(tgt_in))
         recent: list[Tensor] = list(state["recent"]) if state else []
-        s, steps = self._steps(words.transpose(0, 1), s, memory, recent, first=not state)
-        before, after, contexts, *seen = zip(*steps, strict=True)
-        if capturing():
-            _record(contexts, *seen)
-        hidden = torch.stack(after, dim=1)  # (R, T, H)
+        s, hidden, *inputs = self._steps(words.transpose(0, 1), s, memory, recent, first=not state)
         if self.maxout is not None:
-            hidden = self._maxout(words, before, contexts)  # (R, T, E)
+            hidden = self._maxout(words, *inputs)  # (R, T, E)
         return self.dropout(hidden), None if state is None else {"s": s, "recent": recent}
 
-    def _maxout(self, words: Tensor, before: Tensors, contexts: Tensors) -> Tensor:
-        """Return RNNSearch's readout of the words (R, T, E), the states before and the contexts."""
-        inputs = [words, torch.stack(before, dim=1), torch.stack(contexts, dim=1)]
+    def _maxout(self, *inputs: Tensor) -> Tensor:
+        """Return RNNSearch's readout of words, states before and contexts, (R, T, ·) each."""
         units = self.maxout(torch.cat(inputs, dim=-1))
         read: Tensor = self.readout(torch.maximum(*units.chunk(2, dim=-1)))
         return read
@@ -169,8 +164,10 @@ class CARUAttention(RecurrentModel):
         memory: Memory,
         recent: list[Tensor],
         first: bool,
-    ) -> tuple[Tensor, list[Any]]:
+    ) -> Tensors:
         """Compute all steps of the decoder, one after the other.
+
+        Vectors of all steps are stacked here: torch.compile would compile a stack for each length.
 
         Args:
             words: e(y_{t-1}) (T, R, E).
@@ -178,9 +175,8 @@ class CARUAttention(RecurrentModel):
             memory: from `encode`.
             recent: see `CAEmbed.loop`.
             first: True at the start of the target.
-        Returns: the state after the last word; and for each step the states before and after it (R,
-            H), its context (R, E_h), its weights (B, K, S), and in a capture how open the gates of
-            attention (B, K, S) and of CAEmbed (R) are, otherwise None.
+        Returns: the state after the last word; of all steps the states after them (R, T, H); for a
+            maxout readout also the states before them (R, T, H) and the contexts (R, T, E_h).
         """
         hidden, steps = self.settings.d_hidden, []
         dtype, advance = self._advance(words, recent)
@@ -190,8 +186,12 @@ class CARUAttention(RecurrentModel):
                 before = s[:, :hidden]
                 context, alpha, attention_gate = attend(s[:, :hidden], first and t == 0)
                 s, embed_gate = advance(t, s, context)
-                steps.append((before, s[:, :hidden], context, alpha, attention_gate, embed_gate))
-        return s, steps
+                steps.append((s[:, :hidden], before, context, alpha, attention_gate, embed_gate))
+        *vectors, weights, attention_gates, embed_gates = zip(*steps, strict=True)
+        if capturing():
+            _record(vectors[-1], weights, attention_gates, embed_gates)
+        read = vectors[:1] if self.maxout is None else vectors
+        return s, *(torch.stack(of_steps, dim=1) for of_steps in read)
 
     def _attend(self, memory: Memory, times: int, dtype: torch.dtype) -> Attend:
         """Make the attention ready for the loop."""
