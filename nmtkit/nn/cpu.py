@@ -27,6 +27,9 @@ PACKED = 128
 LEVELS = 1 << 16
 """Values of a random number of 16 bits, one an element of a dropout mask: p is exact to 2^-17."""
 
+TINY = torch.tensor(1e-30)
+"""A row of zeros has this distance between its levels of int8."""
+
 _bits: np.random.SFC64 | None = None
 
 
@@ -115,18 +118,69 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -> Tensor
     return y.split([rows.numel(), missing])[0].view(*rows, -1) if missing else y
 
 
-def pack(weight: Tensor, narrow: bool) -> Tensor | None:
+class Int8:
+    """A matrix of int8, for products with activations of int8.
+
+    A CPU without such products multiplies the same whole numbers as float32.
+
+    Args:
+        weight: float32 (out, in) on a CPU.
+    """
+
+    def __init__(self, weight: Tensor) -> None:
+        self._scale = distances(weight).squeeze(1)  # (out)
+        levels = (weight / self._scale[:, None]).round_()
+        self._fast = private.multiplies_int8()
+        self._weight = private.pack_int8(levels.to(torch.int8)) if self._fast else levels
+        # The fast product reads levels of 0 … 255: 128 is added to the activations, and what that
+        # adds to each column of the result is subtracted.
+        self._shift = -128 * levels.sum(1) * self._scale
+        self._zeros = torch.zeros(len(levels), dtype=torch.int32)
+
+    def linear(self, x: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
+        """Return x·Wᵀ + b, or ReLU of it, float32: (…, in) -> (…, out).
+
+        Each row of x has levels of its own, so a result does not depend on other rows.
+        """
+        rows = x.float().reshape(-1, x.size(-1))
+        distance = distances(rows)  # (R, 1)
+        levels = (rows / distance).round_()
+        if self._fast:
+            signed = levels.to(torch.int8, memory_format=torch.contiguous_format)
+            unsigned = signed.view(torch.uint8).bitwise_xor_(128)  # + 128
+            y = private.int8_product(unsigned, self._weight, self._scale, self._shift, self._zeros)
+        else:
+            y = F.linear(levels, self._weight).mul_(self._scale)
+        y = y.mul_(distance) if bias is None else torch.addcmul(bias, y, distance, out=y)
+        y = torch.relu_(y) if relu else y
+        return y.view(*x.shape[:-1], -1 if x.numel() else y.size(-1))
+
+
+def distances(x: Tensor) -> Tensor:
+    """Return the distance between the levels of int8 of each row, (R, N) -> (R, 1): its largest
+    number, whatever its sign, is level 127.
+    """
+    return torch.add(TINY, x.abs().amax(-1, keepdim=True), alpha=1 / 127)
+
+
+Packed = Tensor | Int8
+
+
+def pack(weight: Tensor, precision: str) -> Packed | None:
     """Lay out a matrix (out, in) once, in the form that oneDNN multiplies fastest.
 
     Args:
         weight: float32.
-        narrow: round the factors to bfloat16; a CPU without bfloat16 products multiplies the
-            rounded factors as float32.
+        precision: of the factors, float32, bfloat16 or int8; a CPU without products of the last
+            two multiplies the rounded factors as float32.
     Returns: None on a GPU, or if this CPU's float32 products are not oneDNN's (see
         `hardware.choose`).
     """
     if weight.device.type != "cpu":
         return None
+    if precision == "int8":
+        return Int8(weight)
+    narrow = precision == "bfloat16"
     if narrow and not private.multiplies_bfloat16():
         return weight.bfloat16().float()
     medium = torch.get_float32_matmul_precision() == "medium" and private.has_packed_products()
@@ -135,11 +189,13 @@ def pack(weight: Tensor, narrow: bool) -> Tensor | None:
     return None
 
 
-def packed_linear(x: Tensor, packed: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
+def packed_linear(x: Tensor, packed: Packed, bias: Tensor | None, relu: bool) -> Tensor:
     """Return x·Wᵀ + b, or ReLU of it, with a matrix from `pack`: (…, in) -> (…, out).
 
     With bfloat16 factors the result of a ReLU is bfloat16 too, for the next product; x may be.
     """
+    if isinstance(packed, Int8):
+        return packed.linear(x, bias, relu)
     if not packed.is_mkldnn:
         y = F.linear(x.bfloat16().float(), packed, bias)
         return torch.relu_(y).bfloat16() if relu else y

@@ -14,10 +14,10 @@ from nmtkit.nn import cpu
 
 Init = Literal["fan_in", "xavier"]
 
-Precision = Literal["float32", "bfloat16", "float16"]
+Precision = Literal["float32", "bfloat16", "float16", "int8"]
 
 WIDE = 128
-"""Narrower products gain nothing from bfloat16 on a CPU."""
+"""Narrower products gain nothing from bfloat16 or int8 on a CPU."""
 
 
 def pack(model: nn.Module, precision: Precision = "float32") -> None:
@@ -25,19 +25,21 @@ def pack(model: nn.Module, precision: Precision = "float32") -> None:
 
     Args:
         model: its float32 weights on a CPU are packed, where that is faster (see `cpu.pack`).
-        precision: bfloat16 rounds the factors of wide products. Sums stay float32, and so does the
-            output layer, whose scores are compared with one another.
+        precision: of the factors of wide products; sums and other products stay float32. bfloat16
+            leaves the output layer float32, since its scores are compared with one another; int8
+            includes it.
     """
-    packed: dict[tuple[int, bool], Tensor | None] = {}  # layers may share weights
+    packed: dict[tuple[int, str], cpu.Packed | None] = {}  # layers may share weights
     for module in model.modules():
         weight = getattr(module, "weight", None)
         if not isinstance(module, Packable) or not isinstance(weight, Tensor):
             continue
         if weight.dtype == torch.float32:
-            wide = isinstance(module, Linear) and min(weight.shape) >= WIDE
-            key = id(weight), precision == "bfloat16" and wide
+            rounds = isinstance(module, Linear) or precision == "int8"
+            wide = min(weight.shape) >= WIDE
+            key = id(weight), precision if rounds and wide else "float32"
             if key not in packed:
-                packed[key] = cpu.pack(weight.detach(), narrow=key[1])
+                packed[key] = cpu.pack(weight.detach(), key[1])
             module.packed = packed[key]
 
 
@@ -61,7 +63,7 @@ def inference(models: Sequence[nn.Module]) -> Iterator[None]:
 class Packable(nn.Module):
     """A module whose `weight` (out, in) `pack` may lay out anew."""
 
-    packed: Tensor | None = None
+    packed: cpu.Packed | None = None
     """The weights as `pack` has laid them out."""
 
     def affine(self, x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool = False) -> Tensor:

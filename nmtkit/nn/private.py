@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 _ONEDNN = ("_is_mkldnn_bf16_supported", "_reorder_linear_weight", "_linear_pointwise")
+_ONEDNN_INT8 = ("qlinear_prepack", "qlinear_pointwise")
 
 
 def has_packed_products() -> bool:
@@ -32,6 +33,37 @@ def packed_product(x: Tensor, packed: Tensor, bias: Tensor | None, relu: bool) -
     """Return x·Wᵀ + b, or ReLU of it: (…, in) -> (…, out)."""
     after = "relu" if relu else "none"
     y: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, bias, after, [], "")
+    return y
+
+
+def multiplies_int8() -> bool:
+    """True if oneDNN multiplies int8 by instructions of this CPU that sum in 32 bits.
+
+    Older instructions sum in 16 bits, which can overflow.
+    """
+    known = all(hasattr(torch.ops.onednn, name) for name in _ONEDNN_INT8)
+    sums_in_32_bits = getattr(torch.cpu, "_is_vnni_supported", lambda: False)
+    return known and torch.backends.mkldnn.is_available() and bool(sums_in_32_bits())
+
+
+def pack_int8(weight: Tensor) -> Tensor:
+    """Lay out a matrix of int8 (out, in) for `int8_product`."""
+    packed: Tensor = torch.ops.onednn.qlinear_prepack(weight, None)
+    return packed
+
+
+def int8_product(x: Tensor, packed: Tensor, scale: Tensor, shift: Tensor, zeros: Tensor) -> Tensor:
+    """Return (x·Wᵀ)·scale + shift, float32: (R, in) -> (R, out).
+
+    Args:
+        x: uint8 (R, in).
+        packed: from `pack_int8`.
+        scale, shift: float32 (out).
+        zeros: int32 zeros (out).
+    """
+    y: Tensor = torch.ops.onednn.qlinear_pointwise(
+        x, 1.0, 0, packed, scale, zeros, shift, 1.0, 0, torch.float32, "none", [], ""
+    )
     return y
 
 

@@ -71,11 +71,11 @@ class SystemGroup:
         Raises: ConfigError for a precision that the device does not have.
         """
         precision, on_cpu = self.settings.precision, device.type == "cpu"
-        if not on_cpu and precision == "bfloat16":
+        if not on_cpu and precision in {"bfloat16", "int8"}:
             raise ConfigError(
                 f"a GPU searches in {'float32' if device.type == 'mps' else 'TF32'}",
                 where="search.precision",
-                hint="leave it out: bfloat16 is for CPUs that multiply it faster",
+                hint=f"leave it out: {precision} is for CPUs that multiply it faster",
             )
         return hardware.choose(str(device), precision if on_cpu and not forced else "float32")
 

@@ -35,6 +35,9 @@ def arguments() -> argparse.ArgumentParser:
         "--ctranslate2-python", help="environment with ctranslate2 (default: that of --hf-python)"
     )
     parser.add_argument("--rows", type=int, default=64, help="sentences a batch")
+    parser.add_argument(
+        "--precisions", nargs="+", default=["auto"], help="of nmtkit's search, each measured"
+    )
     parser.add_argument("--beams", type=int, nargs="+", default=[1, 5])
     parser.add_argument("--sentences", type=int, default=1000)
     parser.add_argument(
@@ -82,10 +85,14 @@ def systems(args: argparse.Namespace, weights: Path) -> peers.Wanted:
     ways = [("nmtkit", 1)]
     if threads > 1:
         ways = [(f"nmtkit, {threads} threads", 1), (f"nmtkit, {threads} processes", threads)]
-    wanted = [
-        (name, args.nmtkit_python, "decode_nmtkit.py", {**base, "jobs": jobs})
-        for name, jobs in ways
-    ]
+    wanted = []
+    for precision in args.precisions:
+        setting = {**base, "search": {"precision": precision, **base["search"]}}
+        suffix = "" if precision == "auto" else f" {precision}"
+        wanted += [
+            (name + suffix, args.nmtkit_python, "decode_nmtkit.py", {**setting, "jobs": jobs})
+            for name, jobs in ways
+        ]
     if args.earlier:
         setting = {**base, "jobs": 1, "checkout": str(args.earlier.resolve())}
         wanted.append(("nmtkit, earlier", args.nmtkit_python, "decode_nmtkit.py", setting))

@@ -55,7 +55,7 @@ WITHOUT: dict[str, Callable[[], object]] = {
     "writes_attention_out": lambda: setattr(cpu, "SHORT", 0),
     "softmax": lambda: setattr(cpu, "SHORT_ROW", 0),
     "row_multiple": lambda: setattr(cpu, "FILLED", 1),
-    "pack": lambda: setattr(cpu, "pack", lambda weight, narrow: None),
+    "pack": lambda: setattr(cpu, "pack", lambda weight, precision: None),
     "keep_big_blocks": lambda: setattr(cpu, "keep_big_blocks", lambda: False),
     "inference": lambda: setattr(beam, "inference", without_default_path),
     "set_flush_denormal": lambda: setattr(torch, "set_flush_denormal", lambda on: False),

@@ -7,6 +7,7 @@ their settings, and a recurrent model outside the package.
 import dataclasses
 import importlib
 import itertools
+import math
 from contextlib import contextmanager
 
 import pytest
@@ -17,6 +18,7 @@ from torch.nn import functional as F
 from nmtkit.models.loading import put_weights, weights_of
 from nmtkit.models.lookups import WordsWithoutVector, word_tables
 from nmtkit.models.variants import VARIANTS, count_parameters, load_variant
+from nmtkit.nn import cpu, linear
 from nmtkit.nn.dropout import seed_dropout
 from nmtkit.nn.state import select_rows
 from nmtkit.settings import SearchSettings
@@ -428,3 +430,23 @@ def test_19_other_ways_to_choose_agree_with_forced_scores(case, values, prefix, 
         assert ids[: len(prefix)] == prefix
         for phrase in phrases if hypothesis.finished else ():
             assert any(ids[i : i + len(phrase)] == phrase for i in range(len(ids)))
+
+
+def test_20_a_search_in_int8_stays_near_float32(plain_case, monkeypatch):
+    """Every linear layer is rounded, the output layer too; no hypothesis is lost."""
+    monkeypatch.setattr(linear, "WIDE", 1)
+    scores = []
+    for precision in ("float32", "int8"):
+        model = plain_case.build(dtype=torch.float32)
+        linear.pack(model, precision)
+        layers = [m for m in model.modules() if isinstance(m, linear.Packable)]
+        assert precision == "float32" or all(isinstance(m.packed, cpu.Int8) for m in layers)
+        batch = batch_for(model)
+        with linear.inference([model]):
+            scores.append(full(model, batch))
+        settings = SearchSettings(beam=4, nbest=4, max_length_a=0, max_length_b=9)
+        for hypotheses in search([model], batch, settings):
+            assert len(hypotheses) == 4
+            assert all(math.isfinite(h.log_prob) for h in hypotheses)
+    assert torch.equal(*scores) == (not layers)
+    assert F.cosine_similarity(*(s.flatten() for s in scores), dim=0) > 0.99

@@ -154,7 +154,79 @@ def test_a_transformer_in_bfloat16_is_close_to_itself(onednn, any_cpu):
 
 
 class NoOperators:
-    """torch.ops.mkldnn of a version without its private functions."""
+    """torch.ops.mkldnn or torch.ops.onednn of a version without these functions."""
+
+
+@pytest.fixture(params=["oneDNN's int8", "no operators", "a CPU that sums in 16 bits"])
+def any_int8(request, monkeypatch):
+    if request.param == "no operators":
+        monkeypatch.setattr(torch.ops, "onednn", NoOperators())
+    elif request.param == "a CPU that sums in 16 bits":
+        monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False, raising=False)
+
+
+def rounded(row):
+    """A row of numbers rounded to whole multiples, -127 … 127, of its largest one's 127th."""
+    distance = max(abs(number) for number in row) / 127
+    return [round(number / distance) * distance if distance else 0.0 for number in row]
+
+
+def slow_int8(layer, x, relu):
+    """Quantise, dequantise and multiply one number at a time."""
+    weight = [rounded(row) for row in layer.weight.double().tolist()]
+    bias = [0.0] * len(weight) if layer.bias is None else layer.bias.double().tolist()
+    results = []
+    for row in x.double().flatten(0, -2).tolist():
+        given = rounded(row)
+        sums = [
+            sum(a * b for a, b in zip(given, column, strict=True)) + added
+            for column, added in zip(weight, bias, strict=True)
+        ]
+        results.append([max(0.0, y) if relu else y for y in sums])
+    return torch.tensor(results, dtype=torch.float64).view(*x.shape[:-1], len(weight))
+
+
+@pytest.mark.parametrize("shape", [(1, 136), (7, 136), (3, 2, 136), (0, 136)])
+@pytest.mark.parametrize(("relu", "bias"), [(False, True), (True, True), (False, False)])
+def test_int8_products_are_those_of_the_rounded_factors(onednn, any_int8, shape, relu, bias):
+    torch.manual_seed(1)
+    layer = Linear(136, 130, bias)
+    if bias:
+        torch.nn.init.normal_(layer.bias)
+    with torch.no_grad():
+        layer.weight[3] = 0
+        layer.weight[4] *= 1000
+    x = torch.randn(shape) * torch.logspace(-3, 3, shape[0]).view(-1, *[1] * (len(shape) - 1))
+    x[1:2] = 0
+    pack(layer, "int8")
+    exact = slow_int8(layer, x, relu)
+    with inference([layer]):
+        y = layer(x, relu)
+        assert y.dtype == torch.float32
+        size = x.double().abs().amax(-1, keepdim=True) * layer.weight.double().abs().amax(1) * 136
+        assert ((y.double() - exact).abs() <= 1e-6 * size + 1e-6).all()
+        turned = x.mT.contiguous().mT  # the same numbers, not contiguous
+        assert torch.equal(layer(turned, relu), y)
+
+
+def test_int8_rows_do_not_depend_on_one_another(onednn, any_int8):
+    torch.manual_seed(1)
+    layer, x = Linear(256, 256), torch.randn(70, 256) * torch.logspace(-2, 2, 70)[:, None]
+    pack(layer, "int8")
+    with inference([layer]):
+        alone = torch.cat([layer(row[None]) for row in x])
+        torch.testing.assert_close(layer(x), alone, rtol=1e-6, atol=0)
+
+
+def test_int8_includes_the_output_layer_but_no_narrow_one(onednn):
+    torch.manual_seed(1)
+    narrow, output = Linear(64, 160), OutputLayer(160, 160, None, bias=True)
+    for layer in (narrow, output):
+        pack(layer, "int8")
+    with inference([narrow]):
+        x, y = torch.randn(6, 64), torch.randn(6, 160)
+        torch.testing.assert_close(narrow(x), plain_product(narrow, x), rtol=0, atol=1e-5)
+        assert (output(y) - slow_int8(output, y, relu=False)).abs().max() < 1e-5
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])

@@ -93,10 +93,12 @@ def test_products_are_of_the_precision_asked_for_and_given_targets_are_scored_in
     assert packed == ["bfloat16", "float32", "float32"]
 
 
-def test_a_gpu_does_not_search_in_bfloat16(run):
-    group = choose(run, ["one"], False, {"precision": "bfloat16"}, single=True)[0]
-    with pytest.raises(ConfigError, match="TF32"):
+@pytest.mark.parametrize("precision", ["bfloat16", "int8"])
+def test_a_gpu_does_not_search_in_precisions_of_cpus(run, precision):
+    group = choose(run, ["one"], False, {"precision": precision}, single=True)[0]
+    with pytest.raises(ConfigError, match="TF32") as error:
         group.hardware(torch.device("cuda"))
+    assert precision in error.value.hint
 
 
 def test_up_to_date_says_so_and_stops(run, capsys):

@@ -12,7 +12,7 @@ from rounds import Rounds, peak_bytes
 from safetensors.numpy import load_file
 
 sys.path.append(str(Path(__file__).resolve().parents[3]))
-from nmtkit.export.layout import specification  # noqa: E402
+from nmtkit.export.to_ctranslate2 import specification  # noqa: E402
 
 
 def main():
