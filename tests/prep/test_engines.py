@@ -131,6 +131,12 @@ def test_errors_of_a_dask_worker_are_those_of_prep(tmp_path, text):
     assert caught.value.where == str(source)
 
 
+def test_rays_workers_are_as_important_as_others():
+    pytest.importorskip("ray")
+    with engines.opened("ray", None, 1) as engine:
+        assert engine.executor.submit(os.nice, 0).result() == os.nice(0)
+
+
 def test_ray_with_a_worker_killed(tmp_path, text):
     pytest.importorskip("ray")
     expected = contents(prepare(tmp_path, text, "whole", SETTINGS))
