@@ -9,6 +9,7 @@ import importlib
 import multiprocessing
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -17,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from nmtkit import console
-from nmtkit.errors import ConfigError, EnvironmentProblem, nearest
+from nmtkit.errors import ConfigError, EnvironmentProblem, NmtkitError, nearest
 from nmtkit.parallel import end_with_parent
-from nmtkit.user_classes import load_object
+from nmtkit.user_classes import load_object, place_of
 
 CONNECT_SECONDS = 20
 AUTO = "auto"
@@ -109,8 +110,8 @@ def _named(name: str, address: str | None, jobs: int, stack: contextlib.ExitStac
         return _ray(address, jobs, stack)
     if ":" in name:
         return _users(name, address, jobs)
-    known = nearest(name, ["local", "dask", "ray"])
-    hint = f"{known}, or package.module:function, which returns a concurrent.futures.Executor"
+    otherwise = "known: local, dask, ray, and package.module:function"
+    hint = nearest(name, ["local", "dask", "ray"], otherwise)
     raise ConfigError(f"unknown engine '{name}'", "--engine", hint)
 
 
@@ -149,6 +150,10 @@ def _library(module: str, extra: str) -> Any:
 def _dask(address: str | None, jobs: int, stack: contextlib.ExitStack) -> Engine:
     """Connect to a scheduler, or start one with workers on this machine."""
     distributed = _library("distributed", "dask")
+    if address is not None and ":" not in address and not Path(address).is_file():
+        hint = "give tcp://HOST:PORT, or the scheduler file that Dask has written"
+        message = f"{address} is no file, and no address of a Dask scheduler"
+        raise ConfigError(message, "--address", hint)
     try:
         if address is None:
             cluster = distributed.LocalCluster(
@@ -165,6 +170,17 @@ def _dask(address: str | None, jobs: int, stack: contextlib.ExitStack) -> Engine
     workers = len(client.scheduler_info(n_workers=-1)["workers"])
     note = f"Dask: {workers} workers, dashboard {client.dashboard_link}"
     return Engine(lambda: client.get_executor(pure=False), note=note, lost=distributed.KilledWorker)
+
+
+def _reach(address: str) -> None:
+    """Connect to HOST:PORT once, because Ray itself tries for minutes and prints each attempt.
+
+    Raises: ValueError if it has another form; OSError if nobody answers.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise ValueError(f"'{address}' has not the form HOST:PORT")
+    socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
 
 
 def _no_answer(server: str, address: str | None, error: Exception) -> EnvironmentProblem:
@@ -200,8 +216,16 @@ def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
 def _ray(address: str | None, jobs: int, stack: contextlib.ExitStack) -> Engine:
     """Connect to a cluster, or start one on this machine."""
     ray = _library("ray", "ray")
-    options: dict[str, Any] = {"num_cpus": jobs} if address is None else {"address": address}
+    address = address or os.environ.get("RAY_ADDRESS")
+    # "local": never the cluster that another prep on this machine has started, and will end.
+    options: dict[str, Any] = {"address": address or "local"}
+    if address is None:
+        options["num_cpus"] = jobs
+        # Ray's default of 15 leaves its workers a thirtieth of a core beside any other process.
+        os.environ.setdefault("RAY_worker_niceness", "0")
     try:
+        if address is not None and address != AUTO and "://" not in address:
+            _reach(address)
         ray.init(**options, log_to_driver=False, logging_level="error")
     except (OSError, ValueError, RuntimeError) as error:
         raise _no_answer("Ray cluster", address, error) from error
@@ -213,7 +237,15 @@ def _ray(address: str | None, jobs: int, stack: contextlib.ExitStack) -> Engine:
 def _users(name: str, address: str | None, jobs: int) -> Engine:
     """Call the function of a user's module for an Executor."""
     form = "define function(address, jobs) in it, which returns a concurrent.futures.Executor"
-    executor = load_object(name, "engine", "--engine", form)(address, jobs)
+    function = load_object(name, "engine", "--engine", form)
+    try:
+        executor = function(address, jobs)
+    except NmtkitError:
+        raise
+    except Exception as error:  # whatever the function does
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+        hint = f"{form} (--debug shows the traceback)"
+        raise ConfigError(f"{name} failed: {reason}", place_of(function), hint) from error
     if not isinstance(executor, Executor):
         hint = f"return a concurrent.futures.Executor (it returned {type(executor).__name__})"
         raise ConfigError(f"{name} returned no Executor", "--engine", hint)

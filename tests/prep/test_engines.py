@@ -35,6 +35,10 @@ def no_executor(address, jobs):
     return "no executor"
 
 
+def fails(address, jobs):
+    raise ValueError("no cluster\nhere")
+
+
 def test_a_users_executor(tmp_path, text):
     expected = contents(prepare(tmp_path, text, "whole", SETTINGS))
     engine = "tests.prep.test_engines:threads"
@@ -74,11 +78,12 @@ def killer(folder, pids):
 
     def work():
         end = time.monotonic() + 120
-        while time.monotonic() < end and not list(folder.glob("clean/0*.json")):
+        while time.monotonic() < end and not killed:
             time.sleep(0.01)
-        for pid in pids()[:1]:
-            killed.append(pid)
-            os.kill(pid, signal.SIGKILL)
+            if list(folder.glob("clean/0*.json")):
+                for pid in pids()[:1]:  # none while all of Ray's wait for a task
+                    os.kill(pid, signal.SIGKILL)
+                    killed.append(pid)
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -126,6 +131,12 @@ def test_errors_of_a_dask_worker_are_those_of_prep(tmp_path, text):
     assert caught.value.where == str(source)
 
 
+def test_rays_workers_are_as_important_as_others():
+    pytest.importorskip("ray")
+    with engines.opened("ray", None, 1) as engine:
+        assert engine.executor.submit(os.nice, 0).result() == os.nice(0)
+
+
 def test_ray_with_a_worker_killed(tmp_path, text):
     pytest.importorskip("ray")
     expected = contents(prepare(tmp_path, text, "whole", SETTINGS))
@@ -141,6 +152,7 @@ def test_ray_with_a_worker_killed(tmp_path, text):
         ({"engine": "nowhere:make"}, "cannot import engine 'nowhere:make'", "PYTHONPATH"),
         ({"engine": "tests.prep.test_engines:nothing"}, "has no function nothing", "address"),
         ({"engine": "tests.prep.test_engines:no_executor"}, "returned no Executor", "str"),
+        ({"engine": "tests.prep.test_engines:fails"}, "failed: ValueError: no cluster\n", "--debug"),
         ({"address": "tcp://x:1"}, "the local engine has no address", "--engine"),
     ],
 )
@@ -159,6 +171,24 @@ def test_nobody_answers(tmp_path, text, monkeypatch):
         address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
     with pytest.raises(EnvironmentProblem, match="no Dask scheduler answers") as caught:
         prepare(tmp_path, text, "run", SETTINGS, engine="dask", address=address)
+    assert caught.value.where == f"--address {address}"
+
+
+def test_a_scheduler_file_that_is_missing(tmp_path, text):
+    pytest.importorskip("distributed")
+    with pytest.raises(ConfigError, match="scheduler.json is no file") as caught:
+        prepare(tmp_path, text, "run", SETTINGS, engine="dask", address="scheduler.json")
+    assert "tcp://HOST:PORT" in caught.value.hint
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:{port}", "nowhere"])
+def test_no_ray_cluster_answers(tmp_path, text, address):
+    pytest.importorskip("ray")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = address.format(port=free.getsockname()[1])
+    with pytest.raises(EnvironmentProblem, match="no Ray cluster answers") as caught:
+        prepare(tmp_path, text, "run", SETTINGS, engine="ray", address=address)
     assert caught.value.where == f"--address {address}"
 
 
