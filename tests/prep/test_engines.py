@@ -152,7 +152,11 @@ def test_ray_with_a_worker_killed(tmp_path, text):
         ({"engine": "nowhere:make"}, "cannot import engine 'nowhere:make'", "PYTHONPATH"),
         ({"engine": "tests.prep.test_engines:nothing"}, "has no function nothing", "address"),
         ({"engine": "tests.prep.test_engines:no_executor"}, "returned no Executor", "str"),
-        ({"engine": "tests.prep.test_engines:fails"}, "failed: ValueError: no cluster\n", "--debug"),
+        (
+            {"engine": "tests.prep.test_engines:fails"},
+            "failed: ValueError: no cluster\n",
+            "--debug",
+        ),
         ({"address": "tcp://x:1"}, "the local engine has no address", "--engine"),
     ],
 )
