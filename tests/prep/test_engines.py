@@ -108,6 +108,18 @@ def test_dask_with_a_worker_killed(tmp_path, text, capsys):
     assert "Dask: 2 workers, dashboard http" in capsys.readouterr().err
 
 
+def blocks_interrupts():
+    return signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+def test_ctrl_c_reaches_no_dask_worker():
+    """It would print its traceback; this process alone reacts."""
+    pytest.importorskip("distributed")
+    with engines.opened("dask", None, 1) as engine:
+        assert engine.executor.submit(blocks_interrupts).result()
+    assert not blocks_interrupts()
+
+
 def test_errors_of_a_dask_worker_are_those_of_prep(tmp_path, text):
     """With the file that is to blame: here one that changed after it was checked."""
     distributed = pytest.importorskip("distributed")
@@ -152,7 +164,11 @@ def test_ray_with_a_worker_killed(tmp_path, text):
         ({"engine": "nowhere:make"}, "cannot import engine 'nowhere:make'", "PYTHONPATH"),
         ({"engine": "tests.prep.test_engines:nothing"}, "has no function nothing", "address"),
         ({"engine": "tests.prep.test_engines:no_executor"}, "returned no Executor", "str"),
-        ({"engine": "tests.prep.test_engines:fails"}, "failed: ValueError: no cluster\n", "--debug"),
+        (
+            {"engine": "tests.prep.test_engines:fails"},
+            "failed: ValueError: no cluster\n",
+            "--debug",
+        ),
         ({"address": "tcp://x:1"}, "the local engine has no address", "--engine"),
     ],
 )
