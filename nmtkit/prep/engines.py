@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +188,7 @@ def _reach(address: str) -> None:
 @contextlib.contextmanager
 def _without_interrupts() -> Iterator[None]:
     """Hold back Ctrl-C, from processes and threads that begin here for ever."""
+    resource_tracker.ensure_running()  # later, its start would let Ctrl-C through again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         yield

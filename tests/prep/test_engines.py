@@ -109,12 +109,17 @@ def test_dask_with_a_worker_killed(tmp_path, text, capsys):
 
 
 def blocks_interrupts():
-    return signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    """True if the main thread of this process does, in whatever thread this is asked."""
+    status = Path("/proc/self/status").read_text()
+    blocked = int(status.partition("SigBlk:")[2].split()[0], 16)
+    return bool(blocked >> (signal.SIGINT - 1) & 1)
 
 
 def test_ctrl_c_reaches_no_dask_worker():
     """It would print its traceback; this process alone reacts."""
     pytest.importorskip("distributed")
+    if not Path("/proc/self/status").exists():
+        pytest.skip("needs /proc")
     with engines.opened("dask", None, 1) as engine:
         assert engine.executor.submit(blocks_interrupts).result()
     assert not blocks_interrupts()
