@@ -110,7 +110,7 @@ def test_dask_with_a_worker_killed(tmp_path, text, capsys):
 
 def blocks_interrupts():
     """True if the main thread of this process does, in whatever thread this is asked."""
-    status = Path("/proc/self/status").read_text()
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
     blocked = int(status.partition("SigBlk:")[2].split()[0], 16)
     return bool(blocked >> (signal.SIGINT - 1) & 1)
 
