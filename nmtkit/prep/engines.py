@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -156,9 +157,10 @@ def _dask(address: str | None, jobs: int, stack: contextlib.ExitStack) -> Engine
         raise ConfigError(message, "--address", hint)
     try:
         if address is None:
-            cluster = distributed.LocalCluster(
-                n_workers=jobs, threads_per_worker=1, dashboard_address=":0"
-            )
+            with _without_interrupts():
+                cluster = distributed.LocalCluster(
+                    n_workers=jobs, threads_per_worker=1, dashboard_address=":0"
+                )
             client = distributed.Client(stack.enter_context(cluster))
         elif Path(address).is_file():
             client = distributed.Client(scheduler_file=address, timeout=CONNECT_SECONDS)
@@ -181,6 +183,17 @@ def _reach(address: str) -> None:
     if not host or not port.isdecimal():
         raise ValueError(f"'{address}' has not the form HOST:PORT")
     socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+
+
+@contextlib.contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Hold back Ctrl-C, from processes and threads that begin here for ever."""
+    resource_tracker.ensure_running()  # later, its start would let Ctrl-C through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _no_answer(server: str, address: str | None, error: Exception) -> EnvironmentProblem:

@@ -108,6 +108,23 @@ def test_dask_with_a_worker_killed(tmp_path, text, capsys):
     assert "Dask: 2 workers, dashboard http" in capsys.readouterr().err
 
 
+def blocks_interrupts():
+    """True if the main thread of this process does, in whatever thread this is asked."""
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    blocked = int(status.partition("SigBlk:")[2].split()[0], 16)
+    return bool(blocked >> (signal.SIGINT - 1) & 1)
+
+
+def test_ctrl_c_reaches_no_dask_worker():
+    """It would print its traceback; this process alone reacts."""
+    pytest.importorskip("distributed")
+    if not Path("/proc/self/status").exists():
+        pytest.skip("needs /proc")
+    with engines.opened("dask", None, 1) as engine:
+        assert engine.executor.submit(blocks_interrupts).result()
+    assert not blocks_interrupts()
+
+
 def test_errors_of_a_dask_worker_are_those_of_prep(tmp_path, text):
     """With the file that is to blame: here one that changed after it was checked."""
     distributed = pytest.importorskip("distributed")
