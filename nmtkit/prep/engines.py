@@ -18,7 +18,7 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
-from nmtkit import console
+from nmtkit import console, environment
 from nmtkit.errors import ConfigError, EnvironmentProblem, NmtkitError, nearest
 from nmtkit.parallel import end_with_parent
 from nmtkit.user_classes import load_object, place_of
@@ -235,7 +235,7 @@ def _ray(address: str | None, jobs: int, stack: contextlib.ExitStack) -> Engine:
     if address is None:
         options["num_cpus"] = jobs
         # Ray's default of 15 leaves its workers a thirtieth of a core beside any other process.
-        os.environ.setdefault("RAY_worker_niceness", "0")
+        environment.set_default("RAY_worker_niceness", "0")
     try:
         if address is not None and address != AUTO and "://" not in address:
             _reach(address)
