@@ -187,7 +187,7 @@ def _reach(address: str) -> None:
 
 @contextlib.contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """Hold back Ctrl-C, from processes and threads that begin here for ever."""
+    """Block Ctrl-C. Processes and threads that start inside never receive it."""
     resource_tracker.ensure_running()  # later, its start would let Ctrl-C through again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:

@@ -86,9 +86,9 @@ class PrepOptions(Options):
     """Where the work is done. local: processes of this machine; dask, ray: a cluster of that
     library; package.module:function: any concurrent.futures.Executor, which your
     function(address, jobs) returns."""
-    address: str | None = option(None, "auto|tcp://…|FILE", panel=CLUSTER)
-    """The cluster of --engine: an address, or Dask's scheduler file. auto (the default): one on
-    this machine."""
+    address: str | None = option(None, "auto|ADDRESS|FILE", panel=CLUSTER)
+    """The cluster of --engine: Dask's tcp://HOST:PORT or scheduler file, Ray's HOST:PORT. auto (the
+    default): one on this machine."""
     work: Path | None = option(None, "DIR", panel=CLUSTER)
     """Folder for unfinished work, which all nodes must share (default: prep-work in the run). The
     same command goes on there after it was stopped."""

@@ -177,7 +177,7 @@ def least_count(types: Ints, limit: int) -> int:
     """Return the least number of times that a word must occur, so that at most `limit` words do.
 
     Args:
-        types: how many words occur so often (FREQUENT + 1); the last: at least so often.
+        types: number of words by frequency: 0, 1, …, FREQUENT or more (FREQUENT + 1).
         limit: words wanted.
     """
     fits = np.cumsum(types[::-1])[::-1] <= limit

@@ -19,7 +19,8 @@ class Numbers(dict[str, int]):
 
     Attributes:
         texts: by number.
-        of_words: a tokenizer's own notes: the numbers of the tokens of words.
+        of_words: a tokenizer's cache: from a word to the number of its tokens, if they do not
+            depend on the line.
     """
 
     def __init__(self, *texts: str) -> None:
