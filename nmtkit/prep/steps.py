@@ -206,6 +206,8 @@ class Steps:
         self.speed.append({"stage": stage, "types": types, "seconds": round(seconds, 3)})
         if not isinstance(self.given, GivenRun):
             console.say(f"{stage}: from {types:,} words in {seconds:.1f}s")
+        if left_out := counts.get("types_left_out"):
+            console.say(f"{left_out:,} rare words are not learnt from (prep.max_types)")
         return fact
 
     def encode(

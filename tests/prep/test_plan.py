@@ -280,7 +280,7 @@ def test_multi30k(multi30k_run, shared):
     assert manifest["sets"][0]["src_unknown"] == manifest["sets"][0]["tgt_unknown"] == 0
 
 
-def test_the_rarest_words_may_be_left_out_of_learning(tmp_path):
+def test_the_rarest_words_may_be_left_out_of_learning(tmp_path, capsys):
     """They are split by the models of the others, and the manifest counts them."""
     once = [(f"Zyx{letter}zyx zyx{letter}", f"qpo{letter}qpo") for letter in "abcdefghij"]
     once.append(("Flurb", "Flurb"))  # rare, and its truecased form is frequent
@@ -292,6 +292,7 @@ def test_the_rarest_words_may_be_left_out_of_learning(tmp_path):
     assert "y x" in codes[0] and "y x" not in codes[1]
     corpora = [run.manifest().corpus for run in runs]
     assert [corpus.get("types_left_out") for corpus in corpora] == [None, 32]
+    assert capsys.readouterr().err.count("32 rare words are not learnt from (prep.max_types)") == 1
     store, side = Store(runs[1].prep / "train"), TextSide.load(runs[1].prep, "src")
     vocabulary, _ = load_vocabularies(runs[1].prep)
     for number, (line, _) in enumerate(text):
