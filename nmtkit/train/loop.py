@@ -268,10 +268,9 @@ class Trainer:
         if self.validator is None:
             return False
         self.reporter.busy(state.step, "validating")
-        values = self.ranks.first_does(self._measure)
-        if values is None:
+        measured = self._measure()
+        if measured is None:
             return False
-        measured = Validation(**values)
         if state.best is not None and not measured.comparable(state.best):
             self._forget_best()
         state.validated = state.step
@@ -313,12 +312,12 @@ class Trainer:
             factor = f"learning rate factor now {state.plateau.factor:g}"
             self.reporter.say(f"{s.plateau_on} no longer falls: {factor}")
 
-    def _measure(self) -> dict[str, Any] | None:
-        """Return a validation as plain values; None if a signal interrupted it."""
+    def _measure(self) -> Validation | None:
+        """Return a validation, which all ranks share; None if a signal interrupted it."""
         assert self.validator is not None
         try:
             with self.averages.in_model():
-                return vars(self.validator.validate(self.model, self.stop))
+                return self.validator.validate(self.model, self.stop)
         except Abandoned:
             return None
 
