@@ -144,7 +144,15 @@ class Trainings:
 
     def table(self) -> Table:
         """Return what each training is doing."""
-        table = Table(Column("system", overflow="fold"), "state", "step", "loss", "tokens/s", "dev BLEU", "best at step")
+        table = Table(
+            Column("system", overflow="fold"),
+            "state",
+            "step",
+            "loss",
+            "tokens/s",
+            "dev BLEU",
+            "best at step",
+        )
         for training in self._trainings:
             system = self._run.system(training.name)
             lines = [line for line in json_lines(system.metrics) if line["kind"] == "train"]
