@@ -13,6 +13,7 @@
 #   RUNS=DIR        folder of the run directories, each SCALE-DATASET-PRESET[-STEPS] (default: runs)
 #   RUN=DIR         the run directory; if it is prepared, its corpus is used, whatever that is
 #   PRESET=NAME     the preset (default: the scale's)
+#   PARALLEL=4      systems that are trained at the same time, on as many cores or on one GPU, with a table of what each is doing (default: 1)
 #   PARSES=DIR      parses of the source for prep: DIR/train.trees, DIR/dev.trees, DIR/<test set>.trees; or PARSER=stanza
 #
 # Paths are absolute or relative to the repository's folder. Tables in the same run share systems with equal names, so each value of STEPS has
@@ -26,7 +27,12 @@ case ${SCALE:-} in
     ;;
 esac
 SEEDS=${SEEDS:-1}
-run=""
+PARALLEL=${PARALLEL:-1}
+if ! [[ $PARALLEL =~ ^[1-9][0-9]*$ ]]; then
+  echo "PARALLEL is a number of systems, not '$PARALLEL'" >&2
+  exit 2
+fi
+run="" queue=""
 table=$(basename "$(cd "$(dirname "$0")" && pwd)")/$(basename "$0" .sh)
 table=${table#recipes/} # PAPER/TABLE, or a comparison of no paper
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
@@ -45,6 +51,7 @@ at_scale() {
 
 # corpus DATASET PRESET [OPTION…]: prepare the run of the systems that follow; options as for `nmtkit prep`.
 corpus() {
+  trained
   local preset=${PRESET:-$2} parsed=${PARSES:-}${PARSER:-} options file
   if [ -n "${RUN:-}" ] && [ -n "$run" ] && [ "$1" != "$dataset" ]; then
     echo "$table: RUN holds one corpus, and this table has several at SCALE=$SCALE; leave RUN out" >&2
@@ -86,17 +93,38 @@ system() {
   local name=$1 seed
   shift
   for seed in $SEEDS; do
-    nmtkit train "${training[@]}" --system "$name-s$seed" --seed "$seed" "$@"
+    train "${training[@]}" --system "$name-s$seed" --seed "$seed" "$@"
     baseline=${baseline:-$name-s$seed}
     systems+=(--system "$name-s$seed")
     if [ "$seed" = "${SEEDS%% *}" ]; then first_seed+=(--system "$name-s$seed"); fi
   done
 }
 
+# train [OPTION…]: train a system now, or with PARALLEL put it into the queue; options as for `nmtkit train`.
+train() {
+  if [ "$PARALLEL" = 1 ]; then
+    nmtkit train "$@"
+  else
+    if [ -z "$queue" ]; then queue=$(mktemp); fi
+    printf '%s\0' $# "$@" >> "$queue"
+  fi
+}
+
+# trained: train the systems in the queue.
+trained() {
+  local waiting=$queue code=0
+  if [ -z "$queue" ]; then return; fi
+  queue=""
+  PYTHONPATH=$PWD python -m recipes.trainings "$PARALLEL" "$run" < "$waiting" || code=$?
+  rm -f "$waiting"
+  if [ $code != 0 ]; then exit $code; fi
+}
+
 # compare [OPTION…]: translate with all systems and score them against the baseline. The paper's numbers for this table, if there are any, are
 # shown beside them. Options as for `nmtkit score`.
 compare() {
   local printed=()
+  trained
   beside score
   nmtkit translate --run "$run" "${systems[@]}"
   nmtkit score "${scoring[@]}" --against "$baseline" "${systems[@]}" "${printed[@]}" "$@"
@@ -115,6 +143,7 @@ beside() {
 # analysis NAME [OPTION…]: analyze the systems of all seeds and show the paper's numbers; options as for `nmtkit analyze`.
 analysis() {
   local printed=()
+  trained
   case $1 in
     cost) beside cost ;;
     examples) beside sentence ;;
@@ -142,6 +171,7 @@ cost() {
 
 # page TITLE [OPTION…]: write the run as one HTML page; options as for `nmtkit report`.
 page() {
+  trained
   local seeds="seed $SEEDS"
   case $SEEDS in *" "*) seeds="seeds $SEEDS" ;; esac
   nmtkit report --run "$run" "${@:2}" --title "$1, ${STEPS:+$STEPS updates, }$seeds (SCALE=$SCALE)"

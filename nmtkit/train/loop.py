@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import signal
 import time
 from collections.abc import Mapping
@@ -78,6 +79,7 @@ class Trainer:
         self.stop = Stop()
         # The step and the validation of the last checkpoint. There is nothing new to save yet.
         self.saved = state.step, state.validated
+        self.writer = saving.Writer()
         self.reporter: Reporter
         # The batches and the learning rate of the last update.
         self._last_update: tuple[list[Ids], float] = ([], 0.0)
@@ -102,6 +104,7 @@ class Trainer:
             self.reporter.note(error.message)
             raise
         finally:
+            self._end_writing()
             self.reporter.close()
 
     def _train(self) -> None:
@@ -110,6 +113,7 @@ class Trainer:
         if state.split_from is not None:
             self._warn_of_parts()
         while not (signal_name := self.signal_of_any_rank()):
+            self.writer.check()
             ending, new_best = reason_to_end(state, s), False
             if self.validation_due(ending):
                 new_best = self.validate()
@@ -119,12 +123,14 @@ class Trainer:
             if new_best or ending or (state.step and state.step % s.checkpoint_every == 0):
                 self.save()
             if ending:
+                self.ranks.first_does(self.writer.finish)
                 if state.step > begin and state.step % s.log_every:
                     self._log(at_the_end=True)
                 self.reporter.say(f"{'' if state.step > begin else 'already '}{ending}")
                 return
             self.update()
         self.save()
+        self.ranks.first_does(self.writer.finish)
         message = f"stopped by {signal_name} after step {state.step:,}; everything is saved"
         raise Interrupted(message, where=self.system.path, hint="the same command continues")
 
@@ -268,10 +274,9 @@ class Trainer:
         if self.validator is None:
             return False
         self.reporter.busy(state.step, "validating")
-        values = self.ranks.first_does(self._measure)
-        if values is None:
+        measured = self._measure()
+        if measured is None:
             return False
-        measured = Validation(**values)
         if state.best is not None and not measured.comparable(state.best):
             self._forget_best()
         state.validated = state.step
@@ -313,36 +318,54 @@ class Trainer:
             factor = f"learning rate factor now {state.plateau.factor:g}"
             self.reporter.say(f"{s.plateau_on} no longer falls: {factor}")
 
-    def _measure(self) -> dict[str, Any] | None:
-        """Return a validation as plain values; None if a signal interrupted it."""
+    def _measure(self) -> Validation | None:
+        """Return a validation, which all ranks share; None if a signal interrupted it."""
         assert self.validator is not None
         try:
             with self.averages.in_model():
-                return vars(self.validator.validate(self.model, self.stop))
+                return self.validator.validate(self.model, self.stop)
         except Abandoned:
             return None
 
     def save(self) -> None:
-        """Write a checkpoint, unless the last checkpoint has this step and validation."""
+        """Begin to write a checkpoint, unless the last checkpoint has this step and validation.
+
+        The training goes on with the next updates meanwhile; if the write fails, it then ends.
+        """
         if self.saved != (self.state.step, self.state.validated):
-            self.ranks.first_does(self._write)
+            if self.ranks.first:
+                self._begin_to_write()
             self.saved = (self.state.step, self.state.validated)
 
-    def _write(self) -> None:
-        folder = self.system.checkpoints
-        weights = loading.weights_of(self.model)
-        moments = optimizer_tensors(self.model, self.optimizer)
+    def _begin_to_write(self) -> None:
+        self.writer.finish()  # so that there is one copy of the tensors at a time
         self.state.scaler = self.scaler.state_dict()
+        moments = optimizer_tensors(self.model, self.optimizer)
+        with self.averages.in_model() as raw:
+            weights = saving.copied(loading.weights_of(self.model))
+            tensors = saving.copied(moments | raw)
+        write = partial(self._write, copy.deepcopy(self.state), weights, tensors)
+        self.writer.begin(write)
+
+    def _write(
+        self, state: TrainState, weights: dict[str, Tensor], tensors: dict[str, Tensor]
+    ) -> None:
+        """Write a checkpoint and best.json, and remove old checkpoints; runs in a thread."""
+        folder = self.system.checkpoints
 
         def write() -> None:
-            state = asdict(self.state)
-            with self.averages.in_model() as raw:
-                tensors = moments | raw
-                checkpoints.save(folder, self.state.step, weights, tensors, state, self.about)
+            checkpoints.save(folder, state.step, weights, tensors, asdict(state), self.about)
 
         saving.retried(write, partial(checkpoints.clean, folder))
-        saving.write_best(self.system, self.state, self.settings)
-        saving.prune(self.system, self.state, self.settings)
+        saving.write_best(self.system, state, self.settings)
+        saving.prune(self.system, state, self.settings)
+
+    def _end_writing(self) -> None:
+        """Wait for a write when the training ends with an error, which hides that of the write."""
+        try:
+            self.writer.finish()
+        except NmtkitError as error:
+            self.reporter.note(error.message)
 
     def _with_cause(self, error: TrainingDiverged) -> TrainingDiverged:
         """Return the error with the first number that is not finite, and with a report on disk."""

@@ -106,6 +106,10 @@ class Ranks:
         """Return the values of every rank, in the order of ranks; all ranks give equally many."""
         return [list(values)]
 
+    def gather_values(self, value: T) -> list[T]:
+        """Return a plain value of every rank, in the order of ranks."""
+        return [value]
+
     def sum(self, tensors: Sequence[Tensor]) -> None:
         """Sum each tensor over the ranks, in place; all ranks get the same bits."""
 
@@ -222,9 +226,7 @@ class Group(Ranks):
             torch.cuda.set_device(number)
             uuid = torch.cuda.get_device_properties(number).uuid
             identity = f"{socket.gethostname()} {uuid}"
-        identities = [""] * self.world
-        self._exchange(lambda: dist.all_gather_object(identities, identity))
-        different = set(identities) - {""}
+        different = set(self.gather_values(identity)) - {""}
         if len(different) == self.world:
             self._gpus = dist.new_group(backend="nccl", timeout=self._limit)
         elif gpus:
@@ -240,6 +242,11 @@ class Group(Ranks):
         rows = [torch.empty_like(mine) for _ in range(self.world)]
         self._exchange(lambda: dist.all_gather(rows, mine))
         return [row.tolist() for row in rows]
+
+    def gather_values(self, value: T) -> list[T]:
+        values: list[Any] = [None] * self.world
+        self._exchange(lambda: dist.all_gather_object(values, value))
+        return values
 
     def sum(self, tensors: Sequence[Tensor]) -> None:
         for bucket in buckets(tensors):

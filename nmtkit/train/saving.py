@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from torch import Tensor
@@ -20,6 +21,41 @@ from nmtkit.train.state import TrainState
 
 PAUSES = (0, 2, 4, 8, 16, 30)
 """Seconds before each further attempt to write: a network disk may be away for a minute."""
+
+
+class Writer:
+    """Writes checkpoints in a thread, one after the other, while the training goes on."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, "checkpoints")
+        self._writing: Future[None] | None = None
+
+    def begin(self, write: Callable[[], None]) -> None:
+        """Begin to write, as soon as what was begun before is written.
+
+        Raises: as `finish`.
+        """
+        self.finish()
+        self._writing = self._thread.submit(write)
+
+    def check(self) -> None:
+        """Raise the error of a write that has failed, without waiting."""
+        if self._writing is not None and self._writing.done():
+            self.finish()
+
+    def finish(self) -> None:
+        """Wait until everything is written.
+
+        Raises: EnvironmentProblem, or what else the write has raised.
+        """
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+
+def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return copies in main memory, which no further update changes."""
+    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
 
 
 def retried(write: Callable[[], object], tidy: Callable[[], object]) -> None:

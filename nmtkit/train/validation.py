@@ -1,4 +1,8 @@
-"""How good a model is on the development set: its loss, and BLEU of its translations."""
+"""How good a model is on the development set: its loss, and BLEU of its translations.
+
+Each rank computes every W-th batch of both. The batches are those of a single process, and rank 0
+adds and scores in their order, so the result has the same bits for any number of ranks.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,10 @@ import hashlib
 import json
 import math
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -26,6 +32,7 @@ from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import EOS, load_vocabularies
 from nmtkit.train import loss as losses
 from nmtkit.train.loggers import Samples
+from nmtkit.train.ranks import Ranks
 from nmtkit.train.reporting import perplexity
 from nmtkit.train.state import Best
 from nmtkit.train.stop import Abandoned, Stop
@@ -37,6 +44,13 @@ DEV_SEARCH = SearchSettings.model_validate(
     {"beam": 1, "nbest": 1, "max_length_a": 1.5, "max_length_b": 10}
 )
 DECODE_SENTENCES = 128
+T = TypeVar("T")
+Measured = tuple[float | None, str | None, Samples]
+"""BLEU, its signature, and samples."""
+
+
+class Undecodable(Exception):
+    """A rank cannot decode or score the development set; raised on all ranks."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +128,7 @@ class Validator:
         settings: batch size and unit, smoothing, dev_bleu, dev_sentences, samples.
         device: of the model.
         autocast: arguments of torch.autocast.
+        ranks: the processes that share the work.
     """
 
     def __init__(
@@ -123,7 +138,9 @@ class Validator:
         settings: TrainSettings,
         device: torch.device,
         autocast: dict[str, Any],
+        ranks: Ranks | None = None,
     ) -> None:
+        self._ranks = ranks or Ranks()
         self._settings, self._device, self._autocast = settings, device, autocast
         self._store = store = Store(run.prep / dev.name)
         lengths = store.src_lengths, store.tgt_lengths
@@ -143,9 +160,10 @@ class Validator:
         self._references = [list(files.text_lines(path)) for path in run.references(name)]
 
     def validate(self, model: Model, stop: Stop) -> Validation:
-        """Measure a model, and leave it in training mode.
+        """Measure a model on all ranks, and leave it in training mode.
 
-        Raises: Abandoned if a signal stops the training meanwhile.
+        Returns: the same on every rank, but for the seconds.
+        Raises: Abandoned on all ranks if a signal meanwhile stops one.
         """
         start = time.monotonic()
         model.eval()
@@ -160,38 +178,60 @@ class Validator:
         seconds = loss_end - start, time.monotonic() - loss_end
         return Validation(*loss_and_smoothed, bleu, signature, *seconds, samples, self._dev_set)
 
-    @torch.no_grad()
     def _loss(self, model: Model, stop: Stop) -> tuple[float, float]:
         """Return the loss and the smoothed loss per target token."""
         nll = smoothed = 0.0
-        chunk = losses.chunk_rows(model.vocabularies.tgt, self._device.type)
-        smoothing = self._settings.label_smoothing
-        for rows in self._batches:
-            stop.check()
-            batch = collate(self._store, rows, self._device, model.context_rule)
-            assert batch.tgt_in is not None
-            with torch.autocast(**self._autocast):
-                hidden, _ = model.decode(batch.tgt_in, model.encode(batch))
-                loss = losses.evaluate(model.logits, hidden, batch, smoothing, chunk)
-            nll += float(loss.nll)
-            smoothed += float(loss.smoothed)
+        for of_batch in self._shared(self._batches, partial(self._batch_loss, model), stop):
+            nll += of_batch[0]
+            smoothed += of_batch[1]
         tokens = int(self._store.tgt_lengths.sum())
         return nll / tokens, smoothed / tokens
 
-    def _bleu(self, model: Model, stop: Stop) -> tuple[float | None, str | None, Samples]:
+    @torch.no_grad()
+    def _batch_loss(self, model: Model, rows: Ids) -> tuple[float, float]:
+        """Return the sums of the loss and of the smoothed loss of a batch."""
+        chunk = losses.chunk_rows(model.vocabularies.tgt, self._device.type)
+        smoothing = self._settings.label_smoothing
+        batch = collate(self._store, rows, self._device, model.context_rule)
+        assert batch.tgt_in is not None
+        with torch.autocast(**self._autocast):
+            hidden, _ = model.decode(batch.tgt_in, model.encode(batch))
+            loss = losses.evaluate(model.logits, hidden, batch, smoothing, chunk)
+        return float(loss.nll), float(loss.smoothed)
+
+    def _shared(self, items: Sequence[Ids], work: Callable[[Ids], T], stop: Stop) -> list[T]:
+        """Return what `work` returns for each item; the ranks share the items.
+
+        Raises: Abandoned on all ranks if a signal stops one.
+        """
+        results: list[T] = []
+        stopped = False
+        try:
+            for item in self._ranks.share(items):
+                stop.check()
+                results.append(work(item))
+        except Abandoned:
+            stopped = True
+        # All ranks must know what one rank met before they wait for each other again.
+        of_ranks = self._ranks.gather_values((stopped, results))
+        if any(stopped for stopped, _ in of_ranks):
+            raise Abandoned
+        world = self._ranks.world
+        return [of_ranks[i % world][1][i // world] for i in range(len(items))]
+
+    def _bleu(self, model: Model, stop: Stop) -> Measured:
         """Return BLEU, its signature and samples; if decoding fails, warn and return none."""
         try:
             return self._measure_bleu(model, stop)
-        except Abandoned:
-            raise
-        except Exception as error:
-            cause = f"{type(error).__name__}: {error}"
-            if isinstance(error, NmtkitError):
-                cause = error.message
-            console.warn(f"decoding the development set failed ({cause}); its loss decides")
+        except Undecodable as error:
+            console.warn(f"decoding the development set failed ({error}); its loss decides")
             return None, None, []
 
-    def _measure_bleu(self, model: Model, stop: Stop) -> tuple[float | None, str | None, Samples]:
+    def _measure_bleu(self, model: Model, stop: Stop) -> Measured:
+        """As `_bleu`.
+
+        Raises: Undecodable.
+        """
         size, limit = len(self._store), self._settings.dev_sentences
         count = size if self._settings.dev_bleu else 0
         if limit:
@@ -199,7 +239,14 @@ class Validator:
         # Samples are spread evenly over the set.
         spread = np.linspace(0, size - 1, self._settings.samples + 2)[1:-1]
         shown = spread.round().astype(int).tolist()
-        texts = self._translate(model, sorted({*range(count), *shown}), stop)
+        ids = self._translate(model, sorted({*range(count), *shown}), stop)
+        scored = self._ranks.first_does(partial(attempt, partial(self._score, ids, count, shown)))
+        bleu, signature, samples = succeeded([scored])[0]
+        return bleu, signature, [(src, ref, hyp) for src, ref, hyp in samples]
+
+    def _score(self, ids: dict[int, Ids], count: int, shown: list[int]) -> Measured:
+        """Return BLEU of the first `count` translations, its signature, and the shown samples."""
+        texts = self._texts(ids)
         samples = [(self._source[i], self._references[0][i], texts[i]) for i in shown]
         if not count:
             return None, None, samples
@@ -212,11 +259,19 @@ class Validator:
         )
         return float(bleu.value or 0.0), bleu.signature, samples
 
-    def _translate(self, model: Model, rows: list[int], stop: Stop) -> dict[int, str]:
-        """Return translations of sentences.
+    def _texts(self, ids: dict[int, Ids]) -> dict[int, str]:
+        return {
+            row: self._side.decode(self._vocabulary.decode(sentence[:-1].tolist()))
+            for row, sentence in ids.items()
+        }
+
+    def _translate(self, model: Model, rows: list[int], stop: Stop) -> dict[int, Ids]:
+        """Return translations of sentences, </s> included.
 
         If the model reads earlier translations, the earlier sentences are translated too. A blank
         line stays blank and is not searched, as in `Translator`.
+
+        Raises: Undecodable.
         """
         rule, store = model.context_rule, self._store
         ids: dict[int, Ids] = {}
@@ -224,20 +279,49 @@ class Validator:
         for sentences in rounds:
             # A blank line has </s> only.
             ids |= {row: np.array([EOS]) for row in sentences if store.src_lengths[row] == 1}
-            self._search(model, [row for row in sentences if row not in ids], ids, stop)
-        return {
-            row: self._side.decode(self._vocabulary.decode(sentence[:-1].tolist()))
-            for row, sentence in ids.items()
-        }
+            self._search_round(model, [row for row in sentences if row not in ids], ids, stop)
+        return ids
 
-    def _search(self, model: Model, rows: list[int], ids: dict[int, Ids], stop: Stop) -> None:
-        """Add translations, </s> included, to those in `ids`, in batches of similar length."""
+    def _search_round(self, model: Model, rows: list[int], ids: dict[int, Ids], stop: Stop) -> None:
+        """Add translations to those in `ids`, in batches of similar length."""
         rows = sorted(rows, key=lambda row: int(self._store.src_lengths[row]))
-        for start in range(0, len(rows), DECODE_SENTENCES):
-            stop.check()
-            part = np.asarray(rows[start : start + DECODE_SENTENCES])
-            batch = collate(self._store, part, self._device, model.context_rule, ids.__getitem__)
-            with torch.autocast(**self._autocast):
-                nbest = search([model], batch, DEV_SEARCH)
-            for row, hypotheses in zip(part.tolist(), nbest, strict=True):
-                ids[row] = np.array([*hypotheses[0].ids, EOS])
+        starts = range(0, len(rows), DECODE_SENTENCES)
+        batches = [np.asarray(rows[start : start + DECODE_SENTENCES]) for start in starts]
+
+        def work(batch: Ids) -> tuple[list[Ids] | None, str]:
+            return attempt(partial(self._search, model, batch, ids))
+
+        for batch, translations in zip(
+            batches, succeeded(self._shared(batches, work, stop)), strict=True
+        ):
+            ids |= dict(zip(batch.tolist(), translations, strict=True))
+
+    def _search(self, model: Model, rows: Ids, ids: dict[int, Ids]) -> list[Ids]:
+        """Return the translation of each row of a batch; `ids`: of earlier sentences."""
+        batch = collate(self._store, rows, self._device, model.context_rule, ids.__getitem__)
+        with torch.autocast(**self._autocast):
+            nbest = search([model], batch, DEV_SEARCH)
+        return [np.array([*hypotheses[0].ids, EOS]) for hypotheses in nbest]
+
+
+def attempt(work: Callable[[], T]) -> tuple[T | None, str]:
+    """Return a result and "", or None and what went wrong, for all ranks to read."""
+    try:
+        return work(), ""
+    except NmtkitError as error:
+        return None, error.message
+    except Exception as error:
+        return None, f"{type(error).__name__}: {error}"
+
+
+def succeeded(attempts: Sequence[tuple[T | None, str]]) -> list[T]:
+    """Return the results of attempts.
+
+    Raises: Undecodable with what went wrong in the first that failed.
+    """
+    results = []
+    for result, problem in attempts:
+        if result is None:
+            raise Undecodable(problem)
+        results.append(result)
+    return results

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
-from types import FrameType
 
 from nmtkit import files
 from nmtkit.errors import ConfigError, NmtkitError, nearest
@@ -19,13 +15,13 @@ from recipes.verdict.listing import HERE, Item, read_list
 from recipes.verdict.measured import measured
 from recipes.verdict.worker import (
     ENVIRONMENT,
-    STOPPED,
     Commands,
     Failed,
     NoRoom,
     Stopped,
     Worker,
 )
+from recipes.workers import STOPPED, Workers
 
 DONE, FAILED, NOTHING = 0, 4, 10
 """Exit codes of `--one`, beside those of nmtkit: a system is done, has failed, or none is free."""
@@ -144,8 +140,7 @@ class Queue:
 
     def __init__(self, items: list[Item], folders: Folders) -> None:
         self._items, self._folders = items, folders
-        self._workers: list[subprocess.Popen[bytes]] = []
-        self._code = DONE
+        self._workers = Workers()
 
     def work(self, jobs: int) -> int:
         """Work until nothing is free, a signal comes, or a worker meets an error that is not its
@@ -154,41 +149,24 @@ class Queue:
         self._folders.state.mkdir(parents=True, exist_ok=True)
         for dataset in {item.row.dataset for item in self._items}:
             self._folders.forget_failure(dataset)  # its files may be there now
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._stop)
+        workers = self._workers
+        workers.listen()
         command, wanted = [sys.executable, "-m", "recipes.verdict", "--one"], jobs
         while True:
-            while self._code == DONE and len(self._workers) < wanted:
-                self._workers.append(subprocess.Popen(command, start_new_session=True))
-            if not self._workers:
+            while workers.code == DONE and len(workers.running) < wanted:
+                workers.start(command)
+            if not workers.running:
                 break
-            code = self._next_code()
+            _, code = workers.next_ended()
             if code in {DONE, FAILED}:
                 wanted = jobs
             elif code == NOTHING:  # until one of the others ends
-                wanted = len(self._workers)
+                wanted = len(workers.running)
             else:
-                self._stop_with(code)
-        if self._code == DONE:
+                workers.stop(code)
+        if workers.code == DONE:
             _say("nothing is left that can be trained now; --status tells why")
-        return self._code
-
-    def _next_code(self) -> int:
-        """Wait for a worker to end; return its exit code."""
-        while True:
-            for worker in self._workers:
-                if worker.poll() is not None:
-                    self._workers.remove(worker)
-                    return worker.returncode if worker.returncode >= 0 else STOPPED
-            time.sleep(0.1)
-
-    def _stop(self, number: int, frame: FrameType | None) -> None:
-        self._stop_with(STOPPED)
-
-    def _stop_with(self, code: int) -> None:
-        self._code = self._code or code
-        for worker in self._workers:
-            worker.send_signal(signal.SIGTERM)
+        return workers.code
 
 
 if __name__ == "__main__":

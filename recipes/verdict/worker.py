@@ -17,8 +17,9 @@ from recipes.verdict import leavings
 from recipes.verdict.folders import Folders, held, read_json
 from recipes.verdict.listing import Item
 from recipes.verdict.measured import measured
+from recipes.workers import STOPPED
 
-DIVERGED, ENVIRONMENT, STOPPED = 4, 3, 75
+DIVERGED, ENVIRONMENT = 4, 3
 """Exit codes of nmtkit."""
 INTERRUPTED = {STOPPED, 130}
 

@@ -274,7 +274,7 @@ def test_29_a_folder_that_has_gone_ends_the_training_after_a_minute(run, monkeyp
     slept, system = without_sleep(monkeypatch), run.system("transformer")
     message = "cannot write checkpoint step-00000004: No such file"
     with monkeypatch.context() as patch:
-        interfere(patch, loop.Trainer, "update", {3}, lambda: system.path.rename(run.path / "gone"))
+        interfere(patch, checkpoints, "save", {2}, lambda: system.path.rename(run.path / "gone"))
         with pytest.raises(EnvironmentProblem, match=message) as caught:
             fit(run)
     assert caught.value.exit_code == 3

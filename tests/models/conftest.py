@@ -1,8 +1,19 @@
 """`pytest tests/models --variant package.module:Class` runs the contract over a model of your
-own.
+own. NMTKIT_DEVICE=cuda runs it on a GPU.
 """
 
+import pytest
+import torch
+
+from tests.device import DEVICE
 from tests.train.conftest import one_thread  # noqa: F401
+
+
+@pytest.fixture(autouse=True)
+def on_the_device():
+    """New tensors of a test are where its models are."""
+    with torch.device(DEVICE):
+        yield
 
 
 def pytest_addoption(parser):

@@ -22,6 +22,7 @@ from nmtkit.models.base import Model, Vocabularies
 from nmtkit.models.transformer import TransformerSettings
 from nmtkit.models.variants import build_model, count_parameters, load_variant
 from nmtkit.text.vocabulary import BOS, EOS, PAD
+from tests.device import DEVICE
 
 V = 23
 SIZES = {
@@ -53,29 +54,26 @@ class Case:
         """A new model in evaluation mode; its parameters are moved off their initial values, so
         that no bias or norm is trivial.
         """
-        torch.manual_seed(seed)
-        vocabularies = Vocabularies(V, V, shared=True)
-        model = build_model(
-            self.variant,
-            load_variant(self.variant).adapt(SIZES) | dict(self.values) | more,
-            vocabularies,
-        )
-        with torch.no_grad():
+        values = load_variant(self.variant).adapt(SIZES) | dict(self.values) | more
+        with torch.device("cpu"), torch.no_grad():  # the same weights on every device
+            torch.manual_seed(seed)
+            model = build_model(self.variant, values, Vocabularies(V, V, shared=True))
             for parameter in model.parameters():
                 parameter.add_(0.1 * torch.randn_like(parameter))
-        return model.to(dtype).eval()
+        return model.to(DEVICE, dtype).eval()
 
 
 def pairs(count: int = 5, seed: int = 3, longest: int = 7) -> list[Pair]:
     """Random sentence pairs of different lengths, </s> included; every token of the vocabulary
     occurs somewhere if there are enough.
     """
-    generator = torch.Generator().manual_seed(seed)
+    draw = torch.Generator("cpu").manual_seed(seed)
     lengths = [(1 + (3 * i + 4) % longest, 1 + (5 * i + 2) % longest) for i in range(count)]
-    return [
-        (*(torch.randint(3, V, (n - 1,), generator=generator).tolist() + [EOS] for n in pair),)
-        for pair in lengths
-    ]
+    return [(*(_random_ids(n - 1, draw) + [EOS] for n in pair),) for pair in lengths]
+
+
+def _random_ids(count: int, draw: torch.Generator) -> list[int]:
+    return torch.randint(3, V, (count,), generator=draw, device="cpu").tolist()
 
 
 POOL = pairs(count=60, seed=8, longest=5)
@@ -111,7 +109,7 @@ def _contexts(sources: list[list[int]], rule: ContextRule, more: int) -> Context
     parallel, by one that no sentence has.
     """
     src, tgt = ((lambda i, side=side: np.array(POOL[i][side])) for side in (0, 1))
-    context = contexts([context_of(src, rule) for src in sources], src, rule, targets=tgt)
+    context = contexts([context_of(src, rule) for src in sources], src, rule, DEVICE, tgt)
     if context is None or not more:
         return context
     rows = F.pad(context.rows, (0, 1), value=-1) if rule.join == "parallel" else context.rows

@@ -55,7 +55,7 @@ def similarity_in_bfloat16(model: Model, batch: Batch) -> float:
     assert batch.tgt_out is not None
     for enabled in (False, True):
         seed_dropout(1, 1)
-        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+        with torch.autocast(batch.src.device.type, torch.bfloat16, enabled=enabled):
             logits = contract.full(model, batch)
         loss = torch.nn.functional.cross_entropy(
             logits.float().flatten(0, 1), batch.tgt_out.flatten(), ignore_index=0

@@ -459,7 +459,7 @@ def test_translations_before_are_the_context_in_validation_too(run, on_dev):
     files.write_text(documents_file(run.prep, "dev"), "0\n4\n")
     model = drawn_model("han", **JOINT)
     validator, translated = on_dev(model)
-    texts = validator._translate(model, [1, 5], Stop())
+    texts = validator._texts(validator._translate(model, [1, 5], Stop()))
     assert sorted(texts) == [0, 1, 4, 5]
     lines = list(files.text_lines(run.source("dev")))
     whole, alone = translated(lines, Documents([0, 4], 6)), translated(lines, None)
@@ -492,7 +492,8 @@ def test_blank_lines_stay_blank_in_validation_and_are_no_context(run, on_dev, na
     validator, translated = on_dev(model, samples=6)
     real = translated(source, Documents([0, 3], 6))
     assert [text == "" for text in real] == [row in (0, 3, 5) for row in range(6)]
-    assert validator._translate(model, list(range(6)), Stop()) == dict(enumerate(real))
+    found = validator._translate(model, list(range(6)), Stop())
+    assert validator._texts(found) == dict(enumerate(real))
     measured = validator.validate(model, Stop())
     assert measured.bleu == bleu(real, [target], "de").value
     assert {sample[0]: sample[2] for sample in measured.samples}[""] == ""

@@ -1,0 +1,180 @@
+"""The trainings of a recipe with PARALLEL=K: K at once, with a table of what each is doing.
+
+python -m recipes.trainings K RUN < QUEUE
+
+The queue has, for each training, the number of arguments of `nmtkit train` and then the arguments,
+each with a zero byte behind it. A training that names another one (--match-parameters, --init-from)
+waits until that one is done. If one fails, the others save and stop, and the recipe ends with its
+exit code; the same command continues.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Column, Table
+
+from nmtkit.run import Run
+from recipes.verdict.folders import json_lines
+from recipes.verdict.measured import measured
+from recipes.verdict.worker import last_message
+from recipes.workers import Workers
+
+EVERY = 1.0
+"""Seconds between two drawings of the table on a terminal."""
+
+
+@dataclass
+class Training:
+    """A training of the queue.
+
+    Attributes:
+        arguments: of `nmtkit train`.
+        state: waiting, running, done, stopped or failed.
+    """
+
+    arguments: list[str]
+    state: str = "waiting"
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of its system."""
+        return self.arguments[self.arguments.index("--system") + 1]
+
+    def names(self, other: Training) -> bool:
+        """True if it needs another training."""
+        return other is not self and other.name in self.arguments
+
+
+def read(queue: bytes) -> list[Training]:
+    """Return the trainings of a queue, each name once."""
+    words = iter(queue.decode("utf-8").split("\0")[:-1])
+    trainings = [Training([next(words) for _ in range(int(count))]) for count in words]
+    return list({training.name: training for training in trainings}.values())
+
+
+class Trainings:
+    """Trains systems of one run side by side.
+
+    Args:
+        trainings: in the order in which they begin.
+        run: the run directory.
+        at_once: trainings that run at the same time.
+    """
+
+    def __init__(self, trainings: list[Training], run: Run, at_once: int) -> None:
+        self._trainings, self._run, self._at_once = trainings, run, at_once
+        self._workers, self._drawn = Workers(), 0.0
+        terminal = Console(stderr=True)
+        self._live = Live(console=terminal, auto_refresh=False) if terminal.is_terminal else None
+        # No more threads than cores, or they wait for each other.
+        cores = max(1, (os.cpu_count() or 1) // at_once)
+        self._environment = {"OMP_NUM_THREADS": str(cores), **os.environ}
+
+    def work(self) -> int:
+        """Train all systems; return 0, or the exit code of the first training that failed."""
+        self._workers.listen()
+        if self._live:
+            self._live.start()
+        try:
+            while True:
+                self._begin_those_that_can()
+                if not self._workers.running:
+                    return self._workers.code
+                self._end(*self._workers.next_ended(self._draw))
+        finally:
+            self._draw(anew=True)
+            if self._live:
+                self._live.stop()
+
+    def _begin_those_that_can(self) -> None:
+        for training in self._trainings:
+            if self._workers.code or len(self._workers.running) == self._at_once:
+                return
+            needed = [other for other in self._trainings if training.names(other)]
+            ready = all(other.state == "done" for other in needed)
+            if training.state == "waiting" and ready:
+                log = self._log(training)
+                log.parent.mkdir(parents=True, exist_ok=True)
+                with open(log, "wb") as out:
+                    options: dict[str, Any] = {"stdout": out, "stderr": out}
+                    options["env"] = self._environment
+                    command = ["nmtkit", "train", *training.arguments]
+                    training.process = self._workers.start(command, **options)
+                self._change(training, "running")
+
+    def _log(self, training: Training) -> Path:
+        return self._run.path / "recipes" / "logs" / f"{training.name}.log"
+
+    def _end(self, process: subprocess.Popen[bytes], code: int) -> None:
+        training = next(t for t in self._trainings if t.process is process)
+        stopping = self._workers.code
+        self._change(training, "stopped" if stopping and code else "failed" if code else "done")
+        if code and not stopping:
+            log = self._log(training)
+            print(f"{training.name}: {last_message(log, 0)}\n  in: {log}", file=sys.stderr)
+            self._workers.stop(code)
+
+    def _change(self, training: Training, state: str) -> None:
+        training.state = state
+        if not self._live:
+            done = sum(other.state == "done" for other in self._trainings)
+            print(
+                f"{training.name}: {state} ({done} of {len(self._trainings)} done)",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    def _draw(self, anew: bool = False) -> None:
+        """Draw the table on a terminal; elsewhere it is written once, at the end (`anew`)."""
+        if self._live and (anew or time.monotonic() - self._drawn > EVERY):
+            self._live.update(self.table(), refresh=True)
+            self._drawn = time.monotonic()
+        elif anew and not self._live:
+            Console(stderr=True, width=100).print(self.table())
+
+    def table(self) -> Table:
+        """Return what each training is doing."""
+        table = Table(
+            Column("system", overflow="fold"),
+            "state",
+            "step",
+            "loss",
+            "tokens/s",
+            "dev BLEU",
+            "best at step",
+        )
+        for training in self._trainings:
+            system = self._run.system(training.name)
+            lines = [line for line in json_lines(system.metrics) if line["kind"] == "train"]
+            now, last = measured(system.path), lines[-1] if lines else {}
+            best = now.best or {}
+            numbers = [last.get("nll"), last.get("tgt_tokens_per_s"), best.get("dev_bleu")]
+            cells = [f"{now.updates:,}", *map(_text, numbers), str(best.get("step", ""))]
+            table.add_row(training.name, training.state, *cells)
+        return table
+
+
+def _text(number: float | None) -> str:
+    if number is None:
+        return ""
+    return f"{number:,.0f}" if number >= 1000 else f"{number:.2f}"
+
+
+def main() -> None:
+    """Work the queue on stdin off."""
+    at_once, run = int(sys.argv[1]), Run(Path(sys.argv[2]))
+    sys.exit(Trainings(read(sys.stdin.buffer.read()), run, at_once).work())
+
+
+if __name__ == "__main__":
+    main()

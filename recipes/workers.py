@@ -1,0 +1,59 @@
+"""Processes at work side by side: those of recipes with PARALLEL and of the queue in verdict/."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Any
+
+STOPPED = 75
+"""Exit code of nmtkit after a signal: everything is saved, and the same command continues."""
+
+
+class Workers:
+    """Processes that run at the same time, each in a session of its own."""
+
+    def __init__(self) -> None:
+        self.running: list[subprocess.Popen[bytes]] = []
+        self.code = 0
+        """Why no further process may start: the exit code of one, or STOPPED; 0: they may."""
+
+    def listen(self) -> None:
+        """Stop all processes after SIGTERM or Ctrl-C."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._stop)
+
+    def start(self, command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+        """Start a process; options of subprocess.Popen."""
+        self.running.append(subprocess.Popen(command, start_new_session=True, **options))
+        if self.code:  # the signal came while it was started
+            self.running[-1].send_signal(signal.SIGTERM)
+        return self.running[-1]
+
+    def next_ended(
+        self, meanwhile: Callable[[], None] = lambda: None
+    ) -> tuple[subprocess.Popen[bytes], int]:
+        """Wait for a process to end; return it and its exit code, STOPPED if it was killed.
+
+        Args:
+            meanwhile: is called again and again.
+        """
+        while True:
+            for worker in self.running:
+                if worker.poll() is not None:
+                    self.running.remove(worker)
+                    return worker, worker.returncode if worker.returncode >= 0 else STOPPED
+            meanwhile()
+            time.sleep(0.1)
+
+    def stop(self, code: int) -> None:
+        """Ask all processes to stop, for the reason that an exit code stands for."""
+        self.code = self.code or code
+        for worker in self.running:
+            worker.send_signal(signal.SIGTERM)
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        self.stop(STOPPED)

@@ -1,0 +1,6 @@
+"""Where the tests of models and of tests/gpu compute: NMTKIT_DEVICE, by default the CPU."""
+
+import os
+
+DEVICE = os.environ.get("NMTKIT_DEVICE", "cpu")
+ON_GPU = DEVICE != "cpu"

@@ -1,0 +1,132 @@
+"""The command behind tests/gpu/run.sh: each step in a process of its own, then one report."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+from tests.device import ON_GPU
+from tests.gpu.table import device_name
+
+LEAST = 60.0
+"""Seconds that the table gets even if the tests took longer than they may."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step that has ended.
+
+    Attributes:
+        command: its arguments.
+        code: exit code; 124 if the time was over.
+        seconds: it took.
+        last: the last line that it wrote.
+    """
+
+    name: str
+    command: list[str]
+    code: int
+    seconds: float
+    last: str
+
+
+def steps(jobs: int) -> dict[str, list[str]]:
+    """Return the commands of the tests."""
+    tests = ["pytest", "-p", "no:cacheprovider", "-n", str(jobs), "--dist", "worksteal"]
+    contract, marked = ["tests/models/test_contract.py"], ["tests", "-m", "gpu"]
+    if not ON_GPU:
+        contract += ["-k", "transformer-norm and (test_01 or test_12)"]
+        marked[0] = "tests/gpu"
+        marked += ["-k", "transformer or ranks"]
+    return {"contract": tests + contract, "tests with the marker gpu": tests + marked}
+
+
+def run(name: str, command: list[str], limit: float, log: Path) -> Step:
+    """Run a module of Python for at most `limit` seconds; its output goes to a file."""
+    print(f"{name}: python -m {' '.join(command)}", flush=True)
+    start = time.monotonic()
+    with open(log, "w+", encoding="utf-8") as stream:
+        options = {"stdout": stream, "stderr": subprocess.STDOUT, "timeout": limit}
+        try:
+            done = subprocess.run([sys.executable, "-m", *command], check=False, **options)
+            code = done.returncode
+        except subprocess.TimeoutExpired:
+            code = 124
+        stream.seek(0)
+        last = next((line for line in reversed(stream.read().splitlines()) if line.strip()), "")
+    step = Step(name, command, code, round(time.monotonic() - start, 1), last)
+    print(f"  exit code {step.code}, {step.seconds:.0f} s: {step.last}", flush=True)
+    return step
+
+
+def report(out: Path, done: list[Step]) -> None:
+    """Write report.json and report.md with the steps and the table so far."""
+    table = out / "table.json"
+    measured = json.loads(table.read_text("utf-8")) if table.is_file() else None
+    facts = {"device": device_name(), "torch": torch.__version__, "commit": commit()}
+    values = {**facts, "steps": [asdict(step) for step in done], "table": measured}
+    (out / "report.json").write_text(json.dumps(values, indent=1) + "\n", "utf-8")
+    lines = [f"# {device_name()}, torch {torch.__version__}, commit {commit()}", ""]
+    if not ON_GPU:
+        lines += ["**No GPU was used: a few tests and tiny models on the CPU.**", ""]
+    if measured and measured["bf16_peak"]:
+        peak = measured["bf16_peak"] / 1e12
+        lines += [f"Products of 8,192² matrices in bfloat16: {peak:,.0f} TFLOP/s.", ""]
+    lines += ["| step | exit code | seconds | last line |", "|---|---|---|---|"]
+    lines += [f"| {s.name} | {s.code} | {s.seconds:.0f} | {s.last} |" for s in done]
+    if measured:
+        lines += ["", (out / "table.md").read_text("utf-8").rstrip()]
+    (out / "report.md").write_text("\n".join(lines) + "\n", "utf-8")
+
+
+def commit() -> str:
+    """Return the commit of the checkout; empty if git does not know."""
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    except OSError:
+        return ""
+
+
+def main() -> None:
+    """Run all steps; end with 1 if one of them failed, with 3 if there is no GPU."""
+    parser = argparse.ArgumentParser(prog="tests/gpu/run.sh", description=__doc__)
+    parser.add_argument("--out", type=Path, required=True, help="folder of the report")
+    parser.add_argument("--seconds", type=float, default=570, help="for everything")
+    parser.add_argument(
+        "--jobs", type=int, default=min(8, os.cpu_count() or 1), help="tests at once"
+    )
+    given = parser.parse_args()
+    if ON_GPU and not torch.cuda.is_available():
+        print("no GPU here; NMTKIT_DEVICE=cpu tries this script on the CPU", file=sys.stderr)
+        raise SystemExit(3)
+    end, out = time.monotonic() + given.seconds, given.out
+    out.mkdir(parents=True, exist_ok=True)
+    for name in ("table.json", "table.md"):  # of an earlier call
+        (out / name).unlink(missing_ok=True)
+    print(f"device: {device_name()}" + ("" if ON_GPU else ": no GPU, tiny models"), flush=True)
+    done: list[Step] = []
+    for number, (name, command) in enumerate(steps(given.jobs).items(), 1):
+        limit = max(LEAST, given.seconds / 4)
+        done.append(run(name, command, limit, out / f"step{number}.log"))
+        report(out, done)
+    left = max(LEAST, end - time.monotonic())
+    # A row that has begun may take some time.
+    command = ["tests.gpu.table", str(out), "--seconds", f"{0.8 * left:.0f}"]
+    command += [] if ON_GPU else ["--tiny"]
+    done.append(run("table", command, left, out / "table.log"))
+    report(out, done)
+    print((out / "report.md").read_text("utf-8"))
+    raise SystemExit(any(step.code for step in done))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,360 @@
+"""The benchmark table: training speed of every variant over its arithmetic, and search speed.
+
+python -m tests.gpu.table FOLDER [--seconds 240] [--tiny]     writes FOLDER/table.json and table.md
+
+Corpora are made up. Models are trained with nmtkit's own stage for a few updates; their speeds are
+the medians of the lines of metrics.jsonl. The most important rows come first, and those for which
+there is no time are left out. `over MACs` is the time of a target token relative to that of the
+Transformer, over the ratio of their multiply-accumulates.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import importlib.util
+import json
+import platform
+import shutil
+import statistics
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nmtkit.analyze.timing import Endless
+from nmtkit.data.store import Store
+from nmtkit.export.stage import export
+from nmtkit.measures.macs import Macs, count_macs
+from nmtkit.models.loading import build_untrained
+from nmtkit.models.variants import VARIANTS, load_variant
+from nmtkit.run import Run
+from nmtkit.text.splitter import Splitter
+from nmtkit.text.vocabulary import load_vocabularies
+from nmtkit.train.stage import train
+from nmtkit.translate.systems import SystemGroup
+from nmtkit.translate.translator import Translator
+from tests.device import DEVICE, ON_GPU
+from tests.gpu.corpus import DOCUMENT, Corpus, make
+
+BASE, IWSLT, SMALL = (
+    Corpus("base", 33_000, 28, 20_000),
+    Corpus("dc-iwslt", 21_000, 24, 20_000),
+    Corpus("small", 8_000, 14, 20_000),
+)
+TINY = {"d_model": 16, "d_ff": 32, "heads": 2, "encoder_layers": 1, "decoder_layers": 1}
+FEW = ("transformer", "han", "caru")
+"""The variants of a tiny table."""
+BASELINE = "transformer"
+BEAMS = (5, 1)
+COLUMNS = {
+    "preset": "preset",
+    "system": "system",
+    "measure": "measure",
+    "speed": "tokens/s",
+    "sentences": "sentences/s",
+    "time": "time",
+    "macs": "MACs",
+    "over_macs": "over MACs",
+    "share_of_peak": "of the bf16 peak",
+    "memory_gib": "GiB",
+    "error": "error",
+}
+Row = dict[str, Any]
+
+
+@dataclass
+class Bench:
+    """The corpora and the measured rows.
+
+    Args:
+        folder: for the run directories.
+        tiny: measure models of a few numbers, to try the code.
+    """
+
+    folder: Path
+    tiny: bool
+    rows: list[Row] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._speeds: dict[tuple[str, str], float] = {}
+        self.peak = _peak() if ON_GPU else None
+        self.run = functools.cache(self.run)
+        self.macs = functools.cache(self.macs)
+
+    def run(self, corpus: Corpus) -> Run:
+        """Return the run directory of a corpus, which is made once."""
+        if self.tiny:
+            corpus = Corpus(corpus.preset, 200, 6, 300)
+        return make(corpus, self.folder / corpus.preset)
+
+    def macs(self, corpus: Corpus, name: str) -> Macs:
+        """Return the multiply-accumulates of a trained system for sentences of the mean length."""
+        run = self.run(corpus)
+        model = build_untrained(run, run.system(name))
+        store = Store(run.prep / "train")
+        lengths = [round(float(side.mean())) for side in (store.src_lengths, store.tgt_lengths)]
+        rule = model.context_rule
+        contexts = (DOCUMENT - 1) / DOCUMENT * rule.size if rule is not None else 0.0
+        return count_macs(model, *lengths, contexts)
+
+    def training(self, corpus: Corpus, variant: str, label: str = "", **values: Any) -> Row:
+        """Train a few updates and return the row."""
+        run, name = self.run(corpus), variant + label
+        log_every = 2 if self.tiny else 6 if corpus is BASE else 20
+        settings = [f"train.max_steps={5 * log_every}", f"train.log_every={log_every}"]
+        settings += ["train.checkpoint_every=1000000", "train.log_to=none"]
+        if self.tiny:
+            settings += ["train.batch_size=200", "train.update_size=400"]
+            sizes = load_variant(variant).adapt(TINY)
+            settings += [f"model.{key}={value}" for key, value in sizes.items()]
+        settings += values.pop("assignments", [])
+        if ON_GPU:
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+        train(run, variant=variant, name=name, device=DEVICE, assignments=settings, **values)
+        if name != BASELINE:
+            shutil.rmtree(run.system(name).checkpoints)
+        lines = [json.loads(line) for line in run.system(name).metrics.read_text().splitlines()]
+        speed = statistics.median(line["tgt_tokens_per_s"] for line in lines[1:])
+        self._speeds[corpus.preset, name] = speed
+        macs = self.macs(corpus, variant).train
+        row = {
+            "speed": speed,
+            "memory_gib": lines[-1]["memory_gib"],
+            **self._over_macs(corpus, name, variant),
+        }
+        if self.peak:
+            row["share_of_peak"] = 2 * macs * speed / self.peak
+        return row
+
+    def _over_macs(self, corpus: Corpus, name: str, variant: str) -> Row:
+        baseline = self._speeds.get((corpus.preset, BASELINE))
+        if baseline is None:
+            return {}
+        slower = baseline / self._speeds[corpus.preset, name]
+        macs = self.macs(corpus, variant).train / self.macs(corpus, BASELINE).train
+        return {"time": slower, "macs": macs, "over_macs": slower / macs}
+
+    def searching(self, corpus: Corpus, beam: int) -> Row:
+        """Translate with the trained baseline; every translation has the mean length."""
+        run = self.run(corpus)
+        settings = run.system(BASELINE).searching()
+        limits = {
+            "beam": beam,
+            "nbest": 1,
+            "max_length_a": 0.0,
+            "max_length_b": self.length(corpus),
+        }
+        group = SystemGroup(run, [run.system(BASELINE)], settings.model_copy(update=limits))
+        device = torch.device(DEVICE)
+        models = group.load(device, group.hardware(device).precision)
+        sides, vocabularies = (Subwords(), Subwords()), load_vocabularies(run.prep)
+        endless = [Endless(model).eval() for model in models]
+        translator = Translator(endless, *sides, *vocabularies, group.settings, device)
+        lines = [" ".join(line) for line in self.sources(corpus)]
+        return self.timed(corpus, lambda: list(translator.translate(lines)))
+
+    def length(self, corpus: Corpus) -> int:
+        """Return the subwords of every translation."""
+        return 5 if self.tiny else round(corpus.mean)
+
+    def sources(self, corpus: Corpus) -> list[list[str]]:
+        """Return the subwords of some sources."""
+        run = self.run(corpus)
+        store, vocabulary = Store(run.prep / "train"), load_vocabularies(run.prep)[0]
+        return [
+            vocabulary.decode(store.src(i)[:-1].tolist()) for i in range(8 if self.tiny else 512)
+        ]
+
+    def timed(self, corpus: Corpus, work: Callable[[], Any]) -> Row:
+        """Return the speed of a search: the median of three, after one that is not timed."""
+        seconds = []
+        for _ in range(4):
+            start = time.perf_counter()
+            work()
+            seconds.append(time.perf_counter() - start)
+        sentences = len(self.sources(corpus)) / statistics.median(seconds[1:])
+        return {"sentences": sentences, "speed": sentences * self.length(corpus)}
+
+    def ctranslate2(self, corpus: Corpus, compute: str, beam: int) -> Row:
+        """Translate as `searching` does, with CTranslate2 and the same weights."""
+        import ctranslate2
+
+        engine = ctranslate2.Translator(
+            str(self.exported(corpus, "ctranslate2")), device=DEVICE, compute_type=compute
+        )
+        length, sources = self.length(corpus), self.sources(corpus)
+        options = {"beam_size": beam, "max_batch_size": 64, "length_penalty": 0}
+        options |= {"min_decoding_length": length, "max_decoding_length": length}
+        return self.timed(corpus, lambda: engine.translate_batch(sources, **options))
+
+    def hugging_face(self, corpus: Corpus, compute: str, beam: int) -> Row:
+        """Translate as `searching` does, with Hugging Face and the same weights."""
+        from transformers import AutoModelForSeq2SeqLM
+
+        folder = self.exported(corpus, "huggingface")
+        number = getattr(torch, compute)
+        model = AutoModelForSeq2SeqLM.from_pretrained(folder).eval().to(DEVICE, number)
+        vocabulary = load_vocabularies(self.run(corpus).prep)[0]
+        ids = sorted((torch.tensor(vocabulary.encode(s)) for s in self.sources(corpus)), key=len)
+        length = self.length(corpus)
+        options = {"num_beams": beam, "min_new_tokens": length, "max_new_tokens": length}
+
+        def work() -> None:
+            for start in range(0, len(ids), 64):
+                part = ids[start : start + 64]
+                padded = torch.nn.utils.rnn.pad_sequence(part, batch_first=True).to(DEVICE)
+                model.generate(padded, attention_mask=(padded != 0).long(), **options).cpu()
+
+        return self.timed(corpus, work)
+
+    def exported(self, corpus: Corpus, engine: str) -> Path:
+        """Return the trained baseline in the form of another engine."""
+        return export(self.run(corpus), BASELINE, engine, check=False)
+
+    def add(self, corpus: Corpus, system: str, measure: str, work: Callable[[], Row]) -> None:
+        """Measure a row; an error is a row, too."""
+        row: Row = {"preset": corpus.preset, "system": system, "measure": measure}
+        start = time.monotonic()
+        try:
+            row |= work()
+        except Exception as error:
+            traceback.print_exc()
+            row["error"] = f"{type(error).__name__}: {error}".splitlines()[0]
+        self.rows.append(row | {"seconds": round(time.monotonic() - start, 1)})
+        print(json.dumps(self.rows[-1]), flush=True)
+
+    def work(self) -> Iterator[Callable[[], None]]:
+        """Yield everything to measure, the most important first."""
+        corpora = (BASE, IWSLT, SMALL)
+        bind = functools.partial
+        for corpus in corpora:
+            yield bind(
+                self.add, corpus, BASELINE, "training", bind(self.training, corpus, BASELINE)
+            )
+        for corpus in corpora:
+            for beam in BEAMS:
+                search = bind(self.searching, corpus, beam)
+                yield bind(self.add, corpus, "nmtkit", f"beam {beam}", search)
+        yield from self._peers()
+        whole = {"assignments": [] if self.tiny else ["train.batch_size=25000"]}
+        for label, values in ((", one batch", whole), (", compiled", {"compile_model": True})):
+            if ON_GPU or "compile_model" not in values:
+                measure = bind(
+                    self.training,
+                    BASE,
+                    BASELINE,
+                    label.replace(", ", "-").replace(" ", "-"),
+                    **values,
+                )
+                yield bind(self.add, BASE, BASELINE + label, "training", measure)
+        for corpus in [IWSLT] if self.tiny else [IWSLT, SMALL, BASE]:
+            for variant in FEW if self.tiny else VARIANTS:
+                if variant != BASELINE:
+                    measure = bind(self.training, corpus, variant)
+                    yield bind(self.add, corpus, variant, "training", measure)
+
+    def _peers(self) -> Iterator[Callable[[], None]]:
+        """Yield the searches of the installed engines."""
+        peers = (
+            ("ctranslate2", "CTranslate2", self.ctranslate2),
+            ("transformers", "Hugging Face", self.hugging_face),
+        )
+        compute = "float16" if ON_GPU else "float32"
+        for package, name, measure in peers:
+            if importlib.util.find_spec(package) is not None:
+                for beam in BEAMS:
+                    search = functools.partial(measure, BASE, compute, beam)
+                    label = f"{name}, {compute}"
+                    yield functools.partial(self.add, BASE, label, f"beam {beam}", search)
+
+
+class Subwords:
+    """Text that is segmented already."""
+
+    splitter = Splitter()
+
+    def encode(self, line: str) -> list[str]:
+        """Return the subwords of a line."""
+        return line.split()
+
+    def decode(self, subwords: list[str]) -> str:
+        """Return the line of subwords."""
+        return " ".join(subwords)
+
+
+def _peak() -> float:
+    """Return the operations a second of large bfloat16 products on the GPU."""
+    a, b = (torch.randn(8192, 8192, device=DEVICE, dtype=torch.bfloat16) for _ in range(2))
+    seconds = []
+    for _ in range(12):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        a @ b
+        torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - start)
+    return 2 * 8192**3 / min(seconds)
+
+
+def device_name() -> str:
+    """Return the name of the device that is measured."""
+    return torch.cuda.get_device_name() if ON_GPU else f"CPU ({platform.machine()})"
+
+
+def markdown(rows: list[Row]) -> list[str]:
+    """Return rows as a Markdown table with the columns that any row has."""
+    keys = [key for key in COLUMNS if any(key in row for row in rows)]
+    lines = [[COLUMNS[key] for key in keys], ["---"] * len(keys)]
+    lines += [[_text(key, row.get(key)) for key in keys] for row in rows]
+    return [f"| {' | '.join(line)} |" for line in lines]
+
+
+def _text(key: str, value: Any) -> str:
+    if value is None:
+        return ""
+    if key == "share_of_peak":
+        return f"{value:.1%}"
+    if not isinstance(value, float):
+        return str(value).replace("|", "/")
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
+
+
+def main() -> None:
+    """Measure until the time is over; end with 1 if a row has an error."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--seconds", type=float, default=240)
+    parser.add_argument("--tiny", action="store_true")
+    given = parser.parse_args()
+    end = time.monotonic() + given.seconds
+    with tempfile.TemporaryDirectory(prefix="nmtkit-gpu-") as scratch:
+        bench = Bench(Path(scratch), given.tiny)
+        left_out = 0
+        for measure in bench.work():
+            if time.monotonic() < end:
+                measure()
+            else:
+                left_out += 1
+            write(given.folder, bench, left_out)
+    raise SystemExit(any("error" in row for row in bench.rows))
+
+
+def write(folder: Path, bench: Bench, left_out: int) -> None:
+    """Write the rows so far."""
+    facts = {"device": device_name(), "torch": torch.__version__, "tiny": bench.tiny}
+    facts |= {"bf16_peak": bench.peak, "rows_left_out": left_out, "rows": bench.rows}
+    (folder / "table.json").write_text(json.dumps(facts, indent=1) + "\n", "utf-8")
+    text = markdown(bench.rows)
+    if left_out:
+        text += ["", f"There was no time for {left_out} further rows."]
+    (folder / "table.md").write_text("\n".join(text) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()

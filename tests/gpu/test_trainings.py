@@ -1,0 +1,56 @@
+"""Trainings on the device: deterministic mode, resuming, two ranks that share it."""
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from nmtkit.models.variants import load_variant
+from nmtkit.train.stage import train
+from tests.device import DEVICE
+from tests.train.test_ranks import Together, largest_difference
+from tests.train.tiny import TRAIN, make_run
+
+pytestmark = pytest.mark.gpu
+
+
+def settings_of(variant, *extra):
+    """Return `--set` options of six tiny updates in deterministic mode."""
+    sizes = load_variant(variant).adapt(
+        {"d_model": 16, "d_ff": 32, "heads": 2, "encoder_layers": 1, "decoder_layers": 1}
+    )
+    model = [f"model.{key}={value}" for key, value in sizes.items()]
+    steps = ["train.max_steps=6", "train.update_size=200", "train.validate_every=3"]
+    steps += ["train.checkpoint_every=3", "train.deterministic=true"]
+    return [*TRAIN, *model, "model.dropout=0.1", *steps, *extra]
+
+
+def trained(run, name, variant, *extra):
+    """Train a system and return its weights."""
+    train(run, variant=variant, name=name, assignments=settings_of(variant, *extra), device=DEVICE)
+    return load_file(run.system(name).checkpoints / "step-00000006" / "model.safetensors")
+
+
+def same_bits(first, second):
+    return all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_a_deterministic_training_that_is_stopped_has_the_same_bits(variant, tmp_path):
+    run = make_run(tmp_path, pairs=60, dev=6)
+    whole = trained(run, "whole", variant)
+    values = {"variant": variant, "name": "stopped", "device": DEVICE}
+    train(run, assignments=settings_of(variant, "train.max_steps=3"), **values)
+    assert same_bits(whole, trained(run, "stopped", variant))
+
+
+def test_two_ranks_on_one_device_make_the_updates_of_one(tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    run = make_run(tmp_path / "run", pairs=60, dev=6)
+    exact = ["model.attn_bias=false", "train.precision=float32", "train.matmul=highest"]
+    settings = settings_of("transformer", *exact)
+    for world in (1, 2):
+        argv = ["train", "--run", str(run.path), "--device", DEVICE, "--system", f"of{world}"]
+        argv += [part for value in settings for part in ("--set", value)]
+        Together(tmp_path / str(world), world, argv).ended(*[0] * world)
+    folders = [run.system(f"of{world}").checkpoints / "step-00000006" for world in (1, 2)]
+    one, two = (load_file(folder / "model.safetensors") for folder in folders)
+    assert largest_difference(one, two) < 1e-5
