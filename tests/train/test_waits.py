@@ -26,9 +26,7 @@ class Reads(TorchDispatchMode):
 
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
         name = operation._schema.name.partition("::")[2]
-        indexed = name == "index" and any(
-            x is not None and x.dtype == torch.bool for x in args[1]
-        )
+        indexed = name == "index" and any(x is not None and x.dtype == torch.bool for x in args[1])
         if name in READS or indexed:
             self.reads.append(name)
         return operation(*args, **(kwargs or {}))
