@@ -46,6 +46,8 @@ class Batch:
         spans: (B, c), the number of tokens of each consecutive part of a source, then zeros; only
             zeros if the parts of a source are not known. None if the set has no parts.
         context: other sentences of the documents, for a model that reads them.
+        real: (N), the positions of `tgt_out` that are not padding, as indices into B·T; None if
+            all are, or if the host has not looked for them: on a GPU, that waits for the GPU.
     """
 
     src: Tensor
@@ -58,6 +60,7 @@ class Batch:
     tgt_padded: bool = True
     spans: Tensor | None = None
     context: Context | None = None
+    real: Tensor | None = None
 
 
 class Pairs(Protocol):
@@ -198,13 +201,16 @@ def with_targets(batch: Batch, targets: Sequence[Sequence[int] | NDArray[Any]]) 
         targets: token ids of B·K targets, </s> last.
     """
     tgt_out, tgt_lengths = padded(targets)
-    device = batch.src.device
+    device, steps = batch.src.device, np.arange(tgt_out.shape[1])
+    real = np.flatnonzero(steps < tgt_lengths[:, None])
+    is_padded = len(real) < tgt_out.size
     return dataclasses.replace(
         batch,
         tgt_in=tensor(shifted(tgt_out, tgt_lengths), device),
         tgt_out=tensor(tgt_out, device),
         tgt_lengths=tensor(tgt_lengths, device),
-        tgt_padded=bool(tgt_lengths.min() < tgt_out.shape[1]),
+        tgt_padded=is_padded,
+        real=tensor(real, device) if is_padded else None,
     )
 
 

@@ -83,6 +83,11 @@ def writes_attention_out(q: Tensor, k: Tensor) -> bool:
     return torch.compiler.is_compiling() or q.size(2) * k.size(2) <= SHORT
 
 
+def reads_at_once(x: Tensor) -> bool:
+    """True if Python may read numbers of x without waiting for a device."""
+    return x.device.type == "cpu"
+
+
 def softmax(scores: Tensor) -> Tensor:
     """Return the softmax over the last dimension; short rows are computed with hidden scores after
     them.

@@ -21,11 +21,12 @@ SHARE = 0.01
 AT_LEAST = 10  # skipped updates before the share counts
 
 
-def check_finite(state: TrainState, loss: float, norm: float) -> bool:
-    """Return True if an update is to be made; else count it as skipped.
+def check_finite(state: TrainState, step: int, loss: float, norm: float) -> bool:
+    """Return True if an update was made; else count it as skipped.
 
     Args:
-        state: counts skipped updates; `state.step` is the update's.
+        state: counts skipped updates.
+        step: of the update; `state.step` may be later.
         loss: per token.
         norm: of the gradient.
     Raises: TrainingDiverged if 5 updates in a row, or more than 1 % of them, had to be skipped.
@@ -37,10 +38,10 @@ def check_finite(state: TrainState, loss: float, norm: float) -> bool:
     state.skipped += 1
     state.skipped_in_row += 1
     console.warn(
-        f"step {state.step}: loss {loss:.4g}, gradient norm {norm:.4g}: update skipped"
+        f"step {step}: loss {loss:.4g}, gradient norm {norm:.4g}: update skipped"
         f" ({state.skipped} so far)"
     )
-    in_a_row, skipped, step = state.skipped_in_row, state.skipped, state.step
+    in_a_row, skipped = state.skipped_in_row, state.skipped
     if in_a_row >= IN_A_ROW:
         raise TrainingDiverged(
             f"loss or gradient not finite in {in_a_row} updates in a row, up to step {step}"

@@ -62,10 +62,12 @@ def rehearse(trainer: Trainer) -> Estimate:
     trainer.probe()
     for _ in range(WARM_UP):
         trainer.make_update()
+    trainer.read()
     tokens, timed, start = state.tokens, 0, time.monotonic()
     while timed < UPDATES[0] or (timed < UPDATES[1] and time.monotonic() - start < SECONDS):
         trainer.make_update()
         timed += 1
+    trainer.read()
     speed = max(1, state.tokens - tokens) / max(1e-9, time.monotonic() - start)
     left = max(0, s.max_steps - begin)
     updates, epoch_tokens = of_an_epoch(trainer)

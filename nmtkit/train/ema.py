@@ -42,11 +42,14 @@ class Averages:
                 self._parameters[name].copy_(tensor)
 
     @torch.no_grad()
-    def update(self, step: int) -> None:
-        """Take the weights after an update, counted from 1, into the averages."""
+    def update(self, step: int, finite: Tensor) -> None:
+        """Take the weights after an update, counted from 1, into the averages, if the update was
+        made: if `finite` (a bool tensor) is true.
+        """
         decay = min(self._decay, (1 + step) / (10 + step))
+        share = finite * (1 - decay)
         for name, tensor in self._tensors.items():
-            tensor.lerp_(self._parameters[name], 1 - decay)
+            tensor.lerp_(self._parameters[name], share)
 
     @contextlib.contextmanager
     def in_model(self) -> Iterator[dict[str, Tensor]]:

@@ -26,13 +26,39 @@ from nmtkit.settings import TrainSettings
 from nmtkit.train import divergence, saving
 from nmtkit.train.ema import Averages
 from nmtkit.train.gradients import Gradients, Updates
-from nmtkit.train.optimizer import Plateau, learning_rate, make_optimizer, optimizer_tensors
+from nmtkit.train.optimizer import (
+    Plateau,
+    learning_rate,
+    make_optimizer,
+    optimizer_tensors,
+    step_if,
+)
 from nmtkit.train.ranks import Ranks
 from nmtkit.train.reporting import Reporter
 from nmtkit.train.scaling import describe_overflows, make_scaler, overflowed
 from nmtkit.train.state import Best, TrainState, Window
 from nmtkit.train.stop import Abandoned, Stop, reason_to_end, seconds_left
 from nmtkit.train.validation import Validation, Validator, is_better
+
+
+@dataclass(frozen=True)
+class Update:
+    """An update that was made unless `sums` are not finite, which only the device knows yet.
+
+    Attributes:
+        batches: the rows of each.
+        rate: the learning rate.
+        sums: (3) the smoothed loss, the negative log-likelihood and the norm of the gradient.
+        tokens, positions, padding: see Window.
+    """
+
+    step: int
+    batches: list[Ids]
+    rate: float
+    sums: Tensor
+    tokens: int
+    positions: int
+    padding: int
 
 
 @dataclass
@@ -81,8 +107,9 @@ class Trainer:
         self.saved = state.step, state.validated
         self.writer = saving.Writer()
         self.reporter: Reporter
-        # The batches and the learning rate of the last update.
-        self._last_update: tuple[list[Ids], float] = ([], 0.0)
+        # The updates since the last `read`, and the last update that was read.
+        self._unread: list[Update] = []
+        self._last_read: Update
         # The stretch of the last line of the log.
         self._logged: Window | None = None
 
@@ -165,10 +192,10 @@ class Trainer:
         state.step += 1
         updates = self.updates
         state.epoch, state.window, state.index = updates.epoch, updates.window, updates.index
-        rate = learning_rate(s, self.model.width, state.step, state.plateau)
-        self._last_update = (update, rate)
-        self._descend(update, rate)
+        self._descend(update, learning_rate(s, self.model.width, state.step, state.plateau))
         self.optimizer.zero_grad(set_to_none=True)
+        if state.step % s.log_every == 0:
+            self.read()
         seconds = time.monotonic() - start
         state.seconds += seconds
         state.log.seconds += seconds
@@ -179,26 +206,27 @@ class Trainer:
 
         All ranks decide alike, because the gradients and losses are sums over the ranks.
         """
-        state = self.state
         src, tgt = self.store.lengths(np.concatenate(update))
         tokens = int(tgt.sum())
         norm, sums = self._gradient(update, tokens)
-        while overflowed(self.scaler, sums[0], sums[2]):
-            state.overflows += 1
+        # Only float16 needs the numbers at once: it may have to compute the update again.
+        while self.scaler.is_enabled() and overflowed(self.scaler, *sums[::2].tolist()):
+            self.state.overflows += 1
             self.optimizer.zero_grad(set_to_none=True)
             norm, sums = self._gradient(update, tokens)
-        if divergence.check_finite(state, sums[0] / tokens, sums[2]):
-            self._step(rate, norm)
-            ends = np.cumsum([len(rows) for rows in update])[:-1]
-            batches = zip(np.split(src, ends), np.split(tgt, ends), strict=True)
-            positions = sum(padded_positions(*lengths) for lengths in batches)
-            self._count(tokens, positions, positions - int(src.sum()) - tokens, *sums)
+        self._step(rate, norm, torch.isfinite(sums[::2]).all())
         self.scaler.update()
+        ends = np.cumsum([len(rows) for rows in update])[:-1]
+        batches = zip(np.split(src, ends), np.split(tgt, ends), strict=True)
+        positions = sum(padded_positions(*lengths) for lengths in batches)
+        padding = positions - int(src.sum()) - tokens
+        made = Update(self.state.step, update, rate, sums, tokens, positions, padding)
+        self._unread.append(made)
 
-    def _gradient(self, update: list[Ids], tokens: int) -> tuple[Tensor, list[float]]:
+    def _gradient(self, update: list[Ids], tokens: int) -> tuple[Tensor, Tensor]:
         """Compute the gradient of an update, without the scale of the loss.
 
-        Returns: the norm; as numbers the smoothed loss, the negative log-likelihood and the norm.
+        Returns: the norm; the smoothed loss, the negative log-likelihood and the norm (3).
         """
         state, split_before = self.state, self.state.split_from
         divisor = tokens / self.scaler.get_scale()
@@ -208,24 +236,41 @@ class Trainer:
         self.scaler.unscale_(self.optimizer)
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
-        # The only time in an update that the CPU waits for the device.
-        return norm, torch.stack([smoothed, nll, norm.to(nll.dtype)]).tolist()
+        return norm, torch.stack([smoothed, nll, norm.to(nll.dtype)])
 
-    def _step(self, rate: float, norm: Tensor) -> None:
-        """Clip the gradients and make a step of Adam."""
+    def _step(self, rate: float, norm: Tensor, finite: Tensor) -> None:
+        """Clip the gradients and make a step of Adam, if `finite` is true."""
         if limit := self.settings.clip_norm:
             torch.nn.utils.clip_grads_with_norm_(self.model.parameters(), limit, norm)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        self.scaler.step(self.optimizer)
-        self.averages.update(self.state.step)
+        if not self.scaler.is_enabled():
+            step_if(self.optimizer, finite)
+        elif finite:
+            self.scaler.step(self.optimizer)
+        self.averages.update(self.state.step, finite)
 
-    def _count(
-        self, tokens: int, positions: int, padding: int, smoothed: float, nll: float, norm: float
-    ) -> None:
-        self.state.tokens += tokens
-        for window in (self.state.log, self.state.loss):
-            window.add(Window(1, smoothed, nll, tokens, positions, padding, norm=norm))
+    def read(self) -> None:
+        """Read and count what the updates since the last reading were like.
+
+        Here alone the CPU waits for the device: at every line of the log, and before anything that
+        depends on the numbers (a validation, a checkpoint).
+
+        Raises: TrainingDiverged; what was done since the update that it names is lost.
+        """
+        unread, self._unread = self._unread, []
+        if unread:
+            numbers = torch.stack([update.sums for update in unread]).tolist()
+            for update, sums in zip(unread, numbers, strict=True):
+                self._count(update, *sums)
+
+    def _count(self, update: Update, smoothed: float, nll: float, norm: float) -> None:
+        self._last_read, tokens = update, update.tokens
+        if divergence.check_finite(self.state, update.step, smoothed / tokens, norm):
+            self.state.tokens += tokens
+            sums = smoothed, nll, tokens, update.positions, update.padding
+            for window in (self.state.log, self.state.loss):
+                window.add(Window(1, *sums, norm=norm))
 
     def _log(self, at_the_end: bool = False) -> None:
         """Report the updates since the last report.
@@ -233,9 +278,10 @@ class Trainer:
         A report at the end does not start a new window, because a longer training would not have
         made this report.
         """
+        self.read()
         state, s = self.state, self.settings
         left = None if at_the_end else seconds_left(state, s, state.log)
-        passes, rate = self.updates.passes, self._last_update[1]
+        passes, rate = self.updates.passes, self._last_read.rate
         self.reporter.progress(state.step, s.max_steps, passes, state.log, rate, left)
         if not at_the_end:
             self._logged, state.log = state.log, Window()
@@ -270,6 +316,7 @@ class Trainer:
 
         Returns: True if this is a new best.
         """
+        self.read()
         state, s = self.state, self.settings
         if self.validator is None:
             return False
@@ -332,6 +379,7 @@ class Trainer:
 
         The training goes on with the next updates meanwhile; if the write fails, it then ends.
         """
+        self.read()
         if self.saved != (self.state.step, self.state.validated):
             if self.ranks.first:
                 self._begin_to_write()
@@ -369,9 +417,11 @@ class Trainer:
 
     def _with_cause(self, error: TrainingDiverged) -> TrainingDiverged:
         """Return the error with the first number that is not finite, and with a report on disk."""
-        update, rate = self._last_update
-        parts = list(enumerate(self.gradients.parts(update)))
+        update = self._last_read
+        self.state.step = update.step
+        parts = list(enumerate(self.gradients.parts(update.batches)))
         cause = divergence.first_not_finite(
             self.model, lambda: self.gradients.add(parts, self.state.step, 1)
         )
-        return divergence.write_report(error, self.system, self.state, cause, update, rate)
+        batches, rate = update.batches, update.rate
+        return divergence.write_report(error, self.system, self.state, cause, batches, rate)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from nmtkit.data.batches import Batch
+from nmtkit.nn import cpu
 from nmtkit.nn.hardware import widest
 
 CHUNK_BYTES = {"cpu": 32 << 20, "cuda": 1 << 30}  # of float32 logits
@@ -80,12 +81,15 @@ def evaluate(logits_of: Logits, hidden: Tensor, batch: Batch, smoothing: float, 
 
 def _real_positions(batch: Batch) -> tuple[Tensor | None, Tensor]:
     """Return the real positions (N) as indices into B·T, None for all, and their targets (N)."""
-    assert batch.tgt_out is not None and batch.tgt_lengths is not None
+    assert batch.tgt_out is not None
     targets = batch.tgt_out.flatten()
     if not batch.tgt_padded:
         return None, targets
-    steps = torch.arange(batch.tgt_out.size(1), device=targets.device)
-    real = (steps < batch.tgt_lengths[:, None]).flatten().nonzero().squeeze(1)
+    real = batch.real
+    if real is None:  # a batch that was not made by `collate`
+        assert batch.tgt_lengths is not None
+        steps = torch.arange(batch.tgt_out.size(1), device=targets.device)
+        real = (steps < batch.tgt_lengths[:, None]).flatten().nonzero().squeeze(1)
     return real, targets.index_select(0, real)
 
 
@@ -125,8 +129,8 @@ def _chunk(
     wide = x if x.dtype == torch.float64 else x.float()
     at_y = wide.gather(-1, y).squeeze(-1)  # (C)
     mean = wide.mean(-1) if smoothing else at_y
-    # On a GPU this pass takes less time than the check for underflow below.
-    lse = wide.logsumexp(-1) if scale is None or x.is_cuda else None
+    # A GPU would be waited for in the check for underflow below.
+    lse = wide.logsumexp(-1) if scale is None or not cpu.reads_at_once(x) else None
     gradient: Tensor | None = None
     if scale is not None:
         # In the memory of the logits' copy: new memory costs as much time as the exponentials.

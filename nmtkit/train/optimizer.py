@@ -35,6 +35,18 @@ def make_optimizer(model: nn.Module, settings: TrainSettings) -> AdamW:
     )
 
 
+def step_if(optimizer: AdamW, finite: Tensor) -> None:
+    """Make a step if `finite` (a bool tensor) is true.
+
+    A fused kernel decides on the device: it reads the number that torch's GradScaler sets.
+    """
+    if optimizer.defaults["fused"]:
+        optimizer.found_inf = (~finite).float()  # type: ignore[attr-defined]
+        optimizer.step()
+    elif finite:
+        optimizer.step()
+
+
 def _parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     """Return the trained parameters by name, tied ones once."""
     return {name: p for name, p in model.named_parameters() if p.requires_grad}

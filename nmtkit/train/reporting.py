@@ -140,7 +140,9 @@ class Reporter:
 
     def move_bar(self, step: int, window: Window, left: float) -> None:
         """Show loss and speed of a stretch of training, and the seconds to go, beside the bar."""
-        if self._bar.shown and window.tokens:
+        if not window.tokens:  # no loss was read yet
+            self._bar.move(step, "")
+        elif self._bar.shown:
             loss, speed = window.nll / window.tokens, window.tokens / max(1e-9, window.seconds)
             text = f"loss {loss:.3f}, {speed:,.0f} target tokens/s, {console.duration(left)} left"
             self._bar.move(step, text)

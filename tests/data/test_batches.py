@@ -116,6 +116,11 @@ def test_collate_equals_a_slow_one(store):
             assert batch.tgt_in[k].tolist() == [BOS, *target[:-1], *padding]
         assert batch.src_padded == bool((batch.src == PAD).any())
         assert batch.tgt_padded == bool((batch.tgt_out == PAD).any())
+        real = torch.arange(batch.tgt_out.numel()) if batch.real is None else batch.real
+        assert real.tolist() == [
+            i for i, token in enumerate(batch.tgt_out.flatten().tolist()) if token != PAD
+        ]
+        assert (batch.real is None) == (not batch.tgt_padded)
         assert batch.src.size(1) == max(batch.src_lengths)
         assert {batch.src.dtype, batch.tgt_in.dtype, batch.src_lengths.dtype} == {torch.int64}
 

@@ -64,7 +64,7 @@ def gradients_of_first_update(monkeypatch, run, *settings):
     """The gradients, after the scale is divided out and before they are clipped, and the norm."""
     found = []
 
-    def step(self, rate, norm):
+    def step(self, rate, norm, finite):
         gradients = {n: p.grad.clone() for n, p in self.model.named_parameters()}
         found.append((gradients, float(norm)))
 

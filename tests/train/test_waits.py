@@ -1,0 +1,75 @@
+"""Waits for the device: one for each line of the log, counted on a CPU by a stand-in."""
+
+import contextlib
+
+import pytest
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from nmtkit.nn import cpu
+from nmtkit.train.loop import Trainer
+from tests.train.tiny import make_run, options, trainer
+
+go = trainer(options("train.log_every=4", "train.update_size=150", "train.validate_every=1000"))
+# Operations whose result a GPU must give to the host: a number, or the size of a tensor.
+READS = {"_local_scalar_dense", "nonzero", "masked_select", "unique", "_unique2", "equal"}
+LISTS = {torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.cpu}
+
+
+class Reads(TorchDispatchMode):
+    """Counts what would make the host wait for a GPU."""
+
+    def __init__(self, reads):
+        super().__init__()
+        self.reads = reads
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        name = operation._schema.name.partition("::")[2]
+        indexed = name == "index" and any(x is not None and x.dtype == torch.bool for x in args[1])
+        if name in READS or indexed:
+            self.reads.append(name)
+        return operation(*args, **(kwargs or {}))
+
+
+class Lists(TorchFunctionMode):
+    """Counts the calls that copy a tensor to the host without an operation."""
+
+    def __init__(self, reads):
+        super().__init__()
+        self.reads = reads
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function in LISTS:
+            self.reads.append(function.__name__)
+            with contextlib.ExitStack() as stack:  # its numbers are read one by one
+                stack.enter_context(torch._C.DisableTorchFunction())
+                return function(*args, **(kwargs or {}))
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.fixture
+def as_on_a_gpu(monkeypatch):
+    """Take the paths that a GPU takes, on a CPU."""
+    monkeypatch.setattr(cpu, "writes_attention_out", lambda q, k: False)
+    monkeypatch.setattr(cpu, "reads_at_once", lambda x: False)
+    monkeypatch.setattr(cpu, "row_multiple", lambda device: 1)
+    monkeypatch.setattr(cpu, "dropout", lambda x, p: torch.dropout(x, p, True))
+
+
+@pytest.mark.parametrize("more", [(), ("train.ema=0.9", "train.clip_norm=0.5")])
+@pytest.mark.parametrize("variant", ["transformer", "full-dc", "pr", "csan"])
+def test_an_update_waits_for_the_device_at_a_line_of_the_log_only(
+    variant, more, tmp_path, as_on_a_gpu, monkeypatch
+):
+    reads, of_updates, make_update = [], [], Trainer.make_update
+
+    def counted(self):
+        del reads[:]
+        with Reads(reads), Lists(reads):
+            make_update(self)
+        of_updates.append(list(dict.fromkeys(reads)))
+
+    monkeypatch.setattr(Trainer, "make_update", counted)
+    go(make_run(tmp_path / "run", dev=0), "train.max_steps=8", *more, variant=variant)
+    assert of_updates == [[], [], [], ["tolist"]] * 2
