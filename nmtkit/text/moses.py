@@ -208,9 +208,8 @@ class Moses:
         if _dependent(line):
             return [numbers[part] for part in filter(None, [self.reference(line)])]
         words = line.split()
-        if not words:
-            return []
-        words[-1] += "\n"  # a last word may become other tokens than the same word elsewhere
+        if len(words) > 1:
+            words[-1] += "\n"  # a last word may become other tokens than the same word elsewhere
         known = numbers.of_words
         result: list[Any] = list(map(known.get, words))
         i = 0
@@ -226,7 +225,7 @@ class Moses:
         if tokens is None:
             tokens = self._place(word, i == 0, "".join(words[i + 1 : i + 2])[:1])
         number = numbers[tokens]
-        if word in self._anywhere or (i > 0 and i + 1 == len(words)):
+        if word in self._anywhere or word != words[i]:
             numbers.of_words[words[i]] = number
         return number
 
