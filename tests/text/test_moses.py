@@ -161,8 +161,8 @@ def test_a_word_alone_on_its_line_is_not_taken_for_a_last_word(lang):
     for word in TRICKY.split():
         for line in (word, f"X {word}", f"X {word} X", f"{word} X", word):
             numbered = moses.numbered(line, numbers)
-            parts = filter(None, [Moses(lang).reference(line)])
-            assert " ".join(numbers.texts[number] for number in numbered) == "".join(parts)
+            tokens = " ".join(numbers.texts[number] for number in numbered)
+            assert tokens == moses.reference(moses.normalize(line))
 
 
 @pytest.mark.parametrize("lang", ["en", "de", "fr", "it", "zz"])
