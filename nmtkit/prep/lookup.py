@@ -16,7 +16,7 @@ from nmtkit import files
 from nmtkit.data.store import id_type
 from nmtkit.prep.clean import SIDES
 from nmtkit.prep.learn import Models, file_names, learn
-from nmtkit.prep.word_table import FREQUENT, WordTable, concatenated, least_count
+from nmtkit.prep.word_table import FREQUENT, Frequent, WordTable, concatenated
 from nmtkit.settings import PrepSettings
 from nmtkit.text.segmented import LINE_END, joined, starts_of
 from nmtkit.text.side import TextSide
@@ -64,16 +64,13 @@ class LearnModels:
                 counts = table.counts()
                 numbers[f"{side}_words"] += int(counts.sum())
                 types += np.bincount(np.minimum(counts, FREQUENT), minlength=len(types))
-        least = least_count(types, self.settings.max_types)
-        tables = [
-            concatenated([part.some(part.counts() >= least) for part in self._parts(work, side)])
-            for side in SIDES
-        ]
+        frequent = Frequent.of(types, self.settings.max_types)
+        tables = [concatenated(list(map(frequent, self._parts(work, side)))) for side in SIDES]
         out = work / self.out
         models = learn(tables, self.languages, self.settings, out, self.jobs)
         numbers |= models.counts
-        if least > 1:
-            numbers["types_left_out"] = int(types[:least].sum())
+        if left_out := int(types.sum()) - sum(map(len, tables)):
+            numbers["types_left_out"] = left_out
         paths = write_lookup(work / self.lookup, models, tables)
         paths += [out / name for name in file_names(self.languages, self.settings)]
         sizes = list(map(len, models.vocabularies))
