@@ -217,10 +217,15 @@ _cleaners: dict[str, Cleaner] = {}
 def _cleaner(task: CleanShard, models: Path) -> Cleaner:
     """Return the cleaner of this process: its caches of words serve all shards."""
     if task.key not in _cleaners:
-        _cleaners.clear()  # of other work
+        forget()  # those of other work
         splitters = [load_splitter(models, side) for side in SIDES]
         _cleaners[task.key] = Cleaner(task.languages, task.settings, splitters)
     return _cleaners[task.key]
+
+
+def forget() -> None:
+    """Free the memory of the words that this process has met, which later steps do not need."""
+    _cleaners.clear()
 
 
 def _selected(text: bytes, mask: NDArray[np.bool_]) -> bytes:

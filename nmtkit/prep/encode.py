@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from nmtkit import files
 from nmtkit.data.ragged import ragged_files
 from nmtkit.data.store import StoreWriter, id_type, shard_path
-from nmtkit.prep.clean import SIDES, read_rows, write_rows
+from nmtkit.prep.clean import SIDES, forget, read_rows, write_rows
 from nmtkit.prep.lookup import LOOKUP, SideLookup
 from nmtkit.prep.shards import Shard
 from nmtkit.prep.word_table import WordTable
@@ -65,6 +65,7 @@ class EncodeShard:
 
         Returns: subwords and unknown ones of both sides, pairs kept, dropped pairs; the files.
         """
+        forget()
         name = self.shard.name
         ids, lengths = [], []
         for lookup, suffix in zip(_lookups(work, self.out, self.key), SIDES, strict=True):

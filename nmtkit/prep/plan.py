@@ -8,6 +8,10 @@
 6. encode  the training text by the numbers of its words; dev and test sets line by line
 7. spans   cut the source by its parses, if there are any
 
+A pair's way from its files to the store: `shards` reads it, `clean` filters it (`text` tidies and
+tokenizes, as in translation), `words` numbers its words, `encode` drops it if it is too long,
+`lookup` turns the numbers into token ids, and `data.store` writes them.
+
 A task depends on the files and the settings alone (`tasks`), so the output does not depend on the
 engine, on the number of workers, or on how often prep was stopped.
 """
