@@ -61,17 +61,19 @@ def main() -> None:
         print(
             f"{pairs:,} pairs; processor microseconds a pair; read and check: {checked * 1e6:.2f}"
         )
-        learning = 0.0
-        for number in range(args.rounds):
-            spent = {}
-            for step, function in steps:
+        totals, learning = [0.0] * args.rounds, 0.0
+        for step, function in steps:
+            spent = []
+            for _ in range(1 if step == "learn" else args.rounds):
                 start = time.process_time()
                 tasks.perform(work, tasks.Task(step, 0, function, pairs))
-                spent[step] = (time.process_time() - start) / pairs * 1e6
-            learning = learning or spent["learn"]  # later rounds read the merges of the first
-            total = sum(spent.values()) - spent["learn"]
-            figures = ", ".join(f"{step} {value:.1f}" for step, value in spent.items())
-            print(f"round {number + 1}: {figures}; all but learn {total:.1f}", flush=True)
+                spent.append((time.process_time() - start) / pairs * 1e6)
+            print(f"{step}: {', '.join(f'{value:.1f}' for value in spent)}", flush=True)
+            if step == "learn":
+                learning = spent[0]
+            else:
+                totals = [total + value for total, value in zip(totals, spent, strict=True)]
+        print(f"all but learn: {', '.join(f'{total:.1f}' for total in totals)}")
         words = tasks.read_fact(work, "learn", 0).value["counts"]
         types = words["src_types"] + words["tgt_types"]
         learnt = learning * pairs / types
