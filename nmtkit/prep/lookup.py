@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from nmtkit import files
 from nmtkit.data.store import id_type
-from nmtkit.prep.clean import SIDES, forget
+from nmtkit.prep.clean import SIDES
 from nmtkit.prep.learn import Models, file_names, learn
 from nmtkit.prep.word_table import FREQUENT, Frequent, WordTable, concatenated
 from nmtkit.settings import PrepSettings
@@ -56,7 +56,6 @@ class LearnModels:
 
         Returns: counts of words, types and merges; the sizes of the vocabularies.
         """
-        forget()
         types = np.zeros(FREQUENT + 1, np.int64)
         numbers: dict[str, int] = {}
         for side in SIDES:

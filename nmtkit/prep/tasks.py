@@ -9,17 +9,18 @@ from __future__ import annotations
 import gc
 import socket
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from nmtkit import console, files
 from nmtkit.errors import DataError, EnvironmentProblem
 from nmtkit.prep.engines import Engine
 from nmtkit.records import Part, Record, load
 
+Cached = TypeVar("Cached")
 WORK_RECORD = "work.json"
 """The file that shows a worker that it sees the work folder."""
 ATTEMPTS = 3
@@ -55,6 +56,30 @@ class Damaged(DataError):
 
     def __reduce__(self) -> tuple[type[Damaged], tuple[str, str, int]]:
         return Damaged, (self.path, self.step, self.index)
+
+
+_cache: dict[Hashable, Any] = {}
+_cached_step = [""]
+
+
+def step_cache(key: Hashable, make: Callable[[], Cached]) -> Cached:
+    """Return an object that a process makes once for all its tasks of a step.
+
+    Args:
+        key: of the object, with the key of the work.
+        make: makes the object if the process does not have it.
+    """
+    if key not in _cache:
+        _cache[key] = make()
+    result: Cached = _cache[key]
+    return result
+
+
+def _begin_step(step: str) -> None:
+    """Free the memory of what the process made for another step."""
+    if _cached_step != [step]:
+        _cache.clear()
+        _cached_step[:] = [step]
 
 
 @dataclass(frozen=True)
@@ -124,6 +149,7 @@ def perform(work: Path, task: Task) -> Fact:
         )
     for step in task.needs:
         read_fact(work, step, task.index)
+    _begin_step(task.step)
     collecting = gc.isenabled()
     gc.disable()  # there are no cycles to find, but millions of objects to walk through
     try:
