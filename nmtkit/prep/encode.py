@@ -21,7 +21,7 @@ from nmtkit.data.store import StoreWriter, id_type, shard_path
 from nmtkit.prep.clean import SIDES, read_rows, write_rows
 from nmtkit.prep.lookup import LOOKUP, SideLookup
 from nmtkit.prep.shards import Shard
-from nmtkit.prep.tasks import step_cache
+from nmtkit.prep.tasks import read_fact, step_cache
 from nmtkit.prep.word_table import WordTable
 from nmtkit.text.segmented import joined, starts_of
 from nmtkit.text.side import TextSide
@@ -39,6 +39,7 @@ def _lookups(work: Path, out: str, key: str) -> list[SideLookup]:
         return sides[side], vocabularies[side]
 
     def make() -> list[SideLookup]:
+        read_fact(work, "learn", 0)  # a damaged model is learnt again
         folder, numbers = work / LOOKUP, range(len(SIDES))
         return [SideLookup(folder, side, functools.partial(load_text, side)) for side in numbers]
 

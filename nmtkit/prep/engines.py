@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import logging
 import multiprocessing
 import os
 import signal
@@ -151,6 +152,7 @@ def _library(module: str, extra: str) -> Any:
 def _dask(address: str | None, jobs: int, stack: contextlib.ExitStack) -> Engine:
     """Connect to a scheduler, or start one with workers on this machine."""
     distributed = _library("distributed", "dask")
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # prep reports what is lost
     if address is not None and ":" not in address and not Path(address).is_file():
         hint = "give tcp://HOST:PORT, or the scheduler file that Dask has written"
         message = f"{address} is no file, and no address of a Dask scheduler"
@@ -169,6 +171,9 @@ def _dask(address: str | None, jobs: int, stack: contextlib.ExitStack) -> Engine
     except (OSError, ValueError, TimeoutError) as error:
         raise _no_answer("Dask scheduler", address, error) from error
     stack.enter_context(client)
+    if not client.scheduler_info(n_workers=-1)["workers"]:
+        console.say(f"Dask: waiting for the first worker, dashboard {client.dashboard_link}")
+        client.wait_for_workers(1)
     workers = len(client.scheduler_info(n_workers=-1)["workers"])
     note = f"Dask: {workers} workers, dashboard {client.dashboard_link}"
     return Engine(lambda: client.get_executor(pure=False), note=note, lost=distributed.KilledWorker)

@@ -9,6 +9,7 @@ its later shards.
 from __future__ import annotations
 
 import argparse
+import gzip
 import tempfile
 import time
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from nmtkit.prep.clean import CleanShard
 from nmtkit.prep.encode import EncodeShard
 from nmtkit.prep.lookup import LearnModels
 from nmtkit.prep.repeats import Survey
-from nmtkit.prep.shards import cut
+from nmtkit.prep.shards import Unpack, cut
 from nmtkit.prep.word_table import MergeWords
 from nmtkit.records import TextRecipe
 from nmtkit.settings import PrepSettings
@@ -50,17 +51,24 @@ def main() -> None:
         (work / tasks.WORK_RECORD).write_text("{}", "utf-8")
         recipe = TextRecipe(src=languages[0], tgt=languages[1], settings=settings)
         (work / "out").mkdir()
+        (work / "given").mkdir()
         recipe.write(work / "out" / "manifest.json")
         steps: list[tuple[str, Callable[[Path, int], Any]]] = [
             ("survey", Survey(shard, ("src", "ref"), languages)),
-            ("clean", CleanShard(shard, "key", languages, settings, "out")),
+            ("clean", CleanShard(shard, "key", languages, settings, "given")),
             ("merge", MergeWords("merge", 1, 1)),
-            ("learn", LearnModels("merge", 1, languages, settings, "out", "lookup", 1)),
+            ("learn", LearnModels("merge", 1, languages, settings, "given", "out", "lookup", 1)),
             ("encode", EncodeShard(shard, "key", "out", 1 << 14, settings.max_subwords)),
         ]
         print(
             f"{pairs:,} pairs; processor microseconds a pair; read and check: {checked * 1e6:.2f}"
         )
+        packed = work / "packed.gz"
+        packed.write_bytes(gzip.compress(args.files[0].read_bytes()))
+        start = time.process_time()
+        Unpack(packed)(work, 0)
+        lines_a_second = pairs / (time.process_time() - start)
+        print(f"unpack .gz: {lines_a_second:,.0f} lines a second and file")
         totals, learning = [0.0] * args.rounds, 0.0
         for step, function in steps:
             spent = []
