@@ -11,7 +11,9 @@ import torch
 
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Vocabularies
+from nmtkit.models.concat import joined
 from nmtkit.models.variants import build_model
+from nmtkit.nn import cpu
 from nmtkit.nn.capture import capture
 from tests.models import contract
 from tests.models.contract import paper_size
@@ -263,3 +265,26 @@ def test_capture_reads_every_attention_and_nothing_changes():
             torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
     real = torch.arange(s) < batch.src_lengths[:, None]
     assert (seen["decoder.0.cross"][0].amax((1, 2)) > 0).equal(real)
+
+
+@pytest.mark.parametrize("variant", ["transformer", "full-dc", "amn", "han", "concat"])
+def test_a_search_encodes_some_rows_at_a_time(variant, monkeypatch):
+    """A block has no more columns than its longest row; the states do not change."""
+    model = contract.Case(variant).build()
+    batch = contract.batch_for(model, contract.pairs(count=9))
+    whole = contract.full(model, batch)  # with gradients, all rows at once
+    shapes, through_layers = [], model.through_layers
+    monkeypatch.setattr(cpu, "ENCODED", 4)
+    monkeypatch.setattr(
+        model,
+        "through_layers",
+        lambda x, visible: shapes.append(tuple(x.shape[:2])) or through_layers(x, visible),
+    )
+    with torch.inference_mode():
+        torch.testing.assert_close(contract.full(model, batch), whole, rtol=1e-10, atol=1e-10)
+    lengths = (joined(batch) if variant == "concat" else batch).src_lengths
+    assert shapes[:3] == [(len(part), int(part.max())) for part in lengths.split(4)]
+    shapes.clear()
+    with torch.inference_mode(), capture():  # a capture reads all rows together
+        model.encode(batch)
+    assert shapes[0][0] == len(lengths)
