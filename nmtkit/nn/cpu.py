@@ -28,7 +28,9 @@ FILLED = 32
 PACKED = 128
 """Packed weights serve any number of rows; about this number is fastest (a batch of hypotheses)."""
 ENCODED = 64
-"""Without gradients this number of rows goes through an encoder at once: the cache holds them."""
+"""In inference mode this number of rows goes through an encoder at once: the cache holds them."""
+COLUMNS = 16
+"""A row's states have the same bits with more padding, if the columns are a multiple of this."""
 LEVELS = 1 << 16
 """Values of a random number of 16 bits, one an element of a dropout mask: p is exact to 2^-17."""
 
@@ -129,8 +131,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -> Tensor
 
 
 def encoded(stack: Callable[[Tensor, Visible], Tensor], x: Tensor, visible: Visible) -> Tensor:
-    """Apply an encoder; in inference mode to ENCODED rows at a time, without the columns that are
-    padding in all of these rows.
+    """Apply an encoder; in inference mode to ENCODED rows at a time, without most of the columns
+    that are padding in all of these rows.
 
     Args:
         stack: maps rows x (B', S', D) and their `visible`, bool (B', 1, S'), to states.
@@ -144,8 +146,8 @@ def encoded(stack: Callable[[Tensor, Visible], Tensor], x: Tensor, visible: Visi
     states = torch.zeros_like(x)
     blocks = (tensor.split(ENCODED) for tensor in (x, visible, states))
     for rows, real, out in zip(*blocks, strict=True):
-        longest = int(real.sum(-1).max())
-        out[:, :longest] = stack(rows[:, :longest], real[..., :longest])
+        columns = -(-int(real.sum(-1).max()) // COLUMNS) * COLUMNS
+        out[:, :columns] = stack(rows[:, :columns], real[..., :columns])
     return states
 
 
