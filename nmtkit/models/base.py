@@ -95,6 +95,14 @@ class Model(nn.Module, abc.ABC):
         return False
 
     @property
+    def reads_packed(self) -> bool:
+        """True if the model's own class says `packed = True`: training may then pack its batches
+        (`Batch.segments`). A subclass has to say it again, because it may mix positions in its own
+        way.
+        """
+        return bool(vars(type(self)).get("packed"))
+
+    @property
     def context_rule(self) -> ContextRule | None:
         """Return which sentences the model reads in `Batch.context`; None if it reads none."""
         return None

@@ -20,7 +20,7 @@ from nmtkit.nn.capture import record
 from nmtkit.nn.dropout import Dropout, dropout
 from nmtkit.nn.embeddings import Embedder, Embedding
 from nmtkit.nn.linear import Init, Linear
-from nmtkit.nn.masks import Visible
+from nmtkit.nn.masks import Sight, Visible
 
 
 class PhraseSettings(TransformerSettings):
@@ -255,7 +255,7 @@ class PhraseDecoderLayer(DecoderLayer):
         super().__init__(settings)
         self.phrases = PhraseSublayer(settings)
 
-    def read_source(self, x: Tensor, memory: Memory, visible: Visible) -> Tensor:
+    def read_source(self, x: Tensor, memory: Memory, visible: Sight) -> Tensor:
         h = self.phrases.residual.enter(x)
         return super().read_source(self.phrases(x, h, *memory["phrases"]), memory, visible)
 

@@ -5,8 +5,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from nmtkit.data.packing import Segments
+
 Visible = Tensor | None
 """True where a position may be attended; None = all."""
+Sight = Visible | Segments
+"""What a query may attend to: in a packed batch, the keys of its own sentence."""
+
+
+def own_sentence(visible: Sight) -> Segments | None:
+    """Return what a query of a packed batch may attend to among the queries; None if not packed."""
+    return Segments(visible.queries, visible.queries) if isinstance(visible, Segments) else None
 
 
 def visible_positions(lengths: Tensor, length: int, padded: bool = True) -> Visible:
