@@ -28,14 +28,14 @@ class Packing(NamedTuple):
         steps: (N), the place of each position in its sentence.
         cells: (N), each position as an index into R·L.
         positions: (R, L), the position of each cell; 0 where the padded form has padding.
-        visible: bool (R, 1, L), False for padding; None if there is none.
+        visible: bool (R, 1, L), False for padding.
     """
 
     offsets: Tensor
     steps: Tensor
     cells: Tensor
     positions: Tensor
-    visible: Tensor | None
+    visible: Tensor
 
     def padded(self, x: Tensor) -> Tensor:
         """Return vectors in the padded form, (N, …) -> (R, L, …); padding is any vector."""
@@ -95,5 +95,5 @@ def _packing(lengths: Ids, device: torch.device | str) -> Packing:
         steps=tensor(cells % len(steps), device),
         cells=tensor(cells, device),
         positions=tensor(np.where(real, offsets[:-1, None] + steps, 0), device),
-        visible=None if real.all() else tensor(real[:, None], device),
+        visible=tensor(real[:, None], device),
     )
