@@ -38,13 +38,13 @@ class Packing(NamedTuple):
     visible: Tensor
 
     def padded(self, x: Tensor) -> Tensor:
-        """Return vectors in the padded form, (N, …) -> (R, L, …); padding is any vector."""
-        rows = x.index_select(0, self.positions.flatten())
-        return rows.view(*self.positions.shape, *x.shape[1:])
+        """Return vectors in the padded form, (1, N, …) -> (R, L, …); padding is any vector."""
+        cells = x[0].index_select(0, self.positions.flatten())
+        return cells.view(*self.positions.shape, *x.shape[2:])
 
     def packed(self, x: Tensor) -> Tensor:
-        """Return vectors in the row, (R, L, …) -> (N, …)."""
-        return x.flatten(0, 1).index_select(0, self.cells)
+        """Return vectors in the row, (R, L, …) -> (1, N, …)."""
+        return x.flatten(0, 1).index_select(0, self.cells).unsqueeze(0)
 
 
 class Segments(NamedTuple):

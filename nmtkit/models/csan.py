@@ -120,7 +120,7 @@ class ConvolutionalAttention(SelfAttention):
         """
         if isinstance(visible, Segments):  # the blocks are cut from the padded form
             sentences = visible.queries
-            return sentences.packed(self(sentences.padded(x[0]), sentences.visible)).unsqueeze(0)
+            return sentences.packed(self(sentences.padded(x), sentences.visible))
         rows, steps, width = x.shape
         cut = Cut.of(steps, steps if capturing() else BLOCK, self.reach)
         q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).unbind(2)  # (B, S, H, C) each

@@ -81,8 +81,8 @@ class LocalContext(nn.Module):
             joined = self._windows(x, past)
         else:
             hidden = ~packing.visible.transpose(1, 2)
-            sentences = packing.padded(x[0]).masked_fill(hidden, 0)
-            joined = packing.packed(self._windows(sentences, None)).unsqueeze(0)
+            sentences = packing.padded(x).masked_fill(hidden, 0)
+            joined = packing.packed(self._windows(sentences, None))
         return self.residual(x, lambda _: F.glu(self.convolution(joined), dim=-1))
 
     def _windows(self, x: Tensor, past: Tensor | None) -> Tensor:

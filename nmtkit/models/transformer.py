@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from nmtkit.data.batches import Batch
 from nmtkit.data.context import Context
 from nmtkit.data.documents import ContextRule, Join
-from nmtkit.data.packing import Segments
 from nmtkit.models.base import (
     Memory,
     Model,
@@ -20,13 +19,13 @@ from nmtkit.models.base import (
     State,
     Vocabularies,
     embedding_tables,
-    visible_source,
+    source_sight,
 )
 from nmtkit.nn.attention import Attention, CrossAttention, SelfAttention
 from nmtkit.nn.cache import Cache
 from nmtkit.nn.embeddings import Embedder, Embedding, OutputLayer
 from nmtkit.nn.linear import Init, Linear
-from nmtkit.nn.masks import Sight, Visible, own_sentence, visible_positions
+from nmtkit.nn.masks import Sight, Visible, own_sentence, packing_of, visible_positions
 from nmtkit.nn.sharing import Share, share_parameters
 from nmtkit.nn.sublayer import FeedForward, Norm, Residual
 
@@ -152,7 +151,7 @@ class DecoderLayer(nn.Module):
             index: of this layer, in the cache.
         Returns: (R, T, D).
         """
-        own = own_sentence(visible)
+        own = own_sentence(packing_of(visible))
         attend = partial(self.attention, visible=own, causal=True, cache=cache, layer=index)
         x = self.read_source(self.attention_residual(x, attend), memory, visible)
         return self.feed_forward_residual(x, self.feed_forward)
@@ -220,15 +219,9 @@ class Transformer(Model):
         Returns: states (B, S, D) of the top layer, visible bool (B, 1, S) or None, and what each
             decoder layer reads.
         """
-        if batch.segments is not None:
-            return self._encode_packed(batch.src, batch.segments)
-        visible = visible_source(batch)
-        return self.remember(self.through_encoder(self.src_embedder(batch.src), visible), visible)
-
-    def _encode_packed(self, src: Tensor, segments: Segments) -> Memory:
-        own = Segments(segments.keys, segments.keys)
-        x = self.src_embedder(src, packing=segments.keys)
-        return self.remember(self.through_encoder(x, own), segments)
+        visible = source_sight(batch)
+        x = self.src_embedder(batch.src, packing=packing_of(visible))
+        return self.remember(self.through_encoder(x, visible), batch.segments or visible)
 
     def through_encoder(self, x: Tensor, visible: Sight) -> Tensor:
         """Return the encoder's states of inputs x (B, S, D): (B, S, D)."""
@@ -246,9 +239,8 @@ class Transformer(Model):
         self, tgt_in: Tensor, memory: Memory, state: State | None = None
     ) -> tuple[Tensor, State | None]:
         cache = None if state is None else state.get("cache") or Cache()
-        own = own_sentence(memory["visible"])
         start = 0 if cache is None else cache.length
-        x = self.tgt_embedder(tgt_in, start, None if own is None else own.queries)
+        x = self.tgt_embedder(tgt_in, start, packing_of(memory["visible"]))
         if cache is not None:
             cache.begin(tgt_in.size(0), memory["states"].size(0), tgt_in.size(1), x)
         for index, layer in enumerate(self.decoder):

@@ -75,16 +75,15 @@ def _within_sentences(
     """Return `attention` of a packed batch, (1, T, H·C'): by torch's kernel for sentences in a row,
     or in the padded form where there is no such kernel.
     """
-    q, k, v = q[0], k[0].transpose(0, 1), v[0].transpose(0, 1)  # (T or S, H, C)
+    k, v = k.transpose(1, 2), v.transpose(1, 2)  # (1, S, H, C)
     queries, keys = segments
     if not p and private.attends_in_a_row(q, v):
-        context = private.attention_in_a_row(q, k, v, queries, keys, causal).flatten(1)
-    else:
-        q, k, v = queries.padded(q), keys.padded(k).transpose(1, 2), keys.padded(v).transpose(1, 2)
-        # The future hides what stands behind a sentence.
-        visible = None if causal else keys.visible
-        context = queries.packed(attention(q, k, v, visible, causal, p))
-    return context.unsqueeze(0)
+        context = private.attention_in_a_row(q[0], k[0], v[0], queries, keys, causal)
+        return context.flatten(1).unsqueeze(0)
+    q, k, v = queries.padded(q), keys.padded(k).transpose(1, 2), keys.padded(v).transpose(1, 2)
+    # The future hides what stands behind a sentence.
+    visible = None if causal else keys.visible
+    return queries.packed(attention(q, k, v, visible, causal, p))
 
 
 def _explicit(

@@ -158,8 +158,8 @@ def test_a_packed_batch_equals_a_slow_one(store, multiple):
             # No sentence of <pad> is longer than the longest sentence.
             assert packing.positions.shape == (len(starts) - 1, max(len(read(i)) for i in rows))
             row = torch.arange(ids.size(1))
-            form = packing.padded(row)
-            assert torch.equal(packing.packed(form), row)
+            form = packing.padded(row[None])
+            assert torch.equal(packing.packed(form), row[None])
             for k, i in enumerate(rows):
                 assert ids[0][form[k]][: len(read(i))].tolist() == read(i).tolist()
             assert packing.visible.sum((1, 2)).tolist() == np.diff(starts).tolist()
