@@ -50,8 +50,8 @@ class Batch:
         real: (N), the positions of `tgt_out` that are not padding, as indices into B·T; None if
             all are, or if the host has not looked for them: on a GPU, that waits for the GPU.
         segments: where the sentences lie in the packed form, for a model that `reads_packed`. Then
-            `src` is (1, S) and `tgt_in` and `tgt_out` are (1, T), and no position is padding for
-            the model. None if each sentence has its own row.
+            `src` is (1, S), and `tgt_in` and `tgt_out` are (1, T). None if each sentence has its
+            own row.
     """
 
     src: Tensor
@@ -210,8 +210,6 @@ def collate_packed(
     (src, src_lengths), (tgt, tgt_lengths) = (
         in_one_row([read(int(i)) for i in rows], multiple) for read in (store.src, store.tgt)
     )
-    real = int(tgt_lengths[: len(rows)].sum())
-    is_filled = real < len(tgt)
     return Batch(
         src=tensor(src[None], device),
         src_lengths=tensor(src_lengths[: len(rows)], device),
@@ -219,9 +217,7 @@ def collate_packed(
         tgt_in=tensor(shifted_row(tgt, tgt_lengths)[None], device),
         tgt_out=tensor(tgt[None], device),
         tgt_lengths=tensor(tgt_lengths[: len(rows)], device),
-        src_padded=False,
-        tgt_padded=is_filled,
-        real=tensor(np.arange(real), device) if is_filled else None,
+        real=tensor(np.arange(tgt_lengths[: len(rows)].sum()), device),
         segments=segments(src_lengths, tgt_lengths, device),
     )
 

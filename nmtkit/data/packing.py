@@ -25,17 +25,20 @@ class Packing(NamedTuple):
 
     Attributes:
         offsets: (R+1) int32, where each sentence begins, then N.
-        steps: (N), the place of each position in its sentence.
         cells: (N), each position as an index into R·L.
         positions: (R, L), the position of each cell; 0 where the padded form has padding.
         visible: bool (R, 1, L), False for padding.
     """
 
     offsets: Tensor
-    steps: Tensor
     cells: Tensor
     positions: Tensor
     visible: Tensor
+
+    @property
+    def steps(self) -> Tensor:
+        """Return the place of each position in its sentence, (N)."""
+        return self.cells % self.positions.size(1)
 
     def padded(self, x: Tensor) -> Tensor:
         """Return vectors in the padded form, (1, N, …) -> (R, L, …); padding is any vector."""
@@ -89,11 +92,9 @@ def segments(src: Ids, tgt: Ids, device: torch.device | str) -> Segments:
 def _packing(lengths: Ids, device: torch.device | str) -> Packing:
     offsets, steps = np.append(0, np.cumsum(lengths)), np.arange(int(lengths.max()))
     real = steps < lengths[:, None]  # (R, L)
-    cells = np.flatnonzero(real)
     return Packing(
         offsets=tensor(offsets.astype(np.int32), device),
-        steps=tensor(cells % len(steps), device),
-        cells=tensor(cells, device),
+        cells=tensor(np.flatnonzero(real), device),
         positions=tensor(np.where(real, offsets[:-1, None] + steps, 0), device),
         visible=tensor(real[:, None], device),
     )

@@ -71,11 +71,10 @@ class Embedder(nn.Module):
         In a packed batch, `packing` says where sentences begin.
         """
         vectors = F.embedding(ids, self.table.weight)
-        if packing is None:
-            positions = self.positions(start, ids.size(1), vectors)
-        else:
-            longest = packing.positions.size(1)
-            positions = self.positions(0, longest, vectors).index_select(0, packing.steps)
+        longest = (ids if packing is None else packing.positions).size(1)
+        positions = self.positions(start, longest, vectors)
+        if packing is not None:
+            positions = positions.index_select(0, packing.steps)
         return self.dropout(self.norm(torch.add(positions, vectors, alpha=self.table.scale)))
 
     def positions(self, start: int, length: int, like: Tensor) -> Tensor:

@@ -101,8 +101,7 @@ def attends_in_a_row(q: Tensor, v: Tensor) -> bool:
     """
     if _attention_in_a_row is None or not q.is_cuda or q.dtype.itemsize > 2:
         return False
-    width = q.size(-1)
-    fits = width == v.size(-1) and width % 8 == 0 and width <= 256
+    fits = q.size(-1) == v.size(-1) and q.size(-1) in range(8, 257, 8)
     return fits and torch.cuda.get_device_capability(q.device) >= (8, 0)
 
 
@@ -119,8 +118,6 @@ def attention_in_a_row(
     """
     longest = queries.positions.size(1), keys.positions.size(1)
     window = (-1, 0) if causal else (-1, -1)
-    rows = q.contiguous(), k.contiguous(), v.contiguous()
-    context: Tensor = _attention_in_a_row(
-        *rows, queries.offsets, keys.offsets, *longest, window_size=window
-    )
+    offsets = queries.offsets, keys.offsets
+    context: Tensor = _attention_in_a_row(q, k, v, *offsets, *longest, window_size=window)
     return context
