@@ -23,12 +23,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nmtkit.data.batches import collate, padded_positions
+from nmtkit.data.batches import collate, collate_packed, padded_positions
 from nmtkit.data.order import ShardedPairs, WindowBatches, epoch_windows, window_batches
+from nmtkit.data.packing import filled
 from nmtkit.data.padding import Ids
 from nmtkit.data.resegmented import Resegmented
-from nmtkit.errors import EnvironmentProblem
+from nmtkit.data.store import Lengths
+from nmtkit.errors import ConfigError, EnvironmentProblem
 from nmtkit.models.base import Model
+from nmtkit.nn import cpu, private
 from nmtkit.nn.dropout import seed_dropout
 from nmtkit.nn.hardware import Hardware, widest
 from nmtkit.settings import TrainSettings
@@ -37,6 +40,8 @@ from nmtkit.train.perturb import perturbation
 from nmtkit.train.ranks import Ranks
 from nmtkit.train.state import TrainState
 
+FEW_ROWS = 128
+"""On a GPU, the rows of packed batches have a multiple of at least this many positions."""
 FITS = 2**53
 """More positions than any batch has: everything fits into memory."""
 
@@ -147,6 +152,29 @@ def cuts_for_ranks(batches: int, ranks: int) -> int:
     )
 
 
+def packed_multiple(model: Model, settings: TrainSettings, device: str) -> int:
+    """Return the number of which the rows of packed batches have a multiple; 0 = not packed.
+
+    On a GPU it is an eighth of a batch, so that few shapes occur.
+
+    Raises: ConfigError if the model cannot read packed batches that the settings ask for.
+    """
+    if settings.packed == "yes" and not model.reads_packed:
+        raise ConfigError(
+            f"{type(model).__name__} does not read packed batches",
+            where="train.packed",
+            hint="leave it out: auto packs where the model reads it",
+        )
+    # Measured: a CPU loses in attention what it saves elsewhere.
+    wanted = settings.packed == "yes" or (settings.packed == "auto" and device == "cuda")
+    if not wanted or not model.reads_packed:
+        return 0
+    if device == "cpu":
+        return cpu.FILLED
+    private.load_attention_in_a_row()
+    return max(FEW_ROWS, settings.batch_size // 8 if settings.batch_unit != "sentences" else 0)
+
+
 @dataclass
 class Gradients:
     """Computes gradients of a model on batches of a training set.
@@ -154,7 +182,7 @@ class Gradients:
     Args:
         model: in training mode, on its device; without gradients.
         store: the training set.
-        settings: seed, label_smoothing, replace, word_dropout.
+        settings: seed, label_smoothing, packed, replace, word_dropout.
         autocast: arguments of torch.autocast.
         state: holds `split_from`, which is lowered when memory does not suffice.
         ranks: the processes that share the work.
@@ -171,6 +199,7 @@ class Gradients:
         self._parameters = [p for p in self.model.parameters() if p.requires_grad]
         self._device = self._parameters[0].device
         self._chunk = losses.chunk_rows(self.model.vocabularies.tgt, self._device.type)
+        self._multiple = packed_multiple(self.model, self.settings, self._device.type)
         self._perturb = perturbation(self.model, self.settings)
 
     def compute(self, update: list[Ids], step: int, divisor: float) -> tuple[Tensor, Tensor]:
@@ -237,9 +266,18 @@ class Gradients:
         cut = [part for rows in update for part in np.array_split(rows, min(count, len(rows)))]
         return [part for rows in cut for part in self._parts(rows)]
 
+    def positions(self, src_lengths: Lengths, tgt_lengths: Lengths) -> int:
+        """Return the number of positions of a batch of pairs (B): both sides, padding included."""
+        if self._multiple:
+            return sum(filled(side, self._multiple) for side in (src_lengths, tgt_lengths))
+        return padded_positions(src_lengths, tgt_lengths)
+
     def _backward(self, rows: Ids, step: int, micro: int, divisor: float) -> losses.Loss:
         seed_everything(self.settings.seed, step, micro)
-        batch = collate(self.store, rows, self._device, self.model.context_rule)
+        if self._multiple:
+            batch = collate_packed(self.store, rows, self._device, self._multiple)
+        else:
+            batch = collate(self.store, rows, self._device, self.model.context_rule)
         batch = self._perturb.inputs(batch, step) if self._perturb else batch
         assert batch.tgt_in is not None
         reading = self._perturb.reading() if self._perturb else contextlib.nullcontext()
@@ -275,7 +313,7 @@ class Gradients:
         return positions
 
     def _positions(self, rows: Ids) -> int:
-        return padded_positions(*self.store.lengths(rows))
+        return self.positions(*self.store.lengths(rows))
 
 
 def is_out_of_memory(error: BaseException) -> bool:

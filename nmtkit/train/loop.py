@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from nmtkit import console
-from nmtkit.data.batches import padded_positions
 from nmtkit.data.order import ShardedPairs
 from nmtkit.data.padding import Ids
 from nmtkit.errors import Interrupted, NmtkitError, TrainingDiverged
@@ -218,7 +217,7 @@ class Trainer:
         self.scaler.update()
         ends = np.cumsum([len(rows) for rows in update])[:-1]
         batches = zip(np.split(src, ends), np.split(tgt, ends), strict=True)
-        positions = sum(padded_positions(*lengths) for lengths in batches)
+        positions = sum(self.gradients.positions(*lengths) for lengths in batches)
         padding = positions - int(src.sum()) - tokens
         made = Update(self.state.step, update, rate, sums, tokens, positions, padding)
         self._unread.append(made)
