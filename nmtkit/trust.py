@@ -19,10 +19,10 @@ imports are not checked: whoever allows a module trusts what it imports.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib
 import importlib.machinery
-import os
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -64,11 +64,12 @@ def import_module(name: str) -> ModuleType:
         paths, folder = _find(name)
         new = [path for part, path in paths.items() if part not in sys.modules]
         allowed = name in _named | environment.allowed_code()
-        if not allowed and not (new and all(_mark(path).is_file() for path in new)):
+        if not allowed and not (new and all(map(_is_remembered, new))):
             shown = ", ".join(map(str, new)) or name
             raise ConfigError(
-                f"you have not allowed the module '{name}', or it has changed since",
-                where=f"{shown}, which would be executed",
+                f"you have not allowed '{name}', or it has changed since: importing it would"
+                f" execute {shown}",
+                where=f"module {name}",
                 hint=f"read it; if you trust it, add --allow-code {name}, set"
                 f" NMTKIT_ALLOW_CODE={name}, or in Python nmtkit.load(…, allow_code=['{name}'])",
             )
@@ -138,10 +139,16 @@ def _mark(path: Path) -> Path:
     return Path(platformdirs.user_config_dir("nmtkit")) / "allowed-code" / key.hexdigest()
 
 
+def _is_remembered(path: Path) -> bool:
+    with contextlib.suppress(OSError):  # the user's folder may be out of reach
+        return _mark(path).is_file()
+    return False
+
+
 def _remember(paths: Iterable[Path]) -> None:
     for path in paths:
-        try:
-            if not (mark := _mark(path)).is_file():
-                files.write_text(mark, os.fsencode(path).decode("utf-8", "replace") + "\n")
-        except EnvironmentProblem as error:
-            console.warn(f"not remembered, later commands need --allow-code: {error.message}")
+        if not _is_remembered(path):
+            try:
+                files.write_text(_mark(path), f"{str(path)!r}\n")
+            except EnvironmentProblem as error:
+                console.warn(f"not remembered, later commands need --allow-code: {error.message}")

@@ -100,7 +100,7 @@ def test_code_beside_a_run_is_refused_by_its_file(downloaded, tmp_path, command)
 
 
 def test_python_refuses_it_too(downloaded, tmp_path):
-    with pytest.raises(ConfigError, match="have not allowed"):
+    with pytest.raises(ConfigError, match="payload.py"):
         nmtkit.load(downloaded)
     assert not (tmp_path / "executed").exists()
     nmtkit.load(downloaded, allow_code=["payload"])
@@ -205,3 +205,28 @@ def test_an_analysis_that_is_typed_is_executed_and_no_other(downloaded, tmp_path
     assert "is not a subclass" in call("analyze payload:Model", downloaded)[1].replace("\n", "")
     assert (tmp_path / "executed").exists()
     assert Run(downloaded).systems()
+
+
+def test_scores_need_no_code(downloaded, tmp_path):
+    folder = downloaded / "systems/toy/translate/test"
+    folder.mkdir(parents=True)
+    shutil.copy(downloaded / "prep/text/test.ref", folder / "hyp.txt")
+    assert call("score --resamples 10 --trials 10", downloaded)[0] == 0
+    assert call("report", downloaded)[0] == 0
+    assert not (tmp_path / "executed").exists()
+
+
+def test_other_systems_are_translated_without_it(downloaded, tmp_path):
+    add_system(Run(downloaded), "plain", "transformer")
+    code, output = call("translate --jobs 1", downloaded)
+    assert code == 0 and str(downloaded / "payload.py") in output.replace("\n", "")
+    assert (downloaded / "systems/plain/translate/test/hyp.txt").is_file()
+    assert not (tmp_path / "executed").exists()
+
+
+def test_a_folder_of_settings_that_cannot_be_written_stops_nothing(
+    downloaded, tmp_path, monkeypatch
+):
+    (tmp_path / "settings").write_text("a file", "utf-8")
+    code, output = call("translate --jobs 1 --allow-code payload", downloaded)
+    assert code == 0 and "not remembered" in output
