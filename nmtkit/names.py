@@ -25,12 +25,13 @@ def check_name(name: str) -> str:
 
 
 def check_path(path: str) -> str:
-    """Return a relative path whose parts are names.
+    """Return a relative path whose parts are names, which may begin with dots here: a prep that was
+    killed may have left a hidden file.
 
     Raises: ValueError if it leads elsewhere.
     """
     for part in path.split("/"):
-        check_name(part)
+        check_name(part.lstrip("."))
     return path
 
 

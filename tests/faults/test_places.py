@@ -204,7 +204,7 @@ def test_names_of_the_command_line_are_checked_alike(downloaded):
         with pytest.raises(ValueError, match="cannot be a name"):
             check_name(name)
         with pytest.raises(ValueError, match="cannot be a name"):
-            check_path(name.replace("a/b", "a//b"))
+            check_path({"a/b": "a//b", ".x": "a/./b"}.get(name, name))
     assert check_name("Online-A (2024)") and check_path("train/00000.bin")
 
 
