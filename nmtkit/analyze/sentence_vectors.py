@@ -221,7 +221,7 @@ class Reader:
         if not path.is_file():
             vectors = self.vectors(task.sentences)
             for outdated in path.parent.glob(f"{glob.escape(prefix)}*.npy"):
-                outdated.unlink()
+                files.remove(outdated)
             with files.writing(path, "wb") as stream:
                 np.save(stream, vectors)
         return path

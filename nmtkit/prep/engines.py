@@ -19,7 +19,7 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
-from nmtkit import console, environment
+from nmtkit import console, environment, trust
 from nmtkit.errors import ConfigError, EnvironmentProblem, NmtkitError, nearest
 from nmtkit.parallel import end_with_parent
 from nmtkit.user_classes import load_object, place_of
@@ -255,6 +255,7 @@ def _ray(address: str | None, jobs: int, stack: contextlib.ExitStack) -> Engine:
 def _users(name: str, address: str | None, jobs: int) -> Engine:
     """Call the function of a user's module for an Executor."""
     form = "define function(address, jobs) in it, which returns a concurrent.futures.Executor"
+    trust.allow([name])
     function = load_object(name, "engine", "--engine", form)
     try:
         executor = function(address, jobs)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
-from nmtkit import console
+from nmtkit import console, files
 from nmtkit.errors import ConfigError, NmtkitError
 from nmtkit.prep.tasks import WORK_RECORD
 from nmtkit.records import Record, load
@@ -60,6 +60,8 @@ def work_folder(work: Path, key: str, share: bool) -> Iterator[None]:
     try:
         with locked(work, "prep", shared=share):
             held = True
+            for path in work.rglob("*"):  # the tasks write here by paths of their own
+                files.check_place(path)
             again = _begun(work, key, share)
             try:
                 yield
