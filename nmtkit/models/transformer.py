@@ -228,7 +228,7 @@ class Transformer(Model):
         """Return the encoder's states of inputs x (B, S, D): (B, S, D)."""
         return cpu.encoded(self.through_layers, x, visible)
 
-    def through_layers(self, x: Tensor, visible: Visible) -> Tensor:
+    def through_layers(self, x: Tensor, visible: Sight) -> Tensor:
         """Return the states of rows x (B, S, D) that go through the encoder at once."""
         for layer in self.encoder:
             x = layer(x, visible)

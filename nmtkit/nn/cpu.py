@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from nmtkit.nn import private
 from nmtkit.nn.capture import capturing
-from nmtkit.nn.masks import Visible
+from nmtkit.nn.masks import Sight
 
 SHORT = 128 * 128
 """Up to this number of scores a head, attention as its equation is faster than torch's kernel."""
@@ -130,7 +130,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -> Tensor
     return y.split([rows.numel(), missing])[0].view(*rows, -1) if missing else y
 
 
-def encoded(stack: Callable[[Tensor, Visible], Tensor], x: Tensor, visible: Visible) -> Tensor:
+def encoded(stack: Callable[[Tensor, Sight], Tensor], x: Tensor, visible: Sight) -> Tensor:
     """Apply an encoder; in inference mode to ENCODED rows at a time, without most of the columns
     that are padding in all of these rows.
 
@@ -141,7 +141,7 @@ def encoded(stack: Callable[[Tensor, Visible], Tensor], x: Tensor, visible: Visi
     Returns: (B, S, D); zeros may stand behind a row's real positions.
     """
     whole = capturing() or not torch.is_inference_mode_enabled() or x.device.type != "cpu"
-    if whole or visible is None or len(x) <= ENCODED:
+    if whole or not isinstance(visible, Tensor) or len(x) <= ENCODED:
         return stack(x, visible)
     states = torch.zeros_like(x)
     blocks = (tensor.split(ENCODED) for tensor in (x, visible, states))
