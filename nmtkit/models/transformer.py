@@ -172,7 +172,7 @@ class Transformer(Model):
     Settings: ClassVar[type[ModelSettings]] = TransformerSettings
     settings: TransformerSettings
     paper = "Vaswani et al. 2017"
-    packed = True
+    packs = True
 
     def __init__(self, settings: TransformerSettings, vocabularies: Vocabularies) -> None:
         super().__init__(settings, vocabularies)
