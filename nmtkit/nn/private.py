@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import Node
 
 _ONEDNN = ("_is_mkldnn_bf16_supported", "_reorder_linear_weight", "_linear_pointwise")
 _ONEDNN_INT8 = ("qlinear_prepack", "qlinear_pointwise")
@@ -73,3 +74,9 @@ def softmax_backward(grad: Tensor, weights: Tensor) -> Tensor:
         return torch._softmax_backward_data(grad, weights, -1, weights.dtype)
     product = grad * weights
     return product - weights * product.sum(-1, keepdim=True)
+
+
+def will_run(node: Node) -> bool:
+    """True if the backward pass that runs now comes to this node, or torch cannot say."""
+    says = getattr(torch._C, "_will_engine_execute_node", lambda _: True)
+    return bool(says(node))

@@ -12,10 +12,9 @@ same. An update with fewer micro-batches than ranks is cut, too.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nmtkit.data.batches import collate, padded_positions
+from nmtkit.data.batches import Batch, collate, padded_positions
 from nmtkit.data.order import ShardedPairs, WindowBatches, epoch_windows, window_batches
 from nmtkit.data.padding import Ids
 from nmtkit.data.resegmented import Resegmented
@@ -33,6 +32,7 @@ from nmtkit.nn.dropout import seed_dropout
 from nmtkit.nn.hardware import Hardware, widest
 from nmtkit.settings import TrainSettings
 from nmtkit.train import loss as losses
+from nmtkit.train.gradient_sums import GradientSums
 from nmtkit.train.perturb import perturbation
 from nmtkit.train.ranks import Ranks
 from nmtkit.train.state import TrainState
@@ -158,6 +158,9 @@ class Gradients:
         autocast: arguments of torch.autocast.
         state: holds `split_from`, which is lowered when memory does not suffice.
         ranks: the processes that share the work.
+        note: returns what the ranks tell each other in each update.
+    Attributes:
+        notes: what every rank told in the last update.
     """
 
     model: Model
@@ -166,10 +169,13 @@ class Gradients:
     autocast: dict[str, Any]
     state: TrainState
     ranks: Ranks = field(default_factory=Ranks)
+    note: Callable[[], Sequence[float]] = list
+    notes: list[list[float]] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
-        self._parameters = [p for p in self.model.parameters() if p.requires_grad]
-        self._device = self._parameters[0].device
+        parameters = [p for p in self.model.parameters() if p.requires_grad]
+        self._sums = GradientSums(parameters, self.ranks)
+        self._device = parameters[0].device
         self._chunk = losses.chunk_rows(self.model.vocabularies.tgt, self._device.type)
         self._perturb = perturbation(self.model, self.settings)
 
@@ -186,13 +192,12 @@ class Gradients:
         Raises: EnvironmentProblem if memory does not hold a single pair.
         """
         while True:
+            self._sums.begin()
             parts = self.ranks.share(list(enumerate(self.parts(update))))
-            sums, too_big = self.add(parts, step, divisor)
-            # All ranks must know what one rank met before they wait for each other in the sum.
-            rows = self.ranks.gather([too_big, *(p.grad is not None for p in self._parameters)])
-            smallest = min(int(row[0]) for row in rows)
+            sums, too_big = self.add(parts, step, divisor, self._sums.overlap)
+            sums, self.notes = self._sums.finish(sums, [too_big, *self.note()])
+            smallest = min(int(row.pop(0)) for row in self.notes)
             if smallest == FITS:
-                self._sum_over_ranks(sums, [any(column) for column in zip(*rows, strict=True)][1:])
                 smoothed, nll = sums.unbind()
                 return smoothed, nll
             self.state.split_from = smallest
@@ -200,30 +205,36 @@ class Gradients:
             if self._device.type == "cuda":
                 torch.cuda.empty_cache()
 
-    def _sum_over_ranks(self, sums: Tensor, used: Sequence[bool]) -> None:
-        """Sum losses and gradients in place; used: for each parameter, if a rank has a gradient."""
-        tensors = [sums]
-        for parameter in itertools.compress(self._parameters, used):
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            tensors.append(parameter.grad)
-        self.ranks.sum(tensors)
-
     def add(
-        self, parts: Sequence[tuple[int, Ids]], step: int, divisor: float
+        self,
+        parts: Sequence[tuple[int, Ids]],
+        step: int,
+        divisor: float,
+        before_last: Callable[[Tensor], object] = lambda hidden: None,
     ) -> tuple[Tensor, int]:
         """Add the gradients of some parts of an update in this process.
 
         Args:
             parts: place in the update, which seeds the random numbers, and rows.
             step, divisor: as of `compute`.
+            before_last: gets the hidden states of the last part before their backward pass.
         Returns: sums (2) of the smoothed loss and of the negative log-likelihood; positions of the
             part that did not fit into memory, else FITS.
         """
         sums = torch.zeros(2, dtype=widest(self._device), device=self._device)
         for micro, rows in parts:
             try:
-                loss = self._backward(rows, step, micro, divisor)
+                hidden, batch = self._forward(rows, step, micro)
+                if micro == parts[-1][0]:
+                    before_last(hidden)
+                loss = losses.backward(
+                    self._logits,
+                    hidden,
+                    batch,
+                    self.settings.label_smoothing,
+                    1 / divisor,
+                    self._chunk,
+                )
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
@@ -237,7 +248,8 @@ class Gradients:
         cut = [part for rows in update for part in np.array_split(rows, min(count, len(rows)))]
         return [part for rows in cut for part in self._parts(rows)]
 
-    def _backward(self, rows: Ids, step: int, micro: int, divisor: float) -> losses.Loss:
+    def _forward(self, rows: Ids, step: int, micro: int) -> tuple[Tensor, Batch]:
+        """Return the hidden states of a micro-batch (B, T, D), and the batch."""
         seed_everything(self.settings.seed, step, micro)
         batch = collate(self.store, rows, self._device, self.model.context_rule)
         batch = self._perturb.inputs(batch, step) if self._perturb else batch
@@ -245,9 +257,7 @@ class Gradients:
         reading = self._perturb.reading() if self._perturb else contextlib.nullcontext()
         with torch.autocast(**self.autocast), reading:
             hidden, _ = self.model.decode(batch.tgt_in, self.model.encode(batch))
-        return losses.backward(
-            self._logits, hidden, batch, self.settings.label_smoothing, 1 / divisor, self._chunk
-        )
+        return hidden, batch
 
     def _logits(self, hidden: Tensor) -> Tensor:
         with torch.autocast(**self.autocast):

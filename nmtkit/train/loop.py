@@ -100,9 +100,11 @@ class Trainer:
         place = state.epoch, state.window, state.index
         self.updates = Updates(self.store, self.settings, *place)
         self.gradients = Gradients(
-            self.model, self.store, self.settings, self.autocast, state, self.ranks
+            self.model, self.store, self.settings, self.autocast, state, self.ranks, self._note
         )
         self.stop = Stop()
+        # When the count of `state.seconds` begins, when it was read, and what is not counted yet.
+        self._since = self._read_at = self._uncounted = 0.0
         # The step and the validation of the last checkpoint. There is nothing new to save yet.
         self.saved = state.step, state.validated
         self.writer = saving.Writer()
@@ -139,7 +141,8 @@ class Trainer:
         begin = state.step
         if state.split_from is not None:
             self._warn_of_parts()
-        while not (signal_name := self.signal_of_any_rank()):
+        signal_name = self.signal_of_any_rank()
+        while not signal_name:
             self.writer.check()
             ending, new_best = reason_to_end(state, s), False
             if self.validation_due(ending):
@@ -156,20 +159,20 @@ class Trainer:
                 self.reporter.say(f"{'' if state.step > begin else 'already '}{ending}")
                 return
             self.update()
+            signal_name = _signal_name(self.gradients.notes)
         self.save()
         self.ranks.first_does(self.writer.finish)
         message = f"stopped by {signal_name} after step {state.step:,}; everything is saved"
         raise Interrupted(message, where=self.system.path, hint="the same command continues")
 
     def signal_of_any_rank(self) -> str | None:
-        """Return the name of the signal that asked any rank to stop, if there was one.
+        """Return the name of the signal that asked any rank to stop, if there was one."""
+        return _signal_name(self.ranks.gather([self.stop.signal]))
 
-        All ranks take over the clock of rank 0, so that they make the same decisions.
-        """
-        rows = self.ranks.gather([self.stop.signal, self.state.seconds])
-        self.state.seconds = rows[0][1]
-        number = max(int(row[0]) for row in rows)
-        return signal.Signals(number).name if number else None
+    def _note(self) -> list[float]:
+        """Return what a rank tells the others in an update: its signal, and its clock."""
+        self._read_at = time.monotonic()
+        return [self.stop.signal, self.state.seconds + self._read_at - self._since]
 
     # An update
 
@@ -187,6 +190,7 @@ class Trainer:
     def make_update(self) -> None:
         """Make one update without a report."""
         start, cpu = time.monotonic(), time.process_time()
+        self._since = start - self._uncounted
         state, s = self.state, self.settings
         update = self.updates.next()
         state.step += 1
@@ -196,9 +200,11 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         if state.step % s.log_every == 0:
             self.read()
-        seconds = time.monotonic() - start
-        state.seconds += seconds
-        state.log.seconds += seconds
+        # All ranks take over the clock of rank 0, so that they make the same decisions.
+        state.seconds = self.gradients.notes[0][1]
+        end = time.monotonic()
+        self._uncounted = end - self._read_at
+        state.log.seconds += end - start
         state.log.cpu += time.process_time() - cpu
 
     def _descend(self, update: list[Ids], rate: float) -> None:
@@ -425,3 +431,9 @@ class Trainer:
         )
         batches, rate = update.batches, update.rate
         return divergence.write_report(error, self.system, self.state, cause, batches, rate)
+
+
+def _signal_name(notes: list[list[float]]) -> str | None:
+    """Return the name of the signal that is first in any note, if there is one."""
+    number = max(int(note[0]) for note in notes)
+    return signal.Signals(number).name if number else None
