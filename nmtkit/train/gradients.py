@@ -37,6 +37,8 @@ from nmtkit.train.perturb import perturbation
 from nmtkit.train.ranks import Ranks
 from nmtkit.train.state import TrainState
 
+Batches = dict[int, tuple[Ids, Batch]]
+"""Batches by their place in an update, with their rows."""
 FITS = 2**53
 """More positions than any batch has: everything fits into memory."""
 
@@ -175,11 +177,22 @@ class Gradients:
     def __post_init__(self) -> None:
         parameters = [p for p in self.model.parameters() if p.requires_grad]
         self._sums = GradientSums(parameters, self.ranks)
+        self._ready: Batches = {}
         self._device = parameters[0].device
         self._chunk = losses.chunk_rows(self.model.vocabularies.tgt, self._device.type)
         self._perturb = perturbation(self.model, self.settings)
 
-    def compute(self, update: list[Ids], step: int, divisor: float) -> tuple[Tensor, Tensor]:
+    def batches(self, update: list[Ids]) -> Batches:
+        """Return the batches of an update that this rank computes, as things are now."""
+        parts = self.ranks.share(list(enumerate(self.parts(update))))
+        return {micro: (rows, self._batch(rows)) for micro, rows in parts}
+
+    def _batch(self, rows: Ids) -> Batch:
+        return collate(self.store, rows, self._device, self.model.context_rule)
+
+    def compute(
+        self, update: list[Ids], step: int, divisor: float, batches: Batches | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Compute the gradient of an update, the same on all ranks; each computes its share.
 
         If memory does not suffice, it begins again with smaller parts.
@@ -188,9 +201,11 @@ class Gradients:
             update: the rows of its micro-batches.
             step: of the optimiser, for the random numbers.
             divisor: of the loss: the target tokens of the whole update, over the loss scale.
+            batches: those that are made already.
         Returns: sums of the smoothed loss and of the negative log-likelihood, not divided.
         Raises: EnvironmentProblem if memory does not hold a single pair.
         """
+        self._ready = batches or {}
         while True:
             self._sums.begin()
             parts = self.ranks.share(list(enumerate(self.parts(update))))
@@ -251,7 +266,10 @@ class Gradients:
     def _forward(self, rows: Ids, step: int, micro: int) -> tuple[Tensor, Batch]:
         """Return the hidden states of a micro-batch (B, T, D), and the batch."""
         seed_everything(self.settings.seed, step, micro)
-        batch = collate(self.store, rows, self._device, self.model.context_rule)
+        # Parts may be other ones than when the batches were made.
+        ready = self._ready.get(micro)
+        same = ready is not None and np.array_equal(ready[0], rows)
+        batch = ready[1] if ready is not None and same else self._batch(rows)
         batch = self._perturb.inputs(batch, step) if self._perturb else batch
         assert batch.tgt_in is not None
         reading = self._perturb.reading() if self._perturb else contextlib.nullcontext()

@@ -10,12 +10,10 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from nmtkit import console
-from nmtkit.data.batches import padded_positions
 from nmtkit.data.order import ShardedPairs
 from nmtkit.data.padding import Ids
 from nmtkit.errors import Interrupted, NmtkitError, TrainingDiverged
@@ -24,6 +22,7 @@ from nmtkit.models.base import Model
 from nmtkit.run import System
 from nmtkit.settings import TrainSettings
 from nmtkit.train import divergence, saving
+from nmtkit.train.ahead import Ahead, Prepared
 from nmtkit.train.ema import Averages
 from nmtkit.train.gradients import Gradients, Updates
 from nmtkit.train.optimizer import (
@@ -50,6 +49,7 @@ class Update:
         rate: the learning rate.
         sums: (3) the smoothed loss, the negative log-likelihood and the norm of the gradient.
         tokens, positions, padding: see Window.
+        passes: over the training set, up to the end of the update.
     """
 
     step: int
@@ -59,6 +59,7 @@ class Update:
     tokens: int
     positions: int
     padding: int
+    passes: float
 
 
 @dataclass
@@ -102,6 +103,7 @@ class Trainer:
         self.gradients = Gradients(
             self.model, self.store, self.settings, self.autocast, state, self.ranks, self._note
         )
+        self.ahead = Ahead(self.updates, self.gradients, device)
         self.stop = Stop()
         # When the count of `state.seconds` begins, when it was read, and what is not counted yet.
         self._since = self._read_at = self._uncounted = 0.0
@@ -133,6 +135,7 @@ class Trainer:
             self.reporter.note(error.message)
             raise
         finally:
+            self.ahead.close()
             self._end_writing()
             self.reporter.close()
 
@@ -192,10 +195,9 @@ class Trainer:
         start, cpu = time.monotonic(), time.process_time()
         self._since = start - self._uncounted
         state, s = self.state, self.settings
-        update = self.updates.next()
+        update = self.ahead.next()
         state.step += 1
-        updates = self.updates
-        state.epoch, state.window, state.index = updates.epoch, updates.window, updates.index
+        state.epoch, state.window, state.index = update.place
         self._descend(update, learning_rate(s, self.model.width, state.step, state.plateau))
         self.optimizer.zero_grad(set_to_none=True)
         if state.step % s.log_every == 0:
@@ -207,36 +209,31 @@ class Trainer:
         state.log.seconds += end - start
         state.log.cpu += time.process_time() - cpu
 
-    def _descend(self, update: list[Ids], rate: float) -> None:
+    def _descend(self, update: Prepared, rate: float) -> None:
         """Compute the gradients of all batches, then make a step of Adam if they are finite.
 
         All ranks decide alike, because the gradients and losses are sums over the ranks.
         """
-        src, tgt = self.store.lengths(np.concatenate(update))
-        tokens = int(tgt.sum())
-        norm, sums = self._gradient(update, tokens)
+        norm, sums = self._gradient(update)
         # Only float16 needs the numbers at once: it may have to compute the update again.
         while self.scaler.is_enabled() and overflowed(self.scaler, *sums[::2].tolist()):
             self.state.overflows += 1
             self.optimizer.zero_grad(set_to_none=True)
-            norm, sums = self._gradient(update, tokens)
+            norm, sums = self._gradient(update)
         self._step(rate, norm, torch.isfinite(sums[::2]).all())
         self.scaler.update()
-        ends = np.cumsum([len(rows) for rows in update])[:-1]
-        batches = zip(np.split(src, ends), np.split(tgt, ends), strict=True)
-        positions = sum(padded_positions(*lengths) for lengths in batches)
-        padding = positions - int(src.sum()) - tokens
-        made = Update(self.state.step, update, rate, sums, tokens, positions, padding)
+        facts = update.tokens, update.positions, update.padding, update.passes
+        made = Update(self.state.step, update.rows, rate, sums, *facts)
         self._unread.append(made)
 
-    def _gradient(self, update: list[Ids], tokens: int) -> tuple[Tensor, Tensor]:
+    def _gradient(self, update: Prepared) -> tuple[Tensor, Tensor]:
         """Compute the gradient of an update, without the scale of the loss.
 
         Returns: the norm; the smoothed loss, the negative log-likelihood and the norm (3).
         """
         state, split_before = self.state, self.state.split_from
-        divisor = tokens / self.scaler.get_scale()
-        smoothed, nll = self.gradients.compute(update, state.step, divisor)
+        divisor = update.tokens / self.scaler.get_scale()
+        smoothed, nll = self.gradients.compute(update.rows, state.step, divisor, update.batches)
         if state.split_from != split_before:
             self._warn_of_parts()
         self.scaler.unscale_(self.optimizer)
@@ -287,8 +284,8 @@ class Trainer:
         self.read()
         state, s = self.state, self.settings
         left = None if at_the_end else seconds_left(state, s, state.log)
-        passes, rate = self.updates.passes, self._last_read.rate
-        self.reporter.progress(state.step, s.max_steps, passes, state.log, rate, left)
+        last = self._last_read
+        self.reporter.progress(state.step, s.max_steps, last.passes, state.log, last.rate, left)
         if not at_the_end:
             self._logged, state.log = state.log, Window()
 
