@@ -18,7 +18,7 @@ from nmtkit.data.batches import padded_positions
 from nmtkit.data.order import ShardedPairs
 from nmtkit.data.padding import Ids
 from nmtkit.data.resegmented import Resegmented
-from nmtkit.train.gradients import Batches, Gradients, Updates
+from nmtkit.train.gradients import Gradients, Share, Updates
 
 UPDATES = 3
 """Updates that are prepared ahead."""
@@ -33,7 +33,7 @@ class Prepared:
         tokens, positions, padding: see Window.
         place: epoch, window and index behind the update (see `Updates`).
         passes: over the training set, up to the end of the update.
-        batches: that were made for this rank.
+        share: of this rank, with its batches; None if nothing is prepared ahead.
     """
 
     rows: list[Ids]
@@ -42,7 +42,7 @@ class Prepared:
     padding: int
     place: tuple[int, int, int]
     passes: float
-    batches: Batches
+    share: Share | None
 
 
 def updates_ahead(device: torch.device, pairs: ShardedPairs) -> int:
@@ -93,6 +93,6 @@ class Ahead:
         positions = sum(padded_positions(src, tgt) for src, tgt in lengths)
         padding = positions - tokens - sum(int(src.sum()) for src, _ in lengths)
         place = updates.epoch, updates.window, updates.index
-        batches = self._gradients.batches(rows) if self._count else {}
+        share = self._gradients.share(rows, make=True) if self._count else None
         facts = tokens, positions, padding, place, updates.passes
-        return Prepared(rows, *facts, batches)
+        return Prepared(rows, *facts, share)

@@ -12,9 +12,10 @@ same. An update with fewer micro-batches than ranks is cut, too.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +27,7 @@ from nmtkit.data.batches import Batch, collate, padded_positions
 from nmtkit.data.order import ShardedPairs, WindowBatches, epoch_windows, window_batches
 from nmtkit.data.padding import Ids
 from nmtkit.data.resegmented import Resegmented
+from nmtkit.data.store import Lengths
 from nmtkit.errors import EnvironmentProblem
 from nmtkit.models.base import Model
 from nmtkit.nn.dropout import seed_dropout
@@ -37,10 +39,12 @@ from nmtkit.train.perturb import perturbation
 from nmtkit.train.ranks import Ranks
 from nmtkit.train.state import TrainState
 
-Batches = dict[int, tuple[Ids, Batch]]
-"""Batches by their place in an update, with their rows."""
 FITS = 2**53
 """More positions than any batch has: everything fits into memory."""
+PART = 8192
+"""A part costs a GPU as much time as about this many positions, beside its own: an estimate from
+counted launches, which was not measured.
+"""
 
 
 @dataclass
@@ -97,6 +101,17 @@ class Updates:
             self.index += 1
         return update
 
+    def of_window(self) -> Iterator[list[Ids]]:
+        """Yield the rows of the updates that lie in the window, from its beginning."""
+        update: list[Ids] = []
+        size = 0
+        for i in range(len(self.batches)):
+            update.append(self.batches[i])
+            size += self.batches.size(i, self.settings.batch_unit)
+            if size >= self.settings.update_size:
+                yield update
+                update, size = [], 0
+
     def _begin_next(self) -> None:
         self.window, self.index = self.window + 1, 0
         if self.window >= len(self._windows):
@@ -149,6 +164,56 @@ def cuts_for_ranks(batches: int, ranks: int) -> int:
     )
 
 
+def equal_parts(rows: Ids, src: Lengths, tgt: Lengths, ranks: int, below: int) -> list[Ids]:
+    """Cut pairs into parts of similar length and equal work, as many for each rank.
+
+    The number of parts is the one that takes least time: more parts have less padding, but each
+    costs `PART` positions more.
+
+    Args:
+        rows: (N) of an update.
+        src, tgt: (N), the tokens of each.
+        ranks: W.
+        below: each part has fewer positions, if one pair for each part allows that.
+    Returns: W parts, or a multiple of it; fewer for fewer pairs.
+    """
+    order = np.lexsort((src, tgt))[::-1]  # longest target first
+    rows, src, tgt = rows[order], src[order], tgt[order]
+    work = np.cumsum(src + tgt)
+    best: list[Ids] = []
+    least = math.inf
+    for count in range(ranks, len(rows) + ranks, ranks):
+        if count * PART >= least:
+            break
+        ends = np.searchsorted(work, work[-1] * np.arange(1, count) / count)
+        edges = list(itertools.pairwise(np.unique([0, *ends, len(rows)]).tolist()))
+        positions = [(end - start) * int(src[start:end].max() + tgt[start]) for start, end in edges]
+        time = sum(positions) + count * PART if max(positions) < below else math.inf
+        if not best or time < least:
+            best, least = [rows[start:end] for start, end in edges], time
+    return best
+
+
+def joins(settings: TrainSettings, device: torch.device) -> bool:
+    """True if the batches of an update are joined, and cut anew."""
+    return settings.micro_batch == "auto" and device.type == "cuda"
+
+
+@dataclass(frozen=True)
+class Share:
+    """A rank's share of an update.
+
+    Attributes:
+        split_from: of the state on which the parts depend.
+        parts: place in the update, and rows.
+        batches: by place; those that are made already.
+    """
+
+    split_from: int | None
+    parts: list[tuple[int, Ids]]
+    batches: dict[int, Batch]
+
+
 @dataclass
 class Gradients:
     """Computes gradients of a model on batches of a training set.
@@ -162,6 +227,7 @@ class Gradients:
         ranks: the processes that share the work.
         note: returns what the ranks tell each other in each update.
     Attributes:
+        joins: True if the batches of an update are joined.
         notes: what every rank told in the last update.
     """
 
@@ -172,26 +238,35 @@ class Gradients:
     state: TrainState
     ranks: Ranks = field(default_factory=Ranks)
     note: Callable[[], Sequence[float]] = list
+    joins: bool = field(init=False)
     notes: list[list[float]] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
         parameters = [p for p in self.model.parameters() if p.requires_grad]
         self._sums = GradientSums(parameters, self.ranks)
-        self._ready: Batches = {}
+        self._made: dict[int, Batch] = {}
         self._device = parameters[0].device
+        self.joins = joins(self.settings, self._device)
         self._chunk = losses.chunk_rows(self.model.vocabularies.tgt, self._device.type)
         self._perturb = perturbation(self.model, self.settings)
 
-    def batches(self, update: list[Ids]) -> Batches:
-        """Return the batches of an update that this rank computes, as things are now."""
+    def share(self, update: list[Ids], make: bool = False) -> Share:
+        """Return what this rank computes of an update, as memory is known now.
+
+        Args:
+            update: the rows of its batches.
+            make: the batches, too.
+        """
+        split_from = self.state.split_from
         parts = self.ranks.share(list(enumerate(self.parts(update))))
-        return {micro: (rows, self._batch(rows)) for micro, rows in parts}
+        batches = {micro: self._batch(rows) for micro, rows in parts} if make else {}
+        return Share(split_from, parts, batches)
 
     def _batch(self, rows: Ids) -> Batch:
         return collate(self.store, rows, self._device, self.model.context_rule)
 
     def compute(
-        self, update: list[Ids], step: int, divisor: float, batches: Batches | None = None
+        self, update: list[Ids], step: int, divisor: float, share: Share | None = None
     ) -> tuple[Tensor, Tensor]:
         """Compute the gradient of an update, the same on all ranks; each computes its share.
 
@@ -201,15 +276,17 @@ class Gradients:
             update: the rows of its micro-batches.
             step: of the optimiser, for the random numbers.
             divisor: of the loss: the target tokens of the whole update, over the loss scale.
-            batches: those that are made already.
+            share: of this rank, if it is known already.
         Returns: sums of the smoothed loss and of the negative log-likelihood, not divided.
         Raises: EnvironmentProblem if memory does not hold a single pair.
         """
-        self._ready = batches or {}
         while True:
+            if share is None or share.split_from != self.state.split_from:
+                share = self.share(update)
             self._sums.begin()
-            parts = self.ranks.share(list(enumerate(self.parts(update))))
-            sums, too_big = self.add(parts, step, divisor, self._sums.overlap)
+            self._made = share.batches
+            sums, too_big = self.add(share.parts, step, divisor, self._sums.overlap)
+            self._made = {}
             sums, self.notes = self._sums.finish(sums, [too_big, *self.note()])
             smallest = min(int(row.pop(0)) for row in self.notes)
             if smallest == FITS:
@@ -259,17 +336,19 @@ class Gradients:
 
     def parts(self, update: list[Ids]) -> list[Ids]:
         """Return the micro-batches of an update, cut for the ranks and to fit into memory."""
-        count = cuts_for_ranks(len(update), self.ranks.world)
-        cut = [part for rows in update for part in np.array_split(rows, min(count, len(rows)))]
+        if self.joins:
+            rows = np.concatenate(update)
+            below = self.state.split_from or FITS
+            cut = equal_parts(rows, *self.store.lengths(rows), self.ranks.world, below)
+        else:
+            count = cuts_for_ranks(len(update), self.ranks.world)
+            cut = [part for rows in update for part in np.array_split(rows, min(count, len(rows)))]
         return [part for rows in cut for part in self._parts(rows)]
 
     def _forward(self, rows: Ids, step: int, micro: int) -> tuple[Tensor, Batch]:
         """Return the hidden states of a micro-batch (B, T, D), and the batch."""
         seed_everything(self.settings.seed, step, micro)
-        # Parts may be other ones than when the batches were made.
-        ready = self._ready.get(micro)
-        same = ready is not None and np.array_equal(ready[0], rows)
-        batch = ready[1] if ready is not None and same else self._batch(rows)
+        batch = self._made.get(micro) or self._batch(rows)
         batch = self._perturb.inputs(batch, step) if self._perturb else batch
         assert batch.tgt_in is not None
         reading = self._perturb.reading() if self._perturb else contextlib.nullcontext()
@@ -280,6 +359,10 @@ class Gradients:
     def _logits(self, hidden: Tensor) -> Tensor:
         with torch.autocast(**self.autocast):
             return self.model.logits(hidden)
+
+    def largest_part(self, update: list[Ids]) -> int:
+        """Return the most positions that are computed at once in an update."""
+        return max(map(self._positions, self.parts(update)))
 
     def _parts(self, rows: Ids) -> list[Ids]:
         split_from = self.state.split_from

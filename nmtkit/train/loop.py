@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import signal
 import time
 from collections.abc import Mapping
@@ -38,6 +39,9 @@ from nmtkit.train.scaling import describe_overflows, make_scaler, overflowed
 from nmtkit.train.state import Best, TrainState, Window
 from nmtkit.train.stop import Abandoned, Stop, reason_to_end, seconds_left
 from nmtkit.train.validation import Validation, Validator, is_better
+
+PROBED = 200
+"""Updates among which the largest part is looked for before the first step."""
 
 
 @dataclass(frozen=True)
@@ -233,7 +237,7 @@ class Trainer:
         """
         state, split_before = self.state, self.state.split_from
         divisor = update.tokens / self.scaler.get_scale()
-        smoothed, nll = self.gradients.compute(update.rows, state.step, divisor, update.batches)
+        smoothed, nll = self.gradients.compute(update.rows, state.step, divisor, update.share)
         if state.split_from != split_before:
             self._warn_of_parts()
         self.scaler.unscale_(self.optimizer)
@@ -290,10 +294,14 @@ class Trainer:
             self._logged, state.log = state.log, Window()
 
     def probe(self) -> None:
-        """Compute the largest batch of the window, without an update, so that too little memory
-        shows at once.
+        """Compute the largest batch of the window, or of joined batches the update with the largest
+        part, without an update of the model, so that too little memory shows at once.
         """
-        self.gradients.compute([self.updates.batches.largest()], 0, 1)
+        update = [self.updates.batches.largest()]
+        if self.gradients.joins:
+            updates = itertools.islice(self.updates.of_window(), PROBED)
+            update = max(updates, key=self.gradients.largest_part, default=update)
+        self.gradients.compute(update, 0, 1)
         self.optimizer.zero_grad(set_to_none=True)
 
     def _warn_of_parts(self) -> None:
