@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from nmtkit import console
+from nmtkit import console, trust
 from nmtkit.analyze.sentence_vectors import by_length, encoder_states
 from nmtkit.corpora.document_starts import BLANK
 from nmtkit.data.batches import source_batch
@@ -63,6 +63,7 @@ def load(
     device: str = "auto",
     *,
     jobs: int = 1,
+    allow_code: Sequence[str] = (),
     **search: Any,
 ) -> LoadedSystem:
     """Return a trained system, ready for use.
@@ -77,12 +78,15 @@ def load(
         device: auto, cpu, cuda or mps.
         jobs: number of worker processes on a CPU, each with one thread; 0 = one per core. The
             output does not depend on `jobs`.
+        allow_code: modules that may be imported if the system names them. Read a module first, if
+            somebody else has made the run: importing executes it.
         search: search settings that replace the system's own (beam=10, length_penalty=1.0,
             nbest=5, average=3, …).
     Raises: DataError if there is no run or no trained system; ConfigError for an unknown system,
         setting or value; CheckpointError if a checkpoint is damaged or has another vocabulary;
         EnvironmentProblem if the device does not exist.
     """
+    trust.allow(_lines(allow_code, "allow_code"))
     run, name = _find(Path(path), system)
     picked = hardware.pick_device(device)
     if name is None:

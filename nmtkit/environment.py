@@ -19,6 +19,12 @@ def set_default(name: str, value: str) -> None:
         os.environ[name] = _ours[name] = value
 
 
+def allowed_code() -> set[str]:
+    """Return the modules that NMTKIT_ALLOW_CODE names, separated by commas."""
+    names = os.environ.get("NMTKIT_ALLOW_CODE", "").split(",")
+    return {name.strip().partition(":")[0] for name in names}
+
+
 def take_back(name: str) -> None:
     """Unset a variable, if nmtkit has set it."""
     if name in os.environ and os.environ[name] == _ours.get(name):

@@ -25,6 +25,52 @@ UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG}
 """Errors that only writing raises: disk full, quota exceeded, read-only, file too large."""
 
 
+_runs: set[Path] = set()
+
+
+def protect(run: Path) -> None:
+    """From now on, refuse to write in a run directory where that would change something outside it.
+
+    Anybody can have made a run, with symbolic links to files of the user.
+    """
+    _runs.add(Path(run).absolute())
+
+
+def check_place(path: Path) -> None:
+    """Refuse to write, append or remove at a path that leads out of a protected run.
+
+    Raises: DataError naming the symbolic link, "..", or what is neither a file nor a folder.
+    """
+    path, inside = Path(path).absolute(), False
+    for place in (*reversed(path.parents), path):
+        plain = not place.is_symlink() and (not place.exists() or place.is_file() or place.is_dir())
+        if inside and (place.name == ".." or not plain):
+            raise DataError(
+                "a run must have a file or folder where nmtkit writes, not a link or a device",
+                where=place,
+                hint="remove it, or put what it leads to in its place; the whole run may be a link",
+            )
+        inside = inside or place in _runs
+
+
+def appending(path: Path, mode: str = "a", errors: str | None = None) -> IO[str]:
+    """Open a text file to write at its end.
+
+    Raises: DataError as `check_place`; OSError.
+    """
+    check_place(path)
+    return open(path, mode, encoding="utf-8", errors=errors)
+
+
+def remove(path: Path) -> None:
+    """Remove a file if it exists.
+
+    Raises: DataError as `check_place`.
+    """
+    check_place(path)
+    path.unlink(missing_ok=True)
+
+
 def check_file(
     path: Path,
     instead: str = "write it to a file first, and name the file",
@@ -199,10 +245,11 @@ def writing(path: Path, mode: str = "w", durable: bool = True) -> Iterator[IO[An
         mode: "w" (UTF-8, LF) or "wb".
         durable: False for a file that is checked before it is used: no fsync, which is slow for
             many small files, so after a power cut the file may be damaged.
-    Raises: EnvironmentProblem if the disk is full or not writable. Other errors of the body are
-        raised unchanged.
+    Raises: DataError as `check_place`; EnvironmentProblem if the disk is full or not writable.
+        Other errors of the body are raised unchanged.
     """
     path = Path(path)
+    check_place(path)
     temporary = None
     in_body = False
     try:
@@ -286,8 +333,10 @@ def publish(temporary: Path, final: Path, old: Path) -> None:
         final: its final path.
         old: where an existing folder `final` is moved first; the caller removes it afterwards. If
             the process is killed between the two renames, only `old` has the existing folder.
-    Raises: OSError if a rename fails; an existing folder then has its name `final` again.
+    Raises: DataError as `check_place`; OSError if a rename fails; an existing folder then has its
+        name `final` again.
     """
+    check_place(final)
     if final.exists():
         os.replace(final, old)
     try:

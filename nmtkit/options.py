@@ -152,3 +152,12 @@ def run_option(
 ) -> Any:
     """Return the option --run."""
     return option(None, "DIR", "--run", envvar="NMTKIT_RUN", panel=panel, help=help)
+
+
+class CodeOptions(Options):
+    """The options of a command that builds the models of a run."""
+
+    allow_code: list[str] = option([], "MODULE", panel=GENERAL)
+    """Import this module if a system of the run names it, and remember that. Read the module first:
+    importing executes it, and anybody can have written it. Repeatable. A module that you have
+    trained with yourself is allowed."""

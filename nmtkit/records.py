@@ -9,6 +9,7 @@ Nothing else knows the keys of these files. Rules for all records:
 - A field with a default is written only where it has another value. So old files without the field
   can still be read, and are written back as they were.
 - Keys are written in the order of the fields.
+- A name that may become a part of a path is a `Name` or a `RelativePath`: a run can be anybody's.
 
 state.json is an exception: a training changes its state all the time. So its class is the dataclass
 `nmtkit.train.state.TrainState`; the same `load` reads it.
@@ -36,6 +37,7 @@ from pydantic import (
 
 from nmtkit import files
 from nmtkit.errors import DataError, plain
+from nmtkit.names import Name, RelativePath
 from nmtkit.settings import PrepSettings
 from nmtkit.tables.table import Estimate, StoredTable
 
@@ -173,7 +175,7 @@ class StageCall(Part, frozen=False):
 class TextSet(Part):
     """One prepared set: `train`, `dev`, or a test set under its own name."""
 
-    name: str
+    name: Name
     split: str
     """train, dev or test."""
     lines: int
@@ -218,7 +220,7 @@ class Cleaning:
 class Overlap(Part):
     """Pairs of a dev or test set that the training text contains."""
 
-    name: str
+    name: Name
     exact: int
     normalised: int
     """Equal but for case, white space and punctuation; with those that are equal exactly."""
@@ -240,8 +242,8 @@ class TextRecipe(Record):
 
     again: ClassVar[str] = "nmtkit prep … --force"
     format: Literal[1] = 1
-    src: str
-    tgt: str
+    src: Name
+    tgt: Name
     settings: PrepSettings
 
 
@@ -250,9 +252,9 @@ class Manifest(Record):
 
     again: ClassVar[str] = TextRecipe.again
     format: Literal[1]
-    dataset: str
-    src: str
-    tgt: str
+    dataset: Name
+    src: Name
+    tgt: Name
     preset: str
     source: dict[str, Any]
     """What was asked for."""
@@ -262,7 +264,7 @@ class Manifest(Record):
     corpus: dict[str, int]
     """Words, types, subwords and merges of the training text."""
     cleaning: Cleaning
-    files: dict[str, str]
+    files: dict[RelativePath, str]
     """SHA-256 of each file of the folder."""
     inputs: dict[str, dict[str, Any]]
     """Size, time and SHA-256 of each file that was read."""
@@ -281,8 +283,8 @@ class Manifest(Record):
 class UsedCheckpoint:
     """A checkpoint that a translation comes from, with the hash of its weights."""
 
-    system: str
-    name: str
+    system: Name
+    name: Name
     sha256: str | None = None
 
 
@@ -308,7 +310,7 @@ class TranslationInputs(Record):
 
     again: ClassVar[str] = "nmtkit translate --force"
     format: Literal[1]
-    set: str | None = None
+    set: Name | None = None
     settings: dict[str, Any] = {}
     checkpoints: list[UsedCheckpoint] = []
     source: SourceText | None = None
@@ -327,8 +329,8 @@ class TranslationInputs(Record):
 class TranslationMeta(TranslationInputs):
     """What `translate` writes beside a translation."""
 
-    system: str | None = None
-    files: dict[str, str] = {}
+    system: Name | None = None
+    files: dict[Name, str] = {}
     counts: dict[str, int] = {}
     speed: SearchSpeed | None = None
     hardware: dict[str, Any] = {}
@@ -356,20 +358,20 @@ class ExportedSystem(Record):
     """The version that wrote it."""
     to: str = "ctranslate2"
     """The engine."""
-    system: str
+    system: Name
     checkpoints: list[UsedCheckpoint]
     quantization: str
     prep: str
     """The fingerprint of the corpus."""
     vocabulary: dict[str, str]
-    src: str
-    tgt: str
+    src: Name
+    tgt: Name
     positions: int
     """The longest sentence."""
     search: dict[str, Any]
     text: dict[str, list[str]]
     """What is done to text, in words: of the source before, of the target after."""
-    files: dict[str, str] = {}
+    files: dict[RelativePath, str] = {}
     """SHA-256 of each other file."""
 
 
@@ -418,7 +420,7 @@ class BestCheckpoint(Record):
         "nmtkit train writes it anew; without the file the newest checkpoint is taken"
     )
     step: int
-    checkpoint: str
+    checkpoint: Name
     metric: str
     dev_loss: float
     dev_bleu: float | None
@@ -428,7 +430,7 @@ class WandbRun(Record):
     """A run of Weights & Biases that a training logs to; logged: the last step of each kind."""
 
     again: ClassVar[str] = "without the file the next training logs to a new run"
-    id: str
+    id: Name
     logged: dict[str, int] = {}
 
 
@@ -450,7 +452,7 @@ class CheckpointManifest(Record):
     """The fingerprint of the corpus."""
     vocabulary: dict[str, str] = {}
     """SHA-256 of the files that lead from text to ids."""
-    files: dict[str, FileFacts]
+    files: dict[Name, FileFacts]
 
 
 # analyze/<name>/finding.json
@@ -461,7 +463,7 @@ class FindingInputs(BaseModel):
 
     nmtkit: str = ""
     prepared: str = ""
-    systems: list[str]
+    systems: list[Name]
     options: dict[str, Any] = {}
     files: dict[str, str]
     """Path, relative to the run if inside it -> SHA-256."""
@@ -477,14 +479,14 @@ class StoredFinding(Record):
     again: ClassVar[str] = "nmtkit analyze NAME --force"
     format: Literal[0, 1] = 0
     """0: a file without this field."""
-    name: str
+    name: Name
     title: str
     text: str
     table: StoredTable
     paper: StoredTable | None = None
     bars: str
     facts: dict[str, Any]
-    attachments: list[str]
+    attachments: list[RelativePath]
     """The names of its further files."""
     made_from: FindingInputs
 
@@ -544,7 +546,7 @@ class Comparison:
 class SystemScores:
     """One system on a set; the baseline has no differences and tests."""
 
-    name: str
+    name: Name
     scores: dict[str, MetricScore]
     length_ratio: Estimate
     empty_hypotheses: int

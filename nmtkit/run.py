@@ -11,7 +11,6 @@ import fcntl
 import json
 import os
 import platform
-import re
 import socket
 import subprocess
 import sys
@@ -22,15 +21,13 @@ from pathlib import Path
 from typing import IO, Any
 
 import nmtkit
-from nmtkit import console, files
+from nmtkit import console, files, names
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem, NmtkitError, nearest
 from nmtkit.records import Manifest, StageCall, SystemConfig, TextSet, load, parse
 from nmtkit.settings import SearchSettings, TrainSettings, build, to_toml
 
 UNWRITABLE = files.UNWRITABLE | {errno.EACCES, errno.EPERM}
 """Errors of a folder that cannot be written."""
-
-NAMES = "use letters, digits, '-', '_' and '.', a letter or a digit first"
 
 
 @dataclass(frozen=True)
@@ -155,8 +152,11 @@ class Run:
 
         Raises: ConfigError for a name that is not a plain folder name.
         """
-        if not name or name in {".", ".."} or "/" in name or "\\" in name or name.startswith("."):
-            raise ConfigError(f"'{name}' cannot name a system", where="--system", hint=NAMES)
+        try:
+            names.check_name(name)
+        except ValueError:
+            message = f"{name!r} cannot name a system"
+            raise ConfigError(message, where="--system", hint=names.HINT) from None
         return System(self.path / "systems" / name)
 
     def new_system(self, name: str) -> System:
@@ -165,8 +165,9 @@ class Run:
         Raises: ConfigError if the name does not begin with a letter or a digit, or has characters
             other than letters, digits, '-', '_' and '.'. ('+' joins the names of an ensemble.)
         """
-        if not re.fullmatch(r"[^\W_][\w.-]*", name):
-            raise ConfigError(f"'{name}' cannot name a system", where="--system", hint=NAMES)
+        if not names.is_new_name(name):
+            message = f"{name!r} cannot name a system"
+            raise ConfigError(message, where="--system", hint=names.HINT)
         return self.system(name)
 
     def systems(self) -> list[System]:
@@ -179,12 +180,12 @@ class Run:
 
         Raises: ConfigError naming the nearest one.
         """
-        names = [s.name for s in self.systems()]
-        if name not in names:
+        known = [s.name for s in self.systems()]
+        if name not in known:
             raise ConfigError(
                 f"this run has no system '{name}'",
                 where=self.path / "systems",
-                hint=nearest(name, names) if names else "first: nmtkit train",
+                hint=nearest(name, known) if known else "first: nmtkit train",
             )
         return self.system(name)
 
@@ -215,6 +216,9 @@ class Run:
             end=None,
             exit=0,
         )
+        files.protect(self.path)
+        if write:
+            files.check_place(self.history)
         try:
             yield call
         except BaseException as error:
@@ -225,7 +229,7 @@ class Run:
             if write and self.path.is_dir():
                 with (
                     contextlib.suppress(OSError),
-                    open(self.history, "a", encoding="utf-8", errors="replace") as stream,
+                    files.appending(self.history, errors="replace") as stream,
                 ):
                     stream.write(json.dumps(call.model_dump(), ensure_ascii=False) + "\n")
 
@@ -273,10 +277,12 @@ def locked(folder: Path, what: str, shared: bool = False) -> Iterator[None]:
             their system and share the run.
         what: the stage, for the error that a second writer gets.
         shared: True if others that share the folder may hold it at the same time.
-    Raises: DataError naming host, process and age of each holder; EnvironmentProblem if the folder
-        cannot be made or written.
+    Raises: DataError naming host, process and age of each holder, or as `files.check_place`;
+        EnvironmentProblem if the folder cannot be made or written.
     """
     path = folder / ".lock"
+    files.protect(folder)
+    files.check_place(path)
     new = not folder.exists()
     stream = _opened(path, shared and not new)
     if stream is None:
@@ -349,7 +355,7 @@ def _opened(path: Path, shared: bool) -> IO[str] | None:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        return open(path, "a+", encoding="utf-8")
+        return files.appending(path, "a+")
     except OSError as error:
         if not shared or error.errno not in UNWRITABLE:
             raise EnvironmentProblem(
@@ -399,8 +405,8 @@ def _holders(stream: IO[str]) -> str:
         with contextlib.suppress(DataError):  # a line that is being written
             holder = parse(Holder, line, stream.name)
             has_left[replace(holder, left=False)] = holder.left
-    names = [str(holder) for holder, left in has_left.items() if not left and holder.alive]
-    return ", ".join(names) or "another process"
+    alive = [str(holder) for holder, left in has_left.items() if not left and holder.alive]
+    return ", ".join(alive) or "another process"
 
 
 def write_toml(path: Path, values: dict[str, Any]) -> None:

@@ -266,6 +266,11 @@ class TrainSettings(Section):
     """Path of float32 products (torch.set_float32_matmul_precision); auto: TF32 on a GPU, on a
     CPU the fastest that is as exact as `highest`.
     """
+    packed: Literal["auto", "yes", "no"] = "auto"
+    """The sentences of a batch stand one after the other in one row, without padding between them,
+    for models that can read that (Transformers). auto: on a GPU; a CPU gains nothing. The batches
+    are the same, with other dropout masks.
+    """
     deterministic: bool = False
     """On a GPU, use only algorithms that give the same bits every time; some are slower. A CPU
     always gives the same bits.

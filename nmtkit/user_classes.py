@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import inspect
 import re
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from traceback import extract_tb
-from types import ModuleType
 from typing import Any
 
+from nmtkit import trust
 from nmtkit.errors import ConfigError, NmtkitError, nearest
 
 
@@ -28,11 +26,12 @@ def load_object(name: str, kind: str, where: str, form: str) -> Any:
         name: `package.module:object`.
         kind, where: as of `load_class`.
         form: how it is written, for the hint.
-    Raises: ConfigError if the module is missing or fails (naming the line), or has no such object.
+    Raises: ConfigError if the module is not allowed, is missing or fails (naming the line), or has
+        no such object.
     """
     module_name, _, object_name = name.partition(":")
     try:
-        module = _import_module(module_name)
+        module = trust.import_module(module_name)
     except NmtkitError:
         raise
     except Exception as error:  # whatever the module does
@@ -56,8 +55,7 @@ def load_class(name: str, base: type, kind: str, where: str, guide: str) -> Any:
         kind: "variant" or "analysis", for messages.
         where: the option or command that names the class, for messages.
         guide: the page that describes such classes, for messages.
-    Raises: ConfigError if the module is missing or fails (naming the line), or if the class is
-        missing, abstract or no subclass of `base`.
+    Raises: as `load_object`; ConfigError if the class is abstract or no subclass of `base`.
     """
     cls = load_object(name, kind, where, f"write it as package.module:Class; see {guide}")
     if not (isinstance(cls, type) and issubclass(cls, base)):
@@ -89,17 +87,6 @@ def blamed_on(cls: type) -> Iterator[None]:
         message = f"your analysis {cls.__qualname__} failed: {_summary(error)}"
         hint = "mend it there (--debug shows the traceback)"
         raise ConfigError(message, where=where, hint=hint) from error
-
-
-def _import_module(name: str) -> ModuleType:
-    """Import a module, which may be in the current folder.
-
-    `python -m nmtkit` searches the current folder, but the command `nmtkit` does not.
-    """
-    folder = str(Path.cwd())
-    if "" not in sys.path and folder not in sys.path:
-        sys.path.append(folder)
-    return importlib.import_module(name)
 
 
 def _not_imported(name: str, kind: str, where: str, error: Exception) -> ConfigError:

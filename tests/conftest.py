@@ -37,6 +37,17 @@ def every_printed_table_fits() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def only_the_models_of_tests_are_allowed(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[None]:
+    """The user's folder of settings, where allowed code is remembered, is a new one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("settings")))
+        patch.setenv("NMTKIT_ALLOW_CODE", "tests.toy_recurrent,tests.export.own")
+        yield
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """The folder of real data beside the checkout; on CI its absence is a failure."""

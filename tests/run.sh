@@ -6,7 +6,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../recipes/environment.sh"
 
 FAST=(
-  tests/test_{house,settings,fields,files,records,run}.py
+  tests/test_{house,environment,settings,fields,files,records,run}.py
   tests/test_cli.py::test_wrong_words_before_there_is_a_run tests/test_api.py::test_importing_loads_nothing
   tests/prep/test_clean.py tests/demo/test_demo_english.py tests/recipes/test_papers.py
   tests/export/test_to_{ctranslate2,huggingface}.py

@@ -16,7 +16,7 @@ from nmtkit.models.variants import VARIANTS
 PACKAGE = Path(nmtkit.__file__).parent
 # Lowest first; a room may import itself and what stands before it.
 ORDER = (
-    "environment errors user_classes files console parallel presets settings options fields tables records run curves"
+    "environment errors names files console trust user_classes parallel presets settings options fields tables records run curves"
     " text data corpora demo prep nn models score translate export train measures analyze report api cli"
 )
 ROOMS = ORDER.split()
@@ -87,6 +87,20 @@ def test_one_file_sets_environment_variables():
     assert [path.name for path in MODULES if SETS_A_VARIABLE.search(path.read_text("utf-8"))] == [
         "environment.py"
     ]
+
+
+WRITES_IN_PLACE = re.compile(r"\bopen\([^()]*[\"'][awx]b?\+?[\"']|\.unlink\(")
+WRITES_ELSEWHERE = {"corpora", "demo", "prep", "cli"}
+"""Rooms that write into the cache, or into a work folder that is checked as a whole."""
+
+
+def test_files_of_a_run_are_appended_to_and_removed_in_one_file():
+    """nmtkit/files.py refuses to do so through a link."""
+    alone = {"files.py", "run.py", "stage.py", "checkpoints.py"}
+    for path in MODULES:
+        if room_of(path) not in WRITES_ELSEWHERE and path.name not in alone:
+            assert not WRITES_IN_PLACE.search(path.read_text("utf-8")), path
+    assert WRITES_IN_PLACE.search('open(path, "a", encoding="utf-8")')
 
 
 def test_no_room_but_models_names_a_variant():

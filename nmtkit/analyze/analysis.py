@@ -130,7 +130,7 @@ class Finding:
         texts = self.attachments | ({} if self.figure is None else {"figure.svg": self.figure})
         outdated = {"figure.svg", *(earlier.attachments if earlier else ())} - texts.keys()
         for name in outdated:
-            (folder / Path(name).name).unlink(missing_ok=True)
+            files.remove(folder / name)
         for name, content in texts.items():
             files.write_text(folder / name, content)
         names = sorted(self.attachments)

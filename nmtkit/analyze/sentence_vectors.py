@@ -58,7 +58,9 @@ def encoder_states(model: Model, batch: Batch, layer: int) -> Tensor:
     outputs: dict[str, Any] = {}
     if layer:
         block = _layer(model, layer)
-        with block.register_forward_hook(lambda *values: outputs.update({STATES: values[-1]})):
+        hook = block.register_forward_hook(lambda *values: outputs.update({STATES: values[-1]}))
+        # In inference mode a layer sees some rows at a time.
+        with hook, torch.inference_mode(False), torch.no_grad():
             model.encode(batch)
     else:
         outputs = model.encode(batch)
@@ -219,7 +221,7 @@ class Reader:
         if not path.is_file():
             vectors = self.vectors(task.sentences)
             for outdated in path.parent.glob(f"{glob.escape(prefix)}*.npy"):
-                outdated.unlink()
+                files.remove(outdated)
             with files.writing(path, "wb") as stream:
                 np.save(stream, vectors)
         return path

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import nmtkit
-from nmtkit import console, files
+from nmtkit import console, files, trust
 from nmtkit.analyze import ANALYSES
 from nmtkit.analyze.analysis import (
     Analysis,
@@ -47,6 +47,7 @@ def find(name: str) -> type[AnyAnalysis]:
         hint = nearest(name, ANALYSES)
         raise ConfigError(f"unknown analysis '{name}'", where="nmtkit analyze", hint=hint)
     guide = "nmtkit/analyze/README.md"
+    trust.allow([name])
     cls: type[AnyAnalysis] = load_class(name, Analysis, "analysis", "nmtkit analyze", guide)
     for attribute in ("name", "title"):
         if not hasattr(cls, attribute):

@@ -13,7 +13,15 @@ from nmtkit.analyze import ANALYSES
 from nmtkit.cli.command import Command, command
 from nmtkit.cli.program import CONTEXT, Help, app, examples
 from nmtkit.errors import ConfigError
-from nmtkit.options import GENERAL, Options, format_option, option, run_option, set_names_option
+from nmtkit.options import (
+    GENERAL,
+    CodeOptions,
+    Options,
+    format_option,
+    option,
+    run_option,
+    set_names_option,
+)
 from nmtkit.tables.table import Table, text_column
 from nmtkit.user_classes import is_class_name
 
@@ -51,7 +59,9 @@ def analysis_command(name: str) -> Any:
     lines = [f"nmtkit analyze {name} {example}".rstrip() for example in cls.examples or [""]]
     single = typer.Typer(add_completion=False, context_settings=CONTEXT)
     settings: dict[str, Any] = {"within": single, "cls": _AnalysisCommand, "short_help": shows}
-    command(name, cls.Options, EveryAnalysis, epilog=examples(*lines), **settings)(call)
+    command(name, cls.Options, EveryAnalysis, CodeOptions, epilog=examples(*lines), **settings)(
+        call
+    )
     return get_command(single)
 
 
@@ -96,7 +106,7 @@ def _name_first(args: list[str]) -> list[str]:
 
     Raises: ConfigError if there is none.
     """
-    with_value = {"--system", "--on", "--set-name", "--run", "--format", "--table"}
+    with_value = {"--system", "--on", "--set-name", "--run", "--format", "--table", "--allow-code"}
     for place, word in enumerate(args):
         if (word in ANALYSES or is_class_name(word)) and args[place - 1] not in with_value:
             return [word, *args[:place], *args[place + 1 :]]

@@ -12,7 +12,7 @@ import typer
 from pydantic.fields import FieldInfo
 from typer.core import TyperCommand
 
-from nmtkit import console
+from nmtkit import console, trust
 from nmtkit.cli.ineffective import refuse_ineffective
 from nmtkit.cli.program import Help, app, set_debug
 from nmtkit.errors import ConfigError
@@ -63,6 +63,7 @@ class Command(Help, TyperCommand):
         console.set_quiet(ctx.params["quiet"])
         set_debug(ctx.params["debug"])
         refuse_ineffective(ctx)
+        trust.allow(ctx.params.get("allow_code") or (), remember=True)
         return super().invoke(ctx)
 
     def get_params(self, ctx: Any) -> Any:
@@ -138,7 +139,8 @@ def _with_parameters(
     """
 
     def call(**values: Any) -> None:
-        del values["quiet"], values["debug"]
+        for key in ("quiet", "debug", "allow_code"):  # `Command.invoke` has read them
+            values.pop(key, None)
         for key in arguments:
             old = values.pop(f"old_{key}")
             if (old is None) == (values[key] is None):

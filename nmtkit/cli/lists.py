@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from nmtkit import console, fields, settings
+from nmtkit import console, fields, settings, trust
 from nmtkit.cli.command import command
 from nmtkit.cli.program import examples
 from nmtkit.errors import ConfigError, nearest
@@ -143,6 +143,8 @@ def _settings_of(section: str, values: dict[str, Any], variant: str | None) -> l
         return fields.describe(settings.STAGES[section], values, section)
     from nmtkit.models.variants import VARIANTS, load_variant
 
+    if variant is not None:
+        trust.allow([variant])
     cls = load_variant(variant or next(iter(VARIANTS)))
     return fields.describe(cls.Settings, cls.adapt(values), section)
 

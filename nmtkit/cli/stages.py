@@ -9,6 +9,7 @@ from typing import Any
 from nmtkit.cli.command import Command, command
 from nmtkit.cli.program import examples
 from nmtkit.export.options import ExportOptions
+from nmtkit.options import CodeOptions
 from nmtkit.prep.file_values import joined_words
 from nmtkit.prep.options import PrepOptions
 from nmtkit.report.options import ReportOptions
@@ -60,6 +61,7 @@ def prep(**options: Any) -> None:
 @command(
     "train",
     TrainOptions,
+    CodeOptions,
     epilog=examples(
         "nmtkit train",
         "nmtkit train --system pre-norm --set model.norm=pre --set train.max_steps=20000",
@@ -86,6 +88,7 @@ def train(run: Path | None = None, **options: Any) -> None:
 @command(
     "translate",
     TranslateOptions,
+    CodeOptions,
     epilog=examples(
         "nmtkit translate",
         'echo "A dog runs." | nmtkit translate -',
@@ -141,6 +144,7 @@ def score(
 @command(
     "report",
     ReportOptions,
+    CodeOptions,
     epilog=examples(
         "nmtkit report",
         'nmtkit report --run runs/multi30k-ende --title "Two variants, one seed, 3,500 updates"',
@@ -161,6 +165,7 @@ def report(run: Path | None = None, **options: Any) -> None:
 @command(
     "export",
     ExportOptions,
+    CodeOptions,
     epilog=examples(
         "nmtkit export --to ctranslate2 --system baseline --check",
         "nmtkit export --to ctranslate2 --system baseline --quantization int8 --out baseline-int8",

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar
 
 from nmtkit.errors import ConfigError, nearest
 from nmtkit.files import COMPRESSED, TSV, open_binary
+from nmtkit.names import HINT, is_new_name
 from nmtkit.text import chinese, moses
 from nmtkit.text.scripts import scripts
 from nmtkit.text.tokenizer import usual_tokenizer
@@ -124,8 +125,8 @@ def _own_set(name: str, split: str, paths: Sequence[Path]) -> SetFiles:
 
 
 def _check_name(name: str | None) -> None:
-    if name is not None and not re.fullmatch(r"\w[\w.-]*", name):
-        hint = "use letters, digits, '-', '_' and '.'; --run DIR chooses the folder of the run"
+    if name is not None and not is_new_name(name):
+        hint = f"{HINT}; --run DIR chooses the folder of the run"
         raise ConfigError(f"'{name}' cannot name a corpus", "nmtkit prep", hint)
 
 

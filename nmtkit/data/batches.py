@@ -15,6 +15,7 @@ from torch import Tensor
 
 from nmtkit.data.context import Context, contexts
 from nmtkit.data.documents import ContextRule, Documents
+from nmtkit.data.packing import Segments, in_one_row, segments, shifted_row
 from nmtkit.data.padding import Ids, as_rows, padded, shifted, tensor
 from nmtkit.data.ragged import RaggedShards
 from nmtkit.data.store import Lengths, Store
@@ -49,6 +50,9 @@ class Batch:
         context: other sentences of the documents, for a model that reads them.
         real: (N), the positions of `tgt_out` that are not padding, as indices into B·T; None if
             all are, or if the host has not looked for them: on a GPU, that waits for the GPU.
+        segments: where the sentences lie in the packed form, for a model that `reads_packed`. Then
+            `src` is (1, S), and `tgt_in` and `tgt_out` are (1, T). None if each sentence has its
+            own row.
     """
 
     src: Tensor
@@ -62,6 +66,7 @@ class Batch:
     spans: Tensor | None = None
     context: Context | None = None
     real: Tensor | None = None
+    segments: Segments | None = None
 
 
 class Pairs(Protocol):
@@ -236,6 +241,30 @@ def _each(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
         parts = {name: _each(part, change) for name, part in vars(value).items()}
         return dataclasses.replace(value, **parts)
     return value
+
+
+def collate_packed(
+    store: Pairs, rows: Ids, device: torch.device | str = "cpu", multiple: int = 1
+) -> Batch:
+    """Return a batch of these pairs in packed form (see `Batch.segments`).
+
+    Args:
+        store, rows, device: as of `collate`.
+        multiple: the number of positions of each side is a multiple of this.
+    """
+    (src, src_lengths), (tgt, tgt_lengths) = (
+        in_one_row([read(int(i)) for i in rows], multiple) for read in (store.src, store.tgt)
+    )
+    return Batch(
+        src=tensor(src[None], device),
+        src_lengths=tensor(src_lengths[: len(rows)], device),
+        rows=tensor(np.array(rows, dtype=np.int64), device),
+        tgt_in=tensor(shifted_row(tgt, tgt_lengths)[None], device),
+        tgt_out=tensor(tgt[None], device),
+        tgt_lengths=tensor(tgt_lengths[: len(rows)], device),
+        real=tensor(np.arange(tgt_lengths[: len(rows)].sum()), device),
+        segments=segments(src_lengths, tgt_lengths, device),
+    )
 
 
 def with_targets(batch: Batch, targets: Sequence[Sequence[int] | NDArray[Any]]) -> Batch:

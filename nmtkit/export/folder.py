@@ -47,8 +47,10 @@ def writing(folder: Path) -> Iterator[Path]:
     removed last.
 
     Yields: the folder to write into.
-    Raises: EnvironmentProblem if the disk is full or not writable.
+    Raises: DataError as `files.check_place`; EnvironmentProblem if the disk is full or not
+        writable.
     """
+    files.check_place(folder)
     temporary, old = (
         folder.parent / f".{kind}-{folder.name}-{os.getpid()}" for kind in ("tmp", "old")
     )

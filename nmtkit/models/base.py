@@ -20,7 +20,7 @@ from nmtkit.data.batches import Batch
 from nmtkit.data.documents import ContextRule
 from nmtkit.errors import ConfigError
 from nmtkit.nn.embeddings import Embedding
-from nmtkit.nn.masks import Visible, visible_positions
+from nmtkit.nn.masks import Sight, Visible, own_sentence, visible_positions
 from nmtkit.settings import Section
 
 # Nested dicts (and lists) of tensors, rows first (axis 0). Search does only one thing with them: it
@@ -95,6 +95,14 @@ class Model(nn.Module, abc.ABC):
         return False
 
     @property
+    def reads_packed(self) -> bool:
+        """True if the model's own class says `packed = True`: training may then pack its batches
+        (`Batch.segments`). A subclass has to say it again, because it may mix positions in its own
+        way.
+        """
+        return bool(vars(type(self)).get("packed"))
+
+    @property
     def context_rule(self) -> ContextRule | None:
         """Return which sentences the model reads in `Batch.context`; None if it reads none."""
         return None
@@ -142,6 +150,14 @@ class Model(nn.Module, abc.ABC):
         """Return scores over the target vocabulary: (…, D) -> (…, V)."""
         scores: Tensor = self.output(hidden)
         return scores
+
+
+def source_sight(batch: Batch) -> Sight:
+    """Return what a source position of a batch may attend to: see `visible_source`; in a packed
+    batch, its own sentence.
+    """
+    packing = None if batch.segments is None else batch.segments.keys
+    return own_sentence(packing) or visible_source(batch)
 
 
 def visible_source(batch: Batch) -> Visible:

@@ -64,6 +64,7 @@ def save(
     final = folder / f"step-{step:08d}"
     temporary = folder / f".tmp-{final.name}-{os.getpid()}"
     tensors = {WEIGHTS: weights, OPTIMIZER: optimizer}
+    files.check_place(final)
     try:
         # Do not make its parents: if the system's folder has disappeared, saving must fail.
         folder.mkdir(exist_ok=True)
@@ -355,6 +356,7 @@ def prune(folder: Path, keep: Iterable[str]) -> None:
     Each is renamed first, so that no checkpoint is ever incomplete under its own name.
     """
     names = set(keep)
+    files.check_place(folder)
     for path in candidates(folder):
         if path.name not in names and (path / MANIFEST).is_file():
             doomed = folder / f".old-{path.name}-{os.getpid()}"
@@ -369,6 +371,7 @@ def clean(folder: Path) -> None:
 
     The caller holds the system's lock.
     """
+    files.check_place(folder)
     for path in folder.glob(".old-step-*"):
         final = folder / "-".join(path.name.removeprefix(".old-").split("-")[:2])
         if (path / MANIFEST).is_file() and not final.exists():

@@ -14,6 +14,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
+from nmtkit.data.packing import Segments
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Vocabularies
 from nmtkit.models.transformer import EncoderLayer, Transformer, TransformerSettings
@@ -21,7 +22,7 @@ from nmtkit.nn.attention import SelfAttention
 from nmtkit.nn.cache import Cache
 from nmtkit.nn.capture import capturing, record
 from nmtkit.nn.dropout import dropout
-from nmtkit.nn.masks import Visible, hide
+from nmtkit.nn.masks import Sight, hide
 
 BLOCK = 64
 """The most positions of a block, W. Memory grows with S·W and not with S²."""
@@ -108,7 +109,7 @@ class ConvolutionalAttention(SelfAttention):
     def forward(
         self,
         x: Tensor,
-        visible: Visible = None,
+        visible: Sight = None,
         causal: bool = False,
         cache: Cache | None = None,
         layer: int = 0,
@@ -117,6 +118,9 @@ class ConvolutionalAttention(SelfAttention):
 
         An encoder has no use for the other arguments of `SelfAttention.forward`.
         """
+        if isinstance(visible, Segments):  # the blocks are cut from the padded form
+            sentences = visible.queries
+            return sentences.packed(self(sentences.padded(x), sentences.visible))
         rows, steps, width = x.shape
         cut = Cut.of(steps, steps if capturing() else BLOCK, self.reach)
         q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).unbind(2)  # (B, S, H, C) each
@@ -180,6 +184,7 @@ class ConvolutionalTransformer(Transformer):
     Settings = ConvolutionalSettings
     settings: ConvolutionalSettings
     paper = "Yang et al. 2019"
+    packed = True
 
     def __init__(self, settings: ConvolutionalSettings, vocabularies: Vocabularies) -> None:
         s = settings

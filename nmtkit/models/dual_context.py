@@ -9,13 +9,14 @@ from pydantic import Field, field_validator, model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from nmtkit.data.packing import Packing, Segments
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Vocabularies, with_defaults
 from nmtkit.models.transformer import DecoderLayer, EncoderLayer, Transformer, TransformerSettings
 from nmtkit.nn.attention import Attention
 from nmtkit.nn.cache import Cache
 from nmtkit.nn.linear import Linear
-from nmtkit.nn.masks import Visible
+from nmtkit.nn.masks import Sight
 
 
 class DualContextSettings(TransformerSettings):
@@ -69,13 +70,26 @@ class LocalContext(nn.Module):
         self.convolution = Linear(self.kernel * width, 2 * width, blocks=2)
         self.residual = settings.residual("post")
 
-    def forward(self, x: Tensor, past: Tensor | None = None) -> Tensor:
-        """x (R, T, D), zero where padded; past (R, before, D), None = zeros -> (R, T, D)."""
+    def forward(
+        self, x: Tensor, past: Tensor | None = None, packing: Packing | None = None
+    ) -> Tensor:
+        """x (R, T, D), zero where padded; past (R, before, D), None = zeros -> (R, T, D).
+
+        In a packed batch x is (1, T, D), and no window reaches beyond its sentence.
+        """
+        if packing is None:
+            joined = self._windows(x, past)
+        else:
+            hidden = ~packing.visible.transpose(1, 2)
+            sentences = packing.padded(x).masked_fill(hidden, 0)
+            joined = packing.packed(self._windows(sentences, None))
+        return self.residual(x, lambda _: F.glu(self.convolution(joined), dim=-1))
+
+    def _windows(self, x: Tensor, past: Tensor | None) -> Tensor:
+        """Return the window around each position, (R, T, f·D)."""
         after = self.kernel - 1 - self.before
         around = F.pad(x, (0, 0, self.before, after)) if past is None else torch.cat([past, x], 1)
-        windows = [around[:, i : i + x.size(1)] for i in range(self.kernel)]
-        joined = torch.cat(windows, dim=-1)  # (R, T, f·D)
-        return self.residual(x, lambda _: F.glu(self.convolution(joined), dim=-1))
+        return torch.cat([around[:, i : i + x.size(1)] for i in range(self.kernel)], dim=-1)
 
 
 class DualContextAttention(Attention):
@@ -102,7 +116,7 @@ class DualContextAttention(Attention):
     def forward(
         self,
         x: Tensor,
-        visible: Visible = None,
+        visible: Sight = None,
         causal: bool = False,
         cache: Cache | None = None,
         layer: int = 0,
@@ -111,8 +125,11 @@ class DualContextAttention(Attention):
         local = x
         if self.local is not None:
             past = None if cache is None else _past(x, self.local.before, cache.recent, layer)
-            real = x if visible is None else x.masked_fill(~visible.transpose(1, 2), 0)
-            local = self.local(real, past)
+            if isinstance(visible, Segments):
+                local = self.local(x, packing=visible.queries)
+            else:
+                real = x if visible is None else x.masked_fill(~visible.transpose(1, 2), 0)
+                local = self.local(real, past)
         q, global_kv = self.own(x).chunk(2, dim=-1)
         # Of each unit, keys and values: (R, T, 2, H, C).
         units = [kv.unflatten(-1, (2, self.heads, -1)) for kv in (self.local_kv(local), global_kv)]
@@ -136,6 +153,7 @@ class DualContext(Transformer):
     Settings = DualContextSettings
     settings: DualContextSettings
     paper = "Ampomah et al. 2021"
+    packed = True
 
     def __init__(self, settings: DualContextSettings, vocabularies: Vocabularies) -> None:
         self._dual = layers_with_module(settings)
@@ -182,9 +200,11 @@ class DecoderDualContext(DualContext):
     """Dec-DC of Ampomah et al. 2021: the dual contextual module in the decoder."""
 
     Settings = with_defaults(DualContextSettings, encoder=False, decoder=True)
+    packed = True
 
 
 class FullDualContext(DualContext):
     """Full-DC of Ampomah et al. 2021: the dual contextual module in encoder and decoder."""
 
     Settings = with_defaults(DualContextSettings, decoder=True)
+    packed = True

@@ -12,15 +12,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nmtkit.data.batches import Batch
+from nmtkit.data.packing import Packing
 from nmtkit.errors import ConfigError
-from nmtkit.models.base import Memory, Vocabularies, visible_source
+from nmtkit.models.base import Memory, Vocabularies, source_sight
 from nmtkit.models.transformer import DecoderLayer, EncoderLayer, Transformer, TransformerSettings
 from nmtkit.nn.attention import CrossAttention
 from nmtkit.nn.capture import record
 from nmtkit.nn.dropout import Dropout, dropout
 from nmtkit.nn.embeddings import Embedder, Embedding
 from nmtkit.nn.linear import Init, Linear
-from nmtkit.nn.masks import Visible
+from nmtkit.nn.masks import Sight, Visible, packing_of
 
 
 class PhraseSettings(TransformerSettings):
@@ -215,16 +216,22 @@ class PhraseSublayer(nn.Module):
         self.residual = s.residual()
         self.adds_attention = s.combiner_residual == "x+o"
 
-    def forward(self, x: Tensor, h: Tensor, keys: Any, visible: Visible) -> Tensor:
+    def forward(
+        self, x: Tensor, h: Tensor, keys: Any, visible: Visible, packing: Packing | None
+    ) -> Tensor:
         """Attend to phrases.
 
         Args:
             x, h: (R, T, D), before and after `Residual.enter`.
             keys: of phrases, from `attention.source`, B rows.
             visible: which phrases there are, bool (B, 1, c); None = all.
+            packing: where sentences lie in x and h, if they are packed.
         Returns: (R, T, D).
         """
-        o = self.attention(h, keys, visible)
+        if packing is None:
+            o = self.attention(h, keys, visible)
+        else:
+            o = packing.packed(self.attention(packing.padded(h), keys, visible))
         hidden = torch.sigmoid(self.inner(torch.cat([h, o], dim=-1)))
         return self.residual.leave(
             x + o if self.adds_attention else x, self.outer(self.dropout(hidden))
@@ -239,12 +246,13 @@ class PhraseEncoderLayer(EncoderLayer):
         self.phrases = PhraseSublayer(settings)
 
     def read(
-        self, x: Tensor, generator: nn.Module, phrases: Phrases, visible: Visible
+        self, x: Tensor, generator: nn.Module, phrases: Phrases, visible: Sight
     ) -> tuple[Tensor, Tensor]:
         """One layer: tokens x (B, S, D) -> (B, S, D), and the phrases (B, c, D) it has read."""
-        h = self.phrases.residual.enter(x)
-        vectors = generator(h, phrases)
-        x = self.phrases(x, h, self.phrases.attention.source(vectors), phrases.visible)
+        h, packing = self.phrases.residual.enter(x), packing_of(visible)
+        vectors = generator(h if packing is None else packing.padded(h), phrases)
+        keys = self.phrases.attention.source(vectors)
+        x = self.phrases(x, h, keys, phrases.visible, packing)
         return self(x, visible), vectors
 
 
@@ -255,9 +263,10 @@ class PhraseDecoderLayer(DecoderLayer):
         super().__init__(settings)
         self.phrases = PhraseSublayer(settings)
 
-    def read_source(self, x: Tensor, memory: Memory, visible: Visible) -> Tensor:
-        h = self.phrases.residual.enter(x)
-        return super().read_source(self.phrases(x, h, *memory["phrases"]), memory, visible)
+    def read_source(self, x: Tensor, memory: Memory, visible: Sight) -> Tensor:
+        h, packing = self.phrases.residual.enter(x), packing_of(visible)
+        x = self.phrases(x, h, *memory["phrases"], packing)
+        return super().read_source(x, memory, visible)
 
 
 class PhraseTransformer(Transformer):
@@ -268,6 +277,7 @@ class PhraseTransformer(Transformer):
     Settings = PhraseSettings
     settings: PhraseSettings
     paper = "Xu et al. 2020"
+    packed = True
 
     def __init__(self, settings: PhraseSettings, vocabularies: Vocabularies) -> None:
         s = settings
@@ -282,6 +292,10 @@ class PhraseTransformer(Transformer):
         self.generators = nn.ModuleList([*of_layers, PhraseGenerator(s)])
         self.phrase_mixture = _mixture(levels, s.decoder_layers) if s.transparent else None
         self.token_mixture = _mixture(levels, s.decoder_layers) if s.ta_tokens else None
+
+    @property
+    def reads_packed(self) -> bool:
+        return super().reads_packed and not self.reads_spans
 
     @property
     def reads_spans(self) -> bool:
@@ -299,17 +313,18 @@ class PhraseTransformer(Transformer):
 
     def encode(self, batch: Batch) -> Memory:
         """See `Transformer.encode`; a layer's part has keys and values of its phrases, too."""
-        visible, phrases = visible_source(batch), self._cut(batch)
-        tokens, vectors = self._through_levels(self.src_embedder(batch.src), phrases, visible)
+        visible, phrases = source_sight(batch), self._cut(batch)
+        x = self.src_embedder(batch.src, packing=packing_of(visible))
+        tokens, vectors = self._through_levels(x, phrases, visible)
         mixed_phrases = self._mixed(vectors, self.phrase_mixture, "phrase_mixture")
         mixed_tokens = self._mixed(tokens, self.token_mixture, "token_mixture")
         layers = [layer.remember(x) for layer, x in zip(self.decoder, mixed_tokens, strict=True)]
         for layer, part, x in zip(self.decoder, layers, mixed_phrases, strict=True):
             part["phrases"] = layer.phrases.attention.source(x), phrases.visible
-        return {"states": tokens[-1], "visible": visible, "layers": layers}
+        return {"states": tokens[-1], "visible": batch.segments or visible, "layers": layers}
 
     def _through_levels(
-        self, x: Tensor, phrases: Phrases, visible: Visible
+        self, x: Tensor, phrases: Phrases, visible: Sight
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Return the tokens (B, S, D) and the phrases (B, c, D) of all levels, the embeddings x
         first.
@@ -319,12 +334,18 @@ class PhraseTransformer(Transformer):
             x, level = layer.read(tokens[-1], generator, phrases, visible)
             tokens.append(x)
             vectors.append(level)
-        tokens[-1] = self.encoder_norm(tokens[-1])
-        return tokens, [*vectors, self.generators[-1](tokens[-1], phrases)]
+        tokens[-1], packing = self.encoder_norm(tokens[-1]), packing_of(visible)
+        last = tokens[-1] if packing is None else packing.padded(tokens[-1])
+        return tokens, [*vectors, self.generators[-1](last, phrases)]
 
     def _cut(self, batch: Batch) -> Phrases:
         """Return the phrases of a batch."""
-        columns, by_batch = batch.src.size(1), self.settings.phrase_length == "batch"
+        by_batch = self.settings.phrase_length == "batch"
+        if batch.segments is not None:
+            sentences = batch.segments.keys
+            lengths = sentences.visible.sum((1, 2))
+            return ngrams(lengths, sentences.positions.size(1), True, by_batch)
+        columns = batch.src.size(1)
         phrases = ngrams(batch.src_lengths, columns, batch.src_padded, by_batch)
         if batch.spans is not None and self.reads_spans:
             return cut_by_parse(batch.spans, phrases, columns)

@@ -19,13 +19,14 @@ from nmtkit.models.base import (
     State,
     Vocabularies,
     embedding_tables,
-    visible_source,
+    source_sight,
 )
+from nmtkit.nn import cpu
 from nmtkit.nn.attention import Attention, CrossAttention, SelfAttention
 from nmtkit.nn.cache import Cache
 from nmtkit.nn.embeddings import Embedder, Embedding, OutputLayer
 from nmtkit.nn.linear import Init, Linear
-from nmtkit.nn.masks import Visible, visible_positions
+from nmtkit.nn.masks import Sight, Visible, own_sentence, packing_of, visible_positions
 from nmtkit.nn.sharing import Share, share_parameters
 from nmtkit.nn.sublayer import FeedForward, Norm, Residual
 
@@ -111,7 +112,7 @@ class EncoderLayer(nn.Module):
         self.feed_forward = settings.feed_forward()
         self.feed_forward_residual = settings.residual()
 
-    def forward(self, x: Tensor, visible: Visible) -> Tensor:
+    def forward(self, x: Tensor, visible: Sight) -> Tensor:
         """x (B, S, D), of which `visible` bool (B, 1, S) is real -> (B, S, D)."""
         x = self.attention_residual(x, partial(self.attention, visible=visible))
         return self.feed_forward_residual(x, self.feed_forward)
@@ -139,7 +140,7 @@ class DecoderLayer(nn.Module):
         return {"source": self.cross.source(states)}
 
     def forward(
-        self, x: Tensor, memory: Memory, visible: Visible, cache: Cache | None, index: int
+        self, x: Tensor, memory: Memory, visible: Sight, cache: Cache | None, index: int
     ) -> Tensor:
         """One layer of the decoder.
 
@@ -151,11 +152,12 @@ class DecoderLayer(nn.Module):
             index: of this layer, in the cache.
         Returns: (R, T, D).
         """
-        attend = partial(self.attention, causal=True, cache=cache, layer=index)
+        own = own_sentence(packing_of(visible))
+        attend = partial(self.attention, visible=own, causal=True, cache=cache, layer=index)
         x = self.read_source(self.attention_residual(x, attend), memory, visible)
         return self.feed_forward_residual(x, self.feed_forward)
 
-    def read_source(self, x: Tensor, memory: Memory, visible: Visible) -> Tensor:
+    def read_source(self, x: Tensor, memory: Memory, visible: Sight) -> Tensor:
         """Attend to the source, in the residual connection: (R, T, D) -> (R, T, D)."""
         attend = partial(self.cross, source=memory["source"], visible=visible)
         return self.cross_residual(x, attend)
@@ -171,6 +173,7 @@ class Transformer(Model):
     Settings: ClassVar[type[ModelSettings]] = TransformerSettings
     settings: TransformerSettings
     paper = "Vaswani et al. 2017"
+    packed = True
 
     def __init__(self, settings: TransformerSettings, vocabularies: Vocabularies) -> None:
         super().__init__(settings, vocabularies)
@@ -217,17 +220,22 @@ class Transformer(Model):
         Returns: states (B, S, D) of the top layer, visible bool (B, 1, S) or None, and what each
             decoder layer reads.
         """
-        visible = visible_source(batch)
-        return self.remember(self.through_encoder(self.src_embedder(batch.src), visible), visible)
+        visible = source_sight(batch)
+        x = self.src_embedder(batch.src, packing=packing_of(visible))
+        return self.remember(self.through_encoder(x, visible), batch.segments or visible)
 
-    def through_encoder(self, x: Tensor, visible: Visible) -> Tensor:
+    def through_encoder(self, x: Tensor, visible: Sight) -> Tensor:
         """Return the encoder's states of inputs x (B, S, D): (B, S, D)."""
+        return cpu.encoded(self.through_layers, x, visible)
+
+    def through_layers(self, x: Tensor, visible: Sight) -> Tensor:
+        """Return the states of rows x (B, S, D) that go through the encoder at once."""
         for layer in self.encoder:
             x = layer(x, visible)
         states: Tensor = self.encoder_norm(x)
         return states
 
-    def remember(self, states: Tensor, visible: Visible) -> Memory:
+    def remember(self, states: Tensor, visible: Sight) -> Memory:
         """Return the memory of source states (B, S, D): what the decoder computes once."""
         layers = [layer.remember(states) for layer in self.decoder]
         return {"states": states, "visible": visible, "layers": layers}
@@ -236,7 +244,8 @@ class Transformer(Model):
         self, tgt_in: Tensor, memory: Memory, state: State | None = None
     ) -> tuple[Tensor, State | None]:
         cache = None if state is None else state.get("cache") or Cache()
-        x = self.tgt_embedder(tgt_in, 0 if cache is None else cache.length)
+        start = 0 if cache is None else cache.length
+        x = self.tgt_embedder(tgt_in, start, packing_of(memory["visible"]))
         if cache is not None:
             cache.begin(tgt_in.size(0), memory["states"].size(0), tgt_in.size(1), x)
         for index, layer in enumerate(self.decoder):

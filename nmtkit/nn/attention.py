@@ -12,20 +12,21 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nmtkit.data.context import stacked
+from nmtkit.data.packing import Segments
 from nmtkit.errors import ConfigError
-from nmtkit.nn import cpu
+from nmtkit.nn import cpu, private
 from nmtkit.nn.cache import Cache
 from nmtkit.nn.capture import capturing, changed, record
 from nmtkit.nn.dropout import dropout
 from nmtkit.nn.linear import Linear
-from nmtkit.nn.masks import Visible, future, hide
+from nmtkit.nn.masks import Sight, Visible, future, hide
 
 
 def attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    visible: Visible = None,
+    visible: Sight = None,
     causal: bool = False,
     p: float = 0.0,
     name: str = "",
@@ -41,7 +42,8 @@ def attention(
         k: keys (B, H, S, C).
         v: values (B, H, S, C').
         visible: bool (B, 1 or K·T, S), True = may be attended; or numbers to add to the scores
-            (`masks.additive`, not if causal); None = all.
+            (`masks.additive`, not if causal); None = all. For a packed batch (R = B = 1),
+            `Segments`.
         causal: query t sees keys up to t only, counted from the end if S > T (needs R = B).
         p: dropout on the attention weights (training only).
         name: under which the weights (B, H, K·T, S) are captured.
@@ -49,6 +51,8 @@ def attention(
     Returns: (R, T, H·C'); a query that may see nothing gets exactly zero.
     Source: Vaswani et al. 2017, Eq. 1.
     """
+    if isinstance(visible, Segments):
+        return _within_sentences(q, k, v, visible, causal, p)
     rows, steps, heads, width = q.shape
     q = q.reshape(k.size(0), -1, heads, width).transpose(1, 2)  # (B, H, K·T, C)
     visible = None if visible is None else visible.unsqueeze(1)  # (B, 1, 1 or K·T, S)
@@ -63,6 +67,23 @@ def attention(
     if name and capturing():
         record(f"{name}_context", context)
     return context
+
+
+def _within_sentences(
+    q: Tensor, k: Tensor, v: Tensor, segments: Segments, causal: bool, p: float
+) -> Tensor:
+    """Return `attention` of a packed batch, (1, T, H·C'): by torch's kernel for sentences in a row,
+    or in the padded form where there is no such kernel.
+    """
+    k, v = k.transpose(1, 2), v.transpose(1, 2)  # (1, S, H, C)
+    queries, keys = segments
+    if not p and private.attends_in_a_row(q, v):
+        context = private.attention_in_a_row(q[0], k[0], v[0], queries, keys, causal)
+        return context.flatten(1).unsqueeze(0)
+    q, k, v = queries.padded(q), keys.padded(k).transpose(1, 2), keys.padded(v).transpose(1, 2)
+    # The future hides what stands behind a sentence.
+    visible = None if causal else keys.visible
+    return queries.packed(attention(q, k, v, visible, causal, p))
 
 
 def _explicit(
@@ -162,7 +183,7 @@ class Attention(nn.Module):
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        visible: Visible,
+        visible: Sight,
         causal: bool = False,
         cache: Cache | None = None,
         layer: int = 0,
@@ -191,7 +212,7 @@ class SelfAttention(Attention):
     def forward(
         self,
         x: Tensor,
-        visible: Visible = None,
+        visible: Sight = None,
         causal: bool = False,
         cache: Cache | None = None,
         layer: int = 0,
@@ -231,7 +252,7 @@ class CrossAttention(Attention):
             return k, v
         return k.contiguous(), v.contiguous()  # every step of a search reads them
 
-    def forward(self, x: Tensor, source: tuple[Tensor, Tensor], visible: Visible) -> Tensor:
+    def forward(self, x: Tensor, source: tuple[Tensor, Tensor], visible: Sight) -> Tensor:
         """Attend from x (R, T, D) to `source` (from `source()`, B rows), of which `visible` bool
         (B, 1, S) may be seen.
         """

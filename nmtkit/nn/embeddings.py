@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from nmtkit.data.packing import Packing
 from nmtkit.nn.dropout import Dropout
 from nmtkit.nn.linear import Packable
 
@@ -64,10 +65,16 @@ class Embedder(nn.Module):
         self.dropout = Dropout(dropout)
         self._sinusoids = torch.empty(0)
 
-    def forward(self, ids: Tensor, start: int = 0) -> Tensor:
-        """Return the inputs of a stack: ids (B, T) at positions start, start+1, … -> (B, T, D)."""
+    def forward(self, ids: Tensor, start: int = 0, packing: Packing | None = None) -> Tensor:
+        """Return the inputs of a stack: ids (B, T) at positions start, start+1, … -> (B, T, D).
+
+        In a packed batch, `packing` says where sentences begin.
+        """
         vectors = F.embedding(ids, self.table.weight)
-        positions = self.positions(start, ids.size(1), vectors)
+        longest = (ids if packing is None else packing.positions).size(1)
+        positions = self.positions(start, longest, vectors)
+        if packing is not None:
+            positions = positions.index_select(0, packing.steps)
         return self.dropout(self.norm(torch.add(positions, vectors, alpha=self.table.scale)))
 
     def positions(self, start: int, length: int, like: Tensor) -> Tensor:

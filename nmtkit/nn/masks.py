@@ -5,8 +5,22 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from nmtkit.data.packing import Packing, Segments
+
 Visible = Tensor | None
 """True where a position may be attended; None = all."""
+Sight = Visible | Segments
+"""What a query may attend to: in a packed batch, the keys of its own sentence."""
+
+
+def packing_of(visible: Sight) -> Packing | None:
+    """Return where the queries' sentences lie; None if the batch is not packed."""
+    return visible.queries if isinstance(visible, Segments) else None
+
+
+def own_sentence(packing: Packing | None) -> Segments | None:
+    """Return what positions see of their own side of a packed batch; None if it is not packed."""
+    return None if packing is None else Segments(packing, packing)
 
 
 def visible_positions(lengths: Tensor, length: int, padded: bool = True) -> Visible:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from nmtkit import files
 from nmtkit.prep.repeats import read_wanted
 from nmtkit.prep.shards import Shard
+from nmtkit.prep.tasks import step_cache
 from nmtkit.prep.words import SideText
 from nmtkit.settings import PrepSettings
 from nmtkit.text.side import TextSide, load_splitter
@@ -182,10 +183,11 @@ class CleanShard:
 
         Returns: pairs kept, dropped pairs by reason, and changes of the text; the files.
         """
-        clean = _cleaner(self, work / self.models)
+        # the words that it has met serve all shards
+        clean = step_cache((Cleaner, self.key), lambda: self._cleaner(work / self.models))
         clean.reset()
         wanted = read_wanted(work / self.dropped, self.shard) if self.dropped else None
-        kept: list[NDArray[np.bool_]] = []
+        masks: list[NDArray[np.bool_]] = []
         row = 0
         for chunk in self.shard.chunks():
             rows = chunk[0].count(b"\n")
@@ -196,8 +198,9 @@ class CleanShard:
             row += rows
             mask = mask.copy()
             mask[mask] = clean(chunk)
-            kept.append(mask)
-        paths = [write_rows(work / "clean" / f"{self.shard.name}.kept.npy", np.concatenate(kept))]
+            masks.append(mask)
+        rows_kept = np.concatenate(masks)
+        paths = [write_rows(work / "clean" / f"{self.shard.name}.kept.npy", rows_kept)]
         for name, text in zip(SIDES, clean.texts, strict=True):
             forms, table = text.finish(self.shard.index)
             path = work / "clean" / f"{self.shard.name}.{name}"
@@ -205,22 +208,14 @@ class CleanShard:
                 *table.save(path),
                 files.write_array(path.with_name(f"{path.name}.text.npy"), forms),
             ]
-        kept_pairs = int(sum(mask.sum() for mask in kept))
         reasons = [[*reason, count] for reason, count in sorted(clean.reasons.items())]
         changes = [dict(counts) for counts in clean.changes]
-        return {"kept": kept_pairs, "reasons": reasons, "changes": changes}, paths
+        value = {"kept": int(rows_kept.sum()), "reasons": reasons, "changes": changes}
+        return value, paths
 
-
-_cleaners: dict[str, Cleaner] = {}
-
-
-def _cleaner(task: CleanShard, models: Path) -> Cleaner:
-    """Return the cleaner of this process: its caches of words serve all shards."""
-    if task.key not in _cleaners:
-        _cleaners.clear()  # of other work
+    def _cleaner(self, models: Path) -> Cleaner:
         splitters = [load_splitter(models, side) for side in SIDES]
-        _cleaners[task.key] = Cleaner(task.languages, task.settings, splitters)
-    return _cleaners[task.key]
+        return Cleaner(self.languages, self.settings, splitters)
 
 
 def _selected(text: bytes, mask: NDArray[np.bool_]) -> bytes:

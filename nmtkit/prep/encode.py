@@ -21,6 +21,7 @@ from nmtkit.data.store import StoreWriter, id_type, shard_path
 from nmtkit.prep.clean import SIDES, read_rows, write_rows
 from nmtkit.prep.lookup import LOOKUP, SideLookup
 from nmtkit.prep.shards import Shard
+from nmtkit.prep.tasks import read_fact, step_cache
 from nmtkit.prep.word_table import WordTable
 from nmtkit.text.segmented import joined, starts_of
 from nmtkit.text.side import TextSide
@@ -30,16 +31,19 @@ from nmtkit.text.vocabulary import UNK, Vocabulary, load_vocabularies
 Ints = NDArray[np.int64]
 
 
-@functools.lru_cache(maxsize=1)
 def _lookups(work: Path, out: str, key: str) -> list[SideLookup]:
+    """Return the token ids of the words of both sides."""
+
     def load_text(side: int) -> tuple[TextSide, Vocabulary]:
         sides, vocabularies = _text(work / out, key)
         return sides[side], vocabularies[side]
 
-    return [
-        SideLookup(work / LOOKUP, side, functools.partial(load_text, side))
-        for side in range(len(SIDES))
-    ]
+    def make() -> list[SideLookup]:
+        read_fact(work, "learn", 0)  # a damaged model is learnt again
+        folder, numbers = work / LOOKUP, range(len(SIDES))
+        return [SideLookup(folder, side, functools.partial(load_text, side)) for side in numbers]
+
+    return step_cache((SideLookup, key), make)
 
 
 @dataclass(frozen=True)
@@ -192,10 +196,13 @@ def _encoded(
     ]
 
 
-@functools.lru_cache(maxsize=1)
 def _text(prep: Path, key: str) -> tuple[list[TextSide], Sequence[Vocabulary]]:
-    """Return the text of both sides and their vocabularies, loaded once a process."""
-    return [TextSide.load(prep, side) for side in SIDES], load_vocabularies(prep)
+    """Return the text of both sides and their vocabularies."""
+
+    def make() -> tuple[list[TextSide], Sequence[Vocabulary]]:
+        return [TextSide.load(prep, side) for side in SIDES], load_vocabularies(prep)
+
+    return step_cache((TextSide, key), make)
 
 
 def subword_counts(sizes: Ints) -> dict[str, int]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import logging
 import multiprocessing
 import os
 import signal
@@ -18,7 +19,7 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
-from nmtkit import console, environment
+from nmtkit import console, environment, trust
 from nmtkit.errors import ConfigError, EnvironmentProblem, NmtkitError, nearest
 from nmtkit.parallel import end_with_parent
 from nmtkit.user_classes import load_object, place_of
@@ -151,6 +152,7 @@ def _library(module: str, extra: str) -> Any:
 def _dask(address: str | None, jobs: int, stack: contextlib.ExitStack) -> Engine:
     """Connect to a scheduler, or start one with workers on this machine."""
     distributed = _library("distributed", "dask")
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # prep reports what is lost
     if address is not None and ":" not in address and not Path(address).is_file():
         hint = "give tcp://HOST:PORT, or the scheduler file that Dask has written"
         message = f"{address} is no file, and no address of a Dask scheduler"
@@ -169,6 +171,9 @@ def _dask(address: str | None, jobs: int, stack: contextlib.ExitStack) -> Engine
     except (OSError, ValueError, TimeoutError) as error:
         raise _no_answer("Dask scheduler", address, error) from error
     stack.enter_context(client)
+    if not client.scheduler_info(n_workers=-1)["workers"]:
+        console.say(f"Dask: waiting for the first worker, dashboard {client.dashboard_link}")
+        client.wait_for_workers(1)
     workers = len(client.scheduler_info(n_workers=-1)["workers"])
     note = f"Dask: {workers} workers, dashboard {client.dashboard_link}"
     return Engine(lambda: client.get_executor(pure=False), note=note, lost=distributed.KilledWorker)
@@ -250,6 +255,7 @@ def _ray(address: str | None, jobs: int, stack: contextlib.ExitStack) -> Engine:
 def _users(name: str, address: str | None, jobs: int) -> Engine:
     """Call the function of a user's module for an Executor."""
     form = "define function(address, jobs) in it, which returns a concurrent.futures.Executor"
+    trust.allow([name])
     function = load_object(name, "engine", "--engine", form)
     try:
         executor = function(address, jobs)

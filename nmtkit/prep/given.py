@@ -1,5 +1,5 @@
 """A text model that is given instead of learnt: `--like RUN`, `--codes` and `--vocab`, or `--spm`.
-Prep copies its files into the prep folder, and learns only what is missing there.
+Prep copies its files into the work folder, and learns only what is missing there.
 """
 
 from __future__ import annotations
@@ -74,9 +74,10 @@ class Given:
         """Refuse another language pair."""
 
     def copy(self, folder: Path, settings: PrepSettings) -> None:
-        """Copy the files into a prep folder."""
+        """Copy the files into a folder."""
         for name, path in self.paths(settings).items():
-            shutil.copyfile(path, folder / name)
+            with files.writing(folder / name, "wb") as copy, open(path, "rb") as original:
+                shutil.copyfileobj(original, copy)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +136,8 @@ class GivenCodes(Given):
     def copy(self, folder: Path, settings: PrepSettings) -> None:
         super().copy(folder, settings)
         if self.vocabularies:
+            for earlier in folder.glob("vocab*.txt"):
+                earlier.unlink()
             counts = [Counter(read_counts(path)) for path in self.vocabularies]
             write_vocabularies([*counts, Counter()][:2], settings, folder)
 

@@ -4,6 +4,7 @@ of every word, which all tasks then map into memory.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from nmtkit import files
 from nmtkit.data.store import id_type
 from nmtkit.prep.clean import SIDES
 from nmtkit.prep.learn import Models, file_names, learn
-from nmtkit.prep.word_table import FREQUENT, WordTable, concatenated, least_count
+from nmtkit.prep.word_table import FREQUENT, Frequent, WordTable, concatenated
 from nmtkit.settings import PrepSettings
 from nmtkit.text.segmented import LINE_END, joined, starts_of
 from nmtkit.text.side import TextSide
@@ -38,6 +39,7 @@ class LearnModels:
         words: the folder of the tables in the work folder (`word_table.MergeWords`).
         parts: how many tables each side has.
         languages, settings: as of `learn`.
+        given: folder in the work folder, with the files that are not learnt.
         out: folder in the work folder, the prep folder to be.
         lookup: folder in the work folder, for the token ids of the words.
         jobs: worker processes.
@@ -47,6 +49,7 @@ class LearnModels:
     parts: int
     languages: tuple[str, str]
     settings: PrepSettings
+    given: str
     out: str
     lookup: str
     jobs: int
@@ -64,18 +67,19 @@ class LearnModels:
                 counts = table.counts()
                 numbers[f"{side}_words"] += int(counts.sum())
                 types += np.bincount(np.minimum(counts, FREQUENT), minlength=len(types))
-        least = least_count(types, self.settings.max_types)
-        tables = [
-            concatenated([part.some(part.counts() >= least) for part in self._parts(work, side)])
-            for side in SIDES
-        ]
+        frequent = Frequent.of(types, self.settings.max_types)
+        tables = [concatenated(list(map(frequent, self._parts(work, side)))) for side in SIDES]
         out = work / self.out
+        names = file_names(self.languages, self.settings)
+        for name in names:  # an interrupted or damaged file of an earlier call
+            (out / name).unlink(missing_ok=True)
+        shutil.copytree(work / self.given, out, dirs_exist_ok=True)
         models = learn(tables, self.languages, self.settings, out, self.jobs)
         numbers |= models.counts
-        if least > 1:
-            numbers["types_left_out"] = int(types[:least].sum())
+        if left_out := int(types.sum()) - sum(map(len, tables)):
+            numbers["types_left_out"] = left_out
         paths = write_lookup(work / self.lookup, models, tables)
-        paths += [out / name for name in file_names(self.languages, self.settings)]
+        paths += [out / name for name in names]
         sizes = list(map(len, models.vocabularies))
         return {"counts": numbers, "vocabularies": sizes}, [p for p in paths if p.is_file()]
 

@@ -8,6 +8,10 @@
 6. encode  the training text by the numbers of its words; dev and test sets line by line
 7. spans   cut the source by its parses, if there are any
 
+A pair's way from its files to the store: `shards` reads it, `clean` filters it (`text` tidies and
+tokenizes, as in translation), `words` numbers its words, `encode` drops it if it is too long,
+`lookup` turns the numbers into token ids, and `data.store` writes them.
+
 A task depends on the files and the settings alone (`tasks`), so the output does not depend on the
 engine, on the number of workers, or on how often prep was stopped.
 """
@@ -18,6 +22,7 @@ import shutil
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from nmtkit.errors import DataError
 from nmtkit.prep.annotations import Annotations
@@ -87,34 +92,41 @@ class Plan(Steps):
         self.refuse_nothing(sum(fact.value["kept"] for fact in cleaned), reasons)
         learnt = self.learn(self.merge(cleaned))
         encoded = self.encode(train, learnt, reasons)
-        sets = [encoded, *self.encode_sets(shards)]
-        annotations = Annotations(self.runner, OUT, self.plain, self.parser, self.timed)
-        for text, entry in zip(self.corpus.sets, sets, strict=True):
-            entry |= annotations.of_set(text, shards[text.name])
+        sets = self._sets(shards, surveyed, encoded)
         for name, path in self.corpus.extras.items():
             (self.out / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, self.out / name)
-        foreign = foreign_lines(shards, surveyed)
-        texts = [
-            TextSet(
-                name=text.name,
-                split=text.split,
-                references=1 + len(text.references),
-                foreign=foreign[text.name],
-                **entry,
-            )
-            for text, entry in zip(self.corpus.sets, sets, strict=True)
-        ]
         cleaning = Cleaning(
             self.inputs.lines(self.corpus.sets[0].src),
             encoded["lines"],
             by_reason(reasons),
             sum_changes([fact.value["changes"] for fact in cleaned]),
         )
-        numbers = learnt.value["counts"]
-        for side, key in zip(SIDES, ("src_tokens", "tgt_tokens"), strict=True):
-            numbers |= {f"{side}_tokens": encoded[key]}
-        return self._write_manifest(texts, cleaning, repeats, learnt)
+        learnt.value["counts"] |= {f"{side}_tokens": encoded[f"{side}_tokens"] for side in SIDES}
+        return self._write_manifest(sets, cleaning, repeats, learnt)
+
+    def _sets(
+        self, shards: dict[str, list[Shard]], surveyed: Sequence[Fact], encoded: dict[str, Any]
+    ) -> list[TextSet]:
+        """Encode dev and test sets, and return the manifest's entries of all sets.
+
+        Args:
+            encoded: the entry of the training text.
+        """
+        entries = [encoded, *self.encode_sets(shards)]
+        annotations = Annotations(self.runner, OUT, self.plain, self.parser, self.timed)
+        foreign = foreign_lines(shards, surveyed)
+        return [
+            TextSet(
+                name=text.name,
+                split=text.split,
+                references=1 + len(text.references),
+                foreign=foreign[text.name],
+                **entry,
+                **annotations.of_set(text, shards[text.name]),
+            )
+            for text, entry in zip(self.corpus.sets, entries, strict=True)
+        ]
 
     def _refuse_missing(self, train: Sequence[Shard]) -> None:
         missing = [s.index for s in train if not fact_path(self.work, "clean", s.index).is_file()]

@@ -85,6 +85,7 @@ def _prepare(
         work_folder(work, key, share),
     ):
         start = time.perf_counter()
+        files.check_place(run.prep)
         _recover(run)
         corpus = _readable(request, inputs, read, raw)
         names = {text.name for text in request.own_corpus.sets}

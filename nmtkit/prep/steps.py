@@ -36,8 +36,8 @@ from nmtkit.records import (
 from nmtkit.settings import PrepSettings
 from nmtkit.text.vocabulary import SPECIALS
 
-OUT = "out"
-"""Folder of the work folder: the prep folder to be."""
+OUT, GIVEN = "out", "given"
+"""Folders of the work folder: the prep folder to be, and the text model that is not learnt."""
 PART_BYTES = 1 << 26
 """Bytes of hashes or words that one task compares or adds up, if memory allows more."""
 
@@ -86,8 +86,9 @@ class Steps:
 
     def begin(self) -> None:
         """Make what every task reads: the given text model, and how text becomes subwords."""
-        self.out.mkdir(parents=True, exist_ok=True)
-        self.given.copy(self.out, self.settings)
+        for folder in (self.out, self.work / GIVEN):
+            folder.mkdir(parents=True, exist_ok=True)
+        self.given.copy(self.work / GIVEN, self.settings)
         recipe = TextRecipe(src=self.corpus.src, tgt=self.corpus.tgt, settings=self.settings)
         recipe.write(self.out / "manifest.json")
 
@@ -172,7 +173,7 @@ class Steps:
         """Clean the training text, without the pairs in the folder `dropped` (empty: all)."""
         tasks = []
         for shard in shards:
-            clean = CleanShard(shard, self.key, self.languages, self.settings, OUT, dropped)
+            clean = CleanShard(shard, self.key, self.languages, self.settings, GIVEN, dropped)
             tasks.append(Task("clean", shard.index, clean, shard.rows))
         with self.timed("tidy, tokenize, clean, count", 2 * sum(s.rows for s in shards)):
             return self.runner.run("tokenizing", tasks)
@@ -194,8 +195,9 @@ class Steps:
     def learn(self, merged: tuple[str, int]) -> Fact:
         """Learn truecasers, subwords and vocabularies, here."""
         start = time.perf_counter()
-        learn = LearnModels(*merged, self.languages, self.settings, OUT, LOOKUP, self.jobs)
+        learn = LearnModels(*merged, self.languages, self.settings, GIVEN, OUT, LOOKUP, self.jobs)
         fact = self.runner.run_here(Task("learn", 0, learn, 0))
+        self.runner.models = fact.checksum()
         if max(fact.value["vocabularies"]) == len(SPECIALS):
             hint = f"no word occurs {self.settings.min_frequency} times: lower it"
             raise DataError("the vocabulary is empty", where="prep.min_frequency", hint=hint)
@@ -261,8 +263,11 @@ class Steps:
     @contextlib.contextmanager
     def timed(self, stage: str, lines: int) -> Iterator[None]:
         """Print and record how fast a step was (lines count each side)."""
-        start = time.perf_counter()
+        start, reused = time.perf_counter(), self.runner.reused
         yield
+        if self.runner.reused > reused:
+            console.say(f"{stage}: {lines:,} lines, some of them by an earlier call")
+            return
         seconds = max(time.perf_counter() - start, 1e-6)
         speed = lines / seconds
         facts = {"stage": stage, "lines": lines, "seconds": round(seconds, 3)}

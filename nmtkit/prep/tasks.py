@@ -7,19 +7,21 @@ its files. A task with a fact is done.
 from __future__ import annotations
 
 import gc
+import hashlib
 import socket
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from nmtkit import console, files
 from nmtkit.errors import DataError, EnvironmentProblem
 from nmtkit.prep.engines import Engine
 from nmtkit.records import Part, Record, load
 
+Cached = TypeVar("Cached")
 WORK_RECORD = "work.json"
 """The file that shows a worker that it sees the work folder."""
 ATTEMPTS = 3
@@ -39,6 +41,13 @@ class Fact(Record):
     again: ClassVar[str] = "give the same command again"
     value: dict[str, Any]
     files: dict[str, Written]
+    models: str = ""
+    """The checksum of the models that the task read."""
+
+    def checksum(self) -> str:
+        """Return a checksum of the files of the task."""
+        hashes = "".join(self.files[name].sha256 for name in sorted(self.files))
+        return hashlib.sha256(hashes.encode()).hexdigest()
 
     def write(self, path: Path) -> None:
         """Write the file; one that a power cut damages is made again."""
@@ -57,6 +66,30 @@ class Damaged(DataError):
         return Damaged, (self.path, self.step, self.index)
 
 
+_cache: dict[Hashable, Any] = {}
+_cached_step = [""]
+
+
+def step_cache(key: Hashable, make: Callable[[], Cached]) -> Cached:
+    """Return an object that a process makes once for all its tasks of a step.
+
+    Args:
+        key: of the object, with the key of the work.
+        make: makes the object if the process does not have it.
+    """
+    if key not in _cache:
+        _cache[key] = make()
+    result: Cached = _cache[key]
+    return result
+
+
+def _begin_step(step: str) -> None:
+    """Free the memory of what the process made for another step."""
+    if _cached_step != [step]:
+        _cache.clear()
+        _cached_step[:] = [step]
+
+
 @dataclass(frozen=True)
 class Task:
     """A part of the work.
@@ -68,6 +101,7 @@ class Task:
             that it wrote. It may run again, in another process: then it writes the same files.
         lines: its share of the step, for the progress.
         needs: steps of which it reads the files of the task with the same number.
+        models: checksum of the models that it reads, for a task after learning.
     """
 
     step: str
@@ -75,6 +109,7 @@ class Task:
     function: Callable[[Path, int], tuple[dict[str, Any], list[Path]]]
     lines: int
     needs: tuple[str, ...] = ()
+    models: str = ""
 
     def path(self, work: Path) -> Path:
         """Return the file of its fact."""
@@ -104,11 +139,12 @@ def read_fact(work: Path, step: str, index: int) -> Fact:
 
 
 def finished(work: Path, task: Task) -> Fact | None:
-    """Return the fact of a task if it is done and its files are whole."""
+    """Return the fact of a task if it is done, by the same models, and its files are whole."""
     if not task.path(work).is_file():
         return None
     try:
-        return read_fact(work, task.step, task.index)
+        fact = read_fact(work, task.step, task.index)
+        return fact if fact.models == task.models else None
     except Damaged as damage:
         console.warn(f"{damage.path} is damaged; {damage.where} is made again")
     return None
@@ -124,6 +160,7 @@ def perform(work: Path, task: Task) -> Fact:
         )
     for step in task.needs:
         read_fact(work, step, task.index)
+    _begin_step(task.step)
     collecting = gc.isenabled()
     gc.disable()  # there are no cycles to find, but millions of objects to walk through
     try:
@@ -137,7 +174,7 @@ def perform(work: Path, task: Task) -> Fact:
         )
         for path in paths
     }
-    fact = Fact(value=value, files=written)
+    fact = Fact(value=value, files=written, models=task.models)
     fact.write(task.path(work))
     return fact
 
@@ -153,6 +190,8 @@ class Runner:
         facts: of all tasks of those steps.
         share: (number, count) if this process does every `count`-th task from `number` on, and
             takes of the others only what is done.
+        models: checksum of the models that further tasks read.
+        reused: how many tasks an earlier call has done.
     """
 
     work: Path
@@ -160,6 +199,8 @@ class Runner:
     steps: dict[str, Sequence[Task]] = field(default_factory=dict)
     facts: list[Fact] = field(default_factory=list)
     share: tuple[int, int] | None = None
+    models: str = ""
+    reused: int = 0
 
     def run(self, label: str, tasks: Sequence[Task]) -> list[Fact]:
         """Do the tasks of a step.
@@ -170,6 +211,7 @@ class Runner:
         Returns: the fact of each task.
         Raises: the error of a task; EnvironmentProblem if workers are lost again and again.
         """
+        tasks = [replace(task, models=self.models) for task in tasks]
         if tasks:
             self.steps[tasks[0].step] = tasks
         facts: dict[int, Fact] = {}
@@ -178,6 +220,7 @@ class Runner:
                 if fact := finished(self.work, task):
                     facts[task.index] = fact
                     advance(task.lines)
+            self.reused += len(facts)
             if facts and len(facts) < len(tasks):
                 done = f"{len(facts):,} of {len(tasks):,} shards are done already"
                 console.say(f"{label}: {done}")
@@ -219,6 +262,13 @@ class Runner:
                     console.warn(f"{damage.path} is damaged; {damage.where} is made again")
                     self._repair(damage)
                     later.appendleft(task)
+                except CancelledError as error:
+                    raise EnvironmentProblem(
+                        "the cluster has dropped a task: its scheduler no longer answers",
+                        where="--engine",
+                        hint="what is done is kept: when the cluster is back, the same command goes"
+                        " on",
+                    ) from error
                 except self.engine.lost:
                     later.appendleft(task)
                     if self.engine.renew():  # every other task that waits is lost too
@@ -252,4 +302,4 @@ class Runner:
 
 
 def _has_failed(future: Future[Fact]) -> bool:
-    return future.exception() is not None
+    return future.cancelled() or future.exception() is not None

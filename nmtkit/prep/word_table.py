@@ -173,15 +173,36 @@ class MergeWords:
         return {}, paths
 
 
-def least_count(types: Ints, limit: int) -> int:
-    """Return the least number of times that a word must occur, so that at most `limit` words do.
+@dataclass(frozen=True)
+class Frequent:
+    """Chooses the most frequent words; the hash decides between words of the same frequency.
 
-    Args:
-        types: number of words by frequency: 0, 1, …, FREQUENT or more (FREQUENT + 1).
-        limit: words wanted.
+    Attributes:
+        least: a word that occurs so often is chosen.
+        below: of the words that occur once less, those with a hash below this are chosen.
     """
-    fits = np.cumsum(types[::-1])[::-1] <= limit
-    return int(fits.argmax()) if fits.any() else FREQUENT
+
+    least: int
+    below: int
+
+    @classmethod
+    def of(cls, types: Ints, limit: int) -> Frequent:
+        """Return how to choose about `limit` words.
+
+        Args:
+            types: number of words by frequency: 0, 1, …, FREQUENT or more (FREQUENT + 1).
+            limit: words wanted.
+        """
+        fits = np.cumsum(types[::-1])[::-1] <= limit
+        least = int(fits.argmax()) if fits.any() else FREQUENT
+        room = max(0, limit - int(types[least:].sum()))
+        return cls(least, (room << 64) // max(1, int(types[least - 1])) if least else 0)
+
+    def __call__(self, table: WordTable) -> WordTable:
+        """Return the words that are chosen."""
+        counts, hashes = table.counts(), table.rows["hash"]
+        rest = (counts == self.least - 1) & (hashes < np.uint64(self.below))
+        return table.some((counts >= self.least) | rest)
 
 
 def concatenated(tables: Sequence[WordTable]) -> WordTable:

@@ -10,15 +10,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
-from nmtkit import console
+from nmtkit import console, files
 from nmtkit.errors import ConfigError, NmtkitError
 from nmtkit.prep.tasks import WORK_RECORD
 from nmtkit.records import Record, load
 from nmtkit.run import locked
 
 FOLDERS = (
-    *("raw", "plain", "survey", "repeats.*", "clean", "merge.*", "learn", "lookup", "encode"),
-    *("sets", "spans.*", "out"),
+    *("raw", "plain", "given", "survey", "repeats.*", "clean", "merge.*", "learn", "lookup"),
+    *("encode", "sets", "spans.*", "out"),
 )
 """The folders that prep makes in a work folder."""
 
@@ -56,20 +56,28 @@ def work_folder(work: Path, key: str, share: bool) -> Iterator[None]:
             where="--work",
             hint="name an empty or a new folder",
         )
-    with locked(work, "prep", shared=share):
-        again = _begun(work, key, share)
-        try:
-            yield
-        except NmtkitError as error:
-            if error.exit_code == ConfigError.exit_code and not share and not again:
-                remove(work)  # the command must change, so nothing can be used again
-            raise
-        if not share:
-            remove(work)
-    if not share and work.is_dir():
-        with contextlib.suppress(OSError):
-            (work / ".lock").unlink(missing_ok=True)
-            work.rmdir()
+    held = False
+    try:
+        with locked(work, "prep", shared=share):
+            held = True
+            for path in work.rglob("*"):  # the tasks write here by paths of their own
+                files.check_place(path)
+            again = _begun(work, key, share)
+            try:
+                yield
+            except NmtkitError as error:
+                # After a wrong command nothing can be used again.
+                useless = error.exit_code == ConfigError.exit_code and not again
+                if not share and (useless or not any(work.glob("*/*.json"))):
+                    remove(work)
+                raise
+            if not share:
+                remove(work)
+    finally:
+        if held and not share and not (work / WORK_RECORD).exists():
+            with contextlib.suppress(OSError):
+                (work / ".lock").unlink(missing_ok=True)
+                work.rmdir()
 
 
 def _is_empty(folder: Path) -> bool:
@@ -98,7 +106,7 @@ def _begun(work: Path, key: str, share: bool) -> bool:
 
 def remove(work: Path) -> None:
     """Remove what prep has written in a work folder, and nothing else."""
-    (work / WORK_RECORD).unlink(missing_ok=True)
     for pattern in FOLDERS:
         for folder in work.glob(pattern):
             shutil.rmtree(folder, ignore_errors=True)
+    (work / WORK_RECORD).unlink(missing_ok=True)  # last: until then this is a work folder

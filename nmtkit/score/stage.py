@@ -226,7 +226,7 @@ class ScoredSet:
         old = [f"{stem}.{suffix}" for stem in STEMS for suffix in SUFFIXES]
         old += [path.name for path in self.folder.glob("lengths-*.*")]
         for name in ("scores.json", "lengths.svg", *old):
-            (self.folder / name).unlink(missing_ok=True)
+            files.remove(self.folder / name)
         files.write_lines(self.folder / "sentences.tsv", sentences)
         for stem, table in tables(result).items():
             table.write(self.folder, stem)
@@ -248,7 +248,7 @@ class ScoredSet:
             stored = StoredTable.model_validate(table.as_json())
         else:
             for suffix in SUFFIXES:
-                (self.folder / f"paper.{suffix}").unlink(missing_ok=True)
+                files.remove(self.folder / f"paper.{suffix}")
         both = result.model_copy(update={"paper": stored})
         if both != result:
             both.write(self.folder / "scores.json")

@@ -196,10 +196,10 @@ class Moses:
             return list(filter(None, [self.reference(line)]))
         words = line.split()
         result: list[Any] = list(map(self._anywhere.get, words))
-        if None in result:
-            for i, tokens in enumerate(result):
-                if tokens is None:
-                    result[i] = self._place(words, i)
+        i = 0
+        for _ in range(result.count(None)):
+            i = result.index(None, i)
+            result[i] = self._place(words[i], i == 0, "".join(words[i + 1 : i + 2])[:1])
         return result
 
     def numbered(self, line: str, numbers: Numbers) -> list[int]:
@@ -208,16 +208,29 @@ class Moses:
         if _dependent(line):
             return [numbers[part] for part in filter(None, [self.reference(line)])]
         words = line.split()
+        if len(words) > 1:
+            words[-1] += "\n"  # a last word may become other tokens than the same word elsewhere
         known = numbers.of_words
         result: list[Any] = list(map(known.get, words))
-        if None in result:
-            for i, number in enumerate(result):
-                if number is None:
-                    word = words[i]
-                    result[i] = numbers[self._anywhere.get(word) or self._place(words, i)]
-                    if word in self._anywhere:
-                        known[word] = result[i]
+        i = 0
+        for _ in range(result.count(None)):
+            i = result.index(None, i)
+            result[i] = self._number(words, i, numbers)
         return result
+
+    def _number(self, words: list[str], i: int, numbers: Numbers) -> int:
+        """Return the number of a word's tokens, and remember it if other lines have it too."""
+        word = words[i].removesuffix("\n")
+        if word.isascii() and word.isalnum():
+            numbers.of_words[words[i]] = number = numbers[word]
+            return number
+        tokens = self._anywhere.get(word)
+        if tokens is None:
+            tokens = self._place(word, i == 0, "".join(words[i + 1 : i + 2])[:1])
+        number = numbers[tokens]
+        if word in self._anywhere or word != words[i]:
+            numbers.of_words[words[i]] = number
+        return number
 
     def reference(self, line: str) -> str:
         """Tokenize a normalised line as a whole, rule by rule; `tokenize` gives the same faster."""
@@ -227,19 +240,27 @@ class Moses:
             )
         )
 
-    def _place(self, words: list[str], i: int) -> str:
-        """Return the tokens of a word at its place in a line."""
-        word = words[i]
+    def _place(self, word: str, begins: bool, following: str) -> str:
+        """Return the tokens of a word of a line.
+
+        Args:
+            word: without a place in the caches.
+            begins: True for the first word of the line.
+            following: the first character of the next word; "" after the last word.
+        """
         if word[-1] != ".":
             tokens = self._simple(word.removesuffix(","))
             if tokens is not None:
                 tokens += " ," * (word[-1] == ",")
                 return self._remember(self._anywhere, word, tokens)
-        following = words[i + 1][0] if i + 1 < len(words) else ""
-        key = (word, i == 0, self._stand_in(word, following))
+        key = (word, begins, self._stand_in(word, following))
         tokens = self._placed.get(key)
         if tokens is None:
-            tokens = self._before_stop(word, key[2]) or self._between(*key)
+            tokens = (
+                self._before_stop(word, key[2])
+                or self._before_mark(word, begins)
+                or self._between(*key)
+            )
             self._remember(self._placed, key, tokens)
         return tokens
 
@@ -259,6 +280,13 @@ class Moses:
         prefix = simple.rpartition(" ")[2]
         glued = not alone and self._tokenizer.keeps_stop(prefix, following)
         return f"{simple}." if glued else f"{simple} ."
+
+    def _before_mark(self, word: str, begins: bool) -> str:
+        """Return the tokens of a word that ends as in `tea."` or `tea,)`, else an empty string."""
+        if word[-2:-1] not in (".", ",") or not self._tokenizer.PAD_NOT_ISALNUM[0].match(word[-1]):
+            return ""
+        tokens = self._anywhere.get(word[:-1]) or self._place(word[:-1], begins, word[-1])
+        return f"{tokens} {self._simple(word[-1])}"
 
     def _simple(self, word: str) -> str | None:
         """Return the tokens of a simple word, else None.

@@ -20,7 +20,7 @@ class Numbers(dict[str, int]):
     Attributes:
         texts: by number.
         of_words: a tokenizer's cache: from a word to the number of its tokens, if they do not
-            depend on the line.
+            depend on the line. A last word, after others, has an LF.
     """
 
     def __init__(self, *texts: str) -> None:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import torch
 
-from nmtkit.data.batches import padded_positions
 from nmtkit.data.order import ShardedPairs
 from nmtkit.data.padding import Ids
 from nmtkit.data.resegmented import Resegmented
@@ -90,7 +89,7 @@ class Ahead:
         rows = updates.next()
         lengths = [updates.pairs.lengths(batch) for batch in rows]
         tokens = sum(int(tgt.sum()) for _, tgt in lengths)
-        positions = sum(padded_positions(src, tgt) for src, tgt in lengths)
+        positions = sum(self._gradients.positions(src, tgt) for src, tgt in lengths)
         padding = positions - tokens - sum(int(src.sum()) for src, _ in lengths)
         place = updates.epoch, updates.window, updates.index
         share = self._gradients.share(rows, make=True) if self._count else None

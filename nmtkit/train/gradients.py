@@ -23,13 +23,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nmtkit.data.batches import Batch, collate, padded_positions
+from nmtkit.data.batches import Batch, collate, collate_packed, padded_positions
 from nmtkit.data.order import ShardedPairs, WindowBatches, epoch_windows, window_batches
+from nmtkit.data.packing import filled
 from nmtkit.data.padding import Ids
 from nmtkit.data.resegmented import Resegmented
 from nmtkit.data.store import Lengths
-from nmtkit.errors import EnvironmentProblem
+from nmtkit.errors import ConfigError, EnvironmentProblem
 from nmtkit.models.base import Model
+from nmtkit.nn import cpu, private
 from nmtkit.nn.dropout import seed_dropout
 from nmtkit.nn.hardware import Hardware, widest
 from nmtkit.settings import TrainSettings
@@ -39,6 +41,8 @@ from nmtkit.train.perturb import perturbation
 from nmtkit.train.ranks import Ranks
 from nmtkit.train.state import TrainState
 
+FEW_ROWS = 128
+"""On a GPU, the rows of packed batches have a multiple of at least this many positions."""
 FITS = 2**53
 """More positions than any batch has: everything fits into memory."""
 PART = 8192
@@ -164,6 +168,29 @@ def cuts_for_ranks(batches: int, ranks: int) -> int:
     )
 
 
+def packed_multiple(model: Model, settings: TrainSettings, device: str) -> int:
+    """Return the number of which the rows of packed batches have a multiple; 0 = not packed.
+
+    On a GPU it is an eighth of a batch, so that few shapes occur.
+
+    Raises: ConfigError if the model cannot read packed batches that the settings ask for.
+    """
+    if settings.packed == "yes" and not model.reads_packed:
+        raise ConfigError(
+            f"{type(model).__name__} does not read packed batches",
+            where="train.packed",
+            hint="leave it out: auto packs where the model reads it",
+        )
+    # Measured: a CPU loses in attention what it saves elsewhere.
+    wanted = settings.packed == "yes" or (settings.packed == "auto" and device == "cuda")
+    if not wanted or not model.reads_packed:
+        return 0
+    if device == "cpu":
+        return cpu.FILLED
+    private.load_attention_in_a_row()
+    return max(FEW_ROWS, settings.batch_size // 8 if settings.batch_unit != "sentences" else 0)
+
+
 def equal_parts(rows: Ids, src: Lengths, tgt: Lengths, ranks: int, below: int) -> list[Ids]:
     """Cut pairs into parts of similar length and equal work, as many for each rank.
 
@@ -221,7 +248,7 @@ class Gradients:
     Args:
         model: in training mode, on its device; without gradients.
         store: the training set.
-        settings: seed, label_smoothing, replace, word_dropout.
+        settings: seed, label_smoothing, packed, replace, word_dropout.
         autocast: arguments of torch.autocast.
         state: holds `split_from`, which is lowered when memory does not suffice.
         ranks: the processes that share the work.
@@ -248,6 +275,7 @@ class Gradients:
         self._device = parameters[0].device
         self.joins = joins(self.settings, self._device)
         self._chunk = losses.chunk_rows(self.model.vocabularies.tgt, self._device.type)
+        self._multiple = packed_multiple(self.model, self.settings, self._device.type)
         self._perturb = perturbation(self.model, self.settings)
 
     def share(self, update: list[Ids], make: bool = False) -> Share:
@@ -263,6 +291,8 @@ class Gradients:
         return Share(split_from, parts, batches)
 
     def _batch(self, rows: Ids) -> Batch:
+        if self._multiple:
+            return collate_packed(self.store, rows, self._device, self._multiple)
         return collate(self.store, rows, self._device, self.model.context_rule)
 
     def compute(
@@ -345,6 +375,12 @@ class Gradients:
             cut = [part for rows in update for part in np.array_split(rows, min(count, len(rows)))]
         return [part for rows in cut for part in self._parts(rows)]
 
+    def positions(self, src_lengths: Lengths, tgt_lengths: Lengths) -> int:
+        """Return the number of positions of a batch of pairs (B): both sides, padding included."""
+        if self._multiple:
+            return sum(filled(side, self._multiple) for side in (src_lengths, tgt_lengths))
+        return padded_positions(src_lengths, tgt_lengths)
+
     def _forward(self, rows: Ids, step: int, micro: int) -> tuple[Tensor, Batch]:
         """Return the hidden states of a micro-batch (B, T, D), and the batch."""
         seed_everything(self.settings.seed, step, micro)
@@ -386,7 +422,7 @@ class Gradients:
         return positions
 
     def _positions(self, rows: Ids) -> int:
-        return padded_positions(*self.store.lengths(rows))
+        return self.positions(*self.store.lengths(rows))
 
 
 def is_out_of_memory(error: BaseException) -> bool:

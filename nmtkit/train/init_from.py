@@ -203,7 +203,10 @@ def _first_names(path: Path) -> dict[str, str]:
     try:
         with torch.device("meta"):  # names alone, no memory
             model = _builder(path)(Vocabularies(8, 8, shared=True))
-    except (ConfigError, DataError):
+    except ConfigError as error:
+        console.warn(f"its model is not built, so parameters that it shares may be lost: {error}")
+        return {}
+    except DataError:
         return {}
     return loading.first_names(model)
 

@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nmtkit import console
+from nmtkit import console, files
 from nmtkit.errors import EnvironmentProblem
 from nmtkit.records import WandbRun, load
 from nmtkit.run import System
@@ -42,7 +42,9 @@ class TensorBoard(Logger):
 
     def __init__(self, system: System, step: int) -> None:
         board: Any = importlib.import_module(MODULES["tensorboard"])
-        self._board = board.SummaryWriter(str(system.path / "tensorboard"), purge_step=step + 1)
+        folder = system.path / "tensorboard"
+        files.check_place(folder)
+        self._board = board.SummaryWriter(str(folder), purge_step=step + 1)
 
     def numbers(self, kind: str, step: int, values: Mapping[str, float]) -> None:
         for key, value in values.items():
@@ -79,6 +81,7 @@ class WeightsAndBiases(Logger):
     def __init__(self, system: System) -> None:
         self._wandb: Any = importlib.import_module(MODULES["wandb"])
         self._path = system.path / "wandb.json"
+        files.check_place(system.path / "wandb")
         self._kept = WandbRun(id=os.environ.get("WANDB_RUN_ID") or secrets.token_hex(4))
         if self._path.is_file():
             self._kept = load(WandbRun, self._path)

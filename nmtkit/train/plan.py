@@ -9,8 +9,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from nmtkit import console, settings
+from nmtkit import console, settings, trust
 from nmtkit.errors import ConfigError, DataError, nearest
+from nmtkit.models.base import Model
 from nmtkit.models.variants import load_variant
 from nmtkit.records import SystemConfig
 from nmtkit.run import Run, System
@@ -48,7 +49,7 @@ def make_plan(run: Run, options: TrainOptions) -> Plan:
         prepared.
     """
     manifest = run.manifest()
-    cls = load_variant(options.variant)
+    cls = _named_variant(options.variant)
     preset = options.preset or manifest.preset
     of_preset = settings.load_preset(preset) if preset else {}
     sections = settings.merge(
@@ -66,6 +67,16 @@ def make_plan(run: Run, options: TrainOptions) -> Plan:
         train=settings.build(TrainSettings, sections.get("train", {}), "train"),
         search=settings.build(SearchSettings, sections.get("search", {}), "search"),
     )
+
+
+def _named_variant(name: str) -> type[Model]:
+    """Return the class of a variant that the user names; from now on its code is allowed."""
+    if ":" in name:
+        trust.allow([name])
+    cls = load_variant(name)
+    if ":" in name:
+        trust.allow([name], remember=True)
+    return cls
 
 
 def _assigned(options: TrainOptions) -> dict[str, Any]:

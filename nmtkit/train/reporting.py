@@ -53,7 +53,7 @@ class Reporter:
             self._logger = make_logger(settings.log_to, system, step)
         else:
             paths = [Path(os.devnull)] * 2
-        self._log, self._metrics = (open(path, "a", encoding="utf-8") for path in paths)
+        self._log, self._metrics = map(files.appending, paths)
         self._bar = console.Bar("step", step, settings.max_steps)
 
     def close(self) -> None:

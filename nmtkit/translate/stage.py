@@ -249,7 +249,7 @@ class _Stage:
         self, group: SystemGroup, text_set: TextSet, scorer: Scorer, inputs: TranslationInputs
     ) -> None:
         folder = group.translation(text_set.name)
-        (folder / META).unlink(missing_ok=True)  # from here on the folder is not up to date
+        files.remove(folder / META)  # from here on the folder is not up to date
         scorer.counts.clear()
         start = time.monotonic()
         with console.progress(f"{group.name}: {text_set.name}", text_set.lines) as scorer.done:
@@ -288,7 +288,7 @@ class _Stage:
                     for stream, line in zip(streams, lines, strict=True):
                         stream.write(line)
         if NBEST not in names:
-            (folder / NBEST).unlink(missing_ok=True)
+            files.remove(folder / NBEST)
         return names
 
 

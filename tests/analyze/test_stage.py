@@ -418,7 +418,7 @@ def test_what_an_earlier_call_attached_goes_with_it(tmp_path):
     table, inputs = Table("t", "t", [Column("a", "a")], [[1]]), FindingInputs(systems=[], files={})
     always = {"own.txt", "finding.json", "table.md", "table.tex", "table.csv"}
     for attachments in ({"paper.md": "1", "a.scores": "2"}, {"a.scores": "3"}, {}):
-        Finding(table, "t", attachments=attachments).write(tmp_path, inputs)
+        Finding(table, "t", attachments=attachments, name="toy").write(tmp_path, inputs)
         assert {path.name for path in tmp_path.iterdir()} == {*always, *attachments}
 
 

@@ -58,7 +58,7 @@ def write_text(paths: list[Path], words: np.ndarray, lines: int, length: int, se
 def prepared(folder: Path, paths: list[Path], args: argparse.Namespace) -> dict[str, float]:
     """Prepare a text, and return the peak of the largest process in MiB."""
     files = ["--train", *map(str, paths), "--dev", *map(str, folder.glob("dev.*"))]
-    options = ["--jobs", str(args.jobs), "--run", str(folder / paths[0].stem)]
+    options = ["--preset", "small", "--jobs", str(args.jobs), "--run", str(folder / paths[0].stem)]
     options += [word for setting in args.set for word in ("--set", setting)]
     command = [sys.executable, "-m", "nmtkit", "prep", *sorted(files, key=files.index), *options]
     # the peak of children is that of the largest, so each prep has a parent of its own

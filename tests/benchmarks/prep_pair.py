@@ -9,6 +9,7 @@ its later shards.
 from __future__ import annotations
 
 import argparse
+import gzip
 import tempfile
 import time
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from nmtkit.prep.clean import CleanShard
 from nmtkit.prep.encode import EncodeShard
 from nmtkit.prep.lookup import LearnModels
 from nmtkit.prep.repeats import Survey
-from nmtkit.prep.shards import cut
+from nmtkit.prep.shards import Unpack, cut
 from nmtkit.prep.word_table import MergeWords
 from nmtkit.records import TextRecipe
 from nmtkit.settings import PrepSettings
@@ -50,28 +51,37 @@ def main() -> None:
         (work / tasks.WORK_RECORD).write_text("{}", "utf-8")
         recipe = TextRecipe(src=languages[0], tgt=languages[1], settings=settings)
         (work / "out").mkdir()
+        (work / "given").mkdir()
         recipe.write(work / "out" / "manifest.json")
         steps: list[tuple[str, Callable[[Path, int], Any]]] = [
             ("survey", Survey(shard, ("src", "ref"), languages)),
-            ("clean", CleanShard(shard, "key", languages, settings, "out")),
+            ("clean", CleanShard(shard, "key", languages, settings, "given")),
             ("merge", MergeWords("merge", 1, 1)),
-            ("learn", LearnModels("merge", 1, languages, settings, "out", "lookup", 1)),
+            ("learn", LearnModels("merge", 1, languages, settings, "given", "out", "lookup", 1)),
             ("encode", EncodeShard(shard, "key", "out", 1 << 14, settings.max_subwords)),
         ]
         print(
             f"{pairs:,} pairs; processor microseconds a pair; read and check: {checked * 1e6:.2f}"
         )
-        learning = 0.0
-        for number in range(args.rounds):
-            spent = {}
-            for step, function in steps:
+        packed = work / "packed.gz"
+        packed.write_bytes(gzip.compress(args.files[0].read_bytes()))
+        start = time.process_time()
+        Unpack(packed)(work, 0)
+        lines_a_second = pairs / (time.process_time() - start)
+        print(f"unpack .gz: {lines_a_second:,.0f} lines a second and file")
+        totals, learning = [0.0] * args.rounds, 0.0
+        for step, function in steps:
+            spent = []
+            for _ in range(1 if step == "learn" else args.rounds):
                 start = time.process_time()
                 tasks.perform(work, tasks.Task(step, 0, function, pairs))
-                spent[step] = (time.process_time() - start) / pairs * 1e6
-            learning = learning or spent["learn"]  # later rounds read the merges of the first
-            total = sum(spent.values()) - spent["learn"]
-            figures = ", ".join(f"{step} {value:.1f}" for step, value in spent.items())
-            print(f"round {number + 1}: {figures}; all but learn {total:.1f}", flush=True)
+                spent.append((time.process_time() - start) / pairs * 1e6)
+            print(f"{step}: {', '.join(f'{value:.1f}' for value in spent)}", flush=True)
+            if step == "learn":
+                learning = spent[0]
+            else:
+                totals = [total + value for total, value in zip(totals, spent, strict=True)]
+        print(f"all but learn: {', '.join(f'{total:.1f}' for total in totals)}")
         words = tasks.read_fact(work, "learn", 0).value["counts"]
         types = words["src_types"] + words["tgt_types"]
         learnt = learning * pairs / types

@@ -16,6 +16,7 @@ from nmtkit.data.batches import (
     Batch,
     batch_list,
     collate,
+    collate_packed,
     padded_positions,
     source_batch,
     with_targets,
@@ -134,6 +135,42 @@ def test_collate_equals_a_slow_one(store):
         assert (batch.real is None) == (not batch.tgt_padded)
         assert batch.src.size(1) == max(batch.src_lengths)
         assert {batch.src.dtype, batch.tgt_in.dtype, batch.src_lengths.dtype} == {torch.int64}
+
+
+@pytest.mark.parametrize("multiple", [1, 8, 100])
+def test_a_packed_batch_equals_a_slow_one(store, multiple):
+    for rows in batch_list(store.src_lengths, store.tgt_lengths, 30, "tgt_tokens", 1, 0):
+        batch = collate_packed(store, rows, multiple=multiple)
+        assert batch.rows.tolist() == rows.tolist()
+        assert batch.src_lengths.tolist() == [len(store.src(i)) for i in rows]
+        assert batch.tgt_lengths.tolist() == [len(store.tgt(i)) for i in rows]
+        real = int(batch.tgt_lengths.sum())
+        assert batch.real.tolist() == [*range(real)]
+        sides = zip((batch.tgt_out, batch.src), (store.tgt, store.src), batch.segments, strict=True)
+        for ids, read, packing in sides:
+            length = sum(len(read(i)) for i in rows)
+            assert ids.shape == (1, -(-length // multiple) * multiple)
+            real = [token for i in rows for token in read(i).tolist()]
+            assert ids[0].tolist() == real + [PAD] * (ids.size(1) - length)
+            starts = packing.offsets.tolist()
+            assert starts[: len(rows)] == [
+                sum(len(read(i)) for i in rows[:k]) for k in range(len(rows))
+            ]
+            assert starts[-1] == ids.size(1)
+            assert packing.steps.tolist() == [
+                step for length in np.diff(starts) for step in range(length)
+            ]
+            # No sentence of <pad> is longer than the longest sentence.
+            assert packing.positions.shape == (len(starts) - 1, max(len(read(i)) for i in rows))
+            row = torch.arange(ids.size(1))
+            form = packing.padded(row[None])
+            assert torch.equal(packing.packed(form), row[None])
+            for k, i in enumerate(rows):
+                assert ids[0][form[k]][: len(read(i))].tolist() == read(i).tolist()
+            assert packing.visible.sum((1, 2)).tolist() == np.diff(starts).tolist()
+        begins = batch.segments.queries.steps == 0
+        assert (batch.tgt_in[0][begins] == BOS).all()
+        assert torch.equal(batch.tgt_in[0, 1:][~begins[1:]], batch.tgt_out[0, :-1][~begins[1:]])
 
 
 def test_source_batch():

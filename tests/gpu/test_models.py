@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from nmtkit.models.variants import load_variant
+from nmtkit.nn import private
 from nmtkit.nn.dropout import seed_dropout
 from nmtkit.settings import SearchSettings
 from nmtkit.text.vocabulary import PAD
@@ -16,7 +17,7 @@ from nmtkit.translate.beam import search
 from nmtkit.translate.forced import forced_scores
 from tests.device import DEVICE
 from tests.models.conftest import on_the_device  # noqa: F401
-from tests.models.contract import Case, batch_for, full, pairs
+from tests.models.contract import Case, batch_for, full, packed_for, pairs
 
 pytestmark = pytest.mark.gpu
 SIZES = {"d_model": 64, "d_ff": 128, "heads": 2, "encoder_layers": 2, "decoder_layers": 2}
@@ -102,6 +103,27 @@ def test_steps_equal_the_whole_and_padding_does_not_matter(variant, dtype):
     whole, padded = whole[real], padded[:, : real.size(1)][real]
     assert relative(torch.cat(steps, dim=1).cpu()[real], whole) < TOLERANCE[dtype]
     assert relative(padded, whole) < TOLERANCE[dtype]
+
+
+@both
+def test_packed_batches_are_read_as_padded_ones(variant, dtype):
+    """On a GPU, in bfloat16, by torch's kernel for sentences in a row."""
+    if not build(variant).reads_packed:
+        pytest.skip("training pads the batches of this model")
+    private.load_attention_in_a_row()
+    padded, packed = batch_for(build(variant), sentences()), packed_for(sentences())
+    real, results = padded.tgt_out != PAD, []
+    for batch in (padded, packed):
+        model = build(variant).train()
+        with autocast(dtype):
+            logits = full(model, batch)
+        flat = logits[real] if batch is padded else logits[0, : int(real.sum())]
+        loss = F.cross_entropy(flat.float(), padded.tgt_out[real])
+        gradients = torch.autograd.grad(loss, list(model.parameters()))
+        results.append((flat.double().cpu(), torch.cat([g.double().flatten() for g in gradients])))
+    assert relative(results[1][0], results[0][0]) < TOLERANCE[dtype]
+    similarity = F.cosine_similarity(results[1][1], results[0][1], dim=0)
+    assert similarity > (0.99 if dtype == torch.bfloat16 else 0.99999)
 
 
 def test_a_beam_has_its_forced_score(variant):

@@ -6,6 +6,7 @@ Sizes come from one preset-like dict through the model's own `adapt`.
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from nmtkit import settings
-from nmtkit.data.batches import Batch, on_device
+from nmtkit.data.batches import Batch, collate_packed, on_device
 from nmtkit.data.context import Context, contexts
 from nmtkit.data.documents import ContextRule
 from nmtkit.models.base import Model, Vocabularies
@@ -165,6 +166,13 @@ def collate(
             else None
         ),
     )
+
+
+def packed_for(sentences: list[Pair], multiple: int = 8) -> Batch:
+    """A packed batch of sentence pairs."""
+    src, tgt = ((lambda i, side=side: np.array(sentences[i][side])) for side in (0, 1))
+    store = SimpleNamespace(src=src, tgt=tgt)
+    return collate_packed(store, np.arange(len(sentences)), DEVICE, multiple)
 
 
 def batch_for(model: Model, sentences: list[Pair] | None = None, more: int = 0) -> Batch:

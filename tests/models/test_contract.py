@@ -37,6 +37,7 @@ from tests.models.contract import (
     full,
     loss_of,
     numbers,
+    packed_for,
     pairs,
 )
 from tests.models.differences import similarity_in_bfloat16
@@ -450,3 +451,30 @@ def test_20_a_search_in_int8_stays_near_float32(plain_case, monkeypatch):
             assert all(math.isfinite(h.log_prob) for h in hypotheses)
     assert torch.equal(*scores) == (not layers)
     assert F.cosine_similarity(*(s.flatten() for s in scores), dim=0) > 0.99
+
+
+@both_precisions
+def test_21_a_packed_batch_gives_the_same_as_a_padded_one(case, dtype):
+    """Hidden states and gradients, with and without positions that fill the rows."""
+    model = case.build(dtype=dtype)
+    if not model.reads_packed:
+        pytest.skip("training pads the batches of this model")
+    packed_equals_padded(model)
+
+
+def packed_equals_padded(model):
+    for sentences in (pairs(), pairs(4, longest=1), pairs(3, seed=5, longest=12)):
+        padded = batch_for(model, sentences)
+        steps = torch.arange(padded.tgt_out.size(1))
+        real = steps < padded.tgt_lengths[:, None]
+        expected = full(model, padded)[real]
+        gradients = torch.autograd.grad(loss_of(model, padded, "sum"), list(model.parameters()))
+        for multiple in (1, 8, 64):
+            packed = packed_for(sentences, multiple)
+            assert packed.src.numel() % multiple == packed.tgt_in.numel() % multiple == 0
+            logits = full(model, packed)[0]
+            close(logits[: len(expected)], expected)
+            assert logits.isfinite().all()
+            found = torch.autograd.grad(loss_of(model, packed, "sum"), list(model.parameters()))
+            for of_packed, of_padded in zip(found, gradients, strict=True):
+                close(of_packed, of_padded)

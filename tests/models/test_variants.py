@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from nmtkit import settings
+from nmtkit import settings, trust
 from nmtkit.cli import app
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Vocabularies
@@ -85,6 +85,7 @@ def test_a_variant_of_your_own_is_found_by_its_path(monkeypatch, tmp_path):
         encoding="utf-8",
     )
     monkeypatch.chdir(tmp_path)
+    trust.allow(["mine_here"])
     assert load_variant("mine_here:Mine").__name__ == "Mine"  # the folder one stands in counts
     assert build_model("mine_here:Mine", {"d_model": 8}, Vocabularies(9, 9, shared=True)).width == 8
 
@@ -124,6 +125,7 @@ def test_a_module_that_fails_is_its_own_fault(text, said, line, monkeypatch, tmp
     module = f"failing_in_line_{line}_of_{len(text)}"
     (tmp_path / f"{module}.py").write_text(text, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
+    trust.allow([module])
     with pytest.raises(ConfigError) as caught:
         load_variant(f"{module}:Mine")
     assert said in caught.value.message

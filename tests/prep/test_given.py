@@ -230,7 +230,7 @@ def test_a_file_of_the_other_run_that_has_changed_is_refused(tmp_path, source, n
 
 
 DAMAGED = [
-    ({"src": "../../en"}, "is ../../en-de, and this corpus is en-de"),
+    ({"src": "../../en"}, "'src' '../../en' cannot be a name"),
     ({"preset": "gone"}, "unknown preset 'gone'"),
     ({"settings": {"merges": "many"}}, "settings.merges"),
     ({"settings": {"merges": 0}}, "prep.merges is 60 here and 0 there"),

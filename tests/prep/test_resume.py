@@ -130,6 +130,12 @@ def stopped(tmp_path, text, step):
         ("merge", "clean/00002.tgt.txt"),
         ("clean", "survey/00001.hashes.npy"),
         ("encode", "clean/00000.json"),
+        ("encode", "out/codes.src.bpe"),
+        ("encode", "out/vocab.tgt.txt"),
+        ("encode", "lookup/src.ids.npy"),
+        ("encode", "learn/00000.json"),
+        ("sets", "encode/00001.kept.npy"),
+        ("sets", "out/train/00002.bin"),
     ],
 )
 @pytest.mark.parametrize("how", ["changed", "gone"])
@@ -253,11 +259,44 @@ def test_a_fact_names_the_file_that_has_changed(tmp_path, text, small_shards):
     assert caught.value.where == "shard 1 of step clean"
 
 
+def test_models_that_an_interrupted_call_left_are_not_taken_for_given_ones(
+    tmp_path, text, small_shards
+):
+    expected = contents(prepare(tmp_path, text, "whole", SETTINGS))
+    work = stopped(tmp_path, text, "merge")
+    for name in ("codes.src.bpe", "vocab.src.txt", "truecase.de"):
+        (work / "out" / name).write_text("#version: 0.2\na b\n", "utf-8")
+    assert contents(prepare(tmp_path, text, "run", SETTINGS)) == expected
+
+
+def test_shards_that_other_models_encoded_are_encoded_again(tmp_path, text, small_shards):
+    expected = contents(prepare(tmp_path, text, "whole", SETTINGS))
+    work = stopped(tmp_path, text, "sets")
+    fact = read_fact(work, "encode", 0)
+    other = fact.model_copy(update={"models": "of other models"})
+    other.write(work / "encode" / "00000.json")
+    perform, done = tasks.perform, []
+
+    def watched(folder, task):
+        done.append((task.step, task.index))
+        return perform(folder, task)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tasks, "perform", watched)
+        assert contents(prepare(tmp_path, text, "run", SETTINGS, jobs=1)) == expected
+    assert ("encode", 0) in done and ("encode", 1) not in done and ("learn", 0) not in done
+
+
 def test_an_error_of_the_machine_keeps_the_folder(tmp_path):
-    for error, kept in ((EnvironmentProblem("x"), True), (KeyboardInterrupt(), True)):
+    for error in (EnvironmentProblem("x"), KeyboardInterrupt()):
         with pytest.raises(type(error)), work_folder(tmp_path / "w", "key", share=False):
+            (tmp_path / "w" / "clean").mkdir(exist_ok=True)
+            (tmp_path / "w" / "clean" / "00000.json").write_text("a task that is done")
             raise error
-        assert (tmp_path / "w" / WORK_RECORD).exists() == kept
+        assert (tmp_path / "w" / WORK_RECORD).exists()
+    with pytest.raises(EnvironmentProblem), work_folder(tmp_path / "x", "key", share=False):
+        raise EnvironmentProblem("nothing is done yet")
+    assert not (tmp_path / "x").exists()
     with pytest.raises(DataError), work_folder(tmp_path / "new", "key", share=False):
         raise DataError("broken")
     assert not (tmp_path / "new" / WORK_RECORD).exists()
@@ -322,6 +361,8 @@ def test_the_recipe_for_slurm(tmp_path):
     slurm = {"SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_CPUS_PER_TASK": "1"}
     for task in ("1", "0", None):
         array = {"SLURM_ARRAY_TASK_ID": task, "SLURM_ARRAY_TASK_COUNT": "2"} if task else {}
+        if task == "0":  # alone, after a failure
+            array |= {"SLURM_ARRAY_TASK_COUNT": "1", "SHARDS": "2"}
         environment = os.environ | slurm | array | {"PYTHONPATH": str(RECIPES.parent)}
         subprocess.run(command, env=environment, check=True, capture_output=True)
     assert contents(Run(tmp_path / "run"))[0] == expected[0]

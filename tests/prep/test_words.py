@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from nmtkit.errors import DataError
 from nmtkit.prep import words
 from nmtkit.prep.numbering import number_words
-from nmtkit.prep.word_table import WordTable, concatenated, merged
+from nmtkit.prep.word_table import FREQUENT, WORD, Frequent, WordTable, concatenated, merged
 from nmtkit.prep.words import SideText
 from nmtkit.text.segmented import LINE_END
 from nmtkit.text.truecase import Truecaser, evidence, sentence_starts
@@ -156,3 +156,22 @@ def test_words_lead_to_their_truecased_forms(sentences):
             for token, starts in zip(tokens, first, strict=True)
         ]
         assert [side.words[number] for number in numbers] == expected
+
+
+@pytest.mark.parametrize("limit", [1, 100, 3_000, 17_000, 19_999, 20_000, 30_000])
+def test_the_most_frequent_words_are_chosen_whatever_the_parts(limit):
+    """Among equally frequent words the hash decides, so the number fits the limit."""
+    random = np.random.default_rng(1)
+    rows = np.zeros(20_000, WORD)
+    rows["hash"] = np.sort(random.integers(0, 2**64, len(rows), dtype=np.uint64))
+    rows["elsewhere"] = np.minimum(random.zipf(1.6, len(rows)), 1000)
+    rows["end"] = np.arange(1, len(rows) + 1)
+    table = WordTable(rows, np.zeros(len(rows), np.uint8))
+    counts = table.counts()
+    frequent = Frequent.of(np.bincount(counts, minlength=FREQUENT + 1), limit)
+    chosen = frequent(table)
+    assert abs(len(chosen) - min(limit, len(table))) <= 3 * limit**0.5, "three deviations"
+    left_out = counts[~np.isin(rows["hash"], chosen.rows["hash"])]
+    assert chosen.counts().min(initial=FREQUENT) >= left_out.max(initial=0)
+    parts = concatenated([frequent(table.part(number, 3)) for number in range(3)])
+    assert (parts.rows["hash"] == chosen.rows["hash"]).all()

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import torch
 
-from nmtkit import console
+from nmtkit import console, trust
 from nmtkit.data.store import Store
 from nmtkit.errors import DataError
 from nmtkit.models import checkpoints, loading
@@ -128,6 +128,7 @@ def nasty_file(draw: random.Random) -> tuple[bytes, list[bytes]]:
 
 def make_systems(run) -> None:
     """Save a system that copies, and a tiny Transformer."""
+    trust.allow(["tests.soak.copying"])
     vocabularies = loading.vocabulary_sizes(run)
     sizes = {"d_model": 16, "d_ff": 32, "heads": 2, "encoder_layers": 1, "decoder_layers": 1}
     for name, variant, values in (

@@ -155,6 +155,16 @@ WORDS = st.one_of(
 )
 
 
+@pytest.mark.parametrize("lang", ["en", "de", "fr"])
+def test_a_word_alone_on_its_line_is_not_taken_for_a_last_word(lang):
+    moses, numbers = Moses(lang), Numbers()
+    for word in TRICKY.split():
+        for line in (word, f"X {word}", f"X {word} X", f"{word} X", word):
+            numbered = moses.numbered(line, numbers)
+            tokens = " ".join(numbers.texts[number] for number in numbered)
+            assert tokens == moses.reference(moses.normalize(line))
+
+
 @pytest.mark.parametrize("lang", ["en", "de", "fr", "it", "zz"])
 def test_fast_way_equals_all_rules_on_made_up_text(lang):
     from sacremoses import MosesPunctNormalizer

@@ -266,7 +266,7 @@ class OneHot(nn.Module):
         super().__init__()
         self.table = table
 
-    def forward(self, ids, start=0):
+    def forward(self, ids, start=0, packing=None):
         return self.table.weight[ids]
 
 

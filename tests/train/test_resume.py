@@ -233,15 +233,15 @@ def test_killed_at_random_times(run, uninterrupted):
 # Computed in parts, where memory was short
 
 
-def short_of_memory(monkeypatch, calls):
-    """Memory holds 60 positions while so many batches are computed; then other programs end and
+def short_of_memory(monkeypatch, calls, positions=60):
+    """Memory holds so many positions while so many batches are computed; then other programs end and
     it holds everything.
     """
     original, done = losses.backward, [0]
 
     def small(logits_of, hidden, batch, *args):
         done[0] += 1
-        if done[0] <= calls and batch.src.numel() + batch.tgt_out.numel() > 60:
+        if done[0] <= calls and batch.src.numel() + batch.tgt_out.numel() > positions:
             raise RuntimeError(
                 "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8"
                 " bytes"
@@ -273,6 +273,26 @@ def test_a_continued_training_splits_the_same_batches(tmp_path, monkeypatch, cap
     assert (
         uninterrupted["model.safetensors"] != whole["model.safetensors"]
     )  # other masks: what the warning says
+
+
+def test_packed_batches_continue_and_split_the_same(tmp_path, monkeypatch, uninterrupted):
+    runs = [small_run(tmp_path / name) for name in ("whole", "stopped")]
+    for run in runs:
+        with monkeypatch.context() as patch:
+            short_of_memory(patch, calls=12, positions=100)
+            if run is runs[1]:
+                stop_at(patch, loop.Trainer, "update", 3)
+                with pytest.raises(Interrupted):
+                    go(run, "train.packed=yes")
+            else:
+                go(run, "train.packed=yes")
+    go(runs[1], "train.packed=yes")
+    whole, stopped = map(outcome, runs)
+    assert stopped == whole
+    assert whole["state"]["split_from"] is not None
+    # The same pairs, with other masks.
+    assert whole["state"]["tokens"] == uninterrupted["state"]["tokens"]
+    assert whole["model.safetensors"] != uninterrupted["model.safetensors"]
 
 
 def test_on_another_machine_memory_is_found_anew(run, monkeypatch):

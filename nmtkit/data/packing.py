@@ -1,0 +1,100 @@
+"""The packed form of a batch: the sentences of each side stand one after the other in one row.
+
+A row is filled up to a multiple of positions. What fills it is cut into sentences of <pad>, none
+longer than the longest sentence. So every position belongs to a sentence, and attention within
+sentences needs no mask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from nmtkit.data.padding import Ids, padded, tensor
+from nmtkit.data.store import Lengths
+from nmtkit.text.vocabulary import BOS, PAD
+
+
+class Packing(NamedTuple):
+    """Where R sentences lie in a row of N positions, and in the padded form (R, L).
+
+    Attributes:
+        offsets: (R+1) int32, where each sentence begins, then N.
+        cells: (N), each position as an index into R·L.
+        positions: (R, L), the position of each cell; 0 where the padded form has padding.
+        visible: bool (R, 1, L), False for padding.
+    """
+
+    offsets: Tensor
+    cells: Tensor
+    positions: Tensor
+    visible: Tensor
+
+    @property
+    def steps(self) -> Tensor:
+        """Return the place of each position in its sentence, (N)."""
+        return self.cells % self.positions.size(1)
+
+    def padded(self, x: Tensor) -> Tensor:
+        """Return vectors in the padded form, (1, N, …) -> (R, L, …); padding is any vector."""
+        cells = x[0].index_select(0, self.positions.flatten())
+        return cells.view(*self.positions.shape, *x.shape[2:])
+
+    def packed(self, x: Tensor) -> Tensor:
+        """Return vectors in the row, (R, L, …) -> (1, N, …)."""
+        return x.flatten(0, 1).index_select(0, self.cells).unsqueeze(0)
+
+
+class Segments(NamedTuple):
+    """A query sees the keys of its own sentence: where R sentences of queries and of keys lie."""
+
+    queries: Packing
+    keys: Packing
+
+
+def filled(lengths: Lengths, multiple: int) -> int:
+    """Return the number of positions of the row that holds sentences of these lengths."""
+    return -(-int(lengths.sum()) // multiple) * multiple
+
+
+def in_one_row(sentences: Sequence[NDArray[Any]], multiple: int) -> tuple[Ids, Ids]:
+    """Return token ids (N), N a multiple, and the lengths of all sentences, those of <pad> last."""
+    lengths = np.fromiter(map(len, sentences), dtype=np.int64, count=len(sentences))
+    missing = filled(lengths, multiple) - int(lengths.sum())
+    fill = np.diff([*range(0, missing, int(lengths.max())), missing])
+    row = np.concatenate([*sentences, np.full(missing, PAD)]).astype(np.int64)
+    return row, np.append(lengths, fill)
+
+
+def shifted_row(row: Ids, lengths: Ids) -> Ids:
+    """Return the decoder input for targets in one row (N): each sentence begins with <s>."""
+    out = np.roll(row, 1)
+    out[(np.cumsum(lengths) - lengths)] = BOS
+    return out
+
+
+def segments(src: Ids, tgt: Ids, device: torch.device | str) -> Segments:
+    """Return what each target position sees of the source.
+
+    Args:
+        src, tgt: lengths of the sentences in the rows; one side may have more sentences of <pad>.
+        device: where the tensors go.
+    """
+    lengths, _ = padded([tgt, src], 0)
+    return Segments(*(_packing(of_side, device) for of_side in lengths))
+
+
+def _packing(lengths: Ids, device: torch.device | str) -> Packing:
+    offsets, steps = np.append(0, np.cumsum(lengths)), np.arange(int(lengths.max()))
+    real = steps < lengths[:, None]  # (R, L)
+    return Packing(
+        offsets=tensor(offsets.astype(np.int32), device),
+        cells=tensor(np.flatnonzero(real), device),
+        positions=tensor(np.where(real, offsets[:-1, None] + steps, 0), device),
+        visible=tensor(real[:, None], device),
+    )

@@ -1,0 +1,46 @@
+"""Names that become parts of paths: of corpora, sets, systems, checkpoints and files.
+
+The names in the records of a run are checked as those that the user types: anybody can have made
+the run.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator
+
+HINT = "use letters, digits, '-', '_' and '.', a letter or a digit first"
+
+
+def check_name(name: str) -> str:
+    """Return a name that is one part of a path, as a translation made elsewhere may have.
+
+    Raises: ValueError if it is empty, begins with a dot, or has a slash or a control character.
+    """
+    if not name or name.startswith(".") or set(name) & {"/", "\\"} or not name.isprintable():
+        raise ValueError(f"{name!r} cannot be a name ({HINT})")
+    return name
+
+
+def check_path(path: str) -> str:
+    """Return a relative path whose parts are names, which may begin with dots here: a prep that was
+    killed may have left a hidden file.
+
+    Raises: ValueError if it leads elsewhere.
+    """
+    for part in path.split("/"):
+        check_name(part.lstrip("."))
+    return path
+
+
+def is_new_name(name: str) -> bool:
+    """True if a name may be given to a new corpus or system."""
+    return re.fullmatch(r"[^\W_][\w.-]*", name) is not None
+
+
+Name = Annotated[str, AfterValidator(check_name)]
+"""A field of a record that is one part of a path."""
+RelativePath = Annotated[str, AfterValidator(check_path)]
+"""A field of a record that is a path below the record's folder."""

@@ -1,0 +1,154 @@
+"""Code that a run names is imported only if this user allows it.
+
+config.toml of a run may name a module (`variant = "package.module:Class"`), and importing a module
+executes it. Runs are passed on, so a module is imported only if one of these is true:
+
+- The process has imported the module already. Then nothing more is executed.
+- The user names the module: `--variant`, `--engine`, an analysis, `--allow-code`, `allow_code=` of
+  `nmtkit.load`, or NMTKIT_ALLOW_CODE.
+- The user has trained with the module, or has named it with `--allow-code`, and its files are where
+  they were, with the same content.
+
+Why this is sound: nmtkit remembers a file by its path and its content, in the user's own folder of
+settings, where no stage writes for a run. A run can choose the name of a module, and nothing else:
+the current folder is searched, but it is put on the import path only after the check. So a run of
+somebody else can at most execute again what this user has executed at the same place. A module of
+the same name elsewhere, or with another content, is refused. The modules that an allowed module
+imports are not checked: whoever allows a module trusts what it imports.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib
+import importlib.machinery
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import ModuleType
+
+from nmtkit import console, environment, files
+from nmtkit.errors import ConfigError, EnvironmentProblem
+
+_named: set[str] = set()
+"""The modules that the user has named in this process."""
+
+
+def allow(names: Iterable[str], remember: bool = False) -> None:
+    """Allow modules that the user names.
+
+    Args:
+        names: `package.module`, or `package.module:object`.
+        remember: allow the files of the modules in later calls, too.
+    Raises: ConfigError if a module to remember does not exist.
+    """
+    for name in names:
+        module = name.partition(":")[0]
+        _named.add(module)
+        if remember:
+            try:
+                _remember(_find(module)[0].values())
+            except ModuleNotFoundError as error:
+                hint = "its folder must be the current one or on PYTHONPATH"
+                raise ConfigError(str(error), where="--allow-code", hint=hint) from None
+
+
+def import_module(name: str) -> ModuleType:
+    """Import a module, which may be in the current folder, if the user allows it.
+
+    Raises: ConfigError naming the file that would be executed; ModuleNotFoundError; whatever the
+        module raises.
+    """
+    if name not in sys.modules:
+        paths, folder = _find(name)
+        new = [path for part, path in paths.items() if part not in sys.modules]
+        allowed = name in _named | environment.allowed_code()
+        if not allowed and not (new and all(map(_is_remembered, new))):
+            shown = ", ".join(map(str, new)) or name
+            raise ConfigError(
+                f"you have not allowed '{name}', or it has changed since: importing it would"
+                f" execute {shown}",
+                where=f"module {name}",
+                hint=f"read it; if you trust it, add --allow-code {name}, set"
+                f" NMTKIT_ALLOW_CODE={name}, or in Python nmtkit.load(…, allow_code=['{name}'])",
+            )
+        if folder is not None:
+            sys.path.append(folder)
+    return importlib.import_module(name)
+
+
+def _find(module: str) -> tuple[dict[str, Path], str | None]:
+    """Return the files of a module and of its packages, by name, and the current folder if it must
+    be searched. Nothing is imported.
+
+    Raises: ModuleNotFoundError.
+    """
+    try:
+        return _files(module, sys.path), None
+    except ModuleNotFoundError:
+        folder = str(Path.cwd())
+        return _files(module, [*sys.path, folder]), folder
+
+
+def _files(module: str, places: Sequence[str]) -> dict[str, Path]:
+    """Return the files of a module and of its packages, by name.
+
+    `importlib.util.find_spec` would import the packages.
+
+    Args:
+        module: its name.
+        places: the folders to search for the first part of the name.
+    """
+    paths, prefix = {}, ""
+    for part in module.split("."):
+        top, prefix = not prefix, f"{prefix}.{part}".lstrip(".")
+        if loaded := sys.modules.get(prefix):
+            file, places = getattr(loaded, "__file__", None), getattr(loaded, "__path__", ())
+        elif part.isidentifier() and (spec := _spec(part, places, top)):
+            file = spec.origin if spec.has_location else None
+            places = spec.submodule_search_locations or ()
+        else:
+            raise ModuleNotFoundError(f"No module named '{prefix}'", name=prefix)
+        if file:
+            paths[prefix] = Path(file).resolve()
+    return paths
+
+
+def _spec(part: str, places: Sequence[str], top: bool) -> importlib.machinery.ModuleSpec | None:
+    """Return where Python finds one part of a module's name, in its own order."""
+    search = importlib.machinery.PathFinder
+    if not top:
+        return search.find_spec(part, list(places))
+    for finder in sys.meta_path:
+        spec = (
+            search.find_spec(part, list(places))
+            if finder is search
+            else finder.find_spec(part, None)
+        )
+        if spec is not None:
+            return spec
+    return None
+
+
+def _mark(path: Path) -> Path:
+    """Return the file that stands for a file with its present content."""
+    import platformdirs
+
+    key = hashlib.sha256(f"{path}\n{files.sha256(path)}".encode("utf-8", "surrogateescape"))
+    return Path(platformdirs.user_config_dir("nmtkit")) / "allowed-code" / key.hexdigest()
+
+
+def _is_remembered(path: Path) -> bool:
+    with contextlib.suppress(OSError):  # the user's folder may be out of reach
+        return _mark(path).is_file()
+    return False
+
+
+def _remember(paths: Iterable[Path]) -> None:
+    for path in paths:
+        if not _is_remembered(path):
+            try:
+                files.write_text(_mark(path), f"{str(path)!r}\n")
+            except EnvironmentProblem as error:
+                console.warn(f"not remembered, later commands need --allow-code: {error.message}")

@@ -1,0 +1,232 @@
+"""A run of somebody else: code that it names is not executed unasked."""
+
+import shutil
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+import nmtkit
+from nmtkit import trust
+from nmtkit.cli import app
+from nmtkit.errors import ConfigError
+from nmtkit.models.variants import load_variant
+from nmtkit.run import Run
+from tests.models.cases import TOY
+from tests.ready import add_system, prepare
+
+PAYLOAD = """
+from pathlib import Path
+from tests.toy_recurrent import ToyRecurrent
+Path({flag!r}).touch()
+class Model(ToyRecurrent):
+    pass
+"""
+COMMANDS = (
+    "translate --jobs 1",
+    "translate - --jobs 1",
+    "translate --jobs 1 --force-target {target} --on test",
+    "analyze cost",
+    "analyze layers",
+    "report --attention toy --sentences 2",
+    "export --system toy --to ctranslate2",
+    "train --dry-run --match-parameters toy --system new --preset tiny",
+)
+
+
+@pytest.fixture(scope="module")
+def ready(tmp_path_factory):
+    run = prepare(tmp_path_factory.mktemp("trust") / "run")
+    add_system(run, "toy", TOY, d_model=16)
+    return run.path
+
+
+@pytest.fixture(autouse=True)
+def new_process(monkeypatch, tmp_path):
+    """What a process has imported and was told does not reach the next test."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    monkeypatch.setattr(trust, "_named", set())
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        if "payload" in name:
+            del sys.modules[name]
+
+
+def forget(monkeypatch):
+    """Go on as in a new process of the same user."""
+    for name in [name for name in sys.modules if "payload" in name]:
+        del sys.modules[name]
+    monkeypatch.setattr(trust, "_named", set())
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if "pytest-" not in p])
+
+
+@pytest.fixture
+def downloaded(ready, tmp_path, monkeypatch):
+    """A run of somebody else, with payload.py beside run.toml; the user stands in its folder."""
+    return stranger(ready, tmp_path / "downloaded", tmp_path / "executed", monkeypatch)
+
+
+def stranger(ready, folder, flag, monkeypatch, variant="payload:Model"):
+    shutil.copytree(ready, folder)
+    (folder / "payload.py").write_text(PAYLOAD.format(flag=str(flag)), "utf-8")
+    config = folder / "systems/toy/config.toml"
+    config.write_text(config.read_text("utf-8").replace(TOY, variant), "utf-8")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def call(words, run, **texts):
+    result = CliRunner().invoke(
+        app, [*words.format(**texts).split(), "--run", str(run)], input="x\n"
+    )
+    return result.exit_code, result.output
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_code_beside_a_run_is_refused_by_its_file(downloaded, tmp_path, command):
+    before, target = sys.path[:], downloaded / "prep/text/test.ref"
+    if command.startswith("report"):
+        (downloaded / "systems/toy/translate/test").mkdir(parents=True)
+        for name in ("hyp.txt", "hyp.subwords.txt"):
+            shutil.copy(target, downloaded / "systems/toy/translate/test" / name)
+    code, output = call(command, downloaded, target=target)
+    assert not (tmp_path / "executed").exists()
+    assert str(downloaded / "payload.py") in output.replace("\n", "")
+    assert "--allow-code payload" in output
+    assert code == 2
+    assert sys.path == before
+
+
+def test_python_refuses_it_too(downloaded, tmp_path):
+    with pytest.raises(ConfigError, match="payload.py"):
+        nmtkit.load(downloaded)
+    assert not (tmp_path / "executed").exists()
+    nmtkit.load(downloaded, allow_code=["payload"])
+    assert (tmp_path / "executed").exists()
+
+
+def test_weights_are_taken_without_the_code(downloaded, ready, tmp_path):
+    words = f"train --variant {TOY} --set model.d_model=16 --set train.max_steps=1"
+    words += f" --init-from {downloaded}/systems/toy --system new --preset tiny"
+    shutil.copytree(ready, tmp_path / "mine")
+    code, output = call(words, tmp_path / "mine")
+    assert code == 0, output
+    assert "payload.py" in output.replace("\n", "")
+    assert not (tmp_path / "executed").exists()
+
+
+def test_code_below_the_current_folder_is_refused(ready, tmp_path, monkeypatch):
+    folder, flag = tmp_path / "runs/downloaded", tmp_path / "executed"
+    stranger(ready, folder, flag, monkeypatch, "runs.downloaded.payload:Model")
+    monkeypatch.chdir(tmp_path)
+    code, output = call("translate --jobs 1", folder)
+    assert code == 2 and str(folder / "payload.py") in output.replace("\n", "")
+    assert not flag.exists()
+
+
+def test_packages_around_a_module_are_not_imported_to_find_it(ready, tmp_path, monkeypatch):
+    folder, flag = tmp_path / "downloaded", tmp_path / "executed"
+    stranger(ready, folder, flag, monkeypatch, "payload_package.inner:Model")
+    (folder / "payload_package").mkdir()
+    for name in ("__init__", "inner"):
+        shutil.copy(folder / "payload.py", folder / "payload_package" / f"{name}.py")
+    code, output = call("translate --jobs 1", folder)
+    assert code == 2 and "payload_package/__init__.py" in output.replace("\n", "")
+    assert not flag.exists()
+
+
+def test_what_is_allowed_once_stays_allowed_while_it_is_the_same(downloaded, tmp_path, monkeypatch):
+    flag = tmp_path / "executed"
+    assert call("translate --jobs 1 --allow-code payload", downloaded)[0] == 0
+    assert flag.exists()
+    forget(monkeypatch)
+    assert call("translate --jobs 1 --force", downloaded)[0] == 0
+    forget(monkeypatch)
+    flag.unlink()
+    with open(downloaded / "payload.py", "a", encoding="utf-8") as stream:
+        stream.write("# changed\n")
+    assert call("translate --jobs 1 --force", downloaded)[0] == 2
+    assert not flag.exists()
+
+
+def test_a_variable_allows_it_and_nothing_is_remembered(downloaded, tmp_path, monkeypatch):
+    monkeypatch.setenv("NMTKIT_ALLOW_CODE", "other, payload")
+    assert call("translate --jobs 1", downloaded)[0] == 0
+    forget(monkeypatch)
+    monkeypatch.delenv("NMTKIT_ALLOW_CODE")
+    assert call("translate --jobs 1 --force", downloaded)[0] == 2
+    assert not (tmp_path / "settings").exists()
+
+
+def test_a_module_to_allow_must_exist(downloaded):
+    code, output = call("translate --jobs 1 --allow-code pay", downloaded)
+    assert code == 2 and "No module named 'pay'" in output
+
+
+def test_the_author_needs_no_permission_and_a_stranger_does_not_inherit_it(
+    ready, tmp_path, monkeypatch
+):
+    mine, flag = tmp_path / "mine", tmp_path / "executed"
+    stranger(ready, mine, flag, monkeypatch)
+    shutil.rmtree(mine / "systems")
+    words = "train --variant payload:Model --system toy --preset tiny --set train.max_steps=1"
+    words += " --set model.d_model=16"
+    code, output = call(words, mine)
+    assert code == 0, output
+    forget(monkeypatch)
+    code, output = call("translate --jobs 1", mine)
+    assert code == 0, output
+    forget(monkeypatch)
+    theirs = tmp_path / "theirs"
+    shutil.copytree(mine, theirs)  # with everything that a run holds
+    (theirs / "payload.py").write_text("raise SystemExit('executed')", "utf-8")
+    monkeypatch.chdir(theirs)
+    code, output = call("translate --jobs 1 --force", theirs)
+    assert code == 2 and str(theirs / "payload.py") in output.replace("\n", "")
+
+
+@pytest.mark.parametrize(
+    "name", ["this:Model", "..payload:Model", "/payload:Model", ":", "payload."]
+)
+def test_names_that_are_no_module_of_a_model(downloaded, tmp_path, name, capsys):
+    with pytest.raises(ConfigError):
+        load_variant(name)
+    assert "this" not in sys.modules and capsys.readouterr().out == ""
+
+
+def test_an_analysis_that_is_typed_is_executed_and_no_other(downloaded, tmp_path):
+    finding = downloaded / "analyze/payload:Words"
+    finding.mkdir(parents=True)
+    call("report", downloaded)
+    call("status", downloaded)
+    assert not (tmp_path / "executed").exists()
+    assert "is not a subclass" in call("analyze payload:Model", downloaded)[1].replace("\n", "")
+    assert (tmp_path / "executed").exists()
+    assert Run(downloaded).systems()
+
+
+def test_scores_need_no_code(downloaded, tmp_path):
+    folder = downloaded / "systems/toy/translate/test"
+    folder.mkdir(parents=True)
+    shutil.copy(downloaded / "prep/text/test.ref", folder / "hyp.txt")
+    assert call("score --resamples 10 --trials 10", downloaded)[0] == 0
+    assert call("report", downloaded)[0] == 0
+    assert not (tmp_path / "executed").exists()
+
+
+def test_other_systems_are_translated_without_it(downloaded, tmp_path):
+    add_system(Run(downloaded), "plain", "transformer")
+    code, output = call("translate --jobs 1", downloaded)
+    assert code == 0 and str(downloaded / "payload.py") in output.replace("\n", "")
+    assert (downloaded / "systems/plain/translate/test/hyp.txt").is_file()
+    assert not (tmp_path / "executed").exists()
+
+
+def test_a_folder_of_settings_that_cannot_be_written_stops_nothing(
+    downloaded, tmp_path, monkeypatch
+):
+    (tmp_path / "settings").write_text("a file", "utf-8")
+    code, output = call("translate --jobs 1 --allow-code payload", downloaded)
+    assert code == 0 and "not remembered" in output

@@ -1,0 +1,67 @@
+"""`train.packed`: which models are packed where, and a training that is the same as a padded one."""
+
+import numpy as np
+import pytest
+
+from nmtkit.errors import ConfigError
+from nmtkit.models.variants import VARIANTS
+from nmtkit.settings import TrainSettings
+from nmtkit.train.gradients import packed_multiple
+from nmtkit.train.stage import train
+from tests.models.contract import Case
+from tests.train.tiny import make_run, metrics, options
+
+PACKED = {"transformer", "transformer-cycle", "enc-dc", "dec-dc", "full-dc", "csan", "pr"}
+
+
+def test_the_models_that_read_packed_batches():
+    assert {name for name in VARIANTS if Case(name).build().reads_packed} == PACKED
+    assert not Case("pr", (("segmentation", "parse"),)).build().reads_packed
+
+
+@pytest.mark.parametrize(
+    ("variant", "packed", "device", "unit", "multiple"),
+    [
+        ("transformer", "auto", "cpu", "tgt_tokens", 0),
+        ("transformer", "yes", "cpu", "tgt_tokens", 32),
+        ("transformer", "auto", "cuda", "tgt_tokens", 512),
+        ("transformer", "auto", "cuda", "sentences", 128),
+        ("transformer", "auto", "mps", "tgt_tokens", 0),
+        ("transformer", "no", "cuda", "tgt_tokens", 0),
+        ("rnnsearch", "auto", "cuda", "tgt_tokens", 0),
+        ("tests.toy_recurrent:ToyRecurrent", "auto", "cuda", "tgt_tokens", 0),
+    ],
+)
+def test_what_auto_does(variant, packed, device, unit, multiple):
+    settings = TrainSettings(packed=packed, batch_size=4096, batch_unit=unit)
+    assert packed_multiple(Case(variant).build(), settings, device) == multiple
+
+
+def test_a_model_that_cannot_read_them_is_refused(tmp_path):
+    run = make_run(tmp_path / "run", pairs=30, dev=6)
+    with pytest.raises(ConfigError, match="RNNSearch does not read packed batches") as caught:
+        settings = ["train.packed=yes", "train.max_steps=1", "model.d_hidden=16"]
+        train(run, variant="rnnsearch", assignments=settings)
+    assert caught.value.where == "train.packed"
+
+
+def test_a_packed_training_has_the_losses_of_a_padded_one(tmp_path):
+    """Without dropout, whose masks differ; the log counts the positions that fill the rows."""
+    runs = [make_run(tmp_path / packed, pairs=60, dev=6) for packed in ("no", "yes")]
+    settings = options(
+        "train.max_steps=6",
+        "train.log_every=1",
+        "train.precision=float32",
+        "train.update_size=150",
+        "model.dropout=0",
+    )
+    for run in runs:
+        train(run, assignments=[*settings, f"train.packed={run.path.name}"])
+    padded, packed = (metrics(run, "train") for run in runs)
+    assert len(padded) == 6 and padded[-1]["loss"] < padded[0]["loss"]
+    for key in ("loss", "grad_norm"):
+        np.testing.assert_allclose(
+            *([line[key] for line in x] for x in (packed, padded)), rtol=1e-4
+        )
+    assert all(0 < line["padding"] < 0.5 for line in packed)
+    assert [line["padding"] for line in packed] != [line["padding"] for line in padded]
