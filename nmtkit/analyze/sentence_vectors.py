@@ -58,9 +58,7 @@ def encoder_states(model: Model, batch: Batch, layer: int) -> Tensor:
     outputs: dict[str, Any] = {}
     if layer:
         block = _layer(model, layer)
-        hook = block.register_forward_hook(lambda *values: outputs.update({STATES: values[-1]}))
-        # In inference mode a layer sees some rows at a time.
-        with hook, torch.inference_mode(False), torch.no_grad():
+        with block.register_forward_hook(lambda *values: outputs.update({STATES: values[-1]})):
             model.encode(batch)
     else:
         outputs = model.encode(batch)

@@ -96,11 +96,11 @@ class Model(nn.Module, abc.ABC):
 
     @property
     def reads_packed(self) -> bool:
-        """True if the model's own class says `packed = True`: training may then pack its batches
+        """True if the model's own class says `packs = True`: training may then pack its batches
         (`Batch.segments`). A subclass has to say it again, because it may mix positions in its own
         way.
         """
-        return bool(vars(type(self)).get("packed"))
+        return bool(vars(type(self)).get("packs"))
 
     @property
     def context_rule(self) -> ContextRule | None:

@@ -60,8 +60,8 @@ class ContextAwareTransformer(DocumentTransformer):
     anaphora resolution*, ACL.
 
     The context, after <s>, goes through all layers of the encoder except the last, and then through
-    a layer for contexts only. A sentence without context has a gate of 1, so its states are the
-    Transformer's bit for bit if both encode the same rows at once (see `cpu.ENCODED`).
+    a layer for contexts only. A sentence without context has a gate of 1, so its translation
+    equals the Transformer's bit for bit.
     """
 
     paper = "Voita et al. 2018"

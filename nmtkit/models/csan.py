@@ -184,7 +184,7 @@ class ConvolutionalTransformer(Transformer):
     Settings = ConvolutionalSettings
     settings: ConvolutionalSettings
     paper = "Yang et al. 2019"
-    packed = True
+    packs = True
 
     def __init__(self, settings: ConvolutionalSettings, vocabularies: Vocabularies) -> None:
         s = settings

@@ -153,7 +153,7 @@ class DualContext(Transformer):
     Settings = DualContextSettings
     settings: DualContextSettings
     paper = "Ampomah et al. 2021"
-    packed = True
+    packs = True
 
     def __init__(self, settings: DualContextSettings, vocabularies: Vocabularies) -> None:
         self._dual = layers_with_module(settings)
@@ -200,11 +200,11 @@ class DecoderDualContext(DualContext):
     """Dec-DC of Ampomah et al. 2021: the dual contextual module in the decoder."""
 
     Settings = with_defaults(DualContextSettings, encoder=False, decoder=True)
-    packed = True
+    packs = True
 
 
 class FullDualContext(DualContext):
     """Full-DC of Ampomah et al. 2021: the dual contextual module in encoder and decoder."""
 
     Settings = with_defaults(DualContextSettings, decoder=True)
-    packed = True
+    packs = True

@@ -277,7 +277,7 @@ class PhraseTransformer(Transformer):
     Settings = PhraseSettings
     settings: PhraseSettings
     paper = "Xu et al. 2020"
-    packed = True
+    packs = True
 
     def __init__(self, settings: PhraseSettings, vocabularies: Vocabularies) -> None:
         s = settings

@@ -21,7 +21,6 @@ from nmtkit.models.base import (
     embedding_tables,
     source_sight,
 )
-from nmtkit.nn import cpu
 from nmtkit.nn.attention import Attention, CrossAttention, SelfAttention
 from nmtkit.nn.cache import Cache
 from nmtkit.nn.embeddings import Embedder, Embedding, OutputLayer
@@ -173,7 +172,7 @@ class Transformer(Model):
     Settings: ClassVar[type[ModelSettings]] = TransformerSettings
     settings: TransformerSettings
     paper = "Vaswani et al. 2017"
-    packed = True
+    packs = True
 
     def __init__(self, settings: TransformerSettings, vocabularies: Vocabularies) -> None:
         super().__init__(settings, vocabularies)
@@ -226,10 +225,6 @@ class Transformer(Model):
 
     def through_encoder(self, x: Tensor, visible: Sight) -> Tensor:
         """Return the encoder's states of inputs x (B, S, D): (B, S, D)."""
-        return cpu.encoded(self.through_layers, x, visible)
-
-    def through_layers(self, x: Tensor, visible: Sight) -> Tensor:
-        """Return the states of rows x (B, S, D) that go through the encoder at once."""
         for layer in self.encoder:
             x = layer(x, visible)
         states: Tensor = self.encoder_norm(x)

@@ -19,7 +19,7 @@ class TransformerCycle(Transformer):
         TransformerSettings, encoder_layers=12, decoder_layers=12, distinct_layers=6
     )
     paper = "Takase & Kiyono 2023"
-    packed = True
+    packs = True
 
     @classmethod
     def adapt(cls, sizes: dict[str, Any]) -> dict[str, Any]:

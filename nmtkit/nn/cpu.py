@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -16,8 +15,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nmtkit.nn import private
-from nmtkit.nn.capture import capturing
-from nmtkit.nn.masks import Sight
 
 SHORT = 128 * 128
 """Up to this number of scores a head, attention as its equation is faster than torch's kernel."""
@@ -27,10 +24,6 @@ FILLED = 32
 """In training, the number of rows of bfloat16 products is a multiple of this."""
 PACKED = 128
 """Packed weights serve any number of rows; about this number is fastest (a batch of hypotheses)."""
-ENCODED = 64
-"""In inference mode this number of rows goes through an encoder at once: the cache holds them."""
-COLUMNS = 16
-"""A row's states have the same bits with more padding, if the columns are a multiple of this."""
 LEVELS = 1 << 16
 """Values of a random number of 16 bits, one an element of a dropout mask: p is exact to 2^-17."""
 
@@ -128,27 +121,6 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -> Tensor
     y = torch.relu_(y) if relu else y
     # split, not a slice: the backward pass of a slice first fills its whole gradient with zeros.
     return y.split([rows.numel(), missing])[0].view(*rows, -1) if missing else y
-
-
-def encoded(stack: Callable[[Tensor, Sight], Tensor], x: Tensor, visible: Sight) -> Tensor:
-    """Apply an encoder; in inference mode to ENCODED rows at a time, without most of the columns
-    that are padding in all of these rows.
-
-    Args:
-        stack: maps rows x (B', S', D) and their `visible`, bool (B', 1, S'), to states.
-        x: (B, S, D).
-        visible: its real positions, which begin each row, bool (B, 1, S); None = all.
-    Returns: (B, S, D); zeros may stand behind a row's real positions.
-    """
-    whole = capturing() or not torch.is_inference_mode_enabled() or x.device.type != "cpu"
-    if whole or not isinstance(visible, Tensor) or len(x) <= ENCODED:
-        return stack(x, visible)
-    states = torch.zeros_like(x)
-    blocks = (tensor.split(ENCODED) for tensor in (x, visible, states))
-    for rows, real, out in zip(*blocks, strict=True):
-        columns = -(-int(real.sum(-1).max()) // COLUMNS) * COLUMNS
-        out[:, :columns] = stack(rows[:, :columns], real[..., :columns])
-    return states
 
 
 class Int8:

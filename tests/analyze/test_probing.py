@@ -19,7 +19,6 @@ from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Vocabularies
 from nmtkit.models.lookups import word_tables
 from nmtkit.models.variants import VARIANTS, build_model, load_variant
-from nmtkit.nn import cpu
 from nmtkit.nn.capture import capture
 from nmtkit.score.significance import wilson
 from nmtkit.tables.table import Estimate
@@ -94,15 +93,6 @@ def test_phrases_are_hooked_where_they_end(analysed):
     with torch.inference_mode():
         top, first, second = (encoder_states(model, batch, layer) for layer in (0, 1, 2))
     assert torch.equal(second, top) and not torch.allclose(first, top)
-
-
-def test_a_lower_layer_is_read_of_all_rows_together(analysed, monkeypatch):
-    model = analysed.system("own", "transformer", DEEP)
-    batch = source_batch([[5, 6, 7, 2], [5, 2]])
-    whole = encoder_states(model, batch, 1)
-    monkeypatch.setattr(cpu, "ENCODED", 1)
-    with torch.inference_mode():
-        torch.testing.assert_close(encoder_states(model, batch, 1), whole)
 
 
 @pytest.mark.parametrize("variant", [*VARIANTS, TOY])

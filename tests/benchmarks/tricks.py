@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import functools
 import subprocess
 import sys
 import tempfile
@@ -57,7 +56,6 @@ WITHOUT: dict[str, Callable[[], object]] = {
     "softmax": lambda: setattr(cpu, "SHORT_ROW", 0),
     "row_multiple": lambda: setattr(cpu, "FILLED", 1),
     "pack": lambda: setattr(cpu, "pack", lambda weight, precision: None),
-    "encoded": lambda: setattr(cpu, "ENCODED", sys.maxsize),
     "keep_big_blocks": lambda: setattr(cpu, "keep_big_blocks", lambda: False),
     "inference": lambda: setattr(beam, "inference", without_default_path),
     "set_flush_denormal": lambda: setattr(torch, "set_flush_denormal", lambda on: False),
@@ -78,8 +76,6 @@ MEASURED = [
     ("row_multiple", "training", "transformer", "bfloat16"),
     ("pack", "search", "transformer", "bfloat16"),
     ("pack", "search", "transformer", "float32"),
-    ("encoded", "greedy search of 256", "transformer", "int8"),
-    ("encoded", "greedy search of 256", "transformer", "bfloat16"),
     ("keep_big_blocks", "training", "transformer", "bfloat16"),
     ("keep_big_blocks", "search", "transformer", "bfloat16"),
     ("keep_big_blocks", "search", "transformer", "float32"),
@@ -88,9 +84,8 @@ MEASURED = [
 ]
 
 
-def training(model: Model, store: Store, precision: linear.Precision) -> Callable[[int], None]:
+def training(model: Model, store: Store, narrow: bool) -> Callable[[int], None]:
     """Forward and backward of some batches."""
-    narrow = precision == "bfloat16"
     rows = batch_list(store.src_lengths, store.tgt_lengths, 2048, "tgt_tokens", 1, 0)
     autocast: dict[str, Any] = {"device_type": "cpu", "dtype": torch.bfloat16, "enabled": narrow}
 
@@ -112,23 +107,19 @@ def training(model: Model, store: Store, precision: linear.Precision) -> Callabl
     return turn
 
 
-def search(
-    model: Model, store: Store, precision: linear.Precision, rows: int = 40, width: int = 5
-) -> Callable[[int], None]:
+def search(model: Model, store: Store, narrow: bool) -> Callable[[int], None]:
     """Beam search of some sentences, all to the same length."""
-    linear.pack(model.eval(), precision)
-    limits = {"max_length_a": 0.0, "max_length_b": STEPS, "beam": width}
-    wanted = settings.build(SearchSettings, limits, "search")
+    linear.pack(model.eval(), "bfloat16" if narrow else "float32")
+    wanted = settings.build(SearchSettings, {"max_length_a": 0.0, "max_length_b": STEPS}, "search")
 
     def turn(number: int) -> None:
-        numbers = range(number * rows, (number + 1) * rows)
-        sentences = sorted((store.src(i % len(store)) for i in numbers), key=len, reverse=True)
+        sentences = [store.src(i % len(store)) for i in range(number * 40, (number + 1) * 40)]
         beam.search([Endless(model).eval()], source_batch(sentences, CPU), wanted)
 
     return turn
 
 
-def adam(model: Model, store: Store, precision: linear.Precision) -> Callable[[int], None]:
+def adam(model: Model, store: Store, narrow: bool) -> Callable[[int], None]:
     """Updates of the weights of words that have not been seen for long."""
     parameters = list(model.parameters())
     optimizer = torch.optim.AdamW(parameters, fused=True)
@@ -139,14 +130,6 @@ def adam(model: Model, store: Store, precision: linear.Precision) -> Callable[[i
         moments["exp_avg"].fill_(1e-37)
         moments["exp_avg_sq"].fill_(1e-38)
     return lambda number: [optimizer.step() for _ in range(5)][0]
-
-
-WORK: dict[str, Callable[[Model, Store, linear.Precision], Callable[[int], None]]] = {
-    "training": training,
-    "search": search,
-    "greedy search of 256": functools.partial(search, rows=256, width=1),
-    "Adam": adam,
-}
 
 
 def serve(a: argparse.Namespace) -> None:
@@ -160,7 +143,9 @@ def serve(a: argparse.Namespace) -> None:
     own = settings.build(cls.Settings, cls.adapt(settings.load_preset(a.preset)["model"]), "model")
     torch.manual_seed(1)
     model = build_model(variant, own.model_dump(), loading.vocabulary_sizes(run)).train()
-    turn = WORK[work](model, Store(run.prep / "train"), precision)
+    turn = {"training": training, "search": search, "Adam": adam}[work](
+        model, Store(run.prep / "train"), precision == "bfloat16"
+    )
     for number, _ in enumerate(sys.stdin):
         start = time.process_time()
         turn(number)

@@ -9,14 +9,10 @@ from functools import partial
 import pytest
 import torch
 
-from nmtkit.data.batches import source_batch
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Vocabularies
-from nmtkit.models.concat import joined
 from nmtkit.models.variants import build_model
-from nmtkit.nn import cpu
 from nmtkit.nn.capture import capture
-from nmtkit.nn.linear import inference, pack
 from tests.models import contract
 from tests.models.contract import paper_size
 from tests.models.slow import affine, layer_norm, multi_head, plus, position
@@ -267,47 +263,3 @@ def test_capture_reads_every_attention_and_nothing_changes():
             torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
     real = torch.arange(s) < batch.src_lengths[:, None]
     assert (seen["decoder.0.cross"][0].amax((1, 2)) > 0).equal(real)
-
-
-@pytest.mark.parametrize("variant", ["transformer", "full-dc", "amn", "han", "concat"])
-def test_a_search_encodes_some_rows_at_a_time(variant, monkeypatch):
-    """A block has few columns more than its longest row; the states do not change."""
-    model = contract.Case(variant).build()
-    batch = contract.batch_for(model, contract.pairs(count=9))
-    whole = contract.full(model, batch)  # with gradients, all rows at once
-    shapes, through_layers = [], model.through_layers
-    monkeypatch.setattr(cpu, "ENCODED", 4)
-    monkeypatch.setattr(cpu, "COLUMNS", 2)
-    monkeypatch.setattr(
-        model,
-        "through_layers",
-        lambda x, visible: shapes.append(tuple(x.shape[:2])) or through_layers(x, visible),
-    )
-    with torch.inference_mode():
-        torch.testing.assert_close(contract.full(model, batch), whole, rtol=1e-10, atol=1e-10)
-    lengths = (joined(batch) if variant == "concat" else batch).src_lengths
-    longest = int(lengths.max())
-    columns = [min(longest, (int(part.max()) + 1) // 2 * 2) for part in lengths.split(4)]
-    assert shapes[:3] == list(zip((4, 4, 1), columns, strict=True))
-    shapes.clear()
-    with torch.inference_mode(), capture():  # a capture reads all rows together
-        model.encode(batch)
-    assert shapes[0][0] == len(lengths)
-
-
-@pytest.mark.parametrize("precision", ["float32", "int8"])
-def test_rows_encoded_at_once_do_not_change_the_bits_of_states(precision):
-    torch.manual_seed(2)
-    sizes = {"d_model": 256, "d_ff": 256, "heads": 4, "encoder_layers": 3, "decoder_layers": 1}
-    model = build_model("transformer", sizes, Vocabularies(40, 40, shared=True)).float().eval()
-    pack(model, precision)
-    lengths = torch.randint(35, (200,)).sort(descending=True)[0].tolist()
-    sentences = [[*torch.randint(4, 40, (length,)).tolist(), 2] for length in lengths]
-    batch = source_batch(sentences)
-    real = torch.arange(batch.src.size(1)) < batch.src_lengths[:, None]
-    with inference([model]):
-        states = model.encode(batch)["states"]
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(cpu, "ENCODED", 1000)
-            whole = model.encode(batch)["states"]
-    assert torch.equal(states[real], whole[real])
