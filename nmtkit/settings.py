@@ -201,6 +201,10 @@ class TrainSettings(Section):
     """Accumulate batches until an update holds at least this much, in `batch_unit`; 0 = every
     batch is an update.
     """
+    micro_batch: Literal["auto", "batch"] = "auto"
+    """What is computed at once. batch: a batch. auto: on a GPU the batches of an update are joined
+    and cut anew, into parts that fit into memory and give every rank equal work; on a CPU as batch.
+    """
     schedule: Literal["noam", "cosine", "plateau", "constant"] = "noam"
     """The learning rate after the warm-up. noam: falls with t^-0.5; cosine: half a cosine down to 0
     at `max_steps`; plateau: falls whenever a loss stalls; constant: stays.

@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -16,10 +16,11 @@ from torch import Tensor
 from nmtkit.data.context import Context, contexts
 from nmtkit.data.documents import ContextRule, Documents
 from nmtkit.data.packing import Segments, in_one_row, segments, shifted_row
-from nmtkit.data.padding import Ids, padded, shifted, tensor
+from nmtkit.data.padding import Ids, as_rows, padded, shifted, tensor
 from nmtkit.data.ragged import RaggedShards
-from nmtkit.data.store import Lengths
+from nmtkit.data.store import Lengths, Store
 
+T = TypeVar("T")
 Unit = Literal["tgt_tokens", "src_tokens", "sentences"]
 
 # The side that `unit` does not count has this many times the budget. Without a limit, a pair whose
@@ -193,9 +194,53 @@ def collate(
         sentences = [store.documents.context(int(i), rule) for i in rows]
         context = contexts(sentences, store.src, rule, device, translated or store.tgt)
     spans = None if store.spans is None else [store.spans[int(i)] for i in rows]
-    batch = source_batch([store.src(i) for i in rows], device, spans, context)
-    batch = dataclasses.replace(batch, rows=tensor(np.array(rows, dtype=np.int64), device))
-    return with_targets(batch, [store.tgt(i) for i in rows])
+    sides = _sides(store, np.asarray(rows))
+    batch = _source_batch(*sides[0], spans, context)
+    batch = dataclasses.replace(batch, rows=torch.tensor(rows))
+    return on_device(_with_targets(batch, *sides[1]), device)
+
+
+def _sides(store: Pairs, rows: Ids) -> list[tuple[Ids, Ids]]:
+    """Return the padded sources (B, S) and targets (B, T) of some pairs, and their lengths (B)."""
+    if isinstance(store, Store):  # at once, which takes a fifth of the time
+        return [(as_rows(ids, lengths), lengths) for ids, lengths in store.sides(rows)]
+    return [padded([side(int(i)) for i in rows]) for side in (store.src, store.tgt)]
+
+
+def on_device(value: T, device: torch.device | str) -> T:
+    """Return a batch, or contexts, on a device; nobody waits for the copy to a CUDA GPU."""
+    device = torch.device(device)
+    return value if device.type == "cpu" else _in_one_copy(value, device)
+
+
+def _in_one_copy(value: T, device: torch.device) -> T:
+    tensors: dict[int, Tensor] = {}
+    _each(value, lambda tensor: tensors.setdefault(id(tensor), tensor))
+    # Compiled graphs read tensors that begin at multiples of 16 bytes.
+    sizes = [tensor.numel() + tensor.numel() % 2 for tensor in tensors.values()]
+    cuda = device.type == "cuda"
+    flat = torch.zeros(sum(sizes), dtype=torch.int32, pin_memory=cuda)
+    for part, original in zip(torch.split(flat, sizes), tensors.values(), strict=True):
+        part[: original.numel()] = original.flatten()
+    parts = torch.split(flat.to(device, non_blocking=cuda).long(), sizes)
+    copies = {
+        key: part[: original.numel()].view_as(original)
+        for (key, original), part in zip(tensors.items(), parts, strict=True)
+    }
+    copied: T = _each(value, lambda tensor: copies[id(tensor)])
+    return copied
+
+
+def _each(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Return a value with all tensors in it changed."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, tuple):
+        return tuple(_each(part, change) for part in value)
+    if isinstance(value, (Batch, Context)):
+        parts = {name: _each(part, change) for name, part in vars(value).items()}
+        return dataclasses.replace(value, **parts)
+    return value
 
 
 def collate_packed(
@@ -229,7 +274,10 @@ def with_targets(batch: Batch, targets: Sequence[Sequence[int] | NDArray[Any]]) 
         batch: B sources.
         targets: token ids of B·K targets, </s> last.
     """
-    tgt_out, tgt_lengths = padded(targets)
+    return _with_targets(batch, *padded(targets))
+
+
+def _with_targets(batch: Batch, tgt_out: Ids, tgt_lengths: Ids) -> Batch:
     device, steps = batch.src.device, np.arange(tgt_out.shape[1])
     real = np.flatnonzero(steps < tgt_lengths[:, None])
     is_padded = len(real) < tgt_out.size
@@ -255,17 +303,25 @@ def source_batch(
         sentences: token ids of each sentence, </s> last; at least one sentence.
         device: where the tensors go.
         spans: number of tokens of each part of each sentence, if known (see `Batch`).
-        context: the context of the sentences, if a model reads it.
+        context: the context of the sentences, on the CPU, if a model reads it.
     """
-    src, lengths = padded(sentences)
+    return on_device(_source_batch(*padded(sentences), spans, context), device)
+
+
+def _source_batch(
+    src: Ids,
+    lengths: Ids,
+    spans: Sequence[Sequence[int] | NDArray[Any]] | None,
+    context: Context | None,
+) -> Batch:
     span_sizes = None
     if spans is not None:
         sizes, counts = padded([np.asarray(tokens, dtype=np.int64) for tokens in spans], 0)
-        span_sizes = tensor(sizes, device) if counts.any() else None
+        span_sizes = torch.from_numpy(sizes) if counts.any() else None
     return Batch(
-        tensor(src, device),
-        tensor(lengths, device),
-        tensor(np.arange(len(sentences)), device),
+        torch.from_numpy(src),
+        torch.from_numpy(lengths),
+        torch.arange(len(src)),
         src_padded=bool(lengths.min() < src.shape[1]),
         spans=span_sizes,
         context=context,

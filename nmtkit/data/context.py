@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nmtkit.data.documents import ContextRule
-from nmtkit.data.padding import Ids, like_length, padded, shifted, tensor
+from nmtkit.data.padding import Ids, like_length, padded, shifted
 from nmtkit.text.vocabulary import BOS, EOS
 
 BREAK = BOS
@@ -79,7 +79,7 @@ def contexts(
         of_rows: (B) the sentences that are the context of each sentence, from `Documents.context`.
         ids: the token ids of a sentence, </s> last.
         rule: how several sentences are joined, and whether their target sides are read too.
-        device: where the tensors go.
+        device: of the model that reads them; the tensors are on the CPU.
         targets: the token ids of the target side of a sentence, </s> last, if the rule reads them.
     Raises: ValueError if the rule reads target sides and `targets` is None.
     """
@@ -94,7 +94,8 @@ def contexts(
         sides.append(_decoder_inputs(order, targets))
     number = {key: i for i, key in enumerate(order)}
     rows, _ = padded([[number[key] for key in of_row] for of_row in keys], -1)
-    return _with_parts(sides, tensor(rows, device))
+    least = SAVED if torch.device(device).type == "cpu" else SAVED_ELSEWHERE
+    return _with_parts(sides, torch.from_numpy(rows), least)
 
 
 def _keys(sentences: Sequence[int], rule: ContextRule) -> list[tuple[int, ...]]:
@@ -121,15 +122,16 @@ def _decoder_inputs(
     return shifted(tgt_out, lengths), lengths
 
 
-def _with_parts(sides: list[tuple[Ids, Ids]], rows: Tensor) -> Context:
+def _with_parts(sides: list[tuple[Ids, Ids]], rows: Tensor, least: int) -> Context:
     """Return all contexts, with `parts` if cutting them by length saves enough padding.
 
     Args:
         sides: padded ids (U, M) and lengths (U) of the sources, then of any targets.
-        rows: `Context.rows`, on the device of the batch.
+        rows: `Context.rows`.
+        least: positions that a cut must save.
     """
     lengths = sides[0][1]
-    starts = like_length(lengths, SAVED if rows.is_cpu else SAVED_ELSEWHERE)
+    starts = like_length(lengths, least)
     whole = _slice_of(sides, rows, slice(None))
     if len(starts) == 1:
         return whole
@@ -144,7 +146,7 @@ def _slice_of(sides: list[tuple[Ids, Ids]], rows: Tensor, part: slice) -> Contex
     for ids, all_lengths in sides:
         lengths = all_lengths[part]
         longest = int(lengths.max())
-        tensors += [tensor(array, rows.device) for array in (ids[part, :longest], lengths)]
+        tensors += [torch.from_numpy(array) for array in (ids[part, :longest], lengths)]
         tensors.append(bool(lengths.min() < longest))
     src, src_lengths, src_padded, *targets = tensors
     return Context(src, src_lengths, rows, src_padded, *targets)

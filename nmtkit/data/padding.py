@@ -18,10 +18,15 @@ Ids = NDArray[np.int64]
 def padded(sentences: Sequence[Sequence[int] | NDArray[Any]], behind: int = PAD) -> tuple[Ids, Ids]:
     """Return sentences as rows (B, longest), filled up with `behind`, and their lengths (B)."""
     lengths = np.fromiter(map(len, sentences), dtype=np.int64, count=len(sentences))
-    out = np.full((len(sentences), int(lengths.max())), behind, dtype=np.int64)
+    return as_rows(np.concatenate(sentences), lengths, behind), lengths
+
+
+def as_rows(ids: NDArray[Any], lengths: Ids, behind: int = PAD) -> Ids:
+    """Return sentences, given one after another, as rows (B, longest), filled up with `behind`."""
+    out = np.full((len(lengths), int(lengths.max())), behind, dtype=np.int64)
     # One assignment is faster than one for each sentence.
-    out[np.arange(out.shape[1]) < lengths[:, None]] = np.concatenate(sentences)
-    return out, lengths
+    out[np.arange(out.shape[1]) < lengths[:, None]] = ids
+    return out
 
 
 def like_length(lengths: Ids, least: int) -> list[int]:

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from nmtkit import files
 from nmtkit.errors import DataError
+from nmtkit.text.segmented import joined
 
 AGAIN = "prepare it again: nmtkit prep … --force"
 MAPPED = 64
@@ -70,6 +71,11 @@ class Ragged:
             raise IndexError(f"sequence {i} of {len(self)}")
         start, end = self.offsets[i : i + 2]
         return self._numbers[start:end]
+
+    def joined(self, rows: NDArray[np.int64]) -> NDArray[Any]:
+        """Return some sequences one after another."""
+        starts = self.offsets[rows]
+        return joined(self._numbers, starts, self.offsets[rows + 1] - starts)
 
 
 class RaggedShards:

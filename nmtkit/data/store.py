@@ -106,6 +106,19 @@ class Store:
             src[here], tgt[here] = middle - offsets[first], offsets[first + 2] - middle
         return src, tgt
 
+    def sides(self, pairs: Ids) -> list[tuple[NDArray[Any], Ids]]:
+        """Return the sources and the targets of some pairs (B): the ids of all sentences, one after
+        another, and the tokens of each (B), </s> included.
+        """
+        sides = [(np.empty(lengths.sum(), np.int64), lengths) for lengths in self.lengths(pairs)]
+        shards = np.searchsorted(self._starts, pairs, "right") - 1
+        for shard in np.unique(shards).tolist():
+            here = shards == shard
+            first = 2 * (pairs[here] - self._starts[shard])
+            for side, (ids, lengths) in enumerate(sides):
+                ids[np.repeat(here, lengths)] = self._sentences.shard(shard).joined(first + side)
+        return sides
+
     @functools.cached_property
     def documents(self) -> Documents:
         """Where documents start; blank lines are the context of none.

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nmtkit.data.batches import Batch, collate
+from nmtkit.data.batches import Batch, collate, on_device
 from nmtkit.data.context import contexts
 from nmtkit.data.documents import ContextRule
 from nmtkit.data.store import Store
@@ -96,7 +96,7 @@ def probe(model: Model, device: torch.device, context: int = 1) -> Batch:
         return batch
     ids = np.array([UNK] * (context - 1) + [EOS])
     read = contexts([[0], [0]], lambda _: ids, model.context_rule, device, lambda _: ids)
-    return dataclasses.replace(batch, context=read)
+    return dataclasses.replace(batch, context=on_device(read, device))
 
 
 def layer_of(site: str) -> int:

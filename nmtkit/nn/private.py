@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import Node
 
 from nmtkit.data.packing import Packing
 
@@ -121,3 +122,9 @@ def attention_in_a_row(
     offsets = queries.offsets, keys.offsets
     context: Tensor = _attention_in_a_row(q, k, v, *offsets, *longest, window_size=window)
     return context
+
+
+def will_run(node: Node) -> bool:
+    """True if the backward pass that runs now comes to this node, or torch cannot say."""
+    says = getattr(torch._C, "_will_engine_execute_node", lambda _: True)
+    return bool(says(node))

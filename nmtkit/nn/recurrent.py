@@ -278,16 +278,22 @@ class _Schedule:
         device, batch, length = lengths.device, len(lengths), lengths.unsqueeze(1)
         self.order = lengths.argsort(descending=True, stable=True)
         t = torch.arange(steps, device=device)
-        # A GPU is waited for here, once a batch.
-        counts = (t.unsqueeze(1) < lengths).sum(1).tolist()
+        # A GPU would be waited for; its steps take all sentences, which costs it little.
+        counts = [batch] * steps
+        if cpu.reads_at_once(lengths):
+            counts = (t.unsqueeze(1) < lengths).sum(1).tolist()
         self.rows = [min(batch, math.ceil(n / multiple) * multiple) for n in counts if n]
         """How many rows each step has (T)."""
         # The position that each direction reads at step t (2, B, S).
         backwards = torch.where(t < length, length - 1 - t, t)
         position = torch.stack([t.expand_as(backwards), backwards])
-        taken = torch.arange(batch, device=device) < torch.tensor(self.rows, device=device)[:, None]
         of_batch = position + steps * torch.arange(batch, device=device)[:, None]
-        self.read = of_batch[:, self.order, : len(self.rows)].mT[:, taken]
+        by_step = of_batch[:, self.order, : len(self.rows)].mT
+        # A row of a GPU is never left out.
+        self.read = by_step.flatten(1)
+        if sum(self.rows) < self.read.size(1):
+            rows = torch.tensor(self.rows, device=device)
+            self.read = by_step[:, torch.arange(batch, device=device) < rows[:, None]]
         """The positions (2, W) of all rows, step by step, among all (B·S) positions."""
         rank = self.order.argsort()
         starts = [0, *itertools.accumulate(self.rows, initial=batch)][: len(self.rows) + 1]

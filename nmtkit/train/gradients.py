@@ -15,7 +15,7 @@ import contextlib
 import itertools
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nmtkit.data.batches import collate, collate_packed, padded_positions
+from nmtkit.data.batches import Batch, collate, collate_packed, padded_positions
 from nmtkit.data.order import ShardedPairs, WindowBatches, epoch_windows, window_batches
 from nmtkit.data.packing import filled
 from nmtkit.data.padding import Ids
@@ -36,6 +36,7 @@ from nmtkit.nn.dropout import seed_dropout
 from nmtkit.nn.hardware import Hardware, widest
 from nmtkit.settings import TrainSettings
 from nmtkit.train import loss as losses
+from nmtkit.train.gradient_sums import GradientSums
 from nmtkit.train.perturb import perturbation
 from nmtkit.train.ranks import Ranks
 from nmtkit.train.state import TrainState
@@ -44,6 +45,10 @@ FEW_ROWS = 128
 """On a GPU, the rows of packed batches have a multiple of at least this many positions."""
 FITS = 2**53
 """More positions than any batch has: everything fits into memory."""
+PART = 8192
+"""A part costs a GPU as much time as about this many positions, beside its own: an estimate from
+counted launches, which was not measured.
+"""
 
 
 @dataclass
@@ -99,6 +104,17 @@ class Updates:
             size += self.batches.size(self.index, self.settings.batch_unit)
             self.index += 1
         return update
+
+    def of_window(self) -> Iterator[list[Ids]]:
+        """Yield the rows of the updates that lie in the window, from its beginning."""
+        update: list[Ids] = []
+        size = 0
+        for i in range(len(self.batches)):
+            update.append(self.batches[i])
+            size += self.batches.size(i, self.settings.batch_unit)
+            if size >= self.settings.update_size:
+                yield update
+                update, size = [], 0
 
     def _begin_next(self) -> None:
         self.window, self.index = self.window + 1, 0
@@ -175,6 +191,56 @@ def packed_multiple(model: Model, settings: TrainSettings, device: str) -> int:
     return max(FEW_ROWS, settings.batch_size // 8 if settings.batch_unit != "sentences" else 0)
 
 
+def equal_parts(rows: Ids, src: Lengths, tgt: Lengths, ranks: int, below: int) -> list[Ids]:
+    """Cut pairs into parts of similar length and equal work, as many for each rank.
+
+    The number of parts is the one that takes least time: more parts have less padding, but each
+    costs `PART` positions more.
+
+    Args:
+        rows: (N) of an update.
+        src, tgt: (N), the tokens of each.
+        ranks: W.
+        below: each part has fewer positions, if one pair for each part allows that.
+    Returns: W parts, or a multiple of it; fewer for fewer pairs.
+    """
+    order = np.lexsort((src, tgt))[::-1]  # longest target first
+    rows, src, tgt = rows[order], src[order], tgt[order]
+    work = np.cumsum(src + tgt)
+    best: list[Ids] = []
+    least = math.inf
+    for count in range(ranks, len(rows) + ranks, ranks):
+        if count * PART >= least:
+            break
+        ends = np.searchsorted(work, work[-1] * np.arange(1, count) / count)
+        edges = list(itertools.pairwise(np.unique([0, *ends, len(rows)]).tolist()))
+        positions = [(end - start) * int(src[start:end].max() + tgt[start]) for start, end in edges]
+        time = sum(positions) + count * PART if max(positions) < below else math.inf
+        if not best or time < least:
+            best, least = [rows[start:end] for start, end in edges], time
+    return best
+
+
+def joins(settings: TrainSettings, device: torch.device) -> bool:
+    """True if the batches of an update are joined, and cut anew."""
+    return settings.micro_batch == "auto" and device.type == "cuda"
+
+
+@dataclass(frozen=True)
+class Share:
+    """A rank's share of an update.
+
+    Attributes:
+        split_from: of the state on which the parts depend.
+        parts: place in the update, and rows.
+        batches: by place; those that are made already.
+    """
+
+    split_from: int | None
+    parts: list[tuple[int, Ids]]
+    batches: dict[int, Batch]
+
+
 @dataclass
 class Gradients:
     """Computes gradients of a model on batches of a training set.
@@ -186,6 +252,10 @@ class Gradients:
         autocast: arguments of torch.autocast.
         state: holds `split_from`, which is lowered when memory does not suffice.
         ranks: the processes that share the work.
+        note: returns what the ranks tell each other in each update.
+    Attributes:
+        joins: True if the batches of an update are joined.
+        notes: what every rank told in the last update.
     """
 
     model: Model
@@ -194,15 +264,40 @@ class Gradients:
     autocast: dict[str, Any]
     state: TrainState
     ranks: Ranks = field(default_factory=Ranks)
+    note: Callable[[], Sequence[float]] = list
+    joins: bool = field(init=False)
+    notes: list[list[float]] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
-        self._parameters = [p for p in self.model.parameters() if p.requires_grad]
-        self._device = self._parameters[0].device
+        parameters = [p for p in self.model.parameters() if p.requires_grad]
+        self._sums = GradientSums(parameters, self.ranks)
+        self._made: dict[int, Batch] = {}
+        self._device = parameters[0].device
+        self.joins = joins(self.settings, self._device)
         self._chunk = losses.chunk_rows(self.model.vocabularies.tgt, self._device.type)
         self._multiple = packed_multiple(self.model, self.settings, self._device.type)
         self._perturb = perturbation(self.model, self.settings)
 
-    def compute(self, update: list[Ids], step: int, divisor: float) -> tuple[Tensor, Tensor]:
+    def share(self, update: list[Ids], make: bool = False) -> Share:
+        """Return what this rank computes of an update, as memory is known now.
+
+        Args:
+            update: the rows of its batches.
+            make: the batches, too.
+        """
+        split_from = self.state.split_from
+        parts = self.ranks.share(list(enumerate(self.parts(update))))
+        batches = {micro: self._batch(rows) for micro, rows in parts} if make else {}
+        return Share(split_from, parts, batches)
+
+    def _batch(self, rows: Ids) -> Batch:
+        if self._multiple:
+            return collate_packed(self.store, rows, self._device, self._multiple)
+        return collate(self.store, rows, self._device, self.model.context_rule)
+
+    def compute(
+        self, update: list[Ids], step: int, divisor: float, share: Share | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Compute the gradient of an update, the same on all ranks; each computes its share.
 
         If memory does not suffice, it begins again with smaller parts.
@@ -211,17 +306,20 @@ class Gradients:
             update: the rows of its micro-batches.
             step: of the optimiser, for the random numbers.
             divisor: of the loss: the target tokens of the whole update, over the loss scale.
+            share: of this rank, if it is known already.
         Returns: sums of the smoothed loss and of the negative log-likelihood, not divided.
         Raises: EnvironmentProblem if memory does not hold a single pair.
         """
         while True:
-            parts = self.ranks.share(list(enumerate(self.parts(update))))
-            sums, too_big = self.add(parts, step, divisor)
-            # All ranks must know what one rank met before they wait for each other in the sum.
-            rows = self.ranks.gather([too_big, *(p.grad is not None for p in self._parameters)])
-            smallest = min(int(row[0]) for row in rows)
+            if share is None or share.split_from != self.state.split_from:
+                share = self.share(update)
+            self._sums.begin()
+            self._made = share.batches
+            sums, too_big = self.add(share.parts, step, divisor, self._sums.overlap)
+            self._made = {}
+            sums, self.notes = self._sums.finish(sums, [too_big, *self.note()])
+            smallest = min(int(row.pop(0)) for row in self.notes)
             if smallest == FITS:
-                self._sum_over_ranks(sums, [any(column) for column in zip(*rows, strict=True)][1:])
                 smoothed, nll = sums.unbind()
                 return smoothed, nll
             self.state.split_from = smallest
@@ -229,30 +327,36 @@ class Gradients:
             if self._device.type == "cuda":
                 torch.cuda.empty_cache()
 
-    def _sum_over_ranks(self, sums: Tensor, used: Sequence[bool]) -> None:
-        """Sum losses and gradients in place; used: for each parameter, if a rank has a gradient."""
-        tensors = [sums]
-        for parameter in itertools.compress(self._parameters, used):
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            tensors.append(parameter.grad)
-        self.ranks.sum(tensors)
-
     def add(
-        self, parts: Sequence[tuple[int, Ids]], step: int, divisor: float
+        self,
+        parts: Sequence[tuple[int, Ids]],
+        step: int,
+        divisor: float,
+        before_last: Callable[[Tensor], object] = lambda hidden: None,
     ) -> tuple[Tensor, int]:
         """Add the gradients of some parts of an update in this process.
 
         Args:
             parts: place in the update, which seeds the random numbers, and rows.
             step, divisor: as of `compute`.
+            before_last: gets the hidden states of the last part before their backward pass.
         Returns: sums (2) of the smoothed loss and of the negative log-likelihood; positions of the
             part that did not fit into memory, else FITS.
         """
         sums = torch.zeros(2, dtype=widest(self._device), device=self._device)
         for micro, rows in parts:
             try:
-                loss = self._backward(rows, step, micro, divisor)
+                hidden, batch = self._forward(rows, step, micro)
+                if micro == parts[-1][0]:
+                    before_last(hidden)
+                loss = losses.backward(
+                    self._logits,
+                    hidden,
+                    batch,
+                    self.settings.label_smoothing,
+                    1 / divisor,
+                    self._chunk,
+                )
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
@@ -262,8 +366,13 @@ class Gradients:
 
     def parts(self, update: list[Ids]) -> list[Ids]:
         """Return the micro-batches of an update, cut for the ranks and to fit into memory."""
-        count = cuts_for_ranks(len(update), self.ranks.world)
-        cut = [part for rows in update for part in np.array_split(rows, min(count, len(rows)))]
+        if self.joins:
+            rows = np.concatenate(update)
+            below = self.state.split_from or FITS
+            cut = equal_parts(rows, *self.store.lengths(rows), self.ranks.world, below)
+        else:
+            count = cuts_for_ranks(len(update), self.ranks.world)
+            cut = [part for rows in update for part in np.array_split(rows, min(count, len(rows)))]
         return [part for rows in cut for part in self._parts(rows)]
 
     def positions(self, src_lengths: Lengths, tgt_lengths: Lengths) -> int:
@@ -272,24 +381,24 @@ class Gradients:
             return sum(filled(side, self._multiple) for side in (src_lengths, tgt_lengths))
         return padded_positions(src_lengths, tgt_lengths)
 
-    def _backward(self, rows: Ids, step: int, micro: int, divisor: float) -> losses.Loss:
+    def _forward(self, rows: Ids, step: int, micro: int) -> tuple[Tensor, Batch]:
+        """Return the hidden states of a micro-batch (B, T, D), and the batch."""
         seed_everything(self.settings.seed, step, micro)
-        if self._multiple:
-            batch = collate_packed(self.store, rows, self._device, self._multiple)
-        else:
-            batch = collate(self.store, rows, self._device, self.model.context_rule)
+        batch = self._made.get(micro) or self._batch(rows)
         batch = self._perturb.inputs(batch, step) if self._perturb else batch
         assert batch.tgt_in is not None
         reading = self._perturb.reading() if self._perturb else contextlib.nullcontext()
         with torch.autocast(**self.autocast), reading:
             hidden, _ = self.model.decode(batch.tgt_in, self.model.encode(batch))
-        return losses.backward(
-            self._logits, hidden, batch, self.settings.label_smoothing, 1 / divisor, self._chunk
-        )
+        return hidden, batch
 
     def _logits(self, hidden: Tensor) -> Tensor:
         with torch.autocast(**self.autocast):
             return self.model.logits(hidden)
+
+    def largest_part(self, update: list[Ids]) -> int:
+        """Return the most positions that are computed at once in an update."""
+        return max(map(self._positions, self.parts(update)))
 
     def _parts(self, rows: Ids) -> list[Ids]:
         split_from = self.state.split_from

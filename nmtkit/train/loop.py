@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import signal
 import time
 from collections.abc import Mapping
@@ -10,7 +11,6 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,6 +23,7 @@ from nmtkit.models.base import Model
 from nmtkit.run import System
 from nmtkit.settings import TrainSettings
 from nmtkit.train import divergence, saving
+from nmtkit.train.ahead import Ahead, Prepared
 from nmtkit.train.ema import Averages
 from nmtkit.train.gradients import Gradients, Updates
 from nmtkit.train.optimizer import (
@@ -39,6 +40,9 @@ from nmtkit.train.state import Best, TrainState, Window
 from nmtkit.train.stop import Abandoned, Stop, reason_to_end, seconds_left
 from nmtkit.train.validation import Validation, Validator, is_better
 
+PROBED = 200
+"""Updates among which the largest part is looked for before the first step."""
+
 
 @dataclass(frozen=True)
 class Update:
@@ -49,6 +53,7 @@ class Update:
         rate: the learning rate.
         sums: (3) the smoothed loss, the negative log-likelihood and the norm of the gradient.
         tokens, positions, padding: see Window.
+        passes: over the training set, up to the end of the update.
     """
 
     step: int
@@ -58,6 +63,7 @@ class Update:
     tokens: int
     positions: int
     padding: int
+    passes: float
 
 
 @dataclass
@@ -99,9 +105,12 @@ class Trainer:
         place = state.epoch, state.window, state.index
         self.updates = Updates(self.store, self.settings, *place)
         self.gradients = Gradients(
-            self.model, self.store, self.settings, self.autocast, state, self.ranks
+            self.model, self.store, self.settings, self.autocast, state, self.ranks, self._note
         )
+        self.ahead = Ahead(self.updates, self.gradients, device)
         self.stop = Stop()
+        # When the count of `state.seconds` begins, when it was read, and what is not counted yet.
+        self._since = self._read_at = self._uncounted = 0.0
         # The step and the validation of the last checkpoint. There is nothing new to save yet.
         self.saved = state.step, state.validated
         self.writer = saving.Writer()
@@ -130,6 +139,7 @@ class Trainer:
             self.reporter.note(error.message)
             raise
         finally:
+            self.ahead.close()
             self._end_writing()
             self.reporter.close()
 
@@ -138,7 +148,8 @@ class Trainer:
         begin = state.step
         if state.split_from is not None:
             self._warn_of_parts()
-        while not (signal_name := self.signal_of_any_rank()):
+        signal_name = self.signal_of_any_rank()
+        while not signal_name:
             self.writer.check()
             ending, new_best = reason_to_end(state, s), False
             if self.validation_due(ending):
@@ -155,20 +166,20 @@ class Trainer:
                 self.reporter.say(f"{'' if state.step > begin else 'already '}{ending}")
                 return
             self.update()
+            signal_name = _signal_name(self.gradients.notes)
         self.save()
         self.ranks.first_does(self.writer.finish)
         message = f"stopped by {signal_name} after step {state.step:,}; everything is saved"
         raise Interrupted(message, where=self.system.path, hint="the same command continues")
 
     def signal_of_any_rank(self) -> str | None:
-        """Return the name of the signal that asked any rank to stop, if there was one.
+        """Return the name of the signal that asked any rank to stop, if there was one."""
+        return _signal_name(self.ranks.gather([self.stop.signal]))
 
-        All ranks take over the clock of rank 0, so that they make the same decisions.
-        """
-        rows = self.ranks.gather([self.stop.signal, self.state.seconds])
-        self.state.seconds = rows[0][1]
-        number = max(int(row[0]) for row in rows)
-        return signal.Signals(number).name if number else None
+    def _note(self) -> list[float]:
+        """Return what a rank tells the others in an update: its signal, and its clock."""
+        self._read_at = time.monotonic()
+        return [self.stop.signal, self.state.seconds + self._read_at - self._since]
 
     # An update
 
@@ -186,50 +197,47 @@ class Trainer:
     def make_update(self) -> None:
         """Make one update without a report."""
         start, cpu = time.monotonic(), time.process_time()
+        self._since = start - self._uncounted
         state, s = self.state, self.settings
-        update = self.updates.next()
+        update = self.ahead.next()
         state.step += 1
-        updates = self.updates
-        state.epoch, state.window, state.index = updates.epoch, updates.window, updates.index
+        state.epoch, state.window, state.index = update.place
         self._descend(update, learning_rate(s, self.model.width, state.step, state.plateau))
         self.optimizer.zero_grad(set_to_none=True)
         if state.step % s.log_every == 0:
             self.read()
-        seconds = time.monotonic() - start
-        state.seconds += seconds
-        state.log.seconds += seconds
+        # All ranks take over the clock of rank 0, so that they make the same decisions.
+        state.seconds = self.gradients.notes[0][1]
+        end = time.monotonic()
+        self._uncounted = end - self._read_at
+        state.log.seconds += end - start
         state.log.cpu += time.process_time() - cpu
 
-    def _descend(self, update: list[Ids], rate: float) -> None:
+    def _descend(self, update: Prepared, rate: float) -> None:
         """Compute the gradients of all batches, then make a step of Adam if they are finite.
 
         All ranks decide alike, because the gradients and losses are sums over the ranks.
         """
-        src, tgt = self.store.lengths(np.concatenate(update))
-        tokens = int(tgt.sum())
-        norm, sums = self._gradient(update, tokens)
+        norm, sums = self._gradient(update)
         # Only float16 needs the numbers at once: it may have to compute the update again.
         while self.scaler.is_enabled() and overflowed(self.scaler, *sums[::2].tolist()):
             self.state.overflows += 1
             self.optimizer.zero_grad(set_to_none=True)
-            norm, sums = self._gradient(update, tokens)
+            norm, sums = self._gradient(update)
         self._step(rate, norm, torch.isfinite(sums[::2]).all())
         self.scaler.update()
-        ends = np.cumsum([len(rows) for rows in update])[:-1]
-        batches = zip(np.split(src, ends), np.split(tgt, ends), strict=True)
-        positions = sum(self.gradients.positions(*lengths) for lengths in batches)
-        padding = positions - int(src.sum()) - tokens
-        made = Update(self.state.step, update, rate, sums, tokens, positions, padding)
+        facts = update.tokens, update.positions, update.padding, update.passes
+        made = Update(self.state.step, update.rows, rate, sums, *facts)
         self._unread.append(made)
 
-    def _gradient(self, update: list[Ids], tokens: int) -> tuple[Tensor, Tensor]:
+    def _gradient(self, update: Prepared) -> tuple[Tensor, Tensor]:
         """Compute the gradient of an update, without the scale of the loss.
 
         Returns: the norm; the smoothed loss, the negative log-likelihood and the norm (3).
         """
         state, split_before = self.state, self.state.split_from
-        divisor = tokens / self.scaler.get_scale()
-        smoothed, nll = self.gradients.compute(update, state.step, divisor)
+        divisor = update.tokens / self.scaler.get_scale()
+        smoothed, nll = self.gradients.compute(update.rows, state.step, divisor, update.share)
         if state.split_from != split_before:
             self._warn_of_parts()
         self.scaler.unscale_(self.optimizer)
@@ -280,16 +288,20 @@ class Trainer:
         self.read()
         state, s = self.state, self.settings
         left = None if at_the_end else seconds_left(state, s, state.log)
-        passes, rate = self.updates.passes, self._last_read.rate
-        self.reporter.progress(state.step, s.max_steps, passes, state.log, rate, left)
+        last = self._last_read
+        self.reporter.progress(state.step, s.max_steps, last.passes, state.log, last.rate, left)
         if not at_the_end:
             self._logged, state.log = state.log, Window()
 
     def probe(self) -> None:
-        """Compute the largest batch of the window, without an update, so that too little memory
-        shows at once.
+        """Compute the largest batch of the window, or of joined batches the update with the largest
+        part, without an update of the model, so that too little memory shows at once.
         """
-        self.gradients.compute([self.updates.batches.largest()], 0, 1)
+        update = [self.updates.batches.largest()]
+        if self.gradients.joins:
+            updates = itertools.islice(self.updates.of_window(), PROBED)
+            update = max(updates, key=self.gradients.largest_part, default=update)
+        self.gradients.compute(update, 0, 1)
         self.optimizer.zero_grad(set_to_none=True)
 
     def _warn_of_parts(self) -> None:
@@ -424,3 +436,9 @@ class Trainer:
         )
         batches, rate = update.batches, update.rate
         return divergence.write_report(error, self.system, self.state, cause, batches, rate)
+
+
+def _signal_name(notes: list[list[float]]) -> str | None:
+    """Return the name of the signal that is first in any note, if there is one."""
+    number = max(int(note[0]) for note in notes)
+    return signal.Signals(number).name if number else None

@@ -37,8 +37,6 @@ from nmtkit.errors import (
 )
 
 T = TypeVar("T")
-BUCKET = 64 << 20
-"""Bytes summed in one exchange: enough for the full bandwidth, little beside the model."""
 TIMEOUT = "NMTKIT_RANK_TIMEOUT"
 BEAT = 1.0
 """Seconds between two heartbeats of a rank."""
@@ -110,8 +108,12 @@ class Ranks:
         """Return a plain value of every rank, in the order of ranks."""
         return [value]
 
-    def sum(self, tensors: Sequence[Tensor]) -> None:
-        """Sum each tensor over the ranks, in place; all ranks get the same bits."""
+    def begin_sum(self, tensor: Tensor) -> Callable[[], object]:
+        """Begin to sum a tensor over the ranks, in place; all ranks get the same bits.
+
+        Returns: waits for the sum.
+        """
+        return lambda: None
 
     def first_does(self, work: Callable[[], T]) -> T:
         """Do something on rank 0 alone and return its result, a plain value, on every rank."""
@@ -248,14 +250,10 @@ class Group(Ranks):
         self._exchange(lambda: dist.all_gather_object(values, value))
         return values
 
-    def sum(self, tensors: Sequence[Tensor]) -> None:
-        for bucket in buckets(tensors):
-            flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
-            group = self._gpus if flat.is_cuda else None
-            self._exchange(functools.partial(dist.all_reduce, flat, group=group))
-            sums = torch.split(flat, [tensor.numel() for tensor in bucket])
-            for tensor, part in zip(bucket, sums, strict=True):
-                tensor.copy_(part.view_as(tensor))
+    def begin_sum(self, tensor: Tensor) -> Callable[[], object]:
+        group = self._gpus if tensor.is_cuda else None
+        begin = functools.partial(dist.all_reduce, tensor, group=group, async_op=True)
+        return functools.partial(self._succeed, self._exchange(begin).wait)
 
     def first_does(self, work: Callable[[], T]) -> T:
         # The result travels as JSON.
@@ -311,8 +309,12 @@ class Group(Ranks):
         return self.cause.rank if self.cause is not None and self.cause.lost else None
 
     def _exchange(self, work: Callable[[], T]) -> T:
-        """Return the result of an exchange; if it fails, raise the error that caused it."""
+        """Begin a further exchange and return its result."""
         self._exchanges += 1
+        return self._succeed(work)
+
+    def _succeed(self, work: Callable[[], T]) -> T:
+        """Return the result of an exchange; if it fails, raise the error that caused it."""
         try:
             return work()
         except RuntimeError as error:
@@ -353,21 +355,6 @@ class Group(Ranks):
             cause = Cause(**json.loads(self._store.compare_set("cause", "", text)))
         self.cause = self.cause or cause
         return self.cause.error()
-
-
-def buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Yield tensors in order, in groups of one type and device of at most BUCKET bytes.
-
-    A larger tensor is a group alone.
-    """
-    for _, group in itertools.groupby(tensors, lambda tensor: (tensor.dtype, tensor.device)):
-        bucket: list[Tensor] = []
-        for tensor in group:
-            if bucket and sum(t.nbytes for t in bucket) + tensor.nbytes > BUCKET:
-                yield bucket
-                bucket = []
-            bucket.append(tensor)
-        yield bucket
 
 
 def bytes_sent(parameters: int, world: int) -> float:

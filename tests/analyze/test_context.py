@@ -293,6 +293,8 @@ def test_the_same_text_is_shown_once_and_only_what_gains(run):
     ]
     original = reader.store.src
     reader.store.src = lambda i: original(twice if i == first else i)
+    sides = reader.store.sides
+    reader.store.sides = lambda rows: sides(np.where(rows == first, twice, rows))
     before = {i: store.documents.context(i, ContextRule()) for i in range(len(store))}
     before[first] = [twice - 1]
     reader.store.documents.context = lambda i, rule: before[i]

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from nmtkit import settings
-from nmtkit.data.batches import Batch, collate_packed
+from nmtkit.data.batches import Batch, collate_packed, on_device
 from nmtkit.data.context import Context, contexts
 from nmtkit.data.documents import ContextRule
 from nmtkit.models.base import Model, Vocabularies
@@ -110,7 +110,8 @@ def _contexts(sources: list[list[int]], rule: ContextRule, more: int) -> Context
     parallel, by one that no sentence has.
     """
     src, tgt = ((lambda i, side=side: np.array(POOL[i][side])) for side in (0, 1))
-    context = contexts([context_of(src, rule) for src in sources], src, rule, DEVICE, tgt)
+    of_rows = [context_of(src, rule) for src in sources]
+    context = on_device(contexts(of_rows, src, rule, DEVICE, tgt), DEVICE)
     if context is None or not more:
         return context
     rows = F.pad(context.rows, (0, 1), value=-1) if rule.join == "parallel" else context.rows

@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nmtkit.models.caru import CARU, CARUCell
+from nmtkit.nn import cpu
 from nmtkit.nn.loops import LoopProduct
 from nmtkit.nn.recurrent import GRU, LSTM, MGU, Recurrent, cell_step
 from tests.models.slow import CELLS
@@ -267,6 +268,22 @@ def test_products_that_are_compiled_have_few_numbers_of_rows_and_the_states_are_
         assert (rows <= {32, 45}) == narrow
     for plain, fewer in zip(*found, strict=True):
         same(fewer, plain)
+
+
+@pytest.mark.parametrize("cell", [GRU, LSTM])
+def test_on_a_gpu_steps_take_all_sentences_and_the_states_are_the_same(cell, monkeypatch):
+    torch.manual_seed(3)
+    model = shaken(Recurrent(cell, 3, 5, bidirectional=True))
+    v, lengths = torch.randn(7, 6, 3, dtype=torch.float64), torch.tensor([3, 5, 0, 1, 5, 4, 2])
+    found = []
+    for at_once in (True, False):
+        monkeypatch.setattr(cpu, "reads_at_once", lambda x, at_once=at_once: at_once)
+        x = v.clone().requires_grad_()
+        states, last = model(x, lengths)
+        loss = states.square().sum() + (last * last.detach().cos()).sum()
+        found.append([states, last, *torch.autograd.grad(loss, [x, *model.parameters()])])
+    for plain, all_rows in zip(*found, strict=True):
+        same(all_rows, plain)
 
 
 def test_a_matrix_has_one_gradient_product_however_long_the_loop():

@@ -394,13 +394,6 @@ def test_every_pair_is_computed_once_whatever_the_number_of_ranks(world, count):
     assert sorted(number for share in shares for number, _ in share) == list(range(len(parts)))
 
 
-def test_buckets_hold_everything_in_order(monkeypatch):
-    monkeypatch.setattr(ranks, "BUCKET", 100)
-    tensors = [torch.zeros(n) for n in (3, 30, 1, 20, 4, 2)]
-    buckets = list(ranks.buckets([*tensors, torch.zeros(5, dtype=torch.float64)]))
-    assert [[len(t) for t in bucket] for bucket in buckets] == [[3], [30], [1, 20, 4], [2], [5]]
-
-
 @pytest.mark.parametrize(
     "wrong",
     [{"RANK": "2", "WORLD_SIZE": "2"}, {"WORLD_SIZE": "2", "RANK": "0"}, {"WORLD_SIZE": "many"}],

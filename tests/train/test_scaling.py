@@ -49,11 +49,11 @@ def overflowing(monkeypatch, steps, times=1):
     """
     original, divisors = Gradients.compute, {}
 
-    def compute(self, update, step, divisor):
-        sums = original(self, update, step, divisor)
+    def compute(self, update, step, divisor, *more):
+        sums = original(self, update, step, divisor, *more)
         divisors.setdefault(step, []).append(divisor)
         if step in steps and len(divisors[step]) <= times:
-            self._parameters[0].grad.view(-1)[3] = math.inf
+            next(self.model.parameters()).grad.view(-1)[3] = math.inf
         return sums
 
     monkeypatch.setattr(Gradients, "compute", compute)
@@ -92,7 +92,7 @@ def test_gradients_are_those_of_float32_and_small_ones_only_with_the_scale(run, 
     # An update of a million times as many tokens: the loss of each one is a millionth.
     compute = Gradients.compute
     monkeypatch.setattr(
-        Gradients, "compute", lambda self, rows, step, n: compute(self, rows, step, n * 1e6)
+        Gradients, "compute", lambda self, rows, step, n, *m: compute(self, rows, step, n * 1e6, *m)
     )
     small = {name: gradient / 1e6 for name, gradient in wanted.items()}
     assert distance(gradients_of_first_update(monkeypatch, run)[0], small) < 4e-2
@@ -161,11 +161,11 @@ def test_a_gradient_that_no_scale_mends_ends_the_training(run, monkeypatch):
 def test_a_loss_that_is_not_finite_is_skipped_at_once(run, monkeypatch):
     original, calls = Gradients.compute, []
 
-    def compute(self, update, step, divisor):
-        smoothed, nll = original(self, update, step, divisor)
+    def compute(self, update, step, divisor, *more):
+        smoothed, nll = original(self, update, step, divisor, *more)
         calls.append(step)
         if step == 4:
-            self._parameters[0].grad.fill_(math.nan)
+            next(self.model.parameters()).grad.fill_(math.nan)
         return (smoothed * math.nan if step == 4 else smoothed), nll
 
     monkeypatch.setattr(Gradients, "compute", compute)
@@ -179,11 +179,11 @@ def overflow_in_the_second_rank():
     """In its share of update 3, when it is first computed."""
     original, seen = Gradients.add, []
 
-    def add(self, parts, step, divisor):
-        result = original(self, parts, step, divisor)
+    def add(self, parts, step, divisor, *more):
+        result = original(self, parts, step, divisor, *more)
         if os.environ["RANK"] == "1" and step == 3 and step not in seen:
             seen.append(step)
-            self._parameters[0].grad.view(-1)[3] = math.inf
+            next(self.model.parameters()).grad.view(-1)[3] = math.inf
         return result
 
     Gradients.add = add

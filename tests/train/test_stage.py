@@ -158,10 +158,10 @@ def test_a_training_shorter_than_a_stretch_of_the_log_tells_of_its_numbers_too(r
 def test_the_log_that_stays_tells_of_stops_and_of_warnings(run, monkeypatch):
     compute = Gradients.compute
 
-    def told_to_stop(self, update, step, tokens):
+    def told_to_stop(self, update, step, *more):
         if step == 2:
             signal.raise_signal(signal.SIGTERM)
-        return compute(self, update, step, tokens)
+        return compute(self, update, step, *more)
 
     monkeypatch.setattr(Gradients, "compute", told_to_stop)
     with pytest.raises(Interrupted):

@@ -1,0 +1,97 @@
+"""Updates and their batches, which a thread prepares a few ahead of the training on a GPU.
+
+A GPU would wait while the host makes a batch. A CPU has no time to win: making a batch takes less
+than a hundredth of the time of an update, and the thread would take it from the products.
+
+What a checkpoint says of the order is that of the update trained on, not of those prepared.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import torch
+
+from nmtkit.data.order import ShardedPairs
+from nmtkit.data.padding import Ids
+from nmtkit.data.resegmented import Resegmented
+from nmtkit.train.gradients import Gradients, Share, Updates
+
+UPDATES = 3
+"""Updates that are prepared ahead."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """An update that is ready to be computed.
+
+    Attributes:
+        rows: of each micro-batch.
+        tokens, positions, padding: see Window.
+        place: epoch, window and index behind the update (see `Updates`).
+        passes: over the training set, up to the end of the update.
+        share: of this rank, with its batches; None if nothing is prepared ahead.
+    """
+
+    rows: list[Ids]
+    tokens: int
+    positions: int
+    padding: int
+    place: tuple[int, int, int]
+    passes: float
+    share: Share | None
+
+
+def updates_ahead(device: torch.device, pairs: ShardedPairs) -> int:
+    """Return how many updates are prepared ahead.
+
+    None if subwords are drawn anew: those of the next window would take the place of this one's.
+    """
+    return UPDATES if device.type == "cuda" and not isinstance(pairs, Resegmented) else 0
+
+
+class Ahead:
+    """Yields prepared updates in their order; an error of the thread is raised by `next`.
+
+    Args:
+        updates: at the place where to begin; from then on only this object uses it.
+        gradients: makes the batches.
+        device: of the model.
+    """
+
+    def __init__(self, updates: Updates, gradients: Gradients, device: torch.device) -> None:
+        self._updates, self._gradients, self._device = updates, gradients, device
+        self._count = updates_ahead(device, updates.pairs)
+        self._thread = ThreadPoolExecutor(1, "batches", self._begin)
+        self._queue: deque[Future[Prepared]] = deque()
+
+    def next(self) -> Prepared:
+        """Return the next update."""
+        if not self._count:
+            return self._prepare()
+        while len(self._queue) <= self._count:
+            self._queue.append(self._thread.submit(self._prepare))
+        return self._queue.popleft().result()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._thread.shutdown(cancel_futures=True)
+
+    def _begin(self) -> None:
+        # Else the thread would take memory of the first GPU, whichever GPU the rank has.
+        if self._device.type == "cuda":
+            torch.cuda.set_device(self._device)
+
+    def _prepare(self) -> Prepared:
+        updates = self._updates
+        rows = updates.next()
+        lengths = [updates.pairs.lengths(batch) for batch in rows]
+        tokens = sum(int(tgt.sum()) for _, tgt in lengths)
+        positions = sum(self._gradients.positions(src, tgt) for src, tgt in lengths)
+        padding = positions - tokens - sum(int(src.sum()) for src, _ in lengths)
+        place = updates.epoch, updates.window, updates.index
+        share = self._gradients.share(rows, make=True) if self._count else None
+        facts = tokens, positions, padding, place, updates.passes
+        return Prepared(rows, *facts, share)

@@ -1,0 +1,138 @@
+"""Gradients summed over the ranks while the backward pass still computes.
+
+The gradients of all parameters are views of a few buckets, the last parameter first, because the
+backward pass reaches the parameters about in that order. In the last micro-batch of an update a
+bucket travels as soon as its gradients are complete. All ranks send the buckets in the same order.
+What a host must know at once travels in main memory, so that no host waits for its GPU.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import get_gradient_edge
+
+from nmtkit.nn import private
+from nmtkit.train.ranks import Ranks
+
+BUCKET = 25 << 20
+"""Bytes summed in one exchange: enough for the full bandwidth, few enough that the first exchange
+begins early.
+"""
+LOSSES = 2
+"""Numbers at the end of each bucket; those of the last bucket are the sums of the losses."""
+BITS = 52
+"""Flags in one float64."""
+ALL = (1 << BITS) - 1
+
+
+class GradientSums:
+    """The sums over ranks of a model's gradients; a single process sums nothing.
+
+    Args:
+        parameters: on their device.
+        ranks: the processes.
+    """
+
+    def __init__(self, parameters: Sequence[Tensor], ranks: Ranks) -> None:
+        self._ranks = ranks
+        self._parameters = list(reversed(parameters)) if ranks.world > 1 else []
+        self._flats: list[Tensor] = []
+        self._views: list[Tensor] = []
+        self._bucket_of: list[int] = []
+        for number, bucket in enumerate(buckets(self._parameters)):
+            sizes = [parameter.numel() for parameter in bucket]
+            flat = bucket[0].new_zeros(sum(sizes) + LOSSES)
+            parts = torch.split(flat, [*sizes, LOSSES])
+            self._views += [part.view_as(p) for part, p in zip(parts, bucket, strict=False)]
+            self._bucket_of += [number] * len(bucket)
+            self._flats.append(flat)
+        self._nodes = [get_gradient_edge(parameter).node for parameter in self._parameters]
+        for i, parameter in enumerate(self._parameters):
+            added = partial(self._added, i)
+            parameter.register_post_accumulate_grad_hook(added)  # type: ignore[no-untyped-call]
+        self._used: set[int] = set()
+        # Gradients that each bucket still lacks; empty while no bucket may travel.
+        self._lacks: list[int] = []
+        self._waits: list[Callable[[], object]] = []
+
+    def begin(self) -> None:
+        """Set all gradients to zero."""
+        self._used.clear()
+        for flat in self._flats:
+            flat.zero_()
+        for parameter, view in zip(self._parameters, self._views, strict=True):
+            parameter.grad = view
+
+    def overlap(self, hidden: Tensor) -> None:
+        """Let buckets travel during the next backward pass from these hidden states: the last."""
+        if self._flats:
+            hidden.register_hook(self._count)  # type: ignore[no-untyped-call]
+
+    def finish(self, losses: Tensor, numbers: Sequence[float]) -> tuple[Tensor, list[list[float]]]:
+        """Send the buckets that have not begun to travel, and wait for all.
+
+        A parameter that has no gradient on any rank has none afterwards.
+
+        Args:
+            losses: (2), to be summed.
+            numbers: for the hosts of all ranks; as many on each.
+        Returns: the sums of the losses; the numbers of every rank.
+        """
+        self._lacks = []
+        if self._flats:
+            self._flats[-1][-LOSSES:] = losses
+        while len(self._waits) < len(self._flats):
+            self._send()
+        flags = sum(1 << i for i in self._used)
+        starts = range(0, len(self._parameters), BITS)
+        rows = self._ranks.gather([*numbers, *(flags >> start & ALL for start in starts)])
+        for wait in self._waits:
+            wait()
+        self._waits = []
+        for i, parameter in enumerate(self._parameters):
+            if not any(int(row[len(numbers) + i // BITS]) >> i % BITS & 1 for row in rows):
+                parameter.grad = None
+        losses = self._flats[-1][-LOSSES:].to(losses.dtype, copy=True) if self._flats else losses
+        return losses, [row[: len(numbers)] for row in rows]
+
+    def _count(self, _: Tensor) -> None:
+        """Count the gradients to come; runs in the backward pass, before the first of them."""
+        self._lacks = [0] * len(self._flats)
+        for node, bucket in zip(self._nodes, self._bucket_of, strict=True):
+            self._lacks[bucket] += private.will_run(node)
+        self._send_complete()
+
+    def _added(self, i: int, _: Tensor) -> None:
+        """Note that the backward pass has added to the gradient of a parameter."""
+        self._used.add(i)
+        if self._lacks:
+            self._lacks[self._bucket_of[i]] -= 1
+            self._send_complete()
+
+    def _send_complete(self) -> None:
+        # The last bucket waits for the losses.
+        while (sent := len(self._waits)) < len(self._flats) - 1 and not self._lacks[sent]:
+            self._send()
+
+    def _send(self) -> None:
+        self._waits.append(self._ranks.begin_sum(self._flats[len(self._waits)]))
+
+
+def buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    """Yield tensors in order, in groups of one type and device of at most BUCKET bytes.
+
+    A larger tensor is a group alone.
+    """
+    for _, group in itertools.groupby(tensors, lambda tensor: (tensor.dtype, tensor.device)):
+        bucket: list[Tensor] = []
+        for tensor in group:
+            if bucket and sum(t.nbytes for t in bucket) + tensor.nbytes > BUCKET:
+                yield bucket
+                bucket = []
+            bucket.append(tensor)
+        yield bucket

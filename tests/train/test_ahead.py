@@ -1,0 +1,125 @@
+"""Updates that a thread prepares ahead are those of a training without it, also continued."""
+
+import os
+import signal
+import threading
+
+import pytest
+import torch
+
+from nmtkit.data.store import Store
+from nmtkit.errors import DataError, Interrupted
+from nmtkit.train import ahead, gradients, loop
+from nmtkit.train import loss as losses
+from nmtkit.train.loop import Trainer
+from tests.train.test_resume import SETTINGS, outcome, short_of_memory, small_run, stop_at
+from tests.train.tiny import trainer
+
+go = trainer(SETTINGS)
+
+
+@pytest.fixture(autouse=True)
+def one_thread_each(monkeypatch):
+    monkeypatch.setattr(ahead, "updates_ahead", lambda device, pairs: 3)
+
+
+@pytest.fixture
+def run(tmp_path):
+    return small_run(tmp_path / "run")
+
+
+@pytest.fixture
+def without(tmp_path, monkeypatch):
+    """What a training comes to that prepares nothing ahead."""
+    other = small_run(tmp_path / "without")
+
+    def outcome_of(*settings, patch=None):
+        with monkeypatch.context() as context:
+            context.setattr(ahead, "updates_ahead", lambda device, pairs: 0)
+            if patch:
+                patch(context)
+            go(other, *settings)
+        return outcome(other)
+
+    return outcome_of
+
+
+def test_stopped_after_every_step_it_is_as_if_nothing_was_prepared(run, without, monkeypatch):
+    """What was prepared beyond the last step is prepared again."""
+    makers, collate = set(), gradients.collate
+    monkeypatch.setattr(
+        gradients,
+        "collate",
+        lambda *a: makers.add(threading.current_thread().name[:7]) or collate(*a),
+    )
+    for _ in range(11):
+        with monkeypatch.context() as patch, pytest.raises(Interrupted):
+            stop_at(patch, loop.Trainer, "update", 1)
+            go(run)
+    go(run)
+    assert makers == {"batches", "MainThr"}  # the largest batch is tried by the main thread
+    assert outcome(run) == without()
+
+
+def test_batches_are_made_anew_where_memory_is_short(run, without, monkeypatch):
+    """What was prepared as a whole is computed in parts."""
+
+    def short(patch):
+        short_of_memory(patch, calls=12)
+
+    wanted = without(patch=short)
+    with monkeypatch.context() as patch:
+        short(patch)
+        go(run)
+    assert outcome(run) == wanted and wanted["state"]["split_from"]
+
+
+def test_the_thread_is_ahead(run, monkeypatch):
+    """When an update is computed, three further ones are prepared or being prepared."""
+    waiting, make_update = [], Trainer.make_update
+
+    def noted(self):
+        make_update(self)
+        waiting.append(len(self.ahead._queue))
+
+    monkeypatch.setattr(Trainer, "make_update", noted)
+    go(run)
+    assert waiting == [3] * 12
+
+
+def test_an_error_of_the_thread_is_an_error_of_the_training(run, monkeypatch):
+    sides, calls = Store.sides, []
+
+    def damaged(self, pairs):
+        calls.append(threading.current_thread().name)
+        if len(calls) == 10:
+            raise DataError("damaged: a sentence is missing", where=self.path)
+        return sides(self, pairs)
+
+    monkeypatch.setattr(Store, "sides", damaged)
+    with pytest.raises(DataError, match="a sentence is missing"):
+        go(run)
+    assert calls[-1].startswith("batches")
+    assert not [t for t in threading.enumerate() if t.name.startswith("batches")]
+
+
+def test_a_second_ctrl_c_ends_at_once(run, monkeypatch):
+    original, calls = losses.backward, []
+
+    def interrupted(*arguments):
+        calls.append(1)
+        if len(calls) == 4:
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
+        return original(*arguments)
+
+    monkeypatch.setattr(losses, "backward", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        go(run)
+    assert not [t for t in threading.enumerate() if t.name.startswith("batches")]
+
+
+def test_only_a_gpu_has_updates_prepared(monkeypatch):
+    monkeypatch.undo()
+    assert ahead.updates_ahead(torch.device("cuda:1"), None) == 3
+    assert ahead.updates_ahead(torch.device("cpu"), None) == 0

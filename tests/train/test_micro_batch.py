@@ -1,0 +1,123 @@
+"""`train.micro_batch = auto`: the batches of an update are joined and cut anew, on a GPU; on a CPU
+by a stand-in.
+"""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nmtkit.data.batches import padded_positions
+from nmtkit.errors import Interrupted
+from nmtkit.settings import TrainSettings
+from nmtkit.train import gradients, loop
+from nmtkit.train import loss as losses
+from nmtkit.train.gradients import equal_parts
+from tests.faults.test_training import gradients_of_an_update
+from tests.train.test_resume import SETTINGS, outcome, short_of_memory, small_run, stop_at
+from tests.train.tiny import make_run, state_of, trainer
+
+go = trainer(SETTINGS)
+LENGTHS = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), min_size=1, max_size=200)
+
+
+@pytest.fixture
+def joined(monkeypatch):
+    monkeypatch.setattr(gradients, "joins", lambda settings, device: True)
+    monkeypatch.setattr(gradients, "PART", 40)
+
+
+def positions(parts, src, tgt):
+    return [padded_positions(src[rows], tgt[rows]) for rows in parts]
+
+
+@given(LENGTHS, st.integers(1, 8), st.sampled_from([200, 1000, gradients.FITS]))
+def test_every_pair_is_in_one_part_of_those_that_memory_holds(lengths, ranks, below):
+    src, tgt = np.array(lengths).T
+    parts = equal_parts(np.arange(len(src)), src, tgt, ranks, below)
+    assert sorted(np.concatenate(parts).tolist()) == list(range(len(src)))
+    assert all(len(part) for part in parts)
+    assert max(positions(parts, src, tgt)) < below
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 8])
+def test_no_rank_is_idle(ranks):
+    """An update of 7 batches of 64 pairs."""
+    draw = np.random.default_rng(1)
+    src, tgt = draw.integers(5, 60, (2, 7 * 64))
+    for below in (gradients.FITS, 9000):
+        parts = equal_parts(np.arange(7 * 64), src, tgt, ranks, below)
+        work = np.array(positions(parts, src, tgt))
+        assert len(parts) % ranks == 0 and max(work) < below
+        of_ranks = [work[rank::ranks].sum() for rank in range(ranks)]
+        assert max(of_ranks) < 1.25 * np.mean(of_ranks)
+
+
+def test_the_number_of_parts_is_that_of_least_time(monkeypatch):
+    """The oracle tries all numbers; memory that does not hold the best number takes more."""
+    draw = np.random.default_rng(1)
+    src, tgt = draw.integers(5, 60, (2, 100))
+    rows = np.arange(100)
+    for part in (1, 50, 500, 10**6):
+        monkeypatch.setattr(gradients, "PART", part)
+        chosen = equal_parts(rows, src, tgt, 1, gradients.FITS)
+        order = np.lexsort((src, tgt))[::-1]
+        work = (src + tgt)[order].cumsum()
+        times = []
+        for count in range(1, 101):
+            number = [sum(work[i] >= work[-1] * k / count for k in range(1, count)) for i in rows]
+            cut = [order[np.array(number) == k] for k in sorted(set(number))]
+            times.append((sum(positions(cut, src, tgt)) + count * part, len(cut)))
+        assert len(chosen) == min(times)[1]
+    halves = equal_parts(rows, src, tgt, 1, max(positions(chosen, src, tgt)))
+    assert len(chosen) == 1 and len(halves) > 1
+
+
+def test_joined_batches_make_the_same_update(tmp_path, monkeypatch):
+    found = []
+    for name in ("batch", "auto"):
+        if name == "auto":
+            monkeypatch.setattr(gradients, "joins", lambda settings, device: True)
+        found.append(gradients_of_an_update(make_run(tmp_path / name, dev=0), monkeypatch))
+    assert all(torch.allclose(found[0][key], found[1][key], atol=1e-6) for key in found[0])
+    assert any(not torch.equal(found[0][key], found[1][key]) for key in found[0])
+
+
+def test_only_a_gpu_joins():
+    for name in ("auto", "batch"):
+        settings = TrainSettings(micro_batch=name)
+        assert gradients.joins(settings, torch.device("cuda")) == (name == "auto")
+        assert not gradients.joins(settings, torch.device("cpu"))
+
+
+def test_the_largest_parts_are_tried_before_the_first_update(tmp_path, joined, monkeypatch):
+    computed, original = [], losses.backward
+
+    def noted(logits_of, hidden, batch, *rest):
+        computed.append(batch.src.numel() + batch.tgt_out.numel())
+        return original(logits_of, hidden, batch, *rest)
+
+    monkeypatch.setattr(losses, "backward", noted)
+    monkeypatch.setattr(gradients, "PART", 10**6)  # one part an update
+    run = small_run(tmp_path / "run")
+    go(run)
+    assert len(computed) == 1 + 12
+    assert computed[0] == max(computed[1:3])  # of an epoch of two updates and a rest
+
+
+def test_a_continued_training_computes_the_same_parts(tmp_path, joined, monkeypatch):
+    """Also where memory is short at the beginning only."""
+    runs = [small_run(tmp_path / name) for name in ("whole", "stopped")]
+    with monkeypatch.context() as patch:
+        short_of_memory(patch, calls=8)
+        go(runs[0])
+    assert state_of(runs[0])["split_from"]
+    for number in range(12):
+        with monkeypatch.context() as patch, pytest.raises(Interrupted):
+            if not number:
+                short_of_memory(patch, calls=8)
+            stop_at(patch, loop.Trainer, "update", 1)
+            go(runs[1])
+    go(runs[1])
+    assert outcome(runs[0]) == outcome(runs[1])
