@@ -16,6 +16,10 @@ from hypothesis import settings
 from nmtkit.tables.table import Table
 from tests import fitted
 
+# Ranks of all tests come from one server, which reads this when the first test starts it; the command
+# sets it itself.
+os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+
 # The same examples everywhere and always, and no deadline: a machine may be slow or busy.
 settings.register_profile(
     "bounded", derandomize=True, deadline=None, max_examples=100, database=None
