@@ -69,6 +69,8 @@ def main() -> None:
         Unpack(packed)(work, 0)
         lines_a_second = pairs / (time.process_time() - start)
         print(f"unpack .gz: {lines_a_second:,.0f} lines a second and file")
+        for path in (packed, work / "plain" / "00000.txt"):
+            path.unlink()
         totals, learning = [0.0] * args.rounds, 0.0
         for step, function in steps:
             spent = []
