@@ -428,6 +428,7 @@ class Trainer:
 
     def _with_cause(self, error: TrainingDiverged) -> TrainingDiverged:
         """Return the error with the first number that is not finite, and with a report on disk."""
+        self._end_writing()  # so that the report names the last checkpoint
         update = self._last_read
         self.state.step = update.step
         parts = list(enumerate(self.gradients.parts(update.batches)))

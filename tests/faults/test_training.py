@@ -4,6 +4,7 @@ finite, too little memory, failing decoding.
 
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -180,6 +181,13 @@ def test_an_update_that_is_not_finite_is_skipped_and_counted(run, monkeypatch, c
 
 
 def test_five_in_a_row_stop_with_everything_needed(run, monkeypatch):
+    save = checkpoints.save
+
+    def slow(*args):
+        time.sleep(0.5)  # the error comes while the checkpoint of step 6 is still being written
+        save(*args)
+
+    monkeypatch.setattr(checkpoints, "save", slow)
     poison(monkeypatch, set(range(4, 100)))
     with pytest.raises(TrainingDiverged) as caught:
         fit(run, "train.max_steps=30")
