@@ -251,7 +251,8 @@ class _Training:
         parameters = sum(p.numel() for p in model.parameters())
         lines = [f"{self.plan.variant}: {parameters:,} parameters; {pairs:,} training pairs"]
         if world > 1 or state.processes > 1:
-            megabytes = bytes_sent(parameters, world) / 1e6
+            dtype = getattr(torch, self.plan.train.sums)
+            megabytes = bytes_sent(parameters, world, dtype) / 1e6
             before = ""
             if state.step and state.processes != world:
                 before = f" ({state.processes} before, with the same batches)"
