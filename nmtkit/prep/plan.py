@@ -141,6 +141,8 @@ class Plan(Steps):
     def _write_manifest(
         self, sets: list[TextSet], cleaning: Cleaning, repeats: Repeats, learnt: Fact
     ) -> Manifest:
+        for path in self.out.rglob(".*"):
+            path.unlink()  # a killed process has left it half-written
         hashes = file_hashes(self.out, self.runner.facts, f"{OUT}/")
         corpus = self.corpus
         manifest = Manifest(

@@ -156,7 +156,7 @@ def _digest(contents: Sequence[Contents], options: ReportOptions) -> str:
         hashes = {
             str(path.relative_to(run.path)): files.sha256(path)
             for path in paths
-            if path.is_file() and not path.name.startswith(".")
+            if path.is_file() and "/." not in str(path.relative_to(run.path))
         }
         weights = {system.name: checkpoints.current(system) for system in run.systems()}
         facts += [str(run.path) if options.also else None, hashes, weights, part.calls]

@@ -416,7 +416,9 @@ class Trainer:
             checkpoints.save(folder, state.step, weights, tensors, asdict(state), self.about)
 
         saving.retried(write, partial(checkpoints.clean, folder))
+        saving.note_trained(self.system)
         saving.write_best(self.system, state, self.settings)
+        saving.remove_replaced(self.system)
         saving.prune(self.system, state, self.settings)
 
     def _end_writing(self) -> None:
