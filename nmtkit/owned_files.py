@@ -31,6 +31,13 @@ TRAINING = (
 )
 """systems/<name>, without its settings and its record, which a new training overwrites."""
 
+SCORES = (
+    *("scores.json", "sentences.tsv", "table.*", "significance.*", "seeds.*"),
+    *("lengths.*", "lengths-*.md", "lengths-*.tex", "lengths-*.csv"),
+)
+PAPER = "paper.*"
+"""score/<set>, without the numbers of a paper and those of external metrics in metrics/."""
+
 TEXT_FILES = ("codes*.bpe", "bpe-vocab.*.txt", "subwords*.spm", "truecase.*")
 """What text is made subwords with, beside manifest.json."""
 PREP = (

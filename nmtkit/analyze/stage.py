@@ -192,11 +192,7 @@ def _hashes_of_run(study: Study) -> dict[str, str]:
     for name in study.systems:
         folder = run.system(name).path
         paths += [folder / "config.toml", folder / "metrics.jsonl"]
-        paths += [
-            path
-            for path in sorted(folder.glob("translate/*/*"))
-            if not path.name.startswith(".") and not path.parent.name.startswith(".")
-        ]
+        paths += sorted(folder.glob("translate/[!.]*/[!.]*"))
     return {str(p.relative_to(run.path)): files.sha256(p) for p in paths if p.is_file()}
 
 
