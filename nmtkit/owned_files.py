@@ -52,6 +52,7 @@ def remove_folder(folder: Path, owned: Collection[str], place: Path) -> None:
 
     Raises: DataError as `files.check_place`; OSError.
     """
+    files.remove_unfinished(folder)
     files.remove_owned(folder, owned)
     if folder.exists():
         others = place / f"not-of-nmtkit-{time.time_ns()}"

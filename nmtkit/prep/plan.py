@@ -30,9 +30,10 @@ from nmtkit.prep.clean import SIDES
 from nmtkit.prep.fingerprint import fingerprint, tools
 from nmtkit.prep.repeats import dropped_counts
 from nmtkit.prep.shards import Shard
-from nmtkit.prep.steps import OUT, Steps
+from nmtkit.prep.steps import Steps
 from nmtkit.prep.sums import by_reason, file_hashes, foreign_lines, sum_changes, sum_reasons
 from nmtkit.prep.tasks import Fact, fact_path
+from nmtkit.prep.work import OUT
 from nmtkit.records import (
     Cleaning,
     Manifest,

@@ -27,8 +27,7 @@ from nmtkit.prep.plan import Plan
 from nmtkit.prep.reporting import report
 from nmtkit.prep.request import Request
 from nmtkit.prep.rewrite import rewritten
-from nmtkit.prep.steps import OUT
-from nmtkit.prep.work import work_folder, work_key
+from nmtkit.prep.work import OUT, remove_published, work_folder, work_key
 from nmtkit.records import Manifest
 from nmtkit.run import Run, locked, write_toml
 from nmtkit.settings import PrepSettings, flat
@@ -58,6 +57,8 @@ def prep(dataset: str | None = None, **values: Any) -> Run:
     identity = request.identity(old.inputs if old else {}, settings)
     if not old or options.force or not _up_to_date(run, old, identity, settings):
         _prepare(run, request, settings, identity, old)
+    else:
+        remove_published(options.work or run.path / WORK)
     return run
 
 
@@ -104,8 +105,8 @@ def _prepare(
                 return
             manifest = plan.run(options.finish)
         _warn_of_systems(run, old, manifest)
-        _publish(work / OUT, run)
         write_toml(run.path / "run.toml", _run_toml(manifest, identity))
+        _publish(work / OUT, run)
         report(run, manifest)
         result = f"(preset {manifest.preset}, fingerprint {manifest.fingerprint[:12]})"
         seconds = console.duration(time.perf_counter() - start)

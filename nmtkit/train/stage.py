@@ -313,7 +313,7 @@ def _tidy(system: System, force: bool) -> None:
 
 
 def _write_settings(run: Run, system: System, plan: Plan, state: TrainState) -> None:
-    """Write config.toml, system.json and best.json.
+    """Write config.toml, system.json and best.json, and remove old checkpoints.
 
     A new training, which is known to work by now, first removes what an earlier one left.
     """
@@ -326,6 +326,7 @@ def _write_settings(run: Run, system: System, plan: Plan, state: TrainState) -> 
         values["train"]["max_steps"] = system.training().max_steps
     runs.write_toml(system.config, {**values, "hardware": state.hardware})
     saving.write_best(system, state, plan.train)
+    saving.prune(system, state, plan.train)  # a killed training may not have got to it
 
 
 def _check_reading(model: Model, variant: str, run: Run, store: Store, dev: TextSet | None) -> None:
