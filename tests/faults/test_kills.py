@@ -43,6 +43,8 @@ STAGES = {
     "report again": "report --title again",
 }
 """The commands, each in the run that the one before has left."""
+WHOLE = "prep", "systems/transformer/translate/test", "score/test"
+"""Folders that appear whole or not at all."""
 NEVER = 10_000
 """More renames than a command has."""
 TIMES = {
@@ -117,6 +119,14 @@ def outcome(folder):
     }
 
 
+def within(files, folder):
+    """The files of a folder among those of a run."""
+    prefix = f"{folder}/"
+    return {
+        name.removeprefix(prefix): value for name, value in files.items() if name.startswith(prefix)
+    }
+
+
 def content(path):
     if path.suffix == ".json":
         value = timeless(json.loads(path.read_text("utf-8")))
@@ -147,6 +157,8 @@ def test_killed_before_any_rename_and_called_once_more(server, stage):
         code, renames = server.run(command, number)
         if code != KILLED:
             break
+        for part in WHOLE:
+            assert outcome(run / part) in ({}, outcome(before / part), within(expected, part))
         server.run(command, NEVER)
         found = outcome(run)
         assert found.keys() == expected.keys(), number
