@@ -390,11 +390,14 @@ def recover(final: Path, owned: Collection[str]) -> None:
     check_place(final)
     for left in final.parent.glob(".*"):
         kind = re.fullmatch(rf"\.(tmp|old)-{re.escape(final.name)}-\d+", left.name)
-        if kind and kind[1] == "tmp":
+        if not kind:
+            continue
+        check_place(left)
+        if kind[1] == "tmp":
             shutil.rmtree(left)
-        elif kind and final.exists():
+        elif final.exists():
             _retire(left, final, owned)
-        elif kind:
+        else:
             os.replace(left, final)
 
 
