@@ -25,14 +25,14 @@ from nmtkit.tables import figures
 
 INPUTS = (
     "prep/manifest.json",
-    "prep/text/*",
-    "systems/*/config.toml",
-    "systems/*/metrics.jsonl",
-    "systems/*/translate/*/*",
-    "score/*/scores.json",
-    "score/*/sentences.tsv",
-    "analyze/*/finding.json",
-    "analyze/*/figure.svg",
+    "prep/text/[!.]*",
+    "systems/[!.]*/config.toml",
+    "systems/[!.]*/metrics.jsonl",
+    "systems/[!.]*/translate/[!.]*/[!.]*",
+    "score/[!.]*/scores.json",
+    "score/[!.]*/sentences.tsv",
+    "analyze/[!.]*/finding.json",
+    "analyze/[!.]*/figure.svg",
 )
 """The files of a run that a page depends on, beside the history."""
 
@@ -154,9 +154,7 @@ def _digest(contents: Sequence[Contents], options: ReportOptions) -> str:
         run = part.run
         paths = [path for pattern in INPUTS for path in sorted(run.path.glob(pattern))]
         hashes = {
-            str(path.relative_to(run.path)): files.sha256(path)
-            for path in paths
-            if path.is_file() and not path.name.startswith(".")
+            str(path.relative_to(run.path)): files.sha256(path) for path in paths if path.is_file()
         }
         weights = {system.name: checkpoints.current(system) for system in run.systems()}
         facts += [str(run.path) if options.also else None, hashes, weights, part.calls]
