@@ -51,7 +51,8 @@ class Points:
 
 def points_of(study: Study, name: str, attention: Ablation, rows: Rows) -> Points:
     """Return the points of a system over some sentences of the set."""
-    sentences, length = len(study.store), int(study.store.tgt_lengths.max())
+    length = min(int(study.store.tgt_lengths.max()), recording.POSITIONS)
+    sentences = len(study.store)
     alpha, js = np.full((2, sentences, length), np.nan)
     spread = np.full((2, sentences), np.nan)
     for batch in study.batches(name, attention.model, rows):
