@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit.analyze.analysis import Analysis, Finding, Options, option
-from nmtkit.analyze.presenting import csv_text, interval_column, text_columns
+from nmtkit.analyze.presenting import interval_column, text_columns
 from nmtkit.analyze.study import RESAMPLES, SEED, Study
 from nmtkit.measures import ablation, context_spread, recording
 from nmtkit.measures.ablation import Ablation
 from nmtkit.score.resampling import FEW, Resampling, estimate
 from nmtkit.tables import figures
-from nmtkit.tables.table import Column, Estimate, Table, named_bars
+from nmtkit.tables.table import Column, Estimate, Table, csv_text, named_bars
 
 Numbers = NDArray[np.float64]
 Rows = NDArray[np.int64]
