@@ -75,7 +75,7 @@ def report(run: Run, **values: Any) -> Path:
             drawn = _write(path, parts, options.title, commit=call.commit or "", digest=digest)
             if options.figure_width:
                 _write_figures(path.parent / "figures", drawn.figures, options.figure_width)
-    print(path)
+    console.put(path)
     return path
 
 
@@ -127,7 +127,7 @@ def _part(contents: Contents, number: int, runs: int) -> page.Part:
     """Return the page's part on one of several runs, whose sentences share its space."""
     texts = [text for name in contents.scores if (text := read_texts(contents, name)) is not None]
     step = explorer.step_of(texts, explorer.MOST // runs)
-    attention = explorer.read_attention(contents.run.path / "analyze" / "attention")
+    attention = explorer.read_attention(contents)
     return page.Part(contents, texts, step, attention, number)
 
 

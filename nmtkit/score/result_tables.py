@@ -4,7 +4,6 @@ lengths; and how they are printed.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -51,7 +50,7 @@ def print_results(results: Sequence[Scores], options: ScoreOptions) -> None:
     """
     form, by_seed = options.output_format, options.group_by == "seed"
     if form == "json":
-        print(json.dumps([result.model_dump() for result in results], ensure_ascii=False, indent=1))
+        console.print_json([result.model_dump() for result in results])
         return
     blocks = [_printed(result, options, by_seed) for result in results]
     if form == "csv":
@@ -64,7 +63,7 @@ def print_results(results: Sequence[Scores], options: ScoreOptions) -> None:
             table.print(form)
         by_system = "lengths" in block and block["lengths"].name == "lengths"
         if form == "table" and result.by_length and by_system:
-            print("\n" + as_wide(lengths.bars(result.by_length.groups), console.width()))
+            console.put("\n" + as_wide(lengths.bars(result.by_length.groups), console.width()))
 
 
 def _print_csv(set_names: Sequence[str], blocks: Sequence[dict[str, Table]]) -> None:

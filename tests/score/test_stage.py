@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -31,7 +32,7 @@ from tests.manifests import write_best
 from tests.prep.real import lines as real_lines
 
 from . import slow
-from .conftest import read, result_of, spoil, write
+from .conftest import WORDS, read, result_of, spoil, write
 
 DEFAULT = [key for key, kind in METRICS.items() if not kind.on_request]
 """The metrics that are columns without --metrics."""
@@ -836,3 +837,42 @@ def test_a_damaged_description_of_a_translation_is_named(fake_run, meta, field):
     with pytest.raises(DataError, match=field) as caught:
         fake.score()
     assert str(caught.value.where) == str(path) and "nmtkit translate --force" in caught.value.hint
+
+
+def test_a_line_too_long_for_ter_costs_ter_alone(fake_run, capsys):
+    """Shuffled, it took sacreBLEU a minute and more."""
+    fake = fake_run()
+    words = [WORDS[i * i % 15] + str(i % 500) for i in range(3000)]
+    for path in (fake.run.path / "prep/text").glob("test.*"):
+        write(path, [" ".join(words), *fake.lines["test"][1:]])
+    for name, share in (("base", 0.4), ("better", 0.1)):
+        fake.add(name, share)
+        lines = [" ".join(sorted(words)), *spoil(fake.lines["test"][1:], share, 1)]
+        fake.translate(name, lines)
+    start = time.process_time()
+    fake.score(by_length=True)
+    assert time.process_time() - start < 20
+    result, printed = result_of(fake.run), capsys.readouterr()
+    said = "TER is left out: a line has "
+    assert said + "3,000 words, and above 500 it takes minutes" in printed.err
+    assert said + "more than 500 words" in result["remarks"]
+    assert said + "more than 500 words" in printed.out
+    for of_test in result["systems"][1]["tests"].values():
+        assert list(of_test) == [key for key in DEFAULT if key != "ter"]
+    bleu = sacrebleu.corpus_bleu(lines, [[" ".join(words), *fake.lines["test"][1:]]]).score
+    assert result["systems"][1]["scores"]["bleu"]["value"] == bleu
+    with pytest.raises(ConfigError, match="TER is not possible here: a line has 3,000 words"):
+        fake.score(metrics="ter")
+    fake.score(metrics="chrf")
+    assert not result_of(fake.run)["remarks"]
+
+
+def test_the_longest_line_with_ter(fake_run, capsys):
+    fake = fake_run()
+    fake.add("base", 0.4)
+    fake.translate("base", [" ".join(["x"] * 500), *fake.lines["test"][1:]])
+    fake.score()
+    assert "ter" in result_of(fake.run)["signatures"]
+    fake.translate("base", [" ".join(["x"] * 501), *fake.lines["test"][1:]])
+    fake.score()
+    assert "ter" not in result_of(fake.run)["signatures"]
