@@ -63,8 +63,9 @@ def _emit(message: str) -> None:
 
 
 def visible(text: str) -> str:
-    """Return a text without control characters but line breaks and tabs, so that nothing from a
-    corpus or a run can move a terminal's cursor. They become escapes of JSON.
+    """Return a text with its control characters as escapes of JSON, except line breaks and tabs.
+
+    So no text of a corpus or a run can control the terminal.
     """
     return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 

@@ -29,17 +29,17 @@ TRAINING = (
     *(f"checkpoints/*step-*/{name}" for name in CHECKPOINT),
     *(f"translate/*/{name}" for name in TRANSLATION),
 )
-"""systems/<name>, without its settings and its record, which a new training overwrites."""
+"""systems/<name>, except config.toml and system.json, which a new training overwrites."""
 
 SCORES = (
     *("scores.json", "sentences.tsv", "table.*", "significance.*", "seeds.*"),
     *("lengths.*", "lengths-*.md", "lengths-*.tex", "lengths-*.csv"),
 )
 PAPER = "paper.*"
-"""score/<set>, without the numbers of a paper and those of external metrics in metrics/."""
+"""score/<set>: the numbers of a paper. External metrics are in score/<set>/metrics."""
 
 TEXT_FILES = ("codes*.bpe", "bpe-vocab.*.txt", "subwords*.spm", "truecase.*")
-"""What text is made subwords with, beside manifest.json."""
+"""The models that split text into subwords, in the prep folder and in an export."""
 PREP = (
     *(MANIFEST, "vocab*.txt", *TEXT_FILES, "*.bin", "*.idx", "text/*.src", "text/*.ref*"),
     *("docs/*.txt", "parses/*.txt", "eval/*.json", "eval/probing/*.txt"),

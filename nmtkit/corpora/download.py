@@ -29,9 +29,9 @@ SILENT_SECONDS = 30
 TRIES = 3
 """An address is given up after this many attempts in a row without new bytes."""
 SLOW_SECONDS, SLOW_BYTES = 60, 60_000
-"""An address is given up if fewer bytes come in so many seconds."""
+"""nmtkit stops a download if fewer than SLOW_BYTES arrive in SLOW_SECONDS."""
 MOST = 1 << 36
-"""Bytes of a file whose size is not published."""
+"""The most bytes that a file of unpublished size may have."""
 REDIRECTS = 10
 BUSY = {429, 500, 502, 503, 504}
 BLOCK = 1 << 13
@@ -147,15 +147,15 @@ def _blocks(response: Any, pace: _Pace) -> Iterator[bytes]:
 
 
 class _Pace:
-    """Gives an address up that sends hardly anything, over all its attempts."""
+    """The rate of a download, over all attempts at one address."""
 
     def __init__(self) -> None:
         self._start, self._bytes = time.monotonic(), 0
 
     def arrived(self, count: int) -> None:
-        """Note that so many bytes have come.
+        """Count `count` bytes that have arrived.
 
-        Raises: Failed if they are too few.
+        Raises: Failed if too few bytes arrived in the last SLOW_SECONDS.
         """
         self._bytes += count
         if time.monotonic() - self._start >= SLOW_SECONDS:

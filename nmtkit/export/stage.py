@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import importlib.util
 from pathlib import Path
 from typing import Any
@@ -145,7 +146,7 @@ def _write(group: SystemGroup, engine: Engine, target: Path, about: ExportedSyst
     model = group.load(torch.device("cpu"))[0]
     prep = group.run.prep
     existing = folder.read_about(target)
-    owned = {folder.ABOUT, *(existing.files if existing else ())}
+    owned = {folder.ABOUT, *map(glob.escape, existing.files if existing else ())}
     hint = "free some space, or choose another folder with --out"
     with files.writing_folder(target, owned, hint) as temporary:
         engine.save(model, load_vocabularies(prep), about, temporary)

@@ -24,7 +24,9 @@ shown.
 
 
 MOST_WEIGHTS = 40_000
-"""Of a sentence whose attention is shown: a browser makes a table cell of each."""
+"""The page leaves out the attention of a sentence with more weights, because a browser makes a
+table cell for each weight.
+"""
 
 
 def read_attention(contents: Contents) -> list[SystemAttention]:

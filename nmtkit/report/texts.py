@@ -24,7 +24,7 @@ EACH_WAY = 3
 """Sentences shown of each system's gains, and of its losses."""
 MOST_LINES = 40
 MOST_CHARACTERS = 3000
-"""Of a text on the page: a browser finds what differs in a table of both texts' words."""
+"""The page shortens longer texts, because a browser compares each word of two texts with each."""
 Marked = list[tuple[str, bool]]
 """Pieces of a text; True if a piece differs."""
 

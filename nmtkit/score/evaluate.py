@@ -201,7 +201,7 @@ def evaluate(metrics: SystemMetrics, task: Task) -> Scores:
         commit=task.commit,
         remarks=[
             *([scorer.remark] if scorer.remark else []),
-            *_too_slow(metrics[baseline], task),
+            *_left_out(metrics[baseline], task),
             *unequal(task.budgets, task.seed_groups),
         ],
         systems=[_system(name, metrics, baseline, draws) for name in metrics],
@@ -211,7 +211,7 @@ def evaluate(metrics: SystemMetrics, task: Task) -> Scores:
     )
 
 
-def _too_slow(measured: Mapping[str, Metric], task: Task) -> list[str]:
+def _left_out(measured: Mapping[str, Metric], task: Task) -> list[str]:
     """Return a remark on each metric that was left out because a line is too long for it."""
     if "bleu" in asked_metrics(task.options):
         return []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import itertools
 import os
 import time
@@ -123,7 +124,7 @@ def _exported(system: System) -> list[str]:
     for path in system.path.glob("export/*/nmtkit.json"):
         folder = path.parent.relative_to(system.path)
         with contextlib.suppress(DataError):
-            owned += [f"{folder}/{name}" for name in load(ExportedSystem, path).files]
+            owned += [glob.escape(f"{folder}/{name}") for name in load(ExportedSystem, path).files]
             owned.append(f"{folder}/{path.name}")
     return owned
 

@@ -17,8 +17,9 @@ from nmtkit.translate.forced import forced_scores
 from nmtkit.translate.translator import POSITIONS, Read, Translator, best_ids, readable
 
 MOST_SUBWORDS = 20_000
-"""Of a line with a given translation. It is not cut, and the time of attention grows with the
-square of the length."""
+"""The longest line whose given translation is scored. The line is not cut, and the time of
+attention grows with the square of its length.
+"""
 Ids = list[int]
 Given = tuple[Ids, list[Ids], list[Read]]
 """A source, its targets, and what is read as context."""
