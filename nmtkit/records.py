@@ -623,14 +623,27 @@ class SeedDifference:
     """A group of seeds against the baseline's.
 
     Attributes:
+        difference: of the means.
         p_seeds: of an exact permutation test; None: too many splits to count.
         smallest_p_seeds: the smallest p_seeds that groups of these sizes can have.
+        low, high, p: the 95% interval of the difference, and its p, over other seeds and other
+            sentences; None: one seed against one, or few sentences.
+        p_holm: p after Holm's correction over all groups that are compared on this metric.
     """
 
     difference: float
     pairs: list[SeedPair]
     p_seeds: float | None
     smallest_p_seeds: float
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
+    p_holm: float | None = None
+
+    @property
+    def estimate(self) -> Estimate:
+        """The difference with its interval."""
+        return Estimate(self.difference, self.low, self.high)
 
 
 @dataclass(frozen=True)

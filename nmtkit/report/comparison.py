@@ -68,9 +68,7 @@ def differences(result: Scores) -> list[Difference]:
     ]
     points.sort(key=lambda point: -(point.delta.value or 0.0))
     means = [
-        Difference(
-            f"{one.name}, mean of {len(one.systems)}", one.name, Estimate(against.difference)
-        )
+        Difference(f"{one.name}, mean of {len(one.systems)}", one.name, against.estimate)
         for one in several
         if (against := one.against.get("bleu"))
     ]
@@ -240,9 +238,16 @@ def _seed_verdicts(result: SeedResult) -> list[str]:
                 f" {counted(len(against.pairs), 'pair')} of equal seeds (p < {LEVEL:g})"
             )
         p = "" if against.p_seeds is None else f"; p of the seeds {against.p_seeds:.3f}"
+        mean = f"{against.difference:+.2f} BLEU to {result.baseline} in the mean"
+        if against.p is not None and against.p_holm is not None:
+            verdict = _verdict(against.estimate, against.p_holm)
+            mean = (
+                f"{verdict} {result.baseline} over seeds and sentences: {against.difference:+.2f}"
+                f" BLEU [{against.low:+.2f}, {against.high:+.2f}], p = {against.p:.3f}, after Holm"
+                f" {against.p_holm:.3f}"
+            )
         sentences.append(
-            f"{group.name} ({counted(len(group.systems), 'seed')}): {against.difference:+.2f} BLEU"
-            f" to {result.baseline} in the mean, {pairs}{p}."
+            f"{group.name} ({counted(len(group.systems), 'seed')}): {mean}; {pairs}{p}."
         )
     return sentences
 

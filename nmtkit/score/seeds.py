@@ -14,6 +14,7 @@ import os
 import re
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,9 +29,9 @@ from nmtkit.records import (
     Spread,
 )
 from nmtkit.score.metrics import Metric, decimals, header
-from nmtkit.score.resampling import Draws
-from nmtkit.score.significance import compare
-from nmtkit.tables.table import Column, Table, text_column
+from nmtkit.score.resampling import FEWEST_FOR_P, Draws, estimate
+from nmtkit.score.significance import compare, holm
+from nmtkit.tables.table import Column, Estimate, Table, text_column
 
 LEVEL = 0.05
 """Below it a p counts as significant in the table."""
@@ -100,6 +101,39 @@ def permutation(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float |
     return float((gaps >= gaps[0] - 1e-9).mean()), smallest
 
 
+def over_seeds_and_sentences(
+    ours: Sequence[Metric], theirs: Sequence[Metric], draws: Draws
+) -> tuple[Estimate, float | None]:
+    """Return the difference of two groups' means with its 95% interval, and the two-sided p, if
+    both the training seeds and the sentences were others.
+
+    A hierarchical bootstrap. Each resample draws sentences, the same for all systems, and adds an
+    error of the seeds: the seeds' pooled standard deviation times √(1/n + 1/m) times a draw of
+    Student's t with n + m - 2 degrees of freedom. Two or three seeds drawn with replacement would
+    vary too little: p < 0.05 would be far more frequent than one in twenty without a difference
+    (tests/benchmarks/seed_tests.py).
+
+    Args:
+        ours, theirs: one metric a seed, of n and of m seeds; their variances count as equal.
+    Returns: the difference without interval and p if n = m = 1 or if there are few sentences.
+    """
+    groups = [[metric.value for metric in group] for group in (ours, theirs)]
+    gap = statistics.fmean(groups[0]) - statistics.fmean(groups[1])
+    freedom = len(ours) + len(theirs) - 2
+    if not freedom or draws.sentences < FEWEST_FOR_P:
+        return Estimate(gap), None
+    squares = sum((len(group) - 1) * np.var(group, ddof=1) for group in groups if len(group) > 1)
+    error = math.sqrt(squares / freedom * (1 / len(ours) + 1 / len(theirs)))
+    rng = np.random.default_rng((draws.seed, len(ours), len(theirs)))
+    means = [
+        np.mean([draws.full.scores(metric) for metric in group], 0) for group in (ours, theirs)
+    ]
+    samples = means[0] - means[1] + error * rng.standard_t(freedom, draws.resamples)
+    tail = min((samples <= 0).sum(), (samples >= 0).sum())
+    p = min(1.0, 2 * (int(tail) + 1) / (draws.resamples + 1))
+    return estimate(gap, samples, draws.sentences), p
+
+
 def summarize(
     groups: Sequence[SeedGroup],
     metrics: Mapping[str, Mapping[str, Metric]],
@@ -117,15 +151,16 @@ def summarize(
         draws: of the test set.
     """
     base = next(group for group in groups if baseline in group.systems)
-    rows = []
-    for group in groups:
-        row = SeedScores(group.name, group.systems, group.seeds, {}, {})
-        for key in metrics[baseline]:
-            of_key = {system: metrics[system][key] for system in metrics}
-            row.scores[key] = spread([of_key[system].value for system in group.systems])
-            if group is not base:
-                row.against[key] = _against(group, base, of_key, test, draws)
-        rows.append(row)
+    rows = [SeedScores(group.name, group.systems, group.seeds, {}, {}) for group in groups]
+    others = [row for row in rows if row.name != base.name]
+    for key in metrics[baseline]:
+        of_key = {system: metrics[system][key] for system in metrics}
+        for row in rows:
+            row.scores[key] = spread([of_key[system].value for system in row.systems])
+        against = [_against(row, base, of_key, test, draws) for row in others]
+        corrected = holm([difference.p for difference in against])
+        for row, difference, p_holm in zip(others, against, corrected, strict=True):
+            row.against[key] = replace(difference, p_holm=p_holm)
     return SeedResult(base.name, test, rows)
 
 
@@ -144,10 +179,11 @@ def _against(
         better = gap > 0 if system.higher_is_better else gap < 0
         p = compare(test, system, baseline, draws).p
         pairs.append(SeedPair(seed, name, partner, gap, better, p))
-    ours = [metrics[name].value for name in group.systems]
-    theirs = [metrics[name].value for name in base.systems]
-    gap = statistics.fmean(ours) - statistics.fmean(theirs)
-    return SeedDifference(gap, pairs, *permutation(ours, theirs))
+    ours, theirs = ([metrics[name] for name in names.systems] for names in (group, base))
+    values = [[metric.value for metric in metrics_of] for metrics_of in (ours, theirs)]
+    gap = statistics.fmean(values[0]) - statistics.fmean(values[1])
+    delta, p_both = over_seeds_and_sentences(ours, theirs, draws)
+    return SeedDifference(gap, pairs, *permutation(*values), delta.low, delta.high, p_both)
 
 
 COLUMNS = (
@@ -175,6 +211,8 @@ def table(result: SeedResult, title: str, notes: Sequence[str]) -> Table:
             Column("better", f"better, p<{LEVEL:g}"),
             Column("pairs", "of"),
             Column("p_seeds", "p (seeds)", decimals=3),
+            Column("p", "p", decimals=3),
+            Column("p_holm", "p (Holm)", decimals=3),
         ]
     for key in further:
         means = (group.scores[key].mean for group in result.groups)
@@ -186,7 +224,7 @@ def table(result: SeedResult, title: str, notes: Sequence[str]) -> Table:
         if several:
             row += _difference_cells(group.against.get("bleu"))
         rows.append([*row, *(group.scores[key].mean for key in further)])
-    first = ["bleu", "bleu_half_range", "delta", "n", "better", "pairs", "p_seeds"]
+    first = ["bleu", "bleu_half_range", "delta", "n", "p_holm", "p", "better", "pairs", "p_seeds"]
     return Table("seeds", title, columns, rows, [*notes, *_notes(result)], first)
 
 
@@ -197,11 +235,12 @@ def _cells(scores: Spread) -> list[Any]:
 
 def _difference_cells(against: SeedDifference | None) -> list[Any]:
     if against is None:
-        return [None] * 4
+        return [None] * 6
     pairs = against.pairs
     tested = [pair.better and pair.p < LEVEL for pair in pairs if pair.p is not None]
     better = sum(tested) if tested else None
-    return [against.difference, better, len(pairs) or None, against.p_seeds]
+    counts = [better, len(pairs) or None]
+    return [against.estimate, *counts, against.p_seeds, against.p, against.p_holm]
 
 
 def length_table(
@@ -261,6 +300,10 @@ def _notes(result: SeedResult) -> list[str]:
         notes.append(
             "p (seeds): exact permutation test between the two groups of scores, "
             f"two-sided; with this number of seeds it cannot be below {limit}"
+        )
+        notes.append(
+            "[95%], p: of other seeds and other sentences at once (hierarchical bootstrap); p "
+            f"(Holm): corrected for the {len(compared)} comparisons of this table"
         )
     for group in result.groups:
         known = [seed for seed in group.seeds if seed is not None]

@@ -7,7 +7,7 @@ one of the same test. No p accounts for the training seed: for that, train sever
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -117,6 +117,21 @@ def binomial(plus: int, minus: int) -> float:
     logs = np.concatenate([[0.0], np.cumsum(np.log((n - steps + 1) / steps))]) - n * np.log(2.0)
     top = logs.max()
     return float(min(1.0, 2 * np.exp(top) * np.exp(logs - top).sum()))
+
+
+def holm(p_values: Sequence[float | None]) -> list[float | None]:
+    """Return the p of several comparisons after the correction of Holm (1979): the chance of one
+    false difference or more among them.
+
+    Args:
+        p_values: None stays None and does not count.
+    """
+    order = sorted((p, i) for i, p in enumerate(p_values) if p is not None)
+    corrected, largest = list(p_values), 0.0
+    for rank, (p, i) in enumerate(order):
+        largest = max(largest, min(1.0, p * (len(order) - rank)))
+        corrected[i] = largest
+    return corrected
 
 
 def wilson(successes: int, count: int) -> Estimate:

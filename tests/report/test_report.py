@@ -468,7 +468,7 @@ def test_few_sentences_get_no_verdict(tmp_path):
     made.add("a-2", 0.5, seed=2, variant="a")
     score(made.run, resamples=20, trials=20)
     (verdict,) = comparison.verdicts(read_contents(made.run).scores["test"])
-    assert f"in the mean, {FEW}" in verdict
+    assert f"in the mean; {FEW}" in verdict
 
 
 def test_seeds_are_put_together(tmp_path):
@@ -484,7 +484,9 @@ def test_seeds_are_put_together(tmp_path):
     against = group.against["bleu"]
     better = sum(pair.better and pair.p < 0.05 for pair in against.pairs)
     verdict = (
-        f"b (2 seeds): {against.difference:+.2f} BLEU to a in the mean, better in {better} and"
+        f"b (2 seeds): not clearly different from a over seeds and sentences:"
+        f" {against.difference:+.2f} BLEU [{against.low:+.2f}, {against.high:+.2f}], p ="
+        f" {against.p:.3f}, after Holm {against.p_holm:.3f}; better in {better} and"
         f" worse in 0 of 2 pairs of equal seeds (p < 0.05); p of the seeds {against.p_seeds:.3f}."
     )
     assert comparison.verdicts(result) == [verdict] and verdict in page.text
@@ -492,7 +494,7 @@ def test_seeds_are_put_together(tmp_path):
     assert [table.name for table in tables] == ["seeds", "comparison", "cost"]
     points = comparison.differences(result)
     assert (points[0].name, points[0].group) == ("b, mean of 2", "b")
-    assert points[0].delta == Estimate(against.difference)
+    assert points[0].delta == Estimate(against.difference, against.low, against.high)
     assert {point.name: point.group for point in points[1:]} == {"a-2": "a", "b-1": "b", "b-2": "b"}
 
 

@@ -10,6 +10,7 @@ import os
 import statistics
 import tomllib
 
+import numpy as np
 import pytest
 import sacrebleu
 from hypothesis import given, settings
@@ -19,7 +20,8 @@ from nmtkit.errors import ConfigError
 from nmtkit.run import write_toml
 from nmtkit.score import metrics, seeds
 from nmtkit.score.resampling import Draws
-from nmtkit.score.significance import compare
+from nmtkit.score.significance import compare, difference, holm
+from tests.benchmarks.seed_tests import mean_score, shares
 
 from .conftest import read, result_of, spoil
 
@@ -97,6 +99,59 @@ def test_the_smallest_p_of_a_few_seeds():
     assert smallest < 1e-6
 
 
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.none() | st.integers(0, 100).map(lambda n: n / 100), max_size=6))
+def test_holms_correction_is_the_step_down_procedure(p_values):
+    corrected = holm(p_values)
+    assert [p is None for p in corrected] == [p is None for p in p_values]
+    known = sorted(p for p in p_values if p is not None)
+    for level in (0.005, 0.0499, 0.1999, 0.5001, 0.9999):
+        rejected = 0
+        while rejected < len(known) and known[rejected] <= level / (len(known) - rejected):
+            rejected += 1
+        limit = known[rejected] if rejected < len(known) else 2.0
+        for p, p_holm in zip(p_values, corrected, strict=True):
+            if p is not None:
+                assert (p_holm <= level) == (p < limit)
+
+
+def test_the_error_of_a_mean_over_seeds_and_sentences():
+    rng, draws = np.random.default_rng(3), Draws(50, resamples=400)
+    ours, theirs = ([mean_score(rng.normal(m, 1, 50)) for _ in range(3)] for m in (0.4, 0.0))
+    delta, p = seeds.over_seeds_and_sentences(ours, theirs, draws)
+    values = [[metric.value for metric in group] for group in (ours, theirs)]
+    variance = sum(statistics.variance(group) for group in values) / 2
+    errors = np.random.default_rng((1, 3, 3)).standard_t(4, 400) * (variance * 2 / 3) ** 0.5
+    samples = []
+    for counts, error in zip(draws.full.counts, errors, strict=True):
+        drawn = np.repeat(np.arange(50), counts)
+        first, second = (
+            statistics.fmean(metric.statistics[drawn, 0].mean() for metric in group)
+            for group in (ours, theirs)
+        )
+        samples.append(first - second + error)
+    assert delta.value == pytest.approx(statistics.fmean(values[0]) - statistics.fmean(values[1]))
+    assert (delta.low, delta.high) == pytest.approx(tuple(np.quantile(samples, [0.025, 0.975])))
+    assert p == pytest.approx(2 * (sum(sample <= 0 for sample in samples) + 1) / 401)
+
+
+def test_equal_seeds_leave_the_error_of_the_sentences_and_one_seed_has_none():
+    rng, draws = np.random.default_rng(4), Draws(50)
+    ours, theirs = (mean_score(rng.normal(m, 1, 50)) for m in (0.3, 0.0))
+    delta, _ = seeds.over_seeds_and_sentences([ours] * 2, [theirs] * 2, draws)
+    alone = difference(ours, theirs, draws)
+    assert (delta.low, delta.high) == pytest.approx((alone.low, alone.high))
+    delta, p = seeds.over_seeds_and_sentences([ours], [theirs], draws)
+    assert (delta.low, delta.high, p) == (None, None, None)
+    assert delta.value == pytest.approx(ours.value - theirs.value)
+
+
+def test_a_difference_that_is_not_there_is_rarely_found():
+    sentences, _, both = shares(repeats=250, seeds=3, seed_error=1.0, gap=0.0)
+    assert both <= 7.5
+    assert sentences > 10
+
+
 @pytest.fixture
 def seeded(fake_run):
     """A baseline and a better system of three seeds each, two seeds in common; and one system of
@@ -139,9 +194,12 @@ def test_seeds_are_one_row_and_significance_is_said_honestly(seeded, capsys):
     spread, against = new["scores"]["bleu"], new["against"]["bleu"]
     assert spread["mean"] == pytest.approx(statistics.fmean(ours))
     assert spread["deviation"] == pytest.approx(statistics.stdev(ours))
-    difference = statistics.fmean(ours) - statistics.fmean(theirs)
-    assert against["difference"] == pytest.approx(difference)
+    gap = statistics.fmean(ours) - statistics.fmean(theirs)
+    assert against["difference"] == pytest.approx(gap)
     assert against["p_seeds"] == seeds.permutation(ours, theirs)[0]
+    assert against["low"] < gap < against["high"]
+    of_groups = [group["against"]["bleu"] for group in (new, other)]
+    assert [of["p_holm"] for of in of_groups] == holm([of["p"] for of in of_groups])
     pairs = [(pair["seed"], pair["system"], pair["baseline"]) for pair in against["pairs"]]
     assert pairs == [(1, "new", "base"), (2, "new-2", "base-2")]
     ter = new["against"]["ter"]["pairs"]
@@ -154,7 +212,9 @@ def test_seeds_are_one_row_and_significance_is_said_honestly(seeded, capsys):
     significant = sum(pair["better"] and pair["p"] < 0.05 for pair in against["pairs"])
     shown = [f"{spread[key]:.2f}" for key in ("mean", "half_range", "deviation")]
     assert row.split()[:5] == ["new", "3", *shown]
-    assert row.split()[6:8] == [str(significant), "2"]
+    assert f"{against['difference']:+.2f} [{against['low']:+.2f}, {against['high']:+.2f}]" in row
+    p_values = [f"{against[key]:.3f}" for key in ("p_seeds", "p", "p_holm")]
+    assert row.split()[8:13] == [str(significant), "2", *p_values]
     assert "a test within one seed does not account for the seed" in out
     # 3 seeds against 3: 2 of 20 splits; 1 against 3: 1 of 4.
     assert "it cannot be below 0.1, 0.25" in out

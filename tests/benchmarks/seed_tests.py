@@ -1,0 +1,100 @@
+"""How often do tests over seeds and sentences find a difference where there is none?
+
+python -m tests.benchmarks.seed_tests [--repeats 2000]
+
+Two systems are drawn again and again, with the same expected score over all seeds and sentences. A
+score is a mean over sentences. Its variance has three sources: the sentences that favour one system
+(their standard error is the unit), the training seed, and the sentences that favour one seed. A test
+at 5 % should find a difference in at most 5 % of the draws. The last column is the share of draws in
+which `over_seeds_and_sentences` finds a difference of four units.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import numpy as np
+
+from nmtkit.score.metrics import Metric
+from nmtkit.score.resampling import Draws
+from nmtkit.score.seeds import over_seeds_and_sentences
+
+SENTENCES = 200
+TESTS = ("sentences only", "seeds drawn with replacement", "over_seeds_and_sentences")
+
+
+def mean_score(scores: np.ndarray) -> Metric:
+    """Return a metric that is the mean of sentence scores (N)."""
+
+    def formula(sums: np.ndarray) -> np.ndarray:
+        return sums[..., 0] / len(scores)
+
+    return Metric("mean", "mean", float(scores.mean()), "", scores[:, None], formula, formula)
+
+
+def draw(rng: np.random.Generator, seeds: int, seed_error: float, gap: float) -> list[list[Metric]]:
+    """Return the scores of a system and of a baseline, one metric a seed.
+
+    Args:
+        seeds: of each; seed_error: the standard deviation that a seed adds to a score, in standard
+            errors of the difference from the sentences; gap: expected difference, in the same unit.
+    """
+    unit = (SENTENCES / 2) ** 0.5
+    common = rng.normal(0, 5 * unit, SENTENCES)
+    groups = []
+    for mean in (gap, 0.0):
+        of_system = mean + common + rng.normal(0, unit, SENTENCES)
+        of_seeds = rng.normal(0, seed_error, (seeds, 1)) + rng.normal(
+            0, unit / 2, (seeds, SENTENCES)
+        )
+        groups.append([mean_score(of_system + of_seed) for of_seed in of_seeds])
+    return groups
+
+
+def p_values(ours: list[Metric], theirs: list[Metric], draws: Draws) -> list[float]:
+    """Return the p of each of TESTS."""
+    samples = [
+        np.array([draws.full.scores(metric) for metric in group]) for group in (ours, theirs)
+    ]
+    fixed = samples[0].mean(0) - samples[1].mean(0)
+    rng = np.random.default_rng(2)
+    drawn = [
+        np.take_along_axis(group, rng.integers(len(group), size=group.shape), 0).mean(0)
+        for group in samples
+    ]
+    p = over_seeds_and_sentences(ours, theirs, draws)[1]
+    assert p is not None
+    return [two_sided(fixed), two_sided(drawn[0] - drawn[1]), p]
+
+
+def two_sided(samples: np.ndarray) -> float:
+    """Return p of a difference from its resamples."""
+    tail = min((samples <= 0).sum(), (samples >= 0).sum())
+    return min(1.0, 2 * (int(tail) + 1) / (len(samples) + 1))
+
+
+def shares(repeats: int, seeds: int, seed_error: float, gap: float) -> np.ndarray:
+    """Return the share of p < 0.05 of each of TESTS, in percent."""
+    rng, draws = np.random.default_rng(1), Draws(SENTENCES)
+    found = [
+        np.array(p_values(*draw(rng, seeds, seed_error, gap), draws)) < 0.05 for _ in range(repeats)
+    ]
+    return 100 * np.mean(found, 0)
+
+
+def main() -> None:
+    """Print one row a number of seeds and an error of the seeds."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--repeats", type=int, default=2000)
+    repeats = parser.parse_args().repeats
+    print("| seeds | error of a seed |", " | ".join(TESTS), "| found, difference of 4 |")
+    print("|---:" * 6 + "|")
+    for seeds in (2, 3, 5):
+        for seed_error in (0.0, 0.5, 1.0, 2.0):
+            false, true = (shares(repeats, seeds, seed_error, gap) for gap in (0.0, 4.0))
+            cells = [f"{share:.1f} %" for share in (*false, true[-1])]
+            print(f"| {seeds} | {seed_error} |", " | ".join(cells), "|", flush=True)
+
+
+if __name__ == "__main__":
+    main()
