@@ -74,11 +74,10 @@ class Decoders:
         """Return the logits (R', V) of each model's hidden (R', D); for an ensemble the logarithm
         of the mean probabilities, plus a constant.
         """
-        if len(self._models) == 1:
-            return self._models[0].logits(hidden[0])
-        return torch.stack(
-            [wide(m.logits(h)).log_softmax(-1) for m, h in zip(self._models, hidden, strict=True)]
-        ).logsumexp(0)
+        scores = [exact_logits(m, h) for m, h in zip(self._models, hidden, strict=True)]
+        if len(scores) == 1:
+            return scores[0]
+        return torch.stack([wide(s).log_softmax(-1) for s in scores]).logsumexp(0)
 
     def keep_rows(self, rows: Tensor) -> None:
         """Go on with these rows (R') of the states, in this order."""
@@ -90,6 +89,16 @@ class Decoders:
     def keep_sentences(self, sentences: Tensor) -> None:
         """Go on with these sentences of the memories."""
         self._memories = [select_rows(memory, sentences) for memory in self._memories]
+
+
+def exact_logits(model: Model, hidden: Tensor) -> Tensor:
+    """Return logits (R', V) of hidden (R', D), in 32 bits even if the layers use 16: scores are
+    compared with one another.
+    """
+    if not torch.is_autocast_enabled(hidden.device.type):
+        return model.logits(hidden)
+    with torch.autocast(hidden.device.type, enabled=False):
+        return model.logits(wide(hidden))
 
 
 def wide(logits: Tensor) -> Tensor:

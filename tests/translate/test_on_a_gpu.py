@@ -1,0 +1,58 @@
+"""The search as a GPU runs it, with the GPU's paths taken on a CPU."""
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from nmtkit.models.variants import VARIANTS
+from nmtkit.nn.linear import Packable, pack
+from nmtkit.settings import SearchSettings
+from nmtkit.translate.beam import search
+from tests.models.contract import Case, batch_for
+from tests.train.test_waits import as_on_a_gpu  # noqa: F401
+
+LIMITS = {"max_length_a": 0, "max_length_b": 13}
+
+
+class Products(TorchDispatchMode):
+    """Collects the number types of matrix products."""
+
+    def __init__(self):
+        super().__init__()
+        self.types = []
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        if operation._schema.name in {"aten::linear", "aten::mm", "aten::addmm"}:
+            self.types.append(args[1].dtype)
+        return operation(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("precision", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_products_of_16_bits(variant, precision, as_on_a_gpu):  # noqa: F811
+    """Layers multiply in 16 bits, the output layer does not; the best translations stay."""
+    model = Case(variant).build(dtype=torch.float32)
+    batch, options = batch_for(model), SearchSettings(beam=3, **LIMITS)
+    exact = search([model], batch, options)
+    for module in model.modules():
+        if isinstance(module, Packable):
+            module.narrow = precision
+    products = Products()
+    with products:
+        rounded = search([model], batch, options)
+    assert {precision, torch.float32} == set(products.types)
+    assert not torch.is_autocast_enabled("cpu")
+    for (first, *_), (second, *_) in zip(exact, rounded, strict=True):
+        if first.ids == second.ids:
+            assert second.log_prob == pytest.approx(first.log_prob, abs=0.3)
+    same = [a[0].ids == b[0].ids for a, b in zip(exact, rounded, strict=True)]
+    assert sum(same) >= len(same) - 1
+
+
+def test_pack_chooses_the_type_of_a_gpu():
+    for precision, expected in (("bfloat16", torch.bfloat16), ("float16", torch.float16)):
+        layer = torch.nn.Sequential(*Case("transformer").build(dtype=torch.float32).encoder)
+        pack(layer.to("meta"), precision)
+        assert {m.narrow for m in layer.modules() if isinstance(m, Packable)} == {expected}
+    pack(layer, "float32")
+    assert {m.narrow for m in layer.modules() if isinstance(m, Packable)} == {None}
