@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nmtkit.models.variants import VARIANTS
@@ -56,3 +57,18 @@ def test_pack_chooses_the_type_of_a_gpu():
         assert {m.narrow for m in layer.modules() if isinstance(m, Packable)} == {expected}
     pack(layer, "float32")
     assert {m.narrow for m in layer.modules() if isinstance(m, Packable)} == {None}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_fused_attention_gets_keys_in_its_layout(variant, as_on_a_gpu, monkeypatch):  # noqa: F811
+    """torch's fused kernels read keys and values whose last dimension lies side by side."""
+    model = Case(variant).build(dtype=torch.float32)
+    strides, plain = set(), F.scaled_dot_product_attention
+
+    def watched(*tensors, **values):
+        strides.update(x.stride(-1) for x in tensors)
+        return plain(*tensors, **values)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", watched)
+    search([model], batch_for(model), SearchSettings(beam=3, **LIMITS))
+    assert strides <= {1}
