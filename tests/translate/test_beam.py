@@ -196,3 +196,13 @@ def test_top_sorted_is_a_stable_sort(seed, rows, columns, k, coarse):
     expected, where = values.sort(dim=-1, descending=True, stable=True)
     assert torch.equal(top, expected[:, :k])
     assert torch.equal(index, where[:, :k])
+
+
+def test_equal_entries_in_chunks_of_different_maxima():
+    """Levels of a half, so that the best entries of a row are equal to one another."""
+    generator = torch.Generator().manual_seed(1)
+    values = (2 * torch.randn(200, 3000, generator=generator)).round()
+    expected, where = values.sort(dim=-1, descending=True, stable=True)
+    for k in (2, 9):
+        top, index = steps.top_sorted(values, k)
+        assert torch.equal(top, expected[:, :k]) and torch.equal(index, where[:, :k])
