@@ -287,19 +287,21 @@ class Beams:
             scores = sorted((other.score for other in ended), reverse=True)
             self._to_beat[end.sentence] = scores[nbest - 1]
 
-    def keep(self, rows: Tensor, staying: Sequence[int]) -> None:
+    def keep(self, staying: Sequence[int]) -> Tensor:
         """Go on with some of the M sentences, just after a look.
 
         Args:
-            rows: which (M'), int64.
-            staying: the same numbers.
+            staying: the rows of these sentences.
+        Returns: the same numbers (M'), int64.
         """
+        rows = torch.tensor(staying, device=self.device)
         self.sentences = [self.sentences[row] for row in staying]
         self._rows = np.zeros_like(self._rows)
         self._rows[self.sentences] = np.arange(len(staying))
         self.live, self.slots, self.limits = self.live[rows], self.slots[rows], self.limits[rows]
         if self.forced is not None:
             self.forced = self.forced.keep(rows)
+        return rows
 
     def tokens_of(
         self, sentences: Sequence[int], slots: Sequence[int], lengths: Sequence[int]
@@ -338,8 +340,7 @@ def _hypothesis(ids: list[int], end: End) -> Hypothesis:
 
 def _search(decoders: Decoders, beams: Beams) -> list[list[Hypothesis]]:
     """Return what the search described at the top of this file finds."""
-    device = decoders.device
-    last = torch.full((beams.live.numel(),), BOS, device=device)
+    last = torch.full((beams.live.numel(),), BOS, device=decoders.device)
     while True:
         log_probs, ids = decoders.step(last, beams.pick)
         rows, token = beams.extend(log_probs, ids)
@@ -350,8 +351,7 @@ def _search(decoders: Decoders, beams: Beams) -> list[list[Hypothesis]]:
                 return beams.ranked()
             staying = _stay(going)
             if len(staying) < len(going):
-                sentences = torch.tensor(staying, device=device)
-                beams.keep(sentences, staying)
+                sentences = beams.keep(staying)
                 token, rows = token[sentences], rows[sentences]
                 decoders.keep_sentences(sentences)
         if sentences is not None or ids.shape[1] > 1:  # else every slot goes on

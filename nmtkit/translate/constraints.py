@@ -195,9 +195,9 @@ class ConstrainedBeams(Beams):
         else:
             super().add(row, end)
 
-    def keep(self, rows: Tensor, staying: Sequence[int]) -> None:
-        super().keep(rows, staying)
+    def keep(self, staying: Sequence[int]) -> Tensor:
         self._missing = [self._missing[row] for row in staying]
+        return super().keep(staying)
 
     def ranked(self) -> list[list[Hypothesis]]:
         incomplete = self.hypotheses(self._incomplete)

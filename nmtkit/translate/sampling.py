@@ -65,9 +65,10 @@ class Samples(Beams):
     def add(self, row: int, end: End) -> None:
         self._ended[end.sentence].append(end)
 
-    def keep(self, rows: Tensor, staying: Sequence[int]) -> None:
-        super().keep(rows, staying)
+    def keep(self, staying: Sequence[int]) -> Tensor:
+        rows = super().keep(staying)
         self._numbers = self._numbers[rows]
+        return rows
 
     def ranked(self) -> list[list[Hypothesis]]:
         return self.hypotheses([sorted(ended, key=lambda e: e.slot) for ended in self._ended])
