@@ -126,6 +126,7 @@ class End(NamedTuple):
     length: int
     log_prob: float
     score: float
+    finished: bool
 
 
 class Step(NamedTuple):
@@ -133,13 +134,25 @@ class Step(NamedTuple):
 
     Attributes:
         rows: (B) the row of each sentence.
-        tokens: (M, K) chosen, whole numbers in the number type of log-probabilities.
+        tokens: (M, K) chosen.
         parents: (M, K) the slot of the step before that each of them continues.
     """
 
     rows: np.ndarray
     tokens: np.ndarray
     parents: np.ndarray
+
+
+def _read(parts: Sequence[Tensor]) -> list[np.ndarray]:
+    """Return tensors as arrays; the host waits once for a GPU, which sends them as one array of
+    `widest` numbers: these hold ids exactly.
+    """
+    if cpu.reads_at_once(parts[0]):
+        return [part.numpy() for part in parts]
+    wide = widest(parts[0].device)
+    numbers = torch.cat([part.flatten().to(wide) for part in parts]).cpu().numpy()
+    pieces = np.split(numbers, np.cumsum([part.numel() for part in parts])[:-1])
+    return [piece.reshape(part.shape) for piece, part in zip(pieces, parts, strict=True)]
 
 
 def _stay(going: list[bool]) -> list[int]:
@@ -192,7 +205,7 @@ class Beams:
         self.limits = torch.tensor(limits, device=device)[:, None]  # (M, 1)
         self.step, self.longest = 0, max(limits)
         self.look_every = 1 if cpu.reads_at_once(batch.src) else LOOK
-        self._unread: list[Tensor] = []  # of each step: tokens, parents, ended (3, M, K)
+        self._unread: list[Tensor] = []  # of each step (M, K): tokens, parents, `live`, ended
         self._steps: list[Step] = []
         self._rows = np.arange(count)
         self._ended: list[list[End]] = [[] for _ in limits]
@@ -220,18 +233,19 @@ class Beams:
         count, width = self.live.shape
         tokens = ids.view(count, -1)
         self.live = (self.live.reshape(-1, 1) + log_probs).view(count, -1)
-        parents = torch.arange(width, device=self.device).expand(count, -1)
-        if ids.shape[1] > 1:  # else a slot has one candidate
+        rows = torch.arange(count * width, device=self.device).view(count, width)
+        if ids.shape[1] > 1:
             best = self.choose(tokens)
             parents, tokens = best // ids.shape[1], tokens.gather(1, best)
+            rows = rows[:, :1] + parents
+        else:  # a slot has one candidate
+            parents = rows[:1].expand(count, -1)
         self.step += 1
-        marked = ((tokens == EOS) | (self.step >= self.limits)) & (self.live > -math.inf)
-        ended = self.live.masked_fill(~marked, -math.inf)
-        # One number type, to be read at once; it holds ids exactly.
-        self._unread.append(torch.stack([tokens.to(ended), parents.to(ended), ended]))
-        self.live = self.live.masked_fill(marked, -math.inf)
-        self.slots = self.slots - marked.view(count, self.slots.shape[1], -1).sum(2)
-        return torch.arange(count, device=self.device)[:, None] * width + parents, tokens
+        ended = ((tokens == EOS) | (self.step >= self.limits)) & (self.live > -math.inf)
+        self._unread += [tokens, parents, self.live, ended]
+        self.live = self.live.masked_fill(ended, -math.inf)
+        self.slots = self.slots - ended.view(count, self.slots.shape[1], -1).sum(2)
+        return rows, tokens
 
     def choose(self, tokens: Tensor) -> Tensor:
         """Fill the free slots with the best of the candidates in `live`.
@@ -256,27 +270,23 @@ class Beams:
         Returns: for each of the M sentences True if a live hypothesis can still enter its n best
             (the bound at the top of this file).
         """
-        parts = [*self._unread, self.live.amax(1)]
-        numbers = torch.cat([part.flatten() for part in parts]).cpu().numpy()
-        start = 0
-        for part in self._unread:
-            tokens, parents, ended = numbers[start : start + part.numel()].reshape(part.shape)
-            start += part.numel()
-            self._steps.append(Step(self._rows, tokens, parents))
-            places = np.flatnonzero(ended > -math.inf)
-            log_probs = ended.flat[places].tolist()
-            for place, log_prob in zip(places.tolist(), log_probs, strict=True):
-                row, slot = divmod(place, ended.shape[1])
-                self.add(row, self._end(row, slot, log_prob))
+        *numbers, best = _read([*self._unread, self.live.amax(1)])
         self._unread = []
-        best = zip(numbers[start:].tolist(), self.sentences, strict=True)
-        return [log_p / self._penalties[s] > self._to_beat[s] for log_p, s in best]
+        for tokens, parents, live, ended in zip(*(numbers[i::4] for i in range(4)), strict=True):
+            self._steps.append(Step(self._rows, tokens, parents))
+            places = ended.nonzero()
+            log_probs = live[places].tolist()
+            for row, slot, log_prob in zip(*(p.tolist() for p in places), log_probs, strict=True):
+                self.add(row, self._end(row, slot, log_prob))
+        going = zip(best.tolist(), self.sentences, strict=True)
+        return [log_p / self._penalties[s] > self._to_beat[s] for log_p, s in going]
 
     def _end(self, row: int, slot: int, log_prob: float) -> End:
         """Return a hypothesis that has ended with the last step that was read."""
         length = len(self._steps)
         score = log_prob / length_penalty(length, self.settings.length_penalty)
-        return End(self.sentences[row], slot, length, log_prob, score)
+        finished = bool(self._steps[-1].tokens[row, slot] == EOS)
+        return End(self.sentences[row], slot, length, log_prob, score, finished)
 
     def add(self, row: int, end: End) -> None:
         """Take the hypothesis of a row of the M that has ended."""
@@ -309,13 +319,15 @@ class Beams:
         """Return the tokens of hypotheses, each in a slot of a sentence after so many steps: back
         from the last token.
         """
-        of, slot, length = (np.array(x, dtype=int) for x in (sentences, slots, lengths))
+        order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
+        of, slot, length = (np.array(x, dtype=int)[order] for x in (sentences, slots, lengths))
         ids = np.zeros((len(of), max(lengths, default=0)), dtype=int)
         for i in range(ids.shape[1] - 1, -1, -1):
-            some = np.flatnonzero(length > i)
+            long = np.searchsorted(-length, -i)  # so many have more than i tokens
             step = self._steps[i]
-            place = step.rows[of[some]], slot[some]
-            ids[some, i], slot[some] = step.tokens[place], step.parents[place]
+            place = step.rows[of[:long]], slot[:long]
+            ids[:long, i], slot[:long] = step.tokens[place], step.parents[place]
+        ids[order] = ids.copy()
         return [row[:n] for row, n in zip(ids.tolist(), lengths, strict=True)]
 
     def hypotheses(self, ended: Sequence[Sequence[End]]) -> list[list[Hypothesis]]:
@@ -327,15 +339,16 @@ class Beams:
 
     def ranked(self) -> list[list[Hypothesis]]:
         """Return the n best of each sentence; among equals the one that came first."""
-        return [
-            sorted(hypotheses, key=lambda h: (not h.finished, -h.score))[: self.settings.nbest]
-            for hypotheses in self.hypotheses(self._ended)
-        ]
+        return self.hypotheses(
+            [
+                sorted(ended, key=lambda e: (not e.finished, -e.score))[: self.settings.nbest]
+                for ended in self._ended
+            ]
+        )
 
 
 def _hypothesis(ids: list[int], end: End) -> Hypothesis:
-    finished = ids[-1] == EOS
-    return Hypothesis(ids[:-1] if finished else ids, end.log_prob, end.score, finished)
+    return Hypothesis(ids[:-1] if end.finished else ids, end.log_prob, end.score, end.finished)
 
 
 def _search(decoders: Decoders, beams: Beams) -> list[list[Hypothesis]]:
