@@ -129,6 +129,20 @@ class End(NamedTuple):
     finished: bool
 
 
+class Step(NamedTuple):
+    """What the host has read of a step.
+
+    Attributes:
+        rows: (B) the row of each sentence.
+        tokens: (M, K) chosen.
+        parents: (M, K) the slot of the step before that each of them continues.
+    """
+
+    rows: np.ndarray
+    tokens: np.ndarray
+    parents: np.ndarray
+
+
 def _read(parts: Sequence[Tensor]) -> list[np.ndarray]:
     """Return tensors as arrays; the host waits once for a GPU, which sends them as one array of
     `widest` numbers: these hold ids exactly.
@@ -192,10 +206,8 @@ class Beams:
         self.step, self.longest = 0, max(limits)
         self.look_every = 1 if cpu.reads_at_once(batch.src) else LOOK
         self._unread: list[Tensor] = []  # of each step (M, K): tokens, parents, `live`, ended
-        # Of every step, sentence and slot the token, and the slot of the step before.
-        self._tokens = np.zeros((self.longest, count, settings.beam), np.int32)
-        self._parents = np.zeros_like(self._tokens)
-        self._looked = 0  # steps that the host has read
+        self._steps: list[Step] = []
+        self._rows = np.arange(count)
         self._ended: list[list[End]] = [[] for _ in limits]
         self._to_beat = np.full(count, -math.inf)  # the n-th best score
         self._penalties = np.array([length_penalty(n, settings.length_penalty) for n in limits])
@@ -232,7 +244,8 @@ class Beams:
         ended = ((tokens == EOS) | (self.step >= self.limits)) & (self.live > -math.inf)
         self._unread += [tokens, parents, self.live, ended]
         self.live = self.live.masked_fill(ended, -math.inf)
-        self.slots = self.slots - ended.view(count, self.slots.shape[1], -1).sum(2)
+        if ids.shape[1] > 1:  # else no slot is filled again
+            self.slots = self.slots - ended.view(count, self.slots.shape[1], -1).sum(2)
         return rows, tokens
 
     def choose(self, tokens: Tensor) -> Tensor:
@@ -261,9 +274,7 @@ class Beams:
         *numbers, best = _read([*self._unread, self.live.amax(1)])
         self._unread = []
         for tokens, parents, live, ended in zip(*(numbers[i::4] for i in range(4)), strict=True):
-            place = self._looked, self.sentences, slice(tokens.shape[1])
-            self._tokens[place], self._parents[place] = tokens, parents
-            self._looked += 1
+            self._steps.append(Step(self._rows, tokens, parents))
             places = ended.nonzero()
             log_probs = live[places].tolist()
             for row, slot, log_prob in zip(*(p.tolist() for p in places), log_probs, strict=True):
@@ -274,10 +285,10 @@ class Beams:
 
     def _end(self, row: int, slot: int, log_prob: float) -> End:
         """Return a hypothesis that has ended with the last step that was read."""
-        sentence, length = int(self.sentences[row]), self._looked
+        length = len(self._steps)
         score = log_prob / length_penalty(length, self.settings.length_penalty)
-        finished = bool(self._tokens[length - 1, sentence, slot] == EOS)
-        return End(sentence, slot, length, log_prob, score, finished)
+        finished = bool(self._steps[-1].tokens[row, slot] == EOS)
+        return End(int(self.sentences[row]), slot, length, log_prob, score, finished)
 
     def add(self, row: int, end: End) -> None:
         """Take the hypothesis of a row of the M that has ended."""
@@ -297,6 +308,8 @@ class Beams:
         """
         index = np.array(staying)
         self.sentences, rows = self.sentences[index], torch.from_numpy(index).to(self.device)
+        self._rows = np.zeros_like(self._rows)
+        self._rows[self.sentences] = np.arange(len(index))
         self.live, self.slots, self.limits = self.live[rows], self.slots[rows], self.limits[rows]
         if self.forced is not None:
             self.forced = self.forced.keep(rows)
@@ -313,8 +326,9 @@ class Beams:
         ids = np.zeros((len(of), max(lengths, default=0)), dtype=int)
         for i in range(ids.shape[1] - 1, -1, -1):
             long = np.searchsorted(-length, -i)  # so many have more than i tokens
-            place = i, of[:long], slot[:long]
-            ids[:long, i], slot[:long] = self._tokens[place], self._parents[place]
+            step = self._steps[i]
+            place = step.rows[of[:long]], slot[:long]
+            ids[:long, i], slot[:long] = step.tokens[place], step.parents[place]
         ids[order] = ids.copy()
         return [row[:n] for row, n in zip(ids.tolist(), lengths, strict=True)]
 
