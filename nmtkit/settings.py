@@ -324,10 +324,11 @@ class SearchSettings(Section):
     """
     batch_size: int = Field(128, ge=1)
     """Sentences in one batch of the search."""
-    precision: Literal["auto", "float32", "bfloat16", "int8"] = "auto"
+    precision: Literal["auto", "float32", "bfloat16", "float16", "int8"] = "auto"
     """Number type of the products inside the layers; auto: bfloat16 on a CPU that multiplies it
-    faster. int8 (on a CPU) rounds weights and activations of all wide products to 255 levels, the
-    output layer's too, which otherwise uses float32. Forced scoring always uses float32.
+    faster, TF32 on a GPU. float16 needs a GPU. int8 (on a CPU) rounds weights and activations of
+    all wide products to 255 levels, the output layer's too, which otherwise uses float32. Forced
+    scoring always uses float32.
     """
     max_source: int = Field(250, ge=1)
     """Longer inputs (in subwords) are translated in pieces, cut at punctuation if there is any."""

@@ -80,12 +80,12 @@ class HierarchicalAttention(nn.Module):
             states: (U', M', D) of each of the parts of the contexts.
             visible: which positions of all contexts are real, bool (U, 1, M); None = all.
             rows: (B, J), the contexts of each sentence; -1 = none.
-        Returns: rows first (B): keys (B, J, H, C, M), values (B, J, H, M, C), visible (B, J, 1, M)
-            or None, real (B, J).
+        Returns: rows first (B): keys and values (B, J, H, M, C) each, visible
+            (B, J, 1, M) or None, real (B, J).
         """
         k, v = self.words.source(*states)
         index = rows.clamp(min=0).flatten()
-        picked = select_rows({"keys": k.transpose(2, 3), "values": v, "visible": visible}, index)
+        picked = select_rows({"keys": k, "values": v, "visible": visible}, index)
         parts = {key: t if t is None else t.unflatten(0, rows.shape) for key, t in picked.items()}
         return parts | {"real": rows >= 0}
 
@@ -106,7 +106,7 @@ class HierarchicalAttention(nn.Module):
         q = self.words.query(self.words_query_norm(h)).unflatten(-1, (self.words.heads, -1))
         # (B, 1, K, T, H, C) -> (B·J·K, T, H, C)
         q = q.unflatten(0, (batch, 1, -1)).expand(-1, count, -1, -1, -1, -1).flatten(0, 2)
-        k, v = contexts["keys"].flatten(0, 1).transpose(2, 3), contexts["values"].flatten(0, 1)
+        k, v = contexts["keys"].flatten(0, 1), contexts["values"].flatten(0, 1)
         visible = contexts["visible"]
         visible = None if visible is None else visible.flatten(0, 1)
         summaries: Tensor = self.words_norm(self.words.attend(q, k, v, visible))

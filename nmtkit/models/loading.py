@@ -33,7 +33,7 @@ def load_system(
         system: the system.
         device: where it goes.
         paths: checkpoints from `choose`; None = the checkpoints of the system's own settings.
-        precision: of its products on a CPU (see `nmtkit.nn.linear.pack`).
+        precision: of its products (see `nmtkit.nn.linear.pack`).
     Returns: the model in evaluation mode; its weights must not change any more (see `pack`).
     Raises: as `build_untrained`; CheckpointError if its checkpoints are damaged or of another
         vocabulary.

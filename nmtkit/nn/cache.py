@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from nmtkit.nn import cpu
 from nmtkit.nn.masks import Visible, additive, future
+from nmtkit.nn.state import Continued, select_rows
 
 
 class Cache:
@@ -19,8 +21,8 @@ class Cache:
     K entries to a group, one for each row. `_seen` marks the entries that are a row's own past;
     reordering hypotheses only reorders that mask. The K rows of a group attend to the group's E
     entries in one product: it reads no more memory than copies for each row would need, and one
-    large product is faster than several small ones. When the buffers are full, entries that no row
-    sees any more are removed; the buffers are doubled only if that would not free half of them.
+    large product is faster than several small ones. When the buffers are full, a CPU removes the
+    entries that no row sees any more; the buffers are doubled if that would not free half of them.
     """
 
     def __init__(self) -> None:
@@ -97,8 +99,10 @@ class Cache:
         return additive(visible, like.dtype)
 
     def _make_room(self, new: int) -> None:
-        """Remove entries that no row sees, or else make the buffers larger."""
-        if self._seen is not None:
+        """Remove entries that no row sees, if the host need not wait for their number, or else make
+        the buffers larger.
+        """
+        if self._seen is not None and cpu.reads_at_once(self._seen):
             seen = self._seen[:, : self._entries]
             live = seen.view(self._groups, -1, self._entries).any(1)  # (G, E)
             count = int(live.sum(1).max())
@@ -139,33 +143,41 @@ class Cache:
         self._entries = self._entries if entries is None else entries.size(1)
         self._capacity = capacity
 
-    def select_rows(self, index: Tensor) -> Cache:
-        """Select the rows of `index` (R'); see `nmtkit.nn.state.select_rows`."""
-        self.recent = {layer: past.index_select(0, index) for layer, past in self.recent.items()}
+    def select_rows(self, index: Tensor | Continued) -> Cache:
+        """Select rows (R'); see `nmtkit.nn.state.select_rows`."""
+        self.recent = select_rows(self.recent, index)
+        known = self._continued(index) if isinstance(index, Tensor) else index
+        if known is None:
+            assert isinstance(index, Tensor)
+            self._separate(index)
+            return self
+        if known.sentences is not None:
+            self._rebuild(self._capacity, groups=known.sentences)
+            self._groups = len(known.sentences)
+        self._rows = len(known.rows)
+        if self._seen is not None:
+            self._seen = self._seen.index_select(0, known.rows)
+        return self
+
+    def _continued(self, index: Tensor) -> Continued | None:
+        """Find out which groups stay; None if rows move from one group to another."""
         rows, count = len(index), self._rows // self._groups
         group = index // count
         if rows % self._groups == 0 and torch.equal(
             group, torch.arange(rows, device=index.device) * self._groups // rows
         ):
-            pass  # every hypothesis continues one of its own sentence: only the mask changes
-        elif rows % count == 0 and torch.equal(group, group[::count].repeat_interleave(count)):
-            self._rebuild(self._capacity, groups=group[::count])
-            self._groups = rows // count
-        else:
-            self._separate(index, group)
-            return self
-        self._rows = rows
-        if self._seen is not None:
-            self._seen = self._seen.index_select(0, index)
-        return self
+            return Continued(index)
+        if rows % count == 0 and torch.equal(group, group[::count].repeat_interleave(count)):
+            return Continued(index, group[::count])
+        return None
 
-    def _separate(self, index: Tensor, group: Tensor) -> None:
+    def _separate(self, index: Tensor) -> None:
         """Any rows in any order: every row becomes a group of its own, with its own past only."""
         past: Tensor | None = None
         if self._seen is not None:
             # Every row sees exactly `length` entries, in the order of time.
             seen = self._seen.index_select(0, index)[:, : self._entries]
             past = seen.nonzero()[:, 1].view(len(index), self.length)
-        self._rebuild(self._capacity, group, past)
+        self._rebuild(self._capacity, index // (self._rows // self._groups), past)
         self._groups = self._rows = len(index)
         self._seen = None

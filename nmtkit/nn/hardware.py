@@ -22,6 +22,12 @@ _CPUS = tomllib.loads(Path(__file__).with_name("cpus.toml").read_text("utf-8"))[
 # Products of 1,024 terms with a larger error than this, relative to the largest result, are not
 # float32 arithmetic (bfloat16 has 4e-3).
 FLOAT32_ERROR = 5e-6
+SEARCHES: dict[str, tuple[Precision, ...]] = {
+    "cpu": ("float32", "bfloat16", "int8"),
+    "cuda": ("float32", "bfloat16", "float16"),
+    "mps": ("float32",),
+}
+"""The precisions of a search on each kind of device."""
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,8 @@ Precision = Literal["float32", "bfloat16", "float16", "int8"]
 
 WIDE = 128
 """Narrower products gain nothing from bfloat16 or int8 on a CPU."""
+NARROW = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+"""The number types of 16 bits."""
 
 
 def pack(model: nn.Module, precision: Precision = "float32") -> None:
@@ -26,8 +28,9 @@ def pack(model: nn.Module, precision: Precision = "float32") -> None:
     Args:
         model: its float32 weights on a CPU are packed, where that is faster (see `cpu.pack`).
         precision: of the factors of wide products; sums and other products stay float32. bfloat16
-            leaves the output layer float32, since its scores are compared with one another; int8
-            includes it.
+            and float16 leave the output layer float32, since its scores are compared with one
+            another; int8 includes it. A GPU computes its products of 16 bits in torch's autocast
+            (see `inference`).
     """
     packed: dict[tuple[int, str], cpu.Packed | None] = {}  # layers may share weights
     for module in model.modules():
@@ -35,6 +38,8 @@ def pack(model: nn.Module, precision: Precision = "float32") -> None:
         if not isinstance(module, Packable) or not isinstance(weight, Tensor):
             continue
         if weight.dtype == torch.float32:
+            if weight.device.type != "cpu":
+                module.narrow = NARROW.get(precision)
             rounds = isinstance(module, Linear) or precision == "int8"
             wide = min(weight.shape) >= WIDE
             key = id(weight), precision if rounds and wide else "float32"
@@ -45,16 +50,23 @@ def pack(model: nn.Module, precision: Precision = "float32") -> None:
 
 @contextlib.contextmanager
 def inference(models: Sequence[nn.Module]) -> Iterator[None]:
-    """Decode with these models: no gradients, and torch's default path for what is not packed.
+    """Decode with these models: no gradients, torch's default path for what is not packed, and on
+    a GPU products of the precision of `pack`.
 
-    That is small batched products, which oneDNN would copy, and compile anew for every shape.
+    The default path is for small batched products, which oneDNN would copy, and compile anew for
+    every shape.
     """
     before = torch.get_float32_matmul_precision()
-    modules = (module for model in models for module in model.modules())
-    if any(getattr(module, "packed", None) is not None for module in modules):
+    modules = [m for model in models for m in model.modules() if isinstance(m, Packable)]
+    if any(module.packed is not None for module in modules):
         torch.set_float32_matmul_precision("highest")
+    narrow = next((m for m in modules if m.narrow is not None), None)
+    weight = None if narrow is None else next(narrow.parameters())
     try:
-        with torch.inference_mode():
+        with torch.inference_mode(), contextlib.ExitStack() as stack:
+            if narrow is not None and weight is not None:
+                # It rounds a weight once: this serves a whole batch.
+                stack.enter_context(torch.autocast(weight.device.type, narrow.narrow))
             yield
     finally:
         torch.set_float32_matmul_precision(before)
@@ -65,6 +77,8 @@ class Packable(nn.Module):
 
     packed: cpu.Packed | None = None
     """The weights as `pack` has laid them out."""
+    narrow: torch.dtype | None = None
+    """Number type of products on a GPU, if `pack` has set one."""
 
     def affine(self, x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool = False) -> Tensor:
         """Return x·Wᵀ + b, or ReLU of it: (…, in) -> (…, out); without gradients from packed

@@ -16,28 +16,35 @@ p scores at most p / lp(a·n+b); once this is not above the n-th best finished s
 live one, going on cannot change the result. This bound is exact, so the n best do not depend on
 when a sentence stops.
 
+The host looks at the hypotheses after every step on a CPU, and on a GPU, for which it would have to
+wait, after every eighth step: LOOK. Until then a sentence may go on after its end, which changes
+nothing, and a step leaves its tokens, and the slots that they continue, on the device.
+
 What a step chooses is in two methods of `Beams`: `pick` says which tokens may continue a
 hypothesis, `choose` which candidates fill the slots. sampling.py, diverse.py and constraints.py
 have other ones, each with its definition at the top; prefix.py forces tokens in all of them.
 
-Legend: M sentences still searched, K beam, R = M·K rows, V vocabulary, D width.
+Legend: B sentences, M of them still searched, K beam, R = M·K rows, V vocabulary, D width.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from nmtkit.data.batches import Batch
 from nmtkit.errors import TrainingDiverged
 from nmtkit.models.base import Model
+from nmtkit.nn import cpu
 from nmtkit.nn.hardware import widest
 from nmtkit.nn.linear import inference
+from nmtkit.nn.state import Continued
 from nmtkit.settings import SearchSettings
 from nmtkit.text.vocabulary import BOS, EOS
 from nmtkit.translate.prefix import Demand, ForcedPrefixes
@@ -46,6 +53,10 @@ from nmtkit.translate.steps import Decoders, top_sorted
 ROUND = 16
 """The number of sentences that stay in a batch is a multiple of this: a CPU prepares its products
 anew for every number of rows.
+"""
+LOOK = 8
+"""Steps between two looks at a GPU. A look stops the GPU for about the time of a step, and a batch
+goes on for half of these steps in vain, so with some 30 steps 8 cost the least (30 / n + n / 2).
 """
 
 
@@ -107,11 +118,41 @@ def search(
     return results
 
 
-def _hypothesis(ids: list[int], log_prob: float, settings: SearchSettings) -> Hypothesis:
-    """Return the hypothesis of tokens that end in </s>, or at the length limit."""
-    score = log_prob / length_penalty(len(ids), settings.length_penalty)
-    finished = ids[-1] == EOS
-    return Hypothesis(ids[:-1] if finished else ids, log_prob, score, finished)
+class End(NamedTuple):
+    """A hypothesis that has ended: of a sentence, in a slot, after `length` steps."""
+
+    sentence: int
+    slot: int
+    length: int
+    log_prob: float
+    score: float
+    finished: bool
+
+
+class Step(NamedTuple):
+    """What the host has read of a step.
+
+    Attributes:
+        rows: (B) the row of each sentence.
+        tokens: (M, K) chosen.
+        parents: (M, K) the slot of the step before that each of them continues.
+    """
+
+    rows: np.ndarray
+    tokens: np.ndarray
+    parents: np.ndarray
+
+
+def _read(parts: Sequence[Tensor]) -> list[np.ndarray]:
+    """Return tensors as arrays; the host waits once for a GPU, which sends them as one array of
+    `widest` numbers: these hold ids exactly.
+    """
+    if cpu.reads_at_once(parts[0]):
+        return [part.numpy() for part in parts]
+    wide = widest(parts[0].device)
+    numbers = torch.cat([part.flatten().to(wide) for part in parts]).cpu().numpy()
+    pieces = np.split(numbers, np.cumsum([part.numel() for part in parts])[:-1])
+    return [piece.reshape(part.shape) for piece, part in zip(pieces, parts, strict=True)]
 
 
 def _stay(going: list[bool]) -> list[int]:
@@ -147,7 +188,8 @@ class Beams:
         live: log-probabilities (M, K), -inf in a slot without a hypothesis; the first step has one
             hypothesis a sentence.
         slots: (M, 1) the slots that no finished hypothesis has taken.
-        prefix: (M, K, step) the tokens of the live hypotheses.
+        step: tokens of the live hypotheses.
+        look_every: steps between two looks.
     """
 
     def __init__(
@@ -156,15 +198,19 @@ class Beams:
         limits = [length_limit(n, settings) for n in batch.src_lengths.tolist()]
         count, device = len(limits), batch.src.device
         self.settings, self.device = settings, device
-        self.sentences = list(range(count))
+        self.sentences = np.arange(count)
         self.live = torch.zeros(count, 1, dtype=widest(device), device=device)
         self.slots = torch.full((count, 1), settings.beam, device=device)
-        self.prefix = torch.zeros(count, 1, 0, dtype=torch.long, device=device)
         self.forced = ForcedPrefixes.of(demands or (), device)
         self.limits = torch.tensor(limits, device=device)[:, None]  # (M, 1)
-        self._ended: list[list[Hypothesis]] = [[] for _ in limits]
-        self._to_beat = [-math.inf] * count  # the n-th best score
-        self._penalties = [length_penalty(limit, settings.length_penalty) for limit in limits]
+        self.step, self.longest = 0, max(limits)
+        self.look_every = 1 if cpu.reads_at_once(batch.src) else LOOK
+        self._unread: list[Tensor] = []  # of each step (M, K): tokens, parents, `live`, ended
+        self._steps: list[Step] = []
+        self._rows = np.arange(count)
+        self._ended: list[list[End]] = [[] for _ in limits]
+        self._to_beat = np.full(count, -math.inf)  # the n-th best score
+        self._penalties = np.array([length_penalty(n, settings.length_penalty) for n in limits])
 
     def pick(self, logits: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
         """Pick the tokens that may continue some rows (`steps.Pick`): here the best ones."""
@@ -174,25 +220,32 @@ class Beams:
         """Return logits with -inf for tokens that do not follow the forced prefix, if any."""
         if self.forced is None:
             return logits
-        return self.forced.restrict(logits, rows, self.prefix.shape)
+        return self.forced.restrict(logits, rows, self.live.shape[1], self.step)
 
     def extend(self, log_probs: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Keep the chosen continuations of the live hypotheses.
+        """Keep the chosen continuations of the live hypotheses. Those that end in </s>, or that are
+        at their length limit, leave the beams.
 
         Args:
             log_probs, ids: (R, k) the tokens that may continue each hypothesis.
         Returns: for each slot (M, K) the row that it continues, and its new token.
         """
         count, width = self.live.shape
-        rows, tokens = torch.arange(count, device=self.device)[:, None], ids.view(count, -1)
+        tokens = ids.view(count, -1)
         self.live = (self.live.reshape(-1, 1) + log_probs).view(count, -1)
-        if tokens.shape[1] > 1:  # else one slot has one candidate
+        rows = torch.arange(count * width, device=self.device).view(count, width)
+        if ids.shape[1] > 1:
             best = self.choose(tokens)
-            parent, tokens = best // ids.shape[1], tokens.gather(1, best)
-            rows = rows * width + parent
-            steps = self.prefix.shape[2]
-            self.prefix = self.prefix.gather(1, parent[..., None].expand(-1, -1, steps))
-        self.prefix = torch.cat([self.prefix, tokens[..., None]], 2)
+            parents, tokens = best // ids.shape[1], tokens.gather(1, best)
+            rows = rows[:, :1] + parents
+        else:  # a slot has one candidate
+            parents = rows[:1].expand(count, -1)
+        self.step += 1
+        ended = ((tokens == EOS) | (self.step >= self.limits)) & (self.live > -math.inf)
+        self._unread += [tokens, parents, self.live, ended]
+        self.live = self.live.masked_fill(ended, -math.inf)
+        if ids.shape[1] > 1:  # else no slot is filled again
+            self.slots = self.slots - ended.view(count, self.slots.shape[1], -1).sum(2)
         return rows, tokens
 
     def choose(self, tokens: Tensor) -> Tensor:
@@ -207,74 +260,115 @@ class Beams:
         self.live = self.live.masked_fill(slot >= self.slots, -math.inf)
         return best
 
-    def end(self, step: int, token: Tensor) -> None:
-        """Take hypotheses that end in </s>, or that are at their length limit, out of the beams."""
-        marked = ((token == EOS) | (step >= self.limits)) & (self.live > -math.inf)
-        where = marked.nonzero()
-        if not len(where):
-            return
-        rows, slots = where.unbind(1)
-        tokens, log_probs = self.prefix[rows, slots].tolist(), self.live[rows, slots].tolist()
-        for row, slot, ids, log_prob in zip(
-            rows.tolist(), slots.tolist(), tokens, log_probs, strict=True
-        ):
-            self.add(self.sentences[row], slot, _hypothesis(ids, log_prob, self.settings))
-        self.live = self.live.masked_fill(marked, -math.inf)
-        groups = self.slots.shape[1]
-        self.slots = self.slots - marked.view(len(marked), groups, -1).sum(2)
+    @property
+    def looks(self) -> bool:
+        """True if the host looks at the hypotheses after this step."""
+        return self.step % self.look_every == 0 or self.step >= self.longest
 
-    def add(self, sentence: int, slot: int, hypothesis: Hypothesis) -> None:
-        """Take the hypothesis of a slot that has ended."""
-        ended, nbest = self._ended[sentence], self.settings.nbest
-        ended.append(hypothesis)
-        # At its length limit a sentence has no live hypotheses left, so unfinished ones do no harm.
-        scores = sorted((h.score for h in ended), reverse=True)
-        if len(scores) >= nbest:
-            self._to_beat[sentence] = scores[nbest - 1]
+    def look(self) -> list[bool]:
+        """Read the steps since the last look, all at once.
 
-    def going(self) -> list[bool]:
-        """Return for each sentence True if a live hypothesis can still enter its n best (the bound
-        at the top of this file). Sentences without one lose their live hypotheses.
+        Returns: for each of the M sentences True if a live hypothesis can still enter its n best
+            (the bound at the top of this file).
         """
-        best = zip(self.live.amax(1).tolist(), self.sentences, strict=True)
-        going = [log_p / self._penalties[s] > self._to_beat[s] for log_p, s in best]
-        if any(going) and not all(going):
-            ended = ~torch.tensor(going, device=self.device)[:, None]
-            self.live = self.live.masked_fill(ended, -math.inf)
+        *numbers, best = _read([*self._unread, self.live.amax(1)])
+        self._unread = []
+        for tokens, parents, live, ended in zip(*(numbers[i::4] for i in range(4)), strict=True):
+            self._steps.append(Step(self._rows, tokens, parents))
+            places = ended.nonzero()
+            log_probs = live[places].tolist()
+            for row, slot, log_prob in zip(*(p.tolist() for p in places), log_probs, strict=True):
+                self.add(row, self._end(row, slot, log_prob))
+        bound = best / self._penalties[self.sentences]
+        going: list[bool] = (bound > self._to_beat[self.sentences]).tolist()
         return going
 
-    def keep(self, rows: Tensor) -> None:
-        """Go on with some of the M sentences."""
-        self.sentences = [self.sentences[row] for row in rows.tolist()]
-        self.live, self.slots, self.prefix = self.live[rows], self.slots[rows], self.prefix[rows]
-        self.limits = self.limits[rows]
+    def _end(self, row: int, slot: int, log_prob: float) -> End:
+        """Return a hypothesis that has ended with the last step that was read."""
+        length = len(self._steps)
+        score = log_prob / length_penalty(length, self.settings.length_penalty)
+        finished = bool(self._steps[-1].tokens[row, slot] == EOS)
+        return End(int(self.sentences[row]), slot, length, log_prob, score, finished)
+
+    def add(self, row: int, end: End) -> None:
+        """Take the hypothesis of a row of the M that has ended."""
+        ended, nbest = self._ended[end.sentence], self.settings.nbest
+        ended.append(end)
+        # At its length limit a sentence has no live hypotheses left, so unfinished ones do no harm.
+        if len(ended) >= nbest:
+            scores = sorted((other.score for other in ended), reverse=True)
+            self._to_beat[end.sentence] = scores[nbest - 1]
+
+    def keep(self, staying: Sequence[int]) -> Tensor:
+        """Go on with some of the M sentences, just after a look.
+
+        Args:
+            staying: the rows of these sentences.
+        Returns: the same numbers (M'), int64.
+        """
+        index = np.array(staying)
+        self.sentences, rows = self.sentences[index], torch.from_numpy(index).to(self.device)
+        self._rows = np.zeros_like(self._rows)
+        self._rows[self.sentences] = np.arange(len(index))
+        self.live, self.slots, self.limits = self.live[rows], self.slots[rows], self.limits[rows]
         if self.forced is not None:
             self.forced = self.forced.keep(rows)
+        return rows
+
+    def tokens_of(
+        self, sentences: Sequence[int], slots: Sequence[int], lengths: Sequence[int]
+    ) -> list[list[int]]:
+        """Return the tokens of hypotheses, each in a slot of a sentence after so many steps: back
+        from the last token.
+        """
+        order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
+        of, slot, length = (np.array(x, dtype=int)[order] for x in (sentences, slots, lengths))
+        ids = np.zeros((len(of), max(lengths, default=0)), dtype=int)
+        for i in range(ids.shape[1] - 1, -1, -1):
+            long = np.searchsorted(-length, -i)  # so many have more than i tokens
+            step = self._steps[i]
+            place = step.rows[of[:long]], slot[:long]
+            ids[:long, i], slot[:long] = step.tokens[place], step.parents[place]
+        ids[order] = ids.copy()
+        return [row[:n] for row, n in zip(ids.tolist(), lengths, strict=True)]
+
+    def hypotheses(self, ended: Sequence[Sequence[End]]) -> list[list[Hypothesis]]:
+        """Return hypotheses, some of each sentence, with their tokens."""
+        flat = [end for of_sentence in ended for end in of_sentence]
+        columns = zip(*(end[:3] for end in flat), strict=True) if flat else [(), (), ()]
+        ids = iter(self.tokens_of(*columns))
+        return [[_hypothesis(next(ids), end) for end in of_sentence] for of_sentence in ended]
 
     def ranked(self) -> list[list[Hypothesis]]:
         """Return the n best of each sentence; among equals the one that came first."""
-        return [
-            sorted(ended, key=lambda h: (not h.finished, -h.score))[: self.settings.nbest]
-            for ended in self._ended
-        ]
+        return self.hypotheses(
+            [
+                sorted(ended, key=lambda e: (not e.finished, -e.score))[: self.settings.nbest]
+                for ended in self._ended
+            ]
+        )
+
+
+def _hypothesis(ids: list[int], end: End) -> Hypothesis:
+    return Hypothesis(ids[:-1] if end.finished else ids, end.log_prob, end.score, end.finished)
 
 
 def _search(decoders: Decoders, beams: Beams) -> list[list[Hypothesis]]:
     """Return what the search described at the top of this file finds."""
-    device = decoders.device
-    last = torch.full((beams.live.numel(),), BOS, device=device)
-    for step in itertools.count(1):
-        rows, token = beams.extend(*decoders.step(last, beams.pick))
-        beams.end(step, token)
-        going = beams.going()
-        if not any(going):
-            break
-        staying = _stay(going)
-        if len(staying) < len(going):
-            keep = torch.tensor(staying, device=device)
-            beams.keep(keep)
-            token, rows = token[keep], rows[keep]
-            decoders.keep_sentences(keep)
-        decoders.keep_rows(rows.reshape(-1))
+    last = torch.full((beams.live.numel(),), BOS, device=decoders.device)
+    while True:
+        log_probs, ids = decoders.step(last, beams.pick)
+        rows, token = beams.extend(log_probs, ids)
+        sentences = None
+        if beams.looks:
+            going = beams.look()
+            if not any(going):
+                return beams.ranked()
+            staying = _stay(going)
+            if len(staying) < len(going):
+                sentences = beams.keep(staying)
+                token, rows = token[sentences], rows[sentences]
+                decoders.keep_sentences(sentences)
+        if sentences is not None or ids.shape[1] > 1:  # else every slot goes on
+            decoders.keep_rows(Continued(rows.reshape(-1), sentences))
         last = token.reshape(-1)
-    return beams.ranked()

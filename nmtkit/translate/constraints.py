@@ -21,6 +21,7 @@ sentence, S most tokens that can continue phrases, V vocabulary.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -31,7 +32,7 @@ from torch import Tensor
 from nmtkit.data.batches import Batch
 from nmtkit.settings import SearchSettings
 from nmtkit.text.vocabulary import EOS, PAD
-from nmtkit.translate.beam import Beams, Hypothesis
+from nmtkit.translate.beam import Beams, End, Hypothesis
 from nmtkit.translate.prefix import Demand
 from nmtkit.translate.steps import top_sorted
 
@@ -103,7 +104,8 @@ class ConstrainedBeams(Beams):
         super().__init__(batch, settings, demands)
         self._phrases = [Phrases(demand.phrases, demand.unfinished) for demand in demands]
         self._missing: list[list[Missing]] = [[dict(Counter(d.phrases))] for d in demands]  # (M, K)
-        self._incomplete: list[list[Hypothesis]] = [[] for _ in demands]
+        self._incomplete: list[list[End]] = [[] for _ in demands]
+        self.look_every = 1  # phrases are sought in the tokens so far
         self._prepared = -1  # the step that `_prepare` has seen
 
     def pick(self, logits: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
@@ -120,13 +122,15 @@ class ConstrainedBeams(Beams):
         """Find, once a step, what continues the phrases of each row: ids (R, S), filled up with
         <pad>, which is impossible; and which rows lack a phrase (R).
         """
-        step = self.prefix.shape[2]
-        if self._prepared == step:
+        if self._prepared == self.step:
             return
-        self._prepared = step
+        self._prepared, width = self.step, self.live.shape[1]
+        of, slots = zip(*itertools.product(self.sentences, range(width)), strict=True)
+        tokens = self.tokens_of(of, slots, [self.step] * len(of))
+        self._prefixes = [tokens[i : i + width] for i in range(0, len(tokens), width)]  # (M, K)
         special, lacking = [], []
         for sentence, of_slots, prefixes in zip(
-            self.sentences, self._missing, self.prefix.tolist(), strict=True
+            self.sentences, self._missing, self._prefixes, strict=True
         ):
             phrases = self._phrases[sentence]
             for missing, ids in zip(of_slots, prefixes, strict=True):
@@ -139,7 +143,7 @@ class ConstrainedBeams(Beams):
 
     def choose(self, tokens: Tensor) -> Tensor:
         """Fill the free slots in rounds; those of sentences that lack no phrase as beam search."""
-        candidates, prefixes = self.live, self.prefix.tolist()
+        candidates, prefixes = self.live, self._prefixes
         best = super().choose(tokens)
         lacking, self._missing = self._missing, [[{}] * best.shape[1] for _ in self._missing]
         for row in [row for row, of_slots in enumerate(lacking) if any(of_slots)]:
@@ -185,18 +189,19 @@ class ConstrainedBeams(Beams):
         filled = sorted(order[: int(self.slots[row])], key=lambda entry: entry[2])
         return [(column, missing) for *_, column, missing in filled]
 
-    def add(self, sentence: int, slot: int, hypothesis: Hypothesis) -> None:
-        if self._missing[self.sentences.index(sentence)][slot]:
-            self._incomplete[sentence].append(hypothesis)
+    def add(self, row: int, end: End) -> None:
+        if self._missing[row][end.slot]:
+            self._incomplete[end.sentence].append(end)
         else:
-            super().add(sentence, slot, hypothesis)
+            super().add(row, end)
 
-    def keep(self, rows: Tensor) -> None:
-        super().keep(rows)
-        self._missing = [self._missing[row] for row in rows.tolist()]
+    def keep(self, staying: Sequence[int]) -> Tensor:
+        self._missing = [self._missing[row] for row in staying]
+        return super().keep(staying)
 
     def ranked(self) -> list[list[Hypothesis]]:
+        incomplete = self.hypotheses(self._incomplete)
         return [
             complete or sorted(others, key=lambda h: -h.score)[: self.settings.nbest]
-            for complete, others in zip(super().ranked(), self._incomplete, strict=True)
+            for complete, others in zip(super().ranked(), incomplete, strict=True)
         ]

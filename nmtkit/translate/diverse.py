@@ -43,7 +43,6 @@ class DiverseBeams(Beams):
         count = len(self.live)
         self.live = self.live.expand(-1, self._groups)
         self.slots = torch.full((count, self._groups), self._size, device=self.device)
-        self.prefix = self.prefix.expand(-1, self._groups, -1)
 
     def choose(self, tokens: Tensor) -> Tensor:
         count, candidates = self.live.shape

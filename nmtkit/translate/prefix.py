@@ -55,15 +55,15 @@ class ForcedPrefixes:
         rows = [[*d.prefix, *[NONE] * (longest - len(d.prefix))] for d in demands]
         return cls(torch.tensor(rows, device=device))
 
-    def restrict(self, logits: Tensor, rows: slice, shape: Sequence[int]) -> Tensor:
+    def restrict(self, logits: Tensor, rows: slice, width: int, step: int) -> Tensor:
         """Return logits (R', V) with -inf for every token but the one that a prefix has next.
 
         Args:
             logits: (R', V).
             rows: which of all rows they are.
-            shape: (M, K, step): the hypotheses of each sentence, and their tokens so far.
+            width: K, the hypotheses of each sentence.
+            step: their tokens so far.
         """
-        _, width, step = shape
         if step >= self._tokens.shape[1]:
             return logits
         wanted = self._tokens[:, step].repeat_interleave(width)[rows, None]  # (R', 1)

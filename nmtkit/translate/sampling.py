@@ -27,7 +27,7 @@ from torch import Tensor
 
 from nmtkit.data.batches import Batch
 from nmtkit.settings import SearchSettings
-from nmtkit.translate.beam import Beams, Hypothesis
+from nmtkit.translate.beam import Beams, End, Hypothesis
 from nmtkit.translate.prefix import Demand
 from nmtkit.translate.steps import top_sorted
 
@@ -48,31 +48,30 @@ class Samples(Beams):
             [np.random.default_rng([*key, i]).random(limit) for i in range(settings.beam)]
             for key, limit in zip(keys, self.limits.flatten().tolist(), strict=True)
         ]
-        longest = int(self.limits.max())
-        padded = np.zeros((len(numbers), settings.beam, longest))
+        padded = np.zeros((len(numbers), settings.beam, self.longest))
         for row, of_row in zip(padded, numbers, strict=True):
             row[:, : len(of_row[0])] = of_row
         self._numbers = torch.from_numpy(padded).to(self.device)  # (M, K, longest)
-        self._drawn: list[dict[int, Hypothesis]] = [{} for _ in demands]
 
     def pick(self, logits: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
         """Draw the next token of each sample; in the first step, K tokens for each sentence."""
-        numbers = self._numbers[:, :, self.prefix.shape[2]].reshape(self.live.numel(), -1)
+        numbers = self._numbers[:, :, self.step].reshape(self.live.numel(), -1)
         return draw(self.allowed(logits, rows), numbers[rows], self.settings)
 
     def choose(self, tokens: Tensor) -> Tensor:
-        """Each sample goes on with its own token."""
+        """In the first step, each sample takes its own token."""
         return torch.arange(tokens.shape[1], device=self.device).expand(len(tokens), -1)
 
-    def add(self, sentence: int, slot: int, hypothesis: Hypothesis) -> None:
-        self._drawn[sentence][slot] = hypothesis
+    def add(self, row: int, end: End) -> None:
+        self._ended[end.sentence].append(end)
 
-    def keep(self, rows: Tensor) -> None:
-        super().keep(rows)
+    def keep(self, staying: Sequence[int]) -> Tensor:
+        rows = super().keep(staying)
         self._numbers = self._numbers[rows]
+        return rows
 
     def ranked(self) -> list[list[Hypothesis]]:
-        return [[drawn[slot] for slot in sorted(drawn)] for drawn in self._drawn]
+        return self.hypotheses([sorted(ended, key=lambda e: e.slot) for ended in self._ended])
 
 
 def draw(logits: Tensor, numbers: Tensor, settings: SearchSettings) -> tuple[Tensor, Tensor]:

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from nmtkit.data.batches import Batch
 from nmtkit.models.base import Memory, Model, State
+from nmtkit.nn import cpu
 from nmtkit.nn.hardware import widest
-from nmtkit.nn.state import select_rows
+from nmtkit.nn.state import Continued, select_rows
 from nmtkit.text.vocabulary import BOS, PAD
 
 NEVER = slice(min(PAD, BOS), max(PAD, BOS) + 1)  # <pad> and <s>, which are neighbours
@@ -43,7 +44,6 @@ class Decoders:
         self._models = list(models)
         self._memories: list[Memory] = [model.encode(batch) for model in self._models]
         self._states: list[State] = [{} for _ in self._models]
-        self._rows = torch.arange(batch.src.size(0), device=self.device)
 
     def step(self, last: Tensor, pick: Pick) -> tuple[Tensor, Tensor]:
         """Read one more token in every row and pick the next ones.
@@ -74,22 +74,28 @@ class Decoders:
         """Return the logits (R', V) of each model's hidden (R', D); for an ensemble the logarithm
         of the mean probabilities, plus a constant.
         """
-        if len(self._models) == 1:
-            return self._models[0].logits(hidden[0])
-        return torch.stack(
-            [wide(m.logits(h)).log_softmax(-1) for m, h in zip(self._models, hidden, strict=True)]
-        ).logsumexp(0)
+        scores = [exact_logits(m, h) for m, h in zip(self._models, hidden, strict=True)]
+        if len(scores) == 1:
+            return scores[0]
+        return torch.stack([wide(s).log_softmax(-1) for s in scores]).logsumexp(0)
 
-    def keep_rows(self, rows: Tensor) -> None:
-        """Go on with these rows (R') of the states, in this order."""
-        if len(rows) == len(self._rows) and torch.equal(rows, self._rows):
-            return
-        self._rows = torch.arange(len(rows), device=self.device)
+    def keep_rows(self, rows: Continued) -> None:
+        """Go on with these rows of the states."""
         self._states = [select_rows(state, rows) for state in self._states]
 
     def keep_sentences(self, sentences: Tensor) -> None:
         """Go on with these sentences of the memories."""
         self._memories = [select_rows(memory, sentences) for memory in self._memories]
+
+
+def exact_logits(model: Model, hidden: Tensor) -> Tensor:
+    """Return logits (R', V) of hidden (R', D), in 32 bits even if the layers use 16: scores are
+    compared with one another.
+    """
+    if not torch.is_autocast_enabled(hidden.device.type):
+        return model.logits(hidden)
+    with torch.autocast(hidden.device.type, enabled=False):
+        return model.logits(wide(hidden))
 
 
 def wide(logits: Tensor) -> Tensor:
@@ -125,6 +131,8 @@ def top_sorted(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """
     if values.shape[1] <= k:
         return values.sort(dim=-1, descending=True, stable=True)
+    if not cpu.reads_at_once(values):
+        return _top_without_a_wait(values, k)
     top, index = _largest(values, k + 1)
     tied = (top[:, 1:] == top[:, :-1]) & (top[:, 1:] > -math.inf)
     rows = tied.any(1).nonzero()[:, 0]
@@ -136,18 +144,41 @@ def top_sorted(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return top, index
 
 
+def _top_without_a_wait(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Return `top_sorted` by stable sorts alone: whether entries are equal is not asked.
+
+    Of two equal chunks the first has the first entries.
+    """
+    rows, columns = values.shape
+    chunks = columns // CHUNK
+    index: Tensor | None = None
+    if chunks >= 4 * k:
+        maxima = values[:, : chunks * CHUNK].reshape(rows, chunks, CHUNK).amax(2)
+        best = maxima.sort(dim=-1, descending=True, stable=True)[1][:, :k].sort(dim=-1)[0]
+        index = _columns(best, columns)
+        values = values.gather(1, index)
+    top, where = values.sort(dim=-1, descending=True, stable=True)
+    top, where = top[:, :k], where[:, :k]
+    return top, where if index is None else index.gather(1, where)
+
+
 def _largest(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Return what torch.topk returns, several times as fast on long rows: the k largest entries lie
     in the k chunks with the largest maxima, or in the rest of the row.
     """
     rows, columns = values.shape
     chunks = columns // CHUNK
-    if chunks < 4 * k or values.device.type != "cpu":
+    if chunks < 4 * k:
         return values.topk(k, dim=-1)
-    body = chunks * CHUNK
-    maxima = values[:, :body].reshape(rows, chunks, CHUNK).amax(2)
-    best = maxima.topk(k, dim=-1, sorted=False).indices  # (R, k)
-    inside = (best[:, :, None] * CHUNK + torch.arange(CHUNK)).flatten(1)  # (R, k·CHUNK)
-    index = torch.cat([inside, torch.arange(body, columns).expand(rows, -1)], 1)
+    maxima = values[:, : chunks * CHUNK].reshape(rows, chunks, CHUNK).amax(2)
+    index = _columns(maxima.topk(k, dim=-1, sorted=False).indices, columns)
     top, where = values.gather(1, index).topk(k, dim=-1)
     return top, index.gather(1, where)
+
+
+def _columns(best: Tensor, columns: int) -> Tensor:
+    """Return the columns (R, k·CHUNK+rest) of some chunks (R, k) and of the rest of the row."""
+    device, body = best.device, columns // CHUNK * CHUNK
+    inside = (best[:, :, None] * CHUNK + torch.arange(CHUNK, device=device)).flatten(1)
+    rest = torch.arange(body, columns, device=device).expand(len(best), -1)
+    return torch.cat([inside, rest], 1)

@@ -70,17 +70,20 @@ class SystemGroup:
 
         Raises: ConfigError for a precision that the device does not have.
         """
-        precision, on_cpu = self.settings.precision, device.type == "cpu"
-        if not on_cpu and precision in {"bfloat16", "int8"}:
+        precision, possible = self.settings.precision, hardware.SEARCHES[device.type]
+        if precision != "auto" and precision not in possible:
+            name = {"cpu": "CPU", "cuda": "GPU", "mps": "GPU of Apple"}[device.type]
             raise ConfigError(
-                f"a GPU searches in {'float32' if device.type == 'mps' else 'TF32'}",
+                f"a {name} does not search in {precision}",
                 where="search.precision",
-                hint=f"leave it out: {precision} is for CPUs that multiply it faster",
+                hint=f"leave it out, or use {' or '.join(possible)}",
             )
-        return hardware.choose(str(device), precision if on_cpu and not forced else "float32")
+        if forced or (precision == "auto" and device.type != "cpu"):
+            precision = "float32"
+        return hardware.choose(str(device), precision)
 
     def load(self, device: torch.device, precision: Precision = "float32") -> list[Model]:
-        """Return the models in eval mode, with products of a precision on a CPU.
+        """Return the models in eval mode, with products of a precision.
 
         Raises: CheckpointError if a checkpoint is damaged or of another vocabulary.
         """

@@ -20,10 +20,12 @@ import statistics
 import tempfile
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 
@@ -37,6 +39,7 @@ from nmtkit.run import Run
 from nmtkit.text.splitter import Splitter
 from nmtkit.text.vocabulary import load_vocabularies
 from nmtkit.train.stage import train
+from nmtkit.translate.steps import Decoders
 from nmtkit.translate.systems import SystemGroup
 from nmtkit.translate.translator import Translator
 from tests.device import DEVICE, ON_GPU
@@ -52,12 +55,15 @@ FEW = ("transformer", "han", "caru")
 """The variants of a tiny table."""
 BASELINE = "transformer"
 BEAMS = (5, 1)
+SEARCHES = {"nmtkit": "auto", "nmtkit, bfloat16": "bfloat16"}
+"""Name of each measured search, and its precision."""
 COLUMNS = {
     "preset": "preset",
     "system": "system",
     "measure": "measure",
     "speed": "tokens/s",
     "sentences": "sentences/s",
+    "waits": "waits a step",
     "time": "time",
     "macs": "MACs",
     "over_macs": "over MACs",
@@ -141,13 +147,14 @@ class Bench:
         macs = self.macs(corpus, variant).train / self.macs(corpus, BASELINE).train
         return {"time": slower, "macs": macs, "over_macs": slower / macs}
 
-    def searching(self, corpus: Corpus, beam: int) -> Row:
+    def searching(self, corpus: Corpus, beam: int, precision: str = "auto") -> Row:
         """Translate with the trained baseline; every translation has the mean length."""
         run = self.run(corpus)
         settings = run.system(BASELINE).searching()
         limits = {
             "beam": beam,
             "nbest": 1,
+            "precision": precision,
             "max_length_a": 0.0,
             "max_length_b": self.length(corpus),
         }
@@ -158,7 +165,10 @@ class Bench:
         endless = [Endless(model).eval() for model in models]
         translator = Translator(endless, *sides, *vocabularies, group.settings, device)
         lines = [" ".join(line) for line in self.sources(corpus)]
-        return self.timed(corpus, lambda: list(translator.translate(lines)))
+        row = self.timed(corpus, lambda: list(translator.translate(lines)))
+        if ON_GPU:
+            row["waits"] = waits_a_step(lambda: list(translator.translate(lines)))
+        return row
 
     def length(self, corpus: Corpus) -> int:
         """Return the subwords of every translation."""
@@ -240,8 +250,9 @@ class Bench:
             )
         for corpus in corpora:
             for beam in BEAMS:
-                search = bind(self.searching, corpus, beam)
-                yield bind(self.add, corpus, "nmtkit", f"beam {beam}", search)
+                for label, precision in SEARCHES.items():
+                    search = bind(self.searching, corpus, beam, precision)
+                    yield bind(self.add, corpus, label, f"beam {beam}", search)
         yield from self._peers()
         whole = {"assignments": [] if self.tiny else ["train.batch_size=25000"]}
         for label, values in ((", one batch", whole), (", compiled", {"compile_model": True})):
@@ -273,6 +284,24 @@ class Bench:
                     search = functools.partial(measure, BASE, compute, beam)
                     label = f"{name}, {compute}"
                     yield functools.partial(self.add, BASE, label, f"beam {beam}", search)
+
+
+def waits_a_step(search: Callable[[], Any]) -> float:
+    """Return how often a step of a search makes the host wait for the GPU, batches included."""
+    before = torch.cuda.get_sync_debug_mode()
+    step = Decoders.step
+    with (
+        mock.patch.object(Decoders, "step", autospec=True, side_effect=step) as steps,
+        warnings.catch_warnings(record=True) as waits,
+    ):
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            search()
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+    synchronizing = [w for w in waits if "synchronizing" in str(w.message)]
+    return len(synchronizing) / steps.call_count
 
 
 class Subwords:

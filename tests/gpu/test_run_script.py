@@ -4,10 +4,16 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
 import torch
+
+from nmtkit.settings import SearchSettings
+from nmtkit.translate.beam import Beams, search
+from tests.gpu import table
+from tests.models.contract import Case, batch_for
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -29,7 +35,8 @@ def test_the_script_on_a_cpu(tmp_path):
     for preset in ("base", "dc-iwslt", "small"):
         assert rows[preset, "transformer", "training"]["over_macs"] == 1
         for beam in (1, 5):
-            assert rows[preset, "nmtkit", f"beam {beam}"]["sentences"] > 0
+            for system in ("nmtkit", "nmtkit, bfloat16"):
+                assert rows[preset, system, f"beam {beam}"]["sentences"] > 0
     assert rows["dc-iwslt", "caru", "training"]["macs"] != 1
     report = (tmp_path / "report.md").read_text("utf-8")
     assert "No GPU was used" in report and "| dc-iwslt | caru | training |" in report
@@ -41,3 +48,23 @@ def test_without_a_gpu_it_says_so(tmp_path):
     done = run_script(tmp_path / "out", "cuda")
     assert done.returncode == 3 and "no GPU here; NMTKIT_DEVICE=cpu" in done.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_waits_of_a_step_are_counted(monkeypatch):
+    """torch warns of each wait in a mode of its own; here a stand-in does."""
+    modes = ["default"]
+    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: modes[-1])
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
+    case = Case("transformer")
+    model, settings = case.build(), SearchSettings(beam=2, max_length_a=0, max_length_b=6)
+    look = Beams.look
+
+    def watched(self):
+        if modes[-1] == "warn":
+            warnings.warn("called a synchronizing CUDA operation", stacklevel=1)
+        warnings.warn("another one", stacklevel=1)
+        return look(self)
+
+    monkeypatch.setattr(Beams, "look", watched)
+    assert table.waits_a_step(lambda: search([model], batch_for(model), settings)) == 1
+    assert modes == ["default", "warn", "default"]

@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from nmtkit.nn import cpu
 from nmtkit.nn.cache import Cache
-from nmtkit.nn.state import select_rows
+from nmtkit.nn.state import Continued, select_rows
 
 LAYERS, H, C = 2, 2, 3
 
@@ -57,16 +58,23 @@ def step(cache, histories, rows, sentences, steps):
     assert cache.length == len(histories.rows[0])
 
 
+@pytest.mark.parametrize("on_gpu", [False, True])
 @pytest.mark.parametrize("beam", [1, 3, 4])
-def test_a_long_beam_search(beam):
-    """Hundreds of entries: buffers fill, are cleared of what nobody sees, and grow."""
+def test_a_long_beam_search(beam, on_gpu, monkeypatch):
+    """Hundreds of entries: buffers fill, are cleared of what nobody sees, and grow; on a GPU they
+    are not cleared, and nothing is asked of the rows.
+    """
+    if on_gpu:
+        monkeypatch.setattr(cpu, "reads_at_once", lambda x: False)
+        monkeypatch.setattr(torch, "equal", None)
     torch.manual_seed(beam)
     sentences, cache, histories = 3, Cache(), Histories(3)
     step(cache, histories, 3, 3, 1)
     rows = torch.arange(3).repeat_interleave(beam)
-    sizes = set()
+    sizes, stay = set(), None
     for i in range(60):
-        cache = cache.select_rows(rows)
+        cache = cache.select_rows(Continued(rows, stay) if on_gpu else rows)
+        stay = None
         histories.select(rows)
         step(cache, histories, len(rows), sentences, 1)
         sizes.add(cache._capacity)
@@ -79,8 +87,12 @@ def test_a_long_beam_search(beam):
         rows = (offset + pick).flatten()
         if i == 40:  # a sentence is finished
             rows, sentences = torch.cat([rows[:beam], rows[2 * beam :]]), 2
-    assert cache._entries < 61 * beam or beam == 1, "nothing was ever thrown out"
-    assert max(sizes) <= 256
+            stay = torch.tensor([0, 2])
+    if on_gpu:
+        assert cache._entries == 60 * beam + 1
+    else:
+        assert cache._entries < 61 * beam or beam == 1, "nothing was ever thrown out"
+        assert max(sizes) <= 256
 
 
 def test_any_rows_in_any_order():

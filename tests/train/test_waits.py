@@ -53,8 +53,7 @@ class Lists(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-@pytest.fixture
-def as_on_a_gpu(monkeypatch):
+def emulate(monkeypatch):
     """Take the paths that a GPU takes, on a CPU."""
     monkeypatch.setattr(cpu, "writes_attention_out", lambda q, k: False)
     monkeypatch.setattr(cpu, "reads_at_once", lambda x: False)
@@ -63,10 +62,9 @@ def as_on_a_gpu(monkeypatch):
 
 
 @pytest.mark.parametrize("variant", sorted({*VARIANTS} - {"transformer-cycle"}))
-def test_an_update_waits_for_the_device_at_a_line_of_the_log_only(
-    variant, tmp_path, as_on_a_gpu, monkeypatch
-):
+def test_an_update_waits_for_the_device_at_a_line_of_the_log_only(variant, tmp_path, monkeypatch):
     """With documents, which some variants read."""
+    emulate(monkeypatch)
     reads, of_updates, make_update = [], [], Trainer.make_update
 
     def counted(self):

@@ -22,6 +22,8 @@ from nmtkit.translate.demands import LineDemand
 from nmtkit.translate.methods import decode
 from nmtkit.translate.prefix import Demand
 
+pytestmark = pytest.mark.usefixtures("each_path")
+
 
 def occurrences(ids, phrase, unfinished):
     return sum(

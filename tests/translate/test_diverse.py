@@ -15,6 +15,8 @@ from nmtkit.text.vocabulary import BOS, EOS, PAD
 from nmtkit.translate.methods import decode
 from nmtkit.translate.prefix import Demand
 
+pytestmark = pytest.mark.usefixtures("each_path")
+
 
 def options(groups, size, diversity, nbest):
     return SearchSettings(

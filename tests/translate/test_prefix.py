@@ -20,6 +20,8 @@ from nmtkit.translate.methods import decode
 from nmtkit.translate.prefix import Demand
 from nmtkit.translate.stage import translate
 
+pytestmark = pytest.mark.usefixtures("each_path")
+
 
 @given(
     seed=st.integers(0, 10_000),

@@ -23,6 +23,8 @@ from nmtkit.translate.forced import forced_scores, pair_batch
 from nmtkit.translate.methods import decode
 from nmtkit.translate.prefix import Demand
 
+pytestmark = pytest.mark.usefixtures("each_path")
+
 
 def options(nbest=3, **values):
     values = {"max_length_a": 0.5, "max_length_b": 5, "length_penalty": 0.6, **values}

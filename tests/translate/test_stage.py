@@ -17,6 +17,7 @@ from toy_run import LINES, save_system
 from nmtkit import settings
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.models import checkpoints, loading
+from nmtkit.nn import hardware
 from nmtkit.nn.hardware import Hardware
 from nmtkit.run import Run, locked
 from nmtkit.translate import stage
@@ -93,12 +94,26 @@ def test_products_are_of_the_precision_asked_for_and_given_targets_are_scored_in
     assert packed == ["bfloat16", "float32", "float32"]
 
 
-@pytest.mark.parametrize("precision", ["bfloat16", "int8"])
-def test_a_gpu_does_not_search_in_precisions_of_cpus(run, precision):
+SEARCHES = {
+    "cpu": ["auto", "float32", "bfloat16", "int8"],
+    "cuda": ["auto", "float32", "bfloat16", "float16"],
+    "mps": ["auto", "float32"],
+}
+
+
+@pytest.mark.parametrize("precision", ["auto", "float32", "bfloat16", "float16", "int8"])
+@pytest.mark.parametrize("device", SEARCHES)
+def test_each_device_searches_in_its_precisions(run, monkeypatch, device, precision):
+    monkeypatch.setattr(hardware, "choose", lambda device, precision: precision)
     group = choose(run, ["one"], False, {"precision": precision}, single=True)[0]
-    with pytest.raises(ConfigError, match="TF32") as error:
-        group.hardware(torch.device("cuda"))
-    assert precision in error.value.hint
+    if precision in SEARCHES[device]:
+        plain = precision == "auto" and device != "cpu"
+        assert group.hardware(torch.device(device)) == ("float32" if plain else precision)
+        assert group.hardware(torch.device(device), forced=True) == "float32"
+    else:
+        with pytest.raises(ConfigError, match=f"does not search in {precision}") as error:
+            group.hardware(torch.device(device))
+        assert "float32" in error.value.hint
 
 
 def test_up_to_date_says_so_and_stops(run, capsys):

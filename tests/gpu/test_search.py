@@ -1,0 +1,111 @@
+"""The search on the device: it waits at a look only, with fused attention, in 16 bits too.
+
+tests/translate/test_on_a_gpu.py counts waits on a CPU, with the paths of a GPU.
+"""
+
+import contextlib
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from nmtkit.nn.linear import Packable
+from nmtkit.settings import SearchSettings
+from nmtkit.translate import beam
+from nmtkit.translate.forced import forced_scores
+from nmtkit.translate.methods import decode
+from nmtkit.translate.prefix import Demand
+from tests.device import ON_GPU
+from tests.gpu.test_models import build, sentences
+from tests.models.conftest import on_the_device  # noqa: F401
+from tests.models.contract import batch_for
+
+pytestmark = pytest.mark.gpu
+METHODS = {
+    "greedy": {"beam": 1},
+    "beam": {"beam": 5, "nbest": 5},
+    "samples": {"sample": True, "nbest": 3, "top_p": 0.9},
+    "diverse": {"beam": 4, "nbest": 4, "diverse_groups": 2},
+}
+FUSED = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]
+narrow_types = pytest.mark.parametrize("narrow", [torch.bfloat16, torch.float16], ids=str)
+
+
+def found_by(model, **values):
+    """Return the translations of `sentences`, of which some have forced prefixes."""
+    settings = SearchSettings(max_length_a=0, max_length_b=20, **values)
+    batch = batch_for(model, sentences())
+    demands = [Demand((i,), (5, 6) if i % 2 else ()) for i in range(len(batch.src))]
+    return decode([model], batch, settings, demands)
+
+
+def in_16_bits(model, narrow):
+    """Return the model, which searches with products of this type."""
+    for module in model.modules():
+        if isinstance(module, Packable):
+            module.narrow = narrow
+    return model
+
+
+@contextlib.contextmanager
+def waits(mode):
+    """Let a wait for the GPU be an error, or not."""
+    if not ON_GPU:
+        yield
+        return
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode(mode)
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+
+
+def under(mode, function):
+    """Return the function, run in a mode of `waits`."""
+
+    def wrapped(*args):
+        with waits(mode):
+            return function(*args)
+
+    return wrapped
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_search_waits_at_a_look_only(variant, method, monkeypatch):
+    model = build(variant)
+    expected = found_by(model, **METHODS[method])
+    looks, look = [], beam.Beams.look
+
+    def counted(self):
+        looks.append(self.step)
+        return look(self)
+
+    monkeypatch.setattr(beam, "_search", under("error", beam._search))
+    monkeypatch.setattr(beam.Beams, "look", under("default", counted))
+    monkeypatch.setattr(beam.Beams, "keep", under("default", beam.Beams.keep))
+    found = found_by(model, **METHODS[method])
+    assert [[h.ids for h in of] for of in found] == [[h.ids for h in of] for of in expected]
+    every = beam.LOOK if ON_GPU else 1
+    assert looks == sorted({*range(every, looks[-1] + 1, every), looks[-1]})
+
+
+@narrow_types
+def test_a_search_in_16_bits_has_scores_near_the_exact_ones(variant, narrow):
+    model = in_16_bits(build(variant), narrow)
+    best = [hypotheses[0] for hypotheses in found_by(model, beam=4)]
+    outputs = [(src, [*h.ids, 2]) for (src, _), h in zip(sentences(), best, strict=True)]
+    forced = forced_scores([build(variant)], batch_for(model, outputs))
+    for hypothesis, scores in zip(best, forced, strict=True):
+        log_prob = sum(scores if hypothesis.finished else scores[:-1])
+        assert log_prob == pytest.approx(hypothesis.log_prob, abs=0.02 * (1 + len(scores)))
+
+
+@pytest.mark.skipif(not ON_GPU, reason="these are kernels of a GPU")
+@pytest.mark.parametrize("narrow", [None, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("width", [1, 5])
+def test_fused_kernels_serve_every_step(width, narrow):
+    """torch raises an error if none of them takes the tensors."""
+    model = in_16_bits(build("transformer"), narrow)
+    with sdpa_kernel(FUSED):
+        found_by(model, beam=width)
