@@ -18,6 +18,7 @@ def main() -> None:
     if importlib.util.find_spec("fcntl") is None:
         print(UNSUPPORTED, file=sys.stderr)
         raise SystemExit(3)
+    environment.restart_with_utf8()
     if sys.argv[1:2] == ["train"]:
         environment.restart_without_small_caches()
     try:

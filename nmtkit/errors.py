@@ -65,6 +65,14 @@ class LeftOut(NmtkitError):
     """A system that an analysis cannot use; the message is the reason."""
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """True if memory did not suffice, on the GPU or the CPU."""
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError)  # torch's errors of both kinds
+        and any(text in str(error) for text in ("can't allocate memory", "out of memory"))
+    )
+
+
 _WORDINGS = (
     (r"Input should be greater than or equal to (\S+)", r"must be at least \1"),
     (r"Input should be less than or equal to (\S+)", r"must be at most \1"),
@@ -87,6 +95,15 @@ def plain(message: str) -> str:
         if (reworded := re.sub(pattern, words, message, count=1)) != message:
             return reworded
     return message[:1].lower() + message[1:]
+
+
+def short(value: object) -> str:
+    """Return a value for a message, at most 80 characters of it."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no number of more than 4,300 digits
+        text = "a number of thousands of digits"
+    return text if len(text) <= 80 else text[:79] + "…"
 
 
 def counted(number: int, noun: str) -> str:

@@ -113,7 +113,9 @@ def check_file(
         why = "" if once else ", and cannot be read twice"
         raise DataError(f"is {kind}, not a file{why}: {path}", where, instead)
     if not os.access(path, os.R_OK):
-        raise DataError(f"no permission to read {path}", where, f"chmod u+r {shlex.quote(str(path))}")
+        raise DataError(
+            f"no permission to read {path}", where, f"chmod u+r {shlex.quote(str(path))}"
+        )
 
 
 def is_tsv(path: Path) -> bool:

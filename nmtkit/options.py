@@ -11,16 +11,16 @@ those that define such classes import no torch, so that `--help` is instant.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
 from pydantic import Field, ValidationError
 
 from nmtkit import files
-from nmtkit.errors import ConfigError, DataError, plain
+from nmtkit.errors import ConfigError, DataError, plain, short
 from nmtkit.presets import preset_names
 from nmtkit.settings import Section
 
@@ -47,7 +47,7 @@ class Options(Section):
             message, name = plain(first["msg"]), None
             if first["loc"]:  # else the error is about several options together
                 name = _typed(cls, str(first["loc"][0]))
-                message = f"bad value for '{name}': {message} (got {first['input']!r})"
+                message = f"bad value for '{name}': {message} (got {short(first['input'])})"
             raise ConfigError(message, where=name, hint="see --help") from None
         for key in sorted(options.model_fields_set):
             _check_paths(cls, key, getattr(options, key))
@@ -120,7 +120,8 @@ def _check_paths(cls: type[Options], key: str, value: Any) -> None:
     shown = _shown(cls, key)
     metavar = shown.get("metavar") or ""
     names = metavar.split("|")
-    for path in _existing(value):
+    words = value if isinstance(value, (list, tuple)) else [value]
+    for path in itertools.chain.from_iterable(map(_existing, map(str, words))):
         if str(path) in (*names, "-") or (path.is_dir() and "NAME" in names):
             continue
         if _FILE.search(metavar):
@@ -130,14 +131,13 @@ def _check_paths(cls: type[Options], key: str, value: Any) -> None:
             raise DataError(f"not a folder: {path}", _typed(cls, key), "name a folder")
 
 
-def _existing(value: Any) -> Iterator[Path]:
-    """Yield the paths in the value of an option, such as PATH, SET=PATH or PATH,PATH."""
-    for text in map(str, value if isinstance(value, (list, tuple)) else [value]):
-        for words in ([text], [text.partition("=")[2]], re.split("[\0,]", text)):
-            found = [path for path in map(Path, filter(None, words)) if os.path.lexists(path)]
-            yield from found
-            if found:
-                break
+def _existing(text: str) -> list[Path]:
+    """Return the paths in the value of an option, such as PATH, SET=PATH or PATH,PATH."""
+    for words in ([text], [text.partition("=")[2]], re.split("[\0,]", text)):
+        paths = [path for path in map(Path, filter(None, words)) if os.path.lexists(path)]
+        if paths:
+            return paths
+    return []
 
 
 def preset_option(default: str, panel: str | None = SETTINGS, what: str = "All settings") -> Any:
@@ -169,7 +169,7 @@ def jobs_option(where: str = "") -> Any:
     text = (
         f"At most N worker processes{where}; 0 = one per CPU core. The output does not depend on N."
     )
-    return option(0, "N", "--jobs", "-j", panel=GENERAL, help=text, shows_zero=True, ge=0)
+    return option(0, "N", "--jobs", "-j", panel=GENERAL, help=text, shows_zero=True, ge=0, le=4096)
 
 
 def device_option() -> Any:

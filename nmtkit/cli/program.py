@@ -15,7 +15,13 @@ from typer.core import TyperGroup
 
 import nmtkit
 from nmtkit import console, environment, settings
-from nmtkit.errors import ConfigError, EnvironmentProblem, NmtkitError, plain
+from nmtkit.errors import (
+    ConfigError,
+    EnvironmentProblem,
+    NmtkitError,
+    is_out_of_memory,
+    plain,
+)
 
 STAGES = ("prep", "train", "translate", "score", "analyze", "report", "export")
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
@@ -138,6 +144,10 @@ def _explained(error: BaseException) -> typer.Exit | None:
         return None
     elif isinstance(error, NmtkitError):
         explanation, exit_code = error, error.exit_code
+    elif is_out_of_memory(error):
+        hint = "take smaller sizes, or a machine with more memory"
+        explanation = EnvironmentProblem("the machine has too little memory for this", hint=hint)
+        exit_code = explanation.exit_code
     elif isinstance(error, OSError):
         explanation, exit_code = _machine_error(error), EnvironmentProblem.exit_code
     elif isinstance(error, KeyboardInterrupt):
@@ -153,7 +163,7 @@ def _usage_error(error: Any) -> ConfigError:
     command = " ".join(["nmtkit", *words[1:]])  # however the program was called
     message = plain(error.format_message().rstrip("."))
     if (wrong := error.__cause__) and hasattr(wrong, "errors"):  # pydantic's
-        message += f" (got {wrong.errors()[0]['input']})"
+        message += f" (got {str(wrong.errors()[0]['input'])[:80]})"
     message = re.sub("^[Ii]nvalid value", "bad value", message)
     hint = f"{command} --help"
     name = getattr(error, "option_name", None)
