@@ -6,6 +6,7 @@ import os
 import sys
 
 from nmtkit import environment
+from nmtkit.errors import missing_package
 
 UNSUPPORTED = (
     "nmtkit: this system lacks file locks (fcntl): nmtkit runs on Linux, macOS and other POSIX"
@@ -27,6 +28,11 @@ def main() -> None:
         with contextlib.suppress(OSError, AttributeError):  # stderr is full, or closed
             os.write(sys.stderr.fileno(), b"nmtkit: stopped; nothing was begun\n")
         raise SystemExit(130) from None
+    except ModuleNotFoundError as error:
+        if (missing := missing_package(error)) is None:
+            raise
+        print(f"nmtkit: {missing}", file=sys.stderr)
+        raise SystemExit(missing.exit_code) from None
     cli.main()
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import sys
 from collections.abc import Iterable
 
 
@@ -73,12 +74,22 @@ def is_out_of_memory(error: BaseException) -> bool:
     )
 
 
+def missing_package(error: BaseException) -> EnvironmentProblem | None:
+    """Return what to say if an import has failed for a package that is not installed."""
+    package = (isinstance(error, ModuleNotFoundError) and error.name or "nmtkit").partition(".")[0]
+    if package == "nmtkit":
+        return None
+    command = f"{sys.executable} -m pip install {package.replace('_', '-')}"
+    return EnvironmentProblem(f"the package {package} is not installed", hint=command)
+
+
 _WORDINGS = (
     (r"Input should be greater than or equal to (\S+)", r"must be at least \1"),
     (r"Input should be less than or equal to (\S+)", r"must be at most \1"),
     (r"Input should be greater than (\S+)", r"must be above \1"),
     (r"Input should be less than (\S+)", r"must be below \1"),
     (r"Input should be a valid integer.*", "must be a whole number"),
+    (r"Unable to parse input string as an integer.*", "must have fewer digits"),
     (r"Input should be a valid number.*", "must be a number"),
     (r"Input should be a valid boolean.*", "must be true or false"),
     (r"Input should be a valid string.*", "must be text"),

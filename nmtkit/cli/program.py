@@ -20,6 +20,7 @@ from nmtkit.errors import (
     EnvironmentProblem,
     NmtkitError,
     is_out_of_memory,
+    missing_package,
     plain,
 )
 
@@ -144,6 +145,8 @@ def _explained(error: BaseException) -> typer.Exit | None:
         return None
     elif isinstance(error, NmtkitError):
         explanation, exit_code = error, error.exit_code
+    elif missing := missing_package(error):
+        explanation, exit_code = missing, missing.exit_code
     elif is_out_of_memory(error):
         hint = "take smaller sizes, or a machine with more memory"
         explanation = EnvironmentProblem("the machine has too little memory for this", hint=hint)
