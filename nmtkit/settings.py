@@ -211,7 +211,7 @@ class TrainSettings(Section):
     """Size of one batch, in `batch_unit`."""
     batch_unit: Literal["tgt_tokens", "src_tokens", "sentences"] = "tgt_tokens"
     """What batches are measured in: subwords of one side (</s> included), or sentence pairs."""
-    update_size: int = Field(0, ge=0)
+    update_size: int = Field(0, ge=0, le=100_000_000)
     """Accumulate batches until an update holds at least this much, in `batch_unit`; 0 = every
     batch is an update.
     """
@@ -324,7 +324,7 @@ class SearchSettings(Section):
 
     beam: int = Field(5, ge=1, le=10_000)
     """Hypotheses per sentence; 1 = greedy."""
-    length_penalty: float = Field(0.6, ge=0, le=100)
+    length_penalty: float = Field(0.6, ge=0, le=20)
     """α of GNMT's penalty ((5+|Y|)/6)^α, |Y| including the end of sentence."""
     max_length_a: float = Field(1.0, ge=0, le=1000)
     """a of the limit a·n+b on the subwords of a translation with n source subwords."""
