@@ -125,7 +125,7 @@ def _check_paths(cls: type[Options], key: str, value: Any) -> None:
         if str(path) in (*names, "-") or (path.is_dir() and "NAME" in names):
             continue
         if _FILE.search(metavar):
-            instead = "pipe it to -" if "-" in names else "write it to a file first"
+            instead = "pipe it to -, or " * ("-" in names) + "write it to a file first"
             files.check_file(path, instead, shown.get("once", False), _typed(cls, key))
         elif _FOLDER.search(metavar) and not path.is_dir():
             raise DataError(f"not a folder: {path}", _typed(cls, key), "name a folder")
