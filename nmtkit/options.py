@@ -112,8 +112,8 @@ _FILE, _FOLDER = re.compile("FILE|SRC|HYP|LINKS"), re.compile("DIR|RUN|FOLDER")
 
 
 def _check_paths(cls: type[Options], key: str, value: Any) -> None:
-    """Refuse what is neither a file nor a folder, before anything is read. A path that does not
-    exist is left to the command, because it may be a name.
+    """Refuse what is neither a file nor a folder, before anything is read, and a folder for a file.
+    A path that does not exist is left to the command, because it may be a name.
 
     Raises: DataError naming the option and the path.
     """
@@ -127,7 +127,7 @@ def _check_paths(cls: type[Options], key: str, value: Any) -> None:
         if _FILE.search(metavar):
             instead = "pipe it to -, or " * ("-" in names) + "write it to a file first"
             files.check_file(path, instead, shown.get("once", False), _typed(cls, key))
-        elif _FOLDER.search(metavar) and not path.is_dir():
+        elif _FOLDER.search(metavar) and not (path.is_dir() or path.is_file()):
             raise DataError(f"not a folder: {path}", _typed(cls, key), "name a folder")
 
 
