@@ -6,7 +6,7 @@ import os
 import sys
 
 from nmtkit import environment
-from nmtkit.errors import missing_package
+from nmtkit.errors import of_the_machine
 
 UNSUPPORTED = (
     "nmtkit: this system lacks file locks (fcntl): nmtkit runs on Linux, macOS and other POSIX"
@@ -29,10 +29,10 @@ def main() -> None:
             os.write(sys.stderr.fileno(), b"nmtkit: stopped; nothing was begun\n")
         raise SystemExit(130) from None
     except ModuleNotFoundError as error:
-        if (missing := missing_package(error)) is None:
+        if (problem := of_the_machine(error)) is None:
             raise
-        print(f"nmtkit: {missing}", file=sys.stderr)
-        raise SystemExit(missing.exit_code) from None
+        print(f"nmtkit: {problem}", file=sys.stderr)
+        raise SystemExit(problem.exit_code) from None
     cli.main()
 
 

@@ -74,13 +74,20 @@ def is_out_of_memory(error: BaseException) -> bool:
     )
 
 
-def missing_package(error: BaseException) -> EnvironmentProblem | None:
-    """Return what to say if an import has failed for a package that is not installed."""
+def of_the_machine(error: BaseException) -> EnvironmentProblem | None:
+    """Return what to say of an error of Python or a library that the machine is the cause of: a
+    package that is not installed, too little memory, no home folder.
+    """
     package = (isinstance(error, ModuleNotFoundError) and error.name or "nmtkit").partition(".")[0]
-    if package == "nmtkit":
-        return None
-    command = f"{sys.executable} -m pip install {package.replace('_', '-')}"
-    return EnvironmentProblem(f"the package {package} is not installed", hint=command)
+    if package != "nmtkit":
+        command = f"{sys.executable} -m pip install {package.replace('_', '-')}"
+        return EnvironmentProblem(f"the package {package} is not installed", hint=command)
+    if is_out_of_memory(error):
+        hint = "take smaller sizes, or a machine with more memory"
+        return EnvironmentProblem("the machine has too little memory for this", hint=hint)
+    if isinstance(error, RuntimeError) and "home directory" in str(error):  # ~ in a path
+        return EnvironmentProblem("the home folder is unknown", hint="export HOME=/a/folder")
+    return None
 
 
 _WORDINGS = (

@@ -15,14 +15,7 @@ from typer.core import TyperGroup
 
 import nmtkit
 from nmtkit import console, environment, settings
-from nmtkit.errors import (
-    ConfigError,
-    EnvironmentProblem,
-    NmtkitError,
-    is_out_of_memory,
-    missing_package,
-    plain,
-)
+from nmtkit.errors import ConfigError, EnvironmentProblem, NmtkitError, of_the_machine, plain
 
 STAGES = ("prep", "train", "translate", "score", "analyze", "report", "export")
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
@@ -145,12 +138,8 @@ def _explained(error: BaseException) -> typer.Exit | None:
         return None
     elif isinstance(error, NmtkitError):
         explanation, exit_code = error, error.exit_code
-    elif missing := missing_package(error):
-        explanation, exit_code = missing, missing.exit_code
-    elif is_out_of_memory(error):
-        hint = "take smaller sizes, or a machine with more memory"
-        explanation = EnvironmentProblem("the machine has too little memory for this", hint=hint)
-        exit_code = explanation.exit_code
+    elif problem := of_the_machine(error):
+        explanation, exit_code = problem, problem.exit_code
     elif isinstance(error, OSError):
         explanation, exit_code = _machine_error(error), EnvironmentProblem.exit_code
     elif isinstance(error, KeyboardInterrupt):

@@ -259,7 +259,20 @@ def test_too_little_memory_is_the_machines_fault(run, monkeypatch):
     assert result.exit_code == 3 and "too little memory" in result.output
 
 
-# Packages
+# Packages and folders
+
+
+def test_a_home_folder_that_is_unknown_is_the_machines_fault(monkeypatch):
+    def unknown(*_):
+        raise KeyError("getpwuid(): uid not found")
+
+    for name in ("HOME", "NMTKIT_CACHE", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    for line in ("datasets", "train --allow-code os"):
+        result = CliRunner().invoke(app, line.split())
+        assert result.exit_code == 3, result.output
+        assert "the home folder is unknown\n  try: export HOME=" in result.output
 
 
 @pytest.fixture(scope="module")
