@@ -2,6 +2,7 @@
 numbers that only memory or floats would refuse, and packages that are missing.
 """
 
+import math
 import os
 import re
 import signal
@@ -21,7 +22,8 @@ from nmtkit.cli.analyze import analysis_command
 from nmtkit.errors import ConfigError, DataError, is_out_of_memory
 from nmtkit.models.variants import VARIANTS, load_variant
 from nmtkit.options import Options
-from nmtkit.settings import LARGEST, STAGES, build, parse_set, read_toml
+from nmtkit.settings import LARGEST, STAGES, SearchSettings, build, parse_set, read_toml
+from nmtkit.translate.beam import length_limit, length_penalty
 from nmtkit.translate.options import TranslateOptions
 from tests.manifests import write_best
 from tests.ready import add_system, prepare
@@ -221,6 +223,14 @@ def test_every_setting_refuses_what_the_machine_cannot_hold(name):
                 continue
             if field.annotation in LARGEST:
                 assert abs(value) <= LARGEST[field.annotation]
+
+
+def test_the_penalty_of_the_longest_translation_is_a_number():
+    keys = ("length_penalty", "max_length_a", "max_length_b", "max_source")
+    fields = SearchSettings.model_fields
+    most = {key: max(getattr(m, "le", 0) for m in fields[key].metadata) for key in keys}
+    longest = length_limit(most["max_source"], SearchSettings(**most))
+    assert math.isfinite(length_penalty(longest, most["length_penalty"]))
 
 
 @pytest.mark.parametrize(
