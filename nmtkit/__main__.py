@@ -6,6 +6,7 @@ import os
 import sys
 
 from nmtkit import environment
+from nmtkit.errors import of_the_machine
 
 UNSUPPORTED = (
     "nmtkit: this system lacks file locks (fcntl): nmtkit runs on Linux, macOS and other POSIX"
@@ -18,6 +19,7 @@ def main() -> None:
     if importlib.util.find_spec("fcntl") is None:
         print(UNSUPPORTED, file=sys.stderr)
         raise SystemExit(3)
+    environment.restart_with_utf8()
     if sys.argv[1:2] == ["train"]:
         environment.restart_without_small_caches()
     try:
@@ -26,6 +28,11 @@ def main() -> None:
         with contextlib.suppress(OSError, AttributeError):  # stderr is full, or closed
             os.write(sys.stderr.fileno(), b"nmtkit: stopped; nothing was begun\n")
         raise SystemExit(130) from None
+    except ModuleNotFoundError as error:
+        if (problem := of_the_machine(error)) is None:
+            raise
+        print(f"nmtkit: {problem}", file=sys.stderr)
+        raise SystemExit(problem.exit_code) from None
     cli.main()
 
 

@@ -72,3 +72,15 @@ def restart_without_small_caches() -> None:
         os.environ["GLIBC_TUNABLES"] = "glibc.malloc.tcache_count=0"
         with contextlib.suppress(OSError):
             os.execv(sys.executable, sys.orig_argv)
+
+
+def restart_with_utf8() -> None:
+    """Start this process again with paths in UTF-8, if the locale has another encoding for them.
+
+    Python reads this variable when a process starts. Libraries take every path as UTF-8, and so do
+    the records of a run.
+    """
+    if sys.getfilesystemencoding() != "utf-8" and os.environ.get("PYTHONUTF8") != "1":
+        os.environ["PYTHONUTF8"] = "1"
+        with contextlib.suppress(OSError):
+            os.execv(sys.executable, sys.orig_argv)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import sys
 from collections.abc import Iterable
 
 
@@ -65,12 +66,37 @@ class LeftOut(NmtkitError):
     """A system that an analysis cannot use; the message is the reason."""
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """True if memory did not suffice, on the GPU or the CPU."""
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError)  # torch's errors of both kinds
+        and any(text in str(error) for text in ("can't allocate memory", "out of memory"))
+    )
+
+
+def of_the_machine(error: BaseException) -> EnvironmentProblem | None:
+    """Return what to say of an error of Python or a library that the machine is the cause of: a
+    package that is not installed, too little memory, no home folder.
+    """
+    package = (isinstance(error, ModuleNotFoundError) and error.name or "nmtkit").partition(".")[0]
+    if package != "nmtkit":
+        command = f"{sys.executable} -m pip install {package.replace('_', '-')}"
+        return EnvironmentProblem(f"the package {package} is not installed", hint=command)
+    if is_out_of_memory(error):
+        hint = "take smaller sizes, or a machine with more memory"
+        return EnvironmentProblem("the machine has too little memory for this", hint=hint)
+    if isinstance(error, RuntimeError) and "home directory" in str(error):  # ~ in a path
+        return EnvironmentProblem("the home folder is unknown", hint="export HOME=/a/folder")
+    return None
+
+
 _WORDINGS = (
     (r"Input should be greater than or equal to (\S+)", r"must be at least \1"),
     (r"Input should be less than or equal to (\S+)", r"must be at most \1"),
     (r"Input should be greater than (\S+)", r"must be above \1"),
     (r"Input should be less than (\S+)", r"must be below \1"),
     (r"Input should be a valid integer.*", "must be a whole number"),
+    (r"Unable to parse input string as an integer.*", "must have fewer digits"),
     (r"Input should be a valid number.*", "must be a number"),
     (r"Input should be a valid boolean.*", "must be true or false"),
     (r"Input should be a valid string.*", "must be text"),
@@ -87,6 +113,15 @@ def plain(message: str) -> str:
         if (reworded := re.sub(pattern, words, message, count=1)) != message:
             return reworded
     return message[:1].lower() + message[1:]
+
+
+def short(value: object) -> str:
+    """Return a value for a message, at most 80 characters of it."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no number of more than 4,300 digits
+        text = "a number of thousands of digits"
+    return text if len(text) <= 80 else text[:79] + "…"
 
 
 def counted(number: int, noun: str) -> str:

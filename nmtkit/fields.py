@@ -93,4 +93,4 @@ def _allowed(schema: Mapping[str, Any]) -> str:
         return "|".join(map(str, schema["enum"]))
     if schema.get("type") == "array":
         return _allowed((schema.get("prefixItems") or [schema.get("items", {})])[0])
-    return ", ".join(f"{sign} {schema[key]:g}" for key, sign in LIMITS.items() if key in schema)
+    return ", ".join(f"{sign} {schema[key]:,.15g}" for key, sign in LIMITS.items() if key in schema)

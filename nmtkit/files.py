@@ -12,6 +12,7 @@ import itertools
 import json
 import os
 import re
+import shlex
 import shutil
 import stat
 import tempfile
@@ -30,6 +31,8 @@ UNFINISHED = ".nmtkit-"
 """How the name of a file begins while it is written."""
 
 
+_FD = "/dev/fd/", "/dev/stdin", "/proc/self/fd/"
+"""How the path of a pipe of the shell begins."""
 _runs: set[Path] = set()
 
 
@@ -83,14 +86,16 @@ def check_file(
     where: str | None = None,
 ) -> None:
     """Refuse a path that is not a file, before anything is read. A text is read twice: first to
-    check it, then to use it. A pipe would be empty the second time.
+    check it, then to use it. A pipe would be empty the second time. A pipe with a name waits for a
+    writer that may never come, and a device may never end.
 
     Args:
         path: as the user gave it.
         instead: hint for a pipe: what the user can do instead.
-        once: True if the file is read only once, so that it may be a pipe.
+        once: True if the file is read only once, so that it may be a pipe of the shell, `<(…)`.
         where: the option that names the file.
-    Raises: DataError if it is missing, a directory, or (without `once`) a pipe or a device.
+    Raises: DataError if it is missing, a directory, a socket, a device, a pipe (with `once` only a
+        pipe with a name), or not readable.
     """
     path = Path(path)
     if not path.exists():
@@ -101,12 +106,16 @@ def check_file(
         )
     if path.is_dir():
         raise DataError(f"is a directory, not a text file: {path}", where, "name a file in it")
-    if not once and not path.is_file():
-        mode = path.stat().st_mode
-        kind = (
-            "a pipe" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else "a device"
+    is_pipe = stat.S_ISFIFO(mode := path.stat().st_mode)
+    of_shell = is_pipe and str(path).startswith(_FD)
+    if not path.is_file() and not (once and (of_shell or str(path) == os.devnull)):
+        kind = "a pipe" if is_pipe else "a socket" if stat.S_ISSOCK(mode) else "a device"
+        why = "" if once else ", and cannot be read twice"
+        raise DataError(f"is {kind}, not a file{why}: {path}", where, instead)
+    if not os.access(path, os.R_OK):
+        raise DataError(
+            f"no permission to read {path}", where, f"chmod u+r {shlex.quote(str(path))}"
         )
-        raise DataError(f"is {kind}, not a file, and cannot be read twice: {path}", where, instead)
 
 
 def is_tsv(path: Path) -> bool:

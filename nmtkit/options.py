@@ -11,12 +11,16 @@ those that define such classes import no torch, so that `--help` is instant.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+import os
+import re
+from pathlib import Path
 from typing import Any, Self
 
 from pydantic import Field, ValidationError
 
-from nmtkit.errors import ConfigError, plain
+from nmtkit import files
+from nmtkit.errors import ConfigError, DataError, plain, short
 from nmtkit.presets import preset_names
 from nmtkit.settings import Section
 
@@ -33,17 +37,21 @@ class Options(Section):
     def of(cls, values: dict[str, Any]) -> Self:
         """Return the options with these values.
 
-        Raises: ConfigError naming the first option with a bad value.
+        Raises: ConfigError naming the first option with a bad value; DataError naming the first
+            option with a path that is not what its metavar says: a file or a folder.
         """
         try:
-            return cls.model_validate(values)
+            options = cls.model_validate(values)
         except ValidationError as error:
             first = error.errors()[0]
             message, name = plain(first["msg"]), None
             if first["loc"]:  # else the error is about several options together
                 name = _typed(cls, str(first["loc"][0]))
-                message = f"bad value for '{name}': {message} (got {first['input']!r})"
+                message = f"bad value for '{name}': {message} (got {short(first['input'])})"
             raise ConfigError(message, where=name, hint="see --help") from None
+        for key in sorted(options.model_fields_set):
+            _check_paths(cls, key, getattr(options, key))
+        return options
 
 
 def option(
@@ -55,6 +63,7 @@ def option(
     envvar: str | None = None,
     argument: bool = False,
     shows_zero: bool = False,
+    once: bool = False,
     old: tuple[str, ...] = (),
     **limits: Any,
 ) -> Any:
@@ -69,12 +78,13 @@ def option(
         envvar: the environment variable that gives the value, too.
         argument: it is typed without a name.
         shows_zero: the help shows the default even if it is 0.
+        once: the file that it names is read once, from its beginning, so it may be a pipe.
         old: earlier names, which work but are not shown; one without dashes is the metavar of an
             argument.
         limits: pydantic's (ge, le, …).
     """
     shown: Any = {"metavar": metavar, "names": names, "panel": panel, "envvar": envvar}
-    shown |= {"argument": argument, "shows_zero": shows_zero, "old": old}
+    shown |= {"argument": argument, "shows_zero": shows_zero, "once": once, "old": old}
     return Field(default, description=help, json_schema_extra=shown, **limits)
 
 
@@ -85,9 +95,49 @@ def flag(key: str) -> str:
 
 def _typed(cls: type[Options], key: str) -> str:
     """Return the option of a field as it is typed."""
+    shown = _shown(cls, key)
+    if shown.get("argument"):
+        return str(shown["metavar"])
+    return str((shown.get("names") or [flag(key)])[0])
+
+
+def _shown(cls: type[Options], key: str) -> dict[str, Any]:
+    """Return what the help shows of a field."""
     shown: Any = cls.model_fields[key].json_schema_extra if key in cls.model_fields else {}
-    names: Sequence[str] = (shown or {}).get("names") or [flag(key)]
-    return names[0]
+    return shown or {}
+
+
+_FILE, _FOLDER = re.compile("FILE|SRC|HYP|LINKS"), re.compile("DIR|RUN|FOLDER")
+"""Metavars of options that name files, and of those that name folders."""
+
+
+def _check_paths(cls: type[Options], key: str, value: Any) -> None:
+    """Refuse what is neither a file nor a folder, before anything is read, and a folder for a file.
+    A path that does not exist is left to the command, because it may be a name.
+
+    Raises: DataError naming the option and the path.
+    """
+    shown = _shown(cls, key)
+    metavar = shown.get("metavar") or ""
+    names = metavar.split("|")
+    words = value if isinstance(value, (list, tuple)) else [value]
+    for path in itertools.chain.from_iterable(map(_existing, map(str, words))):
+        if str(path) in (*names, "-") or (path.is_dir() and "NAME" in names):
+            continue
+        if _FILE.search(metavar):
+            instead = "pipe it to -, or " * ("-" in names) + "write it to a file first"
+            files.check_file(path, instead, shown.get("once", False), _typed(cls, key))
+        elif _FOLDER.search(metavar) and not (path.is_dir() or path.is_file()):
+            raise DataError(f"not a folder: {path}", _typed(cls, key), "name a folder")
+
+
+def _existing(text: str) -> list[Path]:
+    """Return the paths in the value of an option, such as PATH, SET=PATH or PATH,PATH."""
+    for words in ([text], [text.partition("=")[2]], re.split("[\0,]", text)):
+        paths = [path for path in map(Path, filter(None, words)) if os.path.lexists(path)]
+        if paths:
+            return paths
+    return []
 
 
 def preset_option(default: str, panel: str | None = SETTINGS, what: str = "All settings") -> Any:
@@ -102,7 +152,7 @@ def preset_option(default: str, panel: str | None = SETTINGS, what: str = "All s
 def config_option() -> Any:
     """Return the option --config."""
     text = "A TOML file of settings in the sections prep, train, model and search."
-    return option(None, "FILE", panel=SETTINGS, help=text)
+    return option(None, "FILE", panel=SETTINGS, help=text, once=True)
 
 
 def set_option(example: str, panel: str = SETTINGS) -> Any:
@@ -119,7 +169,7 @@ def jobs_option(where: str = "") -> Any:
     text = (
         f"At most N worker processes{where}; 0 = one per CPU core. The output does not depend on N."
     )
-    return option(0, "N", "--jobs", "-j", panel=GENERAL, help=text, shows_zero=True, ge=0)
+    return option(0, "N", "--jobs", "-j", panel=GENERAL, help=text, shows_zero=True, ge=0, le=4096)
 
 
 def device_option() -> Any:

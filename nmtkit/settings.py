@@ -24,7 +24,7 @@ from pydantic import (
     model_validator,
 )
 
-from nmtkit.errors import ConfigError, nearest, plain
+from nmtkit.errors import ConfigError, nearest, plain, short
 from nmtkit.presets import preset_names, preset_text
 
 SECTIONS = ("prep", "model", "train", "search")
@@ -62,6 +62,9 @@ HABITS = {
     "beam_size": "--beam N (nmtkit translate), or --set search.beam=…",
 }
 """What people type in other toolkits, without dashes and section, and what nmtkit has for it."""
+LARGEST = {int: 10**18, float: 1e30}
+"""The largest magnitude of every setting and option; a field may have a lower limit."""
+SMALLEST = 1e-30
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -83,6 +86,17 @@ class Section(BaseModel):
             and cls.model_fields[info.field_name].annotation in {int, float}
         ):
             raise ValueError("a number is wanted, not true or false")
+        return value
+
+    @field_validator("*")
+    @classmethod
+    def _fits_the_machine(cls, value: Any) -> Any:
+        """Refuse a number that overflows in 64 bits, or as a float in 32 bits."""
+        largest = LARGEST.get(type(value))
+        if largest and abs(value) > largest:
+            raise ValueError(f"must be at most {largest:.0e}")
+        if isinstance(value, float) and 0 < abs(value) < SMALLEST:
+            raise ValueError(f"must be 0 or at least {SMALLEST:.0e}")
         return value
 
 
@@ -155,7 +169,7 @@ class PrepSettings(Section):
     """Training pairs of a shard, the unit of work of prep and of the order of training; 0 = by the
     size of the text, from 5,000 to 200,000.
     """
-    memory: float = Field(0.0, ge=0)
+    memory: float = Field(0.0, ge=0, le=1e9)
     """GiB of memory that prep may use for counts of words and for repeated pairs; 0 = a quarter of
     the machine. The output does not depend on it.
     """
@@ -197,7 +211,7 @@ class TrainSettings(Section):
     """Size of one batch, in `batch_unit`."""
     batch_unit: Literal["tgt_tokens", "src_tokens", "sentences"] = "tgt_tokens"
     """What batches are measured in: subwords of one side (</s> included), or sentence pairs."""
-    update_size: int = Field(0, ge=0)
+    update_size: int = Field(0, ge=0, le=100_000_000)
     """Accumulate batches until an update holds at least this much, in `batch_unit`; 0 = every
     batch is an update.
     """
@@ -308,21 +322,21 @@ class TrainSettings(Section):
 class SearchSettings(Section):
     """How the search for translations works (`search.*`)."""
 
-    beam: int = Field(5, ge=1)
+    beam: int = Field(5, ge=1, le=10_000)
     """Hypotheses per sentence; 1 = greedy."""
-    length_penalty: float = Field(0.6, ge=0)
+    length_penalty: float = Field(0.6, ge=0, le=20)
     """α of GNMT's penalty ((5+|Y|)/6)^α, |Y| including the end of sentence."""
-    max_length_a: float = Field(1.0, ge=0)
+    max_length_a: float = Field(1.0, ge=0, le=1000)
     """a of the limit a·n+b on the subwords of a translation with n source subwords."""
-    max_length_b: int = Field(50, ge=0)
+    max_length_b: int = Field(50, ge=0, le=100_000)
     """b of the limit a·n+b."""
-    nbest: int = Field(1, ge=1)
+    nbest: int = Field(1, ge=1, le=10_000)
     """Translations written for each sentence; at most `beam`."""
     average: int = Field(1, ge=1)
     """Average the parameters of this many of the last checkpoints at multiples of
     `train.checkpoint_every`; 1 = only the best checkpoint.
     """
-    batch_size: int = Field(128, ge=1)
+    batch_size: int = Field(128, ge=1, le=1_000_000)
     """Sentences in one batch of the search."""
     precision: Literal["auto", "float32", "bfloat16", "float16", "int8"] = "auto"
     """Number type of the products inside the layers; auto: bfloat16 on a CPU that multiplies it
@@ -330,7 +344,7 @@ class SearchSettings(Section):
     all wide products to 255 levels, the output layer's too, which otherwise uses float32. Forced
     scoring always uses float32.
     """
-    max_source: int = Field(250, ge=1)
+    max_source: int = Field(250, ge=1, le=1_000_000)
     """Longer inputs (in subwords) are translated in pieces, cut at punctuation if there is any."""
     sample: bool = False
     """Draw translations from the model's distribution instead of searching; `nbest` of each
@@ -344,7 +358,7 @@ class SearchSettings(Section):
     """sample: draw only from the most probable tokens that together have this probability."""
     seed: int = Field(1, ge=0)
     """sample: seed of the draws."""
-    mbr: int = Field(0, ge=0)
+    mbr: int = Field(0, ge=0, le=10_000)
     """Choose by minimum Bayes risk among this many candidates: samples with `sample`, else the best
     of the beam. The utility is chrF; 0 = choose the most probable.
     """
@@ -476,7 +490,7 @@ def read_toml(path: Path, what: str, option: str, example: str) -> dict[str, Any
         raise ConfigError(
             f"cannot read {what}: {error.strerror}", where=path, hint=f"check {option}"
         ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"not valid TOML: {error}", where=path, hint=example) from error
 
 
@@ -517,7 +531,7 @@ def parse_set(assignments: list[str]) -> Values:
             )
         try:
             value = tomllib.loads(f"x = {raw.strip()}")["x"]
-        except tomllib.TOMLDecodeError:
+        except (ValueError, RecursionError):  # ValueError: a number of thousands of digits, too
             value = raw.strip()
         values.setdefault(section, {})[name] = value
     return values
@@ -570,7 +584,7 @@ def build(schema: type[S], values: dict[str, Any], section: str, file: Path | No
             hint = HABITS.get(name) or nearest(name, _known(schema, first["loc"]))
             raise ConfigError(f"unknown setting '{key}'", where=where, hint=hint) from None
         raise ConfigError(
-            f"bad value for '{key}': {message} (got {first['input']!r})",
+            f"bad value for '{key}': {message} (got {short(first['input'])})",
             where=where,
             hint=_describe(schema, first),
         ) from None

@@ -119,7 +119,7 @@ def test_a_section_of_a_variant_of_your_own():
     table = listed("search", "--preset", "dc-iwslt").splitlines()
     assert table[0] == "search"
     assert table[1].split() == ["setting", "dc-iwslt", "values", "meaning"]
-    assert table[3].split()[:5] == ["search.beam", "6", "integer", "≥", "1"]
+    assert table[3].split()[:5] == ["search.beam", "6", "integer", "≥", "1,"]
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 class PaperOptions(Options):
     """The options of an analysis whose numbers some paper prints."""
 
-    paper: str = option("", "NAME|FILE")
+    paper: str = option("", "NAME|FILE", once=True)
     """The printed numbers of a paper (caru, dual_context, memory, phrase, or a file in the form of
     nmtkit/score/papers), shown beside the measured numbers."""
     table: str = option("", "NAME")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import os
 import typing
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, Optional
@@ -58,8 +59,10 @@ class Command(Help, TyperCommand):
     def invoke(self, ctx: Any) -> Any:
         """Check the options, then run the command.
 
-        Raises: ConfigError naming the first option without effect.
+        Raises: ConfigError naming the first option that is not UTF-8 or has no effect.
         """
+        for parameter in self.get_params(ctx):
+            _check_utf8(parameter, ctx.params.get(parameter.name))
         console.set_quiet(ctx.params["quiet"])
         set_debug(ctx.params["debug"])
         refuse_ineffective(ctx)
@@ -71,6 +74,21 @@ class Command(Help, TyperCommand):
         parameters = super().get_params(ctx)
         vars(parameters[-1])["rich_help_panel"] = GENERAL
         return parameters
+
+
+def _check_utf8(parameter: Any, value: Any) -> None:
+    """Refuse bytes that are not UTF-8: no record can hold them, nor can a library take such a path.
+
+    Raises: ConfigError naming the option.
+    """
+    words = map(str, value if isinstance(value, (list, tuple)) else [value])
+    for word in "\0".join(words).split("\0"):
+        text = os.fsencode(word).decode("utf-8", "backslashreplace")
+        if text != word:
+            name = max(parameter.opts, key=len)
+            where = name if name.startswith("-") else parameter.metavar
+            hint = "rename it, or make a symbolic link whose name is UTF-8"
+            raise ConfigError(f"not UTF-8: {text}", where=where, hint=hint)
 
 
 def command(

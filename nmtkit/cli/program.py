@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 
 import nmtkit
 from nmtkit import console, environment, settings
-from nmtkit.errors import ConfigError, EnvironmentProblem, NmtkitError, plain
+from nmtkit.errors import ConfigError, EnvironmentProblem, NmtkitError, of_the_machine, plain
 
 STAGES = ("prep", "train", "translate", "score", "analyze", "report", "export")
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
@@ -138,6 +138,8 @@ def _explained(error: BaseException) -> typer.Exit | None:
         return None
     elif isinstance(error, NmtkitError):
         explanation, exit_code = error, error.exit_code
+    elif problem := of_the_machine(error):
+        explanation, exit_code = problem, problem.exit_code
     elif isinstance(error, OSError):
         explanation, exit_code = _machine_error(error), EnvironmentProblem.exit_code
     elif isinstance(error, KeyboardInterrupt):
@@ -153,7 +155,7 @@ def _usage_error(error: Any) -> ConfigError:
     command = " ".join(["nmtkit", *words[1:]])  # however the program was called
     message = plain(error.format_message().rstrip("."))
     if (wrong := error.__cause__) and hasattr(wrong, "errors"):  # pydantic's
-        message += f" (got {wrong.errors()[0]['input']})"
+        message += f" (got {str(wrong.errors()[0]['input'])[:80]})"
     message = re.sub("^[Ii]nvalid value", "bad value", message)
     hint = f"{command} --help"
     name = getattr(error, "option_name", None)

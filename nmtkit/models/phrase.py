@@ -37,7 +37,7 @@ class PhraseSettings(TransformerSettings):
     """Each decoder layer reads its own mixture of the phrases of all levels (+TA); off: the phrases
     of the top level.
     """
-    combiner_hidden: int = Field(0, ge=0)
+    combiner_hidden: int = Field(0, ge=0, le=1_000_000)
     """Hidden units of the combiner; 0 = 3 * d_model, which fits the paper's table (the authors'
     code: 4 * d_model).
     """

@@ -31,13 +31,13 @@ from nmtkit.nn.recurrent import GRU, Recurrent, cell_step
 class RNNSearchSettings(ModelSettings):
     """Sizes and choices; the defaults are Bahdanau et al.'s sizes as THUMT trains them."""
 
-    d_embedding: int = Field(620, ge=1)
+    d_embedding: int = Field(620, ge=1, le=1_000_000)
     """E: width of the embeddings, and of the readout that the output layer reads."""
-    d_hidden: int = Field(1000, ge=2, multiple_of=2)
+    d_hidden: int = Field(1000, ge=2, multiple_of=2, le=1_000_000)
     """H: width of the decoder's state and of each direction of the encoder; even, because the
     maxout takes pairs.
     """
-    d_alignment: int = Field(0, ge=0)
+    d_alignment: int = Field(0, ge=0, le=1_000_000)
     """A: width of the attention's hidden layer; 0 = as wide as the state."""
     dropout: float = Field(0.2, ge=0, lt=1)
     """Dropout on embeddings and on the readout."""

@@ -33,15 +33,15 @@ from nmtkit.nn.sublayer import FeedForward, Norm, Residual
 class TransformerSettings(ModelSettings):
     """Sizes and choices of a Transformer; the defaults are Vaswani et al.'s base."""
 
-    d_model: int = Field(512, ge=2)
+    d_model: int = Field(512, ge=2, le=1_000_000)
     """Width of embeddings, of every layer and of the memory."""
-    d_ff: int = Field(2048, ge=1)
+    d_ff: int = Field(2048, ge=1, le=10_000_000)
     """Width of the feed-forward sublayers."""
     heads: int = Field(8, ge=1)
     """Attention heads; a divisor of d_model."""
-    encoder_layers: int = Field(6, ge=0)
+    encoder_layers: int = Field(6, ge=0, le=10_000)
     """Layers of the encoder."""
-    decoder_layers: int = Field(6, ge=1)
+    decoder_layers: int = Field(6, ge=1, le=10_000)
     """Layers of the decoder."""
     attention_dropout: float = Field(0.0, ge=0, lt=1)
     """Dropout on attention weights."""

@@ -78,7 +78,7 @@ class Steps:
         self.out = self.work / OUT
         self.runner = Runner(self.work, self.engine)
         memory = self.settings.memory or memory_bytes() / (1 << 30) / 4
-        self.budget = int(memory * (1 << 30))
+        self.budget = max(1 << 20, int(memory * (1 << 30)))  # below it, pieces are too many
 
     @property
     def drops(self) -> bool:

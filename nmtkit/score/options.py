@@ -13,7 +13,7 @@ OF_A_RUN, OUTSIDE = "Translations of a run", "Outside files, without a run"
 class ScoreOptions(Options):
     """The options of `nmtkit score`."""
 
-    hyps: list[Path] = option([], "HYP", argument=True, panel=OUTSIDE)
+    hyps: list[Path] = option([], "HYP", argument=True, panel=OUTSIDE, once=True)
     """Translations to score, one file a system (- for stdin), against --ref."""
     against: str | None = option(None, "NAME")
     """The baseline for differences and significance (default: the system trained first, or the
@@ -30,15 +30,15 @@ class ScoreOptions(Options):
     """The significance test for the p-values in the tables of scores, lengths and seeds:
     paired_bootstrap (Koehn), paired_bootstrap_half, sacrebleu_bootstrap, sacrebleu_randomization or
     sign. The significance table has all of them."""
-    resamples: int = option(1000, "N", ge=1)
+    resamples: int = option(1000, "N", ge=1, le=1_000_000)
     """Number of bootstrap resamples for intervals and significance."""
     ratio: float = option(1.0, "R", gt=0, le=1)
     """Size of a paired_bootstrap resample, as a fraction of the set (Koehn 1, compare-mt 0.5)."""
-    trials: int = option(10_000, "N", ge=1)
+    trials: int = option(10_000, "N", ge=1, le=1_000_000)
     """Number of trials of sacrebleu_randomization."""
     seed: int = option(1, "N", ge=0)
     """Seed of the resamples and trials."""
-    paper: Path | None = option(None, "NAME|FILE", panel=OF_A_RUN)
+    paper: Path | None = option(None, "NAME|FILE", panel=OF_A_RUN, once=True)
     """Show the printed numbers of a paper (caru, dual_context, memory, phrase) beside the measured
     ones. FILE: numbers of a paper in the same form (nmtkit/score/papers)."""
     table: str | None = option(None, "NAME", panel=OF_A_RUN)
@@ -50,7 +50,7 @@ class ScoreOptions(Options):
     """An external metric, such as COMET. The shell runs COMMAND, which reads lines of source,
     hypothesis and reference, separated by tabs, and prints one number for each.
     NAME:lower=COMMAND if lower is better. Repeatable."""
-    metric_scores: list[str] = option([], "NAME=FILE", "--metric-scores")
+    metric_scores: list[str] = option([], "NAME=FILE", "--metric-scores", once=True)
     """An external metric whose numbers, one for each line, are in FILE. In FILE, {system} and {set}
     stand for the names of the system and the test set. Repeatable."""
     output_format: str = format_option()
@@ -60,11 +60,11 @@ class ScoreOptions(Options):
     run: Path | None = run_option(panel=OF_A_RUN)
     force: bool = option(False, panel=OF_A_RUN)
     """Score again, even if the scores are up to date."""
-    hyp: list[Path] = option([], "FILE", panel=OUTSIDE)
+    hyp: list[Path] = option([], "FILE", panel=OUTSIDE, once=True)
     """A translation to score, as HYP. Repeatable."""
-    ref: list[Path] = option([], "FILE", panel=OUTSIDE)
+    ref: list[Path] = option([], "FILE", panel=OUTSIDE, once=True)
     """A reference (- for stdin). Repeat for several references of the same text."""
-    src: Path | None = option(None, "FILE", panel=OUTSIDE)
+    src: Path | None = option(None, "FILE", panel=OUTSIDE, once=True)
     """The source (- for stdin). --by-length counts its words."""
     language: str | None = option(None, "LANG", "--lang", panel=OUTSIDE)
     """The target language. Its Moses rules tokenize for tok. BLEU. Without it the suffix

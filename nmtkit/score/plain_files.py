@@ -45,7 +45,7 @@ def score_files(hyps: Sequence[Path], refs: Sequence[Path], **values: Any) -> No
     Raises: ConfigError if hypotheses or references are missing, DataError if a file is missing, all
         are empty, or line counts differ.
     """
-    options = ScoreOptions.of(values)
+    options = ScoreOptions.of({**values, "hyps": hyps, "ref": refs})
     check_options(options)
     _check_files(hyps, refs, options)
     language, names = options.language, _names(hyps)

@@ -29,7 +29,7 @@ from nmtkit.data.packing import filled
 from nmtkit.data.padding import Ids
 from nmtkit.data.resegmented import Resegmented
 from nmtkit.data.store import Lengths
-from nmtkit.errors import ConfigError, EnvironmentProblem
+from nmtkit.errors import ConfigError, EnvironmentProblem, is_out_of_memory
 from nmtkit.models.base import Model
 from nmtkit.nn import cpu, private
 from nmtkit.nn.dropout import seed_dropout
@@ -424,10 +424,3 @@ class Gradients:
 
     def _positions(self, rows: Ids) -> int:
         return self.positions(*self.store.lengths(rows))
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """True if memory did not suffice, on the GPU or the CPU."""
-    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or (
-        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
-    )

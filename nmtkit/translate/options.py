@@ -84,7 +84,7 @@ class TranslateOptions(Options):
     (search.diversity)."""
     assignments: list[str] = set_option("search.max_length_b=20", SEARCH)
     preset: str | None = preset_option("none", SEARCH, "The search settings")
-    config: Path | None = option(None, "FILE", panel=SEARCH)
+    config: Path | None = option(None, "FILE", panel=SEARCH, once=True)
     """A TOML file of settings. Only its section search is read."""
     run: Path | None = run_option()
     jobs: int = jobs_option(" on a CPU")

@@ -93,8 +93,6 @@ def _check(run: Run, options: TranslateOptions, sets: list[TextSet]) -> None:
     for path, name in options.beside_the_source():
         _check_beside(run, source, sets, path, name)
     if options.force_target is None and source not in (None, "-"):
-        if options.docs in {None, "blank", "marker"}:  # as stdin can have them
-            files.check_file(Path(str(source)), "pipe it to -: … | nmtkit translate -")
         for _ in file_windows(str(source)):  # all of it is UTF-8
             pass
 

@@ -18,11 +18,11 @@ class CARUSettings(ModelSettings):
     """
 
     earlier = {"unit_embeddings": False}
-    d_embedding: int = Field(256, ge=1)
+    d_embedding: int = Field(256, ge=1, le=1_000_000)
     """E: width of the embeddings."""
-    d_hidden: int = Field(1024, ge=2)
+    d_hidden: int = Field(1024, ge=2, le=1_000_000)
     """H: width of the decoder's state and of each direction of the encoder."""
-    alignment_width: int = Field(0, ge=0)
+    alignment_width: int = Field(0, ge=0, le=1_000_000)
     """A: width of the additive alignment's hidden layer; 0 = as wide as the decoder's state."""
     cell: Literal["caru", "gru", "lstm", "mgu"] = "caru"
     """The recurrent cell of encoder and decoder."""

@@ -1,0 +1,316 @@
+"""Values that no command can take: files that never end or are no files, bytes that are not UTF-8,
+numbers that only memory or floats would refuse, and packages that are missing.
+"""
+
+import math
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from nmtkit.analyze import ANALYSES, stage
+from nmtkit.cli import app
+from nmtkit.cli.analyze import analysis_command
+from nmtkit.errors import ConfigError, DataError, is_out_of_memory
+from nmtkit.models.variants import VARIANTS, load_variant
+from nmtkit.options import Options
+from nmtkit.settings import LARGEST, STAGES, SearchSettings, build, parse_set, read_toml
+from nmtkit.translate.beam import length_limit, length_penalty
+from nmtkit.translate.options import TranslateOptions
+from tests.manifests import write_best
+from tests.ready import add_system, prepare
+
+NAMES_PATHS = re.compile("FILE|SRC|HYP|LINKS|DIR|RUN|FOLDER")
+"""Metavars of options whose value is a path."""
+
+
+def commands():
+    """Every command by its name, those of the analyses too."""
+    found = dict(get_command(app).commands)
+    del found["analyze"]
+    return found | {f"analyze {name}": analysis_command(name) for name in ANALYSES}
+
+
+def option_classes(cls=Options):
+    """Every class of options of nmtkit."""
+    for name in ANALYSES:
+        stage.find(name)
+    for child in cls.__subclasses__():
+        if child.__module__.startswith("nmtkit."):
+            yield child
+        yield from option_classes(child)
+
+
+def shown(field):
+    return field.json_schema_extra or {}
+
+
+PATH_OPTIONS = [
+    (cls, key, shown(field)["metavar"])
+    for cls in dict.fromkeys(option_classes())
+    for key, field in cls.model_fields.items()
+    if NAMES_PATHS.search(shown(field).get("metavar") or "")
+]
+
+
+@pytest.fixture(autouse=True)
+def nothing_takes_long():
+    """A test ends by an error instead of waiting for ever."""
+
+    def stop(number, frame):
+        raise TimeoutError("a command waits")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, 100)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture
+def no_files(tmp_path, monkeypatch):
+    """Paths that are no text files, by what they are."""
+    paths = {"zero": Path("/dev/zero"), "full": Path("/dev/full"), "folder": tmp_path / "folder"}
+    paths["folder"].mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    listening = socket.socket(socket.AF_UNIX)
+    monkeypatch.chdir(tmp_path)
+    listening.bind("socket")  # the path of a socket must be short
+    (tmp_path / "dangling").symlink_to("nowhere")
+    (tmp_path / "loop").symlink_to("loop")
+    yield paths | {name: tmp_path / name for name in ("pipe", "socket", "dangling", "loop")}
+    listening.close()
+
+
+def test_options_that_are_paths_say_so():
+    for cls in option_classes():
+        for key, field in cls.model_fields.items():
+            if "Path" in str(field.annotation):
+                assert (cls, key, shown(field)["metavar"]) in PATH_OPTIONS
+
+
+@pytest.mark.parametrize(("cls", "key", "metavar"), PATH_OPTIONS)
+def test_what_is_no_file_is_refused_with_its_option(cls, key, metavar, no_files, tmp_path):
+    (good := tmp_path / "good.de").write_text("a\n", "utf-8")
+    required = {k: "x" for k, field in cls.model_fields.items() if field.is_required()}
+    names_file = re.search("FILE|SRC|HYP|LINKS", metavar)
+    for kind, path in no_files.items():
+        if kind == "folder" and (not names_file or "NAME" in metavar.split("|")):
+            continue
+        values = [f"x={path}"] if metavar.startswith(("SET=", "NAME=")) else [str(path)]
+        values += [f"{good},{path}"] * ("," in metavar or metavar.startswith("SRC"))
+        for value in values:
+            several = "list" in str(cls.model_fields[key].annotation)
+            several |= "tuple" in str(cls.model_fields[key].annotation)
+            with pytest.raises(DataError) as caught:
+                cls.of({**required, key: [value] if several else value})
+            names = shown(cls.model_fields[key])
+            typed = metavar if names.get("argument") else (names["names"] or [key])[0]
+            assert caught.value.where.strip("-").replace("-", "_") in {
+                typed.strip("-").replace("-", "_"),
+                metavar.replace("-", "_").strip("_"),
+            }
+            assert str(path) in caught.value.message
+
+
+def test_a_file_without_permission_is_refused(tmp_path, monkeypatch):
+    (path := tmp_path / "secret.toml").write_text("", "utf-8")
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda p, mode: Path(p) != path and access(p, mode))
+    with pytest.raises(DataError, match=f"no permission to read {path}") as caught:
+        TranslateOptions.of({"config": path})
+    assert (caught.value.where, caught.value.hint) == ("--config", f"chmod u+r {path}")
+
+
+def test_pipes_of_the_shell_and_names_that_are_folders_stay(pipe, tmp_path, monkeypatch):
+    options = TranslateOptions.of({"config": pipe("[search]\nbeam = 2\n"), "source": "-"})
+    assert tomllib.loads(options.config.read_text("utf-8")) == {"search": {"beam": 2}}
+    assert TranslateOptions.of({"config": Path(os.devnull)})
+    monkeypatch.chdir(tmp_path)
+    for name in ("blank", "phrase", "pronouns"):
+        (tmp_path / name).mkdir()
+    assert TranslateOptions.of({"source": "-", "docs": "blank"})
+    agreement = stage.find("agreement")
+    assert agreement.Options.of({"pairs": "pronouns"})
+    assert stage.find("lengths").Options.of({"paper": "phrase"})
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "prep demo --config {}",
+        "train --dry-run --config {}",
+        "translate - --config {}",
+        "score --paper {} --table table1",
+        "analyze lengths --paper {} --table table1",
+        "score {} --ref {}",
+        "score x.de --ref {}",
+    ],
+)
+@pytest.mark.parametrize("kind", ["zero", "pipe"])
+def test_commands_read_nothing_that_never_ends(run, line, kind, no_files, tmp_path):
+    (tmp_path / "x.de").write_text("a\n", "utf-8")
+    words = line.format(no_files[kind], no_files[kind]).split()
+    words += [] if "--ref" in words else ["--run", str(run)]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 2, result.output
+    assert str(no_files[kind]) in result.output and "internal" not in result.output
+
+
+# Bytes that are not UTF-8
+
+
+@pytest.mark.parametrize("name", commands())
+def test_bytes_that_are_not_utf8_are_refused_with_their_option(name):
+    for parameter in commands()[name].params:
+        if getattr(parameter, "is_flag", False) or "int" in (parameter.metavar or ""):
+            continue
+        option = max(parameter.opts, key=len)
+        words = [option, "a\udcff"] if option.startswith("-") else ["a\udcff"]
+        result = CliRunner().invoke(app, [*name.split(), *words])
+        assert result.exit_code == 2 and "internal" not in result.output, result.output
+
+
+def test_a_path_that_is_not_utf8_is_refused_before_anything_is_written(tmp_path):
+    words = ["prep", "mine", "--train", "a\udcff.de", "a.en", "--run", str(tmp_path / "run")]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 2 and not (tmp_path / "run").exists()
+    assert "not UTF-8: a\\xff.de\n  in: --train\n" in result.output
+
+
+@pytest.mark.parametrize("stream", ["", "PYTHONIOENCODING=ascii"])
+def test_texts_and_paths_are_utf8_in_every_locale(tmp_path, stream):
+    """A locale whose paths are ASCII; the system has few others to try."""
+    (tmp_path / "hä.de").write_text("Das Mädchen läuft.\n", "utf-8")
+    (tmp_path / "hä.toml").write_text("[search]\nbeam = 'ä'\n", "utf-8")
+    variables = ["LC_ALL=C", "PYTHONUTF8=0", "PYTHONCOERCECLOCALE=0"]
+    variables += [stream] * bool(stream)
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("LC_", "LANG"))}
+    environment |= dict(text.split("=") for text in variables)
+    words = [sys.executable, "-m", "nmtkit", "score", "hä.de", "--ref", "hä.de", "--resamples", "2"]
+    done = subprocess.run(words, env=environment, cwd=tmp_path, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "hä.de" in done.stdout.decode("utf-8")
+
+
+# Numbers
+
+HOSTILE = [
+    *("-1", "1e-320", "1000000000", "1000000000000000000000", "1e20", "1e31", "1e308", "inf"),
+    *("-inf", "nan", "1e309", "0x" + "f" * 5000, "9" * 5000, "[" * 3000, "true", "''", "-1e300"),
+]
+SCHEMAS = {**STAGES, **{name: load_variant(name).Settings for name in VARIANTS}}
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_every_setting_refuses_what_the_machine_cannot_hold(name):
+    section = name if name in STAGES else "model"
+    for key, field in SCHEMAS[name].model_fields.items():
+        for text in HOSTILE:
+            values = parse_set([f"{section}.{key}={text}"])[section]
+            try:
+                value = getattr(build(SCHEMAS[name], values, section), key)
+            except ConfigError as error:
+                assert f"{section}.{key}" in str(error) and len(str(error)) < 1200
+                continue
+            if field.annotation in LARGEST:
+                assert abs(value) <= LARGEST[field.annotation]
+
+
+def test_the_penalty_of_the_longest_translation_is_a_number():
+    keys = ("length_penalty", "max_length_a", "max_length_b", "max_source")
+    fields = SearchSettings.model_fields
+    most = {key: max(getattr(m, "le", 0) for m in fields[key].metadata) for key in keys}
+    longest = length_limit(most["max_source"], SearchSettings(**most))
+    assert math.isfinite(length_penalty(longest, most["length_penalty"]))
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        *("--beam=100000", "--length-penalty=1e308", "--nbest=1000000", "--mbr=10000000"),
+        *("--jobs=1000000", "--jobs=-1", "--seed=1000000000000000000000", "--top-k=1e20"),
+        *("--temperature=inf", "--diversity=1e300", "--beam=" + "9" * 5000),
+        *("--set=search.max_length_b=99999999", "--set=search.batch_size=1e18"),
+        *("--set=search.max_length_a=nan", "--set=search.beam=0x" + "f" * 5000),
+    ],
+)
+def test_the_command_names_the_option_and_what_it_may_be(run, option):
+    result = CliRunner().invoke(app, ["translate", "-", "--run", str(run), option], input="x\n")
+    assert result.exit_code == 2 and "internal" not in result.output, result.output
+    key = option.removeprefix("--set=search.").partition("=")[0].strip("-").replace("-", "_")
+    assert key in result.output.replace("-", "_")
+    assert re.search("must (be|have)|whole", result.output), result.output
+
+
+def test_a_settings_file_with_a_number_of_thousands_of_digits_is_named(tmp_path):
+    for text in ("9" * 5000, "[" * 3000):
+        (path := tmp_path / "c.toml").write_text(f"[train]\nseed = {text}\n", "utf-8")
+        with pytest.raises(ConfigError, match="not valid TOML") as caught:
+            read_toml(path, "the settings file", "--config", "")
+        assert caught.value.where == str(path)
+
+
+def test_too_little_memory_is_the_machines_fault(run, monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9")
+
+    assert is_out_of_memory(MemoryError()) and not is_out_of_memory(RuntimeError("other"))
+    monkeypatch.setattr("nmtkit.score.stage.score", fail)
+    result = CliRunner().invoke(app, ["score", "--run", str(run)])
+    assert result.exit_code == 3 and "too little memory" in result.output
+
+
+# Packages and folders
+
+
+def test_a_home_folder_that_is_unknown_is_the_machines_fault(monkeypatch):
+    def unknown(*_):
+        raise KeyError("getpwuid(): uid not found")
+
+    for name in ("HOME", "NMTKIT_CACHE", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    for line in ("datasets", "train --allow-code os"):
+        result = CliRunner().invoke(app, line.split())
+        assert result.exit_code == 3, result.output
+        assert "the home folder is unknown\n  try: export HOME=" in result.output
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    made = prepare(tmp_path_factory.mktemp("values") / "run")
+    add_system(made, "plain", "transformer")
+    write_best(made.system("plain").path, "step-00000001")
+    return made.path
+
+
+@pytest.mark.parametrize(
+    ("package", "line"),
+    [
+        ("zstandard", "score x.de.zst --ref x.de.zst"),
+        ("jinja2", "report"),
+        ("sacremoses", "translate - --jobs 1"),
+    ],
+)
+def test_a_missing_package_is_named_with_the_command_that_installs_it(
+    run, package, line, tmp_path, monkeypatch
+):
+    (tmp_path / "x.de.zst").write_bytes(b"")
+    monkeypatch.chdir(tmp_path)
+    code = f"import sys; sys.modules[{package!r}] = None; sys.argv[0] = 'nmtkit'\n"
+    code += "from nmtkit.__main__ import main; main()"
+    words = [sys.executable, "-c", code, *line.split()]
+    words += [] if "--ref" in words else ["--run", str(run)]
+    done = subprocess.run(words, input="x\n", capture_output=True, text=True, check=False)
+    assert done.returncode == 3 and "Traceback" not in done.stderr, done.stderr
+    assert f"the package {package} is not installed\n  try: " in done.stderr
+    assert f"-m pip install {package}\n" in done.stderr
