@@ -5,6 +5,8 @@ import importlib.util
 import os
 import sys
 
+from nmtkit import environment
+
 UNSUPPORTED = (
     "nmtkit: this system lacks file locks (fcntl): nmtkit runs on Linux, macOS and other POSIX"
     " systems; on Windows, use WSL"
@@ -16,6 +18,8 @@ def main() -> None:
     if importlib.util.find_spec("fcntl") is None:
         print(UNSUPPORTED, file=sys.stderr)
         raise SystemExit(3)
+    if sys.argv[1:2] == ["train"]:
+        environment.restart_without_small_caches()
     try:
         from nmtkit import cli
     except KeyboardInterrupt:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _quiet = False
 _muted = False
 _listeners: list[Callable[[str], None]] = []
@@ -57,7 +59,20 @@ def _emit(message: str) -> None:
     if _muted:
         return
     with contextlib.suppress(BrokenPipeError):
-        print(f"nmtkit: {message}", file=sys.stderr, flush=True)
+        print(f"nmtkit: {visible(message)}", file=sys.stderr, flush=True)
+
+
+def visible(text: str) -> str:
+    """Return a text with its control characters as escapes of JSON, except line breaks and tabs.
+
+    So no text of a corpus or a run can control the terminal.
+    """
+    return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def put(text: object, end: str = "\n") -> None:
+    """Write a result on stdout, with visible control characters."""
+    print(visible(str(text)), end=end)
 
 
 def duration(seconds: float) -> str:
@@ -166,7 +181,7 @@ class Bar:
 
 def print_json(value: object) -> None:
     """Print a plain value on stdout as indented JSON."""
-    print(json.dumps(value, ensure_ascii=False, indent=1))
+    put(json.dumps(value, ensure_ascii=False, indent=1))
 
 
 def width() -> int | None:

@@ -5,7 +5,9 @@ A variable that the user has set stays unchanged.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
 
 PRODUCTS = 128
 """Number of matrix products whose compiled code oneDNN keeps for one model."""
@@ -56,3 +58,17 @@ def room_for_products(models: int) -> None:
     epoch. One update reuses far fewer products.
     """
     set_default("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(PRODUCTS * models))
+
+
+def restart_without_small_caches() -> None:
+    """Start this process again with glibc's caches of small freed blocks off.
+
+    glibc reads this variable when a process starts. Blocks in these caches cannot be joined with
+    the free memory around them, so they cut the memory between the tensors of an update into ever
+    smaller pieces, and a training on a CPU grows for several epochs.
+    """
+    glibc = "CS_GNU_LIBC_VERSION" in os.confstr_names
+    if glibc and "GLIBC_TUNABLES" not in os.environ:
+        os.environ["GLIBC_TUNABLES"] = "glibc.malloc.tcache_count=0"
+        with contextlib.suppress(OSError):
+            os.execv(sys.executable, sys.orig_argv)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fnmatch
 import hashlib
 import importlib
 import io
 import itertools
 import json
 import os
+import re
+import shutil
 import stat
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
@@ -23,6 +26,8 @@ TSV = ".tsv"
 _OPENERS = {".gz": "gzip", ".xz": "lzma", ".bz2": "bz2"}
 UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG}
 """Errors that only writing raises: disk full, quota exceeded, read-only, file too large."""
+UNFINISHED = ".nmtkit-"
+"""How the name of a file begins while it is written."""
 
 
 _runs: set[Path] = set()
@@ -254,7 +259,7 @@ def writing(path: Path, mode: str = "w", durable: bool = True) -> Iterator[IO[An
     in_body = False
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        handle, temporary = tempfile.mkstemp(prefix=f"{UNFINISHED}{path.name}-", dir=path.parent)
         with _opened(handle, mode) as stream:
             in_body = True
             yield stream
@@ -325,27 +330,118 @@ def sync_folder(path: Path) -> None:
         os.close(handle)
 
 
-def publish(temporary: Path, final: Path, old: Path) -> None:
-    """Give a complete folder its name, so that it appears whole or not at all.
+def remove_unfinished(folder: Path) -> None:
+    """Remove what killed processes left half-written in a folder that no other process writes."""
+    for path in folder.rglob(f"{UNFINISHED}*"):
+        remove(path)
+
+
+def remove_owned(folder: Path, owned: Collection[str]) -> None:
+    """Remove the files of nmtkit from a folder, and folders that are then empty.
 
     Args:
-        temporary: the complete folder, whose files are flushed.
+        folder: the folder; it goes too if nothing is left in it.
+        owned: the relative paths of the files (patterns of `fnmatch`; `*` may match a slash).
+    Raises: DataError as `check_place`; OSError.
+    """
+    check_place(folder)
+    for parent, folders, names in os.walk(folder, topdown=False):
+        for path in (Path(parent, name) for name in (*names, *folders)):
+            name = path.relative_to(folder).as_posix()
+            matches = name in owned or any(fnmatch.fnmatchcase(name, pattern) for pattern in owned)
+            if matches and (path.is_symlink() or not path.is_dir()):
+                path.unlink()
+        with contextlib.suppress(OSError):  # somebody's files are left in it
+            Path(parent).rmdir()
+
+
+def publish(complete: Path, final: Path, owned: Collection[str]) -> None:
+    """Give a complete folder its name, so that it appears whole or not at all.
+
+    An older folder of that name is removed; files in it that are not of nmtkit move to the new one.
+    If the process is killed, `recover` ends this.
+
+    Args:
+        complete: the complete folder, whose files are flushed.
         final: its final path.
-        old: where an existing folder `final` is moved first; the caller removes it afterwards. If
-            the process is killed between the two renames, only `old` has the existing folder.
-    Raises: DataError as `check_place`; OSError if a rename fails; an existing folder then has its
-        name `final` again.
+        owned: the files of nmtkit in such a folder, as for `remove_owned`.
+    Raises: DataError as `check_place`; OSError if a rename fails; an older folder then has its name
+        `final` again.
     """
     check_place(final)
+    older = final.with_name(f".old-{final.name}-{os.getpid()}")
     if final.exists():
-        os.replace(final, old)
+        os.replace(final, older)
     try:
-        os.replace(temporary, final)
+        os.replace(complete, final)
     except OSError:
-        if old.exists():
-            os.replace(old, final)
+        if older.exists():
+            os.replace(older, final)
         raise
     sync_folder(final.parent)
+    _retire(older, final, owned)
+
+
+def recover(final: Path, owned: Collection[str]) -> None:
+    """Tidy up after a process that was killed in `writing_folder` or `publish`.
+
+    The caller holds the lock of what has the folder in it. The arguments are those of `publish`.
+    """
+    check_place(final)
+    for left in final.parent.glob(".*"):
+        kind = re.fullmatch(rf"\.(tmp|old)-{re.escape(final.name)}-\d+", left.name)
+        if not kind:
+            continue
+        check_place(left)
+        if kind[1] == "tmp":
+            shutil.rmtree(left)
+        elif final.exists():
+            _retire(left, final, owned)
+        else:
+            os.replace(left, final)
+
+
+def _retire(older: Path, final: Path, owned: Collection[str]) -> None:
+    """Remove a folder that `final` has replaced; move the files that are not of nmtkit to it."""
+    remove_owned(older, owned)
+    for path in [path for path in older.rglob("*") if path.is_symlink() or not path.is_dir()]:
+        target = final / path.relative_to(older)
+        if not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(path, target)
+    remove_owned(older, ())
+
+
+@contextlib.contextmanager
+def writing_folder(final: Path, owned: Collection[str], hint: str) -> Iterator[Path]:
+    """Write a folder completely or not at all, as `publish`.
+
+    Args:
+        final, owned: as for `publish`.
+        hint: what the user can do if the disk is full.
+    Yields: the folder to write into.
+    Raises: DataError as `check_place`; EnvironmentProblem if the disk is full or not writable.
+        Other errors of the body are raised unchanged.
+    """
+    check_place(final)
+    temporary = final.with_name(f".tmp-{final.name}-{os.getpid()}")
+    in_body = False
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        in_body = True
+        yield temporary
+        in_body = False
+        for path in [*temporary.rglob("*"), temporary]:
+            sync_folder(path)  # files are flushed the same way
+        publish(temporary, final, owned)
+    except OSError as error:
+        if in_body and error.errno not in UNWRITABLE:
+            raise
+        message = f"cannot write {final}: {error.strerror or error}"
+        raise EnvironmentProblem(message, hint=hint) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def cache_folder() -> Path:

@@ -375,7 +375,8 @@ class ExportedSystem(Record):
     """SHA-256 of each other file."""
 
 
-# systems/<name>: config.toml, metrics.jsonl, best.json, checkpoints/step-*/manifest.json
+# systems/<name>: config.toml, system.json, metrics.jsonl, best.json,
+# checkpoints/step-*/manifest.json
 
 
 class SystemConfig(BaseModel):
@@ -393,6 +394,18 @@ class SystemConfig(BaseModel):
     train: dict[str, Any] = {}
     search: dict[str, Any] = {}
     hardware: dict[str, Any] = {}
+
+
+class SystemRecord(Record):
+    """When a system was made and trained, in ns since 1970. A copy of a run has other times of
+    files.
+    """
+
+    format: Literal[1] = 1
+    made: int
+    """Later than that of every system that the run had then. The first system is the baseline."""
+    trained: int | None = None
+    """When the last checkpoint was saved; None before the first one."""
 
 
 class MetricsLine(Record):

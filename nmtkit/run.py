@@ -23,7 +23,7 @@ from typing import IO, Any
 import nmtkit
 from nmtkit import console, files, names
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem, NmtkitError, nearest
-from nmtkit.records import Manifest, StageCall, SystemConfig, TextSet, load, parse
+from nmtkit.records import Manifest, StageCall, SystemConfig, SystemRecord, TextSet, load, parse
 from nmtkit.settings import SearchSettings, TrainSettings, build, to_toml
 
 UNWRITABLE = files.UNWRITABLE | {errno.EACCES, errno.EPERM}
@@ -55,6 +55,29 @@ class System:
     def checkpoints(self) -> Path:
         """The folder of checkpoints (step-00012000, …)."""
         return self.path / "checkpoints"
+
+    @property
+    def record(self) -> Path:
+        """When it was made and trained: a `SystemRecord` (system.json)."""
+        return self.path / "system.json"
+
+    @property
+    def replaced(self) -> System:
+        """The earlier system of this name, while a training that begins anew has no checkpoint."""
+        return System(self.path.with_name(f".replaced-{self.name}"))
+
+    @property
+    def made(self) -> int:
+        """When it was made (in ns since 1970): before all systems that were made later."""
+        stored = self.read_record()
+        return stored.made if stored else self.config.stat().st_mtime_ns
+
+    def read_record(self) -> SystemRecord | None:
+        """Return the record; None if it is damaged, or an earlier version trained the system."""
+        try:
+            return load(SystemRecord, self.record)
+        except DataError:
+            return None
 
     def translation(self, set_name: str) -> Path:
         """Return the folder of this system's translation of a set (hyp.txt, hyp.subwords.txt,
@@ -171,9 +194,12 @@ class Run:
         return self.system(name)
 
     def systems(self) -> list[System]:
-        """Return the systems that have a config, oldest first: the baseline is trained first."""
-        systems = [System(p.parent) for p in (self.path / "systems").glob("*/config.toml")]
-        return sorted(systems, key=lambda s: (s.config.stat().st_mtime_ns, s.name))
+        """Return the systems that have a config, in the order in which they were made: the first is
+        the baseline.
+        """
+        folders = [path.parent for path in (self.path / "systems").glob("*/config.toml")]
+        systems = [System(folder) for folder in folders if not folder.name.startswith(".")]
+        return sorted(systems, key=lambda s: (s.made, s.name))
 
     def find_system(self, name: str) -> System:
         """Return a trained system by name.
@@ -312,6 +338,7 @@ def _held(stream: IO[str], folder: Path, holder: Holder, shared: bool) -> Iterat
     try:
         if not shared:
             stream.truncate(0)
+            files.remove_unfinished(folder)
         with contextlib.suppress(OSError) if shared else contextlib.nullcontext():
             _note(stream, holder)
         yield

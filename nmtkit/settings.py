@@ -266,6 +266,10 @@ class TrainSettings(Section):
     """Path of float32 products (torch.set_float32_matmul_precision); auto: TF32 on a GPU, on a
     CPU the fastest that is as exact as `highest`.
     """
+    sums: Literal["float32", "bfloat16"] = "float32"
+    """The type in which gradients travel between ranks. bfloat16 halves the bytes; an update is
+    then less exact, and it depends on the number of ranks.
+    """
     packed: Literal["auto", "yes", "no"] = "auto"
     """The sentences of a batch stand one after the other in one row, without padding between them,
     for models that can read that (Transformers). auto: on a GPU; a CPU gains nothing. The batches

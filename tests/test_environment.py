@@ -1,5 +1,6 @@
 """Variables that nmtkit sets for libraries before they are loaded."""
 
+import os
 import subprocess
 import sys
 
@@ -32,3 +33,26 @@ def test_the_program_sets_them_before_torch_is_loaded():
         " environment.prepare(); sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a variable of glibc")
+@pytest.mark.parametrize(
+    ("command", "of_user", "expected"),
+    [
+        ("train", None, ["None", "glibc.malloc.tcache_count=0"]),
+        ("train", "glibc.malloc.check=1", ["glibc.malloc.check=1"]),
+        ("status", None, ["None"]),
+    ],
+)
+def test_a_training_starts_again_without_caches_of_small_blocks(command, of_user, expected):
+    code = (
+        f"import os, sys; sys.argv = ['nmtkit', '{command}', '--help'];"
+        " print('variable', os.environ.get('GLIBC_TUNABLES'), flush=True);"
+        " from nmtkit.__main__ import main; main()"
+    )
+    variables = {k: v for k, v in os.environ.items() if k != "GLIBC_TUNABLES"}
+    variables |= {"GLIBC_TUNABLES": of_user} if of_user else {}
+    call = [sys.executable, "-c", code]
+    output = subprocess.run(call, env=variables, check=True, capture_output=True, text=True).stdout
+    values = [line.split()[1] for line in output.splitlines() if line.startswith("variable ")]
+    assert values == expected

@@ -17,7 +17,6 @@ from torch import Tensor
 from nmtkit.analyze.analysis import Analysis, Finding, option
 from nmtkit.analyze.presenting import (
     SentenceOptions,
-    csv_text,
     interval_column,
     interval_note,
     text_columns,
@@ -32,7 +31,7 @@ from nmtkit.measures.recording import CROSS, Sites
 from nmtkit.models.base import Model
 from nmtkit.tables import figures
 from nmtkit.tables.figures import Heat
-from nmtkit.tables.table import Column, Estimate, Table, heat
+from nmtkit.tables.table import Column, Estimate, Table, csv_text, heat
 from nmtkit.text.vocabulary import Vocabulary, load_vocabularies
 from nmtkit.translate.forced import GivenPairs
 

@@ -146,12 +146,12 @@ class Finding:
         self.table.print(output_format)
         for_people = output_format == "table"
         if for_people and self.bars:
-            print("\n" + as_wide(self.bars, console.width()))
+            console.put("\n" + as_wide(self.bars, console.width()))
         if self.paper is not None:
             print()
             self.paper.print(output_format)
         if for_people:
-            print("\n" + "\n".join(wrapped(self.text, console.width())))
+            console.put("\n" + "\n".join(wrapped(self.text, console.width())))
 
 
 def stored(folder: Path) -> StoredFinding | None:

@@ -151,9 +151,9 @@ class Reader:
             subwords. A row of the second array is zero if the sentence has no context.
         """
         loss, sums = np.zeros((len(store), 2)), np.zeros((len(store), 3))
-        loss[:, 1] = store.tgt_lengths
         for batch in recording.batches(store, self.device, self.rule):
             rows = batch.rows.cpu().numpy()
+            loss[rows, 1] = store.tgt_lengths[rows]
             loss[rows, 0] = [-sum(scores) for scores in forced_scores([self.model], batch)]
             readings = context_reading.readings(self.model, batch, self.sites)
             for row, reading in zip(rows, readings, strict=True):

@@ -11,12 +11,11 @@ import numpy as np
 
 from nmtkit import console
 from nmtkit.analyze.analysis import Analysis, Finding, Options, option
-from nmtkit.analyze.presenting import csv_text
 from nmtkit.analyze.study import Study
 from nmtkit.curves import AXES, Curves, Validation, panels, read
 from nmtkit.errors import ConfigError, LeftOut
 from nmtkit.tables import figures
-from nmtkit.tables.table import Column, Table, text_column
+from nmtkit.tables.table import Column, Table, csv_text, text_column
 
 SHARES = (0.5, 0.75, 0.9)
 """The default levels are these shares of the best BLEU of all systems, and the best BLEU of the

@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit.analyze.analysis import Analysis, Finding, Options, option
-from nmtkit.analyze.presenting import csv_text, interval_column, text_columns
+from nmtkit.analyze.presenting import interval_column, text_columns
 from nmtkit.analyze.study import RESAMPLES, SEED, Study
 from nmtkit.measures import ablation, context_spread, recording
 from nmtkit.measures.ablation import Ablation
 from nmtkit.score.resampling import FEW, Resampling, estimate
 from nmtkit.tables import figures
-from nmtkit.tables.table import Column, Estimate, Table, named_bars
+from nmtkit.tables.table import Column, Estimate, Table, csv_text, named_bars
 
 Numbers = NDArray[np.float64]
 Rows = NDArray[np.int64]
@@ -51,7 +51,8 @@ class Points:
 
 def points_of(study: Study, name: str, attention: Ablation, rows: Rows) -> Points:
     """Return the points of a system over some sentences of the set."""
-    sentences, length = len(study.store), int(study.store.tgt_lengths.max())
+    length = min(int(study.store.tgt_lengths.max()), recording.POSITIONS)
+    sentences = len(study.store)
     alpha, js = np.full((2, sentences, length), np.nan)
     spread = np.full((2, sentences), np.nan)
     for batch in study.batches(name, attention.model, rows):

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterable, Sequence
-from typing import Any
-
 from nmtkit.analyze.analysis import Options, option
 from nmtkit.analyze.study import RESAMPLES, SEED
 from nmtkit.errors import ConfigError
@@ -45,10 +40,3 @@ def interval_note(resampled: str = "sentences") -> str:
     """Return the note that says how the intervals of a table are computed."""
     drawn = f"{RESAMPLES} resamples of the {resampled}, seed {SEED}"
     return f"[95%]: percentile interval over {drawn}; {FEW}"
-
-
-def csv_text(rows: Iterable[Sequence[Any]]) -> str:
-    """Return rows as the text of a CSV file."""
-    stream = io.StringIO()
-    csv.writer(stream, lineterminator="\n").writerows(rows)
-    return stream.getvalue()

@@ -192,7 +192,7 @@ def _hashes_of_run(study: Study) -> dict[str, str]:
     for name in study.systems:
         folder = run.system(name).path
         paths += [folder / "config.toml", folder / "metrics.jsonl"]
-        paths += [p for p in sorted(folder.glob("translate/*/*")) if not p.name.startswith(".")]
+        paths += sorted(folder.glob("translate/[!.]*/[!.]*"))
     return {str(p.relative_to(run.path)): files.sha256(p) for p in paths if p.is_file()}
 
 

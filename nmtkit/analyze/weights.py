@@ -13,7 +13,7 @@ from nmtkit.analyze.analysis import Analysis, Finding
 from nmtkit.analyze.gates import ENDING, meanings, openings, word_means
 from nmtkit.analyze.presenting import SentenceOptions, text_columns
 from nmtkit.analyze.study import Study
-from nmtkit.data.batches import Batch, collate
+from nmtkit.data.batches import Batch
 from nmtkit.measures import recording
 from nmtkit.measures.words import read_words
 from nmtkit.models.base import Model
@@ -108,7 +108,7 @@ class Weights(Analysis[SentenceOptions, SentenceWeights]):
         weights: dict[str, WordWeights] = {}
 
         def weigh(name: str, model: Model, sites: list[str]) -> list[str]:
-            batch = collate(store, np.array([row]), device, model.context_rule)
+            (batch,) = recording.batches(store, device, model.context_rule, np.array([row]))
             for site in sites:
                 label = f"{name}, {site}" if len(sites) > 1 else name
                 weights[label] = measured(model, site, batch, words.owners[row])

@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 import nmtkit
-from nmtkit import environment, settings
+from nmtkit import console, environment, settings
 from nmtkit.errors import ConfigError, EnvironmentProblem, NmtkitError, plain
 
 STAGES = ("prep", "train", "translate", "score", "analyze", "report", "export")
@@ -143,7 +143,7 @@ def _explained(error: BaseException) -> typer.Exit | None:
     elif isinstance(error, KeyboardInterrupt):
         explanation, exit_code = f"stopped; {str(error) or 'what was finished before is kept'}", 130
     with contextlib.suppress(OSError):  # stderr is as full as the disk, or closed
-        print(f"nmtkit: {explanation}", file=sys.stderr)
+        print(console.visible(f"nmtkit: {explanation}"), file=sys.stderr)
     return typer.Exit(exit_code)
 
 

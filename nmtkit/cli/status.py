@@ -77,7 +77,8 @@ def _described(run: Run) -> dict[str, Any]:
 
 def _facts(run: Run) -> dict[str, Any]:
     manifest = run.manifest()
-    scores = {path.parent.name: load(Scores, path) for path in run.path.glob("score/*/scores.json")}
+    paths = run.path.glob("score/[!.]*/scores.json")
+    scores = {path.parent.name: load(Scores, path) for path in paths}
     return {
         "dataset": manifest.dataset,
         "direction": f"{manifest.src}-{manifest.tgt}",

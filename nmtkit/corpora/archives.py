@@ -21,7 +21,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, Self
 
 from rich.filesize import decimal
 
@@ -35,6 +35,12 @@ MOST_RATIO = 300
 """Text shrinks to a fifth, repetitive text to a fiftieth; no text shrinks to less than this."""
 ALWAYS_ALLOWED = 1 << 28
 BLOCK = 1 << 20
+MOST_HEADER = 1 << 20
+IN_MEMORY = {
+    *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
+    *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
+}
+"""Kinds of headers whose content is a name or a list of properties."""
 ANOTHER_COPY = "get another copy of the archive"
 _GZIP, _XZ, _BZIP2 = b"\x1f\x8b", b"\xfd7zXZ\x00", b"BZh"
 _MAGIC = {".zip": b"PK", ".gz": _GZIP, ".tgz": _GZIP, ".xz": _XZ, ".bz2": _BZIP2}
@@ -129,13 +135,60 @@ def _members(archive: Path) -> Iterator[Member]:
         return
     openers = (opener for magic, opener in _OPENERS.items() if _starts_with(archive, magic))
     stream: Any = next(openers, open)(archive, "rb")
-    with stream, tarfile.open(fileobj=stream, mode="r|") as tarball:
+    bounded: Any = _Bounded(stream, archive)
+    with stream, tarfile.open(fileobj=bounded, mode="r|", tarinfo=_SmallHeader) as tarball:
         for info in tarball:
             if not info.isdir():
                 opener = functools.partial(tarball.extractfile, info)
                 yield Member(_safe(info.name, archive), info.size, info.isfile(), opener)
-        while stream.read(BLOCK):
+        while bounded.read(BLOCK):
             pass  # to the very end, so that checksums inside the compressed data are compared
+
+
+class _Bounded:
+    """The content of a tarball, of which no more is read than text can have, in wanted members or
+    others.
+    """
+
+    def __init__(self, stream: IO[bytes], archive: Path) -> None:
+        self._stream, self._archive, self._read = stream, archive, 0
+
+    def read(self, size: int) -> bytes:
+        """Read at most `size` bytes.
+
+        Raises: DataError if the content is larger than any text.
+        """
+        block = self._stream.read(size)
+        self._read += len(block)
+        _check_growth(self._archive, self._read)
+        return block
+
+
+class _SmallHeader(tarfile.TarInfo):
+    """A header of a tarball; tarfile reads what some headers announce into memory."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        header = super().frombuf(buf, encoding, errors)
+        if header.type in IN_MEMORY and header.size > MOST_HEADER:
+            raise DataError(
+                f"a header of {decimal(header.size)} is no file's name: refused", hint=ANOTHER_COPY
+            )
+        return header
+
+
+def _check_growth(archive: Path, size: int, name: str | None = None) -> None:
+    """Refuse content that is too large for the size of its archive.
+
+    Args:
+        size: of the content; name: of the member, for the error.
+    """
+    packed = archive.stat().st_size
+    most = max(ALWAYS_ALLOWED, MOST_RATIO * packed)
+    if size > most:
+        growth = f"({decimal(packed)}) would grow to more than {decimal(most)}: refused"
+        hint = f"that is no text; {ANOTHER_COPY}"
+        raise DataError(f"{archive.name} {growth}", name or archive, hint)
 
 
 def _zip_members(archive: Path) -> Iterator[Member]:
@@ -177,7 +230,6 @@ class _Writer:
         self._folder = folder
         self._decompress = decompress
         self._advance = advance
-        self._size = archive.stat().st_size
         self._written = 0
         self._count = 0
 
@@ -212,8 +264,4 @@ class _Writer:
                 copy.write(block)
 
     def _check_bound(self, name: str, more: int = 0) -> None:
-        most = max(ALWAYS_ALLOWED, MOST_RATIO * self._size)
-        if self._written + more > most:
-            growth = f"({decimal(self._size)}) would grow to more than {decimal(most)}: refused"
-            hint = f"that is no text; {ANOTHER_COPY}"
-            raise DataError(f"{self._archive.name} {growth}", name, hint)
+        _check_growth(self._archive, self._written + more, name)

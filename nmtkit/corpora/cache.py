@@ -11,9 +11,11 @@ import functools
 import hashlib
 import re
 from pathlib import Path
+from typing import BinaryIO
 
 from nmtkit.files import cache_folder, open_binary, write_text
 
+BLOCK = 1 << 20
 PATTERN = r"^(sha256:[0-9a-f]{64}|md5:[0-9a-f]{32}|git:[0-9a-f]{40})$"
 """`git:` is the id of a git blob (`git hash-object FILE`), the only checksum that a public
 repository publishes."""
@@ -42,11 +44,18 @@ def checksum(path: Path, algorithm: str = "sha256", decompress: bool = False) ->
         decompress: read the uncompressed content.
     Returns: "ALGORITHM:HEXADECIMAL".
     """
-    with open_binary(path) if decompress else open(path, "rb") as stream:
-        if algorithm == "git":  # read whole: files of git repositories are small
-            data = stream.read()
-            blob = b"blob %d\0" % len(data) + data
-            return f"git:{hashlib.sha1(blob, usedforsecurity=False).hexdigest()}"
+
+    def opener(path: Path) -> BinaryIO:
+        return open_binary(path) if decompress else open(path, "rb")
+
+    with opener(path) as stream:
+        if algorithm == "git":
+            size = sum(map(len, iter(functools.partial(stream.read, BLOCK), b"")))
+            with opener(path) as again:
+                blob = hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
+                for block in iter(functools.partial(again.read, BLOCK), b""):
+                    blob.update(block)
+            return f"git:{blob.hexdigest()}"
         new = functools.partial(hashlib.new, algorithm, usedforsecurity=False)
         digest = hashlib.file_digest(stream, new)  # type: ignore[arg-type]
         return f"{algorithm}:{digest.hexdigest()}"

@@ -1,6 +1,7 @@
 """Download one file; continue a download that broke off.
 
-A server may honour, ignore or refuse a Range, send a web page instead of the file, or break off.
+A server may honour, ignore or refuse a Range, send a web page instead of the file, break off, send
+more than the file or without end, or hardly anything.
 NAME.part holds the bytes so far. It is locked: if two processes want the file, one downloads and
 the other waits. NAME.part is renamed to NAME when the file is complete.
 """
@@ -15,6 +16,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
+from urllib.parse import urljoin
 
 from rich.filesize import decimal
 
@@ -26,6 +28,11 @@ SILENT_SECONDS = 30
 """A server that sends nothing for this long is asked again."""
 TRIES = 3
 """An address is given up after this many attempts in a row without new bytes."""
+SLOW_SECONDS, SLOW_BYTES = 60, 60_000
+"""nmtkit stops a download if fewer than SLOW_BYTES arrive in SLOW_SECONDS."""
+MOST = 1 << 36
+"""The most bytes that a file of unpublished size may have."""
+REDIRECTS = 10
 BUSY = {429, 500, 502, 503, 504}
 BLOCK = 1 << 13
 """Bytes read at once; a broken connection loses fewer bytes than this."""
@@ -77,6 +84,7 @@ def _ask_until_whole(part: _Part) -> None:
             _transfer(part)
             return
         except _Broken as error:
+            part.pace.arrived(0)
             failures = 0 if part.done > most else failures + 1
             most = max(most, part.done)
             reason = f"{error}; {decimal(part.done)} are kept" if part.done else str(error)
@@ -89,22 +97,73 @@ def _ask_until_whole(part: _Part) -> None:
 def _transfer(part: _Part) -> None:
     """Make one request, for the whole file or the rest of it."""
     import requests
+    import urllib3
 
     timeout = (CONNECT_SECONDS, SILENT_SECONDS)
     try:
-        with requests.get(
-            part.url, headers=part.headers(), timeout=timeout, stream=True
-        ) as response:
+        with _answer(part, timeout) as response:
             if response.status_code in {200, 206}:
                 part.receive(response)
             else:
                 _refused(response, part)
-    except (requests.ConnectionError, requests.Timeout) as error:
+    except (requests.ConnectionError, requests.Timeout, urllib3.exceptions.TimeoutError) as error:
         raise _Broken(_reason(error)) from error
-    except requests.exceptions.ChunkedEncodingError as error:
+    except urllib3.exceptions.HTTPError as error:
         raise _Broken("the connection broke off") from error
     except requests.RequestException as error:
         raise Failed(_reason(error)) from error
+
+
+def _answer(part: _Part, timeout: tuple[float, float]) -> Any:
+    """Return the response to a request; redirections are followed here, because requests would read
+    the whole body of each, however long.
+    """
+    import requests
+
+    url = part.url
+    for _ in range(REDIRECTS):
+        with requests.Session() as session:
+            setattr(session, "get_redirect_target", lambda response: None)  # noqa: B010
+            response = session.get(url, headers=part.headers(), timeout=timeout, stream=True)
+        if not response.is_redirect:
+            return response
+        url = urljoin(url, response.headers["Location"])
+        response.close()
+    raise Failed("the server redirects without end")
+
+
+def _blocks(response: Any, pace: _Pace) -> Iterator[bytes]:
+    """Yield the body in blocks, the last one shorter; whatever comes is told to the pace."""
+    block = bytearray()
+    read = getattr(response.raw, "read1", response.raw.read)  # read1: what is there already
+    while piece := read(BLOCK - len(block)):
+        pace.arrived(len(piece))
+        block += piece
+        if len(block) == BLOCK:
+            yield bytes(block)
+            block.clear()
+    if block:
+        yield bytes(block)
+
+
+class _Pace:
+    """The rate of a download, over all attempts at one address."""
+
+    def __init__(self) -> None:
+        self._start, self._bytes = time.monotonic(), 0
+
+    def arrived(self, count: int) -> None:
+        """Count `count` bytes that have arrived.
+
+        Raises: Failed if too few bytes arrived in the last SLOW_SECONDS.
+        """
+        self._bytes += count
+        if time.monotonic() - self._start >= SLOW_SECONDS:
+            if self._bytes < SLOW_BYTES:
+                raise Failed(
+                    f"too slow: {decimal(self._bytes)} in {SLOW_SECONDS:g} s; what came is kept"
+                )
+            self._start, self._bytes = time.monotonic(), 0
 
 
 def _refused(response: Any, part: _Part) -> None:
@@ -142,6 +201,7 @@ class _Part:
         self._stream = stream
         self._origin = path.with_name(f"{path.name}.part.from")
         self._version = ""
+        self.pace = _Pace()
 
     @property
     def done(self) -> int:
@@ -181,18 +241,31 @@ class _Part:
         whole = response.status_code == 200
         length = headers.get("Content-Length", "") if whole else self._total_length(headers)
         total = int(length) if length.isdigit() else self.size
+        most = self.size or MOST
+        if total is not None and total > most:
+            raise Failed(f"the server announces {decimal(total)}, the file has {self._expected}")
         with console.progress(f"downloading {self.path.name}", total) as advance:
             advance(self.done)
             block = b""
-            for number, block in enumerate(response.iter_content(BLOCK)):
+            for number, block in enumerate(_blocks(response, self.pace)):
                 if number == 0 and whole:
                     advance(-self.done)
                     self._replace(block)
+                if self.done + len(block) > most:
+                    self.restart()
+                    raise Failed(
+                        f"the server sends more than the file has ({self._expected}); what came is"
+                        " removed"
+                    )
                 self.continued |= not whole
                 self._stream.write(block)
                 advance(len(block))
         if not block or (total is not None and self.done < total):
             raise _Broken("the connection ended early")
+
+    @property
+    def _expected(self) -> str:
+        return decimal(self.size) if self.size else f"at most {decimal(MOST)}"
 
     def _note_version(self, headers: Mapping[str, str]) -> None:
         """Record the version of the file that the server sends: its ETag or Last-Modified."""

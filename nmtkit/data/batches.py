@@ -30,6 +30,8 @@ OTHER_SIDE = 2
 # LARGE_CORPUS it tries only width 1, which is best there.
 BAND_WIDTHS = (1, 2, 3, 4, 6, 8)
 LARGE_CORPUS = 100_000
+READABLE = 1024
+"""The longest sentence, in subwords, that analyses and validations read whole (see `readable`)."""
 # The third number of the seed of a window after the first (see `nmtkit.data.order`).
 OF_WINDOW = 2
 
@@ -85,6 +87,18 @@ class Pairs(Protocol):
 
     def tgt(self, i: int) -> NDArray[Any]:
         """Return the target ids of pair i, </s> last."""
+
+
+class PairsOfKnownLength(Pairs, Protocol):
+    """Pairs whose lengths are known before they are read."""
+
+    @property
+    def src_lengths(self) -> Lengths:
+        """The length of each source, </s> included."""
+
+    @property
+    def tgt_lengths(self) -> Lengths:
+        """The length of each target, </s> included."""
 
 
 def batch_list(
@@ -198,6 +212,27 @@ def collate(
     batch = _source_batch(*sides[0], spans, context)
     batch = dataclasses.replace(batch, rows=torch.tensor(rows))
     return on_device(_with_targets(batch, *sides[1]), device)
+
+
+def readable(
+    store: PairsOfKnownLength, rule: ContextRule | None, rows: Ids, most: int = READABLE
+) -> Ids:
+    """Return the rows of which no side, and no side of their context, is longer than `most`: the
+    time and memory of attention grow with the square of the length.
+
+    Args:
+        store: the prepared set; rows: numbers of its pairs.
+        rule: as of `collate`.
+    """
+    lengths = np.maximum(store.src_lengths, store.tgt_lengths)
+    if not len(rows) or lengths.max() <= most:
+        return rows
+
+    def longest(row: int) -> int:
+        context = [] if rule is None else store.documents.context(row, rule)
+        return int(lengths[[row, *context]].max())
+
+    return np.array([row for row in rows.tolist() if longest(row) <= most], dtype=np.int64)
 
 
 def _sides(store: Pairs, rows: Ids) -> list[tuple[Ids, Ids]]:

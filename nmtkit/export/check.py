@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from nmtkit import files
+from nmtkit import console, files
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.export.engine import Engine, Loaded, Sentences
 from nmtkit.run import Run
@@ -225,7 +225,7 @@ def show(checked: Checked, of: str) -> None:
     )
     for searched in checked.searches:
         for number in [i for i, same in enumerate(searched.equal) if not same][:SHOWN]:
-            print(
+            console.put(
                 f"{number + 1} (beam {searched.beam}): {checked.lines[number]}\n"
                 f"  nmtkit  {searched.ours[number]}\n  engine  {searched.theirs[number]}"
             )

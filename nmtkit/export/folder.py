@@ -4,20 +4,17 @@ steps before and after translation.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import shutil
-from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
 
-from nmtkit import files
-from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
+from nmtkit.errors import ConfigError, DataError
+from nmtkit.owned_files import TEXT_FILES
 from nmtkit.records import ExportedSystem, Manifest, TextRecipe, load
 from nmtkit.settings import PrepSettings
 from nmtkit.text.bpe import Bpe
 from nmtkit.text.sentencepiece import SentencePiece
-from nmtkit.text.side import TEXT_FILES, TextSide
+from nmtkit.text.side import TextSide
 
 ABOUT, README, TEXT = "nmtkit.json", "README.md", "text"
 
@@ -37,40 +34,6 @@ def read_about(folder: Path) -> ExportedSystem | None:
             where=folder,
             hint="name another folder or an empty folder with --out",
         ) from None
-
-
-@contextlib.contextmanager
-def writing(folder: Path) -> Iterator[Path]:
-    """Write a folder completely or not at all.
-
-    It is written under a temporary name, flushed, and renamed. An older folder of this name is
-    removed last.
-
-    Yields: the folder to write into.
-    Raises: DataError as `files.check_place`; EnvironmentProblem if the disk is full or not
-        writable.
-    """
-    files.check_place(folder)
-    temporary, old = (
-        folder.parent / f".{kind}-{folder.name}-{os.getpid()}" for kind in ("tmp", "old")
-    )
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir()
-        yield temporary
-        for path in [*temporary.rglob("*"), temporary]:
-            files.sync_folder(path)  # files are flushed the same way
-        files.publish(temporary, folder, old)
-    except OSError as error:
-        message = f"cannot write {folder}: {error.strerror or error}"
-        hint = "free some space, or choose another folder with --out"
-        raise EnvironmentProblem(message, hint=hint) from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-        if old.exists() and not folder.exists():
-            os.replace(old, folder)
-        shutil.rmtree(old, ignore_errors=True)
 
 
 def write_text_files(folder: Path, prep: Path, manifest: Manifest) -> None:

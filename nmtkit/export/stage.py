@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import importlib.util
 from pathlib import Path
 from typing import Any
@@ -144,7 +145,10 @@ def _up_to_date(target: Path, about: ExportedSystem) -> bool:
 def _write(group: SystemGroup, engine: Engine, target: Path, about: ExportedSystem) -> None:
     model = group.load(torch.device("cpu"))[0]
     prep = group.run.prep
-    with folder.writing(target) as temporary:
+    existing = folder.read_about(target)
+    owned = {folder.ABOUT, *map(glob.escape, existing.files if existing else ())}
+    hint = "free some space, or choose another folder with --out"
+    with files.writing_folder(target, owned, hint) as temporary:
         engine.save(model, load_vocabularies(prep), about, temporary)
         folder.write_text_files(temporary / folder.TEXT, prep, group.run.manifest())
         files.write_text(temporary / folder.README, folder.readme(about, engine.title))

@@ -11,18 +11,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nmtkit.data.batches import Batch, collate, on_device
+from nmtkit import console
+from nmtkit.data.batches import READABLE, Batch, collate, on_device, readable
 from nmtkit.data.context import contexts
 from nmtkit.data.documents import ContextRule
 from nmtkit.data.store import Store
-from nmtkit.errors import LeftOut
+from nmtkit.errors import DataError, LeftOut, counted
 from nmtkit.models.base import Model, Vocabularies
 from nmtkit.models.variants import VARIANTS, build_model, load_variant
 from nmtkit.nn.capture import capture
 from nmtkit.text.vocabulary import EOS, UNK
 from nmtkit.translate.forced import GivenPairs, pair_batch
 
-POSITIONS = 1024
+POSITIONS = READABLE
 """Most source positions of a batch, with padding: all weights are in memory at once."""
 CROSS = ("target", "source")
 """Queries and keys of an attention from the target to the source."""
@@ -110,14 +111,32 @@ def batches(
     rule: ContextRule | None = None,
     rows: NDArray[np.int64] | None = None,
 ) -> Iterator[Batch]:
-    """Yield the pairs of a set in batches, the longest first, with the contexts of a rule.
+    """Yield the pairs of a set in batches, the longest first, with the contexts of a rule. Pairs
+    that are too long for that are left out with a message (see `readable`).
 
     Args:
         rows: the numbers of the pairs to read; None: all.
+    Raises: DataError if all pairs are too long.
     """
-    rows = np.arange(len(store.src_lengths)) if rows is None else rows
+    rows = readable_rows(store, rule, np.arange(len(store.src_lengths)) if rows is None else rows)
     order = rows[np.lexsort((store.tgt_lengths[rows], store.src_lengths[rows]))[::-1]]
     return ordered_batches(store, device, rule, order)
+
+
+def readable_rows(
+    store: Store | GivenPairs, rule: ContextRule | None, rows: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return the rows without those that are too long (see `readable`), with a message.
+
+    Raises: DataError if all are too long.
+    """
+    short = readable(store, rule, rows)
+    most = f"longer than {READABLE:,} subwords, with the context that the system reads"
+    if len(rows) and not len(short):
+        raise DataError(f"{counted(len(rows), 'sentence')}: {most}", hint="choose shorter ones")
+    if left_out := len(rows) - len(short):
+        console.warn(f"{counted(left_out, 'sentence')} left out: {most}")
+    return short
 
 
 def ordered_batches(

@@ -23,6 +23,7 @@ from safetensors import SafetensorError
 
 from nmtkit import console, files
 from nmtkit.errors import CheckpointError, DataError, EnvironmentProblem, NmtkitError, counted
+from nmtkit.owned_files import CHECKPOINT, MANIFEST, OPTIMIZER, STATE, WEIGHTS, remove_folder
 from nmtkit.records import BestCheckpoint, CheckpointManifest, FileFacts, load
 from nmtkit.run import System
 
@@ -31,8 +32,6 @@ if TYPE_CHECKING:  # a report only asks which checkpoints there are: torch comes
 
     Tensors = Mapping[str, Tensor]
 
-WEIGHTS, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
-MANIFEST = "manifest.json"
 PICKLES = {".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle", ".npz"}
 PICKLED = (
     "{} may be a pickle, which nmtkit never loads (it can run code); "
@@ -113,11 +112,7 @@ def _flushed(path: Path) -> FileFacts:
 
 
 def _publish(temporary: Path, final: Path) -> None:
-    """Give a complete checkpoint its name.
-
-    An old checkpoint of that name is renamed first and removed last; a damaged one is kept.
-    """
-    old = final.with_name(f".old-{final.name}-{os.getpid()}")
+    """Give a complete checkpoint its name; a damaged checkpoint of that name is kept."""
     if final.exists():
         try:
             _verify(final)
@@ -125,15 +120,14 @@ def _publish(temporary: Path, final: Path) -> None:
             damaged = final.with_name(f".damaged-{final.name}-{time.time_ns()}")
             console.warn(f"{error.message}; {final} is now {damaged.name}")
             os.replace(final, damaged)
-    files.publish(temporary, final, old)
-    _remove(old)
+    files.publish(temporary, final, CHECKPOINT)
 
 
 def _remove(path: Path) -> None:
     """Remove a renamed folder, its manifest first: without a manifest it is no checkpoint."""
     with contextlib.suppress(OSError):
         (path / MANIFEST).unlink(missing_ok=True)
-        shutil.rmtree(path)
+        remove_folder(path, CHECKPOINT, path.parent)
 
 
 def step_of(path: Path) -> int:
@@ -379,4 +373,4 @@ def clean(folder: Path) -> None:
     for kind, state in ((".tmp", "half-written"), (".old", "half-removed")):
         for path in folder.glob(f"{kind}-step-*"):
             console.say(f"removing {path.name}, left {state} by a process that was stopped")
-            shutil.rmtree(path, ignore_errors=True)
+            _remove(path)

@@ -15,8 +15,8 @@ from nmtkit.models.base import Model, Vocabularies
 from nmtkit.models.checkpoints import AGAIN, choose, load_weights, read_manifest
 from nmtkit.models.variants import build_model, load_variant
 from nmtkit.nn.linear import Precision, pack
+from nmtkit.owned_files import TEXT_FILES
 from nmtkit.run import Run, System
-from nmtkit.text.side import TEXT_FILES
 
 
 def load_system(

@@ -30,9 +30,10 @@ from nmtkit.prep.clean import SIDES
 from nmtkit.prep.fingerprint import fingerprint, tools
 from nmtkit.prep.repeats import dropped_counts
 from nmtkit.prep.shards import Shard
-from nmtkit.prep.steps import OUT, Steps
+from nmtkit.prep.steps import Steps
 from nmtkit.prep.sums import by_reason, file_hashes, foreign_lines, sum_changes, sum_reasons
 from nmtkit.prep.tasks import Fact, fact_path
+from nmtkit.prep.work import OUT
 from nmtkit.records import (
     Cleaning,
     Manifest,
@@ -141,6 +142,8 @@ class Plan(Steps):
     def _write_manifest(
         self, sets: list[TextSet], cleaning: Cleaning, repeats: Repeats, learnt: Fact
     ) -> Manifest:
+        for path in self.out.rglob(".*"):
+            path.unlink()  # a killed process has left it half-written
         hashes = file_hashes(self.out, self.runner.facts, f"{OUT}/")
         corpus = self.corpus
         manifest = Manifest(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
 import socket
 import time
@@ -16,6 +15,7 @@ import nmtkit
 from nmtkit import console, files
 from nmtkit.corpora.corpus import Corpus
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem, counted
+from nmtkit.owned_files import PREP
 from nmtkit.parallel import cores
 from nmtkit.prep import engines
 from nmtkit.prep.check import Inputs, check_samples
@@ -27,9 +27,8 @@ from nmtkit.prep.plan import Plan
 from nmtkit.prep.reporting import report
 from nmtkit.prep.request import Request
 from nmtkit.prep.rewrite import rewritten
-from nmtkit.prep.steps import OUT
-from nmtkit.prep.work import work_folder, work_key
-from nmtkit.records import Manifest, load
+from nmtkit.prep.work import OUT, remove_published, work_folder, work_key
+from nmtkit.records import Manifest
 from nmtkit.run import Run, locked, write_toml
 from nmtkit.settings import PrepSettings, flat
 from nmtkit.text.tokenizer import tokenizer_name, unspaced
@@ -58,6 +57,8 @@ def prep(dataset: str | None = None, **values: Any) -> Run:
     identity = request.identity(old.inputs if old else {}, settings)
     if not old or options.force or not _up_to_date(run, old, identity, settings):
         _prepare(run, request, settings, identity, old)
+    else:
+        remove_published(options.work or run.path / WORK)
     return run
 
 
@@ -86,7 +87,7 @@ def _prepare(
     ):
         start = time.perf_counter()
         files.check_place(run.prep)
-        _recover(run)
+        files.recover(run.prep, PREP)
         corpus = _readable(request, inputs, read, raw)
         names = {text.name for text in request.own_corpus.sets}
         own_sets = [text for text in corpus.sets if text.name in names]
@@ -104,8 +105,8 @@ def _prepare(
                 return
             manifest = plan.run(options.finish)
         _warn_of_systems(run, old, manifest)
-        _publish(work / OUT, run)
         write_toml(run.path / "run.toml", _run_toml(manifest, identity))
+        _publish(work / OUT, run)
         report(run, manifest)
         result = f"(preset {manifest.preset}, fingerprint {manifest.fingerprint[:12]})"
         seconds = console.duration(time.perf_counter() - start)
@@ -228,33 +229,11 @@ def _nothing_left(run: Run, work: Path) -> Iterator[None]:
         raise
 
 
-def _recover(run: Run) -> None:
-    """Give an earlier prep folder its name back, if a call was killed while it published."""
-    for earlier in run.path.glob("prep.old-*"):
-        if not re.fullmatch(r"prep\.old-\d+", earlier.name) or not _is_prepared(earlier):
-            continue  # not ours
-        if run.prep.exists():
-            shutil.rmtree(earlier)
-        else:
-            os.replace(earlier, run.prep)
-
-
-def _is_prepared(folder: Path) -> bool:
-    """True if a folder has the manifest of a prepared corpus."""
-    with contextlib.suppress(DataError):
-        return bool(load(Manifest, folder / "manifest.json").files)
-    return False
-
-
 def _publish(complete: Path, run: Run) -> None:
     """Give the finished folder its name, and remove an older one."""
     if complete.stat().st_dev != run.path.stat().st_dev:  # the work folder is on another disk
-        copy = run.path / f"{WORK}.copy"
-        shutil.rmtree(copy, ignore_errors=True)
-        complete = Path(shutil.copytree(complete, copy))
-    old = run.prep.with_name(f"prep.old-{os.getpid()}")
-    files.publish(complete, run.prep, old)
-    shutil.rmtree(old, ignore_errors=True)
+        complete = Path(shutil.copytree(complete, run.path / f".tmp-prep-{os.getpid()}"))
+    files.publish(complete, run.prep, PREP)
 
 
 def _warn_of_systems(run: Run, old: Manifest | None, new: Manifest) -> None:

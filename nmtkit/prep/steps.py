@@ -28,6 +28,7 @@ from nmtkit.prep.shards import Shard, TextFile, Unpack, cut, shard_rows
 from nmtkit.prep.sums import by_reason, sum_reasons
 from nmtkit.prep.tasks import Fact, Runner, Task
 from nmtkit.prep.word_table import MergeWords
+from nmtkit.prep.work import OUT
 from nmtkit.records import (
     Overlap,
     Repeats,
@@ -36,8 +37,8 @@ from nmtkit.records import (
 from nmtkit.settings import PrepSettings
 from nmtkit.text.vocabulary import SPECIALS
 
-OUT, GIVEN = "out", "given"
-"""Folders of the work folder: the prep folder to be, and the text model that is not learnt."""
+GIVEN = "given"
+"""The folder of the work folder with the text model that is not learnt."""
 PART_BYTES = 1 << 26
 """Bytes of hashes or words that one task compares or adds up, if memory allows more."""
 

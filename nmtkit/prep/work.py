@@ -11,14 +11,16 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from nmtkit import console, files
-from nmtkit.errors import ConfigError, NmtkitError
+from nmtkit.errors import ConfigError, DataError, NmtkitError
 from nmtkit.prep.tasks import WORK_RECORD
 from nmtkit.records import Record, load
 from nmtkit.run import locked
 
+OUT = "out"
+"""The folder of a work folder that becomes the prep folder."""
 FOLDERS = (
     *("raw", "plain", "given", "survey", "repeats.*", "clean", "merge.*", "learn", "lookup"),
-    *("encode", "sets", "spans.*", "out"),
+    *("encode", "sets", "spans.*", OUT),
 )
 """The folders that prep makes in a work folder."""
 
@@ -102,6 +104,16 @@ def _begun(work: Path, key: str, share: bool) -> bool:
         remove(work)
     WorkRecord(key=key).write(record)
     return False
+
+
+def remove_published(work: Path) -> None:
+    """Remove a work folder whose result has become the prep folder, if a call was killed then."""
+    if (work / WORK_RECORD).exists() and not (work / OUT).exists():
+        with contextlib.suppress(DataError, OSError):  # another prep has just begun in it
+            with locked(work, "prep"):
+                remove(work)
+                (work / ".lock").unlink()
+            work.rmdir()
 
 
 def remove(work: Path) -> None:

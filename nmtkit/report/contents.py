@@ -183,7 +183,7 @@ def _parameters(folder: Path) -> int | None:
 def _read_scores(contents: Contents) -> None:
     folder = contents.run.path / "score"
     order = [s.name for s in sorted(contents.run.sets(), key=lambda s: s.split != "test")]
-    names = sorted(path.parent.name for path in folder.glob("*/scores.json"))
+    names = sorted(path.parent.name for path in folder.glob("[!.]*/scores.json"))
     for name in names:
         if name not in order:
             contents.note(f"score/{name} is of a set that this run no longer has")

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nmtkit.errors import counted
 from nmtkit.records import load
+from nmtkit.report.contents import Contents
 from nmtkit.report.texts import Texts
 
 if TYPE_CHECKING:
@@ -22,17 +23,35 @@ shown.
 """
 
 
-def read_attention(folder: Path) -> list[SystemAttention]:
-    """Return what `analyze attention` keeps, a system each; [] if it was not run.
+MOST_WEIGHTS = 40_000
+"""The page leaves out the attention of a sentence with more weights, because a browser makes a
+table cell for each weight.
+"""
+
+
+def read_attention(contents: Contents) -> list[SystemAttention]:
+    """Return what `analyze attention` keeps, a system each; [] if it was not run. A sentence with
+    too many weights is left out, with a remark.
 
     Raises: DataError if a file is damaged.
     """
+    folder = contents.run.path / "analyze" / "attention"
     paths = [path for path in sorted(folder.glob("*.json")) if path.name != "finding.json"]
     if not paths:
         return []
     from nmtkit.analyze.attention import SystemAttention
 
-    return [load(SystemAttention, path) for path in paths]
+    systems = []
+    for system in (load(SystemAttention, path) for path in paths):
+        known = system.sentences
+        short = {k: s for k, s in known.items() if len(s.src) * len(s.tgt) <= MOST_WEIGHTS}
+        if left_out := len(known) - len(short):
+            contents.note(
+                f"attention of {system.system}: {counted(left_out, 'sentence')} left out, of more"
+                f" than {MOST_WEIGHTS:,} weights"
+            )
+        systems.append(system.model_copy(update={"sentences": short}))
+    return systems
 
 
 def step_of(all_texts: Sequence[Texts], most: int = MOST) -> int:

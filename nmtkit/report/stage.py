@@ -25,14 +25,14 @@ from nmtkit.tables import figures
 
 INPUTS = (
     "prep/manifest.json",
-    "prep/text/*",
-    "systems/*/config.toml",
-    "systems/*/metrics.jsonl",
-    "systems/*/translate/*/*",
-    "score/*/scores.json",
-    "score/*/sentences.tsv",
-    "analyze/*/finding.json",
-    "analyze/*/figure.svg",
+    "prep/text/[!.]*",
+    "systems/[!.]*/config.toml",
+    "systems/[!.]*/metrics.jsonl",
+    "systems/[!.]*/translate/[!.]*/[!.]*",
+    "score/[!.]*/scores.json",
+    "score/[!.]*/sentences.tsv",
+    "analyze/[!.]*/finding.json",
+    "analyze/[!.]*/figure.svg",
 )
 """The files of a run that a page depends on, beside the history."""
 
@@ -75,7 +75,7 @@ def report(run: Run, **values: Any) -> Path:
             drawn = _write(path, parts, options.title, commit=call.commit or "", digest=digest)
             if options.figure_width:
                 _write_figures(path.parent / "figures", drawn.figures, options.figure_width)
-    print(path)
+    console.put(path)
     return path
 
 
@@ -127,7 +127,7 @@ def _part(contents: Contents, number: int, runs: int) -> page.Part:
     """Return the page's part on one of several runs, whose sentences share its space."""
     texts = [text for name in contents.scores if (text := read_texts(contents, name)) is not None]
     step = explorer.step_of(texts, explorer.MOST // runs)
-    attention = explorer.read_attention(contents.run.path / "analyze" / "attention")
+    attention = explorer.read_attention(contents)
     return page.Part(contents, texts, step, attention, number)
 
 
@@ -154,9 +154,7 @@ def _digest(contents: Sequence[Contents], options: ReportOptions) -> str:
         run = part.run
         paths = [path for pattern in INPUTS for path in sorted(run.path.glob(pattern))]
         hashes = {
-            str(path.relative_to(run.path)): files.sha256(path)
-            for path in paths
-            if path.is_file() and not path.name.startswith(".")
+            str(path.relative_to(run.path)): files.sha256(path) for path in paths if path.is_file()
         }
         weights = {system.name: checkpoints.current(system) for system in run.systems()}
         facts += [str(run.path) if options.also else None, hashes, weights, part.calls]

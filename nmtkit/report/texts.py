@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nmtkit import files
-from nmtkit.errors import DataError
+from nmtkit.errors import DataError, counted
 from nmtkit.report.contents import Contents
 
 SCORES = ("bleu", "chrf")
@@ -23,6 +23,8 @@ explorer.js has the same.
 EACH_WAY = 3
 """Sentences shown of each system's gains, and of its losses."""
 MOST_LINES = 40
+MOST_CHARACTERS = 3000
+"""The page shortens longer texts, because a browser compares each word of two texts with each."""
 Marked = list[tuple[str, bool]]
 """Pieces of a text; True if a piece differs."""
 
@@ -75,6 +77,16 @@ def read_texts(contents: Contents, set_name: str) -> Texts | None:
     except DataError as error:
         contents.note(f"{set_name}: its texts cannot be shown ({error.message})", again)
         return None
+    shown = [sources, *references, *outputs.values()]
+    if long := sum(
+        any(len(text) > MOST_CHARACTERS for text in line) for line in zip(*shown, strict=True)
+    ):
+        contents.note(
+            f"{set_name}: {counted(long, 'line')} longer than {MOST_CHARACTERS:,} characters: this"
+            " page has only the beginning"
+        )
+        for lines in shown:
+            lines[:] = map(_shortened, lines)
     path = run.path / "score" / set_name / "sentences.tsv"
     try:
         columns = _columns(path, count)
@@ -92,6 +104,10 @@ def read_texts(contents: Contents, set_name: str) -> Texts | None:
             again,
         )
     return Texts(set_name, result.baseline, sources, references, outputs, scores, lengths)
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= MOST_CHARACTERS else text[:MOST_CHARACTERS] + " …"
 
 
 def _outputs(contents: Contents, set_name: str, again: str) -> dict[str, list[str]]:

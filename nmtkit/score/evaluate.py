@@ -117,16 +117,21 @@ def asked_metrics(options: ScoreOptions) -> list[str]:
     return list(dict.fromkeys(["bleu", *keys, *external]))
 
 
-def _columns(task: Task) -> list[str]:
-    """Return the keys of all metrics, in the order of the columns.
+def _columns(outputs: Sequence[Output], task: Task) -> list[str]:
+    """Return the keys of all metrics, in the order of the columns; one that is too slow for these
+    texts is left out with a warning.
 
     Raises: ConfigError if a metric that is asked for makes no sense here.
     """
-    asked = asked_metrics(task.options)
+    asked, scorer = asked_metrics(task.options), task.scorer
+    texts = [output.lines for output in outputs]
     if "bleu" not in asked:
-        return [*task.scorer.keys, *asked]
+        slow = {key: reason for key in scorer.keys if (reason := scorer.is_too_long(key, texts))}
+        for key, reason in slow.items():
+            console.warn(f"{task.set_name}: {METRICS[key].header} is left out: {reason}")
+        return [*(key for key in scorer.keys if key not in slow), *asked]
     for key in asked:
-        if key in METRICS and (reason := task.scorer.lacks(key)):
+        if key in METRICS and (reason := scorer.lacks(key) or scorer.is_too_long(key, texts)):
             raise ConfigError(
                 f"{METRICS[key].header} is not possible here: {reason}",
                 where="--metrics",
@@ -141,7 +146,7 @@ def measure(outputs: Sequence[Output], task: Task) -> SystemMetrics:
     Raises: DataError if line counts differ; ConfigError if a metric makes no sense here.
     """
     scorer, metrics = task.scorer, SystemMetrics()
-    external, keys = external_metrics(task.options), _columns(task)
+    external, keys = external_metrics(task.options), _columns(outputs, task)
     if scorer.remark:
         console.say(scorer.remark)
     with console.progress(f"scoring {task.set_name}", len(outputs) * len(keys)) as advance:
@@ -196,6 +201,7 @@ def evaluate(metrics: SystemMetrics, task: Task) -> Scores:
         commit=task.commit,
         remarks=[
             *([scorer.remark] if scorer.remark else []),
+            *_left_out(metrics[baseline], task),
             *unequal(task.budgets, task.seed_groups),
         ],
         systems=[_system(name, metrics, baseline, draws) for name in metrics],
@@ -203,6 +209,17 @@ def evaluate(metrics: SystemMetrics, task: Task) -> Scores:
         by_length=_by_length(metrics, task, draws),
         asked=asked_metrics(options),
     )
+
+
+def _left_out(measured: Mapping[str, Metric], task: Task) -> list[str]:
+    """Return a remark on each metric that was left out because a line is too long for it."""
+    if "bleu" in asked_metrics(task.options):
+        return []
+    return [
+        f"{METRICS[key].header} is left out: a line has more than {METRICS[key].most_words:,} words"
+        for key in task.scorer.keys
+        if key not in measured
+    ]
 
 
 def _system(name: str, metrics: SystemMetrics, baseline: str, draws: Draws) -> SystemScores:

@@ -8,6 +8,7 @@ vectorised formulas of `nmtkit.score.formulas`.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -40,6 +41,9 @@ TOKENIZERS = {
 _CODES = {"cmn": "zh", "zho": "zh", "jp": "ja", "jpn": "ja", "kor": "ko"}
 _CODES |= {"tha": "th", "khm": "km", "lao": "lo", "mya": "my", "bur": "my"}
 _UNSPACED = {"zh", "ja", "th", "km", "lo", "my"}
+TER_WORDS = 500
+"""With a longer line, in words, TER is left out: sacreBLEU's search for shifts takes about 10 s for
+a shuffled line of 500 words, and minutes for one of 2,000."""
 _SMALL = 2.0
 """Greater scores are shown with two decimals."""
 _LONGEST_WORDS = 4.0
@@ -129,6 +133,7 @@ class Kind:
         western: True if its words end at spaces, so that it needs sacreBLEU's tokenizer 13a.
         higher_is_better: False for error rates.
         on_request: True if only `--metrics` makes it a column.
+        most_words: of a line; with a longer line the metric would be too slow (None: no limit).
     """
 
     header: str
@@ -140,6 +145,7 @@ class Kind:
     western: bool = False
     higher_is_better: bool = True
     on_request: bool = False
+    most_words: int | None = None
 
 
 def _base(lang: str) -> str:
@@ -236,6 +242,19 @@ class Scorer:
         if METRICS[key].western and self.tokenizer != WESTERN:
             return f"it needs sacreBLEU's tokenizer {WESTERN}, and this text has {self.tokenizer}"
         return None
+
+    def is_too_long(self, key: str, outputs: Iterable[Sequence[str]]) -> str | None:
+        """Return why a metric would be too slow for some outputs or for the references; None if it
+        would not.
+        """
+        most = METRICS[key].most_words
+        texts = itertools.chain(self.refs, outputs) if most else ()
+        count = len if not self.spaced else lambda line: len(line.split())
+        longest = max((count(line) for lines in texts for line in lines), default=0)
+        if most is None or longest <= most:
+            return None
+        unit = "words" if self.spaced else "characters"
+        return f"a line has {longest:,} {unit}, and above {most:,} it takes minutes"
 
     def score(self, key: str, hyps: Sequence[str]) -> Metric:
         """Return one metric of one system.
@@ -357,7 +376,15 @@ METRICS: dict[str, Kind] = {
         formulas.chrf,
         formulas.chrf,
     ),
-    "ter": Kind("TER", "TER", _ter, formulas.ter, formulas.ter, higher_is_better=False),
+    "ter": Kind(
+        "TER",
+        "TER",
+        _ter,
+        formulas.ter,
+        formulas.ter,
+        higher_is_better=False,
+        most_words=TER_WORDS,
+    ),
     "chrf++": Kind(
         "chrF++",
         "chrF2++",

@@ -19,7 +19,8 @@ class ScoreOptions(Options):
     """The baseline for differences and significance (default: the system trained first, or the
     first HYP)."""
     by_length: bool = option(False)
-    """Also print scores by source length: BLEU, and the metrics that are asked for."""
+    """Also print scores by source length: BLEU, and the metrics that are asked for. Later calls
+    keep these tables up to date."""
     buckets: str | None = option(None, "dc|pr|10,20,…")
     """Length groups of a paper (dc, pr) or your own boundaries. Implies --by-length (default: dc).
     """

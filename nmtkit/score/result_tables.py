@@ -4,7 +4,6 @@ lengths; and how they are printed.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,8 +20,6 @@ from nmtkit.score.significance import TESTS
 from nmtkit.tables.fitting import as_wide
 from nmtkit.tables.table import Column, Estimate, Table, text_column
 
-STEMS = ("table", "significance", "seeds", "lengths", "lengths-by-seed")
-"""The files of every table that a result can have, without suffixes."""
 FIRST = ("bleu", "delta", "p", "chrf", "ter", "length_ratio")
 """The columns that a narrow terminal keeps, the most important first."""
 DELTA = Column("delta", "Δ [95%]", signed=True, interval=True)
@@ -53,9 +50,9 @@ def print_results(results: Sequence[Scores], options: ScoreOptions) -> None:
     """
     form, by_seed = options.output_format, options.group_by == "seed"
     if form == "json":
-        print(json.dumps([result.model_dump() for result in results], ensure_ascii=False, indent=1))
+        console.print_json([result.model_dump() for result in results])
         return
-    blocks = [_printed(result, options.length_groups is not None, by_seed) for result in results]
+    blocks = [_printed(result, options, by_seed) for result in results]
     if form == "csv":
         _print_csv([result.set for result in results], blocks)
         return
@@ -66,7 +63,7 @@ def print_results(results: Sequence[Scores], options: ScoreOptions) -> None:
             table.print(form)
         by_system = "lengths" in block and block["lengths"].name == "lengths"
         if form == "table" and result.by_length and by_system:
-            print("\n" + as_wide(lengths.bars(result.by_length.groups), console.width()))
+            console.put("\n" + as_wide(lengths.bars(result.by_length.groups), console.width()))
 
 
 def _print_csv(set_names: Sequence[str], blocks: Sequence[dict[str, Table]]) -> None:
@@ -92,14 +89,14 @@ def _print_csv(set_names: Sequence[str], blocks: Sequence[dict[str, Table]]) -> 
         Table("score", "", [text_column("set"), *columns], rows).print("csv")
 
 
-def _printed(result: Scores, by_length: bool, by_seed: bool) -> dict[str, Table]:
-    """Return the tables of a result that are printed, in their order."""
+def _printed(result: Scores, options: ScoreOptions, by_seed: bool) -> dict[str, Table]:
+    """Return the tables of a result that are asked for, in their order."""
     block = {"scores": seeds_table(result) if by_seed else main_table(result)}
     if len(result.systems) > 1 and not by_seed:
         block["significance"] = significance_table(result, ["bleu", *result.asked])
-    if result.paper:
+    if result.paper and options.paper:
         block["paper"] = result.paper.table
-    if by_length and result.by_length:
+    if options.length_groups is not None and result.by_length:
         by_group = seed_length_table if by_seed and result.has_seeds else length_table
         block["lengths"] = by_group(result, result.by_length)
         for key in result.by_length.further:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +12,8 @@ import sacrebleu
 
 import nmtkit
 from nmtkit import console, files
-from nmtkit.errors import DataError
+from nmtkit.errors import ConfigError, DataError
+from nmtkit.owned_files import PAPER, SCORES
 from nmtkit.records import ScoredFrom, Scores, SeedGroup, TextSet, load
 from nmtkit.run import Run, locked
 from nmtkit.score import lengths, paper, seeds
@@ -26,10 +28,11 @@ from nmtkit.score.evaluate import (
     sentence_rows,
 )
 from nmtkit.score.external_metrics import SetTexts, check_paths, external_metrics
+from nmtkit.score.metrics import METRICS
 from nmtkit.score.options import ScoreOptions
 from nmtkit.score.plain_files import score_files
 from nmtkit.score.resampling import Draws
-from nmtkit.score.result_tables import STEMS, print_results, tables
+from nmtkit.score.result_tables import print_results, tables
 from nmtkit.score.translations import (
     described,
     read_output,
@@ -39,7 +42,7 @@ from nmtkit.score.translations import (
     translated_systems,
 )
 from nmtkit.settings import SearchSettings, TrainSettings, complete
-from nmtkit.tables.table import SUFFIXES, StoredTable
+from nmtkit.tables.table import StoredTable
 
 __all__ = ["score", "score_files"]
 
@@ -77,6 +80,7 @@ def score(run: Run, **values: Any) -> None:
             folders = translated_systems(run, text_set, options.systems, options.against)
             check_paths(options, "{system}", list(folders))
             scored_set = ScoredSet(run, text_set, folders, options)
+            files.recover(scored_set.folder, SCORES)
             result = scored_set.current(call.commit)
             if len(result.systems) == 1:
                 console.say(
@@ -156,21 +160,44 @@ class ScoredSet:
             for key in asked_metrics(self.options)
         }
 
-    def _stored(self) -> Scores | None:
+    @cached_property
+    def stored(self) -> Scores | None:
+        """The scores of an earlier call."""
         try:
             return load(Scores, self.folder / "scores.json")
         except DataError:
             return None
 
+    @property
+    def length_groups(self) -> str | None:
+        """The groups of source length; those of an earlier call if this one names none."""
+        earlier = self.stored and self.stored.by_length
+        with contextlib.suppress(ConfigError):
+            if earlier and not self.options.length_groups and lengths.groups(earlier.buckets):
+                return earlier.buckets
+        return self.options.length_groups
+
+    def _is_current(self, stored: Scores) -> bool:
+        """True if an earlier call's scores have all that is asked for. They may have further
+        external metrics.
+        """
+        earlier, wanted = stored.made_from, self.made_from
+        if earlier is None or self.length_groups != (stored.by_length and stored.by_length.buckets):
+            return False
+        kept = {
+            key: depends_on
+            for key, depends_on in earlier.metrics.items()
+            if key in METRICS or key in wanted.metrics
+        }
+        return earlier.model_copy(update={"metrics": kept}) == wanted
+
     def current(self, commit: str | None) -> Scores:
         """Return the scores; those of an earlier call if they are up to date."""
-        made_from, stored = self.made_from, self._stored()
-        if stored and stored.made_from == made_from and not self.options.force:
-            groups = stored.by_length and stored.by_length.buckets
-            if self.options.length_groups in (None, groups):
-                again = "--force computes them again"
-                console.say(f"{self.text_set.name}: scores are up to date ({again})")
-                return stored
+        stored = self.stored
+        if stored and not self.options.force and self._is_current(stored):
+            again = "--force computes them again"
+            console.say(f"{self.text_set.name}: scores are up to date ({again})")
+            return stored
         return self.score(commit)
 
     def score(self, commit: str | None) -> Scores:
@@ -186,7 +213,7 @@ class ScoredSet:
             name,
             scorer,
             self.made_from.baseline,
-            self.options,
+            self.options.model_copy(update={"buckets": self.length_groups}),
             source_lengths(self.run, self.text_set),
             "subwords",
             texts,
@@ -205,8 +232,8 @@ class ScoredSet:
         return result
 
     def _say_replaced(self) -> None:
-        """Print what of an earlier call's scores this call does not have."""
-        stored, baseline = self._stored(), self.made_from.baseline
+        """Print what this call removes of an earlier call's scores."""
+        stored, baseline = self.stored, self.made_from.baseline
         if stored is None:
             return
         lost = []
@@ -214,42 +241,50 @@ class ScoredSet:
             lost.append(
                 f"scores against {stored.baseline} give way to those against {baseline} (--against)"
             )
-        if stored.by_length and not self.options.length_groups:
-            lost.append("the groups of length are dropped (--by-length)")
+        if stored.by_length and self.length_groups != stored.by_length.buckets:
+            lost.append(
+                f"the groups of length are no longer {stored.by_length.buckets} (--buckets)"
+            )
+        if stored.paper and not self._of_the_same_texts(stored):
+            lost.append("the paper's numbers beside them are out of date, and removed (--paper)")
         if dropped := set(stored.asked_further) - set(asked_metrics(self.options)):
-            lost.append(f"no longer asked for: {', '.join(sorted(dropped))} (--metrics, --metric)")
+            names = ", ".join(sorted(dropped))
+            lost.append(f"no longer asked for, and removed: {names} (--metrics, --metric)")
         if lost:
             console.say(f"{self.text_set.name}: {', '.join(lost)}")
 
+    def _of_the_same_texts(self, stored: Scores) -> bool:
+        """True if scores are of these translations, whatever the options."""
+        inputs = {"files", "prepared", "nmtkit", "sacrebleu"}
+        earlier = stored.made_from and stored.made_from.model_dump(include=inputs)
+        return earlier == self.made_from.model_dump(include=inputs)
+
     def _write(self, result: Scores, sentences: list[str]) -> None:
-        # An earlier call may have been of other systems: its tables must not stay.
-        old = [f"{stem}.{suffix}" for stem in STEMS for suffix in SUFFIXES]
-        old += [path.name for path in self.folder.glob("lengths-*.*")]
-        for name in ("scores.json", "lengths.svg", *old):
-            files.remove(self.folder / name)
-        files.write_lines(self.folder / "sentences.tsv", sentences)
-        for stem, table in tables(result).items():
-            table.write(self.folder, stem)
-        if groups := result.by_length:
-            svg = lengths.figure(groups.groups, groups.unit, result.set)
-            if svg is not None:
-                files.write_text(self.folder / "lengths.svg", svg)
-        result.write(self.folder / "scores.json")  # last: now everything is up to date
+        kept = self.stored and self._of_the_same_texts(self.stored)
+        owned = SCORES if kept else (*SCORES, PAPER)
+        with files.writing_folder(self.folder, owned, "free some space") as folder:
+            files.write_lines(folder / "sentences.tsv", sentences)
+            for stem, table in tables(result).items():
+                table.write(folder, stem)
+            if groups := result.by_length:
+                svg = lengths.figure(groups.groups, groups.unit, result.set)
+                if svg is not None:
+                    files.write_text(folder / "lengths.svg", svg)
+            result.write(folder / "scores.json")
         console.say(f"{result.set}: written to {self.folder}")
 
     def beside(self, printed: paper.Printed | None, result: Scores) -> Scores:
-        """Return the result with a paper's numbers, if this call names some; write them, or remove
-        those of an earlier call.
+        """Return the result with a paper's numbers, if this call names some; write them. Those of
+        an earlier call stay while the translations are the same.
         """
-        stored = None
+        numbers = None
         if printed:
             table = paper.beside(printed, result, self.run.manifest().dataset)
             table.write(self.folder, "paper")
-            stored = StoredTable.model_validate(table.as_json())
-        else:
-            for suffix in SUFFIXES:
-                files.remove(self.folder / f"paper.{suffix}")
-        both = result.model_copy(update={"paper": stored})
+            numbers = StoredTable.model_validate(table.as_json())
+        elif self.stored and self._of_the_same_texts(self.stored):
+            numbers = self.stored.paper
+        both = result.model_copy(update={"paper": numbers})
         if both != result:
             both.write(self.folder / "scores.json")
         return both

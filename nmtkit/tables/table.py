@@ -10,7 +10,7 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -28,6 +28,9 @@ EMPTY = "–"
 SHADES = " ·░▒▓█"
 LAST_LATIN_LETTER = "\u017f"
 """pdflatex has no later letters."""
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
 _LATEX = tomllib.loads((Path(__file__).parent / "latex.toml").read_text("utf-8"))
 
 
@@ -158,19 +161,19 @@ class Table:
         """Return raw values at full precision; an interval takes the columns KEY, KEY_low,
         KEY_high.
         """
-        stream = io.StringIO()
-        writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(
-            column.key + part
-            for column in self.columns
-            for part in (("", "_low", "_high") if column.interval else ("",))
-        )
+        rows: list[list[Any]] = [
+            [
+                column.key + part
+                for column in self.columns
+                for part in (("", "_low", "_high") if column.interval else ("",))
+            ]
+        ]
         for row in self.rows:
             cells: list[Any] = []
             for value, column in zip(row, self.columns, strict=True):
                 cells += astuple(value or Estimate(None)) if column.interval else [value]
-            writer.writerow(cells)
-        return stream.getvalue()
+            rows.append(cells)
+        return csv_text(rows)
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values for JSON: the columns, and one object a row."""
@@ -199,10 +202,10 @@ class Table:
     def print(self, output_format: str = "table") -> None:
         """Print on stdout in one of FORMATS; a table is made to fit the terminal."""
         if output_format == "table":
-            print("\n".join(self.lines(console.width())))
+            console.put("\n".join(self.lines(console.width())))
         else:
             content = self.json() if output_format == "json" else self.forms()[output_format]
-            print(content, end="")
+            console.put(content, end="")
 
     def lines(self, width: int | None = None) -> list[str]:
         """Return title, table and notes as text for a terminal of some width; None for a pipe."""
@@ -250,6 +253,24 @@ class StoredTable(BaseModel):
         return Table(self.name, self.title, self.columns, rows, self.notes)
 
 
+def csv_text(rows: Iterable[Sequence[Any]]) -> str:
+    """Return rows as the text of a CSV file. A spreadsheet would run a text that begins with one of
+    FORMULA: such a text gets a ' in front, unless it is a number. A carriage return, which would end
+    a row, becomes a space.
+    """
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerows(map(_inert, row) for row in rows)
+    return stream.getvalue()
+
+
+def _inert(cell: Any) -> Any:
+    if not isinstance(cell, str):
+        return cell
+    formula = cell.startswith(FORMULA) and not NUMBER.fullmatch(cell)
+    return ("'" * formula + cell).replace("\r", " ")
+
+
 def check_format(output_format: str) -> None:
     """Refuse an unknown --format before any work is done.
 
@@ -284,7 +305,8 @@ def tex(value: str) -> str:
     """Return text as LaTeX source that prints it; signs that TeX would join to one ("--") stay
     two.
     """
-    return re.sub(r"([-,'])(?=\1)", "\\1\0", value).translate(str.maketrans(_LATEX))
+    joined = re.sub(r"([-,'])(?=\1)", "\\1\0", _CONTROL.sub(" ", value))
+    return joined.translate(str.maketrans(_LATEX))
 
 
 def tex_cell(value: Any, column: Column) -> str:

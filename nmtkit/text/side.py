@@ -16,9 +16,6 @@ from nmtkit.text.truecase import Truecaser, detruecase
 from nmtkit.text.vocabulary import read_counts
 from nmtkit.text.words import Numbers
 
-TEXT_FILES = ("codes*.bpe", "bpe-vocab.*.txt", "subwords*.spm", "truecase.*")
-"""Files of a prepared corpus that `TextSide.load` reads, beside the manifest."""
-
 
 class TextSide:
     """Turns text of one language into subwords, and back.

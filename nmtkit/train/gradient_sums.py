@@ -36,10 +36,14 @@ class GradientSums:
     Args:
         parameters: on their device.
         ranks: the processes.
+        dtype: the type in which the gradients travel. bfloat16 halves the bytes, and the sums are
+            rounded to 8 bits. The losses travel as float32.
     """
 
-    def __init__(self, parameters: Sequence[Tensor], ranks: Ranks) -> None:
-        self._ranks = ranks
+    def __init__(
+        self, parameters: Sequence[Tensor], ranks: Ranks, dtype: torch.dtype = torch.float32
+    ) -> None:
+        self._ranks, self._dtype = ranks, dtype
         self._parameters = list(reversed(parameters)) if ranks.world > 1 else []
         self._flats: list[Tensor] = []
         self._views: list[Tensor] = []
@@ -88,6 +92,8 @@ class GradientSums:
             self._flats[-1][-LOSSES:] = losses
         while len(self._waits) < len(self._flats):
             self._send()
+        if self._flats and self._dtype == torch.bfloat16:
+            self._waits.append(self._ranks.begin_sum(self._flats[-1][-LOSSES:]))
         flags = sum(1 << i for i in self._used)
         starts = range(0, len(self._parameters), BITS)
         rows = self._ranks.gather([*numbers, *(flags >> start & ALL for start in starts)])
@@ -120,7 +126,14 @@ class GradientSums:
             self._send()
 
     def _send(self) -> None:
-        self._waits.append(self._ranks.begin_sum(self._flats[len(self._waits)]))
+        flat = self._flats[len(self._waits)]
+        if self._dtype != torch.bfloat16:
+            self._waits.append(self._ranks.begin_sum(flat))
+            return
+        gradients = flat[:-LOSSES]
+        rounded = gradients.bfloat16()
+        wait = self._ranks.begin_sum(rounded)
+        self._waits.append(lambda: (wait(), gradients.copy_(rounded)))
 
 
 def buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:

@@ -270,7 +270,8 @@ class Gradients:
 
     def __post_init__(self) -> None:
         parameters = [p for p in self.model.parameters() if p.requires_grad]
-        self._sums = GradientSums(parameters, self.ranks)
+        dtype = getattr(torch, self.settings.sums)
+        self._sums = GradientSums(parameters, self.ranks, dtype)
         self._made: dict[int, Batch] = {}
         self._device = parameters[0].device
         self.joins = joins(self.settings, self._device)

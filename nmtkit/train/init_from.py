@@ -35,7 +35,10 @@ def find_source(run: Run, name: str) -> Path:
     systems = {system.name: system for system in run.systems()}
     path = Path(name)
     if name in systems or (path / "checkpoints").is_dir():
-        return checkpoints.choose(systems.get(name, System(path)), 1)[0]
+        system = systems.get(name, System(path))
+        begun = checkpoints.candidates(system.checkpoints)
+        replaced = checkpoints.candidates(system.replaced.checkpoints)
+        return checkpoints.choose(system if begun or not replaced else system.replaced, 1)[0]
     message, hint = f"no system or folder '{name}'", "name a checkpoint folder"
     if (path / "systems").is_dir():
         message, hint = f"{path} is a run, not a system", "it has no trained system"

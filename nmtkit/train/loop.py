@@ -157,12 +157,12 @@ class Trainer:
                 ending = reason_to_end(state, s)  # a validation may have used up the patience
                 if signal_name := self.signal_of_any_rank():
                     break
+            if ending and state.step > begin and state.step % s.log_every:
+                self._log(at_the_end=True)  # before the checkpoint: nothing continues after it
             if new_best or ending or (state.step and state.step % s.checkpoint_every == 0):
                 self.save()
             if ending:
                 self.ranks.first_does(self.writer.finish)
-                if state.step > begin and state.step % s.log_every:
-                    self._log(at_the_end=True)
                 self.reporter.say(f"{'' if state.step > begin else 'already '}{ending}")
                 return
             self.update()
@@ -416,7 +416,9 @@ class Trainer:
             checkpoints.save(folder, state.step, weights, tensors, asdict(state), self.about)
 
         saving.retried(write, partial(checkpoints.clean, folder))
+        saving.note_trained(self.system)
         saving.write_best(self.system, state, self.settings)
+        saving.remove_replaced(self.system)
         saving.prune(self.system, state, self.settings)
 
     def _end_writing(self) -> None:

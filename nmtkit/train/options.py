@@ -47,4 +47,5 @@ class TrainOptions(Options):
     run: Path | None = run_option()
     device: str = device_option()
     force: bool = option(False, panel=GENERAL)
-    """Start again: delete the system of this name with its checkpoints."""
+    """Start again: remove the log, translations and exports of this system, and its checkpoints
+    when the first new one is saved. Files that nmtkit did not write stay."""

@@ -208,7 +208,7 @@ class Group(Ranks):
                     return
         if not self._closed.wait(GRACE):
             if 0 in {self.rank, cause.rank}:
-                print(f"nmtkit: {cause.error()}", file=sys.stderr, flush=True)
+                print(console.visible(f"nmtkit: {cause.error()}"), file=sys.stderr, flush=True)
             os._exit(cause.code)
 
     def device(self, wanted: str) -> str:
@@ -357,12 +357,12 @@ class Group(Ranks):
         return self.cause.error()
 
 
-def bytes_sent(parameters: int, world: int) -> float:
+def bytes_sent(parameters: int, world: int, dtype: torch.dtype) -> float:
     """Return the bytes that each rank sends, and receives, to sum the gradients of one update.
 
-    A ring sends 2·(W-1)/W of them, 4 bytes a parameter.
+    A ring sends 2·(W-1)/W of them.
     """
-    return 2 * (world - 1) / world * parameters * 4
+    return 2 * (world - 1) / world * parameters * dtype.itemsize
 
 
 @contextlib.contextmanager

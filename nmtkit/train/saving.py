@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import itertools
+import os
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -10,12 +13,13 @@ from pathlib import Path
 
 from torch import Tensor
 
-from nmtkit import console
-from nmtkit.errors import CheckpointError, EnvironmentProblem
+from nmtkit import console, files
+from nmtkit.errors import CheckpointError, DataError, EnvironmentProblem
 from nmtkit.files import UNWRITABLE
 from nmtkit.models import checkpoints
-from nmtkit.records import BestCheckpoint
-from nmtkit.run import System
+from nmtkit.owned_files import TRAINING, remove_folder
+from nmtkit.records import BestCheckpoint, ExportedSystem, SystemRecord, load
+from nmtkit.run import Run, System
 from nmtkit.settings import TrainSettings
 from nmtkit.train.state import TrainState
 
@@ -90,6 +94,75 @@ def prune(system: System, state: TrainState, settings: TrainSettings) -> None:
     if state.best is not None:
         keep.add(state.best.step)
     checkpoints.prune(system.checkpoints, {f"step-{step:08d}" for step in keep})
+
+
+def begin_anew(system: System) -> None:
+    """Remove what an earlier training left in a system's folder, except its settings.
+
+    Its checkpoints stay in `system.replaced` until a new one is saved. They move one by one, the
+    best one last: if the process is killed, --init-from finds it in one of the folders.
+    """
+    replaced = system.replaced
+    if steps := checkpoints.candidates(system.checkpoints):
+        best = system.path / "best.json"
+        remove_replaced(system)
+        for path in (system.config, best):
+            if path.is_file():
+                files.write_text(replaced.path / path.name, path.read_text("utf-8"))
+        replaced.checkpoints.mkdir(parents=True)
+        last = steps[-1].name
+        with contextlib.suppress(DataError):
+            last = load(BestCheckpoint, best).checkpoint
+        for path in sorted(steps, key=lambda path: path.name == last):
+            os.replace(path, replaced.checkpoints / path.name)
+    files.remove_owned(system.path, (*TRAINING, *_exported(system)))
+
+
+def _exported(system: System) -> list[str]:
+    """Return the files of a system's exports."""
+    owned = []
+    for path in system.path.glob("export/*/nmtkit.json"):
+        folder = path.parent.relative_to(system.path)
+        with contextlib.suppress(DataError):
+            owned += [glob.escape(f"{folder}/{name}") for name in load(ExportedSystem, path).files]
+            owned.append(f"{folder}/{path.name}")
+    return owned
+
+
+def remove_replaced(system: System) -> None:
+    """Remove what `begin_anew` has moved."""
+    if system.replaced.path.exists():
+        remove_folder(system.replaced.path, ("config.toml", *TRAINING), system.path)
+
+
+def was_trained(system: System) -> bool:
+    """True if a system once had a checkpoint, whether or not it still has one."""
+    stored = system.read_record()
+    traces = "best.json", "translate/*/hyp.txt", "export/*/nmtkit.json"
+    return bool(stored and stored.trained) or any(
+        path for pattern in traces for path in system.path.glob(pattern)
+    )
+
+
+def write_record(system: System, run: Run, anew: bool) -> None:
+    """Write system.json when a training begins or goes on; a system keeps its place in the order.
+
+    Args:
+        anew: True if the training has no checkpoint.
+    """
+    stored = system.read_record()
+    if stored is None or (anew and stored.trained):
+        known = stored is not None or system.config.is_file()
+        after = [other.made + 1 for other in run.systems()]
+        made = system.made if known else max([time.time_ns(), *after])
+        steps = [] if anew else checkpoints.candidates(system.checkpoints)
+        trained = steps[-1].stat().st_mtime_ns if steps else None
+        SystemRecord(made=made, trained=trained).write(system.record)
+
+
+def note_trained(system: System) -> None:
+    """Write into system.json that a checkpoint was saved now."""
+    SystemRecord(made=system.made, trained=time.time_ns()).write(system.record)
 
 
 def write_best(system: System, state: TrainState, settings: TrainSettings) -> None:

@@ -5,7 +5,6 @@ training.
 from __future__ import annotations
 
 import contextlib
-import shutil
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -118,13 +117,13 @@ class _Training:
         """Train, and note device and steps in the line of history."""
         system, first_does = self.system, self.ranks.first_does
         first_does(lambda: _check_prepared(self.run))
-        first_does(lambda: checkpoints.clean(system.checkpoints))
+        first_does(lambda: _tidy(system, self.options.force))
         trainer = self.ready_trainer()
         state, plan = trainer.state, self.plan
         call.device = state.hardware["device"]
         if not state.step:
             trainer.probe()
-        first_does(lambda: _write_settings(system, plan, state))
+        first_does(lambda: _write_settings(self.run, system, plan, state))
         first = state.step
         verb = "continuing" if first else "starting"
         line = f"step {first:,} of {plan.train.max_steps:,}: {verb} '{system.name}'"
@@ -251,7 +250,8 @@ class _Training:
         parameters = sum(p.numel() for p in model.parameters())
         lines = [f"{self.plan.variant}: {parameters:,} parameters; {pairs:,} training pairs"]
         if world > 1 or state.processes > 1:
-            megabytes = bytes_sent(parameters, world) / 1e6
+            dtype = getattr(torch, self.plan.train.sums)
+            megabytes = bytes_sent(parameters, world, dtype) / 1e6
             before = ""
             if state.step and state.processes != world:
                 before = f" ({state.processes} before, with the same batches)"
@@ -296,23 +296,38 @@ def _hardware_warning(before: dict[str, Any], now: dict[str, Any]) -> str:
     return message
 
 
-def _write_settings(system: System, plan: Plan, state: TrainState) -> None:
-    """Write config.toml and best.json.
+def _tidy(system: System, force: bool) -> None:
+    """Tidy up after a killed training. Refuse a system that has lost its checkpoints.
+
+    Raises: DataError if a new training would remove what was made with a checkpoint.
+    """
+    checkpoints.clean(system.checkpoints)
+    if checkpoints.candidates(system.checkpoints):
+        saving.remove_replaced(system)
+    elif not force and saving.was_trained(system):
+        raise DataError(
+            f"system '{system.name}' was trained, but its checkpoints are gone",
+            where=system.checkpoints,
+            hint="bring them back, or train a second system with --system; --force begins anew and"
+            " removes the log, the curves, translations and exports of this one",
+        )
+
+
+def _write_settings(run: Run, system: System, plan: Plan, state: TrainState) -> None:
+    """Write config.toml, system.json and best.json, and remove old checkpoints.
 
     A new training, which is known to work by now, first removes what an earlier one left.
     """
     values = plan.model_dump()
+    saving.write_record(system, run, not state.step)
     if not state.step:
-        for path in system.path.iterdir():
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            elif path.name != ".lock":
-                path.unlink()
+        saving.begin_anew(system)
     elif state.step > plan.train.max_steps:
         # More updates are done than asked for: keep the number that the schedule depended on.
         values["train"]["max_steps"] = system.training().max_steps
     runs.write_toml(system.config, {**values, "hardware": state.hardware})
     saving.write_best(system, state, plan.train)
+    saving.prune(system, state, plan.train)  # a killed training may not have got to it
 
 
 def _check_reading(model: Model, variant: str, run: Run, store: Store, dev: TextSet | None) -> None:

@@ -19,10 +19,11 @@ import numpy as np
 import torch
 
 from nmtkit import console, files
-from nmtkit.data.batches import batch_list, collate
+from nmtkit.data.batches import READABLE, batch_list, collate, readable
+from nmtkit.data.documents import ContextRule
 from nmtkit.data.padding import Ids
 from nmtkit.data.store import Store
-from nmtkit.errors import NmtkitError
+from nmtkit.errors import NmtkitError, counted
 from nmtkit.models.base import Model
 from nmtkit.records import TextSet
 from nmtkit.run import Run
@@ -145,7 +146,9 @@ class Validator:
         self._store = store = Store(run.prep / dev.name)
         lengths = store.src_lengths, store.tgt_lengths
         self._batches = batch_list(*lengths, settings.batch_size, settings.batch_unit, 0, 0)
-        hashes = run.manifest().files
+        hashes, subwords = run.manifest().files, run.manifest().settings.max_subwords
+        self._most = max(READABLE, subwords + 1)
+        self._rows: dict[ContextRule | None, list[int]] = {}
         self._dev_set = _dev_set_hash(hashes, dev.name, settings.dev_sentences)
         self._decodes = settings.dev_bleu or settings.samples > 0
         if self._decodes:
@@ -158,6 +161,19 @@ class Validator:
         self._tokenized = run.manifest().settings.tgt_tokenizer == "none"
         self._source = list(files.text_lines(run.source(name)))
         self._references = [list(files.text_lines(path)) for path in run.references(name)]
+
+    def _readable(self, model: Model) -> list[int]:
+        """Return the sentences that are not too long to be read."""
+        rule = model.context_rule
+        if rule not in self._rows:
+            rows = readable(self._store, rule, np.arange(len(self._store)), self._most)
+            if left_out := len(self._store) - len(rows):
+                console.warn(
+                    f"validation leaves out {counted(left_out, 'sentence')} longer than"
+                    f" {self._most:,} subwords, with the context that the model reads"
+                )
+            self._rows[rule] = rows.tolist()
+        return self._rows[rule]
 
     def validate(self, model: Model, stop: Stop) -> Validation:
         """Measure a model on all ranks, and leave it in training mode.
@@ -181,10 +197,13 @@ class Validator:
     def _loss(self, model: Model, stop: Stop) -> tuple[float, float]:
         """Return the loss and the smoothed loss per target token."""
         nll = smoothed = 0.0
-        for of_batch in self._shared(self._batches, partial(self._batch_loss, model), stop):
+        rows = self._readable(model)
+        batches = [batch[np.isin(batch, rows)] for batch in self._batches]
+        batches = [batch for batch in batches if len(batch)]
+        for of_batch in self._shared(batches, partial(self._batch_loss, model), stop):
             nll += of_batch[0]
             smoothed += of_batch[1]
-        tokens = int(self._store.tgt_lengths.sum())
+        tokens = max(1, int(self._store.tgt_lengths[rows].sum()))
         return nll / tokens, smoothed / tokens
 
     @torch.no_grad()
@@ -238,21 +257,24 @@ class Validator:
             count = min(count, limit)
         # Samples are spread evenly over the set.
         spread = np.linspace(0, size - 1, self._settings.samples + 2)[1:-1]
-        shown = spread.round().astype(int).tolist()
-        ids = self._translate(model, sorted({*range(count), *shown}), stop)
-        scored = self._ranks.first_does(partial(attempt, partial(self._score, ids, count, shown)))
+        readable_rows = set(self._readable(model))
+        shown = [row for row in spread.round().astype(int).tolist() if row in readable_rows]
+        scored_rows = [row for row in range(count) if row in readable_rows]
+        ids = self._translate(model, sorted({*scored_rows, *shown}), stop)
+        score = partial(self._score, ids, scored_rows, shown)
+        scored = self._ranks.first_does(partial(attempt, score))
         bleu, signature, samples = succeeded([scored])[0]
         return bleu, signature, [(src, ref, hyp) for src, ref, hyp in samples]
 
-    def _score(self, ids: dict[int, Ids], count: int, shown: list[int]) -> Measured:
-        """Return BLEU of the first `count` translations, its signature, and the shown samples."""
+    def _score(self, ids: dict[int, Ids], rows: list[int], shown: list[int]) -> Measured:
+        """Return BLEU of the translations of some rows, its signature, and the shown samples."""
         texts = self._texts(ids)
         samples = [(self._source[i], self._references[0][i], texts[i]) for i in shown]
-        if not count:
+        if not rows:
             return None, None, samples
-        references = [lines[:count] for lines in self._references]
+        references = [[lines[i] for i in rows] for lines in self._references]
         bleu = metrics.bleu(
-            [texts[i] for i in range(count)],
+            [texts[i] for i in rows],
             references,
             self._language,
             tokenized=self._tokenized,
@@ -277,8 +299,9 @@ class Validator:
         ids: dict[int, Ids] = {}
         rounds = store.documents.rounds(rows) if rule is not None and rule.targets else [rows]
         for sentences in rounds:
-            # A blank line has </s> only.
-            ids |= {row: np.array([EOS]) for row in sentences if store.src_lengths[row] == 1}
+            # A blank line has </s> only. No sentence that is translated reads a too long one.
+            blank = (store.src_lengths == 1) | (store.src_lengths > self._most)
+            ids |= {row: np.array([EOS]) for row in sentences if blank[row]}
             self._search_round(model, [row for row in sentences if row not in ids], ids, stop)
         return ids
 

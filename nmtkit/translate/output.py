@@ -69,6 +69,8 @@ def print_translations(
         is_start = boundaries.mark == MARKER and is_marker(line)
         return (MARKED if is_start else translation.text) + "\n"
 
+    # A pipe gets a translation as it is, a terminal no control characters.
+    shown = console.visible if sys.stdout.isatty() else str
     with _progress(group, source) as scorer.done:
         windows = stream_windows(sys.stdin.buffer) if source == "-" else file_windows(source)
         for window, documents in windows_for(scorer.context_rule, windows, boundaries):
@@ -78,7 +80,7 @@ def print_translations(
             for line, translation in zip(window, translations, strict=True):
                 number += 1
                 marked = marked or is_marker(line)
-                sys.stdout.write(printed(line, translation))
+                sys.stdout.write(shown(printed(line, translation)))
             sys.stdout.flush()
     if number and boundaries.mark and marked != (boundaries.mark == MARKER):
         console.warn(WRONG_MARK[boundaries.mark])
@@ -98,7 +100,7 @@ def print_forced(
             for line in scorer.force(boundaries.sentences(window), references, documents):
                 number += 1
                 record = {"line": number, "log_prob": line.log_prob, **asdict(line)}
-                sys.stdout.write(json.dumps(record, ensure_ascii=False) + "\n")
+                sys.stdout.write(console.visible(json.dumps(record, ensure_ascii=False)) + "\n")
     sys.stdout.flush()
     console.say(summary(scorer.counts, time.monotonic() - start))
 

@@ -10,11 +10,16 @@ from dataclasses import dataclass
 
 from nmtkit.data.batches import source_batch, with_targets
 from nmtkit.data.documents import Documents
+from nmtkit.errors import DataError
 from nmtkit.text.vocabulary import EOS, UNK
 from nmtkit.translate.beam import Hypothesis
 from nmtkit.translate.forced import forced_scores
 from nmtkit.translate.translator import POSITIONS, Read, Translator, best_ids, readable
 
+MOST_SUBWORDS = 20_000
+"""The longest line whose given translation is scored. The line is not cut, and the time of
+attention grows with the square of its length.
+"""
 Ids = list[int]
 Given = tuple[Ids, list[Ids], list[Read]]
 """A source, its targets, and what is read as context."""
@@ -144,6 +149,13 @@ class Scorer(Translator):
             documents: of the lines.
         Returns: of each line, of each target, the log-probabilities of its tokens.
         """
+        longest = max(map(len, itertools.chain(src, *tgt)), default=0)
+        if longest > MOST_SUBWORDS:
+            raise DataError(
+                f"a line has {longest:,} subwords; forced scores read lines whole, of at most"
+                f" {MOST_SUBWORDS:,}",
+                hint="split the line",
+            )
         self._count_given(src, [target for targets in tgt for target in targets])
         reads = self._given_or_translated(heads, tgt, documents)
         documents = readable(documents, list(map(bool, heads)))

@@ -18,6 +18,7 @@ from nmtkit.data.documents import Documents, documents_file
 from nmtkit.data.store import load_spans, spans_files
 from nmtkit.errors import ConfigError, DataError, counted
 from nmtkit.nn import hardware
+from nmtkit.owned_files import HYPOTHESES, META, NBEST, SUBWORDS, TRANSLATION
 from nmtkit.parallel import cores
 from nmtkit.records import SourceText, TextSet, TranslationInputs, TranslationMeta, load
 from nmtkit.run import Run, locked
@@ -37,8 +38,6 @@ from nmtkit.translate.risk import external_utility
 from nmtkit.translate.scorer import Scorer
 from nmtkit.translate.systems import SystemGroup, choose, search_overrides
 from nmtkit.translate.windows import Boundaries, file_windows, named_boundaries, windows_for
-
-META, HYP, SUBWORDS, NBEST = "meta.json", "hyp.txt", "hyp.subwords.txt", "nbest.jsonl"
 
 
 class Unavailable(DataError):
@@ -212,15 +211,16 @@ class _Stage:
                 except DataError as error:
                     raise Unavailable(error.message, error.where, error.hint) from None
             for text_set in sets:
-                inputs = self._inputs(group, text_set)
-                if not self.options.force and _up_to_date(group.translation(text_set.name), inputs):
+                inputs, folder = self._inputs(group, text_set), group.translation(text_set.name)
+                files.recover(folder, TRANSLATION)
+                if not self.options.force and _up_to_date(folder, inputs):
                     console.say(
                         f"'{group.name}' has translated {text_set.name} already: up to date"
                         " (--force repeats it)"
                     )
                     continue
                 scorer = scorer or self.scorer(group)
-                self._translate_set(group, text_set, scorer, inputs)
+                self._translate_set(folder, text_set, scorer, inputs)
 
     def _inputs(self, group: SystemGroup, text_set: TextSet) -> TranslationInputs:
         """Return everything that the translation depends on."""
@@ -246,29 +246,29 @@ class _Stage:
         )
 
     def _translate_set(
-        self, group: SystemGroup, text_set: TextSet, scorer: Scorer, inputs: TranslationInputs
+        self, final: Path, text_set: TextSet, scorer: Scorer, inputs: TranslationInputs
     ) -> None:
-        folder = group.translation(text_set.name)
-        files.remove(folder / META)  # from here on the folder is not up to date
+        name = final.parents[1].name
         scorer.counts.clear()
         start = time.monotonic()
-        with console.progress(f"{group.name}: {text_set.name}", text_set.lines) as scorer.done:
-            names = self._write(folder, text_set, scorer)
-        seconds = time.monotonic() - start
-        TranslationMeta(
-            **dict(inputs),
-            system=group.name,
-            files={name: files.sha256(folder / name) for name in names},
-            counts=scorer.counts,
-            speed=speed(scorer.counts, seconds),
-            hardware=self._hardware,
-            version=nmtkit.__version__,
-        ).write(folder / META)
-        console.say(f"{folder / HYP}: {summary(scorer.counts, seconds)}")
+        with files.writing_folder(final, TRANSLATION, "free some space") as folder:
+            with console.progress(f"{name}: {text_set.name}", text_set.lines) as scorer.done:
+                names = self._write(folder, text_set, scorer)
+            seconds = time.monotonic() - start
+            TranslationMeta(
+                **dict(inputs),
+                system=name,
+                files={name: files.sha256(folder / name) for name in names},
+                counts=scorer.counts,
+                speed=speed(scorer.counts, seconds),
+                hardware=self._hardware,
+                version=nmtkit.__version__,
+            ).write(folder / META)
+        console.say(f"{final / HYPOTHESES}: {summary(scorer.counts, seconds)}")
 
     def _write(self, folder: Path, text_set: TextSet, scorer: Scorer) -> list[str]:
         """Write the translation of a set; return the names of its files."""
-        names = [HYP, SUBWORDS] + [NBEST] * (scorer.settings.nbest > 1)
+        names = [HYPOTHESES, SUBWORDS] + [NBEST] * (scorer.settings.nbest > 1)
         spans = load_spans(self.run.prep / text_set.name, text_set.lines)
         windows = file_windows(str(self.run.source(text_set.name)))
         boundaries = _boundaries(self.run, text_set)
@@ -287,8 +287,6 @@ class _Stage:
                         lines.append(nbest_line(number, translation))
                     for stream, line in zip(streams, lines, strict=True):
                         stream.write(line)
-        if NBEST not in names:
-            files.remove(folder / NBEST)
         return names
 
 

@@ -147,7 +147,12 @@ def trained(run: Run) -> list[System]:
 
 def trained_last(systems: list[System]) -> System:
     """Return the system whose last checkpoint is the newest; all of them have a checkpoint."""
-    return max(systems, key=lambda s: checkpoints.candidates(s.checkpoints)[-1].stat().st_mtime_ns)
+
+    def trained(system: System) -> int:
+        record, steps = system.read_record(), checkpoints.candidates(system.checkpoints)
+        return record and record.trained or steps[-1].stat().st_mtime_ns
+
+    return max(systems, key=trained)
 
 
 def _group(run: Run, systems: list[System], search: dict[str, Any]) -> SystemGroup:

@@ -8,6 +8,7 @@ import lzma
 import os
 import stat
 import tarfile
+import tracemalloc
 import zipfile
 from types import SimpleNamespace
 
@@ -188,6 +189,46 @@ def test_a_bomb_inside_an_archive(tmp_path, folder, monkeypatch):
     with pytest.raises(DataError, match="would grow to more than"):
         archives.extract(path, ["a.de.gz"], folder)
     assert sum(p.stat().st_size for p in folder.iterdir()) <= len(ZEROS)
+
+
+@pytest.mark.parametrize("wanted", ["a.de", "b.de"])
+def test_a_bomb_that_nobody_wants(tmp_path, folder, monkeypatch, wanted):
+    """Not beside the member that is wanted, and not behind the end of the archive."""
+    monkeypatch.setattr(archives, "ALWAYS_ALLOWED", 100_000)
+    monkeypatch.setattr(archives, "MOST_RATIO", 1)
+    path = tar(tmp_path / "x.tgz", {"a.de": b"x\n", "b.de": ZEROS})
+    with pytest.raises(DataError, match="would grow to more than"):
+        archives.extract(path, [wanted], folder)
+    path = tar(tmp_path / "y.tar", {"a.de": b"x\n", "b.de": b"x\n"}, "w")
+    (tmp_path / "y.tgz").write_bytes(gzip.compress(path.read_bytes() + ZEROS))
+    (folder / "second").mkdir()
+    with pytest.raises(DataError, match="would grow to more than"):
+        archives.extract(tmp_path / "y.tgz", [wanted], folder / "second")
+
+
+@pytest.mark.parametrize("kind", sorted(archives.IN_MEMORY))
+def test_a_header_of_gigabytes_is_not_read(tmp_path, folder, kind):
+    header = tarfile.TarInfo("x")
+    header.type, header.size = kind, 4 << 30
+    path = tmp_path / "x.tgz"
+    path.write_bytes(gzip.compress(header.tobuf() + bytes(4 << 20)))
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match=r"a header of 4\.3 GB is no file's name"):
+            archives.extract(path, ["a.de"], folder)
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_member_that_claims_gigabytes(tmp_path, folder):
+    header = tarfile.TarInfo("a.de")
+    header.size = 4 << 40
+    path = tmp_path / "x.tgz"
+    path.write_bytes(gzip.compress(header.tobuf() + b"x\n"))
+    with pytest.raises((DataError, EnvironmentProblem), match=r"no space|would grow"):
+        archives.extract(path, ["a.de"], folder)
+    assert list(folder.iterdir()) == []
 
 
 def test_many_small_members_count_together(tmp_path, folder, monkeypatch):

@@ -58,6 +58,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
             "empty": b"",
         }.get(kind, CONTENT)
         etag = hashlib.md5(body).hexdigest()
+        if kind in {"endless", "drip", "huge", "redirect"}:
+            self.hostile(kind)
+            return
         if kind in {"missing", "busy"} and (kind == "missing" or count <= 2):
             self.send_error(404 if kind == "missing" else 503)
             return
@@ -86,6 +89,22 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         with contextlib.suppress(OSError):
             self.send_body(kind, body[start:], count)
+
+    def hostile(self, kind):
+        """Answer without end, until the other side has had enough."""
+        self.close_connection = True
+        self.send_response(302 if kind == "redirect" else 200)
+        if kind == "redirect":
+            self.send_header("Location", "/good")
+        if kind == "huge":
+            self.send_header("Content-Length", str(1 << 50))
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            while not self.server.gate.is_set():
+                self.wfile.write(b"x" if kind == "drip" else bytes(1 << 16))
+                self.server.sent += 1 if kind == "drip" else 1 << 16
+                if kind == "drip":
+                    self.server.gate.wait(0.05)
 
     def send_body(self, kind, body, count):
         if kind in {"dying", "changed"} or (kind in {"silent", "shifted"} and count == 1):
@@ -116,11 +135,12 @@ def server(tmp_path, monkeypatch):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.asked = []
+        server.asked, server.sent = [], 0
         server.gate = threading.Event()
         server.address = f"http://127.0.0.1:{server.server_address[1]}"
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield server
+        server.gate.set()
         server.shutdown()
 
 
@@ -386,6 +406,77 @@ def test_an_unwritable_cache_is_the_machine_s_problem(server, tmp_path):
     with pytest.raises(EnvironmentProblem, match="cannot write") as caught:
         find(server, "/good")
     assert "NMTKIT_CACHE" in caught.value.hint
+
+
+# more than the file, without end, or hardly anything
+
+
+@pytest.mark.parametrize(
+    ("path", "known", "reason"),
+    [
+        ("/endless", {}, "sends more than the file has (50.0 kB); what came is removed"),
+        (
+            "/endless",
+            UNKNOWN,
+            "sends more than the file has (at most 1.0 MB); what came is removed",
+        ),
+        ("/huge", {}, "the server announces 1.1 PB, the file has 50.0 kB"),
+        ("/huge", UNKNOWN, "the server announces 1.1 PB, the file has at most 1.0 MB"),
+    ],
+)
+def test_no_more_than_the_file_is_taken(server, tmp_path, monkeypatch, path, known, reason):
+    monkeypatch.setattr(download, "MOST", 1_000_000)
+    with pytest.raises(EnvironmentProblem) as caught:
+        find(server, path, **known)
+    assert reason in caught.value.where
+    assert cache(tmp_path) == {} and len(server.asked) == 1
+    assert server.sent < 20_000_000  # what the two ends of the connection hold
+
+
+def test_what_came_from_elsewhere_stays_if_too_much_is_announced(server, part):
+    part.write_bytes(START)
+    with pytest.raises(EnvironmentProblem, match="cannot download"):
+        find(server, "/huge")
+    assert part.read_bytes() == START
+
+
+def test_a_drip_is_given_up_and_what_came_is_continued(server, part, monkeypatch):
+    monkeypatch.setattr(download, "SLOW_SECONDS", 0.5)
+    part.write_bytes(START)
+    monkeypatch.setattr(download._Part, "headers", lambda self: {})
+    start = time.monotonic()
+    with pytest.raises(EnvironmentProblem) as caught:
+        find(server, "/drip")
+    assert time.monotonic() - start < 10
+    assert re.search(r"too slow: \d+ bytes in 0\.5 s; what came is kept", caught.value.where)
+    assert part.read_bytes() == START
+    monkeypatch.undo()
+
+
+def test_a_drip_between_breaks_is_given_up(server, monkeypatch):
+    """Each attempt brings something, so attempts alone would never end."""
+    monkeypatch.setattr(download, "SLOW_SECONDS", 1)
+    monkeypatch.setattr(download, "SILENT_SECONDS", 0.2)
+    monkeypatch.setattr(download, "BLOCK", 1)
+    monkeypatch.setattr(Handler, "send_body", lambda self, kind, body, count: self.drop(body))
+    monkeypatch.setattr(
+        Handler, "drop", lambda self, body: self.wfile.write(body[:3]), raising=False
+    )
+    monkeypatch.setattr(time, "sleep", lambda _: threading.Event().wait(0.05))
+    with pytest.raises(EnvironmentProblem) as caught:
+        find(server, "/good")
+    assert "too slow" in caught.value.where and len(server.asked) > 3
+
+
+def test_a_slow_server_that_is_fast_enough_is_waited_for(server, monkeypatch):
+    monkeypatch.setattr(download, "SLOW_SECONDS", 0.3)
+    monkeypatch.setattr(download, "SLOW_BYTES", 5000)
+    assert find(server, "/slow").read_bytes() == CONTENT
+
+
+def test_the_body_of_a_redirection_is_not_read(server):
+    assert find(server, "/redirect").read_bytes() == CONTENT
+    assert server.sent < 20_000_000
 
 
 # no published checksum: the first copy counts

@@ -4,6 +4,7 @@ collation makes them.
 
 import hashlib
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,11 +19,12 @@ from nmtkit.data.batches import (
     collate,
     collate_packed,
     padded_positions,
+    readable,
     source_batch,
     with_targets,
 )
 from nmtkit.data.context import Context, contexts
-from nmtkit.data.documents import ContextRule
+from nmtkit.data.documents import ContextRule, Documents
 from nmtkit.data.store import Store, StoreWriter
 from nmtkit.text.vocabulary import BOS, PAD
 
@@ -216,3 +218,26 @@ def test_a_batch_goes_to_a_device_in_one_copy(monkeypatch):
             assert one == other
 
     compare(batch, copied)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=20),
+    st.integers(1, 9),
+    st.booleans(),
+    st.sets(st.integers(0, 19)),
+)
+def test_sentences_that_are_too_long_or_read_such_are_left_out(lengths, most, context, starts):
+    documents = Documents(sorted({0, *starts} & set(range(len(lengths)))), len(lengths))
+    src, tgt = (np.array(side) for side in zip(*lengths, strict=True))
+    store = SimpleNamespace(src_lengths=src, tgt_lengths=tgt, documents=documents)
+    rule = ContextRule("previous", 2) if context else None
+    expected = []
+    for row in range(len(lengths)):
+        read, before = [row], row
+        while context and len(read) < 3 and before > 0 and before not in {0, *starts}:
+            before -= 1
+            read.append(before)
+        if all(max(lengths[i]) <= most for i in read):
+            expected.append(row)
+    assert readable(store, rule, np.arange(len(lengths)), most).tolist() == expected

@@ -119,6 +119,16 @@ def test_a_folder_of_something_else_is_left_alone(copy, without_package, tmp_pat
     assert (tmp_path / "empty" / folder.README).is_file()
 
 
+def test_a_record_names_files_not_patterns(copy, without_package, tmp_path):
+    out = stage.export(copy, "post", "ctranslate2", out=tmp_path / "out")
+    record = read_json(out / folder.ABOUT)
+    record["files"]["*"] = "0"
+    (out / folder.ABOUT).write_text(json.dumps(record))
+    (out / "notes.md").write_text("mine")
+    stage.export(copy, "post", "ctranslate2", out=out, force=True)
+    assert (out / "notes.md").read_text() == "mine"
+
+
 def test_nothing_half_written(copy, without_package, tmp_path, monkeypatch):
     out = stage.export(copy, "post", "ctranslate2", out=tmp_path / "out")
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}

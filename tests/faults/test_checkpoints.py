@@ -272,12 +272,12 @@ def test_a_checkpoint_that_was_half_removed_does_not_come_back(tmp_path, monkeyp
     """
     system = trained(tmp_path, (1, 2))
 
-    def killed(path):
+    def killed(path, owned):
         (path / "optimizer.safetensors").unlink()
         raise Killed
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(checkpoints.shutil, "rmtree", killed)
+        patch.setattr(checkpoints.files, "remove_owned", killed)
         checkpoints.prune(system.checkpoints, ["step-00000002"])
     checkpoints.clean(system.checkpoints)
     assert "left half-removed" in capsys.readouterr().err

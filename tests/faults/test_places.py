@@ -98,6 +98,11 @@ LINKS = {
     "systems/plain/translate": "translate",
     "systems/plain/translate/test": "translate",
     "systems/plain/translate/test/hyp.txt": "translate",
+    "systems/plain/translate/.tmp-test-1": "translate",
+    "systems/plain/translate/.old-test-1": "translate",
+    "systems/.replaced-plain": "again",
+    "score/.old-test-1": "score",
+    ".old-prep-1": "prep",
     "systems/plain/checkpoints": "again",
     "systems/plain/export": "export",
     "systems/plain/export/huggingface": "export",
@@ -116,9 +121,9 @@ LINKS = {
     "report": "report",
     "report/index.html": "report",
 }
-CLEARED = {"systems/new/train.log", "systems/new/metrics.jsonl", "systems/new/config.toml"}
-CLEARED |= {"systems/new/tensorboard"}
-"""A new training removes what lies in its folder, links themselves too."""
+CLEARED = {"systems/new/train.log", "systems/new/metrics.jsonl"}
+CLEARED |= {"systems/plain/translate/test/hyp.txt", "score/test/table.md"}
+"""What a new training, translation or score replaces: the link goes."""
 
 
 @pytest.mark.parametrize("link", LINKS)

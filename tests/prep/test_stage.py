@@ -627,20 +627,21 @@ def test_an_error_of_the_user_in_a_fresh_run_leaves_nothing(tmp_path, files, mon
 
 
 def test_folders_that_prep_did_not_make_stay(tmp_path, files):
-    """Only a prep folder that a killed call moved away is removed."""
     run = run_prep(tmp_path, files)
     for name in ("prep.old-1", "prep.old-notes", "prep.tmp-1"):
         (run.path / name).mkdir()
     shutil.copytree(run.prep, run.path / "prep.old-2")
     run_prep(tmp_path, files, force=True)
-    assert names(run.path) == sorted([*LEFT, "prep.old-1", "prep.old-notes", "prep.tmp-1"])
+    own = ["prep.old-1", "prep.old-2", "prep.old-notes", "prep.tmp-1"]
+    assert names(run.path) == sorted([*LEFT, *own])
+    assert snapshot(run.path / "prep.old-2").keys() == snapshot(run.prep).keys()
 
 
 def test_killed_between_two_renames(tmp_path, files, monkeypatch):
     """The old folder is back even if the next call fails."""
     run = run_prep(tmp_path, files)
     before = snapshot(run.prep)
-    run.prep.rename(run.path / "prep.old-99")
+    run.prep.rename(run.path / ".old-prep-99")
     with monkeypatch.context() as patch, pytest.raises(DataError, match="broken"):
         patch.setattr(steps.Steps, "encode", failing(DataError("broken")))
         run_prep(tmp_path, files)

@@ -6,11 +6,13 @@ import base64
 import itertools
 import json
 import os
+import random
 
 import pytest
 
 from nmtkit.analyze.attention import SystemAttention
 from nmtkit.report import stage
+from tests.score.conftest import write
 
 from .browser import Browser, find
 from .conftest import SCRIPT, make
@@ -126,6 +128,37 @@ def test_nothing_is_loaded_and_nothing_complained_of(browser, written):
     assert {url.partition(",")[0] for url in browser.requests} <= {f"file://{written}", "data:"}
     browser.run("console.error('this is seen')")
     assert browser.errors and "this is seen" in browser.errors.pop()
+
+
+def test_a_long_line_leaves_the_explorer_readable(chromium, tmp_path):
+    """A table of 20,000² words was too much for a browser."""
+    made = make(tmp_path / "run", markup=False)
+    rng = random.Random(1)
+    folders = [made.run.path / "systems" / name / "translate/test" for name in ("base", "own")]
+    texts = [made.run.path / "prep/text/test.src", *(folder / "hyp.txt" for folder in folders)]
+    for text in texts:
+        lines = text.read_text("utf-8").splitlines()
+        lines[1] = " ".join(rng.choices("abcdefgh", k=20_000))
+        write(text, lines)
+    weights = [[0.1] * 300 for _ in range(300)]
+    sentences = {1: {"src": ["a"] * 300, "tgt": ["b"] * 300, "weights": weights}}
+    sentences[2] = {"src": ["a"], "tgt": ["b"], "weights": [[1.0]]}
+    made.finding("attention", "attention")
+    kept = SystemAttention(system="own", what="last", set_name="test", sentences=sentences)
+    path = made.run.path / "analyze/attention/own.json"
+    path.write_text(kept.model_dump_json(), "utf-8")
+    page = stage.report(made.run, force=True)
+    text = page.read_text("utf-8")
+    assert len(text) < 1_000_000
+    said = "1 line longer than 3,000 characters: this page has only the beginning"
+    assert said in text and "attention of own: 1 sentence left out, of more than 40,000" in text
+    chromium.open(page)
+    assert chromium.run("document.getElementById('results').children.length") == 20
+    line = "document.getElementById('results').children[1]"
+    assert chromium.run(f"{line}.querySelector('dd').textContent.length") == 3002
+    assert chromium.run(f"{line}.querySelectorAll('mark').length") > 100
+    assert chromium.run("document.querySelectorAll('button.look').length") == 1
+    assert chromium.errors == []
 
 
 def test_tables_sort_by_a_click(browser):

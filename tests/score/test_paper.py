@@ -139,7 +139,7 @@ def test_of_another_corpus_there_is_no_difference_and_it_is_said(dataset, name, 
     assert any(said in note for note in found.notes)
 
 
-def test_a_call_keeps_and_prints_the_table_and_the_next_without_it_takes_it_away(
+def test_a_call_keeps_and_prints_the_table_and_the_next_without_it_prints_none(
     file, fake_run, capsys
 ):
     fake = fake_run()
@@ -169,7 +169,7 @@ def test_a_call_keeps_and_prints_the_table_and_the_next_without_it_takes_it_away
         json.loads(capsys.readouterr().out)[0]["paper"]["rows"][4]["system"] == "not trained here"
     )
     fake.score()
-    assert not list(kept.glob("paper.*")) and "printed" not in capsys.readouterr().out
+    assert list(kept.glob("paper.*")) and "printed" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -316,9 +316,8 @@ def test_what_a_call_drops_of_the_one_before_is_said(fake_run, capsys):
     assert "give way" not in capsys.readouterr().err
     fake.score()
     err = capsys.readouterr().err
-    assert (
-        "test: scores against new give way to those against base (--against), the groups of length"
-        " are dropped (--by-length)" in err
-    )
-    fake.score(by_length=True)
-    assert "dropped" not in capsys.readouterr().err
+    assert "test: scores against new give way to those against base (--against)" in err
+    fake.score(buckets="pr")
+    assert "the groups of length are no longer dc (--buckets)" in capsys.readouterr().err
+    fake.score(buckets="pr")
+    assert "no longer" not in capsys.readouterr().err

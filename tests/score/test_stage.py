@@ -8,6 +8,8 @@ import os
 import re
 import subprocess
 import sys
+import time
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -16,12 +18,12 @@ import sacrebleu
 import nmtkit.score
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.files import write_json
+from nmtkit.owned_files import SCORES
 from nmtkit.prep.stage import prep
 from nmtkit.run import Run
 from nmtkit.score.metrics import METRICS
 from nmtkit.score.options import ScoreOptions
 from nmtkit.score.resampling import FEW
-from nmtkit.score.result_tables import STEMS
 from nmtkit.score.significance import TESTS
 from nmtkit.score.stage import score, score_files
 from nmtkit.score.translations import unlike_searches
@@ -30,7 +32,7 @@ from tests.manifests import write_best
 from tests.prep.real import lines as real_lines
 
 from . import slow
-from .conftest import read, result_of, spoil, write
+from .conftest import WORDS, read, result_of, spoil, write
 
 DEFAULT = [key for key, kind in METRICS.items() if not kind.on_request]
 """The metrics that are columns without --metrics."""
@@ -146,14 +148,14 @@ def test_the_folder_never_holds_tables_of_an_earlier_call(fake_run):
     fake.score(by_length=True)
     folder = fake.run.path / "score/test"
     everything = {path.name for path in folder.iterdir()}
-    # Every table is known to the stage that clears them away.
-    assert {Path(name).stem for name in everything} == {"scores", "sentences", *STEMS}
+    # Every file is known as one of the stage, and every pattern is of some file.
+    assert all(any(fnmatch(name, pattern) for pattern in SCORES) for name in everything)
+    assert all(any(fnmatch(name, pattern) for name in everything) for pattern in SCORES)
     fake.score(systems=["one"])
-    left = {"scores.json", "sentences.tsv", "table.md", "table.tex", "table.csv"}
-    assert {path.name for path in folder.iterdir()} == left
+    left = {"scores", "sentences", "table", "lengths"}
+    assert {path.stem for path in folder.iterdir()} == left
     fake.score(systems=["one", "two"])
-    left = {name for name in everything if not name.startswith("lengths")}
-    assert {path.name for path in folder.iterdir()} == left
+    assert {path.name for path in folder.iterdir()} == everything
     assert not any("gone" in path.read_text("utf-8") for path in folder.iterdir())
 
 
@@ -165,8 +167,82 @@ def test_scores_that_broke_off_are_not_up_to_date(fake_run, monkeypatch, capsys)
     with pytest.raises(ZeroDivisionError):
         fake.score(resamples=11)
     monkeypatch.undo()
-    fake.score()
+    assert result_of(fake.run)["resampling"]["resamples"] == 10
+    capsys.readouterr()
+    fake.score(resamples=11)
     assert "up to date" not in capsys.readouterr().err
+    assert [path.name for path in (fake.run.path / "score").glob("*")] == [".lock", "test"]
+
+
+def folder_of(fake):
+    folder = fake.run.path / "score/test"
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*.*")}
+
+
+def test_what_further_options_wrote_stays_without_them(fake_run, capsys, tmp_path):
+    """Groups of length are those of the present translations. A paper's numbers and external
+    metrics stay while they are of the present translations; then they are removed aloud.
+    """
+    fake = fake_run()
+    fake.add("base", 0.3)
+    fake.add("new", 0.2)
+    for name in ("base", "new"):
+        write(tmp_path / f"numbers.{name}", [str(n) for n in range(40)])
+    paper = write(
+        tmp_path / "paper.toml",
+        [
+            *('citation = "A"', "[tables.one]", 'title = "T"', 'metric = "BLEU"'),
+            'columns = [{name = "BLEU", score = "bleu"}]',
+            'rows = [{printed = "Base", system = "base", numbers = {"BLEU" = 20}}]',
+        ],
+    )
+    own = {"metric_scores": [f"own={tmp_path / 'numbers.{system}'}"]}
+    further = {"paper": paper, "table": "one", "buckets": "5,9", **own}
+    fake.score(**further)
+    (fake.run.path / "score/test/notes.md").write_text("mine")
+    whole = folder_of(fake)
+    assert {"paper.csv", "lengths.csv", "lengths-own.csv", "lengths.svg"} <= whole.keys()
+    capsys.readouterr()
+    fake.score()
+    printed = capsys.readouterr()
+    assert "up to date" in printed.err and "5" in printed.out and "printed" not in printed.out
+    assert folder_of(fake) == whole
+    fake.score(against="new", **own)
+    assert folder_of(fake).keys() == whole.keys()
+    assert result_of(fake.run)["by_length"]["buckets"] == "5,9"
+    groups = result_of(fake.run)["by_length"]["groups"]
+    assert {group["system"] for group in groups if group["difference"]["value"] is None} == {"new"}
+    assert result_of(fake.run)["paper"]["rows"][0]["system"] == "base"
+    capsys.readouterr()
+    fake.score(against="new", test="sign")
+    assert "no longer asked for, and removed: own (--metrics, --metric)" in capsys.readouterr().err
+    assert {name for name in whole if "own" not in name} == folder_of(fake).keys()
+    fake.score(**further)
+    capsys.readouterr()
+    fake.translate("new", spoil(fake.lines["test"], 0.1, 9))
+    fake.score()
+    told = capsys.readouterr().err
+    assert "the paper's numbers beside them are out of date, and removed (--paper)" in told
+    assert "removed: own" in told
+    left = {name for name in whole if not ("own" in name or "paper" in name)}
+    assert folder_of(fake).keys() == left
+    fresh = fake_run()
+    fresh.add("base", 0.3)
+    fresh.add("new", 0.2)
+    fresh.translate("new", spoil(fresh.lines["test"], 0.1, 9))
+    fresh.score(buckets="5,9")
+    assert result_of(fresh.run)["by_length"] == result_of(fake.run)["by_length"]
+
+
+def test_groups_of_length_that_make_no_sense_in_a_run_are_made_no_more(fake_run):
+    fake = fake_run()
+    fake.add("base", 0.3)
+    fake.score(by_length=True)
+    result = result_of(fake.run)
+    result["by_length"]["buckets"] = "a lot"
+    write_json(fake.run.path / "score/test/scores.json", result)
+    fake.score()
+    assert "by_length" not in result_of(fake.run)
 
 
 def test_baseline_and_choice_of_systems_and_sets(fake_run, capsys):
@@ -761,3 +837,42 @@ def test_a_damaged_description_of_a_translation_is_named(fake_run, meta, field):
     with pytest.raises(DataError, match=field) as caught:
         fake.score()
     assert str(caught.value.where) == str(path) and "nmtkit translate --force" in caught.value.hint
+
+
+def test_a_line_too_long_for_ter_costs_ter_alone(fake_run, capsys):
+    """Shuffled, it took sacreBLEU a minute and more."""
+    fake = fake_run()
+    words = [WORDS[i * i % 15] + str(i % 500) for i in range(3000)]
+    for path in (fake.run.path / "prep/text").glob("test.*"):
+        write(path, [" ".join(words), *fake.lines["test"][1:]])
+    for name, share in (("base", 0.4), ("better", 0.1)):
+        fake.add(name, share)
+        lines = [" ".join(sorted(words)), *spoil(fake.lines["test"][1:], share, 1)]
+        fake.translate(name, lines)
+    start = time.process_time()
+    fake.score(by_length=True)
+    assert time.process_time() - start < 20
+    result, printed = result_of(fake.run), capsys.readouterr()
+    said = "TER is left out: a line has "
+    assert said + "3,000 words, and above 500 it takes minutes" in printed.err
+    assert said + "more than 500 words" in result["remarks"]
+    assert said + "more than 500 words" in printed.out
+    for of_test in result["systems"][1]["tests"].values():
+        assert list(of_test) == [key for key in DEFAULT if key != "ter"]
+    bleu = sacrebleu.corpus_bleu(lines, [[" ".join(words), *fake.lines["test"][1:]]]).score
+    assert result["systems"][1]["scores"]["bleu"]["value"] == bleu
+    with pytest.raises(ConfigError, match="TER is not possible here: a line has 3,000 words"):
+        fake.score(metrics="ter")
+    fake.score(metrics="chrf")
+    assert not result_of(fake.run)["remarks"]
+
+
+def test_the_longest_line_with_ter(fake_run, capsys):
+    fake = fake_run()
+    fake.add("base", 0.4)
+    fake.translate("base", [" ".join(["x"] * 500), *fake.lines["test"][1:]])
+    fake.score()
+    assert "ter" in result_of(fake.run)["signatures"]
+    fake.translate("base", [" ".join(["x"] * 501), *fake.lines["test"][1:]])
+    fake.score()
+    assert "ter" not in result_of(fake.run)["signatures"]

@@ -182,6 +182,30 @@ def test_sums_are_those_of_the_parts(store, world, kind, update):
                 torch.testing.assert_close(found[name], gradient, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.parametrize("kind", MODELS)
+def test_sums_in_bfloat16(store, kind):
+    """Each rank's gradients are rounded once, and their sum; the losses are not."""
+    model, update = build(kind), UPDATES["7 parts"]
+    losses_of_all = plain_sums(model, store, update)[1]
+    of_rank = [plain_sums(model, store, update[rank::2])[0] for rank in range(2)]
+
+    def work(ranks):
+        mine = copy.deepcopy(model)
+        gradients = computer(mine, store, ranks, sums="bfloat16")
+        sums = gradients.compute(update, 1, 30)
+        return torch.stack(sums), {name: p.grad for name, p in mine.named_parameters()}
+
+    for sums, gradients in in_ranks(2, work)[0]:
+        torch.testing.assert_close(sums, losses_of_all, rtol=1e-6, atol=0)
+        for name, gradient in gradients.items():
+            terms = [rank[name] for rank in of_rank if rank[name] is not None]
+            if terms:
+                assert gradient.dtype == torch.float32
+                assert torch.equal(gradient, gradient.bfloat16().float())
+                size = sum(term.abs() for term in terms)
+                assert ((gradient - sum(terms)).abs() <= 2**-7 * size).all()
+
+
 @pytest.mark.parametrize("moment", ["before it", "in it", "while buckets travel"])
 @pytest.mark.parametrize("short", [0, 1, 2])
 def test_one_rank_short_of_memory_in_its_last_part(store, monkeypatch, short, moment):

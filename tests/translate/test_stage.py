@@ -426,10 +426,8 @@ def test_a_failure_in_the_middle_leaves_nothing_half_written(run, monkeypatch):
     with pytest.raises(RuntimeError):
         translated(run, beam=2)
     assert (folder / "hyp.txt").read_bytes() == before
-    assert sorted(p.name for p in folder.iterdir()) == [
-        "hyp.subwords.txt",
-        "hyp.txt",
-    ]  # no meta: not up to date
+    assert sorted(p.name for p in folder.iterdir()) == ["hyp.subwords.txt", "hyp.txt", "meta.json"]
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
 
 
 def test_a_system_in_training_is_skipped_unless_it_is_named(run, capsys):

@@ -1,0 +1,60 @@
+"""The files that nmtkit writes into the folders of a run, by kind of folder. Nothing else is ever
+removed: notes and other files of the user stay.
+
+The patterns are those of `nmtkit.files.remove_owned`: `*` may match a slash.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection
+from pathlib import Path
+
+from nmtkit import console, files
+
+META, HYPOTHESES, SUBWORDS, NBEST = "meta.json", "hyp.txt", "hyp.subwords.txt", "nbest.jsonl"
+TRANSLATION = (META, HYPOTHESES, SUBWORDS, NBEST)
+"""systems/<name>/translate/<set>"""
+
+WEIGHTS, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
+MANIFEST = "manifest.json"
+CHECKPOINT = (WEIGHTS, OPTIMIZER, STATE, MANIFEST)
+"""systems/<name>/checkpoints/step-*"""
+
+EXPORTED = "export/*/nmtkit.json"
+TRAINING = (
+    *("best.json", "train.log", "metrics.jsonl", "diverged.json", "wandb.json"),
+    *("tensorboard/events.out.tfevents.*", "wandb/*run-*", "wandb/latest-run", "wandb/debug*.log"),
+    *(f"checkpoints/*step-*/{name}" for name in CHECKPOINT),
+    *(f"translate/*/{name}" for name in TRANSLATION),
+)
+"""systems/<name>, except config.toml and system.json, which a new training overwrites."""
+
+SCORES = (
+    *("scores.json", "sentences.tsv", "table.*", "significance.*", "seeds.*"),
+    *("lengths.*", "lengths-*.md", "lengths-*.tex", "lengths-*.csv"),
+)
+PAPER = "paper.*"
+"""score/<set>: the numbers of a paper. External metrics are in score/<set>/metrics."""
+
+TEXT_FILES = ("codes*.bpe", "bpe-vocab.*.txt", "subwords*.spm", "truecase.*")
+"""The models that split text into subwords, in the prep folder and in an export."""
+PREP = (
+    *(MANIFEST, "vocab*.txt", *TEXT_FILES, "*.bin", "*.idx", "text/*.src", "text/*.ref*"),
+    *("docs/*.txt", "parses/*.txt", "eval/*.json", "eval/probing/*.txt"),
+)
+"""prep"""
+
+
+def remove_folder(folder: Path, owned: Collection[str], place: Path) -> None:
+    """Remove a folder of nmtkit; files of the user in it stay, in a new folder in `place`.
+
+    Raises: DataError as `files.check_place`; OSError.
+    """
+    files.remove_unfinished(folder)
+    files.remove_owned(folder, owned)
+    if folder.exists():
+        others = place / f"not-of-nmtkit-{time.time_ns()}"
+        os.replace(folder, others)
+        console.warn(f"files that nmtkit did not write are now in {others}")

@@ -1,0 +1,81 @@
+"""Runs commands of nmtkit, and ends each before its n-th rename as a kill does.
+
+Each line of stdin is JSON: the folder, the words of the command, and n (0: never). The answer is
+the exit code and the renames so far. A command without n runs in this process, so that everything
+is imported and compiled once; the others run in a fork of it.
+"""
+
+import gc
+import json
+import os
+import sys
+
+import torch
+
+from nmtkit.cli import main as program
+
+KILLED = 99
+FUNCTIONS = {name: getattr(os, name) for name in ("replace", "rename", "link")}
+
+
+def end_before(number: int, count: list[int]) -> None:
+    """Count all renames from now on, and end the process instead of the n-th."""
+
+    def counting(original):
+        def counted(*arguments, **more):
+            count[0] += 1
+            if count[0] == number:
+                os._exit(KILLED)
+            return original(*arguments, **more)
+
+        return counted
+
+    for name, original in FUNCTIONS.items():
+        setattr(os, name, counting(original))
+
+
+def run(words: list[str], number: int) -> tuple[int, int]:
+    """Run a command; return its exit code and the number of its renames."""
+    count = [0]
+    end_before(number, count)
+    sys.argv = ["nmtkit", *words]
+    try:
+        program()
+    except SystemExit as end:
+        return int(end.code or 0), count[0]
+    return 0, count[0]
+
+
+def in_fork(words: list[str], number: int) -> tuple[int, int]:
+    """Run a command in a fork of this process."""
+    reading, writing = os.pipe()
+    gc.collect()
+    gc.freeze()
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            code, count = run(words, number)
+            os.write(writing, str(count).encode())
+        finally:
+            os._exit(code)
+    os.close(writing)
+    with os.fdopen(reading) as answer:
+        count = int(answer.read() or number)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), count
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    answers = os.fdopen(os.dup(1), "w")
+    for line in sys.stdin:
+        folder, words, number = json.loads(line)
+        os.chdir(folder)
+        with open("output.txt", "w", encoding="utf-8") as output:
+            os.dup2(output.fileno(), 1)
+            os.dup2(output.fileno(), 2)
+        print(json.dumps((in_fork if number else run)(words, number)), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,208 @@
+"""Strings of a run that somebody else made: inert in the page, on a terminal, in CSV and LaTeX."""
+
+import copy
+import csv
+import io
+import json
+import re
+import shlex
+import shutil
+import warnings
+
+import pytest
+from typer.testing import CliRunner
+
+from nmtkit.cli import app
+from nmtkit.errors import NmtkitError
+from nmtkit.report import stage
+from nmtkit.run import Run
+from nmtkit.tables.table import Column, Table, csv_text, tex, text_column
+from tests.report.browser import Browser, find
+from tests.report.conftest import FIGURE, Page, make
+
+MARKUP = (
+    "</script></style></textarea></title>--><img src=x onerror=hit()><svg onload=hit()>"
+    '<a href=javascript:hit() onclick=hit()>x</a>"\' onmouseover=hit() x="{{7*7}}'
+    "<iframe src=http://127.0.0.1:9/></iframe>"
+)
+HOSTILE = f"=cmd|' /C calc'!A0 \x1b]0;owned\x07\x1b[2J\x9b31m\x7f\x08 {MARKUP}"
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+HANDLED = {"name", "set", "system", "systems", "baseline", "set_name", "format", "key"}
+"""Names, which other tests cover, and keys that must agree with others."""
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    """A small run with findings."""
+    made = make(tmp_path_factory.mktemp("hostile") / "run")
+    made.finding("cost", "cost")
+    made.finding("gates", "gates", figure=FIGURE.replace("<g", "<g onload='hit()'"))
+    return made.run
+
+
+def leaves(value, path=()):
+    """The places of the strings in a value of JSON."""
+    items = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
+    for key, part in items:
+        if isinstance(part, str) and key not in HANDLED:
+            yield (*path, key)
+        yield from leaves(part, (*path, key))
+
+
+def spoiled(value, place):
+    """A copy of a value, with a hostile string at a place."""
+    value = copy.deepcopy(value)
+    part = value
+    for key in place[:-1]:
+        part = part[key]
+    part[place[-1]] = HOSTILE
+    return value
+
+
+def spoil(run):
+    """Put hostile strings into every string of every file with which the page can still be made.
+
+    Returns: how many were put, and how many are refused.
+    """
+    paths = [
+        *(run.path / "score/test/scores.json", run.path / "prep/manifest.json"),
+        *sorted(run.path.glob("analyze/*/finding.json")),
+        *(run.path / "history.jsonl", *sorted(run.path.glob("systems/*/metrics.jsonl"))),
+    ]
+    for path in [*run.path.glob("systems/*/translate/test/hyp.txt"), run.source("test")]:
+        lines = path.read_text("utf-8").split("\n")
+        path.write_text("\n".join([f"{HOSTILE} {line}".strip() for line in lines[:-1]] + [""]))
+    count = refused = 0
+    for path in paths:
+        lines = path.read_text("utf-8")
+        first, _, rest = lines.partition("\n") if path.suffix == ".jsonl" else (lines, "", "")
+        value = json.loads(first)
+        groups = [list(leaves(value))]
+        while groups:  # all at once; if the page cannot be made, half of them
+            places = groups.pop()
+            changed = value
+            for place in places:
+                changed = spoiled(changed, place)
+            path.write_text(f"{json.dumps(changed)}\n{rest}", "utf-8")
+            if accepted(run, path):
+                value, count = changed, count + len(places)
+            elif len(places) > 1:
+                groups += [places[len(places) // 2 :], places[: len(places) // 2]]
+            else:
+                refused += 1
+        path.write_text(f"{json.dumps(value)}\n{rest}", "utf-8")
+    return count, refused
+
+
+def accepted(run, path):
+    """True if the page shows a run as before, and not only says that a file cannot be read."""
+    try:
+        html = stage.report(run, force=True).read_text("utf-8")
+    except NmtkitError as error:
+        assert "internal" not in str(error)
+        return False
+    except (KeyError, IndexError):  # it names something of the file that is gone: not the point
+        return False
+    check(html)
+    return "cannot be read" not in html or path.suffix == ".jsonl"
+
+
+def check(html):
+    """Nothing in the page is the run's: no element, attribute, script or address."""
+    page = Page(html)
+    for tag, attributes in page.elements:
+        assert tag not in {"img", "iframe", "object", "embed", "base", "textarea", "video"}, tag
+        for name, value in attributes.items():
+            assert not name.startswith("on") and name != "srcdoc" and name.isprintable()
+            if name in {"href", "src", "xlink:href", "action", "formaction"}:
+                assert value.startswith(("#", "data:text/plain;", "data:,")), value
+    assert len(page.all("script")) == 2 and len(page.all("style")) == 1
+    assert page.all("meta")[1]["http-equiv"] == "Content-Security-Policy"
+
+
+@pytest.fixture(scope="module")
+def hostile(original, tmp_path_factory):
+    """The run, with hostile strings wherever it takes them."""
+    run = Run(shutil.copytree(original.path, tmp_path_factory.mktemp("spoiled") / "run"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("nmtkit.tables.figures.available", lambda: False)  # which is slow
+        count, refused = spoil(run)
+    assert count >= 40 and refused < count, (count, refused)
+    return run
+
+
+def test_the_page_is_inert(hostile, tmp_path):
+    """In a browser if there is one, else by a parser of HTML (`check`)."""
+    path = stage.report(hostile, force=True, title=HOSTILE)
+    check(path.read_text("utf-8"))
+    if find() is None:
+        warnings.warn("no browser: the page was checked by a parser of HTML alone", stacklevel=1)
+        return
+    browser = Browser(tmp_path)
+    try:
+        browser.open(path)
+        assert browser.run("typeof hit") == "undefined"
+        names = "img, iframe, object, [onerror], [onload], [onclick], [onmouseover]"
+        assert browser.run(f"document.querySelectorAll({json.dumps(names)}).length") == 0
+        assert browser.run("document.querySelectorAll('script').length") == 2
+        assert browser.run("document.getElementById('results').children.length") > 0
+        assert not browser.errors
+        assert all(url.startswith(("file:", "data:")) for url in browser.requests)
+    finally:
+        browser.close()
+
+
+COMMANDS = (
+    "status",
+    "score",
+    *(f"score --format {form}" for form in ("json", "md", "tex", "csv")),
+    "score --force --by-length",
+    "report",
+    "report --force",
+    *(f"analyze {name}" for name in ("cost", "gates", "examples", "lengths", "convergence")),
+    *("analyze", "analyze examples --sentence 2 --force", "settings", "variants", "datasets"),
+    *("translate", "train", "export --system base", "translate -", "prep demo --size 20"),
+)
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_no_escape_sequence_reaches_a_terminal(hostile, tmp_path, line):
+    run = shutil.copytree(hostile.path, tmp_path / "run")
+    name = line.split()[0]
+    option = "" if name in {"settings", "variants", "datasets", "status"} else f" --run {run}"
+    if name == "status":
+        option = f" {run}"
+    result = CliRunner().invoke(app, shlex.split(line + option), input=f"{HOSTILE}\n")
+    assert "internal error" not in result.stderr, result.stderr
+    assert "no such option" not in result.stderr.lower(), result.stderr
+    assert not CONTROL.search(result.output), CONTROL.search(result.output)
+
+
+@pytest.mark.parametrize(
+    ("cell", "written"),
+    [
+        *((f"{sign}1+cmd", f"'{sign}1+cmd") for sign in "=+-@\t\n"),
+        *(("\r=1", "' =1"), ("a\r=1", "a =1")),
+        *(("-0.5", "-0.5"), ("+1e-3", "+1e-3"), (-0.5, "-0.5"), ("a=b", "a=b"), ("-", "'-")),
+        *(("", ""), (None, ""), ("-1 +cmd", "'-1 +cmd"), ("-٣", "'-٣"), ("-1\n", "'-1\n")),
+    ],
+)
+def test_no_cell_is_a_formula(cell, written):
+    """Also in the head of a table, and not a number."""
+    assert list(csv.reader(io.StringIO(csv_text([[cell, "x"]]), newline=""))) == [[written, "x"]]
+    table = Table("t", "t", [text_column("=head"), Column("n", "n")], [[cell, -0.5]])
+    rows = list(csv.reader(io.StringIO(table.csv(), newline="")))
+    assert rows == [["'=head", "n"], [written, "-0.5"]]
+
+
+def test_no_control_character_ends_a_line_of_latex():
+    assert tex("a\rb\x0bc\x85d\u2028e\x1bf") == "a b c d e f"
+    specials = tex(r"\input{x} & % $ # _ { } ~ ^ ^^M")
+    assert not re.search(r"(?<!\\)[&%$#_~^]", specials.replace(r"\textbackslash{}", ""))
+    assert r"\input" not in specials

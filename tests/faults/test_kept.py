@@ -1,0 +1,284 @@
+"""Files that somebody kept: nmtkit removes only what it wrote, and a copy of a run is that run."""
+
+import itertools
+import json
+import os
+import shutil
+
+import pytest
+
+from nmtkit.errors import DataError
+from nmtkit.files import sha256
+from nmtkit.models import checkpoints
+from nmtkit.prep.stage import prep
+from nmtkit.prep.steps import Steps
+from nmtkit.run import Run
+from nmtkit.train import saving
+from nmtkit.train.stage import train
+from nmtkit.translate.stage import translate
+from nmtkit.translate.systems import trained, trained_last
+from tests.manifests import read_json
+from tests.ready import prepare
+from tests.train.tiny import last, make_run, options
+
+SHORT = options("train.max_steps=6", "train.checkpoint_every=2", "train.validate_every=2")
+NOTES = (
+    *("notes.md", "translate/notes.md", "translate/dev/notes.md", "checkpoints/notes.md"),
+    *("plots/curve.svg", "tensorboard/notes.md", "export/mine/model.bin", "made.log"),
+)
+"""Files of the user in the folder of a system."""
+
+
+class Killed(BaseException):
+    """Ends a training as a kill does."""
+
+
+def fit(run, name="a", *settings, **values):
+    train(run, name=name, assignments=[*SHORT, *settings], **values)
+
+
+def content(folder):
+    """The files of a folder, without lock, log and empty folders."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and path.name not in {".lock", "train.log"}
+    }
+
+
+def write_notes(folder, names=NOTES):
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(f"mine: {name}", "utf-8")
+
+
+def notes(folder):
+    return sorted(
+        path.read_text("utf-8", errors="replace").removeprefix("mine: ")
+        for path in folder.rglob("*")
+        if path.is_file() and path.read_bytes().startswith(b"mine: ")
+    )
+
+
+# A system that has lost its checkpoints
+
+
+@pytest.mark.parametrize("dev", [6, 0])
+@pytest.mark.parametrize("removed", ["checkpoints", "checkpoints/*"])
+def test_a_system_without_its_checkpoints_is_trained_again_only_if_asked(tmp_path, dev, removed):
+    run = make_run(tmp_path / "run", pairs=30, dev=dev)
+    fit(run)
+    system = run.system("a")
+    if dev:
+        translate(run, set_names=["dev"], jobs=1)
+    for path in system.path.glob(removed):
+        shutil.rmtree(path)
+    write_notes(system.path)
+    before = content(system.path)
+    for settings in ((), ("train.seed=2",)):
+        with pytest.raises(DataError, match="its checkpoints are gone") as caught:
+            fit(run, "a", *settings)
+        assert "--force" in caught.value.hint
+        assert content(system.path) == before
+    fit(run, force=True)
+    assert last(run, "a").name == "step-00000006"
+    assert notes(system.path) == sorted(NOTES)
+    assert all((system.path / name).is_file() for name in NOTES)
+    assert not list(system.path.glob("translate/*/hyp*")) + list(system.path.glob("*/*/meta.json"))
+
+
+def test_a_training_that_saved_nothing_begins_again(tmp_path, monkeypatch):
+    run = make_run(tmp_path / "run", pairs=30)
+    write_notes(run.system("a").path)
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(saving, "retried", failing(Killed()))
+        fit(run)
+    fit(run, "a", "train.seed=2")
+    assert last(run, "a").name == "step-00000006"
+    assert notes(run.system("a").path) == sorted(NOTES)
+
+
+def failing(error):
+    def fail(*arguments, **more):
+        raise error
+
+    return fail
+
+
+def test_notes_in_the_folder_of_a_checkpoint_outlive_it(tmp_path, capsys):
+    run = make_run(tmp_path / "run", pairs=30)
+    fit(run)
+    system = run.system("a")
+    steps = [path.name for path in checkpoints.candidates(system.checkpoints)]
+    names = [f"checkpoints/{step}/notes.md" for step in steps]
+    write_notes(system.path, names)
+    fit(run, "a", "train.max_steps=8", "train.keep_checkpoints=1")
+    assert "not-of-nmtkit" in capsys.readouterr().err
+    assert notes(system.path) == sorted(names)
+    fit(run, force=True)
+    assert notes(system.path) == sorted(names)
+    assert [path.name for path in checkpoints.find_checkpoints(system)] == steps
+
+
+# The source of the weights goes last
+
+
+def test_a_system_that_begins_with_its_own_weights_keeps_them_until_it_has_new_ones(
+    tmp_path, monkeypatch
+):
+    """The checkpoint that a killed training began with is there for the same command."""
+    run = make_run(tmp_path / "run", pairs=30, dev=6)
+    fit(run)
+    system, anew = run.system("a"), {"init_from": "a", "force": True}
+    shutil.copytree(run.path, tmp_path / "whole")
+    fit(Run(tmp_path / "whole"), "a", "train.seed=2", **anew)
+    expected = weights(Run(tmp_path / "whole"))
+    old = sha256(checkpoints.choose(system, 1)[0] / "model.safetensors")
+    moments = [(os, "replace", n) for n in range(1, 6)] + [(saving, "retried", 1)]
+    for owner, function, number in moments:
+        kill_at(monkeypatch, owner, function, number)
+        with pytest.raises(Killed):
+            fit(run, "a", "train.seed=2", **anew)
+        monkeypatch.undo()
+        kept = [sha256(path) for path in (run.path / "systems").rglob("model.safetensors")]
+        assert old in kept, (function, number)
+    fit(run, "a", "train.seed=2", **anew)
+    assert weights(run) == expected
+    assert not system.replaced.path.exists()
+
+
+def weights(run):
+    return [
+        (path.name, sha256(path / "model.safetensors"))
+        for path in checkpoints.find_checkpoints(run.system("a"))
+    ]
+
+
+def kill_at(monkeypatch, owner, function, number):
+    original, calls = getattr(owner, function), itertools.count(1)
+
+    def counted(*arguments, **more):
+        if next(calls) == number:
+            raise Killed
+        return original(*arguments, **more)
+
+    monkeypatch.setattr(owner, function, counted)
+
+
+# The order of the systems
+
+
+@pytest.fixture
+def three(tmp_path):
+    """A run of three systems; their names say nothing of their order."""
+    run = make_run(tmp_path / "run", pairs=30, dev=6)
+    for name in ("c", "a", "b"):
+        fit(run, name, "train.log_to=none")
+    return run
+
+
+def order(run):
+    return [system.name for system in run.systems()]
+
+
+def test_a_copy_without_times_has_the_same_baseline(three, tmp_path):
+    assert order(three) == ["c", "a", "b"]
+    for times in itertools.permutations((1, 2, 3)):
+        copy = tmp_path / f"copy{times}"
+        shutil.copytree(three.path, copy, copy_function=shutil.copyfile)
+        for name, time in zip("abc", times, strict=True):
+            for path in (copy / "systems" / name).rglob("*"):
+                os.utime(path, (time, time))
+        assert order(Run(copy)) == ["c", "a", "b"]
+        assert trained_last(trained(Run(copy))).name == "b"
+
+
+def test_the_command_of_the_finished_baseline_changes_nothing(three):
+    before = content(three.path / "systems")
+    fit(three, "c", "train.log_to=none")
+    assert content(three.path / "systems") == before
+    assert order(three) == ["c", "a", "b"]
+    assert trained_last(trained(three)).name == "b"
+    fit(three, "c", "train.max_steps=8")
+    fit(three, "a", force=True)
+    assert order(three) == ["c", "a", "b"]
+    assert trained_last(trained(three)).name == "a"
+
+
+def test_a_clock_that_is_set_back_does_not_change_the_order(three, monkeypatch):
+    monkeypatch.setattr(saving.time, "time_ns", lambda: 5)
+    fit(three, "0")
+    fit(three, "00")
+    assert order(three) == ["c", "a", "b", "0", "00"]
+
+
+def test_systems_of_earlier_versions_have_the_order_of_their_settings(three):
+    for number, name in enumerate(("b", "c", "a"), 1):
+        (three.system(name).path / "system.json").unlink()
+        os.utime(three.system(name).config, (number, number))
+    assert order(three) == ["b", "c", "a"]
+    fit(three, "b")  # writes config.toml
+    fit(three, "new")
+    assert order(three) == ["b", "c", "a", "new"]
+    (three.system("c").path / "system.json").write_text("{")  # as if it were absent
+    assert order(three) == ["b", "c", "a", "new"]
+
+
+# Translations and the prepared corpus
+
+
+def test_notes_beside_a_translation_stay(three):
+    folder = three.system("a").translation("dev")
+    names = "notes.md", "hyp.post-edited.txt", "figures/one.svg"
+    write_notes(folder, names)
+    for nbest in (3, 1):
+        translate(three, systems=["a"], set_names=["dev"], nbest=nbest, jobs=1, force=True)
+        written = {"hyp.txt", "hyp.subwords.txt", "meta.json"} | set(["nbest.jsonl"] * (nbest > 1))
+        assert content(folder).keys() == written | set(names)
+        assert notes(folder) == sorted(names)
+
+
+def test_folders_beside_prep_and_notes_in_it_stay(tmp_path):
+    """A folder is removed only if it is of nmtkit for certain."""
+    run = prepare(tmp_path / "run")
+    whole = content(run.prep)
+    copies = "prep.old-1", "prep.old-copy", "prep.tmp-1", "prep.tmp-mine", ".old-prep-copy"
+    for name in copies:
+        shutil.copytree(run.prep, run.path / name)
+    names = "notes.md", "train/notes.md", "text/notes.md", "mine/list.txt"
+    write_notes(run.prep, names)
+    prep("demo", size=60, run_dir=run.path, jobs=1, assignments=["prep.merges=60"], force=True)
+    assert notes(run.prep) == sorted(names)
+    assert content(run.prep).keys() == whole.keys() | set(names)
+    for name in copies:
+        assert content(run.path / name) == whole
+    prep("demo", size=70, run_dir=run.path, jobs=1, assignments=["prep.merges=60"], force=True)
+    assert notes(run.prep) == sorted(names)
+    assert not names & read_json(run.prep / "manifest.json")["files"].keys()
+
+
+def test_what_a_killed_prep_left_half_written_is_no_part_of_the_corpus(tmp_path, monkeypatch):
+    leave = Steps.encode
+
+    def left(self, *arguments):
+        found = leave(self, *arguments)
+        (self.out / "train/.00010.idx.abcdefgh").write_text("half")
+        (self.out / ".nmtkit-vocab.txt-abcdefgh").write_text("half")
+        return found
+
+    monkeypatch.setattr(Steps, "encode", left)
+    run = prepare(tmp_path / "run")
+    names = json.loads((run.prep / "manifest.json").read_text())["files"]
+    assert not [name for name in names if "/." in f"/{name}"]
+    assert content(run.prep).keys() == names.keys() | {"manifest.json"}
+
+
+def test_every_file_of_a_prepared_corpus_is_known_as_one_of_nmtkit(tmp_path):
+    """Otherwise a file of an older corpus would stay in a new one."""
+    from nmtkit import files
+    from nmtkit.owned_files import PREP
+
+    for number, settings in enumerate(({}, {"subwords": "sentencepiece", "vocab_size": 90})):
+        run = prepare(tmp_path / str(number), **settings)
+        files.remove_owned(run.prep, PREP)
+        assert not run.prep.exists()

@@ -1,0 +1,167 @@
+"""Every stage is killed before each of its renames; then the same command ends as if it had never
+been killed.
+"""
+
+import json
+import random
+import re
+import shutil
+import subprocess
+import sys
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from tests.faults.renames import KILLED
+
+ROOT = Path(__file__).resolve().parents[2]
+WORDS = ["the", "a", "dog", "cat", "house", "sees", "likes", "red", "big", "small", "runs"]
+TRAIN = "train --preset tiny" + "".join(
+    f" --set {assignment}"
+    for assignment in (
+        *("train.max_steps=2", "train.checkpoint_every=1", "train.validate_every=1"),
+        *("train.log_to=none", "train.dev_bleu=false", "train.keep_checkpoints=1"),
+        *("model.d_model=16", "model.d_ff=16", "model.encoder_layers=1", "model.decoder_layers=1"),
+        *("search.beam=2", "search.max_length_a=0", "search.max_length_b=4"),
+    )
+)
+TEXT = "--train train.en train.de --dev dev.en dev.de --test test.en test.de --jobs 1"
+SCORE = "score --resamples 10 --trials 10"
+STAGES = {
+    "prep": f"prep mine {TEXT} --set prep.merges=20",
+    "prep again": f"prep mine {TEXT} --set prep.merges=20 --force",
+    "train": TRAIN,
+    "train again": f"{TRAIN} --force --seed 2",
+    "translate": "translate --jobs 1 --nbest 2",
+    "translate again": "translate --jobs 1 --set search.length_penalty=1",
+    "score": f"{SCORE} --by-length",
+    "score again": f"{SCORE} --significance sign",
+    "analyze": "analyze lengths",
+    "analyze again": "analyze lengths --buckets 3",
+    "report": "report",
+    "report again": "report --title again",
+}
+"""The commands, each in the run that the one before has left."""
+WHOLE = "prep", "systems/transformer/translate/test", "score/test"
+"""Folders that appear whole or not at all."""
+NEVER = 10_000
+"""More renames than a command has."""
+TIMES = {
+    *("seconds", "cpu_seconds", "cpu", "tgt_tokens_per_s", "memory_gib", "loss_seconds", "speed"),
+    "bleu_seconds",
+    *("mtime_ns", "made", "trained", "argv", "commit"),
+}
+"""Keys of what depends on the clock or on memory."""
+
+
+class Server:
+    """The process that runs the commands."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        command = [sys.executable, "-m", "tests.faults.renames"]
+        self.process = subprocess.Popen(
+            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def run(self, words, number=0):
+        """Run a command in the folder, up to its n-th rename; return how it ended."""
+        request = [str(self.folder), [*words.split(), "--run", "run"], number]
+        print(json.dumps(request), file=self.process.stdin, flush=True)
+        code, renames = json.loads(self.process.stdout.readline())
+        assert code in (0, KILLED), (words, number, (self.folder / "output.txt").read_text())
+        return code, renames
+
+    def copy(self, folder):
+        """Begin with a copy of a run."""
+        shutil.rmtree(self.folder / "run", ignore_errors=True)
+        shutil.copytree(folder, self.folder / "run")
+
+    def before(self, stage):
+        """Return the run in which a stage is called; it is made of the one before."""
+        folder, stages = self.folder / f"before {stage}", list(STAGES)
+        if stage == stages[0]:
+            folder.mkdir(exist_ok=True)
+        elif not folder.exists():
+            earlier = stages[stages.index(stage) - 1]
+            self.copy(self.before(earlier))
+            self.run(STAGES[earlier])
+            (self.folder / "run").rename(folder)
+        return folder
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """The process; its folder has the texts."""
+    folder = tmp_path_factory.mktemp("kills")
+    draw = random.Random(1)
+    for name, size in (("train", 40), ("dev", 3), ("test", 3)):
+        lines = [" ".join(draw.choices(WORDS, k=draw.randint(2, 6))) + "." for _ in range(size)]
+        for side, text in (("en", lines), ("de", [line.upper() for line in lines])):
+            (folder / f"{name}.{side}").write_text("".join(f"{line}\n" for line in text), "utf-8")
+    process = Server(folder)
+    yield process
+    process.close()
+
+
+def outcome(folder):
+    """Every file of a run by its path, without what depends on the clock."""
+    paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    return {
+        path.relative_to(folder).as_posix(): content(path)
+        for path in paths
+        if path.name not in {".lock", "history.jsonl", "train.log"}
+    }
+
+
+def within(files, folder):
+    """The files of a folder among those of a run."""
+    prefix = f"{folder}/"
+    return {
+        name.removeprefix(prefix): value for name, value in files.items() if name.startswith(prefix)
+    }
+
+
+def content(path):
+    if path.suffix == ".json":
+        value = timeless(json.loads(path.read_text("utf-8")))
+        if "checkpoints" in path.parts and path.name == "manifest.json":
+            del value["files"]["state.json"]  # has the time of the training in it
+        return value
+    if path.suffix == ".jsonl":
+        return [timeless(json.loads(line)) for line in path.read_text("utf-8").splitlines()]
+    if path.suffix == ".html":
+        return re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d", "", path.read_text("utf-8"))
+    return path.read_bytes()
+
+
+def timeless(value):
+    if isinstance(value, dict):
+        return {key: timeless(one) for key, one in value.items() if key not in TIMES}
+    return [timeless(one) for one in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_killed_before_any_rename_and_called_once_more(server, stage):
+    command, before, run = STAGES[stage], server.before(stage), server.folder / "run"
+    server.copy(before)
+    server.run(command)
+    expected = outcome(run)
+    for number in count(1):
+        server.copy(before)
+        code, renames = server.run(command, number)
+        if code != KILLED:
+            break
+        for part in WHOLE:
+            assert outcome(run / part) in ({}, outcome(before / part), within(expected, part))
+        server.run(command, NEVER)
+        found = outcome(run)
+        assert found.keys() == expected.keys(), number
+        for name, value in expected.items():
+            assert found[name] == value, (number, name)
+    assert renames == number - 1 > 0
