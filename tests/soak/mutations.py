@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import collections
 import dataclasses
+import fnmatch
 import functools
 import importlib
 import json
@@ -41,35 +42,18 @@ TINY = (
 SCORE = "score --resamples 10 --trials 10 --by-length --buckets 9"
 PREP = "prep mine --train train.en train.de --dev dev.en dev.de --test test.en,test.de --jobs 1"
 PREP += " --set prep.merges=60"
+TRAIN, EXPORT = f"train --system one {TINY}4", "export --system one --to huggingface"
+ATTENTION = "report --attention one --sentences 3"
+TRANSLATE = "translate --jobs 1"
 MAKING = (
-    PREP,
-    f"train --system one {TINY}4",
-    f"train --system two --set train.seed=2 {TINY}4",
-    "translate --jobs 1",
-    SCORE,
-    "analyze lengths",
-    "analyze cost",
-    "report --attention one --sentences 3",
-    "export --system one --to huggingface",
+    *(PREP, TRAIN, f"train --system two --set train.seed=2 {TINY}4", TRANSLATE, SCORE),
+    *("analyze lengths", "analyze cost", ATTENTION, EXPORT),
 )
 COMMANDS = (
-    "status --json",
-    "status",
-    PREP,
-    f"train --system one {TINY}4",
-    f"train --system one {TINY}6",
-    f"train --system three --init-from one {TINY}2",
-    "translate --jobs 1",
-    "translate --jobs 1 --force",
-    SCORE,
-    f"{SCORE} --force",
-    "analyze lengths",
-    "analyze cost",
-    "analyze cost --force",
-    "report",
-    "report --force",
-    "export --system one --to huggingface",
-    "load",
+    *("status --json", "status", PREP, TRAIN, f"train --system one {TINY}6"),
+    *(f"train --system three --init-from one {TINY}2", TRANSLATE, f"{TRANSLATE} --force", SCORE),
+    *(f"{SCORE} --force", "analyze lengths", "analyze cost", "analyze cost --force", "report"),
+    *("report --force", f"{ATTENTION} --force", EXPORT, "load"),
 )
 STAGES = (
     *("prep.stage", "train.stage", "translate.stage", "score.stage", "analyze.stage"),
@@ -77,13 +61,15 @@ STAGES = (
 )
 FOREIGN = {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"}
 """Files of an exported folder that other programs read, not nmtkit."""
-BROKEN = {"internal", "silent", "error without the file"}
-WITH_NUMBERS = (".txt", ".csv", ".safetensors", ".tsv", ".bin")
+SOURCES: dict[str, tuple[str, ...]] = {}
+"""Values that only their file knows: a plausible change of them cannot be noticed."""
+BROKEN = {"internal", "silent", "error without the file", "error without advice"}
+WITH_NUMBERS = (".txt", ".csv", ".safetensors", ".tsv", ".bin", "index.html", "best.json")
+LOGGED = ("step", "kind", "nll", "dev_loss", "dev_bleu")
 SECONDS = 60
 """Processor seconds after which a command is taken to hang."""
-DEEP = "a place for deep nesting"
-AGAIN = "\x00"
-"""Ends a key that is to stand in the file twice."""
+DEEP, AGAIN = "a place for deep nesting", "\x00"
+"""AGAIN ends a key that is to stand in the file twice."""
 VALUES = (
     *(None, True, "", "text", "../../x", "\x1b[31m", "\ud800", [], {}, [[]], {"a": {}}),
     *(0, -1, 10**12, 10**30, 10**400, 0.5, -0.5, 1e308, 1e-308),
@@ -115,34 +101,29 @@ def places(value, way=()):
 
 
 def mutated_value(value, draw):
-    """Change one place of a JSON value.
-
-    Returns: what was changed, and the value.
-    """
+    """Change one place of a JSON value; return what was changed, and the value."""
     value = json.loads(json.dumps(value))
-    ways = list(places(value))
-    if not ways:
-        return "the value", draw.choice(VALUES)
-    way = draw.choice(ways)
+    way = draw.choice(list(places(value)))
     parent = functools.reduce(lambda part, key: part[key], way[:-1], value)
     old, new, kind = parent[way[-1]], draw.choice(VALUES), draw.random()
-    change = f"{new!r:.40}"
+    key = way[-1]
     if kind < 0.2:
-        del parent[way[-1]]
-        change = "gone"
+        del parent[key]
     elif kind < 0.3 and isinstance(parent, dict):
-        parent[f"{way[-1]}{AGAIN}"] = new
-        change = f"twice, then {new!r:.40}"
+        parent[f"{key}{AGAIN}"] = new
     elif kind < 0.4:
-        parent[way[-1]] = new = str(old) if not isinstance(old, str) else [old]
-        change = f"{new!r:.40}"
+        parent[key] = new = str(old) if not isinstance(old, str) else [old]
+    elif kind < 0.5 and len(parent) > 1:  # swapped with a neighbour
+        other = draw.choice([k for k in (parent if isinstance(parent, dict) else range(len(parent)))])
+        parent[key], parent[other] = new, _ = parent[other], old
     else:
-        parent[way[-1]] = new
-    return f"{'.'.join(map(str, way))}: {change}", value
+        parent[key] = new
+    what = "gone" if kind < 0.2 else f"{new!r:.40}"
+    return f"{'.'.join(map(str, way))}: {what}", value
 
 
-def with_nesting(text, place):
-    """Return a text with deep nesting, and with keys that stand there twice."""
+def encoded(text, place):
+    """Return a text as bytes, with deep nesting in a place, and with keys that stand there twice."""
     text = text.replace(place, "[" * 100_000 + "]" * 100_000)
     return text.replace(json.dumps(AGAIN)[1:-1], "").encode("utf-8", "surrogatepass")
 
@@ -159,26 +140,24 @@ def mutate(name, content, draw):
     kind, is_toml = draw.random(), name.endswith(".toml")
     if kind < 0.06:
         return "whole file", draw.choice(WHOLE_TOML if is_toml else WHOLE)
+    at = draw.randrange(len(content))
     if kind < 0.1:
-        length = draw.randrange(len(content))
-        return f"cut off at byte {length}", content[:length]
+        return f"cut off at byte {at}", content[:at]
     if kind < 0.14:
-        at = draw.randrange(len(content))
         return f"not UTF-8 at byte {at}", content[:at] + b"\xff\xc3" + content[at:]
     if is_toml:
         change, value = mutated_value(tomllib.loads(content.decode()), draw)
-        return change, with_nesting(to_toml(without_null(value)), toml_value(DEEP))
+        return change, encoded(to_toml(without_null(value)), toml_value(DEEP))
     lines = content.splitlines(keepends=True) if name.endswith(".jsonl") else [content]
     number = draw.randrange(len(lines))
     change, value = mutated_value(json.loads(lines[number]), draw)
-    lines[number] = with_nesting(json.dumps(value), json.dumps(DEEP)) + b"\n"
-    return f"line {number + 1}, {change}", b"".join(lines)
+    lines[number] = encoded(json.dumps(value), json.dumps(DEEP)) + b"\n"
+    return f"line {number + 1}, {change}" if len(lines) > 1 else change, b"".join(lines)
 
 
 def forked(function, out, err):
-    """Run a function in a process of its own, with its output in two files.
-
-    Returns: the exit code; negative: the signal that ended it.
+    """Run a function in a process of its own, with its output in two files; return the exit code
+    (negative: the signal that ended it).
     """
     pid = os.fork()
     if pid == 0:
@@ -186,9 +165,9 @@ def forked(function, out, err):
         try:
             resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
             signal.alarm(10 * SECONDS)
-            for number, path in enumerate((os.devnull, out, err)):
-                flags = os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-                os.dup2(os.open(path, flags), number)
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            for number, path in ((1, out), (2, err)):
+                os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
             sys.stdin = open(0, encoding="utf-8", closefd=False)
             sys.stdout, sys.stderr = (open(n, "w", encoding="utf-8", closefd=False) for n in (1, 2))
             function()
@@ -206,15 +185,14 @@ def forked(function, out, err):
 
 def call(words):
     """Give a command, or load a system by the Python interface."""
-    if words[0] != "load":
-        from nmtkit import cli
+    import nmtkit
+    from nmtkit import cli
+    from nmtkit.errors import NmtkitError
 
+    if words[0] != "load":
         sys.argv = ["nmtkit", *words]
         cli.main()
         return
-    import nmtkit
-    from nmtkit.errors import NmtkitError
-
     try:
         system = nmtkit.load(words[2], system="one")
         lines = ["The dog sees a tree .", "A cat ."]
@@ -228,7 +206,6 @@ class Trials:
     """A finished run, and a copy of it that is damaged."""
 
     def __init__(self, folder):
-        """Make the run in a folder, which becomes the current one."""
         self.folder = Path(folder)
         self.whole, self.run = self.folder / "whole", self.folder / "runs/mine"
         torch.set_num_threads(1)
@@ -240,7 +217,6 @@ class Trials:
         for command in MAKING:
             assert (outcome := self.outcome(command)).code == 0, (command, outcome.err)
         self.run.rename(self.whole)
-        self._undamaged = {}
 
     def outcome(self, command):
         """Give a command on the run as it is."""
@@ -274,26 +250,19 @@ class Trials:
         shutil.rmtree(self.run, ignore_errors=True)
         shutil.copytree(self.whole, self.run)
 
+    @functools.cache  # noqa: B019  (one object)
     def undamaged(self, command):
         """Return what a command gives on the undamaged run, and the records that it reads."""
-        if command not in self._undamaged:
-            self.fresh()
-            outcome = self.outcome(command)
-            assert outcome.code == 0, outcome.err
-            records = [
-                name
-                for name in sorted(outcome.read)
-                if name.endswith((".json", ".jsonl", ".toml"))
-                and name.rpartition("/")[2] not in FOREIGN
-            ]
-            self._undamaged[command] = outcome, records
-        return self._undamaged[command]
+        self.fresh()
+        outcome = self.outcome(command)
+        assert outcome.code == 0, outcome.err
+        names = sorted(
+            name for name in outcome.read if name.endswith((".json", ".jsonl", ".toml"))
+        )
+        return outcome, [name for name in names if Path(name).name not in FOREIGN]
 
     def attempt(self, number):
-        """Damage one file, give one command, and say what came of it.
-
-        Returns: the kind, and the try in words.
-        """
+        """Damage one file and give one command; return what came of it, and the try in words."""
         draw = random.Random(number)
         command = draw.choice(COMMANDS)
         expected, records = self.undamaged(command)
@@ -306,6 +275,12 @@ class Trials:
         os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
         found = self.outcome(command)
         kind = judge(name, expected, found, path.is_file() and path.read_bytes() == content)
+        if kind == "silent" and any(
+            fnmatch.fnmatch(name, file) and fnmatch.fnmatch(change, place)
+            for file, all_places in SOURCES.items()
+            for place in all_places
+        ):
+            kind = "known to this file alone"
         words = f"{number}: {name}, {change}: {command.split(' --set')[0]}: {kind} ({found.code})"
         return kind, f"{words}\n{found.err[-1500:]}"
 
@@ -324,16 +299,17 @@ def without_sizes(command, out):
 
 def numbers(before, after):
     """Return the numbers in the files of a run; of a log those of its new lines."""
-    keys = "systems", "table", "step", "kind", "nll", "dev_loss", "dev_bleu"
     found = {}
     for name, content in after.items():
         last = name.rpartition("/")[2]
-        if last in {"scores.json", "finding.json", "metrics.jsonl"}:
-            old = before.get(name, b"").splitlines() if last == "metrics.jsonl" else []
-            lines = content.splitlines() if last == "metrics.jsonl" else [content]
-            values = [json.loads(line) for line in lines if line not in old and line[:1] == b"{"]
-            found[name] = [{key: value.get(key) for key in keys} for value in values]
-        elif last in {"best.json", "index.html"} or last.endswith(WITH_NUMBERS):
+        if last in {"scores.json", "finding.json"}:
+            value = json.loads(content) if content[:1] == b"{" else {}
+            found[name] = {key: value.get(key) for key in ("systems", "table")}
+        elif last == "metrics.jsonl":
+            new = set(content.splitlines()) - set(before.get(name, b"").splitlines())
+            lines = [json.loads(line) for line in sorted(new) if line[:1] == b"{"]
+            found[name] = [{key: line.get(key) for key in LOGGED} for line in lines]
+        elif last.endswith(WITH_NUMBERS):
             found[name] = content
     return found
 
@@ -346,12 +322,13 @@ def judge(name, expected, found, is_kept):
     text = found.err + found.out
     is_said = any(word in text for word in (name, f"{folder} cannot", last, f"{folder}:"))
     if found.code:
-        return "error" if is_said else "error without the file"
-    numbers_of = [
+        named = "error" if "\n  try: " in found.err else "error without advice"
+        return named if is_said else "error without the file"
+    both = [
         {key: value for key, value in outcome.numbers.items() if key != name or not is_kept}
         for outcome in (expected, found)
     ]
-    if found.out == expected.out and numbers_of[0] == numbers_of[1]:
+    if found.out == expected.out and both[0] == both[1]:
         return "same"
     return "said" if is_said or '"error"' in found.out else "silent"
 
