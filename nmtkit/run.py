@@ -23,7 +23,16 @@ from typing import IO, Any
 import nmtkit
 from nmtkit import console, files, names
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem, NmtkitError, nearest
-from nmtkit.records import Manifest, StageCall, SystemConfig, SystemRecord, TextSet, load, parse
+from nmtkit.records import (
+    Manifest,
+    StageCall,
+    SystemConfig,
+    SystemRecord,
+    TextSet,
+    load,
+    load_or_warn,
+    parse,
+)
 from nmtkit.settings import SearchSettings, TrainSettings, build, to_toml
 
 UNWRITABLE = files.UNWRITABLE | {errno.EACCES, errno.EPERM}
@@ -73,11 +82,10 @@ class System:
         return stored.made if stored else self.config.stat().st_mtime_ns
 
     def read_record(self) -> SystemRecord | None:
-        """Return the record; None if it is damaged, or an earlier version trained the system."""
-        try:
-            return load(SystemRecord, self.record)
-        except DataError:
-            return None
+        """Return the record; None if an earlier version trained the system, or, with a warning, if
+        the record is damaged.
+        """
+        return load_or_warn(SystemRecord, self.record)
 
     def translation(self, set_name: str) -> Path:
         """Return the folder of this system's translation of a set (hyp.txt, hyp.subwords.txt,

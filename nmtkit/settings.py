@@ -605,8 +605,8 @@ def flat(values: Any, key: str = "") -> dict[str, Any]:
 
     A tuple becomes a list, as TOML has it.
     """
-    if isinstance(values, list) and values and isinstance(values[0], dict):
-        values = {part.get("name", ""): part for part in values}
+    if isinstance(values, list) and values and all(isinstance(part, dict) for part in values):
+        values = {str(part.get("name", "")): part for part in values}
     if not isinstance(values, dict):
         return {key: list(values) if isinstance(values, tuple) else values}
     result: dict[str, Any] = {}

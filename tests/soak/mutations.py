@@ -114,7 +114,9 @@ def mutated_value(value, draw):
     elif kind < 0.4:
         parent[key] = new = str(old) if not isinstance(old, str) else [old]
     elif kind < 0.5 and len(parent) > 1:  # swapped with a neighbour
-        other = draw.choice([k for k in (parent if isinstance(parent, dict) else range(len(parent)))])
+        other = draw.choice(
+            [k for k in (parent if isinstance(parent, dict) else range(len(parent)))]
+        )
         parent[key], parent[other] = new, _ = parent[other], old
     else:
         parent[key] = new
@@ -256,9 +258,7 @@ class Trials:
         self.fresh()
         outcome = self.outcome(command)
         assert outcome.code == 0, outcome.err
-        names = sorted(
-            name for name in outcome.read if name.endswith((".json", ".jsonl", ".toml"))
-        )
+        names = sorted(name for name in outcome.read if name.endswith((".json", ".jsonl", ".toml")))
         return outcome, [name for name in names if Path(name).name not in FOREIGN]
 
     def attempt(self, number):
