@@ -334,8 +334,10 @@ def stored_speeds(study: Study) -> dict[str, Timing]:
         if same_weights and same_study and same_configs(study, earlier.made_from):
             study.checkpoints |= {name: list(digests) for name, digests in weights.items()}
             return {name: facts.measured[name] for name in study.systems}
+    timed = earlier.facts["measured"]
+    names = ", ".join(timed) if isinstance(timed, dict) else "another version"
     console.say(
-        "cost: the times that an earlier --measure took are not of these systems; speeds are read"
+        f"cost: the times that --measure took of {names} are not of these systems; speeds are read"
         " from the logs"
     )
     return {}

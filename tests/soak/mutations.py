@@ -18,6 +18,7 @@ import importlib
 import json
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -52,20 +53,25 @@ MAKING = (
 COMMANDS = (
     *("status --json", "status", PREP, TRAIN, f"train --system one {TINY}6"),
     *(f"train --system three --init-from one {TINY}2", TRANSLATE, f"{TRANSLATE} --force", SCORE),
-    *(f"{SCORE} --force", "analyze lengths", "analyze cost", "analyze cost --force", "report"),
-    *("report --force", f"{ATTENTION} --force", EXPORT, "load"),
+    *(f"{SCORE} --force", "analyze lengths", "analyze cost", "analyze cost --force", EXPORT),
+    *("report --force", f"{ATTENTION} --force", "load"),
 )
-STAGES = (
-    *("prep.stage", "train.stage", "translate.stage", "score.stage", "analyze.stage"),
-    *("report.stage", "export.stage", "export.to_huggingface", "api", "cli"),
+MODULES = (
+    *("nmtkit.prep.stage", "nmtkit.train.stage", "nmtkit.translate.stage", "nmtkit.score.stage"),
+    *("nmtkit.analyze.stage", "nmtkit.report.stage", "nmtkit.export.stage", "nmtkit.cli"),
+    *("nmtkit.export.to_huggingface", "nmtkit.api", "matplotlib.backends.backend_svg"),
 )
+"""Imported once, not in every process."""
 FOREIGN = {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"}
 """Files of an exported folder that other programs read, not nmtkit."""
 SOURCES: dict[str, tuple[str, ...]] = {}
 """Values that only their file knows: a plausible change of them cannot be noticed."""
 BROKEN = {"internal", "silent", "error without the file", "error without advice"}
-WITH_NUMBERS = (".txt", ".csv", ".safetensors", ".tsv", ".bin", "index.html", "best.json")
+WITH_NUMBERS = (".txt", ".csv", ".safetensors", ".tsv", ".bin", "best.json")
+OF_THE_CALL = r'nmtkit-digest" content="\w+|made \d{4}[^<]*'
+"""What differs between two pages of the same numbers."""
 LOGGED = ("step", "kind", "nll", "dev_loss", "dev_bleu")
+PAGE = "report/index.html"
 SECONDS = 60
 """Processor seconds after which a command is taken to hang."""
 DEEP, AGAIN = "a place for deep nesting", "\x00"
@@ -212,8 +218,8 @@ class Trials:
         self.whole, self.run = self.folder / "whole", self.folder / "runs/mine"
         torch.set_num_threads(1)
         os.environ["XDG_CONFIG_HOME"] = str(self.folder / "settings")
-        for name in STAGES:  # once, not in every process
-            importlib.import_module(f"nmtkit.{name}")
+        for name in MODULES:
+            importlib.import_module(name)
         os.chdir(self.folder)
         generate(self.folder, 60, 6, 12)
         for command in MAKING:
@@ -290,7 +296,7 @@ def without_sizes(command, out):
     if not command.startswith("status"):
         return out
     if not command.endswith("--json"):
-        return ""
+        return "".join(re.sub(r"[\d.,]+ (bytes|[kMG]B)", "", out).split())
     runs = json.loads(out or "[]")
     for values in (*runs, *(system for run in runs for system in run.get("systems", ()))):
         values.pop("bytes", None)
@@ -309,6 +315,8 @@ def numbers(before, after):
             new = set(content.splitlines()) - set(before.get(name, b"").splitlines())
             lines = [json.loads(line) for line in sorted(new) if line[:1] == b"{"]
             found[name] = [{key: line.get(key) for key in LOGGED} for line in lines]
+        elif last == "index.html":
+            found[name] = re.sub(OF_THE_CALL, "", content.decode()).splitlines()
         elif last.endswith(WITH_NUMBERS):
             found[name] = content
     return found
@@ -319,7 +327,8 @@ def judge(name, expected, found, is_kept):
     if found.code in {1, 4} or found.code < 0 or "internal error" in found.err:
         return "internal"
     folder, _, last = name.rpartition("/")
-    text = found.err + found.out
+    page = set(found.numbers.get(PAGE, ())) - set(expected.numbers.get(PAGE, ()))
+    text = "".join([found.err, found.out, *page])
     is_said = any(word in text for word in (name, f"{folder} cannot", last, f"{folder}:"))
     if found.code:
         named = "error" if "\n  try: " in found.err else "error without advice"
