@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from nmtkit import records
+from nmtkit.analyze.attention import SystemAttention
 from nmtkit.cli import app
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.models import checkpoints
@@ -19,6 +20,7 @@ from nmtkit.models.loading import vocabulary_sizes
 from nmtkit.report import stage
 from nmtkit.run import Run, System
 from nmtkit.settings import to_toml
+from nmtkit.tables.figures import DESCRIPTION, as_pdf
 from nmtkit.train.reporting import cut_metrics
 from tests.report.conftest import make
 
@@ -345,6 +347,25 @@ def test_the_vocabulary_is_measured_by_its_files(run):
         assert "vocab.txt" in str(error)
     else:
         assert sizes.src < 100
+
+
+def test_attention_that_is_not_of_its_sentence_is_refused(tmp_path):
+    path = tmp_path / "base.json"
+    for src, weights in ((["a"], [[0.5]]), (["a", "b"], [[0.5]]), (["a"], [])):
+        sentences = {"3": {"src": src, "tgt": ["x"], "weights": weights}}
+        values = {"system": "base", "what": "", "set_name": "test", "sentences": sentences}
+        path.write_text(json.dumps(values), "utf-8")
+        message = refusal(SystemAttention, path)
+        assert message is None if weights and len(src) == 1 else "damaged" in message
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, "[]", "1", '{"figure": []}', '{"figure": {}}', '{"figure": "x"}', "{"]
+)
+def test_a_figure_without_its_numbers_is_no_pdf(text):
+    space = DESCRIPTION[1:].partition("}")[0]
+    svg = f'<svg xmlns:d="{space}"><d:description>{text}</d:description></svg>'
+    assert as_pdf(svg, 3.0) is None
 
 
 SAID = {
