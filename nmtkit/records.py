@@ -47,7 +47,7 @@ from nmtkit import console, files
 from nmtkit.errors import DataError, plain
 from nmtkit.names import Name, RelativePath
 from nmtkit.owned_files import WEIGHTS
-from nmtkit.settings import PrepSettings, SearchSettings, Section, TrainSettings, complete
+from nmtkit.settings import PrepSettings, SearchSettings, Section, known
 from nmtkit.tables.table import Estimate, StoredTable
 
 R = TypeVar("R")
@@ -201,9 +201,8 @@ def _fits(schema: type[Section]) -> AfterValidator:
     """
 
     def check(values: dict[str, Any]) -> dict[str, Any]:
-        known = complete(schema, values)
         try:
-            schema.model_validate({key: known[key] for key in known.keys() & schema.model_fields})
+            schema.model_validate(known(schema, values))
         except ValidationError as error:
             first = error.errors()[0]
             keys = ".".join(map(str, first["loc"]))
@@ -489,8 +488,8 @@ class SystemConfig(BaseModel):
     corpus: str = ""
     """The fingerprint of the corpus."""
     model: dict[str, Any] = {}
-    train: Annotated[dict[str, Any], _fits(TrainSettings)] = {}
-    search: Annotated[dict[str, Any], _fits(SearchSettings)] = {}
+    train: dict[str, Any] = {}
+    search: dict[str, Any] = {}
     hardware: dict[str, Any] = {}
 
 

@@ -33,7 +33,7 @@ from nmtkit.records import (
     load_or_warn,
     parse,
 )
-from nmtkit.settings import SearchSettings, TrainSettings, build, to_toml
+from nmtkit.settings import SearchSettings, TrainSettings, build, known, to_toml
 
 UNWRITABLE = files.UNWRITABLE | {errno.EACCES, errno.EPERM}
 """Errors of a folder that cannot be written."""
@@ -96,14 +96,18 @@ class System:
     def read_config(self) -> SystemConfig:
         """Return the resolved settings.
 
-        Raises: DataError if the system was never trained, or the file is damaged.
+        Raises: DataError if the system was never trained, or the file is damaged; ConfigError
+            naming the file and the key of a bad value of training or search.
         """
         again = f"nmtkit train --system {self.name}"
         if not self.config.is_file():
             message = f"system '{self.name}' has not been trained"
             raise DataError(message, where=self.path, hint=again)
         hint = f"bring the file back from a copy, or train the system anew: {again} --force"
-        return load(SystemConfig, self.config, hint)
+        config = load(SystemConfig, self.config, hint)
+        build(TrainSettings, known(TrainSettings, config.train), "train", self.config)
+        build(SearchSettings, known(SearchSettings, config.search), "search", self.config)
+        return config
 
     def training(self) -> TrainSettings:
         """Return the section train of the settings.

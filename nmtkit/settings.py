@@ -542,6 +542,11 @@ def complete(schema: type[Section], values: dict[str, Any]) -> dict[str, Any]:
     return {**defaults, **schema.earlier, **values}
 
 
+def known(schema: type[Section], values: dict[str, Any]) -> dict[str, Any]:
+    """Return a section of config.toml `complete`, without settings that this version lacks."""
+    return {k: v for k, v in complete(schema, values).items() if k in schema.model_fields}
+
+
 def build(schema: type[S], values: dict[str, Any], section: str, file: Path | None = None) -> S:
     """Check values against a section's schema.
 

@@ -180,10 +180,9 @@ def _complete(system: System, stored: SystemConfig, plan: Plan) -> SystemConfig:
     if stored.variant == plan.variant:
         schemas["model"] = load_variant(plan.variant).Settings
     for section, schema in schemas.items():
-        values = settings.complete(schema, getattr(stored, section))
-        known = {key: value for key, value in values.items() if key in schema.model_fields}
-        settings.build(schema, known, section, system.config)
-        stored = stored.model_copy(update={section: values})
+        values = getattr(stored, section)
+        settings.build(schema, settings.known(schema, values), section, system.config)
+        stored = stored.model_copy(update={section: settings.complete(schema, values)})
     return stored
 
 
