@@ -81,6 +81,7 @@ ALONE = {
 rest of the file), by patterns of file and place: only this file knows the value.
 """
 BROKEN = {"internal", "silent", "error without the file", "error without advice"}
+LOGGED = ("step", "kind", "nll", "dev_loss", "dev_bleu")
 PAGE = "report/index.html"
 OF_THE_CALL = r'nmtkit-digest" content="\w+|made \d{4}[^<]*'
 """What differs between two pages of the same numbers."""
@@ -263,19 +264,25 @@ class Trials:
         return kind, f"{words}\n{found.err[-1500:]}"
 
 
+def plain(content, keys):
+    """Return some values of a JSON object; nothing if the content is none."""
+    try:
+        value = json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+    return {key: value.get(key) for key in keys} if isinstance(value, dict) else None
+
+
 def numbers(before, after):
     """Return the numbers in the files of a run; of a log those of its new lines."""
     found = {}
     for name, content in after.items():
         last = name.rpartition("/")[2]
         if last in {"scores.json", "finding.json"}:
-            value = json.loads(content) if content[:1] == b"{" else {}
-            found[name] = {key: value.get(key) for key in ("systems", "table")}
+            found[name] = plain(content, ("systems", "table"))
         elif last == "metrics.jsonl":
             new = {*content.splitlines()} - {*before.get(name, b"").splitlines()}
-            lines = [json.loads(line) for line in sorted(new) if line[:1] == b"{"]
-            kept = ("step", "kind", "nll", "dev_loss", "dev_bleu")
-            found[name] = [{key: line.get(key) for key in kept} for line in lines]
+            found[name] = [plain(line, LOGGED) for line in sorted(new)]
         elif name == PAGE:
             found[name] = re.sub(OF_THE_CALL, "", content.decode()).splitlines()
         elif last.endswith((".txt", ".csv", ".safetensors", ".tsv", ".bin", "best.json")):
