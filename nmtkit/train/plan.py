@@ -156,7 +156,7 @@ def check_unchanged(system: System, plan: Plan, run: Run, allowed: Collection[st
         raise ConfigError(
             f"the settings of '{system.name}' have changed since it was started",
             where=_table([("key", "old", "new"), *harmful]),
-            hint="use the settings it was started with, or --system for a second system, --force to"
+            hint=f"use the settings of {system.config}, or --system for a second system, --force to"
             " begin this one anew, --allow-change KEY to resume with the new value",
         )
     for key, (before, after) in changed.items():

@@ -69,7 +69,11 @@ ALONE = {
         "*/config.toml preset*",
     ),
     "measured in a training": ("*/metrics.jsonl *", "*/best.json dev_*", "*/best.json metric*"),
-    "measured in a translation": ("*/meta.json *speed*", "*/meta.json *hardware*"),
+    "measured in a translation": (
+        "*/meta.json *speed*",
+        "*/meta.json settings*",
+        "*/meta.json *hardware*",
+    ),
     "the result, as it stands in no other file": (
         *("*/scores.json *", "*/finding.json *", "analyze/attention/*.json *"),
     ),
