@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -41,6 +42,12 @@ def warn(message: str) -> None:
     _emit(f"warning: {message}")
     for listener in _listeners[-1:]:
         listener(f"warning: {message}")
+
+
+@functools.cache
+def warn_once(message: str) -> None:
+    """Write a warning the first time only."""
+    warn(message)
 
 
 @contextlib.contextmanager

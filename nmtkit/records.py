@@ -10,6 +10,8 @@ Nothing else knows the keys of these files. Rules for all records:
   can still be read, and are written back as they were.
 - Keys are written in the order of the fields.
 - A name that may become a part of a path is a `Name` or a `RelativePath`: a run can be anybody's.
+- A number is finite and no larger than MOST, so that arithmetic with it cannot fail.
+- What the parts of a file must agree on is checked as the file is read.
 
 state.json is an exception: a training changes its state all the time. So its class is the dataclass
 `nmtkit.train.state.TrainState`; the same `load` reads it.
@@ -19,29 +21,38 @@ from __future__ import annotations
 
 import functools
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
     FiniteFloat,
+    NonNegativeFloat,
+    NonNegativeInt,
     PositiveInt,
     TypeAdapter,
     ValidationError,
     model_serializer,
+    model_validator,
 )
+from pydantic_core import from_json
 
-from nmtkit import files
+from nmtkit import console, files
 from nmtkit.errors import DataError, plain
 from nmtkit.names import Name, RelativePath
-from nmtkit.settings import PrepSettings
+from nmtkit.owned_files import WEIGHTS
+from nmtkit.settings import PrepSettings, SearchSettings, Section, known
 from nmtkit.tables.table import Estimate, StoredTable
 
 R = TypeVar("R")
+MOST = 1e100
+"""The largest number in a file: float64 still holds its square."""
 
 
 class Part(BaseModel):
@@ -87,15 +98,21 @@ def load(record: type[R], path: Path, again: str | None = None) -> R:
         raise DataError(f"no such file: {path}", hint=again) from None
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from error
-    if path.suffix != ".toml":
-        return parse(record, content, path)
+    return parse(record, content, path, again, is_toml=path.suffix == ".toml")
+
+
+def load_or_warn(record: type[R], path: Path) -> R | None:
+    """Read a file that something can be done without.
+
+    Returns: None if the file is absent, or damaged, which a warning says.
+    """
+    if not path.is_file():
+        return None
     try:
-        value: R = _adapter(record).validate_python(tomllib.loads(content.decode()), strict=True)
-        return value
-    except ValidationError as error:
-        raise _damaged(error, path, again) from None
-    except ValueError as error:
-        raise DataError(f"the file is damaged: {error}", where=path, hint=again) from error
+        return load(record, path)
+    except DataError as error:
+        console.warn_once(f"{path} is not used: {error.message}")
+        return None
 
 
 def load_lines(record: type[R], path: Path) -> Iterator[R]:
@@ -118,16 +135,54 @@ def _again(record: type) -> str | None:
     return getattr(record, "again", None)
 
 
-def parse(record: type[R], text: str | bytes, where: object) -> R:
-    """Read the text of a file, or a line of it; `where` names it.
+def parse(
+    record: type[R],
+    content: str | bytes,
+    where: object,
+    again: str | None = None,
+    is_toml: bool = False,
+) -> R:
+    """Read the content of a file, or a line of it.
 
+    Args:
+        record: what it holds.
+        content: text in UTF-8.
+        where: the name of the file.
+        again: as of `load`.
+        is_toml: True for TOML, False for JSON.
     Raises: DataError as `load`.
     """
+    again = again or _again(record)
     try:
-        value: R = _adapter(record).validate_json(text, strict=True)
-        return value
+        if is_toml:
+            text = content if isinstance(content, str) else content.decode()
+            values = tomllib.loads(text)
+            value: R = _adapter(record).validate_python(values, strict=True)
+        else:
+            value = _adapter(record).validate_json(content, strict=True)
+            values = from_json(content)
     except ValidationError as error:
-        raise _damaged(error, where, _again(record)) from None
+        raise _damaged(error, where, again) from None
+    except RecursionError:
+        raise DataError("the file is damaged: nested too deep", where=where, hint=again) from None
+    except ValueError as error:
+        raise DataError(f"the file is damaged: {error}", where=where, hint=again) from error
+    if (place := _unusable(values)) is not None:
+        message = f"the file is damaged: '{place}' is not finite, or above {MOST:g}"
+        raise DataError(message, where=where, hint=again)
+    return value
+
+
+def _unusable(values: Any) -> str | None:
+    """Return the place of a number that is not finite or too large; None if there is none."""
+    if isinstance(values, (int, float)):
+        return None if abs(values) <= MOST else ""
+    if not isinstance(values, (dict, list)):
+        return None
+    for key, value in values.items() if isinstance(values, dict) else enumerate(values):
+        if (place := _unusable(value)) is not None:
+            return f"{key}.{place}".rstrip(".")
+    return None
 
 
 def _damaged(error: ValidationError, where: object, again: str | None) -> DataError:
@@ -138,6 +193,42 @@ def _damaged(error: ValidationError, where: object, again: str | None) -> DataEr
     if field == "format" and wrong["type"] != "missing":
         message = f"written by another version of nmtkit (format {wrong['input']})"
     return DataError(message, where=where, hint=again)
+
+
+def _fits(schema: type[Section]) -> AfterValidator:
+    """Return a check of stored settings. A setting that this version does not know may stand there:
+    another version wrote it.
+    """
+
+    def check(values: dict[str, Any]) -> dict[str, Any]:
+        try:
+            schema.model_validate(known(schema, values))
+        except ValidationError as error:
+            first = error.errors()[0]
+            keys = ".".join(map(str, first["loc"]))
+            raise ValueError(f"{keys} {plain(first['msg'])}".strip()) from None
+        return values
+
+    return AfterValidator(check)
+
+
+def _has(*keys: str) -> AfterValidator:
+    """Return a check that an object has some keys."""
+
+    def check(values: dict[str, Any]) -> dict[str, Any]:
+        _agrees(values.keys() >= {*keys}, f"lacks one of {', '.join(keys)}")
+        return values
+
+    return AfterValidator(check)
+
+
+def _agrees(condition: object, message: str) -> None:
+    """Refuse a file whose parts do not agree.
+
+    Raises: ValueError with the message.
+    """
+    if not condition:
+        raise ValueError(message)
 
 
 # history.jsonl
@@ -176,10 +267,9 @@ class TextSet(Part):
     """One prepared set: `train`, `dev`, or a test set under its own name."""
 
     name: Name
-    split: str
-    """train, dev or test."""
-    lines: int
-    references: int
+    split: str = Field(pattern="^(train|dev|test)$")
+    lines: NonNegativeInt
+    references: int = Field(ge=0, le=1000)
     src_tokens: int
     src_unknown: int
     tgt_tokens: int
@@ -213,7 +303,7 @@ class Cleaning:
 
     pairs_in: int
     pairs_kept: int
-    dropped: dict[str, dict[str, int]]
+    dropped: dict[str, Annotated[dict[str, int], _has("pairs", "src", "tgt")]]
     changed: dict[str, dict[str, int]]
 
 
@@ -266,7 +356,7 @@ class Manifest(Record):
     cleaning: Cleaning
     files: dict[RelativePath, str]
     """SHA-256 of each file of the folder."""
-    inputs: dict[str, dict[str, Any]]
+    inputs: dict[str, Annotated[dict[str, Any], _has("size")]]
     """Size, time and SHA-256 of each file that was read."""
     tools: dict[str, str]
     speed: list[dict[str, Any]]
@@ -274,6 +364,12 @@ class Manifest(Record):
     fingerprint: str
     repeats: Repeats | None = None
     """None in a corpus that an older version prepared."""
+
+    @model_validator(mode="after")
+    def _has_sets(self) -> Self:
+        names = [text_set.name for text_set in self.sets]
+        _agrees(names and len({*names}) == len(names), "'sets' is empty, or names a set twice")
+        return self
 
 
 # systems/<name>/translate/<set>/meta.json
@@ -311,7 +407,7 @@ class TranslationInputs(Record):
     again: ClassVar[str] = "nmtkit translate --force"
     format: Literal[1]
     set: Name | None = None
-    settings: dict[str, Any] = {}
+    settings: Annotated[dict[str, Any], _fits(SearchSettings)] = {}
     checkpoints: list[UsedCheckpoint] = []
     source: SourceText | None = None
     prep: str | None = None
@@ -353,6 +449,7 @@ class TranslationMeta(TranslationInputs):
 class ExportedSystem(Record):
     """What an exported folder holds."""
 
+    again: ClassVar[str] = "nmtkit export --force"
     format: Literal[1]
     nmtkit: str
     """The version that wrote it."""
@@ -401,6 +498,7 @@ class SystemRecord(Record):
     files.
     """
 
+    again: ClassVar[str] = "without the file, the time of config.toml counts"
     format: Literal[1] = 1
     made: int
     """Later than that of every system that the run had then. The first system is the baseline."""
@@ -438,6 +536,12 @@ class BestCheckpoint(Record):
     dev_loss: float
     dev_bleu: float | None
 
+    @model_validator(mode="after")
+    def _names_its_step(self) -> Self:
+        name = f"step-{self.step:08d}"
+        _agrees(self.checkpoint == name, f"'checkpoint' is not that of 'step' ({name})")
+        return self
+
 
 class WandbRun(Record):
     """A run of Weights & Biases that a training logs to; logged: the last step of each kind."""
@@ -458,6 +562,10 @@ class FileFacts:
 class CheckpointManifest(Record):
     """What a checkpoint is of, and the files that it must have."""
 
+    again: ClassVar[str] = (
+        "move the folder of the checkpoint away to use another one, or train again:"
+        " nmtkit train --force"
+    )
     format: Literal[1]
     step: int
     variant: str | None = None
@@ -467,8 +575,22 @@ class CheckpointManifest(Record):
     """SHA-256 of the files that lead from text to ids."""
     files: dict[Name, FileFacts]
 
+    @model_validator(mode="after")
+    def _has_weights(self) -> Self:
+        _agrees(WEIGHTS in self.files, f"'files' lacks {WEIGHTS}")
+        return self
+
 
 # analyze/<name>/finding.json
+
+
+def _names_sets(options: dict[str, Any]) -> dict[str, Any]:
+    names = options.get("set_names", [])
+    _agrees(
+        isinstance(names, list) and all(isinstance(name, str) for name in names),
+        "set_names must be a list of names",
+    )
+    return options
 
 
 class FindingInputs(BaseModel):
@@ -477,7 +599,7 @@ class FindingInputs(BaseModel):
     nmtkit: str = ""
     prepared: str = ""
     systems: list[Name]
-    options: dict[str, Any] = {}
+    options: Annotated[dict[str, Any], AfterValidator(_names_sets)] = {}
     files: dict[str, str]
     """Path, relative to the run if inside it -> SHA-256."""
     weights: dict[str, dict[str, str]] = {}
@@ -510,6 +632,7 @@ class StoredFinding(Record):
 class ExternalScores(Record):
     """What the command of an external metric printed for a system."""
 
+    again: ClassVar[str] = "nmtkit score --force"
     format: Literal[1]
     made_from: str
     """A hash of the command and of all texts."""
@@ -573,7 +696,7 @@ class SignificanceTest:
 
     name: str
     reading: str
-    finest: float
+    finest: NonNegativeFloat
 
 
 @dataclass(frozen=True)
@@ -677,6 +800,21 @@ class SeedResult:
     test: str
     groups: list[SeedScores]
 
+    def check(self, names: Collection[str], keys: Sequence[str]) -> None:
+        """Refuse groups of other systems, or without a metric.
+
+        Raises: ValueError that says so.
+        """
+        members = sorted(name for group in self.groups for name in group.systems)
+        _agrees(members == sorted(names), "'seeds.groups' has other systems")
+        _agrees(self.baseline in {g.name for g in self.groups}, "'seeds' lacks its baseline")
+        for group in self.groups:
+            place = f"'seeds.groups': {group.name}"
+            _agrees(len(group.seeds) == len(group.systems) > 0, f"{place} has other seeds")
+            against = [] if group.name == self.baseline else keys
+            same = [*group.scores] == [*keys] and [*group.against] == [*against]
+            _agrees(same, f"{place} lacks a metric")
+
     @property
     def several(self) -> bool:
         """True if some group has two systems or more."""
@@ -776,6 +914,33 @@ class Scores(Record):
     """A paper's numbers beside these."""
     asked: list[str] = []
     """The metrics that --metrics and --metric name. BLEU is the first if --metrics does."""
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        """Every system has all that the tables show."""
+        keys, tests = self.signatures.keys(), self.tests.keys()
+        names = {*self.names}
+        _agrees("bleu" in keys and keys >= {*self.asked}, "'signatures' lacks a metric")
+        _agrees(self.test in tests, "'tests' lacks 'test'")
+        _agrees(len(names) == len(self.systems), "'systems' names a system twice")
+        _agrees(self.baseline in names, "'systems' lacks 'baseline'")
+        for system in self.systems:
+            place = f"'systems': {system.name}"
+            measured: list[Mapping[str, object]] = [system.scores]
+            if system.name != self.baseline:
+                measured += [system.differences, *system.tests.values()]
+                _agrees(system.tests.keys() == tests, f"{place} lacks a test")
+            _agrees(all(of.keys() == keys for of in measured), f"{place} lacks a metric")
+        if self.seeds:
+            self.seeds.check(names, [*keys])
+        if self.by_length:
+            _agrees(self.by_length.further.keys() <= keys, "'by_length' has an unknown metric")
+            scored = [g.system for g in self.by_length.groups]
+            _agrees(
+                Counter(scored) == Counter(len(scored) // len(names) * [*names]),
+                "'by_length.groups' has other systems",
+            )
+        return self
 
     @property
     def names(self) -> Sequence[str]:

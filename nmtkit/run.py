@@ -23,8 +23,17 @@ from typing import IO, Any
 import nmtkit
 from nmtkit import console, files, names
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem, NmtkitError, nearest
-from nmtkit.records import Manifest, StageCall, SystemConfig, SystemRecord, TextSet, load, parse
-from nmtkit.settings import SearchSettings, TrainSettings, build, to_toml
+from nmtkit.records import (
+    Manifest,
+    StageCall,
+    SystemConfig,
+    SystemRecord,
+    TextSet,
+    load,
+    load_or_warn,
+    parse,
+)
+from nmtkit.settings import SearchSettings, TrainSettings, build, known, to_toml
 
 UNWRITABLE = files.UNWRITABLE | {errno.EACCES, errno.EPERM}
 """Errors of a folder that cannot be written."""
@@ -73,11 +82,10 @@ class System:
         return stored.made if stored else self.config.stat().st_mtime_ns
 
     def read_record(self) -> SystemRecord | None:
-        """Return the record; None if it is damaged, or an earlier version trained the system."""
-        try:
-            return load(SystemRecord, self.record)
-        except DataError:
-            return None
+        """Return the record; None if an earlier version trained the system, or, with a warning, if
+        the record is damaged.
+        """
+        return load_or_warn(SystemRecord, self.record)
 
     def translation(self, set_name: str) -> Path:
         """Return the folder of this system's translation of a set (hyp.txt, hyp.subwords.txt,
@@ -88,14 +96,18 @@ class System:
     def read_config(self) -> SystemConfig:
         """Return the resolved settings.
 
-        Raises: DataError if the system was never trained, or the file is damaged.
+        Raises: DataError if the system was never trained, or the file is damaged; ConfigError
+            naming the file and the key of a bad value of training or search.
         """
         again = f"nmtkit train --system {self.name}"
         if not self.config.is_file():
             message = f"system '{self.name}' has not been trained"
             raise DataError(message, where=self.path, hint=again)
         hint = f"bring the file back from a copy, or train the system anew: {again} --force"
-        return load(SystemConfig, self.config, hint)
+        config = load(SystemConfig, self.config, hint)
+        build(TrainSettings, known(TrainSettings, config.train), "train", self.config)
+        build(SearchSettings, known(SearchSettings, config.search), "search", self.config)
+        return config
 
     def training(self) -> TrainSettings:
         """Return the section train of the settings.

@@ -557,6 +557,11 @@ def complete(schema: type[Section], values: dict[str, Any]) -> dict[str, Any]:
     return {**defaults, **schema.earlier, **values}
 
 
+def known(schema: type[Section], values: dict[str, Any]) -> dict[str, Any]:
+    """Return a section of config.toml `complete`, without settings that this version lacks."""
+    return {k: v for k, v in complete(schema, values).items() if k in schema.model_fields}
+
+
 def build(schema: type[S], values: dict[str, Any], section: str, file: Path | None = None) -> S:
     """Check values against a section's schema.
 
@@ -620,8 +625,8 @@ def flat(values: Any, key: str = "") -> dict[str, Any]:
 
     A tuple becomes a list, as TOML has it.
     """
-    if isinstance(values, list) and values and isinstance(values[0], dict):
-        values = {part.get("name", ""): part for part in values}
+    if isinstance(values, list) and values and all(isinstance(part, dict) for part in values):
+        values = {str(part.get("name", "")): part for part in values}
     if not isinstance(values, dict):
         return {key: list(values) if isinstance(values, tuple) else values}
     result: dict[str, Any] = {}

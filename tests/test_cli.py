@@ -494,8 +494,9 @@ def test_the_newest_sound_checkpoint_is_taken_when_the_best_is_damaged(copy):
     folder = copy / "systems/toy"
     steps = sorted(p.name for p in (folder / "checkpoints").glob("step-*"))
     assert len(steps) == 2
+    best = {"step": int(steps[0].removeprefix("step-")), "checkpoint": steps[0]}
     (folder / "best.json").write_text(
-        json.dumps(json.loads((folder / "best.json").read_text()) | {"checkpoint": steps[0]})
+        json.dumps(json.loads((folder / "best.json").read_text()) | best)
     )
     weights = folder / "checkpoints" / steps[0] / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"x")

@@ -129,6 +129,6 @@ def test_a_line_that_was_cut_off_is_left_out_and_a_damaged_one_is_named(tmp_path
 
 def test_a_fault_of_the_program_is_not_taken_for_a_damaged_file(run, monkeypatch):
     """A KeyError of ours must come out as one."""
-    monkeypatch.setattr("nmtkit.score.stage.load", lambda *_: {}["oops"])
+    monkeypatch.setattr("nmtkit.score.stage.load_or_warn", lambda *_: {}["oops"])
     with pytest.raises(KeyError, match="oops"):
         score(run, resamples=10, trials=10)

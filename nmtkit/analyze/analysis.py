@@ -19,7 +19,6 @@ the report shows.
 
 from __future__ import annotations
 
-import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,11 +26,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 from nmtkit import console, files
-from nmtkit.errors import DataError
 from nmtkit.options import Options as Options
 from nmtkit.options import flag as flag
 from nmtkit.options import option as option
-from nmtkit.records import FindingInputs, StoredFinding, load
+from nmtkit.records import FindingInputs, StoredFinding, load_or_warn
 from nmtkit.score.paper import Kind
 from nmtkit.tables.fitting import as_wide, wrapped
 from nmtkit.tables.table import Table
@@ -156,9 +154,7 @@ class Finding:
 
 def stored(folder: Path) -> StoredFinding | None:
     """Return the finding that a folder holds; None if there is none that can be read."""
-    with contextlib.suppress(DataError):
-        return load(StoredFinding, folder / "finding.json")
-    return None
+    return load_or_warn(StoredFinding, folder / "finding.json")
 
 
 O = TypeVar("O", bound=Options)  # noqa: E741

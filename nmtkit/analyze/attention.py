@@ -42,6 +42,10 @@ class SentenceAttention:
     tgt: list[str]
     weights: list[list[float]]
 
+    def __post_init__(self) -> None:
+        if list(map(len, self.weights)) != [len(self.src)] * len(self.tgt):
+            raise ValueError("'weights' are not those of 'src' and 'tgt'")
+
 
 class SystemAttention(Record):
     """The attention of one system on some sentences of a set: analyze/attention/SYSTEM.json.

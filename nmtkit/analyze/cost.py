@@ -330,12 +330,15 @@ def stored_speeds(study: Study) -> dict[str, Timing]:
         weights = {name: checkpoints.current(study.run.system(name)) for name in study.systems}
         same_weights = weights.items() <= earlier.made_from.weights.items()
         same_study = (facts.baseline, facts.set) == (study.systems[0], study.set_name)
+        same_study &= facts.measured.keys() >= {*study.systems}
         if same_weights and same_study and same_configs(study, earlier.made_from):
             study.checkpoints |= {name: list(digests) for name, digests in weights.items()}
             return {name: facts.measured[name] for name in study.systems}
+    timed = earlier.facts["measured"]
+    names = ", ".join(timed) if isinstance(timed, dict) else "another version"
     console.say(
-        f"cost: the times that --measure took of {', '.join(earlier.facts['measured'])} are not of"
-        " these systems; speeds are read from the logs"
+        f"cost: the times that --measure took of {names} are not of these systems; speeds are read"
+        " from the logs"
     )
     return {}
 

@@ -28,10 +28,10 @@ def read_about(folder: Path) -> ExportedSystem | None:
         return None
     try:
         return load(ExportedSystem, folder / ABOUT)
-    except DataError:
+    except DataError as error:
         raise ConfigError(
-            "not a folder that nmtkit export wrote",
-            where=folder,
+            f"not a folder that nmtkit export wrote: {error.message}",
+            where=folder / ABOUT,
             hint="name another folder or an empty folder with --out",
         ) from None
 

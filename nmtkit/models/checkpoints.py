@@ -239,13 +239,12 @@ def load_training(path: Path, record: type[R]) -> tuple[dict[str, Tensor], dict[
     return _read_tensors(path / WEIGHTS), _read_tensors(path / OPTIMIZER), state
 
 
-def _passes(check: Callable[..., object], path: Path, *names: str, warn: bool = True) -> bool:
+def _passes(check: Callable[..., object], path: Path, *names: str) -> bool:
     """True if a checkpoint passes a check; otherwise a warning gives the reason."""
     try:
         check(path, *names)
     except CheckpointError as error:
-        if warn:
-            console.warn(f"skipping {path}: {error.message}")
+        console.warn_once(f"skipping {path}: {error.message}")
         return False
     return True
 
@@ -292,14 +291,16 @@ def choose(system: System, average: int | None = None) -> list[Path]:
 def current(system: System, average: int | None = None) -> dict[str, str]:
     """Return the `digests` of the checkpoints that `choose` would return; {} if there are none.
 
-    The function prints nothing and reads no weights, so damaged files are not noticed. It serves to
-    find out if a stored result is up to date.
+    The function reads no weights, so damaged ones are not noticed. It serves to find out if a
+    stored result is up to date.
     """
+    if not system.config.is_file():
+        return {}
     try:
         average = _average(system) if average is None else average
-        complete = _selected(system, average, partial(_passes, read_manifest, warn=False))
-        return digests(complete)
-    except NmtkitError:
+        return digests(_selected(system, average, partial(_passes, read_manifest)))
+    except NmtkitError as error:
+        console.warn_once(f"{error.where or system.path}: {error.message}")
         return {}
 
 

@@ -15,8 +15,9 @@ from nmtkit.models.base import Model, Vocabularies
 from nmtkit.models.checkpoints import AGAIN, choose, load_weights, read_manifest
 from nmtkit.models.variants import build_model, load_variant
 from nmtkit.nn.linear import Precision, pack
-from nmtkit.owned_files import TEXT_FILES
+from nmtkit.owned_files import MANIFEST, TEXT_FILES
 from nmtkit.run import Run, System
+from nmtkit.text.vocabulary import load_vocabularies
 
 
 def load_system(
@@ -84,13 +85,13 @@ def check_vocabulary(path: Path, run: Run) -> None:
             cause = "is of another vocabulary"
         message = f"the checkpoint {cause}: {differing[-1]} differs"  # vocab.txt is last
         hint = f"the run {run.path} was prepared anew; train again with --force"
-        raise CheckpointError(message, where=path, hint=hint)
+        raise CheckpointError(message, where=path / MANIFEST, hint=hint)
 
 
 def vocabulary_sizes(run: Run) -> Vocabularies:
     """Return what a model must know of a run's vocabularies."""
-    sizes = run.manifest().vocabulary
-    return Vocabularies(sizes.src, sizes.tgt, sizes.shared)
+    src, tgt = load_vocabularies(run.prep)
+    return Vocabularies(len(src), len(tgt), src is tgt)
 
 
 def vocabulary_hashes(run: Run) -> dict[str, str]:

@@ -280,7 +280,7 @@ def _set_identity(text: SetFiles, known: dict[str, Any]) -> dict[str, Any]:
 def _known_sha256(path: Path, known: dict[str, Any]) -> str:
     """Return the checksum of a file: from the manifest if the file's size and time are the same."""
     facts = known.get(str(path))
-    if facts and path.is_file():
+    if facts and "sha256" in facts and path.is_file():
         status = path.stat()
         if [status.st_size, status.st_mtime_ns] == [facts["size"], facts.get("mtime_ns")]:
             return str(facts["sha256"])

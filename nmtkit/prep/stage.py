@@ -28,7 +28,7 @@ from nmtkit.prep.reporting import report
 from nmtkit.prep.request import Request
 from nmtkit.prep.rewrite import rewritten
 from nmtkit.prep.work import OUT, remove_published, work_folder, work_key
-from nmtkit.records import Manifest
+from nmtkit.records import Manifest, load_or_warn
 from nmtkit.run import Run, locked, write_toml
 from nmtkit.settings import PrepSettings, flat
 from nmtkit.text.tokenizer import tokenizer_name, unspaced
@@ -161,9 +161,7 @@ def _run_at(folder: Path) -> Run:
 
 def _manifest(run: Run) -> Manifest | None:
     """Return the manifest; None if nothing is prepared or it cannot be read."""
-    with contextlib.suppress(DataError):
-        return run.manifest()
-    return None
+    return load_or_warn(Manifest, run.prep / "manifest.json")
 
 
 def _up_to_date(run: Run, old: Manifest, identity: dict[str, Any], settings: PrepSettings) -> bool:
@@ -183,7 +181,7 @@ def _up_to_date(run: Run, old: Manifest, identity: dict[str, Any], settings: Pre
         raise ConfigError(
             f"this run was prepared differently ({counted(len(different), 'difference')}:"
             " old -> new)",
-            where="\n  ".join([str(run.prep), *lines]),
+            where="\n  ".join([str(run.prep / "manifest.json"), *lines]),
             hint="prepare another run with --run DIR, or this one again with --force",
         )
     if FIRST_SHARD not in old.files:

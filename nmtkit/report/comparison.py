@@ -189,25 +189,23 @@ def verdicts(result: Scores) -> list[str]:
         return _seed_verdicts(result.seeds)
     systems = sorted(result.systems, key=lambda system: -(system.scores["bleu"].value or 0.0))
     if len(systems) == 1:
-        return [
-            f"{systems[0].name} has {systems[0].scores['bleu'].value:.2f} BLEU; there is no other"
-            " system to compare it with."
-        ]
+        bleu = text(systems[0].scores["bleu"].value, Column("bleu", "BLEU"))
+        return [f"{systems[0].name} has {bleu} BLEU; there is no other system to compare it with."]
     column = result_tables.p_column(result, result.test, "p", "p")
     sentences = []
     for system in systems:
         if not system.tests:
             continue
         delta, p = system.differences["bleu"], system.tests[result.test]["bleu"].p
+        difference = text(delta, result_tables.DELTA)
         if p is None:
-            difference = text(delta, result_tables.DELTA)
             sentences.append(f"{system.name} - {result.baseline}: {difference} BLEU; {FEW}.")
             continue
         shown = text(p, column)
         shown = f"p < {shown[1:]}" if shown.startswith("<") else f"p = {shown}"
         sentences.append(
-            f"{system.name} is {_verdict(delta, p)} {result.baseline}: {delta.value:+.2f} BLEU"
-            f" [{delta.low:+.2f}, {delta.high:+.2f}], {shown}."
+            f"{system.name} is {_verdict(delta, p)} {result.baseline}:"
+            f" {difference.replace(' [', ' BLEU [')}, {shown}."
         )
     return sentences
 

@@ -153,7 +153,7 @@ def _read_systems(contents: Contents) -> None:
         values, curves = {}, Curves()
         try:
             values = settings.flat(system.read_config().model_dump())
-        except DataError as error:
+        except NmtkitError as error:
             contents.note(f"systems/{system.name}: its settings cannot be read ({error.message})")
         try:
             curves = read(system.metrics, values.get("train.log_every"))

@@ -23,7 +23,7 @@ from typing import ClassVar
 
 from nmtkit import console, files
 from nmtkit.errors import ConfigError, DataError, counted
-from nmtkit.records import ExternalScores, load
+from nmtkit.records import ExternalScores, load_or_warn
 from nmtkit.score.metrics import METRICS, Metric, of_sentences
 from nmtkit.score.options import ScoreOptions
 from nmtkit.score.scripts import References
@@ -148,13 +148,9 @@ class CommandMetric(ExternalMetric):
         rows = texts.rows(hyps)
         made_from = _sha256(rows, self.depends_on(texts.name, [system]))
         path = texts.folder and texts.folder / self.name / f"{system}.json"
-        if path and path.is_file() and not texts.force:
-            try:
-                stored = load(ExternalScores, path)
-            except DataError:  # damaged: the command prints the numbers again
-                stored = ExternalScores(format=1, made_from="", scores=[])
-            if stored.made_from == made_from and len(stored.scores) == len(hyps):
-                return stored.scores
+        stored = load_or_warn(ExternalScores, path) if path and not texts.force else None
+        if stored and stored.made_from == made_from and len(stored.scores) == len(hyps):
+            return stored.scores
         console.say(f"{self.name}: running the command for '{system}' on {texts.name}")
         lines = self._output(rows).removesuffix("\n").split("\n")
         scores = self._numbers(lines if lines != [""] else [], len(hyps), "the command's output")

@@ -142,7 +142,7 @@ def significance_table(result: Scores, metrics: Sequence[str] | None = None) -> 
     metrics = metrics or list(result.signatures)
     digits = max(metric_column(result, key, False).decimals for key in metrics)
     columns = [text_column("system"), text_column("metric"), replace(DELTA, decimals=digits)]
-    columns += [p_column(result, test, f"p_{test}", TESTS[test].header) for test in result.tests]
+    columns += [p_column(result, test, f"p_{test}", _header_of(test)) for test in result.tests]
     rows = [
         [
             *(system.name, header(key), delta),
@@ -240,6 +240,11 @@ def _test(result: Scores, test: str) -> str:
     return f"{result.tests[test].name}: {result.tests[test].reading}"
 
 
+def _header_of(test: str) -> str:
+    """Return the name of a test, which another version may have run, as the head of a column."""
+    return TESTS[test].header if test in TESTS else test
+
+
 def _main_notes(result: Scores, several: bool) -> list[str]:
     draws = result.resampling
     notes = _signatures(result)
@@ -264,7 +269,7 @@ def _test_notes(result: Scores) -> list[str]:
     compared = [system for system in result.systems if system.tests]
     notes = [*few_note(result.sentences), *result.remarks]
     for test in result.tests:
-        note = f"{TESTS[test].header}: {_test(result, test)}"
+        note = f"{_header_of(test)}: {_test(result, test)}"
         settings = {system.tests[test]["bleu"].setting for system in compared}
         notes.append(note + (f" ({settings.pop()})" if len(settings) == 1 else ""))
     nothing = Estimate(0.0, 0.0, 0.0)

@@ -260,7 +260,8 @@ def length_table(
     for label, sentences in dict.fromkeys((score.group, score.sentences) for score in scores):
         spreads = {}
         for group in result.groups:
-            known = [value for name in group.systems if (value := bleu[label, name]) is not None]
+            values = (bleu.get((label, name)) for name in group.systems)
+            known = [value for value in values if value is not None]
             spreads[group.name] = spread(known) if known else None
         base = spreads[result.baseline]
         for name, of_group in spreads.items():

@@ -12,9 +12,9 @@ import sacrebleu
 
 import nmtkit
 from nmtkit import console, files
-from nmtkit.errors import ConfigError, DataError
+from nmtkit.errors import ConfigError
 from nmtkit.owned_files import PAPER, SCORES
-from nmtkit.records import ScoredFrom, Scores, SeedGroup, TextSet, load
+from nmtkit.records import ScoredFrom, Scores, SeedGroup, TextSet, load_or_warn
 from nmtkit.run import Run, locked
 from nmtkit.score import lengths, paper, seeds
 from nmtkit.score.budgets import read_budget
@@ -163,10 +163,7 @@ class ScoredSet:
     @cached_property
     def stored(self) -> Scores | None:
         """The scores of an earlier call."""
-        try:
-            return load(Scores, self.folder / "scores.json")
-        except DataError:
-            return None
+        return load_or_warn(Scores, self.folder / "scores.json")
 
     @property
     def length_groups(self) -> str | None:

@@ -8,7 +8,6 @@ import functools
 import importlib.util
 import inspect
 import io
-import json
 import math
 import textwrap
 import warnings
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, get_type_hints
 from xml.etree import ElementTree
 
 import numpy as np
-from pydantic import ValidationError, create_model
+from pydantic import TypeAdapter, ValidationError, create_model
 from pydantic_core import to_json
 
 from nmtkit import console
@@ -115,6 +114,7 @@ class Difference:
 P = ParamSpec("P")
 DRAWINGS: dict[str, Callable[..., None]] = {}
 """What draws a figure, by its name in the figure's description."""
+_VALUES = TypeAdapter(dict[str, Any])
 _column_width: ContextVar[float | None] = ContextVar("_column_width", default=None)
 """Inches that a figure is wide in a paper; None on a page."""
 
@@ -175,8 +175,8 @@ def as_pdf(svg: str, width: float) -> bytes | None:
     """
     try:
         described = ElementTree.fromstring(svg).find(f".//{DESCRIPTION}")
-        values = json.loads(described.text or "") if described is not None else {}
-        draw = DRAWINGS[values.pop("figure")]
+        values = _VALUES.validate_json(described.text or "") if described is not None else {}
+        draw = DRAWINGS[str(values.pop("figure"))]
         options = _options_of(draw, values)
     except (ElementTree.ParseError, ValidationError, ValueError, KeyError):
         return None

@@ -156,7 +156,7 @@ def check_unchanged(system: System, plan: Plan, run: Run, allowed: Collection[st
         raise ConfigError(
             f"the settings of '{system.name}' have changed since it was started",
             where=_table([("key", "old", "new"), *harmful]),
-            hint="use the settings it was started with, or --system for a second system, --force to"
+            hint=f"use the settings of {system.config}, or --system for a second system, --force to"
             " begin this one anew, --allow-change KEY to resume with the new value",
         )
     for key, (before, after) in changed.items():
@@ -180,10 +180,9 @@ def _complete(system: System, stored: SystemConfig, plan: Plan) -> SystemConfig:
     if stored.variant == plan.variant:
         schemas["model"] = load_variant(plan.variant).Settings
     for section, schema in schemas.items():
-        values = settings.complete(schema, getattr(stored, section))
-        known = {key: value for key, value in values.items() if key in schema.model_fields}
-        settings.build(schema, known, section, system.config)
-        stored = stored.model_copy(update={section: values})
+        values = getattr(stored, section)
+        settings.build(schema, settings.known(schema, values), section, system.config)
+        stored = stored.model_copy(update={section: settings.complete(schema, values)})
     return stored
 
 

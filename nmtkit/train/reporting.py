@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from nmtkit import console, files
-from nmtkit.errors import DataError, EnvironmentProblem
+from nmtkit.errors import DataError, EnvironmentProblem, counted
 from nmtkit.records import MetricsLine, parse
 from nmtkit.run import System
 from nmtkit.settings import TrainSettings
@@ -202,9 +202,13 @@ def cut_metrics(system: System, step: int) -> None:
     """Remove the lines of metrics.jsonl after a step, and a line that is cut off."""
     if not system.metrics.is_file():
         return
-    lines = []
+    lines, damaged = [], 0
     for line in system.metrics.read_text("utf-8", errors="replace").splitlines():
-        with contextlib.suppress(DataError):
+        try:
             if parse(MetricsLine, line, system.metrics).step <= step:
                 lines.append(line)
+        except DataError:
+            damaged += 1
+    if damaged:
+        console.warn(f"{system.metrics}: {counted(damaged, 'damaged line')} removed")
     files.write_lines(system.metrics, lines)

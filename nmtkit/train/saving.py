@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import glob
 import itertools
 import os
@@ -14,11 +13,11 @@ from pathlib import Path
 from torch import Tensor
 
 from nmtkit import console, files
-from nmtkit.errors import CheckpointError, DataError, EnvironmentProblem
+from nmtkit.errors import CheckpointError, EnvironmentProblem
 from nmtkit.files import UNWRITABLE
 from nmtkit.models import checkpoints
 from nmtkit.owned_files import TRAINING, remove_folder
-from nmtkit.records import BestCheckpoint, ExportedSystem, SystemRecord, load
+from nmtkit.records import BestCheckpoint, ExportedSystem, SystemRecord, load_or_warn
 from nmtkit.run import Run, System
 from nmtkit.settings import TrainSettings
 from nmtkit.train.state import TrainState
@@ -111,8 +110,8 @@ def begin_anew(system: System) -> None:
                 files.write_text(replaced.path / path.name, path.read_text("utf-8"))
         replaced.checkpoints.mkdir(parents=True)
         last = steps[-1].name
-        with contextlib.suppress(DataError):
-            last = load(BestCheckpoint, best).checkpoint
+        if stored := load_or_warn(BestCheckpoint, best):
+            last = stored.checkpoint
         for path in sorted(steps, key=lambda path: path.name == last):
             os.replace(path, replaced.checkpoints / path.name)
     files.remove_owned(system.path, (*TRAINING, *_exported(system)))
@@ -123,8 +122,8 @@ def _exported(system: System) -> list[str]:
     owned = []
     for path in system.path.glob("export/*/nmtkit.json"):
         folder = path.parent.relative_to(system.path)
-        with contextlib.suppress(DataError):
-            owned += [glob.escape(f"{folder}/{name}") for name in load(ExportedSystem, path).files]
+        if about := load_or_warn(ExportedSystem, path):
+            owned += [glob.escape(f"{folder}/{name}") for name in about.files]
             owned.append(f"{folder}/{path.name}")
     return owned
 

@@ -20,7 +20,14 @@ from nmtkit.errors import ConfigError, DataError, counted
 from nmtkit.nn import hardware
 from nmtkit.owned_files import HYPOTHESES, META, NBEST, SUBWORDS, TRANSLATION
 from nmtkit.parallel import cores
-from nmtkit.records import SourceText, TextSet, TranslationInputs, TranslationMeta, load
+from nmtkit.records import (
+    SourceText,
+    TextSet,
+    TranslationInputs,
+    TranslationMeta,
+    load,
+    load_or_warn,
+)
 from nmtkit.run import Run, locked
 from nmtkit.score.external_metrics import CommandMetric, parse
 from nmtkit.translate import workers
@@ -294,8 +301,7 @@ def _sha256(path: Path | None) -> str | None:
 
 def _up_to_date(folder: Path, inputs: TranslationInputs) -> bool:
     """True if the translation has these inputs, and its files have not changed."""
-    try:
-        outputs = load(TranslationMeta, folder / META).files
-    except DataError:
+    meta = load_or_warn(TranslationMeta, folder / META)
+    if meta is None or load(TranslationInputs, folder / META) != inputs:
         return False
-    return load(TranslationInputs, folder / META) == inputs and not files.changed(folder, outputs)
+    return not files.changed(folder, meta.files)

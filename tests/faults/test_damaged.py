@@ -1,0 +1,382 @@
+"""Files that nmtkit wrote and that came back damaged: each is refused with its name, the field and
+what to do, or is done without, which is said. Nothing ends as an internal error.
+"""
+
+import copy
+import json
+import shutil
+from functools import reduce
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from nmtkit import records
+from nmtkit.analyze.attention import SystemAttention
+from nmtkit.cli import app
+from nmtkit.errors import DataError, NmtkitError
+from nmtkit.models import checkpoints
+from nmtkit.models.loading import vocabulary_sizes
+from nmtkit.report import stage
+from nmtkit.run import Run, System
+from nmtkit.settings import to_toml
+from nmtkit.tables.figures import DESCRIPTION, as_pdf
+from nmtkit.train.reporting import cut_metrics
+from tests.report.conftest import make
+
+SHA = "0" * 64
+SAMPLES = {
+    "systems/base/system.json": (records.SystemRecord, {"made": 1, "trained": 2}),
+    "systems/base/best.json": (
+        records.BestCheckpoint,
+        {
+            **{"step": 10, "checkpoint": "step-00000010", "metric": "dev_loss"},
+            **{"dev_loss": 2.5, "dev_bleu": None},
+        },
+    ),
+    "systems/base/wandb.json": (records.WandbRun, {"id": "x", "logged": {"train": 3}}),
+    "systems/base/checkpoints/step-00000010/manifest.json": (
+        records.CheckpointManifest,
+        {
+            **{"format": 1, "step": 10, "vocabulary": {"vocab.txt": SHA}},
+            "files": {"model.safetensors": {"bytes": 2, "sha256": SHA}},
+        },
+    ),
+    "systems/base/translate/test/meta.json": (
+        records.TranslationMeta,
+        {
+            **{"format": 1, "set": "test", "system": "base", "settings": {"beam": 4, "average": 2}},
+            "checkpoints": [{"system": "base", "name": "step-00000010", "sha256": SHA}],
+            "source": {"lines": 40, "sha256": SHA},
+            "speed": {"seconds": 1.0, "sentences_per_second": 2.0, "tokens_per_second": 3.0},
+        },
+    ),
+    "systems/base/export/huggingface/nmtkit.json": (
+        records.ExportedSystem,
+        {
+            **{"format": 1, "nmtkit": "1", "system": "base", "quantization": "", "prep": SHA},
+            **{"checkpoints": [], "vocabulary": {}, "src": "en", "tgt": "de", "positions": 9},
+            **{"search": {"beam": 4}, "text": {}, "files": {"config.json": SHA}},
+        },
+    ),
+    "score/test/metrics/comet/base.json": (
+        records.ExternalScores,
+        {"format": 1, "made_from": SHA, "scores": [0.5, 1.0]},
+    ),
+    "prep/manifest.json": (records.Manifest, None),
+    "score/test/scores.json": (records.Scores, None),
+    "analyze/cost/finding.json": (records.StoredFinding, None),
+    "systems/base/config.toml": (
+        records.SystemConfig,
+        {
+            **{"variant": "toy", "corpus": SHA, "model": {"d_model": 8}},
+            **{"train": {"seed": 1, "lr": 0.5}, "search": {"beam": 4}, "hardware": {"cores": 2}},
+        },
+    ),
+}
+"""Record and values by file; None: those of the run."""
+NUMBERS = (float("nan"), float("inf"), -float("inf"), 1e308, 10**400)
+WHOLE = {
+    "empty": b"",
+    "blank": b"\n\n",
+    "zeros": bytes(64),
+    "another type": b"[]",
+    "not UTF-8": b'{"format": "\xff"}',
+    "nested": b'{"format": 1, "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+}
+WHOLE_TOML = {"empty": b"", "zeros": bytes(64), "not UTF-8": b"a = '\xff'"}
+WHOLE_TOML["nested"] = b"x = " + b"[" * 100_000 + b"]" * 100_000
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    """A run with each of these files."""
+    made = make(tmp_path_factory.mktemp("damaged") / "run", markup=False)
+    facts = {"baseline": "base", "measured": {}, "seed": 1}
+    made.finding("cost", "cost", facts=facts)
+    for name, (_, values) in SAMPLES.items():
+        path = made.run.path / name
+        if values is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(written(path, values), "utf-8")
+    config = made.run.system("base").config
+    text = config.read_text("utf-8").replace(SHA, made.run.manifest().fingerprint)
+    config.write_text(text, "utf-8")
+    (made.run.path / "systems/base/system.json").unlink()
+    return made.run.path
+
+
+@pytest.fixture
+def run(original, tmp_path, monkeypatch):
+    """A copy of the run."""
+    monkeypatch.setattr("nmtkit.tables.figures.available", lambda: False)  # which is slow
+    return Run(shutil.copytree(original, tmp_path / "run"))
+
+
+def written(path, values):
+    return to_toml(values) if path.suffix == ".toml" else json.dumps(values)
+
+
+def sample(original, name):
+    """The record of a file and its values."""
+    record, values = SAMPLES[name]
+    return record, values or json.loads((original / name).read_text("utf-8"))
+
+
+def places(value, way=()):
+    """All places in a value, those of lists by their first item."""
+    items = value.items() if isinstance(value, dict) else enumerate(value[:1])
+    for key, part in items:
+        yield (*way, key)
+        if isinstance(part, (dict, list)):
+            yield from places(part, (*way, key))
+
+
+def changed(values, way, new=...):
+    """The values with another one in a place; without one, the place is gone."""
+    values = copy.deepcopy(values)
+    parent = reduce(lambda part, key: part[key], way[:-1], values)
+    if new is ...:
+        del parent[way[-1]]
+    else:
+        parent[way[-1]] = new
+    return values
+
+
+def refusal(record, path):
+    """The error of a damaged file, which names the file and what to do; None: it can be read."""
+    try:
+        records.load(record, path, "mend it" if path.suffix == ".toml" else None)
+    except DataError as error:
+        assert error.where == str(path) and error.hint, error
+        return error.message
+    return None
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_an_undamaged_file_is_read(original, tmp_path, name):
+    record, values = sample(original, name)
+    path = tmp_path / Path(name).name
+    path.write_text(written(path, values), "utf-8")
+    assert refusal(record, path) is None
+
+
+@pytest.mark.parametrize("kind", WHOLE)
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_file_of_something_else_is_refused(tmp_path, name, kind):
+    path = tmp_path / Path(name).name
+    content = (WHOLE_TOML if path.suffix == ".toml" else WHOLE).get(kind)
+    if content is not None:
+        path.write_bytes(content)
+        assert "damaged" in refusal(SAMPLES[name][0], path)
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_no_place_of_a_file_takes_a_number_that_is_none(original, tmp_path, name):
+    """Nor does the file have to be one that uses the number."""
+    record, values = sample(original, name)
+    path = tmp_path / Path(name).name
+    for way in places(values):
+        for number in NUMBERS:
+            path.write_text(written(path, changed(values, way, number)), "utf-8")
+            assert refusal(record, path), (way, number)
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_place_of_another_type_or_gone_names_the_file_if_anything(original, tmp_path, name):
+    record, values = sample(original, name)
+    path = tmp_path / Path(name).name
+    refused = 0
+    for way in places(values):
+        for new in (..., "text", [], {"a": {}}, -1, True):
+            if path.suffix != ".toml" or not isinstance(new, dict):
+                path.write_text(written(path, changed(values, way, new)), "utf-8")
+                refused += refusal(record, path) is not None
+    assert refused > 5
+
+
+@pytest.mark.parametrize("keep", [0.2, 0.5, 0.9])
+@pytest.mark.parametrize("name", [name for name in SAMPLES if name.endswith("json")])
+def test_a_file_that_is_cut_off_is_refused(original, tmp_path, name, keep):
+    record, values = sample(original, name)
+    text = json.dumps(values)
+    path = tmp_path / Path(name).name
+    path.write_text(text[: int(keep * len(text))], "utf-8")
+    assert "damaged" in refusal(record, path)
+
+
+def damage(run, name, change):
+    """Change the values of a file of a run in place."""
+    path = run.path / name
+    values = json.loads(path.read_text("utf-8"))
+    change(values)
+    path.write_text(json.dumps(values), "utf-8")
+    return path
+
+
+def status(run):
+    """What the command prints of a run."""
+    result = CliRunner().invoke(app, ["status", str(run.path)])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+SCORES = {
+    "the baseline is unknown": lambda v: v.update(baseline="nobody"),
+    "a system is there twice": lambda v: v["systems"].append(v["systems"][0]),
+    "no system": lambda v: v.update(systems=[]),
+    "the main test is unknown": lambda v: v.update(test="nothing"),
+    "a system has no BLEU": lambda v: v["systems"][1]["scores"].pop("bleu"),
+    "a system has no chrF": lambda v: v["systems"][0]["scores"].pop("chrf"),
+    "a system has no difference": lambda v: v["systems"][1].update(differences={}),
+    "a system has no tests": lambda v: v["systems"][1].update(tests={}),
+    "a test has no metric": lambda v: v["systems"][1]["tests"].update(sign={}),
+    "no signature": lambda v: v.update(signatures={}),
+    "a metric that was asked for is unknown": lambda v: v.update(asked=["nothing"]),
+    "a group of length has another system": lambda v: v["by_length"]["groups"][0].update(
+        system="nobody"
+    ),
+    "a group of length is gone": lambda v: v["by_length"]["groups"].pop(),
+    "groups of length of an unknown metric": lambda v: v["by_length"].update(further={"x": []}),
+    "an interval that is not finite": lambda v: v["systems"][0]["length_ratio"].update(low=1e308),
+    "the finest p is below 0": lambda v: v["tests"]["sign"].update(finest=-1.0),
+}
+
+
+@pytest.mark.parametrize("change", SCORES.values(), ids=SCORES)
+def test_scores_whose_parts_do_not_agree_are_not_shown(run, change):
+    path = damage(run, "score/test/scores.json", change)
+    assert "damaged" in refusal(records.Scores, path)
+    with pytest.raises(DataError, match=r"nothing to report: score/test cannot be read"):
+        stage.report(run, force=True)
+    assert "scores.json" in status(run)
+
+
+READABLE = {
+    "a p without an interval": lambda v: v["systems"][1]["differences"]["bleu"].update(
+        low=None, high=None
+    ),
+    "a test of another version": lambda v: [
+        of.update(other=of["sign"]) for of in (v["tests"], v["systems"][1]["tests"])
+    ],
+}
+
+
+@pytest.mark.parametrize("change", READABLE.values(), ids=READABLE)
+def test_scores_that_agree_are_shown(run, change):
+    damage(run, "score/test/scores.json", change)
+    assert "cannot be read" not in stage.report(run, force=True).read_text("utf-8")
+
+
+MANIFESTS = {
+    "a set twice": lambda v: v["sets"].append(v["sets"][0]),
+    "no set": lambda v: v.update(sets=[]),
+    "more references than anybody has": lambda v: v["sets"][0].update(references=10**12),
+    "fewer lines than none": lambda v: v["sets"][0].update(lines=-1),
+    "a set for nothing": lambda v: v["sets"][0].update(split="x"),
+    "a reason without pairs": lambda v: v["cleaning"].update(dropped={"empty": {}}),
+    "an input without its size": lambda v: v.update(inputs={"a": {}}),
+}
+
+
+@pytest.mark.parametrize("change", MANIFESTS.values(), ids=MANIFESTS)
+def test_a_damaged_manifest_is_named(run, change):
+    path = damage(run, "prep/manifest.json", change)
+    assert "damaged" in refusal(records.Manifest, path)
+    with pytest.raises(DataError) as caught:
+        stage.report(run, force=True)
+    assert caught.value.where == str(path) and caught.value.hint
+    assert "manifest.json" in status(run)
+
+
+SETTINGS = {
+    "the seed is a list": ("seed = 1", "seed = [1]"),
+    "the rate is text": ("lr = 0.5", 'lr = "fast"'),
+    "the rate is no number": ("lr = 0.5", "lr = nan"),
+    "the beam is negative": ("beam = 4", "beam = -4"),
+    "a number without end": ("d_model = 8", "d_model = inf"),
+    "nested": ("d_model = 8", "d_model = " + "[" * 100_000 + "]" * 100_000),
+}
+
+
+@pytest.mark.parametrize(("old", "new"), SETTINGS.values(), ids=SETTINGS)
+def test_damaged_settings_of_a_system_are_named(run, old, new):
+    path = run.system("base").config
+    path.write_text(path.read_text("utf-8").replace(old, new), "utf-8")
+    with pytest.raises(NmtkitError, match=r"damaged|bad value for '(train|search)\.") as caught:
+        run.system("base").read_config()
+    assert str(path) in caught.value.where and caught.value.hint
+    assert "its settings cannot be read" in stage.report(run, force=True).read_text("utf-8")
+
+
+@pytest.mark.parametrize("average", ["two", [], -1, 0.5])
+def test_a_translation_of_an_impossible_search_is_named(run, average):
+    name = "systems/base/translate/test/meta.json"
+    damage(run, name, lambda v: v["settings"].update(average=average))
+    assert "average" in (out := status(run)) and "meta.json" in out
+
+
+@pytest.mark.parametrize("sets", [1, "test", [1], {"a": 1}])
+def test_a_finding_of_impossible_options_is_named(run, sets):
+    name = "analyze/cost/finding.json"
+    damage(run, name, lambda v: v["made_from"].update(options={"set_names": sets}))
+    assert "analyze/cost cannot be read" in stage.report(run, force=True).read_text("utf-8")
+
+
+def test_a_checkpoint_without_its_weights_in_the_manifest_is_named_once(run, capsys):
+    name = "systems/base/checkpoints/step-00000010/manifest.json"
+    damage(run, name, lambda v: v.update(files={}))
+    for _ in range(2):
+        assert checkpoints.current(run.system("base")) == {}
+    assert capsys.readouterr().err.count("skipping ") == 1
+
+
+def test_best_json_names_the_checkpoint_of_its_step(run):
+    damage(run, "systems/base/best.json", lambda v: v.update(checkpoint="step-00000020"))
+    with pytest.raises(DataError, match=r"'checkpoint' is not that of 'step'"):
+        checkpoints.choose(run.system("base"))
+
+
+def test_the_vocabulary_is_measured_by_its_files(run):
+    damage(run, "prep/manifest.json", lambda v: v["vocabulary"].update(src=10**12))
+    text = "".join(f"t{number} 1\n" for number in range(9))
+    (run.prep / "vocab.txt").write_text(text, "utf-8")
+    try:
+        sizes = vocabulary_sizes(run)
+    except NmtkitError as error:  # not a file as prep writes it
+        assert "vocab.txt" in str(error)
+    else:
+        assert sizes.src < 100
+
+
+def test_attention_that_is_not_of_its_sentence_is_refused(tmp_path):
+    path = tmp_path / "base.json"
+    for src, weights in ((["a"], [[0.5]]), (["a", "b"], [[0.5]]), (["a"], [])):
+        sentences = {"3": {"src": src, "tgt": ["x"], "weights": weights}}
+        values = {"system": "base", "what": "", "set_name": "test", "sentences": sentences}
+        path.write_text(json.dumps(values), "utf-8")
+        message = refusal(SystemAttention, path)
+        assert message is None if weights and len(src) == 1 else "damaged" in message
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, "[]", "1", '{"figure": []}', '{"figure": {}}', '{"figure": "x"}', "{"]
+)
+def test_a_figure_without_its_numbers_is_no_pdf(text):
+    space = DESCRIPTION[1:].partition("}")[0]
+    svg = f'<svg xmlns:d="{space}"><d:description>{text}</d:description></svg>'
+    assert as_pdf(svg, 3.0) is None
+
+
+SAID = {
+    "system.json": lambda run: run.system("base").read_record(),
+    "metrics.jsonl": lambda run: cut_metrics(run.system("base"), 99),
+}
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_what_is_done_without_is_said(run, name, capsys):
+    path = System(run.path / "systems/base").path / name
+    path.write_text('{"step": 1}\n', "utf-8")
+    assert not SAID[name](run)
+    assert str(path) in capsys.readouterr().err
