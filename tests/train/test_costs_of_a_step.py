@@ -1,10 +1,16 @@
 """What a training step does once and not once a layer: masks, copies of weights."""
 
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nmtkit.nn import cpu, masks
+from nmtkit.settings import TrainSettings
+from nmtkit.train.gradients import Gradients
+from nmtkit.train.state import TrainState
 from tests.models.contract import Case, batch_for, packed_for, pairs
 
 
@@ -55,3 +61,26 @@ def test_masks_are_made_once_a_batch(variant, packed, path):
         of_bool = [any(x.dtype == torch.bool for x in tensors) for _, tensors in operations.done]
         counts.append(sum(of_bool))
     assert 0 < counts[0] == counts[1] <= MASKS[variant]
+
+
+BFLOAT16 = {"device_type": "cpu", "dtype": torch.bfloat16, "enabled": True}
+
+
+def test_weights_are_copied_to_16_bits_once_an_update(monkeypatch):
+    """Not once for each of its batches, nor for each chunk of the loss."""
+    model, sentences = Case("transformer").build(dtype=torch.float32).train(), pairs()
+    src, tgt = ((lambda i, side=side: np.array(sentences[i][side])) for side in (0, 1))
+    store = SimpleNamespace(src=src, tgt=tgt, spans=None)
+    gradients = Gradients(model, store, TrainSettings(), BFLOAT16, TrainState())
+    gradients._chunk = 3
+    parts = [(0, np.array([0, 1])), (1, np.array([2, 3])), (2, np.array([4]))]
+    with Operations() as operations:
+        gradients.add(parts, 0, 1.0)
+    weights = {p.data_ptr(): name for name, p in model.named_parameters()}
+    copied = [
+        weights[tensors[0].data_ptr()]
+        for name, tensors in operations.done
+        if name == "_to_copy" and tensors[0].data_ptr() in weights
+    ]
+    assert {"output.weight", "encoder.0.attention.qkv.weight"} <= set(copied)
+    assert len(copied) == len(set(copied))
