@@ -24,7 +24,8 @@ class Operations(TorchDispatchMode):
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
         result = operation(*args, **(kwargs or {}))
         if not operation.is_view:
-            parts = torch.utils._pytree.tree_leaves((args, kwargs, result))
+            given = {key: value for key, value in (kwargs or {}).items() if key != "out"}
+            parts = torch.utils._pytree.tree_leaves((args, given, result))
             tensors = [part for part in parts if isinstance(part, torch.Tensor)]
             self.done.append((operation._schema.name.partition("::")[2], tensors))
         return result
