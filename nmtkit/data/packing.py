@@ -27,7 +27,7 @@ class Packing(NamedTuple):
         offsets: (R+1) int32, where each sentence begins, then N.
         cells: (N), each position as an index into R·L.
         positions: (R, L), the position of each cell; 0 where the padded form has padding.
-        visible: bool (R, 1, L), False for padding.
+        visible: bool (R, 1, L), False for padding; a sentence has one True at least.
     """
 
     offsets: Tensor
@@ -92,9 +92,11 @@ def segments(src: Ids, tgt: Ids, device: torch.device | str) -> Segments:
 def _packing(lengths: Ids, device: torch.device | str) -> Packing:
     offsets, steps = np.append(0, np.cumsum(lengths)), np.arange(int(lengths.max()))
     real = steps < lengths[:, None]  # (R, L)
+    # A sentence of <pad> that one side lacks shows one position: every query sees a key.
+    visible = real | (steps == 0)
     return Packing(
         offsets=tensor(offsets.astype(np.int32), device),
         cells=tensor(np.flatnonzero(real), device),
         positions=tensor(np.where(real, offsets[:-1, None] + steps, 0), device),
-        visible=tensor(real[:, None], device),
+        visible=tensor(visible[:, None], device),
     )

@@ -22,7 +22,7 @@ from nmtkit.nn.attention import SelfAttention
 from nmtkit.nn.cache import Cache
 from nmtkit.nn.capture import capturing, record
 from nmtkit.nn.dropout import dropout
-from nmtkit.nn.masks import Sight, hide
+from nmtkit.nn.masks import Sight, additive
 
 BLOCK = 64
 """The most positions of a block, W. Memory grows with S·W and not with S²."""
@@ -157,8 +157,9 @@ class ConvolutionalAttention(SelfAttention):
         sees nothing.
         """
         q, lowest = q / math.sqrt(q.size(-1)), torch.finfo(q.dtype).min
+        mask = additive(seen, q.dtype)
         scores = [
-            self._placed(hide(q[:, own] @ k[:, other], seen, False), own, lowest)
+            self._placed((q[:, own] @ k[:, other]).add_(mask), own, lowest)
             for own, other in self.pairs
         ]
         weights = torch.stack(scores, dim=3).flatten(3).softmax(-1)

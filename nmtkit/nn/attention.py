@@ -19,7 +19,7 @@ from nmtkit.nn.cache import Cache
 from nmtkit.nn.capture import capturing, changed, record
 from nmtkit.nn.dropout import dropout
 from nmtkit.nn.linear import Linear
-from nmtkit.nn.masks import Sight, Visible, future, hide
+from nmtkit.nn.masks import Sight, Visible, mask_of
 
 
 def attention(
@@ -42,20 +42,19 @@ def attention(
         k: keys (B, H, S, C).
         v: values (B, H, S, C').
         visible: bool (B, 1 or K·T, S), True = may be attended; or numbers to add to the scores
-            (`masks.additive`, not if causal); None = all. For a packed batch (R = B = 1),
-            `Segments`.
+            (`masks.additive`); None = all. For a packed batch (R = B = 1), `Segments`. Every query
+            sees a key.
         causal: query t sees keys up to t only, counted from the end if S > T (needs R = B).
         p: dropout on the attention weights (training only).
         name: under which the weights (B, H, K·T, S) are captured.
         parts: names of groups of equally many heads; each group is captured under NAME.PART.
-    Returns: (R, T, H·C'); a query that may see nothing gets exactly zero.
+    Returns: (R, T, H·C').
     Source: Vaswani et al. 2017, Eq. 1.
     """
     if isinstance(visible, Segments):
         return _within_sentences(q, k, v, visible, causal, p)
     rows, steps, heads, width = q.shape
     q = q.reshape(k.size(0), -1, heads, width).transpose(1, 2)  # (B, H, K·T, C)
-    visible = None if visible is None else visible.unsqueeze(1)  # (B, 1, 1 or K·T, S)
     if steps == 1:  # an expression would be a symbol in a compiled graph, which no kernel takes
         causal = False
     if capturing() or cpu.writes_attention_out(q, k):
@@ -104,18 +103,11 @@ def _explicit(
         # The matrix products would copy tensors that are not contiguous a second time.
         q, k, v = (x.to(wide, memory_format=torch.contiguous_format) for x in (q, k, v))
         scores = torch.matmul(q, k.mT).div_(math.sqrt(q.size(-1)))  # (B, H, K·T, S)
-        weights = cpu.softmax(hide(scores, visible, causal))
-        if visible is not None and _some_are_blind(visible):  # they have uniform weights so far
-            weights = weights.masked_fill(~visible, 0)
-        weights = _captured(weights, name, parts)
+        mask = mask_of(visible, causal, q, k, wide)
+        if mask is not None:
+            scores.add_(mask.unsqueeze(-3))  # filling would need a backward pass
+        weights = _captured(cpu.softmax(scores), name, parts)
         return torch.matmul(dropout(weights, p), v)
-
-
-def _some_are_blind(visible: Tensor) -> bool:
-    """True if a query sees no key. A compiled graph serves all batches, so it always says True."""
-    if visible.dtype != torch.bool:
-        return False
-    return torch.compiler.is_compiling() or not bool(visible.any(-1).all())
 
 
 def _captured(weights: Tensor, name: str, parts: Sequence[str]) -> Tensor:
@@ -134,21 +126,12 @@ def _captured(weights: Tensor, name: str, parts: Sequence[str]) -> Tensor:
 
 
 def _fused(q: Tensor, k: Tensor, v: Tensor, visible: Visible, causal: bool, p: float) -> Tensor:
-    """Use torch's kernels, (B, H, K·T, C').
-
-    Not all kernels return zeros for a blind query, so it is shown all keys, and cleared afterwards.
-    """
-    if visible is None and (not causal or q.size(2) == k.size(2)):
-        return F.scaled_dot_product_attention(q, k, v, dropout_p=p, is_causal=causal)
-    blind = None
-    if visible is not None and visible.dtype == torch.bool:
-        blind = ~visible.any(-1, keepdim=True)
-        visible = visible | blind
-    if causal:
-        past = ~future(q.size(2), k.size(2), q.device)
-        visible = past if visible is None else visible & past
-    context = F.scaled_dot_product_attention(q, k, v, attn_mask=visible, dropout_p=p)
-    return context if blind is None else context.masked_fill(blind, 0)
+    """Use torch's kernels, (B, H, K·T, C')."""
+    if causal and visible is None and q.size(2) == k.size(2):
+        return F.scaled_dot_product_attention(q, k, v, dropout_p=p, is_causal=True)
+    mask = mask_of(visible, causal, q, k, q.dtype)
+    mask = None if mask is None else mask.unsqueeze(-3)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=p)
 
 
 class Attention(nn.Module):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -49,27 +53,48 @@ def future(queries: int, keys: int, device: torch.device) -> Tensor:
 def additive(visible: Tensor, dtype: torch.dtype) -> Tensor:
     """Return the mask as numbers to add to scores: 0 where visible, else the lowest finite number.
 
-    Use this only if every query sees a key: a query without keys would get uniform weights, not
-    zeros.
+    Use this only if every query sees a key: a query without keys would get uniform weights.
     """
     return torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(
         ~visible, torch.finfo(dtype).min
     )
 
 
-def hide(scores: Tensor, visible: Visible, causal: bool) -> Tensor:
-    """Lower scores to the lowest finite number where nothing may be attended, in place.
+def _past(queries: int, keys: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return additive(~future(queries, keys, device), dtype)
+
+
+# All layers of a model use the same masks.
+@functools.lru_cache(maxsize=8)
+def _kept(make: Callable[..., Tensor], *arguments: Any) -> Tensor:
+    # A mask made in inference mode could not be used in training later.
+    with torch.inference_mode(False):
+        return make(*arguments)
+
+
+def _once(make: Callable[..., Tensor], *arguments: Any) -> Tensor:
+    """Return make(*arguments), made once for all layers; a compiled graph does so by itself."""
+    return make(*arguments) if torch.compiler.is_compiling() else _kept(make, *arguments)
+
+
+def mask_of(
+    visible: Visible, causal: bool, q: Tensor, k: Tensor, dtype: torch.dtype
+) -> Tensor | None:
+    """Return the numbers to add to scores, with the lowest where nothing may be attended.
+
+    Layers share a mask: never change it, or `visible`.
 
     Args:
-        scores: (…, T, S).
-        visible: bool, or from `additive`; its shape broadcasts to that of the scores. None = all.
+        visible: bool, or from `additive`, (…, 1 or T, S); None = all.
         causal: True if no query sees its `future`.
+        q, k: queries (…, T, C) and keys (…, S, C).
+        dtype: of the scores.
+    Returns: (…, 1 or T, S); None if every query sees all keys.
     """
     mask = visible
     if visible is not None and visible.dtype == torch.bool:
-        mask = additive(visible, scores.dtype)
+        mask = _once(additive, visible, dtype)
     if causal:
-        past = ~future(scores.size(-2), scores.size(-1), scores.device)
-        past = additive(past, scores.dtype)
+        past = _once(_past, q.size(-2), k.size(-2), dtype, q.device)
         mask = past if mask is None else torch.minimum(mask, past)
-    return scores if mask is None else scores.add_(mask)  # filling would need a backward pass
+    return mask

@@ -345,24 +345,26 @@ class Gradients:
             part that did not fit into memory, else FITS.
         """
         sums = torch.zeros(2, dtype=widest(self._device), device=self._device)
-        for micro, rows in parts:
-            try:
-                hidden, batch = self._forward(rows, step, micro)
-                if micro == parts[-1][0]:
-                    before_last(hidden)
-                loss = losses.backward(
-                    self._logits,
-                    hidden,
-                    batch,
-                    self.settings.label_smoothing,
-                    1 / divisor,
-                    self._chunk,
-                )
-            except (RuntimeError, MemoryError) as error:
-                if not is_out_of_memory(error):
-                    raise
-                return sums, self._too_big(rows)
-            sums += torch.stack([loss.smoothed, loss.nll])
+        # The outermost region keeps the 16-bit copies of weights for all parts.
+        with torch.autocast(**self.autocast | {"enabled": False}):
+            for micro, rows in parts:
+                try:
+                    hidden, batch = self._forward(rows, step, micro)
+                    if micro == parts[-1][0]:
+                        before_last(hidden)
+                    loss = losses.backward(
+                        self._logits,
+                        hidden,
+                        batch,
+                        self.settings.label_smoothing,
+                        1 / divisor,
+                        self._chunk,
+                    )
+                except (RuntimeError, MemoryError) as error:
+                    if not is_out_of_memory(error):
+                        raise
+                    return sums, self._too_big(rows)
+                sums += torch.stack([loss.smoothed, loss.nll])
         return sums, FITS
 
     def parts(self, update: list[Ids]) -> list[Ids]:

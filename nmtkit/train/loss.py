@@ -127,29 +127,43 @@ def _chunk(
     x: logits (C, V); y: targets (C, 1).
     """
     wide = x if x.dtype == torch.float64 else x.float()
-    at_y = wide.gather(-1, y).squeeze(-1)  # (C)
-    mean = wide.mean(-1) if smoothing else at_y
-    # A GPU would be waited for in the check for underflow below.
-    lse = wide.logsumexp(-1) if scale is None or not cpu.reads_at_once(x) else None
-    gradient: Tensor | None = None
-    if scale is not None:
-        # In the memory of the logits' copy: new memory costs as much time as the exponentials.
-        gradient = torch.softmax(wide, -1, out=None if wide is x else wide)
-        p = gradient.gather(-1, y).squeeze(-1)
-        if lse is None:  # x_y - log p(y) saves a pass of exponentials, unless p(y) underflows
-            lse = at_y - p.log() if bool((p >= UNDERFLOW).all()) else x.to(p.dtype).logsumexp(-1)
-        gradient = _minus_target(gradient, y, smoothing, scale).to(x.dtype)
-    assert lse is not None
-    nll = smoothed = (lse - at_y).to(widest(x.device)).sum()
+    if scale is not None and cpu.reads_at_once(x):
+        at_y, mean, p = _by_softmax(wide, x, y, smoothing)
+    else:
+        p = torch.log_softmax(wide, -1, out=None if wide is x else wide)
+        at_y = p.gather(-1, y)
+        mean = p.mean(-1, keepdim=True) if smoothing else at_y
+        p = p if scale is None else p.exp_()
+    nll = smoothed = -at_y.to(widest(x.device)).sum()
     if smoothing:
-        uniform = (lse - mean).to(widest(x.device)).sum()
-        smoothed = (1 - smoothing) * nll + smoothing * uniform
-    return smoothed, nll, gradient
+        smoothed = (1 - smoothing) * nll - smoothing * mean.to(widest(x.device)).sum()
+    return smoothed, nll, None if scale is None else _minus_target(p, x, y, smoothing, scale)
 
 
-def _minus_target(softmax: Tensor, y: Tensor, smoothing: float, scale: float) -> Tensor:
-    """Return scale · (softmax - q) in the memory of softmax (C, V)."""
-    uniform = softmax.new_full((), -scale * smoothing / softmax.size(-1))
-    torch.add(uniform, softmax, alpha=scale, out=softmax)
-    at_y = softmax.new_full((), -scale * (1 - smoothing))
-    return softmax.scatter_add_(-1, y, at_y.expand(y.shape))
+def _by_softmax(
+    wide: Tensor, x: Tensor, y: Tensor, smoothing: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return log p(y) and the mean of log p over all classes (C, 1), and p (C, V).
+
+    This has one pass of exponentials, which take most of a CPU's time, and not two. A GPU would be
+    waited for in the check for underflow.
+    """
+    x_y = wide.gather(-1, y)
+    mean = wide.mean(-1, keepdim=True) if smoothing else x_y
+    # In the memory of the logits' copy: new memory costs as much time as the exponentials.
+    p = torch.softmax(wide, -1, out=None if wide is x else wide)
+    p_y = p.gather(-1, y)
+    if bool((p_y >= UNDERFLOW).all()):
+        lse = x_y - p_y.log()
+    else:
+        lse = x.to(p.dtype).logsumexp(-1, keepdim=True)
+    return x_y - lse, mean - lse, p
+
+
+def _minus_target(p: Tensor, x: Tensor, y: Tensor, smoothing: float, scale: float) -> Tensor:
+    """Return scale · (p - q), with the number type of the logits x; changes p (C, V)."""
+    p.scatter_add_(-1, y, p.new_full((), smoothing - 1).expand(y.shape))
+    uniform = p.new_full((), -scale * smoothing / p.size(-1))
+    # A GPU writes numbers of 16 bits at once.
+    out = p if cpu.reads_at_once(p) or p.dtype == x.dtype else torch.empty_like(x)
+    return torch.add(uniform, p, alpha=scale, out=out).to(x.dtype)

@@ -5,7 +5,9 @@ import torch
 from torch import nn
 
 from nmtkit.data.batches import Batch
+from nmtkit.nn import cpu
 from nmtkit.train import loss as losses
+from tests.train.test_costs_of_a_step import Operations
 
 LENGTHS = torch.tensor([7, 3, 5, 1])
 V, D = 11, 6
@@ -46,10 +48,17 @@ class Tanh(nn.Module):
         return torch.tanh(self.linear(hidden))
 
 
+@pytest.fixture(params=["cpu", "as on a GPU"])
+def path(request, monkeypatch):
+    """Take the path of a CPU, or that of a GPU on a CPU."""
+    if request.param != "cpu":
+        monkeypatch.setattr(cpu, "reads_at_once", lambda x: False)
+
+
 @pytest.mark.parametrize("chunk", [1, 3, 16, 100])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("top", ["linear", "tanh", "scaled"])
-def test_loss_and_gradients_equal_the_formula(chunk, smoothing, top):
+def test_loss_and_gradients_equal_the_formula(chunk, smoothing, top, path):
     hidden, batch, linear = make()
     logits_of = {"linear": linear, "tanh": Tanh(linear), "scaled": lambda h: linear(h) * 2.5}[top]
     hidden.requires_grad_()
@@ -67,7 +76,7 @@ def test_loss_and_gradients_equal_the_formula(chunk, smoothing, top):
     assert not again.smoothed.requires_grad
 
 
-def test_large_logits_do_not_overflow():
+def test_large_logits_do_not_overflow(path):
     hidden, batch, linear = make(torch.float32)
     exact = losses.evaluate(linear.double(), 1e4 * hidden.double(), batch, 0.1, 16)
     linear.float()
@@ -103,3 +112,19 @@ def test_unpadded_batches_skip_the_gathering():
         linear, hidden, Batch(tgt, full, full, tgt, tgt, full, tgt_padded=True), 0.1, 9
     )
     assert float(one.smoothed) == pytest.approx(float(two.smoothed), abs=1e-12)
+
+
+def test_bytes_that_a_gpu_moves_for_a_logit(monkeypatch):
+    """Beside the products: each operation reads and writes its tensors once."""
+    monkeypatch.setattr(cpu, "reads_at_once", lambda x: False)
+    logits = torch.randn(512, 1000).bfloat16()
+    targets = torch.randint(0, 1000, (512, 1))
+    with Operations() as operations:
+        losses._chunk(logits, targets, 0.1, 1e-3)
+    moved = {}
+    for name, tensors in operations.done:
+        if name in {"gather", "scatter_add_", "new_full", "empty_like"}:  # a number of a row; none
+            continue
+        size = sum(x.numel() * x.element_size() for x in tensors if x.numel() == logits.numel())
+        moved[name] = moved.get(name, 0) + size / logits.numel()
+    assert sum(moved.values()) <= 32, moved
