@@ -148,7 +148,7 @@ class Finding:
         if for_people and self.bars:
             console.put("\n" + as_wide(self.bars, console.width()))
         if self.paper is not None:
-            print()
+            console.put()
             self.paper.print(output_format)
         if for_people:
             console.put("\n" + "\n".join(wrapped(self.text, console.width())))
