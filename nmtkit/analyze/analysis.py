@@ -123,9 +123,11 @@ class Finding:
 
     def write(self, folder: Path, inputs: FindingInputs) -> None:
         """Write table.{md,tex,csv}, figure.svg, the attachments and, last, finding.json into
-        analyze/<name>/. Remove the attachments of an earlier finding.
+        analyze/<name>/. Remove finding.json first, because other files of an earlier finding are
+        out of date from here on, and the attachments of an earlier finding.
         """
         earlier = stored(folder)
+        files.remove(folder / "finding.json")
         self.table.write(folder)
         texts = self.attachments | ({} if self.figure is None else {"figure.svg": self.figure})
         outdated = {"figure.svg", *(earlier.attachments if earlier else ())} - texts.keys()
