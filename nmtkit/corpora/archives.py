@@ -159,7 +159,8 @@ class _Bounded:
         Raises: DataError if the content is larger than any text.
         """
         block = self._stream.read(size)
-        self._read += len(block)
+        # tarfile reads on at the end, 10 kB at once, for all that a header announces.
+        self._read += len(block) or BLOCK
         _check_growth(self._archive, self._read)
         return block
 

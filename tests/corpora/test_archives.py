@@ -231,6 +231,16 @@ def test_a_member_that_claims_gigabytes(tmp_path, folder):
     assert list(folder.iterdir()) == []
 
 
+def test_a_member_that_nobody_wants_and_that_claims_gigabytes(tmp_path, folder):
+    """tarfile would read on after the end, 10 kB at once, for hours."""
+    header = tarfile.TarInfo("b.de")
+    header.size = 4 << 40
+    path = tmp_path / "x.tar"
+    path.write_bytes(header.tobuf() + b"x\n")
+    with pytest.raises(DataError, match="would grow to more than"):
+        archives.extract(path, ["a.de"], folder)
+
+
 def test_many_small_members_count_together(tmp_path, folder, monkeypatch):
     monkeypatch.setattr(archives, "ALWAYS_ALLOWED", 100_000)
     monkeypatch.setattr(archives, "MOST_RATIO", 1)
