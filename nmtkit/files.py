@@ -384,8 +384,7 @@ def publish(complete: Path, final: Path, owned: Owned) -> None:
     try:
         os.replace(complete, final)
     except OSError:
-        if older.exists():
-            os.replace(older, final)
+        recover(final, owned)
         raise
     sync_folder(final.parent)
     _retire(older, final, owned)

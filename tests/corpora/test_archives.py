@@ -206,7 +206,7 @@ def test_a_bomb_that_nobody_wants(tmp_path, folder, monkeypatch, wanted):
         archives.extract(tmp_path / "y.tgz", [wanted], folder / "second")
 
 
-@pytest.mark.parametrize("kind", sorted(archives.IN_MEMORY))
+@pytest.mark.parametrize("kind", [b"L", b"K", b"x", b"g", b"X"])
 def test_a_header_of_gigabytes_is_not_read(tmp_path, folder, kind):
     header = tarfile.TarInfo("x")
     header.type, header.size = kind, 4 << 30
