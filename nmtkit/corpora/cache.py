@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import os
 import re
 from pathlib import Path
+from typing import Any
 
 from nmtkit.files import cache_folder, open_binary, write_text
 
@@ -43,12 +43,13 @@ def checksum(path: Path, algorithm: str = "sha256", decompress: bool = False) ->
         decompress: read the uncompressed content.
     Returns: "ALGORITHM:HEXADECIMAL".
     """
-    with open_binary(path) if decompress else open(path, "rb") as stream:
-        new = functools.partial(hashlib.new, algorithm, usedforsecurity=False)
-        if algorithm == "git":
-            size = stream.seek(0, os.SEEK_END)
-            stream.seek(0)
-            new = functools.partial(hashlib.sha1, b"blob %d\0" % size, usedforsecurity=False)
+    opener: Any = open_binary if decompress else functools.partial(open, mode="rb")
+    new = functools.partial(hashlib.new, algorithm, usedforsecurity=False)
+    if algorithm == "git":
+        with opener(path) as stream:
+            size = sum(map(len, iter(functools.partial(stream.read, 1 << 20), b"")))
+        new = functools.partial(hashlib.sha1, b"blob %d\0" % size, usedforsecurity=False)
+    with opener(path) as stream:
         digest = hashlib.file_digest(stream, new)  # type: ignore[arg-type]
         return f"{algorithm}:{digest.hexdigest()}"
 

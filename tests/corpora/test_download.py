@@ -215,6 +215,8 @@ def test_the_git_checksum_is_git_s(tmp_path):
     (tmp_path / "x").write_bytes(CONTENT)
     output = subprocess.check_output(["git", "hash-object", tmp_path / "x"], text=True)
     assert checksum(tmp_path / "x", "git") == f"git:{output.strip()}"
+    (tmp_path / "x.gz").write_bytes(gzip.compress(CONTENT))
+    assert checksum(tmp_path / "x.gz", "git", decompress=True) == f"git:{output.strip()}"
 
 
 # interrupted, dying, slow
