@@ -11,7 +11,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import IO, Any
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _quiet = False
@@ -66,7 +66,7 @@ def _emit(message: str) -> None:
     if _muted:
         return
     with contextlib.suppress(BrokenPipeError):
-        print(f"nmtkit: {visible(message)}", file=sys.stderr, flush=True)
+        put(f"nmtkit: {message}", file=sys.stderr)
 
 
 def visible(text: str) -> str:
@@ -77,9 +77,9 @@ def visible(text: str) -> str:
     return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
-def put(text: object, end: str = "\n") -> None:
-    """Write a result on stdout, with visible control characters."""
-    print(visible(str(text)), end=end)
+def put(text: str = "", end: str = "\n", file: IO[str] | None = None) -> None:
+    """Write a text with visible control characters: a result on stdout, or to another file."""
+    print(visible(text), end=end, file=file)
 
 
 def duration(seconds: float) -> str:
@@ -110,6 +110,7 @@ def progress(
         return
     if sys.stderr.isatty():
         from rich.console import Console
+        from rich.markup import escape
         from rich.progress import Progress, TimeRemainingColumn
 
         bar = Progress(
@@ -119,7 +120,7 @@ def progress(
             transient=True,
         )
         with bar:
-            task = bar.add_task(label, total=total)
+            task = bar.add_task(escape(visible(label)), total=total)
             yield lambda amount: bar.advance(task, amount)
         return
     start = last = time.monotonic()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fnmatch
+import glob
 import hashlib
 import importlib
 import io
@@ -16,7 +16,7 @@ import shlex
 import shutil
 import stat
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
@@ -33,6 +33,10 @@ UNFINISHED = ".nmtkit-"
 
 _FD = "/dev/fd/", "/dev/stdin", "/proc/self/fd/"
 """How the path of a pipe of the shell begins."""
+Owned = Collection[str] | Callable[[Path], Collection[str]]
+"""The files of nmtkit in a folder, as relative paths (`*` matches no slash), or a function that
+reads them from the folder.
+"""
 _runs: set[Path] = set()
 
 
@@ -342,29 +346,34 @@ def sync_folder(path: Path) -> None:
 def remove_unfinished(folder: Path) -> None:
     """Remove what killed processes left half-written in a folder that no other process writes."""
     for path in folder.rglob(f"{UNFINISHED}*"):
-        remove(path)
+        if not path.is_dir():
+            remove(path)
 
 
-def remove_owned(folder: Path, owned: Collection[str]) -> None:
+def remove_owned(folder: Path, owned: Owned) -> None:
     """Remove the files of nmtkit from a folder, and folders that are then empty.
 
     Args:
         folder: the folder; it goes too if nothing is left in it.
-        owned: the relative paths of the files (patterns of `fnmatch`; `*` may match a slash).
+        owned: the files of nmtkit in it.
     Raises: DataError as `check_place`; OSError.
     """
     check_place(folder)
-    for parent, folders, names in os.walk(folder, topdown=False):
-        for path in (Path(parent, name) for name in (*names, *folders)):
-            name = path.relative_to(folder).as_posix()
-            matches = name in owned or any(fnmatch.fnmatchcase(name, pattern) for pattern in owned)
+    names = set(owned(folder) if callable(owned) else owned)
+    patterns = [f"/{name}" for name in names if glob.has_magic(name)]
+    for parent, folders, entries in os.walk(folder, topdown=False):
+        # manifest.json goes last: it lists the other files.
+        for entry in sorted((*entries, *folders), key="manifest.json".__eq__):
+            path = Path(parent, entry)
+            place = "/" / path.relative_to(folder)
+            matches = str(place)[1:] in names or any(map(place.match, patterns))
             if matches and (path.is_symlink() or not path.is_dir()):
                 path.unlink()
         with contextlib.suppress(OSError):  # somebody's files are left in it
             Path(parent).rmdir()
 
 
-def publish(complete: Path, final: Path, owned: Collection[str]) -> None:
+def publish(complete: Path, final: Path, owned: Owned) -> None:
     """Give a complete folder its name, so that it appears whole or not at all.
 
     An older folder of that name is removed; files in it that are not of nmtkit move to the new one.
@@ -373,7 +382,7 @@ def publish(complete: Path, final: Path, owned: Collection[str]) -> None:
     Args:
         complete: the complete folder, whose files are flushed.
         final: its final path.
-        owned: the files of nmtkit in such a folder, as for `remove_owned`.
+        owned: the files of nmtkit in the older folder.
     Raises: DataError as `check_place`; OSError if a rename fails; an older folder then has its name
         `final` again.
     """
@@ -384,14 +393,13 @@ def publish(complete: Path, final: Path, owned: Collection[str]) -> None:
     try:
         os.replace(complete, final)
     except OSError:
-        if older.exists():
-            os.replace(older, final)
+        recover(final, owned)
         raise
     sync_folder(final.parent)
     _retire(older, final, owned)
 
 
-def recover(final: Path, owned: Collection[str]) -> None:
+def recover(final: Path, owned: Owned) -> None:
     """Tidy up after a process that was killed in `writing_folder` or `publish`.
 
     The caller holds the lock of what has the folder in it. The arguments are those of `publish`.
@@ -410,7 +418,7 @@ def recover(final: Path, owned: Collection[str]) -> None:
             os.replace(left, final)
 
 
-def _retire(older: Path, final: Path, owned: Collection[str]) -> None:
+def _retire(older: Path, final: Path, owned: Owned) -> None:
     """Remove a folder that `final` has replaced; move the files that are not of nmtkit to it."""
     remove_owned(older, owned)
     for path in [path for path in older.rglob("*") if path.is_symlink() or not path.is_dir()]:
@@ -422,7 +430,7 @@ def _retire(older: Path, final: Path, owned: Collection[str]) -> None:
 
 
 @contextlib.contextmanager
-def writing_folder(final: Path, owned: Collection[str], hint: str) -> Iterator[Path]:
+def writing_folder(final: Path, owned: Owned, hint: str) -> Iterator[Path]:
     """Write a folder completely or not at all, as `publish`.
 
     Args:

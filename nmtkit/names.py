@@ -11,15 +11,18 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
+SPECIAL = set("/\\$`;|&<>\"'")
 HINT = "use letters, digits, '-', '_' and '.', a letter or a digit first"
 
 
 def check_name(name: str) -> str:
     """Return a name that is one part of a path, as a translation made elsewhere may have.
 
-    Raises: ValueError if it is empty, begins with a dot, or has a slash or a control character.
+    Raises: ValueError if it does not begin with a letter, a digit or '_', or has a slash, a control
+        character, or a character with which a shell executes something: a user may copy commands
+        of messages.
     """
-    if not name or name.startswith(".") or set(name) & {"/", "\\"} or not name.isprintable():
+    if not re.match(r"\w", name) or set(name) & SPECIAL or not name.isprintable():
         raise ValueError(f"{name!r} cannot be a name ({HINT})")
     return name
 

@@ -1,7 +1,7 @@
 """The files that nmtkit writes into the folders of a run, by kind of folder. Nothing else is ever
 removed: notes and other files of the user stay.
 
-The patterns are those of `nmtkit.files.remove_owned`: `*` may match a slash.
+The patterns are those of `nmtkit.files.remove_owned`.
 """
 
 from __future__ import annotations
@@ -19,32 +19,43 @@ TRANSLATION = (META, HYPOTHESES, SUBWORDS, NBEST)
 
 WEIGHTS, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
 MANIFEST = "manifest.json"
+STEP = "step-" + 8 * "[0-9]"
 CHECKPOINT = (WEIGHTS, OPTIMIZER, STATE, MANIFEST)
 """systems/<name>/checkpoints/step-*"""
 
-EXPORTED = "export/*/nmtkit.json"
 TRAINING = (
     *("best.json", "train.log", "metrics.jsonl", "diverged.json", "wandb.json"),
-    *("tensorboard/events.out.tfevents.*", "wandb/*run-*", "wandb/latest-run", "wandb/debug*.log"),
-    *(f"checkpoints/*step-*/{name}" for name in CHECKPOINT),
+    *("tensorboard/events.out.tfevents.*", "wandb/latest-run", "wandb/debug*.log"),
+    *("wandb/*run-*/*", "wandb/*run-*/*/*", "wandb/*run-*/*/*/*"),
+    *(f"checkpoints/{step}/{name}" for step in (STEP, f".*-{STEP}*") for name in CHECKPOINT),
     *(f"translate/*/{name}" for name in TRANSLATION),
 )
 """systems/<name>, except config.toml and system.json, which a new training overwrites."""
 
+SUFFIXES = "md", "tex", "csv"
+TABLES = "table", "significance", "seeds", "lengths", "lengths-*"
 SCORES = (
-    *("scores.json", "sentences.tsv", "table.*", "significance.*", "seeds.*"),
-    *("lengths.*", "lengths-*.md", "lengths-*.tex", "lengths-*.csv"),
+    *("scores.json", "sentences.tsv", "lengths.svg"),
+    *(f"{table}.{suffix}" for table in TABLES for suffix in SUFFIXES),
 )
-PAPER = "paper.*"
+PAPER = tuple(f"paper.{suffix}" for suffix in SUFFIXES)
 """score/<set>: the numbers of a paper. External metrics are in score/<set>/metrics."""
 
 TEXT_FILES = ("codes*.bpe", "bpe-vocab.*.txt", "subwords*.spm", "truecase.*")
 """The models that split text into subwords, in the prep folder and in an export."""
 PREP = (
-    *(MANIFEST, "vocab*.txt", *TEXT_FILES, "*.bin", "*.idx", "text/*.src", "text/*.ref*"),
+    *(
+        MANIFEST,
+        "vocab*.txt",
+        *TEXT_FILES,
+        "*/[0-9]*.bin",
+        "*/[0-9]*.idx",
+        "text/*.src",
+        "text/*.ref*",
+    ),
     *("docs/*.txt", "parses/*.txt", "eval/*.json", "eval/probing/*.txt"),
 )
-"""prep"""
+"""prep, if its manifest cannot be read"""
 
 
 def remove_folder(folder: Path, owned: Collection[str], place: Path) -> None:

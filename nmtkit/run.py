@@ -209,8 +209,8 @@ class Run:
         """Return the systems that have a config, in the order in which they were made: the first is
         the baseline.
         """
-        folders = [path.parent for path in (self.path / "systems").glob("*/config.toml")]
-        systems = [System(folder) for folder in folders if not folder.name.startswith(".")]
+        paths = (self.path / "systems").glob("[!.]*/config.toml")
+        systems = [self.system(path.parent.name) for path in paths]
         return sorted(systems, key=lambda s: (s.made, s.name))
 
     def find_system(self, name: str) -> System:

@@ -103,6 +103,20 @@ def test_files_of_a_run_are_appended_to_and_removed_in_one_file():
     assert WRITES_IN_PLACE.search('open(path, "a", encoding="utf-8")')
 
 
+def test_all_that_is_printed_goes_through_the_console():
+    """nmtkit/console.py makes control characters visible. A pipe gets translations as they are."""
+    names = {
+        path.name
+        for path in MODULES
+        if re.search(r"(?<!def )(?<![.\w])print\(|stdout\.write", code(path))
+    }
+    assert names == {"console.py", "output.py"}
+
+
+def code(path):
+    return re.sub(r'""".*?"""', "", path.read_text("utf-8"), flags=re.S)
+
+
 def test_no_room_but_models_names_a_variant():
     """Adding a model must need no edit in training, search, scores, analyses or the command
     line.
@@ -110,8 +124,7 @@ def test_no_room_but_models_names_a_variant():
     default = 'variant: str = option("transformer"'
     for path in MODULES:
         if room_of(path) not in {"models", "corpora"}:
-            code = re.sub(r'""".*?"""', "", path.read_text("utf-8"), flags=re.S)
-            assert variants_named(code.replace(default, "")) == set(), path
+            assert variants_named(code(path).replace(default, "")) == set(), path
 
 
 def variants_named(code: str) -> set[str]:

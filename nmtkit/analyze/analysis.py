@@ -121,9 +121,11 @@ class Finding:
 
     def write(self, folder: Path, inputs: FindingInputs) -> None:
         """Write table.{md,tex,csv}, figure.svg, the attachments and, last, finding.json into
-        analyze/<name>/. Remove the attachments of an earlier finding.
+        analyze/<name>/. Remove finding.json first, because other files of an earlier finding are
+        out of date from here on, and the attachments of an earlier finding.
         """
         earlier = stored(folder)
+        files.remove(folder / "finding.json")
         self.table.write(folder)
         texts = self.attachments | ({} if self.figure is None else {"figure.svg": self.figure})
         outdated = {"figure.svg", *(earlier.attachments if earlier else ())} - texts.keys()
@@ -146,7 +148,7 @@ class Finding:
         if for_people and self.bars:
             console.put("\n" + as_wide(self.bars, console.width()))
         if self.paper is not None:
-            print()
+            console.put()
             self.paper.print(output_format)
         if for_people:
             console.put("\n" + "\n".join(wrapped(self.text, console.width())))

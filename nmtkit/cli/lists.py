@@ -103,7 +103,7 @@ def list_settings(
     columns = [text_column(name) for name in ("setting", preset or "default", "values", "meaning")]
     for number, (name, rows) in enumerate(tables.items()):
         if number:
-            print()
+            console.put()
         cells = [
             [f"{name}.{row.name}", row.default_text, row.values, row.description] for row in rows
         ]
@@ -115,16 +115,16 @@ def _print_toml(tables: dict[str, list[fields.Setting]], variant: str | None) ->
     from nmtkit.models.variants import VARIANTS
 
     if "model" in tables:
-        print(f"variant = {settings.toml_value(variant or next(iter(VARIANTS)))}")
+        console.put(f"variant = {settings.toml_value(variant or next(iter(VARIANTS)))}")
     for section, rows in tables.items():
-        print(f"\n[{section}]")
+        console.put(f"\n[{section}]")
         for row in rows:
             about = f"# {row.description} ({row.values})"
-            print(textwrap.fill(about, 98, subsequent_indent="# ", break_on_hyphens=False))
+            console.put(textwrap.fill(about, 98, subsequent_indent="# ", break_on_hyphens=False))
             if row.default is None:
-                print(f"# {row.name} =")
+                console.put(f"# {row.name} =")
             else:
-                print(f"{row.name} = {settings.toml_value(row.default)}")
+                console.put(f"{row.name} = {settings.toml_value(row.default)}")
 
 
 def _check_section(section: str | None, variant: str | None) -> None:
@@ -170,7 +170,7 @@ def datasets(as_json: bool, fetch: Sequence[str] = (), from_dir: Path | None = N
     from nmtkit.corpora import published, table
 
     for name in fetch:
-        print(*published.fetch(name, from_dir), sep="\n")
+        console.put("\n".join(map(str, published.fetch(name, from_dir))))
     if fetch:
         return
     rows = table.describe()
@@ -191,9 +191,9 @@ def _print_datasets(rows: list[dict[str, Any]]) -> None:
     columns = [text_column("data set"), Column("pairs", "pairs"), Column("size", "download")]
     columns += [text_column("cached"), Column("source", "citation and licence")]
     Table("datasets", "", columns, cells).print()
-    print()
+    console.put()
     for (citation, licence), number in sources.items():
         for line in (f"[{number}] {citation}", f"    Licence: {licence}"):
-            print(textwrap.fill(line, 79, subsequent_indent="    ", break_on_hyphens=False))
+            console.put(textwrap.fill(line, 79, subsequent_indent="    ", break_on_hyphens=False))
     if any("?" in row["size"] for row in rows):
         console.say("?: a size that is not published")

@@ -145,7 +145,7 @@ def _explained(error: BaseException) -> typer.Exit | None:
     elif isinstance(error, KeyboardInterrupt):
         explanation, exit_code = f"stopped; {str(error) or 'what was finished before is kept'}", 130
     with contextlib.suppress(OSError):  # stderr is as full as the disk, or closed
-        print(console.visible(f"nmtkit: {explanation}"), file=sys.stderr)
+        console.put(f"nmtkit: {explanation}", file=sys.stderr)
     return typer.Exit(exit_code)
 
 
@@ -216,7 +216,7 @@ def _options(
     version: Annotated[bool, typer.Option("--version", "-V", help="Print the version.")] = False,
 ) -> None:
     if version:
-        print(f"nmtkit {nmtkit.__version__}")
+        console.put(f"nmtkit {nmtkit.__version__}")
         raise typer.Exit
     if ctx.invoked_subcommand is None:
         ctx.get_help()  # rich prints it

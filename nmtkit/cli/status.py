@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,7 @@ def status(as_json: bool, runs: Sequence[Path] = (), run: Path | None = None) ->
         return
     for number, values in enumerate(described):
         if number:
-            print()
+            console.put()
         _print_run(values)
 
 
@@ -159,21 +160,21 @@ def _size(folder: Path) -> int:
 
 def _print_run(values: dict[str, Any]) -> None:
     if "error" in values:
-        print(f"{values['run']}: {values['error']}")
+        console.put(f"{values['run']}: {values['error']}")
         return
     size = decimal(values["bytes"])
     about = f"{values['dataset']}, {values['direction']}, {values['pairs']:,} pairs, {size}"
     title = f"{values['run']}: {about}"
     if not values["systems"]:
-        print(f"{title}\nno system yet: nmtkit train --run {values['run']}")
+        console.put(f"{title}\nno system yet: nmtkit train --run {shlex.quote(values['run'])}")
         return
     Table("systems", title, COLUMNS, [_cells(system) for system in values["systems"]]).print()
     width = console.width()
     for line in values["out_of_date"]:
-        line = f"{line} --run {values['run']}"
+        line = f"{line} --run {shlex.quote(values['run'])}"
         if width is not None and len(line) > width:  # a command stays in one line, to be copied
             line = ":\n  nmtkit ".join(line.rsplit(": nmtkit ", 1))
-        print(line)
+        console.put(line)
 
 
 def _cells(system: dict[str, Any]) -> list[str]:

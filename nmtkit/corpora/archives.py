@@ -36,11 +36,8 @@ MOST_RATIO = 300
 ALWAYS_ALLOWED = 1 << 28
 BLOCK = 1 << 20
 MOST_HEADER = 1 << 20
-IN_MEMORY = {
-    *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
-    *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
-}
-"""Kinds of headers whose content is a name or a list of properties."""
+IN_MEMORY = b"LKxgX"
+"""Types of headers whose content is a name or a list of properties."""
 ANOTHER_COPY = "get another copy of the archive"
 _GZIP, _XZ, _BZIP2 = b"\x1f\x8b", b"\xfd7zXZ\x00", b"BZh"
 _MAGIC = {".zip": b"PK", ".gz": _GZIP, ".tgz": _GZIP, ".xz": _XZ, ".bz2": _BZIP2}
@@ -159,7 +156,8 @@ class _Bounded:
         Raises: DataError if the content is larger than any text.
         """
         block = self._stream.read(size)
-        self._read += len(block)
+        # tarfile reads on at the end, 10 kB at once, for all that a header announces.
+        self._read += len(block) or BLOCK
         _check_growth(self._archive, self._read)
         return block
 
@@ -242,7 +240,7 @@ class _Writer:
             problem = f"no space to unpack {name} ({decimal(member.size)}) in {self._folder}"
             hint = "free some space, or choose another --run folder"
             raise EnvironmentProblem(problem, self._archive, hint)
-        self._check_bound(name, member.size)
+        _check_growth(self._archive, self._written + member.size, name)
         plain_name = re.sub(r"[^\w.-]", "_", PurePosixPath(name).name)
         path = self._folder / f"{self._count:05d}-{plain_name}"
         self._count += 1
@@ -259,9 +257,6 @@ class _Writer:
         with open(path, "xb") as copy:
             while block := stream.read(BLOCK):
                 self._written += len(block)
-                self._check_bound(name)
+                _check_growth(self._archive, self._written, name)
                 self._advance(len(block))
                 copy.write(block)
-
-    def _check_bound(self, name: str, more: int = 0) -> None:
-        _check_growth(self._archive, self._written + more, name)

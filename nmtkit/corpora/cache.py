@@ -11,11 +11,10 @@ import functools
 import hashlib
 import re
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any
 
 from nmtkit.files import cache_folder, open_binary, write_text
 
-BLOCK = 1 << 20
 PATTERN = r"^(sha256:[0-9a-f]{64}|md5:[0-9a-f]{32}|git:[0-9a-f]{40})$"
 """`git:` is the id of a git blob (`git hash-object FILE`), the only checksum that a public
 repository publishes."""
@@ -44,19 +43,13 @@ def checksum(path: Path, algorithm: str = "sha256", decompress: bool = False) ->
         decompress: read the uncompressed content.
     Returns: "ALGORITHM:HEXADECIMAL".
     """
-
-    def opener(path: Path) -> BinaryIO:
-        return open_binary(path) if decompress else open(path, "rb")
-
+    opener: Any = open_binary if decompress else functools.partial(open, mode="rb")
+    new = functools.partial(hashlib.new, algorithm, usedforsecurity=False)
+    if algorithm == "git":
+        with opener(path) as stream:
+            size = sum(map(len, iter(functools.partial(stream.read, 1 << 20), b"")))
+        new = functools.partial(hashlib.sha1, b"blob %d\0" % size, usedforsecurity=False)
     with opener(path) as stream:
-        if algorithm == "git":
-            size = sum(map(len, iter(functools.partial(stream.read, BLOCK), b"")))
-            with opener(path) as again:
-                blob = hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
-                for block in iter(functools.partial(again.read, BLOCK), b""):
-                    blob.update(block)
-            return f"git:{blob.hexdigest()}"
-        new = functools.partial(hashlib.new, algorithm, usedforsecurity=False)
         digest = hashlib.file_digest(stream, new)  # type: ignore[arg-type]
         return f"{algorithm}:{digest.hexdigest()}"
 

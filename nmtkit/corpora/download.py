@@ -11,9 +11,11 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import queue
 import re
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import urljoin
@@ -33,6 +35,8 @@ SLOW_SECONDS, SLOW_BYTES = 60, 60_000
 MOST = 1 << 36
 """The most bytes that a file of unpublished size may have."""
 REDIRECTS = 10
+AHEAD = 64
+"""The most pieces that are read before they are written."""
 BUSY = {429, 500, 502, 503, 504}
 BLOCK = 1 << 13
 """Bytes read at once; a broken connection loses fewer bytes than this."""
@@ -84,7 +88,7 @@ def _ask_until_whole(part: _Part) -> None:
             _transfer(part)
             return
         except _Broken as error:
-            part.pace.arrived(0)
+            part.pace.check()
             failures = 0 if part.done > most else failures + 1
             most = max(most, part.done)
             reason = f"{error}; {decimal(part.done)} are kept" if part.done else str(error)
@@ -99,22 +103,63 @@ def _transfer(part: _Part) -> None:
     import requests
     import urllib3
 
-    timeout = (CONNECT_SECONDS, SILENT_SECONDS)
+    pieces = _in_a_thread(part)
     try:
-        with _answer(part, timeout) as response:
-            if response.status_code in {200, 206}:
-                part.receive(response)
-            else:
-                _refused(response, part)
+        response = next(pieces)
+        if response.status_code in {200, 206}:
+            part.receive(response, _blocks(pieces))
+        else:
+            _refused(response, part)
     except (requests.ConnectionError, requests.Timeout, urllib3.exceptions.TimeoutError) as error:
         raise _Broken(_reason(error)) from error
     except urllib3.exceptions.HTTPError as error:
         raise _Broken("the connection broke off") from error
     except requests.RequestException as error:
         raise Failed(_reason(error)) from error
+    finally:
+        pieces.close()
 
 
-def _answer(part: _Part, timeout: tuple[float, float]) -> Any:
+def _in_a_thread(part: _Part) -> Generator[Any, None, None]:
+    """Yield the response to a request, then its body in pieces; all that comes counts for the pace.
+
+    A thread reads, because a server that sends a byte of a header now and then keeps it forever.
+
+    Raises: Failed as `_Pace`, and the errors of the request.
+    """
+    arrived: queue.Queue[Any] = queue.Queue(AHEAD)
+    stopped = threading.Event()
+
+    def put(item: object) -> None:
+        while not stopped.is_set():
+            with contextlib.suppress(queue.Full):
+                arrived.put(item, timeout=1)
+                return
+
+    def read() -> None:
+        try:
+            with _answer(part) as response:
+                # Old servers announce a .tgz as x-gzip; without the header it is not decompressed.
+                response.raw.headers.pop("Content-Encoding", None)
+                put(response)
+                take = getattr(response.raw, "read1", response.raw.read)  # what is there already
+                while not stopped.is_set() and (piece := take(BLOCK)):
+                    put(piece)
+                put(None)
+        except Exception as error:
+            put(error)
+
+    threading.Thread(target=read, daemon=True).start()
+    try:
+        while (item := part.pace.wait(arrived)) is not None:
+            if isinstance(item, Exception):
+                raise item
+            yield item
+    finally:
+        stopped.set()
+
+
+def _answer(part: _Part) -> Any:
     """Return the response to a request; redirections are followed here, because requests would read
     the whole body of each, however long.
     """
@@ -124,6 +169,7 @@ def _answer(part: _Part, timeout: tuple[float, float]) -> Any:
     for _ in range(REDIRECTS):
         with requests.Session() as session:
             setattr(session, "get_redirect_target", lambda response: None)  # noqa: B010
+            timeout = CONNECT_SECONDS, SILENT_SECONDS
             response = session.get(url, headers=part.headers(), timeout=timeout, stream=True)
         if not response.is_redirect:
             return response
@@ -132,18 +178,16 @@ def _answer(part: _Part, timeout: tuple[float, float]) -> Any:
     raise Failed("the server redirects without end")
 
 
-def _blocks(response: Any, pace: _Pace) -> Iterator[bytes]:
-    """Yield the body in blocks, the last one shorter; whatever comes is told to the pace."""
-    block = bytearray()
-    read = getattr(response.raw, "read1", response.raw.read)  # read1: what is there already
-    while piece := read(BLOCK - len(block)):
-        pace.arrived(len(piece))
+def _blocks(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield blocks of BLOCK bytes, the last one shorter."""
+    block = b""
+    for piece in pieces:
         block += piece
-        if len(block) == BLOCK:
-            yield bytes(block)
-            block.clear()
+        while len(block) >= BLOCK:
+            yield block[:BLOCK]
+            block = block[BLOCK:]
     if block:
-        yield bytes(block)
+        yield block
 
 
 class _Pace:
@@ -152,18 +196,27 @@ class _Pace:
     def __init__(self) -> None:
         self._start, self._bytes = time.monotonic(), 0
 
-    def arrived(self, count: int) -> None:
-        """Count `count` bytes that have arrived.
+    def wait(self, arrived: queue.Queue[Any]) -> Any:
+        """Return the next thing that arrives, and count its bytes.
 
-        Raises: Failed if too few bytes arrived in the last SLOW_SECONDS.
+        Raises: as `check`.
         """
-        self._bytes += count
-        if time.monotonic() - self._start >= SLOW_SECONDS:
-            if self._bytes < SLOW_BYTES:
-                raise Failed(
-                    f"too slow: {decimal(self._bytes)} in {SLOW_SECONDS:g} s; what came is kept"
-                )
-            self._start, self._bytes = time.monotonic(), 0
+        while True:
+            self.check()
+            left = self._start + SLOW_SECONDS - time.monotonic()
+            with contextlib.suppress(queue.Empty):
+                item = arrived.get(timeout=max(0, left))
+                self._bytes += len(item) if isinstance(item, bytes) else 0
+                return item
+
+    def check(self) -> None:
+        """Raise Failed if too few bytes arrived in the last SLOW_SECONDS."""
+        if time.monotonic() - self._start < SLOW_SECONDS:
+            return
+        if self._bytes < SLOW_BYTES:
+            came = f"{decimal(self._bytes)} in {SLOW_SECONDS:g} s"
+            raise Failed(f"too slow: {came}; what came is kept")
+        self._start, self._bytes = time.monotonic(), 0
 
 
 def _refused(response: Any, part: _Part) -> None:
@@ -231,12 +284,10 @@ class _Part:
                 headers["If-Range"] = self._version  # a changed file is sent whole
         return headers
 
-    def receive(self, response: Any) -> None:
+    def receive(self, response: Any, blocks: Iterator[bytes]) -> None:
         """Write the response to the part: the whole file (200) or its rest (206)."""
         self.answered = True
         headers = response.headers
-        # Old servers announce a .tgz as x-gzip; without the header it is not decompressed.
-        response.raw.headers.pop("Content-Encoding", None)
         self._note_version(headers)
         whole = response.status_code == 200
         length = headers.get("Content-Length", "") if whole else self._total_length(headers)
@@ -247,7 +298,7 @@ class _Part:
         with console.progress(f"downloading {self.path.name}", total) as advance:
             advance(self.done)
             block = b""
-            for number, block in enumerate(_blocks(response, self.pace)):
+            for number, block in enumerate(blocks):
                 if number == 0 and whole:
                     advance(-self.done)
                     self._replace(block)

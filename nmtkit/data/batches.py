@@ -224,15 +224,13 @@ def readable(
         store: the prepared set; rows: numbers of its pairs.
         rule: as of `collate`.
     """
-    lengths = np.maximum(store.src_lengths, store.tgt_lengths)
-    if not len(rows) or lengths.max() <= most:
-        return rows
-
-    def longest(row: int) -> int:
-        context = [] if rule is None else store.documents.context(row, rule)
-        return int(lengths[[row, *context]].max())
-
-    return np.array([row for row in rows.tolist() if longest(row) <= most], dtype=np.int64)
+    long = np.maximum(store.src_lengths, store.tgt_lengths) > most
+    if rule is None or not long.any():
+        return rows[~long[rows]]
+    return np.array(
+        [i for i in rows.tolist() if not long[[i, *store.documents.context(i, rule)]].any()],
+        dtype=np.int64,
+    )
 
 
 def _sides(store: Pairs, rows: Ids) -> list[tuple[Ids, Ids]]:

@@ -219,7 +219,7 @@ def show(checked: Checked, of: str) -> None:
         equal = f"{sum(searched.equal)} of {count} ({searched.share:.1%})"
         rows.append([str(searched.beam), equal, *speeds])
     Table("speed", of, columns, rows, ["/s: sentences per second on one core"]).print()
-    print(
+    console.put(
         "both engines' log-probabilities of the engine's translations differ by at most"
         f" {max(searched.gap for searched in checked.searches):.2g}"
     )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import shutil
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import nmtkit
 from nmtkit import console, files
 from nmtkit.corpora.corpus import Corpus
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem, counted
-from nmtkit.owned_files import PREP
+from nmtkit.owned_files import MANIFEST, PREP
 from nmtkit.parallel import cores
 from nmtkit.prep import engines
 from nmtkit.prep.check import Inputs, check_samples
@@ -28,7 +29,7 @@ from nmtkit.prep.reporting import report
 from nmtkit.prep.request import Request
 from nmtkit.prep.rewrite import rewritten
 from nmtkit.prep.work import OUT, remove_published, work_folder, work_key
-from nmtkit.records import Manifest, load_or_warn
+from nmtkit.records import Manifest, load, load_or_warn
 from nmtkit.run import Run, locked, write_toml
 from nmtkit.settings import PrepSettings, flat
 from nmtkit.text.tokenizer import tokenizer_name, unspaced
@@ -87,7 +88,7 @@ def _prepare(
     ):
         start = time.perf_counter()
         files.check_place(run.prep)
-        files.recover(run.prep, PREP)
+        files.recover(run.prep, _owned)
         corpus = _readable(request, inputs, read, raw)
         names = {text.name for text in request.own_corpus.sets}
         own_sets = [text for text in corpus.sets if text.name in names]
@@ -227,11 +228,18 @@ def _nothing_left(run: Run, work: Path) -> Iterator[None]:
         raise
 
 
+def _owned(prep: Path) -> Collection[str]:
+    """Return the files of nmtkit in a prep folder."""
+    with contextlib.suppress(DataError):
+        return {MANIFEST, *map(glob.escape, load(Manifest, prep / MANIFEST).files)}
+    return PREP
+
+
 def _publish(complete: Path, run: Run) -> None:
     """Give the finished folder its name, and remove an older one."""
     if complete.stat().st_dev != run.path.stat().st_dev:  # the work folder is on another disk
         complete = Path(shutil.copytree(complete, run.path / f".tmp-prep-{os.getpid()}"))
-    files.publish(complete, run.prep, PREP)
+    files.publish(complete, run.prep, _owned)
 
 
 def _warn_of_systems(run: Run, old: Manifest | None, new: Manifest) -> None:

@@ -8,6 +8,7 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from nmtkit.analyze.analysis import stored
 from nmtkit.errors import counted
 from nmtkit.records import load
 from nmtkit.report.contents import Contents
@@ -36,13 +37,14 @@ def read_attention(contents: Contents) -> list[SystemAttention]:
     Raises: DataError if a file is damaged.
     """
     folder = contents.run.path / "analyze" / "attention"
-    paths = [path for path in sorted(folder.glob("*.json")) if path.name != "finding.json"]
-    if not paths:
+    finding = stored(folder)
+    names = finding.attachments if finding else []
+    if not names:
         return []
     from nmtkit.analyze.attention import SystemAttention
 
     systems = []
-    for system in (load(SystemAttention, path) for path in paths):
+    for system in (load(SystemAttention, folder / name) for name in names):
         known = system.sentences
         short = {k: s for k, s in known.items() if len(s.src) * len(s.tgt) <= MOST_WEIGHTS}
         if left_out := len(known) - len(short):

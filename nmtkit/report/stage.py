@@ -75,7 +75,7 @@ def report(run: Run, **values: Any) -> Path:
             drawn = _write(path, parts, options.title, commit=call.commit or "", digest=digest)
             if options.figure_width:
                 _write_figures(path.parent / "figures", drawn.figures, options.figure_width)
-    console.put(path)
+    console.put(str(path))
     return path
 
 

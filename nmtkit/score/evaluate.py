@@ -126,12 +126,14 @@ def _columns(outputs: Sequence[Output], task: Task) -> list[str]:
     asked, scorer = asked_metrics(task.options), task.scorer
     texts = [output.lines for output in outputs]
     if "bleu" not in asked:
-        slow = {key: reason for key in scorer.keys if (reason := scorer.is_too_long(key, texts))}
-        for key, reason in slow.items():
-            console.warn(f"{task.set_name}: {METRICS[key].header} is left out: {reason}")
-        return [*(key for key in scorer.keys if key not in slow), *asked]
+        keys = scorer.keys
+        for key in scorer.keys:
+            if reason := scorer.lacks(key, texts):
+                console.warn(f"{task.set_name}: {METRICS[key].header} is left out: {reason}")
+                keys.remove(key)
+        return [*keys, *asked]
     for key in asked:
-        if key in METRICS and (reason := scorer.lacks(key) or scorer.is_too_long(key, texts)):
+        if key in METRICS and (reason := scorer.lacks(key, texts)):
             raise ConfigError(
                 f"{METRICS[key].header} is not possible here: {reason}",
                 where="--metrics",

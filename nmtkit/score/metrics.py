@@ -233,28 +233,22 @@ class Scorer:
         """The keys of METRICS that are columns by default, and make sense here."""
         return [k for k, kind in METRICS.items() if not kind.on_request and not self.lacks(k)]
 
-    def lacks(self, key: str) -> str | None:
-        """Return why a metric makes no sense here: it reads tokens and there are none, or it needs
-        words that end at spaces; None if it makes sense.
+    def lacks(self, key: str, outputs: Iterable[Sequence[str]] = ()) -> str | None:
+        """Return why a metric makes no sense here: it reads tokens and there are none, it needs
+        words that end at spaces, or a line of the outputs or references is too long for it; None if
+        it makes sense.
         """
         if METRICS[key].of_tokens and not self.tokenized_refs:
             return "the references are not tokenized"
         if METRICS[key].western and self.tokenizer != WESTERN:
             return f"it needs sacreBLEU's tokenizer {WESTERN}, and this text has {self.tokenizer}"
+        if outputs and (most := METRICS[key].most_words):
+            lines = itertools.chain(*self.refs, *outputs)
+            longest = max(len(line.split() if self.spaced else line) for line in lines)
+            unit = "words" if self.spaced else "characters"
+            if longest > most:
+                return f"a line has {longest:,} {unit}, and above {most:,} it takes minutes"
         return None
-
-    def is_too_long(self, key: str, outputs: Iterable[Sequence[str]]) -> str | None:
-        """Return why a metric would be too slow for some outputs or for the references; None if it
-        would not.
-        """
-        most = METRICS[key].most_words
-        texts = itertools.chain(self.refs, outputs) if most else ()
-        count = len if not self.spaced else lambda line: len(line.split())
-        longest = max((count(line) for lines in texts for line in lines), default=0)
-        if most is None or longest <= most:
-            return None
-        unit = "words" if self.spaced else "characters"
-        return f"a line has {longest:,} {unit}, and above {most:,} it takes minutes"
 
     def score(self, key: str, hyps: Sequence[str]) -> Metric:
         """Return one metric of one system.

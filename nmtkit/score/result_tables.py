@@ -59,7 +59,7 @@ def print_results(results: Sequence[Scores], options: ScoreOptions) -> None:
     for number, (result, block) in enumerate(zip(results, blocks, strict=True)):
         for stem, table in block.items():
             if number or stem != "scores":
-                print()
+                console.put()
             table.print(form)
         by_system = "lengths" in block and block["lengths"].name == "lengths"
         if form == "table" and result.by_length and by_system:
@@ -85,7 +85,7 @@ def _print_csv(set_names: Sequence[str], blocks: Sequence[dict[str, Table]]) -> 
                 cells = dict(zip([c.key for c in table.columns], row, strict=True))
                 rows.append([name, *(cells.get(column.key) for column in columns)])
         if stem != "scores":
-            print()
+            console.put()
         Table("score", "", [text_column("set"), *columns], rows).print("csv")
 
 

@@ -258,7 +258,7 @@ class ScoredSet:
 
     def _write(self, result: Scores, sentences: list[str]) -> None:
         kept = self.stored and self._of_the_same_texts(self.stored)
-        owned = SCORES if kept else (*SCORES, PAPER)
+        owned = SCORES if kept else (*SCORES, *PAPER)
         with files.writing_folder(self.folder, owned, "free some space") as folder:
             files.write_lines(folder / "sentences.tsv", sentences)
             for stem, table in tables(result).items():

@@ -48,6 +48,7 @@ STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text: searchable and small
     "svg.hashsalt": "nmtkit",  # the same element ids in every run
     "font.size": 9,
+    "text.parse_math": False,  # texts and names may have dollar signs
     "axes.spines.top": False,
     "axes.spines.right": False,
 }
@@ -210,7 +211,7 @@ def _sized(figure: Figure, width: float, height: float, panels: int = 1) -> bool
 
 def _legend(figure: Figure, handles: Mapping[str, Any], columns: int) -> None:
     """Put one legend above all panels, at the left, where a phone begins to show the figure."""
-    names = list(map(_plain, handles))
+    names = list(handles)
     if column := _column_width.get():
         columns = max(1, min(columns, int(column / (0.45 + 0.055 * max(map(len, names))))))
     place: Any = "outside upper left"
@@ -242,7 +243,7 @@ def differences(
         label = f"{value:+.2f}"
         axes.annotate(label, (1.01, place), xycoords=("axes fraction", "data"), va="center")
     axes.axvline(0, color="0.5", linewidth=0.8, zorder=0)
-    axes.set_yticks(range(len(points)), [_plain(point.name) for point in points])
+    axes.set_yticks(range(len(points)), [point.name for point in points])
     axes.set(xlabel=xlabel, ylim=(len(points) - 0.5, -0.5))
 
 
@@ -276,9 +277,7 @@ def grouped_bars(
             place - 0.4 + step * (number + 0.5): estimates[i] for place, i in enumerate(known)
         }
         _bars(axes, name, by_place, step * 0.92)
-    axes.set_xticks(
-        range(len(known)), [_plain(groups[i]) for i in known], rotation=90 if upright else 0
-    )
+    axes.set_xticks(range(len(known)), [groups[i] for i in known], rotation=90 if upright else 0)
     axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
     if len(series) > 1:
         handles, names = axes.get_legend_handles_labels()
@@ -330,9 +329,7 @@ def lines(
     for number, (name, values) in enumerate(series.items()):
         heights = [float("nan") if value is None else value for value in values]
         marker = MARKERS[number % len(MARKERS)]
-        axes.plot(
-            range(len(groups)), heights, f"{marker}-", label=_plain(name), linewidth=1.2, ms=4
-        )
+        axes.plot(range(len(groups)), heights, f"{marker}-", label=name, linewidth=1.2, ms=4)
     axes.set_xticks(range(len(groups)), groups)
     axes.set(xlabel=xlabel, ylabel=ylabel)
     axes.legend(**SMALL_LEGEND)
@@ -343,7 +340,7 @@ def lines(
 
 def _mean_bars(axes: Axes, means: Mapping[str, float], colours: Sequence[str], label: str) -> None:
     axes.barh(range(len(means)), list(means.values()), color=colours)
-    axes.set_yticks(range(len(means)), list(map(_plain, means)))
+    axes.set_yticks(range(len(means)), list(means))
     axes.invert_yaxis()
     axes.set(xlabel=label)
 
@@ -412,9 +409,4 @@ def heat_map(figure: Figure, panels: Mapping[str, Heat], xlabel: str, ylabel: st
 
 def _middles(labels: Sequence[str]) -> tuple[list[float], list[str]]:
     """Return the places of cells, and their labels."""
-    return [i + 0.5 for i in range(len(labels))], list(map(_plain, labels))
-
-
-def _plain(label: str) -> str:
-    """Return a label in which matplotlib sees no formula."""
-    return label.replace("$", r"\$")
+    return [i + 0.5 for i in range(len(labels))], list(labels)

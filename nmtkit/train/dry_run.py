@@ -96,7 +96,7 @@ def show(plan: Plan, trainer: Trainer, estimate: Estimate) -> None:
     rows = [[key, value, default] for key, (default, value) in changed_settings(plan).items()]
     columns = list(map(text_column, ("setting", "value", "default")))
     Table("settings", title, columns, rows).print()
-    print()
+    console.put()
     columns = list(map(text_column, ("training", "estimate")))
     Table("estimate", "", columns, _rows(trainer, estimate)).print()
 

@@ -208,7 +208,7 @@ class Group(Ranks):
                     return
         if not self._closed.wait(GRACE):
             if 0 in {self.rank, cause.rank}:
-                print(console.visible(f"nmtkit: {cause.error()}"), file=sys.stderr, flush=True)
+                console.put(f"nmtkit: {cause.error()}", file=sys.stderr)
             os._exit(cause.code)
 
     def device(self, wanted: str) -> str:

@@ -28,6 +28,13 @@ HALF = 3 * download.BLOCK
 OTHER = random.Random(2).randbytes(40_000)
 PAGE = b"<!DOCTYPE html>\n<html><head><title>Please log in</title></head></html>"
 NAME = "corpus/train.bin"
+SLOW = {
+    "slow-status": b"HTTP/1.1 20",
+    "slow-header": b"HTTP/1.1 200 OK\r\nX-",
+    "slow-chunk": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+    "slow-redirection": b"HTTP/1.1 302 Found\r\nLocation: /good/",
+}
+"""The beginnings of answers of which a byte comes now and then, so that no wait is long."""
 SIZE = len(CONTENT)
 
 
@@ -58,6 +65,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
             "empty": b"",
         }.get(kind, CONTENT)
         etag = hashlib.md5(body).hexdigest()
+        if kind in SLOW:
+            self.close_connection = True
+            with contextlib.suppress(OSError):
+                self.wfile.write(SLOW[kind])
+                while not self.server.gate.wait(0.05):
+                    self.wfile.write(b"0")
+            return
         if kind in {"endless", "drip", "huge", "redirect"}:
             self.hostile(kind)
             return
@@ -201,6 +215,8 @@ def test_the_git_checksum_is_git_s(tmp_path):
     (tmp_path / "x").write_bytes(CONTENT)
     output = subprocess.check_output(["git", "hash-object", tmp_path / "x"], text=True)
     assert checksum(tmp_path / "x", "git") == f"git:{output.strip()}"
+    (tmp_path / "x.gz").write_bytes(gzip.compress(CONTENT))
+    assert checksum(tmp_path / "x.gz", "git", decompress=True) == f"git:{output.strip()}"
 
 
 # interrupted, dying, slow
@@ -451,6 +467,16 @@ def test_a_drip_is_given_up_and_what_came_is_continued(server, part, monkeypatch
     assert re.search(r"too slow: \d+ bytes in 0\.5 s; what came is kept", caught.value.where)
     assert part.read_bytes() == START
     monkeypatch.undo()
+
+
+@pytest.mark.parametrize("kind", SLOW)
+def test_an_answer_that_hardly_comes_is_given_up(server, monkeypatch, kind):
+    monkeypatch.setattr(download, "SLOW_SECONDS", 0.5)
+    start = time.monotonic()
+    with pytest.raises(EnvironmentProblem) as caught:
+        find(server, f"/{kind}")
+    assert "too slow: 0 bytes in 0.5 s" in caught.value.where
+    assert time.monotonic() - start < 5
 
 
 def test_a_drip_between_breaks_is_given_up(server, monkeypatch):

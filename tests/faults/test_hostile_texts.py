@@ -12,10 +12,12 @@ import warnings
 import pytest
 from typer.testing import CliRunner
 
+from nmtkit import console
 from nmtkit.cli import app
 from nmtkit.errors import NmtkitError
 from nmtkit.report import stage
 from nmtkit.run import Run
+from nmtkit.tables import figures
 from nmtkit.tables.table import Column, Table, csv_text, tex, text_column
 from tests.report.browser import Browser, find
 from tests.report.conftest import FIGURE, Page, make
@@ -180,6 +182,31 @@ def test_no_escape_sequence_reaches_a_terminal(hostile, tmp_path, line):
     assert "internal error" not in result.stderr, result.stderr
     assert "no such option" not in result.stderr.lower(), result.stderr
     assert not CONTROL.search(result.output), CONTROL.search(result.output)
+
+
+@pytest.mark.parametrize("name", ["x\x1b]0;owned\x07", "$(touch owned)", "a;b", "=1+cmd", "-rf"])
+def test_a_folder_of_such_a_name_is_no_system(original, tmp_path, name):
+    """Nor does a message have the name as it is: a terminal or a shell could obey."""
+    run = shutil.copytree(original.path, tmp_path / "run")
+    (run / "systems/base").rename(run / "systems" / name)
+    for line in (f"status {run}", f"translate --run {run}", f"score --run {run} --force"):
+        result = CliRunner().invoke(app, line.split())
+        assert "cannot name a system" in result.output.replace("\n", " ")
+        assert not CONTROL.search(result.output)
+
+
+def test_a_label_of_progress_is_no_markup(monkeypatch):
+    screen = io.StringIO()
+    monkeypatch.setattr(screen, "isatty", lambda: True)
+    monkeypatch.setattr("sys.stderr", screen)
+    with console.progress("[link=http://x]a[/link]\x1b]0;owned\x07", 1) as advance:
+        advance(1)
+    assert "[link=http://x]a[/link]\\u001b]0;owned\\u0007" in screen.getvalue()
+
+
+def test_dollars_are_no_formula_in_a_figure():
+    """matplotlib would read "$5-$6" as mathematics, and fail at "$_$"."""
+    assert "$_$ for $5-$6" in figures.lines(["$_$"], {"$_$ for $5-$6": [1.0]}, "x", "y")
 
 
 @pytest.mark.parametrize(

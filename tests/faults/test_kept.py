@@ -4,15 +4,22 @@ import itertools
 import json
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 
+from nmtkit import files
+from nmtkit.analyze.stage import analyze
 from nmtkit.errors import DataError
 from nmtkit.files import sha256
 from nmtkit.models import checkpoints
+from nmtkit.owned_files import PREP
+from nmtkit.prep.stage import _owned as prepared
 from nmtkit.prep.stage import prep
 from nmtkit.prep.steps import Steps
+from nmtkit.report.stage import report
 from nmtkit.run import Run
+from nmtkit.score.stage import score
 from nmtkit.train import saving
 from nmtkit.train.stage import train
 from nmtkit.translate.stage import translate
@@ -25,6 +32,8 @@ SHORT = options("train.max_steps=6", "train.checkpoint_every=2", "train.validate
 NOTES = (
     *("notes.md", "translate/notes.md", "translate/dev/notes.md", "checkpoints/notes.md"),
     *("plots/curve.svg", "tensorboard/notes.md", "export/mine/model.bin", "made.log"),
+    *("checkpoints/best/step-00000006/model.safetensors", "checkpoints/step-6-copy/state.json"),
+    *("translate/dev/before/hyp.txt", "wandb/run-notes.md"),
 )
 """Files of the user in the folder of a system."""
 
@@ -245,7 +254,8 @@ def test_folders_beside_prep_and_notes_in_it_stay(tmp_path):
     copies = "prep.old-1", "prep.old-copy", "prep.tmp-1", "prep.tmp-mine", ".old-prep-copy"
     for name in copies:
         shutil.copytree(run.prep, run.path / name)
-    names = "notes.md", "train/notes.md", "text/notes.md", "mine/list.txt"
+    names = "notes.md", "train/notes.md", "text/notes.md", "mine/list.txt", "notes.bin"
+    names += "train/mine.idx", "text/mine.src", "docs/notes.txt", "vocab-notes.txt"
     write_notes(run.prep, names)
     prep("demo", size=60, run_dir=run.path, jobs=1, assignments=["prep.merges=60"], force=True)
     assert notes(run.prep) == sorted(names)
@@ -275,10 +285,45 @@ def test_what_a_killed_prep_left_half_written_is_no_part_of_the_corpus(tmp_path,
 
 def test_every_file_of_a_prepared_corpus_is_known_as_one_of_nmtkit(tmp_path):
     """Otherwise a file of an older corpus would stay in a new one."""
-    from nmtkit import files
-    from nmtkit.owned_files import PREP
-
     for number, settings in enumerate(({}, {"subwords": "sentencepiece", "vocab_size": 90})):
         run = prepare(tmp_path / str(number), **settings)
-        files.remove_owned(run.prep, PREP)
-        assert not run.prep.exists()
+        shutil.copytree(run.prep, tmp_path / f"copy{number}")
+        for folder, owned in ((run.prep, prepared), (tmp_path / f"copy{number}", PREP)):
+            files.remove_owned(folder, owned)
+            assert not folder.exists()
+
+
+def test_a_killed_removal_of_an_old_corpus_knows_its_files_still(tmp_path, monkeypatch):
+    run = prepare(tmp_path / "run")
+    (run.prep / "notes.bin").write_text("mine: notes.bin")
+    unlink = Path.unlink
+    for number in (1, 5):
+        kill_at(monkeypatch, Path, "unlink", number)
+        with pytest.raises(Killed):
+            files.remove_owned(run.prep, prepared)
+        monkeypatch.setattr(Path, "unlink", unlink)
+    files.remove_owned(run.prep, prepared)
+    assert notes(run.prep) == ["notes.bin"] and len(content(run.prep)) == 1
+
+
+def test_what_a_person_adds_to_scores_and_findings_stays(three):
+    translate(three, set_names=["dev"], jobs=1)
+    names = "table.xlsx", "paper.pdf", "notes.md", "lengths.ods", "notes.json"
+    folders = three.path / "score/dev", three.path / "analyze/attention"
+    for added in ([], sorted(names)):
+        score(three, set_names=["dev"], by_length=True, force=True)
+        analyze(three, "attention", set_names=["dev"], sentences=2, force=True)
+        for folder in folders:
+            assert notes(folder) == added
+            write_notes(folder, names)
+    report(three)
+
+
+def test_a_killed_analysis_leaves_no_finding_that_is_half_old(three, monkeypatch):
+    analyze(three, "convergence")
+    folder = three.path / "analyze/convergence"
+    assert (folder / "finding.json").is_file()
+    kill_at(monkeypatch, os, "replace", 2)
+    with pytest.raises(Killed):
+        analyze(three, "convergence", force=True)
+    assert not (folder / "finding.json").exists()
