@@ -490,7 +490,7 @@ class SystemConfig(BaseModel):
     model: dict[str, Any] = {}
     train: dict[str, Any] = {}
     search: dict[str, Any] = {}
-    hardware: dict[str, Any] = {}
+    hardware: dict[str, str | bool | int | float] = {}
 
 
 class SystemRecord(Record):

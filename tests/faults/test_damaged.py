@@ -195,6 +195,13 @@ def test_a_place_of_another_type_or_gone_names_the_file_if_anything(original, tm
     assert refused > 5
 
 
+def test_hardware_is_plain_values(tmp_path):
+    """Seeds of one system are those trained on like hardware."""
+    path = tmp_path / "config.toml"
+    path.write_text('variant = "toy"\n[hardware]\nprecision = [[]]\n', "utf-8")
+    assert "hardware.precision" in refusal(records.SystemConfig, path)
+
+
 @pytest.mark.parametrize("keep", [0.2, 0.5, 0.9])
 @pytest.mark.parametrize("name", [name for name in SAMPLES if name.endswith("json")])
 def test_a_file_that_is_cut_off_is_refused(original, tmp_path, name, keep):
