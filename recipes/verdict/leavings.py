@@ -63,7 +63,11 @@ def keep(item: Item, rate: str, folders: Folders) -> None:
     files.write_lines(new / "history.jsonl", [json.dumps(call) for call in calls])
     files.write_json(new / "summary.json", summary(item, rate, folders, calls))
     _check_size([folders.state / "results", new])
-    files.publish(new, final, final.with_name(f".{final.name}.old"))
+    files.publish(new, final, _all_files)
+
+
+def _all_files(folder: Path) -> list[str]:
+    return [str(path.relative_to(folder)) for path in folder.rglob("*")]
 
 
 def _copy(source: Path, target: Path) -> None:
@@ -169,7 +173,7 @@ def collect(folders: Folders) -> list[str]:
         temporary = target.with_name(f".{target.name}.new")
         shutil.rmtree(temporary, ignore_errors=True)
         shutil.copytree(source / path, temporary)
-        files.publish(temporary, target, target.with_name(f".{target.name}.old"))
+        files.publish(temporary, target, _all_files)
     return [str(path) for path in new]
 
 

@@ -125,7 +125,8 @@ def test_a_record_names_files_not_patterns(copy, without_package, tmp_path):
     record["files"]["*"] = "0"
     (out / folder.ABOUT).write_text(json.dumps(record))
     (out / "notes.md").write_text("mine")
-    stage.export(copy, "post", "ctranslate2", out=out, force=True)
+    with pytest.raises(ConfigError, match=r"'\*' cannot be a name"):
+        stage.export(copy, "post", "ctranslate2", out=out, force=True)
     assert (out / "notes.md").read_text() == "mine"
 
 

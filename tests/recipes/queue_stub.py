@@ -88,7 +88,9 @@ def save(path, step):
 
 def prep():
     fields = {"dataset": "demo", "src": "en", "tgt": "de", "preset": "tiny", "source": {}}
-    fields |= {"settings": {}, "sets": [], "files": {}, "inputs": {}, "tools": {}, "speed": []}
+    counts = ("lines", "references", "src_tokens", "src_unknown", "tgt_tokens", "tgt_unknown")
+    sets = [{"name": "dev", "split": "dev", **dict.fromkeys(counts, 1)}]
+    fields |= {"settings": {}, "sets": sets, "files": {}, "inputs": {}, "tools": {}, "speed": []}
     fields |= {"vocabulary": {"shared": True, "src": 1, "tgt": 1}, "corpus": {}, "jobs": 1}
     fields["cleaning"] = {"pairs_in": 1, "pairs_kept": 1, "dropped": {}, "changed": {}}
     (run / "prep").mkdir(parents=True, exist_ok=True)

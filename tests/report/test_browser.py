@@ -50,7 +50,6 @@ def small(tmp_path_factory):
     made.finding("cost", "cost")
     made.finding("gates", "gates", rows=40)
     made.finding("convergence", "curves")
-    made.finding("attention", "attention")
     source = ["ein", "</s>"]
     first = {
         "src": source,
@@ -58,10 +57,11 @@ def small(tmp_path_factory):
         "weights": [[0.9, 0.1], [0.5, 0.5], [0, 1]],
     }
     second = {"src": source, "tgt": ["c", "</s>"], "weights": [[0.2, 0.8], [0.3, 0.7]]}
+    attachments = {}
     for system, sentences in (("base", {4: first, 6: second}), ("own", {4: second})):
         kept = SystemAttention(system=system, what="last", set_name="test", sentences=sentences)
-        path = made.run.path / "analyze/attention" / f"{system}.json"
-        path.write_text(kept.model_dump_json(), "utf-8")
+        attachments[f"{system}.json"] = kept.model_dump_json()
+    made.finding("attention", "attention", attachments=attachments)
     return made.run
 
 
@@ -143,10 +143,9 @@ def test_a_long_line_leaves_the_explorer_readable(chromium, tmp_path):
     weights = [[0.1] * 300 for _ in range(300)]
     sentences = {1: {"src": ["a"] * 300, "tgt": ["b"] * 300, "weights": weights}}
     sentences[2] = {"src": ["a"], "tgt": ["b"], "weights": [[1.0]]}
-    made.finding("attention", "attention")
     kept = SystemAttention(system="own", what="last", set_name="test", sentences=sentences)
-    path = made.run.path / "analyze/attention/own.json"
-    path.write_text(kept.model_dump_json(), "utf-8")
+    attachments = {"own.json": kept.model_dump_json()}
+    made.finding("attention", "attention", attachments=attachments)
     page = stage.report(made.run, force=True)
     text = page.read_text("utf-8")
     assert len(text) < 1_000_000

@@ -526,9 +526,10 @@ def test_a_source_without_by_length_is_looked_for_and_said_to_be_unused(tmp_path
         score_files([ref], [ref], src=tmp_path / "nope.en", **options)
     assert capsys.readouterr().out == ""
     score_files([ref], [ref], src=ref, **options)
-    os.mkfifo(tmp_path / "pipe")  # opened, it would wait for a writer
-    score_files([ref], [ref], src=tmp_path / "pipe", **options)
     assert "--src is only used by --by-length" in capsys.readouterr().err
+    os.mkfifo(tmp_path / "pipe")  # opened, it would wait for a writer
+    with pytest.raises(DataError, match="is a pipe, not a file"):
+        score_files([ref], [ref], src=tmp_path / "pipe", **options)
     score_files([ref], [ref], src=ref, by_length=True, **options)
     assert "only used" not in capsys.readouterr().err
 

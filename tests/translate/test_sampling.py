@@ -100,7 +100,7 @@ def test_samples_are_those_of_the_definition(
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
 def test_samples_have_the_probabilities_of_the_model(temperature):
     """Chi-square over all sequences of a table with known probabilities; </s> and <pad> as well."""
-    count, limit = 20_000, 3
+    count, limit = 10_000, 3
     rows = [[0.4, 0.1, 0.3, 0.9, -0.2], [0.0, 0.0, 1.0, 0.2, 0.7], [0.3, -9.0, 0.1, 0.5, 0.0]]
     o = options(count, temperature=temperature, max_length_a=0, max_length_b=limit)
     (found,) = samples([Table(*rows)], [[4, EOS]], o)
