@@ -323,15 +323,17 @@ def main() -> None:
     chosen = parser.parse_args()
     counts, start, first = collections.Counter(), time.time(), chosen.seed * 1_000_000
     tries = range(first, first + chosen.tries) if chosen.only is None else [chosen.only]
-    with tempfile.TemporaryDirectory() as folder:
-        trials = Trials(folder)
-        for number in tries:
-            kind, words = trials.attempt(number)
-            counts[kind] += 1
-            if kind in BROKEN or chosen.only is not None:
-                print(words, flush=True)
-    minutes = round((time.time() - start) / 60, 1)
-    print(json.dumps({"tries": len(tries), "minutes": minutes, **counts}))
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            trials = Trials(folder)
+            for number in tries:
+                kind, words = trials.attempt(number)
+                counts[kind] += 1
+                if kind in BROKEN or chosen.only is not None:
+                    print(words, flush=True)
+    finally:  # an interrupted run says what it has
+        minutes = round((time.time() - start) / 60, 1)
+        print(json.dumps({"tries": counts.total(), "minutes": minutes, **counts}), flush=True)
     assert not BROKEN & set(counts)
 
 
