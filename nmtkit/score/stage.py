@@ -123,7 +123,8 @@ class ScoredSet:
             best = search["average"] == 1
             for key in (*UNCOMPARED, *(ONLY_AVERAGED if best else ())):
                 train.pop(key, None)
-            compared = config.model_dump(exclude={"preset"})  # the preset's settings are compared
+            # The settings of the preset are compared. A seed may be trained on another machine.
+            compared = config.model_dump(exclude={"preset", "hardware"})
             settings[name] = ({**compared, "train": train, "search": search}, seed)
         return seeds.group_systems(settings)
 

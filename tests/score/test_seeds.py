@@ -277,6 +277,7 @@ def test_how_a_training_was_watched_does_not_part_its_seeds(fake_run, capsys):
             search = {"beam": 5, "average": average}
             folder = fake.add(f"s{number:02d}", 0.2)
             config = {"variant": "toy", "preset": f"p{number}", "train": train, "search": search}
+            config["hardware"] = {"name": f"machine {number}", "threads": number}
             write_toml(folder / "config.toml", config)
             os.utime(folder / "config.toml", (number + 1, number + 1))
         fake.score(output_format="json", force=True)
