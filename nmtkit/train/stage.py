@@ -27,6 +27,7 @@ from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Model
 from nmtkit.models.variants import build_model, default_name
 from nmtkit.nn import hardware as machines
+from nmtkit.owned_files import MANIFEST
 from nmtkit.records import Manifest, StageCall, TextSet
 from nmtkit.run import Run, System
 from nmtkit.text.side import TextSide
@@ -279,7 +280,8 @@ def _check_prepared(run: Run) -> None:
     }
     for name in files.changed(run.prep, hashes)[:1]:
         path = run.prep / name
-        problem = "has changed since it was prepared" if path.is_file() else "is missing"
+        changed = f"has changed since it was prepared: {MANIFEST} has another checksum"
+        problem = changed if path.is_file() else "is missing"
         raise DataError(f"{name} {problem}", where=path, hint=Manifest.again)
 
 

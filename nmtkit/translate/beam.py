@@ -130,12 +130,12 @@ class End(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What the host has read of a step.
+    """The choices of one search step, on the host.
 
     Attributes:
         rows: (B) the row of each sentence.
         tokens: (M, K) chosen.
-        parents: (M, K) the slot of the step before that each of them continues.
+        parents: (M, K) the slot of the step before that each token continues.
     """
 
     rows: np.ndarray
@@ -223,7 +223,7 @@ class Beams:
         return self.forced.restrict(logits, rows, self.live.shape[1], self.step)
 
     def extend(self, log_probs: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Keep the chosen continuations of the live hypotheses. Those that end in </s>, or that are
+        """Keep the chosen continuations of the live hypotheses. Hypotheses that end in </s>, or are
         at their length limit, leave the beams.
 
         Args:
@@ -318,14 +318,19 @@ class Beams:
     def tokens_of(
         self, sentences: Sequence[int], slots: Sequence[int], lengths: Sequence[int]
     ) -> list[list[int]]:
-        """Return the tokens of hypotheses, each in a slot of a sentence after so many steps: back
-        from the last token.
+        """Return the tokens of hypotheses, followed back from the last token.
+
+        Args:
+            sentences, slots: where each hypothesis is after its last step.
+            lengths: number of steps of each.
         """
         order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
         of, slot, length = (np.array(x, dtype=int)[order] for x in (sentences, slots, lengths))
         ids = np.zeros((len(of), max(lengths, default=0)), dtype=int)
         for i in range(ids.shape[1] - 1, -1, -1):
-            long = np.searchsorted(-length, -i)  # so many have more than i tokens
+            long = np.searchsorted(
+                -length, -i
+            )  # the first `long` hypotheses have more than i tokens
             step = self._steps[i]
             place = step.rows[of[:long]], slot[:long]
             ids[:long, i], slot[:long] = step.tokens[place], step.parents[place]

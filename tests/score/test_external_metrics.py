@@ -105,6 +105,17 @@ def test_chrf_by_a_command_equals_the_built_in_one(fake, command, capsys):
     ]
 
 
+def test_a_command_in_the_files_of_a_run_is_not_executed(fake, command):
+    """scores.json has the command of a metric; only the command line executes one."""
+    fake.score(metric=[f"own={command(CHRF)}"])
+    runs = command.runs()
+    assert runs and "script.py" in read(fake.run, "test", "scores.json")
+    report.report(fake.run)
+    fake.score(force=True)
+    report.report(fake.run, force=True)
+    assert command.runs() == runs
+
+
 def test_mean_interval_difference_and_p_equal_the_slow_ones(fake, command):
     fake.score(metric=[f"own={command(CHRF)}"], resamples=200, by_length=True, buckets="10,20")
     result = result_of(fake.run)
