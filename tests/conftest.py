@@ -19,6 +19,8 @@ from tests import fitted
 # Ranks of all tests come from one server, which reads this when the first test starts it; the command
 # sets it itself.
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+# With it, a program never finds out at its end that its output cannot be written.
+os.environ.pop("PYTHONUNBUFFERED", None)
 
 # The same examples everywhere and always, and no deadline: a machine may be slow or busy.
 settings.register_profile(

@@ -168,7 +168,7 @@ def test_killed_and_started_again(queue):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     process.wait()
-    assert words(queue)[0] == ("a-s1", "waiting")
+    wait_for(lambda: words(queue)[0] == ("a-s1", "waiting"))  # all processes of it have ended
     table = call(queue, "--status")
     assert "demo/a-s1" in table and "0 running" in table
     call(queue)
