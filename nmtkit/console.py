@@ -78,8 +78,9 @@ def visible(text: str) -> str:
 
 
 def put(text: str = "", end: str = "\n", file: IO[str] | None = None) -> None:
-    """Write a text with visible control characters: a result on stdout, or to another file. An error
-    of the file is raised here, and not when the process ends.
+    """Write a text with visible control characters: a result on stdout, or to another file.
+
+    Raises: OSError at once if the file takes nothing, and not when the process ends.
     """
     print(visible(text), end=end, file=file, flush=True)
 
