@@ -25,8 +25,8 @@ class ScoreOptions(Options):
     """Length groups of a paper (dc, pr) or your own boundaries. Implies --by-length (default: dc).
     """
     group_by: str | None = option(None, "seed", panel=OF_A_RUN)
-    """Print one row, with mean, spread and a p over seeds and sentences, for systems that differ only
-    in train.seed."""
+    """Print one row for systems that differ only in train.seed: mean, spread, and a p over seeds
+    and sentences."""
     test: str = option("paired_bootstrap", "NAME", "--significance", old=("--test",))
     """The significance test for the p-values in the tables of scores, lengths and seeds:
     paired_bootstrap (Koehn), paired_bootstrap_half, sacrebleu_bootstrap, sacrebleu_randomization or
