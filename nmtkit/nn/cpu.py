@@ -27,10 +27,6 @@ PACKED = 128
 LEVELS = 1 << 16
 """Values of a random number of 16 bits, one an element of a dropout mask: p is exact to 2^-17."""
 
-TALL = 2048
-"""A matrix of int8 with more outputs than this (an output layer) is packed for its products."""
-AT_ONCE = 512
-"""Rows of products in int8 that are computed together: the cache holds all their numbers."""
 TINY = torch.tensor(1e-30)
 """A row of zeros has this distance between its levels of int8."""
 
@@ -140,13 +136,8 @@ class Int8:
         self._scale = distances(weight).squeeze(1)  # (out)
         levels = (weight / self._scale[:, None]).round_()
         self._fast = private.multiplies_int8()
-        self._tall = self._fast and len(levels) > TALL
-        self._weight = levels.to(torch.int8 if self._fast else levels.dtype)
-        if self._tall:
-            self._weight = private.pack_int8(self._weight)
-        elif self._fast:
-            self._weight = self._weight.t().contiguous()
-        # The packed product reads levels of 0 … 255: 128 is added to the activations, and what that
+        self._weight = private.pack_int8(levels.to(torch.int8)) if self._fast else levels
+        # The fast product reads levels of 0 … 255: 128 is added to the activations, and what that
         # adds to each column of the result is subtracted.
         self._shift = -128 * levels.sum(1) * self._scale
         self._zeros = torch.zeros(len(levels), dtype=torch.int32)
@@ -157,31 +148,17 @@ class Int8:
         Each row of x has levels of its own, so a result does not depend on other rows.
         """
         rows = x.float().reshape(-1, x.size(-1))
-        if self._tall or len(rows) <= AT_ONCE:
-            y = self._affine(rows, bias, relu)
+        distance = distances(rows)  # (R, 1)
+        levels = (rows / distance).round_()
+        if self._fast:
+            signed = levels.to(torch.int8, memory_format=torch.contiguous_format)
+            unsigned = signed.view(torch.uint8).bitwise_xor_(128)  # + 128
+            y = private.int8_product(unsigned, self._weight, self._scale, self._shift, self._zeros)
         else:
-            y = rows.new_empty(len(rows), len(self._scale))
-            for part, out in zip(rows.split(AT_ONCE), y.split(AT_ONCE), strict=True):
-                self._affine(part, bias, relu, out)
-        return y.view(*x.shape[:-1], len(self._scale))
-
-    def _affine(
-        self, x: Tensor, bias: Tensor | None, relu: bool, out: Tensor | None = None
-    ) -> Tensor:
-        distance = distances(x)  # (R, 1)
-        y = self._scaled((x / distance).round_(), out)
+            y = F.linear(levels, self._weight).mul_(self._scale)
         y = y.mul_(distance) if bias is None else torch.addcmul(bias, y, distance, out=y)
-        return torch.relu_(y) if relu else y
-
-    def _scaled(self, levels: Tensor, out: Tensor | None) -> Tensor:
-        """Return (levels·Wᵀ)·scale: (R, in) -> (R, out)."""
-        if not self._fast:
-            return torch.mul(F.linear(levels, self._weight), self._scale, out=out)
-        signed = levels.to(torch.int8, memory_format=torch.contiguous_format)
-        if not self._tall:
-            return torch.mul(private.int8_sums(signed, self._weight), self._scale, out=out)
-        unsigned = signed.view(torch.uint8).bitwise_xor_(128)  # + 128
-        return private.int8_product(unsigned, self._weight, self._scale, self._shift, self._zeros)
+        y = torch.relu_(y) if relu else y
+        return y.view(*x.shape[:-1], -1 if x.numel() else y.size(-1))
 
 
 def distances(x: Tensor) -> Tensor:

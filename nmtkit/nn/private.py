@@ -51,18 +51,8 @@ def multiplies_int8() -> bool:
     Older instructions sum in 16 bits, which can overflow.
     """
     known = all(hasattr(torch.ops.onednn, name) for name in _ONEDNN_INT8)
-    known = known and hasattr(torch, "_int_mm")
     sums_in_32_bits = getattr(torch.cpu, "_is_vnni_supported", lambda: False)
     return known and torch.backends.mkldnn.is_available() and bool(sums_in_32_bits())
-
-
-def int8_sums(x: Tensor, weight: Tensor) -> Tensor:
-    """Return x·W in int32: int8 (R, in), (in, out) -> (R, out).
-
-    The call of `int8_product` takes ten times as long, which counts in products of few rows.
-    """
-    sums: Tensor = torch._int_mm(x, weight)
-    return sums
 
 
 def pack_int8(weight: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from nmtkit.data.batches import source_batch
 from nmtkit.models.base import Vocabularies
 from nmtkit.models.variants import build_model
-from nmtkit.nn import cpu, private
+from nmtkit.nn import private
 from nmtkit.nn.embeddings import Embedding, OutputLayer
 from nmtkit.nn.linear import Linear, inference, pack
 
@@ -157,25 +157,10 @@ class NoOperators:
     """torch.ops.mkldnn or torch.ops.onednn of a version without these functions."""
 
 
-@pytest.fixture(
-    params=[
-        "oneDNN's int8",
-        "packed",
-        "some rows at once",
-        "no operators",
-        "no sums",
-        "a CPU that sums in 16 bits",
-    ]
-)
+@pytest.fixture(params=["oneDNN's int8", "no operators", "a CPU that sums in 16 bits"])
 def any_int8(request, monkeypatch):
-    if request.param == "packed":
-        monkeypatch.setattr(cpu, "TALL", 100)
-    elif request.param == "some rows at once":
-        monkeypatch.setattr(cpu, "AT_ONCE", 3)
-    elif request.param == "no operators":
+    if request.param == "no operators":
         monkeypatch.setattr(torch.ops, "onednn", NoOperators())
-    elif request.param == "no sums":
-        monkeypatch.delattr(torch, "_int_mm")
     elif request.param == "a CPU that sums in 16 bits":
         monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False, raising=False)
 
