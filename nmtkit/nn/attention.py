@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -100,9 +101,10 @@ def _explicit(
     off by up to a quarter.
     """
     wide = torch.promote_types(q.dtype, torch.float32)
-    with torch.autocast(q.device.type, enabled=False):
+    autocast = torch.is_autocast_enabled(q.device.type)
+    with torch.autocast(q.device.type, enabled=False) if autocast else nullcontext():
         # The matrix products would copy tensors that are not contiguous a second time.
-        q, k, v = (x.to(wide, memory_format=torch.contiguous_format) for x in (q, k, v))
+        q, k, v = (cpu.factor(x.to(wide)) for x in (q, k, v))
         scores = torch.matmul(q, k.mT).div_(math.sqrt(q.size(-1)))  # (B, H, K·T, S)
         weights = cpu.softmax(hide(scores, visible, causal))
         if visible is not None and _some_are_blind(visible):  # they have uniform weights so far
