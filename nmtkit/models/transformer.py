@@ -21,6 +21,7 @@ from nmtkit.models.base import (
     embedding_tables,
     source_sight,
 )
+from nmtkit.nn import cpu
 from nmtkit.nn.attention import Attention, CrossAttention, SelfAttention
 from nmtkit.nn.cache import Cache
 from nmtkit.nn.embeddings import Embedder, Embedding, OutputLayer
@@ -233,6 +234,7 @@ class Transformer(Model):
     def remember(self, states: Tensor, visible: Sight) -> Memory:
         """Return the memory of source states (B, S, D): what the decoder computes once."""
         layers = [layer.remember(states) for layer in self.decoder]
+        visible = cpu.search_mask(visible, states)
         return {"states": states, "visible": visible, "layers": layers}
 
     def decode(

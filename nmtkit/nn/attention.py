@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -99,9 +100,10 @@ def _explicit(
     off by up to a quarter.
     """
     wide = torch.promote_types(q.dtype, torch.float32)
-    with torch.autocast(q.device.type, enabled=False):
+    autocast = torch.is_autocast_enabled(q.device.type)
+    with torch.autocast(q.device.type, enabled=False) if autocast else nullcontext():
         # The matrix products would copy tensors that are not contiguous a second time.
-        q, k, v = (x.to(wide, memory_format=torch.contiguous_format) for x in (q, k, v))
+        q, k, v = (cpu.factor(x.to(wide)) for x in (q, k, v))
         scores = torch.matmul(q, k.mT).div_(math.sqrt(q.size(-1)))  # (B, H, K·T, S)
         mask = mask_of(visible, causal, q, k, wide)
         if mask is not None:

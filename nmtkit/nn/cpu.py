@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nmtkit.nn import private
+from nmtkit.nn.masks import Sight, additive
 
 SHORT = 128 * 128
 """Up to this number of scores a head, attention as its equation is faster than torch's kernel."""
@@ -86,6 +87,24 @@ def writes_attention_out(q: Tensor, k: Tensor) -> bool:
 def reads_at_once(x: Tensor) -> bool:
     """True if Python may read numbers of x without waiting for a device."""
     return x.device.type == "cpu"
+
+
+def factor(x: Tensor) -> Tensor:
+    """Return x (B, H, T, C) in a layout that a matrix product does not copy.
+
+    A search's cache has such a layout, in which all heads of all sentences are equally far apart.
+    """
+    if not torch.is_grad_enabled() and x.stride(0) == x.size(1) * x.stride(1):
+        return x
+    return x.contiguous()
+
+
+def search_mask(visible: Sight, like: Tensor) -> Sight:
+    """Return a mask of which every query sees a key: in a search on a CPU as numbers to add to
+    scores (`masks.additive`), since every layer of every step would compute them.
+    """
+    searches = not torch.is_grad_enabled() and like.device.type == "cpu"
+    return additive(visible, like.dtype) if searches and isinstance(visible, Tensor) else visible
 
 
 def softmax(scores: Tensor) -> Tensor:

@@ -203,3 +203,30 @@ def test_weights_changed_on_their_way_are_those_used_and_recorded(parts):
     assert torch.equal(
         attention(q, k, v, name="here", parts=parts), plain
     )  # over, and nothing stays
+
+
+def test_a_search_reads_keys_in_the_buffers_of_its_cache():
+    """The first entries of larger buffers; heads behind positions have to be copied."""
+    q, k, v = (x.detach() for x in tensors(9, 1, 3, 5))
+    wanted = slow(q, k, v, lambda r, t, s: True)
+    buffers = [F.pad(x, (0, 0, 0, 7), value=torch.nan)[:, :, :5] for x in (k, v)]
+    apart = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (k, v)]
+    with torch.inference_mode():
+        assert all(cpu.factor(x) is x for x in buffers)
+        for keys, values in (buffers, apart):
+            assert not any(x.is_contiguous() for x in (keys, values))
+            torch.testing.assert_close(attention(q, keys, values), wanted, rtol=1e-10, atol=1e-10)
+    assert cpu.factor(buffers[0]).is_contiguous()  # where a product may have gradients
+
+
+def test_the_mask_of_a_search_hides_what_a_bool_one_hides():
+    q, k, v = (x.detach() for x in tensors(3, 1, 3, 4))
+    visible = visible_positions(torch.tensor([4, 2, 1]), 4)
+    assert cpu.search_mask(visible, q) is visible
+    with torch.inference_mode():
+        mask = cpu.search_mask(visible, q)
+        assert mask.dtype == q.dtype
+        assert torch.equal(attention(q, k, v, mask), attention(q, k, v, visible))
+        assert cpu.search_mask(None, q) is None
+        wanted = slow(q, k, v, lambda r, t, s: bool(visible[r, 0, s]))
+        torch.testing.assert_close(attention(q, k, v, mask), wanted, rtol=1e-10, atol=1e-10)
