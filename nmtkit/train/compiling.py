@@ -17,6 +17,7 @@ from nmtkit.data.batches import Batch
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Model
 from nmtkit.nn.loops import keep_eager
+from nmtkit.train.loss import ChunkLoss, chunk_loss
 
 
 def check_compiler(device: torch.device) -> None:
@@ -61,6 +62,13 @@ def compile_training(model: Model, example: Batch, backend: str = "inductor") ->
     for verb in ("encode", "decode"):
         setattr(model, verb, _in_training(model, getattr(model, verb), backend))
     console.say("compiling: the first updates take a minute or more")
+
+
+def compiled_loss(device: torch.device, backend: str = "inductor") -> ChunkLoss | None:
+    """Return `chunk_loss` as one graph for any shape; None on a CPU, which gains nothing."""
+    if device.type == "cpu":
+        return None
+    return torch.compile(chunk_loss, dynamic=True, backend=backend)
 
 
 def _in_training(model: Model, eager: Callable[..., Any], backend: str) -> Callable[..., Any]:
