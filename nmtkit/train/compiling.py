@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from nmtkit import console
 from nmtkit.data.batches import Batch
@@ -68,7 +69,13 @@ def compiled_loss(device: torch.device, backend: str = "inductor") -> ChunkLoss 
     """Return `chunk_loss` as one graph for any shape; None on a CPU, which gains nothing."""
     if device.type == "cpu":
         return None
-    return torch.compile(chunk_loss, dynamic=True, backend=backend)
+    compiled = torch.compile(chunk_loss, dynamic=True, backend=backend)
+
+    def of_chunk(x: Tensor, y: Tensor, smoothing: float, scale: float) -> Any:
+        # A graph would be for one number, and the scale is another one in each update.
+        return compiled(x, y, smoothing, torch.full((), scale, device=x.device))
+
+    return of_chunk
 
 
 def _in_training(model: Model, eager: Callable[..., Any], backend: str) -> Callable[..., Any]:

@@ -129,7 +129,7 @@ def _chunks(
 
 
 def chunk_loss(
-    x: Tensor, y: Tensor, smoothing: float, scale: float | None
+    x: Tensor, y: Tensor, smoothing: float, scale: float | Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Return sums of the loss and of the negative log-likelihood, and the gradient times scale.
 
@@ -169,9 +169,13 @@ def _by_softmax(
     return x_y - lse, mean - lse, p
 
 
-def _minus_target(p: Tensor, x: Tensor, y: Tensor, smoothing: float, scale: float) -> Tensor:
+def _minus_target(
+    p: Tensor, x: Tensor, y: Tensor, smoothing: float, scale: float | Tensor
+) -> Tensor:
     """Return scale · (p - q), with the number type of the logits x; changes p (C, V)."""
     p.scatter_add_(-1, y, p.new_full((), smoothing - 1).expand(y.shape))
+    if isinstance(scale, Tensor):  # in a compiled graph, which is for one number otherwise
+        return ((p - smoothing / p.size(-1)) * scale).to(x.dtype)
     uniform = p.new_full((), -scale * smoothing / p.size(-1))
     # A GPU writes numbers of 16 bits at once.
     out = p if cpu.reads_at_once(p) or p.dtype == x.dtype else torch.empty_like(x)
