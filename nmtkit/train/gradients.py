@@ -256,6 +256,7 @@ class Gradients:
     Attributes:
         joins: True if the batches of an update are joined.
         notes: what every rank told in the last update.
+        chunk_loss: see `losses.backward`.
     """
 
     model: Model
@@ -267,6 +268,7 @@ class Gradients:
     note: Callable[[], Sequence[float]] = list
     joins: bool = field(init=False)
     notes: list[list[float]] = field(init=False, default_factory=list)
+    chunk_loss: losses.ChunkLoss | None = None
 
     def __post_init__(self) -> None:
         parameters = [p for p in self.model.parameters() if p.requires_grad]
@@ -359,6 +361,7 @@ class Gradients:
                         self.settings.label_smoothing,
                         1 / divisor,
                         self._chunk,
+                        self.chunk_loss,
                     )
                 except (RuntimeError, MemoryError) as error:
                     if not is_out_of_memory(error):

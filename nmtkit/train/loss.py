@@ -21,6 +21,7 @@ from nmtkit.nn.hardware import widest
 CHUNK_BYTES = {"cpu": 32 << 20, "cuda": 1 << 30}  # of float32 logits
 CHUNK_ROWS = 512  # the minimum: products of fewer rows are slow
 Logits = Callable[[Tensor], Tensor]
+ChunkLoss = Callable[..., tuple[Tensor, Tensor, Tensor | None]]
 
 # A smaller probability may have lost digits to underflow; its logarithm is computed another way.
 UNDERFLOW = 1e-30
@@ -46,7 +47,13 @@ def chunk_rows(vocabulary: int, device: str) -> int:
 
 
 def backward(
-    logits_of: Logits, hidden: Tensor, batch: Batch, smoothing: float, scale: float, chunk: int
+    logits_of: Logits,
+    hidden: Tensor,
+    batch: Batch,
+    smoothing: float,
+    scale: float,
+    chunk: int,
+    of_chunk: ChunkLoss | None = None,
 ) -> Loss:
     """Return the loss of a batch, and add its gradient to the gradient of every parameter.
 
@@ -57,12 +64,13 @@ def backward(
         smoothing: ε.
         scale: factor of the gradient: 1 / target tokens of the whole update.
         chunk: maximum number of target positions with logits at once (`chunk_rows`).
+        of_chunk: a compiled `chunk_loss`; None = as it is written.
     Returns: sums without the scale.
     """
     real, targets = _real_positions(batch)
     flat = hidden.flatten(0, 1)  # (B, T, D) -> (B·T, D)
     leaf = (flat if real is None else flat.index_select(0, real)).detach().requires_grad_()
-    loss = _chunks(logits_of, leaf, targets, smoothing, scale, chunk)
+    loss = _chunks(logits_of, leaf, targets, smoothing, scale, chunk, of_chunk or chunk_loss)
     gradient = leaf.grad  # (N, D)
     if real is not None and gradient is not None:
         gradient = torch.zeros_like(flat).index_copy_(0, real, gradient)
@@ -76,7 +84,7 @@ def evaluate(logits_of: Logits, hidden: Tensor, batch: Batch, smoothing: float, 
     real, targets = _real_positions(batch)
     flat = hidden.flatten(0, 1)
     rows = flat if real is None else flat.index_select(0, real)
-    return _chunks(logits_of, rows, targets, smoothing, None, chunk)
+    return _chunks(logits_of, rows, targets, smoothing, None, chunk, chunk_loss)
 
 
 def _real_positions(batch: Batch) -> tuple[Tensor | None, Tensor]:
@@ -100,6 +108,7 @@ def _chunks(
     smoothing: float,
     scale: float | None,
     chunk: int,
+    of_chunk: ChunkLoss,
 ) -> Loss:
     """Return sums over chunks; with a scale, also add gradients to `hidden` and the parameters."""
     smoothed = torch.zeros((), dtype=widest(hidden.device), device=hidden.device)
@@ -111,7 +120,7 @@ def _chunks(
         with torch.set_grad_enabled(scale is not None):
             logits = logits_of(part)  # (C, D) -> (C, V)
         with torch.no_grad():
-            part_smoothed, part_nll, gradient = _chunk(logits.detach(), y, smoothing, scale)
+            part_smoothed, part_nll, gradient = of_chunk(logits.detach(), y, smoothing, scale)
             smoothed += part_smoothed
             nll += part_nll
         if scale is not None:
@@ -119,8 +128,8 @@ def _chunks(
     return Loss(smoothed, nll)
 
 
-def _chunk(
-    x: Tensor, y: Tensor, smoothing: float, scale: float | None
+def chunk_loss(
+    x: Tensor, y: Tensor, smoothing: float, scale: float | Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Return sums of the loss and of the negative log-likelihood, and the gradient times scale.
 
@@ -160,9 +169,13 @@ def _by_softmax(
     return x_y - lse, mean - lse, p
 
 
-def _minus_target(p: Tensor, x: Tensor, y: Tensor, smoothing: float, scale: float) -> Tensor:
+def _minus_target(
+    p: Tensor, x: Tensor, y: Tensor, smoothing: float, scale: float | Tensor
+) -> Tensor:
     """Return scale · (p - q), with the number type of the logits x; changes p (C, V)."""
     p.scatter_add_(-1, y, p.new_full((), smoothing - 1).expand(y.shape))
+    if isinstance(scale, Tensor):  # in a compiled graph, which is for one number otherwise
+        return ((p - smoothing / p.size(-1)) * scale).to(x.dtype)
     uniform = p.new_full((), -scale * smoothing / p.size(-1))
     # A GPU writes numbers of 16 bits at once.
     out = p if cpu.reads_at_once(p) or p.dtype == x.dtype else torch.empty_like(x)

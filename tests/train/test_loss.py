@@ -120,7 +120,7 @@ def test_bytes_that_a_gpu_moves_for_a_logit(monkeypatch):
     logits = torch.randn(512, 1000).bfloat16()
     targets = torch.randint(0, 1000, (512, 1))
     with Operations() as operations:
-        losses._chunk(logits, targets, 0.1, 1e-3)
+        losses.chunk_loss(logits, targets, 0.1, 1e-3)
     moved = {}
     for name, tensors in operations.done:
         if name in {"gather", "scatter_add_", "new_full", "empty_like"}:  # a number of a row; none
