@@ -252,7 +252,7 @@ def _in_one_copy(value: T, device: torch.device) -> T:
     # Compiled graphs read tensors that begin at multiples of 16 bytes.
     sizes = [tensor.numel() + tensor.numel() % 2 for tensor in tensors.values()]
     cuda = device.type == "cuda"
-    flat = torch.zeros(sum(sizes), dtype=torch.int32, pin_memory=cuda)
+    flat = torch.zeros(sum(sizes), dtype=torch.int32, device="cpu", pin_memory=cuda)
     for part, original in zip(torch.split(flat, sizes), tensors.values(), strict=True):
         part[: original.numel()] = original.flatten()
     parts = torch.split(flat.to(device, non_blocking=cuda).long(), sizes)
@@ -277,13 +277,19 @@ def _each(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 
 def collate_packed(
-    store: Pairs, rows: Ids, device: torch.device | str = "cpu", multiple: int = 1
+    store: Pairs,
+    rows: Ids,
+    device: torch.device | str = "cpu",
+    multiple: int = 1,
+    sentences: int = 1,
+    longest: int = 1,
 ) -> Batch:
     """Return a batch of these pairs in packed form (see `Batch.segments`).
 
     Args:
         store, rows, device: as of `collate`.
-        multiple: the number of positions of each side is a multiple of this.
+        multiple, sentences, longest: the number of positions, of sentences and of positions of the
+            longest sentence of each side is a multiple of this; so that few shapes occur.
     """
     (src, src_lengths), (tgt, tgt_lengths) = (
         in_one_row([read(int(i)) for i in rows], multiple) for read in (store.src, store.tgt)
@@ -296,7 +302,7 @@ def collate_packed(
         tgt_out=tensor(tgt[None], device),
         tgt_lengths=tensor(tgt_lengths[: len(rows)], device),
         real=tensor(np.arange(tgt_lengths[: len(rows)].sum()), device),
-        segments=segments(src_lengths, tgt_lengths, device),
+        segments=segments(src_lengths, tgt_lengths, device, sentences, longest),
     )
 
 

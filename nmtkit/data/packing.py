@@ -78,19 +78,24 @@ def shifted_row(row: Ids, lengths: Ids) -> Ids:
     return out
 
 
-def segments(src: Ids, tgt: Ids, device: torch.device | str) -> Segments:
+def segments(
+    src: Ids, tgt: Ids, device: torch.device | str, sentences: int = 1, longest: int = 1
+) -> Segments:
     """Return what each target position sees of the source.
 
     Args:
         src, tgt: lengths of the sentences in the rows; one side may have more sentences of <pad>.
         device: where the tensors go.
+        sentences, longest: multiples of R and of L; the further sentences are empty.
     """
     lengths, _ = padded([tgt, src], 0)
-    return Segments(*(_packing(of_side, device) for of_side in lengths))
+    lengths = np.pad(lengths, ((0, 0), (0, -lengths.shape[1] % sentences)))
+    return Segments(*(_packing(of_side, device, longest) for of_side in lengths))
 
 
-def _packing(lengths: Ids, device: torch.device | str) -> Packing:
-    offsets, steps = np.append(0, np.cumsum(lengths)), np.arange(int(lengths.max()))
+def _packing(lengths: Ids, device: torch.device | str, longest: int) -> Packing:
+    longest *= -(-int(lengths.max()) // longest)
+    offsets, steps = np.append(0, np.cumsum(lengths)), np.arange(longest)
     real = steps < lengths[:, None]  # (R, L)
     # A sentence of <pad> that one side lacks shows one position: every query sees a key.
     visible = real | (steps == 0)

@@ -44,7 +44,7 @@ def seed_masks(sequence: np.random.SeedSequence) -> None:
     "nmtkit::dropout_mask",
     mutates_args=(),
     schema="(Tensor x, float p) -> Tensor",
-    tags=torch.Tag.nondeterministic_seeded,
+    tags=(torch.Tag.nondeterministic_seeded,),
 )
 def dropout_mask(x: Tensor, p: float) -> Tensor:
     """Draw 1 (keep) or 0 (drop) for each element of x, in x's type; one operation of a compiled

@@ -63,7 +63,8 @@ class Embedder(nn.Module):
         self.table, self.width = table, width
         self.norm = nn.LayerNorm(width) if norm else nn.Identity()
         self.dropout = Dropout(dropout)
-        self._sinusoids = torch.empty(0)
+        # CUDA graphs read the tables before the last one.
+        self._sinusoids = [torch.empty(0)]
 
     def forward(self, ids: Tensor, start: int = 0, packing: Packing | None = None) -> Tensor:
         """Return the inputs of a stack: ids (B, T) at positions start, start+1, … -> (B, T, D).
@@ -79,12 +80,13 @@ class Embedder(nn.Module):
 
     def positions(self, start: int, length: int, like: Tensor) -> Tensor:
         """Return positions start … start+length-1, (length, D), of `like`'s device and type."""
-        end, table = start + length, self._sinusoids
+        end, table = start + length, self._sinusoids[-1]
         if table.size(0) < end or table.dtype != like.dtype or table.device != like.device:
             # A table made in inference mode could not be used in training later.
             with torch.inference_mode(False):
                 size = max(256, 1 << (end - 1).bit_length())
-                self._sinusoids = table = sinusoids(size, self.width).to(like)
+                table = sinusoids(size, self.width).to(like)
+                self._sinusoids.append(table)
         return table[start:end]
 
 

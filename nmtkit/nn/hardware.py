@@ -121,6 +121,7 @@ def choose(
     if matmul == "auto":
         matmul = _float32_path() if on_cpu else "high" if picked.type == "cuda" else "highest"
     torch.set_float32_matmul_precision(matmul)
+    torch.backends.cudnn.allow_tf32 = matmul != "highest"  # of recurrent layers and convolutions
     return Hardware(
         picked.type,
         name,

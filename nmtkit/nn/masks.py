@@ -72,6 +72,11 @@ def _kept(make: Callable[..., Tensor], *arguments: Any) -> Tensor:
         return make(*arguments)
 
 
+def forget() -> None:
+    """Forget the masks of earlier batches."""
+    _kept.cache_clear()
+
+
 def _once(make: Callable[..., Tensor], *arguments: Any) -> Tensor:
     """Return make(*arguments), made once for all layers; a compiled graph does so by itself."""
     return make(*arguments) if torch.compiler.is_compiling() else _kept(make, *arguments)

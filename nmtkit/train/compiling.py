@@ -71,9 +71,11 @@ def compiled_loss(device: torch.device, backend: str = "inductor") -> ChunkLoss 
         return None
     compiled = torch.compile(chunk_loss, dynamic=True, backend=backend)
 
-    def of_chunk(x: Tensor, y: Tensor, smoothing: float, scale: float) -> Any:
+    def of_chunk(x: Tensor, y: Tensor, smoothing: float, scale: float | Tensor) -> Any:
         # A graph would be for one number, and the scale is another one in each update.
-        return compiled(x, y, smoothing, torch.full((), scale, device=x.device))
+        if not isinstance(scale, Tensor):
+            scale = torch.full((), scale, device=x.device)
+        return compiled(x, y, smoothing, scale)
 
     return of_chunk
 

@@ -37,12 +37,15 @@ from nmtkit.nn.hardware import Hardware, widest
 from nmtkit.settings import TrainSettings
 from nmtkit.train import loss as losses
 from nmtkit.train.gradient_sums import GradientSums
+from nmtkit.train.graphs import Graphs
 from nmtkit.train.perturb import perturbation
 from nmtkit.train.ranks import Ranks
 from nmtkit.train.state import TrainState
 
 FEW_ROWS = 128
 """On a GPU, the rows of packed batches have a multiple of at least this many positions."""
+FEW_SENTENCES, FEW_LENGTHS = 64, 32
+"""Multiples of the sentences of batches for graphs, and of the longest of them."""
 FITS = 2**53
 """More positions than any batch has: everything fits into memory."""
 PART = 8192
@@ -191,7 +194,14 @@ def packed_multiple(model: Model, settings: TrainSettings, device: str) -> int:
     return max(FEW_ROWS, settings.batch_size // 8 if settings.batch_unit != "sentences" else 0)
 
 
-def equal_parts(rows: Ids, src: Lengths, tgt: Lengths, ranks: int, below: int) -> list[Ids]:
+def equal_parts(
+    rows: Ids,
+    src: Lengths,
+    tgt: Lengths,
+    ranks: int,
+    below: int,
+    positions_of: Callable[[Lengths, Lengths], int] = padded_positions,
+) -> list[Ids]:
     """Cut pairs into parts of similar length and equal work, as many for each rank.
 
     The number of parts is the one that takes least time: more parts have less padding, but each
@@ -202,6 +212,7 @@ def equal_parts(rows: Ids, src: Lengths, tgt: Lengths, ranks: int, below: int) -
         src, tgt: (N), the tokens of each.
         ranks: W.
         below: each part has fewer positions, if one pair for each part allows that.
+        positions_of: returns the positions of a part from its tokens.
     Returns: W parts, or a multiple of it; fewer for fewer pairs.
     """
     order = np.lexsort((src, tgt))[::-1]  # longest target first
@@ -214,11 +225,19 @@ def equal_parts(rows: Ids, src: Lengths, tgt: Lengths, ranks: int, below: int) -
             break
         ends = np.searchsorted(work, work[-1] * np.arange(1, count) / count)
         edges = list(itertools.pairwise(np.unique([0, *ends, len(rows)]).tolist()))
-        positions = [(end - start) * int(src[start:end].max() + tgt[start]) for start, end in edges]
+        positions = [positions_of(src[start:end], tgt[start:end]) for start, end in edges]
         time = sum(positions) + count * PART if max(positions) < below else math.inf
         if not best or time < least:
             best, least = [rows[start:end] for start, end in edges], time
     return best
+
+
+def graphs_fit(gradients: Gradients) -> bool:
+    """True if one process computes packed batches on a GPU, and no words are replaced or dropped,
+    for which batches differ.
+    """
+    alone = gradients.ranks.world == 1 and not gradients.perturbs
+    return gradients.device.type == "cuda" and gradients.packs and alone
 
 
 def joins(settings: TrainSettings, device: torch.device) -> bool:
@@ -254,7 +273,9 @@ class Gradients:
         ranks: the processes that share the work.
         note: returns what the ranks tell each other in each update.
     Attributes:
+        device: of the model.
         joins: True if the batches of an update are joined.
+        graphs: for packed batches on a GPU; None = kernel by kernel.
         notes: what every rank told in the last update.
         chunk_loss: see `losses.backward`.
     """
@@ -266,7 +287,9 @@ class Gradients:
     state: TrainState
     ranks: Ranks = field(default_factory=Ranks)
     note: Callable[[], Sequence[float]] = list
+    device: torch.device = field(init=False)
     joins: bool = field(init=False)
+    graphs: Graphs | None = field(init=False, default=None)
     notes: list[list[float]] = field(init=False, default_factory=list)
     chunk_loss: losses.ChunkLoss | None = None
 
@@ -275,11 +298,23 @@ class Gradients:
         dtype = getattr(torch, self.settings.sums)
         self._sums = GradientSums(parameters, self.ranks, dtype)
         self._made: dict[int, Batch] = {}
-        self._device = parameters[0].device
-        self.joins = joins(self.settings, self._device)
-        self._chunk = losses.chunk_rows(self.model.vocabularies.tgt, self._device.type)
-        self._multiple = packed_multiple(self.model, self.settings, self._device.type)
+        self.device = parameters[0].device
+        self.joins = joins(self.settings, self.device)
+        self._chunk = losses.chunk_rows(self.model.vocabularies.tgt, self.device.type)
+        self._multiple = packed_multiple(self.model, self.settings, self.device.type)
         self._perturb = perturbation(self.model, self.settings)
+        if graphs_fit(self):
+            self.graphs = Graphs(self._add_part, parameters)
+
+    @property
+    def packs(self) -> bool:
+        """True if batches are packed."""
+        return self._multiple > 0
+
+    @property
+    def perturbs(self) -> bool:
+        """True if batches are changed before they are read."""
+        return self._perturb is not None
 
     def share(self, update: list[Ids], make: bool = False) -> Share:
         """Return what this rank computes of an update, as memory is known now.
@@ -295,8 +330,9 @@ class Gradients:
 
     def _batch(self, rows: Ids) -> Batch:
         if self._multiple:
-            return collate_packed(self.store, rows, self._device, self._multiple)
-        return collate(self.store, rows, self._device, self.model.context_rule)
+            few = (FEW_SENTENCES, FEW_LENGTHS) if self.graphs else (1, 1)
+            return collate_packed(self.store, rows, self.device, self._multiple, *few)
+        return collate(self.store, rows, self.device, self.model.context_rule)
 
     def compute(
         self, update: list[Ids], step: int, divisor: float, share: Share | None = None
@@ -317,6 +353,8 @@ class Gradients:
             if share is None or share.split_from != self.state.split_from:
                 share = self.share(update)
             self._sums.begin()
+            if self.graphs:
+                self.graphs.begin()
             self._made = share.batches
             sums, too_big = self.add(share.parts, step, divisor, self._sums.overlap)
             self._made = {}
@@ -327,7 +365,7 @@ class Gradients:
                 return smoothed, nll
             self.state.split_from = smallest
             self.model.zero_grad(set_to_none=True)
-            if self._device.type == "cuda":
+            if self.device.type == "cuda":
                 torch.cuda.empty_cache()
 
     def add(
@@ -335,7 +373,7 @@ class Gradients:
         parts: Sequence[tuple[int, Ids]],
         step: int,
         divisor: float,
-        before_last: Callable[[Tensor], object] = lambda hidden: None,
+        before_last: Callable[[Tensor], object] | None = None,
     ) -> tuple[Tensor, int]:
         """Add the gradients of some parts of an update in this process.
 
@@ -346,28 +384,21 @@ class Gradients:
         Returns: sums (2) of the smoothed loss and of the negative log-likelihood; positions of the
             part that did not fit into memory, else FITS.
         """
-        sums = torch.zeros(2, dtype=widest(self._device), device=self._device)
+        sums = torch.zeros(2, dtype=widest(self.device), device=self.device)
         # The outermost region keeps the 16-bit copies of weights for all parts.
         with torch.autocast(**self.autocast | {"enabled": False}):
             for micro, rows in parts:
                 try:
-                    hidden, batch = self._forward(rows, step, micro)
-                    if micro == parts[-1][0]:
-                        before_last(hidden)
-                    loss = losses.backward(
-                        self._logits,
-                        hidden,
-                        batch,
-                        self.settings.label_smoothing,
-                        1 / divisor,
-                        self._chunk,
-                        self.chunk_loss,
-                    )
+                    batch = self._seeded_batch(rows, step, micro)
+                    if self.graphs:
+                        sums += self.graphs(batch, torch.full_like(sums[0], 1 / divisor))
+                        continue
+                    before = before_last if micro == parts[-1][0] else None
+                    sums += self._add_part(batch, 1 / divisor, before)
                 except (RuntimeError, MemoryError) as error:
                     if not is_out_of_memory(error):
                         raise
                     return sums, self._too_big(rows)
-                sums += torch.stack([loss.smoothed, loss.nll])
         return sums, FITS
 
     def parts(self, update: list[Ids]) -> list[Ids]:
@@ -375,7 +406,8 @@ class Gradients:
         if self.joins:
             rows = np.concatenate(update)
             below = self.state.split_from or FITS
-            cut = equal_parts(rows, *self.store.lengths(rows), self.ranks.world, below)
+            lengths = self.store.lengths(rows)
+            cut = equal_parts(rows, *lengths, self.ranks.world, below, self.positions)
         else:
             count = cuts_for_ranks(len(update), self.ranks.world)
             cut = [part for rows in update for part in np.array_split(rows, min(count, len(rows)))]
@@ -387,16 +419,34 @@ class Gradients:
             return sum(filled(side, self._multiple) for side in (src_lengths, tgt_lengths))
         return padded_positions(src_lengths, tgt_lengths)
 
-    def _forward(self, rows: Ids, step: int, micro: int) -> tuple[Tensor, Batch]:
-        """Return the hidden states of a micro-batch (B, T, D), and the batch."""
+    def _seeded_batch(self, rows: Ids, step: int, micro: int) -> Batch:
+        """Return a micro-batch, after seeding the random numbers of its computation."""
         seed_everything(self.settings.seed, step, micro)
         batch = self._made.get(micro) or self._batch(rows)
-        batch = self._perturb.inputs(batch, step) if self._perturb else batch
+        return self._perturb.inputs(batch, step) if self._perturb else batch
+
+    def _add_part(
+        self,
+        batch: Batch,
+        scale: float | Tensor,
+        before: Callable[[Tensor], object] | None = None,
+    ) -> Tensor:
+        """Add the gradients of a micro-batch; `before` gets the hidden states before the backward
+        pass.
+
+        Returns: sums (2) of the smoothed loss and of the negative log-likelihood.
+        """
         assert batch.tgt_in is not None
         reading = self._perturb.reading() if self._perturb else contextlib.nullcontext()
         with torch.autocast(**self.autocast), reading:
             hidden, _ = self.model.decode(batch.tgt_in, self.model.encode(batch))
-        return hidden, batch
+        if before:
+            before(hidden)
+        smoothing = self.settings.label_smoothing
+        loss = losses.backward(
+            self._logits, hidden, batch, smoothing, scale, self._chunk, self.chunk_loss
+        )
+        return torch.stack([loss.smoothed, loss.nll])
 
     def _logits(self, hidden: Tensor) -> Tensor:
         with torch.autocast(**self.autocast):

@@ -434,6 +434,7 @@ class Trainer:
         update = self._last_read
         self.state.step = update.step
         parts = list(enumerate(self.gradients.parts(update.batches)))
+        self.gradients.graphs = None  # a replay calls no module
         cause = divergence.first_not_finite(
             self.model, lambda: self.gradients.add(parts, self.state.step, 1)
         )

@@ -17,6 +17,7 @@ from torch import Tensor
 from nmtkit.data.batches import Batch
 from nmtkit.nn import cpu
 from nmtkit.nn.hardware import widest
+from nmtkit.text.vocabulary import PAD
 
 CHUNK_BYTES = {"cpu": 32 << 20, "cuda": 1 << 30}  # of float32 logits
 CHUNK_ROWS = 512  # the minimum: products of fewer rows are slow
@@ -51,7 +52,7 @@ def backward(
     hidden: Tensor,
     batch: Batch,
     smoothing: float,
-    scale: float,
+    scale: float | Tensor,
     chunk: int,
     of_chunk: ChunkLoss | None = None,
 ) -> Loss:
@@ -62,12 +63,17 @@ def backward(
         hidden: (B, T, D) from `model.decode`, with its graph.
         batch: holds tgt_out.
         smoothing: ε.
-        scale: factor of the gradient: 1 / target tokens of the whole update.
+        scale: factor of the gradient: 1 / target tokens of the whole update. If it is a tensor, the
+            logits of <pad> are computed too, and count nothing: for graphs, which have one shape.
         chunk: maximum number of target positions with logits at once (`chunk_rows`).
         of_chunk: a compiled `chunk_loss`; None = as it is written.
     Returns: sums without the scale.
     """
-    real, targets = _real_positions(batch)
+    if isinstance(scale, Tensor):
+        assert batch.tgt_out is not None
+        real, targets = None, batch.tgt_out.flatten()
+    else:
+        real, targets = _real_positions(batch)
     flat = hidden.flatten(0, 1)  # (B, T, D) -> (B·T, D)
     leaf = (flat if real is None else flat.index_select(0, real)).detach().requires_grad_()
     loss = _chunks(logits_of, leaf, targets, smoothing, scale, chunk, of_chunk or chunk_loss)
@@ -106,7 +112,7 @@ def _chunks(
     hidden: Tensor,
     targets: Tensor,
     smoothing: float,
-    scale: float | None,
+    scale: float | Tensor | None,
     chunk: int,
     of_chunk: ChunkLoss,
 ) -> Loss:
@@ -133,7 +139,7 @@ def chunk_loss(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Return sums of the loss and of the negative log-likelihood, and the gradient times scale.
 
-    x: logits (C, V); y: targets (C, 1).
+    x: logits (C, V); y: targets (C, 1). Those of <pad> count nothing if the scale is a tensor.
     """
     wide = x if x.dtype == torch.float64 else x.float()
     if scale is not None and cpu.reads_at_once(x):
@@ -143,6 +149,9 @@ def chunk_loss(
         at_y = p.gather(-1, y)
         mean = p.mean(-1, keepdim=True) if smoothing else at_y
         p = p if scale is None else p.exp_()
+    if isinstance(scale, Tensor):
+        real = y != PAD  # (C, 1)
+        at_y, mean, scale = at_y * real, mean * real, (scale * real).to(p.dtype)
     nll = smoothed = -at_y.to(widest(x.device)).sum()
     if smoothing:
         smoothed = (1 - smoothing) * nll - smoothing * mean.to(widest(x.device)).sum()

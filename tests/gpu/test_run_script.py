@@ -13,6 +13,7 @@ import torch
 from nmtkit.settings import SearchSettings
 from nmtkit.translate.beam import Beams, search
 from tests.gpu import table
+from tests.models.conftest import on_the_device  # noqa: F401
 from tests.models.contract import Case, batch_for
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -5,8 +5,10 @@ import torch
 from safetensors.torch import load_file
 
 from nmtkit.models.variants import load_variant
+from nmtkit.train import graphs
 from nmtkit.train.stage import train
-from tests.device import DEVICE
+from tests.device import DEVICE, ON_GPU
+from tests.train.test_packed import PACKED
 from tests.train.test_ranks import Together, largest_difference
 from tests.train.tiny import TRAIN, make_run
 
@@ -40,6 +42,31 @@ def test_a_deterministic_training_that_is_stopped_has_the_same_bits(variant, tmp
     values = {"variant": variant, "name": "stopped", "device": DEVICE}
     train(run, assignments=settings_of(variant, "train.max_steps=3"), **values)
     assert same_bits(whole, trained(run, "stopped", variant))
+
+
+@pytest.mark.skipif(not ON_GPU, reason="tests/train/test_graphs.py has a stand-in for a CPU")
+def test_replayed_graphs_make_the_updates_of_kernels(variant, tmp_path, monkeypatch, capsys):
+    """To the bit, dropout included; also after a wait, which no graph may have."""
+    if variant not in PACKED:
+        pytest.skip("not packed")
+    run, recorded, record = make_run(tmp_path, pairs=60, dev=6), [], graphs.record
+
+    def noted(compute, pool):
+        recorded.append(record(compute, pool))
+        return recorded[-1]
+
+    def waiting(compute, pool):
+        return record(lambda: compute() * float(compute().sum()), pool)
+
+    monkeypatch.setattr(graphs, "record", noted)
+    replayed = trained(run, "replayed", variant)
+    assert recorded
+    assert "no CUDA graphs" not in capsys.readouterr().err
+    monkeypatch.setattr(graphs, "record", waiting)
+    assert same_bits(replayed, trained(run, "waiting", variant))
+    assert "no CUDA graphs" in capsys.readouterr().err
+    monkeypatch.setattr(graphs, "SHAPES", 0)
+    assert same_bits(replayed, trained(run, "kernels", variant))
 
 
 # Joined batches are cut for the number of ranks, which changes the dropout masks.

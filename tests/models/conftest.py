@@ -11,8 +11,11 @@ from tests.train.conftest import one_thread  # noqa: F401
 
 @pytest.fixture(autouse=True)
 def on_the_device():
-    """New tensors of a test are where its models are."""
-    with torch.device(DEVICE):
+    """New tensors of a test are where its models are.
+
+    Without cuDNN, whose recurrent layers have 10-bit products, and no gradient in evaluation.
+    """
+    with torch.device(DEVICE), torch.backends.cudnn.flags(enabled=False):
         yield
 
 

@@ -28,6 +28,7 @@ from nmtkit.translate.beam import search
 from nmtkit.translate.forced import forced_scores
 from nmtkit.translate.methods import decode
 from nmtkit.translate.prefix import Demand
+from tests.device import ON_GPU
 from tests.models.cases import TOY
 from tests.models.contract import (
     V,
@@ -353,7 +354,8 @@ def test_15_bfloat16_autocast_stays_near_float32(case):
     """With either of two seeds: among so few words, one hidden unit next to 0 that rounding
     turns on or off is seen.
     """
-    models = [case.build(seed, torch.float32, dropout=0.1).train() for seed in (1, 2)]
+    dropout = 0.0 if ON_GPU else 0.1  # a GPU's masks depend on the number type
+    models = [case.build(seed, torch.float32, dropout=dropout).train() for seed in (1, 2)]
     similarities = [similarity_in_bfloat16(model, batch_for(model)) for model in models]
     assert max(similarities) > 0.999
 
@@ -434,6 +436,7 @@ def test_19_other_ways_to_choose_agree_with_forced_scores(case, values, prefix, 
             assert any(ids[i : i + len(phrase)] == phrase for i in range(len(ids)))
 
 
+@pytest.mark.skipif(ON_GPU, reason="int8 is for CPUs")
 def test_20_a_search_in_int8_stays_near_float32(plain_case, monkeypatch):
     """Every linear layer is rounded, the output layer too; no hypothesis is lost."""
     monkeypatch.setattr(linear, "WIDE", 1)

@@ -129,7 +129,7 @@ class _Mix(torch.autograd.Function):
         """h (B, 1, S, W), a (B, 1, S, 2W), b (B, K, 1, 2W), w (B, K, 1, W) -> (B, K, S, W)."""
         both = torch.sigmoid_(a + b)
         n, z = both.chunk(2, dim=-1)
-        torch.add(n.new_tensor(-1.0), n, alpha=2, out=n)
+        torch.add(n.new_full((), -1.0), n, alpha=2, out=n)
         gate = z * w
         ctx.save_for_backward(h, both, w, gate)
         return torch.lerp(h.expand_as(gate), n, gate)

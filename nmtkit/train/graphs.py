@@ -1,0 +1,151 @@
+"""CUDA graphs of packed batches: a GPU repeats the kernels of an earlier batch of the same shape.
+
+The host needs more time to start the kernels of a small model than the GPU needs to run them. A
+replay starts all of them at once. The first batch of a shape is computed kernel by kernel, which
+also makes what lasts, like tables of positions. The second one is recorded. A replay makes the same
+numbers, dropout included, because a graph draws from the seed that the generator has then.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nmtkit import console
+from nmtkit.data.batches import Batch
+from nmtkit.data.packing import Packing, Segments
+from nmtkit.errors import is_out_of_memory
+from nmtkit.nn import masks
+
+SHAPES = 128
+"""Shapes that get a graph; further ones are computed kernel by kernel."""
+Shape = tuple[torch.Size, ...]
+Compute = Callable[[Batch, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A recorded computation.
+
+    Attributes:
+        replay: computes again.
+        result: the tensor that it writes.
+        inputs: tensors that it reads, in the order of `tensors_of`; scale: too.
+    """
+
+    replay: Callable[[], object]
+    result: Tensor
+    inputs: list[Tensor]
+    scale: Tensor
+
+
+def record(compute: Callable[[], Tensor], pool: Any) -> tuple[Callable[[], object], Tensor]:
+    """Record a computation in a graph, whose memory is of the pool.
+
+    Returns: what computes again; the tensor that holds the result then.
+    """
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+    generator = torch.cuda.default_generators[torch.cuda.current_device()]
+    numbers = generator.clone_state()
+    try:
+        # A thread makes the next batches meanwhile: only this thread is held to what graphs allow.
+        with torch.cuda.graph(graph, pool, capture_error_mode="thread_local"):
+            result = compute()
+    except RuntimeError:
+        # torch leaves them as they are in a recording.
+        torch.cuda.set_stream(stream)
+        generator.graphsafe_set_state(numbers)
+        raise
+    return graph.replay, result
+
+
+def forget() -> None:
+    """Forget masks and casts of weights: a graph makes its own, which nothing else may read."""
+    masks.forget()
+    torch.clear_autocast_cache()
+
+
+class Graphs:
+    """A computation that adds the gradients of packed batches, recorded for each shape.
+
+    Args:
+        compute: adds the gradients of a batch times a scale (a number on the device), and returns a
+            tensor. It must not wait for the device.
+        parameters: of which it computes the gradients.
+    """
+
+    def __init__(self, compute: Compute, parameters: Sequence[Tensor]) -> None:
+        self._compute, self._parameters = compute, parameters
+        self._gradients = [torch.zeros_like(parameter) for parameter in parameters]
+        self._recorded: dict[Shape, Recorded] = {}
+        self._seen: set[Shape] = set()
+        self._most = SHAPES
+        self._pool = torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None
+
+    def begin(self) -> None:
+        """Set all gradients to zero, in memory that graphs know."""
+        torch._foreach_zero_(self._gradients)
+        for parameter, gradient in zip(self._parameters, self._gradients, strict=True):
+            parameter.grad = gradient
+
+    def __call__(self, batch: Batch, scale: Tensor) -> Tensor:
+        """Return what `compute` returns, valid until the next call."""
+        batch = shape_alone(batch)
+        inputs = tensors_of(batch)
+        shape = tuple(tensor.shape for tensor in inputs)
+        known = self._recorded.get(shape)
+        if known is None and shape in self._seen and len(self._recorded) < self._most:
+            known = self._record(shape, batch, scale)
+        self._seen.add(shape)
+        if known is None:
+            return self._compute(batch, scale)
+        torch._foreach_copy_(known.inputs, inputs)
+        known.scale.copy_(scale)
+        known.replay()
+        return known.result
+
+    def _record(self, shape: Shape, batch: Batch, scale: Tensor) -> Recorded | None:
+        inputs, scale = [tensor.clone() for tensor in tensors_of(batch)], scale.clone()
+        batch = with_tensors(batch, inputs)
+        forget()
+        try:
+            recorded = record(lambda: self._compute(batch, scale), self._pool)
+        except RuntimeError as error:
+            if is_out_of_memory(error):
+                raise
+            # The end of the recording hides the error in it.
+            reason = str(error.__context__ or error).partition("\n")[0]
+            console.warn(f"no CUDA graphs, so each kernel is started by the host: {reason}")
+            self._most = 0
+            return None
+        finally:
+            forget()
+        known = self._recorded[shape] = Recorded(*recorded, inputs, scale)
+        return known
+
+
+def shape_alone(batch: Batch) -> Batch:
+    """Return a packed batch without the tensors that have the number of its real sentences or
+    tokens, which no model reads; the loss counts no <pad>.
+    """
+    none = batch.src_lengths[:0]
+    return dataclasses.replace(batch, src_lengths=none, tgt_lengths=none, rows=none, real=None)
+
+
+def tensors_of(batch: Batch) -> list[Tensor]:
+    """Return the tensors of a packed batch that a model and the loss read."""
+    assert batch.segments is not None and batch.tgt_in is not None and batch.tgt_out is not None
+    return [batch.src, batch.tgt_in, batch.tgt_out, *batch.segments.queries, *batch.segments.keys]
+
+
+def with_tensors(batch: Batch, tensors: list[Tensor]) -> Batch:
+    """Return a batch with other tensors, in the order of `tensors_of`."""
+    (src, tgt_in, tgt_out), rest = tensors[:3], tensors[3:]
+    half = len(rest) // 2
+    segments = Segments(Packing(*rest[:half]), Packing(*rest[half:]))
+    return dataclasses.replace(batch, src=src, tgt_in=tgt_in, tgt_out=tgt_out, segments=segments)
