@@ -336,8 +336,10 @@ class SearchSettings(Section):
     """Average the parameters of this many of the last checkpoints at multiples of
     `train.checkpoint_every`; 1 = only the best checkpoint.
     """
-    batch_size: int = Field(128, ge=1, le=1_000_000)
-    """Sentences in one batch of the search."""
+    batch_size: int = Field(0, ge=0, le=1_000_000)
+    """Sentences in one batch of the search; 0 = 128 on a CPU, 512 on a GPU, whose time for a step
+    hardly depends on the rows.
+    """
     precision: Literal["auto", "float32", "bfloat16", "float16", "int8"] = "auto"
     """Number type of the products inside the layers; auto: bfloat16 on a CPU that multiplies it
     faster, TF32 on a GPU. float16 needs a GPU. int8 (on a CPU) rounds weights and activations of

@@ -21,7 +21,7 @@ from nmtkit.translate import workers
 from nmtkit.translate.beam import length_limit
 from nmtkit.translate.forced import forced_scores, pair_batch
 from nmtkit.translate.systems import SystemGroup
-from nmtkit.translate.translator import Translator
+from nmtkit.translate.translator import Translator, sentences_at_once
 
 WARM = 8
 """Number of lines translated before the time is measured."""
@@ -155,9 +155,10 @@ def _searched(
 ) -> Searched:
     """Return the translations of lines, whose subwords are `sources`, by both engines."""
     search = translator.settings
+    rows = sentences_at_once(search, translator.device)
     ours, seconds = _timed(lambda part: list(translator.translate(part)), lines)
     theirs, their_seconds = _timed(
-        lambda part: loaded.translate(part, search.beam, search.max_length_b, search.batch_size),
+        lambda part: loaded.translate(part, search.beam, search.max_length_b, rows),
         sources,
     )
     return Searched(

@@ -50,7 +50,7 @@ FITS = 2**53
 """More positions than any batch has: everything fits into memory."""
 PART = 8192
 """A part costs a GPU as much time as about this many positions, beside its own: an estimate from
-counted launches, which was not measured.
+counted launches.
 """
 
 

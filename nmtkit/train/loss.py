@@ -183,9 +183,10 @@ def _minus_target(
 ) -> Tensor:
     """Return scale · (p - q), with the number type of the logits x; changes p (C, V)."""
     p.scatter_add_(-1, y, p.new_full((), smoothing - 1).expand(y.shape))
-    if isinstance(scale, Tensor):  # in a compiled graph, which is for one number otherwise
-        return ((p - smoothing / p.size(-1)) * scale).to(x.dtype)
-    uniform = p.new_full((), -scale * smoothing / p.size(-1))
     # A GPU writes numbers of 16 bits at once.
     out = p if cpu.reads_at_once(p) or p.dtype == x.dtype else torch.empty_like(x)
+    if isinstance(scale, Tensor):
+        uniform = scale * (-smoothing / p.size(-1))
+        return torch.addcmul(uniform, p, scale, out=out).to(x.dtype)
+    uniform = p.new_full((), -scale * smoothing / p.size(-1))
     return torch.add(uniform, p, alpha=scale, out=out).to(x.dtype)

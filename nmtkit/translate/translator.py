@@ -36,6 +36,8 @@ POSITIONS = 64
 """A batch holds at most search.batch_size times this number of source positions, padding included:
 long sentences come in smaller batches.
 """
+AT_ONCE, AT_ONCE_ON_A_GPU = 128, 512
+"""Sentences in a batch, unless search.batch_size says how many."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,11 @@ class Piece:
     spans: Sequence[int]
     context: list[Read]
     demand: Demand
+
+
+def sentences_at_once(settings: SearchSettings, device: torch.device) -> int:
+    """Return the sentences in a batch of the search."""
+    return settings.batch_size or (AT_ONCE_ON_A_GPU if device.type == "cuda" else AT_ONCE)
 
 
 class Translator:
@@ -296,7 +303,7 @@ class Translator:
         runs out at the start or never.
         """
         batches: list[list[int]] = []
-        size, rows = self.settings.batch_size, 0
+        size, rows = sentences_at_once(self.settings, self.device), 0
         for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
             if not batches or len(batches[-1]) >= rows:
                 batches.append([])

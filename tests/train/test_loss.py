@@ -114,13 +114,14 @@ def test_unpadded_batches_skip_the_gathering():
     assert float(one.smoothed) == pytest.approx(float(two.smoothed), abs=1e-12)
 
 
-def test_bytes_that_a_gpu_moves_for_a_logit(monkeypatch):
+@pytest.mark.parametrize("scale", [1e-3, torch.tensor(1e-3)], ids=["number", "tensor"])
+def test_bytes_that_a_gpu_moves_for_a_logit(monkeypatch, scale):
     """Beside the products: each operation reads and writes its tensors once."""
     monkeypatch.setattr(cpu, "reads_at_once", lambda x: False)
     logits = torch.randn(512, 1000).bfloat16()
     targets = torch.randint(0, 1000, (512, 1))
     with Operations() as operations:
-        losses.chunk_loss(logits, targets, 0.1, 1e-3)
+        losses.chunk_loss(logits, targets, 0.1, scale)
     moved = {}
     for name, tensors in operations.done:
         if name in {"gather", "scatter_add_", "new_full", "empty_like"}:  # a number of a row; none
