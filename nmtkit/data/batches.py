@@ -19,6 +19,7 @@ from nmtkit.data.packing import Segments, in_one_row, segments, shifted_row
 from nmtkit.data.padding import Ids, as_rows, padded, shifted, tensor
 from nmtkit.data.ragged import RaggedShards
 from nmtkit.data.store import Lengths, Store
+from nmtkit.text.vocabulary import PAD
 
 T = TypeVar("T")
 Unit = Literal["tgt_tokens", "src_tokens", "sentences"]
@@ -32,6 +33,8 @@ BAND_WIDTHS = (1, 2, 3, 4, 6, 8)
 LARGE_CORPUS = 100_000
 READABLE = 1024
 """The longest sentence, in subwords, that analyses and validations read whole (see `readable`)."""
+# The fewest positions and rows by which padded batches differ where few shapes shall occur.
+FEW = 8
 # The third number of the seed of a window after the first (see `nmtkit.data.order`).
 OF_WINDOW = 2
 
@@ -192,6 +195,7 @@ def collate(
     device: torch.device | str = "cpu",
     rule: ContextRule | None = None,
     translated: Callable[[int], NDArray[Any]] | None = None,
+    few_shapes: bool = False,
 ) -> Batch:
     """Return a batch of these pairs of a set, with sources and targets.
 
@@ -202,6 +206,7 @@ def collate(
         rule: which other sentences are the context of each sentence; None = no context.
         translated: returns the target ids of a sentence, </s> last, for a rule that reads the
             targets of the context; None = the targets of the set.
+        few_shapes: add padding, also whole rows of it, so that few shapes occur.
     """
     context = None
     if rule is not None:
@@ -209,6 +214,8 @@ def collate(
         context = contexts(sentences, store.src, rule, device, translated or store.tgt)
     spans = None if store.spans is None else [store.spans[int(i)] for i in rows]
     sides = _sides(store, np.asarray(rows))
+    if few_shapes:
+        sides = [_rounded(*side, least) for side, least in zip(sides, (1, 0), strict=True)]
     batch = _source_batch(*sides[0], spans, context)
     batch = dataclasses.replace(batch, rows=torch.tensor(rows))
     return on_device(_with_targets(batch, *sides[1]), device)
@@ -238,6 +245,20 @@ def _sides(store: Pairs, rows: Ids) -> list[tuple[Ids, Ids]]:
     if isinstance(store, Store):  # at once, which takes a fifth of the time
         return [(as_rows(ids, lengths), lengths) for ids, lengths in store.sides(rows)]
     return [padded([side(int(i)) for i in rows]) for side in (store.src, store.tgt)]
+
+
+def _rounded(ids: Ids, lengths: Ids, least: int) -> tuple[Ids, Ids]:
+    """Return padded ids (B, S) and lengths with B and S rounded up; new rows have length `least`,
+    because a model reads a source of one position at least.
+    """
+    rows, steps = (-count % of for count, of in zip(ids.shape, (_step(len(ids)), FEW), strict=True))
+    padded_ids = np.pad(ids, ((0, rows), (0, steps)), constant_values=PAD)
+    return padded_ids, np.pad(lengths, (0, rows), constant_values=least)
+
+
+def _step(rows: int) -> int:
+    """Return the number of which B is a multiple where few shapes occur: two numbers an octave."""
+    return max(FEW, 1 << rows.bit_length() - 2)
 
 
 def on_device(value: T, device: torch.device | str) -> T:
@@ -281,15 +302,14 @@ def collate_packed(
     rows: Ids,
     device: torch.device | str = "cpu",
     multiple: int = 1,
-    sentences: int = 1,
-    longest: int = 1,
+    few_shapes: bool = False,
 ) -> Batch:
     """Return a batch of these pairs in packed form (see `Batch.segments`).
 
     Args:
         store, rows, device: as of `collate`.
-        multiple, sentences, longest: the number of positions, of sentences and of positions of the
-            longest sentence of each side is a multiple of this; so that few shapes occur.
+        multiple: the number of positions of each side is a multiple of this.
+        few_shapes: round up the number of sentences and the longest of them, too.
     """
     (src, src_lengths), (tgt, tgt_lengths) = (
         in_one_row([read(int(i)) for i in rows], multiple) for read in (store.src, store.tgt)
@@ -302,7 +322,7 @@ def collate_packed(
         tgt_out=tensor(tgt[None], device),
         tgt_lengths=tensor(tgt_lengths[: len(rows)], device),
         real=tensor(np.arange(tgt_lengths[: len(rows)].sum()), device),
-        segments=segments(src_lengths, tgt_lengths, device, sentences, longest),
+        segments=segments(src_lengths, tgt_lengths, device, few_shapes),
     )
 
 

@@ -19,6 +19,9 @@ from nmtkit.data.padding import Ids, padded, tensor
 from nmtkit.data.store import Lengths
 from nmtkit.text.vocabulary import BOS, PAD
 
+FEW = 64, 32
+"""Where few shapes shall occur: multiples of R and of L."""
+
 
 class Packing(NamedTuple):
     """Where R sentences lie in a row of N positions, and in the padded form (R, L).
@@ -78,16 +81,15 @@ def shifted_row(row: Ids, lengths: Ids) -> Ids:
     return out
 
 
-def segments(
-    src: Ids, tgt: Ids, device: torch.device | str, sentences: int = 1, longest: int = 1
-) -> Segments:
+def segments(src: Ids, tgt: Ids, device: torch.device | str, few_shapes: bool = False) -> Segments:
     """Return what each target position sees of the source.
 
     Args:
         src, tgt: lengths of the sentences in the rows; one side may have more sentences of <pad>.
         device: where the tensors go.
-        sentences, longest: multiples of R and of L; the further sentences are empty.
+        few_shapes: R and L are multiples of `FEW`; the further sentences are empty.
     """
+    sentences, longest = FEW if few_shapes else (1, 1)
     lengths, _ = padded([tgt, src], 0)
     lengths = np.pad(lengths, ((0, 0), (0, -lengths.shape[1] % sentences)))
     return Segments(*(_packing(of_side, device, longest) for of_side in lengths))

@@ -296,8 +296,10 @@ class _Schedule:
             self.read = by_step[:, torch.arange(batch, device=device) < rows[:, None]]
         """The positions (2, W) of all rows, step by step, among all (B·S) positions."""
         rank = self.order.argsort()
-        starts = [0, *itertools.accumulate(self.rows, initial=batch)][: len(self.rows) + 1]
-        start = torch.tensor(starts, device=device)
+        start = batch * torch.arange(len(self.rows) + 1, device=device)
+        if sum(self.rows) < batch * len(self.rows):
+            starts = [0, *itertools.accumulate(self.rows, initial=batch)][: len(self.rows) + 1]
+            start = torch.tensor(starts, device=device)
         self.last = start[lengths] + rank
         """Where the state after each sentence's last word is (B).
 

@@ -44,8 +44,6 @@ from nmtkit.train.state import TrainState
 
 FEW_ROWS = 128
 """On a GPU, the rows of packed batches have a multiple of at least this many positions."""
-FEW_SENTENCES, FEW_LENGTHS = 64, 32
-"""Multiples of the sentences of batches for graphs, and of the longest of them."""
 FITS = 2**53
 """More positions than any batch has: everything fits into memory."""
 PART = 8192
@@ -233,11 +231,13 @@ def equal_parts(
 
 
 def graphs_fit(gradients: Gradients) -> bool:
-    """True if one process computes packed batches on a GPU, and no words are replaced or dropped,
-    for which batches differ.
+    """True if one process computes on a GPU, the model reads sentence pairs alone, and no words are
+    replaced or dropped, for which batches differ.
     """
-    alone = gradients.ranks.world == 1 and not gradients.perturbs
-    return gradients.device.type == "cuda" and gradients.packs and alone
+    model = gradients.model
+    if model.context_rule is not None or model.reads_spans or gradients.perturbs:
+        return False
+    return gradients.device.type == "cuda" and gradients.ranks.world == 1
 
 
 def joins(settings: TrainSettings, device: torch.device) -> bool:
@@ -275,7 +275,7 @@ class Gradients:
     Attributes:
         device: of the model.
         joins: True if the batches of an update are joined.
-        graphs: for packed batches on a GPU; None = kernel by kernel.
+        graphs: of batches on a GPU; None = kernel by kernel.
         notes: what every rank told in the last update.
         chunk_loss: see `losses.backward`.
     """
@@ -307,11 +307,6 @@ class Gradients:
             self.graphs = Graphs(self._add_part, parameters)
 
     @property
-    def packs(self) -> bool:
-        """True if batches are packed."""
-        return self._multiple > 0
-
-    @property
     def perturbs(self) -> bool:
         """True if batches are changed before they are read."""
         return self._perturb is not None
@@ -329,10 +324,10 @@ class Gradients:
         return Share(split_from, parts, batches)
 
     def _batch(self, rows: Ids) -> Batch:
+        few = self.graphs is not None
         if self._multiple:
-            few = (FEW_SENTENCES, FEW_LENGTHS) if self.graphs else (1, 1)
-            return collate_packed(self.store, rows, self.device, self._multiple, *few)
-        return collate(self.store, rows, self.device, self.model.context_rule)
+            return collate_packed(self.store, rows, self.device, self._multiple, few)
+        return collate(self.store, rows, self.device, self.model.context_rule, few_shapes=few)
 
     def compute(
         self, update: list[Ids], step: int, divisor: float, share: Share | None = None

@@ -1,4 +1,4 @@
-"""CUDA graphs of packed batches: a GPU repeats the kernels of an earlier batch of the same shape.
+"""CUDA graphs of batches: a GPU repeats the kernels of an earlier batch of the same shape.
 
 The host needs more time to start the kernels of a small model than the GPU needs to run them. A
 replay starts all of them at once. The first batch of a shape is computed kernel by kernel, which
@@ -22,7 +22,7 @@ from nmtkit.data.packing import Packing, Segments
 from nmtkit.errors import is_out_of_memory
 from nmtkit.nn import masks
 
-SHAPES = 128
+SHAPES = 64
 """Shapes that get a graph; further ones are computed kernel by kernel."""
 Shape = tuple[torch.Size, ...]
 Compute = Callable[[Batch, Tensor], Tensor]
@@ -71,7 +71,7 @@ def forget() -> None:
 
 
 class Graphs:
-    """A computation that adds the gradients of packed batches, recorded for each shape.
+    """A computation that adds the gradients of batches, recorded for each shape.
 
     Args:
         compute: adds the gradients of a batch times a scale (a number on the device), and returns a
@@ -130,22 +130,34 @@ class Graphs:
 
 
 def shape_alone(batch: Batch) -> Batch:
-    """Return a packed batch without the tensors that have the number of its real sentences or
-    tokens, which no model reads; the loss counts no <pad>.
+    """Return a batch without what differs between batches of a shape and is no `tensors_of` it: no
+    model without contexts and spans reads that, and the loss counts no <pad>.
     """
-    none = batch.src_lengths[:0]
-    return dataclasses.replace(batch, src_lengths=none, tgt_lengths=none, rows=none, real=None)
+    packed, none = batch.segments is not None, batch.src_lengths[:0]
+    return dataclasses.replace(
+        batch,
+        src_lengths=none if packed else batch.src_lengths,
+        rows=none,
+        tgt_lengths=none,
+        src_padded=True,
+        tgt_padded=True,
+        spans=None,
+        real=None,
+    )
 
 
 def tensors_of(batch: Batch) -> list[Tensor]:
-    """Return the tensors of a packed batch that a model and the loss read."""
-    assert batch.segments is not None and batch.tgt_in is not None and batch.tgt_out is not None
-    return [batch.src, batch.tgt_in, batch.tgt_out, *batch.segments.queries, *batch.segments.keys]
+    """Return the tensors of a batch that a model and the loss read."""
+    assert batch.tgt_in is not None and batch.tgt_out is not None
+    sides = [batch.src, batch.src_lengths, batch.tgt_in, batch.tgt_out]
+    return sides + [tensor for packing in batch.segments or () for tensor in packing]
 
 
 def with_tensors(batch: Batch, tensors: list[Tensor]) -> Batch:
     """Return a batch with other tensors, in the order of `tensors_of`."""
-    (src, tgt_in, tgt_out), rest = tensors[:3], tensors[3:]
+    (src, lengths, tgt_in, tgt_out), rest = tensors[:4], tensors[4:]
     half = len(rest) // 2
-    segments = Segments(Packing(*rest[:half]), Packing(*rest[half:]))
-    return dataclasses.replace(batch, src=src, tgt_in=tgt_in, tgt_out=tgt_out, segments=segments)
+    segments = Segments(Packing(*rest[:half]), Packing(*rest[half:])) if rest else None
+    return dataclasses.replace(
+        batch, src=src, src_lengths=lengths, tgt_in=tgt_in, tgt_out=tgt_out, segments=segments
+    )

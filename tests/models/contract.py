@@ -168,11 +168,11 @@ def collate(
     )
 
 
-def packed_for(sentences: list[Pair], multiple: int = 8, *few: int) -> Batch:
-    """A packed batch of sentence pairs; `multiple` and `few` as of `collate_packed`."""
+def packed_for(sentences: list[Pair], multiple: int = 8, few_shapes: bool = False) -> Batch:
+    """A packed batch of sentence pairs; arguments as of `collate_packed`."""
     src, tgt = ((lambda i, side=side: np.array(sentences[i][side])) for side in (0, 1))
     store = SimpleNamespace(src=src, tgt=tgt)
-    return collate_packed(store, np.arange(len(sentences)), DEVICE, multiple, *few)
+    return collate_packed(store, np.arange(len(sentences)), DEVICE, multiple, few_shapes)
 
 
 def batch_for(model: Model, sentences: list[Pair] | None = None, more: int = 0) -> Batch:

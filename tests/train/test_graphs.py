@@ -1,14 +1,17 @@
-"""CUDA graphs of packed batches, with a stand-in on a CPU that computes again what was recorded."""
+"""CUDA graphs of batches, with a stand-in on a CPU that computes again what was recorded."""
 
-import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
+from nmtkit.data import packing
+from nmtkit.data.batches import collate
+from nmtkit.models.variants import VARIANTS
 from nmtkit.train import gradients, graphs
 from nmtkit.train.stage import train
-from tests.models.contract import Case, close, full, packed_for, pairs
+from tests.models.contract import Case, batch_for, close, full, packed_for, pairs
 from tests.train.test_packed import PACKED
 from tests.train.tiny import make_run, metrics, options
 
@@ -17,14 +20,14 @@ SETTINGS = options(
     "train.log_every=1",
     "train.precision=float32",
     "train.update_size=150",
-    "train.packed=yes",
     "model.dropout=0",
 )
+BOTH = pytest.mark.parametrize("packed", ["yes", "no"])
 
 
 @pytest.fixture
 def replays(monkeypatch):
-    """The number of batches that were replayed; all batches of like size have one shape."""
+    """The number of batches that were replayed; most have one of few shapes."""
     count = []
 
     def record(compute, pool):
@@ -38,22 +41,24 @@ def replays(monkeypatch):
         return replay, result
 
     monkeypatch.setattr(gradients, "graphs_fit", lambda _: True)
-    monkeypatch.setattr(gradients, "packed_multiple", lambda *_: 64)
+    multiple = gradients.packed_multiple
+    monkeypatch.setattr(gradients, "packed_multiple", lambda *of: 64 if multiple(*of) else 0)
     monkeypatch.setattr(graphs, "record", record)
     return count
 
 
-def losses_of(run):
-    train(run, variant="transformer", assignments=SETTINGS)
+def losses_of(run, packed):
+    train(run, variant="transformer", assignments=[*SETTINGS, f"train.packed={packed}"])
     lines = metrics(run, "train")
     return [[line[key] for line in lines] for key in ("loss", "nll", "grad_norm")]
 
 
-def test_replayed_batches_make_the_same_updates(tmp_path, replays, monkeypatch):
-    replayed = losses_of(make_run(tmp_path / "graphs", pairs=60, dev=0))
-    assert len(replays) > 20
+@BOTH
+def test_replayed_batches_make_the_same_updates(tmp_path, replays, monkeypatch, packed):
+    replayed = losses_of(make_run(tmp_path / "graphs", pairs=60, dev=0), packed)
+    assert len(replays) > 10
     monkeypatch.setattr(gradients, "graphs_fit", lambda _: False)
-    expected = losses_of(make_run(tmp_path / "kernels", pairs=60, dev=0))
+    expected = losses_of(make_run(tmp_path / "kernels", pairs=60, dev=0), packed)
     np.testing.assert_allclose(replayed, expected, rtol=1e-5)
 
 
@@ -63,20 +68,39 @@ def test_what_cannot_be_recorded_is_computed_kernel_by_kernel(
     def record(compute, pool):
         raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
-    expected = losses_of(make_run(tmp_path / "graphs", pairs=60, dev=0))
+    expected = losses_of(make_run(tmp_path / "graphs", pairs=60, dev=0), "yes")
     monkeypatch.setattr(graphs, "record", record)
-    found = losses_of(make_run(tmp_path / "kernels", pairs=60, dev=0))
+    found = losses_of(make_run(tmp_path / "kernels", pairs=60, dev=0), "yes")
     np.testing.assert_allclose(found, expected, rtol=1e-6)
     assert capsys.readouterr().err.count("not permitted when stream is capturing\n") == 1
 
 
 @pytest.mark.parametrize("variant", sorted(PACKED))
-def test_a_model_reads_nothing_that_differs_in_batches_of_a_shape(variant):
+def test_a_packed_batch_of_few_shapes_is_read_as_any_other(variant):
     model, sentences = Case(variant).build(), pairs()
     expected = full(model, packed_for(sentences))
-    few = packed_for(sentences, 8, 16, 32)
-    for packing in few.segments:
-        assert packing.positions.shape == (16, 32)
-    close(full(model, graphs.shape_alone(few)), expected)
-    again = graphs.with_tensors(few, [t.clone() for t in graphs.tensors_of(few)])
-    close(full(model, dataclasses.replace(again, rows=None)), expected)
+    few = packed_for(sentences, 8, few_shapes=True)
+    assert [of_side.positions.shape for of_side in few.segments] == 2 * [packing.FEW]
+    close(full(model, again(few)), expected)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_padded_batch_of_few_shapes_is_read_as_any_other(variant):
+    """Rows are added, too. The model reads nothing but the tensors that a graph copies."""
+    model = Case(variant).build()
+    if model.context_rule is not None or model.reads_spans:
+        return
+    sentences = pairs(9)
+    src, tgt = ((lambda i, side=side: np.array(sentences[i][side])) for side in (0, 1))
+    store = SimpleNamespace(src=src, tgt=tgt, spans=None)
+    few = collate(store, np.arange(9), few_shapes=True)
+    assert few.src.shape[0] == 16 and not few.src.shape[1] % 8 and not few.tgt_in.shape[1] % 8
+    expected, found = full(model, batch_for(model, sentences)), full(model, again(few))
+    for row, (_, target) in enumerate(sentences):
+        close(found[row, : len(target)], expected[row, : len(target)])
+
+
+def again(batch):
+    """Return the batch as a graph reads it."""
+    copied = [tensor.clone() for tensor in graphs.tensors_of(graphs.shape_alone(batch))]
+    return graphs.with_tensors(graphs.shape_alone(batch), copied)
