@@ -230,14 +230,10 @@ def equal_parts(
     return best
 
 
-def graphs_fit(gradients: Gradients) -> bool:
-    """True if one process computes on a GPU, the model reads sentence pairs alone, and no words are
-    replaced or dropped, for which batches differ.
-    """
-    model = gradients.model
-    if model.context_rule is not None or model.reads_spans or gradients.perturbs:
-        return False
-    return gradients.device.type == "cuda" and gradients.ranks.world == 1
+def graphs_fit(model: Model, device: torch.device, ranks: Ranks) -> bool:
+    """True if batches get CUDA graphs: one process, and a model that reads sentence pairs alone."""
+    reads_more = model.context_rule is not None or model.reads_spans
+    return device.type == "cuda" and ranks.world == 1 and not reads_more
 
 
 def joins(settings: TrainSettings, device: torch.device) -> bool:
@@ -303,13 +299,8 @@ class Gradients:
         self._chunk = losses.chunk_rows(self.model.vocabularies.tgt, self.device.type)
         self._multiple = packed_multiple(self.model, self.settings, self.device.type)
         self._perturb = perturbation(self.model, self.settings)
-        if graphs_fit(self):
+        if self._perturb is None and graphs_fit(self.model, self.device, self.ranks):
             self.graphs = Graphs(self._add_part, parameters)
-
-    @property
-    def perturbs(self) -> bool:
-        """True if batches are changed before they are read."""
-        return self._perturb is not None
 
     def share(self, update: list[Ids], make: bool = False) -> Share:
         """Return what this rank computes of an update, as memory is known now.

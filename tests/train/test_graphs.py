@@ -40,7 +40,7 @@ def replays(monkeypatch):
 
         return replay, result
 
-    monkeypatch.setattr(gradients, "graphs_fit", lambda _: True)
+    monkeypatch.setattr(gradients, "graphs_fit", lambda *_: True)
     multiple = gradients.packed_multiple
     monkeypatch.setattr(gradients, "packed_multiple", lambda *of: 64 if multiple(*of) else 0)
     monkeypatch.setattr(graphs, "record", record)
@@ -57,7 +57,7 @@ def losses_of(run, packed):
 def test_replayed_batches_make_the_same_updates(tmp_path, replays, monkeypatch, packed):
     replayed = losses_of(make_run(tmp_path / "graphs", pairs=60, dev=0), packed)
     assert len(replays) > 10
-    monkeypatch.setattr(gradients, "graphs_fit", lambda _: False)
+    monkeypatch.setattr(gradients, "graphs_fit", lambda *_: False)
     expected = losses_of(make_run(tmp_path / "kernels", pairs=60, dev=0), packed)
     np.testing.assert_allclose(replayed, expected, rtol=1e-5)
 
