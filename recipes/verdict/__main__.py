@@ -9,7 +9,7 @@ from pathlib import Path
 
 from nmtkit import files
 from nmtkit.errors import ConfigError, NmtkitError, nearest
-from recipes.verdict import corpus, leavings, status
+from recipes.verdict import corpus, leavings, status, tables
 from recipes.verdict.folders import Folders, held
 from recipes.verdict.listing import HERE, Item, read_list
 from recipes.verdict.measured import measured
@@ -34,6 +34,7 @@ def main() -> None:
     group.add_argument("--status", action="store_true")
     group.add_argument("--retry", nargs="?", const="", metavar="CORPUS/NAME")
     group.add_argument("--collect", action="store_true")
+    group.add_argument("--tables", action="store_true")
     group.add_argument("--one", action="store_true")
     given = parser.parse_args()
     try:
@@ -44,6 +45,8 @@ def main() -> None:
             retry(items, folders, given.retry)
         elif given.collect:
             print(*leavings.collect(folders), sep="\n")
+        elif given.tables:
+            print(*(table.markdown() for table in tables.tables(items, folders)), sep="\n\n")
         elif given.one:
             sys.exit(one(items, folders))
         else:

@@ -15,6 +15,9 @@ from typing import Any
 from nmtkit import files
 from recipes.verdict.listing import Item, Row
 
+REFERENCES = "references"
+"""Folder of a corpus in the repository's results, beside the systems."""
+
 
 @dataclass(frozen=True)
 class Folders:
@@ -69,6 +72,14 @@ class Folders:
     def rates(self, row: Row) -> Path | None:
         """Return the file with the choice of a learning rate; None if there is none yet."""
         return self._found(f"{row.dataset}/rates/{row.name}.json")
+
+    def references(self, dataset: str, test_set: str) -> list[Path]:
+        """Return the references of a test set: of the results, else of the prepared corpus; empty
+        if neither is here.
+        """
+        kept, prepared = self.results / dataset / REFERENCES, self.run(dataset) / "prep" / "text"
+        of_both = (sorted(folder.glob(f"{test_set}.ref*")) for folder in (kept, prepared))
+        return next(filter(None, of_both), [])
 
     def _found(self, name: str) -> Path | None:
         paths = (folder / name for folder in (self.state / "results", self.results))

@@ -1,0 +1,151 @@
+"""The tables of the verdict, made from what the systems left: scores with tests, and costs."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from nmtkit import files
+from nmtkit.errors import DataError
+from nmtkit.records import Scores, load
+from nmtkit.score.metrics import Metric, Scorer
+from nmtkit.score.resampling import Draws
+from nmtkit.score.seeds import over_seeds_and_sentences
+from nmtkit.score.significance import compare, difference, holm
+from nmtkit.tables.table import Column, Estimate, Table, text_column
+from recipes.verdict.folders import Folders, read_json
+from recipes.verdict.listing import Item, Row
+
+BASELINE = "transformer"
+Found = Mapping[Row, Sequence[Path]]
+"""The results of the finished seeds of each row of a corpus, the baseline first."""
+SCORES = (
+    text_column("system"),
+    Column("n", "seeds"),
+    Column("bleu", "BLEU"),
+    Column("half_range", "±"),
+    Column("delta", "Δ [95%]", signed=True, interval=True),
+    Column("p", "p", decimals=3, below=0.001),
+    Column("p_holm", "p (Holm)", decimals=3, below=0.001),
+    Column("chrf", "chrF"),
+)
+COSTS = (
+    text_column("system"),
+    Column("n", "seeds"),
+    Column("parameters", "parameters", decimals=0),
+    text_column("rate", "lr"),
+    Column("dev_bleu", "dev BLEU"),
+    Column("best_at", "best at update", decimals=0),
+    Column("seconds", "s an update", decimals=3),
+    Column("over", "÷ baseline"),
+    Column("hours", "core hours"),
+    Column("choice", "for the rate"),
+)
+
+
+def tables(items: Iterable[Item], folders: Folders) -> list[Table]:
+    """Return the tables of each corpus on which the baseline and another system are finished.
+
+    Raises: DataError if there is none, or references are missing.
+    """
+    made: list[Table] = []
+    corpora: dict[str, dict[Row, list[Path]]] = {}
+    for item in sorted(items, key=lambda item: item.row.name != BASELINE):
+        if (path := folders.result(item)) is not None:
+            corpora.setdefault(item.row.dataset, {}).setdefault(item.row, []).append(path)
+    for found in corpora.values():
+        (base, first), *others = found.items()
+        if base.name == BASELINE and others:
+            sets = sorted(path.stem for path in (first[0] / "scores").glob("*.json"))
+            made += [*(scores(name, found, folders) for name in sets), costs(found, folders)]
+    if not made:
+        message = f"no corpus has results of '{BASELINE}' and another system yet"
+        raise DataError(message, where=folders.results)
+    return made
+
+
+def scores(name: str, found: Found, folders: Folders) -> Table:
+    """Return the scores of a test set.
+
+    With one seed of both systems, p is that of the sentences alone: the two-sided paired bootstrap.
+    With more, it is that of other seeds and other sentences (`over_seeds_and_sentences`).
+    """
+    first = next(iter(found))
+    refs = [list(files.text_lines(path)) for path in folders.references(first.dataset, name)]
+    if not refs:
+        hint = "bash recipes/verdict.sh prepares the corpus"
+        raise DataError(f"no references of {name}", where=folders.run(first.dataset), hint=hint)
+    language = load(Scores, found[first][0] / "scores" / f"{name}.json").language
+    scorer, draws = Scorer(refs, language), Draws(len(refs[0]))
+    bleu, chrf = (
+        {row: [_score(scorer, key, path, name) for path in found[row]] for row in found}
+        for key in ("bleu", "chrf")
+    )
+    others = {row: _against(bleu[row], bleu[first], draws) for row in found if row != first}
+    corrected = holm([p for _, p in others.values()])
+    against = dict(zip(others, corrected, strict=True))
+    rows = []
+    for row in found:
+        values = [seed.value for seed in bleu[row]]
+        spread = (max(values) - min(values)) / 2 if len(values) > 1 else None
+        cells = [None] * 3 if row == first else [*others[row], against[row]]
+        mean = statistics.fmean(seed.value for seed in chrf[row])
+        rows.append([row.name, len(values), statistics.fmean(values), spread, *cells, mean])
+    title = f"{first.dataset}: {name}, {len(refs[0]):,} lines"
+    notes = [
+        f"Δ, p: BLEU against {BASELINE}; two-sided bootstrap ({draws.resamples:,} resamples) of the"
+        " sentences where both systems have one seed, of seeds and sentences otherwise",
+        f"p (Holm): corrected for the {len(others)} comparisons of this table",
+        f"BLEU: {bleu[first][0].signature}",
+    ]
+    return Table(f"{first.dataset}-{name}", title, SCORES, rows, notes)
+
+
+def _score(scorer: Scorer, key: str, result: Path, name: str) -> Metric:
+    return scorer.score(key, list(files.text_lines(result / "translate" / name / "hyp.txt")))
+
+
+def _against(
+    ours: Sequence[Metric], theirs: Sequence[Metric], draws: Draws
+) -> tuple[Estimate, float | None]:
+    if len(ours) > 1 or len(theirs) > 1:
+        return over_seeds_and_sentences(ours, theirs, draws)
+    p = compare("paired_bootstrap", ours[0], theirs[0], draws).p
+    return difference(ours[0], theirs[0], draws), None if p is None else min(1.0, 2 * p)
+
+
+def costs(found: Found, folders: Folders) -> Table:
+    """Return what the systems of a corpus cost: means over seeds, sums of hours."""
+    rows = [_cost(row, paths, folders) for row, paths in found.items()]
+    at = [column.key for column in COSTS].index("over")
+    base = rows[0][at - 1]
+    for row in rows:
+        row.insert(at, row[at - 1] / base)
+    notes = [
+        "s an update, core hours: processor seconds; other work of the machine makes them longer",
+        "for the rate: core hours of the learning rates that were not chosen",
+    ]
+    dataset = next(iter(found)).dataset
+    return Table(f"{dataset}-costs", f"{dataset}: costs", COSTS, rows, notes)
+
+
+def _cost(row: Row, paths: Sequence[Path], folders: Folders) -> list[Any]:
+    summaries = [read_json(path / "summary.json") for path in paths]
+    seconds = [of["seconds"] for of in summaries]
+    choice = folders.rates(row)
+    tried = [] if choice is None else read_json(choice)["trials"]
+    unused = [trial for trial in tried if trial["rate"] != summaries[0]["rate"]]
+    updates = sum(of["updates"] for of in summaries)
+    return [
+        row.name,
+        len(paths),
+        summaries[0]["parameters"],
+        summaries[0]["rate"],
+        statistics.fmean(of["best"]["dev_bleu"] for of in summaries),
+        statistics.fmean(of["best"]["step"] for of in summaries),
+        sum(of["training"] for of in seconds) / updates,
+        sum(of["training"] + of["validation"] for of in seconds) / 3600,
+        sum(of["training_seconds"] + of["validation_seconds"] for of in unused) / 3600,
+    ]

@@ -1,0 +1,90 @@
+"""The tables of the verdict, from the results in the repository."""
+
+import json
+import shutil
+
+import pytest
+import sacrebleu
+
+from nmtkit import files
+from nmtkit.errors import DataError
+from recipes.verdict import leavings, tables
+from recipes.verdict.folders import Folders
+from recipes.verdict.listing import HERE, read_list
+
+CORPUS, SET = "multi30k-ende", "test_2017_flickr"
+ITEMS = read_list(HERE / "systems.sh")
+
+
+@pytest.fixture
+def folders(tmp_path):
+    """Results without a state: on another machine."""
+    return Folders(tmp_path / "state", HERE / "results")
+
+
+def rows(table):
+    keys = [column.key for column in table.columns]
+    return {row[0]: dict(zip(keys, row, strict=True)) for row in table.rows}
+
+
+def bleu(folder):
+    hypotheses, reference = (
+        list(files.text_lines(path))
+        for path in (
+            folder / "translate" / SET / "hyp.txt",
+            folder.parent / "references" / f"{SET}.ref",
+        )
+    )
+    return sacrebleu.corpus_bleu(hypotheses, [reference]).score
+
+
+def test_scores_and_costs_of_single_seeds(folders):
+    made = {table.name: table for table in tables.tables(ITEMS, folders)}
+    scores, costs = rows(made[f"{CORPUS}-{SET}"]), rows(made[f"{CORPUS}-costs"])
+    assert list(scores) == list(costs) and next(iter(scores)) == "transformer"
+    for name, row in scores.items():
+        folder = HERE / "results" / CORPUS / f"{name}-s1"
+        assert row["bleu"] == pytest.approx(bleu(folder)) and row["half_range"] is None
+        summary = json.loads((folder / "summary.json").read_text("utf-8"))
+        assert costs[name]["parameters"] == summary["parameters"]
+        seconds = summary["seconds"]["training"] + summary["seconds"]["validation"]
+        assert costs[name]["hours"] == pytest.approx(seconds / 3600)
+        if name == "transformer":
+            assert row["delta"] is row["p"] is None and costs[name]["over"] == 1
+            continue
+        assert row["delta"].value == pytest.approx(row["bleu"] - scores["transformer"]["bleu"])
+        assert row["delta"].low < row["delta"].value < row["delta"].high
+        assert 0 <= row["p"] <= row["p_holm"] <= 1
+    assert "| <0.001 |" in made[f"{CORPUS}-{SET}"].markdown()
+
+
+def test_several_seeds_are_one_row_with_their_mean_and_spread(tmp_path):
+    """Another system's translations stand for a second seed."""
+    folders, corpus = Folders(tmp_path / "state", tmp_path / "results"), HERE / "results" / CORPUS
+    copies = {"transformer-s1": "transformer-s1", "transformer-s2": "csan-s1"}
+    copies |= {"enc-dc-s1": "enc-dc-s1", "references": "references"}
+    for name, source in copies.items():
+        shutil.copytree(corpus / source, folders.results / CORPUS / name)
+    made = {table.name: rows(table) for table in tables.tables(ITEMS, folders)}
+    base, other = made[f"{CORPUS}-{SET}"].values()
+    seeds = [bleu(corpus / name) for name in ("transformer-s1", "csan-s1")]
+    assert base["n"] == 2 and base["bleu"] == pytest.approx(sum(seeds) / 2)
+    assert base["half_range"] == pytest.approx(abs(seeds[0] - seeds[1]) / 2)
+    assert other["delta"].value == pytest.approx(other["bleu"] - base["bleu"])
+    assert 0 < other["p"] <= 1
+    assert made[f"{CORPUS}-costs"]["transformer"]["choice"] == 0
+
+
+def test_what_is_missing_is_said(tmp_path, folders):
+    with pytest.raises(DataError, match="no corpus has results of 'transformer' and another"):
+        tables.tables(ITEMS, Folders(tmp_path, tmp_path))
+    results = tmp_path / "results" / CORPUS
+    for name in ("transformer-s1", "csan-s1"):
+        shutil.copytree(HERE / "results" / CORPUS / name, results / name)
+    elsewhere = Folders(tmp_path / "state", results.parent)
+    with pytest.raises(DataError, match="no references of test_2016_flickr"):
+        tables.tables(ITEMS, elsewhere)
+    shutil.copytree(HERE / "results" / CORPUS / "references", elsewhere.run(CORPUS) / "prep/text")
+    (elsewhere.state / "results").mkdir()
+    assert leavings.collect(elsewhere) == [] and (results / "references" / f"{SET}.ref").is_file()
+    assert len(tables.tables(ITEMS, elsewhere)) == 3
