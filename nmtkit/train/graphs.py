@@ -19,7 +19,6 @@ from torch import Tensor
 from nmtkit import console
 from nmtkit.data.batches import Batch
 from nmtkit.data.packing import Packing, Segments
-from nmtkit.errors import is_out_of_memory
 from nmtkit.nn import masks
 
 SHAPES = 64
@@ -115,13 +114,12 @@ class Graphs:
         forget()
         try:
             recorded = record(lambda: self._compute(batch, scale), self._pool)
-        except RuntimeError as error:
-            if is_out_of_memory(error):
-                raise
+        except RuntimeError as error:  # too little memory, too
+            self._most = len(self._recorded)
             # The end of the recording hides the error in it.
             reason = str(error.__context__ or error).partition("\n")[0]
-            console.warn(f"no CUDA graphs, so each kernel is started by the host: {reason}")
-            self._most = 0
+            graphs = f"{self._most} CUDA graphs and no more" if self._most else "no CUDA graphs"
+            console.warn(f"{graphs}; the host starts each kernel of other batches: {reason}")
             return None
         finally:
             forget()
