@@ -41,12 +41,11 @@ class Step:
 def steps(jobs: int) -> dict[str, list[str]]:
     """Return the commands of the tests."""
     tests = ["pytest", "-p", "no:cacheprovider", "-n", str(jobs), "--dist", "worksteal"]
-    contract, marked = ["tests/models/test_contract.py"], ["tests", "-m", "gpu"]
+    contract, of_gpu = ["tests/models/test_contract.py"], ["tests/gpu", "-m", "gpu"]
     if not ON_GPU:
         contract += ["-k", "transformer-norm and (test_01 or test_12)"]
-        marked[0] = "tests/gpu"
-        marked += ["-k", "transformer or ranks"]
-    return {"contract": tests + contract, "tests with the marker gpu": tests + marked}
+        of_gpu += ["-k", "transformer or ranks"]
+    return {"contract": tests + contract, "tests/gpu": tests + of_gpu}
 
 
 def run(name: str, command: list[str], limit: float, log: Path) -> Step:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Everything that a GPU has to show, in under ten minutes and without a network: the contract of all models in float64, float32 and bfloat16,
-# deterministic and resumed trainings, two ranks on one GPU, all other tests with the marker `gpu`, and the benchmark table.
+# deterministic and resumed trainings, graphs, two ranks on one GPU, searches, and the benchmark table.
 #
 #   bash tests/gpu/run.sh                       on the GPU
 #   NMTKIT_DEVICE=cpu bash tests/gpu/run.sh     without one: a few tests and tiny models on the CPU, to try this script
