@@ -17,7 +17,7 @@ import typer
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from nmtkit import __version__
+from nmtkit import __version__, errors
 from nmtkit.cli import app
 from nmtkit.cli.command import Command
 from nmtkit.cli.ineffective import table
@@ -537,6 +537,12 @@ def test_a_bad_value_in_the_settings_of_a_system_is_named_with_its_file(copy, se
         message = wrong(command)
         assert f"bad value for '{section}.{key}'" in message and "(got 'x')" in message
         assert f"in: {config}, [{section}]\n" in message
+
+
+def test_each_error_has_its_exit_code():
+    codes = {"ConfigError": 2, "DataError": 2, "CheckpointError": 2, "EnvironmentProblem": 3}
+    codes |= {"TrainingDiverged": 4, "Interrupted": 75}
+    assert codes == {name: getattr(errors, name).exit_code for name in codes}
 
 
 def test_a_training_that_loses_its_numbers_ends_with_exit_code_4(run, tmp_path):

@@ -74,7 +74,6 @@ def test_02_a_full_disk_under_the_metrics_stops_with_what_is_saved(run, monkeypa
             EnvironmentProblem, match="cannot write metrics.jsonl: No space left"
         ) as caught:
             fit(run, "train.log_every=1")
-    assert caught.value.exit_code == 3
     assert "the same command continues" in caught.value.hint
     assert state_of(run)["step"] == 2
     fit(run, "train.log_every=1")
@@ -103,7 +102,7 @@ def test_04_a_signal_saves_and_ends_with_the_code_for_resumable(run, monkeypatch
         interfere(patch, loop.Trainer, "update", {3}, lambda: os.kill(os.getpid(), number))
         with pytest.raises(Interrupted, match=message) as caught:
             fit(run)
-    assert (caught.value.exit_code, caught.value.hint) == (75, "the same command continues")
+    assert caught.value.hint == "the same command continues"
     assert f"{number.name}: finishing this step, then saving" in capsys.readouterr().err
     assert state_of(run)["step"] == 3
     assert json.loads((run.path / "history.jsonl").read_text().splitlines()[-1])["exit"] == 75
@@ -275,9 +274,8 @@ def test_29_a_folder_that_has_gone_ends_the_training_after_a_minute(run, monkeyp
     message = "cannot write checkpoint step-00000004: No such file"
     with monkeypatch.context() as patch:
         interfere(patch, checkpoints, "save", {2}, lambda: system.path.rename(run.path / "gone"))
-        with pytest.raises(EnvironmentProblem, match=message) as caught:
+        with pytest.raises(EnvironmentProblem, match=message):
             fit(run)
-    assert caught.value.exit_code == 3
     assert sum(slept) == 60
     assert not system.path.exists()  # nothing that looks like a system stands in its place
     (run.path / "gone").rename(system.path)
@@ -327,9 +325,8 @@ def test_33_a_gpu_is_named_by_a_number_that_there_is(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert hardware.pick_device("cuda:1") == torch.device("cuda", 1)
-    with pytest.raises(EnvironmentProblem, match="no GPU 2 here: there are 2") as caught:
+    with pytest.raises(EnvironmentProblem, match="no GPU 2 here: there are 2"):
         hardware.pick_device("cuda:2")
-    assert caught.value.exit_code == 3
     for word in ("cuda:x", "cuda:", "cuda:-1", "cuda1"):
         with pytest.raises(ConfigError, match="unknown device"):
             hardware.pick_device(word)

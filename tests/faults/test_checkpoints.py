@@ -122,7 +122,6 @@ def test_damage_is_named(victim, kind, tmp_path):
     with pytest.raises(CheckpointError) as caught:
         checkpoints.load_training(path, dict)
     assert victim in str(caught.value)
-    assert caught.value.exit_code == 2
     assert (path / "manifest.json").exists()  # never deleted silently
 
 
@@ -226,9 +225,8 @@ def test_disk_full_twice_stops_with_the_last_state_intact(run, monkeypatch):
     fit(run, "train.max_steps=2")
     with monkeypatch.context() as patch:
         fail(patch, safetensors.torch, "save_file", FULL, {1, 2})
-        with pytest.raises(EnvironmentProblem, match="No space left") as caught:
+        with pytest.raises(EnvironmentProblem, match="No space left"):
             fit(run)
-    assert caught.value.exit_code == 3
     folder = run.system("transformer").checkpoints
     assert [p.name for p in folder.iterdir()] == ["step-00000002"]
     fit(run)
@@ -373,7 +371,6 @@ def test_a_damaged_checkpoint_is_left_out_of_the_mean(kind, tmp_path, capsys, mo
     damage(weights[3], kind)
     with pytest.raises(CheckpointError, match="no valid checkpoint") as caught:
         checkpoints.choose(system, 2)
-    assert caught.value.exit_code == 2
     assert f"nmtkit train --system {tmp_path.name} --force" in caught.value.hint
 
 

@@ -191,7 +191,6 @@ def test_five_in_a_row_stop_with_everything_needed(run, monkeypatch):
     poison(monkeypatch, set(range(4, 100)))
     with pytest.raises(TrainingDiverged) as caught:
         fit(run, "train.max_steps=30")
-    assert caught.value.exit_code == 4
     assert "5 updates in a row, up to step 8" in caught.value.message
     assert "step-00000006" in caught.value.hint  # good weights: no update was made since step 3
     report = read_json(run.system("transformer").path / "diverged.json")
@@ -323,9 +322,8 @@ def test_failing_decoding_is_a_warning_and_the_loss_decides(tmp_path, monkeypatc
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there(run):
-    with pytest.raises(EnvironmentProblem, match="no CUDA device") as caught:
+    with pytest.raises(EnvironmentProblem, match="no CUDA device"):
         fit(run, device="cuda")
-    assert caught.value.exit_code == 3
 
 
 LYING_CLOCK = """

@@ -43,7 +43,6 @@ def test_without_an_apple_gpu_the_error_names_the_devices(cuda, devices, run, mo
         "--device mps",
         f"this machine has: {devices}",
     )
-    assert caught.value.exit_code == 3
 
 
 def test_only_its_plain_name_is_a_device(apple):

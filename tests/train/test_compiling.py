@@ -217,7 +217,6 @@ def test_without_a_compiler_it_ends_before_it_begins(run, monkeypatch):
     monkeypatch.setattr(config.cpp, "cxx", (None, "no-such-compiler"))
     with pytest.raises(ConfigError) as caught:
         train(run, assignments=options("train.max_steps=2"), compile_model=True)
-    assert caught.value.exit_code == 2
     assert caught.value.where == "--compile"
     assert "compiler" in caught.value.message and "g++" in caught.value.hint
     assert not run.system("transformer").checkpoints.exists()

@@ -109,7 +109,6 @@ def test_a_package_that_is_missing_is_named_before_anything_is_done(run, monkeyp
         for dry in (True, False):
             with pytest.raises(EnvironmentProblem) as caught:
                 go(run, f"train.log_to={name}", dry_run=dry)
-            assert caught.value.exit_code == 3
             assert f"needs the package {name}, which is not installed" in caught.value.message
             assert caught.value.hint.endswith(f"pip install -e '.[{name}]'")
     assert not (run.path / "systems").exists()
