@@ -28,11 +28,6 @@ from tests.train.tiny import make_run, metrics, state_of
 VALIDATING = "train.validate_every=2", "train.dev_bleu=true"
 
 
-@pytest.fixture
-def run(tmp_path):
-    return make_run(tmp_path / "run", pairs=60, dev=6)
-
-
 def test_01_killed_while_a_checkpoint_is_written(run, monkeypatch, capsys):
     with monkeypatch.context() as patch:
         # The optimiser of the second checkpoint.
@@ -137,7 +132,7 @@ def test_16_memory_does_not_grow_over_epochs(tmp_path, monkeypatch):
     """What is allocated, not what is resident: the allocator keeps big blocks, in which a leak
     would hide for long.
     """
-    run, seen = make_run(tmp_path / "run", pairs=60, dev=0), {}
+    run, seen = make_run(tmp_path / "run", dev=0), {}
     original, heap = loop.Trainer.update, ctypes.CDLL(None).mallinfo2
     heap.restype = Allocated
 
@@ -349,7 +344,7 @@ def test_35_a_reader_that_has_gone_is_no_error():
 
 
 def test_36_a_clock_that_is_set_back_changes_nothing_that_counts(run, tmp_path, monkeypatch):
-    other = make_run(tmp_path / "other", pairs=60, dev=6)
+    other = make_run(tmp_path / "other")
     fit(other, *VALIDATING)
     clock = iter(range(10**9, 0, -3600))
     with monkeypatch.context() as patch:

@@ -19,12 +19,7 @@ from nmtkit.models import checkpoints, loading
 from nmtkit.run import System, write_toml
 from tests.faults.trainings import Killed, fail, fit
 from tests.manifests import read_json, write_best
-from tests.train.tiny import last, make_run
-
-
-@pytest.fixture
-def run(tmp_path):
-    return make_run(tmp_path / "run")
+from tests.train.tiny import last
 
 
 def write(folder, step=1, value=1.0):

@@ -42,7 +42,7 @@ def run(tmp_path):
 
 @pytest.fixture
 def trained(tmp_path):
-    run = make_run(tmp_path / "run", pairs=60, dev=6)
+    run = make_run(tmp_path / "run")
     fit(run)
     return run
 

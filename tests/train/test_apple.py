@@ -16,7 +16,7 @@ from nmtkit.settings import SearchSettings, TrainSettings
 from nmtkit.train import compiling, deterministic, gradients, loss, ranks
 from nmtkit.train.optimizer import make_optimizer, put_optimizer_tensors
 from nmtkit.translate import beam, forced, steps
-from tests.train.tiny import make_run, metrics, options, trainer
+from tests.train.tiny import metrics, options, trainer
 
 MPS = torch.device("mps")
 SETTINGS = options("train.max_steps=3", "train.validate_every=3", "train.ema=0.5")
@@ -26,11 +26,6 @@ go = trainer(SETTINGS)
 @pytest.fixture
 def apple(monkeypatch):
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
-
-
-@pytest.fixture
-def run(tmp_path):
-    return make_run(tmp_path / "run", pairs=60, dev=6)
 
 
 @pytest.mark.parametrize(("cuda", "devices"), [(False, "cpu"), (True, "cpu, cuda")])

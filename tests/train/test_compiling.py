@@ -47,7 +47,7 @@ def no_graphs():
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    return make_run(tmp_path_factory.mktemp("compiling") / "run", pairs=60, dev=6)
+    return make_run(tmp_path_factory.mktemp("compiling") / "run")
 
 
 def counting(graphs):
@@ -194,7 +194,7 @@ def test_a_training_with_a_real_compiler(tmp_path):
     are one graph a verb (the first test has the others), and dropout, at which kernels end, in one
     place of each layer.
     """
-    runs = [make_run(tmp_path / name, pairs=60, dev=6) for name in ("eager", "compiled")]
+    runs = [make_run(tmp_path / name) for name in ("eager", "compiled")]
     settings = options(
         "train.max_steps=4",
         "train.log_every=1",

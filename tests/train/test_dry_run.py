@@ -12,15 +12,10 @@ from nmtkit.models.variants import count_parameters
 from nmtkit.train import dry_run
 from nmtkit.train.gradients import Updates
 from nmtkit.train.loop import Trainer
-from tests.train.tiny import make_run, options, trainer
+from tests.train.tiny import options, trainer
 
 SETTINGS = options("train.max_steps=40", "train.update_size=150", "train.validate_every=100")
 go = trainer(SETTINGS)
-
-
-@pytest.fixture
-def run(tmp_path):
-    return make_run(tmp_path / "run", pairs=60, dev=6)
 
 
 def contents(run):

@@ -21,7 +21,7 @@ V = 28
 @pytest.fixture
 def run(tmp_path):
     """A run with an Enc-DC to match."""
-    run = make_run(tmp_path / "run", pairs=60, dev=6)
+    run = make_run(tmp_path / "run")
     train(run, variant="enc-dc", assignments=SETTINGS)
     return run
 

@@ -143,7 +143,7 @@ def base(tmp_path_factory):
         "TORCH_CPP_LOG_LEVEL": "ERROR",
     }  # read when the server starts; the command sets the second itself
     folder = tmp_path_factory.mktemp("ranks")
-    run = make_run(folder / "run", pairs=60, dev=6)
+    run = make_run(folder / "run")
     together = {}
     for world in (1, 2, 3):
         together[world] = Together(folder / f"of{world}", world, arguments(run, name=f"of{world}"))

@@ -11,15 +11,13 @@ import threading
 from contextlib import contextmanager
 from types import SimpleNamespace
 
-import pytest
-
 from nmtkit import console
 from nmtkit.run import System
 from nmtkit.settings import TrainSettings
 from nmtkit.train.reporting import Reporter
 from nmtkit.train.state import Window
 from nmtkit.train.validation import Validator
-from tests.train.tiny import make_run, options, trainer
+from tests.train.tiny import options, trainer
 
 MEASURED = {
     "dev_loss": 1.5,
@@ -121,11 +119,6 @@ def terminal(monkeypatch):
     reader.join(10)
     os.close(primary)
     sent.append(b"".join(parts).decode())
-
-
-@pytest.fixture
-def run(tmp_path):
-    return make_run(tmp_path / "run", pairs=60, dev=6)
 
 
 def test_a_terminal_shows_a_bar_and_keeps_one_line_a_validation(run, monkeypatch):

@@ -46,11 +46,6 @@ go = trainer(SETTINGS)
 VARIANT = "transformer"
 
 
-@pytest.fixture
-def run(tmp_path):
-    return make_run(tmp_path / "run", pairs=60, dev=6)
-
-
 # Settings
 
 

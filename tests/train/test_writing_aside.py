@@ -27,11 +27,6 @@ SETTINGS = options(
 go = trainer(SETTINGS)
 
 
-@pytest.fixture
-def run(tmp_path):
-    return make_run(tmp_path / "run", pairs=60, dev=6)
-
-
 def tensors(run):
     """The bytes of all tensors of all checkpoints."""
     folder = run.system("transformer").checkpoints
@@ -42,7 +37,7 @@ def tensors(run):
 @pytest.mark.parametrize("extra", [[], ["train.ema=0.9"]])
 def test_updates_go_on_while_a_checkpoint_is_written(run, tmp_path, monkeypatch, extra):
     """The write of step 2 does not begin before step 4 is reached."""
-    whole = make_run(tmp_path / "whole", pairs=60, dev=6)
+    whole = make_run(tmp_path / "whole")
     go(whole, *extra)
     further, save, update = threading.Event(), checkpoints.save, loop.Trainer.update
     steps = {}
@@ -136,7 +131,7 @@ train(Run(Path(sys.argv[1])), assignments=sys.argv[2:])
 
 def test_a_kill_during_a_write_leaves_the_checkpoint_before(run, tmp_path):
     """And the training that continues ends with the bits of one that was never killed."""
-    whole = make_run(tmp_path / "whole", pairs=60, dev=6)
+    whole = make_run(tmp_path / "whole")
     go(whole)
     command = [sys.executable, "-c", KILLED]
     done = subprocess.run(
