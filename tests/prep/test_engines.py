@@ -99,13 +99,20 @@ def children(word):
     ]
 
 
-def test_dask_with_a_worker_killed(tmp_path, text, capsys):
-    pytest.importorskip("distributed")
+@pytest.mark.parametrize(
+    ("engine", "package", "worker", "said"),
+    [
+        ("dask", "distributed", "spawn_main", "Dask: 2 workers, dashboard http"),
+        ("ray", "ray", "ray::_call", ""),
+    ],
+)
+def test_a_worker_of_a_cluster_is_killed(tmp_path, text, capsys, engine, package, worker, said):
+    pytest.importorskip(package)
     expected = contents(prepare(tmp_path, text, "whole", SETTINGS))
-    join = killer(tmp_path / "run" / "prep-work", children("spawn_main"))
-    run = prepare(tmp_path, text, "run", SETTINGS, jobs=2, engine="dask")
+    join = killer(tmp_path / "run" / "prep-work", children(worker))
+    run = prepare(tmp_path, text, "run", SETTINGS, jobs=2, engine=engine)
     assert join() and contents(run) == expected
-    assert "Dask: 2 workers, dashboard http" in capsys.readouterr().err
+    assert said in capsys.readouterr().err
 
 
 def blocks_interrupts():
@@ -154,14 +161,6 @@ def test_rays_workers_are_as_important_as_others():
         assert engine.executor.submit(os.nice, 0).result() == os.nice(0)
 
 
-def test_ray_with_a_worker_killed(tmp_path, text):
-    pytest.importorskip("ray")
-    expected = contents(prepare(tmp_path, text, "whole", SETTINGS))
-    join = killer(tmp_path / "run" / "prep-work", children("ray::_call"))
-    run = prepare(tmp_path, text, "run", SETTINGS, jobs=2, engine="ray")
-    assert join() and contents(run) == expected
-
-
 @pytest.mark.parametrize(
     ("options", "message", "hint"),
     [
@@ -184,14 +183,22 @@ def test_engines_that_are_none(tmp_path, text, options, message, hint):
     assert not (tmp_path / "run").exists()
 
 
-def test_nobody_answers(tmp_path, text, monkeypatch):
-    pytest.importorskip("distributed")
+@pytest.mark.parametrize(
+    ("engine", "package", "address", "message"),
+    [
+        ("dask", "distributed", "tcp://127.0.0.1:{port}", "no Dask scheduler answers"),
+        ("ray", "ray", "127.0.0.1:{port}", "no Ray cluster answers"),
+        ("ray", "ray", "nowhere", "no Ray cluster answers"),
+    ],
+)
+def test_nobody_answers(tmp_path, text, monkeypatch, engine, package, address, message):
+    pytest.importorskip(package)
     monkeypatch.setattr(engines, "CONNECT_SECONDS", 1)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
-    with pytest.raises(EnvironmentProblem, match="no Dask scheduler answers") as caught:
-        prepare(tmp_path, text, "run", SETTINGS, engine="dask", address=address)
+        address = address.format(port=free.getsockname()[1])
+    with pytest.raises(EnvironmentProblem, match=message) as caught:
+        prepare(tmp_path, text, "run", SETTINGS, engine=engine, address=address)
     assert caught.value.where == f"--address {address}"
 
 
@@ -200,17 +207,6 @@ def test_a_scheduler_file_that_is_missing(tmp_path, text):
     with pytest.raises(ConfigError, match="scheduler.json is no file") as caught:
         prepare(tmp_path, text, "run", SETTINGS, engine="dask", address="scheduler.json")
     assert "tcp://HOST:PORT" in caught.value.hint
-
-
-@pytest.mark.parametrize("address", ["127.0.0.1:{port}", "nowhere"])
-def test_no_ray_cluster_answers(tmp_path, text, address):
-    pytest.importorskip("ray")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = address.format(port=free.getsockname()[1])
-    with pytest.raises(EnvironmentProblem, match="no Ray cluster answers") as caught:
-        prepare(tmp_path, text, "run", SETTINGS, engine="ray", address=address)
-    assert caught.value.where == f"--address {address}"
 
 
 @pytest.mark.parametrize(("engine", "module"), [("dask", "distributed"), ("ray", "ray")])
