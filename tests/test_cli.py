@@ -22,6 +22,7 @@ from nmtkit.cli import app
 from nmtkit.cli.command import Command
 from nmtkit.cli.ineffective import table
 from nmtkit.settings import STAGES, TrainSettings, build, load_config, load_preset
+from tests.manifests import read_json
 
 TINY = (
     "--set model.d_model=16 --set model.d_ff=32 --set model.encoder_layers=1"
@@ -78,7 +79,7 @@ def copy(run, tmp_path):
 def test_both_systems_are_translated_and_stand_side_by_side(run):
     result = ok(f"score --run {run} --by-length --buckets 10")
     assert "transformer" in result.stdout and "toy" in result.stdout and "version:" in result.stdout
-    scores = json.loads((run / "score/test/scores.json").read_text())
+    scores = read_json(run / "score/test/scores.json")
     assert json.dumps(scores).count("signature") >= 2
 
 
@@ -103,7 +104,7 @@ def test_a_file_and_the_test_set_translate_alike(run):
 def test_analyses_and_lists(run):
     assert "lengths" in ok("analyze").stdout
     ok(f"analyze lengths --run {run}")
-    assert json.loads((run / "analyze/lengths/finding.json").read_text())
+    assert read_json(run / "analyze/lengths/finding.json")
     ok(f"analyze cost --run {run}")
     variants = json.loads(ok("variants --json --preset dc-wmt --vocab-size 33432").stdout)
     assert {v["name"]: v["parameters"] for v in variants}["transformer"] == 61_255_680
@@ -495,9 +496,7 @@ def test_the_newest_sound_checkpoint_is_taken_when_the_best_is_damaged(copy):
     steps = sorted(p.name for p in (folder / "checkpoints").glob("step-*"))
     assert len(steps) == 2
     best = {"step": int(steps[0].removeprefix("step-")), "checkpoint": steps[0]}
-    (folder / "best.json").write_text(
-        json.dumps(json.loads((folder / "best.json").read_text()) | best)
-    )
+    (folder / "best.json").write_text(json.dumps(read_json(folder / "best.json") | best))
     weights = folder / "checkpoints" / steps[0] / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"x")
     assert (

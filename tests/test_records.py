@@ -20,7 +20,7 @@ from nmtkit.records import (
 )
 from nmtkit.score.stage import score
 from nmtkit.translate.stage import translate
-from tests.manifests import write_best
+from tests.manifests import read_json, write_best
 from tests.ready import add_system, prepare
 
 
@@ -52,7 +52,7 @@ def test_a_file_is_written_back_as_it_was(run, record, pattern, tmp_path):
     found = sorted(run.path.glob(pattern))
     assert found
     for path in found:
-        values = json.loads(path.read_text("utf-8"))
+        values = read_json(path)
         load(record, path).write(tmp_path / "again.json")
         again = (tmp_path / "again.json").read_text("utf-8")
         assert json.loads(again) == values and list(json.loads(again)) == list(values)
@@ -72,9 +72,7 @@ def test_a_file_is_written_back_as_it_was(run, record, pattern, tmp_path):
 )
 def test_the_field_that_is_wrong_is_named(run, tmp_path, change, message):
     path = tmp_path / "manifest.json"
-    path.write_text(
-        json.dumps(json.loads((run.prep / "manifest.json").read_text("utf-8")) | change), "utf-8"
-    )
+    path.write_text(json.dumps(read_json(run.prep / "manifest.json") | change), "utf-8")
     with pytest.raises(DataError, match=message) as caught:
         load(Manifest, path)
     assert (caught.value.where, caught.value.hint) == (str(path), Manifest.again)
@@ -82,7 +80,7 @@ def test_the_field_that_is_wrong_is_named(run, tmp_path, change, message):
 
 def test_a_finding_has_a_version(run, tmp_path):
     path = tmp_path / "finding.json"
-    values = json.loads((run.path / "analyze/lengths/finding.json").read_text("utf-8"))
+    values = read_json(run.path / "analyze/lengths/finding.json")
     assert values["format"] == 1
     path.write_text(json.dumps(values | {"format": 99}), "utf-8")
     with pytest.raises(DataError, match=r"another version of nmtkit \(format 99\)"):
@@ -90,7 +88,7 @@ def test_a_finding_has_a_version(run, tmp_path):
     del values["format"]
     path.write_text(json.dumps(values), "utf-8")
     load(StoredFinding, path).write(path)
-    assert json.loads(path.read_text("utf-8")) == values
+    assert read_json(path) == values
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "\xff", '{"src": "en"'])
@@ -107,7 +105,7 @@ def test_what_is_no_record_is_refused(tmp_path, text):
 def test_keys_of_another_version_are_passed_over(run, tmp_path):
     path = tmp_path / "manifest.json"
     path.write_text(
-        json.dumps(json.loads((run.prep / "manifest.json").read_text("utf-8")) | {"news": 1}),
+        json.dumps(read_json(run.prep / "manifest.json") | {"news": 1}),
         "utf-8",
     )
     assert load(Manifest, path) == run.manifest()

@@ -13,7 +13,7 @@ from nmtkit.analyze import stage
 from nmtkit.models import checkpoints, loading
 from nmtkit.models.variants import build_model
 from nmtkit.run import write_toml
-from tests.manifests import text_set
+from tests.manifests import read_json, text_set
 from tests.score.conftest import FakeRun, write
 
 SMALL = {
@@ -90,7 +90,7 @@ class AnalysedRun(FakeRun, Findings):
         )
 
     def manifest(self):
-        return json.loads((self.run.prep / "manifest.json").read_text("utf-8"))
+        return read_json(self.run.prep / "manifest.json")
 
     def change_manifest(self, **values):
         write(self.run.prep / "manifest.json", [json.dumps(self.manifest() | values)])

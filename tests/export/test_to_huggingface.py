@@ -14,6 +14,7 @@ from nmtkit.text.vocabulary import SPECIALS, load_vocabularies
 from nmtkit.translate.forced import pair_batch
 from tests.export.conftest import EOS, SETTINGS
 from tests.export.test_stage import LINES, command, readme_code
+from tests.manifests import read_json
 from tests.ready import add_system, prepare
 
 SRC, TGT = [[5, 9, 7, 30, 2], [8, 2]], [[11, 4, 2], [6, 7, 20, 21, 2]]
@@ -30,7 +31,7 @@ def separate(tmp_path_factory):
     run = prepare(tmp_path_factory.mktemp("separate") / "run", joint_vocab=False)
     with (run.prep / "vocab.src.txt").open("a", encoding="utf-8") as file:
         file.writelines(f"never-{number}\n" for number in range(50))  # larger than the target's
-    manifest = json.loads((run.prep / "manifest.json").read_text("utf-8"))
+    manifest = read_json(run.prep / "manifest.json")
     manifest["vocabulary"]["src"] += 50
     (run.prep / "manifest.json").write_text(json.dumps(manifest), "utf-8")
     for name, model in APART.items():
@@ -110,7 +111,7 @@ def test_it_translates_alike(system, tmp_path, capsys, monkeypatch):
 
 def test_what_it_says_of_the_search(run, tmp_path):
     out = stage.export(run, "pre", "huggingface", out=tmp_path / "out")
-    values = json.loads((out / "generation_config.json").read_text("utf-8"))
+    values = read_json(out / "generation_config.json")
     assert (values["num_beams"], values["length_penalty"]) == (3, 0.6)
     page = (out / folder.README).read_text("utf-8")
     assert "for Hugging Face" in page and "log P / |Y|^α" in page and "{" not in page

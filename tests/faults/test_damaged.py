@@ -22,6 +22,7 @@ from nmtkit.run import Run, System
 from nmtkit.settings import to_toml
 from nmtkit.tables.figures import DESCRIPTION, as_pdf
 from nmtkit.train.reporting import cut_metrics
+from tests.manifests import read_json
 from tests.report.conftest import make
 
 SHA = "0" * 64
@@ -120,7 +121,7 @@ def written(path, values):
 def sample(original, name):
     """The record of a file and its values."""
     record, values = SAMPLES[name]
-    return record, values or json.loads((original / name).read_text("utf-8"))
+    return record, values or read_json(original / name)
 
 
 def places(value, way=()):
@@ -215,7 +216,7 @@ def test_a_file_that_is_cut_off_is_refused(original, tmp_path, name, keep):
 def damage(run, name, change):
     """Change the values of a file of a run in place."""
     path = run.path / name
-    values = json.loads(path.read_text("utf-8"))
+    values = read_json(path)
     change(values)
     path.write_text(json.dumps(values), "utf-8")
     return path

@@ -1,7 +1,6 @@
 """Files that somebody kept: nmtkit removes only what it wrote, and a copy of a run is that run."""
 
 import itertools
-import json
 import os
 import shutil
 from pathlib import Path
@@ -278,7 +277,7 @@ def test_what_a_killed_prep_left_half_written_is_no_part_of_the_corpus(tmp_path,
 
     monkeypatch.setattr(Steps, "encode", left)
     run = prepare(tmp_path / "run")
-    names = json.loads((run.prep / "manifest.json").read_text())["files"]
+    names = read_json(run.prep / "manifest.json")["files"]
     assert not [name for name in names if "/." in f"/{name}"]
     assert content(run.prep).keys() == names.keys() | {"manifest.json"}
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.renames import KILLED
+from tests.manifests import read_json
 
 ROOT = Path(__file__).resolve().parents[2]
 WORDS = ["the", "a", "dog", "cat", "house", "sees", "likes", "red", "big", "small", "runs"]
@@ -129,7 +130,7 @@ def within(files, folder):
 
 def content(path):
     if path.suffix == ".json":
-        value = timeless(json.loads(path.read_text("utf-8")))
+        value = timeless(read_json(path))
         if "checkpoints" in path.parts and path.name == "manifest.json":
             del value["files"]["state.json"]  # has the time of the training in it
         return value

@@ -1,7 +1,6 @@
 """The three ways to give the files of a set: words, commas, one TSV file."""
 
 import gzip
-import json
 import lzma
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from typer.testing import CliRunner
 from nmtkit.cli import app
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.prep.file_values import file_list, joined_words
+from tests.manifests import read_json
 from tests.prep import real
 from tests.prep.corpora import pairs, prepare, write
 
@@ -43,7 +43,7 @@ def call(*words):
 
 def prepared(folder):
     """The checksums of the text and of the token ids of a run."""
-    return json.loads((folder / "prep/manifest.json").read_text())["files"]
+    return read_json(folder / "prep/manifest.json")["files"]
 
 
 def test_all_forms_give_the_same_corpus(sets, tmp_path):

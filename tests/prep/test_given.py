@@ -17,6 +17,7 @@ from nmtkit.settings import PrepSettings
 from nmtkit.text.side import TextSide
 from nmtkit.text.tidy import tidy
 from nmtkit.text.vocabulary import load_vocabularies, read_counts
+from tests.manifests import read_json
 from tests.prep import real
 from tests.prep.corpora import own_files, pairs, prepare
 
@@ -221,7 +222,7 @@ def test_a_file_of_the_other_run_that_has_changed_is_refused(tmp_path, source, n
     with pytest.raises(DataError, match=f"{name} of .* is not as prep wrote it"):
         prepare(tmp_path, files, like=source.path)
     manifest = source.prep / "manifest.json"
-    values = json.loads(manifest.read_text())
+    values = read_json(manifest)
     del values["files"][name]
     manifest.write_text(json.dumps(values))
     with pytest.raises(DataError, match=f"{name} of .* is missing"):
@@ -240,7 +241,7 @@ DAMAGED = [
 @pytest.mark.parametrize(("values", "message"), DAMAGED, ids=lambda value: str(value)[:30])
 def test_a_damaged_manifest_of_the_other_run_is_refused(tmp_path, source, values, message):
     path = source.prep / "manifest.json"
-    manifest = json.loads(path.read_text())
+    manifest = read_json(path)
     values = {**values, "settings": manifest["settings"] | values.get("settings", {})}
     path.write_text(json.dumps(manifest | values))
     files = own_files(tmp_path / "new", pairs(50, 9))

@@ -26,6 +26,7 @@ from nmtkit.train.stage import train
 from nmtkit.translate.beam import search
 from nmtkit.translate.stage import translate
 from nmtkit.translate.systems import choose
+from tests.manifests import read_json
 from tests.prep.corpora import prepare
 from tests.prep.test_parses import plain, treebank
 
@@ -138,7 +139,7 @@ def test_from_trees_to_translations(tmp_path, sentences, small_shards, capsys):
     assignments = [f"search.{key}={value}" for key, value in short.items()]
     translate(run, device="cpu", jobs=1, assignments=assignments)
     folder = run.system("pr").translation("news")
-    meta = json.loads((folder / "meta.json").read_text("utf-8"))
+    meta = read_json(folder / "meta.json")
     missing = sum(
         count for reason, count in entries["news"]["parses"].items() if reason != "parsed"
     )

@@ -2,7 +2,6 @@
 in the work folder is noticed.
 """
 
-import json
 import multiprocessing
 import os
 import random
@@ -18,6 +17,7 @@ from nmtkit.prep.clean import CleanShard
 from nmtkit.prep.tasks import Damaged, read_fact
 from nmtkit.prep.work import WORK_RECORD, work_folder
 from nmtkit.run import Run, locked
+from tests.manifests import read_json
 from tests.prep.corpora import own_files, pairs, prepare, write
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
@@ -27,7 +27,7 @@ SETTINGS = ["merges=40", "deduplicate=true", "joint_vocab=false"]
 def contents(run):
     """Every file of a prepared corpus; of the manifest what does not depend on time."""
     files = {p.relative_to(run.prep).as_posix(): p for p in run.prep.rglob("*") if p.is_file()}
-    manifest = json.loads(files.pop("manifest.json").read_text("utf-8"))
+    manifest = read_json(files.pop("manifest.json"))
     for key in ("speed", "jobs"):
         del manifest[key]
     return {name: path.read_bytes() for name, path in files.items()}, manifest

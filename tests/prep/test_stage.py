@@ -32,6 +32,7 @@ from nmtkit.run import Run, locked
 from nmtkit.settings import PrepSettings
 from nmtkit.train.options import TrainOptions
 from nmtkit.train.plan import make_plan
+from tests.manifests import read_json
 from tests.prep import corpora
 from tests.prep.corpora import pairs, prepare, write
 
@@ -585,7 +586,7 @@ def test_run_toml_and_history(tmp_path, files):
     )
     assert said["prep"]["merges"] == 20
     assert said["fingerprint"] == run.manifest().fingerprint
-    record = json.loads((run.path / "history.jsonl").read_text("utf-8"))
+    record = read_json(run.path / "history.jsonl")
     assert (record["stage"], record["exit"]) == ("prep", 0)
 
 

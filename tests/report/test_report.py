@@ -37,6 +37,7 @@ from nmtkit.score.resampling import FEW
 from nmtkit.score.stage import score
 from nmtkit.tables import figures
 from nmtkit.tables.table import Estimate, Table, text_column
+from tests.manifests import read_json
 
 from .conftest import FIGURE, SCRIPT, ReportedRun, make
 
@@ -79,7 +80,7 @@ def test_every_system_set_and_finding_is_in_the_page(tmp_path, capsys, undrawn):
 def test_numbers_are_those_of_the_scores(reported, undrawn):
     undrawn()
     page = reported.page()
-    result = json.loads((reported.run.path / "score/test/scores.json").read_text("utf-8"))
+    result = read_json(reported.run.path / "score/test/scores.json")
     base, own = result["systems"]
     for system in (base, own):
         assert f"{system['scores']['bleu']['value']:.2f}" in page.text
@@ -237,7 +238,7 @@ def test_a_papers_numbers_stand_on_the_page_as_tables(reported):
     inputs = FindingInputs(systems=["base", "own"], files={})
     made.beside(beside).write(reported.run.path / "analyze" / "cost", inputs)
     scores = reported.run.path / "score" / "test" / "scores.json"
-    result = json.loads(scores.read_text("utf-8")) | {"paper": beside.as_json()}
+    result = read_json(scores) | {"paper": beside.as_json()}
     scores.write_text(json.dumps(result), "utf-8")
     html = stage.report(reported.run).read_text("utf-8")
     assert html.count(f"<caption><span>{title}</span></caption>") == 2

@@ -20,6 +20,7 @@ from nmtkit.score.metrics import Scorer
 from nmtkit.score.options import ScoreOptions
 from nmtkit.score.result_tables import main_table
 from nmtkit.score.stage import score_files
+from tests.manifests import read_json
 
 from .conftest import read, result_of, write
 
@@ -180,7 +181,7 @@ def test_a_command_runs_again_only_if_something_has_changed(fake, command, capsy
     fake.score(**metric)
     assert command.runs() == 3
     stored = fake.run.path / "score/test/metrics/own/base.json"
-    for damaged in ("[", json.dumps({**json.loads(stored.read_text()), "scores": [float("nan")]})):
+    for damaged in ("[", json.dumps({**read_json(stored), "scores": [float("nan")]})):
         stored.write_text(damaged)
         fake.score(**metric, by_length=True)
         fake.score(**metric, test="sign")
@@ -211,7 +212,7 @@ def test_a_run_makes_nmtkit_execute_nothing(fake, command, capsys, monkeypatch):
     fake.score(metric=[f"own={command(CHRF)}"], by_length=True)
     before, run = command.runs(), subprocess.run
     path = fake.run.path / "score/test/scores.json"
-    stored = json.loads(path.read_text("utf-8"))
+    stored = read_json(path)
     stored["signatures"]["own"] = f"command:touch {fake.run.path}/executed"
     stored["made_from"]["metrics"] = {f"own=touch {fake.run.path}/executed": ""}
     path.write_text(json.dumps(stored))

@@ -12,6 +12,7 @@ from nmtkit.errors import ConfigError
 from nmtkit.records import MetricScore, Scores, SystemScores
 from nmtkit.score import paper
 from nmtkit.tables.table import Estimate
+from tests.manifests import read_json
 
 FILE = """
 citation = "Somebody 2020, Something"
@@ -149,7 +150,7 @@ def test_a_call_keeps_and_prints_the_table_and_the_next_without_it_prints_none(
     fake.score(paper=file, table="one")
     assert "Table 1, printed and measured (another corpus" in capsys.readouterr().out
     assert {path.suffix for path in kept.glob("paper.*")} == {".md", ".tex", ".csv"}
-    scores = json.loads((kept / "scores.json").read_text("utf-8"))
+    scores = read_json(kept / "scores.json")
     measured = [
         row["measured"]
         for row in csv.DictReader((kept / "paper.csv").read_text("utf-8").splitlines())

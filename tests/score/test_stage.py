@@ -28,7 +28,7 @@ from nmtkit.score.significance import TESTS
 from nmtkit.score.stage import score, score_files
 from nmtkit.score.translations import unlike_searches
 from nmtkit.text.side import TextSide
-from tests.manifests import write_best
+from tests.manifests import read_json, write_best
 from tests.prep.real import lines as real_lines
 
 from . import slow
@@ -135,7 +135,7 @@ def test_up_to_date_is_said_and_not_repeated_but_still_printed(fake_run, capsys,
     fake.score()
     assert "100.00" in capsys.readouterr().out
     stored = fake.run.path / "score/test/scores.json"
-    older = {**json.loads(stored.read_text("utf-8")), "format": 1}
+    older = {**read_json(stored), "format": 1}
     stored.write_text(json.dumps(older), "utf-8")
     fake.score()
     assert "written to" in capsys.readouterr().err
@@ -340,7 +340,7 @@ def test_the_signature_of_tokenised_bleu_names_hyphens_and_case(fake_run, settin
     fake = fake_run()
     fake.add("a", 0.1)
     path = fake.run.prep / "manifest.json"
-    manifest = json.loads(path.read_text("utf-8"))
+    manifest = read_json(path)
     manifest["settings"] |= settings
     path.write_text(json.dumps(manifest), "utf-8")
     fake.score()
