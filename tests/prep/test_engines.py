@@ -26,6 +26,11 @@ def text(tmp_path):
     return own_files(tmp_path, pairs(2500, 4))
 
 
+@pytest.fixture
+def expected(tmp_path, text):
+    return contents(prepare(tmp_path, text, "whole", SETTINGS))
+
+
 def threads(address, jobs):
     """An engine of the user's own."""
     return ThreadPoolExecutor(1)
@@ -39,14 +44,12 @@ def fails(address, jobs):
     raise ValueError("no cluster\nhere")
 
 
-def test_a_users_executor(tmp_path, text):
-    expected = contents(prepare(tmp_path, text, "whole", SETTINGS))
+def test_a_users_executor(tmp_path, text, expected):
     engine = "tests.prep.test_engines:threads"
     assert contents(prepare(tmp_path, text, "run", SETTINGS, engine=engine)) == expected
 
 
-def test_a_local_worker_is_killed(tmp_path, text, monkeypatch):
-    expected = contents(prepare(tmp_path, text, "whole", SETTINGS))
+def test_a_local_worker_is_killed(tmp_path, text, monkeypatch, expected):
     clean, marker = CleanShard.__call__, tmp_path / "killed"
 
     def dies(task, work, index):
@@ -106,9 +109,10 @@ def children(word):
         ("ray", "ray", "ray::_call", ""),
     ],
 )
-def test_a_worker_of_a_cluster_is_killed(tmp_path, text, capsys, engine, package, worker, said):
+def test_a_worker_of_a_cluster_is_killed(
+    tmp_path, text, capsys, engine, package, worker, said, expected
+):
     pytest.importorskip(package)
-    expected = contents(prepare(tmp_path, text, "whole", SETTINGS))
     join = killer(tmp_path / "run" / "prep-work", children(worker))
     run = prepare(tmp_path, text, "run", SETTINGS, jobs=2, engine=engine)
     assert join() and contents(run) == expected

@@ -42,6 +42,11 @@ def text(tmp_path):
     return own_files(tmp_path, pairs(600, 4))
 
 
+@pytest.fixture
+def expected(tmp_path, text, small_shards):
+    return contents(prepare(tmp_path, text, "whole", SETTINGS))
+
+
 def is_killed(count, before, *arguments, **options):
     """Prepare in processes of their own; True if they got SIGKILL.
 
@@ -71,8 +76,7 @@ def is_killed(count, before, *arguments, **options):
     return process.exitcode != 0
 
 
-def test_killed_up_to_thirty_times(tmp_path, text, small_shards):
-    expected = contents(prepare(tmp_path, text, "whole", SETTINGS))
+def test_killed_up_to_thirty_times(tmp_path, text, expected):
     draw, work, kills = random.Random(1), tmp_path / "run" / "prep-work", 0
     for _ in range(30):
         before = facts(work)
@@ -86,8 +90,7 @@ def test_killed_up_to_thirty_times(tmp_path, text, small_shards):
     assert not work.exists()
 
 
-def test_a_full_disk_ends_prep_and_the_same_command_goes_on(tmp_path, text, small_shards, capsys):
-    expected = contents(prepare(tmp_path, text, "whole", SETTINGS))
+def test_a_full_disk_ends_prep_and_the_same_command_goes_on(tmp_path, text, capsys, expected):
     write_fact, begun = tasks.Fact.write, []
 
     def full(fact, path):
@@ -140,9 +143,8 @@ def stopped(tmp_path, text, step):
 )
 @pytest.mark.parametrize("how", ["changed", "gone"])
 def test_a_damaged_shard_is_named_and_made_again(
-    tmp_path, text, small_shards, capsys, step, victim, how
+    tmp_path, text, capsys, step, victim, how, expected
 ):
-    expected = contents(prepare(tmp_path, text, "whole", SETTINGS))
     path = stopped(tmp_path, text, step) / victim
     if how == "gone":
         path.unlink()
@@ -158,9 +160,8 @@ def test_a_damaged_shard_is_named_and_made_again(
         )
 
 
-def test_a_shard_that_is_damaged_while_prep_works(tmp_path, text, small_shards, capsys):
+def test_a_shard_that_is_damaged_while_prep_works(tmp_path, text, capsys, expected):
     """The task that reads the files notices; the task that wrote them runs again."""
-    expected = contents(prepare(tmp_path, text, "whole", SETTINGS))
     run = tasks.Runner.run
 
     def damage(runner, label, of_step):
@@ -185,8 +186,7 @@ def test_another_command_does_not_go_on(tmp_path, text, small_shards, capsys):
     assert "removing what another call of prep left" in capsys.readouterr().err
 
 
-def test_a_work_folder_elsewhere(tmp_path, text, small_shards):
-    expected = contents(prepare(tmp_path, text, "whole", SETTINGS))
+def test_a_work_folder_elsewhere(tmp_path, text, expected):
     work = tmp_path / "elsewhere"
     assert contents(prepare(tmp_path, text, "run", SETTINGS, work=work)) == expected
     assert not work.exists()
@@ -260,17 +260,15 @@ def test_a_fact_names_the_file_that_has_changed(tmp_path, text, small_shards):
 
 
 def test_models_that_an_interrupted_call_left_are_not_taken_for_given_ones(
-    tmp_path, text, small_shards
+    tmp_path, text, expected
 ):
-    expected = contents(prepare(tmp_path, text, "whole", SETTINGS))
     work = stopped(tmp_path, text, "merge")
     for name in ("codes.src.bpe", "vocab.src.txt", "truecase.de"):
         (work / "out" / name).write_text("#version: 0.2\na b\n", "utf-8")
     assert contents(prepare(tmp_path, text, "run", SETTINGS)) == expected
 
 
-def test_shards_that_other_models_encoded_are_encoded_again(tmp_path, text, small_shards):
-    expected = contents(prepare(tmp_path, text, "whole", SETTINGS))
+def test_shards_that_other_models_encoded_are_encoded_again(tmp_path, text, expected):
     work = stopped(tmp_path, text, "sets")
     fact = read_fact(work, "encode", 0)
     other = fact.model_copy(update={"models": "of other models"})
