@@ -1,7 +1,5 @@
 """The stage: what is written where, what is up to date, what is refused."""
 
-from __future__ import annotations
-
 import io
 import json
 import re
