@@ -22,7 +22,7 @@ from nmtkit.cli import app
 from nmtkit.cli.command import Command
 from nmtkit.cli.ineffective import table
 from nmtkit.settings import STAGES, TrainSettings, build, load_config, load_preset
-from tests.manifests import read_json
+from tests.manifests import edit, read_json, write_json
 
 TINY = (
     "--set model.d_model=16 --set model.d_ff=32 --set model.encoder_layers=1"
@@ -482,9 +482,7 @@ def test_a_damaged_checkpoint_is_named(copy, damage):
 )
 def test_a_system_whose_class_is_not_found_is_named_with_a_way_on(copy, command):
     config = copy / "systems/toy/config.toml"
-    config.write_text(
-        config.read_text().replace("tests.toy_recurrent:", "elsewhere.toy_recurrent:")
-    )
+    edit(config, "tests.toy_recurrent:", "elsewhere.toy_recurrent:")
     what, where, hint = wrong(f"{command} --run {copy}").splitlines()[-3:]
     assert "system 'toy': cannot import variant 'elsewhere.toy_recurrent:ToyRecurrent'" in what
     assert where.strip() == f"in: {copy / 'systems/toy'}"
@@ -496,7 +494,7 @@ def test_the_newest_sound_checkpoint_is_taken_when_the_best_is_damaged(copy):
     steps = sorted(p.name for p in (folder / "checkpoints").glob("step-*"))
     assert len(steps) == 2
     best = {"step": int(steps[0].removeprefix("step-")), "checkpoint": steps[0]}
-    (folder / "best.json").write_text(json.dumps(read_json(folder / "best.json") | best))
+    write_json(folder / "best.json", read_json(folder / "best.json") | best)
     weights = folder / "checkpoints" / steps[0] / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"x")
     assert (

@@ -20,7 +20,7 @@ from nmtkit.records import (
 )
 from nmtkit.score.stage import score
 from nmtkit.translate.stage import translate
-from tests.manifests import read_json, write_best
+from tests.manifests import read_json, write_best, write_json
 from tests.ready import add_system, prepare
 
 
@@ -72,7 +72,7 @@ def test_a_file_is_written_back_as_it_was(run, record, pattern, tmp_path):
 )
 def test_the_field_that_is_wrong_is_named(run, tmp_path, change, message):
     path = tmp_path / "manifest.json"
-    path.write_text(json.dumps(read_json(run.prep / "manifest.json") | change), "utf-8")
+    write_json(path, read_json(run.prep / "manifest.json") | change)
     with pytest.raises(DataError, match=message) as caught:
         load(Manifest, path)
     assert (caught.value.where, caught.value.hint) == (str(path), Manifest.again)
@@ -82,11 +82,11 @@ def test_a_finding_has_a_version(run, tmp_path):
     path = tmp_path / "finding.json"
     values = read_json(run.path / "analyze/lengths/finding.json")
     assert values["format"] == 1
-    path.write_text(json.dumps(values | {"format": 99}), "utf-8")
+    write_json(path, values | {"format": 99})
     with pytest.raises(DataError, match=r"another version of nmtkit \(format 99\)"):
         load(StoredFinding, path)
     del values["format"]
-    path.write_text(json.dumps(values), "utf-8")
+    write_json(path, values)
     load(StoredFinding, path).write(path)
     assert read_json(path) == values
 
@@ -104,10 +104,7 @@ def test_what_is_no_record_is_refused(tmp_path, text):
 
 def test_keys_of_another_version_are_passed_over(run, tmp_path):
     path = tmp_path / "manifest.json"
-    path.write_text(
-        json.dumps(read_json(run.prep / "manifest.json") | {"news": 1}),
-        "utf-8",
-    )
+    write_json(path, read_json(run.prep / "manifest.json") | {"news": 1})
     assert load(Manifest, path) == run.manifest()
 
 

@@ -20,7 +20,7 @@ from nmtkit.run import Run
 from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import load_vocabularies
 from tests.export.conftest import SETTINGS
-from tests.manifests import read_json
+from tests.manifests import edit, read_json, write_json
 
 LINES = ["The cats sleep, and the dog runs.", "It runs."]
 
@@ -100,7 +100,7 @@ def test_what_is_up_to_date_and_what_is_written_again(copy, without_package, tmp
     assert written() and not written()
     assert written(quantization="int8") and (out / "model.bin").read_text() == "int8 1024"
     config = copy.system("post").config
-    config.write_text(config.read_text().replace("max_source = 20", "max_source = 3000"))
+    edit(config, "max_source = 20", "max_source = 3000")
     assert written(quantization="int8") and without_package[-1] == ("int8", 3001)
 
 
@@ -123,7 +123,7 @@ def test_a_record_names_files_not_patterns(copy, without_package, tmp_path):
     out = stage.export(copy, "post", "ctranslate2", out=tmp_path / "out")
     record = read_json(out / folder.ABOUT)
     record["files"]["*"] = "0"
-    (out / folder.ABOUT).write_text(json.dumps(record))
+    write_json(out / folder.ABOUT, record)
     (out / "notes.md").write_text("mine")
     with pytest.raises(ConfigError, match=r"'\*' cannot be a name"):
         stage.export(copy, "post", "ctranslate2", out=out, force=True)

@@ -2,8 +2,6 @@
 nmtkit's ids, and greedy search finds the same subwords.
 """
 
-import json
-
 import pytest
 import torch
 
@@ -14,7 +12,7 @@ from nmtkit.text.vocabulary import SPECIALS, load_vocabularies
 from nmtkit.translate.forced import pair_batch
 from tests.export.conftest import EOS, SETTINGS
 from tests.export.test_stage import LINES, command, readme_code
-from tests.manifests import read_json
+from tests.manifests import read_json, write_json
 from tests.ready import add_system, prepare
 
 SRC, TGT = [[5, 9, 7, 30, 2], [8, 2]], [[11, 4, 2], [6, 7, 20, 21, 2]]
@@ -33,7 +31,7 @@ def separate(tmp_path_factory):
         file.writelines(f"never-{number}\n" for number in range(50))  # larger than the target's
     manifest = read_json(run.prep / "manifest.json")
     manifest["vocabulary"]["src"] += 50
-    (run.prep / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+    write_json(run.prep / "manifest.json", manifest)
     for name, model in APART.items():
         add_system(run, name, "transformer", eos=EOS if "softmax_bias" in model else 0, **model)
     return run

@@ -22,7 +22,7 @@ from nmtkit.run import Run, System
 from nmtkit.settings import to_toml
 from nmtkit.tables.figures import DESCRIPTION, as_pdf
 from nmtkit.train.reporting import cut_metrics
-from tests.manifests import read_json
+from tests.manifests import edit, read_json, write_json
 from tests.report.conftest import make
 
 SHA = "0" * 64
@@ -218,7 +218,7 @@ def damage(run, name, change):
     path = run.path / name
     values = read_json(path)
     change(values)
-    path.write_text(json.dumps(values), "utf-8")
+    write_json(path, values)
     return path
 
 
@@ -310,7 +310,7 @@ SETTINGS = {
 @pytest.mark.parametrize(("old", "new"), SETTINGS.values(), ids=SETTINGS)
 def test_damaged_settings_of_a_system_are_named(run, old, new):
     path = run.system("base").config
-    path.write_text(path.read_text("utf-8").replace(old, new), "utf-8")
+    edit(path, old, new)
     with pytest.raises(NmtkitError, match=r"damaged|bad value for '(train|search)\.") as caught:
         run.system("base").read_config()
     assert str(path) in caught.value.where and caught.value.hint
@@ -362,7 +362,7 @@ def test_attention_that_is_not_of_its_sentence_is_refused(tmp_path):
     for src, weights in ((["a"], [[0.5]]), (["a", "b"], [[0.5]]), (["a"], [])):
         sentences = {"3": {"src": src, "tgt": ["x"], "weights": weights}}
         values = {"system": "base", "what": "", "set_name": "test", "sentences": sentences}
-        path.write_text(json.dumps(values), "utf-8")
+        write_json(path, values)
         message = refusal(SystemAttention, path)
         assert message is None if weights and len(src) == 1 else "damaged" in message
 

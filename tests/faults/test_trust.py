@@ -12,6 +12,7 @@ from nmtkit.cli import app
 from nmtkit.errors import ConfigError
 from nmtkit.models.variants import load_variant
 from nmtkit.run import Run
+from tests.manifests import edit
 from tests.models.cases import TOY
 from tests.ready import add_system, prepare
 
@@ -72,7 +73,7 @@ def stranger(ready, folder, flag, monkeypatch, variant="payload:Model"):
     shutil.copytree(ready, folder)
     (folder / "payload.py").write_text(PAYLOAD.format(flag=str(flag)), "utf-8")
     config = folder / "systems/toy/config.toml"
-    config.write_text(config.read_text("utf-8").replace(TOY, variant), "utf-8")
+    edit(config, TOY, variant)
     monkeypatch.chdir(folder)
     return folder
 

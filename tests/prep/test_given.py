@@ -1,6 +1,5 @@
 """A text model that is given instead of learnt: --like, --codes and --vocab."""
 
-import json
 import re
 import shutil
 from collections import Counter
@@ -17,7 +16,7 @@ from nmtkit.settings import PrepSettings
 from nmtkit.text.side import TextSide
 from nmtkit.text.tidy import tidy
 from nmtkit.text.vocabulary import load_vocabularies, read_counts
-from tests.manifests import read_json
+from tests.manifests import read_json, write_json
 from tests.prep import real
 from tests.prep.corpora import own_files, pairs, prepare
 
@@ -224,7 +223,7 @@ def test_a_file_of_the_other_run_that_has_changed_is_refused(tmp_path, source, n
     manifest = source.prep / "manifest.json"
     values = read_json(manifest)
     del values["files"][name]
-    manifest.write_text(json.dumps(values))
+    write_json(manifest, values)
     with pytest.raises(DataError, match=f"{name} of .* is missing"):
         prepare(tmp_path, files, like=source.path)
     assert not (tmp_path / "run").exists()
@@ -243,7 +242,7 @@ def test_a_damaged_manifest_of_the_other_run_is_refused(tmp_path, source, values
     path = source.prep / "manifest.json"
     manifest = read_json(path)
     values = {**values, "settings": manifest["settings"] | values.get("settings", {})}
-    path.write_text(json.dumps(manifest | values))
+    write_json(path, manifest | values)
     files = own_files(tmp_path / "new", pairs(50, 9))
     with pytest.raises((ConfigError, DataError)) as caught:
         prepare(tmp_path, files, preset=None, like=source.path, settings=["merges=60"])

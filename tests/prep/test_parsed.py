@@ -106,9 +106,23 @@ def expected_spans(run, rows):
     return found, reasons
 
 
+@pytest.fixture
+def tree_corpus(tmp_path, sentences):
+    return corpus(tmp_path / "in", sentences)
+
+
+@pytest.fixture
+def sets(tree_corpus):
+    return tree_corpus[0]
+
+
+@pytest.fixture
+def options(tree_corpus):
+    return tree_corpus[1]
+
+
 @pytest.mark.parametrize("rows", [7, 40])
-def test_spans_in_shards(tmp_path, sentences, rows):
-    sets, options = corpus(tmp_path / "in", sentences)
+def test_spans_in_shards(tmp_path, rows, sets, options):
     run = prepared(tmp_path, options, settings=[f"shard_lines={rows}"])
     for name in ("train", "news"):
         store = Store(run.prep / name)
@@ -119,8 +133,7 @@ def test_spans_in_shards(tmp_path, sentences, rows):
     assert len(Store(run.prep / "train").shard_sizes) == lines
 
 
-def test_from_trees_to_translations(tmp_path, sentences, small_shards, capsys):
-    sets, options = corpus(tmp_path / "in", sentences)
+def test_from_trees_to_translations(tmp_path, small_shards, capsys, sets, options):
     run = prepared(tmp_path, options)
     entries = {entry["name"]: entry for entry in run.manifest().model_dump()["sets"]}
     for name in ("train", "news"):
@@ -160,11 +173,10 @@ def test_from_trees_to_translations(tmp_path, sentences, small_shards, capsys):
     assert capsys.readouterr().err.count("15 read without a parse") == 1
 
 
-def test_many_parses_that_do_not_fit_are_warned_of(tmp_path, sentences, small_shards, capsys):
+def test_many_parses_that_do_not_fit_are_warned_of(tmp_path, small_shards, capsys, options):
     """Half of the trees with a bracket missing: sentences cut otherwise than their system is
     named for. The lines are those of the file.
     """
-    _, options = corpus(tmp_path / "in", sentences)
     file = tmp_path / "in" / "train.trees"
     prepared(tmp_path, options)
     # what does not fit is far below 5%
@@ -185,8 +197,7 @@ def test_many_parses_that_do_not_fit_are_warned_of(tmp_path, sentences, small_sh
     assert counts["not a tree"] > 100
 
 
-def test_blank_lines_are_no_parses_that_do_not_fit(tmp_path, sentences, capsys):
-    sets, options = corpus(tmp_path / "in", sentences)
+def test_blank_lines_are_no_parses_that_do_not_fit(tmp_path, capsys, sets, options):
     (tmp_path / "in" / "news.trees").write_text(
         sets["news"][0][2] + "\n" * len(sets["news"]), "utf-8"
     )
@@ -195,8 +206,7 @@ def test_blank_lines_are_no_parses_that_do_not_fit(tmp_path, sentences, capsys):
     assert len(said) == 1 and "14 blank (first: line 2)" in said[0]
 
 
-def test_the_number_of_workers_changes_nothing(tmp_path, sentences, small_shards):
-    _, options = corpus(tmp_path / "in", sentences)
+def test_the_number_of_workers_changes_nothing(tmp_path, small_shards, options):
     one, three = (
         prepared(tmp_path, options, f"run{jobs}", jobs=jobs).manifest().model_dump()
         for jobs in (1, 3)
@@ -206,8 +216,7 @@ def test_the_number_of_workers_changes_nothing(tmp_path, sentences, small_shards
     assert "train/00000.spans.bin" in one["files"]
 
 
-def test_another_file_of_parses_is_another_corpus(tmp_path, sentences):
-    _, options = corpus(tmp_path / "in", sentences)
+def test_another_file_of_parses_is_another_corpus(tmp_path, options):
     first = prepared(tmp_path, options).manifest().model_dump()
     assert prepared(tmp_path, options).manifest().model_dump() == first
     with open(tmp_path / "in" / "train.trees", "r+", encoding="utf-8") as stream:
@@ -216,8 +225,7 @@ def test_another_file_of_parses_is_another_corpus(tmp_path, sentences):
         prepared(tmp_path, options)
 
 
-def test_mistakes_are_named(tmp_path, sentences):
-    _, options = corpus(tmp_path / "in", sentences)
+def test_mistakes_are_named(tmp_path, options):
     trees = options.pop("parses")
     for given, said in (
         (["train=nowhere"], "nowhere"),
@@ -237,9 +245,8 @@ def test_mistakes_are_named(tmp_path, sentences):
     assert Store(run.prep / "train").spans is Store(run.prep / "news").spans is None
 
 
-def test_trees_of_another_text_are_refused(tmp_path, sentences):
+def test_trees_of_another_text_are_refused(tmp_path, options):
     """The task that cuts a shard knows how long the sentences of the set are."""
-    _, options = corpus(tmp_path / "in", sentences)
     run = prepared(tmp_path, options)
     news = [tmp_path / "in" / "news.en", tmp_path / "in" / "news.trees"]
     for path in news:
@@ -256,8 +263,7 @@ def test_trees_of_another_text_are_refused(tmp_path, sentences):
     ("spoilt", "reason"),
     [("news", "15 not a tree"), ("dev", "15 other text"), ("news", "15 blank")],
 )
-def test_parses_of_which_none_fits_are_refused(tmp_path, sentences, spoilt, reason):
-    sets, options = corpus(tmp_path / "in", sentences)
+def test_parses_of_which_none_fits_are_refused(tmp_path, sentences, spoilt, reason, sets, options):
     line = {"15 not a tree": "17", "15 other text": sentences[-1][1], "15 blank": ""}[reason]
     file = tmp_path / "in" / f"{spoilt}.trees"
     file.write_text((line + "\n") * len(sets[spoilt]), "utf-8")
@@ -292,11 +298,10 @@ class FakePipeline:
         )
 
 
-def test_a_parser_parses_what_has_no_file(tmp_path, sentences, monkeypatch):
+def test_a_parser_parses_what_has_no_file(tmp_path, monkeypatch, sets, options):
     monkeypatch.setitem(
         sys.modules, "stanza", types.SimpleNamespace(Pipeline=FakePipeline, __version__="9.9")
     )
-    sets, options = corpus(tmp_path / "in", sentences)
     options["parses"] = options["parses"][1:]
     run = prepared(tmp_path, options, parser="stanza")
     assert (

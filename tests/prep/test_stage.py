@@ -101,6 +101,16 @@ def spoil(path, how):
         path.write_bytes("Der Hund.\nDie Bäume sind groß.\n".encode("latin-1") * 30)
 
 
+@pytest.fixture
+def run(tmp_path, files):
+    return run_prep(tmp_path, files)
+
+
+@pytest.fixture(name="test")
+def own_set(tmp_path):
+    return write(tmp_path / "in", "test", pairs(10, 3))
+
+
 @pytest.mark.parametrize("which", ["train", "dev", "test"])
 @pytest.mark.parametrize(
     ("how", "message"),
@@ -112,8 +122,7 @@ def spoil(path, how):
         ("latin-1", "not UTF-8: byte 0xe4"),
     ],
 )
-def test_a_bad_file_is_named_and_nothing_is_written(tmp_path, files, which, how, message):
-    test = write(tmp_path / "in", "test", pairs(10, 3))
+def test_a_bad_file_is_named_and_nothing_is_written(tmp_path, files, which, how, message, test):
     spoil({**files, "test": test}[which][1], how)
     with pytest.raises(DataError, match=message) as caught:
         run_prep(tmp_path, files, test=joined(test))
@@ -124,9 +133,8 @@ def test_a_bad_file_is_named_and_nothing_is_written(tmp_path, files, which, how,
 
 @pytest.mark.parametrize(("which", "side"), [("dev", 0), ("dev", 1), ("test", 1), ("test", 2)])
 def test_a_set_without_a_line_with_text_is_refused_and_nothing_is_written(
-    tmp_path, files, which, side
+    tmp_path, files, which, side, test
 ):
-    test = write(tmp_path / "in", "test", pairs(10, 3))
     second = tmp_path / "in" / "test.de1"
     second.write_bytes(test[1].read_bytes())
     path = {"dev": files["dev"], "test": (*test, second)}[which][side]
@@ -144,8 +152,7 @@ def test_a_set_without_a_line_with_text_is_refused_and_nothing_is_written(
     assert names(tmp_path) == ["in"]
 
 
-def test_blank_lines_of_dev_and_test_sets_are_counted_and_warned_of(tmp_path, files, capsys):
-    test = write(tmp_path / "in", "test", pairs(10, 3))
+def test_blank_lines_of_dev_and_test_sets_are_counted_and_warned_of(tmp_path, files, capsys, test):
     second = tmp_path / "in" / "test.de1"
     second.write_text("Ein Hund.\n" * 9 + "\u2028\n", "utf-8")
     files["dev"] = write(
@@ -462,8 +469,7 @@ def test_training_pairs_are_counted_before_the_preset_is_chosen(
     assert asked.settings().merges == {"small": 8000, "base": 32000}[preset]
 
 
-def test_a_file_whose_suffix_is_of_another_language_is_said(tmp_path, files, capsys):
-    test = write(tmp_path / "in", "test", pairs(10, 3))
+def test_a_file_whose_suffix_is_of_another_language_is_said(tmp_path, files, capsys, test):
     other = test[1].with_suffix(".fr.gz")
     other.write_bytes(gzip.compress(test[1].read_bytes()))
     run_prep(tmp_path, files, test=joined((*test, other)))
@@ -495,8 +501,7 @@ def test_a_file_whose_suffix_is_of_another_language_is_said(tmp_path, files, cap
 # up to date, force, other settings
 
 
-def test_the_same_again_says_so_and_changes_nothing(tmp_path, files, capsys):
-    run = run_prep(tmp_path, files)
+def test_the_same_again_says_so_and_changes_nothing(tmp_path, files, capsys, run):
     before = snapshot(run.prep)
     capsys.readouterr()
     run_prep(tmp_path, files)
@@ -511,8 +516,7 @@ def test_the_same_again_says_so_and_changes_nothing(tmp_path, files, capsys):
     assert after["train/00000.bin"][1] != before["train/00000.bin"][1]
 
 
-def test_other_settings_are_refused_with_old_and_new(tmp_path, files):
-    run = run_prep(tmp_path, files)
+def test_other_settings_are_refused_with_old_and_new(tmp_path, files, run):
     before = snapshot(run.path)
     with pytest.raises(ConfigError, match="prepared differently") as caught:
         run_prep(tmp_path, files, settings=["truecase=none", "joint_vocab=false"])
@@ -539,16 +543,14 @@ def test_another_text_is_refused(tmp_path, files):
     assert "source.dataset: mine -> demo" in caught.value.where
 
 
-def test_a_missing_piece_is_made_again(tmp_path, files, capsys):
-    run = run_prep(tmp_path, files)
+def test_a_missing_piece_is_made_again(tmp_path, files, capsys, run):
     (run.prep / "train/00000.bin").unlink()
     run_prep(tmp_path, files)
     assert len(Store(run.prep / "train")) == 60
     assert "train/00000.bin is missing" in capsys.readouterr().err
 
 
-def test_systems_of_the_old_corpus_are_named(tmp_path, files, capsys):
-    run = run_prep(tmp_path, files)
+def test_systems_of_the_old_corpus_are_named(tmp_path, files, capsys, run):
     (run.path / "systems" / "mine").mkdir(parents=True)
     (run.path / "systems" / "mine" / "config.toml").write_text("")
     test = write(tmp_path / "in", "news", pairs(10, 3))
@@ -575,8 +577,7 @@ def test_the_fingerprint_is_that_of_the_training_side(tmp_path, files):
     assert fingerprint(("en", "de"), chosen, {}) == fingerprint(("en", "de"), PrepSettings(), {})
 
 
-def test_run_toml_and_history(tmp_path, files):
-    run = run_prep(tmp_path, files)
+def test_run_toml_and_history(run):
     said = tomllib.loads((run.path / "run.toml").read_text("utf-8"))
     assert (said["dataset"], said["src"], said["tgt"], said["preset"]) == (
         "mine",
@@ -600,8 +601,7 @@ def failing(error):
     return fail
 
 
-def test_a_failure_leaves_the_old_corpus_alone(tmp_path, files, monkeypatch):
-    run = run_prep(tmp_path, files)
+def test_a_failure_leaves_the_old_corpus_alone(tmp_path, files, monkeypatch, run):
     before = snapshot(run.prep)
     full = OSError(28, "No space left on device")
     monkeypatch.setattr(steps.Steps, "encode", failing(full))
@@ -621,8 +621,7 @@ def test_an_error_of_the_user_in_a_fresh_run_leaves_nothing(tmp_path, files, mon
     assert names(tmp_path) == ["in"]
 
 
-def test_folders_that_prep_did_not_make_stay(tmp_path, files):
-    run = run_prep(tmp_path, files)
+def test_folders_that_prep_did_not_make_stay(tmp_path, files, run):
     for name in ("prep.old-1", "prep.old-notes", "prep.tmp-1"):
         (run.path / name).mkdir()
     shutil.copytree(run.prep, run.path / "prep.old-2")
@@ -632,9 +631,8 @@ def test_folders_that_prep_did_not_make_stay(tmp_path, files):
     assert snapshot(run.path / "prep.old-2").keys() == snapshot(run.prep).keys()
 
 
-def test_killed_between_two_renames(tmp_path, files, monkeypatch):
+def test_killed_between_two_renames(tmp_path, files, monkeypatch, run):
     """The old folder is back even if the next call fails."""
-    run = run_prep(tmp_path, files)
     before = snapshot(run.prep)
     run.prep.rename(run.path / ".old-prep-99")
     with monkeypatch.context() as patch, pytest.raises(DataError, match="broken"):
@@ -688,8 +686,7 @@ def test_a_signal_stops_prep_and_the_same_command_goes_on(tmp_path, files, numbe
     assert (record["stage"], record["exit"]) == ("prep", 130)
 
 
-def test_a_run_in_use_is_refused(tmp_path, files):
-    run = run_prep(tmp_path, files)
+def test_a_run_in_use_is_refused(tmp_path, files, run):
     with locked(run.path, "train", shared=True), pytest.raises(DataError, match="in use"):
         run_prep(tmp_path, files, force=True)
 

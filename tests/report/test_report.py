@@ -37,7 +37,7 @@ from nmtkit.score.resampling import FEW
 from nmtkit.score.stage import score
 from nmtkit.tables import figures
 from nmtkit.tables.table import Estimate, Table, text_column
-from tests.manifests import read_json
+from tests.manifests import edit, read_json, write_json
 
 from .conftest import FIGURE, SCRIPT, ReportedRun, make
 
@@ -187,7 +187,7 @@ def test_a_finding_is_made_again_as_it_was_made(made_from, expected):
 
 def test_the_next_seed_is_one_that_is_not_in_use(reported):
     config = reported.run.path / "systems/own/config.toml"
-    config.write_text(config.read_text("utf-8").replace("seed = 1", "seed = 2"), "utf-8")
+    edit(config, "seed = 1", "seed = 2")
     assert any(
         "nmtkit train --seed 3" in remark.command
         for remark in comparison.cautions(read_contents(reported.run))
@@ -239,7 +239,7 @@ def test_a_papers_numbers_stand_on_the_page_as_tables(reported):
     made.beside(beside).write(reported.run.path / "analyze" / "cost", inputs)
     scores = reported.run.path / "score" / "test" / "scores.json"
     result = read_json(scores) | {"paper": beside.as_json()}
-    scores.write_text(json.dumps(result), "utf-8")
+    write_json(scores, result)
     html = stage.report(reported.run).read_text("utf-8")
     assert html.count(f"<caption><span>{title}</span></caption>") == 2
     assert html.count(">&lt;b&gt;Ours&lt;/b&gt;<") == 2
@@ -330,7 +330,7 @@ def test_what_is_missing_is_said(reported):
     reported.finding("cost", "cost", figure=None, rows=1002)
     reported.finding("headroom", "headroom")
     other = run / "analyze/headroom/finding.json"
-    other.write_text(other.read_text("utf-8").replace('"format": 1', '"format": 99'), "utf-8")
+    edit(other, '"format": 1', '"format": 99')
     (run / "analyze/gates").mkdir()
     (run / "analyze/layers").mkdir()
     (run / "analyze/layers/finding.json").write_text('{"name": 1', "utf-8")
@@ -437,7 +437,7 @@ def test_texts_that_are_gone_are_said(reported):
 
 def test_scores_of_another_version_are_left_out(reported):
     path = reported.run.path / "score/test/scores.json"
-    path.write_text(path.read_text("utf-8").replace('"format": ', '"format": 9'), "utf-8")
+    edit(path, '"format": ', '"format": 9')
     with pytest.raises(DataError, match=r"report: score/test cannot be read \(written by") as error:
         stage.report(reported.run)
     assert "nmtkit score --force" in error.value.hint
@@ -449,7 +449,7 @@ def test_unequal_budgets_are_said_as_score_says_them(tmp_path):
         made.add(name, 0.3, variant=name, seed=1)
         made.log(name)
         path = made.run.path / "systems" / name / "metrics.jsonl"
-        path.write_text(path.read_text("utf-8").replace('"step": 10', f'"step": {step}'), "utf-8")
+        edit(path, '"step": 10', f'"step": {step}')
     score(made.run, resamples=20, trials=20)
     contents = read_contents(made.run)
     (said,) = (one.text for one in comparison.cautions(contents) if "budgets" in one.text)

@@ -20,7 +20,7 @@ from nmtkit.score.metrics import Scorer
 from nmtkit.score.options import ScoreOptions
 from nmtkit.score.result_tables import main_table
 from nmtkit.score.stage import score_files
-from tests.manifests import read_json
+from tests.manifests import read_json, write_json
 
 from .conftest import read, result_of, write
 
@@ -215,7 +215,7 @@ def test_a_run_makes_nmtkit_execute_nothing(fake, command, capsys, monkeypatch):
     stored = read_json(path)
     stored["signatures"]["own"] = f"command:touch {fake.run.path}/executed"
     stored["made_from"]["metrics"] = {f"own=touch {fake.run.path}/executed": ""}
-    path.write_text(json.dumps(stored))
+    write_json(path, stored)
 
     def without_shell(*arguments, shell=False, **options):
         assert not shell

@@ -140,10 +140,7 @@ def test_of_another_corpus_there_is_no_difference_and_it_is_said(dataset, name, 
     assert any(said in note for note in found.notes)
 
 
-def test_a_call_keeps_and_prints_the_table_and_the_next_without_it_prints_none(
-    file, fake_run, capsys
-):
-    fake = fake_run()
+def test_a_call_keeps_and_prints_the_table_and_the_next_without_it_prints_none(file, fake, capsys):
     fake.add("base", 0.2)
     fake.add("base-new-s3", 0.1)
     kept = fake.run.path / "score" / "test"
@@ -309,8 +306,7 @@ def test_gains_are_over_the_mean_of_the_baselines_seeds():
         assert any("how much more than base-s1, base-s2, base-s3" in note for note in found.notes)
 
 
-def test_what_a_call_drops_of_the_one_before_is_said(fake_run, capsys):
-    fake = fake_run()
+def test_what_a_call_drops_of_the_one_before_is_said(fake, capsys):
     fake.add("base", 0.2)
     fake.add("new", 0.1)
     fake.score(against="new", by_length=True)

@@ -260,11 +260,10 @@ def test_a_translation_searched_otherwise_is_not_the_same_system(seeded, capsys)
     assert [group["systems"] for group in groups] == systems
 
 
-def test_how_a_training_was_watched_does_not_part_its_seeds(fake_run, capsys):
+def test_how_a_training_was_watched_does_not_part_its_seeds(fake, capsys):
     """What is shown and kept cannot change the weights; what ends a training, or chooses the
     best checkpoint, can.
     """
-    fake = fake_run()
     same = {"log_every": 7, "samples": 0, "checkpoint_every": 9, "keep_checkpoints": 2}
     same |= {"deterministic": True}
     others = {"max_steps": 11, "patience": 3, "max_minutes": 1.0, "best_by": "dev_loss"}
@@ -317,8 +316,7 @@ def test_a_changed_seed_is_not_up_to_date_and_plain_scores_have_the_groups_too(s
     assert "base: a seed occurs twice" in out
 
 
-def test_no_two_seeds_and_unknown_groupings(fake_run, capsys):
-    fake = fake_run()
+def test_no_two_seeds_and_unknown_groupings(fake, capsys):
     fake.add("a", 0.2, seed=1)
     fake.add("ensemble-a", 0.1, trained=False)
     fake.add("ensemble-b", 0.2, trained=False)

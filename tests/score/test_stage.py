@@ -41,8 +41,7 @@ SPLIT = f"nrefs:1|case:mixed|eff:no|tok:moses-normalized-split-hyphens|smooth:no
 """The signature of tokenised BLEU with the defaults of prep."""
 
 
-def test_all_systems_side_by_side(fake_run, capsys):
-    fake = fake_run()
+def test_all_systems_side_by_side(fake, capsys):
     fake.add("base", 0.4)
     fake.add("better", 0.1)
     fake.score(by_length=True, resamples=100)
@@ -77,8 +76,7 @@ def test_all_systems_side_by_side(fake_run, capsys):
     assert {"stage": "score", "exit": 0, "seed": 1}.items() <= json.loads(history[-1]).items()
 
 
-def test_lengths_are_those_of_the_prepared_source_without_its_end(fake_run):
-    fake = fake_run()
+def test_lengths_are_those_of_the_prepared_source_without_its_end(fake):
     fake.add("base", 0.4)
     fake.score(by_length=True, buckets="5,9")
     result = result_of(fake.run)
@@ -97,8 +95,7 @@ def test_lengths_are_those_of_the_prepared_source_without_its_end(fake_run):
     assert float(rows[3][2]) == pytest.approx(expected, abs=1e-4)
 
 
-def test_one_system_has_nothing_to_compare_with_and_its_empty_lines_are_shown(fake_run, capsys):
-    fake = fake_run()
+def test_one_system_has_nothing_to_compare_with_and_its_empty_lines_are_shown(fake, capsys):
     fake.add("only", 0)
     fake.translate("only", ["", "  ", *fake.lines["test"][2:]])
     fake.score()
@@ -107,8 +104,7 @@ def test_one_system_has_nothing_to_compare_with_and_its_empty_lines_are_shown(fa
     assert "empty hypotheses: only 2" in out and "Δ" not in out
 
 
-def test_up_to_date_is_said_and_not_repeated_but_still_printed(fake_run, capsys, monkeypatch):
-    fake = fake_run()
+def test_up_to_date_is_said_and_not_repeated_but_still_printed(fake, capsys, monkeypatch):
     folder = fake.add("a", 0.2)
     fake.add("b", 0.3)
     fake.score()
@@ -136,13 +132,12 @@ def test_up_to_date_is_said_and_not_repeated_but_still_printed(fake_run, capsys,
     assert "100.00" in capsys.readouterr().out
     stored = fake.run.path / "score/test/scores.json"
     older = {**read_json(stored), "format": 1}
-    stored.write_text(json.dumps(older), "utf-8")
+    write_json(stored, older)
     fake.score()
     assert "written to" in capsys.readouterr().err
 
 
-def test_the_folder_never_holds_tables_of_an_earlier_call(fake_run):
-    fake = fake_run()
+def test_the_folder_never_holds_tables_of_an_earlier_call(fake):
     for seed, name in enumerate(["one", "two", "gone"]):
         fake.add(name, 0.2, seed=seed)
     fake.score(by_length=True)
@@ -159,8 +154,7 @@ def test_the_folder_never_holds_tables_of_an_earlier_call(fake_run):
     assert not any("gone" in path.read_text("utf-8") for path in folder.iterdir())
 
 
-def test_scores_that_broke_off_are_not_up_to_date(fake_run, monkeypatch, capsys):
-    fake = fake_run()
+def test_scores_that_broke_off_are_not_up_to_date(fake, monkeypatch, capsys):
     fake.add("one", 0.2)
     fake.score()
     monkeypatch.setattr("nmtkit.score.stage.tables", lambda _: 1 / 0)
@@ -179,11 +173,10 @@ def folder_of(fake):
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*.*")}
 
 
-def test_what_further_options_wrote_stays_without_them(fake_run, capsys, tmp_path):
+def test_what_further_options_wrote_stays_without_them(fake_run, capsys, tmp_path, fake):
     """Groups of length are those of the present translations. A paper's numbers and external
     metrics stay while they are of the present translations; then they are removed aloud.
     """
-    fake = fake_run()
     fake.add("base", 0.3)
     fake.add("new", 0.2)
     for name in ("base", "new"):
@@ -234,8 +227,7 @@ def test_what_further_options_wrote_stays_without_them(fake_run, capsys, tmp_pat
     assert result_of(fresh.run)["by_length"] == result_of(fake.run)["by_length"]
 
 
-def test_groups_of_length_that_make_no_sense_in_a_run_are_made_no_more(fake_run):
-    fake = fake_run()
+def test_groups_of_length_that_make_no_sense_in_a_run_are_made_no_more(fake):
     fake.add("base", 0.3)
     fake.score(by_length=True)
     result = result_of(fake.run)
@@ -336,13 +328,12 @@ def test_tokenised_bleu_is_of_moses_tokens_in_their_own_case(shared, tmp_path, n
         ({"lowercase": True}, "case:lc-ascii|eff:no|tok:moses-normalized-split-hyphens|"),
     ],
 )
-def test_the_signature_of_tokenised_bleu_names_hyphens_and_case(fake_run, settings, tokenizer):
-    fake = fake_run()
+def test_the_signature_of_tokenised_bleu_names_hyphens_and_case(fake, settings, tokenizer):
     fake.add("a", 0.1)
     path = fake.run.prep / "manifest.json"
     manifest = read_json(path)
     manifest["settings"] |= settings
-    path.write_text(json.dumps(manifest), "utf-8")
+    write_json(path, manifest)
     fake.score()
     assert tokenizer in result_of(fake.run)["signatures"]["tokenized_bleu"]
 
@@ -713,8 +704,7 @@ def translated_as(fake, system, text, checkpoint="step-00000010"):
     )
 
 
-def test_a_translation_of_another_text_is_never_scored(fake_run, capsys):
-    fake = fake_run()
+def test_a_translation_of_another_text_is_never_scored(fake, capsys):
     for name, text in (("today", fake.lines["test"]), ("earlier", fake.lines["test"][::-1])):
         fake.add(name, 0.3)
         translated_as(fake, name, text)
@@ -733,8 +723,7 @@ def test_a_translation_of_another_text_is_never_scored(fake_run, capsys):
         fake.score()
 
 
-def test_a_system_trained_on_since_it_was_translated_is_named(fake_run, capsys):
-    fake = fake_run()
+def test_a_system_trained_on_since_it_was_translated_is_named(fake, capsys):
     folder = fake.add("a", 0.3)
     translated_as(fake, "a", fake.lines["test"])
     for name in ("step-00000010", "step-00000020"):
@@ -754,8 +743,7 @@ def test_a_system_trained_on_since_it_was_translated_is_named(fake_run, capsys):
     assert "its weights are now those of step-00000010, step-00000020" in capsys.readouterr().err
 
 
-def test_systems_that_were_not_searched_alike_are_named(fake_run, capsys):
-    fake = fake_run()
+def test_systems_that_were_not_searched_alike_are_named(fake, capsys):
     for name, beam, precision in (("a", 5, "float32"), ("b", 5, "bfloat16"), ("c", 4, "float32")):
         fake.add(name, 0.3)
         settings = {"beam": beam, "batch_size": beam}
@@ -828,8 +816,7 @@ def test_an_ensemble_is_searched_again_by_a_command_of_its_own(searched):
         ({"format": 2}, r"written by another version of nmtkit \(format 2\)"),
     ],
 )
-def test_a_damaged_description_of_a_translation_is_named(fake_run, meta, field):
-    fake = fake_run()
+def test_a_damaged_description_of_a_translation_is_named(fake, meta, field):
     fake.add("a", 0.3)
     fake.describe("a", **(meta or {}))
     path = fake.run.path / "systems/a/translate/test/meta.json"
@@ -840,9 +827,8 @@ def test_a_damaged_description_of_a_translation_is_named(fake_run, meta, field):
     assert str(caught.value.where) == str(path) and "nmtkit translate --force" in caught.value.hint
 
 
-def test_a_line_too_long_for_ter_costs_ter_alone(fake_run, capsys):
+def test_a_line_too_long_for_ter_costs_ter_alone(fake, capsys):
     """Shuffled, it took sacreBLEU a minute and more."""
-    fake = fake_run()
     words = [WORDS[i * i % 15] + str(i % 500) for i in range(3000)]
     for path in (fake.run.path / "prep/text").glob("test.*"):
         write(path, [" ".join(words), *fake.lines["test"][1:]])
@@ -868,8 +854,7 @@ def test_a_line_too_long_for_ter_costs_ter_alone(fake_run, capsys):
     assert not result_of(fake.run)["remarks"]
 
 
-def test_the_longest_line_with_ter(fake_run, capsys):
-    fake = fake_run()
+def test_the_longest_line_with_ter(fake, capsys):
     fake.add("base", 0.4)
     fake.translate("base", [" ".join(["x"] * 500), *fake.lines["test"][1:]])
     fake.score()
