@@ -66,6 +66,9 @@ class Damaged(DataError):
         return Damaged, (self.path, self.step, self.index)
 
 
+Outcome = tuple[dict[str, Any], list[Path]]
+"""What a task found, and the files that it wrote."""
+
 _cache: dict[Hashable, Any] = {}
 _cached_step = [""]
 
@@ -106,7 +109,7 @@ class Task:
 
     step: str
     index: int
-    function: Callable[[Path, int], tuple[dict[str, Any], list[Path]]]
+    function: Callable[[Path, int], Outcome]
     lines: int
     needs: tuple[str, ...] = ()
     models: str = ""

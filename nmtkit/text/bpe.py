@@ -9,19 +9,17 @@ from pathlib import Path
 from random import Random
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nmtkit.errors import DataError
 from nmtkit.files import text_lines, writing
 from nmtkit.text.bpe_learner import END, Learner
 from nmtkit.text.sampling import Draw, merge_with_dropout
-from nmtkit.text.segmented import Segmented
+from nmtkit.text.segmented import Ints, Segmented
 from nmtkit.text.splitter import CachingSplitter
 from nmtkit.text.words import Words
 
 JOINER = "@@"
 Pair = tuple[str, str]
-Ints = NDArray[np.int64]
 
 
 def learn_bpe(
