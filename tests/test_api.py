@@ -27,6 +27,7 @@ from nmtkit.text.vocabulary import load_vocabularies
 from nmtkit.translate.scorer import Scorer
 from nmtkit.translate.translator import Translator
 from tests.ready import add_system, prepare
+from tests.refused import refused
 
 SRC = [
     "The cat sleeps.",
@@ -176,11 +177,9 @@ def test_one_string_is_no_list_of_lines(run, wrong):
         lambda: system.score(wrong, SRC),
         lambda: system.encode(wrong),
     ):
-        with pytest.raises(TypeError) as caught:
-            call()
-        assert isinstance(caught.value, NmtkitError) and (
-            "expected a list of lines" in str(caught.value)
-            or "a line must be a string" in str(caught.value)
+        caught = refused(TypeError, None, call)
+        assert isinstance(caught, NmtkitError) and (
+            "expected a list of lines" in str(caught) or "a line must be a string" in str(caught)
         )
 
 

@@ -11,6 +11,7 @@ import zstandard
 
 from nmtkit import files
 from nmtkit.errors import DataError, EnvironmentProblem
+from tests.refused import refused
 
 TEXT = "eins\u2028zwei\x85drei\x0cvier\n\nfünf\r\nno newline at the end"
 LINES = ["eins\u2028zwei\x85drei\x0cvier", "", "fünf\r", "no newline at the end"]
@@ -58,11 +59,10 @@ def test_a_pipe_is_refused_before_anything_is_read_unless_it_is_read_once(tmp_pa
         files.check_file,
         lambda path: list(files.text_lines(path)),
     ):
-        with pytest.raises(
-            DataError, match="is a pipe, not a file, and cannot be read twice: /dev/fd/"
-        ) as caught:
-            read(path)
-        assert caught.value.hint.startswith("write it to a file first")
+        caught = refused(
+            DataError, "is a pipe, not a file, and cannot be read twice: /dev/fd/", read, path
+        )
+        assert caught.hint.startswith("write it to a file first")
     assert list(files.text_lines(path, once=True)) == ["eins", "zwei"]
     os.mkfifo(tmp_path / "named")  # which to open would be to wait for a writer
     with pytest.raises(DataError, match="is a pipe.*named"):

@@ -22,6 +22,7 @@ from nmtkit.score.stage import score
 from nmtkit.translate.stage import translate
 from tests.manifests import read_json, write_best, write_json
 from tests.ready import add_system, prepare
+from tests.refused import refused
 
 
 @pytest.fixture(scope="module")
@@ -73,9 +74,8 @@ def test_a_file_is_written_back_as_it_was(run, record, pattern, tmp_path):
 def test_the_field_that_is_wrong_is_named(run, tmp_path, change, message):
     path = tmp_path / "manifest.json"
     write_json(path, read_json(run.prep / "manifest.json") | change)
-    with pytest.raises(DataError, match=message) as caught:
-        load(Manifest, path)
-    assert (caught.value.where, caught.value.hint) == (str(path), Manifest.again)
+    caught = refused(DataError, message, load, Manifest, path)
+    assert (caught.where, caught.hint) == (str(path), Manifest.again)
 
 
 def test_a_finding_has_a_version(run, tmp_path):
@@ -117,9 +117,10 @@ def test_a_line_that_was_cut_off_is_left_out_and_a_damaged_one_is_named(tmp_path
         (5, "dev", None),
     ]
     path.write_text('{"step": 5, "kind": "train"}\n{"step": "6", "kind": "train"}\n', "utf-8")
-    with pytest.raises(DataError, match="damaged: 'step' must be a whole number") as caught:
-        list(load_lines(MetricsLine, path))
-    assert caught.value.where == f"{path}, line 2" and caught.value.hint == MetricsLine.again
+    caught = refused(
+        DataError, "damaged: 'step' must be a whole number", list, load_lines(MetricsLine, path)
+    )
+    assert caught.where == f"{path}, line 2" and caught.hint == MetricsLine.again
 
 
 def test_a_fault_of_the_program_is_not_taken_for_a_damaged_file(run, monkeypatch):

@@ -15,6 +15,7 @@ from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.records import StageCall, load_lines
 from nmtkit.run import Run, choose, locked
 from tests.manifests import write_manifest
+from tests.refused import refused
 
 
 def prepared(folder, name="x", sets=(("train", "train"), ("dev", "dev"), ("test", "test"))):
@@ -63,9 +64,8 @@ NO_NAMES = "-x,_x,sp ace,a+b,ensemble-a+b,x\n,\tx,a:b,a*,ok.-_=,,a/b,..,.x,−1"
 
 @pytest.mark.parametrize("name", NO_NAMES.split(","))
 def test_a_system_to_be_trained_has_a_name_that_commands_and_ensembles_can_read(tmp_path, name):
-    with pytest.raises(ConfigError, match="cannot name a system") as caught:
-        Run(tmp_path).new_system(name)
-    assert caught.value.where == "--system" and "a letter or a digit first" in caught.value.hint
+    caught = refused(ConfigError, "cannot name a system", Run(tmp_path).new_system, name)
+    assert caught.where == "--system" and "a letter or a digit first" in caught.hint
 
 
 @pytest.mark.parametrize("name", ["a", "7", "enc-dc-f3-s1", "caru_bi.2", "Größe", "ensemble-a"])
@@ -98,11 +98,10 @@ def test_damaged_settings_of_a_system_are_named(tmp_path, damaged, field):
     with pytest.raises(DataError, match="has not been trained"):
         system.read_config()
     system.config.write_bytes(damaged)
-    with pytest.raises(DataError, match=f"the file is damaged: .*{field}") as caught:
-        system.read_config()
-    assert caught.value.where == str(system.config)
+    caught = refused(DataError, f"the file is damaged: .*{field}", system.read_config)
+    assert caught.where == str(system.config)
     assert (
-        caught.value.hint
+        caught.hint
         == "bring the file back from a copy, or train the system anew: nmtkit train --system mine"
         " --force"
     )

@@ -22,6 +22,7 @@ from nmtkit.settings import (
     preset_names,
     to_toml,
 )
+from tests.refused import refused
 
 
 def test_set_reads_toml_values_and_plain_words():
@@ -73,12 +74,8 @@ def test_bad_value_names_key_and_value(key, value):
 
 
 def test_the_meaning_of_a_setting_is_one_line_of_the_error():
-    with pytest.raises(ConfigError) as error:
-        build(TrainSettings, {"schedule": "x"}, "train")
-    assert (
-        "\n" not in error.value.hint
-        and "half a cosine down to 0 at `max_steps`" in error.value.hint
-    )
+    error = refused(ConfigError, None, build, TrainSettings, {"schedule": "x"}, "train")
+    assert "\n" not in error.hint and "half a cosine down to 0 at `max_steps`" in error.hint
 
 
 def test_more_translations_than_the_beam_holds_are_refused():

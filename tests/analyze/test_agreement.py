@@ -32,6 +32,7 @@ from nmtkit.settings import SearchSettings
 from nmtkit.text.vocabulary import load_vocabularies
 from nmtkit.translate.forced import forced_scores, pair_batch
 from nmtkit.translate.scorer import Scorer
+from tests.refused import refused
 from tests.score.conftest import write
 from tests.spaces import Spaces
 
@@ -179,9 +180,8 @@ def test_text_files(tmp_path):
     ],
 )
 def test_what_is_no_contrastive_set_is_refused(stored, text, words):
-    with pytest.raises(DataError) as error:
-        read(stored(text))
-    assert words in f"{error.value.message} {error.value.where}"
+    error = refused(DataError, None, read, stored(text))
+    assert words in f"{error.message} {error.where}"
 
 
 BAD_ERRORS = [
@@ -210,9 +210,7 @@ BAD_ERRORS = [
 def test_an_item_in_another_form_is_refused(stored, good, change, words):
     bad = good | change
     path = stored({"1": bad} if "trg" in bad else [good, bad])
-    with pytest.raises(DataError, match=words) as error:
-        read(path)
-    assert error.value.where == f"{path}, item 1"
+    assert refused(DataError, words, read, path).where == f"{path}, item 1"
 
 
 def test_contexts_beside_lingevals_fields(stored):
@@ -299,9 +297,8 @@ def test_sets_of_the_corpus_go_by_their_names(analysed):
         ("zzz", "known: lingeval97, pronouns - or a JSON file"),
         ("", "lingeval97"),
     ):
-        with pytest.raises(ConfigError, match=f"no contrastive set.*{name}") as error:
-            find_pairs(analysed.run, name)
-        assert hint in error.value.hint
+        error = refused(ConfigError, f"no contrastive set.*{name}", find_pairs, analysed.run, name)
+        assert hint in error.hint
 
 
 # Deciding

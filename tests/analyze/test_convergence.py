@@ -23,6 +23,7 @@ from nmtkit.errors import ConfigError, DataError
 from nmtkit.run import System, write_toml
 from nmtkit.train.reporting import Reporter
 from nmtkit.train.state import Window
+from tests.refused import refused
 from tests.score.conftest import write
 
 floats = functools.partial(
@@ -130,9 +131,7 @@ def test_another_distance_of_lines_after_a_restart(tmp_path):
 )
 def test_a_line_that_is_no_measurement_is_named(tmp_path, odd):
     path = log(tmp_path / "m", [dev(5, None), odd, dev(6, 3.0)])
-    with pytest.raises(DataError, match="damaged: ") as caught:
-        curves.read(path)
-    assert caught.value.where == f"{path}, line 2"
+    assert refused(DataError, "damaged: ", curves.read, path).where == f"{path}, line 2"
 
 
 def test_what_was_not_measured_is_none(tmp_path):
@@ -223,9 +222,7 @@ def test_levels_as_a_person_gives_them():
     assert default_levels([]) == default_levels([0.0]) == []
     assert parse_levels("30, 20,20.5,30") == [20.0, 20.5, 30.0]
     for wrong in ("x", "20,", "0", "-1", "101", "nan", "inf"):
-        with pytest.raises(ConfigError, match="no level of BLEU") as error:
-            parse_levels(wrong)
-        assert error.value.where == "--levels"
+        assert refused(ConfigError, "no level of BLEU", parse_levels, wrong).where == "--levels"
 
 
 # The stage

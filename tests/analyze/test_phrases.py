@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from nmtkit.analyze import phrases
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.measures.expressions import parse
+from tests.refused import refused
 from tests.score.conftest import write
 
 SOURCE = [
@@ -219,9 +220,8 @@ def test_a_rare_expression_is_in_the_file_and_not_in_the_table(judged, look_up, 
 
 
 def test_a_list_of_its_own_has_the_demo_corpus_alone(judged, look_up):
-    with pytest.raises(ConfigError, match="comes with no list") as error:
-        look_up(["first"], None)
-    assert "--expressions FILE" in error.value.hint
+    error = refused(ConfigError, "comes with no list", look_up, ["first"], None)
+    assert "--expressions FILE" in error.hint
     known = look_up(["first"], "separable-verbs")
     judged.change_manifest(dataset="demo")
     assert look_up(["first"], None) == known

@@ -26,6 +26,7 @@ from nmtkit.settings import SearchSettings, build
 from nmtkit.tables.table import Column, Table
 from nmtkit.text.vocabulary import EOS
 from nmtkit.translate.beam import search
+from tests.refused import refused
 from tests.score.conftest import write
 
 from .conftest import SMALL, TOY, AnalysedRun
@@ -83,9 +84,8 @@ def test_every_analysis_is_found_under_its_name():
         ("no.such:Thing", "must be the current one or on PYTHONPATH"),
         (TOY, "nmtkit/analyze/README.md"),
     ):
-        with pytest.raises(ConfigError) as error:
-            stage.find(name)
-        assert name.rpartition(":")[2] in error.value.message and hint in error.value.hint
+        error = refused(ConfigError, None, stage.find, name)
+        assert name.rpartition(":")[2] in error.message and hint in error.hint
 
 
 OWN = """

@@ -18,6 +18,7 @@ from nmtkit.files import text_lines
 from nmtkit.text.moses import Moses
 from tests.corpora.lookalikes import tarball
 from tests.prep.real import lines
+from tests.refused import refused
 
 
 def dataset(sets, languages=("en", "de"), files=()):
@@ -340,9 +341,8 @@ def test_rows_that_the_training_text_has_not(tmp_path):
     ],
 )
 def test_sides_that_do_not_match(tmp_path, contents, options, message):
-    with pytest.raises(DataError, match=message) as caught:
-        train_of(tmp_path, contents, **options)
-    assert caught.value.hint and "train set" in caught.value.message
+    caught = refused(DataError, message, train_of, tmp_path, contents, **options)
+    assert caught.hint and "train set" in caught.message
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import load_vocabularies
 from tests.export.conftest import SETTINGS
 from tests.manifests import edit, read_json, write_json
+from tests.refused import refused
 
 LINES = ["The cats sleep, and the dog runs.", "It runs."]
 
@@ -171,10 +172,9 @@ def test_nothing_half_written(copy, without_package, tmp_path, monkeypatch):
 def test_what_it_cannot_run_is_refused_before_anything_is_loaded(run, monkeypatch, system, reason):
     monkeypatch.setattr("nmtkit.models.loading.load_system", None)
     say_of_package(monkeypatch, lambda: pytest.fail("looked for"))
-    with pytest.raises(ConfigError) as caught:
-        stage.export(run, system, "ctranslate2")
-    assert f"CTranslate2 cannot run '{system}': {reason}" in caught.value.message
-    assert "nmtkit translate" in caught.value.hint
+    caught = refused(ConfigError, None, stage.export, run, system, "ctranslate2")
+    assert f"CTranslate2 cannot run '{system}': {reason}" in caught.message
+    assert "nmtkit translate" in caught.hint
     assert not (run.system(system).path / "export").exists()
 
 

@@ -23,6 +23,7 @@ from nmtkit.train import loop, reporting, saving
 from nmtkit.train.validation import DEV_SEARCH, Validation
 from tests.faults.trainings import Killed, fail, fit, interfere
 from tests.manifests import read_json
+from tests.refused import refused
 from tests.train.tiny import make_run, metrics, state_of
 
 VALIDATING = "train.validate_every=2", "train.dev_bleu=true"
@@ -108,11 +109,10 @@ def test_04_a_signal_saves_and_ends_with_the_code_for_resumable(run, monkeypatch
 def test_05_a_change_that_is_allowed_is_said_and_taken(run, capsys):
     fit(run, "train.max_steps=3")
     changed = "train.lr=0.02", "train.clip_norm=1"
-    with pytest.raises(ConfigError, match="have changed") as caught:
-        fit(run, *changed, allow_change=["train.lr"])
-    keys = [line.split()[0] for line in caught.value.where.splitlines()]
+    caught = refused(ConfigError, "have changed", fit, run, *changed, allow_change=["train.lr"])
+    keys = [line.split()[0] for line in caught.where.splitlines()]
     assert keys == ["key", "train.clip_norm"]
-    assert "--allow-change KEY to resume with the new value" in caught.value.hint
+    assert "--allow-change KEY to resume with the new value" in caught.hint
     fit(run, *changed, allow_change=["train.lr", "train.clip_norm"])
     assert "train.lr: 0.01 -> 0.02" in capsys.readouterr().err
     assert state_of(run)["step"] == 6

@@ -19,6 +19,7 @@ from nmtkit.models import checkpoints, loading
 from nmtkit.run import System, write_toml
 from tests.faults.trainings import Killed, fail, fit
 from tests.manifests import read_json, write_best
+from tests.refused import refused
 from tests.train.tiny import last
 
 
@@ -114,9 +115,7 @@ DAMAGES = pytest.mark.parametrize("kind", ["truncated", "one bit", "missing"])
 def test_damage_is_named(victim, kind, tmp_path):
     path = write(tmp_path)
     damage(path / victim, kind)
-    with pytest.raises(CheckpointError) as caught:
-        checkpoints.load_training(path, dict)
-    assert victim in str(caught.value)
+    assert victim in str(refused(CheckpointError, None, checkpoints.load_training, path, dict))
     assert (path / "manifest.json").exists()  # never deleted silently
 
 
@@ -364,9 +363,8 @@ def test_a_damaged_checkpoint_is_left_out_of_the_mean(kind, tmp_path, capsys, mo
     assert "has 2 checkpoints to average, not 3" in capsys.readouterr().err
     damage(weights[1], kind)
     damage(weights[3], kind)
-    with pytest.raises(CheckpointError, match="no valid checkpoint") as caught:
-        checkpoints.choose(system, 2)
-    assert f"nmtkit train --system {tmp_path.name} --force" in caught.value.hint
+    caught = refused(CheckpointError, "no valid checkpoint", checkpoints.choose, system, 2)
+    assert f"nmtkit train --system {tmp_path.name} --force" in caught.hint
 
 
 @pytest.mark.parametrize("average", [1, 2])

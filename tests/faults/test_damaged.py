@@ -23,6 +23,7 @@ from nmtkit.settings import to_toml
 from nmtkit.tables.figures import DESCRIPTION, as_pdf
 from nmtkit.train.reporting import cut_metrics
 from tests.manifests import edit, read_json, write_json
+from tests.refused import refused
 from tests.report.conftest import make
 
 SHA = "0" * 64
@@ -291,9 +292,8 @@ MANIFESTS = {
 def test_a_damaged_manifest_is_named(run, change):
     path = damage(run, "prep/manifest.json", change)
     assert "damaged" in refusal(records.Manifest, path)
-    with pytest.raises(DataError) as caught:
-        stage.report(run, force=True)
-    assert caught.value.where == str(path) and caught.value.hint
+    caught = refused(DataError, None, stage.report, run, force=True)
+    assert caught.where == str(path) and caught.hint
     assert "manifest.json" in status(run)
 
 
@@ -311,9 +311,10 @@ SETTINGS = {
 def test_damaged_settings_of_a_system_are_named(run, old, new):
     path = run.system("base").config
     edit(path, old, new)
-    with pytest.raises(NmtkitError, match=r"damaged|bad value for '(train|search)\.") as caught:
-        run.system("base").read_config()
-    assert str(path) in caught.value.where and caught.value.hint
+    caught = refused(
+        NmtkitError, r"damaged|bad value for '(train|search)\.", run.system("base").read_config
+    )
+    assert str(path) in caught.where and caught.hint
     assert "its settings cannot be read" in stage.report(run, force=True).read_text("utf-8")
 
 

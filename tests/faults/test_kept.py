@@ -25,6 +25,7 @@ from nmtkit.translate.stage import translate
 from nmtkit.translate.systems import trained, trained_last
 from tests.manifests import read_json
 from tests.ready import prepare
+from tests.refused import refused
 from tests.train.tiny import last, make_run, options
 
 SHORT = options("train.max_steps=6", "train.checkpoint_every=2", "train.validate_every=2")
@@ -84,9 +85,8 @@ def test_a_system_without_its_checkpoints_is_trained_again_only_if_asked(tmp_pat
     write_notes(system.path)
     before = content(system.path)
     for settings in ((), ("train.seed=2",)):
-        with pytest.raises(DataError, match="its checkpoints are gone") as caught:
-            fit(run, "a", *settings)
-        assert "--force" in caught.value.hint
+        caught = refused(DataError, "its checkpoints are gone", fit, run, "a", *settings)
+        assert "--force" in caught.hint
         assert content(system.path) == before
     fit(run, force=True)
     assert last(run, "a").name == "step-00000006"

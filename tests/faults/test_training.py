@@ -27,6 +27,7 @@ from nmtkit.train.state import TrainState
 from tests.faults import trainings
 from tests.faults.trainings import fail
 from tests.manifests import read_json
+from tests.refused import refused
 from tests.train.tiny import last, make_run, metrics, state_of
 
 
@@ -56,11 +57,12 @@ def weights(run):
 
 def test_changed_settings_are_refused_with_a_table(trained):
     config = trained.system("transformer").config.read_text()
-    with pytest.raises(ConfigError) as caught:
-        fit(trained, "train.lr=0.02", "model.d_ff=64", "train.max_steps=9")
-    rows = [line.split() for line in caught.value.where.splitlines()]
+    caught = refused(
+        ConfigError, None, fit, trained, "train.lr=0.02", "model.d_ff=64", "train.max_steps=9"
+    )
+    rows = [line.split() for line in caught.where.splitlines()]
     assert rows == [["key", "old", "new"], ["model.d_ff", "32", "64"], ["train.lr", "0.01", "0.02"]]
-    assert "--force" in caught.value.hint
+    assert "--force" in caught.hint
     assert trained.system("transformer").config.read_text() == config
 
 
@@ -68,9 +70,8 @@ def test_damaged_settings_are_named_and_a_training_anew_needs_none(trained):
     config = trained.system("transformer").config
     written = config.read_text("utf-8")
     config.write_text("variant = ", "utf-8")
-    with pytest.raises(DataError, match="the file is damaged") as caught:
-        fit(trained)
-    assert str(config) in caught.value.where and "--force" in caught.value.hint
+    caught = refused(DataError, "the file is damaged", fit, trained)
+    assert str(config) in caught.where and "--force" in caught.hint
     fit(trained, force=True)
     assert config.read_text("utf-8") == written
 
@@ -189,10 +190,9 @@ def test_five_in_a_row_stop_with_everything_needed(run, monkeypatch):
 
     monkeypatch.setattr(checkpoints, "save", slow)
     poison(monkeypatch, set(range(4, 100)))
-    with pytest.raises(TrainingDiverged) as caught:
-        fit(run, "train.max_steps=30")
-    assert "5 updates in a row, up to step 8" in caught.value.message
-    assert "step-00000006" in caught.value.hint  # good weights: no update was made since step 3
+    caught = refused(TrainingDiverged, None, fit, run, "train.max_steps=30")
+    assert "5 updates in a row, up to step 8" in caught.message
+    assert "step-00000006" in caught.hint  # good weights: no update was made since step 3
     report = read_json(run.system("transformer").path / "diverged.json")
     assert report["step"] == 8
     assert len(report["gradient_norms_before"]) == 3

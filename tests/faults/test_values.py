@@ -27,6 +27,7 @@ from nmtkit.translate.beam import length_limit, length_penalty
 from nmtkit.translate.options import TranslateOptions
 from tests.manifests import write_best
 from tests.ready import add_system, prepare
+from tests.refused import refused
 
 NAMES_PATHS = re.compile("FILE|SRC|HYP|LINKS|DIR|RUN|FOLDER")
 """Metavars of options whose value is a path."""
@@ -110,24 +111,26 @@ def test_what_is_no_file_is_refused_with_its_option(cls, key, metavar, no_files,
         for value in values:
             several = "list" in str(cls.model_fields[key].annotation)
             several |= "tuple" in str(cls.model_fields[key].annotation)
-            with pytest.raises(DataError) as caught:
-                cls.of({**required, key: [value] if several else value})
+            caught = refused(
+                DataError, None, cls.of, {**required, key: [value] if several else value}
+            )
             names = shown(cls.model_fields[key])
             typed = metavar if names.get("argument") else (names["names"] or [key])[0]
-            assert caught.value.where.strip("-").replace("-", "_") in {
+            assert caught.where.strip("-").replace("-", "_") in {
                 typed.strip("-").replace("-", "_"),
                 metavar.replace("-", "_").strip("_"),
             }
-            assert str(path) in caught.value.message
+            assert str(path) in caught.message
 
 
 def test_a_file_without_permission_is_refused(tmp_path, monkeypatch):
     (path := tmp_path / "secret.toml").write_text("", "utf-8")
     access = os.access
     monkeypatch.setattr(os, "access", lambda p, mode: Path(p) != path and access(p, mode))
-    with pytest.raises(DataError, match=f"no permission to read {path}") as caught:
-        TranslateOptions.of({"config": path})
-    assert (caught.value.where, caught.value.hint) == ("--config", f"chmod u+r {path}")
+    caught = refused(
+        DataError, f"no permission to read {path}", TranslateOptions.of, {"config": path}
+    )
+    assert (caught.where, caught.hint) == ("--config", f"chmod u+r {path}")
 
 
 def test_pipes_of_the_shell_and_names_that_are_folders_stay(pipe, tmp_path, monkeypatch):
@@ -254,9 +257,10 @@ def test_the_command_names_the_option_and_what_it_may_be(run, option):
 def test_a_settings_file_with_a_number_of_thousands_of_digits_is_named(tmp_path):
     for text in ("9" * 5000, "[" * 3000):
         (path := tmp_path / "c.toml").write_text(f"[train]\nseed = {text}\n", "utf-8")
-        with pytest.raises(ConfigError, match="not valid TOML") as caught:
-            read_toml(path, "the settings file", "--config", "")
-        assert caught.value.where == str(path)
+        caught = refused(
+            ConfigError, "not valid TOML", read_toml, path, "the settings file", "--config", ""
+        )
+        assert caught.where == str(path)
 
 
 def test_too_little_memory_is_the_machines_fault(run, monkeypatch):

@@ -18,6 +18,7 @@ from nmtkit.models.base import Vocabularies
 from nmtkit.models.variants import VARIANTS, build_model, default_name, describe, load_variant
 from nmtkit.presets import preset_names
 from tests.models.cases import TOY
+from tests.refused import refused
 
 
 def test_every_variant_says_what_it_is():
@@ -103,9 +104,7 @@ def test_a_variant_of_your_own_is_found_by_its_path(monkeypatch, tmp_path):
     ],
 )
 def test_a_variant_that_is_not_there(name, message):
-    with pytest.raises(ConfigError) as caught:
-        load_variant(name)
-    assert message in str(caught.value)
+    assert message in str(refused(ConfigError, None, load_variant, name))
 
 
 @pytest.mark.parametrize(
@@ -126,11 +125,10 @@ def test_a_module_that_fails_is_its_own_fault(text, said, line, monkeypatch, tmp
     (tmp_path / f"{module}.py").write_text(text, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     trust.allow([module])
-    with pytest.raises(ConfigError) as caught:
-        load_variant(f"{module}:Mine")
-    assert said in caught.value.message
-    assert caught.value.where == f"{tmp_path / module}.py, line {line}"
-    assert "PYTHONPATH" not in caught.value.hint
+    caught = refused(ConfigError, None, load_variant, f"{module}:Mine")
+    assert said in caught.message
+    assert caught.where == f"{tmp_path / module}.py, line {line}"
+    assert "PYTHONPATH" not in caught.hint
 
 
 def test_the_readme_names_every_variant_and_every_preset():

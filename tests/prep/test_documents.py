@@ -12,6 +12,7 @@ from nmtkit.errors import ConfigError, DataError
 from nmtkit.prep import request
 from nmtkit.prep.options import PrepOptions
 from tests.prep.corpora import own_files, pairs, prepare
+from tests.refused import refused
 
 MANY = "cleaning takes this line away " * 12
 
@@ -208,11 +209,10 @@ def test_line_numbers_that_are_none(tmp_path, text, line):
     lines = text.split(" ")
     after = f", after {lines[line - 2]}" if line > 1 else ""
     message = f"'{lines[line - 1]}' cannot start a document in a text of 5 lines{after}"
-    with pytest.raises(DataError, match=message) as caught:
-        read_starts(written(tmp_path / "starts", lines), 5)
-    assert caught.value.where == f"{tmp_path / 'starts'}, line {line}"
+    caught = refused(DataError, message, read_starts, written(tmp_path / "starts", lines), 5)
+    assert caught.where == f"{tmp_path / 'starts'}, line {line}"
     count = "1 line" if len(lines) == 1 else f"{len(lines)} lines"
-    assert f"it has {count}: give a document id for each of the 5, or the l" in caught.value.hint
+    assert f"it has {count}: give a document id for each of the 5, or the l" in caught.hint
     with pytest.raises(DataError, match="is empty"):
         read_starts(written(tmp_path / "starts", []), 5)
 
@@ -225,9 +225,8 @@ def test_line_numbers_that_are_none(tmp_path, text, line):
     ],
 )
 def test_ids_that_are_none(tmp_path, ids, message):
-    with pytest.raises(DataError, match=message) as caught:
-        read_starts(written(tmp_path / "ids", ids), 5)
-    assert (caught.value.where, bool(caught.value.hint)) == (str(tmp_path / "ids"), True)
+    caught = refused(DataError, message, read_starts, written(tmp_path / "ids", ids), 5)
+    assert (caught.where, bool(caught.hint)) == (str(tmp_path / "ids"), True)
 
 
 @pytest.mark.parametrize(
@@ -257,9 +256,7 @@ def test_lines_that_cannot_separate(tmp_path, name, suffix, how, message):
     }
     for path in (tmp_path / "in").glob(f"{name}.{suffix}"):
         written(path, changes[how](path.read_text("utf-8").split("\n")[:-1]))
-    with pytest.raises(DataError, match=message) as caught:
-        prepared(tmp_path, options)
-    assert caught.value.hint
+    assert refused(DataError, message, prepared, tmp_path, options).hint
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
@@ -267,9 +264,8 @@ def test_a_file_of_documents_that_does_not_fit(tmp_path):
     options = write_corpus(tmp_path / "in", corpus(), "numbers")
     path = tmp_path / "in" / "dev.doc"
     written(path, [0, 99])
-    with pytest.raises(DataError, match="cannot start a document") as caught:
-        prepared(tmp_path, options)
-    assert "dev.doc" in str(caught.value)
+    caught = refused(DataError, "cannot start a document", prepared, tmp_path, options)
+    assert "dev.doc" in str(caught)
     path.unlink()
     with pytest.raises(DataError, match="no such file: .*dev.doc"):
         prepared(tmp_path, options)
@@ -286,17 +282,17 @@ def test_other_documents_are_another_corpus(tmp_path, capsys):
     assert capsys.readouterr().err.count("up to date") == 2
 
     written(tmp_path / "in" / "news.doc", [0, 2])
-    with pytest.raises(ConfigError, match="prepared differently [(]1 difference:") as caught:
-        prepared(tmp_path, options)
-    assert "source.sets.news.docs" in caught.value.where
+    caught = refused(
+        ConfigError, "prepared differently [(]1 difference:", prepared, tmp_path, options
+    )
+    assert "source.sets.news.docs" in caught.where
     assert (
         prepared(tmp_path, options, force=True).manifest().fingerprint == first
     )  # of a test set: no system depends on it
     written(tmp_path / "in" / "dev.doc", [0, 4])
     assert prepared(tmp_path, options, force=True).manifest().fingerprint != first
-    with pytest.raises(ConfigError) as caught:
-        prepared(tmp_path, options | {"docs": []})
-    assert "source.sets.dev.docs" in caught.value.where and "-> -" in caught.value.where
+    caught = refused(ConfigError, None, prepared, tmp_path, options | {"docs": []})
+    assert "source.sets.dev.docs" in caught.where and "-> -" in caught.where
     without = prepared(tmp_path, options | {"docs": []}, force=True)
     assert (
         not (without.prep / "docs").exists()

@@ -17,6 +17,7 @@ from nmtkit.prep import engines, shards
 from nmtkit.prep.clean import CleanShard
 from tests.prep.corpora import own_files, pairs, prepare
 from tests.prep.test_resume import contents
+from tests.refused import refused
 
 SETTINGS = ["merges=40", "shard_lines=100"]
 
@@ -181,9 +182,8 @@ def test_rays_workers_are_as_important_as_others():
     ],
 )
 def test_engines_that_are_none(tmp_path, text, options, message, hint):
-    with pytest.raises(ConfigError, match=message) as caught:
-        prepare(tmp_path, text, "run", SETTINGS, **options)
-    assert hint in caught.value.hint
+    caught = refused(ConfigError, message, prepare, tmp_path, text, "run", SETTINGS, **options)
+    assert hint in caught.hint
     assert not (tmp_path / "run").exists()
 
 
@@ -229,6 +229,7 @@ def test_a_worker_that_does_not_see_the_work_folder(tmp_path, text, monkeypatch)
         return clean(task, work, index)
 
     monkeypatch.setattr(CleanShard, "__call__", elsewhere)
-    with pytest.raises(EnvironmentProblem, match="does not see the work folder") as caught:
-        prepare(tmp_path, text, "run", SETTINGS)
-    assert "--work" in caught.value.hint and Path(tmp_path / "run" / "prep-work").exists()
+    caught = refused(
+        EnvironmentProblem, "does not see the work folder", prepare, tmp_path, text, "run", SETTINGS
+    )
+    assert "--work" in caught.hint and Path(tmp_path / "run" / "prep-work").exists()

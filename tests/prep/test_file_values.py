@@ -13,6 +13,7 @@ from nmtkit.prep.file_values import file_list, joined_words
 from tests.manifests import read_json
 from tests.prep import real
 from tests.prep.corpora import pairs, prepare, write
+from tests.refused import refused
 
 FORMS = {"words": " ", "commas": ","}
 
@@ -154,9 +155,8 @@ def test_a_wrong_line_of_a_table_is_named(sets, tmp_path, name, number, line, me
     path.write_bytes(b"\n".join(lines))
     files = {key: [tmp_path / f"{key}.en-de.tsv"] for key in sets}
     test = [files.pop("test")]
-    with pytest.raises(DataError, match=message) as caught:
-        prepare(tmp_path, files, test=test)
-    assert caught.value.where == f"{path}, line {number}"
+    caught = refused(DataError, message, prepare, tmp_path, files, test=test)
+    assert caught.where == f"{path}, line {number}"
     assert not (tmp_path / "run").exists()
 
 

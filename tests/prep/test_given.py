@@ -19,6 +19,7 @@ from nmtkit.text.vocabulary import load_vocabularies, read_counts
 from tests.manifests import read_json, write_json
 from tests.prep import real
 from tests.prep.corpora import own_files, pairs, prepare
+from tests.refused import refused
 
 LANGUAGES = ("en", "de")
 KINDS = [{}, {"joint_vocab": False, "vocab_threshold": 9}, {"vocab_threshold": 9}, {"merges": 0}]
@@ -119,9 +120,10 @@ def test_a_run_like_another_is_up_to_date_until_the_other_changes(tmp_path, sour
     assert f"{run.prep} is up to date" in capsys.readouterr().err
     old = own_files(tmp_path, pairs(200, 4))
     prepare(tmp_path, old, "source", SETTINGS, force=True)
-    with pytest.raises(ConfigError, match="prepared differently") as caught:
-        prepare(tmp_path, files, like=source.path)
-    assert "source.given.codes.src.bpe" in str(caught.value.where)
+    caught = refused(
+        ConfigError, "prepared differently", prepare, tmp_path, files, like=source.path
+    )
+    assert "source.given.codes.src.bpe" in str(caught.where)
 
 
 def test_a_registered_corpus_like_another_run(tmp_path):

@@ -29,6 +29,7 @@ from nmtkit.translate.systems import choose
 from tests.manifests import read_json
 from tests.prep.corpora import prepare
 from tests.prep.test_parses import plain, treebank
+from tests.refused import refused
 
 SETTINGS = """
 model.segmentation=parse model.d_model=16 model.d_ff=32 model.heads=2 model.encoder_layers=1
@@ -267,9 +268,8 @@ def test_parses_of_which_none_fits_are_refused(tmp_path, sentences, spoilt, reas
     line = {"15 not a tree": "17", "15 other text": sentences[-1][1], "15 blank": ""}[reason]
     file = tmp_path / "in" / f"{spoilt}.trees"
     file.write_text((line + "\n") * len(sets[spoilt]), "utf-8")
-    with pytest.raises(DataError, match=f"'{spoilt}'.*none") as caught:
-        prepared(tmp_path, options)
-    assert reason in str(caught.value) and caught.value.where == str(file)
+    caught = refused(DataError, f"'{spoilt}'.*none", prepared, tmp_path, options)
+    assert reason in str(caught) and caught.where == str(file)
     assert not (tmp_path / "run").exists()
 
 
@@ -327,15 +327,12 @@ def test_a_parser_parses_what_has_no_file(tmp_path, monkeypatch, sets, options):
 
 def test_an_absent_parser_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "stanza", None)
-    with pytest.raises(EnvironmentProblem) as caught:
-        Stanza("en")
-    assert "pip install -e '.[parse]'" in caught.value.hint
+    assert "pip install -e '.[parse]'" in refused(EnvironmentProblem, None, Stanza, "en").hint
     monkeypatch.setitem(
         sys.modules, "stanza", types.SimpleNamespace(Pipeline=FakePipeline, __version__="9.9")
     )
-    with pytest.raises(EnvironmentProblem, match="'cs' here: resources.json") as caught:
-        Stanza("cs")
-    assert "stanza.download('cs'" in caught.value.hint
+    caught = refused(EnvironmentProblem, "'cs' here: resources.json", Stanza, "cs")
+    assert "stanza.download('cs'" in caught.hint
     assert Stanza("en")([["(", "a", "@-@", "&apos;s"]]) == [
         "(ROOT (S (X -LRB-) (X a) (X -) (X 's)))"
     ]

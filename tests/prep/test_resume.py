@@ -19,6 +19,7 @@ from nmtkit.prep.work import WORK_RECORD, work_folder
 from nmtkit.run import Run, locked
 from tests.manifests import read_json
 from tests.prep.corpora import own_files, pairs, prepare, write
+from tests.refused import refused
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 SETTINGS = ["merges=40", "deduplicate=true", "joint_vocab=false"]
@@ -254,9 +255,8 @@ def test_a_fact_names_the_file_that_has_changed(tmp_path, text, small_shards):
     fact = read_fact(work, "clean", 1)
     assert fact.value["kept"] > 0
     (work / "clean" / "00001.kept.npy").unlink()
-    with pytest.raises(Damaged, match=r"clean/00001.kept.npy is damaged") as caught:
-        read_fact(work, "clean", 1)
-    assert caught.value.where == "shard 1 of step clean"
+    caught = refused(Damaged, r"clean/00001.kept.npy is damaged", read_fact, work, "clean", 1)
+    assert caught.where == "shard 1 of step clean"
 
 
 def test_models_that_an_interrupted_call_left_are_not_taken_for_given_ones(
@@ -321,9 +321,10 @@ def test_jobs_of_an_array(tmp_path, small_shards, capsys):
 def test_an_array_that_drops_repeated_pairs_runs_twice(tmp_path, small_shards):
     text = own_files(tmp_path, pairs(150, 4))
     expected = contents(prepare(tmp_path, text, "whole", SETTINGS))
-    with pytest.raises(DataError, match="not hashed yet") as caught:
-        prepare(tmp_path, text, "run", SETTINGS, shards=2, shard=0)
-    assert "run the array once more" in caught.value.hint
+    caught = refused(
+        DataError, "not hashed yet", prepare, tmp_path, text, "run", SETTINGS, shards=2, shard=0
+    )
+    assert "run the array once more" in caught.hint
     for job in (1, 0):
         prepare(tmp_path, text, "run", SETTINGS, shards=2, shard=job)
     assert contents(prepare(tmp_path, text, "run", SETTINGS, finish=True)) == expected

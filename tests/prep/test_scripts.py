@@ -12,6 +12,7 @@ from nmtkit.report.provenance import corpus
 from nmtkit.text.scripts import LETTERS, ForeignLines, scripts
 from tests.prep.corpora import prepare, write
 from tests.prep.real import lines
+from tests.refused import refused
 
 NAMES = {
     **{"Chinese": {"CJK"}, "Japanese": {"HIRAGANA", "KATAKANA"}, "Korean": {"HANGUL"}},
@@ -92,9 +93,10 @@ def test_some_lines_are_a_warning_with_their_share(tmp_path, rows, capsys):
     ],
 )
 def test_a_side_in_another_script_is_refused(tmp_path, rows, wrong, side, hint):
-    with pytest.raises(DataError, match=side) as error:
-        prepared(tmp_path, rows[:200], [wrong(*pair) for pair in rows[200:]])
-    assert hint in error.value.hint
+    error = refused(
+        DataError, side, prepared, tmp_path, rows[:200], [wrong(*pair) for pair in rows[200:]]
+    )
+    assert hint in error.hint
     assert not (tmp_path / "run").exists()
 
 

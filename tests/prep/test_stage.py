@@ -35,6 +35,7 @@ from nmtkit.train.plan import make_plan
 from tests.manifests import read_json
 from tests.prep import corpora
 from tests.prep.corpora import pairs, prepare, write
+from tests.refused import refused
 
 LEFT = [".lock", "history.jsonl", "prep", "run.toml"]
 """What a run holds after prep."""
@@ -124,10 +125,9 @@ def own_set(tmp_path):
 )
 def test_a_bad_file_is_named_and_nothing_is_written(tmp_path, files, which, how, message, test):
     spoil({**files, "test": test}[which][1], how)
-    with pytest.raises(DataError, match=message) as caught:
-        run_prep(tmp_path, files, test=joined(test))
-    assert f"{which}.de" in str(caught.value)
-    assert caught.value.hint
+    caught = refused(DataError, message, run_prep, tmp_path, files, test=joined(test))
+    assert f"{which}.de" in str(caught)
+    assert caught.hint
     assert names(tmp_path) == ["in"]
 
 
@@ -184,18 +184,18 @@ def test_bad_utf8_has_line_and_byte_offset(tmp_path, files):
     text = files["train"][1].read_bytes()
     start = text.index(b"\n", 500) + 1
     files["train"][1].write_bytes(text[:start] + b"Gr\xfc\xdfe!\n" + text[start:])
-    with pytest.raises(DataError) as caught:
-        run_prep(tmp_path, files)
-    assert f"line {text[:start].count(10) + 1}, byte {start + 2} " in caught.value.where
-    assert "prep.on_bad_utf8" in caught.value.hint
+    caught = refused(DataError, None, run_prep, tmp_path, files)
+    assert f"line {text[:start].count(10) + 1}, byte {start + 2} " in caught.where
+    assert "prep.on_bad_utf8" in caught.hint
 
 
 def test_a_gz_cut_short(tmp_path, files):
     path = tmp_path / "in" / "train.en.gz"
     path.write_bytes(gzip.compress(files["train"][0].read_bytes())[:-20])
-    with pytest.raises(DataError) as caught:
-        run_prep(tmp_path, files | {"train": (path, files["train"][1])})
-    assert "train.en.gz" in caught.value.where
+    caught = refused(
+        DataError, None, run_prep, tmp_path, files | {"train": (path, files["train"][1])}
+    )
+    assert "train.en.gz" in caught.where
     assert names(tmp_path) == ["in"]
 
 
@@ -239,10 +239,9 @@ def test_counts_that_differ_are_said_in_words_that_fit(tmp_path, src, tgt, messa
     train = tmp_path / "train.en", tmp_path / "train.de"
     for path, lines in zip(train, (src, tgt), strict=True):
         path.write_text("".join(line + "\n" for line in lines), "utf-8")
-    with pytest.raises(DataError) as caught:
-        run_prep(tmp_path, {"train": train, "dev": train})
-    assert message in caught.value.message and caught.value.where == f"first odd pair: {where}"
-    assert "nothing was written" in caught.value.hint and names(tmp_path) == [
+    caught = refused(DataError, None, run_prep, tmp_path, {"train": train, "dev": train})
+    assert message in caught.message and caught.where == f"first odd pair: {where}"
+    assert "nothing was written" in caught.hint and names(tmp_path) == [
         "train.de",
         "train.en",
     ]
@@ -351,9 +350,7 @@ def test_a_wrong_request_is_one_clear_error(tmp_path, files, arguments, message,
     for key in ("train", "dev"):
         if arguments.get(key) == "own":
             arguments[key] = files[key]
-    with pytest.raises(ConfigError, match=message) as caught:
-        prep(**arguments)
-    assert hint in caught.value.hint
+    assert hint in refused(ConfigError, message, prep, **arguments).hint
     assert names(tmp_path) == ["in"]
 
 
@@ -477,9 +474,8 @@ def test_a_file_whose_suffix_is_of_another_language_is_said(tmp_path, files, cap
         f"{other} is taken for 'de' (reference 2 of 'test'), though its suffix says 'fr'"
     ]
     swapped = f"{files['train'][0]} is taken for 'de' (source of 'train'), but its suffix says 'en'"
-    with pytest.raises(ConfigError) as caught:
-        run_prep(tmp_path, files, "swapped", src="de", tgt="en")
-    assert (caught.value.message, caught.value.where) == (swapped, "--train")
+    caught = refused(ConfigError, None, run_prep, tmp_path, files, "swapped", src="de", tgt="en")
+    assert (caught.message, caught.where) == (swapped, "--train")
     assert not (tmp_path / "swapped").exists()
     with pytest.raises(ConfigError, match=r"test\.de is taken for 'en' \(source of 'test'\)"):
         run_prep(tmp_path, files, "swapped", test=joined(test[::-1]))
@@ -535,12 +531,9 @@ def test_other_settings_are_refused_with_old_and_new(tmp_path, files, run):
 def test_another_text_is_refused(tmp_path, files):
     run_prep(tmp_path, files)
     write(tmp_path / "in", "train", pairs(61))
-    with pytest.raises(ConfigError) as caught:
-        run_prep(tmp_path, files)
-    assert "source.sets.train.src" in caught.value.where
-    with pytest.raises(ConfigError) as caught:
-        prep("demo", run_dir=tmp_path / "run", size=10)
-    assert "source.dataset: mine -> demo" in caught.value.where
+    assert "source.sets.train.src" in refused(ConfigError, None, run_prep, tmp_path, files).where
+    caught = refused(ConfigError, None, prep, "demo", run_dir=tmp_path / "run", size=10)
+    assert "source.dataset: mine -> demo" in caught.where
 
 
 def test_a_missing_piece_is_made_again(tmp_path, files, capsys, run):
@@ -725,9 +718,8 @@ def test_demo(tmp_path):
     )
     assert list((run.prep / "eval" / "probing").glob("*.txt"))
     assert names(run.path) == LEFT
-    with pytest.raises(ConfigError) as caught:
-        prep("demo", size=301, run_dir=run.path)
-    assert "source.size: 300 -> 301" in caught.value.where
+    caught = refused(ConfigError, None, prep, "demo", size=301, run_dir=run.path)
+    assert "source.size: 300 -> 301" in caught.where
 
 
 def test_own_test_sets_beside_those_of_a_data_set(tmp_path, monkeypatch):
@@ -770,11 +762,10 @@ def test_own_test_sets_beside_those_of_a_data_set(tmp_path, monkeypatch):
         plain["files"].items() <= manifest["files"].items()
         and manifest["fingerprint"] == plain["fingerprint"]
     )
-    with pytest.raises(ConfigError) as caught:
-        prep("demo", **options)
+    caught = refused(ConfigError, None, prep, "demo", **options)
     assert (
-        "source.sets.news.docs: " in caught.value.where
-        and "source.sets.other.docs: blank -> -" in caught.value.where
+        "source.sets.news.docs: " in caught.where
+        and "source.sets.other.docs: blank -> -" in caught.where
     )
 
 

@@ -11,6 +11,7 @@ from nmtkit.settings import PrepSettings
 from nmtkit.text.side import TextSide
 from nmtkit.text.tokenizer import joiner, moses_doubt, tokenizer_name, unspaced
 from tests.prep.real import lines
+from tests.refused import refused
 
 NONE = ["prep.src_tokenizer=none", "prep.tgt_tokenizer=none"]
 UNSPACED = {
@@ -50,12 +51,13 @@ def prepared(folder, run, *assignments):
 
 
 def test_tokenized_text_is_refused_with_the_setting_to_give(iwslt, tmp_path):
-    with pytest.raises(DataError, match="the source of train looks .*; the target of") as error:
-        prepared(iwslt, tmp_path / "run")
+    error = refused(
+        DataError, "the source of train looks .*; the target of", prepared, iwslt, tmp_path / "run"
+    )
     both = (
         "--set prep.src_tokenizer=none and --set prep.tgt_tokenizer=none (or moses, to tokenize it)"
     )
-    assert both in error.value.hint
+    assert both in error.hint
     assert not (tmp_path / "run").exists()
     with pytest.raises(DataError, match="the target of train looks tokenized") as error:
         prepared(iwslt, tmp_path / "run", "prep.src_tokenizer=moses")

@@ -24,6 +24,7 @@ from recipes.verdict.folders import Folders, held, is_held
 from recipes.verdict.listing import HERE, read_list, why_unknown
 from tests.manifests import read_json
 from tests.recipes.recipe_calls import ASKED, ROOT, in_this_process, run_recipe
+from tests.refused import refused
 
 SCRIPT = ROOT / "recipes" / "verdict.sh"
 STUB = Path(__file__).with_name("queue_stub.py")
@@ -352,9 +353,8 @@ def test_wrong_calls_are_refused(arguments, more, message, queue):
 def test_a_wrong_list_is_refused(old, new, message, tmp_path):
     path = tmp_path / "list.sh"
     path.write_text(TWO.replace(old, new, 1))
-    with pytest.raises(ConfigError) as error:
-        read_list(path)
-    assert message in error.value.message and error.value.where == str(path) and error.value.hint
+    error = refused(ConfigError, None, read_list, path)
+    assert message in error.message and error.where == str(path) and error.hint
 
 
 def test_a_lock_is_the_kernels(tmp_path):

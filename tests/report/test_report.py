@@ -38,6 +38,7 @@ from nmtkit.score.stage import score
 from nmtkit.tables import figures
 from nmtkit.tables.table import Estimate, Table, text_column
 from tests.manifests import edit, read_json, write_json
+from tests.refused import refused
 
 from .conftest import FIGURE, SCRIPT, ReportedRun, make
 
@@ -311,9 +312,7 @@ def test_without_scores_the_next_command_is_named(reported, missing):
     }
     for folder in stages.get(missing, ()):
         shutil.rmtree(path / folder)
-    with pytest.raises(DataError) as error:
-        stage.report(reported.run)
-    assert f"nmtkit {missing}" in error.value.hint
+    assert f"nmtkit {missing}" in refused(DataError, None, stage.report, reported.run).hint
     assert not (path / "report" / "index.html").exists()
 
 
@@ -438,9 +437,10 @@ def test_texts_that_are_gone_are_said(reported):
 def test_scores_of_another_version_are_left_out(reported):
     path = reported.run.path / "score/test/scores.json"
     edit(path, '"format": ', '"format": 9')
-    with pytest.raises(DataError, match=r"report: score/test cannot be read \(written by") as error:
-        stage.report(reported.run)
-    assert "nmtkit score --force" in error.value.hint
+    error = refused(
+        DataError, r"report: score/test cannot be read \(written by", stage.report, reported.run
+    )
+    assert "nmtkit score --force" in error.hint
 
 
 def test_unequal_budgets_are_said_as_score_says_them(tmp_path):
@@ -620,9 +620,8 @@ def test_runs_that_make_no_page_together(reported, second):
         stage.report(reported.run, also=[second.run.path], attention=["thrid"])
     assert "did you mean 'third'" in error.value.hint and str(second.run.path) in error.value.where
     shutil.rmtree(second.run.path / "score")
-    with pytest.raises(DataError, match="not scored") as error:
-        stage.report(reported.run, also=[second.run.path])
-    assert str(second.run.path) in str(error.value.where)
+    error = refused(DataError, "not scored", stage.report, reported.run, also=[second.run.path])
+    assert str(second.run.path) in str(error.where)
 
 
 def test_the_attention_of_each_run_that_has_the_system(reported, second, monkeypatch):

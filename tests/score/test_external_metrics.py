@@ -21,6 +21,7 @@ from nmtkit.score.options import ScoreOptions
 from nmtkit.score.result_tables import main_table
 from nmtkit.score.stage import score_files
 from tests.manifests import read_json, write_json
+from tests.refused import refused
 
 from .conftest import read, result_of, write
 
@@ -273,9 +274,8 @@ def test_numbers_from_0_to_1_have_four_decimals(fake, command, capsys):
     ],
 )
 def test_a_command_that_fails_is_named_with_the_reason(fake, command, code, message):
-    with pytest.raises((DataError, ConfigError), match=message) as caught:
-        fake.score(metric=[f"own={command(code)}"])
-    assert caught.value.where.startswith("--metric own=") and caught.value.hint
+    caught = refused((DataError, ConfigError), message, fake.score, metric=[f"own={command(code)}"])
+    assert caught.where.startswith("--metric own=") and caught.hint
     assert not (fake.run.path / "score/test/scores.json").exists()
 
 
@@ -302,11 +302,10 @@ def test_a_command_that_does_not_exist_is_named(fake):
     ],
 )
 def test_metrics_that_do_not_exist_are_refused(fake, options, message):
-    with pytest.raises((DataError, ConfigError), match=message) as caught:
-        fake.score(**options)
-    assert caught.value.where.startswith("--metric") and caught.value.hint
+    caught = refused((DataError, ConfigError), message, fake.score, **options)
+    assert caught.where.startswith("--metric") and caught.hint
     if "chrff" in message:
-        assert caught.value.hint == "did you mean 'chrf'?"
+        assert caught.hint == "did you mean 'chrf'?"
 
 
 def test_metrics_chooses_the_columns(fake, capsys):

@@ -13,6 +13,7 @@ from nmtkit.records import MetricScore, Scores, SystemScores
 from nmtkit.score import paper
 from nmtkit.tables.table import Estimate
 from tests.manifests import read_json
+from tests.refused import refused
 
 FILE = """
 citation = "Somebody 2020, Something"
@@ -103,16 +104,14 @@ def test_a_paper_of_a_recipe_has_a_name(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / name).write_text("no toml")
     first, *_ = paper.load(paper.PAPERS[name]).tables.values()
-    with pytest.raises(ConfigError, match="which of the paper's tables") as error:
-        paper.asked(name, None)
-    table = error.value.hint.split(": ")[1].split(", ")[0]
+    error = refused(ConfigError, "which of the paper's tables", paper.asked, name, None)
+    table = error.hint.split(": ")[1].split(", ")[0]
     assert paper.load(paper.PAPERS[name]).tables[table] == first
 
 
 def test_an_unknown_name_is_answered_with_those_that_exist():
-    with pytest.raises(ConfigError) as error:
-        paper.asked("cargo", "table1")
-    assert "caru" in error.value.hint and "name a file" in error.value.hint
+    error = refused(ConfigError, None, paper.asked, "cargo", "table1")
+    assert "caru" in error.hint and "name a file" in error.hint
 
 
 @pytest.mark.parametrize(("dataset", "name"), [("toy-deen2", "news"), ("toy-ende", "olds")])
@@ -216,10 +215,9 @@ def test_a_call_keeps_and_prints_the_table_and_the_next_without_it_prints_none(f
 def test_a_file_that_is_wrong_is_refused(old, new, message, hint, file):
     assert FILE.count(old) == 1
     file.write_text(FILE.replace(old, new), "utf-8")
-    with pytest.raises(ConfigError) as caught:
-        paper.asked(file, "one")
-    assert message in caught.value.message and hint in (caught.value.hint or "")
-    assert str(caught.value.where).startswith(str(file))
+    caught = refused(ConfigError, None, paper.asked, file, "one")
+    assert message in caught.message and hint in (caught.hint or "")
+    assert str(caught.where).startswith(str(file))
 
 
 def test_which_table_is_asked_for(file):
@@ -228,9 +226,7 @@ def test_which_table_is_asked_for(file):
         ("on", "no table 'on'", "did you mean 'one'"),
         ("sizes", "no scores of translations", "these have: one"),
     ):
-        with pytest.raises(ConfigError, match=message) as caught:
-            paper.asked(file, name)
-        assert hint in caught.value.hint
+        assert hint in refused(ConfigError, message, paper.asked, file, name).hint
     with pytest.raises(ConfigError, match="cannot read the paper's numbers"):
         paper.asked(file.parent / "none.toml", "one")
 

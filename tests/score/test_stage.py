@@ -30,6 +30,7 @@ from nmtkit.score.translations import unlike_searches
 from nmtkit.text.side import TextSide
 from tests.manifests import read_json, write_best
 from tests.prep.real import lines as real_lines
+from tests.refused import refused
 
 from . import slow
 from .conftest import WORDS, read, result_of, spoil, write
@@ -364,9 +365,7 @@ def test_what_is_missing_is_said_with_the_command_that_makes_it(fake_run, tmp_pa
     fake = fake_run(sets=("one", "two"))
 
     def refused(error, message, hint, **options):
-        with pytest.raises(error, match=message) as caught:
-            fake.score(**options)
-        assert hint in caught.value.hint
+        assert hint in refused(error, message, fake.score, **options).hint
 
     refused(DataError, "no trained system", "nmtkit train")
     folder = fake.add("a", 0.1, sets=[])
@@ -545,13 +544,15 @@ def test_lines_that_do_not_pair_are_shown_where_they_begin_to(tmp_path):
         write(tmp_path / "hyp.de", lines[:20] + lines[21:]),
     )
     empty = write(tmp_path / "empty.de", [])
-    with pytest.raises(DataError, match="hyp.de has 59 lines but .*ref.de has 60") as caught:
-        score_files([ref, hyp], [ref])
+    caught = refused(
+        DataError, "hyp.de has 59 lines but .*ref.de has 60", score_files, [ref, hyp], [ref]
+    )
     words = len(lines[21].split()), len(lines[20].split())
-    assert caught.value.where == "first odd pair: line 21 ({} words vs {})".format(*words)
-    with pytest.raises(DataError, match="empty.de has 0 lines but .*ref.de has 60") as caught:
-        score_files([empty], [ref])
-    assert caught.value.where is None
+    assert caught.where == "first odd pair: line 21 ({} words vs {})".format(*words)
+    caught = refused(
+        DataError, "empty.de has 0 lines but .*ref.de has 60", score_files, [empty], [ref]
+    )
+    assert caught.where is None
 
 
 def test_outside_files_may_be_pipes(tmp_path, capsys, pipe):
@@ -768,9 +769,10 @@ def test_outside_files_without_a_line_or_not_utf8_are_named(tmp_path):
         (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match="nothing to score: .*empty.de is empty"):
         score_files([tmp_path / "empty.de"], [tmp_path / "empty.de"])
-    with pytest.raises(DataError, match="not UTF-8") as caught:
-        score_files([tmp_path / "latin1.de"], [tmp_path / "latin1.de"])
-    assert "line 2, byte 7" in caught.value.where and "prep." not in caught.value.hint
+    caught = refused(
+        DataError, "not UTF-8", score_files, [tmp_path / "latin1.de"], [tmp_path / "latin1.de"]
+    )
+    assert "line 2, byte 7" in caught.where and "prep." not in caught.hint
 
 
 @pytest.fixture
@@ -822,9 +824,8 @@ def test_a_damaged_description_of_a_translation_is_named(fake, meta, field):
     path = fake.run.path / "systems/a/translate/test/meta.json"
     if meta == []:
         path.write_text("[]")
-    with pytest.raises(DataError, match=field) as caught:
-        fake.score()
-    assert str(caught.value.where) == str(path) and "nmtkit translate --force" in caught.value.hint
+    caught = refused(DataError, field, fake.score)
+    assert str(caught.where) == str(path) and "nmtkit translate --force" in caught.hint
 
 
 def test_a_line_too_long_for_ter_costs_ter_alone(fake, capsys):

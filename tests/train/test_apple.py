@@ -16,6 +16,7 @@ from nmtkit.settings import SearchSettings, TrainSettings
 from nmtkit.train import compiling, deterministic, gradients, loss, ranks
 from nmtkit.train.optimizer import make_optimizer, put_optimizer_tensors
 from nmtkit.translate import beam, forced, steps
+from tests.refused import refused
 from tests.train.tiny import metrics, options, trainer
 
 MPS = torch.device("mps")
@@ -32,9 +33,8 @@ def apple(monkeypatch):
 def test_without_an_apple_gpu_the_error_names_the_devices(cuda, devices, run, monkeypatch):
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
-    with pytest.raises(EnvironmentProblem, match="no Apple GPU here") as caught:
-        go(run, device="mps")
-    assert (caught.value.where, caught.value.hint) == (
+    caught = refused(EnvironmentProblem, "no Apple GPU here", go, run, device="mps")
+    assert (caught.where, caught.hint) == (
         "--device mps",
         f"this machine has: {devices}",
     )
@@ -44,9 +44,8 @@ def test_only_its_plain_name_is_a_device(apple):
     assert hardware.pick_device("mps") == MPS
     assert hardware.pick_device("auto").type != "mps"
     for name in ("mps:0", "mps:1", "MPS", "metal"):
-        with pytest.raises(ConfigError, match="unknown device") as caught:
-            hardware.pick_device(name)
-        assert caught.value.hint == "auto, cpu, cuda or mps"
+        caught = refused(ConfigError, "unknown device", hardware.pick_device, name)
+        assert caught.hint == "auto, cpu, cuda or mps"
 
 
 def test_it_computes_in_plain_float32(apple):

@@ -25,6 +25,7 @@ from nmtkit.train.divergence import first_not_finite
 from nmtkit.train.gradients import seed_everything
 from nmtkit.train.stage import train
 from tests.models import contract
+from tests.refused import refused
 from tests.train.tiny import make_run, metrics, options
 
 SIZES = {
@@ -215,10 +216,11 @@ def test_without_a_compiler_it_ends_before_it_begins(run, monkeypatch):
     from torch._inductor import config
 
     monkeypatch.setattr(config.cpp, "cxx", (None, "no-such-compiler"))
-    with pytest.raises(ConfigError) as caught:
-        train(run, assignments=options("train.max_steps=2"), compile_model=True)
-    assert caught.value.where == "--compile"
-    assert "compiler" in caught.value.message and "g++" in caught.value.hint
+    caught = refused(
+        ConfigError, None, train, run, assignments=options("train.max_steps=2"), compile_model=True
+    )
+    assert caught.where == "--compile"
+    assert "compiler" in caught.message and "g++" in caught.hint
     assert not run.system("transformer").checkpoints.exists()
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from nmtkit.errors import ConfigError, EnvironmentProblem
 from nmtkit.train import loop
+from tests.refused import refused
 from tests.train.test_resume import stop
 from tests.train.tiny import metrics, options, trainer
 
@@ -100,10 +101,9 @@ def test_a_package_that_is_missing_is_named_before_anything_is_done(run, monkeyp
     for name, module in (("wandb", "wandb"), ("tensorboard", "torch.utils.tensorboard")):
         monkeypatch.setitem(sys.modules, module, None)
         for dry in (True, False):
-            with pytest.raises(EnvironmentProblem) as caught:
-                go(run, f"train.log_to={name}", dry_run=dry)
-            assert f"needs the package {name}, which is not installed" in caught.value.message
-            assert caught.value.hint.endswith(f"pip install -e '.[{name}]'")
+            caught = refused(EnvironmentProblem, None, go, run, f"train.log_to={name}", dry_run=dry)
+            assert f"needs the package {name}, which is not installed" in caught.message
+            assert caught.hint.endswith(f"pip install -e '.[{name}]'")
     assert not (run.path / "systems").exists()
 
 

@@ -20,6 +20,7 @@ from nmtkit.train.ranks import Ranks
 from nmtkit.train.state import TrainState
 from nmtkit.train.validation import Validator
 from tests.models.contract import SIZES, collate, pairs
+from tests.refused import refused
 from tests.train.test_resume import outcome, stop
 from tests.train.tiny import make_run, options, trainer
 
@@ -274,8 +275,9 @@ class OneHot(nn.Module):
 def test_a_model_without_lookups_is_refused(values, key):
     model = small_model()
     model.tgt_embedder = OneHot(model.tgt_embedder.table)
-    with pytest.raises(ConfigError, match="does not look its words up") as caught:
-        perturbation(model, settings(**values))
-    assert caught.value.where == key
+    caught = refused(
+        ConfigError, "does not look its words up", perturbation, model, settings(**values)
+    )
+    assert caught.where == key
     assert perturbation(model, settings(replace="uniform")) is not None
     assert perturbation(model, settings()) is None

@@ -33,6 +33,7 @@ from nmtkit.train.validation import DEV_SEARCH, Validation, Validator, is_better
 from nmtkit.translate.beam import search
 from nmtkit.translate.translator import Translator
 from tests.manifests import read_json
+from tests.refused import refused
 from tests.train.tiny import last, lines_of, make_run, metrics, options, state_of, trainer
 
 QUIET = (
@@ -92,9 +93,7 @@ def test_layers_of_settings(run, tmp_path, monkeypatch):
     ],
 )
 def test_bad_settings_name_the_key(run, assignment, message):
-    with pytest.raises(ConfigError) as caught:
-        go(run, assignment)
-    assert message in str(caught.value)
+    assert message in str(refused(ConfigError, None, go, run, assignment))
     assert not (run.path / "systems").exists()
 
 
@@ -370,9 +369,10 @@ def test_init_from_says_what_did_not_match(run, capsys):
     with pytest.raises(ConfigError, match="no system or folder 'transformr'") as caught:
         go(run, name="third", init_from="transformr")
     assert "transformer" in caught.value.hint
-    with pytest.raises(ConfigError, match="is a run, not a system") as caught:
-        go(run, name="third", init_from=str(run.path))
-    assert str(run.path / "systems") in caught.value.hint
+    caught = refused(
+        ConfigError, "is a run, not a system", go, run, name="third", init_from=str(run.path)
+    )
+    assert str(run.path / "systems") in caught.hint
 
 
 def test_a_document_model_begins_with_a_transformer(run, capsys):

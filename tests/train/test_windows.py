@@ -20,6 +20,7 @@ from nmtkit.train import dry_run
 from nmtkit.train.gradients import Updates
 from nmtkit.train.stage import _Training
 from tests.manifests import read_json
+from tests.refused import refused
 from tests.train.test_ranks import Together, arguments, largest_difference, weights
 from tests.train.test_resume import SETTINGS, outcome, stop
 from tests.train.tiny import last, make_run, metrics, state_of, trainer
@@ -126,9 +127,8 @@ def test_a_store_of_an_earlier_version_is_refused(tmp_path):
         name.replace("/00000.", "."): digest for name, digest in values["files"].items()
     }
     files.write_json(run.prep / "manifest.json", values)
-    with pytest.raises(DataError, match="prepared by an earlier version of nmtkit") as caught:
-        go(run)
-    assert caught.value.hint == "prepare it again: nmtkit prep … --force"
+    caught = refused(DataError, "prepared by an earlier version of nmtkit", go, run)
+    assert caught.hint == "prepare it again: nmtkit prep … --force"
 
 
 # Subwords drawn anew
