@@ -130,3 +130,9 @@ def multi30k_run(shared, tmp_path_factory):
         assignments=["prep.merges=2000"],
         run_dir=folder,
     )
+
+
+@pytest.fixture
+def stderr(capsys):
+    """What was written to stderr since the last call of this function."""
+    return lambda: capsys.readouterr().err

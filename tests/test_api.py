@@ -188,12 +188,12 @@ def test_one_target_for_each_source(run):
         nmtkit.load(run.path, "plain", "cpu").score(SRC, TGT[:4])
 
 
-def test_which_system(run, tmp_path, capsys, monkeypatch):
+def test_which_system(run, tmp_path, stderr, monkeypatch):
     assert nmtkit.load(run.path, device="cpu").name == "recurrent"
-    assert "loading 'recurrent', the system trained last" in capsys.readouterr().err
+    assert "loading 'recurrent', the system trained last" in stderr()
     monkeypatch.chdir(run.path.parent)
     assert nmtkit.load(f"{run.path.name}/systems/plain", device="cpu").name == "plain"
-    assert "trained last" not in capsys.readouterr().err
+    assert "trained last" not in stderr()
     assert nmtkit.load(run.path / "systems" / "plain", "plain", "cpu").name == "plain"
     for path, system, said in [
         (run.path, "plan", "no system 'plan'"),

@@ -25,7 +25,7 @@ def prepared(folder, name="x", sets=(("train", "train"), ("dev", "dev"), ("test"
     return folder / name
 
 
-def test_the_run_prepared_last_is_chosen(tmp_path, monkeypatch, capsys):
+def test_the_run_prepared_last_is_chosen(tmp_path, monkeypatch, stderr):
     monkeypatch.chdir(tmp_path)
     first, second = (prepared(Path("runs"), name) for name in "ab")
     os.utime(first / "prep/manifest.json", ns=(1, 1))
@@ -33,7 +33,7 @@ def test_the_run_prepared_last_is_chosen(tmp_path, monkeypatch, capsys):
     os.utime(second / "prep/manifest.json", ns=(0, 0))
     assert choose(None).path == first
     assert choose(second).path == second
-    assert capsys.readouterr().err == "".join(f"nmtkit: run runs/{name}\n" for name in "bab")
+    assert stderr() == "".join(f"nmtkit: run runs/{name}\n" for name in "bab")
 
 
 def test_no_run_says_what_to_do_first(tmp_path, monkeypatch):

@@ -363,10 +363,10 @@ def test_bleu_measured_in_two_ways_is_said(trained, analyze, capsys):
     assert said in capsys.readouterr().err
 
 
-def test_a_system_that_has_not_begun_is_left_out(trained, analyze, capsys):
+def test_a_system_that_has_not_begun_is_left_out(trained, analyze, stderr):
     (trained.run.path / "systems" / "fast" / "metrics.jsonl").unlink()
     found = analyze("fast", "base")
-    assert "left out: fast: its log has no measurement yet" in capsys.readouterr().err
+    assert "left out: fast: its log has no measurement yet" in stderr()
     assert {system for _, _, system in found["rows"]} == {"base"}
     words = "no training of this run has logged anything"
     trained.refused("convergence", DataError, words, systems=["fast"])

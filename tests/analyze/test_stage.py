@@ -198,7 +198,7 @@ def test_cost_of_a_document_model_counts_its_contexts(analysed, decoded):
     assert 0 < with_context < len(beside.src) and with_context >= len(beside.src) - 2
 
 
-def test_cost_of_phrases_from_parses_counts_and_times_the_parses(analysed, decoded, capsys):
+def test_cost_of_phrases_from_parses_counts_and_times_the_parses(analysed, decoded, stderr):
     """A system that cuts n-grams is counted and timed on these."""
     systems, prep = ["ngram", "parse"], analysed.run.prep
     models = [analysed.system(name, "pr", {**SMALL, "segmentation": name}) for name in systems]
@@ -220,12 +220,12 @@ def test_cost_of_phrases_from_parses_counts_and_times_the_parses(analysed, decod
     timing.measure_speed(study(analysed, *systems), 5, rounds=1)
     assert all(batch.spans is None for _, batch in decoded)
     without = "'parse' reads parses, but test has none: it decodes with n-grams instead"
-    assert without in capsys.readouterr().err
+    assert without in stderr()
     for suffix in ("bin", "idx"):
         shutil.copy(prep / f"train/00000.spans.{suffix}", prep / "test")
     decoded.clear()
     timing.measure_speed(study(analysed, *systems), 5, rounds=1)
-    assert "n-grams instead" not in capsys.readouterr().err
+    assert "n-grams instead" not in stderr()
     batch = next(batch for model, batch in decoded if model.reads_spans)
     assert sorted([size for size in row if size] for row in batch.spans.tolist()) == sorted(cuts)
 
@@ -429,12 +429,12 @@ def test_what_an_earlier_call_attached_goes_with_it(tmp_path):
         lambda text: text.replace('"bleu": {', '"blue": {', 1),
     ],
 )
-def test_a_damaged_finding_is_made_again(two, capsys, damage):
+def test_a_damaged_finding_is_made_again(two, stderr, damage):
     whole = two.analyze("lengths")
     path = two.folder("lengths") / "finding.json"
     path.write_text(damage(path.read_text("utf-8")), "utf-8")
     assert two.analyze("lengths") == whole
-    assert "up to date" not in capsys.readouterr().err
+    assert "up to date" not in stderr()
 
 
 def test_what_cannot_be_analysed_is_said(two):
@@ -466,11 +466,11 @@ def test_an_option_of_another_analysis_is_refused(two, name, options, where, hin
     assert not (two.run.path / "analyze").exists()
 
 
-def test_an_analysis_depends_on_its_own_options_only(two, capsys):
+def test_an_analysis_depends_on_its_own_options_only(two, stderr):
     options = {"set_names": [], "buckets": "dc", "paper": "", "table": ""}
     assert two.analyze("lengths")["made_from"]["options"] == options
     stage.analyze(two.run, "lengths", buckets="dc")
-    assert "up to date" in capsys.readouterr().err
+    assert "up to date" in stderr()
 
 
 @pytest.mark.parametrize(

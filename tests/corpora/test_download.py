@@ -278,12 +278,12 @@ def part(server, tmp_path):
     ],
 )
 def test_a_part_is_continued_if_it_can_be(
-    server, part, tmp_path, capsys, held, paths, known, asked, message
+    server, part, tmp_path, stderr, held, paths, known, asked, message
 ):
     part.write_bytes(held)
     assert find(server, *paths, **known).read_bytes() == CONTENT
     assert server.asked == asked
-    assert message in capsys.readouterr().err
+    assert message in stderr()
     bad = {"train.bin.bad": OTHER[:LENGTH] + CONTENT[LENGTH:]} if "another" in message else {}
     assert cache(tmp_path, checksums=False) == {"train.bin": CONTENT} | bad
 
@@ -357,11 +357,11 @@ def test_a_file_of_unknown_length_whose_end_does_not_come(server):
 # the wrong thing
 
 
-def test_a_wrong_file_is_set_aside_and_the_mirror_tried(server, tmp_path, capsys):
+def test_a_wrong_file_is_set_aside_and_the_mirror_tried(server, tmp_path, stderr):
     assert find(server, "/wrong", "/good").read_bytes() == CONTENT
     assert server.asked == [("/wrong", 0), ("/good", 0)]
     assert cache(tmp_path) == {"train.bin": CONTENT, "train.bin.bad": OTHER}
-    message = capsys.readouterr().err
+    message = stderr()
     assert sha256(CONTENT) in message and sha256(OTHER) in message
 
 
@@ -408,12 +408,12 @@ def test_no_network(server, tmp_path):
     assert cache(tmp_path) == {}
 
 
-def test_a_damaged_file_in_the_cache_is_fetched_again(server, tmp_path, capsys):
+def test_a_damaged_file_in_the_cache_is_fetched_again(server, tmp_path, stderr):
     path = find(server, "/good")
     path.write_bytes(CONTENT[:-1] + b"x")
     assert find(server, "/good").read_bytes() == CONTENT
     assert cache(tmp_path)["train.bin.bad"] == CONTENT[:-1] + b"x"
-    assert "damaged" in capsys.readouterr().err
+    assert "damaged" in stderr()
 
 
 def test_an_unwritable_cache_is_the_machine_s_problem(server, tmp_path):

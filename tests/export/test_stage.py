@@ -86,7 +86,7 @@ def test_what_is_written(copy, without_package, capsys):
     assert (record["stage"], record["systems"], record["exit"]) == ("export", ["post"], 0)
 
 
-def test_what_is_up_to_date_and_what_is_written_again(copy, without_package, tmp_path, capsys):
+def test_what_is_up_to_date_and_what_is_written_again(copy, without_package, tmp_path, stderr):
     out = tmp_path / "deep" / "out"
 
     def written(**options):
@@ -95,7 +95,7 @@ def test_what_is_up_to_date_and_what_is_written_again(copy, without_package, tmp
         return len(without_package) > count
 
     assert written() and not written()
-    assert "up to date" in capsys.readouterr().err
+    assert "up to date" in stderr()
     assert written(force=True)
     (out / "model.bin").write_text("damaged")
     assert written() and not written()

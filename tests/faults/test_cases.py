@@ -29,7 +29,7 @@ from tests.train.tiny import make_run, metrics, state_of
 VALIDATING = "train.validate_every=2", "train.dev_bleu=true"
 
 
-def test_01_killed_while_a_checkpoint_is_written(run, monkeypatch, capsys):
+def test_01_killed_while_a_checkpoint_is_written(run, monkeypatch, stderr):
     with monkeypatch.context() as patch:
         # The optimiser of the second checkpoint.
         fail(patch, safetensors.torch, "save_file", Killed, {4})
@@ -38,9 +38,9 @@ def test_01_killed_while_a_checkpoint_is_written(run, monkeypatch, capsys):
     folder = run.system("transformer").checkpoints
     (half,) = folder.glob(".tmp-*")
     assert half.name.startswith(".tmp-step-00000004")
-    capsys.readouterr()
+    stderr()
     fit(run)
-    said = capsys.readouterr().err
+    said = stderr()
     assert f"removing {half.name}, left half-written" in said
     assert "step 2 of 6: continuing" in said
     assert {p.name for p in folder.iterdir()} == {f"step-0000000{step}" for step in (2, 4, 6)}
@@ -77,7 +77,7 @@ def test_02_a_full_disk_under_the_metrics_stops_with_what_is_saved(run, monkeypa
     assert steps == [1, 2, 3, 4, 5, 6, 6]  # its last one has a validation too
 
 
-def test_02_a_log_that_cannot_be_written_ends_nothing(run, monkeypatch, capsys):
+def test_02_a_log_that_cannot_be_written_ends_nothing(run, monkeypatch, stderr):
     original = reporting.Reporter.__init__
 
     def full(self, *args):
@@ -87,26 +87,26 @@ def test_02_a_log_that_cannot_be_written_ends_nothing(run, monkeypatch, capsys):
 
     monkeypatch.setattr(reporting.Reporter, "__init__", full)
     fit(run)
-    assert "at step 6 of 6" in capsys.readouterr().err
+    assert "at step 6 of 6" in stderr()
     assert state_of(run)["step"] == 6
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
-def test_04_a_signal_saves_and_ends_with_the_code_for_resumable(run, monkeypatch, capsys, number):
+def test_04_a_signal_saves_and_ends_with_the_code_for_resumable(run, monkeypatch, stderr, number):
     message = f"stopped by {number.name} after step 3; everything is saved"
     with monkeypatch.context() as patch:
         interfere(patch, loop.Trainer, "update", {3}, lambda: os.kill(os.getpid(), number))
         with pytest.raises(Interrupted, match=message) as caught:
             fit(run)
     assert caught.value.hint == "the same command continues"
-    assert f"{number.name}: finishing this step, then saving" in capsys.readouterr().err
+    assert f"{number.name}: finishing this step, then saving" in stderr()
     assert state_of(run)["step"] == 3
     assert json.loads((run.path / "history.jsonl").read_text().splitlines()[-1])["exit"] == 75
     fit(run)
     assert state_of(run)["step"] == 6
 
 
-def test_05_a_change_that_is_allowed_is_said_and_taken(run, capsys):
+def test_05_a_change_that_is_allowed_is_said_and_taken(run, stderr):
     fit(run, "train.max_steps=3")
     changed = "train.lr=0.02", "train.clip_norm=1"
     caught = refused(ConfigError, "have changed", fit, run, *changed, allow_change=["train.lr"])
@@ -114,7 +114,7 @@ def test_05_a_change_that_is_allowed_is_said_and_taken(run, capsys):
     assert keys == ["key", "train.clip_norm"]
     assert "--allow-change KEY to resume with the new value" in caught.hint
     fit(run, *changed, allow_change=["train.lr", "train.clip_norm"])
-    assert "train.lr: 0.01 -> 0.02" in capsys.readouterr().err
+    assert "train.lr: 0.01 -> 0.02" in stderr()
     assert state_of(run)["step"] == 6
     assert run.system("transformer").read_config().train["lr"] == 0.02
     fit(run, *changed)  # now they are the settings of the system
@@ -194,7 +194,7 @@ def test_24_too_little_to_prepare_is_said_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
-def test_24_a_corpus_of_one_pair_has_the_merges_it_has_and_can_be_trained_on(tmp_path, capsys):
+def test_24_a_corpus_of_one_pair_has_the_merges_it_has_and_can_be_trained_on(tmp_path, stderr):
     train_files = write(
         tmp_path / "in", "train", b"banana band bandana\n", b"banane band bandage\n"
     )
@@ -207,7 +207,7 @@ def test_24_a_corpus_of_one_pair_has_the_merges_it_has_and_can_be_trained_on(tmp
         jobs=1,
         assignments=["prep.merges=5000"],
     )
-    said = capsys.readouterr().err
+    said = stderr()
     learned = run.manifest().model_dump()["sets"][0]
     assert learned["lines"] == 1
     assert "of 5,000 merges" in said and "has no more" in said
@@ -252,14 +252,14 @@ def without_sleep(monkeypatch):
     return slept
 
 
-def test_29_a_disk_that_is_away_for_a_while_is_waited_for(run, monkeypatch, capsys):
+def test_29_a_disk_that_is_away_for_a_while_is_waited_for(run, monkeypatch, stderr):
     slept = without_sleep(monkeypatch)
     error = OSError(errno.ESTALE, "Stale file handle")
     calls = fail(monkeypatch, safetensors.torch, "save_file", error, {1, 2, 3})
     fit(run)
     assert slept == list(saving.PAUSES[:3])
     assert calls[0] == 3 + 2 * 3
-    said = capsys.readouterr().err
+    said = stderr()
     assert "Stale file handle; trying once more in 4 s" in said
     assert state_of(run)["step"] == 6
 
@@ -278,7 +278,7 @@ def test_29_a_folder_that_has_gone_ends_the_training_after_a_minute(run, monkeyp
     assert state_of(run)["step"] == 6
 
 
-def test_32_decoding_the_development_set_is_bounded_and_its_time_is_shown(run, monkeypatch, capsys):
+def test_32_decoding_the_development_set_is_bounded_and_its_time_is_shown(run, monkeypatch, stderr):
     """An untrained model never ends a sentence by itself: what it may write, and of how many
     sentences, is limited.
     """
@@ -298,7 +298,7 @@ def test_32_decoding_the_development_set_is_bounded_and_its_time_is_shown(run, m
     fit(run, *VALIDATING, "train.dev_sentences=4", "train.max_steps=2")
     limits = [int(DEV_SEARCH.max_length_a * n + DEV_SEARCH.max_length_b) for n, _ in searched]
     assert len(limits) == 4 and [written for _, written in searched] == limits
-    assert "(greedy, 0 s)" in capsys.readouterr().err
+    assert "(greedy, 0 s)" in stderr()
     (line,) = metrics(run, "dev")
     assert line["bleu_seconds"] >= 0
 
@@ -373,7 +373,7 @@ def validation(loss, bleu, dev_set="one", signature="nrefs:1"):
 
 
 def test_41_the_best_is_sought_anew_when_another_development_set_is_measured(
-    run, monkeypatch, capsys
+    run, monkeypatch, stderr
 ):
     """Another set, more of its sentences, another signature: the numbers before are not those to
     beat.
@@ -391,7 +391,7 @@ def test_41_the_best_is_sought_anew_when_another_development_set_is_measured(
         fit(run, *VALIDATING, f"train.max_steps={steps}")
         best.append(read_json(run.system("transformer").path / "best.json")["step"])
     assert best == [2, 4, 6, 6]  # the last one, whose decoding failed, is compared by its loss
-    assert capsys.readouterr().err.count("the best is sought anew") == 2
+    assert stderr().count("the best is sought anew") == 2
     assert state_of(run)["since_best"] == 1
 
 

@@ -332,12 +332,12 @@ def test_a_finding_of_impossible_options_is_named(run, sets):
     assert "analyze/cost cannot be read" in stage.report(run, force=True).read_text("utf-8")
 
 
-def test_a_checkpoint_without_its_weights_in_the_manifest_is_named_once(run, capsys):
+def test_a_checkpoint_without_its_weights_in_the_manifest_is_named_once(run, stderr):
     name = "systems/base/checkpoints/step-00000010/manifest.json"
     damage(run, name, lambda v: v.update(files={}))
     for _ in range(2):
         assert checkpoints.current(run.system("base")) == {}
-    assert capsys.readouterr().err.count("skipping ") == 1
+    assert stderr().count("skipping ") == 1
 
 
 def test_best_json_names_the_checkpoint_of_its_step(run):
@@ -384,8 +384,8 @@ SAID = {
 
 
 @pytest.mark.parametrize("name", SAID)
-def test_what_is_done_without_is_said(run, name, capsys):
+def test_what_is_done_without_is_said(run, name, stderr):
     path = System(run.path / "systems/base").path / name
     path.write_text('{"step": 1}\n', "utf-8")
     assert not SAID[name](run)
-    assert str(path) in capsys.readouterr().err
+    assert str(path) in stderr()

@@ -113,7 +113,7 @@ def failing(error):
     return fail
 
 
-def test_notes_in_the_folder_of_a_checkpoint_outlive_it(tmp_path, capsys):
+def test_notes_in_the_folder_of_a_checkpoint_outlive_it(tmp_path, stderr):
     run = make_run(tmp_path / "run", pairs=30)
     fit(run)
     system = run.system("a")
@@ -121,7 +121,7 @@ def test_notes_in_the_folder_of_a_checkpoint_outlive_it(tmp_path, capsys):
     names = [f"checkpoints/{step}/notes.md" for step in steps]
     write_notes(system.path, names)
     fit(run, "a", "train.max_steps=8", "train.keep_checkpoints=1")
-    assert "not-of-nmtkit" in capsys.readouterr().err
+    assert "not-of-nmtkit" in stderr()
     assert notes(system.path) == sorted(names)
     fit(run, force=True)
     assert notes(system.path) == sorted(names)

@@ -76,21 +76,21 @@ def test_damaged_settings_are_named_and_a_training_anew_needs_none(trained):
     assert config.read_text("utf-8") == written
 
 
-def test_harmless_changes_are_said_and_taken(trained, capsys):
+def test_harmless_changes_are_said_and_taken(trained, stderr):
     changes = "train.max_steps=8", "train.log_every=1", "train.keep_checkpoints=1"
     fit(trained, *changes, "search.beam=2")
-    said = capsys.readouterr().err
+    said = stderr()
     changes = "max_steps: 6 -> 8", "log_every: 4 -> 1", "keep_checkpoints: 5 -> 1"
     assert all(f"train.{change}" in said for change in changes) and "search.beam: 5 -> 2" in said
     config = trained.system("transformer").read_config()
     assert (config.train["max_steps"], config.search["beam"]) == (8, 2)
 
 
-def test_a_longer_cosine_is_warned_about(tmp_path, capsys):
+def test_a_longer_cosine_is_warned_about(tmp_path, stderr):
     run = make_run(tmp_path / "run")
     fit(run, "train.schedule=cosine")
     fit(run, "train.schedule=cosine", "train.max_steps=8")
-    assert "warning: the cosine schedule depends on train.max_steps" in capsys.readouterr().err
+    assert "warning: the cosine schedule depends on train.max_steps" in stderr()
 
 
 # 6: resume after the data changed
@@ -121,11 +121,11 @@ def test_a_changed_file_is_named(victim, trained):
 # 8: a finished run
 
 
-def test_a_finished_training_says_so(trained, capsys):
+def test_a_finished_training_says_so(trained, stderr):
     before = weights(trained)
-    capsys.readouterr()
+    stderr()
     fit(trained)
-    assert "already at step 6 of 6; raise train.max_steps to go on" in capsys.readouterr().err
+    assert "already at step 6 of 6; raise train.max_steps to go on" in stderr()
     assert weights(trained) == before
 
 
@@ -164,7 +164,7 @@ def poison(monkeypatch, updates):
     monkeypatch.setattr(losses, "backward", poisoned)
 
 
-def test_an_update_that_is_not_finite_is_skipped_and_counted(run, monkeypatch, capsys):
+def test_an_update_that_is_not_finite_is_skipped_and_counted(run, monkeypatch, stderr):
     with monkeypatch.context() as patch:
         poison(patch, {4})
         fit(run, "train.max_steps=4")
@@ -172,7 +172,7 @@ def test_an_update_that_is_not_finite_is_skipped_and_counted(run, monkeypatch, c
     expected = {"step": 4, "skipped": 1, "skipped_in_row": 1}
     assert expected.items() <= state.items() and len(state["norms"]) == 3
     message = "step 4: loss nan, gradient norm nan: update skipped (1 so far)"
-    assert message in capsys.readouterr().err
+    assert message in stderr()
     three, four = map(
         checkpoints.load_weights, checkpoints.find_checkpoints(run.system("transformer"))
     )
@@ -236,10 +236,10 @@ def gradients_of_an_update(run, monkeypatch, memory=None, settings=()):
     return checkpoints.load_training(last(run), dict)[1]
 
 
-def test_out_of_memory_computes_the_same_update_in_parts(tmp_path, monkeypatch, capsys):
+def test_out_of_memory_computes_the_same_update_in_parts(tmp_path, monkeypatch, stderr):
     whole = gradients_of_an_update(make_run(tmp_path / "whole", dev=0), monkeypatch)
     parts = gradients_of_an_update(make_run(tmp_path / "parts", dev=0), monkeypatch, memory=50)
-    printed, warning = capsys.readouterr().err, "memory does not hold a batch of"
+    printed, warning = stderr(), "memory does not hold a batch of"
     assert f"warning: {warning}" in printed and "with other dropout masks" in printed
     log = tmp_path / "parts" / "systems" / "transformer" / "train.log"
     assert warning in log.read_text()
@@ -306,12 +306,12 @@ def test_a_system_folder_that_is_a_file_is_an_environment_problem(tmp_path):
 # 32: development decoding that fails
 
 
-def test_failing_decoding_is_a_warning_and_the_loss_decides(tmp_path, monkeypatch, capsys):
+def test_failing_decoding_is_a_warning_and_the_loss_decides(tmp_path, monkeypatch, stderr):
     run = make_run(tmp_path / "run", dev=6)
     fail(monkeypatch, validation, "search", RuntimeError("no beam today"), {1, 2})
     fit(run, "train.dev_bleu=true")
     message = "decoding the development set failed (RuntimeError: no beam today); its loss decides"
-    assert message in capsys.readouterr().err
+    assert message in stderr()
     best = read_json(run.system("transformer").path / "best.json")
     assert best["metric"] == "dev_loss"
     assert best["dev_bleu"] is None
@@ -422,21 +422,21 @@ def test_the_choice_stands_beside_the_settings(run, monkeypatch):
         torch.set_float32_matmul_precision(before)
 
 
-def test_what_differs_on_another_machine_is_named(run, monkeypatch, capsys):
+def test_what_differs_on_another_machine_is_named(run, monkeypatch, stderr):
     fit(run, "train.max_steps=2")
     values = hardware.Hardware.values
     then = run.system("transformer").read_config().hardware["matmul"]
     now = "high" if then == "medium" else "medium"
     monkeypatch.setattr(hardware.Hardware, "values", lambda self: values(self) | {"matmul": now})
     fit(run, "train.max_steps=3")
-    warning = capsys.readouterr().err.replace("\n", " ")
+    warning = stderr().replace("\n", " ")
     assert f"this machine does not compute as at the last start (matmul {then} -> {now})" in warning
     assert f"--set train.matmul={then}" in warning
     monkeypatch.setattr(
         hardware.Hardware, "values", lambda self: values(self) | {"matmul": now, "name": "other"}
     )
     fit(run, "train.max_steps=4")
-    warning = capsys.readouterr().err
+    warning = stderr()
     assert " -> other)" in warning and "--set" not in warning
 
 

@@ -133,7 +133,7 @@ def prepared(folder, options, name="run", **more):
     return prepare(folder, options, name, ["merges=10", "max_words=30"], **more)
 
 
-def test_all_ways_to_tell_the_documents_are_one(tmp_path, small_shards, capsys):
+def test_all_ways_to_tell_the_documents_are_one(tmp_path, small_shards, stderr):
     """The prep folders are the same byte for byte, parses and references included, and the
     boundaries those of the rows that are left.
     """
@@ -165,7 +165,7 @@ def test_all_ways_to_tell_the_documents_are_one(tmp_path, small_shards, capsys):
         for run in runs.values():
             assert (run.prep / "docs" / f"{name}.txt").read_text().split() == list(map(str, starts))
     assert blank["sets"][0]["documents"] == 7
-    assert "documents of train: 7, of 5.0 lines" in capsys.readouterr().err
+    assert "documents of train: 7, of 5.0 lines" in stderr()
 
 
 def test_documents_are_renumbered_by_the_lines_kept(tmp_path, small_shards):
@@ -272,14 +272,14 @@ def test_a_file_of_documents_that_does_not_fit(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
-def test_other_documents_are_another_corpus(tmp_path, capsys):
+def test_other_documents_are_another_corpus(tmp_path, stderr):
     options = write_corpus(tmp_path / "in", corpus(), "numbers")
     first = prepared(tmp_path, options).manifest().fingerprint
     prepared(tmp_path, options)
     prepared(
         tmp_path, options | {"docs": [told.replace("test=", "news=") for told in options["docs"]]}
     )
-    assert capsys.readouterr().err.count("up to date") == 2
+    assert stderr().count("up to date") == 2
 
     written(tmp_path / "in" / "news.doc", [0, 2])
     caught = refused(
@@ -316,7 +316,7 @@ def test_markup_that_is_not_parallel(tmp_path):
     assert not (tmp_path / "run" / "prep").exists()
 
 
-def test_markup_needs_no_documents_and_markers_that_nobody_tells_of_are_doubted(tmp_path, capsys):
+def test_markup_needs_no_documents_and_markers_that_nobody_tells_of_are_doubted(tmp_path, stderr):
     options = write_corpus(tmp_path / "markup", corpus(), "markup")
     with pytest.raises(
         ConfigError, match="the markup of the dev set says where its documents start"
@@ -324,7 +324,7 @@ def test_markup_needs_no_documents_and_markers_that_nobody_tells_of_are_doubted(
         prepared(tmp_path, options | {"docs": ["dev=blank"]})
     options = write_corpus(tmp_path / "marker", corpus(), "marker")
     prepared(tmp_path, options | {"docs": options["docs"][1:], "parses": []})
-    said = capsys.readouterr().err
+    said = stderr()
     assert (
         f"{tmp_path}/marker/train.en begins with <d>: if such lines separate documents, say --docs"
         " train=marker" in said
@@ -332,14 +332,14 @@ def test_markup_needs_no_documents_and_markers_that_nobody_tells_of_are_doubted(
     assert "dev.en begins" not in said
 
 
-def test_documents_that_may_be_meant_otherwise_are_warned_of(tmp_path, capsys):
+def test_documents_that_may_be_meant_otherwise_are_warned_of(tmp_path, stderr):
     """The text itself given as its document starts, and a set of which nothing is said beside
     others.
     """
     options = write_corpus(tmp_path / "in", corpus(), "ids")
     docs = [options["docs"][0], f"dev={tmp_path / 'in' / 'dev.en'}"]
     prepared(tmp_path, options | {"docs": docs})
-    warned = capsys.readouterr().err.replace("\n", " ")
+    warned = stderr().replace("\n", " ")
     assert "every line of dev is a document of its own" in warned
     assert "no document starts are given for news" in warned
     for wrong in ("every line of train", "given for train", "documents: no"):

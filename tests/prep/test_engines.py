@@ -111,13 +111,13 @@ def children(word):
     ],
 )
 def test_a_worker_of_a_cluster_is_killed(
-    tmp_path, text, capsys, engine, package, worker, said, expected
+    tmp_path, text, stderr, engine, package, worker, said, expected
 ):
     pytest.importorskip(package)
     join = killer(tmp_path / "run" / "prep-work", children(worker))
     run = prepare(tmp_path, text, "run", SETTINGS, jobs=2, engine=engine)
     assert join() and contents(run) == expected
-    assert said in capsys.readouterr().err
+    assert said in stderr()
 
 
 def blocks_interrupts():

@@ -90,11 +90,11 @@ def ids_of(run, name):
     return [(store.src(i).tolist(), store.tgt(i).tolist()) for i in range(len(store))]
 
 
-def test_like_gives_the_ids_of_the_other_run(tmp_path, source, small_shards, capsys):
+def test_like_gives_the_ids_of_the_other_run(tmp_path, source, small_shards, stderr):
     rows = [*pairs(100, 9), ("Xylophones eat 🍎.", "Xylophone essen Äpfel.")]
     files = own_files(tmp_path / "new", rows, pairs(30, 11))
     run = prepare(tmp_path, files, preset=None, like=source.path, settings=["max_words=100"])
-    said = capsys.readouterr().err
+    said = stderr()
     assert f"of {source.path} (fingerprint {source.manifest().fingerprint[:12]})" in said
     assert "train train: 101 lines, unknown subwords source" in said
     assert ids_of(run, "train") == ids_there(source, rows)
@@ -113,11 +113,11 @@ def test_like_gives_the_ids_of_the_other_run(tmp_path, source, small_shards, cap
     assert learnt.manifest().fingerprint != manifest.fingerprint
 
 
-def test_a_run_like_another_is_up_to_date_until_the_other_changes(tmp_path, source, capsys):
+def test_a_run_like_another_is_up_to_date_until_the_other_changes(tmp_path, source, stderr):
     files = own_files(tmp_path / "new", pairs(50, 9))
     run = prepare(tmp_path, files, like=source.path)
     prepare(tmp_path, files, like=source.path)
-    assert f"{run.prep} is up to date" in capsys.readouterr().err
+    assert f"{run.prep} is up to date" in stderr()
     old = own_files(tmp_path, pairs(200, 4))
     prepare(tmp_path, old, "source", SETTINGS, force=True)
     caught = refused(

@@ -134,7 +134,7 @@ def test_spans_in_shards(tmp_path, rows, sets, options):
     assert len(Store(run.prep / "train").shard_sizes) == lines
 
 
-def test_from_trees_to_translations(tmp_path, small_shards, capsys, sets, options):
+def test_from_trees_to_translations(tmp_path, small_shards, stderr, sets, options):
     run = prepared(tmp_path, options)
     entries = {entry["name"]: entry for entry in run.manifest().model_dump()["sets"]}
     for name in ("train", "news"):
@@ -146,7 +146,7 @@ def test_from_trees_to_translations(tmp_path, small_shards, capsys, sets, option
     lines, parses = entries["train"]["lines"], entries["train"]["parses"]
     assert lines < 300 and parses["blank"] == parses["not a tree"] == 1
     assert parses["parsed"] > 0.97 * lines
-    assert f"parses of train: {parses['parsed']}" in capsys.readouterr().err
+    assert f"parses of train: {parses['parsed']}" in stderr()
 
     train_with_parses(run)
     short = {"max_length_a": 0, "max_length_b": 8, "beam": 2, "nbest": 2}
@@ -171,24 +171,24 @@ def test_from_trees_to_translations(tmp_path, small_shards, capsys, sets, option
     assert written != pytest.approx(without, abs=1e-4)
     source = str(tmp_path / "in" / "news.en")
     translate(run, source=source, device="cpu", jobs=1, assignments=assignments)
-    assert capsys.readouterr().err.count("15 read without a parse") == 1
+    assert stderr().count("15 read without a parse") == 1
 
 
-def test_many_parses_that_do_not_fit_are_warned_of(tmp_path, small_shards, capsys, options):
+def test_many_parses_that_do_not_fit_are_warned_of(tmp_path, small_shards, stderr, options):
     """Half of the trees with a bracket missing: sentences cut otherwise than their system is
     named for. The lines are those of the file.
     """
     file = tmp_path / "in" / "train.trees"
     prepared(tmp_path, options)
     # what does not fit is far below 5%
-    assert not re.search("warning: parses", capsys.readouterr().err)
+    assert not re.search("warning: parses", stderr())
     trees = file.read_text("utf-8").split("\n")[:-1]
     broken = [i for i in range(60, len(trees), 2) if trees[i]]
     for i in broken:
         trees[i] = trees[i][:-1]
     file.write_text("".join(tree + "\n" for tree in trees), "utf-8")
     run = prepared(tmp_path, options, "broken")
-    said = capsys.readouterr().err
+    said = stderr()
     first = trees.index("(S (NP broken") + 1
     assert len(re.findall(f"warning: parses of train.* not a tree, first line {first}", said)) == 1
     assert not re.search("warning: parses of (news|dev)", said)
@@ -198,12 +198,12 @@ def test_many_parses_that_do_not_fit_are_warned_of(tmp_path, small_shards, capsy
     assert counts["not a tree"] > 100
 
 
-def test_blank_lines_are_no_parses_that_do_not_fit(tmp_path, capsys, sets, options):
+def test_blank_lines_are_no_parses_that_do_not_fit(tmp_path, stderr, sets, options):
     (tmp_path / "in" / "news.trees").write_text(
         sets["news"][0][2] + "\n" * len(sets["news"]), "utf-8"
     )
     prepared(tmp_path, options)
-    said = [line for line in capsys.readouterr().err.splitlines() if "parses of news" in line]
+    said = [line for line in stderr().splitlines() if "parses of news" in line]
     assert len(said) == 1 and "14 blank (first: line 2)" in said[0]
 
 

@@ -91,7 +91,7 @@ def test_killed_up_to_thirty_times(tmp_path, text, expected):
     assert not work.exists()
 
 
-def test_a_full_disk_ends_prep_and_the_same_command_goes_on(tmp_path, text, capsys, expected):
+def test_a_full_disk_ends_prep_and_the_same_command_goes_on(tmp_path, text, stderr, expected):
     write_fact, begun = tasks.Fact.write, []
 
     def full(fact, path):
@@ -105,9 +105,9 @@ def test_a_full_disk_ends_prep_and_the_same_command_goes_on(tmp_path, text, caps
         prepare(tmp_path, text, "run", SETTINGS)
     done = facts(tmp_path / "run" / "prep-work")
     assert len(done) == 29
-    capsys.readouterr()
+    stderr()
     assert contents(prepare(tmp_path, text, "run", SETTINGS)) == expected
-    printed = capsys.readouterr().err
+    printed = stderr()
     assert "going on in" in printed and "shards are done already" in printed
 
 
@@ -144,7 +144,7 @@ def stopped(tmp_path, text, step):
 )
 @pytest.mark.parametrize("how", ["changed", "gone"])
 def test_a_damaged_shard_is_named_and_made_again(
-    tmp_path, text, capsys, step, victim, how, expected
+    tmp_path, text, stderr, step, victim, how, expected
 ):
     path = stopped(tmp_path, text, step) / victim
     if how == "gone":
@@ -153,15 +153,13 @@ def test_a_damaged_shard_is_named_and_made_again(
         data = bytearray(path.read_bytes())
         data[len(data) // 2] ^= 1 if victim.endswith("npy") else 255
         path.write_bytes(data)
-    capsys.readouterr()
+    stderr()
     assert contents(prepare(tmp_path, text, "run", SETTINGS)) == expected
     if how == "changed" or not victim.endswith("json"):
-        assert f"{path.name if victim.endswith('json') else victim} is damaged" in (
-            capsys.readouterr().err
-        )
+        assert f"{path.name if victim.endswith('json') else victim} is damaged" in (stderr())
 
 
-def test_a_shard_that_is_damaged_while_prep_works(tmp_path, text, capsys, expected):
+def test_a_shard_that_is_damaged_while_prep_works(tmp_path, text, stderr, expected):
     """The task that reads the files notices; the task that wrote them runs again."""
     run = tasks.Runner.run
 
@@ -174,17 +172,17 @@ def test_a_shard_that_is_damaged_while_prep_works(tmp_path, text, capsys, expect
         patch.setattr(tasks.Runner, "run", damage)
         assert contents(prepare(tmp_path, text, "run", SETTINGS)) == expected
     warned = "clean/00002.tgt.text.npy is damaged; shard 2 of step clean is made again"
-    assert warned in capsys.readouterr().err
+    assert warned in stderr()
 
 
-def test_another_command_does_not_go_on(tmp_path, text, small_shards, capsys):
+def test_another_command_does_not_go_on(tmp_path, text, small_shards, stderr):
     stopped(tmp_path, text, "encode")
-    capsys.readouterr()
+    stderr()
     other = [*SETTINGS[1:], "merges=30"]
     assert contents(prepare(tmp_path, text, "run", other)) == contents(
         prepare(tmp_path, text, "whole", other)
     )
-    assert "removing what another call of prep left" in capsys.readouterr().err
+    assert "removing what another call of prep left" in stderr()
 
 
 def test_a_work_folder_elsewhere(tmp_path, text, expected):

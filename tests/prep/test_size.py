@@ -22,8 +22,8 @@ def by_hand(sets, size):
     return sets | {"train": sets["train"][:count]}, count, sum(SIZES[:count])
 
 
-def said_of(capsys):
-    (said,) = [line for line in capsys.readouterr().err.split("\n") if "training text: " in line]
+def said_of(stderr):
+    (said,) = [line for line in stderr().split("\n") if "training text: " in line]
     return said.partition("training text: ")[2]
 
 
@@ -78,7 +78,7 @@ def test_without_documents_it_ends_after_so_many_pairs(tmp_path, capsys):
         assert same.manifest().files == whole.manifest().files
 
 
-def test_another_size_is_another_corpus(tmp_path, capsys):
+def test_another_size_is_another_corpus(tmp_path, stderr):
     options = write_corpus(tmp_path / "in", corpus(), "blank")
     run = prepared(tmp_path, options, size=5)
     assert (
@@ -87,7 +87,7 @@ def test_another_size_is_another_corpus(tmp_path, capsys):
         == 5
     )
     prepared(tmp_path, options, size=5)
-    assert "up to date" in capsys.readouterr().err
+    assert "up to date" in stderr()
     for size, change in ((6, "5 -> 6"), (None, "5 -> -")):
         with pytest.raises(ConfigError, match="prepared differently [(]1 difference:") as caught:
             prepared(tmp_path, options, size=size)

@@ -152,7 +152,7 @@ def test_a_set_without_a_line_with_text_is_refused_and_nothing_is_written(
     assert names(tmp_path) == ["in"]
 
 
-def test_blank_lines_of_dev_and_test_sets_are_counted_and_warned_of(tmp_path, files, capsys, test):
+def test_blank_lines_of_dev_and_test_sets_are_counted_and_warned_of(tmp_path, files, stderr, test):
     second = tmp_path / "in" / "test.de1"
     second.write_text("Ein Hund.\n" * 9 + "\u2028\n", "utf-8")
     files["dev"] = write(
@@ -172,7 +172,7 @@ def test_blank_lines_of_dev_and_test_sets_are_counted_and_warned_of(tmp_path, fi
         {"src": 3, "ref": 2},
         {"ref1": 1},
     ]
-    said = [line for line in capsys.readouterr().err.splitlines() if "has blank lines" in line]
+    said = [line for line in stderr().splitlines() if "has blank lines" in line]
     assert len(said) == 2 and all("warning: " in line for line in said)
     assert (
         "dev has blank lines (3 of .src, 2 of .ref; 5 lines each)" in said[0]
@@ -403,11 +403,9 @@ def test_names_of_own_test_sets():
     assert corpus.sets[4].references == ((Path("ref2.txt"),),)
 
 
-def warnings_of(capsys):
+def warnings_of(stderr):
     return [
-        line.removeprefix("nmtkit: warning: ")
-        for line in capsys.readouterr().err.split("\n")
-        if "warning" in line
+        line.removeprefix("nmtkit: warning: ") for line in stderr().split("\n") if "warning" in line
     ]
 
 
@@ -424,15 +422,15 @@ def test_a_language_without_rules_is_said(tmp_path, files, capsys):
     assert [one for one in warnings_of(capsys) if "Moses" in one] == []
 
 
-def test_the_preset_of_own_files_goes_by_their_size(tmp_path, files, capsys):
+def test_the_preset_of_own_files_goes_by_their_size(tmp_path, files, stderr):
     """It is said, train takes it, and the next call finds all up to date."""
     run_prep(tmp_path, files)
-    said = capsys.readouterr().err
+    said = stderr()
     assert "(preset tiny, fingerprint" in said and "--preset" not in said
     run = run_prep(tmp_path, files, "own", preset=None)
     assert (
         "nmtkit: preset small, for fewer than 500,000 training pairs; another one: --preset NAME\n"
-        in capsys.readouterr().err
+        in stderr()
     )
     assert (
         tomllib.loads((run.path / "run.toml").read_text("utf-8"))["preset"]
@@ -441,7 +439,7 @@ def test_the_preset_of_own_files_goes_by_their_size(tmp_path, files, capsys):
     )
     assert make_plan(run, TrainOptions()).preset == "small"
     run_prep(tmp_path, files, "own", preset=None)
-    assert "up to date" in capsys.readouterr().err
+    assert "up to date" in stderr()
     (option,) = [one for one in get_command(app).commands["prep"].params if one.name == "preset"]
     assert f"your files small below {request.MANY_PAIRS:,} training pairs, else base" in option.help
 
@@ -497,11 +495,11 @@ def test_a_file_whose_suffix_is_of_another_language_is_said(tmp_path, files, cap
 # up to date, force, other settings
 
 
-def test_the_same_again_says_so_and_changes_nothing(tmp_path, files, capsys, run):
+def test_the_same_again_says_so_and_changes_nothing(tmp_path, files, stderr, run):
     before = snapshot(run.prep)
-    capsys.readouterr()
+    stderr()
     run_prep(tmp_path, files)
-    assert "up to date" in capsys.readouterr().err
+    assert "up to date" in stderr()
     os.utime(files["train"][0])  # touched, not changed: the checksum decides
     run_prep(tmp_path, files)
     assert snapshot(run.prep) == before
@@ -536,23 +534,21 @@ def test_another_text_is_refused(tmp_path, files):
     assert "source.dataset: mine -> demo" in caught.where
 
 
-def test_a_missing_piece_is_made_again(tmp_path, files, capsys, run):
+def test_a_missing_piece_is_made_again(tmp_path, files, stderr, run):
     (run.prep / "train/00000.bin").unlink()
     run_prep(tmp_path, files)
     assert len(Store(run.prep / "train")) == 60
-    assert "train/00000.bin is missing" in capsys.readouterr().err
+    assert "train/00000.bin is missing" in stderr()
 
 
-def test_systems_of_the_old_corpus_are_named(tmp_path, files, capsys, run):
+def test_systems_of_the_old_corpus_are_named(tmp_path, files, stderr, run):
     (run.path / "systems" / "mine").mkdir(parents=True)
     (run.path / "systems" / "mine" / "config.toml").write_text("")
     test = write(tmp_path / "in", "news", pairs(10, 3))
     run_prep(tmp_path, files, test=joined(test), force=True)
-    assert (
-        "belong to the old one" not in capsys.readouterr().err
-    )  # a further test set leaves the systems valid
+    assert "belong to the old one" not in stderr()  # a further test set leaves the systems valid
     run_prep(tmp_path, files, settings=["truecase=none"], force=True)
-    said = capsys.readouterr().err
+    said = stderr()
     assert "the systems mine" in said and "--force" in said
 
 

@@ -65,7 +65,7 @@ def test_tokenized_text_is_refused_with_the_setting_to_give(iwslt, tmp_path):
 
 
 def test_text_that_is_split_into_subwords_is_refused_or_kept_with_a_warning(
-    iwslt, shared, tmp_path, capsys
+    iwslt, shared, tmp_path, stderr
 ):
     folder = tmp_path / "split"
     shutil.copytree(iwslt, folder)
@@ -78,7 +78,7 @@ def test_text_that_is_split_into_subwords_is_refused_or_kept_with_a_warning(
     assert "sed 's/@@ //g'; --codes FILE" in error.value.hint
     assert not (tmp_path / "run").exists()
     prepared(folder, tmp_path / "run", *NONE, "prep.subwords=none")
-    said = capsys.readouterr().err
+    said = stderr()
     assert "warning: the target of dev looks split into subwords (@@): BLEU" in said
     assert said.count("looks split") == 1
 

@@ -525,14 +525,14 @@ def test_a_wide_table_of_few_rows_is_turned_and_its_links_are_not(reported):
     assert base64.b64decode(link["href"].partition("base64,")[2]).decode() == table.csv()
 
 
-def test_figures_for_a_paper(reported, undrawn, capsys):
+def test_figures_for_a_paper(reported, undrawn, stderr):
     undrawn()
     reported.finding("cost", "cost")  # a figure that nmtkit did not draw
     stage.report(reported.run, figure_width=3.3)
     names = {path.stem for path in (reported.run.path / "report" / "figures").glob("*.pdf")}
     learning = {f"learning-{axis}" for axis in AXES[:3]}
     assert names == {*learning, "lengths-test", "differences-test"}
-    assert "no cost.pdf: the figure does not hold its numbers" in capsys.readouterr().err
+    assert "no cost.pdf: the figure does not hold its numbers" in stderr()
 
 
 def test_figures_of_no_width_or_without_matplotlib_are_refused(reported):
@@ -543,27 +543,27 @@ def test_figures_of_no_width_or_without_matplotlib_are_refused(reported):
         stage.report(reported.run, figure_width=3.3)
 
 
-def test_up_to_date_until_something_changes(reported, capsys, monkeypatch):
+def test_up_to_date_until_something_changes(reported, stderr, monkeypatch):
     path = stage.report(reported.run)
     first = path.read_bytes()
-    capsys.readouterr()
+    stderr()
     stage.report(reported.run)
-    assert "up to date" in capsys.readouterr().err and path.read_bytes() == first
+    assert "up to date" in stderr() and path.read_bytes() == first
     reported.finding("cost", "a new finding")
     stage.report(reported.run)
     assert "a new finding" in path.read_text("utf-8").lower()
     stage.report(reported.run, title="another title")
     assert "another title" in path.read_text("utf-8")
-    capsys.readouterr()
+    stderr()
     stage.report(reported.run, title="another title", force=True)
-    assert "written to" in capsys.readouterr().err
+    assert "written to" in stderr()
     with open(reported.run.history, "a", encoding="utf-8") as history:
         print("another damaged line", file=history)
     stage.report(reported.run, title="another title")
-    assert "written to" in capsys.readouterr().err
+    assert "written to" in stderr()
     monkeypatch.setattr(checkpoints, "current", lambda system: ["another digest"])
     stage.report(reported.run, title="another title")
-    assert "written to" in capsys.readouterr().err  # the weights have changed
+    assert "written to" in stderr()  # the weights have changed
 
 
 @pytest.fixture

@@ -169,13 +169,13 @@ def test_the_report_has_the_metric_and_its_length_groups(fake, command):
     assert "own=…" in page  # the command to score again names the metric, not its command
 
 
-def test_a_command_runs_again_only_if_something_has_changed(fake, command, capsys):
+def test_a_command_runs_again_only_if_something_has_changed(fake, command, stderr):
     script = command(CHRF)
     metric = {"metric": [f"own={script}"]}
     fake.score(**metric)
     assert command.runs() == 2
     fake.score(**metric)
-    assert "scores are up to date" in capsys.readouterr().err
+    assert "scores are up to date" in stderr()
     fake.score(**metric, by_length=True, test="sign")
     assert command.runs() == 2
     fake.translate("better", fake.lines["test"])
@@ -192,11 +192,11 @@ def test_a_command_runs_again_only_if_something_has_changed(fake, command, capsy
     assert command.runs() == 7
     fake.score(**metric, force=True)
     assert command.runs() == 9
-    capsys.readouterr()
+    stderr()
     fake.score()
     assert "own" in read(fake.run, "test", "scores.json")
     fake.score(test="sign")
-    assert "no longer asked for, and removed: own (--metrics, --metric)" in capsys.readouterr().err
+    assert "no longer asked for, and removed: own (--metrics, --metric)" in stderr()
     assert "own" not in read(fake.run, "test", "scores.json")
     assert not (fake.run.path / "score/test/lengths-own.md").exists()
 

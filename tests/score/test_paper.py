@@ -302,15 +302,15 @@ def test_gains_are_over_the_mean_of_the_baselines_seeds():
         assert any("how much more than base-s1, base-s2, base-s3" in note for note in found.notes)
 
 
-def test_what_a_call_drops_of_the_one_before_is_said(fake, capsys):
+def test_what_a_call_drops_of_the_one_before_is_said(fake, stderr):
     fake.add("base", 0.2)
     fake.add("new", 0.1)
     fake.score(against="new", by_length=True)
-    assert "give way" not in capsys.readouterr().err
+    assert "give way" not in stderr()
     fake.score()
-    err = capsys.readouterr().err
+    err = stderr()
     assert "test: scores against new give way to those against base (--against)" in err
     fake.score(buckets="pr")
-    assert "the groups of length are no longer dc (--buckets)" in capsys.readouterr().err
+    assert "the groups of length are no longer dc (--buckets)" in stderr()
     fake.score(buckets="pr")
-    assert "no longer" not in capsys.readouterr().err
+    assert "no longer" not in stderr()

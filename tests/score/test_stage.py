@@ -155,7 +155,7 @@ def test_the_folder_never_holds_tables_of_an_earlier_call(fake):
     assert not any("gone" in path.read_text("utf-8") for path in folder.iterdir())
 
 
-def test_scores_that_broke_off_are_not_up_to_date(fake, monkeypatch, capsys):
+def test_scores_that_broke_off_are_not_up_to_date(fake, monkeypatch, stderr):
     fake.add("one", 0.2)
     fake.score()
     monkeypatch.setattr("nmtkit.score.stage.tables", lambda _: 1 / 0)
@@ -163,9 +163,9 @@ def test_scores_that_broke_off_are_not_up_to_date(fake, monkeypatch, capsys):
         fake.score(resamples=11)
     monkeypatch.undo()
     assert result_of(fake.run)["resampling"]["resamples"] == 10
-    capsys.readouterr()
+    stderr()
     fake.score(resamples=11)
-    assert "up to date" not in capsys.readouterr().err
+    assert "up to date" not in stderr()
     assert [path.name for path in (fake.run.path / "score").glob("*")] == [".lock", "test"]
 
 
@@ -393,13 +393,13 @@ def test_what_is_missing_is_said_with_the_command_that_makes_it(fake_run, tmp_pa
 
 
 def test_systems_without_a_translation_are_named_oldest_first_with_the_command_for_this_set(
-    fake_run, capsys
+    fake_run, stderr
 ):
     fake = fake_run(sets=("dev", "test"))
     for name in ["zeta", "alpha", "mid", "done", "beta", "last"]:
         fake.add(name, 0.1, sets=["dev", "test"] if name == "done" else ["test"])
     fake.score(set_names=["dev"])
-    said = [line for line in capsys.readouterr().err.splitlines() if "left out" in line]
+    said = [line for line in stderr().splitlines() if "left out" in line]
     assert [line.split("'")[1] for line in said] == ["zeta", "alpha", "mid", "beta", "last"]
     assert said[0].endswith("(nmtkit translate --system zeta --on dev)")
 
@@ -705,14 +705,14 @@ def translated_as(fake, system, text, checkpoint="step-00000010"):
     )
 
 
-def test_a_translation_of_another_text_is_never_scored(fake, capsys):
+def test_a_translation_of_another_text_is_never_scored(fake, stderr):
     for name, text in (("today", fake.lines["test"]), ("earlier", fake.lines["test"][::-1])):
         fake.add(name, 0.3)
         translated_as(fake, name, text)
     fake.score()
     message = "the translation by 'earlier' is of an earlier test set and left out"
     command = "(nmtkit translate --system earlier"
-    assert f"{message} {command}" in capsys.readouterr().err
+    assert f"{message} {command}" in stderr()
     assert [s["name"] for s in result_of(fake.run)["systems"]] == ["today"]
     for named in ({"systems": ["earlier"]}, {"against": "earlier"}):
         with pytest.raises(DataError, match="is of an earlier test set"):
@@ -724,7 +724,7 @@ def test_a_translation_of_another_text_is_never_scored(fake, capsys):
         fake.score()
 
 
-def test_a_system_trained_on_since_it_was_translated_is_named(fake, capsys):
+def test_a_system_trained_on_since_it_was_translated_is_named(fake, stderr):
     folder = fake.add("a", 0.3)
     translated_as(fake, "a", fake.lines["test"])
     for name in ("step-00000010", "step-00000020"):
@@ -736,32 +736,32 @@ def test_a_system_trained_on_since_it_was_translated_is_named(fake, capsys):
     for best, warned in (("step-00000010", False), ("step-00000020", True)):
         write_best(folder, best)
         fake.score()
-        assert (message in capsys.readouterr().err) is warned
+        assert (message in stderr()) is warned
     (folder / "config.toml").write_text(
         'variant = "x"\n[train]\ncheckpoint_every = 10\n[search]\naverage = 2\n'
     )
     fake.score()
-    assert "its weights are now those of step-00000010, step-00000020" in capsys.readouterr().err
+    assert "its weights are now those of step-00000010, step-00000020" in stderr()
 
 
-def test_systems_that_were_not_searched_alike_are_named(fake, capsys):
+def test_systems_that_were_not_searched_alike_are_named(fake, stderr):
     for name, beam, precision in (("a", 5, "float32"), ("b", 5, "bfloat16"), ("c", 4, "float32")):
         fake.add(name, 0.3)
         settings = {"beam": beam, "batch_size": beam}
         fake.describe(name, settings=settings, hardware={"precision": precision})
     fake.score(systems=["a", "b"])
-    printed = capsys.readouterr().err
+    printed = stderr()
     assert "with the same search.precision (float32: a; bfloat16: b)" in printed
     assert "search.beam" not in printed and "batch_size" not in printed
     fake.score()
     # One command for all settings: the next would undo the one before.
-    (line,) = (line for line in capsys.readouterr().err.splitlines() if "searched" in line)
+    (line,) = (line for line in stderr().splitlines() if "searched" in line)
     differences = "search.beam (5: a, b; 4: c), search.precision (float32: a, c; bfloat16: b)"
     assert f"with the same {differences}; alike after: nmtkit" in line
     command = "--system a --system b --system c --force --on test"
     assert line.endswith(f"{command} --set search.beam=… --set search.precision=…")
     fake.score(systems=["a"])
-    assert "searched" not in capsys.readouterr().err
+    assert "searched" not in stderr()
 
 
 def test_outside_files_without_a_line_or_not_utf8_are_named(tmp_path):
