@@ -26,6 +26,7 @@ from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import load_vocabularies
 from nmtkit.translate.scorer import Scorer
 from nmtkit.translate.translator import Translator
+from tests import ROOT
 from tests.ready import add_system, prepare
 from tests.refused import refused
 
@@ -277,7 +278,7 @@ def test_the_package_lists_its_interface_without_loading_it():
 
 
 def test_the_lines_of_the_readme(run, tmp_path, monkeypatch, capsys):
-    page = (Path(__file__).resolve().parent.parent / "README.md").read_text("utf-8")
+    page = (ROOT / "README.md").read_text("utf-8")
     section = page.split("\n## From Python\n")[1].split("\n## ")[0]
     code = "\n".join(
         line.removeprefix("    ") for line in section.splitlines() if line.startswith("    ")

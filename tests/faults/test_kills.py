@@ -9,14 +9,13 @@ import shutil
 import subprocess
 import sys
 from itertools import count
-from pathlib import Path
 
 import pytest
 
+from tests import ROOT
 from tests.faults.renames import KILLED
 from tests.manifests import read_json
 
-ROOT = Path(__file__).resolve().parents[2]
 WORDS = ["the", "a", "dog", "cat", "house", "sees", "likes", "red", "big", "small", "runs"]
 TRAIN = "train --preset tiny" + "".join(
     f" --set {assignment}"

@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
 
 import pytest
 import typer
@@ -20,8 +19,7 @@ from nmtkit.score import metrics
 from nmtkit.text.bpe import Bpe, learn_bpe
 from nmtkit.text.moses import Moses
 from nmtkit.text.side import TextSide
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests import ROOT
 
 
 def test_typer_prints_no_variables_of_a_fault():

@@ -6,7 +6,6 @@ import json
 import re
 import tomllib
 from importlib import resources
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -17,6 +16,7 @@ from nmtkit.errors import ConfigError
 from nmtkit.models.base import Vocabularies
 from nmtkit.models.variants import VARIANTS, build_model, default_name, describe, load_variant
 from nmtkit.presets import preset_names
+from tests import ROOT
 from tests.models.cases import TOY
 from tests.refused import refused
 
@@ -132,7 +132,7 @@ def test_a_module_that_fails_is_its_own_fault(text, said, line, monkeypatch, tmp
 
 
 def test_the_readme_names_every_variant_and_every_preset():
-    page = (Path(__file__).resolve().parents[2] / "README.md").read_text("utf-8")
+    page = (ROOT / "README.md").read_text("utf-8")
     named = set(
         " ".join(
             re.findall("`([^`]+)`", page.partition("\n## Variants\n")[2].partition("\n## ")[0])

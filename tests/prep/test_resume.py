@@ -17,11 +17,12 @@ from nmtkit.prep.clean import CleanShard
 from nmtkit.prep.tasks import Damaged, read_fact
 from nmtkit.prep.work import WORK_RECORD, work_folder
 from nmtkit.run import Run, locked
+from tests import ROOT
 from tests.manifests import read_json
 from tests.prep.corpora import own_files, pairs, prepare, write
 from tests.refused import refused
 
-RECIPES = Path(__file__).resolve().parents[2] / "recipes"
+RECIPES = ROOT / "recipes"
 SETTINGS = ["merges=40", "deduplicate=true", "joint_vocab=false"]
 
 

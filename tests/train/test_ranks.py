@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,9 +24,9 @@ from nmtkit.train import loss as losses
 from nmtkit.train import ranks
 from nmtkit.train.gradients import Gradients
 from nmtkit.train.state import TrainState
+from tests import ROOT
 from tests.train.tiny import lines_of, make_run, metrics, options, state_of
 
-ROOT = Path(__file__).resolve().parents[2]
 # 7 micro-batches of about 64 target tokens make an update, and an epoch has 7 of them: every update
 # takes as many as no number of ranks divides. Without key biases, whose gradient is rounding alone
 # (a softmax is blind to them) and becomes whole steps in Adam.

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -22,11 +21,11 @@ from nmtkit.train import loop
 from nmtkit.train import loss as losses
 from nmtkit.train.stage import train
 from nmtkit.train.validation import Validator
+from tests import ROOT
 from tests.faults.trainings import interfere
 from tests.manifests import read_json
 from tests.train.tiny import last, make_run, metrics, options, state_of, trainer
 
-ROOT = Path(__file__).resolve().parents[2]
 # 7 micro-batches an epoch of about 64 target tokens, 3 an update: updates cross the borders of
 # epochs. plateau remembers losses.
 SETTINGS = options(

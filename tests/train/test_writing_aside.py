@@ -5,17 +5,16 @@ import signal
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 
 from nmtkit.errors import EnvironmentProblem, TrainingDiverged
 from nmtkit.models import checkpoints
 from nmtkit.train import loop
+from tests import ROOT
 from tests.faults.trainings import fail
 from tests.train.tiny import make_run, options, trainer
 
-ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = options(
     "train.max_steps=8",
     "train.checkpoint_every=2",
