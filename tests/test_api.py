@@ -6,8 +6,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -27,6 +25,7 @@ from nmtkit.text.vocabulary import load_vocabularies
 from nmtkit.translate.scorer import Scorer
 from nmtkit.translate.translator import Translator
 from tests import ROOT
+from tests.processes import python
 from tests.ready import add_system, prepare
 from tests.refused import refused
 
@@ -262,7 +261,7 @@ def test_importing_loads_nothing():
         "import sys, nmtkit; assert 'torch' not in sys.modules; nmtkit.load; assert 'torch' in"
         " sys.modules; nmtkit.lod"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = python("-c", code)
     assert done.returncode == 1 and "module 'nmtkit' has no attribute 'lod'" in done.stderr
 
 
@@ -271,7 +270,7 @@ def test_the_package_lists_its_interface_without_loading_it():
         "import sys, nmtkit; assert 'torch' not in sys.modules; print(*dir(nmtkit));"
         "assert 'torch' not in sys.modules; from nmtkit import *; print(load, NmtkitError)"
     )
-    listed, loaded = subprocess.check_output([sys.executable, "-c", code], text=True).splitlines()
+    listed, loaded = python("-c", code, check=True).stdout.splitlines()
     assert listed.split() == sorted([*nmtkit.__all__, "__version__"])
     assert "function load" in loaded and "errors.NmtkitError" in loaded
     assert all(getattr(nmtkit, name).__name__ == name for name in nmtkit.__all__)

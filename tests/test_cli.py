@@ -23,6 +23,7 @@ from nmtkit.cli.command import Command
 from nmtkit.cli.ineffective import table
 from nmtkit.settings import STAGES, TrainSettings, build, load_config, load_preset
 from tests.manifests import edit, read_json, write_json
+from tests.processes import python
 
 TINY = (
     "--set model.d_model=16 --set model.d_ff=32 --set model.encoder_layers=1"
@@ -238,19 +239,14 @@ def test_the_version_has_a_short_name():
 def test_the_shell_completes_commands_and_options():
     words = {"COMP_WORDS": "nmtkit tra", "COMP_CWORD": "1"}
     code = "import sys; sys.argv[0] = 'nmtkit'; from nmtkit.__main__ import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, **words, "_NMTKIT_COMPLETE": "complete_bash"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    environment = {**os.environ, **words, "_NMTKIT_COMPLETE": "complete_bash"}
+    done = python("-c", code, env=environment)
     assert done.stdout.split() == ["train", "translate"], done.stderr
 
 
 def test_a_platform_without_file_locks_is_told_what_is_supported():
     code = "import sys; sys.modules['fcntl'] = None; from nmtkit.__main__ import main; main()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = python("-c", code)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (3, "", 1)
     assert "POSIX" in done.stderr and "Traceback" not in done.stderr
 
@@ -580,18 +576,13 @@ def test_the_reader_of_stdout_may_leave(run):
 
 @pytest.mark.parametrize(
     "arguments",
-    ["--help", "prep --help", "--version", "variants", "settings --json"],
+    ["--help", "prep --help", "--version", "variants", "settings", "settings --json"],
 )
 def test_the_reader_may_have_left_before_anything_is_printed(arguments):
     reader, writer = os.pipe()
     os.close(reader)
-    done = subprocess.run(
-        [sys.executable, "-m", "nmtkit", *arguments.split()],
-        stdout=writer,
-        stderr=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
+    written = {"capture_output": False, "stdout": writer, "stderr": subprocess.PIPE}
+    done = python("-m", "nmtkit", *arguments.split(), **written)
     os.close(writer)
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -628,9 +619,7 @@ nmtkit.__version__ = Version()
 from nmtkit.cli import main
 main()
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code, "--version"], capture_output=True, text=True, check=False
-    )
+    done = python("-c", code, "--version")
     assert (done.returncode, done.stdout, done.stderr) == (
         130,
         "",
@@ -754,8 +743,8 @@ def test_measured_systems_keep_their_products_as_each_would_alone(run, limit, co
         key: value for key, value in os.environ.items() if not key.startswith("ONEDNN")
     } | {"ONEDNN_VERBOSE": "profile_create"}
     environment |= {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": limit} if limit else {}
-    command = [sys.executable, "-c", MEASURING, "analyze", "cost", "--measure", "--run", str(run)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    command = ["analyze", "cost", "--measure", "--run", str(run)]
+    done = python("-c", MEASURING, *command, env=environment)
     assert done.returncode == 0, done.stderr
     again = done.stdout.split("ROUND\n")[2]
     assert again.count("create:cache_miss") == compiled and again.count("create:cache_") == 140

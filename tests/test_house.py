@@ -5,13 +5,13 @@ variant named outside its file.
 import ast
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import nmtkit
 from nmtkit.models.variants import VARIANTS
+from tests.processes import python
 
 PACKAGE = Path(nmtkit.__file__).parent
 # Lowest first; a room may import itself and what stands before it.
@@ -162,7 +162,7 @@ def test_the_rule_of_variants_can_fail(code):
 def test_no_torch_where_none_is_needed():
     modules = "cli, nmtkit.run, nmtkit.score.stage, nmtkit.data.store, nmtkit.report.stage"
     code = f"import sys, nmtkit.{modules}; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert python("-c", code).returncode == 0
 
 
 def test_every_benchmark_finds_what_it_imports():
@@ -170,7 +170,7 @@ def test_every_benchmark_finds_what_it_imports():
     names = sorted(path.stem for path in folder.glob("*.py"))
     code = f"import sys; sys.path.insert(0, {str(folder)!r})\nimport {', '.join(names)}"
     assert len(names) > 5
-    subprocess.run([sys.executable, "-c", code], check=True)
+    python("-c", code, check=True)
 
 
 def rooms_without_a_test(tests: Path, fast: list[str]) -> set[str]:

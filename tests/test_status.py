@@ -5,13 +5,13 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from nmtkit import console
 from tests.manifests import read_json
+from tests.processes import python
 from tests.test_cli import BRIEF, SHORT, TINY, nmtkit, ok
 
 
@@ -121,4 +121,4 @@ def test_torch_is_not_loaded(folder):
         "import sys\nfrom nmtkit.cli import app\ntry: app(['status'])\nexcept SystemExit: pass\n"
         "assert 'torch' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    python("-c", code, check=True)

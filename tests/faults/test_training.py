@@ -27,6 +27,7 @@ from nmtkit.train.state import TrainState
 from tests.faults import trainings
 from tests.faults.trainings import fail
 from tests.manifests import read_json
+from tests.processes import python
 from tests.refused import refused
 from tests.train.tiny import last, make_run, metrics, state_of
 
@@ -344,9 +345,7 @@ for late in 0, 1:
 
 def test_no_choice_depends_on_a_clock():
     """The same command computes the same bits, whatever else the machine does meanwhile."""
-    command = [sys.executable, "-c", LYING_CLOCK]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    first, second = done.stdout.splitlines()
+    first, second = python("-c", LYING_CLOCK, check=True).stdout.splitlines()
     assert first == second and '"matmul"' in first
 
 

@@ -7,8 +7,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
@@ -26,6 +24,7 @@ from nmtkit.settings import LARGEST, STAGES, SearchSettings, build, parse_set, r
 from nmtkit.translate.beam import length_limit, length_penalty
 from nmtkit.translate.options import TranslateOptions
 from tests.manifests import write_best
+from tests.processes import python
 from tests.ready import add_system, prepare
 from tests.refused import refused
 
@@ -198,8 +197,8 @@ def test_texts_and_paths_are_utf8_in_every_locale(tmp_path, stream):
     variables += [stream] * bool(stream)
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("LC_", "LANG"))}
     environment |= dict(text.split("=") for text in variables)
-    words = [sys.executable, "-m", "nmtkit", "score", "hä.de", "--ref", "hä.de", "--resamples", "2"]
-    done = subprocess.run(words, env=environment, cwd=tmp_path, capture_output=True, check=False)
+    words = ["-m", "nmtkit", "score", "hä.de", "--ref", "hä.de", "--resamples", "2"]
+    done = python(*words, env=environment, cwd=tmp_path, text=False)
     assert done.returncode == 0, done.stderr
     assert "hä.de" in done.stdout.decode("utf-8")
 
@@ -312,9 +311,9 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(
     monkeypatch.chdir(tmp_path)
     code = f"import sys; sys.modules[{package!r}] = None; sys.argv[0] = 'nmtkit'\n"
     code += "from nmtkit.__main__ import main; main()"
-    words = [sys.executable, "-c", code, *line.split()]
+    words = line.split()
     words += [] if "--ref" in words else ["--run", str(run)]
-    done = subprocess.run(words, input="x\n", capture_output=True, text=True, check=False)
+    done = python("-c", code, *words, input="x\n")
     assert done.returncode == 3 and "Traceback" not in done.stderr, done.stderr
     assert f"the package {package} is not installed\n  try: " in done.stderr
     assert f"-m pip install {package}\n" in done.stderr

@@ -5,8 +5,6 @@ accounted for.
 import json
 import random
 import re
-import subprocess
-import sys
 
 import pytest
 
@@ -19,6 +17,7 @@ from nmtkit.text.tidy import tidy
 from nmtkit.text.vocabulary import EOS, load_vocabularies
 from tests.prep import real
 from tests.prep.corpora import own_files, pairs, prepare, slow_prep, write
+from tests.processes import python
 
 
 def prepared(folder, lines, name="run", dev=None, test=None, jobs=1, **values):
@@ -254,7 +253,7 @@ def test_a_whole_prep_loads_neither_torch_nor_jieba(tmp_path):
         " (Path('train.en'), Path('train.de'));prep('mine', train=f, dev=f, jobs=2, preset='tiny');"
         " sys.exit('torch' in sys.modules or 'jieba' in sys.modules)"
     )
-    assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=False).returncode == 0
+    assert python("-c", code, cwd=tmp_path).returncode == 0
     assert (tmp_path / "runs" / "mine" / "prep" / "manifest.json").is_file()
 
 

@@ -7,8 +7,6 @@ import json
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -38,6 +36,7 @@ from nmtkit.score.stage import score
 from nmtkit.tables import figures
 from nmtkit.tables.table import Estimate, Table, text_column
 from tests.manifests import edit, read_json, write_json
+from tests.processes import python
 from tests.refused import refused
 
 from .conftest import FIGURE, SCRIPT, ReportedRun, make
@@ -724,4 +723,4 @@ from nmtkit.run import Run
 stage.report(Run(Path({str(reported.run.path)!r})))
 sys.exit('torch' in sys.modules)
 """
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    python("-c", code, check=True)

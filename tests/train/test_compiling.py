@@ -4,8 +4,6 @@ early word where it cannot work.
 
 import copy
 import dataclasses
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -25,6 +23,7 @@ from nmtkit.train.divergence import first_not_finite
 from nmtkit.train.gradients import seed_everything
 from nmtkit.train.stage import train
 from tests.models import contract
+from tests.processes import python
 from tests.refused import refused
 from tests.train.tiny import make_run, metrics, options
 
@@ -232,4 +231,4 @@ def test_no_start_waits_for_the_compiler():
         "import sys, nmtkit.train.stage, nmtkit.models.caru, nmtkit.models.rnnsearch;"
         " sys.exit('torch._dynamo' in sys.modules)"
     )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert python("-c", code).returncode == 0
