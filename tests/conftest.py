@@ -136,3 +136,9 @@ def multi30k_run(shared, tmp_path_factory):
 def stderr(capsys):
     """What was written to stderr since the last call of this function."""
     return lambda: capsys.readouterr().err
+
+
+@pytest.fixture
+def stdout(capsys):
+    """What was written to stdout since the last call of this function."""
+    return lambda: capsys.readouterr().out

@@ -276,7 +276,7 @@ def test_the_package_lists_its_interface_without_loading_it():
     assert all(getattr(nmtkit, name).__name__ == name for name in nmtkit.__all__)
 
 
-def test_the_lines_of_the_readme(run, tmp_path, monkeypatch, capsys):
+def test_the_lines_of_the_readme(run, tmp_path, monkeypatch, stdout):
     page = (ROOT / "README.md").read_text("utf-8")
     section = page.split("\n## From Python\n")[1].split("\n## ")[0]
     code = "\n".join(
@@ -298,4 +298,4 @@ def test_the_lines_of_the_readme(run, tmp_path, monkeypatch, capsys):
     assert [len(value) for value in shown[:3]] == [2, 1, 1] and shown[2][0] == pytest.approx(
         sum(shown[3])
     )
-    assert "</s>" in capsys.readouterr().out
+    assert "</s>" in stdout()

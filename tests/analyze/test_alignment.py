@@ -145,7 +145,7 @@ def stored_weights(analysed, label):
     return header[1:], [row[0] for row in rows], weights
 
 
-def test_error_rate_and_spread_of_every_layer_by_one_pair_at_a_time(analysed, goldset, capsys):
+def test_error_rate_and_spread_of_every_layer_by_one_pair_at_a_time(analysed, goldset, stdout):
     """The contexts whose spread is measured are α·V."""
     model = analysed.system(model=DEEP)
     rows = analysed.rows("alignment", gold=goldset)
@@ -170,7 +170,7 @@ def test_error_rate_and_spread_of_every_layer_by_one_pair_at_a_time(analysed, go
         spread = row["context_spread"]
         assert spread["value"] == pytest.approx(sum(spreads) / len(spreads), rel=1e-4)
         assert len(pairs) < 10 and spread["low"] is spread["high"] is None
-    out = capsys.readouterr().out
+    out = stdout()
     assert "base, decoder.1.cross" in out  # the last layer but one is drawn
     columns, steps, _ = stored_weights(analysed, "base.decoder.1.cross")
     assert (columns, steps) == (["w1", "w2", "w3", "</s>"], ["w4", "w5", "</s>"])
@@ -196,7 +196,7 @@ def test_hypothesised_files_stand_beside_the_systems(analysed, goldset, tmp_path
     analysed.refused("alignment", DataError, words, gold=goldset, alignments=files)
 
 
-def test_a_sentence_of_a_set_as_figure_and_text(analysed, capsys):
+def test_a_sentence_of_a_set_as_figure_and_text(analysed, stdout):
     model = analysed.system(model=DEEP)
     steps = analysed.rows("alignment", sentence=3, layer="3", head=2)
     batch = third_line(analysed)
@@ -207,7 +207,7 @@ def test_a_sentence_of_a_set_as_figure_and_text(analysed, capsys):
     torch.testing.assert_close(stored, weights, rtol=1e-5, atol=1e-7)
     assert [row["weight"] for row in steps] == pytest.approx(weights.amax(1).tolist(), rel=1e-5)
     assert "base, decoder.2.cross" in analysed.text("alignment")
-    assert "head 2" in capsys.readouterr().out
+    assert "head 2" in stdout()
     (distances,) = context_spread.distances(seen["decoder.2.cross_context"], batch.tgt_lengths)
     each = [row["context_distance"] for row in steps]
     assert each == pytest.approx(distances.tolist(), rel=1e-4)

@@ -88,7 +88,7 @@ def look_up(judged, tmp_path):
     return run
 
 
-def test_known_answers(judged, look_up, capsys):
+def test_known_answers(judged, look_up, stdout):
     rows = look_up()
     shares = {
         key[1:]: (r["in_source"], r["in_reference"], r["first"]["value"], r["second"]["value"])
@@ -113,7 +113,7 @@ def test_known_answers(judged, look_up, capsys):
         "in_reference": 5,
         "right": {"first": 2, "second": 4},
     }
-    out = capsys.readouterr().out
+    out = stdout()
     assert "test: 2 of 3 listed expressions occur, 6 times in 6 sentences; 2 of them have" in out
     assert "case ignored" in out and "+40.0" in out and "second - first" in out
     assert judged.text("phrases", "expressions.tsv").splitlines() == LIST

@@ -147,7 +147,7 @@ def test_an_option_without_a_value_takes_none():
     assert "option '--measure' does not take a value" in result.stderr
 
 
-def test_cost_of_a_variant_inside_and_one_outside_the_package(two, capsys):
+def test_cost_of_a_variant_inside_and_one_outside_the_package(two, stdout):
     found = two.analyze("cost")
     base, own = found["table"]["rows"]
     sizes = [len(line.split()) + 1 for line in two.lines["test"]]
@@ -171,7 +171,7 @@ def test_cost_of_a_variant_inside_and_one_outside_the_package(two, capsys):
     per_mac = 2.5 / (whole["own"] / whole["base"])
     assert own["decode_time_per_mac"] == pytest.approx(per_mac)
     assert base["train_mac_ratio"] == base["train_time_ratio"]["value"] == 1.0
-    out = capsys.readouterr().out
+    out = stdout()
     assert "no interval" in out and found["text"] in out
     assert "relative to base" in two.text("cost")
 
@@ -230,11 +230,11 @@ def test_cost_of_phrases_from_parses_counts_and_times_the_parses(analysed, decod
     assert sorted([size for size in row if size] for row in batch.spans.tolist()) == sorted(cuts)
 
 
-def test_cost_without_any_measurement_shows_gaps(analysed, capsys):
+def test_cost_without_any_measurement_shows_gaps(analysed, stdout):
     analysed.system("only")
     (row,) = analysed.rows("cost")
     assert row["train_tokens_per_s"] is row["decode_tokens_per_s"] is None
-    assert row["train_time_ratio"]["value"] is None and "–" in capsys.readouterr().out
+    assert row["train_time_ratio"]["value"] is None and "–" in stdout()
     assert not (analysed.folder("cost") / "figure.svg").exists()
 
 
@@ -313,7 +313,7 @@ def test_measured_times_outlive_a_call_that_takes_none(two, brief, paper, capsys
     assert lost in capsys.readouterr().err and row["train_tokens_per_s"] == 500
 
 
-def test_gains_by_length_beside_the_papers(two, paper, capsys):
+def test_gains_by_length_beside_the_papers(two, paper, stdout):
     """Over the mean of the baseline's seeds; a group that the paper has and this call has not is
     named.
     """
@@ -331,7 +331,7 @@ def test_gains_by_length_beside_the_papers(two, paper, capsys):
         assert short["measured"] == pytest.approx(bleu["own"] - mean)
         assert (other["system"], other["measured"]) == ("not measured", None)
     missing = "no group ≤15 among the measured ones: --buckets names the groups"
-    assert missing in capsys.readouterr().out
+    assert missing in stdout()
 
 
 def test_measured_updates_are_of_new_batches_every_round_and_the_same_for_all(
@@ -372,7 +372,7 @@ def test_measured_searches_have_one_length(two):
     assert hypotheses(timing.Endless(model).eval()) == [(7, False)] * 2
 
 
-def test_lengths_side_by_side(two, capsys):
+def test_lengths_side_by_side(two, stdout):
     rows = two.rows("lengths", buckets="10,20")
     assert [(r["group"], r["system"]) for r in rows] == [
         (g, s) for g in ("<10", "[10,20)", "≥20") for s in ("base", "own")
@@ -386,7 +386,7 @@ def test_lengths_side_by_side(two, capsys):
         else:
             assert bleu["low"] <= bleu["value"] <= bleu["high"]
         assert better["length_ratio"]["value"] == pytest.approx(1.0)
-    assert "█" in capsys.readouterr().out and "</svg>" in two.text("lengths")
+    assert "█" in stdout() and "</svg>" in two.text("lengths")
 
 
 def test_up_to_date_until_something_it_depends_on_changes(two, capsys):

@@ -275,7 +275,7 @@ def readme_code(out):
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_the_real_engine_translates_alike(copy, name, capsys, monkeypatch):
+def test_the_real_engine_translates_alike(copy, name, stdout, monkeypatch):
     """Small models of weights just drawn: equal to the last subword, and log-probabilities to
     float32.
     """
@@ -294,7 +294,7 @@ def test_the_real_engine_translates_alike(copy, name, capsys, monkeypatch):
     assert [read_json(out / file) for file in names] == [list(source), list(target)]
     monkeypatch.chdir(out)
     exec(readme_code(out).replace('["…"]', repr(LINES)), {})
-    assert capsys.readouterr().out.startswith("['")
+    assert stdout().startswith("['")
     assert ctranslate2.contains_model(str(out))
 
 

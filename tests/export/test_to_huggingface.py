@@ -93,7 +93,7 @@ def test_its_tokenizer_gives_the_same_ids(separate, tmp_path):
         assert set(pair) == {"input_ids", "attention_mask"}
 
 
-def test_it_translates_alike(system, tmp_path, capsys, monkeypatch):
+def test_it_translates_alike(system, tmp_path, stdout, monkeypatch):
     run, name = system
     out = tmp_path / "out"
     options = f"{name} --to huggingface --out {out} --check --lines 20 --at-least 100"
@@ -104,7 +104,7 @@ def test_it_translates_alike(system, tmp_path, capsys, monkeypatch):
     assert float(result.stdout.split("at most ")[1].split()[0]) < 1e-3  # of sums of some -300
     monkeypatch.chdir(out)
     exec(readme_code(out).replace('["…"]', repr(LINES)), {})
-    assert capsys.readouterr().out.startswith("['")
+    assert stdout().startswith("['")
 
 
 def test_what_it_says_of_the_search(run, tmp_path):

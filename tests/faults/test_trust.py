@@ -191,10 +191,10 @@ def test_the_author_needs_no_permission_and_a_stranger_does_not_inherit_it(
 @pytest.mark.parametrize(
     "name", ["this:Model", "..payload:Model", "/payload:Model", ":", "payload."]
 )
-def test_names_that_are_no_module_of_a_model(downloaded, tmp_path, name, capsys):
+def test_names_that_are_no_module_of_a_model(downloaded, tmp_path, name, stdout):
     with pytest.raises(ConfigError):
         load_variant(name)
-    assert "this" not in sys.modules and capsys.readouterr().out == ""
+    assert "this" not in sys.modules and stdout() == ""
 
 
 def test_an_analysis_that_is_typed_is_executed_and_no_other(downloaded, tmp_path):

@@ -409,9 +409,9 @@ def warnings_of(stderr):
     ]
 
 
-def test_a_language_without_rules_is_said(tmp_path, files, capsys):
+def test_a_language_without_rules_is_said(tmp_path, files, stderr):
     run_prep(tmp_path, files, src="xx", tgt="de")
-    (said,) = [one for one in warnings_of(capsys) if "Moses" in one]
+    (said,) = [one for one in warnings_of(stderr) if "Moses" in one]
     assert (
         said.startswith("Moses has no rules for 'xx': English abbreviations are taken")
         and "--src" in said
@@ -419,7 +419,7 @@ def test_a_language_without_rules_is_said(tmp_path, files, capsys):
     run_prep(tmp_path, files, src="xx", tgt="de")  # up to date
     run_prep(tmp_path, files, "plain")
     run_prep(tmp_path, files, "chinese", src="en", tgt="zh-Latn")
-    assert [one for one in warnings_of(capsys) if "Moses" in one] == []
+    assert [one for one in warnings_of(stderr) if "Moses" in one] == []
 
 
 def test_the_preset_of_own_files_goes_by_their_size(tmp_path, files, stderr):
@@ -464,11 +464,11 @@ def test_training_pairs_are_counted_before_the_preset_is_chosen(
     assert asked.settings().merges == {"small": 8000, "base": 32000}[preset]
 
 
-def test_a_file_whose_suffix_is_of_another_language_is_said(tmp_path, files, capsys, test):
+def test_a_file_whose_suffix_is_of_another_language_is_said(tmp_path, files, stderr, test):
     other = test[1].with_suffix(".fr.gz")
     other.write_bytes(gzip.compress(test[1].read_bytes()))
     run_prep(tmp_path, files, test=joined((*test, other)))
-    assert warnings_of(capsys) == [
+    assert warnings_of(stderr) == [
         f"{other} is taken for 'de' (reference 2 of 'test'), though its suffix says 'fr'"
     ]
     swapped = f"{files['train'][0]} is taken for 'de' (source of 'train'), but its suffix says 'en'"
@@ -489,7 +489,7 @@ def test_a_file_whose_suffix_is_of_another_language_is_said(tmp_path, files, cap
             )
         ],
     )
-    assert warnings_of(capsys) == []
+    assert warnings_of(stderr) == []
 
 
 # up to date, force, other settings

@@ -54,12 +54,12 @@ def undrawn(monkeypatch):
     return monkeypatch.undo
 
 
-def test_every_system_set_and_finding_is_in_the_page(tmp_path, capsys, undrawn):
+def test_every_system_set_and_finding_is_in_the_page(tmp_path, stdout, undrawn):
     undrawn()
     made = make(tmp_path / "run", sets=("test", "other"))
     for name in [*ANALYSES, "of_somebody_else"]:
         made.finding(name, f"what {name} shows")
-    capsys.readouterr()
+    stdout()
     page = made.page()
     for name in [*ANALYSES, "of_somebody_else"]:
         assert (
@@ -74,7 +74,7 @@ def test_every_system_set_and_finding_is_in_the_page(tmp_path, capsys, undrawn):
     assert {"BLEU by source length on test", "BLEU by source length on other"} < set(labels)
     for name in ("base", "own", "test: 40 sentences", "other: 40 sentences"):
         assert name in page.text
-    assert capsys.readouterr().out == f"{made.run.path}/report/index.html\n"
+    assert stdout() == f"{made.run.path}/report/index.html\n"
 
 
 def test_numbers_are_those_of_the_scores(reported, undrawn):

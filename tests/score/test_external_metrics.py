@@ -77,7 +77,7 @@ def by_sentence(fake, system):
     return np.array([sacrebleu.sentence_chrf(hyp, ours).score for hyp, ours in pairs])
 
 
-def test_chrf_by_a_command_equals_the_built_in_one(fake, command, capsys):
+def test_chrf_by_a_command_equals_the_built_in_one(fake, command, stdout):
     """To the last digit sentence by sentence; the corpus score is the mean of these, unlike
     sacreBLEU's chrF of a corpus, which sums n-grams.
     """
@@ -99,7 +99,7 @@ def test_chrf_by_a_command_equals_the_built_in_one(fake, command, capsys):
     for line in range(60):
         rows = np.array([line])
         assert ours.part(rows).value == pytest.approx(built_in.part(rows).value, abs=1e-12)
-    out = capsys.readouterr().out
+    out = stdout()
     assert "own [95%]" in out and f"own: nrefs:2|command:{sys.executable}" in out
     assert [line.split()[:2] for line in out.splitlines() if line.startswith("better ")][1:] == [
         ["better", "BLEU"],
@@ -249,10 +249,10 @@ def test_a_metric_may_be_better_when_lower(fake, command):
     assert result_of(fake.run)["signatures"]["down"].endswith("|corpus:mean|better:lower")
 
 
-def test_numbers_from_0_to_1_have_four_decimals(fake, command, capsys):
+def test_numbers_from_0_to_1_have_four_decimals(fake, command, stdout):
     small = command("import sys\nfor line in sys.stdin: print(len(line) / 500)")
     fake.score(metric=[f"small={small}"], seed=2)
-    out = capsys.readouterr().out
+    out = stdout()
     value = result_of(fake.run)["systems"][0]["scores"]["small"]["value"]
     assert f"{value:.4f} [" in out
     rows = [line.split() for line in out.splitlines() if line.startswith("better ")]
@@ -308,9 +308,9 @@ def test_metrics_that_do_not_exist_are_refused(fake, options, message):
         assert caught.hint == "did you mean 'chrf'?"
 
 
-def test_metrics_chooses_the_columns(fake, capsys):
+def test_metrics_chooses_the_columns(fake, stdout):
     fake.score(metrics="ter, chrF++,spbleu", by_length=True)
-    header = capsys.readouterr().out.splitlines()[1]
+    header = stdout().splitlines()[1]
     columns = "system BLEU [95%] Δ [95%] p TER [95%] chrF++ [95%] spBLEU [95%] length"
     assert header.split() == columns.split()
     result = result_of(fake.run)

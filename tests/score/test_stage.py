@@ -238,7 +238,7 @@ def test_groups_of_length_that_make_no_sense_in_a_run_are_made_no_more(fake):
     assert "by_length" not in result_of(fake.run)
 
 
-def test_baseline_and_choice_of_systems_and_sets(fake_run, capsys):
+def test_baseline_and_choice_of_systems_and_sets(fake_run, stdout):
     fake = fake_run(sets=("dev", "one", "two"))
     for name, share in (("zeta", 0.1), ("alpha", 0.2), ("mid", 0.3)):
         fake.add(name, share, sets=["one", "dev"])
@@ -252,16 +252,16 @@ def test_baseline_and_choice_of_systems_and_sets(fake_run, capsys):
     assert [s["name"] for s in result["systems"]] == ["alpha", "mid"]
     assert result["baseline"] == "alpha"
     assert result["systems"][1]["differences"]["bleu"]["value"] < 0
-    capsys.readouterr()
+    stdout()
     fake.score(set_names=["one", "dev"], output_format="csv", force=True)
-    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    rows = list(csv.DictReader(io.StringIO(stdout())))
     pairs = [(row["set"], row["system"]) for row in rows]
     assert pairs[3:5] == [("one", "ensemble-alpha+mid"), ("dev", "zeta")]
     fake.score(set_names=["one"], output_format="json")
-    assert json.loads(capsys.readouterr().out)[0]["set"] == "one"
+    assert json.loads(stdout())[0]["set"] == "one"
     write(fake.run.path / "systems/zeta/translate/two/hyp.txt", fake.lines["two"])
     fake.score(set_names=["two", "dev"], output_format="csv")
-    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    rows = list(csv.DictReader(io.StringIO(stdout())))
     assert [row["p"] != "" for row in rows] == [False, False, True, True]
 
 
@@ -443,12 +443,12 @@ def test_outside_files(tmp_path, capsys):
     assert len([p for p in tmp_path.iterdir()]) == 4  # nothing is written
 
 
-def test_few_sentences_have_neither_p_nor_interval_in_any_form(fake_run, capsys):
+def test_few_sentences_have_neither_p_nor_interval_in_any_form(fake_run, stdout):
     fake = fake_run(count=9)
     for name, share, seed in (("a-1", 0.5, 1), ("a-2", 0.5, 2), ("b-1", 0.1, 1), ("b-2", 0.1, 2)):
         fake.add(name, share, seed=seed, variant=name[0])
     fake.score(by_length=True, output_format="json")
-    (result,) = json.loads(capsys.readouterr().out)
+    (result,) = json.loads(stdout())
     for system in (result["systems"][0], result["systems"][2]):
         numbers = [*system["scores"].values(), *system["differences"].values()]
         for number in [*numbers, system["length_ratio"]]:
@@ -656,13 +656,13 @@ def test_a_chinese_target_is_scored_by_characters(fake_run, capsys):
     assert "NIST BLEU  " not in out
 
 
-def test_every_test_is_shown_under_its_name(fake_run, capsys):
+def test_every_test_is_shown_under_its_name(fake_run, stdout):
     fake = fake_run(count=60)
     for name, share in (("base", 0.3), ("better", 0.25), ("same", 0.3)):
         fake.add(name, share)
     fake.translate("same", spoil(fake.lines["test"], 0.3, len("base")))
     fake.score(resamples=200, trials=300, test="sign", ratio=0.5)
-    out = capsys.readouterr().out
+    out = stdout()
     rows = list(csv.DictReader(io.StringIO(read(fake.run, "test", "significance.csv"))))
     assert [(row["system"], row["metric"]) for row in rows] == [
         (s, kind.header) for s in ("better", "same") for kind in map(METRICS.get, DEFAULT)

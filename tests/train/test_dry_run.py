@@ -51,12 +51,12 @@ def seen(monkeypatch):
     return found
 
 
-def test_a_dry_run_prints_the_training_and_writes_nothing(run, seen, capsys):
+def test_a_dry_run_prints_the_training_and_writes_nothing(run, seen, stdout):
     before = contents(run)
     go(run, dry_run=True)
     assert contents(run) == before
     ((trainer, estimate),) = seen
-    printed = capsys.readouterr().out
+    printed = stdout()
     rows = dict(line.split(maxsplit=1) for line in printed.splitlines() if "  " in line)
     assert rows["parameters"] == f"{count_parameters(trainer.model):,}"
     assert rows["train.update_size"].split() == ["150", "0"]
@@ -71,7 +71,7 @@ def test_a_dry_run_prints_the_training_and_writes_nothing(run, seen, capsys):
     assert estimate.seconds == pytest.approx(40, rel=0.15)
 
 
-def test_the_time_and_the_updates_that_are_left(run, seen, capsys):
+def test_the_time_and_the_updates_that_are_left(run, seen, stdout):
     go(run, "train.max_steps=10", dry_run=True)
     go(run, "train.max_steps=10")
     before = contents(run)
@@ -81,7 +81,7 @@ def test_the_time_and_the_updates_that_are_left(run, seen, capsys):
     assert first.updates == 10 and trainer.state.step == 10 + 2 + rest.timed
     # Six seconds at about a second an update.
     assert rest.seconds == pytest.approx(6) and rest.updates in {5, 6, 7}
-    assert "parameters" in capsys.readouterr().out
+    assert "parameters" in stdout()
 
 
 def test_wrong_input_is_refused_as_in_a_training(run):

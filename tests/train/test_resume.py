@@ -232,7 +232,7 @@ def short_of_memory(monkeypatch, calls, positions=60):
     monkeypatch.setattr(losses, "backward", small)
 
 
-def test_a_continued_training_splits_the_same_batches(tmp_path, monkeypatch, capsys, uninterrupted):
+def test_a_continued_training_splits_the_same_batches(tmp_path, monkeypatch, stderr, uninterrupted):
     runs = [make_run(tmp_path / name) for name in ("whole", "stopped")]
     with monkeypatch.context() as patch:
         short_of_memory(patch, calls=12)
@@ -240,13 +240,10 @@ def test_a_continued_training_splits_the_same_batches(tmp_path, monkeypatch, cap
     with monkeypatch.context() as patch:
         short_of_memory(patch, calls=12)
         stop(monkeypatch, 3, go, runs[1])
-    capsys.readouterr()
+    stderr()
     go(runs[1])
     whole, stopped = map(outcome, runs)
-    assert (
-        f"memory does not hold a batch of {whole['state']['split_from']} positions"
-        in capsys.readouterr().err
-    )
+    assert f"memory does not hold a batch of {whole['state']['split_from']} positions" in stderr()
     assert stopped == whole
     assert uninterrupted["state"]["split_from"] is None
     assert (
