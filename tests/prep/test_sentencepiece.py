@@ -243,7 +243,7 @@ def test_a_wrong_model_file_is_one_clear_error(text, tmp_path, case):
 
 
 def test_settings_that_do_not_fit_are_refused(text, tmp_path):
-    def refused(message, *assignments, **options):
+    def refuse(message, *assignments, **options):
         error = refused(
             ConfigError, message, prepared, text, tmp_path / "run", *assignments, **options
         )
@@ -252,8 +252,8 @@ def test_settings_that_do_not_fit_are_refused(text, tmp_path):
 
     model = tmp_path / "en.model"
     model.write_bytes(learnt(text, "en"))
-    error = refused("cannot learn 20 pieces", SPM[0], "prep.vocab_size=20")
+    error = refuse("cannot learn 20 pieces", SPM[0], "prep.vocab_size=20")
     assert error.where == "prep.vocab_size"
-    refused("cannot join characters", SPM[0], "prep.src_tokenizer=characters")
-    refused('subwords is "bpe" here and "sentencepiece" there', "prep.subwords=bpe", spm=str(model))
-    refused("got 3", spm=f"{model},{model},{model}")
+    refuse("cannot join characters", SPM[0], "prep.src_tokenizer=characters")
+    refuse('subwords is "bpe" here and "sentencepiece" there', "prep.subwords=bpe", spm=str(model))
+    refuse("got 3", spm=f"{model},{model},{model}")

@@ -364,29 +364,29 @@ def test_what_is_missing_is_said_with_the_command_that_makes_it(fake_run, tmp_pa
     assert not list(tmp_path.iterdir())
     fake = fake_run(sets=("one", "two"))
 
-    def refused(error, message, hint, **options):
+    def refuse(error, message, hint, **options):
         assert hint in refused(error, message, fake.score, **options).hint
 
-    refused(DataError, "no trained system", "nmtkit train")
+    refuse(DataError, "no trained system", "nmtkit train")
     folder = fake.add("a", 0.1, sets=[])
-    refused(DataError, "nothing to score", "nmtkit translate")
+    refuse(DataError, "nothing to score", "nmtkit translate")
     fake.add("base", 0.1, sets=["one"])
     missing = "nothing to score: no system of this run has translated two"
-    refused(DataError, missing, "nmtkit translate --on two", set_names=["two"])
+    refuse(DataError, missing, "nmtkit translate --on two", set_names=["two"])
     missing = "'a' has no translation of one"
-    refused(DataError, missing, "nmtkit translate --system a --on one", against="a")
-    refused(ConfigError, "no system 'bass'", "'base'", systems=["bass"])
-    refused(ConfigError, "no system 'aa'", "'a'", systems=["aa"])
-    refused(ConfigError, "unknown format", "", output_format="yaml")
-    refused(ConfigError, "length groups", "", buckets="x")
+    refuse(DataError, missing, "nmtkit translate --system a --on one", against="a")
+    refuse(ConfigError, "no system 'bass'", "'base'", systems=["bass"])
+    refuse(ConfigError, "no system 'aa'", "'a'", systems=["aa"])
+    refuse(ConfigError, "unknown format", "", output_format="yaml")
+    refuse(ConfigError, "length groups", "", buckets="x")
     translation = folder / "translate" / "one"
     write(translation / "hyp.txt", fake.lines["one"][:-1])
-    refused(DataError, "39 translations of 40 sentences", "--force")
+    refuse(DataError, "39 translations of 40 sentences", "--force")
     write(translation / "hyp.txt", fake.lines["one"])
     write(translation / "hyp.subwords.txt", fake.lines["one"][:3])
-    refused(DataError, "3 lines of subwords", "--force")
+    refuse(DataError, "3 lines of subwords", "--force")
     write(fake.run.prep / "text" / "one.ref", ["Dogs run ."])
-    refused(DataError, "1 lines in a reference of 40", "nmtkit prep --force")
+    refuse(DataError, "1 lines in a reference of 40", "nmtkit prep --force")
     assert not (fake.run.path / "score" / "one").exists()
     history = (fake.run.path / "history.jsonl").read_text("utf-8").splitlines()
     assert {json.loads(line)["exit"] for line in history} == {2}
