@@ -134,8 +134,7 @@ def test_documents(run, texts, tmp_path):
     for wrong in ([1, 2], [0, 2, 2], [0, 5], [0, 3, 1]):
         with pytest.raises(DataError, match="not the lines where documents start"):
             system.translate(SRC, documents=wrong)
-    with pytest.raises(ConfigError, match="'blanks' does not say"):
-        system.translate(SRC, documents="blanks")
+    refused(ConfigError, "'blanks' does not say", system.translate, SRC, documents="blanks")
     with pytest.raises(ConfigError, match="'plain' reads no context"):
         nmtkit.load(run.path, "plain", "cpu").score(SRC, TGT, documents=[0])
 
@@ -202,12 +201,9 @@ def test_which_system(run, tmp_path, stderr, monkeypatch):
         (run.path / "nothing", None, "no such folder"),
         (run.path / "prep", None, "neither a prepared run nor a system's folder"),
     ]:
-        with pytest.raises(NmtkitError, match=said):
-            nmtkit.load(path, system, "cpu")
-    with pytest.raises(ConfigError, match="did you mean 'beam'"):
-        nmtkit.load(run.path, "plain", "cpu", baem=3)
-    with pytest.raises(ConfigError, match="unknown device"):
-        nmtkit.load(run.path, "plain", "tpu")
+        refused(NmtkitError, said, nmtkit.load, path, system, "cpu")
+    refused(ConfigError, "did you mean 'beam'", nmtkit.load, run.path, "plain", "cpu", baem=3)
+    refused(ConfigError, "unknown device", nmtkit.load, run.path, "plain", "tpu")
 
 
 def test_scores_are_float32_beside_a_search_in_bfloat16(run, monkeypatch):

@@ -83,8 +83,7 @@ def test_a_finding_has_a_version(run, tmp_path):
     values = read_json(run.path / "analyze/lengths/finding.json")
     assert values["format"] == 1
     write_json(path, values | {"format": 99})
-    with pytest.raises(DataError, match=r"another version of nmtkit \(format 99\)"):
-        load(StoredFinding, path)
+    refused(DataError, r"another version of nmtkit \(format 99\)", load, StoredFinding, path)
     del values["format"]
     write_json(path, values)
     load(StoredFinding, path).write(path)
@@ -94,12 +93,9 @@ def test_a_finding_has_a_version(run, tmp_path):
 @pytest.mark.parametrize("text", ["", "[]", "{", "\xff", '{"src": "en"'])
 def test_what_is_no_record_is_refused(tmp_path, text):
     (tmp_path / "manifest.json").write_bytes(text.encode("latin-1"))
-    with pytest.raises(DataError, match="damaged: "):
-        load(TextRecipe, tmp_path / "manifest.json")
-    with pytest.raises(DataError, match="no such file: .*gone.json"):
-        load(TextRecipe, tmp_path / "gone.json")
-    with pytest.raises(DataError, match="cannot read .*: Is a directory"):
-        load(TextRecipe, tmp_path)
+    refused(DataError, "damaged: ", load, TextRecipe, tmp_path / "manifest.json")
+    refused(DataError, "no such file: .*gone.json", load, TextRecipe, tmp_path / "gone.json")
+    refused(DataError, "cannot read .*: Is a directory", load, TextRecipe, tmp_path)
 
 
 def test_keys_of_another_version_are_passed_over(run, tmp_path):
@@ -126,5 +122,4 @@ def test_a_line_that_was_cut_off_is_left_out_and_a_damaged_one_is_named(tmp_path
 def test_a_fault_of_the_program_is_not_taken_for_a_damaged_file(run, monkeypatch):
     """A KeyError of ours must come out as one."""
     monkeypatch.setattr("nmtkit.score.stage.load_or_warn", lambda *_: {}["oops"])
-    with pytest.raises(KeyError, match="oops"):
-        score(run, resamples=10, trials=10)
+    refused(KeyError, "oops", score, run, resamples=10, trials=10)

@@ -38,25 +38,20 @@ def test_the_run_prepared_last_is_chosen(tmp_path, monkeypatch, stderr):
 
 def test_no_run_says_what_to_do_first(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(DataError, match="nmtkit prep"):
-        choose(None)
-    with pytest.raises(DataError, match="no run at"):
-        choose(tmp_path / "nope")
-    with pytest.raises(DataError, match="not prepared"):
-        Run(tmp_path).manifest()
+    refused(DataError, "nmtkit prep", choose, None)
+    refused(DataError, "no run at", choose, tmp_path / "nope")
+    refused(DataError, "not prepared", Run(tmp_path).manifest)
 
 
 def test_sets_by_name(tmp_path):
     run = Run(prepared(tmp_path, sets=(("train", "train"), ("dev", "dev"), ("test_2016", "test"))))
     assert run.text_set("test").name == "test_2016"
-    with pytest.raises(ConfigError, match="did you mean 'test_2016'"):
-        run.text_set("test_2017")
+    refused(ConfigError, "did you mean 'test_2016'", run.text_set, "test_2017")
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../x", ".hidden"])
 def test_a_system_name_is_a_plain_folder_name(tmp_path, name):
-    with pytest.raises(ConfigError, match="cannot name a system"):
-        Run(tmp_path).system(name)
+    refused(ConfigError, "cannot name a system", Run(tmp_path).system, name)
 
 
 NO_NAMES = "-x,_x,sp ace,a+b,ensemble-a+b,x\n,\tx,a:b,a*,ok.-_=,,a/b,..,.x,−1"
@@ -95,8 +90,7 @@ def test_the_folder_of_an_ensemble_is_found(tmp_path):
 def test_damaged_settings_of_a_system_are_named(tmp_path, damaged, field):
     system = Run(tmp_path).system("mine")
     system.path.mkdir(parents=True)
-    with pytest.raises(DataError, match="has not been trained"):
-        system.read_config()
+    refused(DataError, "has not been trained", system.read_config)
     system.config.write_bytes(damaged)
     caught = refused(DataError, f"the file is damaged: .*{field}", system.read_config)
     assert caught.where == str(system.config)

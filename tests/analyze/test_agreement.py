@@ -166,8 +166,7 @@ def test_text_files(tmp_path):
     with pytest.raises(DataError, match="errors.0.contrastive: it is blank") as error:
         read(text_files(tmp_path, **pairs | {"wrong": ["C", " "]}))
     assert error.value.where == f"{where}, line 2"
-    with pytest.raises(DataError, match="from 2 files"):
-        read("src,right")
+    refused(DataError, "from 2 files", read, "src,right")
 
 
 @pytest.mark.parametrize(
@@ -272,10 +271,8 @@ def test_other_contexts_are_none_or_another_items():
     assert all(a.context_src != b for a, b in zip(items, foreign, strict=False))
     assert set(foreign) == {(f"c{i}",) for i in range(5)} and first == ()
     assert under(items, "foreign") == under(items, "foreign") != under(items, "foreign", seed=2)
-    with pytest.raises(ConfigError, match="unknown context 'next'"):
-        under(items, "next")
-    with pytest.raises(DataError, match="same context"):
-        under(items[:1], "foreign")
+    refused(ConfigError, "unknown context 'next'", under, items, "next")
+    refused(DataError, "same context", under, items[:1], "foreign")
 
 
 def test_a_set_is_documents_of_what_was_said_before():
@@ -340,8 +337,7 @@ def test_score_files_of_either_sign(tmp_path, documented, numbers, asked, kind):
 )
 def test_a_score_file_of_another_set_is_refused(tmp_path, documented, numbers, words):
     write(tmp_path / "a.scores", numbers.split())
-    with pytest.raises(DataError, match=words):
-        read_scores(tmp_path / "a.scores", read(documented))
+    refused(DataError, words, read_scores, tmp_path / "a.scores", read(documented))
 
 
 def bin_of_lingeval(frequency):

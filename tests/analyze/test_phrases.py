@@ -238,14 +238,11 @@ def test_what_cannot_be_looked_up_is_said(judged, look_up, tmp_path):
     path = tmp_path / "list.tsv"
     for lines, what in ((["look\tblick"], "of none in the reference"), (["look up"], "1 columns")):
         write(path, lines)
-        with pytest.raises(DataError, match=what):
-            look_up(["first"])
+        refused(DataError, what, look_up, ["first"])
     write(path, LIST)
-    with pytest.raises(DataError, match="no such file"):
-        look_up(expressions=tmp_path / "none.tsv")
+    refused(DataError, "no such file", look_up, expressions=tmp_path / "none.tsv")
     write(judged.run.path / "systems" / "first" / "translate" / "test" / "hyp.txt", FIRST[:4])
-    with pytest.raises(DataError, match="4 lines, but the set has 6"):
-        look_up(["first"])
+    refused(DataError, "4 lines, but the set has 6", look_up, ["first"])
     judged.add("third", 0.0, sets=[])
     with pytest.raises(DataError, match="none of third has a translation of test"):
         look_up(["third"], set_names=["test"])

@@ -60,8 +60,7 @@ def folder(tmp_path):
 
 def refuse(message, path, wanted, folder):
     """No archive from which this name is read: the error says why."""
-    with pytest.raises(DataError, match=message):
-        archives.extract(path, [wanted], folder)
+    refused(DataError, message, archives.extract, path, [wanted], folder)
 
 
 def outside(folder):

@@ -274,8 +274,7 @@ T = (*M, "sets", "train")
     ],
 )
 def test_the_table_is_strict(values, path, value, message):
-    with pytest.raises(ConfigError, match=message):
-        table.expand(change(values, *path, value=value))
+    refused(ConfigError, message, table.expand, change(values, *path, value=value))
 
 
 def test_mirrors_of_the_source_come_first():
@@ -358,8 +357,7 @@ def test_what_is_and_is_no_evaluation_set(tmp_path):
         ConfigError, "is an evaluation set", stage.prep, "senteval", run_dir=tmp_path / "run"
     )
     assert "nmtkit datasets --fetch senteval" in caught.hint
-    with pytest.raises(ConfigError, match="nothing to fetch"):
-        published.fetch("demo")
+    refused(ConfigError, "nothing to fetch", published.fetch, "demo")
 
 
 def test_the_list_fits_80_columns_and_leaves_nothing_out():
@@ -389,5 +387,4 @@ def test_fetch_without_preparing(shared, tmp_path, monkeypatch):
         paths = published.fetch("multi30k-fren", folder)
         assert paths[2:4] == [raw / "val.fr.gz", raw / "val.en.gz"]
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(DataError, match="no such folder"):
-        published.fetch("multi30k-fren", tmp_path / "nowhere")
+    refused(DataError, "no such folder", published.fetch, "multi30k-fren", tmp_path / "nowhere")

@@ -134,8 +134,7 @@ def test_wmt_xml(shared):
             expected += [seg.text.strip() for seg in doc.find(side).iter("seg")]
         assert (texts(stream), starts(stream)) == (expected, where)
         assert len(where) == 61
-    with pytest.raises(DataError, match="no segments in 'en'"):
-        readers.markup(path, "en")
+    refused(DataError, "no segments in 'en'", readers.markup, path, "en")
 
 
 # oddities

@@ -229,8 +229,7 @@ def test_every_way_to_lengths_finds_those_that_are_damaged(tmp_path):
         lambda store: store.documents,
     ]
     for way in ways:
-        with pytest.raises(DataError, match="damaged"):
-            way(Store(tmp_path))
+        refused(DataError, "damaged", way, Store(tmp_path))
     assert len(Store(tmp_path).shard_lengths(0)[0]) == 2
 
 
@@ -298,8 +297,7 @@ def test_spans_that_are_written_are_read(tmp_path, block):
         spans = load_spans(write_spans(folder, block=block, sizes=sizes), 5)
         assert [spans[i].tolist() for i in range(5)] == CUTS
         assert len(spans_files(folder)) == 2 * len(sizes or [5])
-        with pytest.raises(DataError, match="not the spans of 4 sentences"):
-            load_spans(folder, 4)
+        refused(DataError, "not the spans of 4 sentences", load_spans, folder, 4)
     assert load_spans(tmp_path / "y", 2) is None
 
 

@@ -136,8 +136,7 @@ def test_another_format_is_refused(tmp_path):
     path = write(tmp_path)
     manifest = read_json(path / "manifest.json")
     files.write_json(path / "manifest.json", {**manifest, "format": 99})
-    with pytest.raises(CheckpointError, match="format 99"):
-        checkpoints.load_weights(path)
+    refused(CheckpointError, "format 99", checkpoints.load_weights, path)
 
 
 class Dangerous:
@@ -151,10 +150,10 @@ class Dangerous:
 def test_a_pickle_is_never_loaded(name, tmp_path):
     foreign = tmp_path / name
     foreign.write_bytes(pickle.dumps(Dangerous()))
-    with pytest.raises(CheckpointError, match="pickle"):
-        checkpoints.load_weights(foreign)
-    with pytest.raises(CheckpointError, match="pickle"):
-        checkpoints.load_weights(tmp_path)  # a folder that holds one
+    refused(CheckpointError, "pickle", checkpoints.load_weights, foreign)
+    refused(
+        CheckpointError, "pickle", checkpoints.load_weights, tmp_path
+    )  # a folder that holds one
     # Under the right name, and even with the right hash:
     path = write(tmp_path / "checkpoints")
     shutil.copy(foreign, path / "model.safetensors")
@@ -164,8 +163,7 @@ def test_a_pickle_is_never_loaded(name, tmp_path):
         "sha256": files.sha256(foreign),
     }
     files.write_json(path / "manifest.json", manifest)
-    with pytest.raises(CheckpointError, match="pickle"):
-        checkpoints.load_weights(path)
+    refused(CheckpointError, "pickle", checkpoints.load_weights, path)
 
 
 def test_training_goes_on_from_the_newest_whole_checkpoint(run, stderr):
@@ -189,8 +187,7 @@ def test_all_damaged_is_an_error(run):
     fit(run)
     for path in run.system("transformer").checkpoints.glob("*/state.json"):
         path.write_text("{}")
-    with pytest.raises(CheckpointError, match="every checkpoint"):
-        fit(run)
+    refused(CheckpointError, "every checkpoint", fit, run)
     with pytest.raises(CheckpointError, match="no valid checkpoint"):
         loading.load_system(run, run.system("transformer"))
 
@@ -219,8 +216,7 @@ def test_disk_full_twice_stops_with_the_last_state_intact(run, monkeypatch):
     fit(run, "train.max_steps=2")
     with monkeypatch.context() as patch:
         fail(patch, safetensors.torch, "save_file", FULL, {1, 2})
-        with pytest.raises(EnvironmentProblem, match="No space left"):
-            fit(run)
+        refused(EnvironmentProblem, "No space left", fit, run)
     folder = run.system("transformer").checkpoints
     assert [p.name for p in folder.iterdir()] == ["step-00000002"]
     fit(run)
@@ -234,8 +230,7 @@ def test_a_write_that_the_kernel_refuses(tmp_path):
     write(tmp_path, 1)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, before[1]))
-        with pytest.raises(EnvironmentProblem, match="step-00000002"):
-            checkpoints.save(tmp_path, 2, big, {}, {}, {})
+        refused(EnvironmentProblem, "step-00000002", checkpoints.save, tmp_path, 2, big, {}, {}, {})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert [p.name for p in tmp_path.iterdir()] == ["step-00000001"]
@@ -245,8 +240,7 @@ def test_too_little_free_space_is_seen_beforehand(tmp_path, monkeypatch):
     monkeypatch.setattr(
         checkpoints.shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(100, 100, 0)
     )
-    with pytest.raises(EnvironmentProblem, match="MiB free"):
-        write(tmp_path, 1)
+    refused(EnvironmentProblem, "MiB free", write, tmp_path, 1)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -293,8 +287,7 @@ def test_best_and_what_happens_without_it(tmp_path, stderr, monkeypatch):
 def test_the_checkpoints_of_a_system(tmp_path, stderr):
     system = trained(tmp_path)
     for average in (1, 2):
-        with pytest.raises(CheckpointError, match="no checkpoint yet"):
-            checkpoints.choose(system, average)
+        refused(CheckpointError, "no checkpoint yet", checkpoints.choose, system, average)
     trained(tmp_path, (1, 2, 3))
     write_best(tmp_path, "step-00000001")
     assert [steps(checkpoints.choose(system, k)) for k in (1, 2, 3)] == [[1], [2, 3], [1, 2, 3]]
@@ -391,8 +384,7 @@ def test_averaging_in_float64(tmp_path):
         loading.average(paths[:1])["a"].tolist() == checkpoints.load_weights(paths[0])["a"].tolist()
     )
     other = checkpoints.save(tmp_path, 9, {"a": torch.zeros(5)}, {}, {}, {})
-    with pytest.raises(CheckpointError, match="same model"):
-        loading.average([*paths, other])
+    refused(CheckpointError, "same model", loading.average, [*paths, other])
 
 
 def test_tied_weights_are_stored_once_and_stay_tied(tmp_path):

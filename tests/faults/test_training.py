@@ -100,8 +100,7 @@ def test_a_longer_cosine_is_warned_about(tmp_path, stderr):
 def test_a_corpus_prepared_anew_is_refused(trained):
     manifest = trained.manifest().model_dump()
     files.write_json(trained.prep / "manifest.json", {**manifest, "fingerprint": "0" * 64})
-    with pytest.raises(DataError, match="another preparation"):
-        fit(trained)
+    refused(DataError, "another preparation", fit, trained)
 
 
 @pytest.mark.parametrize(
@@ -112,11 +111,9 @@ def test_a_changed_file_is_named(victim, trained):
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
-    with pytest.raises(DataError, match=f"{victim} has changed"):
-        fit(trained)
+    refused(DataError, f"{victim} has changed", fit, trained)
     path.unlink()
-    with pytest.raises(DataError, match=f"{victim} is missing"):
-        fit(trained)
+    refused(DataError, f"{victim} is missing", fit, trained)
 
 
 # 8: a finished run
@@ -145,8 +142,7 @@ with locked(Path(sys.argv[1]), "train"):
     command = [sys.executable, "-c", code, str(trained.system("transformer").path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as other:
         assert other.stdout.readline() == b"1\n"
-        with pytest.raises(DataError, match=f"in use by 'train' \\(process {other.pid} on "):
-            fit(trained)
+        refused(DataError, f"in use by 'train' \\(process {other.pid} on ", fit, trained)
         other.kill()
     fit(trained)  # the lock ended with its holder
 
@@ -204,8 +200,7 @@ def test_five_in_a_row_stop_with_everything_needed(run, monkeypatch):
 def test_the_first_module_that_is_not_finite_is_named(run, monkeypatch):
     monkeypatch.setattr(FeedForward, "forward", lambda self, x: x * float("inf") * 0)
     message = "first not finite: output of encoder.0.feed_forward"
-    with pytest.raises(TrainingDiverged, match=message):
-        fit(run)
+    refused(TrainingDiverged, message, fit, run)
 
 
 def test_one_in_a_hundred_stops(run, monkeypatch):
@@ -282,8 +277,7 @@ def test_too_little_memory_for_one_pair_is_said(run, monkeypatch):
 
 def test_other_errors_are_not_taken_for_lack_of_memory(tmp_path, monkeypatch):
     fail(monkeypatch, losses, "backward", RuntimeError("shapes differ"), {1})
-    with pytest.raises(RuntimeError, match="shapes differ"):
-        fit(make_run(tmp_path / "run", dev=0))
+    refused(RuntimeError, "shapes differ", fit, make_run(tmp_path / "run", dev=0))
 
 
 def test_a_pair_above_the_budget_is_trained_on(tmp_path):
@@ -300,8 +294,7 @@ def test_a_pair_above_the_budget_is_trained_on(tmp_path):
 def test_a_system_folder_that_is_a_file_is_an_environment_problem(tmp_path):
     run = make_run(tmp_path / "run")
     (run.path / "systems").write_text("")
-    with pytest.raises(EnvironmentProblem, match="cannot write"):
-        fit(run)
+    refused(EnvironmentProblem, "cannot write", fit, run)
 
 
 # 32: development decoding that fails
@@ -323,8 +316,7 @@ def test_failing_decoding_is_a_warning_and_the_loss_decides(tmp_path, monkeypatc
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there(run):
-    with pytest.raises(EnvironmentProblem, match="no CUDA device"):
-        fit(run, device="cuda")
+    refused(EnvironmentProblem, "no CUDA device", fit, run, device="cuda")
 
 
 LYING_CLOCK = """

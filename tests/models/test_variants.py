@@ -49,8 +49,7 @@ def test_counts_follow_preset_and_vocabulary():
     small, large = describe("tiny", 500)[0]["parameters"], describe("tiny", 600)[0]["parameters"]
     assert large - small == 100 * 64
     assert describe()[0] == describe("base", 32_000)[0]
-    with pytest.raises(ConfigError, match="unknown preset"):
-        describe("tini")
+    refused(ConfigError, "unknown preset", describe, "tini")
 
 
 @pytest.mark.parametrize("name", preset_names())

@@ -213,8 +213,7 @@ def test_line_numbers_that_are_none(tmp_path, text, line):
     assert caught.where == f"{tmp_path / 'starts'}, line {line}"
     count = "1 line" if len(lines) == 1 else f"{len(lines)} lines"
     assert f"it has {count}: give a document id for each of the 5, or the l" in caught.hint
-    with pytest.raises(DataError, match="is empty"):
-        read_starts(written(tmp_path / "starts", []), 5)
+    refused(DataError, "is empty", read_starts, written(tmp_path / "starts", []), 5)
 
 
 @pytest.mark.parametrize(
@@ -267,8 +266,7 @@ def test_a_file_of_documents_that_does_not_fit(tmp_path):
     caught = refused(DataError, "cannot start a document", prepared, tmp_path, options)
     assert "dev.doc" in str(caught)
     path.unlink()
-    with pytest.raises(DataError, match="no such file: .*dev.doc"):
-        prepared(tmp_path, options)
+    refused(DataError, "no such file: .*dev.doc", prepared, tmp_path, options)
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 

@@ -208,8 +208,7 @@ WRONG = [
 def test_what_does_not_fit_the_other_run_is_refused(tmp_path, source, options, message):
     files = own_files(tmp_path / "new", pairs(50, 9))
     values = {"like": source.path, "settings": [], **options}
-    with pytest.raises((ConfigError, DataError), match=re.escape(message)):
-        prepare(tmp_path, files, **values)
+    refused((ConfigError, DataError), re.escape(message), prepare, tmp_path, files, **values)
     assert not (tmp_path / "run").exists()
 
 
@@ -226,8 +225,7 @@ def test_a_file_of_the_other_run_that_has_changed_is_refused(tmp_path, source, n
     values = read_json(manifest)
     del values["files"][name]
     write_json(manifest, values)
-    with pytest.raises(DataError, match=f"{name} of .* is missing"):
-        prepare(tmp_path, files, like=source.path)
+    refused(DataError, f"{name} of .* is missing", prepare, tmp_path, files, like=source.path)
     assert not (tmp_path / "run").exists()
 
 

@@ -222,8 +222,7 @@ def test_another_file_of_parses_is_another_corpus(tmp_path, options):
     assert prepared(tmp_path, options).manifest().model_dump() == first
     with open(tmp_path / "in" / "train.trees", "r+", encoding="utf-8") as stream:
         stream.write("(X y)")
-    with pytest.raises(ConfigError, match="prepared differently"):
-        prepared(tmp_path, options)
+    refused(ConfigError, "prepared differently", prepared, tmp_path, options)
 
 
 def test_mistakes_are_named(tmp_path, options):
@@ -234,15 +233,13 @@ def test_mistakes_are_named(tmp_path, options):
         (["train"], "names no set"),
         ([trees[0].replace("train=", "trian=")], "no set 'trian'"),
     ):
-        with pytest.raises((ConfigError, DataError), match=said):
-            prepared(tmp_path, options, parses=given)
+        refused((ConfigError, DataError), said, prepared, tmp_path, options, parses=given)
     short = tmp_path / "short.trees"
     short.write_text("(S a)\n", "utf-8")
     with pytest.raises(DataError, match=r"short.trees has 1 line but the source has 30[05]"):
         prepared(tmp_path, options, parses=[f"train={short}"])
     run = prepared(tmp_path, options)
-    with pytest.raises(ConfigError, match="reads parses"):
-        train_with_parses(run)
+    refused(ConfigError, "reads parses", train_with_parses, run)
     assert Store(run.prep / "train").spans is Store(run.prep / "news").spans is None
 
 

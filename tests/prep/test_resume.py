@@ -204,8 +204,7 @@ def test_a_record_that_is_not_one_of_prep_is_refused(tmp_path, text):
     (work / "out").mkdir(parents=True)
     (work / "out" / "thesis.txt").write_text("mine")
     (work / WORK_RECORD).write_text('{"hours": 7}')
-    with pytest.raises(DataError, match="damaged"):
-        prepare(tmp_path, text, "run", SETTINGS, work=work)
+    refused(DataError, "damaged", prepare, tmp_path, text, "run", SETTINGS, work=work)
     assert (work / "out" / "thesis.txt").read_text() == "mine"
 
 
@@ -341,8 +340,7 @@ def test_an_array_that_drops_repeated_pairs_runs_twice(tmp_path, small_shards):
 )
 def test_options_of_an_array_that_do_not_fit(tmp_path, options, message):
     files = {"train": write(tmp_path, "a", pairs(9)), "dev": write(tmp_path, "b", pairs(9))}
-    with pytest.raises(ConfigError, match=message):
-        prepare(tmp_path, files, **options)
+    refused(ConfigError, message, prepare, tmp_path, files, **options)
 
 
 def test_the_recipe_for_slurm(tmp_path):

@@ -366,8 +366,7 @@ def test_a_wrong_request_is_one_clear_error(tmp_path, files, arguments, message,
 )
 def test_languages_from_suffixes(name, language):
     if language is None:
-        with pytest.raises(ConfigError, match="cannot tell the language"):
-            guess_language(Path(name), "--src")
+        refused(ConfigError, "cannot tell the language", guess_language, Path(name), "--src")
     else:
         assert guess_language(Path(name), "--src") == language
 
@@ -594,8 +593,7 @@ def test_a_failure_leaves_the_old_corpus_alone(tmp_path, files, monkeypatch, run
     before = snapshot(run.prep)
     full = OSError(28, "No space left on device")
     monkeypatch.setattr(steps.Steps, "encode", failing(full))
-    with pytest.raises(EnvironmentProblem, match="No space left"):
-        run_prep(tmp_path, files, force=True)
+    refused(EnvironmentProblem, "No space left", run_prep, tmp_path, files, force=True)
     assert snapshot(run.prep) == before
     assert names(run.path) == sorted([*LEFT, "prep-work"])
     monkeypatch.undo()
@@ -769,8 +767,7 @@ def test_a_bad_test_set_beside_a_data_set_is_found_before_anything_is_written(tm
     news = write(tmp_path / "in", "news", pairs(10, 3))
     prep_demo = {"size": 50, "run_dir": tmp_path / "run", "test": joined(news)}
     news[1].write_bytes(news[1].read_bytes() + b"mehr\n")
-    with pytest.raises(DataError, match="news.en has 10 lines but news.de has 11"):
-        prep("demo", **prep_demo)
+    refused(DataError, "news.en has 10 lines but news.de has 11", prep, "demo", **prep_demo)
     assert names(tmp_path) == ["in"]
 
 

@@ -536,10 +536,8 @@ def test_figures_for_a_paper(reported, undrawn, stderr):
 
 def test_figures_of_no_width_or_without_matplotlib_are_refused(reported):
     for width, message in ((0.5, "must be at least 1"), (21, "must be at most 20")):
-        with pytest.raises(ConfigError, match=message):
-            stage.report(reported.run, figure_width=width)
-    with pytest.raises(ConfigError, match="figures need matplotlib"):
-        stage.report(reported.run, figure_width=3.3)
+        refused(ConfigError, message, stage.report, reported.run, figure_width=width)
+    refused(ConfigError, "figures need matplotlib", stage.report, reported.run, figure_width=3.3)
 
 
 def test_up_to_date_until_something_changes(reported, stderr, monkeypatch):
@@ -648,8 +646,7 @@ def test_a_page_is_there_whole_or_not_at_all(reported, monkeypatch):
     monkeypatch.setattr(
         "os.fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device"))
     )
-    with pytest.raises(Exception, match="cannot write"):
-        stage.report(reported.run, title="new")
+    refused(Exception, "cannot write", stage.report, reported.run, title="new")
     assert path.read_bytes() == before
     assert sorted(p.name for p in path.parent.iterdir()) == [".lock", "index.html"]
 

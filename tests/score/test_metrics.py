@@ -259,8 +259,7 @@ def test_spbleu_without_its_tokenizer_names_the_file(monkeypatch, tmp_path):
         assert download.called and caught.where.endswith(f"models/{FLORES}")
         assert "without a network" in caught.hint
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
-    with pytest.raises(EnvironmentProblem, match="needs the package sentencepiece"):
-        scored()
+    refused(EnvironmentProblem, "needs the package sentencepiece", scored)
 
 
 @pytest.mark.parametrize(
@@ -273,8 +272,7 @@ def test_line_counts_are_checked_before_sacrebleu_cuts(score):
         (["a"], [], "no reference"),
         ([], [[]], "nothing to score"),
     ):
-        with pytest.raises(DataError, match=message):
-            score(hyps, refs)
+        refused(DataError, message, score, hyps, refs)
 
 
 def test_empty_lines_are_scored_and_counted():

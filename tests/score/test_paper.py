@@ -264,8 +264,7 @@ def test_numbers_of_an_analysis(file):
 
 def test_an_analysis_is_asked_for_a_table_that_has_its_kind(file):
     assert paper.asked("", "", "cost") is None
-    with pytest.raises(ConfigError, match="--table needs --paper"):
-        paper.asked("", "one", "cost")
+    refused(ConfigError, "--table needs --paper", paper.asked, "", "one", "cost")
     for kind, what in (
         ("task", "accuracies of probing tasks"),
         ("group", "gains by length"),

@@ -359,8 +359,7 @@ def test_tokenised_bleu_of_outside_files_is_of_their_moses_tokens_with_lang_and_
 
 
 def test_what_is_missing_is_said_with_the_command_that_makes_it(fake_run, tmp_path):
-    with pytest.raises(DataError, match="not prepared"):
-        score(Run(tmp_path))
+    refused(DataError, "not prepared", score, Run(tmp_path))
     assert not list(tmp_path.iterdir())
     fake = fake_run(sets=("one", "two"))
 
@@ -633,8 +632,7 @@ def test_outside_files_that_do_not_fit_are_refused(tmp_path):
         ([short, short], [short], {}, ConfigError, "twice"),
         ([short], [short], {"against": "c"}, DataError, "baseline 'c'"),
     ):
-        with pytest.raises(error, match=message):
-            score_files(hyps, refs, **options)
+        refused(error, message, score_files, hyps, refs, **options)
 
 
 def test_a_chinese_target_is_scored_by_characters(fake_run, capsys):
@@ -715,13 +713,11 @@ def test_a_translation_of_another_text_is_never_scored(fake, stderr):
     assert f"{message} {command}" in stderr()
     assert [s["name"] for s in result_of(fake.run)["systems"]] == ["today"]
     for named in ({"systems": ["earlier"]}, {"against": "earlier"}):
-        with pytest.raises(DataError, match="is of an earlier test set"):
-            fake.score(**named)
+        refused(DataError, "is of an earlier test set", fake.score, **named)
     write(fake.run.path / "prep/text/test.src", fake.lines["test"][::-1])
     fake.score(systems=["earlier"])
     write(fake.run.path / "prep/text/test.src", ["another"] * 40)
-    with pytest.raises(DataError, match="nothing to score"):
-        fake.score()
+    refused(DataError, "nothing to score", fake.score)
 
 
 def test_a_system_trained_on_since_it_was_translated_is_named(fake, stderr):

@@ -189,8 +189,7 @@ def test_words_that_never_occur_are_left_out(tmp_path):
     assert (tmp_path / "codes").read_text("utf-8") == expected_codes(kept, 20)
     bpe = Bpe(tmp_path / "codes")
     assert pieces_of(learnt) == [bpe.segment([word]) if word in kept else [] for word in counts]
-    with pytest.raises(DataError, match="no words"):
-        learn_bpe([*counts], [0] * len(counts), 20, tmp_path / "none")
+    refused(DataError, "no words", learn_bpe, [*counts], [0] * len(counts), 20, tmp_path / "none")
 
 
 @pytest.mark.parametrize("listed", [["ab</w>"], ["ab</w>", "x", ""], ["@@"]])

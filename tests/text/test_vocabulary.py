@@ -47,8 +47,7 @@ def test_a_file_that_is_no_vocabulary(tmp_path, text):
 
 def test_load_vocabularies(tmp_path):
     one, two = Vocabulary.from_counts({"a": 1}), Vocabulary.from_counts({"b": 1})
-    with pytest.raises(DataError, match="not prepared"):
-        load_vocabularies(tmp_path)
+    refused(DataError, "not prepared", load_vocabularies, tmp_path)
     one.save(tmp_path / "vocab.src.txt")
     two.save(tmp_path / "vocab.tgt.txt")
     src, tgt = load_vocabularies(tmp_path)

@@ -60,8 +60,7 @@ def test_it_computes_in_plain_float32(apple):
     assert hardware.widest(MPS) == torch.float32
     assert {hardware.widest(torch.device(name)) for name in ("cpu", "cuda")} == {torch.float64}
     for precision in ("bfloat16", "float16"):
-        with pytest.raises(ConfigError, match=f"float32 here, not in {precision}"):
-            hardware.choose("mps", precision)
+        refused(ConfigError, f"float32 here, not in {precision}", hardware.choose, "mps", precision)
 
 
 def test_what_is_for_other_devices_is_refused(apple, run):
@@ -71,8 +70,7 @@ def test_what_is_for_other_devices_is_refused(apple, run):
         go(run, "train.deterministic=true", device="mps")
     with pytest.raises(ConfigError, match="several processes cannot share"):
         ranks.Group.__new__(ranks.Group).device("mps")
-    with pytest.raises(ConfigError, match="nothing is compiled"):
-        compiling.check_compiler(MPS)
+    refused(ConfigError, "nothing is compiled", compiling.check_compiler, MPS)
     with deterministic.deterministic(False, "mps"):
         pass
 

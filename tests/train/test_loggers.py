@@ -118,8 +118,7 @@ def test_wandb_that_does_not_start_is_one_error_before_any_update(run, wandb, mo
 
 
 def test_an_unknown_logger_is_refused(run):
-    with pytest.raises(ConfigError, match=re.escape("bad value for 'train.log_to'")):
-        go(run, "train.log_to=mlflow")
+    refused(ConfigError, re.escape("bad value for 'train.log_to'"), go, run, "train.log_to=mlflow")
 
 
 def test_none_logs_nowhere_and_auto_takes_tensorboard(run):

@@ -253,8 +253,7 @@ def test_processes_make_the_update_of_one(tmp_path):
     ],
 )
 def test_bad_settings_name_the_key(tmp_path, assignment, message):
-    with pytest.raises(ConfigError, match=message):
-        go(make_run(tmp_path / "run"), assignment)
+    refused(ConfigError, message, go, make_run(tmp_path / "run"), assignment)
 
 
 class OneHot(nn.Module):

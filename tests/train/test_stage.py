@@ -98,12 +98,9 @@ def test_bad_settings_name_the_key(run, assignment, message):
 
 
 def test_names_that_lead_nowhere(run):
-    with pytest.raises(ConfigError, match="unknown variant"):
-        train(run, variant="transfomer")
-    with pytest.raises(ConfigError, match="unknown preset"):
-        train(run, preset="hugeish")
-    with pytest.raises(DataError, match="not prepared"):
-        train(Run(run.path.parent))
+    refused(ConfigError, "unknown variant", train, run, variant="transfomer")
+    refused(ConfigError, "unknown preset", train, run, preset="hugeish")
+    refused(DataError, "not prepared", train, Run(run.path.parent))
 
 
 def subset(values, **expected):
