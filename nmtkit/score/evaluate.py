@@ -246,7 +246,10 @@ def _by_length(metrics: SystemMetrics, task: Task, draws: Draws) -> LengthResult
     }
     given = (task.src_lengths, buckets, draws, task.baseline, task.options.test)
     groups = lengths.by_length(by_metric.pop("bleu"), *given)
-    further = {key: lengths.in_groups(scores, *given) for key, scores in by_metric.items()}
+    further = {
+        key: [score for score, *_ in lengths.in_groups(scores, *given)]
+        for key, scores in by_metric.items()
+    }
     return LengthResult(buckets=buckets, unit=task.length_unit, groups=groups, further=further)
 
 
