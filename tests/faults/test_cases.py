@@ -22,7 +22,7 @@ from nmtkit.train.validation import DEV_SEARCH, Validation
 from tests.faults.trainings import Killed, fail, fit, interfere
 from tests.manifests import read_json
 from tests.refused import refused
-from tests.train.tiny import make_run, metrics, state_of
+from tests.train.tiny import last, make_run, metrics, state_of
 
 VALIDATING = "train.validate_every=2", "train.dev_bleu=true"
 
@@ -232,7 +232,7 @@ def test_26_text_cut_or_cased_otherwise_than_in_training_is_refused(run, name):
 def test_26_checkpoints_from_before_codes_were_recorded_still_load(run):
     fit(run, "train.max_steps=2")
     (run.prep / "codes.bpe").write_text("#version: 0.2\na b</w>\n")
-    path = checkpoints.find_checkpoints(run.system("transformer"))[-1]
+    path = last(run)
     assert set(checkpoints.read_manifest(path).vocabulary) == {"vocab.txt"}
     loading.load_system(run, run.system("transformer"))
 

@@ -20,7 +20,7 @@ from nmtkit.run import System, write_toml
 from tests.faults.trainings import Killed, fail, fit
 from tests.manifests import read_json, write_best
 from tests.refused import refused
-from tests.train.tiny import last
+from tests.train.tiny import last, saved
 
 
 def write(folder, step=1, value=1.0):
@@ -209,7 +209,7 @@ def test_disk_full_once_is_a_warning(run, monkeypatch, stderr):
     fail(monkeypatch, safetensors.torch, "save_file", FULL, {1})
     fit(run)
     assert "No space left on device; trying once more" in stderr()
-    assert len(checkpoints.find_checkpoints(run.system("transformer"))) == 3
+    assert len(saved(run)) == 3
 
 
 def test_disk_full_twice_stops_with_the_last_state_intact(run, monkeypatch):
@@ -454,7 +454,7 @@ def test_pruning_beside_damaged_checkpoints_of_later_steps(run, stderr):
     assert [path.read_bytes() for path in damaged] == before
     fit(run, *often, "train.max_steps=5")
     assert steps(checkpoints.candidates(folder)) == [4, 5, 6]  # 3 went: two whole ones are kept
-    assert steps(checkpoints.find_checkpoints(run.system("transformer"))) == [4, 5]
+    assert steps(saved(run)) == [4, 5]
     (aside,) = folder.glob(".damaged-*")  # the old 4, whose name was needed
     assert (aside / "model.safetensors").read_bytes() == before[0]
     assert damaged[1].read_bytes() == before[1]

@@ -29,7 +29,7 @@ from tests.faults.trainings import fail
 from tests.manifests import read_json
 from tests.processes import python
 from tests.refused import refused
-from tests.train.tiny import last, make_run, metrics, state_of
+from tests.train.tiny import last, make_run, metrics, saved, state_of
 
 
 def fit(run, *assignments, **more):
@@ -170,9 +170,7 @@ def test_an_update_that_is_not_finite_is_skipped_and_counted(run, monkeypatch, s
     assert expected.items() <= state.items() and len(state["norms"]) == 3
     message = "step 4: loss nan, gradient norm nan: update skipped (1 so far)"
     assert message in stderr()
-    three, four = map(
-        checkpoints.load_weights, checkpoints.find_checkpoints(run.system("transformer"))
-    )
+    three, four = map(checkpoints.load_weights, saved(run))
     assert all(torch.equal(three[name], four[name]) for name in three)  # no update between
     fit(run)
     assert state_of(run)["skipped_in_row"] == 0

@@ -24,7 +24,7 @@ from nmtkit.train.validation import Validator
 from tests import ROOT
 from tests.faults.trainings import interfere
 from tests.manifests import read_json
-from tests.train.tiny import last, make_run, metrics, options, state_of, trainer
+from tests.train.tiny import last, make_run, metrics, options, saved, state_of, trainer
 
 # 7 micro-batches an epoch of about 64 target tokens, 3 an update: updates cross the borders of
 # epochs. plateau remembers losses.
@@ -195,10 +195,7 @@ def test_killed_at_random_times(run, uninterrupted):
             server.stdin.write(f"{draw.uniform(0.05, 0.6) if attempt < 9 else 60}\n")
             server.stdin.flush()
             code = int(server.stdout.readline())
-            newest = [
-                checkpoints.step_of(p)
-                for p in checkpoints.find_checkpoints(run.system("transformer"))
-            ][-1:] or [0]
+            newest = [checkpoints.step_of(p) for p in saved(run)][-1:] or [0]
             assert newest[0] >= steps
             steps = newest[0]
             if code == 0:

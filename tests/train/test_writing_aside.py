@@ -13,7 +13,7 @@ from nmtkit.models import checkpoints
 from nmtkit.train import loop
 from tests import ROOT
 from tests.faults.trainings import fail
-from tests.train.tiny import make_run, options, trainer
+from tests.train.tiny import make_run, options, saved, trainer
 
 SETTINGS = options(
     "train.max_steps=8",
@@ -80,9 +80,7 @@ def test_a_failed_write_ends_the_training_at_the_next_update(run, monkeypatch):
     with pytest.raises(EnvironmentProblem, match="step-00000004: no disk"):
         go(run)
     assert failed.is_set() and steps == [1, 2, 3, 4, 5]
-    assert [p.name for p in checkpoints.find_checkpoints(run.system("transformer"))] == [
-        "step-00000002"
-    ]
+    assert [p.name for p in saved(run)] == ["step-00000002"]
 
 
 def test_the_last_write_must_succeed_too(run, monkeypatch):
@@ -108,7 +106,7 @@ def test_another_error_waits_for_the_write_and_is_told(run, monkeypatch):
     with pytest.raises(TrainingDiverged):
         go(run)
     assert written == [2]
-    assert len(checkpoints.find_checkpoints(run.system("transformer"))) == 1
+    assert len(saved(run)) == 1
 
 
 KILLED = """
@@ -141,7 +139,7 @@ def test_a_kill_during_a_write_leaves_the_checkpoint_before(run, tmp_path):
         check=False,
     )
     assert done.returncode == -signal.SIGKILL, done.stderr
-    names = [p.name for p in checkpoints.find_checkpoints(run.system("transformer"))]
+    names = [p.name for p in saved(run)]
     assert names == ["step-00000002"]
     go(run)
     assert tensors(run) == tensors(whole)

@@ -99,9 +99,14 @@ def trainer(settings: list[str]) -> Callable[..., None]:
     return go
 
 
+def saved(run: Run, name: str = "transformer") -> list[Path]:
+    """The complete checkpoints of a system."""
+    return checkpoints.find_checkpoints(run.system(name))
+
+
 def last(run: Run, name: str = "transformer") -> Path:
     """The newest complete checkpoint of a system."""
-    return checkpoints.find_checkpoints(run.system(name))[-1]
+    return saved(run, name)[-1]
 
 
 def state_of(run: Run, name: str = "transformer") -> dict:
