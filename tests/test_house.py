@@ -29,7 +29,7 @@ MODULES = sorted(
 )
 
 
-def imported_rooms(source: str) -> set[str]:
+def imported_rooms(source):
     """The rooms of nmtkit that a module imports, anywhere in it."""
     names = set()
     for node in ast.walk(ast.parse(source)):
@@ -49,7 +49,7 @@ def imported_rooms(source: str) -> set[str]:
     }
 
 
-def climbs(room: str, source: str) -> set[str]:
+def climbs(room, source):
     """The rooms that `source`, of `room`, imports though it must not: those above it, and those
     that only another room imports.
     """
@@ -127,7 +127,7 @@ def test_no_room_but_models_names_a_variant():
             assert variants_named(code(path).replace(default, "")) == set(), path
 
 
-def variants_named(code: str) -> set[str]:
+def variants_named(code):
     """The variants of the table that code names: by their name, their class, or an import of
     their module.
     """
@@ -173,7 +173,7 @@ def test_every_benchmark_finds_what_it_imports():
     python("-c", code, check=True)
 
 
-def rooms_without_a_test(tests: Path, fast: list[str]) -> set[str]:
+def rooms_without_a_test(tests, fast):
     """The rooms with a folder or a file of tests of which the fast tests have nothing."""
     tested = {path.name.removeprefix("test_").removesuffix(".py") for path in tests.iterdir()}
     return {

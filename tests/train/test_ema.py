@@ -8,7 +8,6 @@ from safetensors.torch import load_file
 
 from nmtkit.errors import ConfigError
 from nmtkit.models import checkpoints, loading
-from nmtkit.run import Run
 from nmtkit.train import loop
 from nmtkit.train.ema import RAW
 from tests.train.test_resume import outcome, stop
@@ -106,7 +105,7 @@ def test_stopped_and_continued_is_as_if_never_stopped(call, tmp_path, monkeypatc
     assert outcome(runs[1]) == outcome(runs[0])
 
 
-def test_a_change_is_refused_or_begins_with_the_weights(run: Run):
+def test_a_change_is_refused_or_begins_with_the_weights(run):
     go(run, "train.max_steps=4")
     plain = averages(last(run))
     with pytest.raises(ConfigError, match="have changed"):
