@@ -1,7 +1,6 @@
 import pytest
 import torch
 
-from nmtkit.nn import cpu
 from tests.train.tiny import make_run
 
 
@@ -17,11 +16,3 @@ def one_thread():
 @pytest.fixture
 def run(tmp_path):
     return make_run(tmp_path / "run")
-
-
-@pytest.fixture
-def as_on_a_gpu(monkeypatch):
-    """Take the paths that a GPU takes, on a CPU."""
-    monkeypatch.setattr(cpu, "writes_attention_out", lambda q, k: False)
-    monkeypatch.setattr(cpu, "row_multiple", lambda device: 1)
-    monkeypatch.setattr(cpu, "dropout", lambda x, p: torch.dropout(x, p, True))

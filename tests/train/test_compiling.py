@@ -102,6 +102,14 @@ def test_compiled_and_eager_training_have_the_same_losses(run):
     assert cause == "output of encoder.0.feed_forward.inner"
 
 
+@pytest.fixture
+def as_on_a_gpu(monkeypatch):
+    """Take the paths that a GPU takes, on a CPU."""
+    monkeypatch.setattr(cpu, "writes_attention_out", lambda q, k: False)
+    monkeypatch.setattr(cpu, "row_multiple", lambda device: 1)
+    monkeypatch.setattr(cpu, "dropout", lambda x, p: torch.dropout(x, p, True))
+
+
 # Two graphs, one a verb, are enough. A loop over time cuts a verb in two, and each `amn` has several.
 # A batch without a context is one graph more.
 GRAPHS = {
