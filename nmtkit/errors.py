@@ -7,7 +7,7 @@ from __future__ import annotations
 import difflib
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 
 class NmtkitError(Exception):
@@ -141,3 +141,19 @@ def nearest(name: str, names: Iterable[str], otherwise: str | None = None) -> st
     known = sorted(set(names))
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     return f"did you mean '{close[0]}'?" if close else otherwise or "known: " + ", ".join(known)
+
+
+def check_known(
+    name: str, names: Collection[str], message: str, where: object, if_none: str | None = None
+) -> None:
+    """Refuse an unknown name.
+
+    Args:
+        name: what the user typed.
+        names: the names that exist.
+        message, where: of the error.
+        if_none: its hint where no name exists.
+    Raises: ConfigError naming the nearest one.
+    """
+    if name not in names:
+        raise ConfigError(message, where, nearest(name, names) if names else if_none)

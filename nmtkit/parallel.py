@@ -59,7 +59,7 @@ def ordered_map(
     if jobs <= 1:
         yield from map(make(), chunks)
         return
-    with _pool(make, jobs) as executor:
+    with _ended(processes(jobs, make)) as executor:
         waiting: collections.deque[Future[Any]] = collections.deque()
         for chunk in chunks:
             waiting.append(executor.submit(_work, chunk))
@@ -69,12 +69,20 @@ def ordered_map(
             yield waiting.popleft().result()
 
 
+def processes(jobs: int, make: Callable[[], Any] = object) -> ProcessPoolExecutor:
+    """Return worker processes, which end with this one and which Ctrl-C does not reach.
+
+    Args:
+        jobs: number of processes.
+        make: is called in each of them first.
+    """
+    kind = "fork" if sys.platform.startswith("linux") else "spawn"
+    context: Any = multiprocessing.get_context(kind)
+    return ProcessPoolExecutor(jobs, context, _start, (make, os.getpid()))
+
+
 @contextlib.contextmanager
-def _pool(make: Callable[[], Callable[[Any], Any]], jobs: int) -> Iterator[ProcessPoolExecutor]:
-    context: Any = multiprocessing.get_context(
-        "fork" if sys.platform.startswith("linux") else "spawn"
-    )
-    executor = ProcessPoolExecutor(jobs, context, _start, (make, os.getpid()))
+def _ended(executor: ProcessPoolExecutor) -> Iterator[ProcessPoolExecutor]:
     try:
         yield executor
     except BrokenProcessPool as error:
@@ -85,13 +93,13 @@ def _pool(make: Callable[[], Callable[[Any], Any]], jobs: int) -> Iterator[Proce
         executor.shutdown(wait=True, cancel_futures=True)
 
 
-def _start(make: Callable[[], Callable[[Any], Any]], parent: int) -> None:
+def _start(make: Callable[[], Any], parent: int) -> None:
     global _worker, _failure
     # Ctrl-C reaches the whole process group; the parent alone reacts to it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(ValueError):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    threading.Thread(target=end_with_parent, args=(parent,), daemon=True).start()
+    threading.Thread(target=_end_with_parent, args=(parent,), daemon=True).start()
     try:
         _worker = make()
     # An error here would break the pool without a message, so the first chunk raises it.
@@ -99,7 +107,7 @@ def _start(make: Callable[[], Callable[[Any], Any]], parent: int) -> None:
         _failure = error
 
 
-def end_with_parent(parent: int) -> None:
+def _end_with_parent(parent: int) -> None:
     """End this worker if its parent was killed; it would wait for work for ever."""
     while os.getppid() == parent:
         time.sleep(0.1)

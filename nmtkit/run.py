@@ -22,7 +22,7 @@ from typing import IO, Any
 
 import nmtkit
 from nmtkit import console, files, names
-from nmtkit.errors import ConfigError, DataError, EnvironmentProblem, NmtkitError, nearest
+from nmtkit.errors import ConfigError, DataError, EnvironmentProblem, NmtkitError, check_known
 from nmtkit.records import (
     Manifest,
     StageCall,
@@ -167,10 +167,7 @@ class Run:
         tests = self.sets("test")
         if name == "test" and name not in sets and len(tests) == 1:
             return tests[0]
-        if name not in sets:
-            raise ConfigError(
-                f"this run has no set '{name}'", where=self.prep, hint=nearest(name, sets)
-            )
+        check_known(name, sets, f"this run has no set '{name}'", self.prep)
         return sets[name]
 
     def source(self, set_name: str) -> Path:
@@ -218,13 +215,8 @@ class Run:
 
         Raises: ConfigError naming the nearest one.
         """
-        known = [s.name for s in self.systems()]
-        if name not in known:
-            raise ConfigError(
-                f"this run has no system '{name}'",
-                where=self.path / "systems",
-                hint=nearest(name, known) if known else "first: nmtkit train",
-            )
+        message, where = f"this run has no system '{name}'", self.path / "systems"
+        check_known(name, [s.name for s in self.systems()], message, where, "first: nmtkit train")
         return self.system(name)
 
     @contextlib.contextmanager

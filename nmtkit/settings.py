@@ -24,7 +24,7 @@ from pydantic import (
     model_validator,
 )
 
-from nmtkit.errors import ConfigError, nearest, plain, short
+from nmtkit.errors import ConfigError, check_known, nearest, plain, short
 from nmtkit.presets import preset_names, preset_text
 
 SECTIONS = ("prep", "model", "train", "search")
@@ -434,10 +434,7 @@ def load_preset(name: str) -> Values:
 
     Raises: ConfigError that names the nearest preset if this one is unknown.
     """
-    if name not in preset_names():
-        raise ConfigError(
-            f"unknown preset '{name}'", where="--preset", hint=nearest(name, preset_names())
-        )
+    check_known(name, preset_names(), f"unknown preset '{name}'", "--preset")
     return _sections(tomllib.loads(preset_text(name)), f"preset {name}")
 
 
@@ -498,8 +495,7 @@ def read_toml(path: Path, what: str, option: str, example: str) -> dict[str, Any
 
 def _sections(values: dict[str, Any], where: str) -> Values:
     for key, value in values.items():
-        if key not in SECTIONS:
-            raise ConfigError(f"unknown section '{key}'", where=where, hint=nearest(key, SECTIONS))
+        check_known(key, SECTIONS, f"unknown section '{key}'", where)
         if not isinstance(value, dict):
             raise ConfigError(
                 f"'{key}' is a section, not a value",
@@ -525,12 +521,7 @@ def parse_set(assignments: list[str]) -> Values:
                 hint=(not dot and habit(section))
                 or "write --set section.key=value, for example --set train.max_steps=1000",
             )
-        if section not in SECTIONS:
-            raise ConfigError(
-                f"unknown section '{section}' in '{text}'",
-                where="--set",
-                hint=nearest(section, SECTIONS),
-            )
+        check_known(section, SECTIONS, f"unknown section '{section}' in '{text}'", "--set")
         try:
             value = tomllib.loads(f"x = {raw.strip()}")["x"]
         except (ValueError, RecursionError):  # ValueError: a number of thousands of digits, too

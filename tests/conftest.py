@@ -14,7 +14,7 @@ import pytest
 from hypothesis import settings
 
 from nmtkit.tables.table import Table
-from tests import fitted
+from tests import ROOT, fitted
 
 # Ranks of all tests come from one server, which reads this when the first test starts it; the command
 # sets it itself.
@@ -57,7 +57,7 @@ def only_the_models_of_tests_are_allowed(
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """The folder of real data beside the checkout; on CI its absence is a failure."""
-    folder = Path(__file__).resolve().parent.parent.parent / "shared"
+    folder = ROOT.parent / "shared"
     if not (folder / "data").is_dir():
         message = (
             f"no real data at {folder}: this test needs the folder 'shared' beside the checkout"
@@ -130,3 +130,15 @@ def multi30k_run(shared, tmp_path_factory):
         assignments=["prep.merges=2000"],
         run_dir=folder,
     )
+
+
+@pytest.fixture
+def stderr(capsys):
+    """What was written to stderr since the last call of this function."""
+    return lambda: capsys.readouterr().err
+
+
+@pytest.fixture
+def stdout(capsys):
+    """What was written to stdout since the last call of this function."""
+    return lambda: capsys.readouterr().out

@@ -10,6 +10,16 @@ def read_json(path):
     return json.loads(path.read_text("utf-8"))
 
 
+def write_json(path, value):
+    """Write a plain value as a JSON file."""
+    path.write_text(json.dumps(value), "utf-8")
+
+
+def edit(path, old, new):
+    """Replace a text in a file, wherever it stands."""
+    path.write_text(path.read_text("utf-8").replace(old, new), "utf-8")
+
+
 def text_set(name, split, lines, references=1):
     """One set of a manifest."""
     counts = {"src_tokens": 0, "src_unknown": 0, "tgt_tokens": 0, "tgt_unknown": 0}
@@ -42,7 +52,7 @@ def write_manifest(prep, sets, settings=None, **values):
         "jobs": 1,
         "fingerprint": "f1",
     }
-    (prep / "manifest.json").write_text(json.dumps({**usual, **values}), "utf-8")
+    write_json(prep / "manifest.json", {**usual, **values})
 
 
 def write_best(folder, checkpoint):
@@ -54,4 +64,4 @@ def write_best(folder, checkpoint):
         "dev_loss": 1.0,
         "dev_bleu": None,
     }
-    (folder / "best.json").write_text(json.dumps(best), "utf-8")
+    write_json(folder / "best.json", best)

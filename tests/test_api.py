@@ -6,8 +6,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -26,7 +24,10 @@ from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import load_vocabularies
 from nmtkit.translate.scorer import Scorer
 from nmtkit.translate.translator import Translator
+from tests import ROOT
+from tests.processes import python
 from tests.ready import add_system, prepare
+from tests.refused import refused
 
 SRC = [
     "The cat sleeps.",
@@ -133,8 +134,7 @@ def test_documents(run, texts, tmp_path):
     for wrong in ([1, 2], [0, 2, 2], [0, 5], [0, 3, 1]):
         with pytest.raises(DataError, match="not the lines where documents start"):
             system.translate(SRC, documents=wrong)
-    with pytest.raises(ConfigError, match="'blanks' does not say"):
-        system.translate(SRC, documents="blanks")
+    refused(ConfigError, "'blanks' does not say", system.translate, SRC, documents="blanks")
     with pytest.raises(ConfigError, match="'plain' reads no context"):
         nmtkit.load(run.path, "plain", "cpu").score(SRC, TGT, documents=[0])
 
@@ -176,11 +176,9 @@ def test_one_string_is_no_list_of_lines(run, wrong):
         lambda: system.score(wrong, SRC),
         lambda: system.encode(wrong),
     ):
-        with pytest.raises(TypeError) as caught:
-            call()
-        assert isinstance(caught.value, NmtkitError) and (
-            "expected a list of lines" in str(caught.value)
-            or "a line must be a string" in str(caught.value)
+        caught = refused(TypeError, None, call)
+        assert isinstance(caught, NmtkitError) and (
+            "expected a list of lines" in str(caught) or "a line must be a string" in str(caught)
         )
 
 
@@ -189,12 +187,12 @@ def test_one_target_for_each_source(run):
         nmtkit.load(run.path, "plain", "cpu").score(SRC, TGT[:4])
 
 
-def test_which_system(run, tmp_path, capsys, monkeypatch):
+def test_which_system(run, tmp_path, stderr, monkeypatch):
     assert nmtkit.load(run.path, device="cpu").name == "recurrent"
-    assert "loading 'recurrent', the system trained last" in capsys.readouterr().err
+    assert "loading 'recurrent', the system trained last" in stderr()
     monkeypatch.chdir(run.path.parent)
     assert nmtkit.load(f"{run.path.name}/systems/plain", device="cpu").name == "plain"
-    assert "trained last" not in capsys.readouterr().err
+    assert "trained last" not in stderr()
     assert nmtkit.load(run.path / "systems" / "plain", "plain", "cpu").name == "plain"
     for path, system, said in [
         (run.path, "plan", "no system 'plan'"),
@@ -203,12 +201,9 @@ def test_which_system(run, tmp_path, capsys, monkeypatch):
         (run.path / "nothing", None, "no such folder"),
         (run.path / "prep", None, "neither a prepared run nor a system's folder"),
     ]:
-        with pytest.raises(NmtkitError, match=said):
-            nmtkit.load(path, system, "cpu")
-    with pytest.raises(ConfigError, match="did you mean 'beam'"):
-        nmtkit.load(run.path, "plain", "cpu", baem=3)
-    with pytest.raises(ConfigError, match="unknown device"):
-        nmtkit.load(run.path, "plain", "tpu")
+        refused(NmtkitError, said, nmtkit.load, path, system, "cpu")
+    refused(ConfigError, "did you mean 'beam'", nmtkit.load, run.path, "plain", "cpu", baem=3)
+    refused(ConfigError, "unknown device", nmtkit.load, run.path, "plain", "tpu")
 
 
 def test_scores_are_float32_beside_a_search_in_bfloat16(run, monkeypatch):
@@ -262,7 +257,7 @@ def test_importing_loads_nothing():
         "import sys, nmtkit; assert 'torch' not in sys.modules; nmtkit.load; assert 'torch' in"
         " sys.modules; nmtkit.lod"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = python("-c", code)
     assert done.returncode == 1 and "module 'nmtkit' has no attribute 'lod'" in done.stderr
 
 
@@ -271,14 +266,14 @@ def test_the_package_lists_its_interface_without_loading_it():
         "import sys, nmtkit; assert 'torch' not in sys.modules; print(*dir(nmtkit));"
         "assert 'torch' not in sys.modules; from nmtkit import *; print(load, NmtkitError)"
     )
-    listed, loaded = subprocess.check_output([sys.executable, "-c", code], text=True).splitlines()
+    listed, loaded = python("-c", code, check=True).stdout.splitlines()
     assert listed.split() == sorted([*nmtkit.__all__, "__version__"])
     assert "function load" in loaded and "errors.NmtkitError" in loaded
     assert all(getattr(nmtkit, name).__name__ == name for name in nmtkit.__all__)
 
 
-def test_the_lines_of_the_readme(run, tmp_path, monkeypatch, capsys):
-    page = (Path(__file__).resolve().parent.parent / "README.md").read_text("utf-8")
+def test_the_lines_of_the_readme(run, tmp_path, monkeypatch, stdout):
+    page = (ROOT / "README.md").read_text("utf-8")
     section = page.split("\n## From Python\n")[1].split("\n## ")[0]
     code = "\n".join(
         line.removeprefix("    ") for line in section.splitlines() if line.startswith("    ")
@@ -299,4 +294,4 @@ def test_the_lines_of_the_readme(run, tmp_path, monkeypatch, capsys):
     assert [len(value) for value in shown[:3]] == [2, 1, 1] and shown[2][0] == pytest.approx(
         sum(shown[3])
     )
-    assert "</s>" in capsys.readouterr().out
+    assert "</s>" in stdout()

@@ -1,6 +1,5 @@
 """Chinese both ways through the command line, from prep to scores."""
 
-import json
 import re
 from pathlib import Path
 
@@ -9,6 +8,7 @@ from typer.testing import CliRunner
 from nmtkit.cli import app
 from nmtkit.files import text_lines
 from nmtkit.text import chinese
+from tests.manifests import read_json
 
 QUICK = """
 --preset tiny --set model.encoder_layers=1 --set model.decoder_layers=1 --set model.dropout=0
@@ -59,7 +59,7 @@ def test_english_to_chinese_without_spaces_but_between_latin_words(tmp_path, mon
     sets = ["--train", en, zh, "--dev", *test, "--test", f"{test[0]},{test[1]}"]
     ok("prep", *sets, "--jobs", 1, "--set", "prep.merges=60")
     run = Path("runs/en-zh")
-    manifest = json.loads((run / "prep/manifest.json").read_text("utf-8"))
+    manifest = read_json(run / "prep/manifest.json")
     assert manifest["tools"]["jieba's dictionary"] == chinese.dictionary_sha256()
     assert sorted(path.name for path in (run / "prep").glob("truecase.*")) == [
         "truecase.en"

@@ -17,11 +17,13 @@ import typer
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from nmtkit import __version__
+from nmtkit import __version__, errors
 from nmtkit.cli import app
 from nmtkit.cli.command import Command
 from nmtkit.cli.ineffective import table
 from nmtkit.settings import STAGES, TrainSettings, build, load_config, load_preset
+from tests.manifests import edit, read_json, write_json
+from tests.processes import python
 
 TINY = (
     "--set model.d_model=16 --set model.d_ff=32 --set model.encoder_layers=1"
@@ -78,7 +80,7 @@ def copy(run, tmp_path):
 def test_both_systems_are_translated_and_stand_side_by_side(run):
     result = ok(f"score --run {run} --by-length --buckets 10")
     assert "transformer" in result.stdout and "toy" in result.stdout and "version:" in result.stdout
-    scores = json.loads((run / "score/test/scores.json").read_text())
+    scores = read_json(run / "score/test/scores.json")
     assert json.dumps(scores).count("signature") >= 2
 
 
@@ -103,7 +105,7 @@ def test_a_file_and_the_test_set_translate_alike(run):
 def test_analyses_and_lists(run):
     assert "lengths" in ok("analyze").stdout
     ok(f"analyze lengths --run {run}")
-    assert json.loads((run / "analyze/lengths/finding.json").read_text())
+    assert read_json(run / "analyze/lengths/finding.json")
     ok(f"analyze cost --run {run}")
     variants = json.loads(ok("variants --json --preset dc-wmt --vocab-size 33432").stdout)
     assert {v["name"]: v["parameters"] for v in variants}["transformer"] == 61_255_680
@@ -237,19 +239,14 @@ def test_the_version_has_a_short_name():
 def test_the_shell_completes_commands_and_options():
     words = {"COMP_WORDS": "nmtkit tra", "COMP_CWORD": "1"}
     code = "import sys; sys.argv[0] = 'nmtkit'; from nmtkit.__main__ import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, **words, "_NMTKIT_COMPLETE": "complete_bash"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    environment = {**os.environ, **words, "_NMTKIT_COMPLETE": "complete_bash"}
+    done = python("-c", code, env=environment)
     assert done.stdout.split() == ["train", "translate"], done.stderr
 
 
 def test_a_platform_without_file_locks_is_told_what_is_supported():
     code = "import sys; sys.modules['fcntl'] = None; from nmtkit.__main__ import main; main()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = python("-c", code)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (3, "", 1)
     assert "POSIX" in done.stderr and "Traceback" not in done.stderr
 
@@ -481,9 +478,7 @@ def test_a_damaged_checkpoint_is_named(copy, damage):
 )
 def test_a_system_whose_class_is_not_found_is_named_with_a_way_on(copy, command):
     config = copy / "systems/toy/config.toml"
-    config.write_text(
-        config.read_text().replace("tests.toy_recurrent:", "elsewhere.toy_recurrent:")
-    )
+    edit(config, "tests.toy_recurrent:", "elsewhere.toy_recurrent:")
     what, where, hint = wrong(f"{command} --run {copy}").splitlines()[-3:]
     assert "system 'toy': cannot import variant 'elsewhere.toy_recurrent:ToyRecurrent'" in what
     assert where.strip() == f"in: {copy / 'systems/toy'}"
@@ -495,9 +490,7 @@ def test_the_newest_sound_checkpoint_is_taken_when_the_best_is_damaged(copy):
     steps = sorted(p.name for p in (folder / "checkpoints").glob("step-*"))
     assert len(steps) == 2
     best = {"step": int(steps[0].removeprefix("step-")), "checkpoint": steps[0]}
-    (folder / "best.json").write_text(
-        json.dumps(json.loads((folder / "best.json").read_text()) | best)
-    )
+    write_json(folder / "best.json", read_json(folder / "best.json") | best)
     weights = folder / "checkpoints" / steps[0] / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"x")
     assert (
@@ -539,6 +532,12 @@ def test_a_bad_value_in_the_settings_of_a_system_is_named_with_its_file(copy, se
         assert f"in: {config}, [{section}]\n" in message
 
 
+def test_each_error_has_its_exit_code():
+    codes = {"ConfigError": 2, "DataError": 2, "CheckpointError": 2, "EnvironmentProblem": 3}
+    codes |= {"TrainingDiverged": 4, "Interrupted": 75}
+    assert codes == {name: getattr(errors, name).exit_code for name in codes}
+
+
 def test_a_training_that_loses_its_numbers_ends_with_exit_code_4(run, tmp_path):
     copied = Path(shutil.copytree(run / "prep", tmp_path / "run" / "prep")).parent
     steps = "--set train.max_steps=50 --set train.validate_every=1 --set train.lr=1e30 --set train.dev_bleu=false"
@@ -577,18 +576,13 @@ def test_the_reader_of_stdout_may_leave(run):
 
 @pytest.mark.parametrize(
     "arguments",
-    ["--help", "prep --help", "--version", "variants", "settings --json"],
+    ["--help", "prep --help", "--version", "variants", "settings", "settings --json"],
 )
 def test_the_reader_may_have_left_before_anything_is_printed(arguments):
     reader, writer = os.pipe()
     os.close(reader)
-    done = subprocess.run(
-        [sys.executable, "-m", "nmtkit", *arguments.split()],
-        stdout=writer,
-        stderr=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
+    written = {"capture_output": False, "stdout": writer, "stderr": subprocess.PIPE}
+    done = python("-m", "nmtkit", *arguments.split(), **written)
     os.close(writer)
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -625,9 +619,7 @@ nmtkit.__version__ = Version()
 from nmtkit.cli import main
 main()
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code, "--version"], capture_output=True, text=True, check=False
-    )
+    done = python("-c", code, "--version")
     assert (done.returncode, done.stdout, done.stderr) == (
         130,
         "",
@@ -751,8 +743,8 @@ def test_measured_systems_keep_their_products_as_each_would_alone(run, limit, co
         key: value for key, value in os.environ.items() if not key.startswith("ONEDNN")
     } | {"ONEDNN_VERBOSE": "profile_create"}
     environment |= {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": limit} if limit else {}
-    command = [sys.executable, "-c", MEASURING, "analyze", "cost", "--measure", "--run", str(run)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    command = ["analyze", "cost", "--measure", "--run", str(run)]
+    done = python("-c", MEASURING, *command, env=environment)
     assert done.returncode == 0, done.stderr
     again = done.stdout.split("ROUND\n")[2]
     assert again.count("create:cache_miss") == compiled and again.count("create:cache_") == 140

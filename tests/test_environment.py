@@ -1,12 +1,12 @@
 """Variables that nmtkit sets for libraries before they are loaded."""
 
 import os
-import subprocess
 import sys
 
 import pytest
 
 from nmtkit import environment
+from tests.processes import python
 
 ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
 
@@ -32,7 +32,7 @@ def test_the_program_sets_them_before_torch_is_loaded():
         "import sys; from nmtkit import environment;"
         " environment.prepare(); sys.exit('torch' in sys.modules)"
     )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert python("-c", code).returncode == 0
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a variable of glibc")
@@ -52,7 +52,6 @@ def test_a_training_starts_again_without_caches_of_small_blocks(command, of_user
     )
     variables = {k: v for k, v in os.environ.items() if k != "GLIBC_TUNABLES"}
     variables |= {"GLIBC_TUNABLES": of_user} if of_user else {}
-    call = [sys.executable, "-c", code]
-    output = subprocess.run(call, env=variables, check=True, capture_output=True, text=True).stdout
+    output = python("-c", code, env=variables, check=True).stdout
     values = [line.split()[1] for line in output.splitlines() if line.startswith("variable ")]
     assert values == expected

@@ -1,8 +1,6 @@
 """What settings say of themselves, and the command that lists it."""
 
 import json
-import subprocess
-import sys
 from typing import Annotated, Literal
 
 import pytest
@@ -16,6 +14,7 @@ from nmtkit.models.variants import VARIANTS, load_variant
 from nmtkit.presets import preset_names
 from nmtkit.settings import SECTIONS, STAGES, Section, build, load_preset, parse_set
 from tests.models.cases import TOY
+from tests.processes import python
 
 
 class Example(Section):
@@ -140,5 +139,4 @@ def test_the_sections_of_the_stages_need_no_torch():
     code = "import sys\nfrom nmtkit.cli import app\n"
     code += "".join(f"app(['settings', '{one}'], standalone_mode=False)\n" for one in STAGES)
     code += "sys.exit('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], check=False, stdout=subprocess.DEVNULL)
-    assert done.returncode == 0
+    assert python("-c", code).returncode == 0

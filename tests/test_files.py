@@ -11,6 +11,7 @@ import zstandard
 
 from nmtkit import files
 from nmtkit.errors import DataError, EnvironmentProblem
+from tests.refused import refused
 
 TEXT = "eins\u2028zwei\x85drei\x0cvier\n\nfünf\r\nno newline at the end"
 LINES = ["eins\u2028zwei\x85drei\x0cvier", "", "fünf\r", "no newline at the end"]
@@ -39,15 +40,12 @@ def test_lines_end_at_lf_only_in_every_compression(tmp_path, suffix, pack):
 def test_damaged_compressed_file_is_named(tmp_path, suffix, pack):
     path = tmp_path / f"text{suffix}"
     path.write_bytes(pack(b"line\n" * 5000)[:-20])
-    with pytest.raises(DataError, match=r"text\.\w+"):
-        files.count_lines(path)
+    refused(DataError, r"text\.\w+", files.count_lines, path)
 
 
 def test_missing_file_and_folder_are_named(tmp_path):
-    with pytest.raises(DataError, match="no such file.*nope"):
-        files.count_lines(tmp_path / "nope")
-    with pytest.raises(DataError, match="is a directory"):
-        files.count_lines(tmp_path)
+    refused(DataError, "no such file.*nope", files.count_lines, tmp_path / "nope")
+    refused(DataError, "is a directory", files.count_lines, tmp_path)
 
 
 def test_a_pipe_is_refused_before_anything_is_read_unless_it_is_read_once(tmp_path, pipe):
@@ -58,24 +56,20 @@ def test_a_pipe_is_refused_before_anything_is_read_unless_it_is_read_once(tmp_pa
         files.check_file,
         lambda path: list(files.text_lines(path)),
     ):
-        with pytest.raises(
-            DataError, match="is a pipe, not a file, and cannot be read twice: /dev/fd/"
-        ) as caught:
-            read(path)
-        assert caught.value.hint.startswith("write it to a file first")
+        caught = refused(
+            DataError, "is a pipe, not a file, and cannot be read twice: /dev/fd/", read, path
+        )
+        assert caught.hint.startswith("write it to a file first")
     assert list(files.text_lines(path, once=True)) == ["eins", "zwei"]
     os.mkfifo(tmp_path / "named")  # which to open would be to wait for a writer
-    with pytest.raises(DataError, match="is a pipe.*named"):
-        files.check_file(tmp_path / "named")
-    with pytest.raises(DataError, match="is a device, not a file"):
-        files.check_file("/dev/zero")
+    refused(DataError, "is a pipe.*named", files.check_file, tmp_path / "named")
+    refused(DataError, "is a device, not a file", files.check_file, "/dev/zero")
 
 
 def test_bytes_that_are_not_utf8_are_located(tmp_path):
     path = tmp_path / "latin1"
     path.write_bytes("gut\nsch\xf6n\n".encode("latin-1"))
-    with pytest.raises(DataError, match=r"0xf6(.|\n)*line 2, byte 7"):
-        list(files.text_lines(path))
+    refused(DataError, r"0xf6(.|\n)*line 2, byte 7", list, files.text_lines(path))
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_no_litter(tmp_path):
@@ -122,8 +116,7 @@ def test_every_step_of_writing_itself_is_an_environment_problem(tmp_path, monkey
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(files.os, step, denied)
-    with pytest.raises(EnvironmentProblem, match="Input/output error"):
-        files.write_text(tmp_path / "out.txt", "x")
+    refused(EnvironmentProblem, "Input/output error", files.write_text, tmp_path / "out.txt", "x")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -141,8 +134,7 @@ def test_a_full_device_is_noticed_inside_the_body_and_at_the_flush(tmp_path, mon
 
     monkeypatch.setattr(files.os, "fdopen", on_full_device)
     for text in ("x", "x" * 1_000_000):
-        with pytest.raises(EnvironmentProblem, match="No space left"):
-            files.write_text(tmp_path / "out.txt", text)
+        refused(EnvironmentProblem, "No space left", files.write_text, tmp_path / "out.txt", text)
     assert list(tmp_path.iterdir()) == []
 
 

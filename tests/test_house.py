@@ -5,13 +5,13 @@ variant named outside its file.
 import ast
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import nmtkit
 from nmtkit.models.variants import VARIANTS
+from tests.processes import python
 
 PACKAGE = Path(nmtkit.__file__).parent
 # Lowest first; a room may import itself and what stands before it.
@@ -29,7 +29,7 @@ MODULES = sorted(
 )
 
 
-def imported_rooms(source: str) -> set[str]:
+def imported_rooms(source):
     """The rooms of nmtkit that a module imports, anywhere in it."""
     names = set()
     for node in ast.walk(ast.parse(source)):
@@ -49,7 +49,7 @@ def imported_rooms(source: str) -> set[str]:
     }
 
 
-def climbs(room: str, source: str) -> set[str]:
+def climbs(room, source):
     """The rooms that `source`, of `room`, imports though it must not: those above it, and those
     that only another room imports.
     """
@@ -127,7 +127,7 @@ def test_no_room_but_models_names_a_variant():
             assert variants_named(code(path).replace(default, "")) == set(), path
 
 
-def variants_named(code: str) -> set[str]:
+def variants_named(code):
     """The variants of the table that code names: by their name, their class, or an import of
     their module.
     """
@@ -162,7 +162,7 @@ def test_the_rule_of_variants_can_fail(code):
 def test_no_torch_where_none_is_needed():
     modules = "cli, nmtkit.run, nmtkit.score.stage, nmtkit.data.store, nmtkit.report.stage"
     code = f"import sys, nmtkit.{modules}; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert python("-c", code).returncode == 0
 
 
 def test_every_benchmark_finds_what_it_imports():
@@ -170,10 +170,10 @@ def test_every_benchmark_finds_what_it_imports():
     names = sorted(path.stem for path in folder.glob("*.py"))
     code = f"import sys; sys.path.insert(0, {str(folder)!r})\nimport {', '.join(names)}"
     assert len(names) > 5
-    subprocess.run([sys.executable, "-c", code], check=True)
+    python("-c", code, check=True)
 
 
-def rooms_without_a_test(tests: Path, fast: list[str]) -> set[str]:
+def rooms_without_a_test(tests, fast):
     """The rooms with a folder or a file of tests of which the fast tests have nothing."""
     tested = {path.name.removeprefix("test_").removesuffix(".py") for path in tests.iterdir()}
     return {

@@ -20,8 +20,9 @@ from nmtkit.records import (
 )
 from nmtkit.score.stage import score
 from nmtkit.translate.stage import translate
-from tests.manifests import write_best
+from tests.manifests import read_json, write_best, write_json
 from tests.ready import add_system, prepare
+from tests.refused import refused
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +53,7 @@ def test_a_file_is_written_back_as_it_was(run, record, pattern, tmp_path):
     found = sorted(run.path.glob(pattern))
     assert found
     for path in found:
-        values = json.loads(path.read_text("utf-8"))
+        values = read_json(path)
         load(record, path).write(tmp_path / "again.json")
         again = (tmp_path / "again.json").read_text("utf-8")
         assert json.loads(again) == values and list(json.loads(again)) == list(values)
@@ -72,44 +73,34 @@ def test_a_file_is_written_back_as_it_was(run, record, pattern, tmp_path):
 )
 def test_the_field_that_is_wrong_is_named(run, tmp_path, change, message):
     path = tmp_path / "manifest.json"
-    path.write_text(
-        json.dumps(json.loads((run.prep / "manifest.json").read_text("utf-8")) | change), "utf-8"
-    )
-    with pytest.raises(DataError, match=message) as caught:
-        load(Manifest, path)
-    assert (caught.value.where, caught.value.hint) == (str(path), Manifest.again)
+    write_json(path, read_json(run.prep / "manifest.json") | change)
+    caught = refused(DataError, message, load, Manifest, path)
+    assert (caught.where, caught.hint) == (str(path), Manifest.again)
 
 
 def test_a_finding_has_a_version(run, tmp_path):
     path = tmp_path / "finding.json"
-    values = json.loads((run.path / "analyze/lengths/finding.json").read_text("utf-8"))
+    values = read_json(run.path / "analyze/lengths/finding.json")
     assert values["format"] == 1
-    path.write_text(json.dumps(values | {"format": 99}), "utf-8")
-    with pytest.raises(DataError, match=r"another version of nmtkit \(format 99\)"):
-        load(StoredFinding, path)
+    write_json(path, values | {"format": 99})
+    refused(DataError, r"another version of nmtkit \(format 99\)", load, StoredFinding, path)
     del values["format"]
-    path.write_text(json.dumps(values), "utf-8")
+    write_json(path, values)
     load(StoredFinding, path).write(path)
-    assert json.loads(path.read_text("utf-8")) == values
+    assert read_json(path) == values
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "\xff", '{"src": "en"'])
 def test_what_is_no_record_is_refused(tmp_path, text):
     (tmp_path / "manifest.json").write_bytes(text.encode("latin-1"))
-    with pytest.raises(DataError, match="damaged: "):
-        load(TextRecipe, tmp_path / "manifest.json")
-    with pytest.raises(DataError, match="no such file: .*gone.json"):
-        load(TextRecipe, tmp_path / "gone.json")
-    with pytest.raises(DataError, match="cannot read .*: Is a directory"):
-        load(TextRecipe, tmp_path)
+    refused(DataError, "damaged: ", load, TextRecipe, tmp_path / "manifest.json")
+    refused(DataError, "no such file: .*gone.json", load, TextRecipe, tmp_path / "gone.json")
+    refused(DataError, "cannot read .*: Is a directory", load, TextRecipe, tmp_path)
 
 
 def test_keys_of_another_version_are_passed_over(run, tmp_path):
     path = tmp_path / "manifest.json"
-    path.write_text(
-        json.dumps(json.loads((run.prep / "manifest.json").read_text("utf-8")) | {"news": 1}),
-        "utf-8",
-    )
+    write_json(path, read_json(run.prep / "manifest.json") | {"news": 1})
     assert load(Manifest, path) == run.manifest()
 
 
@@ -122,13 +113,13 @@ def test_a_line_that_was_cut_off_is_left_out_and_a_damaged_one_is_named(tmp_path
         (5, "dev", None),
     ]
     path.write_text('{"step": 5, "kind": "train"}\n{"step": "6", "kind": "train"}\n', "utf-8")
-    with pytest.raises(DataError, match="damaged: 'step' must be a whole number") as caught:
-        list(load_lines(MetricsLine, path))
-    assert caught.value.where == f"{path}, line 2" and caught.value.hint == MetricsLine.again
+    caught = refused(
+        DataError, "damaged: 'step' must be a whole number", list, load_lines(MetricsLine, path)
+    )
+    assert caught.where == f"{path}, line 2" and caught.hint == MetricsLine.again
 
 
 def test_a_fault_of_the_program_is_not_taken_for_a_damaged_file(run, monkeypatch):
     """A KeyError of ours must come out as one."""
     monkeypatch.setattr("nmtkit.score.stage.load_or_warn", lambda *_: {}["oops"])
-    with pytest.raises(KeyError, match="oops"):
-        score(run, resamples=10, trials=10)
+    refused(KeyError, "oops", score, run, resamples=10, trials=10)

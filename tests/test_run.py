@@ -15,6 +15,7 @@ from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.records import StageCall, load_lines
 from nmtkit.run import Run, choose, locked
 from tests.manifests import write_manifest
+from tests.refused import refused
 
 
 def prepared(folder, name="x", sets=(("train", "train"), ("dev", "dev"), ("test", "test"))):
@@ -24,7 +25,7 @@ def prepared(folder, name="x", sets=(("train", "train"), ("dev", "dev"), ("test"
     return folder / name
 
 
-def test_the_run_prepared_last_is_chosen(tmp_path, monkeypatch, capsys):
+def test_the_run_prepared_last_is_chosen(tmp_path, monkeypatch, stderr):
     monkeypatch.chdir(tmp_path)
     first, second = (prepared(Path("runs"), name) for name in "ab")
     os.utime(first / "prep/manifest.json", ns=(1, 1))
@@ -32,30 +33,25 @@ def test_the_run_prepared_last_is_chosen(tmp_path, monkeypatch, capsys):
     os.utime(second / "prep/manifest.json", ns=(0, 0))
     assert choose(None).path == first
     assert choose(second).path == second
-    assert capsys.readouterr().err == "".join(f"nmtkit: run runs/{name}\n" for name in "bab")
+    assert stderr() == "".join(f"nmtkit: run runs/{name}\n" for name in "bab")
 
 
 def test_no_run_says_what_to_do_first(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(DataError, match="nmtkit prep"):
-        choose(None)
-    with pytest.raises(DataError, match="no run at"):
-        choose(tmp_path / "nope")
-    with pytest.raises(DataError, match="not prepared"):
-        Run(tmp_path).manifest()
+    refused(DataError, "nmtkit prep", choose, None)
+    refused(DataError, "no run at", choose, tmp_path / "nope")
+    refused(DataError, "not prepared", Run(tmp_path).manifest)
 
 
 def test_sets_by_name(tmp_path):
     run = Run(prepared(tmp_path, sets=(("train", "train"), ("dev", "dev"), ("test_2016", "test"))))
     assert run.text_set("test").name == "test_2016"
-    with pytest.raises(ConfigError, match="did you mean 'test_2016'"):
-        run.text_set("test_2017")
+    refused(ConfigError, "did you mean 'test_2016'", run.text_set, "test_2017")
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../x", ".hidden"])
 def test_a_system_name_is_a_plain_folder_name(tmp_path, name):
-    with pytest.raises(ConfigError, match="cannot name a system"):
-        Run(tmp_path).system(name)
+    refused(ConfigError, "cannot name a system", Run(tmp_path).system, name)
 
 
 NO_NAMES = "-x,_x,sp ace,a+b,ensemble-a+b,x\n,\tx,a:b,a*,ok.-_=,,a/b,..,.x,−1"
@@ -63,9 +59,8 @@ NO_NAMES = "-x,_x,sp ace,a+b,ensemble-a+b,x\n,\tx,a:b,a*,ok.-_=,,a/b,..,.x,−1"
 
 @pytest.mark.parametrize("name", NO_NAMES.split(","))
 def test_a_system_to_be_trained_has_a_name_that_commands_and_ensembles_can_read(tmp_path, name):
-    with pytest.raises(ConfigError, match="cannot name a system") as caught:
-        Run(tmp_path).new_system(name)
-    assert caught.value.where == "--system" and "a letter or a digit first" in caught.value.hint
+    caught = refused(ConfigError, "cannot name a system", Run(tmp_path).new_system, name)
+    assert caught.where == "--system" and "a letter or a digit first" in caught.hint
 
 
 @pytest.mark.parametrize("name", ["a", "7", "enc-dc-f3-s1", "caru_bi.2", "Größe", "ensemble-a"])
@@ -95,14 +90,12 @@ def test_the_folder_of_an_ensemble_is_found(tmp_path):
 def test_damaged_settings_of_a_system_are_named(tmp_path, damaged, field):
     system = Run(tmp_path).system("mine")
     system.path.mkdir(parents=True)
-    with pytest.raises(DataError, match="has not been trained"):
-        system.read_config()
+    refused(DataError, "has not been trained", system.read_config)
     system.config.write_bytes(damaged)
-    with pytest.raises(DataError, match=f"the file is damaged: .*{field}") as caught:
-        system.read_config()
-    assert caught.value.exit_code == 2 and caught.value.where == str(system.config)
+    caught = refused(DataError, f"the file is damaged: .*{field}", system.read_config)
+    assert caught.where == str(system.config)
     assert (
-        caught.value.hint
+        caught.hint
         == "bring the file back from a copy, or train the system anew: nmtkit train --system mine"
         " --force"
     )

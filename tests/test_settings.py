@@ -22,6 +22,7 @@ from nmtkit.settings import (
     preset_names,
     to_toml,
 )
+from tests.refused import refused
 
 
 def test_set_reads_toml_values_and_plain_words():
@@ -42,13 +43,11 @@ def test_set_reads_toml_values_and_plain_words():
 
 @pytest.mark.parametrize("text", ["nosuch=1", "train.max_steps", "train.=1", "=1"])
 def test_malformed_set_says_how_to_write_it(text):
-    with pytest.raises(ConfigError, match="section.key=value"):
-        parse_set([text])
+    refused(ConfigError, "section.key=value", parse_set, [text])
 
 
 def test_unknown_section_and_key_name_the_nearest():
-    with pytest.raises(ConfigError, match="did you mean 'train'"):
-        parse_set(["trian.max_steps=1"])
+    refused(ConfigError, "did you mean 'train'", parse_set, ["trian.max_steps=1"])
     with pytest.raises(
         ConfigError, match=r"unknown setting 'train.max_step'.*\n.*\n.*did you mean 'max_steps'"
     ):
@@ -68,17 +67,12 @@ WRONG = {
     ("key", "value"), [(key, value) for key, values in WRONG.items() for value in values]
 )
 def test_bad_value_names_key_and_value(key, value):
-    with pytest.raises(ConfigError, match=f"'train.{key}"):
-        build(TrainSettings, {key: value}, "train")
+    refused(ConfigError, f"'train.{key}", build, TrainSettings, {key: value}, "train")
 
 
 def test_the_meaning_of_a_setting_is_one_line_of_the_error():
-    with pytest.raises(ConfigError) as error:
-        build(TrainSettings, {"schedule": "x"}, "train")
-    assert (
-        "\n" not in error.value.hint
-        and "half a cosine down to 0 at `max_steps`" in error.value.hint
-    )
+    error = refused(ConfigError, None, build, TrainSettings, {"schedule": "x"}, "train")
+    assert "\n" not in error.hint and "half a cosine down to 0 at `max_steps`" in error.hint
 
 
 def test_more_translations_than_the_beam_holds_are_refused():
@@ -96,15 +90,12 @@ def test_later_layers_win_key_by_key():
 
 
 def test_config_file_errors_name_the_file(tmp_path):
-    with pytest.raises(ConfigError, match="nope.toml"):
-        load_config(tmp_path / "nope.toml")
+    refused(ConfigError, "nope.toml", load_config, tmp_path / "nope.toml")
     bad = tmp_path / "bad.toml"
     bad.write_text("[train\n")
-    with pytest.raises(ConfigError, match="not valid TOML"):
-        load_config(bad)
+    refused(ConfigError, "not valid TOML", load_config, bad)
     bad.write_text("train = 3\n")
-    with pytest.raises(ConfigError, match="is a section"):
-        load_config(bad)
+    refused(ConfigError, "is a section", load_config, bad)
 
 
 def test_written_settings_read_back_the_same():
@@ -128,8 +119,7 @@ def test_every_preset_fits_the_schema(name):
 
 
 def test_unknown_preset_names_the_nearest():
-    with pytest.raises(ConfigError, match="did you mean 'small'"):
-        load_preset("smal")
+    refused(ConfigError, "did you mean 'small'", load_preset, "smal")
 
 
 @pytest.mark.parametrize(("name", "meant"), HABITS.items())
@@ -141,10 +131,8 @@ def test_every_habit_names_a_setting_or_an_option_that_exists(name, meant):
 
 
 def test_a_setting_without_its_section_is_answered_with_the_section():
-    with pytest.raises(ConfigError, match="--set train.lr="):
-        parse_set(["lr=0.1"])
-    with pytest.raises(ConfigError, match="--set train.label_smoothing="):
-        parse_set(["label_smoothing=0.1"])
+    refused(ConfigError, "--set train.lr=", parse_set, ["lr=0.1"])
+    refused(ConfigError, "--set train.label_smoothing=", parse_set, ["label_smoothing=0.1"])
     with pytest.raises(ConfigError, match="unknown setting 'train.dropout'.*\n.*\n.*model.dropout"):
         build(TrainSettings, {"dropout": 0.1}, "train")
 
@@ -155,5 +143,4 @@ def test_the_file_of_a_system_is_a_settings_file(tmp_path):
     about = {"variant": "caru", "preset": "tiny", "init_from": "", "corpus": "x"}
     path.write_text(to_toml({**about, **sections, "hardware": {"device": "cpu"}}))
     assert load_config(path) == load_config(path, "caru") == sections
-    with pytest.raises(ConfigError, match="of 'caru', not of 'pr'.*\n.*\n.*--variant caru"):
-        load_config(path, "pr")
+    refused(ConfigError, "of 'caru', not of 'pr'.*\n.*\n.*--variant caru", load_config, path, "pr")

@@ -5,12 +5,13 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from nmtkit import console
+from tests.manifests import read_json
+from tests.processes import python
 from tests.test_cli import BRIEF, SHORT, TINY, nmtkit, ok
 
 
@@ -43,8 +44,8 @@ def test_a_run_is_shown_with_its_scores_steps_and_sizes(folder):
     run = folder / "runs/demo"
     (values,) = described()
     (system,) = values["systems"]
-    scores = json.loads((run / "score/test/scores.json").read_text())
-    best = json.loads((run / "systems/transformer/best.json").read_text())
+    scores = read_json(run / "score/test/scores.json")
+    best = read_json(run / "systems/transformer/best.json")
     assert values["out_of_date"] == []
     assert (system["step"], system["max_steps"]) == (6, 6)
     assert system["bleu"] == {"test": scores["systems"][0]["scores"]["bleu"]["value"]}
@@ -120,4 +121,4 @@ def test_torch_is_not_loaded(folder):
         "import sys\nfrom nmtkit.cli import app\ntry: app(['status'])\nexcept SystemExit: pass\n"
         "assert 'torch' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    python("-c", code, check=True)

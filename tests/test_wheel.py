@@ -7,11 +7,11 @@ import subprocess
 import sys
 import tomllib
 import zipfile
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+from tests import ROOT
+
 PAGES = (".md",)
 """Documentation, which stays in the repository."""
 

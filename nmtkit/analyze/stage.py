@@ -23,7 +23,7 @@ from nmtkit.analyze.analysis import (
 from nmtkit.analyze.study import Study
 from nmtkit.data.documents import documents_file
 from nmtkit.data.store import spans_files
-from nmtkit.errors import ConfigError, DataError, nearest
+from nmtkit.errors import ConfigError, DataError, check_known
 from nmtkit.models import checkpoints
 from nmtkit.records import FindingInputs
 from nmtkit.run import Run, code_commit, locked
@@ -44,8 +44,7 @@ def find(name: str) -> type[AnyAnalysis]:
         module = importlib.import_module(f"nmtkit.analyze.{name}")
         return getattr(module, name.capitalize())  # type: ignore[no-any-return]
     if ":" not in name:
-        hint = nearest(name, ANALYSES)
-        raise ConfigError(f"unknown analysis '{name}'", where="nmtkit analyze", hint=hint)
+        check_known(name, ANALYSES, f"unknown analysis '{name}'", "nmtkit analyze")
     guide = "nmtkit/analyze/README.md"
     trust.allow([name])
     cls: type[AnyAnalysis] = load_class(name, Analysis, "analysis", "nmtkit analyze", guide)

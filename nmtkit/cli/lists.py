@@ -11,7 +11,7 @@ from typing import Any
 from nmtkit import console, fields, settings, trust
 from nmtkit.cli.command import command
 from nmtkit.cli.program import examples
-from nmtkit.errors import ConfigError, nearest
+from nmtkit.errors import ConfigError, check_known
 from nmtkit.options import Options, option, preset_option
 from nmtkit.tables.table import Column, Table, text_column
 
@@ -128,9 +128,9 @@ def _print_toml(tables: dict[str, list[fields.Setting]], variant: str | None) ->
 
 
 def _check_section(section: str | None, variant: str | None) -> None:
-    if section is not None and section not in settings.SECTIONS:
-        hint = nearest(section, settings.SECTIONS)
-        raise ConfigError(f"unknown section '{section}'", where="nmtkit settings", hint=hint)
+    if section is not None:
+        unknown = f"unknown section '{section}'"
+        check_known(section, settings.SECTIONS, unknown, "nmtkit settings")
     if variant is not None and section not in {None, "model"}:
         message = "only the section model depends on the variant: --variant has no effect"
         hint = "leave it out, or list nmtkit settings model"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from nmtkit.errors import ConfigError, nearest
+from nmtkit.errors import ConfigError, check_known
 from nmtkit.files import COMPRESSED, TSV, open_binary
 from nmtkit.names import HINT, is_new_name
 from nmtkit.text import chinese, moses
@@ -207,9 +207,7 @@ def of_sets(corpus: Corpus, values: Mapping[str, T], option: str) -> dict[str, T
     names |= {"test": tests[0]} if len(tests) == 1 else {}
     by_set: dict[str, T] = {}
     for alias, value in values.items():
-        if alias not in names:
-            hint = nearest(alias, names)
-            raise ConfigError(f"'{corpus.name}' has no set '{alias}'", option, hint)
+        check_known(alias, names, f"'{corpus.name}' has no set '{alias}'", option)
         name = names[alias]
         if name in by_set:
             hint = f"'test' is '{name}' here: name it once"

@@ -11,7 +11,7 @@ import torch
 
 import nmtkit
 from nmtkit import console, files
-from nmtkit.errors import ConfigError, EnvironmentProblem, nearest
+from nmtkit.errors import ConfigError, EnvironmentProblem, check_known, nearest
 from nmtkit.export import check, folder
 from nmtkit.export.engine import Engine
 from nmtkit.export.options import ExportOptions
@@ -75,12 +75,8 @@ def _engine(name: str, quantization: str) -> Engine:
         hint = ONNX if name == "onnx" else nearest(name, ENGINES)
         raise ConfigError(f"no export to '{name}'", where="--to", hint=hint)
     engine = ENGINES[name]
-    if quantization not in engine.quantizations:
-        raise ConfigError(
-            f"unknown quantization '{quantization}' of {engine.title}",
-            where="--quantization",
-            hint=nearest(quantization, engine.quantizations),
-        )
+    message = f"unknown quantization '{quantization}' of {engine.title}"
+    check_known(quantization, engine.quantizations, message, "--quantization")
     return engine
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit import console, files
-from nmtkit.errors import ConfigError, DataError, nearest
+from nmtkit.errors import DataError, check_known, nearest
 
 TRAIN, DEV, TEST = PARTS = ("tr", "va", "te")
 CATEGORIES = {
@@ -147,9 +147,7 @@ def select(tasks: Mapping[str, list[Path]], names: str) -> dict[str, list[Path]]
     """
     wanted = [name.strip() for name in names.split(",") if name.strip()]
     for name in wanted:
-        if name not in tasks:
-            hint = nearest(name, tasks)
-            raise ConfigError(f"no probing task '{name}' there", where="--tasks", hint=hint)
+        check_known(name, tasks, f"no probing task '{name}' there", "--tasks")
     return {name: paths for name, paths in tasks.items() if not wanted or name in wanted}
 
 

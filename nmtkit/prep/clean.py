@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import compress, repeat
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 from nmtkit import files
 from nmtkit.prep.repeats import read_wanted
 from nmtkit.prep.shards import Shard
-from nmtkit.prep.tasks import step_cache
+from nmtkit.prep.tasks import Outcome, step_cache
 from nmtkit.prep.words import SideText
 from nmtkit.settings import PrepSettings
 from nmtkit.text.side import TextSide, load_splitter
@@ -178,7 +177,7 @@ class CleanShard:
     models: str
     dropped: str = ""
 
-    def __call__(self, work: Path, index: int) -> tuple[dict[str, Any], list[Path]]:
+    def __call__(self, work: Path, index: int) -> Outcome:
         """Write the text as numbers of words, the words with their counts, and the rows kept.
 
         Returns: pairs kept, dropped pairs by reason, and changes of the text; the files.

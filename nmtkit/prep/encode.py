@@ -21,14 +21,12 @@ from nmtkit.data.store import StoreWriter, id_type, shard_path
 from nmtkit.prep.clean import SIDES, read_rows, write_rows
 from nmtkit.prep.lookup import LOOKUP, SideLookup
 from nmtkit.prep.shards import Shard
-from nmtkit.prep.tasks import read_fact, step_cache
+from nmtkit.prep.tasks import Outcome, read_fact, step_cache
 from nmtkit.prep.word_table import WordTable
-from nmtkit.text.segmented import joined, starts_of
+from nmtkit.text.segmented import Ints, joined, starts_of
 from nmtkit.text.side import TextSide
 from nmtkit.text.tidy import tidy, utf8_lines
 from nmtkit.text.vocabulary import UNK, Vocabulary, load_vocabularies
-
-Ints = NDArray[np.int64]
 
 
 def _lookups(work: Path, out: str, key: str) -> list[SideLookup]:
@@ -64,7 +62,7 @@ class EncodeShard:
     vocabulary: int
     max_subwords: int
 
-    def __call__(self, work: Path, index: int) -> tuple[dict[str, Any], list[Path]]:
+    def __call__(self, work: Path, index: int) -> Outcome:
         """Write the token ids of the pairs that are kept, and which rows they are.
 
         Returns: subwords and unknown ones of both sides, pairs kept, dropped pairs; the files.
@@ -148,7 +146,7 @@ class EncodeSet:
     streams: tuple[str, ...]
     out: str
 
-    def __call__(self, work: Path, index: int) -> tuple[dict[str, Any], list[Path]]:
+    def __call__(self, work: Path, index: int) -> Outcome:
         """Write the token ids of source and first reference, and the tidied text of all.
 
         Returns: subwords and unknown ones of both sides, changes of the text, blank lines; the

@@ -7,21 +7,18 @@ from __future__ import annotations
 import contextlib
 import importlib
 import logging
-import multiprocessing
 import os
 import signal
 import socket
-import sys
-import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor, Future
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
 from nmtkit import console, environment, trust
 from nmtkit.errors import ConfigError, EnvironmentProblem, NmtkitError, nearest
-from nmtkit.parallel import end_with_parent
+from nmtkit.parallel import processes
 from nmtkit.user_classes import load_object, place_of
 
 CONNECT_SECONDS = 20
@@ -121,22 +118,7 @@ def local(jobs: int) -> Engine:
     """Return processes of this machine; this process itself if jobs is 1."""
     if jobs <= 1:
         return Engine(InProcess, ahead=1)
-    context: Any = multiprocessing.get_context(
-        "fork" if sys.platform.startswith("linux") else "spawn"
-    )
-
-    def make() -> Executor:
-        return ProcessPoolExecutor(jobs, context, _start_worker, (os.getpid(),))
-
-    return Engine(make, renewable=True, ahead=2 * jobs)
-
-
-def _start_worker(parent: int) -> None:
-    # Ctrl-C reaches the whole process group; the parent alone reacts to it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with contextlib.suppress(ValueError):
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    threading.Thread(target=end_with_parent, args=(parent,), daemon=True).start()
+    return Engine(lambda: processes(jobs), renewable=True, ahead=2 * jobs)
 
 
 def _library(module: str, extra: str) -> Any:

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nmtkit import console, files
 from nmtkit.parallel import ordered_map
@@ -24,7 +23,7 @@ from nmtkit.prep.numbering import SideWords, number_words
 from nmtkit.prep.word_table import WordTable
 from nmtkit.settings import PrepSettings
 from nmtkit.text.bpe import JOINER, Bpe, learn_bpe
-from nmtkit.text.segmented import Segmented
+from nmtkit.text.segmented import Ints, Segmented
 from nmtkit.text.sentencepiece import SentencePiece, learn_sentencepiece
 from nmtkit.text.side import load_splitter
 from nmtkit.text.splitter import Splitter
@@ -32,7 +31,6 @@ from nmtkit.text.tokenizer import Side
 from nmtkit.text.truecase import Truecaser, learn_truecaser
 from nmtkit.text.vocabulary import Vocabulary, by_frequency, read_counts
 
-Ints = NDArray[np.int64]
 WORDS_PER_CHUNK = 2000
 
 

@@ -17,14 +17,14 @@ from nmtkit import files
 from nmtkit.data.store import id_type
 from nmtkit.prep.clean import SIDES
 from nmtkit.prep.learn import Models, file_names, learn
+from nmtkit.prep.tasks import Outcome
 from nmtkit.prep.word_table import FREQUENT, Frequent, WordTable, concatenated
 from nmtkit.settings import PrepSettings
-from nmtkit.text.segmented import LINE_END, joined, starts_of
+from nmtkit.text.segmented import LINE_END, Ints, joined, starts_of
 from nmtkit.text.side import TextSide
 from nmtkit.text.tokenizer import Side
 from nmtkit.text.vocabulary import EOS, Vocabulary
 
-Ints = NDArray[np.int64]
 LOOKUP = "lookup"
 """Folder of the work folder: the ids of the words that were learnt from."""
 SPANS = np.dtype([("start", "<i8", 2), ("length", "<u2", 2)])
@@ -54,7 +54,7 @@ class LearnModels:
     lookup: str
     jobs: int
 
-    def __call__(self, work: Path, index: int) -> tuple[dict[str, Any], list[Path]]:
+    def __call__(self, work: Path, index: int) -> Outcome:
         """Write the models and the token ids of the words.
 
         Returns: counts of words, types and merges; the sizes of the vocabularies.

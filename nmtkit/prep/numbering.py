@@ -7,14 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nmtkit.prep.clean import SIDES
 from nmtkit.prep.word_table import WordTable
+from nmtkit.text.segmented import Ints
 from nmtkit.text.truecase import Truecaser
 from nmtkit.text.words import Words
-
-Ints = NDArray[np.int64]
 
 
 @dataclass

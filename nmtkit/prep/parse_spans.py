@@ -19,6 +19,7 @@ from nmtkit.data.store import MAGIC, shard_path, spans_path, spans_writer
 from nmtkit.errors import DataError, EnvironmentProblem
 from nmtkit.prep.clean import read_rows
 from nmtkit.prep.shards import Shard
+from nmtkit.prep.tasks import Outcome
 from nmtkit.prep.trees import Unusable, parse_phrases
 from nmtkit.text.side import TextSide
 from nmtkit.text.tidy import tidy, utf8_lines
@@ -95,7 +96,7 @@ class CutSpans:
     out: str
     train: bool
 
-    def __call__(self, work: Path, index: int) -> tuple[dict[str, Any], list[Path]]:
+    def __call__(self, work: Path, index: int) -> Outcome:
         """Write the spans beside the ids.
 
         Returns: for each outcome, how many sentences have it, and the first of their lines.

@@ -13,13 +13,13 @@ import string
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit import files
 from nmtkit.prep.shards import Shard
+from nmtkit.prep.tasks import Outcome
 from nmtkit.text.scripts import ForeignLines
 
 Hashes = NDArray[np.uint64]
@@ -60,7 +60,7 @@ class Survey:
     sides: tuple[str, ...]
     languages: tuple[str, str]
 
-    def __call__(self, work: Path, index: int) -> tuple[dict[str, Any], list[Path]]:
+    def __call__(self, work: Path, index: int) -> Outcome:
         """Write the hashes (2, rows): exact, and normalised (0 if there is only punctuation).
 
         Returns: pairs whose sides are the same, not blank; foreign lines by side.
@@ -110,7 +110,7 @@ class CompareHashes:
     deduplicate: bool
     drop_overlap: str
 
-    def __call__(self, work: Path, index: int) -> tuple[dict[str, Any], list[Path]]:
+    def __call__(self, work: Path, index: int) -> Outcome:
         """Write the numbers of the training pairs that the settings drop, by reason.
 
         Returns: duplicates; for each dev or test set the pairs that training has, exactly and

@@ -31,7 +31,7 @@ from nmtkit.corpora.document_starts import (
     with_markup,
 )
 from nmtkit.corpora.table import Dataset
-from nmtkit.errors import ConfigError, nearest
+from nmtkit.errors import ConfigError, check_known, nearest
 from nmtkit.options import flag
 from nmtkit.prep.file_values import file_list
 from nmtkit.prep.given import given_model
@@ -92,9 +92,9 @@ class Request:
             files.check_file(path, where="--parses")
         self.doubts += document_doubts(self.own_corpus)
         _check_array(options)
-        if options.parser not in (None, *PARSERS):
+        if options.parser is not None:
             unknown = f"unknown parser '{options.parser}'"
-            raise ConfigError(unknown, "--parser", nearest(str(options.parser), PARSERS))
+            check_known(options.parser, PARSERS, unknown, "--parser")
 
     def settings(self) -> PrepSettings:
         """Return the settings: default, data set, preset, data set with this preset, file, --set;

@@ -6,13 +6,13 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit import files
 from nmtkit.errors import DataError
+from nmtkit.prep.tasks import Outcome
 
 MARK_EVERY = 1024
 """Lines between two marks of a file: places where reading can begin."""
@@ -174,7 +174,7 @@ class Unpack:
 
     path: Path
 
-    def __call__(self, work: Path, index: int) -> tuple[dict[str, Any], list[Path]]:
+    def __call__(self, work: Path, index: int) -> Outcome:
         """Write plain/INDEX.txt."""
         plain = work / "plain" / f"{index:05}.txt"
         with files.writing(plain, "wb", durable=False) as out:

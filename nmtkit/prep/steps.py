@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from nmtkit import console, files
-from nmtkit.corpora.corpus import Corpus, SetFiles
+from nmtkit.corpora.corpus import Corpus
 from nmtkit.errors import DataError
 from nmtkit.parallel import memory_bytes
 from nmtkit.prep.check import Inputs
@@ -100,13 +100,10 @@ class Steps:
         for text in self.corpus.sets:
             streams = [[plain[path] for path in paths] for paths in text.sides().values()]
             lines = self.inputs.lines(text.src)
-            result[text.name] = cut(streams, self._rows_of(text, lines))
+            train = text.split == "train"
+            rows = shard_rows(lines, self.settings.shard_lines) if train else max(lines, 1)
+            result[text.name] = cut(streams, rows)
         return result
-
-    def _rows_of(self, text: SetFiles, lines: int) -> int:
-        if text.split == "train":
-            return shard_rows(lines, self.settings.shard_lines)
-        return max(lines, 1)
 
     def _plain_texts(self) -> dict[Path, TextFile]:
         """Return every text file so that a shard can be read from its middle."""

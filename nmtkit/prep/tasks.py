@@ -66,6 +66,9 @@ class Damaged(DataError):
         return Damaged, (self.path, self.step, self.index)
 
 
+Outcome = tuple[dict[str, Any], list[Path]]
+"""What a task found, and the files that it wrote."""
+
 _cache: dict[Hashable, Any] = {}
 _cached_step = [""]
 
@@ -106,7 +109,7 @@ class Task:
 
     step: str
     index: int
-    function: Callable[[Path, int], tuple[dict[str, Any], list[Path]]]
+    function: Callable[[Path, int], Outcome]
     lines: int
     needs: tuple[str, ...] = ()
     models: str = ""
@@ -224,17 +227,13 @@ class Runner:
             if facts and len(facts) < len(tasks):
                 done = f"{len(facts):,} of {len(tasks):,} shards are done already"
                 console.say(f"{label}: {done}")
-            ours = [task for task in tasks if task.index not in facts and self._is_ours(task)]
+            number, count = self.share or (0, 1)
+            left = [task for task in tasks if task.index not in facts]
+            ours = [task for task in left if task.index % count == number]
             self._complete(ours, facts, advance)
         result = [facts[task.index] for task in tasks if task.index in facts]
         self.facts += result
         return result
-
-    def _is_ours(self, task: Task) -> bool:
-        if self.share is None:
-            return True
-        number, count = self.share
-        return task.index % count == number
 
     def run_here(self, task: Task) -> Fact:
         """Do a step of one task in this process, unless it is done."""

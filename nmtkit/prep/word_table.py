@@ -18,10 +18,9 @@ from numpy.typing import NDArray
 
 from nmtkit import files
 from nmtkit.errors import DataError
-from nmtkit.prep.tasks import read_fact
-from nmtkit.text.segmented import joined, starts_of
+from nmtkit.prep.tasks import Outcome, read_fact
+from nmtkit.text.segmented import Ints, joined, starts_of
 
-Ints = NDArray[np.int64]
 NEVER = np.iinfo(np.int64).max
 FREQUENT = 1 << 16
 """Words that occur so often are always learnt from."""
@@ -159,7 +158,7 @@ class MergeWords:
     parts: int
     shards: int
 
-    def __call__(self, work: Path, index: int) -> tuple[dict[str, Any], list[Path]]:
+    def __call__(self, work: Path, index: int) -> Outcome:
         """Write the table of each side."""
         for shard in range(index, self.shards, self.parts):  # each shard is checked by one task
             read_fact(work, "clean", shard)

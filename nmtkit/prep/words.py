@@ -10,11 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit.prep.word_table import NEVER, WORD, WordTable, refuse_collisions, word_hashes
-from nmtkit.text.segmented import LINE_END, joined, starts_of
+from nmtkit.text.segmented import LINE_END, Ints, joined, starts_of
 from nmtkit.text.truecase import DELAYED_START, SENTENCE_END, is_tag
 from nmtkit.text.words import Numbers
 
-Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 LF = "\n"
 """The end of a line; no word holds an LF."""

@@ -159,11 +159,11 @@ def _read_systems(contents: Contents) -> None:
             curves = read(system.metrics, values.get("train.log_every"))
         except DataError as error:
             contents.note(f"systems/{system.name}: its log cannot be read ({error.message})")
-        trained = TrainedSystem(system.name, values, curves, _parameters(system.path))
+        trained = TrainedSystem(system.name, values, curves, parameters(system.path))
         contents.systems.append(trained)
 
 
-def _parameters(folder: Path) -> int | None:
+def parameters(folder: Path) -> int | None:
     """Return the number of parameters in a system's newest checkpoint, tied ones once, by the
     header of its file; None without a checkpoint.
     """

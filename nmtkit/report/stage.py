@@ -14,7 +14,7 @@ from typing import Any
 
 import nmtkit
 from nmtkit import console, files
-from nmtkit.errors import ConfigError, nearest
+from nmtkit.errors import ConfigError, check_known
 from nmtkit.models import checkpoints
 from nmtkit.report import explorer, page
 from nmtkit.report.contents import Contents, read_contents
@@ -115,12 +115,8 @@ def _check(runs: Sequence[Run], attention: Sequence[str]) -> None:
         paths.add(run.path.resolve())
     names = [system.name for run in runs for system in run.systems()]
     for name in attention:
-        if name not in names:
-            raise ConfigError(
-                f"no system '{name}'",
-                where=", ".join(str(run.path / "systems") for run in runs),
-                hint=nearest(name, names) if names else "first: nmtkit train",
-            )
+        where = ", ".join(str(run.path / "systems") for run in runs)
+        check_known(name, names, f"no system '{name}'", where, "first: nmtkit train")
 
 
 def _part(contents: Contents, number: int, runs: int) -> page.Part:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import nmtkit
 from nmtkit import console
-from nmtkit.errors import ConfigError, DataError, nearest
+from nmtkit.errors import ConfigError, DataError, check_known
 from nmtkit.records import (
     Budget,
     DrawnResamples,
@@ -79,12 +79,8 @@ def check_options(options: ScoreOptions) -> None:
     Raises: ConfigError naming the known ones.
     """
     check_format(options.output_format)
-    if options.test not in TESTS:
-        raise ConfigError(
-            f"unknown significance test '{options.test}'",
-            where="--significance",
-            hint=nearest(options.test, TESTS),
-        )
+    message = f"unknown significance test '{options.test}'"
+    check_known(options.test, TESTS, message, "--significance")
     if options.group_by not in (None, "seed"):
         raise ConfigError(
             f"cannot group systems by '{options.group_by}'",
@@ -108,12 +104,7 @@ def asked_metrics(options: ScoreOptions) -> list[str]:
     listed = [name.strip() for name in options.metrics.split(",")]
     keys = [name if name in external else name.lower() for name in listed]
     for name, key in zip(listed, keys, strict=True):
-        if key not in (*METRICS, *external):
-            raise ConfigError(
-                f"unknown metric '{name}'",
-                where="--metrics",
-                hint=nearest(key, (*METRICS, *external)),
-            )
+        check_known(key, (*METRICS, *external), f"unknown metric '{name}'", "--metrics")
     return list(dict.fromkeys(["bleu", *keys, *external]))
 
 
@@ -255,7 +246,10 @@ def _by_length(metrics: SystemMetrics, task: Task, draws: Draws) -> LengthResult
     }
     given = (task.src_lengths, buckets, draws, task.baseline, task.options.test)
     groups = lengths.by_length(by_metric.pop("bleu"), *given)
-    further = {key: lengths.in_groups(scores, *given) for key, scores in by_metric.items()}
+    further = {
+        key: [score for score, *_ in lengths.in_groups(scores, *given)]
+        for key, scores in by_metric.items()
+    }
     return LengthResult(buckets=buckets, unit=task.length_unit, groups=groups, further=further)
 
 

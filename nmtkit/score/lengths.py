@@ -89,7 +89,7 @@ def by_length(
     Returns: by group, then by system.
     """
     results = []
-    for score, metric, group_draws in _scores(scores, lengths, spec, draws, baseline, test):
+    for score, metric, group_draws in in_groups(scores, lengths, spec, draws, baseline, test):
         ratio = Estimate(None)
         if score.sentences:
             ratio = estimate(
@@ -109,20 +109,11 @@ def in_groups(
     draws: Draws,
     baseline: str | None,
     test: str,
-) -> list[GroupScore]:
-    """Return the scores of any metric in each group. The arguments are as in `by_length`."""
-    return [score for score, *_ in _scores(scores, lengths, spec, draws, baseline, test)]
-
-
-def _scores(
-    scores: dict[str, Metric],
-    lengths: Array,
-    spec: str,
-    draws: Draws,
-    baseline: str | None,
-    test: str,
 ) -> Iterator[tuple[GroupScore, Metric, Draws]]:
-    """Yield the score of each system in each group, its metric there and the group's draws."""
+    """Yield the score of each system in each group, its metric there and the group's draws.
+
+    Args: as of `by_length`, for any metric.
+    """
     for group in groups(spec):
         rows = np.flatnonzero(group.mask(lengths))
         inside = {system: metric.part(rows) for system, metric in scores.items()}

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from nmtkit.errors import ConfigError, nearest
+from nmtkit.errors import ConfigError, check_known, nearest
 from nmtkit.records import Scores
 from nmtkit.score.metrics import METRICS
 from nmtkit.settings import Section, build, read_toml
@@ -192,10 +192,7 @@ def asked(path: str | Path, name: str | None, of: Kind = "score") -> Printed | N
     if not name:
         hint = "--table NAME, one of: " + ", ".join(paper.tables)
         raise ConfigError("which of the paper's tables?", where="--paper", hint=hint)
-    if name not in paper.tables:
-        raise ConfigError(
-            f"the paper's file has no table '{name}'", where=path, hint=nearest(name, paper.tables)
-        )
+    check_known(name, paper.tables, f"the paper's file has no table '{name}'", path)
     fitting = [key for key, table in paper.tables.items() if of in (c.kind for c in table.columns)]
     if name not in fitting:
         raise ConfigError(

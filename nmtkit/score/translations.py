@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from nmtkit import console, files
-from nmtkit.errors import ConfigError, DataError, nearest
+from nmtkit.errors import DataError, check_known
 from nmtkit.models import checkpoints
 from nmtkit.records import TextSet, TranslationMeta, load
 from nmtkit.run import Run
@@ -113,10 +113,8 @@ def _check_translated(
             where=run.system(name).path,
             hint=_command(name, set_name),
         )
-    if name not in folders:
-        known = {*folders, *untranslated}
-        hint = nearest(name, known) if known else "first: nmtkit train"
-        raise ConfigError(f"this run has no system '{name}'", where=run.path / "systems", hint=hint)
+    message, where = f"this run has no system '{name}'", run.path / "systems"
+    check_known(name, {*folders, *untranslated}, message, where, "first: nmtkit train")
 
 
 def _command(name: str, set_name: str) -> str:

@@ -209,6 +209,15 @@ def _sized(figure: Figure, width: float, height: float, panels: int = 1) -> bool
     return True
 
 
+def _panels(
+    figure: Figure, width: float, height: float, panels: int, same: bool = False
+) -> tuple[Any, bool]:
+    """Return the axes of panels side by side, on the same scales or not, and what `_sized` does."""
+    paper = _sized(figure, width, height, panels)
+    shape = (panels, 1) if paper else (1, panels)
+    return figure.subplots(*shape, squeeze=False, sharex=same, sharey=same).ravel(), paper
+
+
 def _legend(figure: Figure, handles: Mapping[str, Any], columns: int) -> None:
     """Put one legend above all panels, at the left, where a phone begins to show the figure."""
     names = list(handles)
@@ -323,9 +332,8 @@ def lines(
     """
     columns = 2 if means else 1
     height = max(3.2, 0.22 * len(means or ()) + 0.8)
-    paper = _sized(figure, max(4.5, 0.5 * len(groups) + 1.5) * columns, height, columns)
-    grid = figure.subplots(*((columns, 1) if paper else (1, columns)), squeeze=False)
-    axes, *beside = grid.flat
+    width = max(4.5, 0.5 * len(groups) + 1.5) * columns
+    (axes, *beside), paper = _panels(figure, width, height, columns)
     for number, (name, values) in enumerate(series.items()):
         heights = [float("nan") if value is None else value for value in values]
         marker = MARKERS[number % len(MARKERS)]
@@ -349,10 +357,9 @@ def _mean_bars(axes: Axes, means: Mapping[str, float], colours: Sequence[str], l
 def curves(figure: Figure, panels: Sequence[Panel]) -> None:
     """Draw panels side by side with one legend; every horizontal axis begins at 0."""
     names = list(dict.fromkeys(curve.name for panel in panels for curve in panel.curves))
-    paper = _sized(figure, max(4.5, 4.2 * len(panels)), 3.2, len(panels))
+    grid, _ = _panels(figure, max(4.5, 4.2 * len(panels)), 3.2, len(panels))
     shown: dict[str, Any] = {}
-    shape = (len(panels), 1) if paper else (1, len(panels))
-    for axes, panel in zip(figure.subplots(*shape, squeeze=False).flat, panels, strict=True):
+    for axes, panel in zip(grid, panels, strict=True):
         for curve in panel.curves:
             drawn = _curve(axes, curve, names.index(curve.name))
             if not curve.faint:
@@ -376,9 +383,7 @@ def scatter(figure: Figure, panels: Mapping[str, Cloud], xlabel: str, ylabel: st
     """Draw one cloud of points a panel (title -> points), side by side on the same axes, with the
     diagonal on which x = y.
     """
-    paper = _sized(figure, 3.4 * len(panels) + 0.4, 3.4, len(panels))
-    shape = (len(panels), 1) if paper else (1, len(panels))
-    row = figure.subplots(*shape, squeeze=False, sharex=True, sharey=True).ravel()
+    row, paper = _panels(figure, 3.4 * len(panels) + 0.4, 3.4, len(panels), same=True)
     for axes, (title, cloud) in zip(row, panels.items(), strict=True):
         axes.plot([0, 1], [0, 1], "-", color="0.6", linewidth=0.8, zorder=0)
         axes.plot(cloud.x, cloud.y, "o", markersize=2, alpha=0.5, markeredgewidth=0)
@@ -390,12 +395,11 @@ def heat_map(figure: Figure, panels: Mapping[str, Heat], xlabel: str, ylabel: st
     """Draw one heat map a panel (by title), side by side, darker for more, on one scale."""
     width = sum(0.22 * len(panel.columns) + 2.0 for panel in panels.values())
     height = max(0.22 * len(panel.rows) for panel in panels.values()) + 1.8
-    paper = _sized(figure, max(3.5, width), max(2.5, height), len(panels))
+    grid, paper = _panels(figure, max(3.5, width), max(2.5, height), len(panels))
     if column := _column_width.get():
         figure.set_size_inches(column, len(panels) * column)
     top = max((max(row, default=0.0) for heat in panels.values() for row in heat.values), default=0)
-    grid = figure.subplots(*((len(panels), 1) if paper else (1, len(panels))), squeeze=False)
-    for axes, (title, panel) in zip(grid.flat, panels.items(), strict=True):
+    for axes, (title, panel) in zip(grid, panels.items(), strict=True):
         axes.spines[:].set_visible(True)
         mesh = axes.pcolormesh(panel.values, cmap="Greys", vmin=0, vmax=top or 1, edgecolors="none")
         axes.set_xticks(*_middles(panel.columns), rotation=90)

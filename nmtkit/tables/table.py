@@ -18,7 +18,7 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from nmtkit import console, files
-from nmtkit.errors import ConfigError, nearest
+from nmtkit.errors import check_known
 from nmtkit.tables.fitting import Grid, fit, wrapped
 
 SUFFIXES = ("md", "tex", "csv")
@@ -276,12 +276,7 @@ def check_format(output_format: str) -> None:
 
     Raises: ConfigError naming the nearest one.
     """
-    if output_format not in FORMATS:
-        raise ConfigError(
-            f"unknown format '{output_format}'",
-            where="--format",
-            hint=nearest(output_format, FORMATS),
-        )
+    check_known(output_format, FORMATS, f"unknown format '{output_format}'", "--format")
 
 
 def text(value: Any, column: Column) -> str:

@@ -9,21 +9,17 @@ from pathlib import Path
 from random import Random
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nmtkit.errors import DataError
 from nmtkit.files import text_lines, writing
 from nmtkit.text.bpe_learner import END, Learner
 from nmtkit.text.sampling import Draw, merge_with_dropout
-from nmtkit.text.segmented import Segmented
-from nmtkit.text.splitter import Splitter
+from nmtkit.text.segmented import Ints, Segmented
+from nmtkit.text.splitter import CachingSplitter
 from nmtkit.text.words import Words
 
 JOINER = "@@"
 Pair = tuple[str, str]
-Ints = NDArray[np.int64]
-CACHED_WORDS = 1 << 17
-LONG_WORD = 200  # characters
 
 
 def learn_bpe(
@@ -83,8 +79,9 @@ def _refuse_spaces(words: Words) -> None:
         raise DataError(problem, where=where, hint="tokenize the text first")
 
 
-class Bpe(Splitter):
-    """Splits words into subwords as subword-nmt's apply-bpe does, with a bounded cache.
+class Bpe(CachingSplitter):
+    """Splits words into subwords as subword-nmt's apply-bpe does; all but the last piece of a word
+    end in `@@`.
 
     Args:
         codes: the codes file.
@@ -94,12 +91,12 @@ class Bpe(Splitter):
     """
 
     def __init__(self, codes: Path, vocabulary: set[str] | None = None) -> None:
+        super().__init__()
         self._ranks, self._split_end = _read_codes(codes)
         self._pairs = {rank: pair for pair, rank in self._ranks.items()}
         self._vocabulary = vocabulary
         # the first pair that makes a symbol
         self._parts = {"".join(pair): pair for pair in reversed(self._ranks)} if vocabulary else {}
-        self._cache: dict[str, list[str]] = {}
 
     @property
     def merges(self) -> int:
@@ -115,17 +112,6 @@ class Bpe(Splitter):
     def join(self, subwords: Sequence[str]) -> list[str]:
         return join(subwords)
 
-    def segment(self, tokens: Sequence[str]) -> list[str]:
-        """Split each token; all but the last piece of a word end in `@@`."""
-        cache = self._cache
-        result: list[str] = []
-        for token in tokens:
-            pieces = cache.get(token)
-            if pieces is None:
-                pieces = self._pieces(token)
-            result += pieces
-        return result
-
     def sampler(self, strength: float, vocabulary: Container[str]) -> Draw:
         rank = self._ranks.get
 
@@ -133,8 +119,7 @@ class Bpe(Splitter):
             if END in word or word.endswith(JOINER):
                 return []
             units = merge_with_dropout(self._symbols(word), rank, strength, random.random)
-            units = units[:-1] if units[-1] == END else [*units[:-1], units[-1].removesuffix(END)]
-            return [*(unit + JOINER for unit in units[:-1]), units[-1]]
+            return _joined(_without_end(units))
 
         return draw
 
@@ -148,23 +133,27 @@ class Bpe(Splitter):
         if pieces[-1].endswith(JOINER):
             # a word that ends like the joiner ends in a lone @, so that `join` gives it back
             pieces = [*pieces[:-1], pieces[-1][:-1] + JOINER, "@"]
-        if len(self._cache) >= CACHED_WORDS:
-            self._cache.clear()
-        if len(word) <= LONG_WORD:
-            self._cache[word] = pieces
         return pieces
 
     def _split(self, word: str) -> list[str]:
         """Encode one word as subword-nmt does, with a faster search for the merges."""
         if len(word) == 1:
             return [word]
-        units = _merged(self._symbols(word), self._ranks, self._pairs)
-        units = units[:-1] if units[-1] == END else [*units[:-1], units[-1].removesuffix(END)]
+        units = _without_end(_merged(self._symbols(word), self._ranks, self._pairs))
         if self._vocabulary:
             from subword_nmt.apply_bpe import check_vocab_and_split
 
             units = check_vocab_and_split(units, self._parts, self._vocabulary, JOINER)
-        return [*(unit + JOINER for unit in units[:-1]), units[-1]]
+        return _joined(units)
+
+
+def _without_end(symbols: list[str]) -> list[str]:
+    *before, last = symbols
+    return before if last == END else [*before, last.removesuffix(END)]
+
+
+def _joined(units: list[str]) -> list[str]:
+    return [*(unit + JOINER for unit in units[:-1]), units[-1]]
 
 
 def _read_codes(path: Path) -> tuple[dict[Pair, int], bool]:

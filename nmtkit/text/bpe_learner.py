@@ -28,9 +28,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit.errors import DataError
+from nmtkit.text.segmented import Ints
 from nmtkit.text.words import Words
 
-Ints = NDArray[np.int64]
 END = "</w>"
 MIN_FREQUENCY = 2
 FEW = 60  # places of a pair up to which a loop is faster than arrays

@@ -17,13 +17,11 @@ from typing import Any, Literal
 from nmtkit import files
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.text.sampling import Draw, merge_with_dropout, unigram_draw
-from nmtkit.text.splitter import Splitter
+from nmtkit.text.splitter import CachingSplitter
 from nmtkit.text.tokenizer import SPACE
 
 MOST_WORDS = 1_000_000
 """Different words that a model is learnt from."""
-CACHED_WORDS = 1 << 17
-LONG_WORD = 200  # characters
 _BYTES = re.compile("(?:<0x[0-9A-F]{2}>)+")
 COVERAGE = 0.9995
 """Share of the characters of the text that are pieces; the rarest others are <unk>."""
@@ -95,8 +93,8 @@ def learn_sentencepiece(
     return len(SentencePiece(path).pieces)
 
 
-class SentencePiece(Splitter):
-    """Splits words with a SentencePiece model, with a bounded cache.
+class SentencePiece(CachingSplitter):
+    """Splits words with a SentencePiece model; the first piece of a word begins with ▁.
 
     Args:
         path: the model.
@@ -107,6 +105,7 @@ class SentencePiece(Splitter):
     """
 
     def __init__(self, path: Path) -> None:
+        super().__init__()
         self.path = Path(path)
         package = load_package()
         files.check_file(self.path, where="--spm")
@@ -121,7 +120,6 @@ class SentencePiece(Splitter):
         # byte-pair encoding has the scores 0, -1, -2, …, a unigram model log-probabilities
         scores = map(self._model.get_score, range(len(self.pieces)))
         self.unigram = not all(map(float.is_integer, scores))
-        self._cache: dict[str, list[str]] = {}
         self._check_spaces()
 
     def __reduce__(self) -> tuple[type[SentencePiece], tuple[Path]]:
@@ -143,20 +141,8 @@ class SentencePiece(Splitter):
         text: str = self._model.normalize(line)
         return " ".join(filter(None, text.split(SPACE)))
 
-    def segment(self, tokens: Sequence[str]) -> list[str]:
-        """Split each word; its first piece begins with ▁."""
-        cache = self._cache
-        result: list[str] = []
-        for token in tokens:
-            pieces = cache.get(token)
-            if pieces is None:
-                pieces = self._model.encode(token, out_type=str)
-                if len(cache) >= CACHED_WORDS:
-                    cache.clear()
-                if len(token) <= LONG_WORD:
-                    cache[token] = pieces
-            result += pieces
-        return result
+    def _pieces(self, word: str) -> list[str]:
+        return self._model.encode(word, out_type=str)  # type: ignore[no-any-return]
 
     def sampler(self, strength: float, vocabulary: Container[str]) -> Draw:
         normal = (i for i in range(len(self.pieces)) if not self._special(i))

@@ -7,9 +7,12 @@ from collections.abc import Container, Sequence
 from nmtkit.errors import ConfigError
 from nmtkit.text.sampling import Draw
 
+CACHED_WORDS = 1 << 17
+LONG_WORD = 200  # characters
+
 
 class Splitter:
-    """Leaves words whole; `Bpe` and `SentencePiece` override every method but `owners`."""
+    """Leaves words whole; `Bpe` and `SentencePiece` override nearly every method."""
 
     def normalized(self, line: str) -> str:
         """Return a tidy line as it is before it is cut into words."""
@@ -48,3 +51,27 @@ class Splitter:
     def join(self, subwords: Sequence[str]) -> list[str]:
         """Return the words of subwords."""
         return list(subwords)
+
+
+class CachingSplitter(Splitter):
+    """Splits words, with a bounded cache."""
+
+    def __init__(self) -> None:
+        self._cache: dict[str, list[str]] = {}
+
+    def segment(self, tokens: Sequence[str]) -> list[str]:
+        cache = self._cache
+        result: list[str] = []
+        for token in tokens:
+            pieces = cache.get(token)
+            if pieces is None:
+                pieces = self._pieces(token)
+                if len(cache) >= CACHED_WORDS:
+                    cache.clear()
+                if len(token) <= LONG_WORD:
+                    cache[token] = pieces
+            result += pieces
+        return result
+
+    def _pieces(self, word: str) -> list[str]:
+        raise NotImplementedError

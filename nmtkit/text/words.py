@@ -9,7 +9,8 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
+from nmtkit.text.segmented import Ints
+
 CHUNK = 1 << 13  # words
 _SURROGATES = "surrogatepass"
 

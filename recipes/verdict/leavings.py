@@ -11,6 +11,7 @@ from nmtkit import files
 from nmtkit.errors import DataError, EnvironmentProblem
 from nmtkit.models import checkpoints
 from nmtkit.records import BestCheckpoint, CheckpointManifest, Manifest, SystemConfig, load
+from nmtkit.report import contents
 from recipes.verdict.folders import REFERENCES, Folders, json_lines
 from recipes.verdict.listing import Item
 from recipes.verdict.measured import measured
@@ -102,7 +103,7 @@ def summary(item: Item, rate: str, folders: Folders, calls: list[dict[str, Any]]
         "variant": config.variant,
         "options": list(row.options),
         "rate": rate,
-        "parameters": parameters(weights),
+        "parameters": contents.parameters(system),
         "updates": found.updates,
         "best": best.model_dump(exclude={"format", "checkpoint"}),
         "seconds": {
@@ -121,20 +122,6 @@ def commits(calls: list[dict[str, Any]]) -> list[str]:
     """Return the commits that trained, oldest first."""
     trainings = (call["commit"] or "unknown" for call in calls if call["stage"] == "train")
     return list(dict.fromkeys(trainings))
-
-
-def parameters(checkpoint: Path) -> int:
-    """Return the number of weights in a checkpoint, tied ones counted once."""
-    with open(checkpoint / checkpoints.WEIGHTS, "rb") as stream:
-        header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
-    header.pop("__metadata__", None)
-    total = 0
-    for tensor in header.values():
-        size = 1
-        for dimension in tensor["shape"]:
-            size *= dimension
-        total += size
-    return total
 
 
 def remove_training_state(system: Path) -> None:

@@ -13,7 +13,8 @@ from nmtkit.analyze import stage
 from nmtkit.models import checkpoints, loading
 from nmtkit.models.variants import build_model
 from nmtkit.run import write_toml
-from tests.manifests import text_set
+from tests.manifests import read_json, text_set
+from tests.refused import refused
 from tests.score.conftest import FakeRun, write
 
 SMALL = {
@@ -65,9 +66,7 @@ class Findings:
 
     def refused(self, name, error, words, /, **options):
         """Run an analysis that must fail with this error, and return the error."""
-        with pytest.raises(error, match=words) as refusal:
-            stage.analyze(self.run, name, **options)
-        return refusal.value
+        return refused(error, words, stage.analyze, self.run, name, **options)
 
     def text(self, name, file="figure.svg"):
         return (self.folder(name) / file).read_text("utf-8")
@@ -90,7 +89,7 @@ class AnalysedRun(FakeRun, Findings):
         )
 
     def manifest(self):
-        return json.loads((self.run.prep / "manifest.json").read_text("utf-8"))
+        return read_json(self.run.prep / "manifest.json")
 
     def change_manifest(self, **values):
         write(self.run.prep / "manifest.json", [json.dumps(self.manifest() | values)])

@@ -32,6 +32,7 @@ from nmtkit.settings import SearchSettings
 from nmtkit.text.vocabulary import load_vocabularies
 from nmtkit.translate.forced import forced_scores, pair_batch
 from nmtkit.translate.scorer import Scorer
+from tests.refused import refused
 from tests.score.conftest import write
 from tests.spaces import Spaces
 
@@ -165,8 +166,7 @@ def test_text_files(tmp_path):
     with pytest.raises(DataError, match="errors.0.contrastive: it is blank") as error:
         read(text_files(tmp_path, **pairs | {"wrong": ["C", " "]}))
     assert error.value.where == f"{where}, line 2"
-    with pytest.raises(DataError, match="from 2 files"):
-        read("src,right")
+    refused(DataError, "from 2 files", read, "src,right")
 
 
 @pytest.mark.parametrize(
@@ -179,9 +179,8 @@ def test_text_files(tmp_path):
     ],
 )
 def test_what_is_no_contrastive_set_is_refused(stored, text, words):
-    with pytest.raises(DataError) as error:
-        read(stored(text))
-    assert words in f"{error.value.message} {error.value.where}"
+    error = refused(DataError, None, read, stored(text))
+    assert words in f"{error.message} {error.where}"
 
 
 BAD_ERRORS = [
@@ -210,9 +209,7 @@ BAD_ERRORS = [
 def test_an_item_in_another_form_is_refused(stored, good, change, words):
     bad = good | change
     path = stored({"1": bad} if "trg" in bad else [good, bad])
-    with pytest.raises(DataError, match=words) as error:
-        read(path)
-    assert error.value.where == f"{path}, item 1"
+    assert refused(DataError, words, read, path).where == f"{path}, item 1"
 
 
 def test_contexts_beside_lingevals_fields(stored):
@@ -274,10 +271,8 @@ def test_other_contexts_are_none_or_another_items():
     assert all(a.context_src != b for a, b in zip(items, foreign, strict=False))
     assert set(foreign) == {(f"c{i}",) for i in range(5)} and first == ()
     assert under(items, "foreign") == under(items, "foreign") != under(items, "foreign", seed=2)
-    with pytest.raises(ConfigError, match="unknown context 'next'"):
-        under(items, "next")
-    with pytest.raises(DataError, match="same context"):
-        under(items[:1], "foreign")
+    refused(ConfigError, "unknown context 'next'", under, items, "next")
+    refused(DataError, "same context", under, items[:1], "foreign")
 
 
 def test_a_set_is_documents_of_what_was_said_before():
@@ -299,9 +294,8 @@ def test_sets_of_the_corpus_go_by_their_names(analysed):
         ("zzz", "known: lingeval97, pronouns - or a JSON file"),
         ("", "lingeval97"),
     ):
-        with pytest.raises(ConfigError, match=f"no contrastive set.*{name}") as error:
-            find_pairs(analysed.run, name)
-        assert hint in error.value.hint
+        error = refused(ConfigError, f"no contrastive set.*{name}", find_pairs, analysed.run, name)
+        assert hint in error.hint
 
 
 # Deciding
@@ -343,8 +337,7 @@ def test_score_files_of_either_sign(tmp_path, documented, numbers, asked, kind):
 )
 def test_a_score_file_of_another_set_is_refused(tmp_path, documented, numbers, words):
     write(tmp_path / "a.scores", numbers.split())
-    with pytest.raises(DataError, match=words):
-        read_scores(tmp_path / "a.scores", read(documented))
+    refused(DataError, words, read_scores, tmp_path / "a.scores", read(documented))
 
 
 def bin_of_lingeval(frequency):

@@ -104,7 +104,7 @@ def test_every_analysis_is_here():
 
 @pytest.mark.parametrize("name", CASES)
 def test_an_analysis_reads_the_weights_that_translate_until_they_change(
-    name, run, loaded, capsys, monkeypatch
+    name, run, loaded, stderr, monkeypatch
 ):
     """Only weights change, neither the log nor what is named the best."""
     monkeypatch.setattr(timing, "MOST", 1)
@@ -116,16 +116,16 @@ def test_an_analysis_reads_the_weights_that_translate_until_they_change(
         return  # new times are taken whenever they are asked for, and translations take long
     count = len(loaded)
     change_weights(run, "amn")  # which it did not read
-    capsys.readouterr()
+    stderr()
     stage.analyze(run, name, systems=[system], **options)
-    assert f"{name}: up to date" in capsys.readouterr().err and len(loaded) == count
+    assert f"{name}: up to date" in stderr() and len(loaded) == count
     change_weights(run, system)
     stage.analyze(run, name, systems=[system], **options)
-    assert "up to date" not in capsys.readouterr().err
+    assert "up to date" not in stderr()
     assert len(loaded) > count and is_mean(loaded[-1], run, system)
 
 
-def test_measured_times_are_kept_as_long_as_their_weights_are(run, capsys, monkeypatch):
+def test_measured_times_are_kept_as_long_as_their_weights_are(run, stderr, monkeypatch):
     monkeypatch.setattr(timing, "MOST", 1)
 
     def facts(**options):
@@ -135,10 +135,10 @@ def test_measured_times_are_kept_as_long_as_their_weights_are(run, capsys, monke
     for _ in range(2):
         again = facts()
         assert again["measured"] and again["checkpoints"] == {"pr": AVERAGED}
-    assert "cost: up to date" in capsys.readouterr().err
+    assert "cost: up to date" in stderr()
     change_weights(run, "pr")
     assert facts()["measured"] == {}
-    assert "the times that --measure took of pr are not of these systems" in capsys.readouterr().err
+    assert "the times that --measure took of pr are not of these systems" in stderr()
 
 
 def test_the_attention_of_a_page_is_of_the_weights_that_translate(run, loaded, capsys):

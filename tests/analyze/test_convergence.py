@@ -23,6 +23,7 @@ from nmtkit.errors import ConfigError, DataError
 from nmtkit.run import System, write_toml
 from nmtkit.train.reporting import Reporter
 from nmtkit.train.state import Window
+from tests.refused import refused
 from tests.score.conftest import write
 
 floats = functools.partial(
@@ -130,9 +131,7 @@ def test_another_distance_of_lines_after_a_restart(tmp_path):
 )
 def test_a_line_that_is_no_measurement_is_named(tmp_path, odd):
     path = log(tmp_path / "m", [dev(5, None), odd, dev(6, 3.0)])
-    with pytest.raises(DataError, match="damaged: ") as caught:
-        curves.read(path)
-    assert caught.value.where == f"{path}, line 2"
+    assert refused(DataError, "damaged: ", curves.read, path).where == f"{path}, line 2"
 
 
 def test_what_was_not_measured_is_none(tmp_path):
@@ -223,9 +222,7 @@ def test_levels_as_a_person_gives_them():
     assert default_levels([]) == default_levels([0.0]) == []
     assert parse_levels("30, 20,20.5,30") == [20.0, 20.5, 30.0]
     for wrong in ("x", "20,", "0", "-1", "101", "nan", "inf"):
-        with pytest.raises(ConfigError, match="no level of BLEU") as error:
-            parse_levels(wrong)
-        assert error.value.where == "--levels"
+        assert refused(ConfigError, "no level of BLEU", parse_levels, wrong).where == "--levels"
 
 
 # The stage
@@ -270,7 +267,7 @@ def values(row, *keys):
 PLACE = ("updates", "epochs", "minutes", "ratio", "how")
 
 
-def test_systems_side_by_side(trained, analyze, capsys):
+def test_systems_side_by_side(trained, analyze, stdout):
     found = analyze("base", "fast", "mute", levels="12,20,21")
     rows, facts = found["rows"], found["facts"]
     assert list(rows) == [
@@ -287,17 +284,17 @@ def test_systems_side_by_side(trained, analyze, capsys):
     assert values(facts, "levels", "levels_from") == [[12.0, 20.0, 21.0], "given"]
     axes = {"updates": 100, "epochs": 1.0, "minutes": 4.0, "processor_minutes": None}
     assert facts["logged"]["fast"] == {**axes, "unlogged": 0}
-    out = capsys.readouterr().out
+    out = stdout()
     assert "without dev BLEU, so without levels: mute" in out and out.count("best 20.00") == 2
     assert points(trained, "fast", "dev", "bleu") == ["4.0", "8.0", "16.0", "20.0"]
     assert points(trained, "base", "train", "minutes") == ["1.0", "2.0", "3.0", "4.0"]
 
 
 def test_processor_minutes_stand_beside_those_of_the_clock_where_they_were_logged(
-    trained, analyze, capsys
+    trained, analyze, stdout
 ):
     analyze("base", "fast", levels="12")
-    assert "processor" not in capsys.readouterr().out
+    assert "processor" not in stdout()
     for first in (None, 60.0):
         records = []
         for step, cpu in {25: first, 50: 90.0, 75: 30.0, 100: 30.0}.items():
@@ -312,7 +309,7 @@ def test_processor_minutes_stand_beside_those_of_the_clock_where_they_were_logge
     assert minutes == pytest.approx([60.0, 2.4, 2.5 + 0.5 * 10 / 25])
     assert rows["best", 20.0, "fast"]["processor_minutes"] == 3.5
     assert rows["level", 12.0, "base"]["processor_minutes"] is None
-    out = capsys.readouterr().out
+    out = stdout()
     assert "not in the log of base" in out
     assert points(trained, "fast", "dev", "processor_minutes") == ["1.0", "2.5", "3.0", "3.5"]
 
@@ -343,9 +340,9 @@ def test_without_times_there_is_no_axis_of_minutes(trained, analyze):
     assert "minutes" not in trained.text("convergence")
 
 
-def test_where_nobody_measured_bleu_losses_are_shown(trained, analyze, capsys):
+def test_where_nobody_measured_bleu_losses_are_shown(trained, analyze, stdout):
     assert list(analyze("mute")["rows"]) == [("best", None, "mute")]
-    assert "no training measured BLEU" in capsys.readouterr().out
+    assert "no training measured BLEU" in stdout()
     assert "dev BLEU" not in trained.text("convergence")
 
 
@@ -366,10 +363,10 @@ def test_bleu_measured_in_two_ways_is_said(trained, analyze, capsys):
     assert said in capsys.readouterr().err
 
 
-def test_a_system_that_has_not_begun_is_left_out(trained, analyze, capsys):
+def test_a_system_that_has_not_begun_is_left_out(trained, analyze, stderr):
     (trained.run.path / "systems" / "fast" / "metrics.jsonl").unlink()
     found = analyze("fast", "base")
-    assert "left out: fast: its log has no measurement yet" in capsys.readouterr().err
+    assert "left out: fast: its log has no measurement yet" in stderr()
     assert {system for _, _, system in found["rows"]} == {"base"}
     words = "no training of this run has logged anything"
     trained.refused("convergence", DataError, words, systems=["fast"])

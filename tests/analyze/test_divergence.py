@@ -109,13 +109,13 @@ def divergences(analysed):
     return found, drawn, rows
 
 
-def test_systems_of_several_kernels_side_by_side(analysed, capsys):
+def test_systems_of_several_kernels_side_by_side(analysed, stderr):
     dual(analysed, "two", "enc-dc")
     dual(analysed, "three", "enc-dc", kernel_size=3)
     dual(analysed, "top", "enc-dc", layers="2-2")
     analysed.system()
     found, figure, rows = divergences(analysed)
-    assert "base" in capsys.readouterr().err
+    assert "base" in stderr()
     assert [c["key"] for c in found["table"]["columns"]][-4:] == list(GOLDEN)
     assert {name: {row["settings"] for row in own} for name, own in rows.items()} == {
         "two": {"kernel_size=2"},

@@ -40,9 +40,9 @@ def sentence_bleu(run, name):
     ]
 
 
-def test_the_line_and_all_others(translated, capsys):
+def test_the_line_and_all_others(translated, stdout):
     first, second = translated.rows("examples", sentence=3)
-    out = capsys.readouterr().out
+    out = stdout()
     base, better = (sentence_bleu(translated.run, name) for name in ("base", "better"))
     assert (first["bleu"], second["bleu"]) == pytest.approx((base[2], better[2]))
     assert first["ahead"] is first["behind"] is first["p"] is None
@@ -68,11 +68,11 @@ def test_only_the_systems_asked_for_the_first_is_the_baseline(translated):
         assert [row["p"] is None for row in rows] == [True, False][: len(rows)]
 
 
-def test_beside_the_papers(translated, tmp_path, capsys):
+def test_beside_the_papers(translated, tmp_path, stdout):
     path = tmp_path / "paper.toml"
     path.write_text(PAPER, "utf-8")
     translated.analyze("examples", sentence=4, paper=str(path), table="sentence")
-    out = capsys.readouterr().out
+    out = stdout()
     for text in (
         f"{sentence_bleu(translated.run, 'better')[3] / 100:.3f}",
         "0.403",

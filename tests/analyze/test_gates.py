@@ -27,6 +27,7 @@ from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import EOS, UNK, load_vocabularies
 from nmtkit.translate.forced import pair_batch
 from tests.models import contract
+from tests.refused import refused
 from tests.score.conftest import write
 
 from ..spaces import Spaces
@@ -274,10 +275,9 @@ def test_tags_that_do_not_fit_are_refused_with_file_and_line(tmp_path):
         ("X Y\n\nZ\nW\n", "4 lines of tags for 3 sentences", 4),
     ):
         path.write_text(content, "utf-8")
-        with pytest.raises(DataError, match=what) as error:
-            texts.read_tags(path, words, "src")
-        assert error.value.where == f"{path}, line {line}"
-        assert "tokens.src.txt" in error.value.hint
+        error = refused(DataError, what, texts.read_tags, path, words, "src")
+        assert error.where == f"{path}, line {line}"
+        assert "tokens.src.txt" in error.hint
 
 
 def test_the_stage_by_hand(analysed, tmp_path, capsys):

@@ -220,11 +220,11 @@ def stored_points(analysed, name):
     }
 
 
-def test_the_stage_with_and_without_feedback(analysed, capsys):
+def test_the_stage_with_and_without_feedback(analysed, stdout):
     analysed.system(model=DEEP)
     analysed.system("recurrent", "rnnsearch", GATED)
     found = analysed.analyze("importance")
-    assert "base: mean ΔJS by Δα, renormalised" in capsys.readouterr().out
+    assert "base: mean ΔJS by Δα, renormalised" in stdout()
     steps = [
         (line, step + 1)
         for line, text in enumerate(analysed.lines["test"], 1)
@@ -252,13 +252,13 @@ def test_the_stage_with_and_without_feedback(analysed, capsys):
     assert json.dumps(after).count("stay as they are") == 1
 
 
-def test_some_sentences_are_those_of_the_whole_set(analysed, capsys):
+def test_some_sentences_are_those_of_the_whole_set(analysed, stdout):
     analysed.system("own", "rnnsearch", GATED)
     points = {}
     for count in (10_000, 12):
         found = analysed.analyze("importance", sentences=count)
         points[count] = stored_points(analysed, "own")
-    assert "(12 of 40 sentences of test, removal" in capsys.readouterr().out
+    assert "(12 of 40 sentences of test, removal" in stdout()
     assert {line for line, _ in points[10_000]} == {*range(1, 41)}
     lines = {line for line, _ in points[12]}
     assert len(lines) == 12 and max(lines) > 12  # drawn, not the first ones

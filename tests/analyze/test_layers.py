@@ -19,7 +19,7 @@ def softmax(column):
     return [math.exp(v) / sum(map(math.exp, column)) for v in column]
 
 
-def test_both_mixtures_as_a_heat_map(analysed, capsys):
+def test_both_mixtures_as_a_heat_map(analysed, stdout):
     analysed.system()
     analysed.system("phrases", "pr", {**DEEP, "decoder_layers": 2})
     model = analysed.system("both", "pr", {**DEEP, "ta_tokens": True})
@@ -37,7 +37,7 @@ def test_both_mixtures_as_a_heat_map(analysed, capsys):
         for layer in range(3):
             wanted = softmax([weights[level, layer].item() for level in range(3)])
             assert [row[f"decoder_{layer + 1}"] for row in own] == pytest.approx(wanted, rel=1e-5)
-    out = capsys.readouterr().out
+    out = stdout()
     assert "both, token: encoder level by decoder layer" in out and "█" in out
     figure = analysed.text("layers")
     assert "phrases, phrase" in figure and "decoder layer" in figure

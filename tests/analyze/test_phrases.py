@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from nmtkit.analyze import phrases
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.measures.expressions import parse
+from tests.refused import refused
 from tests.score.conftest import write
 
 SOURCE = [
@@ -87,7 +88,7 @@ def look_up(judged, tmp_path):
     return run
 
 
-def test_known_answers(judged, look_up, capsys):
+def test_known_answers(judged, look_up, stdout):
     rows = look_up()
     shares = {
         key[1:]: (r["in_source"], r["in_reference"], r["first"]["value"], r["second"]["value"])
@@ -112,7 +113,7 @@ def test_known_answers(judged, look_up, capsys):
         "in_reference": 5,
         "right": {"first": 2, "second": 4},
     }
-    out = capsys.readouterr().out
+    out = stdout()
     assert "test: 2 of 3 listed expressions occur, 6 times in 6 sentences; 2 of them have" in out
     assert "case ignored" in out and "+40.0" in out and "second - first" in out
     assert judged.text("phrases", "expressions.tsv").splitlines() == LIST
@@ -219,9 +220,8 @@ def test_a_rare_expression_is_in_the_file_and_not_in_the_table(judged, look_up, 
 
 
 def test_a_list_of_its_own_has_the_demo_corpus_alone(judged, look_up):
-    with pytest.raises(ConfigError, match="comes with no list") as error:
-        look_up(["first"], None)
-    assert "--expressions FILE" in error.value.hint
+    error = refused(ConfigError, "comes with no list", look_up, ["first"], None)
+    assert "--expressions FILE" in error.hint
     known = look_up(["first"], "separable-verbs")
     judged.change_manifest(dataset="demo")
     assert look_up(["first"], None) == known
@@ -238,14 +238,11 @@ def test_what_cannot_be_looked_up_is_said(judged, look_up, tmp_path):
     path = tmp_path / "list.tsv"
     for lines, what in ((["look\tblick"], "of none in the reference"), (["look up"], "1 columns")):
         write(path, lines)
-        with pytest.raises(DataError, match=what):
-            look_up(["first"])
+        refused(DataError, what, look_up, ["first"])
     write(path, LIST)
-    with pytest.raises(DataError, match="no such file"):
-        look_up(expressions=tmp_path / "none.tsv")
+    refused(DataError, "no such file", look_up, expressions=tmp_path / "none.tsv")
     write(judged.run.path / "systems" / "first" / "translate" / "test" / "hyp.txt", FIRST[:4])
-    with pytest.raises(DataError, match="4 lines, but the set has 6"):
-        look_up(["first"])
+    refused(DataError, "4 lines, but the set has 6", look_up, ["first"])
     judged.add("third", 0.0, sets=[])
     with pytest.raises(DataError, match="none of third has a translation of test"):
         look_up(["third"], set_names=["test"])

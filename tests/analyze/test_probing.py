@@ -179,15 +179,15 @@ def test_vectors_are_computed_once_for_each_checkpoint_task_and_layer(
 
 
 def test_an_analysis_is_up_to_date_until_a_file_of_its_folder_changes(
-    analysed, probe, tmp_path, capsys
+    analysed, probe, tmp_path, stderr
 ):
     analysed.system()
     for count, up_to_date in ((60, False), (60, True), (70, False)):
         probe(probe_files(tmp_path / "probes", count, ["own"]))
-        assert ("up to date" in capsys.readouterr().err) == up_to_date
+        assert ("up to date" in stderr()) == up_to_date
 
 
-def test_the_table(analysed, probe, tmp_path, capsys):
+def test_the_table(analysed, probe, tmp_path, stdout):
     analysed.system()
     analysed.system("small", "transformer", {**SMALL, "d_model": 16})
     names = ("sentence_length", "past_present", "tree_depth", "own")
@@ -210,7 +210,7 @@ def test_the_table(analysed, probe, tmp_path, capsys):
     # A long sentence has other positions.
     assert first["base"]["value"] > 90 > 60 > first["majority"]["value"]
     assert 0 < first["small, embeddings"]["value"] < first["base"]["value"]
-    assert "base, embeddings" in capsys.readouterr().out
+    assert "base, embeddings" in stdout()
     assert "past_present" in analysed.text("probing")
 
 
@@ -241,7 +241,7 @@ rows = [
 """
 
 
-def test_accuracies_beside_the_papers(analysed, probe, tmp_path, monkeypatch, capsys):
+def test_accuracies_beside_the_papers(analysed, probe, tmp_path, monkeypatch, stdout):
     """With a difference where corpus and probing files are the paper's; a mean of tasks only
     where none of them is missing.
     """
@@ -255,7 +255,7 @@ def test_accuracies_beside_the_papers(analysed, probe, tmp_path, monkeypatch, ca
 
     def beside(folder):
         found = probe(folder, paper=paper, table="probes")
-        assert "Table 4, printed and measured" in capsys.readouterr().out
+        assert "Table 4, printed and measured" in stdout()
         keys = ("system", "column", "measured", "difference")
         printed = [[row[key] for key in keys] for row in found["paper"]["rows"]]
         return {row["task"]: row["base"]["value"] for row in found["table"]["rows"]}, printed
@@ -277,7 +277,7 @@ def test_accuracies_beside_the_papers(analysed, probe, tmp_path, monkeypatch, ca
         assert row[2] == measured and row[3] + number == measured
 
 
-def test_what_cannot_be_probed_is_said(analysed, probe, tmp_path, capsys):
+def test_what_cannot_be_probed_is_said(analysed, probe, tmp_path, stderr):
     analysed.system("toy", TOY, {})
     folder = probe_files(tmp_path / "probes", tasks=["own"])
     words = "toy: no states of source positions.*'summary'"
@@ -286,7 +286,7 @@ def test_what_cannot_be_probed_is_said(analysed, probe, tmp_path, capsys):
     analysed.system("search", "rnnsearch", load_variant("rnnsearch").adapt(SMALL))
     found = probe(folder)
     assert found["facts"]["left_out"] == ["toy"]
-    assert "left out: toy: no states" in capsys.readouterr().err
+    assert "left out: toy: no states" in stderr()
     assert {"base", "search", "search, embeddings"} <= found["table"]["rows"][0].keys()
     for error, words, options in (
         (DataError, "base: no layer 2: its encoder has 1", {"layer": "2", "systems": ["base"]}),

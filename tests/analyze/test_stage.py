@@ -26,6 +26,7 @@ from nmtkit.settings import SearchSettings, build
 from nmtkit.tables.table import Column, Table
 from nmtkit.text.vocabulary import EOS
 from nmtkit.translate.beam import search
+from tests.refused import refused
 from tests.score.conftest import write
 
 from .conftest import SMALL, TOY, AnalysedRun
@@ -83,9 +84,8 @@ def test_every_analysis_is_found_under_its_name():
         ("no.such:Thing", "must be the current one or on PYTHONPATH"),
         (TOY, "nmtkit/analyze/README.md"),
     ):
-        with pytest.raises(ConfigError) as error:
-            stage.find(name)
-        assert name.rpartition(":")[2] in error.value.message and hint in error.value.hint
+        error = refused(ConfigError, None, stage.find, name)
+        assert name.rpartition(":")[2] in error.message and hint in error.hint
 
 
 OWN = """
@@ -147,7 +147,7 @@ def test_an_option_without_a_value_takes_none():
     assert "option '--measure' does not take a value" in result.stderr
 
 
-def test_cost_of_a_variant_inside_and_one_outside_the_package(two, capsys):
+def test_cost_of_a_variant_inside_and_one_outside_the_package(two, stdout):
     found = two.analyze("cost")
     base, own = found["table"]["rows"]
     sizes = [len(line.split()) + 1 for line in two.lines["test"]]
@@ -171,7 +171,7 @@ def test_cost_of_a_variant_inside_and_one_outside_the_package(two, capsys):
     per_mac = 2.5 / (whole["own"] / whole["base"])
     assert own["decode_time_per_mac"] == pytest.approx(per_mac)
     assert base["train_mac_ratio"] == base["train_time_ratio"]["value"] == 1.0
-    out = capsys.readouterr().out
+    out = stdout()
     assert "no interval" in out and found["text"] in out
     assert "relative to base" in two.text("cost")
 
@@ -198,7 +198,7 @@ def test_cost_of_a_document_model_counts_its_contexts(analysed, decoded):
     assert 0 < with_context < len(beside.src) and with_context >= len(beside.src) - 2
 
 
-def test_cost_of_phrases_from_parses_counts_and_times_the_parses(analysed, decoded, capsys):
+def test_cost_of_phrases_from_parses_counts_and_times_the_parses(analysed, decoded, stderr):
     """A system that cuts n-grams is counted and timed on these."""
     systems, prep = ["ngram", "parse"], analysed.run.prep
     models = [analysed.system(name, "pr", {**SMALL, "segmentation": name}) for name in systems]
@@ -220,21 +220,21 @@ def test_cost_of_phrases_from_parses_counts_and_times_the_parses(analysed, decod
     timing.measure_speed(study(analysed, *systems), 5, rounds=1)
     assert all(batch.spans is None for _, batch in decoded)
     without = "'parse' reads parses, but test has none: it decodes with n-grams instead"
-    assert without in capsys.readouterr().err
+    assert without in stderr()
     for suffix in ("bin", "idx"):
         shutil.copy(prep / f"train/00000.spans.{suffix}", prep / "test")
     decoded.clear()
     timing.measure_speed(study(analysed, *systems), 5, rounds=1)
-    assert "n-grams instead" not in capsys.readouterr().err
+    assert "n-grams instead" not in stderr()
     batch = next(batch for model, batch in decoded if model.reads_spans)
     assert sorted([size for size in row if size] for row in batch.spans.tolist()) == sorted(cuts)
 
 
-def test_cost_without_any_measurement_shows_gaps(analysed, capsys):
+def test_cost_without_any_measurement_shows_gaps(analysed, stdout):
     analysed.system("only")
     (row,) = analysed.rows("cost")
     assert row["train_tokens_per_s"] is row["decode_tokens_per_s"] is None
-    assert row["train_time_ratio"]["value"] is None and "–" in capsys.readouterr().out
+    assert row["train_time_ratio"]["value"] is None and "–" in stdout()
     assert not (analysed.folder("cost") / "figure.svg").exists()
 
 
@@ -313,7 +313,7 @@ def test_measured_times_outlive_a_call_that_takes_none(two, brief, paper, capsys
     assert lost in capsys.readouterr().err and row["train_tokens_per_s"] == 500
 
 
-def test_gains_by_length_beside_the_papers(two, paper, capsys):
+def test_gains_by_length_beside_the_papers(two, paper, stdout):
     """Over the mean of the baseline's seeds; a group that the paper has and this call has not is
     named.
     """
@@ -331,7 +331,7 @@ def test_gains_by_length_beside_the_papers(two, paper, capsys):
         assert short["measured"] == pytest.approx(bleu["own"] - mean)
         assert (other["system"], other["measured"]) == ("not measured", None)
     missing = "no group ≤15 among the measured ones: --buckets names the groups"
-    assert missing in capsys.readouterr().out
+    assert missing in stdout()
 
 
 def test_measured_updates_are_of_new_batches_every_round_and_the_same_for_all(
@@ -372,7 +372,7 @@ def test_measured_searches_have_one_length(two):
     assert hypotheses(timing.Endless(model).eval()) == [(7, False)] * 2
 
 
-def test_lengths_side_by_side(two, capsys):
+def test_lengths_side_by_side(two, stdout):
     rows = two.rows("lengths", buckets="10,20")
     assert [(r["group"], r["system"]) for r in rows] == [
         (g, s) for g in ("<10", "[10,20)", "≥20") for s in ("base", "own")
@@ -386,7 +386,7 @@ def test_lengths_side_by_side(two, capsys):
         else:
             assert bleu["low"] <= bleu["value"] <= bleu["high"]
         assert better["length_ratio"]["value"] == pytest.approx(1.0)
-    assert "█" in capsys.readouterr().out and "</svg>" in two.text("lengths")
+    assert "█" in stdout() and "</svg>" in two.text("lengths")
 
 
 def test_up_to_date_until_something_it_depends_on_changes(two, capsys):
@@ -429,12 +429,12 @@ def test_what_an_earlier_call_attached_goes_with_it(tmp_path):
         lambda text: text.replace('"bleu": {', '"blue": {', 1),
     ],
 )
-def test_a_damaged_finding_is_made_again(two, capsys, damage):
+def test_a_damaged_finding_is_made_again(two, stderr, damage):
     whole = two.analyze("lengths")
     path = two.folder("lengths") / "finding.json"
     path.write_text(damage(path.read_text("utf-8")), "utf-8")
     assert two.analyze("lengths") == whole
-    assert "up to date" not in capsys.readouterr().err
+    assert "up to date" not in stderr()
 
 
 def test_what_cannot_be_analysed_is_said(two):
@@ -466,11 +466,11 @@ def test_an_option_of_another_analysis_is_refused(two, name, options, where, hin
     assert not (two.run.path / "analyze").exists()
 
 
-def test_an_analysis_depends_on_its_own_options_only(two, capsys):
+def test_an_analysis_depends_on_its_own_options_only(two, stderr):
     options = {"set_names": [], "buckets": "dc", "paper": "", "table": ""}
     assert two.analyze("lengths")["made_from"]["options"] == options
     stage.analyze(two.run, "lengths", buckets="dc")
-    assert "up to date" in capsys.readouterr().err
+    assert "up to date" in stderr()
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from arguments import parser
 
 LEARNERS = ["nmtkit", "subword-nmt"]
 STEMS = 60_000
@@ -36,20 +37,14 @@ CODAS = ["", "n", "r", "t", "s", "l", "ng", "nd", "ch", "m", "st", "ck", "rt", "
 ENDINGS = ["", "en", "er", "s", "e", "ung", "ing", "ed", "es", "lich", "ly", "tion", "heit", "te"]
 
 
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--types", type=int, nargs="+", default=[500_000])
-    parser.add_argument("--words", type=Path, help="file of `word count` lines, not made-up words")
-    parser.add_argument("--merges", type=int, default=32_000)
-    parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--peer", action="store_true", help="measure subword-nmt's learner too")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", type=Path, help="write all figures here")
-    parser.add_argument("--make", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--learn", nargs=2, help=argparse.SUPPRESS)
-    return parser.parse_args()
+def options() -> argparse.Namespace:
+    made = parser(__doc__, types=[500_000], merges=32_000, rounds=1, seed=1)
+    made.add_argument("--words", type=Path, help="file of `word count` lines, not made-up words")
+    made.add_argument("--peer", action="store_true", help="measure subword-nmt's learner too")
+    made.add_argument("--json", type=Path, help="write all figures here")
+    made.add_argument("--make", type=Path, help=argparse.SUPPRESS)
+    made.add_argument("--learn", nargs=2, help=argparse.SUPPRESS)
+    return made.parse_args()
 
 
 def made_up_words(types: int, seed: int) -> tuple[list[str], np.ndarray]:
@@ -140,7 +135,7 @@ def show(result: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    args = arguments()
+    args = options()
     if args.make or args.learn:
         make(args) if args.make else learn_here(args)
         return

@@ -6,11 +6,12 @@ python tests/benchmarks/corpus.py FOLDER [--from-dir RAW]     -> FOLDER/run, FOL
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+import arguments
 
 from nmtkit.data.store import Store
 from nmtkit.text.vocabulary import Vocabulary
@@ -35,9 +36,7 @@ def export(run: Path, folder: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments.parser(__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument(
         "--from-dir", help="folder with the raw files of Multi30k; without it they are downloaded"

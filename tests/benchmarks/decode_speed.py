@@ -11,21 +11,19 @@ python tests/benchmarks/decode_speed.py --corpus FOLDER --system NAME --hf-pytho
 from __future__ import annotations
 
 import argparse
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
-import export_model  # noqa: E402
-import peers  # noqa: E402
+import export_model
+import peers
 
-from nmtkit.run import Run  # noqa: E402
-from nmtkit.settings import parse_set  # noqa: E402
-from nmtkit.text.vocabulary import Vocabulary  # noqa: E402
+from nmtkit.run import Run
+from nmtkit.settings import parse_set
+from nmtkit.text.vocabulary import Vocabulary
 
 
-def arguments() -> argparse.ArgumentParser:
+def options() -> argparse.ArgumentParser:
     parser = peers.common_options(__doc__, rounds=3)
     parser.add_argument(
         "--run", type=Path, help="run with the trained system (default: the corpus's own)"
@@ -167,7 +165,7 @@ def measure(entered: list[peers.System], args: argparse.Namespace) -> list[dict[
 
 
 def main() -> None:
-    args = peers.parsed(arguments())
+    args = peers.parsed(options())
     with tempfile.TemporaryDirectory(prefix="nmtkit-benchmark-") as folder:
         wanted = systems(args, Path(folder, "weights.safetensors"))
         with peers.started(wanted, args) as entered:

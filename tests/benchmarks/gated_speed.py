@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import arguments
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -139,18 +140,9 @@ def peak(name: str, a: argparse.Namespace) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    parser = arguments.parser(
+        __doc__, alignment=256, length=15, rows=100, rounds=4, threads=1, beam=5
     )
-    for option, default in (
-        ("alignment", 256),
-        ("length", 15),
-        ("rows", 100),
-        ("rounds", 4),
-        ("threads", 1),
-        ("beam", 5),
-    ):
-        parser.add_argument(f"--{option}", type=int, default=default)
     parser.add_argument(
         "--bfloat16",
         action="store_true",

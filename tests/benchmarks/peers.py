@@ -18,20 +18,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import arguments
+
 DRIVERS = Path(__file__).parent / "drivers"
 DISTURBED = 0.1  # cores used by others from which a round is taken again
 
 
 def common_options(description: str | None, rounds: int) -> argparse.ArgumentParser:
     """A parser with the options of both benchmarks; `rounds` is the default of --rounds."""
-    parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments.parser(description, threads=2, rounds=rounds)
     parser.add_argument("--corpus", type=Path, required=True, help="folder made by corpus.py")
     parser.add_argument("--nmtkit-python", default=sys.executable)
     parser.add_argument("--hf-python", help="environment with transformers")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=rounds)
     parser.add_argument(
         "--cpu-time",
         action="store_true",

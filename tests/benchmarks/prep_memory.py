@@ -16,31 +16,24 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).parent))
-from bpe_learning import made_up_words  # noqa: E402
+from arguments import parser
+from bpe_learning import made_up_words
 
 AT_ONCE = 20_000
 """Lines that are written at a time."""
 
 
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--pairs", type=int, default=100_000)
-    parser.add_argument("--times", type=int, nargs="+", default=[1, 4, 16])
-    parser.add_argument("--words", type=int, default=20, help="of a line")
-    parser.add_argument("--types", type=int, default=4_000_000, help="words that are drawn from")
-    parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument(
+def options() -> argparse.Namespace:
+    made = parser(__doc__, pairs=100_000, times=[1, 4, 16], jobs=1, seed=1)
+    made.add_argument("--words", type=int, default=20, help="of a line")
+    made.add_argument("--types", type=int, default=4_000_000, help="words that are drawn from")
+    made.add_argument(
         "--set",
         nargs="+",
         default=["prep.max_types=300000", "prep.memory=0.25", "prep.shard_lines=20000"],
     )
-    parser.add_argument("--json", type=Path)
-    return parser.parse_args()
+    made.add_argument("--json", type=Path)
+    return made.parse_args()
 
 
 def write_text(paths: list[Path], words: np.ndarray, lines: int, length: int, seed: int) -> None:
@@ -80,7 +73,7 @@ def prepared(folder: Path, paths: list[Path], args: argparse.Namespace) -> dict[
 
 
 def main() -> None:
-    args = arguments()
+    args = options()
     listed, _ = made_up_words(args.types, args.seed)
     words = np.array(listed, object)
     results = []

@@ -16,6 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from arguments import parser
+
 from nmtkit.prep import tasks
 from nmtkit.prep.check import inspect
 from nmtkit.prep.clean import CleanShard
@@ -28,18 +30,15 @@ from nmtkit.records import TextRecipe
 from nmtkit.settings import PrepSettings
 
 
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("files", nargs=2, type=Path, metavar="FILE", help="plain text")
-    parser.add_argument("--languages", nargs=2, default=["de", "en"])
-    parser.add_argument("--rounds", type=int, default=3)
-    return parser.parse_args()
+def options() -> argparse.Namespace:
+    made = parser(__doc__, rounds=3)
+    made.add_argument("files", nargs=2, type=Path, metavar="FILE", help="plain text")
+    made.add_argument("--languages", nargs=2, default=["de", "en"])
+    return made.parse_args()
 
 
 def main() -> None:
-    args = arguments()
+    args = options()
     settings, languages = PrepSettings(), (args.languages[0], args.languages[1])
     start = time.process_time()
     texts = [inspect(path, strict=True).text_file(path) for path in args.files]

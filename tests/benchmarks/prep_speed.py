@@ -18,32 +18,29 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
-from peers import median, wait_for_quiet  # noqa: E402
+from arguments import parser
+from peers import median, wait_for_quiet
 
-from nmtkit import files  # noqa: E402
+from nmtkit import files
 
 WMT14 = 9_000_000 * 24
 """Words of WMT14 English-German: 4.5 million pairs, two sides, about 24 words each."""
 STAGE = re.compile(r"nmtkit: (.+): ([\d,]+) lines in .*\(([\d,]+) lines/s\)")
 
 
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
+def options() -> argparse.Namespace:
+    made = parser(__doc__, jobs=[1, 2])
+    made.add_argument(
         "--pair", nargs=2, type=Path, action="append", required=True, metavar=("SRC", "TGT")
     )
-    parser.add_argument("--languages", nargs=2, default=["en", "de"])
-    parser.add_argument("--lines", type=int, default=200_000, help="of both sides together")
-    parser.add_argument("--jobs", type=int, nargs="+", default=[1, 2])
-    parser.add_argument(
+    made.add_argument("--languages", nargs=2, default=["en", "de"])
+    made.add_argument("--lines", type=int, default=200_000, help="of both sides together")
+    made.add_argument(
         "--times", type=int, nargs="+", default=[1, 4], help="multiples of --lines, for memory"
     )
-    parser.add_argument("--rounds", type=int, default=3, help="of the comparison of --jobs")
-    parser.add_argument("--json", type=Path)
-    return parser.parse_args()
+    made.add_argument("--rounds", type=int, default=3, help="of the comparison of --jobs")
+    made.add_argument("--json", type=Path)
+    return made.parse_args()
 
 
 def build(
@@ -152,7 +149,7 @@ def show(lines: int, result: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    args = arguments()
+    args = options()
     everything = []
     with tempfile.TemporaryDirectory(prefix="nmtkit-benchmark-") as name:
         folder = Path(name)

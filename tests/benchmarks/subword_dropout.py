@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import arguments
 import numpy as np
 import torch
 
@@ -100,9 +101,7 @@ def measure(a: argparse.Namespace, run: Path) -> tuple[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments.parser(__doc__)
     parser.add_argument("--run", type=Path, action="append", required=True, help="a prepared run")
     parser.add_argument("--strength", type=float, default=0.1, help="train.subword_dropout")
     parser.add_argument("--preset", default="small", help="the sizes of the model")

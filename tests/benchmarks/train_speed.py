@@ -8,12 +8,9 @@ python tests/benchmarks/train_speed.py --corpus FOLDER --joey-python ENV/bin/pyt
 from __future__ import annotations
 
 import argparse
-import sys
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
-import peers  # noqa: E402
+import peers
 
 TRANSFORMER = {
     "width": 256,
@@ -29,7 +26,7 @@ TRANSFORMER = {
 RECURRENT = {"width": 512, "hidden": 512, "dropout": 0.1, "smoothing": 0.1}
 
 
-def arguments() -> argparse.ArgumentParser:
+def options() -> argparse.ArgumentParser:
     parser = peers.common_options(__doc__, rounds=5)
     parser.add_argument("--eole-python")
     parser.add_argument("--joey-python", help="measure the recurrent pair instead")
@@ -131,7 +128,7 @@ def report(entered: list[peers.System], clock: str) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    args = peers.parsed(arguments())
+    args = peers.parsed(options())
     with peers.started(systems(args), args) as entered:
         peers.alternate(entered, args)
         peers.write(report(entered, args.clock), args)

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import arguments
 import numpy as np
 import torch
 
@@ -182,13 +183,10 @@ def measure(a: argparse.Namespace, trick: str, *work: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments.parser(__doc__, rounds=15)
     parser.add_argument(
         "--run", type=Path, help="a prepared run with documents; without it the demo is prepared"
     )
-    parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--only", choices=WITHOUT, help="one trick")
     parser.add_argument("--matmul", default="auto", help="as train.matmul")
     parser.add_argument("--preset", default="small", help="the sizes of the model")

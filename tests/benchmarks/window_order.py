@@ -13,13 +13,13 @@ python tests/benchmarks/window_order.py FOLDER [--pairs 100_000_000] [--shards 5
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import resource
 import sys
 import time
 from pathlib import Path
 
+import arguments
 import numpy as np
 
 from nmtkit.data import order
@@ -88,12 +88,8 @@ def measure(folder: Path, windows: int, batch_size: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments.parser(__doc__, pairs=100_000_000, shards=500)
     parser.add_argument("folder", type=Path, help="of the synthetic set; written if it is missing")
-    parser.add_argument("--pairs", type=int, default=100_000_000)
-    parser.add_argument("--shards", type=int, default=500)
     parser.add_argument("--windows", type=int, default=5, help="windows that are measured")
     parser.add_argument("--batch-size", type=int, default=25_000, help="target tokens of a batch")
     args = parser.parse_args()

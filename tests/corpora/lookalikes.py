@@ -7,11 +7,11 @@ is found.
 
 import gzip
 import io
-import json
 import tarfile
 import zipfile
 from pathlib import Path
 
+from tests.manifests import write_json
 from tests.prep.real import lines, segments
 
 TRAIN, HELD = 150, 12
@@ -275,7 +275,7 @@ def evaluation(folder):
         "errors": [error | {"distance": 1, "frequency": 7}],
     }
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "lingeval97.json").write_text(json.dumps([item]), "utf-8")
+    write_json(folder / "lingeval97.json", [item])
     for task in TASKS.split():
         (folder / f"{task}.txt").write_text(f'tr\tI\t" {task}\nva\tO\tx\nte\tI\ty\n', "utf-8")
 

@@ -20,6 +20,7 @@ from nmtkit.prep.options import PrepOptions
 from nmtkit.prep.request import Request
 from nmtkit.presets import preset_names
 from nmtkit.settings import PrepSettings, build
+from tests.refused import refused
 
 EVALUATION = ["lingeval97", "senteval"]
 ALL = """
@@ -210,20 +211,19 @@ def test_a_direction_needs_its_own_files_and_a_choice_only_what_it_names():
     ],
 )
 def test_an_unknown_set_says_the_nearest(dev, test, hint):
-    with pytest.raises(ConfigError, match="has no set") as caught:
-        table.find("wmt14-ende").choose(dev, test)
-    assert hint in caught.value.hint
-    assert caught.value.where == ("prep.dev" if dev else "prep.test")
+    caught = refused(ConfigError, "has no set", table.find("wmt14-ende").choose, dev, test)
+    assert hint in caught.hint
+    assert caught.where == ("prep.dev" if dev else "prep.test")
 
 
 def test_unknown_name_says_the_nearest():
-    with pytest.raises(ConfigError) as caught:
-        table.find("mutli30k-ende")
-    assert "multi30k-ende" in caught.value.hint
-    assert "nmtkit datasets" in caught.value.hint
-    with pytest.raises(ConfigError) as caught:
-        table.find("mine")  # nothing is near: one line, not a list of all
-    assert "--train SRC TGT" in caught.value.hint and "wmt14" not in caught.value.hint
+    caught = refused(ConfigError, None, table.find, "mutli30k-ende")
+    assert "multi30k-ende" in caught.hint
+    assert "nmtkit datasets" in caught.hint
+    caught = refused(
+        ConfigError, None, table.find, "mine"
+    )  # nothing is near: one line, not a list of all
+    assert "--train SRC TGT" in caught.hint and "wmt14" not in caught.hint
 
 
 # strict
@@ -274,8 +274,7 @@ T = (*M, "sets", "train")
     ],
 )
 def test_the_table_is_strict(values, path, value, message):
-    with pytest.raises(ConfigError, match=message):
-        table.expand(change(values, *path, value=value))
+    refused(ConfigError, message, table.expand, change(values, *path, value=value))
 
 
 def test_mirrors_of_the_source_come_first():
@@ -354,11 +353,11 @@ def test_an_evaluation_set_compressed_since_is_kept_uncompressed(lingeval, tmp_p
 
 
 def test_what_is_and_is_no_evaluation_set(tmp_path):
-    with pytest.raises(ConfigError, match="is an evaluation set") as caught:
-        stage.prep("senteval", run_dir=tmp_path / "run")
-    assert "nmtkit datasets --fetch senteval" in caught.value.hint
-    with pytest.raises(ConfigError, match="nothing to fetch"):
-        published.fetch("demo")
+    caught = refused(
+        ConfigError, "is an evaluation set", stage.prep, "senteval", run_dir=tmp_path / "run"
+    )
+    assert "nmtkit datasets --fetch senteval" in caught.hint
+    refused(ConfigError, "nothing to fetch", published.fetch, "demo")
 
 
 def test_the_list_fits_80_columns_and_leaves_nothing_out():
@@ -376,10 +375,9 @@ def test_the_list_fits_80_columns_and_leaves_nothing_out():
 
 
 def test_an_unknown_name_to_fetch_is_no_matter_of_prep():
-    with pytest.raises(ConfigError, match="unknown data set 'senteva'") as caught:
-        published.fetch("senteva")
-    assert caught.value.where == "nmtkit datasets --fetch"
-    assert caught.value.hint == "did you mean 'senteval'? (nmtkit datasets lists them)"
+    caught = refused(ConfigError, "unknown data set 'senteva'", published.fetch, "senteva")
+    assert caught.where == "nmtkit datasets --fetch"
+    assert caught.hint == "did you mean 'senteval'? (nmtkit datasets lists them)"
 
 
 def test_fetch_without_preparing(shared, tmp_path, monkeypatch):
@@ -389,5 +387,4 @@ def test_fetch_without_preparing(shared, tmp_path, monkeypatch):
         paths = published.fetch("multi30k-fren", folder)
         assert paths[2:4] == [raw / "val.fr.gz", raw / "val.en.gz"]
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(DataError, match="no such folder"):
-        published.fetch("multi30k-fren", tmp_path / "nowhere")
+    refused(DataError, "no such folder", published.fetch, "multi30k-fren", tmp_path / "nowhere")

@@ -167,6 +167,13 @@ def find(server, *paths, name=NAME, checksum=CHECKSUM, size=SIZE, from_dir=None)
     return Finder({name: resource}, from_dir).find(name).path
 
 
+def refusal(*arguments, **known):
+    """The error of a machine that cannot find a file."""
+    with pytest.raises(EnvironmentProblem) as caught:
+        find(*arguments, **known)
+    return caught.value
+
+
 @pytest.fixture
 def mine(tmp_path):
     """A folder of the user's own files."""
@@ -271,12 +278,12 @@ def part(server, tmp_path):
     ],
 )
 def test_a_part_is_continued_if_it_can_be(
-    server, part, tmp_path, capsys, held, paths, known, asked, message
+    server, part, tmp_path, stderr, held, paths, known, asked, message
 ):
     part.write_bytes(held)
     assert find(server, *paths, **known).read_bytes() == CONTENT
     assert server.asked == asked
-    assert message in capsys.readouterr().err
+    assert message in stderr()
     bad = {"train.bin.bad": OTHER[:LENGTH] + CONTENT[LENGTH:]} if "another" in message else {}
     assert cache(tmp_path, checksums=False) == {"train.bin": CONTENT} | bad
 
@@ -335,10 +342,9 @@ def test_three_processes_fetch_the_same_file_once(server, tmp_path):
 
 def test_a_server_that_always_dies_without_range_is_given_up(server, tmp_path, monkeypatch):
     monkeypatch.setattr(time, "sleep", lambda _: None)
-    with pytest.raises(EnvironmentProblem) as caught:
-        find(server, "/dying/norange")
+    error = refusal(server, "/dying/norange")
     assert len(server.asked) == 1 + download.TRIES
-    assert "24.6 kB are kept" in caught.value.where
+    assert "24.6 kB are kept" in error.where
     assert cache(tmp_path)["train.bin.part"] == CONTENT[:HALF]
     assert "train.bin" not in cache(tmp_path)
 
@@ -351,19 +357,17 @@ def test_a_file_of_unknown_length_whose_end_does_not_come(server):
 # the wrong thing
 
 
-def test_a_wrong_file_is_set_aside_and_the_mirror_tried(server, tmp_path, capsys):
+def test_a_wrong_file_is_set_aside_and_the_mirror_tried(server, tmp_path, stderr):
     assert find(server, "/wrong", "/good").read_bytes() == CONTENT
     assert server.asked == [("/wrong", 0), ("/good", 0)]
     assert cache(tmp_path) == {"train.bin": CONTENT, "train.bin.bad": OTHER}
-    message = capsys.readouterr().err
+    message = stderr()
     assert sha256(CONTENT) in message and sha256(OTHER) in message
 
 
 def test_a_web_page_is_named_and_costs_nothing_that_was_there(server, part):
     part.write_bytes(START)
-    with pytest.raises(EnvironmentProblem) as caught:
-        find(server, "/page/norange")
-    assert "web page" in caught.value.where
+    assert "web page" in refusal(server, "/page/norange").where
     assert part.read_bytes() == START
 
 
@@ -385,36 +389,31 @@ def test_without_a_checksum_a_page_is_no_archive(server, tmp_path, kind):
     ],
 )
 def test_nothing_good_means_exit_3_and_no_file(server, tmp_path, path, reason):
-    with pytest.raises(EnvironmentProblem) as caught:
-        find(server, path)
-    assert caught.value.exit_code == 3
-    assert reason in caught.value.where
-    assert "--from-dir" in caught.value.hint
+    error = refusal(server, path)
+    assert reason in error.where
+    assert "--from-dir" in error.hint
     assert set(cache(tmp_path)) <= {"train.bin.bad"}
 
 
 def test_every_address_is_named(server):
-    with pytest.raises(EnvironmentProblem) as caught:
-        find(server, "/missing", "/page")
+    error = refusal(server, "/missing", "/page")
     for path in ("/missing", "/page"):
-        assert f"{server.address}{path}: " in caught.value.where
+        assert f"{server.address}{path}: " in error.where
 
 
 def test_no_network(server, tmp_path):
     server.shutdown()
     server.server_close()
-    with pytest.raises(EnvironmentProblem) as caught:
-        find(server, "/good")
-    assert "refused" in caught.value.where
+    assert "refused" in refusal(server, "/good").where
     assert cache(tmp_path) == {}
 
 
-def test_a_damaged_file_in_the_cache_is_fetched_again(server, tmp_path, capsys):
+def test_a_damaged_file_in_the_cache_is_fetched_again(server, tmp_path, stderr):
     path = find(server, "/good")
     path.write_bytes(CONTENT[:-1] + b"x")
     assert find(server, "/good").read_bytes() == CONTENT
     assert cache(tmp_path)["train.bin.bad"] == CONTENT[:-1] + b"x"
-    assert "damaged" in capsys.readouterr().err
+    assert "damaged" in stderr()
 
 
 def test_an_unwritable_cache_is_the_machine_s_problem(server, tmp_path):
@@ -442,9 +441,7 @@ def test_an_unwritable_cache_is_the_machine_s_problem(server, tmp_path):
 )
 def test_no_more_than_the_file_is_taken(server, tmp_path, monkeypatch, path, known, reason):
     monkeypatch.setattr(download, "MOST", 1_000_000)
-    with pytest.raises(EnvironmentProblem) as caught:
-        find(server, path, **known)
-    assert reason in caught.value.where
+    assert reason in refusal(server, path, **known).where
     assert cache(tmp_path) == {} and len(server.asked) == 1
     assert server.sent < 20_000_000  # what the two ends of the connection hold
 
@@ -461,10 +458,9 @@ def test_a_drip_is_given_up_and_what_came_is_continued(server, part, monkeypatch
     part.write_bytes(START)
     monkeypatch.setattr(download._Part, "headers", lambda self: {})
     start = time.monotonic()
-    with pytest.raises(EnvironmentProblem) as caught:
-        find(server, "/drip")
+    error = refusal(server, "/drip")
     assert time.monotonic() - start < 10
-    assert re.search(r"too slow: \d+ bytes in 0\.5 s; what came is kept", caught.value.where)
+    assert re.search(r"too slow: \d+ bytes in 0\.5 s; what came is kept", error.where)
     assert part.read_bytes() == START
     monkeypatch.undo()
 
@@ -473,9 +469,7 @@ def test_a_drip_is_given_up_and_what_came_is_continued(server, part, monkeypatch
 def test_an_answer_that_hardly_comes_is_given_up(server, monkeypatch, kind):
     monkeypatch.setattr(download, "SLOW_SECONDS", 0.5)
     start = time.monotonic()
-    with pytest.raises(EnvironmentProblem) as caught:
-        find(server, f"/{kind}")
-    assert "too slow: 0 bytes in 0.5 s" in caught.value.where
+    assert "too slow: 0 bytes in 0.5 s" in refusal(server, f"/{kind}").where
     assert time.monotonic() - start < 5
 
 
@@ -489,9 +483,7 @@ def test_a_drip_between_breaks_is_given_up(server, monkeypatch):
         Handler, "drop", lambda self, body: self.wfile.write(body[:3]), raising=False
     )
     monkeypatch.setattr(time, "sleep", lambda _: threading.Event().wait(0.05))
-    with pytest.raises(EnvironmentProblem) as caught:
-        find(server, "/good")
-    assert "too slow" in caught.value.where and len(server.asked) > 3
+    assert "too slow" in refusal(server, "/good").where and len(server.asked) > 3
 
 
 def test_a_slow_server_that_is_fast_enough_is_waited_for(server, monkeypatch):

@@ -25,6 +25,7 @@ from nmtkit.files import text_lines
 from nmtkit.run import Run
 from tests.corpora import lookalikes
 from tests.corpora.lookalikes import HELD, TRAIN
+from tests.refused import refused
 
 CORPORA = [name for name, one in table.registered().items() if one.entry.sets]
 
@@ -359,9 +360,10 @@ def test_what_is_said_of_an_evaluation_set_that_cannot_be_had_can_be_followed(
     file to where they find it.
     """
     monkeypatch.setenv("NMTKIT_CACHE", str(tmp_path))
-    with pytest.raises(EnvironmentProblem, match="cannot download") as error:
-        find_pairs(Run(tmp_path / "run"), "lingeval97")
-    command = error.value.hint.partition("`")[2].partition("`")[0]
+    error = refused(
+        EnvironmentProblem, "cannot download", find_pairs, Run(tmp_path / "run"), "lingeval97"
+    )
+    command = error.hint.partition("`")[2].partition("`")[0]
     assert command == "nmtkit datasets --fetch lingeval97 --from-dir DIR"
     result = nmtkit(command.removeprefix("nmtkit ").replace("DIR", str(folder)))
     assert result.exit_code == 0, result.stderr

@@ -18,6 +18,7 @@ from nmtkit.files import text_lines
 from nmtkit.text.moses import Moses
 from tests.corpora.lookalikes import tarball
 from tests.prep.real import lines
+from tests.refused import refused
 
 
 def dataset(sets, languages=("en", "de"), files=()):
@@ -74,6 +75,13 @@ def separated(folder, paths, between):
     return lines(files.src[0]), lines(files.tgt[0]), [int(line) for line in text_lines(files.docs)]
 
 
+def of_size(sentences, documents, *of_set):
+    """What `separated` returns of a set, with so many sentences and documents."""
+    src, tgt, starts = separated(*of_set)
+    assert (len(src), len(tgt), len(starts)) == (sentences, sentences, documents)
+    return src, tgt, starts
+
+
 def test_convention_starts(shared):
     """HAN's .doc files: 0-based line numbers."""
     base = shared / "data" / "iwslt15_zhen" / "IWSLT15.TED.dev2010.zh-en"
@@ -87,8 +95,7 @@ def test_convention_starts(shared):
 )
 def test_convention_blank_line(shared, tmp_path, part, sentences, documents):
     paths = [shared / "data" / "doclevel_ende" / f"{part}.{lang}.xz" for lang in ("en", "de")]
-    src, tgt, starts = separated(tmp_path, paths, "blank")
-    assert (len(src), len(tgt), len(starts)) == (sentences, sentences, documents)
+    src, tgt, starts = of_size(sentences, documents, tmp_path, paths, "blank")
     raw = [lines(path) for path in paths]
     assert src == [line for line in raw[0] if line] and tgt == [line for line in raw[1] if line]
     blank = [i for i, line in enumerate(raw[0]) if not line]
@@ -107,8 +114,7 @@ def test_convention_marker_line(shared, tmp_path, part, sentences, documents):
     paths = [
         shared / "data" / "doc_d_marker_ende" / f"{part}_{lang}.txt.xz" for lang in ("en", "de")
     ]
-    src, tgt, starts = separated(tmp_path, paths, "marker")
-    assert (len(src), len(tgt), len(starts)) == (sentences, sentences, documents)
+    src, tgt, starts = of_size(sentences, documents, tmp_path, paths, "marker")
     assert not any("<d>" in line for line in src + tgt)
     raw = lines(paths[0])  # two of the three sets have CRLF
     assert [src[i] for i in starts] == [
@@ -340,9 +346,8 @@ def test_rows_that_the_training_text_has_not(tmp_path):
     ],
 )
 def test_sides_that_do_not_match(tmp_path, contents, options, message):
-    with pytest.raises(DataError, match=message) as caught:
-        train_of(tmp_path, contents, **options)
-    assert caught.value.hint and "train set" in caught.value.message
+    caught = refused(DataError, message, train_of, tmp_path, contents, **options)
+    assert caught.hint and "train set" in caught.message
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from nmtkit.data.store import (
     spans_writer,
 )
 from nmtkit.errors import DataError, EnvironmentProblem
+from tests.refused import refused
 
 HEADER = 24
 CUTS = [[2, 1], [], [3, 3, 1], [1], [255, 7]]
@@ -215,9 +216,7 @@ def test_a_source_without_a_target_is_damage(tmp_path):
     write(tmp_path, pairs(2, 10))
     with RaggedWriter(shard_path(tmp_path, 1), MAGIC, 2, 10) as writer:
         writer.add_block(np.array([2, 2, 2], "<u2").tobytes(), [1, 1, 1])
-    with pytest.raises(DataError, match="a sentence of a pair") as caught:
-        Store(tmp_path)
-    assert caught.value.where.endswith("00001.idx")
+    assert refused(DataError, "a sentence of a pair", Store, tmp_path).where.endswith("00001.idx")
 
 
 def test_every_way_to_lengths_finds_those_that_are_damaged(tmp_path):
@@ -230,8 +229,7 @@ def test_every_way_to_lengths_finds_those_that_are_damaged(tmp_path):
         lambda store: store.documents,
     ]
     for way in ways:
-        with pytest.raises(DataError, match="damaged"):
-            way(Store(tmp_path))
+        refused(DataError, "damaged", way, Store(tmp_path))
     assert len(Store(tmp_path).shard_lengths(0)[0]) == 2
 
 
@@ -244,9 +242,8 @@ def test_a_set_of_an_earlier_version_is_refused(tmp_path):
     for name in ("bin", "idx"):
         shutil.move(tmp_path / f"00000.spans.{name}", tmp_path / f"train.spans.{name}")
     for read in (Store, lambda path: load_spans(path, 5)):
-        with pytest.raises(DataError, match="an earlier version of nmtkit") as caught:
-            read(tmp_path / "train")
-        assert "train." in str(caught.value) and "--force" in caught.value.hint
+        caught = refused(DataError, "an earlier version of nmtkit", read, tmp_path / "train")
+        assert "train." in str(caught) and "--force" in caught.hint
 
 
 def test_many_shards_need_few_files_open(tmp_path):
@@ -300,8 +297,7 @@ def test_spans_that_are_written_are_read(tmp_path, block):
         spans = load_spans(write_spans(folder, block=block, sizes=sizes), 5)
         assert [spans[i].tolist() for i in range(5)] == CUTS
         assert len(spans_files(folder)) == 2 * len(sizes or [5])
-        with pytest.raises(DataError, match="not the spans of 4 sentences"):
-            load_spans(folder, 4)
+        refused(DataError, "not the spans of 4 sentences", load_spans, folder, 4)
     assert load_spans(tmp_path / "y", 2) is None
 
 

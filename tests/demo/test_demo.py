@@ -2,7 +2,6 @@
 
 import hashlib
 import itertools
-import json
 import re
 from collections import Counter
 
@@ -14,6 +13,7 @@ from nmtkit.demo.corpus import Pair, Writer
 from nmtkit.demo.lexicon import entries
 from nmtkit.demo.probing import LABELS
 from nmtkit.errors import ConfigError
+from tests.manifests import read_json
 
 SPLITS = {"train": 1500, "dev": 200, "test": 200}
 TASKS = list(LABELS)
@@ -98,7 +98,7 @@ def test_no_dev_or_test_sentence_in_train(folder):
         assert all(a.isdisjoint(b) for a, b in itertools.combinations(splits, 2))
     train = set(lines(folder / "train.en"))
     for name in ("agreement", "pronouns"):
-        records = json.loads((folder / f"{name}.en-de.json").read_text("utf-8"))
+        records = read_json(folder / f"{name}.en-de.json")
         assert not train & {record["source"] for record in records}
 
 
@@ -179,7 +179,7 @@ def test_nothing_else_gives_the_gender_away():
 
 
 def test_pronoun_pairs(folder):
-    records = json.loads((folder / "pronouns.en-de.json").read_text("utf-8"))
+    records = read_json(folder / "pronouns.en-de.json")
     count = Counter(record["gender"] for record in records)
     assert len(records) >= 30 and max(count.values()) - min(count.values()) <= 1
     genders = thing_genders()
@@ -206,7 +206,7 @@ def test_pronoun_pairs(folder):
 @pytest.fixture(scope="module")
 def agreement(folder):
     """The agreement pairs."""
-    return json.loads((folder / "agreement.en-de.json").read_text("utf-8"))
+    return read_json(folder / "agreement.en-de.json")
 
 
 def changed(reference, contrastive):

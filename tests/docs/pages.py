@@ -5,7 +5,8 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests import ROOT
+
 PAGES = sorted(
     path
     for folder in ("nmtkit", "recipes", "tests", ".")

@@ -4,7 +4,6 @@ python -m tests.docs.reference
 """
 
 import re
-from pathlib import Path
 from types import SimpleNamespace
 
 from typer.main import get_command
@@ -13,8 +12,8 @@ from nmtkit import fields, settings
 from nmtkit.cli import app
 from nmtkit.models.variants import VARIANTS, load_variant
 from nmtkit.presets import preset_names
+from tests import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 REMAKE = (
     "`python -m tests.docs.reference` writes this page from the program; "
     "a test fails when the page is outdated."

@@ -20,7 +20,8 @@ from nmtkit.run import Run
 from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import load_vocabularies
 from tests.export.conftest import SETTINGS
-from tests.manifests import read_json
+from tests.manifests import edit, read_json, write_json
+from tests.refused import refused
 
 LINES = ["The cats sleep, and the dog runs.", "It runs."]
 
@@ -85,7 +86,7 @@ def test_what_is_written(copy, without_package, capsys):
     assert (record["stage"], record["systems"], record["exit"]) == ("export", ["post"], 0)
 
 
-def test_what_is_up_to_date_and_what_is_written_again(copy, without_package, tmp_path, capsys):
+def test_what_is_up_to_date_and_what_is_written_again(copy, without_package, tmp_path, stderr):
     out = tmp_path / "deep" / "out"
 
     def written(**options):
@@ -94,13 +95,13 @@ def test_what_is_up_to_date_and_what_is_written_again(copy, without_package, tmp
         return len(without_package) > count
 
     assert written() and not written()
-    assert "up to date" in capsys.readouterr().err
+    assert "up to date" in stderr()
     assert written(force=True)
     (out / "model.bin").write_text("damaged")
     assert written() and not written()
     assert written(quantization="int8") and (out / "model.bin").read_text() == "int8 1024"
     config = copy.system("post").config
-    config.write_text(config.read_text().replace("max_source = 20", "max_source = 3000"))
+    edit(config, "max_source = 20", "max_source = 3000")
     assert written(quantization="int8") and without_package[-1] == ("int8", 3001)
 
 
@@ -123,7 +124,7 @@ def test_a_record_names_files_not_patterns(copy, without_package, tmp_path):
     out = stage.export(copy, "post", "ctranslate2", out=tmp_path / "out")
     record = read_json(out / folder.ABOUT)
     record["files"]["*"] = "0"
-    (out / folder.ABOUT).write_text(json.dumps(record))
+    write_json(out / folder.ABOUT, record)
     (out / "notes.md").write_text("mine")
     with pytest.raises(ConfigError, match=r"'\*' cannot be a name"):
         stage.export(copy, "post", "ctranslate2", out=out, force=True)
@@ -171,10 +172,9 @@ def test_nothing_half_written(copy, without_package, tmp_path, monkeypatch):
 def test_what_it_cannot_run_is_refused_before_anything_is_loaded(run, monkeypatch, system, reason):
     monkeypatch.setattr("nmtkit.models.loading.load_system", None)
     say_of_package(monkeypatch, lambda: pytest.fail("looked for"))
-    with pytest.raises(ConfigError) as caught:
-        stage.export(run, system, "ctranslate2")
-    assert f"CTranslate2 cannot run '{system}': {reason}" in caught.value.message
-    assert "nmtkit translate" in caught.value.hint
+    caught = refused(ConfigError, None, stage.export, run, system, "ctranslate2")
+    assert f"CTranslate2 cannot run '{system}': {reason}" in caught.message
+    assert "nmtkit translate" in caught.hint
     assert not (run.system(system).path / "export").exists()
 
 
@@ -275,7 +275,7 @@ def readme_code(out):
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_the_real_engine_translates_alike(copy, name, capsys, monkeypatch):
+def test_the_real_engine_translates_alike(copy, name, stdout, monkeypatch):
     """Small models of weights just drawn: equal to the last subword, and log-probabilities to
     float32.
     """
@@ -294,7 +294,7 @@ def test_the_real_engine_translates_alike(copy, name, capsys, monkeypatch):
     assert [read_json(out / file) for file in names] == [list(source), list(target)]
     monkeypatch.chdir(out)
     exec(readme_code(out).replace('["…"]', repr(LINES)), {})
-    assert capsys.readouterr().out.startswith("['")
+    assert stdout().startswith("['")
     assert ctranslate2.contains_model(str(out))
 
 

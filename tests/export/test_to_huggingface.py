@@ -2,8 +2,6 @@
 nmtkit's ids, and greedy search finds the same subwords.
 """
 
-import json
-
 import pytest
 import torch
 
@@ -14,6 +12,7 @@ from nmtkit.text.vocabulary import SPECIALS, load_vocabularies
 from nmtkit.translate.forced import pair_batch
 from tests.export.conftest import EOS, SETTINGS
 from tests.export.test_stage import LINES, command, readme_code
+from tests.manifests import read_json, write_json
 from tests.ready import add_system, prepare
 
 SRC, TGT = [[5, 9, 7, 30, 2], [8, 2]], [[11, 4, 2], [6, 7, 20, 21, 2]]
@@ -30,9 +29,9 @@ def separate(tmp_path_factory):
     run = prepare(tmp_path_factory.mktemp("separate") / "run", joint_vocab=False)
     with (run.prep / "vocab.src.txt").open("a", encoding="utf-8") as file:
         file.writelines(f"never-{number}\n" for number in range(50))  # larger than the target's
-    manifest = json.loads((run.prep / "manifest.json").read_text("utf-8"))
+    manifest = read_json(run.prep / "manifest.json")
     manifest["vocabulary"]["src"] += 50
-    (run.prep / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+    write_json(run.prep / "manifest.json", manifest)
     for name, model in APART.items():
         add_system(run, name, "transformer", eos=EOS if "softmax_bias" in model else 0, **model)
     return run
@@ -94,7 +93,7 @@ def test_its_tokenizer_gives_the_same_ids(separate, tmp_path):
         assert set(pair) == {"input_ids", "attention_mask"}
 
 
-def test_it_translates_alike(system, tmp_path, capsys, monkeypatch):
+def test_it_translates_alike(system, tmp_path, stdout, monkeypatch):
     run, name = system
     out = tmp_path / "out"
     options = f"{name} --to huggingface --out {out} --check --lines 20 --at-least 100"
@@ -105,12 +104,12 @@ def test_it_translates_alike(system, tmp_path, capsys, monkeypatch):
     assert float(result.stdout.split("at most ")[1].split()[0]) < 1e-3  # of sums of some -300
     monkeypatch.chdir(out)
     exec(readme_code(out).replace('["…"]', repr(LINES)), {})
-    assert capsys.readouterr().out.startswith("['")
+    assert stdout().startswith("['")
 
 
 def test_what_it_says_of_the_search(run, tmp_path):
     out = stage.export(run, "pre", "huggingface", out=tmp_path / "out")
-    values = json.loads((out / "generation_config.json").read_text("utf-8"))
+    values = read_json(out / "generation_config.json")
     assert (values["num_beams"], values["length_penalty"]) == (3, 0.6)
     page = (out / folder.README).read_text("utf-8")
     assert "for Hugging Face" in page and "log P / |Y|^α" in page and "{" not in page

@@ -1,1 +1,1 @@
-from tests.train.conftest import one_thread  # noqa: F401 - a fixture of these tests, too
+from tests.train.conftest import one_thread, run  # noqa: F401 - fixtures of these tests, too

@@ -19,12 +19,8 @@ from nmtkit.models import checkpoints, loading
 from nmtkit.run import System, write_toml
 from tests.faults.trainings import Killed, fail, fit
 from tests.manifests import read_json, write_best
-from tests.train.tiny import last, make_run
-
-
-@pytest.fixture
-def run(tmp_path):
-    return make_run(tmp_path / "run")
+from tests.refused import refused
+from tests.train.tiny import last, saved
 
 
 def write(folder, step=1, value=1.0):
@@ -68,7 +64,7 @@ def test_save_and_load(tmp_path):
 )
 @pytest.mark.parametrize("times", [1, 2])
 def test_killed_while_saving_leaves_the_previous_checkpoint(
-    owner, call, times, tmp_path, monkeypatch, capsys
+    owner, call, times, tmp_path, monkeypatch, stderr
 ):
     system = System(tmp_path)
     write(system.checkpoints, 1)
@@ -80,9 +76,9 @@ def test_killed_while_saving_leaves_the_previous_checkpoint(
         with pytest.raises(Killed):
             write(system.checkpoints, 3)
     assert steps(checkpoints.find_checkpoints(system)) == [1] + [2] * once_a_checkpoint
-    capsys.readouterr()
+    stderr()
     checkpoints.clean(system.checkpoints)
-    assert ".tmp-step-00000003" in capsys.readouterr().err
+    assert ".tmp-step-00000003" in stderr()
     assert not list(system.checkpoints.glob(".*"))
 
 
@@ -119,10 +115,7 @@ DAMAGES = pytest.mark.parametrize("kind", ["truncated", "one bit", "missing"])
 def test_damage_is_named(victim, kind, tmp_path):
     path = write(tmp_path)
     damage(path / victim, kind)
-    with pytest.raises(CheckpointError) as caught:
-        checkpoints.load_training(path, dict)
-    assert victim in str(caught.value)
-    assert caught.value.exit_code == 2
+    assert victim in str(refused(CheckpointError, None, checkpoints.load_training, path, dict))
     assert (path / "manifest.json").exists()  # never deleted silently
 
 
@@ -143,8 +136,7 @@ def test_another_format_is_refused(tmp_path):
     path = write(tmp_path)
     manifest = read_json(path / "manifest.json")
     files.write_json(path / "manifest.json", {**manifest, "format": 99})
-    with pytest.raises(CheckpointError, match="format 99"):
-        checkpoints.load_weights(path)
+    refused(CheckpointError, "format 99", checkpoints.load_weights, path)
 
 
 class Dangerous:
@@ -158,10 +150,10 @@ class Dangerous:
 def test_a_pickle_is_never_loaded(name, tmp_path):
     foreign = tmp_path / name
     foreign.write_bytes(pickle.dumps(Dangerous()))
-    with pytest.raises(CheckpointError, match="pickle"):
-        checkpoints.load_weights(foreign)
-    with pytest.raises(CheckpointError, match="pickle"):
-        checkpoints.load_weights(tmp_path)  # a folder that holds one
+    refused(CheckpointError, "pickle", checkpoints.load_weights, foreign)
+    refused(
+        CheckpointError, "pickle", checkpoints.load_weights, tmp_path
+    )  # a folder that holds one
     # Under the right name, and even with the right hash:
     path = write(tmp_path / "checkpoints")
     shutil.copy(foreign, path / "model.safetensors")
@@ -171,20 +163,19 @@ def test_a_pickle_is_never_loaded(name, tmp_path):
         "sha256": files.sha256(foreign),
     }
     files.write_json(path / "manifest.json", manifest)
-    with pytest.raises(CheckpointError, match="pickle"):
-        checkpoints.load_weights(path)
+    refused(CheckpointError, "pickle", checkpoints.load_weights, path)
 
 
-def test_training_goes_on_from_the_newest_whole_checkpoint(run, capsys):
+def test_training_goes_on_from_the_newest_whole_checkpoint(run, stderr):
     fit(run)
     folder = run.system("transformer").checkpoints
     last = folder / "step-00000006" / "model.safetensors"
     expected = last.read_bytes()
     damage(last, "one bit")
     damage(folder / "step-00000004" / "optimizer.safetensors", "truncated")
-    capsys.readouterr()
+    stderr()
     fit(run)
-    printed = capsys.readouterr().err
+    printed = stderr()
     assert "step-00000006: damaged checkpoint: model.safetensors" in printed
     assert "step-00000004: truncated checkpoint: optimizer.safetensors" in printed
     assert "step 2 of 6: continuing" in printed
@@ -196,8 +187,7 @@ def test_all_damaged_is_an_error(run):
     fit(run)
     for path in run.system("transformer").checkpoints.glob("*/state.json"):
         path.write_text("{}")
-    with pytest.raises(CheckpointError, match="every checkpoint"):
-        fit(run)
+    refused(CheckpointError, "every checkpoint", fit, run)
     with pytest.raises(CheckpointError, match="no valid checkpoint"):
         loading.load_system(run, run.system("transformer"))
 
@@ -215,20 +205,18 @@ def test_another_vocabulary_is_refused(run):
 FULL = OSError(errno.ENOSPC, "No space left on device")  # as the kernel and safetensors say it
 
 
-def test_disk_full_once_is_a_warning(run, monkeypatch, capsys):
+def test_disk_full_once_is_a_warning(run, monkeypatch, stderr):
     fail(monkeypatch, safetensors.torch, "save_file", FULL, {1})
     fit(run)
-    assert "No space left on device; trying once more" in capsys.readouterr().err
-    assert len(checkpoints.find_checkpoints(run.system("transformer"))) == 3
+    assert "No space left on device; trying once more" in stderr()
+    assert len(saved(run)) == 3
 
 
 def test_disk_full_twice_stops_with_the_last_state_intact(run, monkeypatch):
     fit(run, "train.max_steps=2")
     with monkeypatch.context() as patch:
         fail(patch, safetensors.torch, "save_file", FULL, {1, 2})
-        with pytest.raises(EnvironmentProblem, match="No space left") as caught:
-            fit(run)
-    assert caught.value.exit_code == 3
+        refused(EnvironmentProblem, "No space left", fit, run)
     folder = run.system("transformer").checkpoints
     assert [p.name for p in folder.iterdir()] == ["step-00000002"]
     fit(run)
@@ -242,8 +230,7 @@ def test_a_write_that_the_kernel_refuses(tmp_path):
     write(tmp_path, 1)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, before[1]))
-        with pytest.raises(EnvironmentProblem, match="step-00000002"):
-            checkpoints.save(tmp_path, 2, big, {}, {}, {})
+        refused(EnvironmentProblem, "step-00000002", checkpoints.save, tmp_path, 2, big, {}, {}, {})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert [p.name for p in tmp_path.iterdir()] == ["step-00000001"]
@@ -253,8 +240,7 @@ def test_too_little_free_space_is_seen_beforehand(tmp_path, monkeypatch):
     monkeypatch.setattr(
         checkpoints.shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(100, 100, 0)
     )
-    with pytest.raises(EnvironmentProblem, match="MiB free"):
-        write(tmp_path, 1)
+    refused(EnvironmentProblem, "MiB free", write, tmp_path, 1)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -266,7 +252,7 @@ def test_pruning_keeps_the_last_and_the_best(tmp_path):
     assert not list(system.checkpoints.glob(".*"))
 
 
-def test_a_checkpoint_that_was_half_removed_does_not_come_back(tmp_path, monkeypatch, capsys):
+def test_a_checkpoint_that_was_half_removed_does_not_come_back(tmp_path, monkeypatch, stderr):
     """A process that is killed while it removes one leaves rubbish without a manifest, which
     `clean` does not take for one set aside.
     """
@@ -280,11 +266,11 @@ def test_a_checkpoint_that_was_half_removed_does_not_come_back(tmp_path, monkeyp
         patch.setattr(checkpoints.files, "remove_owned", killed)
         checkpoints.prune(system.checkpoints, ["step-00000002"])
     checkpoints.clean(system.checkpoints)
-    assert "left half-removed" in capsys.readouterr().err
+    assert "left half-removed" in stderr()
     assert [path.name for path in system.checkpoints.iterdir()] == ["step-00000002"]
 
 
-def test_best_and_what_happens_without_it(tmp_path, capsys, monkeypatch):
+def test_best_and_what_happens_without_it(tmp_path, stderr, monkeypatch):
     system = trained(tmp_path, (1, 2, 3))
     assert steps(checkpoints.choose(system, 1)) == [3]
     write_best(tmp_path, "step-00000002")
@@ -295,20 +281,19 @@ def test_best_and_what_happens_without_it(tmp_path, capsys, monkeypatch):
     assert hashed.call_count == 1
     (system.checkpoints / "step-00000002" / "state.json").write_text("")
     assert steps(checkpoints.choose(system, 1)) == [3]
-    assert "step-00000002 is missing or damaged" in capsys.readouterr().err
+    assert "step-00000002 is missing or damaged" in stderr()
 
 
-def test_the_checkpoints_of_a_system(tmp_path, capsys):
+def test_the_checkpoints_of_a_system(tmp_path, stderr):
     system = trained(tmp_path)
     for average in (1, 2):
-        with pytest.raises(CheckpointError, match="no checkpoint yet"):
-            checkpoints.choose(system, average)
+        refused(CheckpointError, "no checkpoint yet", checkpoints.choose, system, average)
     trained(tmp_path, (1, 2, 3))
     write_best(tmp_path, "step-00000001")
     assert [steps(checkpoints.choose(system, k)) for k in (1, 2, 3)] == [[1], [2, 3], [1, 2, 3]]
-    assert capsys.readouterr().err == ""
+    assert stderr() == ""
     assert steps(checkpoints.choose(system, 5)) == [1, 2, 3]
-    assert "has 3 checkpoints to average, not 5" in capsys.readouterr().err
+    assert "has 3 checkpoints to average, not 5" in stderr()
     trained(tmp_path, average=2)
     assert steps(checkpoints.choose(system)) == [2, 3]  # as many as its own settings say
     trained(tmp_path)
@@ -326,16 +311,16 @@ def test_the_checkpoints_of_a_system(tmp_path, capsys):
     ],
 )
 def test_the_mean_is_of_checkpoints_that_are_equally_far_apart(
-    there, average, chosen, tmp_path, capsys
+    there, average, chosen, tmp_path, stderr
 ):
     system = trained(tmp_path, there, every=10, average=average)
     write_best(tmp_path, f"step-{there[0]:08d}")
     assert list(checkpoints.current(system)) == [path.name for path in checkpoints.choose(system)]
     assert steps(checkpoints.choose(system)) == chosen
-    assert ("to average, not" in capsys.readouterr().err) is (len(chosen) < average)
+    assert ("to average, not" in stderr()) is (len(chosen) < average)
 
 
-def test_what_is_current_follows_the_weights_and_reads_none(tmp_path, capsys, monkeypatch):
+def test_what_is_current_follows_the_weights_and_reads_none(tmp_path, stderr, monkeypatch):
     assert checkpoints.current(System(tmp_path / "never trained")) == {}
     assert checkpoints.current(trained(tmp_path)) == {}
     system = trained(tmp_path, (1, 2, 3), average=2)
@@ -346,15 +331,15 @@ def test_what_is_current_follows_the_weights_and_reads_none(tmp_path, capsys, mo
     write(system.checkpoints, 2, value=2.0)
     after = checkpoints.current(system)
     assert after.keys() == before.keys() and after["step-00000002"] != before["step-00000002"]
-    assert capsys.readouterr().err == ""
+    assert stderr() == ""
     (system.checkpoints / "step-00000003" / "model.safetensors").unlink()
     for _ in range(2):
         assert list(checkpoints.current(system)) == ["step-00000001", "step-00000002"]
-    assert capsys.readouterr().err.count("step-00000003: truncated checkpoint") == 1
+    assert stderr().count("step-00000003: truncated checkpoint") == 1
 
 
 @DAMAGES
-def test_a_damaged_checkpoint_is_left_out_of_the_mean(kind, tmp_path, capsys, monkeypatch):
+def test_a_damaged_checkpoint_is_left_out_of_the_mean(kind, tmp_path, stderr, monkeypatch):
     system = trained(tmp_path)
     weights = [write(system.checkpoints, step) / "model.safetensors" for step in (1, 2, 3, 4)]
     damage(weights[2], kind)
@@ -364,17 +349,15 @@ def test_a_damaged_checkpoint_is_left_out_of_the_mean(kind, tmp_path, capsys, mo
         assert steps(checkpoints.choose(system, 2)) == [2, 4]
     read = [path for (path,), _ in hashed.call_args_list if path != weights[2]]
     assert read == [weights[3], weights[1]]  # the first is not wanted, so not read
-    (warning,) = capsys.readouterr().err.splitlines()
+    (warning,) = stderr().splitlines()
     assert warning.startswith(f"nmtkit: warning: skipping {weights[2].parent}: ")
     damage(weights[0], kind)
     assert steps(checkpoints.choose(system, 3)) == [2, 4]
-    assert "has 2 checkpoints to average, not 3" in capsys.readouterr().err
+    assert "has 2 checkpoints to average, not 3" in stderr()
     damage(weights[1], kind)
     damage(weights[3], kind)
-    with pytest.raises(CheckpointError, match="no valid checkpoint") as caught:
-        checkpoints.choose(system, 2)
-    assert caught.value.exit_code == 2
-    assert f"nmtkit train --system {tmp_path.name} --force" in caught.value.hint
+    caught = refused(CheckpointError, "no valid checkpoint", checkpoints.choose, system, 2)
+    assert f"nmtkit train --system {tmp_path.name} --force" in caught.hint
 
 
 @pytest.mark.parametrize("average", [1, 2])
@@ -401,8 +384,7 @@ def test_averaging_in_float64(tmp_path):
         loading.average(paths[:1])["a"].tolist() == checkpoints.load_weights(paths[0])["a"].tolist()
     )
     other = checkpoints.save(tmp_path, 9, {"a": torch.zeros(5)}, {}, {}, {})
-    with pytest.raises(CheckpointError, match="same model"):
-        loading.average([*paths, other])
+    refused(CheckpointError, "same model", loading.average, [*paths, other])
 
 
 def test_tied_weights_are_stored_once_and_stay_tied(tmp_path):
@@ -455,7 +437,7 @@ def test_pruning_while_training_keeps_the_best_and_what_is_averaged(run, monkeyp
     assert steps(checkpoints.choose(system, 1)) == [1]
 
 
-def test_pruning_beside_damaged_checkpoints_of_later_steps(run, capsys):
+def test_pruning_beside_damaged_checkpoints_of_later_steps(run, stderr):
     """Damaged ones that resuming passed over are not among the last k that are kept, and are not
     removed either.
     """
@@ -467,12 +449,12 @@ def test_pruning_beside_damaged_checkpoints_of_later_steps(run, capsys):
         damage(path, "truncated")
     before = [path.read_bytes() for path in damaged]
     fit(run, *often, "train.max_steps=3")
-    assert "step 2 of 3: continuing" in capsys.readouterr().err
+    assert "step 2 of 3: continuing" in stderr()
     assert steps(checkpoints.candidates(folder)) == [2, 3, 4, 6]
     assert [path.read_bytes() for path in damaged] == before
     fit(run, *often, "train.max_steps=5")
     assert steps(checkpoints.candidates(folder)) == [4, 5, 6]  # 3 went: two whole ones are kept
-    assert steps(checkpoints.find_checkpoints(run.system("transformer"))) == [4, 5]
+    assert steps(saved(run)) == [4, 5]
     (aside,) = folder.glob(".damaged-*")  # the old 4, whose name was needed
     assert (aside / "model.safetensors").read_bytes() == before[0]
     assert damaged[1].read_bytes() == before[1]

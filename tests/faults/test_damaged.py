@@ -22,6 +22,8 @@ from nmtkit.run import Run, System
 from nmtkit.settings import to_toml
 from nmtkit.tables.figures import DESCRIPTION, as_pdf
 from nmtkit.train.reporting import cut_metrics
+from tests.manifests import edit, read_json, write_json
+from tests.refused import refused
 from tests.report.conftest import make
 
 SHA = "0" * 64
@@ -120,7 +122,7 @@ def written(path, values):
 def sample(original, name):
     """The record of a file and its values."""
     record, values = SAMPLES[name]
-    return record, values or json.loads((original / name).read_text("utf-8"))
+    return record, values or read_json(original / name)
 
 
 def places(value, way=()):
@@ -215,9 +217,9 @@ def test_a_file_that_is_cut_off_is_refused(original, tmp_path, name, keep):
 def damage(run, name, change):
     """Change the values of a file of a run in place."""
     path = run.path / name
-    values = json.loads(path.read_text("utf-8"))
+    values = read_json(path)
     change(values)
-    path.write_text(json.dumps(values), "utf-8")
+    write_json(path, values)
     return path
 
 
@@ -290,9 +292,8 @@ MANIFESTS = {
 def test_a_damaged_manifest_is_named(run, change):
     path = damage(run, "prep/manifest.json", change)
     assert "damaged" in refusal(records.Manifest, path)
-    with pytest.raises(DataError) as caught:
-        stage.report(run, force=True)
-    assert caught.value.where == str(path) and caught.value.hint
+    caught = refused(DataError, None, stage.report, run, force=True)
+    assert caught.where == str(path) and caught.hint
     assert "manifest.json" in status(run)
 
 
@@ -309,10 +310,11 @@ SETTINGS = {
 @pytest.mark.parametrize(("old", "new"), SETTINGS.values(), ids=SETTINGS)
 def test_damaged_settings_of_a_system_are_named(run, old, new):
     path = run.system("base").config
-    path.write_text(path.read_text("utf-8").replace(old, new), "utf-8")
-    with pytest.raises(NmtkitError, match=r"damaged|bad value for '(train|search)\.") as caught:
-        run.system("base").read_config()
-    assert str(path) in caught.value.where and caught.value.hint
+    edit(path, old, new)
+    caught = refused(
+        NmtkitError, r"damaged|bad value for '(train|search)\.", run.system("base").read_config
+    )
+    assert str(path) in caught.where and caught.hint
     assert "its settings cannot be read" in stage.report(run, force=True).read_text("utf-8")
 
 
@@ -330,12 +332,12 @@ def test_a_finding_of_impossible_options_is_named(run, sets):
     assert "analyze/cost cannot be read" in stage.report(run, force=True).read_text("utf-8")
 
 
-def test_a_checkpoint_without_its_weights_in_the_manifest_is_named_once(run, capsys):
+def test_a_checkpoint_without_its_weights_in_the_manifest_is_named_once(run, stderr):
     name = "systems/base/checkpoints/step-00000010/manifest.json"
     damage(run, name, lambda v: v.update(files={}))
     for _ in range(2):
         assert checkpoints.current(run.system("base")) == {}
-    assert capsys.readouterr().err.count("skipping ") == 1
+    assert stderr().count("skipping ") == 1
 
 
 def test_best_json_names_the_checkpoint_of_its_step(run):
@@ -361,7 +363,7 @@ def test_attention_that_is_not_of_its_sentence_is_refused(tmp_path):
     for src, weights in ((["a"], [[0.5]]), (["a", "b"], [[0.5]]), (["a"], [])):
         sentences = {"3": {"src": src, "tgt": ["x"], "weights": weights}}
         values = {"system": "base", "what": "", "set_name": "test", "sentences": sentences}
-        path.write_text(json.dumps(values), "utf-8")
+        write_json(path, values)
         message = refusal(SystemAttention, path)
         assert message is None if weights and len(src) == 1 else "damaged" in message
 
@@ -382,8 +384,8 @@ SAID = {
 
 
 @pytest.mark.parametrize("name", SAID)
-def test_what_is_done_without_is_said(run, name, capsys):
+def test_what_is_done_without_is_said(run, name, stderr):
     path = System(run.path / "systems/base").path / name
     path.write_text('{"step": 1}\n', "utf-8")
     assert not SAID[name](run)
-    assert str(path) in capsys.readouterr().err
+    assert str(path) in stderr()

@@ -1,7 +1,6 @@
 """Files that somebody kept: nmtkit removes only what it wrote, and a copy of a run is that run."""
 
 import itertools
-import json
 import os
 import shutil
 from pathlib import Path
@@ -26,6 +25,7 @@ from nmtkit.translate.stage import translate
 from nmtkit.translate.systems import trained, trained_last
 from tests.manifests import read_json
 from tests.ready import prepare
+from tests.refused import refused
 from tests.train.tiny import last, make_run, options
 
 SHORT = options("train.max_steps=6", "train.checkpoint_every=2", "train.validate_every=2")
@@ -85,9 +85,8 @@ def test_a_system_without_its_checkpoints_is_trained_again_only_if_asked(tmp_pat
     write_notes(system.path)
     before = content(system.path)
     for settings in ((), ("train.seed=2",)):
-        with pytest.raises(DataError, match="its checkpoints are gone") as caught:
-            fit(run, "a", *settings)
-        assert "--force" in caught.value.hint
+        caught = refused(DataError, "its checkpoints are gone", fit, run, "a", *settings)
+        assert "--force" in caught.hint
         assert content(system.path) == before
     fit(run, force=True)
     assert last(run, "a").name == "step-00000006"
@@ -114,7 +113,7 @@ def failing(error):
     return fail
 
 
-def test_notes_in_the_folder_of_a_checkpoint_outlive_it(tmp_path, capsys):
+def test_notes_in_the_folder_of_a_checkpoint_outlive_it(tmp_path, stderr):
     run = make_run(tmp_path / "run", pairs=30)
     fit(run)
     system = run.system("a")
@@ -122,7 +121,7 @@ def test_notes_in_the_folder_of_a_checkpoint_outlive_it(tmp_path, capsys):
     names = [f"checkpoints/{step}/notes.md" for step in steps]
     write_notes(system.path, names)
     fit(run, "a", "train.max_steps=8", "train.keep_checkpoints=1")
-    assert "not-of-nmtkit" in capsys.readouterr().err
+    assert "not-of-nmtkit" in stderr()
     assert notes(system.path) == sorted(names)
     fit(run, force=True)
     assert notes(system.path) == sorted(names)
@@ -278,7 +277,7 @@ def test_what_a_killed_prep_left_half_written_is_no_part_of_the_corpus(tmp_path,
 
     monkeypatch.setattr(Steps, "encode", left)
     run = prepare(tmp_path / "run")
-    names = json.loads((run.prep / "manifest.json").read_text())["files"]
+    names = read_json(run.prep / "manifest.json")["files"]
     assert not [name for name in names if "/." in f"/{name}"]
     assert content(run.prep).keys() == names.keys() | {"manifest.json"}
 

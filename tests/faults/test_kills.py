@@ -9,13 +9,13 @@ import shutil
 import subprocess
 import sys
 from itertools import count
-from pathlib import Path
 
 import pytest
 
+from tests import ROOT
 from tests.faults.renames import KILLED
+from tests.manifests import read_json
 
-ROOT = Path(__file__).resolve().parents[2]
 WORDS = ["the", "a", "dog", "cat", "house", "sees", "likes", "red", "big", "small", "runs"]
 TRAIN = "train --preset tiny" + "".join(
     f" --set {assignment}"
@@ -129,7 +129,7 @@ def within(files, folder):
 
 def content(path):
     if path.suffix == ".json":
-        value = timeless(json.loads(path.read_text("utf-8")))
+        value = timeless(read_json(path))
         if "checkpoints" in path.parts and path.name == "manifest.json":
             del value["files"]["state.json"]  # has the time of the training in it
         return value

@@ -4,10 +4,7 @@ doesn't reach a user, here. README.md lists those that other tests show.
 
 import random
 import re
-import subprocess
-import sys
 import tomllib
-from pathlib import Path
 
 import pytest
 import typer
@@ -20,8 +17,8 @@ from nmtkit.score import metrics
 from nmtkit.text.bpe import Bpe, learn_bpe
 from nmtkit.text.moses import Moses
 from nmtkit.text.side import TextSide
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests import ROOT
+from tests.processes import python
 
 
 def test_typer_prints_no_variables_of_a_fault():
@@ -34,7 +31,7 @@ nmtkit.prep.stage.prep = broken
 sys.argv = ["nmtkit", "prep", "demo"]
 nmtkit.cli.main()
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = python("-c", code)
     assert done.returncode == 1
     assert "a fault of ours" in done.stderr
     assert not any(word in done.stderr for word in ("hiddenhidden", "Traceback", "locals"))
@@ -171,6 +168,6 @@ def test_rich_draws_no_bar_into_a_log(tmp_path, prepared):
         "from nmtkit import console\nwith console.progress('reading', 3600) as advance:\n   "
         f" [advance(1) for _ in open({str(source)!r})]\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = python("-c", code, check=True)
     assert done.stdout == "" and not re.search("[\x1b\r━]", done.stderr)
     assert done.stderr.count("\n") <= 1

@@ -2,7 +2,6 @@
 long line is named, and the other lines are treated as usual.
 """
 
-import json
 import random
 import shlex
 import time
@@ -11,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from nmtkit.cli import app
+from tests.manifests import read_json
 
 WORDS = 100_000
 SECONDS = 60
@@ -69,7 +69,7 @@ def translated(files):
 def test_scores_and_report(translated):
     said = run(translated, "score --by-length")
     assert "TER is left out: a line has 100,000 words" in said
-    scores = json.loads((translated / "run/score/test/scores.json").read_text("utf-8"))
+    scores = read_json(translated / "run/score/test/scores.json")
     assert scores["sentences"] == 12 and "chrf" in scores["signatures"]
     said = run(translated, "report")
     assert "1 line longer than 3,000 characters" in said

@@ -1,6 +1,5 @@
 """A run of somebody else: nothing is written, truncated or removed outside it."""
 
-import json
 import os
 import shutil
 
@@ -20,7 +19,7 @@ from nmtkit.records import (
     load,
 )
 from nmtkit.run import Run
-from tests.manifests import read_json, write_best
+from tests.manifests import read_json, write_best, write_json
 from tests.ready import add_system, prepare
 
 TINY = "--preset tiny --set train.max_steps=1 --set train.dev_bleu=false"
@@ -161,7 +160,7 @@ def test_a_set_is_no_path(downloaded, home, command):
         for text_set in manifest["sets"]:
             if text_set["split"] == "test":
                 text_set["name"] = name
-        path.write_text(json.dumps(manifest), "utf-8")
+        write_json(path, manifest)
         before = content(home)
         if command != "prep":
             code, output = call(STAGES[command], downloaded)
@@ -197,7 +196,7 @@ def test_every_name_of_a_record_is_checked(downloaded, tmp_path):
             else:
                 damaged[last] = ["../x"] if isinstance(damaged[last], list) else "../x"
             other = tmp_path / "damaged.json"
-            other.write_text(json.dumps(values), "utf-8")
+            write_json(other, values)
             with pytest.raises(DataError, match="cannot be a name"):
                 load(record, other)
 
@@ -218,7 +217,7 @@ def test_the_best_checkpoint_is_one_of_the_system(downloaded, home):
     write_best(downloaded / "systems/plain", "step-00000001")
     values = read_json(downloaded / "systems/plain/best.json")
     values["checkpoint"] = "../../../../../home"
-    (downloaded / "systems/plain/best.json").write_text(json.dumps(values), "utf-8")
+    write_json(downloaded / "systems/plain/best.json", values)
     with pytest.raises(DataError, match="cannot be a name"):
         checkpoints.choose(Run(downloaded).system("plain"))
 

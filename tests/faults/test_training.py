@@ -27,7 +27,9 @@ from nmtkit.train.state import TrainState
 from tests.faults import trainings
 from tests.faults.trainings import fail
 from tests.manifests import read_json
-from tests.train.tiny import last, make_run, metrics, state_of
+from tests.processes import python
+from tests.refused import refused
+from tests.train.tiny import last, make_run, metrics, saved, state_of
 
 
 def fit(run, *assignments, **more):
@@ -42,7 +44,7 @@ def run(tmp_path):
 
 @pytest.fixture
 def trained(tmp_path):
-    run = make_run(tmp_path / "run", pairs=60, dev=6)
+    run = make_run(tmp_path / "run")
     fit(run)
     return run
 
@@ -56,11 +58,12 @@ def weights(run):
 
 def test_changed_settings_are_refused_with_a_table(trained):
     config = trained.system("transformer").config.read_text()
-    with pytest.raises(ConfigError) as caught:
-        fit(trained, "train.lr=0.02", "model.d_ff=64", "train.max_steps=9")
-    rows = [line.split() for line in caught.value.where.splitlines()]
+    caught = refused(
+        ConfigError, None, fit, trained, "train.lr=0.02", "model.d_ff=64", "train.max_steps=9"
+    )
+    rows = [line.split() for line in caught.where.splitlines()]
     assert rows == [["key", "old", "new"], ["model.d_ff", "32", "64"], ["train.lr", "0.01", "0.02"]]
-    assert "--force" in caught.value.hint
+    assert "--force" in caught.hint
     assert trained.system("transformer").config.read_text() == config
 
 
@@ -68,28 +71,27 @@ def test_damaged_settings_are_named_and_a_training_anew_needs_none(trained):
     config = trained.system("transformer").config
     written = config.read_text("utf-8")
     config.write_text("variant = ", "utf-8")
-    with pytest.raises(DataError, match="the file is damaged") as caught:
-        fit(trained)
-    assert str(config) in caught.value.where and "--force" in caught.value.hint
+    caught = refused(DataError, "the file is damaged", fit, trained)
+    assert str(config) in caught.where and "--force" in caught.hint
     fit(trained, force=True)
     assert config.read_text("utf-8") == written
 
 
-def test_harmless_changes_are_said_and_taken(trained, capsys):
+def test_harmless_changes_are_said_and_taken(trained, stderr):
     changes = "train.max_steps=8", "train.log_every=1", "train.keep_checkpoints=1"
     fit(trained, *changes, "search.beam=2")
-    said = capsys.readouterr().err
+    said = stderr()
     changes = "max_steps: 6 -> 8", "log_every: 4 -> 1", "keep_checkpoints: 5 -> 1"
     assert all(f"train.{change}" in said for change in changes) and "search.beam: 5 -> 2" in said
     config = trained.system("transformer").read_config()
     assert (config.train["max_steps"], config.search["beam"]) == (8, 2)
 
 
-def test_a_longer_cosine_is_warned_about(tmp_path, capsys):
+def test_a_longer_cosine_is_warned_about(tmp_path, stderr):
     run = make_run(tmp_path / "run")
     fit(run, "train.schedule=cosine")
     fit(run, "train.schedule=cosine", "train.max_steps=8")
-    assert "warning: the cosine schedule depends on train.max_steps" in capsys.readouterr().err
+    assert "warning: the cosine schedule depends on train.max_steps" in stderr()
 
 
 # 6: resume after the data changed
@@ -98,8 +100,7 @@ def test_a_longer_cosine_is_warned_about(tmp_path, capsys):
 def test_a_corpus_prepared_anew_is_refused(trained):
     manifest = trained.manifest().model_dump()
     files.write_json(trained.prep / "manifest.json", {**manifest, "fingerprint": "0" * 64})
-    with pytest.raises(DataError, match="another preparation"):
-        fit(trained)
+    refused(DataError, "another preparation", fit, trained)
 
 
 @pytest.mark.parametrize(
@@ -110,21 +111,19 @@ def test_a_changed_file_is_named(victim, trained):
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
-    with pytest.raises(DataError, match=f"{victim} has changed"):
-        fit(trained)
+    refused(DataError, f"{victim} has changed", fit, trained)
     path.unlink()
-    with pytest.raises(DataError, match=f"{victim} is missing"):
-        fit(trained)
+    refused(DataError, f"{victim} is missing", fit, trained)
 
 
 # 8: a finished run
 
 
-def test_a_finished_training_says_so(trained, capsys):
+def test_a_finished_training_says_so(trained, stderr):
     before = weights(trained)
-    capsys.readouterr()
+    stderr()
     fit(trained)
-    assert "already at step 6 of 6; raise train.max_steps to go on" in capsys.readouterr().err
+    assert "already at step 6 of 6; raise train.max_steps to go on" in stderr()
     assert weights(trained) == before
 
 
@@ -143,8 +142,7 @@ with locked(Path(sys.argv[1]), "train"):
     command = [sys.executable, "-c", code, str(trained.system("transformer").path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as other:
         assert other.stdout.readline() == b"1\n"
-        with pytest.raises(DataError, match=f"in use by 'train' \\(process {other.pid} on "):
-            fit(trained)
+        refused(DataError, f"in use by 'train' \\(process {other.pid} on ", fit, trained)
         other.kill()
     fit(trained)  # the lock ended with its holder
 
@@ -163,7 +161,7 @@ def poison(monkeypatch, updates):
     monkeypatch.setattr(losses, "backward", poisoned)
 
 
-def test_an_update_that_is_not_finite_is_skipped_and_counted(run, monkeypatch, capsys):
+def test_an_update_that_is_not_finite_is_skipped_and_counted(run, monkeypatch, stderr):
     with monkeypatch.context() as patch:
         poison(patch, {4})
         fit(run, "train.max_steps=4")
@@ -171,10 +169,8 @@ def test_an_update_that_is_not_finite_is_skipped_and_counted(run, monkeypatch, c
     expected = {"step": 4, "skipped": 1, "skipped_in_row": 1}
     assert expected.items() <= state.items() and len(state["norms"]) == 3
     message = "step 4: loss nan, gradient norm nan: update skipped (1 so far)"
-    assert message in capsys.readouterr().err
-    three, four = map(
-        checkpoints.load_weights, checkpoints.find_checkpoints(run.system("transformer"))
-    )
+    assert message in stderr()
+    three, four = map(checkpoints.load_weights, saved(run))
     assert all(torch.equal(three[name], four[name]) for name in three)  # no update between
     fit(run)
     assert state_of(run)["skipped_in_row"] == 0
@@ -189,11 +185,9 @@ def test_five_in_a_row_stop_with_everything_needed(run, monkeypatch):
 
     monkeypatch.setattr(checkpoints, "save", slow)
     poison(monkeypatch, set(range(4, 100)))
-    with pytest.raises(TrainingDiverged) as caught:
-        fit(run, "train.max_steps=30")
-    assert caught.value.exit_code == 4
-    assert "5 updates in a row, up to step 8" in caught.value.message
-    assert "step-00000006" in caught.value.hint  # good weights: no update was made since step 3
+    caught = refused(TrainingDiverged, None, fit, run, "train.max_steps=30")
+    assert "5 updates in a row, up to step 8" in caught.message
+    assert "step-00000006" in caught.hint  # good weights: no update was made since step 3
     report = read_json(run.system("transformer").path / "diverged.json")
     assert report["step"] == 8
     assert len(report["gradient_norms_before"]) == 3
@@ -204,8 +198,7 @@ def test_five_in_a_row_stop_with_everything_needed(run, monkeypatch):
 def test_the_first_module_that_is_not_finite_is_named(run, monkeypatch):
     monkeypatch.setattr(FeedForward, "forward", lambda self, x: x * float("inf") * 0)
     message = "first not finite: output of encoder.0.feed_forward"
-    with pytest.raises(TrainingDiverged, match=message):
-        fit(run)
+    refused(TrainingDiverged, message, fit, run)
 
 
 def test_one_in_a_hundred_stops(run, monkeypatch):
@@ -237,10 +230,10 @@ def gradients_of_an_update(run, monkeypatch, memory=None, settings=()):
     return checkpoints.load_training(last(run), dict)[1]
 
 
-def test_out_of_memory_computes_the_same_update_in_parts(tmp_path, monkeypatch, capsys):
+def test_out_of_memory_computes_the_same_update_in_parts(tmp_path, monkeypatch, stderr):
     whole = gradients_of_an_update(make_run(tmp_path / "whole", dev=0), monkeypatch)
     parts = gradients_of_an_update(make_run(tmp_path / "parts", dev=0), monkeypatch, memory=50)
-    printed, warning = capsys.readouterr().err, "memory does not hold a batch of"
+    printed, warning = stderr(), "memory does not hold a batch of"
     assert f"warning: {warning}" in printed and "with other dropout masks" in printed
     log = tmp_path / "parts" / "systems" / "transformer" / "train.log"
     assert warning in log.read_text()
@@ -282,8 +275,7 @@ def test_too_little_memory_for_one_pair_is_said(run, monkeypatch):
 
 def test_other_errors_are_not_taken_for_lack_of_memory(tmp_path, monkeypatch):
     fail(monkeypatch, losses, "backward", RuntimeError("shapes differ"), {1})
-    with pytest.raises(RuntimeError, match="shapes differ"):
-        fit(make_run(tmp_path / "run", dev=0))
+    refused(RuntimeError, "shapes differ", fit, make_run(tmp_path / "run", dev=0))
 
 
 def test_a_pair_above_the_budget_is_trained_on(tmp_path):
@@ -300,19 +292,18 @@ def test_a_pair_above_the_budget_is_trained_on(tmp_path):
 def test_a_system_folder_that_is_a_file_is_an_environment_problem(tmp_path):
     run = make_run(tmp_path / "run")
     (run.path / "systems").write_text("")
-    with pytest.raises(EnvironmentProblem, match="cannot write"):
-        fit(run)
+    refused(EnvironmentProblem, "cannot write", fit, run)
 
 
 # 32: development decoding that fails
 
 
-def test_failing_decoding_is_a_warning_and_the_loss_decides(tmp_path, monkeypatch, capsys):
+def test_failing_decoding_is_a_warning_and_the_loss_decides(tmp_path, monkeypatch, stderr):
     run = make_run(tmp_path / "run", dev=6)
     fail(monkeypatch, validation, "search", RuntimeError("no beam today"), {1, 2})
     fit(run, "train.dev_bleu=true")
     message = "decoding the development set failed (RuntimeError: no beam today); its loss decides"
-    assert message in capsys.readouterr().err
+    assert message in stderr()
     best = read_json(run.system("transformer").path / "best.json")
     assert best["metric"] == "dev_loss"
     assert best["dev_bleu"] is None
@@ -323,9 +314,7 @@ def test_failing_decoding_is_a_warning_and_the_loss_decides(tmp_path, monkeypatc
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there(run):
-    with pytest.raises(EnvironmentProblem, match="no CUDA device") as caught:
-        fit(run, device="cuda")
-    assert caught.value.exit_code == 3
+    refused(EnvironmentProblem, "no CUDA device", fit, run, device="cuda")
 
 
 LYING_CLOCK = """
@@ -346,9 +335,7 @@ for late in 0, 1:
 
 def test_no_choice_depends_on_a_clock():
     """The same command computes the same bits, whatever else the machine does meanwhile."""
-    command = [sys.executable, "-c", LYING_CLOCK]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    first, second = done.stdout.splitlines()
+    first, second = python("-c", LYING_CLOCK, check=True).stdout.splitlines()
     assert first == second and '"matmul"' in first
 
 
@@ -424,21 +411,21 @@ def test_the_choice_stands_beside_the_settings(run, monkeypatch):
         torch.set_float32_matmul_precision(before)
 
 
-def test_what_differs_on_another_machine_is_named(run, monkeypatch, capsys):
+def test_what_differs_on_another_machine_is_named(run, monkeypatch, stderr):
     fit(run, "train.max_steps=2")
     values = hardware.Hardware.values
     then = run.system("transformer").read_config().hardware["matmul"]
     now = "high" if then == "medium" else "medium"
     monkeypatch.setattr(hardware.Hardware, "values", lambda self: values(self) | {"matmul": now})
     fit(run, "train.max_steps=3")
-    warning = capsys.readouterr().err.replace("\n", " ")
+    warning = stderr().replace("\n", " ")
     assert f"this machine does not compute as at the last start (matmul {then} -> {now})" in warning
     assert f"--set train.matmul={then}" in warning
     monkeypatch.setattr(
         hardware.Hardware, "values", lambda self: values(self) | {"matmul": now, "name": "other"}
     )
     fit(run, "train.max_steps=4")
-    warning = capsys.readouterr().err
+    warning = stderr()
     assert " -> other)" in warning and "--set" not in warning
 
 

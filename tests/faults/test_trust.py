@@ -12,6 +12,7 @@ from nmtkit.cli import app
 from nmtkit.errors import ConfigError
 from nmtkit.models.variants import load_variant
 from nmtkit.run import Run
+from tests.manifests import edit
 from tests.models.cases import TOY
 from tests.ready import add_system, prepare
 
@@ -72,7 +73,7 @@ def stranger(ready, folder, flag, monkeypatch, variant="payload:Model"):
     shutil.copytree(ready, folder)
     (folder / "payload.py").write_text(PAYLOAD.format(flag=str(flag)), "utf-8")
     config = folder / "systems/toy/config.toml"
-    config.write_text(config.read_text("utf-8").replace(TOY, variant), "utf-8")
+    edit(config, TOY, variant)
     monkeypatch.chdir(folder)
     return folder
 
@@ -190,10 +191,10 @@ def test_the_author_needs_no_permission_and_a_stranger_does_not_inherit_it(
 @pytest.mark.parametrize(
     "name", ["this:Model", "..payload:Model", "/payload:Model", ":", "payload."]
 )
-def test_names_that_are_no_module_of_a_model(downloaded, tmp_path, name, capsys):
+def test_names_that_are_no_module_of_a_model(downloaded, tmp_path, name, stdout):
     with pytest.raises(ConfigError):
         load_variant(name)
-    assert "this" not in sys.modules and capsys.readouterr().out == ""
+    assert "this" not in sys.modules and stdout() == ""
 
 
 def test_an_analysis_that_is_typed_is_executed_and_no_other(downloaded, tmp_path):

@@ -7,8 +7,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
@@ -26,7 +24,9 @@ from nmtkit.settings import LARGEST, STAGES, SearchSettings, build, parse_set, r
 from nmtkit.translate.beam import length_limit, length_penalty
 from nmtkit.translate.options import TranslateOptions
 from tests.manifests import write_best
+from tests.processes import python
 from tests.ready import add_system, prepare
+from tests.refused import refused
 
 NAMES_PATHS = re.compile("FILE|SRC|HYP|LINKS|DIR|RUN|FOLDER")
 """Metavars of options whose value is a path."""
@@ -110,24 +110,26 @@ def test_what_is_no_file_is_refused_with_its_option(cls, key, metavar, no_files,
         for value in values:
             several = "list" in str(cls.model_fields[key].annotation)
             several |= "tuple" in str(cls.model_fields[key].annotation)
-            with pytest.raises(DataError) as caught:
-                cls.of({**required, key: [value] if several else value})
+            caught = refused(
+                DataError, None, cls.of, {**required, key: [value] if several else value}
+            )
             names = shown(cls.model_fields[key])
             typed = metavar if names.get("argument") else (names["names"] or [key])[0]
-            assert caught.value.where.strip("-").replace("-", "_") in {
+            assert caught.where.strip("-").replace("-", "_") in {
                 typed.strip("-").replace("-", "_"),
                 metavar.replace("-", "_").strip("_"),
             }
-            assert str(path) in caught.value.message
+            assert str(path) in caught.message
 
 
 def test_a_file_without_permission_is_refused(tmp_path, monkeypatch):
     (path := tmp_path / "secret.toml").write_text("", "utf-8")
     access = os.access
     monkeypatch.setattr(os, "access", lambda p, mode: Path(p) != path and access(p, mode))
-    with pytest.raises(DataError, match=f"no permission to read {path}") as caught:
-        TranslateOptions.of({"config": path})
-    assert (caught.value.where, caught.value.hint) == ("--config", f"chmod u+r {path}")
+    caught = refused(
+        DataError, f"no permission to read {path}", TranslateOptions.of, {"config": path}
+    )
+    assert (caught.where, caught.hint) == ("--config", f"chmod u+r {path}")
 
 
 def test_pipes_of_the_shell_and_names_that_are_folders_stay(pipe, tmp_path, monkeypatch):
@@ -195,8 +197,8 @@ def test_texts_and_paths_are_utf8_in_every_locale(tmp_path, stream):
     variables += [stream] * bool(stream)
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("LC_", "LANG"))}
     environment |= dict(text.split("=") for text in variables)
-    words = [sys.executable, "-m", "nmtkit", "score", "hä.de", "--ref", "hä.de", "--resamples", "2"]
-    done = subprocess.run(words, env=environment, cwd=tmp_path, capture_output=True, check=False)
+    words = ["-m", "nmtkit", "score", "hä.de", "--ref", "hä.de", "--resamples", "2"]
+    done = python(*words, env=environment, cwd=tmp_path, text=False)
     assert done.returncode == 0, done.stderr
     assert "hä.de" in done.stdout.decode("utf-8")
 
@@ -254,9 +256,10 @@ def test_the_command_names_the_option_and_what_it_may_be(run, option):
 def test_a_settings_file_with_a_number_of_thousands_of_digits_is_named(tmp_path):
     for text in ("9" * 5000, "[" * 3000):
         (path := tmp_path / "c.toml").write_text(f"[train]\nseed = {text}\n", "utf-8")
-        with pytest.raises(ConfigError, match="not valid TOML") as caught:
-            read_toml(path, "the settings file", "--config", "")
-        assert caught.value.where == str(path)
+        caught = refused(
+            ConfigError, "not valid TOML", read_toml, path, "the settings file", "--config", ""
+        )
+        assert caught.where == str(path)
 
 
 def test_too_little_memory_is_the_machines_fault(run, monkeypatch):
@@ -308,9 +311,9 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(
     monkeypatch.chdir(tmp_path)
     code = f"import sys; sys.modules[{package!r}] = None; sys.argv[0] = 'nmtkit'\n"
     code += "from nmtkit.__main__ import main; main()"
-    words = [sys.executable, "-c", code, *line.split()]
+    words = line.split()
     words += [] if "--ref" in words else ["--run", str(run)]
-    done = subprocess.run(words, input="x\n", capture_output=True, text=True, check=False)
+    done = python("-c", code, *words, input="x\n")
     assert done.returncode == 3 and "Traceback" not in done.stderr, done.stderr
     assert f"the package {package} is not installed\n  try: " in done.stderr
     assert f"-m pip install {package}\n" in done.stderr

@@ -20,6 +20,7 @@ from nmtkit.measures.expressions import (
     translations,
     words,
 )
+from tests.refused import refused
 
 
 def found(text, line, match_case=False):
@@ -189,9 +190,8 @@ def test_longer_expressions_take_their_words():
     ],
 )
 def test_a_line_that_is_no_expression_is_named(lines, line, what):
-    with pytest.raises(DataError, match=what) as error:
-        parse(lines, False, "list")
-    assert error.value.where == f"list, line {line}" and error.value.hint
+    error = refused(DataError, what, parse, lines, False, "list")
+    assert error.where == f"list, line {line}" and error.hint
 
 
 def test_lines_of_another_system_and_an_empty_list():

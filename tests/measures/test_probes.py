@@ -8,6 +8,7 @@ import pytest
 
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.measures.probes import find, read, select
+from tests.refused import refused
 from tests.score.conftest import write
 
 SENTEVAL = [
@@ -96,10 +97,8 @@ def test_nothing_is_trained_on_the_sentences_it_is_tested_with(tmp_path):
 
 
 def test_a_folder_without_probing_files_is_refused(tmp_path):
-    with pytest.raises(DataError, match="no such folder of probing files"):
-        find(tmp_path / "nowhere")
-    with pytest.raises(DataError, match="no probing files"):
-        find(tmp_path)
+    refused(DataError, "no such folder of probing files", find, tmp_path / "nowhere")
+    refused(DataError, "no probing files", find, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -120,9 +119,8 @@ def test_a_folder_without_probing_files_is_refused(tmp_path):
 )
 def test_what_is_no_probing_file_is_said_with_its_line(tmp_path, lines, message, line):
     write(tmp_path / "task.txt", lines)
-    with pytest.raises(DataError, match=message) as error:
-        read("task", [tmp_path / "task.txt"])
-    assert error.value.where.endswith(f"task.txt, line {line}")
+    error = refused(DataError, message, read, "task", [tmp_path / "task.txt"])
+    assert error.where.endswith(f"task.txt, line {line}")
 
 
 def test_tasks_are_chosen_by_name_and_come_in_the_papers_order(tmp_path):
@@ -131,9 +129,8 @@ def test_tasks_are_chosen_by_name_and_come_in_the_papers_order(tmp_path):
     found = find(tmp_path)
     assert list(found) == ["sentence_length", "bigram_shift", "past_present", "mine"]
     assert list(select(found, "mine, past_present")) == ["past_present", "mine"]
-    with pytest.raises(ConfigError, match="no probing task 'bigram_shif'") as error:
-        select(found, "bigram_shif")
-    assert "'bigram_shift'" in error.value.hint
+    error = refused(ConfigError, "no probing task 'bigram_shif'", select, found, "bigram_shif")
+    assert "'bigram_shift'" in error.hint
 
 
 def test_real_xprobe_files(shared):

@@ -1,5 +1,6 @@
 """Convolutional self-attention (Yang et al. 2019): one query, head and key at a time."""
 
+import functools
 import math
 
 import pytest
@@ -64,9 +65,7 @@ class Slow(test_transformer.Slow):
         return out
 
 
-def slow_logits(weights, s, src, tgt_in):
-    slow = Slow(weights, s)
-    return slow.logits(slow.decode(slow.encode(src), tgt_in))
+slow_logits = functools.partial(test_transformer.slow_logits, slow_class=Slow)
 
 
 def without_idea(case):
@@ -91,12 +90,7 @@ def test_blocks_of_any_size_at_both_ends_of_a_sentence(monkeypatch, block, windo
     """Sentences shorter and longer than a window and than a block, beside others."""
     monkeypatch.setattr(csan, "BLOCK", block)
     model = contract.Case("csan").build(window=window, head_window=heads, decoder_layers=1)
-    weights = contract.numbers(model)
-    sentences = [([3], [4]), ([5, 6], [7, 8, 9]), (list(range(3, 16)), list(range(9, 12)))]
-    together = contract.full(model, contract.collate(sentences, more=2))
-    for i, (src, tgt) in enumerate(sentences):
-        slow = slow_logits(weights, model.settings, src, [1, *tgt[:-1]])
-        contract.close(together[i, : len(tgt)], torch.tensor(slow, dtype=torch.float64))
+    test_transformer.beside_others(model, Slow, (list(range(3, 16)), [9, 10, 11]))
 
 
 def attention(window=3, heads=3, dropout=0.0, dtype=torch.float64, name="here"):

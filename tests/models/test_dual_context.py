@@ -2,6 +2,8 @@
 attentions, loop by loop.
 """
 
+import functools
+
 import pytest
 import torch
 
@@ -85,9 +87,7 @@ class Slow(test_transformer.Slow):
         return self.norm(f"{name}.local.residual.norm", local)
 
 
-def slow_logits(weights, s, src, tgt_in):
-    slow = Slow(weights, s)
-    return slow.logits(slow.decode(slow.encode(src), tgt_in))
+slow_logits = functools.partial(test_transformer.slow_logits, slow_class=Slow)
 
 
 def without_idea(case):
@@ -140,17 +140,10 @@ def test_sizes_are_the_papers(audit):
 @pytest.mark.parametrize("kernel", range(1, 9))
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_every_kernel_at_both_ends_of_a_sentence(kernel, side):
-    """Sentences shorter and longer than the window, alone and beside others; the slow form pads
-    nothing and sees no neighbour.
-    """
+    """Sentences shorter and longer than the window."""
     values = {"kernel_size": kernel, "even_side": side, "encoder_layers": 1, "decoder_layers": 1}
     model = contract.Case("full-dc").build(**values)
-    weights = contract.numbers(model)
-    sentences = [([3], [4]), ([5, 6], [7, 8, 9]), (list(range(3, 14)), list(range(9, 19)))]
-    together = contract.full(model, contract.collate(sentences, more=2))
-    for i, (src, tgt) in enumerate(sentences):
-        slow = slow_logits(weights, model.settings, src, [1, *tgt[:-1]])
-        contract.close(together[i, : len(tgt)], torch.tensor(slow, dtype=torch.float64))
+    test_transformer.beside_others(model, Slow, (list(range(3, 14)), list(range(9, 19))))
     steps_equal_whole(model)
 
 

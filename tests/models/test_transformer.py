@@ -168,9 +168,20 @@ class Slow:
         return [self.linear("output", x) for x in hidden]
 
 
-def slow_logits(weights, s, src, tgt_in):
-    slow = Slow(weights, s)
+def slow_logits(weights, s, src, tgt_in, slow_class=Slow):
+    slow = slow_class(weights, s)
     return slow.logits(slow.decode(slow.encode(src), tgt_in))
+
+
+def beside_others(model, slow_class, longest):
+    """Sentences of 1 and of some words and the longest (src, tgt) beside others; the slow form pads
+    nothing and sees no neighbour.
+    """
+    weights, sentences = contract.numbers(model), [([3], [4]), ([5, 6], [7, 8, 9]), longest]
+    together = contract.full(model, contract.collate(sentences, more=2))
+    for i, (src, tgt) in enumerate(sentences):
+        slow = slow_logits(weights, model.settings, src, [1, *tgt[:-1]], slow_class)
+        contract.close(together[i, : len(tgt)], torch.tensor(slow, dtype=torch.float64))
 
 
 PAPERS = [  # millions, as the papers print them; and by hand, body + tables (+ bias)

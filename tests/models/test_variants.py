@@ -6,7 +6,6 @@ import json
 import re
 import tomllib
 from importlib import resources
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -17,7 +16,9 @@ from nmtkit.errors import ConfigError
 from nmtkit.models.base import Vocabularies
 from nmtkit.models.variants import VARIANTS, build_model, default_name, describe, load_variant
 from nmtkit.presets import preset_names
+from tests import ROOT
 from tests.models.cases import TOY
+from tests.refused import refused
 
 
 def test_every_variant_says_what_it_is():
@@ -48,8 +49,7 @@ def test_counts_follow_preset_and_vocabulary():
     small, large = describe("tiny", 500)[0]["parameters"], describe("tiny", 600)[0]["parameters"]
     assert large - small == 100 * 64
     assert describe()[0] == describe("base", 32_000)[0]
-    with pytest.raises(ConfigError, match="unknown preset"):
-        describe("tini")
+    refused(ConfigError, "unknown preset", describe, "tini")
 
 
 @pytest.mark.parametrize("name", preset_names())
@@ -103,9 +103,7 @@ def test_a_variant_of_your_own_is_found_by_its_path(monkeypatch, tmp_path):
     ],
 )
 def test_a_variant_that_is_not_there(name, message):
-    with pytest.raises(ConfigError) as caught:
-        load_variant(name)
-    assert message in str(caught.value)
+    assert message in str(refused(ConfigError, None, load_variant, name))
 
 
 @pytest.mark.parametrize(
@@ -126,15 +124,14 @@ def test_a_module_that_fails_is_its_own_fault(text, said, line, monkeypatch, tmp
     (tmp_path / f"{module}.py").write_text(text, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     trust.allow([module])
-    with pytest.raises(ConfigError) as caught:
-        load_variant(f"{module}:Mine")
-    assert said in caught.value.message
-    assert caught.value.where == f"{tmp_path / module}.py, line {line}"
-    assert "PYTHONPATH" not in caught.value.hint
+    caught = refused(ConfigError, None, load_variant, f"{module}:Mine")
+    assert said in caught.message
+    assert caught.where == f"{tmp_path / module}.py, line {line}"
+    assert "PYTHONPATH" not in caught.hint
 
 
 def test_the_readme_names_every_variant_and_every_preset():
-    page = (Path(__file__).resolve().parents[2] / "README.md").read_text("utf-8")
+    page = (ROOT / "README.md").read_text("utf-8")
     named = set(
         " ".join(
             re.findall("`([^`]+)`", page.partition("\n## Variants\n")[2].partition("\n## ")[0])

@@ -43,14 +43,14 @@ NASTY = st.text(st.one_of(st.sampled_from(SPECIAL), st.characters(exclude_catego
         ("\ufeff\r", "", {"BOM": 1, "CR at the end": 1}),
     ],
 )
-def test_each_kind_is_made_safe_and_counted(raw: str, clean: str, kinds: dict[str, int]) -> None:
+def test_each_kind_is_made_safe_and_counted(raw, clean, kinds):
     counts: Counter[str] = Counter()
     assert tidy(raw, counts) == clean
     assert dict(counts) == kinds
     assert tidy(raw) == clean
 
 
-def slow_tidy(line: str) -> str:
+def slow_tidy(line):
     """The rule said once more, the obvious way."""
     line = line.replace("\ufeff", "").removesuffix("\r")
     return " ".join(
@@ -60,7 +60,7 @@ def slow_tidy(line: str) -> str:
 
 @settings(deadline=None, max_examples=500)
 @given(NASTY)
-def test_equal_to_the_obvious_way_and_safe(line: str) -> None:
+def test_equal_to_the_obvious_way_and_safe(line):
     counts: Counter[str] = Counter()
     clean = tidy(line, counts)
     assert clean == slow_tidy(line)
@@ -84,14 +84,14 @@ def test_equal_to_the_obvious_way_and_safe(line: str) -> None:
         (1, 3, "too short", "src"),
     ],
 )
-def test_reasons_are_those_of_clean_corpus_n(src: int, tgt: int, reason: str, blame: str) -> None:
+def test_reasons_are_those_of_clean_corpus_n(src, tgt, reason, blame):
     limits = PrepSettings(min_words=2, max_words=100, max_ratio=9)
     guilty = [blame in (side, "both") for side in ("src", "tgt")]
     assert drop_reason([src, tgt], [False, False], limits) == (reason, guilty)
 
 
 @pytest.mark.parametrize(("size", "reason"), [(1000, ""), (1001, "word too long")])
-def test_a_giant_word_is_dropped(size: int, reason: str) -> None:
+def test_a_giant_word_is_dropped(size, reason):
     text = SideText(truecase=False)
     parts = [["a", "b"], ["a", "b" * size], ["c " + "b" * size]]
     lines = text.read([[text.parts[part] for part in line] for line in parts])

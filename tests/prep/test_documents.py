@@ -12,6 +12,7 @@ from nmtkit.errors import ConfigError, DataError
 from nmtkit.prep import request
 from nmtkit.prep.options import PrepOptions
 from tests.prep.corpora import own_files, pairs, prepare
+from tests.refused import refused
 
 MANY = "cleaning takes this line away " * 12
 
@@ -132,7 +133,7 @@ def prepared(folder, options, name="run", **more):
     return prepare(folder, options, name, ["merges=10", "max_words=30"], **more)
 
 
-def test_all_ways_to_tell_the_documents_are_one(tmp_path, small_shards, capsys):
+def test_all_ways_to_tell_the_documents_are_one(tmp_path, small_shards, stderr):
     """The prep folders are the same byte for byte, parses and references included, and the
     boundaries those of the rows that are left.
     """
@@ -164,7 +165,7 @@ def test_all_ways_to_tell_the_documents_are_one(tmp_path, small_shards, capsys):
         for run in runs.values():
             assert (run.prep / "docs" / f"{name}.txt").read_text().split() == list(map(str, starts))
     assert blank["sets"][0]["documents"] == 7
-    assert "documents of train: 7, of 5.0 lines" in capsys.readouterr().err
+    assert "documents of train: 7, of 5.0 lines" in stderr()
 
 
 def test_documents_are_renumbered_by_the_lines_kept(tmp_path, small_shards):
@@ -208,13 +209,11 @@ def test_line_numbers_that_are_none(tmp_path, text, line):
     lines = text.split(" ")
     after = f", after {lines[line - 2]}" if line > 1 else ""
     message = f"'{lines[line - 1]}' cannot start a document in a text of 5 lines{after}"
-    with pytest.raises(DataError, match=message) as caught:
-        read_starts(written(tmp_path / "starts", lines), 5)
-    assert caught.value.where == f"{tmp_path / 'starts'}, line {line}"
+    caught = refused(DataError, message, read_starts, written(tmp_path / "starts", lines), 5)
+    assert caught.where == f"{tmp_path / 'starts'}, line {line}"
     count = "1 line" if len(lines) == 1 else f"{len(lines)} lines"
-    assert f"it has {count}: give a document id for each of the 5, or the l" in caught.value.hint
-    with pytest.raises(DataError, match="is empty"):
-        read_starts(written(tmp_path / "starts", []), 5)
+    assert f"it has {count}: give a document id for each of the 5, or the l" in caught.hint
+    refused(DataError, "is empty", read_starts, written(tmp_path / "starts", []), 5)
 
 
 @pytest.mark.parametrize(
@@ -225,9 +224,8 @@ def test_line_numbers_that_are_none(tmp_path, text, line):
     ],
 )
 def test_ids_that_are_none(tmp_path, ids, message):
-    with pytest.raises(DataError, match=message) as caught:
-        read_starts(written(tmp_path / "ids", ids), 5)
-    assert (caught.value.where, bool(caught.value.hint)) == (str(tmp_path / "ids"), True)
+    caught = refused(DataError, message, read_starts, written(tmp_path / "ids", ids), 5)
+    assert (caught.where, bool(caught.hint)) == (str(tmp_path / "ids"), True)
 
 
 @pytest.mark.parametrize(
@@ -257,9 +255,7 @@ def test_lines_that_cannot_separate(tmp_path, name, suffix, how, message):
     }
     for path in (tmp_path / "in").glob(f"{name}.{suffix}"):
         written(path, changes[how](path.read_text("utf-8").split("\n")[:-1]))
-    with pytest.raises(DataError, match=message) as caught:
-        prepared(tmp_path, options)
-    assert caught.value.hint
+    assert refused(DataError, message, prepared, tmp_path, options).hint
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
@@ -267,36 +263,34 @@ def test_a_file_of_documents_that_does_not_fit(tmp_path):
     options = write_corpus(tmp_path / "in", corpus(), "numbers")
     path = tmp_path / "in" / "dev.doc"
     written(path, [0, 99])
-    with pytest.raises(DataError, match="cannot start a document") as caught:
-        prepared(tmp_path, options)
-    assert "dev.doc" in str(caught.value)
+    caught = refused(DataError, "cannot start a document", prepared, tmp_path, options)
+    assert "dev.doc" in str(caught)
     path.unlink()
-    with pytest.raises(DataError, match="no such file: .*dev.doc"):
-        prepared(tmp_path, options)
+    refused(DataError, "no such file: .*dev.doc", prepared, tmp_path, options)
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
-def test_other_documents_are_another_corpus(tmp_path, capsys):
+def test_other_documents_are_another_corpus(tmp_path, stderr):
     options = write_corpus(tmp_path / "in", corpus(), "numbers")
     first = prepared(tmp_path, options).manifest().fingerprint
     prepared(tmp_path, options)
     prepared(
         tmp_path, options | {"docs": [told.replace("test=", "news=") for told in options["docs"]]}
     )
-    assert capsys.readouterr().err.count("up to date") == 2
+    assert stderr().count("up to date") == 2
 
     written(tmp_path / "in" / "news.doc", [0, 2])
-    with pytest.raises(ConfigError, match="prepared differently [(]1 difference:") as caught:
-        prepared(tmp_path, options)
-    assert "source.sets.news.docs" in caught.value.where
+    caught = refused(
+        ConfigError, "prepared differently [(]1 difference:", prepared, tmp_path, options
+    )
+    assert "source.sets.news.docs" in caught.where
     assert (
         prepared(tmp_path, options, force=True).manifest().fingerprint == first
     )  # of a test set: no system depends on it
     written(tmp_path / "in" / "dev.doc", [0, 4])
     assert prepared(tmp_path, options, force=True).manifest().fingerprint != first
-    with pytest.raises(ConfigError) as caught:
-        prepared(tmp_path, options | {"docs": []})
-    assert "source.sets.dev.docs" in caught.value.where and "-> -" in caught.value.where
+    caught = refused(ConfigError, None, prepared, tmp_path, options | {"docs": []})
+    assert "source.sets.dev.docs" in caught.where and "-> -" in caught.where
     without = prepared(tmp_path, options | {"docs": []}, force=True)
     assert (
         not (without.prep / "docs").exists()
@@ -320,7 +314,7 @@ def test_markup_that_is_not_parallel(tmp_path):
     assert not (tmp_path / "run" / "prep").exists()
 
 
-def test_markup_needs_no_documents_and_markers_that_nobody_tells_of_are_doubted(tmp_path, capsys):
+def test_markup_needs_no_documents_and_markers_that_nobody_tells_of_are_doubted(tmp_path, stderr):
     options = write_corpus(tmp_path / "markup", corpus(), "markup")
     with pytest.raises(
         ConfigError, match="the markup of the dev set says where its documents start"
@@ -328,7 +322,7 @@ def test_markup_needs_no_documents_and_markers_that_nobody_tells_of_are_doubted(
         prepared(tmp_path, options | {"docs": ["dev=blank"]})
     options = write_corpus(tmp_path / "marker", corpus(), "marker")
     prepared(tmp_path, options | {"docs": options["docs"][1:], "parses": []})
-    said = capsys.readouterr().err
+    said = stderr()
     assert (
         f"{tmp_path}/marker/train.en begins with <d>: if such lines separate documents, say --docs"
         " train=marker" in said
@@ -336,14 +330,14 @@ def test_markup_needs_no_documents_and_markers_that_nobody_tells_of_are_doubted(
     assert "dev.en begins" not in said
 
 
-def test_documents_that_may_be_meant_otherwise_are_warned_of(tmp_path, capsys):
+def test_documents_that_may_be_meant_otherwise_are_warned_of(tmp_path, stderr):
     """The text itself given as its document starts, and a set of which nothing is said beside
     others.
     """
     options = write_corpus(tmp_path / "in", corpus(), "ids")
     docs = [options["docs"][0], f"dev={tmp_path / 'in' / 'dev.en'}"]
     prepared(tmp_path, options | {"docs": docs})
-    warned = capsys.readouterr().err.replace("\n", " ")
+    warned = stderr().replace("\n", " ")
     assert "every line of dev is a document of its own" in warned
     assert "no document starts are given for news" in warned
     for wrong in ("every line of train", "given for train", "documents: no"):

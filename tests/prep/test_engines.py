@@ -17,6 +17,7 @@ from nmtkit.prep import engines, shards
 from nmtkit.prep.clean import CleanShard
 from tests.prep.corpora import own_files, pairs, prepare
 from tests.prep.test_resume import contents
+from tests.refused import refused
 
 SETTINGS = ["merges=40", "shard_lines=100"]
 
@@ -24,6 +25,11 @@ SETTINGS = ["merges=40", "shard_lines=100"]
 @pytest.fixture
 def text(tmp_path):
     return own_files(tmp_path, pairs(2500, 4))
+
+
+@pytest.fixture
+def expected(tmp_path, text):
+    return contents(prepare(tmp_path, text, "whole", SETTINGS))
 
 
 def threads(address, jobs):
@@ -39,14 +45,12 @@ def fails(address, jobs):
     raise ValueError("no cluster\nhere")
 
 
-def test_a_users_executor(tmp_path, text):
-    expected = contents(prepare(tmp_path, text, "whole", SETTINGS))
+def test_a_users_executor(tmp_path, text, expected):
     engine = "tests.prep.test_engines:threads"
     assert contents(prepare(tmp_path, text, "run", SETTINGS, engine=engine)) == expected
 
 
-def test_a_local_worker_is_killed(tmp_path, text, monkeypatch):
-    expected = contents(prepare(tmp_path, text, "whole", SETTINGS))
+def test_a_local_worker_is_killed(tmp_path, text, monkeypatch, expected):
     clean, marker = CleanShard.__call__, tmp_path / "killed"
 
     def dies(task, work, index):
@@ -99,13 +103,21 @@ def children(word):
     ]
 
 
-def test_dask_with_a_worker_killed(tmp_path, text, capsys):
-    pytest.importorskip("distributed")
-    expected = contents(prepare(tmp_path, text, "whole", SETTINGS))
-    join = killer(tmp_path / "run" / "prep-work", children("spawn_main"))
-    run = prepare(tmp_path, text, "run", SETTINGS, jobs=2, engine="dask")
+@pytest.mark.parametrize(
+    ("engine", "package", "worker", "said"),
+    [
+        ("dask", "distributed", "spawn_main", "Dask: 2 workers, dashboard http"),
+        ("ray", "ray", "ray::_call", ""),
+    ],
+)
+def test_a_worker_of_a_cluster_is_killed(
+    tmp_path, text, stderr, engine, package, worker, said, expected
+):
+    pytest.importorskip(package)
+    join = killer(tmp_path / "run" / "prep-work", children(worker))
+    run = prepare(tmp_path, text, "run", SETTINGS, jobs=2, engine=engine)
     assert join() and contents(run) == expected
-    assert "Dask: 2 workers, dashboard http" in capsys.readouterr().err
+    assert said in stderr()
 
 
 def blocks_interrupts():
@@ -154,14 +166,6 @@ def test_rays_workers_are_as_important_as_others():
         assert engine.executor.submit(os.nice, 0).result() == os.nice(0)
 
 
-def test_ray_with_a_worker_killed(tmp_path, text):
-    pytest.importorskip("ray")
-    expected = contents(prepare(tmp_path, text, "whole", SETTINGS))
-    join = killer(tmp_path / "run" / "prep-work", children("ray::_call"))
-    run = prepare(tmp_path, text, "run", SETTINGS, jobs=2, engine="ray")
-    assert join() and contents(run) == expected
-
-
 @pytest.mark.parametrize(
     ("options", "message", "hint"),
     [
@@ -178,20 +182,27 @@ def test_ray_with_a_worker_killed(tmp_path, text):
     ],
 )
 def test_engines_that_are_none(tmp_path, text, options, message, hint):
-    with pytest.raises(ConfigError, match=message) as caught:
-        prepare(tmp_path, text, "run", SETTINGS, **options)
-    assert hint in caught.value.hint
+    caught = refused(ConfigError, message, prepare, tmp_path, text, "run", SETTINGS, **options)
+    assert hint in caught.hint
     assert not (tmp_path / "run").exists()
 
 
-def test_nobody_answers(tmp_path, text, monkeypatch):
-    pytest.importorskip("distributed")
+@pytest.mark.parametrize(
+    ("engine", "package", "address", "message"),
+    [
+        ("dask", "distributed", "tcp://127.0.0.1:{port}", "no Dask scheduler answers"),
+        ("ray", "ray", "127.0.0.1:{port}", "no Ray cluster answers"),
+        ("ray", "ray", "nowhere", "no Ray cluster answers"),
+    ],
+)
+def test_nobody_answers(tmp_path, text, monkeypatch, engine, package, address, message):
+    pytest.importorskip(package)
     monkeypatch.setattr(engines, "CONNECT_SECONDS", 1)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
-    with pytest.raises(EnvironmentProblem, match="no Dask scheduler answers") as caught:
-        prepare(tmp_path, text, "run", SETTINGS, engine="dask", address=address)
+        address = address.format(port=free.getsockname()[1])
+    with pytest.raises(EnvironmentProblem, match=message) as caught:
+        prepare(tmp_path, text, "run", SETTINGS, engine=engine, address=address)
     assert caught.value.where == f"--address {address}"
 
 
@@ -200,17 +211,6 @@ def test_a_scheduler_file_that_is_missing(tmp_path, text):
     with pytest.raises(ConfigError, match="scheduler.json is no file") as caught:
         prepare(tmp_path, text, "run", SETTINGS, engine="dask", address="scheduler.json")
     assert "tcp://HOST:PORT" in caught.value.hint
-
-
-@pytest.mark.parametrize("address", ["127.0.0.1:{port}", "nowhere"])
-def test_no_ray_cluster_answers(tmp_path, text, address):
-    pytest.importorskip("ray")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = address.format(port=free.getsockname()[1])
-    with pytest.raises(EnvironmentProblem, match="no Ray cluster answers") as caught:
-        prepare(tmp_path, text, "run", SETTINGS, engine="ray", address=address)
-    assert caught.value.where == f"--address {address}"
 
 
 @pytest.mark.parametrize(("engine", "module"), [("dask", "distributed"), ("ray", "ray")])
@@ -229,6 +229,7 @@ def test_a_worker_that_does_not_see_the_work_folder(tmp_path, text, monkeypatch)
         return clean(task, work, index)
 
     monkeypatch.setattr(CleanShard, "__call__", elsewhere)
-    with pytest.raises(EnvironmentProblem, match="does not see the work folder") as caught:
-        prepare(tmp_path, text, "run", SETTINGS)
-    assert "--work" in caught.value.hint and Path(tmp_path / "run" / "prep-work").exists()
+    caught = refused(
+        EnvironmentProblem, "does not see the work folder", prepare, tmp_path, text, "run", SETTINGS
+    )
+    assert "--work" in caught.hint and Path(tmp_path / "run" / "prep-work").exists()

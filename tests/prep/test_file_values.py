@@ -1,7 +1,6 @@
 """The three ways to give the files of a set: words, commas, one TSV file."""
 
 import gzip
-import json
 import lzma
 from pathlib import Path
 
@@ -11,8 +10,10 @@ from typer.testing import CliRunner
 from nmtkit.cli import app
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.prep.file_values import file_list, joined_words
+from tests.manifests import read_json
 from tests.prep import real
 from tests.prep.corpora import pairs, prepare, write
+from tests.refused import refused
 
 FORMS = {"words": " ", "commas": ","}
 
@@ -43,7 +44,7 @@ def call(*words):
 
 def prepared(folder):
     """The checksums of the text and of the token ids of a run."""
-    return json.loads((folder / "prep/manifest.json").read_text())["files"]
+    return read_json(folder / "prep/manifest.json")["files"]
 
 
 def test_all_forms_give_the_same_corpus(sets, tmp_path):
@@ -122,8 +123,7 @@ def test_files_of_a_python_call():
     assert file_list("a.de,b.en", "--train") == [Path("a.de"), Path("b.en")]
     assert file_list("a.de\0b,c.en", "--train") == [Path("a.de"), Path("b,c.en")]
     assert file_list("x.tsv.zst", "--dev") == [Path("x.tsv.zst")]
-    with pytest.raises(ConfigError, match="got 0 files"):
-        file_list("", "--dev")
+    refused(ConfigError, "got 0 files", file_list, "", "--dev")
 
 
 def test_columns_of_a_test_set_are_references(sets, tmp_path):
@@ -154,9 +154,8 @@ def test_a_wrong_line_of_a_table_is_named(sets, tmp_path, name, number, line, me
     path.write_bytes(b"\n".join(lines))
     files = {key: [tmp_path / f"{key}.en-de.tsv"] for key in sets}
     test = [files.pop("test")]
-    with pytest.raises(DataError, match=message) as caught:
-        prepare(tmp_path, files, test=test)
-    assert caught.value.where == f"{path}, line {number}"
+    caught = refused(DataError, message, prepare, tmp_path, files, test=test)
+    assert caught.where == f"{path}, line {number}"
     assert not (tmp_path / "run").exists()
 
 

@@ -1,6 +1,5 @@
 """A text model that is given instead of learnt: --like, --codes and --vocab."""
 
-import json
 import re
 import shutil
 from collections import Counter
@@ -17,8 +16,10 @@ from nmtkit.settings import PrepSettings
 from nmtkit.text.side import TextSide
 from nmtkit.text.tidy import tidy
 from nmtkit.text.vocabulary import load_vocabularies, read_counts
+from tests.manifests import read_json, write_json
 from tests.prep import real
 from tests.prep.corpora import own_files, pairs, prepare
+from tests.refused import refused
 
 LANGUAGES = ("en", "de")
 KINDS = [{}, {"joint_vocab": False, "vocab_threshold": 9}, {"vocab_threshold": 9}, {"merges": 0}]
@@ -89,11 +90,11 @@ def ids_of(run, name):
     return [(store.src(i).tolist(), store.tgt(i).tolist()) for i in range(len(store))]
 
 
-def test_like_gives_the_ids_of_the_other_run(tmp_path, source, small_shards, capsys):
+def test_like_gives_the_ids_of_the_other_run(tmp_path, source, small_shards, stderr):
     rows = [*pairs(100, 9), ("Xylophones eat 🍎.", "Xylophone essen Äpfel.")]
     files = own_files(tmp_path / "new", rows, pairs(30, 11))
     run = prepare(tmp_path, files, preset=None, like=source.path, settings=["max_words=100"])
-    said = capsys.readouterr().err
+    said = stderr()
     assert f"of {source.path} (fingerprint {source.manifest().fingerprint[:12]})" in said
     assert "train train: 101 lines, unknown subwords source" in said
     assert ids_of(run, "train") == ids_there(source, rows)
@@ -112,16 +113,17 @@ def test_like_gives_the_ids_of_the_other_run(tmp_path, source, small_shards, cap
     assert learnt.manifest().fingerprint != manifest.fingerprint
 
 
-def test_a_run_like_another_is_up_to_date_until_the_other_changes(tmp_path, source, capsys):
+def test_a_run_like_another_is_up_to_date_until_the_other_changes(tmp_path, source, stderr):
     files = own_files(tmp_path / "new", pairs(50, 9))
     run = prepare(tmp_path, files, like=source.path)
     prepare(tmp_path, files, like=source.path)
-    assert f"{run.prep} is up to date" in capsys.readouterr().err
+    assert f"{run.prep} is up to date" in stderr()
     old = own_files(tmp_path, pairs(200, 4))
     prepare(tmp_path, old, "source", SETTINGS, force=True)
-    with pytest.raises(ConfigError, match="prepared differently") as caught:
-        prepare(tmp_path, files, like=source.path)
-    assert "source.given.codes.src.bpe" in str(caught.value.where)
+    caught = refused(
+        ConfigError, "prepared differently", prepare, tmp_path, files, like=source.path
+    )
+    assert "source.given.codes.src.bpe" in str(caught.where)
 
 
 def test_a_registered_corpus_like_another_run(tmp_path):
@@ -206,8 +208,7 @@ WRONG = [
 def test_what_does_not_fit_the_other_run_is_refused(tmp_path, source, options, message):
     files = own_files(tmp_path / "new", pairs(50, 9))
     values = {"like": source.path, "settings": [], **options}
-    with pytest.raises((ConfigError, DataError), match=re.escape(message)):
-        prepare(tmp_path, files, **values)
+    refused((ConfigError, DataError), re.escape(message), prepare, tmp_path, files, **values)
     assert not (tmp_path / "run").exists()
 
 
@@ -221,11 +222,10 @@ def test_a_file_of_the_other_run_that_has_changed_is_refused(tmp_path, source, n
     with pytest.raises(DataError, match=f"{name} of .* is not as prep wrote it"):
         prepare(tmp_path, files, like=source.path)
     manifest = source.prep / "manifest.json"
-    values = json.loads(manifest.read_text())
+    values = read_json(manifest)
     del values["files"][name]
-    manifest.write_text(json.dumps(values))
-    with pytest.raises(DataError, match=f"{name} of .* is missing"):
-        prepare(tmp_path, files, like=source.path)
+    write_json(manifest, values)
+    refused(DataError, f"{name} of .* is missing", prepare, tmp_path, files, like=source.path)
     assert not (tmp_path / "run").exists()
 
 
@@ -240,9 +240,9 @@ DAMAGED = [
 @pytest.mark.parametrize(("values", "message"), DAMAGED, ids=lambda value: str(value)[:30])
 def test_a_damaged_manifest_of_the_other_run_is_refused(tmp_path, source, values, message):
     path = source.prep / "manifest.json"
-    manifest = json.loads(path.read_text())
+    manifest = read_json(path)
     values = {**values, "settings": manifest["settings"] | values.get("settings", {})}
-    path.write_text(json.dumps(manifest | values))
+    write_json(path, manifest | values)
     files = own_files(tmp_path / "new", pairs(50, 9))
     with pytest.raises((ConfigError, DataError)) as caught:
         prepare(tmp_path, files, preset=None, like=source.path, settings=["merges=60"])

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -16,22 +15,22 @@ from nmtkit.errors import DataError, EnvironmentProblem
 from nmtkit.parallel import ordered_map
 
 
-def upper() -> Callable[[list[bytes]], list[bytes]]:
+def upper():
     return lambda chunk: [line.upper() for line in chunk]
 
 
-def slow_first() -> Callable[[int], int]:
+def slow_first():
     """Early chunks take longest, so that later ones are ready before them."""
 
-    def work(number: int) -> int:
+    def work(number):
         time.sleep(0.05 if number < 2 else 0)
         return number * number
 
     return work
 
 
-def failing(at: int) -> Callable[[int], int]:
-    def work(number: int) -> int:
+def failing(at):
+    def work(number):
         if number == at:
             raise DataError("bad line", where=f"line {number}", hint="mend it")
         return number
@@ -39,12 +38,12 @@ def failing(at: int) -> Callable[[int], int]:
     return work
 
 
-def bad_start() -> Callable[[int], int]:
+def bad_start():
     raise DataError("no codes", where="codes.bpe")
 
 
-def killed() -> Callable[[int], int]:
-    def work(number: int) -> int:
+def killed():
+    def work(number):
         if number == 5:
             os.kill(os.getpid(), signal.SIGKILL)
         return number
@@ -53,7 +52,7 @@ def killed() -> Callable[[int], int]:
 
 
 @pytest.mark.parametrize("jobs", [1, 2, 3])
-def test_order_is_kept(jobs: int) -> None:
+def test_order_is_kept(jobs):
     assert list(ordered_map(slow_first, range(50), jobs)) == [
         number * number for number in range(50)
     ]
@@ -66,10 +65,10 @@ def test_order_is_kept(jobs: int) -> None:
     assert list(ordered_map(slow_first, [], jobs)) == []
 
 
-def test_only_so_many_chunks_are_in_flight() -> None:
+def test_only_so_many_chunks_are_in_flight():
     taken = 0
 
-    def chunks() -> Iterator[int]:
+    def chunks():
         nonlocal taken
         for number in range(100):
             taken += 1
@@ -80,7 +79,7 @@ def test_only_so_many_chunks_are_in_flight() -> None:
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_an_error_comes_back_as_it_was(jobs: int) -> None:
+def test_an_error_comes_back_as_it_was(jobs):
     seen = []
     with pytest.raises(DataError) as caught:
         for value in ordered_map(functools.partial(failing, 7), range(100), jobs):
@@ -95,12 +94,12 @@ def test_an_error_comes_back_as_it_was(jobs: int) -> None:
         list(ordered_map(bad_start, range(3), jobs))
 
 
-def test_a_killed_worker_is_an_error_not_a_hang() -> None:
+def test_a_killed_worker_is_an_error_not_a_hang():
     with pytest.raises(EnvironmentProblem, match="killed"):
         list(ordered_map(killed, range(100), 2))
 
 
-def test_closing_early_stops_the_workers() -> None:
+def test_closing_early_stops_the_workers():
     before = set(children(os.getpid()))  # of other tests in this process
     results = ordered_map(slow_first, iter(int, 1), 2)  # an endless input
     assert [next(results) for _ in range(3)] == [0, 0, 0]
@@ -109,7 +108,7 @@ def test_closing_early_stops_the_workers() -> None:
     assert set(children(os.getpid())) <= before
 
 
-def children(pid: int) -> list[int]:
+def children(pid):
     with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as stream:
         return [int(child) for child in stream.read().split()]
 
@@ -127,7 +126,7 @@ for value in ordered_map(make, range(10000), 2):
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_workers_end_with_their_parent(number: int) -> None:
+def test_workers_end_with_their_parent(number):
     parent = subprocess.Popen(
         [sys.executable, "-c", SCRIPT],
         stdout=subprocess.PIPE,

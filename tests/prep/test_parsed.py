@@ -26,8 +26,10 @@ from nmtkit.train.stage import train
 from nmtkit.translate.beam import search
 from nmtkit.translate.stage import translate
 from nmtkit.translate.systems import choose
+from tests.manifests import read_json
 from tests.prep.corpora import prepare
 from tests.prep.test_parses import plain, treebank
+from tests.refused import refused
 
 SETTINGS = """
 model.segmentation=parse model.d_model=16 model.d_ff=32 model.heads=2 model.encoder_layers=1
@@ -105,9 +107,23 @@ def expected_spans(run, rows):
     return found, reasons
 
 
+@pytest.fixture
+def tree_corpus(tmp_path, sentences):
+    return corpus(tmp_path / "in", sentences)
+
+
+@pytest.fixture
+def sets(tree_corpus):
+    return tree_corpus[0]
+
+
+@pytest.fixture
+def options(tree_corpus):
+    return tree_corpus[1]
+
+
 @pytest.mark.parametrize("rows", [7, 40])
-def test_spans_in_shards(tmp_path, sentences, rows):
-    sets, options = corpus(tmp_path / "in", sentences)
+def test_spans_in_shards(tmp_path, rows, sets, options):
     run = prepared(tmp_path, options, settings=[f"shard_lines={rows}"])
     for name in ("train", "news"):
         store = Store(run.prep / name)
@@ -118,8 +134,7 @@ def test_spans_in_shards(tmp_path, sentences, rows):
     assert len(Store(run.prep / "train").shard_sizes) == lines
 
 
-def test_from_trees_to_translations(tmp_path, sentences, small_shards, capsys):
-    sets, options = corpus(tmp_path / "in", sentences)
+def test_from_trees_to_translations(tmp_path, small_shards, stderr, sets, options):
     run = prepared(tmp_path, options)
     entries = {entry["name"]: entry for entry in run.manifest().model_dump()["sets"]}
     for name in ("train", "news"):
@@ -131,14 +146,14 @@ def test_from_trees_to_translations(tmp_path, sentences, small_shards, capsys):
     lines, parses = entries["train"]["lines"], entries["train"]["parses"]
     assert lines < 300 and parses["blank"] == parses["not a tree"] == 1
     assert parses["parsed"] > 0.97 * lines
-    assert f"parses of train: {parses['parsed']}" in capsys.readouterr().err
+    assert f"parses of train: {parses['parsed']}" in stderr()
 
     train_with_parses(run)
     short = {"max_length_a": 0, "max_length_b": 8, "beam": 2, "nbest": 2}
     assignments = [f"search.{key}={value}" for key, value in short.items()]
     translate(run, device="cpu", jobs=1, assignments=assignments)
     folder = run.system("pr").translation("news")
-    meta = json.loads((folder / "meta.json").read_text("utf-8"))
+    meta = read_json(folder / "meta.json")
     missing = sum(
         count for reason, count in entries["news"]["parses"].items() if reason != "parsed"
     )
@@ -156,25 +171,24 @@ def test_from_trees_to_translations(tmp_path, sentences, small_shards, capsys):
     assert written != pytest.approx(without, abs=1e-4)
     source = str(tmp_path / "in" / "news.en")
     translate(run, source=source, device="cpu", jobs=1, assignments=assignments)
-    assert capsys.readouterr().err.count("15 read without a parse") == 1
+    assert stderr().count("15 read without a parse") == 1
 
 
-def test_many_parses_that_do_not_fit_are_warned_of(tmp_path, sentences, small_shards, capsys):
+def test_many_parses_that_do_not_fit_are_warned_of(tmp_path, small_shards, stderr, options):
     """Half of the trees with a bracket missing: sentences cut otherwise than their system is
     named for. The lines are those of the file.
     """
-    _, options = corpus(tmp_path / "in", sentences)
     file = tmp_path / "in" / "train.trees"
     prepared(tmp_path, options)
     # what does not fit is far below 5%
-    assert not re.search("warning: parses", capsys.readouterr().err)
+    assert not re.search("warning: parses", stderr())
     trees = file.read_text("utf-8").split("\n")[:-1]
     broken = [i for i in range(60, len(trees), 2) if trees[i]]
     for i in broken:
         trees[i] = trees[i][:-1]
     file.write_text("".join(tree + "\n" for tree in trees), "utf-8")
     run = prepared(tmp_path, options, "broken")
-    said = capsys.readouterr().err
+    said = stderr()
     first = trees.index("(S (NP broken") + 1
     assert len(re.findall(f"warning: parses of train.* not a tree, first line {first}", said)) == 1
     assert not re.search("warning: parses of (news|dev)", said)
@@ -184,18 +198,16 @@ def test_many_parses_that_do_not_fit_are_warned_of(tmp_path, sentences, small_sh
     assert counts["not a tree"] > 100
 
 
-def test_blank_lines_are_no_parses_that_do_not_fit(tmp_path, sentences, capsys):
-    sets, options = corpus(tmp_path / "in", sentences)
+def test_blank_lines_are_no_parses_that_do_not_fit(tmp_path, stderr, sets, options):
     (tmp_path / "in" / "news.trees").write_text(
         sets["news"][0][2] + "\n" * len(sets["news"]), "utf-8"
     )
     prepared(tmp_path, options)
-    said = [line for line in capsys.readouterr().err.splitlines() if "parses of news" in line]
+    said = [line for line in stderr().splitlines() if "parses of news" in line]
     assert len(said) == 1 and "14 blank (first: line 2)" in said[0]
 
 
-def test_the_number_of_workers_changes_nothing(tmp_path, sentences, small_shards):
-    _, options = corpus(tmp_path / "in", sentences)
+def test_the_number_of_workers_changes_nothing(tmp_path, small_shards, options):
     one, three = (
         prepared(tmp_path, options, f"run{jobs}", jobs=jobs).manifest().model_dump()
         for jobs in (1, 3)
@@ -205,18 +217,15 @@ def test_the_number_of_workers_changes_nothing(tmp_path, sentences, small_shards
     assert "train/00000.spans.bin" in one["files"]
 
 
-def test_another_file_of_parses_is_another_corpus(tmp_path, sentences):
-    _, options = corpus(tmp_path / "in", sentences)
+def test_another_file_of_parses_is_another_corpus(tmp_path, options):
     first = prepared(tmp_path, options).manifest().model_dump()
     assert prepared(tmp_path, options).manifest().model_dump() == first
     with open(tmp_path / "in" / "train.trees", "r+", encoding="utf-8") as stream:
         stream.write("(X y)")
-    with pytest.raises(ConfigError, match="prepared differently"):
-        prepared(tmp_path, options)
+    refused(ConfigError, "prepared differently", prepared, tmp_path, options)
 
 
-def test_mistakes_are_named(tmp_path, sentences):
-    _, options = corpus(tmp_path / "in", sentences)
+def test_mistakes_are_named(tmp_path, options):
     trees = options.pop("parses")
     for given, said in (
         (["train=nowhere"], "nowhere"),
@@ -224,21 +233,18 @@ def test_mistakes_are_named(tmp_path, sentences):
         (["train"], "names no set"),
         ([trees[0].replace("train=", "trian=")], "no set 'trian'"),
     ):
-        with pytest.raises((ConfigError, DataError), match=said):
-            prepared(tmp_path, options, parses=given)
+        refused((ConfigError, DataError), said, prepared, tmp_path, options, parses=given)
     short = tmp_path / "short.trees"
     short.write_text("(S a)\n", "utf-8")
     with pytest.raises(DataError, match=r"short.trees has 1 line but the source has 30[05]"):
         prepared(tmp_path, options, parses=[f"train={short}"])
     run = prepared(tmp_path, options)
-    with pytest.raises(ConfigError, match="reads parses"):
-        train_with_parses(run)
+    refused(ConfigError, "reads parses", train_with_parses, run)
     assert Store(run.prep / "train").spans is Store(run.prep / "news").spans is None
 
 
-def test_trees_of_another_text_are_refused(tmp_path, sentences):
+def test_trees_of_another_text_are_refused(tmp_path, options):
     """The task that cuts a shard knows how long the sentences of the set are."""
-    _, options = corpus(tmp_path / "in", sentences)
     run = prepared(tmp_path, options)
     news = [tmp_path / "in" / "news.en", tmp_path / "in" / "news.trees"]
     for path in news:
@@ -255,18 +261,12 @@ def test_trees_of_another_text_are_refused(tmp_path, sentences):
     ("spoilt", "reason"),
     [("news", "15 not a tree"), ("dev", "15 other text"), ("news", "15 blank")],
 )
-def test_parses_of_which_none_fits_are_refused(tmp_path, sentences, spoilt, reason):
-    sets, options = corpus(tmp_path / "in", sentences)
+def test_parses_of_which_none_fits_are_refused(tmp_path, sentences, spoilt, reason, sets, options):
     line = {"15 not a tree": "17", "15 other text": sentences[-1][1], "15 blank": ""}[reason]
     file = tmp_path / "in" / f"{spoilt}.trees"
     file.write_text((line + "\n") * len(sets[spoilt]), "utf-8")
-    with pytest.raises(DataError, match=f"'{spoilt}'.*none") as caught:
-        prepared(tmp_path, options)
-    assert (reason in str(caught.value), caught.value.where, caught.value.exit_code) == (
-        True,
-        str(file),
-        2,
-    )
+    caught = refused(DataError, f"'{spoilt}'.*none", prepared, tmp_path, options)
+    assert reason in str(caught) and caught.where == str(file)
     assert not (tmp_path / "run").exists()
 
 
@@ -295,11 +295,10 @@ class FakePipeline:
         )
 
 
-def test_a_parser_parses_what_has_no_file(tmp_path, sentences, monkeypatch):
+def test_a_parser_parses_what_has_no_file(tmp_path, monkeypatch, sets, options):
     monkeypatch.setitem(
         sys.modules, "stanza", types.SimpleNamespace(Pipeline=FakePipeline, __version__="9.9")
     )
-    sets, options = corpus(tmp_path / "in", sentences)
     options["parses"] = options["parses"][1:]
     run = prepared(tmp_path, options, parser="stanza")
     assert (
@@ -325,15 +324,12 @@ def test_a_parser_parses_what_has_no_file(tmp_path, sentences, monkeypatch):
 
 def test_an_absent_parser_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "stanza", None)
-    with pytest.raises(EnvironmentProblem) as caught:
-        Stanza("en")
-    assert "pip install -e '.[parse]'" in caught.value.hint
+    assert "pip install -e '.[parse]'" in refused(EnvironmentProblem, None, Stanza, "en").hint
     monkeypatch.setitem(
         sys.modules, "stanza", types.SimpleNamespace(Pipeline=FakePipeline, __version__="9.9")
     )
-    with pytest.raises(EnvironmentProblem, match="'cs' here: resources.json") as caught:
-        Stanza("cs")
-    assert "stanza.download('cs'" in caught.value.hint
+    caught = refused(EnvironmentProblem, "'cs' here: resources.json", Stanza, "cs")
+    assert "stanza.download('cs'" in caught.hint
     assert Stanza("en")([["(", "a", "@-@", "&apos;s"]]) == [
         "(ROOT (S (X -LRB-) (X a) (X -) (X 's)))"
     ]

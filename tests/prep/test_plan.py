@@ -5,8 +5,6 @@ accounted for.
 import json
 import random
 import re
-import subprocess
-import sys
 
 import pytest
 
@@ -19,6 +17,7 @@ from nmtkit.text.tidy import tidy
 from nmtkit.text.vocabulary import EOS, load_vocabularies
 from tests.prep import real
 from tests.prep.corpora import own_files, pairs, prepare, slow_prep, write
+from tests.processes import python
 
 
 def prepared(folder, lines, name="run", dev=None, test=None, jobs=1, **values):
@@ -169,7 +168,7 @@ def test_every_drop_is_counted_by_reason_and_side(tmp_path):
     assert run.manifest().cleaning.pairs_kept == len(Store(run.prep / "train")) == 50
 
 
-def test_what_was_changed_is_counted_for_each_set(tmp_path, capsys):
+def test_what_was_changed_is_counted_for_each_set(tmp_path, stderr):
     pair, two_spaces = ("\ufeffThe dog.", "Der Hund."), ("The  dog.", "Der Hund.")
     run = prepared(tmp_path, [*pairs(60), pair], test=[pair, two_spaces, ("a", "@@ b")], merges=10)
     manifest = run.manifest().model_dump()
@@ -180,7 +179,7 @@ def test_what_was_changed_is_counted_for_each_set(tmp_path, capsys):
         {"src": {}, "tgt": {}},
         news,
     ]
-    said = capsys.readouterr().err
+    said = stderr()
     assert re.search(r"^nmtkit:   changed: BOM +1  in the source$", said, re.M)
     assert re.search(r"^nmtkit:   changed in news: BOM +1  in the source$", said, re.M)
 
@@ -254,7 +253,7 @@ def test_a_whole_prep_loads_neither_torch_nor_jieba(tmp_path):
         " (Path('train.en'), Path('train.de'));prep('mine', train=f, dev=f, jobs=2, preset='tiny');"
         " sys.exit('torch' in sys.modules or 'jieba' in sys.modules)"
     )
-    assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=False).returncode == 0
+    assert python("-c", code, cwd=tmp_path).returncode == 0
     assert (tmp_path / "runs" / "mine" / "prep" / "manifest.json").is_file()
 
 
@@ -280,7 +279,7 @@ def test_multi30k(multi30k_run, shared):
     assert manifest["sets"][0]["src_unknown"] == manifest["sets"][0]["tgt_unknown"] == 0
 
 
-def test_the_rarest_words_may_be_left_out_of_learning(tmp_path, capsys):
+def test_the_rarest_words_may_be_left_out_of_learning(tmp_path, stderr):
     """They are split by the models of the others, and the manifest counts them."""
     once = [(f"Zyx{letter}zyx zyx{letter}", f"qpo{letter}qpo") for letter in "abcdefghij"]
     once.append(("Flurb", "Flurb"))  # rare, and its truecased form is frequent
@@ -292,7 +291,7 @@ def test_the_rarest_words_may_be_left_out_of_learning(tmp_path, capsys):
     assert "y x" in codes[0] and "y x" not in codes[1]
     corpora = [run.manifest().corpus for run in runs]
     assert [corpus.get("types_left_out") for corpus in corpora] == [None, 32]
-    assert capsys.readouterr().err.count("32 rare words are not learnt from (prep.max_types)") == 1
+    assert stderr().count("32 rare words are not learnt from (prep.max_types)") == 1
     store, side = Store(runs[1].prep / "train"), TextSide.load(runs[1].prep, "src")
     vocabulary, _ = load_vocabularies(runs[1].prep)
     for number, (line, _) in enumerate(text):

@@ -49,7 +49,7 @@ def prepared(folder, train, held_out, languages=("en", "de"), **options):
     return prepare(folder, {key: files[key] for key in ("train", "dev")}, test=test, **options)
 
 
-def test_counts_are_those_of_a_slow_count(tmp_path, capsys):
+def test_counts_are_those_of_a_slow_count(tmp_path, stderr):
     train = [*pairs(60), ("Same.", "Same."), ("Same.", "Same."), ("", ""), ("...", "!")]
     train += [
         ("A new pair of words.", "Ein neues Paar."),
@@ -69,7 +69,7 @@ def test_counts_are_those_of_a_slow_count(tmp_path, capsys):
     assert repeats.model_dump() == expected
     assert expected["identical"] == 2
     assert expected["overlap"][0] == {"name": "dev", "exact": 1, "normalised": 3}
-    said = capsys.readouterr().err
+    said = stderr()
     assert f"duplicates {expected['duplicates']:,}, source = target 2" in said
     assert "pairs of dev that training has too: 1 exactly, 3 without case and punctuation" in said
     notes = corpus(run.manifest()).notes
@@ -151,7 +151,7 @@ def content(run):
     return run.manifest().files
 
 
-def test_documents_start_where_they_did(tmp_path, capsys):
+def test_documents_start_where_they_did(tmp_path, stderr):
     """A document whose first lines go starts at the next one; one that goes whole is gone."""
     rows = list(dict.fromkeys(pairs(400)))[:30]
     train = [*rows[:10], *rows[:4], *rows[10:16], *rows[2:5], *rows[16:]]
@@ -162,7 +162,7 @@ def test_documents_start_where_they_did(tmp_path, capsys):
     run = prepared(tmp_path, train, {"dev": pairs(9, 7)}, **options)
     lines = (run.prep / "docs/train.txt").read_text().split()
     assert list(map(int, lines)) == [0, 10, 16]
-    assert "7 repeated pairs dropped from the documents of train" in capsys.readouterr().err
+    assert "7 repeated pairs dropped from the documents of train" in stderr()
 
 
 def test_the_fingerprint_depends_on_all_settings_that_change_the_text():
@@ -194,9 +194,9 @@ def test_normalised_text_keeps_its_lines():
     assert normalised(text) == "dashausgross\n\nçava\n你好世界\n".encode()
 
 
-def test_many_unknown_subwords_are_a_warning(tmp_path, capsys):
+def test_many_unknown_subwords_are_a_warning(tmp_path, stderr):
     dev = [*pairs(9, 7), *[("Ωμέγα άλφα βήτα γάμμα.", "Ja.")] * 3]
     prepared(tmp_path, pairs(60), {"dev": dev})
-    said = capsys.readouterr().err
+    said = stderr()
     assert "of the subwords of dev are unknown in the source" in said
     assert "unknown in the target" not in said

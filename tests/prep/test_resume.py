@@ -2,7 +2,6 @@
 in the work folder is noticed.
 """
 
-import json
 import multiprocessing
 import os
 import random
@@ -18,16 +17,19 @@ from nmtkit.prep.clean import CleanShard
 from nmtkit.prep.tasks import Damaged, read_fact
 from nmtkit.prep.work import WORK_RECORD, work_folder
 from nmtkit.run import Run, locked
+from tests import ROOT
+from tests.manifests import read_json
 from tests.prep.corpora import own_files, pairs, prepare, write
+from tests.refused import refused
 
-RECIPES = Path(__file__).resolve().parents[2] / "recipes"
+RECIPES = ROOT / "recipes"
 SETTINGS = ["merges=40", "deduplicate=true", "joint_vocab=false"]
 
 
 def contents(run):
     """Every file of a prepared corpus; of the manifest what does not depend on time."""
     files = {p.relative_to(run.prep).as_posix(): p for p in run.prep.rglob("*") if p.is_file()}
-    manifest = json.loads(files.pop("manifest.json").read_text("utf-8"))
+    manifest = read_json(files.pop("manifest.json"))
     for key in ("speed", "jobs"):
         del manifest[key]
     return {name: path.read_bytes() for name, path in files.items()}, manifest
@@ -40,6 +42,11 @@ def facts(work):
 @pytest.fixture
 def text(tmp_path):
     return own_files(tmp_path, pairs(600, 4))
+
+
+@pytest.fixture
+def expected(tmp_path, text, small_shards):
+    return contents(prepare(tmp_path, text, "whole", SETTINGS))
 
 
 def is_killed(count, before, *arguments, **options):
@@ -71,8 +78,7 @@ def is_killed(count, before, *arguments, **options):
     return process.exitcode != 0
 
 
-def test_killed_up_to_thirty_times(tmp_path, text, small_shards):
-    expected = contents(prepare(tmp_path, text, "whole", SETTINGS))
+def test_killed_up_to_thirty_times(tmp_path, text, expected):
     draw, work, kills = random.Random(1), tmp_path / "run" / "prep-work", 0
     for _ in range(30):
         before = facts(work)
@@ -86,8 +92,7 @@ def test_killed_up_to_thirty_times(tmp_path, text, small_shards):
     assert not work.exists()
 
 
-def test_a_full_disk_ends_prep_and_the_same_command_goes_on(tmp_path, text, small_shards, capsys):
-    expected = contents(prepare(tmp_path, text, "whole", SETTINGS))
+def test_a_full_disk_ends_prep_and_the_same_command_goes_on(tmp_path, text, stderr, expected):
     write_fact, begun = tasks.Fact.write, []
 
     def full(fact, path):
@@ -101,9 +106,9 @@ def test_a_full_disk_ends_prep_and_the_same_command_goes_on(tmp_path, text, smal
         prepare(tmp_path, text, "run", SETTINGS)
     done = facts(tmp_path / "run" / "prep-work")
     assert len(done) == 29
-    capsys.readouterr()
+    stderr()
     assert contents(prepare(tmp_path, text, "run", SETTINGS)) == expected
-    printed = capsys.readouterr().err
+    printed = stderr()
     assert "going on in" in printed and "shards are done already" in printed
 
 
@@ -140,9 +145,8 @@ def stopped(tmp_path, text, step):
 )
 @pytest.mark.parametrize("how", ["changed", "gone"])
 def test_a_damaged_shard_is_named_and_made_again(
-    tmp_path, text, small_shards, capsys, step, victim, how
+    tmp_path, text, stderr, step, victim, how, expected
 ):
-    expected = contents(prepare(tmp_path, text, "whole", SETTINGS))
     path = stopped(tmp_path, text, step) / victim
     if how == "gone":
         path.unlink()
@@ -150,17 +154,14 @@ def test_a_damaged_shard_is_named_and_made_again(
         data = bytearray(path.read_bytes())
         data[len(data) // 2] ^= 1 if victim.endswith("npy") else 255
         path.write_bytes(data)
-    capsys.readouterr()
+    stderr()
     assert contents(prepare(tmp_path, text, "run", SETTINGS)) == expected
     if how == "changed" or not victim.endswith("json"):
-        assert f"{path.name if victim.endswith('json') else victim} is damaged" in (
-            capsys.readouterr().err
-        )
+        assert f"{path.name if victim.endswith('json') else victim} is damaged" in (stderr())
 
 
-def test_a_shard_that_is_damaged_while_prep_works(tmp_path, text, small_shards, capsys):
+def test_a_shard_that_is_damaged_while_prep_works(tmp_path, text, stderr, expected):
     """The task that reads the files notices; the task that wrote them runs again."""
-    expected = contents(prepare(tmp_path, text, "whole", SETTINGS))
     run = tasks.Runner.run
 
     def damage(runner, label, of_step):
@@ -172,21 +173,20 @@ def test_a_shard_that_is_damaged_while_prep_works(tmp_path, text, small_shards, 
         patch.setattr(tasks.Runner, "run", damage)
         assert contents(prepare(tmp_path, text, "run", SETTINGS)) == expected
     warned = "clean/00002.tgt.text.npy is damaged; shard 2 of step clean is made again"
-    assert warned in capsys.readouterr().err
+    assert warned in stderr()
 
 
-def test_another_command_does_not_go_on(tmp_path, text, small_shards, capsys):
+def test_another_command_does_not_go_on(tmp_path, text, small_shards, stderr):
     stopped(tmp_path, text, "encode")
-    capsys.readouterr()
+    stderr()
     other = [*SETTINGS[1:], "merges=30"]
     assert contents(prepare(tmp_path, text, "run", other)) == contents(
         prepare(tmp_path, text, "whole", other)
     )
-    assert "removing what another call of prep left" in capsys.readouterr().err
+    assert "removing what another call of prep left" in stderr()
 
 
-def test_a_work_folder_elsewhere(tmp_path, text, small_shards):
-    expected = contents(prepare(tmp_path, text, "whole", SETTINGS))
+def test_a_work_folder_elsewhere(tmp_path, text, expected):
     work = tmp_path / "elsewhere"
     assert contents(prepare(tmp_path, text, "run", SETTINGS, work=work)) == expected
     assert not work.exists()
@@ -204,8 +204,7 @@ def test_a_record_that_is_not_one_of_prep_is_refused(tmp_path, text):
     (work / "out").mkdir(parents=True)
     (work / "out" / "thesis.txt").write_text("mine")
     (work / WORK_RECORD).write_text('{"hours": 7}')
-    with pytest.raises(DataError, match="damaged"):
-        prepare(tmp_path, text, "run", SETTINGS, work=work)
+    refused(DataError, "damaged", prepare, tmp_path, text, "run", SETTINGS, work=work)
     assert (work / "out" / "thesis.txt").read_text() == "mine"
 
 
@@ -254,23 +253,20 @@ def test_a_fact_names_the_file_that_has_changed(tmp_path, text, small_shards):
     fact = read_fact(work, "clean", 1)
     assert fact.value["kept"] > 0
     (work / "clean" / "00001.kept.npy").unlink()
-    with pytest.raises(Damaged, match=r"clean/00001.kept.npy is damaged") as caught:
-        read_fact(work, "clean", 1)
-    assert caught.value.where == "shard 1 of step clean"
+    caught = refused(Damaged, r"clean/00001.kept.npy is damaged", read_fact, work, "clean", 1)
+    assert caught.where == "shard 1 of step clean"
 
 
 def test_models_that_an_interrupted_call_left_are_not_taken_for_given_ones(
-    tmp_path, text, small_shards
+    tmp_path, text, expected
 ):
-    expected = contents(prepare(tmp_path, text, "whole", SETTINGS))
     work = stopped(tmp_path, text, "merge")
     for name in ("codes.src.bpe", "vocab.src.txt", "truecase.de"):
         (work / "out" / name).write_text("#version: 0.2\na b\n", "utf-8")
     assert contents(prepare(tmp_path, text, "run", SETTINGS)) == expected
 
 
-def test_shards_that_other_models_encoded_are_encoded_again(tmp_path, text, small_shards):
-    expected = contents(prepare(tmp_path, text, "whole", SETTINGS))
+def test_shards_that_other_models_encoded_are_encoded_again(tmp_path, text, expected):
     work = stopped(tmp_path, text, "sets")
     fact = read_fact(work, "encode", 0)
     other = fact.model_copy(update={"models": "of other models"})
@@ -323,9 +319,10 @@ def test_jobs_of_an_array(tmp_path, small_shards, capsys):
 def test_an_array_that_drops_repeated_pairs_runs_twice(tmp_path, small_shards):
     text = own_files(tmp_path, pairs(150, 4))
     expected = contents(prepare(tmp_path, text, "whole", SETTINGS))
-    with pytest.raises(DataError, match="not hashed yet") as caught:
-        prepare(tmp_path, text, "run", SETTINGS, shards=2, shard=0)
-    assert "run the array once more" in caught.value.hint
+    caught = refused(
+        DataError, "not hashed yet", prepare, tmp_path, text, "run", SETTINGS, shards=2, shard=0
+    )
+    assert "run the array once more" in caught.hint
     for job in (1, 0):
         prepare(tmp_path, text, "run", SETTINGS, shards=2, shard=job)
     assert contents(prepare(tmp_path, text, "run", SETTINGS, finish=True)) == expected
@@ -343,8 +340,7 @@ def test_an_array_that_drops_repeated_pairs_runs_twice(tmp_path, small_shards):
 )
 def test_options_of_an_array_that_do_not_fit(tmp_path, options, message):
     files = {"train": write(tmp_path, "a", pairs(9)), "dev": write(tmp_path, "b", pairs(9))}
-    with pytest.raises(ConfigError, match=message):
-        prepare(tmp_path, files, **options)
+    refused(ConfigError, message, prepare, tmp_path, files, **options)
 
 
 def test_the_recipe_for_slurm(tmp_path):

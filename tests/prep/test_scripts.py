@@ -12,6 +12,7 @@ from nmtkit.report.provenance import corpus
 from nmtkit.text.scripts import LETTERS, ForeignLines, scripts
 from tests.prep.corpora import prepare, write
 from tests.prep.real import lines
+from tests.refused import refused
 
 NAMES = {
     **{"Chinese": {"CJK"}, "Japanese": {"HIRAGANA", "KATAKANA"}, "Korean": {"HANGUL"}},
@@ -68,10 +69,10 @@ def prepared(folder, train, dev, languages=("zh", "en"), settings=("joint_vocab=
     return prepare(folder, files, settings=settings, **more)
 
 
-def test_some_lines_are_a_warning_with_their_share(tmp_path, rows, capsys):
+def test_some_lines_are_a_warning_with_their_share(tmp_path, rows, stderr):
     train = [*rows[:190], *[(en, zh) for zh, en in rows[190:200]]]
     run = prepared(tmp_path, train, rows[200:])
-    printed = capsys.readouterr().err
+    printed = stderr()
     assert "5.0% of the lines of the source of train ('zh') have no Chinese letters" in printed
     assert "of the target of train ('en') have no Latin letters" in printed
     assert not re.search("lines of the .* of dev", printed)
@@ -92,18 +93,19 @@ def test_some_lines_are_a_warning_with_their_share(tmp_path, rows, capsys):
     ],
 )
 def test_a_side_in_another_script_is_refused(tmp_path, rows, wrong, side, hint):
-    with pytest.raises(DataError, match=side) as error:
-        prepared(tmp_path, rows[:200], [wrong(*pair) for pair in rows[200:]])
-    assert hint in error.value.hint
+    error = refused(
+        DataError, side, prepared, tmp_path, rows[:200], [wrong(*pair) for pair in rows[200:]]
+    )
+    assert hint in error.hint
     assert not (tmp_path / "run").exists()
 
 
-def test_text_in_an_unusual_script_passes_if_the_code_says_so(tmp_path, rows, capsys):
+def test_text_in_an_unusual_script_passes_if_the_code_says_so(tmp_path, rows, stderr):
     """Few lines show nothing, and neither does a language whose scripts are not known."""
     latin = [(en, en.upper()) for _, en in rows]
     prepared(tmp_path, latin[:200], latin[200:], ("zh", "en"), src="zh-Latn", settings=())
     prepared(tmp_path / "few", rows, [("Yes.", "Yes.")], settings=())
-    printed = capsys.readouterr().err
+    printed = stderr()
     assert "100.0% of the lines of the source of dev ('zh') have no Chinese letters" in printed
     assert printed.count("share no script") == 1
 
@@ -115,23 +117,23 @@ def test_text_in_an_unusual_script_passes_if_the_code_says_so(tmp_path, rows, ca
     (("xx", "en"), "true", False),
 ])  # fmt: skip
 def test_a_joint_vocabulary_of_two_scripts_is_doubted(
-    tmp_path, rows, languages, joint, doubted, capsys
+    tmp_path, rows, languages, joint, doubted, stderr
 ):
     same = [(zh, zh if languages[1] == "ja" else en) for zh, en in rows]
     settings = [f"joint_vocab={joint}", "src_tokenizer=characters"]
     prepared(tmp_path, same[:200], same[200:], languages, settings)
-    warnings = [line for line in capsys.readouterr().err.split("\n") if "share no script" in line]
+    warnings = [line for line in stderr().split("\n") if "share no script" in line]
     assert len(warnings) == doubted
     assert all("--set prep.joint_vocab=false" in line for line in warnings)
 
 
-def test_a_suffix_of_a_third_language_is_a_warning(tmp_path, rows, capsys):
+def test_a_suffix_of_a_third_language_is_a_warning(tmp_path, rows, stderr):
     latin = [(en, en.upper()) for _, en in rows]
     files = {
         "train": write(tmp_path / "in", "train", latin[:200]),
         "dev": write(tmp_path / "in", "dev", latin[200:], ("fr", "ja")),
     }
     prepare(tmp_path, files)
-    printed = capsys.readouterr().err
+    printed = stderr()
     assert "its suffix says 'fr'" in printed
     assert "its suffix says 'ja'" in printed

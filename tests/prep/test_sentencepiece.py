@@ -15,6 +15,7 @@ from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import UNK, load_vocabularies
 from nmtkit.translate.over_long import cut
 from tests.prep.real import lines
+from tests.refused import refused
 
 SPM = ["prep.subwords=sentencepiece", "prep.vocab_size=2400"]
 ODD = ["两 个人。ｉＰｈｏｎｅ１５ €", "a▁b  <s> </s> <unk>\u3000é ﬁn @@ x@@ …"]
@@ -236,23 +237,23 @@ def test_a_wrong_model_file_is_one_clear_error(text, tmp_path, case):
     write, error, message = WRONG[case]
     path = tmp_path / "own.model"
     write(path, text)
-    with pytest.raises(error, match=message) as raised:
-        prepared(text, tmp_path / "run", spm=str(path))
-    assert str(path) in str(raised.value.where) + raised.value.message
+    raised = refused(error, message, prepared, text, tmp_path / "run", spm=str(path))
+    assert str(path) in str(raised.where) + raised.message
     assert not (tmp_path / "run").exists()
 
 
 def test_settings_that_do_not_fit_are_refused(text, tmp_path):
-    def refused(message, *assignments, **options):
-        with pytest.raises(ConfigError, match=message) as error:
-            prepared(text, tmp_path / "run", *assignments, **options)
+    def refuse(message, *assignments, **options):
+        error = refused(
+            ConfigError, message, prepared, text, tmp_path / "run", *assignments, **options
+        )
         assert not (tmp_path / "run").exists()
-        return error.value
+        return error
 
     model = tmp_path / "en.model"
     model.write_bytes(learnt(text, "en"))
-    error = refused("cannot learn 20 pieces", SPM[0], "prep.vocab_size=20")
+    error = refuse("cannot learn 20 pieces", SPM[0], "prep.vocab_size=20")
     assert error.where == "prep.vocab_size"
-    refused("cannot join characters", SPM[0], "prep.src_tokenizer=characters")
-    refused('subwords is "bpe" here and "sentencepiece" there', "prep.subwords=bpe", spm=str(model))
-    refused("got 3", spm=f"{model},{model},{model}")
+    refuse("cannot join characters", SPM[0], "prep.src_tokenizer=characters")
+    refuse('subwords is "bpe" here and "sentencepiece" there', "prep.subwords=bpe", spm=str(model))
+    refuse("got 3", spm=f"{model},{model},{model}")

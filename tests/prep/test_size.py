@@ -22,8 +22,8 @@ def by_hand(sets, size):
     return sets | {"train": sets["train"][:count]}, count, sum(SIZES[:count])
 
 
-def said_of(capsys):
-    (said,) = [line for line in capsys.readouterr().err.split("\n") if "training text: " in line]
+def said_of(stderr):
+    (said,) = [line for line in stderr().split("\n") if "training text: " in line]
     return said.partition("training text: ")[2]
 
 
@@ -31,7 +31,7 @@ def said_of(capsys):
     ("form", "size", "jobs"),
     [("numbers", 1, 1), ("numbers", 4, 2), ("ids", 25, 1), ("blank", 13, 1)],
 )
-def test_the_text_ends_with_the_document_of_the_last_pair(tmp_path, capsys, form, size, jobs):
+def test_the_text_ends_with_the_document_of_the_last_pair(tmp_path, stderr, form, size, jobs):
     """Stores, documents, phrases, and the sets that are not shortened: byte for byte those of
     files that hold no more.
     """
@@ -39,10 +39,10 @@ def test_the_text_ends_with_the_document_of_the_last_pair(tmp_path, capsys, form
     less, documents, lines = by_hand(sets, size)
     options = write_corpus(tmp_path / "whole", sets, form) | {"jobs": jobs}
     expected = prepared(tmp_path, write_corpus(tmp_path / "less", less, "numbers"), "expected")
-    capsys.readouterr()
+    stderr()
     run = prepared(tmp_path, options, size=size)
     assert (
-        said_of(capsys)
+        said_of(stderr)
         == f"the first {lines} of 39 pairs ({documents} document{'s' * (documents > 1)})"
     )
     manifest, wanted = (one.manifest().model_dump() for one in (run, expected))
@@ -52,7 +52,7 @@ def test_the_text_ends_with_the_document_of_the_last_pair(tmp_path, capsys, form
     assert [path.name for path in run.path.iterdir() if path.name.startswith("prep.")] == []
 
 
-def test_without_documents_it_ends_after_so_many_pairs(tmp_path, capsys):
+def test_without_documents_it_ends_after_so_many_pairs(tmp_path, stderr):
     """Raw pairs are counted, the dropped ones too; files may be compressed."""
     lines = pairs(50)
     lines[3] = ("", "x")
@@ -65,20 +65,20 @@ def test_without_documents_it_ends_after_so_many_pairs(tmp_path, capsys):
         return prepare(tmp_path, {"train": train, "dev": dev}, name, ["merges=20"], **options)
 
     run = run_of("run", packed, size=20)
-    assert said_of(capsys) == "the first 20 of 50 pairs"
+    assert said_of(stderr) == "the first 20 of 50 pairs"
     expected = run_of("less", write(tmp_path / "in", "less", lines[:20]))
     assert run.manifest().files == expected.manifest().files
     assert run.manifest().inputs[str(packed[0])]["sha256"] == sha256(packed[0])
     assert (run.manifest().cleaning.pairs_in, run.manifest().cleaning.pairs_kept) == (20, 19)
     whole = run_of("whole", train)
-    capsys.readouterr()
+    stderr()
     for size, told in ((50, "all 50 pairs"), (51, "all 50 pairs, fewer than the 51 asked for")):
         same = run_of(f"all-{size}", packed, size=size)
-        assert said_of(capsys) == told
+        assert said_of(stderr) == told
         assert same.manifest().files == whole.manifest().files
 
 
-def test_another_size_is_another_corpus(tmp_path, capsys):
+def test_another_size_is_another_corpus(tmp_path, stderr):
     options = write_corpus(tmp_path / "in", corpus(), "blank")
     run = prepared(tmp_path, options, size=5)
     assert (
@@ -87,7 +87,7 @@ def test_another_size_is_another_corpus(tmp_path, capsys):
         == 5
     )
     prepared(tmp_path, options, size=5)
-    assert "up to date" in capsys.readouterr().err
+    assert "up to date" in stderr()
     for size, change in ((6, "5 -> 6"), (None, "5 -> -")):
         with pytest.raises(ConfigError, match="prepared differently [(]1 difference:") as caught:
             prepared(tmp_path, options, size=size)

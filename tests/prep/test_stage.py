@@ -32,8 +32,10 @@ from nmtkit.run import Run, locked
 from nmtkit.settings import PrepSettings
 from nmtkit.train.options import TrainOptions
 from nmtkit.train.plan import make_plan
+from tests.manifests import read_json
 from tests.prep import corpora
 from tests.prep.corpora import pairs, prepare, write
+from tests.refused import refused
 
 LEFT = [".lock", "history.jsonl", "prep", "run.toml"]
 """What a run holds after prep."""
@@ -100,6 +102,16 @@ def spoil(path, how):
         path.write_bytes("Der Hund.\nDie Bäume sind groß.\n".encode("latin-1") * 30)
 
 
+@pytest.fixture
+def run(tmp_path, files):
+    return run_prep(tmp_path, files)
+
+
+@pytest.fixture(name="test")
+def own_set(tmp_path):
+    return write(tmp_path / "in", "test", pairs(10, 3))
+
+
 @pytest.mark.parametrize("which", ["train", "dev", "test"])
 @pytest.mark.parametrize(
     ("how", "message"),
@@ -111,22 +123,18 @@ def spoil(path, how):
         ("latin-1", "not UTF-8: byte 0xe4"),
     ],
 )
-def test_a_bad_file_is_named_and_nothing_is_written(tmp_path, files, which, how, message):
-    test = write(tmp_path / "in", "test", pairs(10, 3))
+def test_a_bad_file_is_named_and_nothing_is_written(tmp_path, files, which, how, message, test):
     spoil({**files, "test": test}[which][1], how)
-    with pytest.raises(DataError, match=message) as caught:
-        run_prep(tmp_path, files, test=joined(test))
-    assert caught.value.exit_code == 2
-    assert f"{which}.de" in str(caught.value)
-    assert caught.value.hint
+    caught = refused(DataError, message, run_prep, tmp_path, files, test=joined(test))
+    assert f"{which}.de" in str(caught)
+    assert caught.hint
     assert names(tmp_path) == ["in"]
 
 
 @pytest.mark.parametrize(("which", "side"), [("dev", 0), ("dev", 1), ("test", 1), ("test", 2)])
 def test_a_set_without_a_line_with_text_is_refused_and_nothing_is_written(
-    tmp_path, files, which, side
+    tmp_path, files, which, side, test
 ):
-    test = write(tmp_path / "in", "test", pairs(10, 3))
     second = tmp_path / "in" / "test.de1"
     second.write_bytes(test[1].read_bytes())
     path = {"dev": files["dev"], "test": (*test, second)}[which][side]
@@ -140,16 +148,11 @@ def test_a_set_without_a_line_with_text_is_refused_and_nothing_is_written(
         DataError, match=f"^{which} has no line with text: all of {path.name} is blank"
     ) as caught:
         run_prep(tmp_path, files, test=joined((*test, second)))
-    assert (
-        caught.value.exit_code == 2
-        and str(path) in caught.value.where
-        and "one sentence a line" in caught.value.hint
-    )
+    assert str(path) in caught.value.where and "one sentence a line" in caught.value.hint
     assert names(tmp_path) == ["in"]
 
 
-def test_blank_lines_of_dev_and_test_sets_are_counted_and_warned_of(tmp_path, files, capsys):
-    test = write(tmp_path / "in", "test", pairs(10, 3))
+def test_blank_lines_of_dev_and_test_sets_are_counted_and_warned_of(tmp_path, files, stderr, test):
     second = tmp_path / "in" / "test.de1"
     second.write_text("Ein Hund.\n" * 9 + "\u2028\n", "utf-8")
     files["dev"] = write(
@@ -169,7 +172,7 @@ def test_blank_lines_of_dev_and_test_sets_are_counted_and_warned_of(tmp_path, fi
         {"src": 3, "ref": 2},
         {"ref1": 1},
     ]
-    said = [line for line in capsys.readouterr().err.splitlines() if "has blank lines" in line]
+    said = [line for line in stderr().splitlines() if "has blank lines" in line]
     assert len(said) == 2 and all("warning: " in line for line in said)
     assert (
         "dev has blank lines (3 of .src, 2 of .ref; 5 lines each)" in said[0]
@@ -181,18 +184,18 @@ def test_bad_utf8_has_line_and_byte_offset(tmp_path, files):
     text = files["train"][1].read_bytes()
     start = text.index(b"\n", 500) + 1
     files["train"][1].write_bytes(text[:start] + b"Gr\xfc\xdfe!\n" + text[start:])
-    with pytest.raises(DataError) as caught:
-        run_prep(tmp_path, files)
-    assert f"line {text[:start].count(10) + 1}, byte {start + 2} " in caught.value.where
-    assert "prep.on_bad_utf8" in caught.value.hint
+    caught = refused(DataError, None, run_prep, tmp_path, files)
+    assert f"line {text[:start].count(10) + 1}, byte {start + 2} " in caught.where
+    assert "prep.on_bad_utf8" in caught.hint
 
 
 def test_a_gz_cut_short(tmp_path, files):
     path = tmp_path / "in" / "train.en.gz"
     path.write_bytes(gzip.compress(files["train"][0].read_bytes())[:-20])
-    with pytest.raises(DataError) as caught:
-        run_prep(tmp_path, files | {"train": (path, files["train"][1])})
-    assert "train.en.gz" in caught.value.where
+    caught = refused(
+        DataError, None, run_prep, tmp_path, files | {"train": (path, files["train"][1])}
+    )
+    assert "train.en.gz" in caught.where
     assert names(tmp_path) == ["in"]
 
 
@@ -236,10 +239,9 @@ def test_counts_that_differ_are_said_in_words_that_fit(tmp_path, src, tgt, messa
     train = tmp_path / "train.en", tmp_path / "train.de"
     for path, lines in zip(train, (src, tgt), strict=True):
         path.write_text("".join(line + "\n" for line in lines), "utf-8")
-    with pytest.raises(DataError) as caught:
-        run_prep(tmp_path, {"train": train, "dev": train})
-    assert message in caught.value.message and caught.value.where == f"first odd pair: {where}"
-    assert "nothing was written" in caught.value.hint and names(tmp_path) == [
+    caught = refused(DataError, None, run_prep, tmp_path, {"train": train, "dev": train})
+    assert message in caught.message and caught.where == f"first odd pair: {where}"
+    assert "nothing was written" in caught.hint and names(tmp_path) == [
         "train.de",
         "train.en",
     ]
@@ -348,9 +350,7 @@ def test_a_wrong_request_is_one_clear_error(tmp_path, files, arguments, message,
     for key in ("train", "dev"):
         if arguments.get(key) == "own":
             arguments[key] = files[key]
-    with pytest.raises(ConfigError, match=message) as caught:
-        prep(**arguments)
-    assert hint in caught.value.hint
+    assert hint in refused(ConfigError, message, prep, **arguments).hint
     assert names(tmp_path) == ["in"]
 
 
@@ -366,8 +366,7 @@ def test_a_wrong_request_is_one_clear_error(tmp_path, files, arguments, message,
 )
 def test_languages_from_suffixes(name, language):
     if language is None:
-        with pytest.raises(ConfigError, match="cannot tell the language"):
-            guess_language(Path(name), "--src")
+        refused(ConfigError, "cannot tell the language", guess_language, Path(name), "--src")
     else:
         assert guess_language(Path(name), "--src") == language
 
@@ -403,17 +402,15 @@ def test_names_of_own_test_sets():
     assert corpus.sets[4].references == ((Path("ref2.txt"),),)
 
 
-def warnings_of(capsys):
+def warnings_of(stderr):
     return [
-        line.removeprefix("nmtkit: warning: ")
-        for line in capsys.readouterr().err.split("\n")
-        if "warning" in line
+        line.removeprefix("nmtkit: warning: ") for line in stderr().split("\n") if "warning" in line
     ]
 
 
-def test_a_language_without_rules_is_said(tmp_path, files, capsys):
+def test_a_language_without_rules_is_said(tmp_path, files, stderr):
     run_prep(tmp_path, files, src="xx", tgt="de")
-    (said,) = [one for one in warnings_of(capsys) if "Moses" in one]
+    (said,) = [one for one in warnings_of(stderr) if "Moses" in one]
     assert (
         said.startswith("Moses has no rules for 'xx': English abbreviations are taken")
         and "--src" in said
@@ -421,18 +418,18 @@ def test_a_language_without_rules_is_said(tmp_path, files, capsys):
     run_prep(tmp_path, files, src="xx", tgt="de")  # up to date
     run_prep(tmp_path, files, "plain")
     run_prep(tmp_path, files, "chinese", src="en", tgt="zh-Latn")
-    assert [one for one in warnings_of(capsys) if "Moses" in one] == []
+    assert [one for one in warnings_of(stderr) if "Moses" in one] == []
 
 
-def test_the_preset_of_own_files_goes_by_their_size(tmp_path, files, capsys):
+def test_the_preset_of_own_files_goes_by_their_size(tmp_path, files, stderr):
     """It is said, train takes it, and the next call finds all up to date."""
     run_prep(tmp_path, files)
-    said = capsys.readouterr().err
+    said = stderr()
     assert "(preset tiny, fingerprint" in said and "--preset" not in said
     run = run_prep(tmp_path, files, "own", preset=None)
     assert (
         "nmtkit: preset small, for fewer than 500,000 training pairs; another one: --preset NAME\n"
-        in capsys.readouterr().err
+        in stderr()
     )
     assert (
         tomllib.loads((run.path / "run.toml").read_text("utf-8"))["preset"]
@@ -441,7 +438,7 @@ def test_the_preset_of_own_files_goes_by_their_size(tmp_path, files, capsys):
     )
     assert make_plan(run, TrainOptions()).preset == "small"
     run_prep(tmp_path, files, "own", preset=None)
-    assert "up to date" in capsys.readouterr().err
+    assert "up to date" in stderr()
     (option,) = [one for one in get_command(app).commands["prep"].params if one.name == "preset"]
     assert f"your files small below {request.MANY_PAIRS:,} training pairs, else base" in option.help
 
@@ -466,18 +463,16 @@ def test_training_pairs_are_counted_before_the_preset_is_chosen(
     assert asked.settings().merges == {"small": 8000, "base": 32000}[preset]
 
 
-def test_a_file_whose_suffix_is_of_another_language_is_said(tmp_path, files, capsys):
-    test = write(tmp_path / "in", "test", pairs(10, 3))
+def test_a_file_whose_suffix_is_of_another_language_is_said(tmp_path, files, stderr, test):
     other = test[1].with_suffix(".fr.gz")
     other.write_bytes(gzip.compress(test[1].read_bytes()))
     run_prep(tmp_path, files, test=joined((*test, other)))
-    assert warnings_of(capsys) == [
+    assert warnings_of(stderr) == [
         f"{other} is taken for 'de' (reference 2 of 'test'), though its suffix says 'fr'"
     ]
     swapped = f"{files['train'][0]} is taken for 'de' (source of 'train'), but its suffix says 'en'"
-    with pytest.raises(ConfigError) as caught:
-        run_prep(tmp_path, files, "swapped", src="de", tgt="en")
-    assert (caught.value.message, caught.value.where) == (swapped, "--train")
+    caught = refused(ConfigError, None, run_prep, tmp_path, files, "swapped", src="de", tgt="en")
+    assert (caught.message, caught.where) == (swapped, "--train")
     assert not (tmp_path / "swapped").exists()
     with pytest.raises(ConfigError, match=r"test\.de is taken for 'en' \(source of 'test'\)"):
         run_prep(tmp_path, files, "swapped", test=joined(test[::-1]))
@@ -493,18 +488,17 @@ def test_a_file_whose_suffix_is_of_another_language_is_said(tmp_path, files, cap
             )
         ],
     )
-    assert warnings_of(capsys) == []
+    assert warnings_of(stderr) == []
 
 
 # up to date, force, other settings
 
 
-def test_the_same_again_says_so_and_changes_nothing(tmp_path, files, capsys):
-    run = run_prep(tmp_path, files)
+def test_the_same_again_says_so_and_changes_nothing(tmp_path, files, stderr, run):
     before = snapshot(run.prep)
-    capsys.readouterr()
+    stderr()
     run_prep(tmp_path, files)
-    assert "up to date" in capsys.readouterr().err
+    assert "up to date" in stderr()
     os.utime(files["train"][0])  # touched, not changed: the checksum decides
     run_prep(tmp_path, files)
     assert snapshot(run.prep) == before
@@ -515,8 +509,7 @@ def test_the_same_again_says_so_and_changes_nothing(tmp_path, files, capsys):
     assert after["train/00000.bin"][1] != before["train/00000.bin"][1]
 
 
-def test_other_settings_are_refused_with_old_and_new(tmp_path, files):
-    run = run_prep(tmp_path, files)
+def test_other_settings_are_refused_with_old_and_new(tmp_path, files, run):
     before = snapshot(run.path)
     with pytest.raises(ConfigError, match="prepared differently") as caught:
         run_prep(tmp_path, files, settings=["truecase=none", "joint_vocab=false"])
@@ -535,33 +528,26 @@ def test_other_settings_are_refused_with_old_and_new(tmp_path, files):
 def test_another_text_is_refused(tmp_path, files):
     run_prep(tmp_path, files)
     write(tmp_path / "in", "train", pairs(61))
-    with pytest.raises(ConfigError) as caught:
-        run_prep(tmp_path, files)
-    assert "source.sets.train.src" in caught.value.where
-    with pytest.raises(ConfigError) as caught:
-        prep("demo", run_dir=tmp_path / "run", size=10)
-    assert "source.dataset: mine -> demo" in caught.value.where
+    assert "source.sets.train.src" in refused(ConfigError, None, run_prep, tmp_path, files).where
+    caught = refused(ConfigError, None, prep, "demo", run_dir=tmp_path / "run", size=10)
+    assert "source.dataset: mine -> demo" in caught.where
 
 
-def test_a_missing_piece_is_made_again(tmp_path, files, capsys):
-    run = run_prep(tmp_path, files)
+def test_a_missing_piece_is_made_again(tmp_path, files, stderr, run):
     (run.prep / "train/00000.bin").unlink()
     run_prep(tmp_path, files)
     assert len(Store(run.prep / "train")) == 60
-    assert "train/00000.bin is missing" in capsys.readouterr().err
+    assert "train/00000.bin is missing" in stderr()
 
 
-def test_systems_of_the_old_corpus_are_named(tmp_path, files, capsys):
-    run = run_prep(tmp_path, files)
+def test_systems_of_the_old_corpus_are_named(tmp_path, files, stderr, run):
     (run.path / "systems" / "mine").mkdir(parents=True)
     (run.path / "systems" / "mine" / "config.toml").write_text("")
     test = write(tmp_path / "in", "news", pairs(10, 3))
     run_prep(tmp_path, files, test=joined(test), force=True)
-    assert (
-        "belong to the old one" not in capsys.readouterr().err
-    )  # a further test set leaves the systems valid
+    assert "belong to the old one" not in stderr()  # a further test set leaves the systems valid
     run_prep(tmp_path, files, settings=["truecase=none"], force=True)
-    said = capsys.readouterr().err
+    said = stderr()
     assert "the systems mine" in said and "--force" in said
 
 
@@ -579,8 +565,7 @@ def test_the_fingerprint_is_that_of_the_training_side(tmp_path, files):
     assert fingerprint(("en", "de"), chosen, {}) == fingerprint(("en", "de"), PrepSettings(), {})
 
 
-def test_run_toml_and_history(tmp_path, files):
-    run = run_prep(tmp_path, files)
+def test_run_toml_and_history(run):
     said = tomllib.loads((run.path / "run.toml").read_text("utf-8"))
     assert (said["dataset"], said["src"], said["tgt"], said["preset"]) == (
         "mine",
@@ -590,7 +575,7 @@ def test_run_toml_and_history(tmp_path, files):
     )
     assert said["prep"]["merges"] == 20
     assert said["fingerprint"] == run.manifest().fingerprint
-    record = json.loads((run.path / "history.jsonl").read_text("utf-8"))
+    record = read_json(run.path / "history.jsonl")
     assert (record["stage"], record["exit"]) == ("prep", 0)
 
 
@@ -604,14 +589,11 @@ def failing(error):
     return fail
 
 
-def test_a_failure_leaves_the_old_corpus_alone(tmp_path, files, monkeypatch):
-    run = run_prep(tmp_path, files)
+def test_a_failure_leaves_the_old_corpus_alone(tmp_path, files, monkeypatch, run):
     before = snapshot(run.prep)
     full = OSError(28, "No space left on device")
     monkeypatch.setattr(steps.Steps, "encode", failing(full))
-    with pytest.raises(EnvironmentProblem, match="No space left") as caught:
-        run_prep(tmp_path, files, force=True)
-    assert caught.value.exit_code == 3
+    refused(EnvironmentProblem, "No space left", run_prep, tmp_path, files, force=True)
     assert snapshot(run.prep) == before
     assert names(run.path) == sorted([*LEFT, "prep-work"])
     monkeypatch.undo()
@@ -626,8 +608,7 @@ def test_an_error_of_the_user_in_a_fresh_run_leaves_nothing(tmp_path, files, mon
     assert names(tmp_path) == ["in"]
 
 
-def test_folders_that_prep_did_not_make_stay(tmp_path, files):
-    run = run_prep(tmp_path, files)
+def test_folders_that_prep_did_not_make_stay(tmp_path, files, run):
     for name in ("prep.old-1", "prep.old-notes", "prep.tmp-1"):
         (run.path / name).mkdir()
     shutil.copytree(run.prep, run.path / "prep.old-2")
@@ -637,9 +618,8 @@ def test_folders_that_prep_did_not_make_stay(tmp_path, files):
     assert snapshot(run.path / "prep.old-2").keys() == snapshot(run.prep).keys()
 
 
-def test_killed_between_two_renames(tmp_path, files, monkeypatch):
+def test_killed_between_two_renames(tmp_path, files, monkeypatch, run):
     """The old folder is back even if the next call fails."""
-    run = run_prep(tmp_path, files)
     before = snapshot(run.prep)
     run.prep.rename(run.path / ".old-prep-99")
     with monkeypatch.context() as patch, pytest.raises(DataError, match="broken"):
@@ -693,8 +673,7 @@ def test_a_signal_stops_prep_and_the_same_command_goes_on(tmp_path, files, numbe
     assert (record["stage"], record["exit"]) == ("prep", 130)
 
 
-def test_a_run_in_use_is_refused(tmp_path, files):
-    run = run_prep(tmp_path, files)
+def test_a_run_in_use_is_refused(tmp_path, files, run):
     with locked(run.path, "train", shared=True), pytest.raises(DataError, match="in use"):
         run_prep(tmp_path, files, force=True)
 
@@ -711,7 +690,7 @@ def test_a_file_is_not_a_run_folder(tmp_path, files, name):
     path.write_text("text")
     with pytest.raises(DataError, match="file is a file, not a run folder") as caught:
         prep(name, **(files if name == "mine" else {}), run_dir=path)
-    assert (caught.value.exit_code, caught.value.where) == (2, "--run")
+    assert caught.value.where == "--run"
     assert path.read_text() == "text"
 
 
@@ -733,9 +712,8 @@ def test_demo(tmp_path):
     )
     assert list((run.prep / "eval" / "probing").glob("*.txt"))
     assert names(run.path) == LEFT
-    with pytest.raises(ConfigError) as caught:
-        prep("demo", size=301, run_dir=run.path)
-    assert "source.size: 300 -> 301" in caught.value.where
+    caught = refused(ConfigError, None, prep, "demo", size=301, run_dir=run.path)
+    assert "source.size: 300 -> 301" in caught.where
 
 
 def test_own_test_sets_beside_those_of_a_data_set(tmp_path, monkeypatch):
@@ -778,11 +756,10 @@ def test_own_test_sets_beside_those_of_a_data_set(tmp_path, monkeypatch):
         plain["files"].items() <= manifest["files"].items()
         and manifest["fingerprint"] == plain["fingerprint"]
     )
-    with pytest.raises(ConfigError) as caught:
-        prep("demo", **options)
+    caught = refused(ConfigError, None, prep, "demo", **options)
     assert (
-        "source.sets.news.docs: " in caught.value.where
-        and "source.sets.other.docs: blank -> -" in caught.value.where
+        "source.sets.news.docs: " in caught.where
+        and "source.sets.other.docs: blank -> -" in caught.where
     )
 
 
@@ -790,8 +767,7 @@ def test_a_bad_test_set_beside_a_data_set_is_found_before_anything_is_written(tm
     news = write(tmp_path / "in", "news", pairs(10, 3))
     prep_demo = {"size": 50, "run_dir": tmp_path / "run", "test": joined(news)}
     news[1].write_bytes(news[1].read_bytes() + b"mehr\n")
-    with pytest.raises(DataError, match="news.en has 10 lines but news.de has 11"):
-        prep("demo", **prep_demo)
+    refused(DataError, "news.en has 10 lines but news.de has 11", prep, "demo", **prep_demo)
     assert names(tmp_path) == ["in"]
 
 

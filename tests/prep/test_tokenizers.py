@@ -11,6 +11,7 @@ from nmtkit.settings import PrepSettings
 from nmtkit.text.side import TextSide
 from nmtkit.text.tokenizer import joiner, moses_doubt, tokenizer_name, unspaced
 from tests.prep.real import lines
+from tests.refused import refused
 
 NONE = ["prep.src_tokenizer=none", "prep.tgt_tokenizer=none"]
 UNSPACED = {
@@ -50,12 +51,13 @@ def prepared(folder, run, *assignments):
 
 
 def test_tokenized_text_is_refused_with_the_setting_to_give(iwslt, tmp_path):
-    with pytest.raises(DataError, match="the source of train looks .*; the target of") as error:
-        prepared(iwslt, tmp_path / "run")
+    error = refused(
+        DataError, "the source of train looks .*; the target of", prepared, iwslt, tmp_path / "run"
+    )
     both = (
         "--set prep.src_tokenizer=none and --set prep.tgt_tokenizer=none (or moses, to tokenize it)"
     )
-    assert both in error.value.hint
+    assert both in error.hint
     assert not (tmp_path / "run").exists()
     with pytest.raises(DataError, match="the target of train looks tokenized") as error:
         prepared(iwslt, tmp_path / "run", "prep.src_tokenizer=moses")
@@ -63,7 +65,7 @@ def test_tokenized_text_is_refused_with_the_setting_to_give(iwslt, tmp_path):
 
 
 def test_text_that_is_split_into_subwords_is_refused_or_kept_with_a_warning(
-    iwslt, shared, tmp_path, capsys
+    iwslt, shared, tmp_path, stderr
 ):
     folder = tmp_path / "split"
     shutil.copytree(iwslt, folder)
@@ -76,7 +78,7 @@ def test_text_that_is_split_into_subwords_is_refused_or_kept_with_a_warning(
     assert "sed 's/@@ //g'; --codes FILE" in error.value.hint
     assert not (tmp_path / "run").exists()
     prepared(folder, tmp_path / "run", *NONE, "prep.subwords=none")
-    said = capsys.readouterr().err
+    said = stderr()
     assert "warning: the target of dev looks split into subwords (@@): BLEU" in said
     assert said.count("looks split") == 1
 

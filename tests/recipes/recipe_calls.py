@@ -15,8 +15,8 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from nmtkit.cli import app
+from tests import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = {path: path.read_text("utf-8") for path in (ROOT / "recipes").rglob("*.sh")}
 RECIPES = sorted(
     path for path, text in SCRIPTS.items() if text.startswith("#!") and "common.sh" in text

@@ -1,11 +1,11 @@
 """The recipe for COMET, with a stub in the place of the package."""
 
 import sys
-from pathlib import Path
 
+from tests import ROOT
 from tests.score.conftest import fake_run, result_of, write  # noqa: F401
 
-SCRIPT = Path(__file__).parents[2] / "recipes/metrics/comet_scores.py"
+SCRIPT = ROOT / "recipes/metrics/comet_scores.py"
 STUB = """
 from types import SimpleNamespace
 def download_model(name):

@@ -13,6 +13,7 @@ import torch
 from nmtkit import demo
 from nmtkit.analyze import cost, timing
 from nmtkit.tables.table import SUFFIXES
+from tests.manifests import read_json
 from tests.recipes.recipe_calls import RECIPES, ROOT, run_recipe
 
 DC = ["transformer", "enc-dc", "dec-dc", "full-dc"]
@@ -134,7 +135,7 @@ def test_the_table_has_its_systems_and_its_analyses(name, shared_run, tmp_path):
     kept = shared_run["RUN"] / "recipes" / name
     folder = kept / "score" / "test"
     assert {path.name for path in kept.iterdir()} == {"score", *analyses}
-    scores = json.loads((folder / "scores.json").read_text("utf-8"))
+    scores = read_json(folder / "scores.json")
     assert {row["name"] for row in scores["systems"]} == set(names)
     baseline = "rnnsearch-s1" if name.startswith("caru/") else "transformer-s1"
     assert scores["made_from"]["baseline"] == names[0] == baseline
@@ -150,7 +151,7 @@ def test_the_table_has_its_systems_and_its_analyses(name, shared_run, tmp_path):
         paper = (folder / "paper.md").read_text("utf-8")
         assert "(another corpus than the paper's)" in paper
     for analysis in analyses:
-        finding = json.loads((kept / analysis / "finding.json").read_text("utf-8"))
+        finding = read_json(kept / analysis / "finding.json")
         assert finding["name"] == analysis and (kept / analysis / "table.md").is_file()
         if analysis == "cost":
             assert [row["system"] for row in finding["table"]["rows"]] == names
@@ -167,7 +168,7 @@ def first_column(table):
 
 
 def rows(kept, analysis):
-    return json.loads((kept / analysis / "finding.json").read_text("utf-8"))["table"]["rows"]
+    return read_json(kept / analysis / "finding.json")["table"]["rows"]
 
 
 def systems(kept, analysis):
@@ -181,7 +182,7 @@ def seeded(*names):
 
 
 def by_length_of_dc(kept):
-    lengths = json.loads((kept / "score" / "test" / "scores.json").read_text("utf-8"))["by_length"]
+    lengths = read_json(kept / "score" / "test" / "scores.json")["by_length"]
     assert lengths["buckets"] == "dc"
     assert {row["system"] for row in lengths["groups"]} == seeded(*DC_TABLE_1)
 
@@ -259,7 +260,7 @@ def test_all_models_are_compared_in_two_parts_and_one_page(shared_run, tmp_path)
     for (half, run), part in zip(runs.items(), parts, strict=True):
         names = seeded(*HALVES[half])
         kept = run / "recipes" / "compare_all" / half
-        scores = json.loads((kept / "score" / "test" / "scores.json").read_text("utf-8"))
+        scores = read_json(kept / "score" / "test" / "scores.json")
         assert scores["made_from"]["baseline"] == "transformer-s1" and scores["by_length"]["groups"]
         assert {row["name"] for row in scores["systems"]} == systems(kept, "cost") == names
         assert all(f'data-key="{system}"' in part for system in names)

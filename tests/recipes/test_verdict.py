@@ -4,7 +4,6 @@ table of what is done.
 
 import contextlib
 import hashlib
-import json
 import os
 import shutil
 import signal
@@ -23,7 +22,9 @@ from nmtkit.run import Run
 from recipes.verdict import leavings, status
 from recipes.verdict.folders import Folders, held, is_held
 from recipes.verdict.listing import HERE, read_list, why_unknown
+from tests.manifests import read_json
 from tests.recipes.recipe_calls import ASKED, ROOT, in_this_process, run_recipe
+from tests.refused import refused
 
 SCRIPT = ROOT / "recipes" / "verdict.sh"
 STUB = Path(__file__).with_name("queue_stub.py")
@@ -143,7 +144,7 @@ def check_all_done(queue, names=NAMES):
     assert words(queue) == [(name, "done") for name in names]
     for name in names:
         folder = queue / "state" / "results" / "demo" / name
-        assert json.loads((folder / "scores" / "test.json").read_text()) == {"of": name}
+        assert read_json(folder / "scores" / "test.json") == {"of": name}
     assert not any(is_held(path) for path in (queue / "state").rglob("*.lock"))
 
 
@@ -151,7 +152,7 @@ def test_the_list_is_worked_off_in_its_order_and_once(done):
     check_all_done(done)
     order = [line.split()[0] for line in updates(done)]
     assert list(dict.fromkeys(order)) == NAMES
-    rates = json.loads((done / "state/results/demo/rates/a.json").read_text())
+    rates = read_json(done / "state/results/demo/rates/a.json")
     assert rates["chosen"] == "0.5"
     assert [trial["dev_loss"] for trial in rates["trials"]] == [0.75, 0.5, None]
     assert [trial["updates"] for trial in rates["trials"]] == [2, 2, 0]
@@ -279,7 +280,7 @@ def test_of_the_weights_the_best_are_left(done):
     ]
     system = Run(done / "state" / "runs" / "demo").system("a-s1")
     assert checkpoints.find_checkpoints(system) == [path]
-    left = json.loads((done / "state/results/demo/a-s1/summary.json").read_text())
+    left = read_json(done / "state/results/demo/a-s1/summary.json")
     assert left["parameters"] == 6 and left["commits"] == ["0" * 7]
     assert left["seconds"] == {"training": 4 * 36.0, "validation": 0, "translation": 2.0}
 
@@ -290,7 +291,7 @@ def test_what_differs_from_a_training_of_today_is_marked(done):
     kept = folders.result(item)
     assert status.remark(item, kept) == "trained by 0000000; nmtkit trains otherwise now"
     head = subprocess.check_output(["git", "rev-parse", "HEAD"], cwd=ROOT, text=True).strip()
-    summary = json.loads((kept / "summary.json").read_text())
+    summary = read_json(kept / "summary.json")
     files.write_json(kept / "summary.json", summary | {"commits": [head], "options": ["--new"]})
     assert status.remark(item, kept) == f"trained by {head}; the list has other options now"
 
@@ -352,9 +353,8 @@ def test_wrong_calls_are_refused(arguments, more, message, queue):
 def test_a_wrong_list_is_refused(old, new, message, tmp_path):
     path = tmp_path / "list.sh"
     path.write_text(TWO.replace(old, new, 1))
-    with pytest.raises(ConfigError) as error:
-        read_list(path)
-    assert message in error.value.message and error.value.where == str(path) and error.value.hint
+    error = refused(ConfigError, None, read_list, path)
+    assert message in error.message and error.where == str(path) and error.hint
 
 
 def test_a_lock_is_the_kernels(tmp_path):
@@ -476,20 +476,20 @@ def test_two_tiny_systems_of_the_demo_corpus(tmp_path):
         assert len(done.options("train", "--system")) == 4  # two trials, two trainings
         results = state / "results" / "demo"
         for name in ("transformer-s1", "enc-dc-s1"):
-            scores = json.loads((results / name / "scores" / "test.json").read_text())
+            scores = read_json(results / name / "scores" / "test.json")
             assert [row["name"] for row in scores["systems"]] == [name]
             assert len((results / name / "translate/test/hyp.txt").read_text().splitlines()) == 500
         for path in (path for path in results.rglob("*") if path.is_file()):
             assert str(tmp_path) not in path.read_text("utf-8")
-        chosen = json.loads((results / "rates" / "transformer.json").read_text())["chosen"]
+        chosen = read_json(results / "rates" / "transformer.json")["chosen"]
         train, *_ = (c for c in done.calls if c[0] == "train" and "transformer-s1" in c)
         assert f"train.lr={chosen}" in train
         whole = [*train]
         whole[train.index("transformer-s1")] = "whole"
         assert in_the_state(whole)[0] == 0
         system = Run(state / "runs" / "demo").system("whole")
-        summary = json.loads((results / "transformer-s1" / "summary.json").read_text())
-        best = json.loads((system.path / "best.json").read_text())
+        summary = read_json(results / "transformer-s1" / "summary.json")
+        best = read_json(system.path / "best.json")
         assert summary["best"]["step"] == best["step"] and summary["updates"] == 4
         assert checkpoints.current(system)[best["checkpoint"]] == summary["weights"]
     finally:

@@ -7,8 +7,6 @@ import json
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -37,6 +35,9 @@ from nmtkit.score.resampling import FEW
 from nmtkit.score.stage import score
 from nmtkit.tables import figures
 from nmtkit.tables.table import Estimate, Table, text_column
+from tests.manifests import edit, read_json, write_json
+from tests.processes import python
+from tests.refused import refused
 
 from .conftest import FIGURE, SCRIPT, ReportedRun, make
 
@@ -53,12 +54,12 @@ def undrawn(monkeypatch):
     return monkeypatch.undo
 
 
-def test_every_system_set_and_finding_is_in_the_page(tmp_path, capsys, undrawn):
+def test_every_system_set_and_finding_is_in_the_page(tmp_path, stdout, undrawn):
     undrawn()
     made = make(tmp_path / "run", sets=("test", "other"))
     for name in [*ANALYSES, "of_somebody_else"]:
         made.finding(name, f"what {name} shows")
-    capsys.readouterr()
+    stdout()
     page = made.page()
     for name in [*ANALYSES, "of_somebody_else"]:
         assert (
@@ -73,13 +74,13 @@ def test_every_system_set_and_finding_is_in_the_page(tmp_path, capsys, undrawn):
     assert {"BLEU by source length on test", "BLEU by source length on other"} < set(labels)
     for name in ("base", "own", "test: 40 sentences", "other: 40 sentences"):
         assert name in page.text
-    assert capsys.readouterr().out == f"{made.run.path}/report/index.html\n"
+    assert stdout() == f"{made.run.path}/report/index.html\n"
 
 
 def test_numbers_are_those_of_the_scores(reported, undrawn):
     undrawn()
     page = reported.page()
-    result = json.loads((reported.run.path / "score/test/scores.json").read_text("utf-8"))
+    result = read_json(reported.run.path / "score/test/scores.json")
     base, own = result["systems"]
     for system in (base, own):
         assert f"{system['scores']['bleu']['value']:.2f}" in page.text
@@ -186,7 +187,7 @@ def test_a_finding_is_made_again_as_it_was_made(made_from, expected):
 
 def test_the_next_seed_is_one_that_is_not_in_use(reported):
     config = reported.run.path / "systems/own/config.toml"
-    config.write_text(config.read_text("utf-8").replace("seed = 1", "seed = 2"), "utf-8")
+    edit(config, "seed = 1", "seed = 2")
     assert any(
         "nmtkit train --seed 3" in remark.command
         for remark in comparison.cautions(read_contents(reported.run))
@@ -237,8 +238,8 @@ def test_a_papers_numbers_stand_on_the_page_as_tables(reported):
     inputs = FindingInputs(systems=["base", "own"], files={})
     made.beside(beside).write(reported.run.path / "analyze" / "cost", inputs)
     scores = reported.run.path / "score" / "test" / "scores.json"
-    result = json.loads(scores.read_text("utf-8")) | {"paper": beside.as_json()}
-    scores.write_text(json.dumps(result), "utf-8")
+    result = read_json(scores) | {"paper": beside.as_json()}
+    write_json(scores, result)
     html = stage.report(reported.run).read_text("utf-8")
     assert html.count(f"<caption><span>{title}</span></caption>") == 2
     assert html.count(">&lt;b&gt;Ours&lt;/b&gt;<") == 2
@@ -310,9 +311,7 @@ def test_without_scores_the_next_command_is_named(reported, missing):
     }
     for folder in stages.get(missing, ()):
         shutil.rmtree(path / folder)
-    with pytest.raises(DataError) as error:
-        stage.report(reported.run)
-    assert f"nmtkit {missing}" in error.value.hint and error.value.exit_code == 2
+    assert f"nmtkit {missing}" in refused(DataError, None, stage.report, reported.run).hint
     assert not (path / "report" / "index.html").exists()
 
 
@@ -329,7 +328,7 @@ def test_what_is_missing_is_said(reported):
     reported.finding("cost", "cost", figure=None, rows=1002)
     reported.finding("headroom", "headroom")
     other = run / "analyze/headroom/finding.json"
-    other.write_text(other.read_text("utf-8").replace('"format": 1', '"format": 99'), "utf-8")
+    edit(other, '"format": 1', '"format": 99')
     (run / "analyze/gates").mkdir()
     (run / "analyze/layers").mkdir()
     (run / "analyze/layers/finding.json").write_text('{"name": 1', "utf-8")
@@ -436,10 +435,11 @@ def test_texts_that_are_gone_are_said(reported):
 
 def test_scores_of_another_version_are_left_out(reported):
     path = reported.run.path / "score/test/scores.json"
-    path.write_text(path.read_text("utf-8").replace('"format": ', '"format": 9'), "utf-8")
-    with pytest.raises(DataError, match=r"report: score/test cannot be read \(written by") as error:
-        stage.report(reported.run)
-    assert "nmtkit score --force" in error.value.hint
+    edit(path, '"format": ', '"format": 9')
+    error = refused(
+        DataError, r"report: score/test cannot be read \(written by", stage.report, reported.run
+    )
+    assert "nmtkit score --force" in error.hint
 
 
 def test_unequal_budgets_are_said_as_score_says_them(tmp_path):
@@ -448,7 +448,7 @@ def test_unequal_budgets_are_said_as_score_says_them(tmp_path):
         made.add(name, 0.3, variant=name, seed=1)
         made.log(name)
         path = made.run.path / "systems" / name / "metrics.jsonl"
-        path.write_text(path.read_text("utf-8").replace('"step": 10', f'"step": {step}'), "utf-8")
+        edit(path, '"step": 10', f'"step": {step}')
     score(made.run, resamples=20, trials=20)
     contents = read_contents(made.run)
     (said,) = (one.text for one in comparison.cautions(contents) if "budgets" in one.text)
@@ -524,45 +524,43 @@ def test_a_wide_table_of_few_rows_is_turned_and_its_links_are_not(reported):
     assert base64.b64decode(link["href"].partition("base64,")[2]).decode() == table.csv()
 
 
-def test_figures_for_a_paper(reported, undrawn, capsys):
+def test_figures_for_a_paper(reported, undrawn, stderr):
     undrawn()
     reported.finding("cost", "cost")  # a figure that nmtkit did not draw
     stage.report(reported.run, figure_width=3.3)
     names = {path.stem for path in (reported.run.path / "report" / "figures").glob("*.pdf")}
     learning = {f"learning-{axis}" for axis in AXES[:3]}
     assert names == {*learning, "lengths-test", "differences-test"}
-    assert "no cost.pdf: the figure does not hold its numbers" in capsys.readouterr().err
+    assert "no cost.pdf: the figure does not hold its numbers" in stderr()
 
 
 def test_figures_of_no_width_or_without_matplotlib_are_refused(reported):
     for width, message in ((0.5, "must be at least 1"), (21, "must be at most 20")):
-        with pytest.raises(ConfigError, match=message):
-            stage.report(reported.run, figure_width=width)
-    with pytest.raises(ConfigError, match="figures need matplotlib"):
-        stage.report(reported.run, figure_width=3.3)
+        refused(ConfigError, message, stage.report, reported.run, figure_width=width)
+    refused(ConfigError, "figures need matplotlib", stage.report, reported.run, figure_width=3.3)
 
 
-def test_up_to_date_until_something_changes(reported, capsys, monkeypatch):
+def test_up_to_date_until_something_changes(reported, stderr, monkeypatch):
     path = stage.report(reported.run)
     first = path.read_bytes()
-    capsys.readouterr()
+    stderr()
     stage.report(reported.run)
-    assert "up to date" in capsys.readouterr().err and path.read_bytes() == first
+    assert "up to date" in stderr() and path.read_bytes() == first
     reported.finding("cost", "a new finding")
     stage.report(reported.run)
     assert "a new finding" in path.read_text("utf-8").lower()
     stage.report(reported.run, title="another title")
     assert "another title" in path.read_text("utf-8")
-    capsys.readouterr()
+    stderr()
     stage.report(reported.run, title="another title", force=True)
-    assert "written to" in capsys.readouterr().err
+    assert "written to" in stderr()
     with open(reported.run.history, "a", encoding="utf-8") as history:
         print("another damaged line", file=history)
     stage.report(reported.run, title="another title")
-    assert "written to" in capsys.readouterr().err
+    assert "written to" in stderr()
     monkeypatch.setattr(checkpoints, "current", lambda system: ["another digest"])
     stage.report(reported.run, title="another title")
-    assert "written to" in capsys.readouterr().err  # the weights have changed
+    assert "written to" in stderr()  # the weights have changed
 
 
 @pytest.fixture
@@ -619,9 +617,8 @@ def test_runs_that_make_no_page_together(reported, second):
         stage.report(reported.run, also=[second.run.path], attention=["thrid"])
     assert "did you mean 'third'" in error.value.hint and str(second.run.path) in error.value.where
     shutil.rmtree(second.run.path / "score")
-    with pytest.raises(DataError, match="not scored") as error:
-        stage.report(reported.run, also=[second.run.path])
-    assert str(second.run.path) in str(error.value.where)
+    error = refused(DataError, "not scored", stage.report, reported.run, also=[second.run.path])
+    assert str(second.run.path) in str(error.where)
 
 
 def test_the_attention_of_each_run_that_has_the_system(reported, second, monkeypatch):
@@ -649,8 +646,7 @@ def test_a_page_is_there_whole_or_not_at_all(reported, monkeypatch):
     monkeypatch.setattr(
         "os.fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device"))
     )
-    with pytest.raises(Exception, match="cannot write"):
-        stage.report(reported.run, title="new")
+    refused(Exception, "cannot write", stage.report, reported.run, title="new")
     assert path.read_bytes() == before
     assert sorted(p.name for p in path.parent.iterdir()) == [".lock", "index.html"]
 
@@ -724,4 +720,4 @@ from nmtkit.run import Run
 stage.report(Run(Path({str(reported.run.path)!r})))
 sys.exit('torch' in sys.modules)
 """
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    python("-c", code, check=True)

@@ -126,3 +126,8 @@ def fake_run(tmp_path):
         return FakeRun(tmp_path / name, **options)
 
     return build
+
+
+@pytest.fixture
+def fake(fake_run):
+    return fake_run()

@@ -20,6 +20,8 @@ from nmtkit.score.metrics import Scorer
 from nmtkit.score.options import ScoreOptions
 from nmtkit.score.result_tables import main_table
 from nmtkit.score.stage import score_files
+from tests.manifests import read_json, write_json
+from tests.refused import refused
 
 from .conftest import read, result_of, write
 
@@ -75,7 +77,7 @@ def by_sentence(fake, system):
     return np.array([sacrebleu.sentence_chrf(hyp, ours).score for hyp, ours in pairs])
 
 
-def test_chrf_by_a_command_equals_the_built_in_one(fake, command, capsys):
+def test_chrf_by_a_command_equals_the_built_in_one(fake, command, stdout):
     """To the last digit sentence by sentence; the corpus score is the mean of these, unlike
     sacreBLEU's chrF of a corpus, which sums n-grams.
     """
@@ -97,7 +99,7 @@ def test_chrf_by_a_command_equals_the_built_in_one(fake, command, capsys):
     for line in range(60):
         rows = np.array([line])
         assert ours.part(rows).value == pytest.approx(built_in.part(rows).value, abs=1e-12)
-    out = capsys.readouterr().out
+    out = stdout()
     assert "own [95%]" in out and f"own: nrefs:2|command:{sys.executable}" in out
     assert [line.split()[:2] for line in out.splitlines() if line.startswith("better ")][1:] == [
         ["better", "BLEU"],
@@ -167,20 +169,20 @@ def test_the_report_has_the_metric_and_its_length_groups(fake, command):
     assert "own=…" in page  # the command to score again names the metric, not its command
 
 
-def test_a_command_runs_again_only_if_something_has_changed(fake, command, capsys):
+def test_a_command_runs_again_only_if_something_has_changed(fake, command, stderr):
     script = command(CHRF)
     metric = {"metric": [f"own={script}"]}
     fake.score(**metric)
     assert command.runs() == 2
     fake.score(**metric)
-    assert "scores are up to date" in capsys.readouterr().err
+    assert "scores are up to date" in stderr()
     fake.score(**metric, by_length=True, test="sign")
     assert command.runs() == 2
     fake.translate("better", fake.lines["test"])
     fake.score(**metric)
     assert command.runs() == 3
     stored = fake.run.path / "score/test/metrics/own/base.json"
-    for damaged in ("[", json.dumps({**json.loads(stored.read_text()), "scores": [float("nan")]})):
+    for damaged in ("[", json.dumps({**read_json(stored), "scores": [float("nan")]})):
         stored.write_text(damaged)
         fake.score(**metric, by_length=True)
         fake.score(**metric, test="sign")
@@ -190,11 +192,11 @@ def test_a_command_runs_again_only_if_something_has_changed(fake, command, capsy
     assert command.runs() == 7
     fake.score(**metric, force=True)
     assert command.runs() == 9
-    capsys.readouterr()
+    stderr()
     fake.score()
     assert "own" in read(fake.run, "test", "scores.json")
     fake.score(test="sign")
-    assert "no longer asked for, and removed: own (--metrics, --metric)" in capsys.readouterr().err
+    assert "no longer asked for, and removed: own (--metrics, --metric)" in stderr()
     assert "own" not in read(fake.run, "test", "scores.json")
     assert not (fake.run.path / "score/test/lengths-own.md").exists()
 
@@ -211,10 +213,10 @@ def test_a_run_makes_nmtkit_execute_nothing(fake, command, capsys, monkeypatch):
     fake.score(metric=[f"own={command(CHRF)}"], by_length=True)
     before, run = command.runs(), subprocess.run
     path = fake.run.path / "score/test/scores.json"
-    stored = json.loads(path.read_text("utf-8"))
+    stored = read_json(path)
     stored["signatures"]["own"] = f"command:touch {fake.run.path}/executed"
     stored["made_from"]["metrics"] = {f"own=touch {fake.run.path}/executed": ""}
-    path.write_text(json.dumps(stored))
+    write_json(path, stored)
 
     def without_shell(*arguments, shell=False, **options):
         assert not shell
@@ -234,8 +236,7 @@ def test_tabs_and_line_breaks_inside_a_text_become_spaces(tmp_path, command):
     safe = "a b c d e f g h"
     assert rows == f"{safe}\t\tr\tt\nx\ty\xa0z\ts\t{safe}\n"
     assert len(rows.splitlines()) == 2
-    with pytest.raises(DataError, match="2, 1, 1 lines"):
-        SetTexts("test", ["a", "b"], [["r"]]).rows(["h"])
+    refused(DataError, "2, 1, 1 lines", SetTexts("test", ["a", "b"], [["r"]]).rows, ["h"])
 
 
 def test_a_metric_may_be_better_when_lower(fake, command):
@@ -247,10 +248,10 @@ def test_a_metric_may_be_better_when_lower(fake, command):
     assert result_of(fake.run)["signatures"]["down"].endswith("|corpus:mean|better:lower")
 
 
-def test_numbers_from_0_to_1_have_four_decimals(fake, command, capsys):
+def test_numbers_from_0_to_1_have_four_decimals(fake, command, stdout):
     small = command("import sys\nfor line in sys.stdin: print(len(line) / 500)")
     fake.score(metric=[f"small={small}"], seed=2)
-    out = capsys.readouterr().out
+    out = stdout()
     value = result_of(fake.run)["systems"][0]["scores"]["small"]["value"]
     assert f"{value:.4f} [" in out
     rows = [line.split() for line in out.splitlines() if line.startswith("better ")]
@@ -272,10 +273,8 @@ def test_numbers_from_0_to_1_have_four_decimals(fake, command, capsys):
     ],
 )
 def test_a_command_that_fails_is_named_with_the_reason(fake, command, code, message):
-    with pytest.raises((DataError, ConfigError), match=message) as caught:
-        fake.score(metric=[f"own={command(code)}"])
-    assert caught.value.where.startswith("--metric own=") and caught.value.hint
-    assert caught.value.exit_code == 2
+    caught = refused((DataError, ConfigError), message, fake.score, metric=[f"own={command(code)}"])
+    assert caught.where.startswith("--metric own=") and caught.hint
     assert not (fake.run.path / "score/test/scores.json").exists()
 
 
@@ -302,16 +301,15 @@ def test_a_command_that_does_not_exist_is_named(fake):
     ],
 )
 def test_metrics_that_do_not_exist_are_refused(fake, options, message):
-    with pytest.raises((DataError, ConfigError), match=message) as caught:
-        fake.score(**options)
-    assert caught.value.where.startswith("--metric") and caught.value.hint
+    caught = refused((DataError, ConfigError), message, fake.score, **options)
+    assert caught.where.startswith("--metric") and caught.hint
     if "chrff" in message:
-        assert caught.value.hint == "did you mean 'chrf'?"
+        assert caught.hint == "did you mean 'chrf'?"
 
 
-def test_metrics_chooses_the_columns(fake, capsys):
+def test_metrics_chooses_the_columns(fake, stdout):
     fake.score(metrics="ter, chrF++,spbleu", by_length=True)
-    header = capsys.readouterr().out.splitlines()[1]
+    header = stdout().splitlines()[1]
     columns = "system BLEU [95%] Δ [95%] p TER [95%] chrF++ [95%] spBLEU [95%] length"
     assert header.split() == columns.split()
     result = result_of(fake.run)

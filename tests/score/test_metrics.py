@@ -15,6 +15,7 @@ from sacrebleu.tokenizers import tokenizer_spm
 
 from nmtkit.errors import DataError, EnvironmentProblem
 from nmtkit.score import formulas, metrics
+from tests.refused import refused
 
 from . import single, slow
 from .conftest import FLORES
@@ -254,13 +255,11 @@ def test_spbleu_without_its_tokenizer_names_the_file(monkeypatch, tmp_path):
     for error in (URLError("no network"), SystemExit(1)):
         download = Mock(side_effect=error)
         monkeypatch.setattr(tokenizer_spm, "download_file", download)
-        with pytest.raises(EnvironmentProblem, match="cannot load its tokenizer") as caught:
-            scored()
-        assert download.called and caught.value.where.endswith(f"models/{FLORES}")
-        assert "without a network" in caught.value.hint
+        caught = refused(EnvironmentProblem, "cannot load its tokenizer", scored)
+        assert download.called and caught.where.endswith(f"models/{FLORES}")
+        assert "without a network" in caught.hint
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
-    with pytest.raises(EnvironmentProblem, match="needs the package sentencepiece"):
-        scored()
+    refused(EnvironmentProblem, "needs the package sentencepiece", scored)
 
 
 @pytest.mark.parametrize(
@@ -273,8 +272,7 @@ def test_line_counts_are_checked_before_sacrebleu_cuts(score):
         (["a"], [], "no reference"),
         ([], [[]], "nothing to score"),
     ):
-        with pytest.raises(DataError, match=message):
-            score(hyps, refs)
+        refused(DataError, message, score, hyps, refs)
 
 
 def test_empty_lines_are_scored_and_counted():

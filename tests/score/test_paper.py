@@ -12,6 +12,8 @@ from nmtkit.errors import ConfigError
 from nmtkit.records import MetricScore, Scores, SystemScores
 from nmtkit.score import paper
 from nmtkit.tables.table import Estimate
+from tests.manifests import read_json
+from tests.refused import refused
 
 FILE = """
 citation = "Somebody 2020, Something"
@@ -102,16 +104,14 @@ def test_a_paper_of_a_recipe_has_a_name(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / name).write_text("no toml")
     first, *_ = paper.load(paper.PAPERS[name]).tables.values()
-    with pytest.raises(ConfigError, match="which of the paper's tables") as error:
-        paper.asked(name, None)
-    table = error.value.hint.split(": ")[1].split(", ")[0]
+    error = refused(ConfigError, "which of the paper's tables", paper.asked, name, None)
+    table = error.hint.split(": ")[1].split(", ")[0]
     assert paper.load(paper.PAPERS[name]).tables[table] == first
 
 
 def test_an_unknown_name_is_answered_with_those_that_exist():
-    with pytest.raises(ConfigError) as error:
-        paper.asked("cargo", "table1")
-    assert "caru" in error.value.hint and "name a file" in error.value.hint
+    error = refused(ConfigError, None, paper.asked, "cargo", "table1")
+    assert "caru" in error.hint and "name a file" in error.hint
 
 
 @pytest.mark.parametrize(("dataset", "name"), [("toy-deen2", "news"), ("toy-ende", "olds")])
@@ -139,17 +139,14 @@ def test_of_another_corpus_there_is_no_difference_and_it_is_said(dataset, name, 
     assert any(said in note for note in found.notes)
 
 
-def test_a_call_keeps_and_prints_the_table_and_the_next_without_it_prints_none(
-    file, fake_run, capsys
-):
-    fake = fake_run()
+def test_a_call_keeps_and_prints_the_table_and_the_next_without_it_prints_none(file, fake, capsys):
     fake.add("base", 0.2)
     fake.add("base-new-s3", 0.1)
     kept = fake.run.path / "score" / "test"
     fake.score(paper=file, table="one")
     assert "Table 1, printed and measured (another corpus" in capsys.readouterr().out
     assert {path.suffix for path in kept.glob("paper.*")} == {".md", ".tex", ".csv"}
-    scores = json.loads((kept / "scores.json").read_text("utf-8"))
+    scores = read_json(kept / "scores.json")
     measured = [
         row["measured"]
         for row in csv.DictReader((kept / "paper.csv").read_text("utf-8").splitlines())
@@ -218,10 +215,9 @@ def test_a_call_keeps_and_prints_the_table_and_the_next_without_it_prints_none(
 def test_a_file_that_is_wrong_is_refused(old, new, message, hint, file):
     assert FILE.count(old) == 1
     file.write_text(FILE.replace(old, new), "utf-8")
-    with pytest.raises(ConfigError) as caught:
-        paper.asked(file, "one")
-    assert message in caught.value.message and hint in (caught.value.hint or "")
-    assert str(caught.value.where).startswith(str(file))
+    caught = refused(ConfigError, None, paper.asked, file, "one")
+    assert message in caught.message and hint in (caught.hint or "")
+    assert str(caught.where).startswith(str(file))
 
 
 def test_which_table_is_asked_for(file):
@@ -230,9 +226,7 @@ def test_which_table_is_asked_for(file):
         ("on", "no table 'on'", "did you mean 'one'"),
         ("sizes", "no scores of translations", "these have: one"),
     ):
-        with pytest.raises(ConfigError, match=message) as caught:
-            paper.asked(file, name)
-        assert hint in caught.value.hint
+        assert hint in refused(ConfigError, message, paper.asked, file, name).hint
     with pytest.raises(ConfigError, match="cannot read the paper's numbers"):
         paper.asked(file.parent / "none.toml", "one")
 
@@ -270,8 +264,7 @@ def test_numbers_of_an_analysis(file):
 
 def test_an_analysis_is_asked_for_a_table_that_has_its_kind(file):
     assert paper.asked("", "", "cost") is None
-    with pytest.raises(ConfigError, match="--table needs --paper"):
-        paper.asked("", "one", "cost")
+    refused(ConfigError, "--table needs --paper", paper.asked, "", "one", "cost")
     for kind, what in (
         ("task", "accuracies of probing tasks"),
         ("group", "gains by length"),
@@ -308,16 +301,15 @@ def test_gains_are_over_the_mean_of_the_baselines_seeds():
         assert any("how much more than base-s1, base-s2, base-s3" in note for note in found.notes)
 
 
-def test_what_a_call_drops_of_the_one_before_is_said(fake_run, capsys):
-    fake = fake_run()
+def test_what_a_call_drops_of_the_one_before_is_said(fake, stderr):
     fake.add("base", 0.2)
     fake.add("new", 0.1)
     fake.score(against="new", by_length=True)
-    assert "give way" not in capsys.readouterr().err
+    assert "give way" not in stderr()
     fake.score()
-    err = capsys.readouterr().err
+    err = stderr()
     assert "test: scores against new give way to those against base (--against)" in err
     fake.score(buckets="pr")
-    assert "the groups of length are no longer dc (--buckets)" in capsys.readouterr().err
+    assert "the groups of length are no longer dc (--buckets)" in stderr()
     fake.score(buckets="pr")
-    assert "no longer" not in capsys.readouterr().err
+    assert "no longer" not in stderr()

@@ -53,10 +53,10 @@ def read(path):
     return list(text_lines(path if path.exists() else path.with_name(path.name + ".xz")))
 
 
-def ours(capsys, hyps, refs, **options):
+def ours(stdout, hyps, refs, **options):
     """What `nmtkit score --hyp … --ref … --format json` prints."""
     score_files(hyps, refs, output_format="json", seed=SEED, **options)
-    (result,) = json.loads(capsys.readouterr().out)
+    (result,) = json.loads(stdout())
     return result
 
 
@@ -96,9 +96,9 @@ def ties_by_rounding(hyps, refs, ours, theirs):
     assert theirs <= (more + ties + 1) / 401 + 5e-5
 
 
-def test_scores_signatures_and_both_p_values(capsys, subtitles):
+def test_scores_signatures_and_both_p_values(stdout, subtitles):
     hyps, refs = subtitles
-    result = ours(capsys, hyps, refs, resamples=300, trials=400, language="en")
+    result = ours(stdout, hyps, refs, resamples=300, trials=400, language="en")
     base, system = result["systems"]
     called = [*refs, "-i", *hyps, "-m", "bleu", "chrf", "ter", "--ter-case-sensitive"]
     for test, arguments in {
@@ -123,9 +123,9 @@ def test_scores_signatures_and_both_p_values(capsys, subtitles):
             assert mean == pytest.approx(float(theirs[1]["BLEU"][1]), abs=1e-4)
 
 
-def test_one_system_and_its_signature(capsys, subtitles):
+def test_one_system_and_its_signature(stdout, subtitles):
     (hyp, _), refs = subtitles
-    own = ours(capsys, [hyp], refs, resamples=5, language="en")
+    own = ours(stdout, [hyp], refs, resamples=5, language="en")
     for row in command(*refs, "-i", hyp, "-m", "bleu", "chrf", "ter", "--ter-case-sensitive"):
         key = row["name"][:4].lower().strip("2")
         assert own["systems"][0]["scores"][key]["value"] == pytest.approx(row["score"], abs=1e-9)
@@ -136,13 +136,13 @@ def test_one_system_and_its_signature(capsys, subtitles):
     assert tokenized.signature == tokens["signature"]
 
 
-def test_chinese_without_spaces_is_sacrebleus_zh_tokenizer(capsys, shared, tmp_path):
+def test_chinese_without_spaces_is_sacrebleus_zh_tokenizer(stdout, shared, tmp_path):
     """Real Chinese, one word in seven lost, as detokenised output: no spaces."""
     text = read(shared / "data" / "flores101_devtest" / "zho_simpl.devtest")[:200]
     lines = ["".join(line.split()) for line in text]
     spoiled = ["".join(c for i, c in enumerate(line) if i % 7) for line in lines]
     ref, hyp = write(tmp_path / "ref.zh", lines), write(tmp_path / "hyp.zh", spoiled)
-    own = ours(capsys, [hyp], [ref], resamples=5)
+    own = ours(stdout, [hyp], [ref], resamples=5)
     theirs = command(ref, "-i", hyp, "--tokenize", "zh", "-m", "bleu")
     assert own["systems"][0]["scores"]["bleu"]["value"] == pytest.approx(theirs["score"], abs=1e-9)
     version = f"version:{sacrebleu.__version__}"

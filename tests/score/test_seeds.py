@@ -22,6 +22,7 @@ from nmtkit.score import metrics, seeds
 from nmtkit.score.resampling import Draws
 from nmtkit.score.significance import compare, difference, holm
 from tests.benchmarks.seed_tests import mean_score, shares
+from tests.refused import refused
 
 from .conftest import read, result_of, spoil
 
@@ -175,9 +176,9 @@ SHARES = {
 }
 
 
-def test_seeds_are_one_row_and_significance_is_said_honestly(seeded, capsys):
+def test_seeds_are_one_row_and_significance_is_said_honestly(seeded, stdout):
     seeded.score(resamples=100, trials=50, group_by="seed")
-    out = capsys.readouterr().out
+    out = stdout()
     result = result_of(seeded.run)
     ref = seeded.lines["test"]
     hyps = {name: spoil(ref, share, len(name)) for name, share in SHARES.items()}
@@ -225,9 +226,9 @@ def test_seeds_are_one_row_and_significance_is_said_honestly(seeded, capsys):
     assert rows[2]["bleu_deviation"] == ""
 
 
-def test_by_length_has_a_row_a_group_of_seeds_too(seeded, capsys):
+def test_by_length_has_a_row_a_group_of_seeds_too(seeded, stdout):
     seeded.score(group_by="seed", against="base-2", buckets="6")
-    out = capsys.readouterr().out
+    out = stdout()
     by_system = result_of(seeded.run)["by_length"]["groups"]
     rows = list(csv.DictReader(io.StringIO(read(seeded.run, "test", "lengths-by-seed.csv"))))
     assert [(row["group"], row["system"], row["n"]) for row in rows] == [
@@ -251,20 +252,19 @@ def test_by_length_has_a_row_a_group_of_seeds_too(seeded, capsys):
     assert "half-range" in out.split("by source length")[1]
 
 
-def test_a_translation_searched_otherwise_is_not_the_same_system(seeded, capsys):
+def test_a_translation_searched_otherwise_is_not_the_same_system(seeded, stdout):
     for name, beam in (("base", 4), ("base-2", 4), ("base-3", 1)):
         seeded.describe(name, settings={"beam": beam})
     seeded.score(group_by="seed", output_format="json")
-    groups = json.loads(capsys.readouterr().out)[0]["seeds"]["groups"]
+    groups = json.loads(stdout())[0]["seeds"]["groups"]
     systems = [["base", "base-2"], ["new", "new-2", "new-9"], ["base-3"], ["other"]]
     assert [group["systems"] for group in groups] == systems
 
 
-def test_how_a_training_was_watched_does_not_part_its_seeds(fake_run, capsys):
+def test_how_a_training_was_watched_does_not_part_its_seeds(fake, stdout):
     """What is shown and kept cannot change the weights; what ends a training, or chooses the
     best checkpoint, can.
     """
-    fake = fake_run()
     same = {"log_every": 7, "samples": 0, "checkpoint_every": 9, "keep_checkpoints": 2}
     same |= {"deterministic": True}
     others = {"max_steps": 11, "patience": 3, "max_minutes": 1.0, "best_by": "dev_loss"}
@@ -281,7 +281,7 @@ def test_how_a_training_was_watched_does_not_part_its_seeds(fake_run, capsys):
             write_toml(folder / "config.toml", config)
             os.utime(folder / "config.toml", (number + 1, number + 1))
         fake.score(output_format="json", force=True)
-        groups = json.loads(capsys.readouterr().out)[0]["seeds"]["groups"]
+        groups = json.loads(stdout())[0]["seeds"]["groups"]
         return [group["systems"] for group in groups]
 
     apart = [[f"s{number:02d}"] for number in range(1 + len(same), 1 + len(same) + len(others))]
@@ -290,14 +290,14 @@ def test_how_a_training_was_watched_does_not_part_its_seeds(fake_run, capsys):
     assert groups(3) == [["s00", "s01", "s02", "s05"], ["s03"], ["s04"], *apart]
 
 
-def test_a_seed_trained_before_a_setting_existed_belongs_to_the_others(seeded, capsys):
+def test_a_seed_trained_before_a_setting_existed_belongs_to_the_others(seeded, stdout):
     for name, newer in (("base", {}), ("base-2", {"word_dropout": 0.0}), ("base-3", {"lr": 9.0})):
         config = seeded.run.system(name).config
         values = tomllib.loads(config.read_text("utf-8"))
         values["train"] |= newer
         write_toml(config, values)
     seeded.score(output_format="json")
-    groups = json.loads(capsys.readouterr().out)[0]["seeds"]["groups"]
+    groups = json.loads(stdout())[0]["seeds"]["groups"]
     expected = [["base", "base-2"], ["base-3"], ["new", "new-2", "new-9"], ["other"]]
     assert sorted(group["systems"] for group in groups) == expected
 
@@ -317,16 +317,16 @@ def test_a_changed_seed_is_not_up_to_date_and_plain_scores_have_the_groups_too(s
     assert "base: a seed occurs twice" in out
 
 
-def test_no_two_seeds_and_unknown_groupings(fake_run, capsys):
-    fake = fake_run()
+def test_no_two_seeds_and_unknown_groupings(fake, stdout):
     fake.add("a", 0.2, seed=1)
     fake.add("ensemble-a", 0.1, trained=False)
     fake.add("ensemble-b", 0.2, trained=False)
     fake.score(group_by="seed", against="ensemble-b")
-    assert "no two systems differ in train.seed alone" in capsys.readouterr().out
+    assert "no two systems differ in train.seed alone" in stdout()
     groups = result_of(fake.run)["seeds"]["groups"]
     assert [group["against"]["bleu"]["pairs"] for group in groups[:2]] == [[], []]
     assert not (fake.run.path / "score/test/seeds.csv").exists()
-    with pytest.raises(ConfigError, match="cannot group systems by 'variant'") as error:
-        fake.score(group_by="variant")
-    assert "seed" in error.value.hint
+    error = refused(
+        ConfigError, "cannot group systems by 'variant'", fake.score, group_by="variant"
+    )
+    assert "seed" in error.hint

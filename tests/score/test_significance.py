@@ -20,6 +20,7 @@ from nmtkit.score.options import ScoreOptions
 from nmtkit.score.resampling import Draws, Resampling, estimate
 from nmtkit.score.significance import TESTS, binomial, compare, difference, wilson
 from nmtkit.tables.table import Estimate
+from tests.refused import refused
 
 from . import single, slow
 from .conftest import WORDS, spoil
@@ -273,16 +274,13 @@ def test_what_cannot_be_compared_is_refused():
     ref = ["ein Hund läuft hier", "eine Katze"]
     a = metrics.bleu(ref, [ref])
     for test in TESTS:
-        with pytest.raises(DataError, match="signatures"):
-            compare(test, a, metrics.bleu(ref, [ref, ref]), Draws(2))
+        refused(DataError, "signatures", compare, test, a, metrics.bleu(ref, [ref, ref]), Draws(2))
 
 
 def test_draws_and_tests_that_do_not_exist_are_refused():
     limits = {"resamples": [0], "ratio": [0.0, 1.5, -1.0, math.nan], "seed": [-1], "trials": [0]}
     for wrong in ({name: value} for name, values in limits.items() for value in values):
-        with pytest.raises(ConfigError, match="must be") as error:
-            ScoreOptions.of(wrong)
-        assert error.value.where == f"--{next(iter(wrong))}"
-    with pytest.raises(ConfigError, match="'signs'") as error:
-        check_options(ScoreOptions(test="signs"))
-    assert "'sign'" in error.value.hint
+        error = refused(ConfigError, "must be", ScoreOptions.of, wrong)
+        assert error.where == f"--{next(iter(wrong))}"
+    error = refused(ConfigError, "'signs'", check_options, ScoreOptions(test="signs"))
+    assert "'sign'" in error.hint

@@ -28,8 +28,9 @@ from nmtkit.score.significance import TESTS
 from nmtkit.score.stage import score, score_files
 from nmtkit.score.translations import unlike_searches
 from nmtkit.text.side import TextSide
-from tests.manifests import write_best
+from tests.manifests import read_json, write_best
 from tests.prep.real import lines as real_lines
+from tests.refused import refused
 
 from . import slow
 from .conftest import WORDS, read, result_of, spoil, write
@@ -41,8 +42,7 @@ SPLIT = f"nrefs:1|case:mixed|eff:no|tok:moses-normalized-split-hyphens|smooth:no
 """The signature of tokenised BLEU with the defaults of prep."""
 
 
-def test_all_systems_side_by_side(fake_run, capsys):
-    fake = fake_run()
+def test_all_systems_side_by_side(fake, capsys):
     fake.add("base", 0.4)
     fake.add("better", 0.1)
     fake.score(by_length=True, resamples=100)
@@ -77,8 +77,7 @@ def test_all_systems_side_by_side(fake_run, capsys):
     assert {"stage": "score", "exit": 0, "seed": 1}.items() <= json.loads(history[-1]).items()
 
 
-def test_lengths_are_those_of_the_prepared_source_without_its_end(fake_run):
-    fake = fake_run()
+def test_lengths_are_those_of_the_prepared_source_without_its_end(fake):
     fake.add("base", 0.4)
     fake.score(by_length=True, buckets="5,9")
     result = result_of(fake.run)
@@ -97,8 +96,7 @@ def test_lengths_are_those_of_the_prepared_source_without_its_end(fake_run):
     assert float(rows[3][2]) == pytest.approx(expected, abs=1e-4)
 
 
-def test_one_system_has_nothing_to_compare_with_and_its_empty_lines_are_shown(fake_run, capsys):
-    fake = fake_run()
+def test_one_system_has_nothing_to_compare_with_and_its_empty_lines_are_shown(fake, capsys):
     fake.add("only", 0)
     fake.translate("only", ["", "  ", *fake.lines["test"][2:]])
     fake.score()
@@ -107,8 +105,7 @@ def test_one_system_has_nothing_to_compare_with_and_its_empty_lines_are_shown(fa
     assert "empty hypotheses: only 2" in out and "Δ" not in out
 
 
-def test_up_to_date_is_said_and_not_repeated_but_still_printed(fake_run, capsys, monkeypatch):
-    fake = fake_run()
+def test_up_to_date_is_said_and_not_repeated_but_still_printed(fake, capsys, monkeypatch):
     folder = fake.add("a", 0.2)
     fake.add("b", 0.3)
     fake.score()
@@ -135,14 +132,13 @@ def test_up_to_date_is_said_and_not_repeated_but_still_printed(fake_run, capsys,
     fake.score()
     assert "100.00" in capsys.readouterr().out
     stored = fake.run.path / "score/test/scores.json"
-    older = {**json.loads(stored.read_text("utf-8")), "format": 1}
-    stored.write_text(json.dumps(older), "utf-8")
+    older = {**read_json(stored), "format": 1}
+    write_json(stored, older)
     fake.score()
     assert "written to" in capsys.readouterr().err
 
 
-def test_the_folder_never_holds_tables_of_an_earlier_call(fake_run):
-    fake = fake_run()
+def test_the_folder_never_holds_tables_of_an_earlier_call(fake):
     for seed, name in enumerate(["one", "two", "gone"]):
         fake.add(name, 0.2, seed=seed)
     fake.score(by_length=True)
@@ -159,8 +155,7 @@ def test_the_folder_never_holds_tables_of_an_earlier_call(fake_run):
     assert not any("gone" in path.read_text("utf-8") for path in folder.iterdir())
 
 
-def test_scores_that_broke_off_are_not_up_to_date(fake_run, monkeypatch, capsys):
-    fake = fake_run()
+def test_scores_that_broke_off_are_not_up_to_date(fake, monkeypatch, stderr):
     fake.add("one", 0.2)
     fake.score()
     monkeypatch.setattr("nmtkit.score.stage.tables", lambda _: 1 / 0)
@@ -168,9 +163,9 @@ def test_scores_that_broke_off_are_not_up_to_date(fake_run, monkeypatch, capsys)
         fake.score(resamples=11)
     monkeypatch.undo()
     assert result_of(fake.run)["resampling"]["resamples"] == 10
-    capsys.readouterr()
+    stderr()
     fake.score(resamples=11)
-    assert "up to date" not in capsys.readouterr().err
+    assert "up to date" not in stderr()
     assert [path.name for path in (fake.run.path / "score").glob("*")] == [".lock", "test"]
 
 
@@ -179,11 +174,10 @@ def folder_of(fake):
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*.*")}
 
 
-def test_what_further_options_wrote_stays_without_them(fake_run, capsys, tmp_path):
+def test_what_further_options_wrote_stays_without_them(fake_run, capsys, tmp_path, fake):
     """Groups of length are those of the present translations. A paper's numbers and external
     metrics stay while they are of the present translations; then they are removed aloud.
     """
-    fake = fake_run()
     fake.add("base", 0.3)
     fake.add("new", 0.2)
     for name in ("base", "new"):
@@ -234,8 +228,7 @@ def test_what_further_options_wrote_stays_without_them(fake_run, capsys, tmp_pat
     assert result_of(fresh.run)["by_length"] == result_of(fake.run)["by_length"]
 
 
-def test_groups_of_length_that_make_no_sense_in_a_run_are_made_no_more(fake_run):
-    fake = fake_run()
+def test_groups_of_length_that_make_no_sense_in_a_run_are_made_no_more(fake):
     fake.add("base", 0.3)
     fake.score(by_length=True)
     result = result_of(fake.run)
@@ -245,7 +238,7 @@ def test_groups_of_length_that_make_no_sense_in_a_run_are_made_no_more(fake_run)
     assert "by_length" not in result_of(fake.run)
 
 
-def test_baseline_and_choice_of_systems_and_sets(fake_run, capsys):
+def test_baseline_and_choice_of_systems_and_sets(fake_run, stdout):
     fake = fake_run(sets=("dev", "one", "two"))
     for name, share in (("zeta", 0.1), ("alpha", 0.2), ("mid", 0.3)):
         fake.add(name, share, sets=["one", "dev"])
@@ -259,16 +252,16 @@ def test_baseline_and_choice_of_systems_and_sets(fake_run, capsys):
     assert [s["name"] for s in result["systems"]] == ["alpha", "mid"]
     assert result["baseline"] == "alpha"
     assert result["systems"][1]["differences"]["bleu"]["value"] < 0
-    capsys.readouterr()
+    stdout()
     fake.score(set_names=["one", "dev"], output_format="csv", force=True)
-    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    rows = list(csv.DictReader(io.StringIO(stdout())))
     pairs = [(row["set"], row["system"]) for row in rows]
     assert pairs[3:5] == [("one", "ensemble-alpha+mid"), ("dev", "zeta")]
     fake.score(set_names=["one"], output_format="json")
-    assert json.loads(capsys.readouterr().out)[0]["set"] == "one"
+    assert json.loads(stdout())[0]["set"] == "one"
     write(fake.run.path / "systems/zeta/translate/two/hyp.txt", fake.lines["two"])
     fake.score(set_names=["two", "dev"], output_format="csv")
-    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    rows = list(csv.DictReader(io.StringIO(stdout())))
     assert [row["p"] != "" for row in rows] == [False, False, True, True]
 
 
@@ -336,13 +329,12 @@ def test_tokenised_bleu_is_of_moses_tokens_in_their_own_case(shared, tmp_path, n
         ({"lowercase": True}, "case:lc-ascii|eff:no|tok:moses-normalized-split-hyphens|"),
     ],
 )
-def test_the_signature_of_tokenised_bleu_names_hyphens_and_case(fake_run, settings, tokenizer):
-    fake = fake_run()
+def test_the_signature_of_tokenised_bleu_names_hyphens_and_case(fake, settings, tokenizer):
     fake.add("a", 0.1)
     path = fake.run.prep / "manifest.json"
-    manifest = json.loads(path.read_text("utf-8"))
+    manifest = read_json(path)
     manifest["settings"] |= settings
-    path.write_text(json.dumps(manifest), "utf-8")
+    write_json(path, manifest)
     fake.score()
     assert tokenizer in result_of(fake.run)["signatures"]["tokenized_bleu"]
 
@@ -367,49 +359,46 @@ def test_tokenised_bleu_of_outside_files_is_of_their_moses_tokens_with_lang_and_
 
 
 def test_what_is_missing_is_said_with_the_command_that_makes_it(fake_run, tmp_path):
-    with pytest.raises(DataError, match="not prepared"):
-        score(Run(tmp_path))
+    refused(DataError, "not prepared", score, Run(tmp_path))
     assert not list(tmp_path.iterdir())
     fake = fake_run(sets=("one", "two"))
 
-    def refused(error, message, hint, **options):
-        with pytest.raises(error, match=message) as caught:
-            fake.score(**options)
-        assert hint in caught.value.hint
+    def refuse(error, message, hint, **options):
+        assert hint in refused(error, message, fake.score, **options).hint
 
-    refused(DataError, "no trained system", "nmtkit train")
+    refuse(DataError, "no trained system", "nmtkit train")
     folder = fake.add("a", 0.1, sets=[])
-    refused(DataError, "nothing to score", "nmtkit translate")
+    refuse(DataError, "nothing to score", "nmtkit translate")
     fake.add("base", 0.1, sets=["one"])
     missing = "nothing to score: no system of this run has translated two"
-    refused(DataError, missing, "nmtkit translate --on two", set_names=["two"])
+    refuse(DataError, missing, "nmtkit translate --on two", set_names=["two"])
     missing = "'a' has no translation of one"
-    refused(DataError, missing, "nmtkit translate --system a --on one", against="a")
-    refused(ConfigError, "no system 'bass'", "'base'", systems=["bass"])
-    refused(ConfigError, "no system 'aa'", "'a'", systems=["aa"])
-    refused(ConfigError, "unknown format", "", output_format="yaml")
-    refused(ConfigError, "length groups", "", buckets="x")
+    refuse(DataError, missing, "nmtkit translate --system a --on one", against="a")
+    refuse(ConfigError, "no system 'bass'", "'base'", systems=["bass"])
+    refuse(ConfigError, "no system 'aa'", "'a'", systems=["aa"])
+    refuse(ConfigError, "unknown format", "", output_format="yaml")
+    refuse(ConfigError, "length groups", "", buckets="x")
     translation = folder / "translate" / "one"
     write(translation / "hyp.txt", fake.lines["one"][:-1])
-    refused(DataError, "39 translations of 40 sentences", "--force")
+    refuse(DataError, "39 translations of 40 sentences", "--force")
     write(translation / "hyp.txt", fake.lines["one"])
     write(translation / "hyp.subwords.txt", fake.lines["one"][:3])
-    refused(DataError, "3 lines of subwords", "--force")
+    refuse(DataError, "3 lines of subwords", "--force")
     write(fake.run.prep / "text" / "one.ref", ["Dogs run ."])
-    refused(DataError, "1 lines in a reference of 40", "nmtkit prep --force")
+    refuse(DataError, "1 lines in a reference of 40", "nmtkit prep --force")
     assert not (fake.run.path / "score" / "one").exists()
     history = (fake.run.path / "history.jsonl").read_text("utf-8").splitlines()
     assert {json.loads(line)["exit"] for line in history} == {2}
 
 
 def test_systems_without_a_translation_are_named_oldest_first_with_the_command_for_this_set(
-    fake_run, capsys
+    fake_run, stderr
 ):
     fake = fake_run(sets=("dev", "test"))
     for name in ["zeta", "alpha", "mid", "done", "beta", "last"]:
         fake.add(name, 0.1, sets=["dev", "test"] if name == "done" else ["test"])
     fake.score(set_names=["dev"])
-    said = [line for line in capsys.readouterr().err.splitlines() if "left out" in line]
+    said = [line for line in stderr().splitlines() if "left out" in line]
     assert [line.split("'")[1] for line in said] == ["zeta", "alpha", "mid", "beta", "last"]
     assert said[0].endswith("(nmtkit translate --system zeta --on dev)")
 
@@ -453,12 +442,12 @@ def test_outside_files(tmp_path, capsys):
     assert len([p for p in tmp_path.iterdir()]) == 4  # nothing is written
 
 
-def test_few_sentences_have_neither_p_nor_interval_in_any_form(fake_run, capsys):
+def test_few_sentences_have_neither_p_nor_interval_in_any_form(fake_run, stdout):
     fake = fake_run(count=9)
     for name, share, seed in (("a-1", 0.5, 1), ("a-2", 0.5, 2), ("b-1", 0.1, 1), ("b-2", 0.1, 2)):
         fake.add(name, share, seed=seed, variant=name[0])
     fake.score(by_length=True, output_format="json")
-    (result,) = json.loads(capsys.readouterr().out)
+    (result,) = json.loads(stdout())
     for system in (result["systems"][0], result["systems"][2]):
         numbers = [*system["scores"].values(), *system["differences"].values()]
         for number in [*numbers, system["length_ratio"]]:
@@ -554,13 +543,15 @@ def test_lines_that_do_not_pair_are_shown_where_they_begin_to(tmp_path):
         write(tmp_path / "hyp.de", lines[:20] + lines[21:]),
     )
     empty = write(tmp_path / "empty.de", [])
-    with pytest.raises(DataError, match="hyp.de has 59 lines but .*ref.de has 60") as caught:
-        score_files([ref, hyp], [ref])
+    caught = refused(
+        DataError, "hyp.de has 59 lines but .*ref.de has 60", score_files, [ref, hyp], [ref]
+    )
     words = len(lines[21].split()), len(lines[20].split())
-    assert caught.value.where == "first odd pair: line 21 ({} words vs {})".format(*words)
-    with pytest.raises(DataError, match="empty.de has 0 lines but .*ref.de has 60") as caught:
-        score_files([empty], [ref])
-    assert caught.value.where is None
+    assert caught.where == "first odd pair: line 21 ({} words vs {})".format(*words)
+    caught = refused(
+        DataError, "empty.de has 0 lines but .*ref.de has 60", score_files, [empty], [ref]
+    )
+    assert caught.where is None
 
 
 def test_outside_files_may_be_pipes(tmp_path, capsys, pipe):
@@ -641,8 +632,7 @@ def test_outside_files_that_do_not_fit_are_refused(tmp_path):
         ([short, short], [short], {}, ConfigError, "twice"),
         ([short], [short], {"against": "c"}, DataError, "baseline 'c'"),
     ):
-        with pytest.raises(error, match=message):
-            score_files(hyps, refs, **options)
+        refused(error, message, score_files, hyps, refs, **options)
 
 
 def test_a_chinese_target_is_scored_by_characters(fake_run, capsys):
@@ -664,13 +654,13 @@ def test_a_chinese_target_is_scored_by_characters(fake_run, capsys):
     assert "NIST BLEU  " not in out
 
 
-def test_every_test_is_shown_under_its_name(fake_run, capsys):
+def test_every_test_is_shown_under_its_name(fake_run, stdout):
     fake = fake_run(count=60)
     for name, share in (("base", 0.3), ("better", 0.25), ("same", 0.3)):
         fake.add(name, share)
     fake.translate("same", spoil(fake.lines["test"], 0.3, len("base")))
     fake.score(resamples=200, trials=300, test="sign", ratio=0.5)
-    out = capsys.readouterr().out
+    out = stdout()
     rows = list(csv.DictReader(io.StringIO(read(fake.run, "test", "significance.csv"))))
     assert [(row["system"], row["metric"]) for row in rows] == [
         (s, kind.header) for s in ("better", "same") for kind in map(METRICS.get, DEFAULT)
@@ -713,28 +703,24 @@ def translated_as(fake, system, text, checkpoint="step-00000010"):
     )
 
 
-def test_a_translation_of_another_text_is_never_scored(fake_run, capsys):
-    fake = fake_run()
+def test_a_translation_of_another_text_is_never_scored(fake, stderr):
     for name, text in (("today", fake.lines["test"]), ("earlier", fake.lines["test"][::-1])):
         fake.add(name, 0.3)
         translated_as(fake, name, text)
     fake.score()
     message = "the translation by 'earlier' is of an earlier test set and left out"
     command = "(nmtkit translate --system earlier"
-    assert f"{message} {command}" in capsys.readouterr().err
+    assert f"{message} {command}" in stderr()
     assert [s["name"] for s in result_of(fake.run)["systems"]] == ["today"]
     for named in ({"systems": ["earlier"]}, {"against": "earlier"}):
-        with pytest.raises(DataError, match="is of an earlier test set"):
-            fake.score(**named)
+        refused(DataError, "is of an earlier test set", fake.score, **named)
     write(fake.run.path / "prep/text/test.src", fake.lines["test"][::-1])
     fake.score(systems=["earlier"])
     write(fake.run.path / "prep/text/test.src", ["another"] * 40)
-    with pytest.raises(DataError, match="nothing to score"):
-        fake.score()
+    refused(DataError, "nothing to score", fake.score)
 
 
-def test_a_system_trained_on_since_it_was_translated_is_named(fake_run, capsys):
-    fake = fake_run()
+def test_a_system_trained_on_since_it_was_translated_is_named(fake, stderr):
     folder = fake.add("a", 0.3)
     translated_as(fake, "a", fake.lines["test"])
     for name in ("step-00000010", "step-00000020"):
@@ -746,33 +732,32 @@ def test_a_system_trained_on_since_it_was_translated_is_named(fake_run, capsys):
     for best, warned in (("step-00000010", False), ("step-00000020", True)):
         write_best(folder, best)
         fake.score()
-        assert (message in capsys.readouterr().err) is warned
+        assert (message in stderr()) is warned
     (folder / "config.toml").write_text(
         'variant = "x"\n[train]\ncheckpoint_every = 10\n[search]\naverage = 2\n'
     )
     fake.score()
-    assert "its weights are now those of step-00000010, step-00000020" in capsys.readouterr().err
+    assert "its weights are now those of step-00000010, step-00000020" in stderr()
 
 
-def test_systems_that_were_not_searched_alike_are_named(fake_run, capsys):
-    fake = fake_run()
+def test_systems_that_were_not_searched_alike_are_named(fake, stderr):
     for name, beam, precision in (("a", 5, "float32"), ("b", 5, "bfloat16"), ("c", 4, "float32")):
         fake.add(name, 0.3)
         settings = {"beam": beam, "batch_size": beam}
         fake.describe(name, settings=settings, hardware={"precision": precision})
     fake.score(systems=["a", "b"])
-    printed = capsys.readouterr().err
+    printed = stderr()
     assert "with the same search.precision (float32: a; bfloat16: b)" in printed
     assert "search.beam" not in printed and "batch_size" not in printed
     fake.score()
     # One command for all settings: the next would undo the one before.
-    (line,) = (line for line in capsys.readouterr().err.splitlines() if "searched" in line)
+    (line,) = (line for line in stderr().splitlines() if "searched" in line)
     differences = "search.beam (5: a, b; 4: c), search.precision (float32: a, c; bfloat16: b)"
     assert f"with the same {differences}; alike after: nmtkit" in line
     command = "--system a --system b --system c --force --on test"
     assert line.endswith(f"{command} --set search.beam=… --set search.precision=…")
     fake.score(systems=["a"])
-    assert "searched" not in capsys.readouterr().err
+    assert "searched" not in stderr()
 
 
 def test_outside_files_without_a_line_or_not_utf8_are_named(tmp_path):
@@ -780,9 +765,10 @@ def test_outside_files_without_a_line_or_not_utf8_are_named(tmp_path):
         (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match="nothing to score: .*empty.de is empty"):
         score_files([tmp_path / "empty.de"], [tmp_path / "empty.de"])
-    with pytest.raises(DataError, match="not UTF-8") as caught:
-        score_files([tmp_path / "latin1.de"], [tmp_path / "latin1.de"])
-    assert "line 2, byte 7" in caught.value.where and "prep." not in caught.value.hint
+    caught = refused(
+        DataError, "not UTF-8", score_files, [tmp_path / "latin1.de"], [tmp_path / "latin1.de"]
+    )
+    assert "line 2, byte 7" in caught.where and "prep." not in caught.hint
 
 
 @pytest.fixture
@@ -828,21 +814,18 @@ def test_an_ensemble_is_searched_again_by_a_command_of_its_own(searched):
         ({"format": 2}, r"written by another version of nmtkit \(format 2\)"),
     ],
 )
-def test_a_damaged_description_of_a_translation_is_named(fake_run, meta, field):
-    fake = fake_run()
+def test_a_damaged_description_of_a_translation_is_named(fake, meta, field):
     fake.add("a", 0.3)
     fake.describe("a", **(meta or {}))
     path = fake.run.path / "systems/a/translate/test/meta.json"
     if meta == []:
         path.write_text("[]")
-    with pytest.raises(DataError, match=field) as caught:
-        fake.score()
-    assert str(caught.value.where) == str(path) and "nmtkit translate --force" in caught.value.hint
+    caught = refused(DataError, field, fake.score)
+    assert str(caught.where) == str(path) and "nmtkit translate --force" in caught.hint
 
 
-def test_a_line_too_long_for_ter_costs_ter_alone(fake_run, capsys):
+def test_a_line_too_long_for_ter_costs_ter_alone(fake, capsys):
     """Shuffled, it took sacreBLEU a minute and more."""
-    fake = fake_run()
     words = [WORDS[i * i % 15] + str(i % 500) for i in range(3000)]
     for path in (fake.run.path / "prep/text").glob("test.*"):
         write(path, [" ".join(words), *fake.lines["test"][1:]])
@@ -868,8 +851,7 @@ def test_a_line_too_long_for_ter_costs_ter_alone(fake_run, capsys):
     assert not result_of(fake.run)["remarks"]
 
 
-def test_the_longest_line_with_ter(fake_run, capsys):
-    fake = fake_run()
+def test_the_longest_line_with_ter(fake, capsys):
     fake.add("base", 0.4)
     fake.translate("base", [" ".join(["x"] * 500), *fake.lines["test"][1:]])
     fake.score()

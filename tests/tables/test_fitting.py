@@ -24,9 +24,9 @@ def made(names, first=(), columns=FURTHER):
     return Table("t", "a title", [text_column("system"), BLEU, *columns], rows, ["a note"], first)
 
 
-def test_a_pipe_gets_everything_on_one_line_a_row(capsys):
+def test_a_pipe_gets_everything_on_one_line_a_row(stdout):
     made(["base", "own"], ["bleu"]).print()
-    title, header, rule, *rows, note = capsys.readouterr().out.splitlines()
+    title, header, rule, *rows, note = stdout().splitlines()
     assert (title, note) == ("a title", "a note")
     assert header.split("  ")[-1] == "column 7" and set(rule) == {"-", " "}
     assert rows[1].split() == [
@@ -97,7 +97,7 @@ def test_a_figure_of_text_is_whole_or_not_shown():
 
 
 @pytest.mark.parametrize("width", fitted.WIDTHS)
-def test_every_list_and_the_scores(width, tmp_path, capsys, monkeypatch):
+def test_every_list_and_the_scores(width, tmp_path, stdout, monkeypatch):
     """Lines of the commands on a terminal: of variants, settings, data sets, analyses, runs and
     scores.
     """
@@ -106,7 +106,7 @@ def test_every_list_and_the_scores(width, tmp_path, capsys, monkeypatch):
     for name, share in (("base", 0.3), ("own-with-a-longer-name", 0.1), ("third", 0.2)):
         run.add(name, share)
     score(run.run, by_length=True, resamples=20, trials=20)
-    scores = capsys.readouterr().out
+    scores = stdout()
     for word in ("own-with-a-longer-name", "BLEU", "Δ", "chrF"):
         assert word in scores
     commands = ("variants", "settings", "datasets", f"status {run.run.path}", "analyze")

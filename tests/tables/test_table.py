@@ -253,7 +253,7 @@ def test_a_script_that_the_drawing_font_lacks_is_text_all_the_same():
     )
 
 
-def test_without_matplotlib_one_line_says_how_to_get_it(monkeypatch, capsys):
+def test_without_matplotlib_one_line_says_how_to_get_it(monkeypatch, stderr):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert not figures.available()
-    assert "pip install -e '.[plots]'" in capsys.readouterr().err
+    assert "pip install -e '.[plots]'" in stderr()

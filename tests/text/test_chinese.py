@@ -4,8 +4,6 @@ kept quiet and in its place.
 
 import os
 import re
-import subprocess
-import sys
 import tarfile
 import zipfile
 from types import SimpleNamespace
@@ -18,6 +16,7 @@ from nmtkit.text import chinese
 from nmtkit.text.side import TextSide
 from nmtkit.text.tidy import tidy
 from tests.prep.real import lines
+from tests.processes import python
 
 TED = ("dev2010", "tst2010", "tst2011", "tst2012", "tst2013")
 
@@ -177,15 +176,9 @@ def test_codes_of_chinese(lang):
 # escapes, and everybody shares one tokenizer
 
 
-def python(code, **environment):
+def warned(code, **environment):
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **environment}
-    return subprocess.run(
-        [sys.executable, "-W", "always", "-c", code],
-        capture_output=True,
-        text=True,
-        env=environment,
-        check=False,
-    )
+    return python("-W", "always", "-c", code, env=environment)
 
 
 def test_jieba_is_quiet_and_its_cache_is_in_ours(tmp_path):
@@ -194,7 +187,7 @@ def test_jieba_is_quiet_and_its_cache_is_in_ours(tmp_path):
     temporary.mkdir()
     code = "from nmtkit.text import chinese; print(chinese.segment('我们'))"
     for _ in "12":  # parsed, then from the cache
-        done = python(
+        done = warned(
             code,
             NMTKIT_CACHE=str(folder),
             TMPDIR=str(temporary),
@@ -216,7 +209,7 @@ def test_a_cache_that_cannot_be_used_is_done_without(tmp_path, damage):
         folder.mkdir()
         name = f"jieba-{chinese._jieba().__version__}.cache"
         (folder / name).write_bytes(b"" if damage == "empty" else b"(\x00\x00")
-    done = python(
+    done = warned(
         "from nmtkit.text import chinese; print(chinese.segment('我们喜欢猫'))",
         NMTKIT_CACHE=str(folder),
     )
@@ -230,5 +223,5 @@ jieba.add_word("我们喜欢猫", 10**9)
 from nmtkit.text import chinese
 print(chinese.segment("我们喜欢猫"), jieba.dt.tmp_dir, "/".join(jieba.cut("我们喜欢猫")))
 """
-    done = python(code, NMTKIT_CACHE=str(tmp_path), TMPDIR=str(tmp_path))
+    done = warned(code, NMTKIT_CACHE=str(tmp_path), TMPDIR=str(tmp_path))
     assert done.stdout == "我们 喜欢 猫 None 我们喜欢猫\n"

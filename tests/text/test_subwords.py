@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nmtkit.errors import DataError
-from nmtkit.text.bpe import LONG_WORD, Bpe, join, learn_bpe
+from nmtkit.text.bpe import Bpe, join, learn_bpe
+from nmtkit.text.splitter import LONG_WORD
 from tests.prep.real import lines
 
 WORD = st.text(

@@ -2,7 +2,6 @@
 worker process.
 """
 
-import json
 import time
 from collections import Counter
 from types import SimpleNamespace
@@ -14,6 +13,7 @@ from nmtkit.text.bpe import Bpe, learn_bpe
 from nmtkit.text.side import TextSide
 from nmtkit.text.truecase import evidence, learn_truecaser
 from nmtkit.text.vocabulary import SPECIALS
+from tests.manifests import write_json
 from tests.prep.real import lines
 
 DEFAULTS = {"normalize": True, "aggressive_hyphens": False, "escape": True, "lowercase": False}
@@ -44,9 +44,9 @@ def prep(tmp_path_factory):
         "".join(f"{piece} {pieces.count(piece)}\n" for piece in dict.fromkeys(pieces)),
         encoding="utf-8",
     )
-    (folder / "manifest.json").write_text(
-        json.dumps({"src": "en", "tgt": "zh", "settings": {**DEFAULTS, "vocab_threshold": 0}}),
-        encoding="utf-8",
+    write_json(
+        folder / "manifest.json",
+        {"src": "en", "tgt": "zh", "settings": {**DEFAULTS, "vocab_threshold": 0}},
     )
     return folder
 
@@ -149,8 +149,9 @@ def test_damaged_folders_are_refused(prep, tmp_path):
     (tmp_path / "manifest.json").write_text('{"src": "en"}')
     with pytest.raises(DataError, match="damaged: 'tgt' is missing"):
         TextSide.load(tmp_path, "src")
-    (tmp_path / "manifest.json").write_text(
-        json.dumps({"src": "en", "tgt": "zh", "settings": {**DEFAULTS, "vocab_threshold": 2}})
+    write_json(
+        tmp_path / "manifest.json",
+        {"src": "en", "tgt": "zh", "settings": {**DEFAULTS, "vocab_threshold": 2}},
     )
     (tmp_path / "codes.bpe").write_bytes((prep / "codes.bpe").read_bytes())
     (tmp_path / "bpe-vocab.src.txt").write_text("good 3\nbad\n")

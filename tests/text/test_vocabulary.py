@@ -6,6 +6,7 @@ import pytest
 
 from nmtkit.errors import DataError
 from nmtkit.text.vocabulary import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary, load_vocabularies
+from tests.refused import refused
 
 
 def test_order_is_by_frequency_then_code_point():
@@ -41,15 +42,12 @@ def test_text_that_spells_a_special_symbol_is_unknown():
 @pytest.mark.parametrize("text", ["", "a\nb\n", "<pad>\n<s>\n</s>\n<unk>\na\na\n"])
 def test_a_file_that_is_no_vocabulary(tmp_path, text):
     (tmp_path / "vocab.txt").write_text(text)
-    with pytest.raises(DataError) as caught:
-        Vocabulary.load(tmp_path / "vocab.txt")
-    assert "vocab.txt" in str(caught.value)
+    assert "vocab.txt" in str(refused(DataError, None, Vocabulary.load, tmp_path / "vocab.txt"))
 
 
 def test_load_vocabularies(tmp_path):
     one, two = Vocabulary.from_counts({"a": 1}), Vocabulary.from_counts({"b": 1})
-    with pytest.raises(DataError, match="not prepared"):
-        load_vocabularies(tmp_path)
+    refused(DataError, "not prepared", load_vocabularies, tmp_path)
     one.save(tmp_path / "vocab.src.txt")
     two.save(tmp_path / "vocab.tgt.txt")
     src, tgt = load_vocabularies(tmp_path)

@@ -1,6 +1,8 @@
 import pytest
 import torch
 
+from tests.train.tiny import make_run
+
 
 @pytest.fixture(autouse=True)
 def one_thread():
@@ -9,3 +11,8 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def run(tmp_path):
+    return make_run(tmp_path / "run")

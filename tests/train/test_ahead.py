@@ -1,19 +1,16 @@
 """Updates that a thread prepares ahead are those of a training without it, also continued."""
 
-import os
-import signal
 import threading
 
 import pytest
 import torch
 
 from nmtkit.data.store import Store
-from nmtkit.errors import DataError, Interrupted
-from nmtkit.train import ahead, gradients, loop
-from nmtkit.train import loss as losses
+from nmtkit.errors import DataError
+from nmtkit.train import ahead, gradients
 from nmtkit.train.loop import Trainer
-from tests.train.test_resume import SETTINGS, outcome, short_of_memory, small_run, stop_at
-from tests.train.tiny import trainer
+from tests.train.test_resume import SETTINGS, outcome, short_of_memory, stop, two_ctrl_c
+from tests.train.tiny import make_run, trainer
 
 go = trainer(SETTINGS)
 
@@ -24,14 +21,9 @@ def one_thread_each(monkeypatch):
 
 
 @pytest.fixture
-def run(tmp_path):
-    return small_run(tmp_path / "run")
-
-
-@pytest.fixture
 def without(tmp_path, monkeypatch):
     """What a training comes to that prepares nothing ahead."""
-    other = small_run(tmp_path / "without")
+    other = make_run(tmp_path / "without")
 
     def outcome_of(*settings, patch=None):
         with monkeypatch.context() as context:
@@ -53,9 +45,7 @@ def test_stopped_after_every_step_it_is_as_if_nothing_was_prepared(run, without,
         lambda *a: makers.add(threading.current_thread().name[:7]) or collate(*a),
     )
     for _ in range(11):
-        with monkeypatch.context() as patch, pytest.raises(Interrupted):
-            stop_at(patch, loop.Trainer, "update", 1)
-            go(run)
+        stop(monkeypatch, 1, go, run)
     go(run)
     assert makers == {"batches", "MainThr"}  # the largest batch is tried by the main thread
     assert outcome(run) == without()
@@ -104,18 +94,7 @@ def test_an_error_of_the_thread_is_an_error_of_the_training(run, monkeypatch):
 
 
 def test_a_second_ctrl_c_ends_at_once(run, monkeypatch):
-    original, calls = losses.backward, []
-
-    def interrupted(*arguments):
-        calls.append(1)
-        if len(calls) == 4:
-            os.kill(os.getpid(), signal.SIGINT)
-            os.kill(os.getpid(), signal.SIGINT)
-        return original(*arguments)
-
-    monkeypatch.setattr(losses, "backward", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        go(run)
+    two_ctrl_c(run, monkeypatch)
     assert not [t for t in threading.enumerate() if t.name.startswith("batches")]
 
 

@@ -16,7 +16,8 @@ from nmtkit.settings import SearchSettings, TrainSettings
 from nmtkit.train import compiling, deterministic, gradients, loss, ranks
 from nmtkit.train.optimizer import make_optimizer, put_optimizer_tensors
 from nmtkit.translate import beam, forced, steps
-from tests.train.tiny import make_run, metrics, options, trainer
+from tests.refused import refused
+from tests.train.tiny import metrics, options, trainer
 
 MPS = torch.device("mps")
 SETTINGS = options("train.max_steps=3", "train.validate_every=3", "train.ema=0.5")
@@ -28,31 +29,23 @@ def apple(monkeypatch):
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
 
 
-@pytest.fixture
-def run(tmp_path):
-    return make_run(tmp_path / "run", pairs=60, dev=6)
-
-
 @pytest.mark.parametrize(("cuda", "devices"), [(False, "cpu"), (True, "cpu, cuda")])
 def test_without_an_apple_gpu_the_error_names_the_devices(cuda, devices, run, monkeypatch):
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
-    with pytest.raises(EnvironmentProblem, match="no Apple GPU here") as caught:
-        go(run, device="mps")
-    assert (caught.value.where, caught.value.hint) == (
+    caught = refused(EnvironmentProblem, "no Apple GPU here", go, run, device="mps")
+    assert (caught.where, caught.hint) == (
         "--device mps",
         f"this machine has: {devices}",
     )
-    assert caught.value.exit_code == 3
 
 
 def test_only_its_plain_name_is_a_device(apple):
     assert hardware.pick_device("mps") == MPS
     assert hardware.pick_device("auto").type != "mps"
     for name in ("mps:0", "mps:1", "MPS", "metal"):
-        with pytest.raises(ConfigError, match="unknown device") as caught:
-            hardware.pick_device(name)
-        assert caught.value.hint == "auto, cpu, cuda or mps"
+        caught = refused(ConfigError, "unknown device", hardware.pick_device, name)
+        assert caught.hint == "auto, cpu, cuda or mps"
 
 
 def test_it_computes_in_plain_float32(apple):
@@ -67,8 +60,7 @@ def test_it_computes_in_plain_float32(apple):
     assert hardware.widest(MPS) == torch.float32
     assert {hardware.widest(torch.device(name)) for name in ("cpu", "cuda")} == {torch.float64}
     for precision in ("bfloat16", "float16"):
-        with pytest.raises(ConfigError, match=f"float32 here, not in {precision}"):
-            hardware.choose("mps", precision)
+        refused(ConfigError, f"float32 here, not in {precision}", hardware.choose, "mps", precision)
 
 
 def test_what_is_for_other_devices_is_refused(apple, run):
@@ -78,8 +70,7 @@ def test_what_is_for_other_devices_is_refused(apple, run):
         go(run, "train.deterministic=true", device="mps")
     with pytest.raises(ConfigError, match="several processes cannot share"):
         ranks.Group.__new__(ranks.Group).device("mps")
-    with pytest.raises(ConfigError, match="nothing is compiled"):
-        compiling.check_compiler(MPS)
+    refused(ConfigError, "nothing is compiled", compiling.check_compiler, MPS)
     with deterministic.deterministic(False, "mps"):
         pass
 

@@ -4,8 +4,6 @@ early word where it cannot work.
 
 import copy
 import dataclasses
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -25,6 +23,8 @@ from nmtkit.train.divergence import first_not_finite
 from nmtkit.train.gradients import seed_everything
 from nmtkit.train.stage import train
 from tests.models import contract
+from tests.processes import python
+from tests.refused import refused
 from tests.train.tiny import make_run, metrics, options
 
 SIZES = {
@@ -47,7 +47,7 @@ def no_graphs():
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    return make_run(tmp_path_factory.mktemp("compiling") / "run", pairs=60, dev=6)
+    return make_run(tmp_path_factory.mktemp("compiling") / "run")
 
 
 def counting(graphs):
@@ -194,7 +194,7 @@ def test_a_training_with_a_real_compiler(tmp_path):
     are one graph a verb (the first test has the others), and dropout, at which kernels end, in one
     place of each layer.
     """
-    runs = [make_run(tmp_path / name, pairs=60, dev=6) for name in ("eager", "compiled")]
+    runs = [make_run(tmp_path / name) for name in ("eager", "compiled")]
     settings = options(
         "train.max_steps=4",
         "train.log_every=1",
@@ -215,11 +215,11 @@ def test_without_a_compiler_it_ends_before_it_begins(run, monkeypatch):
     from torch._inductor import config
 
     monkeypatch.setattr(config.cpp, "cxx", (None, "no-such-compiler"))
-    with pytest.raises(ConfigError) as caught:
-        train(run, assignments=options("train.max_steps=2"), compile_model=True)
-    assert caught.value.exit_code == 2
-    assert caught.value.where == "--compile"
-    assert "compiler" in caught.value.message and "g++" in caught.value.hint
+    caught = refused(
+        ConfigError, None, train, run, assignments=options("train.max_steps=2"), compile_model=True
+    )
+    assert caught.where == "--compile"
+    assert "compiler" in caught.message and "g++" in caught.hint
     assert not run.system("transformer").checkpoints.exists()
 
 
@@ -231,4 +231,4 @@ def test_no_start_waits_for_the_compiler():
         "import sys, nmtkit.train.stage, nmtkit.models.caru, nmtkit.models.rnnsearch;"
         " sys.exit('torch._dynamo' in sys.modules)"
     )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert python("-c", code).returncode == 0

@@ -12,15 +12,10 @@ from nmtkit.models.variants import count_parameters
 from nmtkit.train import dry_run
 from nmtkit.train.gradients import Updates
 from nmtkit.train.loop import Trainer
-from tests.train.tiny import make_run, options, trainer
+from tests.train.tiny import options, trainer
 
 SETTINGS = options("train.max_steps=40", "train.update_size=150", "train.validate_every=100")
 go = trainer(SETTINGS)
-
-
-@pytest.fixture
-def run(tmp_path):
-    return make_run(tmp_path / "run", pairs=60, dev=6)
 
 
 def contents(run):
@@ -56,12 +51,12 @@ def seen(monkeypatch):
     return found
 
 
-def test_a_dry_run_prints_the_training_and_writes_nothing(run, seen, capsys):
+def test_a_dry_run_prints_the_training_and_writes_nothing(run, seen, stdout):
     before = contents(run)
     go(run, dry_run=True)
     assert contents(run) == before
     ((trainer, estimate),) = seen
-    printed = capsys.readouterr().out
+    printed = stdout()
     rows = dict(line.split(maxsplit=1) for line in printed.splitlines() if "  " in line)
     assert rows["parameters"] == f"{count_parameters(trainer.model):,}"
     assert rows["train.update_size"].split() == ["150", "0"]
@@ -76,7 +71,7 @@ def test_a_dry_run_prints_the_training_and_writes_nothing(run, seen, capsys):
     assert estimate.seconds == pytest.approx(40, rel=0.15)
 
 
-def test_the_time_and_the_updates_that_are_left(run, seen, capsys):
+def test_the_time_and_the_updates_that_are_left(run, seen, stdout):
     go(run, "train.max_steps=10", dry_run=True)
     go(run, "train.max_steps=10")
     before = contents(run)
@@ -86,7 +81,7 @@ def test_the_time_and_the_updates_that_are_left(run, seen, capsys):
     assert first.updates == 10 and trainer.state.step == 10 + 2 + rest.timed
     # Six seconds at about a second an update.
     assert rest.seconds == pytest.approx(6) and rest.updates in {5, 6, 7}
-    assert "parameters" in capsys.readouterr().out
+    assert "parameters" in stdout()
 
 
 def test_wrong_input_is_refused_as_in_a_training(run):

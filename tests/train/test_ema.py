@@ -6,12 +6,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from nmtkit.errors import ConfigError, Interrupted
+from nmtkit.errors import ConfigError
 from nmtkit.models import checkpoints, loading
-from nmtkit.run import Run
 from nmtkit.train import loop
 from nmtkit.train.ema import RAW
-from tests.train.test_resume import outcome, stop_at
+from tests.train.test_resume import outcome, stop
 from tests.train.tiny import last, make_run, metrics, options, trainer
 
 SETTINGS = options(
@@ -23,15 +22,6 @@ SETTINGS = options(
 )
 EMA = "train.ema=0.6"
 go = trainer(SETTINGS)
-
-
-def small_run(path):
-    return make_run(path, pairs=60, dev=6)
-
-
-@pytest.fixture
-def run(tmp_path):
-    return small_run(tmp_path / "run")
 
 
 def averages(path):
@@ -75,7 +65,7 @@ def test_the_average_is_that_of_the_formula_and_training_goes_on_without_it(run,
     for name, tensor in found.items():
         assert float((tensor - wanted[name]).abs().max()) < 1e-6, name
     assert max(float((found[n] - weights[-1][n]).abs().max()) for n in found) > 1e-3
-    plain = small_run(tmp_path / "plain")
+    plain = make_run(tmp_path / "plain")
     go(plain)
     assert raw(last(plain)) == {}
     assert same(raw(last(run)), averages(last(plain)))
@@ -86,7 +76,7 @@ def test_the_average_is_that_of_the_formula_and_training_goes_on_without_it(run,
 
 def test_validation_and_every_stage_take_the_averages(run, tmp_path):
     go(run, EMA)
-    plain = small_run(tmp_path / "plain")
+    plain = make_run(tmp_path / "plain")
     go(plain)
     losses = [[line["dev_loss"] for line in metrics(one, "dev")] for one in (run, plain)]
     assert all(a != b for a, b in zip(*losses, strict=True))
@@ -101,23 +91,21 @@ def test_validation_and_every_stage_take_the_averages(run, tmp_path):
         assert torch.equal(tensor, (sum(both) / 2).to(tensor.dtype))
     # A training that continues for no update measures the averages again, to the digit.
     (run.system("transformer").path / "metrics.jsonl").unlink()
-    fresh = small_run(tmp_path / "fresh")
+    fresh = make_run(tmp_path / "fresh")
     go(fresh, "train.max_steps=1", "train.lr=1e-30", init_from=str(last(run)))
     assert metrics(fresh, "dev")[-1]["dev_loss"] == losses[0][-1]
 
 
 @pytest.mark.parametrize("call", [1, 5, 9])
 def test_stopped_and_continued_is_as_if_never_stopped(call, tmp_path, monkeypatch):
-    runs = [small_run(tmp_path / name) for name in ("whole", "stopped")]
+    runs = [make_run(tmp_path / name) for name in ("whole", "stopped")]
     go(runs[0], EMA)
-    with monkeypatch.context() as patch, pytest.raises(Interrupted):
-        stop_at(patch, loop.Trainer, "update", call)
-        go(runs[1], EMA)
+    stop(monkeypatch, call, go, runs[1], EMA)
     go(runs[1], EMA)
     assert outcome(runs[1]) == outcome(runs[0])
 
 
-def test_a_change_is_refused_or_begins_with_the_weights(run: Run):
+def test_a_change_is_refused_or_begins_with_the_weights(run):
     go(run, "train.max_steps=4")
     plain = averages(last(run))
     with pytest.raises(ConfigError, match="have changed"):

@@ -75,16 +75,16 @@ def other(runs, tmp_path):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_rows_of_subwords_that_both_have(runs, other, variant, capsys):
+def test_rows_of_subwords_that_both_have(runs, other, variant, stderr):
     run, joint = runs[1:]
     ties = ["all", "target", "none"] if joint else ["target", "none"]
     if "tie" not in load_variant(variant).Settings.model_fields:
         ties = []
     for tie in ties:
         shutil.rmtree(other.path / "systems", ignore_errors=True)
-        capsys.readouterr()
+        stderr()
         assert check_rows(run, other, variant, tie=tie) >= 1
-        said = capsys.readouterr().err
+        said = stderr()
         sides = (0,) if joint else (0, 1)
         for side in sides:
             here, there = (set(load_vocabularies(one.prep)[side]) for one in (run, other))
@@ -117,7 +117,7 @@ def test_one_vocabulary_becomes_two(tmp_path):
     assert check_rows(apart, joint, "transformer", tie="none") >= 1
 
 
-def test_without_the_vocabulary_of_the_checkpoint_rows_are_lost(runs, other, capsys):
+def test_without_the_vocabulary_of_the_checkpoint_rows_are_lost(runs, other, stderr):
     ready.add_system(other, "transformer", "transformer", tie="none")
     path = other.system("transformer").path
     for vocabulary in other.prep.glob("vocab*.txt"):
@@ -128,9 +128,9 @@ def test_without_the_vocabulary_of_the_checkpoint_rows_are_lost(runs, other, cap
             shutil.rmtree(other.prep)
         model = new_model(runs[1], "transformer", tie="none")
         fresh = {k: t.detach().clone() for k, t in loading.weights_of(model).items()}
-        capsys.readouterr()
+        stderr()
         copy_matching(runs[1], str(path), model)
-        said = " ".join(capsys.readouterr().err.split())
+        said = " ".join(stderr().split())
         assert "embedding rows: 0 carried over" in said
         assert f"--like {'RUN' if gone else other.path} keeps all" in said
         lost = said.split("of another vocabulary: ")[1].split(" nmtkit:")[0]
@@ -142,7 +142,7 @@ def test_without_the_vocabulary_of_the_checkpoint_rows_are_lost(runs, other, cap
                 assert name in lost
 
 
-def test_a_run_like_another_carries_over_every_weight(tmp_path, capsys):
+def test_a_run_like_another_carries_over_every_weight(tmp_path, stderr):
     first = ready.prepare(tmp_path / "first", 80)
     theirs = loading.weights_of(ready.add_system(first, "transformer", "transformer"))
     run = prep("demo", size=50, seed=4, run_dir=tmp_path / "run", like=first.path, jobs=1)
@@ -150,7 +150,7 @@ def test_a_run_like_another_carries_over_every_weight(tmp_path, capsys):
     settings = [f"model.{key}={value}" for key, value in ready.SIZES.items()]
     settings += ["train.max_steps=1", "train.lr=1e-12", "train.schedule=constant"]
     train(run, init_from=source, assignments=[*settings, "train.warmup=0"])
-    said = capsys.readouterr().err
+    said = stderr()
     assert f"{len(theirs)} of {len(theirs)} tensors" in said
     assert "vocabulary is not" not in said
     weights = loading.weights_of(loading.load_system(run, run.system("transformer")))

@@ -6,18 +6,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from nmtkit.errors import ConfigError, EnvironmentProblem, Interrupted
+from nmtkit.errors import ConfigError, EnvironmentProblem
 from nmtkit.train import loop
-from tests.train.test_resume import stop_at
-from tests.train.tiny import make_run, metrics, options, trainer
+from tests.refused import refused
+from tests.train.test_resume import stop
+from tests.train.tiny import metrics, options, trainer
 
 SETTINGS = options("train.max_steps=12", "train.validate_every=4", "train.checkpoint_every=5")
 go = trainer(SETTINGS)
-
-
-@pytest.fixture
-def run(tmp_path):
-    return make_run(tmp_path / "run", pairs=60, dev=6)
 
 
 class FakeRun:
@@ -75,9 +71,7 @@ def killed(monkeypatch, run, call):
 
 def test_wandb_gets_every_number_once_over_stops(run, wandb, monkeypatch):
     killed(monkeypatch, run, call=10)  # the last checkpoint is at step 8 or before
-    with monkeypatch.context() as patch, pytest.raises(Interrupted):
-        stop_at(patch, loop.Trainer, "update", 2)
-        go(run, "train.log_to=wandb")
+    stop(monkeypatch, 2, go, run, "train.log_to=wandb")
     go(run, "train.log_to=wandb")
     assert len(wandb) == 3 and all(one.finished for one in wandb)
     assert len({one.values["id"] for one in wandb}) == 1
@@ -107,11 +101,9 @@ def test_a_package_that_is_missing_is_named_before_anything_is_done(run, monkeyp
     for name, module in (("wandb", "wandb"), ("tensorboard", "torch.utils.tensorboard")):
         monkeypatch.setitem(sys.modules, module, None)
         for dry in (True, False):
-            with pytest.raises(EnvironmentProblem) as caught:
-                go(run, f"train.log_to={name}", dry_run=dry)
-            assert caught.value.exit_code == 3
-            assert f"needs the package {name}, which is not installed" in caught.value.message
-            assert caught.value.hint.endswith(f"pip install -e '.[{name}]'")
+            caught = refused(EnvironmentProblem, None, go, run, f"train.log_to={name}", dry_run=dry)
+            assert f"needs the package {name}, which is not installed" in caught.message
+            assert caught.hint.endswith(f"pip install -e '.[{name}]'")
     assert not (run.path / "systems").exists()
 
 
@@ -126,8 +118,7 @@ def test_wandb_that_does_not_start_is_one_error_before_any_update(run, wandb, mo
 
 
 def test_an_unknown_logger_is_refused(run):
-    with pytest.raises(ConfigError, match=re.escape("bad value for 'train.log_to'")):
-        go(run, "train.log_to=mlflow")
+    refused(ConfigError, re.escape("bad value for 'train.log_to'"), go, run, "train.log_to=mlflow")
 
 
 def test_none_logs_nowhere_and_auto_takes_tensorboard(run):
@@ -141,9 +132,7 @@ def test_none_logs_nowhere_and_auto_takes_tensorboard(run):
 
 def test_tensorboard_reads_one_curve_over_a_stop(run, monkeypatch):
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    with monkeypatch.context() as patch, pytest.raises(Interrupted):
-        stop_at(patch, loop.Trainer, "update", 7)
-        go(run, "train.log_to=tensorboard")
+    stop(monkeypatch, 7, go, run, "train.log_to=tensorboard")
     go(run, "train.log_to=tensorboard")
     board = accumulator.EventAccumulator(str(run.system("transformer").path / "tensorboard"))
     board.Reload()

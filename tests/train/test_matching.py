@@ -21,7 +21,7 @@ V = 28
 @pytest.fixture
 def run(tmp_path):
     """A run with an Enc-DC to match."""
-    run = make_run(tmp_path / "run", pairs=60, dev=6)
+    run = make_run(tmp_path / "run")
     train(run, variant="enc-dc", assignments=SETTINGS)
     return run
 
@@ -38,9 +38,9 @@ def model_of(run, name):
 @pytest.mark.parametrize(
     ("variant", "more"), [("transformer", ()), ("enc-dc", ("model.local=none",))]
 )
-def test_no_other_width_comes_closer(run, variant, more, capsys):
+def test_no_other_width_comes_closer(run, variant, more, stderr):
     wanted = test_dual_context.count(model_of(run, "enc-dc").settings, V)
-    capsys.readouterr()
+    stderr()
     match(run, *more, variant=variant)
     settings = model_of(run, "matched").settings
     formula = (test_transformer if variant == "transformer" else test_dual_context).count
@@ -50,7 +50,7 @@ def test_no_other_width_comes_closer(run, variant, more, capsys):
     assert settings.d_ff == run.system("matched").read_config().model["d_ff"] == best
     assert 1 < best < 399 and best != 32  # neither the ends nor the baseline's
     said = f"model.d_ff = {best}: {counts[best - 1]:,} parameters; 'enc-dc' has {wanted:,}"
-    assert said in capsys.readouterr().err
+    assert said in stderr()
     assert said in (run.system("matched").path / "train.log").read_text("utf-8")
     assert count_parameters(model_of(run, "matched")) == counts[best - 1]
 

@@ -9,13 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nmtkit.data.batches import padded_positions
-from nmtkit.errors import Interrupted
 from nmtkit.settings import TrainSettings
-from nmtkit.train import gradients, loop
+from nmtkit.train import gradients
 from nmtkit.train import loss as losses
 from nmtkit.train.gradients import equal_parts
 from tests.faults.test_training import gradients_of_an_update
-from tests.train.test_resume import SETTINGS, outcome, short_of_memory, small_run, stop_at
+from tests.train.test_resume import SETTINGS, outcome, short_of_memory, stop
 from tests.train.tiny import make_run, state_of, trainer
 
 go = trainer(SETTINGS)
@@ -100,7 +99,7 @@ def test_the_largest_parts_are_tried_before_the_first_update(tmp_path, joined, m
 
     monkeypatch.setattr(losses, "backward", noted)
     monkeypatch.setattr(gradients, "PART", 10**6)  # one part an update
-    run = small_run(tmp_path / "run")
+    run = make_run(tmp_path / "run")
     go(run)
     assert len(computed) == 1 + 12
     assert computed[0] == max(computed[1:3])  # of an epoch of two updates and a rest
@@ -108,16 +107,15 @@ def test_the_largest_parts_are_tried_before_the_first_update(tmp_path, joined, m
 
 def test_a_continued_training_computes_the_same_parts(tmp_path, joined, monkeypatch):
     """Also where memory is short at the beginning only."""
-    runs = [small_run(tmp_path / name) for name in ("whole", "stopped")]
+    runs = [make_run(tmp_path / name) for name in ("whole", "stopped")]
     with monkeypatch.context() as patch:
         short_of_memory(patch, calls=8)
         go(runs[0])
     assert state_of(runs[0])["split_from"]
     for number in range(12):
-        with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        with monkeypatch.context() as patch:
             if not number:
                 short_of_memory(patch, calls=8)
-            stop_at(patch, loop.Trainer, "update", 1)
-            go(runs[1])
+            stop(monkeypatch, 1, go, runs[1])
     go(runs[1])
     assert outcome(runs[0]) == outcome(runs[1])

@@ -47,7 +47,7 @@ def test_a_model_that_cannot_read_them_is_refused(tmp_path):
 
 def test_a_packed_training_has_the_losses_of_a_padded_one(tmp_path):
     """Without dropout, whose masks differ; the log counts the positions that fill the rows."""
-    runs = [make_run(tmp_path / packed, pairs=60, dev=6) for packed in ("no", "yes")]
+    runs = [make_run(tmp_path / packed) for packed in ("no", "yes")]
     settings = options(
         "train.max_steps=6",
         "train.log_every=1",

@@ -9,20 +9,20 @@ import pytest
 import torch
 from torch import nn
 
-from nmtkit.errors import ConfigError, Interrupted
+from nmtkit.errors import ConfigError
 from nmtkit.models.base import Vocabularies
 from nmtkit.models.variants import build_model
 from nmtkit.settings import TrainSettings
 from nmtkit.text.vocabulary import BOS, EOS, PAD, UNK
-from nmtkit.train import loop
 from nmtkit.train.gradients import Gradients, seed_everything
 from nmtkit.train.perturb import Perturbation, keep_probability, perturbation
 from nmtkit.train.ranks import Ranks
 from nmtkit.train.state import TrainState
 from nmtkit.train.validation import Validator
 from tests.models.contract import SIZES, collate, pairs
-from tests.train.test_resume import outcome, small_run, stop_at
-from tests.train.tiny import options, trainer
+from tests.refused import refused
+from tests.train.test_resume import outcome, stop
+from tests.train.tiny import make_run, options, trainer
 
 V = 23
 STEP = 3
@@ -171,7 +171,7 @@ def test_nothing_but_replaced_tokens_changes_an_update(tmp_path):
     }
     outcomes = {}
     for name, values in given.items():
-        run = small_run(tmp_path / name)
+        run = make_run(tmp_path / name)
         go(run, *values, "train.max_steps=2", "train.dev_bleu=false", "train.samples=0")
         outcomes[name] = outcome(run)
     assert outcomes["kept"] == outcomes["off"]
@@ -180,18 +180,16 @@ def test_nothing_but_replaced_tokens_changes_an_update(tmp_path):
 
 
 def test_stopped_and_continued_is_as_if_never_stopped(tmp_path, monkeypatch):
-    whole, stopped = small_run(tmp_path / "whole"), small_run(tmp_path / "stopped")
+    whole, stopped = make_run(tmp_path / "whole"), make_run(tmp_path / "stopped")
     go(whole, *BOTH)
-    with monkeypatch.context() as patch, pytest.raises(Interrupted):
-        stop_at(patch, loop.Trainer, "update", 3)
-        go(stopped, *BOTH)
+    stop(monkeypatch, 3, go, stopped, *BOTH)
     go(stopped, *BOTH)
     assert outcome(stopped) == outcome(whole)
 
 
 def test_validation_reads_what_is_written(tmp_path, monkeypatch):
     """Of a model with a perturbation, the loss on the development set is that without one."""
-    run, calls, losses = small_run(tmp_path / "run"), [], []
+    run, calls, losses = make_run(tmp_path / "run"), [], []
     inputs, measure = Perturbation.inputs, Validator._loss
     monkeypatch.setattr(
         Perturbation, "inputs", lambda *args: calls.append(args[2]) or inputs(*args)
@@ -255,8 +253,7 @@ def test_processes_make_the_update_of_one(tmp_path):
     ],
 )
 def test_bad_settings_name_the_key(tmp_path, assignment, message):
-    with pytest.raises(ConfigError, match=message):
-        go(small_run(tmp_path / "run"), assignment)
+    refused(ConfigError, message, go, make_run(tmp_path / "run"), assignment)
 
 
 class OneHot(nn.Module):
@@ -277,8 +274,9 @@ class OneHot(nn.Module):
 def test_a_model_without_lookups_is_refused(values, key):
     model = small_model()
     model.tgt_embedder = OneHot(model.tgt_embedder.table)
-    with pytest.raises(ConfigError, match="does not look its words up") as caught:
-        perturbation(model, settings(**values))
-    assert caught.value.where == key
+    caught = refused(
+        ConfigError, "does not look its words up", perturbation, model, settings(**values)
+    )
+    assert caught.where == key
     assert perturbation(model, settings(replace="uniform")) is not None
     assert perturbation(model, settings()) is None

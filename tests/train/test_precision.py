@@ -57,7 +57,7 @@ class Watched(TorchDispatchMode):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    return make_run(tmp_path_factory.mktemp("precision") / "run", pairs=60, dev=6)
+    return make_run(tmp_path_factory.mktemp("precision") / "run")
 
 
 @pytest.fixture(scope="module")

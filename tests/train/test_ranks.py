@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,9 +24,9 @@ from nmtkit.train import loss as losses
 from nmtkit.train import ranks
 from nmtkit.train.gradients import Gradients
 from nmtkit.train.state import TrainState
+from tests import ROOT
 from tests.train.tiny import lines_of, make_run, metrics, options, state_of
 
-ROOT = Path(__file__).resolve().parents[2]
 # 7 micro-batches of about 64 target tokens make an update, and an epoch has 7 of them: every update
 # takes as many as no number of ranks divides. Without key biases, whose gradient is rounding alone
 # (a softmax is blind to them) and becomes whole steps in Adam.
@@ -143,7 +142,7 @@ def base(tmp_path_factory):
         "TORCH_CPP_LOG_LEVEL": "ERROR",
     }  # read when the server starts; the command sets the second itself
     folder = tmp_path_factory.mktemp("ranks")
-    run = make_run(folder / "run", pairs=60, dev=6)
+    run = make_run(folder / "run")
     together = {}
     for world in (1, 2, 3):
         together[world] = Together(folder / f"of{world}", world, arguments(run, name=f"of{world}"))
@@ -153,9 +152,13 @@ def base(tmp_path_factory):
     os.environ.update(before)
 
 
+@pytest.fixture
+def run(base):
+    return base[0]
+
+
 @pytest.mark.parametrize("world", [2, 3])
-def test_the_same_weights_as_one_process(base, world):
-    run, _ = base
+def test_the_same_weights_as_one_process(world, run):
     for step in (3, 6):
         assert (
             largest_difference(weights(run, "of1", step), weights(run, f"of{world}", step)) < 1e-5
@@ -165,8 +168,7 @@ def test_the_same_weights_as_one_process(base, world):
     )  # the comparison can fail
 
 
-def test_averages_are_those_of_one_process(base, tmp_path):
-    run, _ = base
+def test_averages_are_those_of_one_process(tmp_path, run):
     for world in (1, 2):
         argv = arguments(run, "train.ema=0.5", name=f"averages{world}")
         Together(tmp_path, world, argv).ended(*[0] * world)
@@ -206,11 +208,10 @@ def test_only_the_first_writes_and_speaks(base, world):
     assert system.config.read_text() == run.system("of1").config.read_text()
 
 
-def test_continued_by_other_numbers_of_processes(base, tmp_path):
+def test_continued_by_other_numbers_of_processes(tmp_path, run):
     """2, then 3, then 1: SIGTERM to one rank (not the first) stops all after the same step, with
     exit code 75, and the next go on.
     """
-    run, _ = base
     system = run.system("changing")
     argv = arguments(run, "train.checkpoint_every=1", name="changing")
     for world in (2, 3):
@@ -231,8 +232,7 @@ ENDLESS = ("train.max_steps=1000000", "train.validate_every=1000000", "train.che
 
 
 @pytest.mark.parametrize("lost", [0, 1])
-def test_a_killed_rank_ends_the_others_and_is_named(base, tmp_path, lost):
-    run, _ = base
+def test_a_killed_rank_ends_the_others_and_is_named(tmp_path, lost, run):
     system = run.system(f"killed{lost}")
     together = Together(tmp_path / "logs", 3, arguments(run, *ENDLESS, name=system.name))
     together.wait_for(system.checkpoints / "step-00000005")
@@ -263,9 +263,8 @@ def sleeps_on_request():
     ],
 )
 def test_a_rank_that_stands_still_ends_the_others_within_the_timeout(
-    base, tmp_path, number, message
+    tmp_path, number, message, run
 ):
-    run, _ = base
     system = run.system(f"still{int(number)}")
     argv = arguments(run, *ENDLESS, name=system.name)
     together = Together(tmp_path / "logs", 2, argv, timeout=3, before=sleeps_on_request)
@@ -279,8 +278,7 @@ def test_a_rank_that_stands_still_ends_the_others_within_the_timeout(
     assert f"rank 1 of 2 (process {pid} on {socket.gethostname()}) {message}" in together.said()[0]
 
 
-def test_an_error_of_one_rank_at_the_start_ends_all_and_is_said_once(base, tmp_path):
-    run, _ = base
+def test_an_error_of_one_rank_at_the_start_ends_all_and_is_said_once(tmp_path, run):
     bad = arguments(run, "train.lr=fast", name="bad")
     good = arguments(run, name="bad")
     for commands in ([bad, bad], [good, bad], [bad, good]):
@@ -290,26 +288,23 @@ def test_an_error_of_one_rank_at_the_start_ends_all_and_is_said_once(base, tmp_p
     assert not run.system("bad").checkpoints.exists()
 
 
-def test_ranks_with_other_settings_do_not_begin(base, tmp_path):
-    run, _ = base
+def test_ranks_with_other_settings_do_not_begin(tmp_path, run):
     commands = [arguments(run, name="other"), arguments(run, "train.lr=0.5", name="other")]
     said = Together(tmp_path / "logs", 2, commands).ended(3, 3)
     assert "rank 1 does not begin with the settings of rank 0" in said[0]
 
 
-def test_a_missing_rank_is_named(base, tmp_path):
-    run, _ = base
+def test_a_missing_rank_is_named(tmp_path, run):
     together = Together(tmp_path / "logs", 2, arguments(run, name="missing"), timeout=5)
     together.processes[1].kill()
     assert together.codes()[0] == 3
     assert "of 2 ranks these have not come within 5 s: 1" in together.said()[0]
 
 
-def test_through_torchrun(base, tmp_path):
+def test_through_torchrun(tmp_path, run):
     """The command of the README, with as many micro-batches as ranks do not divide; a stray `--`
     keeps torchrun's hands off our options.
     """
-    run, _ = base
     launcher = [
         "-m",
         "torch.distributed.run",
@@ -349,11 +344,10 @@ def short_of_memory():
     losses.backward = small
 
 
-def test_batches_cut_for_the_ranks_and_for_the_memory_of_one(base, tmp_path):
+def test_batches_cut_for_the_ranks_and_for_the_memory_of_one(tmp_path, run):
     """One batch an update, three ranks, and one of them short of memory: all cut the same
     batches in parts, and the update is the same.
     """
-    run, _ = base
     found = []
     settings = ("train.update_size=0", "model.dropout=0", "train.dev_bleu=false", "train.samples=0")
     for name, world, before in (("whole", 1, None), ("cut", 3, short_of_memory)):

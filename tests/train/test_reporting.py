@@ -11,15 +11,13 @@ import threading
 from contextlib import contextmanager
 from types import SimpleNamespace
 
-import pytest
-
 from nmtkit import console
 from nmtkit.run import System
 from nmtkit.settings import TrainSettings
 from nmtkit.train.reporting import Reporter
 from nmtkit.train.state import Window
 from nmtkit.train.validation import Validator
-from tests.train.tiny import make_run, options, trainer
+from tests.train.tiny import options, trainer
 
 MEASURED = {
     "dev_loss": 1.5,
@@ -63,14 +61,14 @@ def test_metrics_are_written_without_tensorboard(tmp_path, monkeypatch):
     assert not (system.path / "tensorboard").exists()
 
 
-def test_the_perplexity_stands_beside_the_loss_that_it_is_of(tmp_path, capsys):
+def test_the_perplexity_stands_beside_the_loss_that_it_is_of(tmp_path, stderr):
     reporter = Reporter(System(tmp_path / "a"), 0)
     sizes = {"tokens": 10, "positions": 40, "padding": 10, "seconds": 1.0}
     for step, smoothed, nll in ((2, 77.42, 75.39), (4, 10.0, 10.0)):
         window = Window(steps=2, smoothed=smoothed, nll=nll, **sizes)
         reporter.progress(step, 9, 0.5, window, 0.1, None)
     reporter.close()
-    first, second = capsys.readouterr().err.splitlines()
+    first, second = stderr().splitlines()
     assert "loss 7.539 (7.742 label-smoothed), perplexity 1,880, " in first  # exp(7.539) = 1,880
     assert "loss 1.000, perplexity 2.718, " in second and " 25.0% padding, " in second
 
@@ -123,11 +121,6 @@ def terminal(monkeypatch):
     sent.append(b"".join(parts).decode())
 
 
-@pytest.fixture
-def run(tmp_path):
-    return make_run(tmp_path / "run", pairs=60, dev=6)
-
-
 def test_a_terminal_shows_a_bar_and_keeps_one_line_a_validation(run, monkeypatch):
     original = Validator.validate
 
@@ -171,9 +164,9 @@ def test_the_bar_has_loss_and_speed_from_the_first_update(tmp_path, monkeypatch)
     assert [line for line in screen(data) if line] == ["nmtkit: a line that stays"]
 
 
-def test_pipes_quiet_and_dumb_terminals_have_no_bar(run, monkeypatch, capsys):
+def test_pipes_quiet_and_dumb_terminals_have_no_bar(run, monkeypatch, stderr):
     go(run)
-    said = capsys.readouterr().err
+    said = stderr()
     assert "\x1b" not in said and "step 4/8, epoch" in said and "  translation " in said
     for quiet, kind in ((True, "xterm"), (False, "dumb")):
         with terminal(monkeypatch) as sent:

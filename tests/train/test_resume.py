@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -22,10 +21,11 @@ from nmtkit.train import loop
 from nmtkit.train import loss as losses
 from nmtkit.train.stage import train
 from nmtkit.train.validation import Validator
+from tests import ROOT
+from tests.faults.trainings import interfere
 from tests.manifests import read_json
-from tests.train.tiny import last, make_run, metrics, options, state_of, trainer
+from tests.train.tiny import last, make_run, metrics, options, saved, state_of, trainer
 
-ROOT = Path(__file__).resolve().parents[2]
 # 7 micro-batches an epoch of about 64 target tokens, 3 an update: updates cross the borders of
 # epochs. plateau remembers losses.
 SETTINGS = options(
@@ -72,34 +72,22 @@ def outcome(run):
     }
 
 
-def small_run(path):
-    return make_run(path, pairs=60, dev=6)
-
-
-@pytest.fixture
-def run(tmp_path):
-    return small_run(tmp_path / "run")
+small_run = make_run
 
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
     torch.set_num_threads(1)
-    run = small_run(tmp_path_factory.mktemp("whole") / "run")
+    run = make_run(tmp_path_factory.mktemp("whole") / "run")
     go(run)
     return outcome(run)
 
 
-def stop_at(monkeypatch, owner, name, call):
-    """Send SIGTERM to this process when a function is called for the n-th time."""
-    original, calls = getattr(owner, name), [0]
-
-    def wrapped(*args, **kwargs):
-        calls[0] += 1
-        if calls[0] == call:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return original(*args, **kwargs)
-
-    monkeypatch.setattr(owner, name, wrapped)
+def stop(monkeypatch, call, go, *args, at=(loop.Trainer, "update"), **values):
+    """Train until SIGTERM comes, when a function is called for the n-th time."""
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        interfere(patch, *at, {call}, lambda: os.kill(os.getpid(), signal.SIGTERM))
+        go(*args, **values)
 
 
 MOMENTS = {
@@ -117,11 +105,7 @@ MOMENTS = {
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_stopped_and_continued_is_as_if_never_stopped(moment, run, monkeypatch, uninterrupted):
     owner, name, call, step = MOMENTS[moment]
-    with monkeypatch.context() as patch:
-        stop_at(patch, owner, name, call)
-        with pytest.raises(Interrupted) as caught:
-            go(run)
-    assert caught.value.exit_code == 75
+    stop(monkeypatch, call, go, run, at=(owner, name))
     assert last(run).name == f"step-{step:08d}"
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     go(run)
@@ -129,7 +113,7 @@ def test_stopped_and_continued_is_as_if_never_stopped(moment, run, monkeypatch, 
 
 
 def test_stopped_at_every_step_is_as_if_never_stopped(tmp_path, monkeypatch, uninterrupted):
-    run, ticks = small_run(tmp_path / "run"), itertools.count()
+    run, ticks = make_run(tmp_path / "run"), itertools.count()
     clocks = {
         "monotonic": time.monotonic,
         "sleep": time.sleep,
@@ -139,9 +123,7 @@ def test_stopped_at_every_step_is_as_if_never_stopped(tmp_path, monkeypatch, uni
         loop, "time", SimpleNamespace(**clocks)
     )  # a second of processor time an update
     for _ in range(12):
-        with monkeypatch.context() as patch, pytest.raises(Interrupted):
-            stop_at(patch, loop.Trainer, "update", 1)
-            go(run)
+        stop(monkeypatch, 1, go, run)
     go(run)
     assert outcome(run) == uninterrupted
     for line in metrics(run, "train"):
@@ -168,9 +150,7 @@ def test_on_two_threads_too(precision, tmp_path, monkeypatch):
     torch.set_num_threads(2)
     runs = [make_run(tmp_path / name, pairs=300, dev=6) for name in ("whole", "stopped")]
     settings = [*WIDE, f"train.precision={precision}"]
-    with monkeypatch.context() as patch, pytest.raises(Interrupted):
-        stop_at(patch, loop.Trainer, "update", 2)
-        train(runs[1], assignments=settings)
+    stop(monkeypatch, 2, train, runs[1], assignments=settings)
     for run in runs:
         train(run, assignments=settings)
     whole, stopped = map(outcome, runs)
@@ -178,20 +158,21 @@ def test_on_two_threads_too(precision, tmp_path, monkeypatch):
     assert stopped == whole
 
 
-def test_a_second_ctrl_c_ends_at_once(run, monkeypatch):
-    original, calls = losses.backward, [0]
+def two_ctrl_c(run, monkeypatch):
+    """Press Ctrl-C twice in the fourth batch: it is the last one."""
 
-    def wrapped(*args):
-        calls[0] += 1
-        if calls[0] == 4:
-            os.kill(os.getpid(), signal.SIGINT)
-            os.kill(os.getpid(), signal.SIGINT)
-        return original(*args)
+    def twice():
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(losses, "backward", wrapped)
+    calls = interfere(monkeypatch, losses, "backward", {4}, twice)
     with pytest.raises(KeyboardInterrupt):
         go(run)
     assert calls[0] == 4  # the step was not finished
+
+
+def test_a_second_ctrl_c_ends_at_once(run, monkeypatch):
+    two_ctrl_c(run, monkeypatch)
     assert checkpoints.candidates(run.system("transformer").checkpoints) == []
 
 
@@ -214,10 +195,7 @@ def test_killed_at_random_times(run, uninterrupted):
             server.stdin.write(f"{draw.uniform(0.05, 0.6) if attempt < 9 else 60}\n")
             server.stdin.flush()
             code = int(server.stdout.readline())
-            newest = [
-                checkpoints.step_of(p)
-                for p in checkpoints.find_checkpoints(run.system("transformer"))
-            ][-1:] or [0]
+            newest = [checkpoints.step_of(p) for p in saved(run)][-1:] or [0]
             assert newest[0] >= steps
             steps = newest[0]
             if code == 0:
@@ -251,23 +229,18 @@ def short_of_memory(monkeypatch, calls, positions=60):
     monkeypatch.setattr(losses, "backward", small)
 
 
-def test_a_continued_training_splits_the_same_batches(tmp_path, monkeypatch, capsys, uninterrupted):
-    runs = [small_run(tmp_path / name) for name in ("whole", "stopped")]
+def test_a_continued_training_splits_the_same_batches(tmp_path, monkeypatch, stderr, uninterrupted):
+    runs = [make_run(tmp_path / name) for name in ("whole", "stopped")]
     with monkeypatch.context() as patch:
         short_of_memory(patch, calls=12)
         go(runs[0])
     with monkeypatch.context() as patch:
         short_of_memory(patch, calls=12)
-        stop_at(patch, loop.Trainer, "update", 3)
-        with pytest.raises(Interrupted):
-            go(runs[1])
-    capsys.readouterr()
+        stop(monkeypatch, 3, go, runs[1])
+    stderr()
     go(runs[1])
     whole, stopped = map(outcome, runs)
-    assert (
-        f"memory does not hold a batch of {whole['state']['split_from']} positions"
-        in capsys.readouterr().err
-    )
+    assert f"memory does not hold a batch of {whole['state']['split_from']} positions" in stderr()
     assert stopped == whole
     assert uninterrupted["state"]["split_from"] is None
     assert (
@@ -276,14 +249,12 @@ def test_a_continued_training_splits_the_same_batches(tmp_path, monkeypatch, cap
 
 
 def test_packed_batches_continue_and_split_the_same(tmp_path, monkeypatch, uninterrupted):
-    runs = [small_run(tmp_path / name) for name in ("whole", "stopped")]
+    runs = [make_run(tmp_path / name) for name in ("whole", "stopped")]
     for run in runs:
         with monkeypatch.context() as patch:
             short_of_memory(patch, calls=12, positions=100)
             if run is runs[1]:
-                stop_at(patch, loop.Trainer, "update", 3)
-                with pytest.raises(Interrupted):
-                    go(run, "train.packed=yes")
+                stop(monkeypatch, 3, go, run, "train.packed=yes")
             else:
                 go(run, "train.packed=yes")
     go(runs[1], "train.packed=yes")

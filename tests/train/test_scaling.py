@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch.amp import GradScaler
 
-from nmtkit.errors import Interrupted, TrainingDiverged
+from nmtkit.errors import TrainingDiverged
 from nmtkit.nn import hardware
 from nmtkit.train import loop, scaling
 from nmtkit.train.gradients import Gradients, autocast_arguments
 from tests.train.test_ranks import Together, arguments, largest_difference, weights
-from tests.train.test_resume import outcome, stop_at
+from tests.train.test_resume import outcome, stop
 from tests.train.tiny import make_run, metrics, options, state_of, trainer
 
 # Three micro-batches an update.
@@ -32,15 +32,6 @@ SETTINGS = options(
     "train.precision=float16",
 )
 go = trainer(SETTINGS)
-
-
-def small_run(path):
-    return make_run(path, pairs=60, dev=6)
-
-
-@pytest.fixture
-def run(tmp_path):
-    return small_run(tmp_path / "run")
 
 
 def overflowing(monkeypatch, steps, times=1):
@@ -117,7 +108,7 @@ def test_the_update_is_computed_again_as_with_the_lower_scale_from_the_start(
         " loss scale now 16,384\n"
     ) in text
     assert text.count("overflowed") == 1
-    other = small_run(tmp_path / "other")
+    other = make_run(tmp_path / "other")
     with monkeypatch.context() as patch:
         with_scaler(patch, init_scale=2.0**14)
         go(other)
@@ -133,13 +124,11 @@ def test_stopped_and_continued_is_as_if_never_stopped(call, tmp_path, monkeypatc
     with_scaler(monkeypatch, growth_interval=3)
     found = []
     for name in ("whole", "stopped"):
-        run = small_run(tmp_path / name)
+        run = make_run(tmp_path / name)
         with monkeypatch.context() as patch:
             overflowing(patch, {2, 6})
             if name == "stopped":
-                with monkeypatch.context() as signal, pytest.raises(Interrupted):
-                    stop_at(signal, loop.Trainer, "update", call)
-                    go(run)
+                stop(monkeypatch, call, go, run)
                 assert state_of(run)["scaler"]["_growth_tracker"] > 0
             go(run)
         found.append(outcome(run))

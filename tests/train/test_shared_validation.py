@@ -146,7 +146,7 @@ def test_a_signal_to_one_rank_ends_the_validation_of_all(run, stopped):
     ("error", "problem"),
     [(KeyError("x"), "KeyError: 'x'"), (EnvironmentProblem("no disk"), "no disk")],
 )
-def test_if_one_rank_cannot_decode_the_loss_decides_on_all(run, failing, error, problem, capsys):
+def test_if_one_rank_cannot_decode_the_loss_decides_on_all(run, failing, error, problem, stderr):
     def decode(rank, search, *arguments):
         if rank == failing:
             raise error
@@ -157,4 +157,4 @@ def test_if_one_rank_cannot_decode_the_loss_decides_on_all(run, failing, error, 
     for result in results:
         assert (result.loss, result.bleu, result.samples) == (one.loss, None, [])
     expected = f"decoding the development set failed ({problem}); its loss decides"
-    assert expected in " ".join(capsys.readouterr().err.split())
+    assert expected in " ".join(stderr().split())

@@ -7,13 +7,12 @@ import os
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
+from tests import ROOT
 from tests.train.tiny import last, make_run, options
 
-ROOT = Path(__file__).resolve().parents[2]
 RECIPE = ROOT / "recipes" / "slurm" / "train.sbatch"
 
 # Runs the command once for each of two tasks and ends with the highest exit code, as srun does;

@@ -33,6 +33,7 @@ from nmtkit.train.validation import DEV_SEARCH, Validation, Validator, is_better
 from nmtkit.translate.beam import search
 from nmtkit.translate.translator import Translator
 from tests.manifests import read_json
+from tests.refused import refused
 from tests.train.tiny import last, lines_of, make_run, metrics, options, state_of, trainer
 
 QUIET = (
@@ -44,11 +45,6 @@ QUIET = (
 SETTINGS = options("train.max_steps=4", *QUIET)
 go = trainer(SETTINGS)
 VARIANT = "transformer"
-
-
-@pytest.fixture
-def run(tmp_path):
-    return make_run(tmp_path / "run", pairs=60, dev=6)
 
 
 # Settings
@@ -97,19 +93,14 @@ def test_layers_of_settings(run, tmp_path, monkeypatch):
     ],
 )
 def test_bad_settings_name_the_key(run, assignment, message):
-    with pytest.raises(ConfigError) as caught:
-        go(run, assignment)
-    assert message in str(caught.value)
+    assert message in str(refused(ConfigError, None, go, run, assignment))
     assert not (run.path / "systems").exists()
 
 
 def test_names_that_lead_nowhere(run):
-    with pytest.raises(ConfigError, match="unknown variant"):
-        train(run, variant="transfomer")
-    with pytest.raises(ConfigError, match="unknown preset"):
-        train(run, preset="hugeish")
-    with pytest.raises(DataError, match="not prepared"):
-        train(Run(run.path.parent))
+    refused(ConfigError, "unknown variant", train, run, variant="transfomer")
+    refused(ConfigError, "unknown preset", train, run, preset="hugeish")
+    refused(DataError, "not prepared", train, Run(run.path.parent))
 
 
 def subset(values, **expected):
@@ -137,10 +128,10 @@ def test_what_is_written(run):
     assert set(measured.split()) <= progress.keys()
 
 
-def test_a_training_shorter_than_a_stretch_of_the_log_tells_of_its_numbers_too(run, capsys):
+def test_a_training_shorter_than_a_stretch_of_the_log_tells_of_its_numbers_too(run, stderr):
     go(run, "train.max_steps=6", "train.log_every=4")
     assert [line["step"] for line in metrics(run, "train")] == [4, 6]
-    assert "step 6/6, " in capsys.readouterr().err
+    assert "step 6/6, " in stderr()
     go(run, "train.max_steps=6", "train.log_every=4")
     assert [line["step"] for line in metrics(run, "train")] == [4, 6]  # already there: nothing new
     go(run, "train.max_steps=2", "train.log_every=4")
@@ -271,14 +262,11 @@ def test_learning(tmp_path):
 # Endings
 
 
-def test_patience(run, monkeypatch, capsys):
+def test_patience(run, monkeypatch, stderr):
     monkeypatch.setattr(loop, "is_better", lambda new, best, by: best is None)
     go(run, "train.max_steps=100", "train.validate_every=2", "train.patience=3")
     assert last(run).name == "step-00000008"  # a best at 2, then three without
-    assert (
-        "no better for 3 validations at step 8; raise train.patience to go on"
-        in capsys.readouterr().err
-    )
+    assert "no better for 3 validations at step 8; raise train.patience to go on" in stderr()
     assert checkpoints.choose(run.system(VARIANT))[0].name == "step-00000002"
 
 
@@ -296,9 +284,9 @@ def test_the_learning_rate_has_run_down(run, monkeypatch):
     assert last(run).name == "step-00000008"
 
 
-def test_max_minutes(run, capsys):
+def test_max_minutes(run, stderr):
     go(run, "train.max_steps=100000", "train.max_minutes=0.01")
-    assert "0.01 minutes of training done" in capsys.readouterr().err
+    assert "0.01 minutes of training done" in stderr()
     assert 0 < checkpoints.step_of(last(run)) < 5000
 
 
@@ -347,27 +335,27 @@ def test_settings_that_came_later_have_the_value_that_systems_were_trained_with(
     assert state_of(run, "caru")["step"] == state_of(run, "gru-inv")["step"] == 2
 
 
-def test_init_from_a_system_a_folder_and_a_checkpoint(run, capsys):
+def test_init_from_a_system_a_folder_and_a_checkpoint(run, stderr):
     go(run)
     theirs = checkpoints.load_weights(last(run))
     sources = [VARIANT, str(run.system(VARIANT).path), str(last(run))]
     for i, source in enumerate(sources):
-        capsys.readouterr()
+        stderr()
         # A learning rate of nearly nothing: the weights after one step are those at the beginning.
         go(run, "train.max_steps=1", "train.lr=1e-12", name=f"s{i}", init_from=source)
         own = checkpoints.load_weights(last(run, f"s{i}"))
         assert all(torch.allclose(own[name], theirs[name], atol=1e-8) for name in theirs)
-        assert f"{len(theirs)} of {len(theirs)} tensors" in capsys.readouterr().err
+        assert f"{len(theirs)} of {len(theirs)} tensors" in stderr()
     go(run, "train.max_steps=2", "train.lr=1e-12", name="s0")  # continuing needs no --init-from
     with pytest.raises(ConfigError, match="have changed"):
         go(run, "train.max_steps=2", "train.lr=1e-12", name="s0", init_from="s1")
 
 
-def test_init_from_says_what_did_not_match(run, capsys):
+def test_init_from_says_what_did_not_match(run, stderr):
     go(run)
-    capsys.readouterr()
+    stderr()
     go(run, "model.encoder_layers=2", "model.d_ff=64", name="deeper", init_from=VARIANT)
-    said = capsys.readouterr().err
+    said = stderr()
     assert "new here: encoder.1." in said
     assert "of another shape: decoder.0.feed_forward" in said
     with pytest.raises(CheckpointError, match="nothing in .* matches"):
@@ -375,20 +363,21 @@ def test_init_from_says_what_did_not_match(run, capsys):
     with pytest.raises(ConfigError, match="no system or folder 'transformr'") as caught:
         go(run, name="third", init_from="transformr")
     assert "transformer" in caught.value.hint
-    with pytest.raises(ConfigError, match="is a run, not a system") as caught:
-        go(run, name="third", init_from=str(run.path))
-    assert str(run.path / "systems") in caught.value.hint
+    caught = refused(
+        ConfigError, "is a run, not a system", go, run, name="third", init_from=str(run.path)
+    )
+    assert str(run.path / "systems") in caught.hint
 
 
-def test_a_document_model_begins_with_a_transformer(run, capsys):
+def test_a_document_model_begins_with_a_transformer(run, stderr):
     """The two stages of Miculicich et al. 2018: what the Transformer has is as it was trained,
     the rest is fresh and begins to learn.
     """
     go(run)
     files.write_text(documents_file(run.prep, "train"), "0\n20\n40\n")
-    capsys.readouterr()
+    stderr()
     go(run, "train.max_steps=1", "train.lr=1e-3", name="second", variant="han", init_from=VARIANT)
-    said = capsys.readouterr().err
+    said = stderr()
     theirs, own = checkpoints.load_weights(last(run)), checkpoints.load_weights(last(run, "second"))
     assert (
         f"{len(theirs)} of {len(own)} tensors" in said
@@ -402,12 +391,12 @@ def test_a_document_model_begins_with_a_transformer(run, capsys):
     assert not torch.equal(new["encoder_context.norm.weight"], torch.ones(16))  # contexts were read
 
 
-def test_a_document_model_is_told_that_there_are_no_documents(run, capsys):
+def test_a_document_model_is_told_that_there_are_no_documents(run, stderr):
     warning = "every sentence of the training set is a document of its own: none has a context"
 
     def said(name, *settings, variant="amn"):
         one_step(run, *settings, variant=variant, preset="tiny", name=name)
-        return capsys.readouterr().err.replace("\n", " ")
+        return stderr().replace("\n", " ")
 
     assert warning in said("alone")
     assert warning not in said("foreign", "model.context=foreign")
@@ -499,15 +488,15 @@ def test_blank_lines_stay_blank_in_validation_and_are_no_context(run, on_dev, na
     assert {sample[0]: sample[2] for sample in measured.samples}[""] == ""
 
 
-def test_init_from_a_system_whose_layers_share_parameters(run, capsys):
+def test_init_from_a_system_whose_layers_share_parameters(run, stderr):
     """A Transformer with parameters of its own in every layer gets those that the layer used;
     layers that share get those of the first of them.
     """
     deep = ("model.encoder_layers=4", "model.decoder_layers=4", "train.lr=1e-12")
     go(run, *deep, "model.distinct_layers=2", name="shared")
-    capsys.readouterr()
+    stderr()
     go(run, *deep, name="apart", init_from="shared")
-    said = capsys.readouterr().err
+    said = stderr()
     theirs, own = (checkpoints.load_weights(last(run, name)) for name in ("shared", "apart"))
     assert len(own) > len(theirs) and f"{len(own)} of {len(own)} tensors" in said
     assert "new here" not in said and "not used" not in said
@@ -516,20 +505,20 @@ def test_init_from_a_system_whose_layers_share_parameters(run, capsys):
         assert torch.allclose(tensor, theirs[same], atol=1e-8), name
     again = ("model.distinct_layers=2", "model.share=sequence", "train.max_steps=1")
     go(run, *deep, *again, name="sequence", init_from="apart")
-    said = capsys.readouterr().err
+    said = stderr()
     assert "not used from there: decoder.1." in said and "new here" not in said
     for name, tensor in checkpoints.load_weights(last(run, "sequence")).items():
         assert torch.allclose(tensor, own[name], atol=1e-8), name
 
 
-def test_init_from_what_gives_little_is_a_warning(run, capsys):
+def test_init_from_what_gives_little_is_a_warning(run, stderr):
     go(run)
-    capsys.readouterr()
+    stderr()
     go(run, "model.d_model=32", "train.max_steps=1", name="wider", init_from=VARIANT)
     own, theirs = checkpoints.load_weights(last(run, "wider")), checkpoints.load_weights(last(run))
     alike = sum(own[name].numel() for name in own if own[name].shape == theirs[name].shape)
     everything = sum(tensor.numel() for tensor in own.values())
-    said = capsys.readouterr().err
+    said = stderr()
     (line,) = [line for line in said.splitlines() if "initialised from" in line]
     assert line.startswith("nmtkit: warning: ")
     assert (
@@ -538,7 +527,7 @@ def test_init_from_what_gives_little_is_a_warning(run, capsys):
     )
     assert "sizes that differ: model.d_model 32 (there 16)" in said
     go(run, "train.max_steps=1", name="alike", init_from=VARIANT)
-    assert "warning: initialised" not in capsys.readouterr().err
+    assert "warning: initialised" not in stderr()
 
 
 # Validation
@@ -576,7 +565,7 @@ def test_dev_loss_is_the_mean_over_all_target_tokens(run):
     assert line["dev_loss"] == pytest.approx(total / store.tgt_lengths.sum(), rel=1e-5)
 
 
-def test_samples_and_dev_sentences(run, monkeypatch, capsys):
+def test_samples_and_dev_sentences(run, monkeypatch, stderr):
     sizes = []
     original = validation.metrics.bleu
 
@@ -587,7 +576,7 @@ def test_samples_and_dev_sentences(run, monkeypatch, capsys):
     monkeypatch.setattr(validation.metrics, "bleu", counted)
     go(run, "train.dev_bleu=true", "train.samples=2", "train.dev_sentences=4")
     assert sizes == [(4, [4], "de", False)]
-    said = capsys.readouterr().err
+    said = stderr()
     assert (
         said.count("  source ") == said.count("  reference ") == said.count("  translation ") == 2
     )

@@ -18,6 +18,7 @@ from nmtkit.text.side import load_splitter
 from nmtkit.text.vocabulary import EOS, UNK, load_vocabularies
 from nmtkit.train.stage import train
 from tests.prep.real import lines
+from tests.refused import refused
 from tests.train.test_ranks import Together, arguments
 from tests.train.tiny import MODEL, TRAIN
 
@@ -182,6 +183,7 @@ def test_two_processes_draw_the_same(run_of, tmp_path, monkeypatch):
 
 
 def test_whole_words_are_refused(run_of):
-    with pytest.raises(ConfigError, match="not split into subwords") as error:
-        weights_after(run_of("none"), "system", 2)
-    assert error.value.where == "train.subword_dropout"
+    error = refused(
+        ConfigError, "not split into subwords", weights_after, run_of("none"), "system", 2
+    )
+    assert error.where == "train.subword_dropout"

@@ -74,7 +74,7 @@ def test_an_update_waits_for_the_device_at_a_line_of_the_log_only(variant, tmp_p
         of_updates.append(list(dict.fromkeys(reads)))
 
     monkeypatch.setattr(Trainer, "make_update", counted)
-    run = make_run(tmp_path / "run", dev=0)
+    run = make_run(tmp_path / "run", pairs=120, dev=0)
     files.write_lines(documents_file(run.prep, "train"), list(map(str, range(0, 120, 6))))
     recurrent = "d_hidden" in load_variant(variant).Settings.model_fields
     model = (*TRAIN, *RECURRENT) if recurrent else options()

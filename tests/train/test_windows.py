@@ -2,8 +2,6 @@
 continued in the middle of a window to the bit.
 """
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -14,15 +12,17 @@ from nmtkit.data.documents import documents_file
 from nmtkit.data.order import epoch_windows
 from nmtkit.data.resegmented import Resegmented
 from nmtkit.data.store import Store
-from nmtkit.errors import DataError, Interrupted
+from nmtkit.errors import DataError
 from nmtkit.models.checkpoints import load_weights
 from nmtkit.text.splitter import Splitter
 from nmtkit.text.vocabulary import load_vocabularies
-from nmtkit.train import dry_run, loop
+from nmtkit.train import dry_run
 from nmtkit.train.gradients import Updates
 from nmtkit.train.stage import _Training
+from tests.manifests import read_json
+from tests.refused import refused
 from tests.train.test_ranks import Together, arguments, largest_difference, weights
-from tests.train.test_resume import SETTINGS, outcome, stop_at
+from tests.train.test_resume import SETTINGS, outcome, stop
 from tests.train.tiny import last, make_run, metrics, state_of, trainer
 
 go = trainer(SETTINGS)
@@ -39,7 +39,7 @@ def windows(monkeypatch):
 
 
 def in_shards(path, shard=4):
-    return make_run(path, pairs=60, dev=6, shard=shard)
+    return make_run(path, shard=shard)
 
 
 def same(one, other):
@@ -61,9 +61,7 @@ def test_stopped_in_the_middle_of_a_window_is_as_if_never_stopped(tmp_path, monk
     go(whole)
     places = []
     for _ in range(12):
-        with monkeypatch.context() as patch, pytest.raises(Interrupted):
-            stop_at(patch, loop.Trainer, "update", 1)
-            go(stopped)
+        stop(monkeypatch, 1, go, stopped)
         state = state_of(stopped)
         places.append((state["epoch"], state["window"], state["index"]))
     go(stopped)
@@ -119,19 +117,18 @@ def test_a_dry_run_counts_from_the_first_window(tmp_path, windows):
 
 
 def test_a_store_of_an_earlier_version_is_refused(tmp_path):
-    run = make_run(tmp_path / "run", pairs=60, dev=6)
+    run = make_run(tmp_path / "run")
     for name in ("train", "dev"):
         for suffix in ("bin", "idx"):
             (run.prep / name / f"00000.{suffix}").rename(run.prep / f"{name}.{suffix}")
         (run.prep / name).rmdir()
-    values = json.loads((run.prep / "manifest.json").read_text("utf-8"))
+    values = read_json(run.prep / "manifest.json")
     values["files"] = {
         name.replace("/00000.", "."): digest for name, digest in values["files"].items()
     }
     files.write_json(run.prep / "manifest.json", values)
-    with pytest.raises(DataError, match="prepared by an earlier version of nmtkit") as caught:
-        go(run)
-    assert caught.value.hint == "prepare it again: nmtkit prep … --force"
+    caught = refused(DataError, "prepared by an earlier version of nmtkit", go, run)
+    assert caught.hint == "prepare it again: nmtkit prep … --force"
 
 
 # Subwords drawn anew
@@ -211,9 +208,7 @@ def test_drawn_subwords_are_continued_in_the_middle_of_a_window(
     name = values.get("variant", "transformer")
     go(runs[0], *extra, **values)
     for _ in range(12):
-        with monkeypatch.context() as patch, pytest.raises(Interrupted):
-            stop_at(patch, loop.Trainer, "update", 1)
-            go(runs[1], *extra, **values)
+        stop(monkeypatch, 1, go, runs[1], *extra, **values)
     go(runs[1], *extra, **values)
     go(runs[2], *extra[1:], **values)
     whole, stopped, without = (load_weights(last(run, name)) for run in runs)

@@ -41,7 +41,7 @@ def sentences(count: int, seed: int) -> list[tuple[list[str], list[str]]]:
     return [(source, [c.upper() for c in reversed(source)]) for source in sources]
 
 
-def make_run(path: Path, pairs: int = 120, dev: int = 12, seed: int = 1, shard: int = 0) -> Run:
+def make_run(path: Path, pairs: int = 60, dev: int = 6, seed: int = 1, shard: int = 0) -> Run:
     """A prepared run of so many pairs, in shards of so many if `shard` is not 0; with dev = 0 it
     has no development set.
     """
@@ -99,9 +99,14 @@ def trainer(settings: list[str]) -> Callable[..., None]:
     return go
 
 
+def saved(run: Run, name: str = "transformer") -> list[Path]:
+    """The complete checkpoints of a system."""
+    return checkpoints.find_checkpoints(run.system(name))
+
+
 def last(run: Run, name: str = "transformer") -> Path:
     """The newest complete checkpoint of a system."""
-    return checkpoints.find_checkpoints(run.system(name))[-1]
+    return saved(run, name)[-1]
 
 
 def state_of(run: Run, name: str = "transformer") -> dict:

@@ -1,7 +1,5 @@
 """Phrases that must appear: the search against its definition, lines, files and Python."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

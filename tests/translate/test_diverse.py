@@ -1,7 +1,5 @@
 """Diverse beam search against its definition, one sentence, in Python lists."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import settings as examples

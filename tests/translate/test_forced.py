@@ -1,7 +1,5 @@
 """Forced scores against a loop over positions, against search, and in chunks."""
 
-from __future__ import annotations
-
 import pytest
 from toy_models import batch_of, log_probs, recurrent, sources
 

@@ -1,7 +1,5 @@
 """Over-long sentences are cut where a person would cut them, and nothing is lost."""
 
-from __future__ import annotations
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """Translations that begin with a given text: the search, lines, files and the Python interface."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import settings as examples

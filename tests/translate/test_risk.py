@@ -1,7 +1,5 @@
 """Minimum Bayes risk against its definition, with sacreBLEU's chrF of each pair of texts."""
 
-from __future__ import annotations
-
 import math
 import random
 

@@ -2,8 +2,6 @@
 against themselves in other batches.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import Counter

@@ -1,7 +1,5 @@
 """The stage: what is written where, what is up to date, what is refused."""
 
-from __future__ import annotations
-
 import io
 import json
 import re
@@ -340,7 +338,7 @@ def test_a_pipe_for_a_file_is_refused_before_anything_is_read(
             **{piped: path if piped == "force_target" else str(path)},
             **options,
         )
-    assert caught.value.exit_code == 2 and "write it to a file first" in caught.value.hint
+    assert "write it to a file first" in caught.value.hint
     assert ("pipe it to -" in caught.value.hint) == (piped == "source")
     assert path.read_text() == "b\n"
     assert capsys.readouterr().out == ""

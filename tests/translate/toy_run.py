@@ -2,8 +2,6 @@
 need a good model.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 import toy_models

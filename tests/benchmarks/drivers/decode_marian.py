@@ -2,13 +2,10 @@
 SETTING.json
 """
 
-import json
-import sys
-import time
 from pathlib import Path
 
 import torch
-from rounds import Rounds, peak_bytes, read_ids, read_vocabulary
+from rounds import Rounds, read_ids, read_vocabulary, settings
 from safetensors.torch import load_file
 from train_marian import build, padded
 
@@ -31,7 +28,7 @@ def load(s):
 
 
 def main():
-    s = json.loads(Path(sys.argv[1]).read_text("utf-8"))
+    s = settings()
     torch.set_num_threads(s["threads"])
     ids = read_vocabulary(Path(s["corpus"], "vocab.txt"))
     src = read_ids(Path(s["corpus"], "test.src"), ids)[: s["sentences"]]
@@ -39,13 +36,12 @@ def main():
     with torch.no_grad():
         model = load(s)
     order = sorted(range(len(src)), key=lambda i: -len(src[i]))
-    while True:
-        _, beam = rounds.wait()
+
+    def translate(beam):
         found = [[] for _ in src]
-        options = {"num_beams": int(beam), "do_sample": False, "max_new_tokens": s["longest"]}
+        options = {"num_beams": beam, "do_sample": False, "max_new_tokens": s["longest"]}
         options |= {"min_new_tokens": s["shortest"]} if s["shortest"] else {}
-        options |= {"length_penalty": s["length_penalty"]} if int(beam) > 1 else {}
-        start, cpu = time.perf_counter(), time.process_time()
+        options |= {"length_penalty": s["length_penalty"]} if beam > 1 else {}
         with torch.inference_mode():
             for first in range(0, len(order), s["rows"]):
                 rows = order[first : first + s["rows"]]
@@ -53,12 +49,9 @@ def main():
                 out = model.generate(input_ids=x, attention_mask=x.ne(0), **options)
                 for i, line in zip(rows, out[:, 1:].tolist(), strict=True):
                     found[i] = [t for t in line[: line.index(2) if 2 in line else None] if t]
-        rounds.say(
-            seconds=time.perf_counter() - start,
-            cpu=time.process_time() - cpu,
-            hypotheses=found,
-            peak=peak_bytes(),
-        )
+        return found
+
+    rounds.serve(translate)
 
 
 if __name__ == "__main__":

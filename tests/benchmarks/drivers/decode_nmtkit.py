@@ -2,13 +2,12 @@
 out). Usage: decode_nmtkit.py SETTING.json
 """
 
-import json
+import contextlib
 import sys
-import time
 from pathlib import Path
 
 import torch
-from rounds import Rounds, peak_bytes
+from rounds import Rounds, settings
 
 
 class Subwords:
@@ -37,7 +36,7 @@ def never_ending(model):
 
 
 def main():
-    s = json.loads(Path(sys.argv[1]).read_text("utf-8"))
+    s = settings()
     rounds = Rounds()
     if "checkout" in s:  # of an earlier commit
         sys.path.insert(0, s["checkout"])
@@ -65,19 +64,18 @@ def main():
         **s["search"],
     }
     side = Subwords(Splitter())
-    while True:
-        _, beam = rounds.wait()
-        settings = build(SearchSettings, {**values, "beam": int(beam), "nbest": 1}, "search")
-        translator = Translator([model], side, side, *vocabularies, settings, "cpu", s["jobs"])
-        start, cpu = time.perf_counter(), time.process_time()
-        if s["jobs"] > 1 or s["threads"] == 1:
-            with workers.one_thread(torch.device("cpu")):
-                found = list(translator.translate(lines))
-        else:
-            found = list(translator.translate(lines))
-        seconds, used = time.perf_counter() - start, time.process_time() - cpu
-        ids = [vocabularies[1].encode(translation.subwords)[:-1] for translation in found]
-        rounds.say(seconds=seconds, cpu=used, hypotheses=ids, peak=peak_bytes())
+
+    def translate(beam):
+        chosen = build(SearchSettings, {**values, "beam": beam, "nbest": 1}, "search")
+        translator = Translator([model], side, side, *vocabularies, chosen, "cpu", s["jobs"])
+        alone = s["jobs"] > 1 or s["threads"] == 1
+        with workers.one_thread(torch.device("cpu")) if alone else contextlib.nullcontext():
+            return list(translator.translate(lines))
+
+    rounds.serve(
+        translate,
+        lambda found: [vocabularies[1].encode(one.subwords)[:-1] for one in found],
+    )
 
 
 if __name__ == "__main__":

@@ -21,6 +21,11 @@ def peak_bytes():
     return 0
 
 
+def settings():
+    """What the harness has written for this process."""
+    return json.loads(Path(sys.argv[1]).read_text("utf-8"))
+
+
 class Rounds:
     """Answers the harness; everything else that a toolkit prints goes to stderr."""
 
@@ -42,6 +47,19 @@ class Rounds:
             sys.stdout.flush()
             os._exit(0)
         return line.split()
+
+    def serve(self, translate, ids=list):
+        """Translate whenever the harness asks; report the time, and the ids of the translations.
+
+        Args:
+            translate: takes the beam; ids: takes what it returns, outside the time.
+        """
+        while True:
+            _, beam = self.wait()
+            start, cpu = time.perf_counter(), time.process_time()
+            found = translate(int(beam))
+            seconds, used = time.perf_counter() - start, time.process_time() - cpu
+            self.say(seconds=seconds, cpu=used, hypotheses=ids(found), peak=peak_bytes())
 
     def before_step(self):
         """Call before each step: reports a finished round, and waits for the next one."""
@@ -86,6 +104,14 @@ def read_ids(path, ids, unknown=3, end=2):
         [ids.get(word, unknown) for word in line.split()] + [end]
         for line in Path(path).read_text("utf-8").split("\n")[:-1]
     ]
+
+
+def write_words(s, frequency=""):
+    """Write the subwords without the specials, as another toolkit reads them; return the folder."""
+    tokens = [*read_vocabulary(Path(s["corpus"], "vocab.txt"))][4:]
+    folder = Path(s["scratch"])
+    folder.joinpath("vocab.txt").write_text("".join(f"{t}{frequency}\n" for t in tokens), "utf-8")
+    return folder
 
 
 def read_vocabulary(path):

@@ -4,10 +4,9 @@ SETTING.json
 
 import json
 import sys
-from pathlib import Path
 
 import torch
-from rounds import Rounds
+from rounds import Rounds, settings, write_words
 
 
 def configuration(s, folder):
@@ -74,11 +73,9 @@ def configuration(s, folder):
 
 
 def main():
-    s = json.loads(Path(sys.argv[1]).read_text("utf-8"))
+    s = settings()
     torch.set_num_threads(s["threads"])
-    folder = Path(s["scratch"])
-    tokens = Path(s["corpus"], "vocab.txt").read_text("utf-8").split("\n")[4:-1]
-    folder.joinpath("vocab.txt").write_text("".join(f"{token}\t1\n" for token in tokens), "utf-8")
+    folder = write_words(s, "\t1")
     folder.joinpath("eole.json").write_text(
         json.dumps(configuration(s, folder)), "utf-8"
     )  # JSON is YAML

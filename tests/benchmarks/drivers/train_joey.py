@@ -2,12 +2,8 @@
 is watched. Usage: train_joey.py SETTING.json
 """
 
-import json
-import sys
-from pathlib import Path
-
 import torch
-from rounds import Rounds
+from rounds import Rounds, settings, write_words
 
 NEVER = 1_000_000_000
 
@@ -88,11 +84,9 @@ def configuration(s, folder):
 
 
 def main():
-    s = json.loads(Path(sys.argv[1]).read_text("utf-8"))
+    s = settings()
     torch.set_num_threads(s["threads"])
-    folder = Path(s["scratch"])
-    tokens = Path(s["corpus"], "vocab.txt").read_text("utf-8").split("\n")[4:-1]
-    folder.joinpath("vocab.txt").write_text("".join(f"{token}\n" for token in tokens), "utf-8")
+    folder = write_words(s)
     folder.joinpath("model").mkdir()
     rounds = Rounds()
     from joeynmt import training

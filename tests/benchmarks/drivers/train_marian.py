@@ -2,13 +2,11 @@
 train_marian.py SETTING.json
 """
 
-import json
 import random
-import sys
 from pathlib import Path
 
 import torch
-from rounds import Rounds, read_ids, read_vocabulary
+from rounds import Rounds, read_ids, read_vocabulary, settings
 from torch.nn import functional as F
 from transformers import MarianConfig, MarianMTModel
 
@@ -62,7 +60,7 @@ def build(s):
 
 
 def main():
-    s = json.loads(Path(sys.argv[1]).read_text("utf-8"))
+    s = settings()
     torch.set_num_threads(s["threads"])
     ids = read_vocabulary(Path(s["corpus"], "vocab.txt"))
     src, tgt = (read_ids(Path(s["corpus"], f"train.{side}"), ids) for side in ("src", "tgt"))

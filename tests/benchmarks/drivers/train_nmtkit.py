@@ -3,16 +3,15 @@ SETTING.json
 """
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
 import torch
-from rounds import Rounds
+from rounds import Rounds, settings
 
 
 def main():
-    s = json.loads(Path(sys.argv[1]).read_text("utf-8"))
+    s = settings()
     torch.set_num_threads(s["threads"])
     rounds = Rounds()
     from nmtkit.run import Run

@@ -1,0 +1,10 @@
+"""The errors of calls that are refused."""
+
+import pytest
+
+
+def refused(error, message, call, /, *arguments, **options):
+    """Return the error of this kind that a call raises, with this message (a pattern)."""
+    with pytest.raises(error, match=message) as caught:
+        call(*arguments, **options)
+    return caught.value
