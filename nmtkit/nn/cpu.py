@@ -28,7 +28,7 @@ PACKED = 128
 LEVELS = 1 << 16
 """Values of a random number of 16 bits, one an element of a dropout mask: p is exact to 2^-17."""
 
-FEW, TALL = 64, 2048
+FEW, TALL = 128, 2048
 """Up to FEW rows, int8 products with up to TALL outputs are faster without packed weights."""
 TINY = torch.tensor(1e-30)
 """A row of zeros has this distance between its levels of int8."""
