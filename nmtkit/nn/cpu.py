@@ -157,8 +157,8 @@ class Int8:
         self._scale = distances(weight).squeeze(1)  # (out)
         levels = (weight / self._scale[:, None]).round_()
         self._fast = private.multiplies_int8()
-        self._levels = levels.to(torch.int8 if self._fast else levels.dtype)
-        self._packed = private.pack_int8(self._levels) if self._fast else self._levels
+        self._levels = levels.to(torch.int8).t() if self._fast else levels.t()  # (in, out)
+        self._packed = private.pack_int8(self._levels.t()) if self._fast else self._levels
         self._few = FEW if len(levels) <= TALL else 0
 
     def linear(self, x: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
@@ -176,9 +176,9 @@ class Int8:
     def _scaled(self, levels: Tensor) -> Tensor:
         """Return (levels·Wᵀ)·scale, rounded once: (R, in) -> (R, out)."""
         if not self._fast:
-            return F.linear(levels, self._levels).mul_(self._scale)
+            return torch.mm(levels, self._levels).mul_(self._scale)
         signed = levels.to(torch.int8, memory_format=torch.contiguous_format)
-        if 0 < len(signed) <= self._few:
+        if 0 < signed.size(0) <= self._few:
             return private.int8_sums(signed, self._levels) * self._scale
         return private.int8_product(signed, self._packed, self._scale)
 

@@ -80,10 +80,10 @@ def int8_product(x: Tensor, packed: Tensor, scale: Tensor) -> Tensor:
 
 
 def int8_sums(x: Tensor, weight: Tensor) -> Tensor:
-    """Return x·Wᵀ in int32: int8 (R, in), (out, in) -> (R, out); a shorter call than
+    """Return x·W in int32: int8 (R, in), (in, out) -> (R, out); a shorter call than
     `int8_product`.
     """
-    return torch._int_mm(x, weight.t())
+    return torch._int_mm(x, weight)
 
 
 def softmax_backward(grad: Tensor, weights: Tensor) -> Tensor:
