@@ -28,6 +28,8 @@ PACKED = 128
 LEVELS = 1 << 16
 """Values of a random number of 16 bits, one an element of a dropout mask: p is exact to 2^-17."""
 
+FEW, TALL = 128, 2048
+"""Up to FEW rows, int8 products with up to TALL outputs are faster without packed weights."""
 TINY = torch.tensor(1e-30)
 """A row of zeros has this distance between its levels of int8."""
 
@@ -155,11 +157,9 @@ class Int8:
         self._scale = distances(weight).squeeze(1)  # (out)
         levels = (weight / self._scale[:, None]).round_()
         self._fast = private.multiplies_int8()
-        self._weight = private.pack_int8(levels.to(torch.int8)) if self._fast else levels
-        # The fast product reads levels of 0 … 255: 128 is added to the activations, and what that
-        # adds to each column of the result is subtracted.
-        self._shift = -128 * levels.sum(1) * self._scale
-        self._zeros = torch.zeros(len(levels), dtype=torch.int32)
+        self._levels = levels.to(torch.int8).t() if self._fast else levels.t()  # (in, out)
+        self._packed = private.pack_int8(self._levels.t()) if self._fast else self._levels
+        self._few = FEW if len(levels) <= TALL else 0
 
     def linear(self, x: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
         """Return x·Wᵀ + b, or ReLU of it, float32: (…, in) -> (…, out).
@@ -168,16 +168,19 @@ class Int8:
         """
         rows = x.float().reshape(-1, x.size(-1))
         distance = distances(rows)  # (R, 1)
-        levels = (rows / distance).round_()
-        if self._fast:
-            signed = levels.to(torch.int8, memory_format=torch.contiguous_format)
-            unsigned = signed.view(torch.uint8).bitwise_xor_(128)  # + 128
-            y = private.int8_product(unsigned, self._weight, self._scale, self._shift, self._zeros)
-        else:
-            y = F.linear(levels, self._weight).mul_(self._scale)
+        y = self._scaled((rows / distance).round_())
         y = y.mul_(distance) if bias is None else torch.addcmul(bias, y, distance, out=y)
         y = torch.relu_(y) if relu else y
         return y.view(*x.shape[:-1], -1 if x.numel() else y.size(-1))
+
+    def _scaled(self, levels: Tensor) -> Tensor:
+        """Return (levels·Wᵀ)·scale, rounded once: (R, in) -> (R, out)."""
+        if not self._fast:
+            return torch.mm(levels, self._levels).mul_(self._scale)
+        signed = levels.to(torch.int8, memory_format=torch.contiguous_format)
+        if 0 < signed.size(0) <= self._few:
+            return private.int8_sums(signed, self._levels) * self._scale
+        return private.int8_product(signed, self._packed, self._scale)
 
 
 def distances(x: Tensor) -> Tensor:

@@ -51,6 +51,7 @@ def multiplies_int8() -> bool:
     Older instructions sum in 16 bits, which can overflow.
     """
     known = all(hasattr(torch.ops.onednn, name) for name in _ONEDNN_INT8)
+    known = known and hasattr(torch, "_int_mm")
     sums_in_32_bits = getattr(torch.cpu, "_is_vnni_supported", lambda: False)
     return known and torch.backends.mkldnn.is_available() and bool(sums_in_32_bits())
 
@@ -61,19 +62,28 @@ def pack_int8(weight: Tensor) -> Tensor:
     return packed
 
 
-def int8_product(x: Tensor, packed: Tensor, scale: Tensor, shift: Tensor, zeros: Tensor) -> Tensor:
-    """Return (x·Wᵀ)·scale + shift, float32: (R, in) -> (R, out).
+def int8_product(x: Tensor, packed: Tensor, scale: Tensor) -> Tensor:
+    """Return (x·Wᵀ)·scale, float32: (R, in) -> (R, out).
 
     Args:
-        x: uint8 (R, in).
+        x: int8 (R, in), overwritten.
         packed: from `pack_int8`.
-        scale, shift: float32 (out).
-        zeros: int32 zeros (out).
+        scale: float32 (out).
     """
+    # The kernel reads numbers of 0 … 255, of which 128 is zero.
+    unsigned = x.view(torch.uint8).bitwise_xor_(128)
+    zeros = torch.zeros(len(scale), dtype=torch.int32)
     y: Tensor = torch.ops.onednn.qlinear_pointwise(
-        x, 1.0, 0, packed, scale, zeros, shift, 1.0, 0, torch.float32, "none", [], ""
+        unsigned, 1.0, 128, packed, scale, zeros, None, 1.0, 0, torch.float32, "none", [], ""
     )
     return y
+
+
+def int8_sums(x: Tensor, weight: Tensor) -> Tensor:
+    """Return x·W in int32: int8 (R, in), (in, out) -> (R, out); a shorter call than
+    `int8_product`.
+    """
+    return torch._int_mm(x, weight)
 
 
 def softmax_backward(grad: Tensor, weights: Tensor) -> Tensor:

@@ -133,6 +133,8 @@ def top_sorted(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
         return values.sort(dim=-1, descending=True, stable=True)
     if not cpu.reads_at_once(values):
         return _top_without_a_wait(values, k)
+    if k == 1:
+        return _first_largest(values)
     top, index = _largest(values, k + 1)
     tied = (top[:, 1:] == top[:, :-1]) & (top[:, 1:] > -math.inf)
     rows = tied.any(1).nonzero()[:, 0]
@@ -144,17 +146,25 @@ def top_sorted(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return top, index
 
 
+def _first_largest(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the largest entry of each row and its column, the first one of equals, (R, 1) each."""
+    columns = values.shape[1]
+    if columns < CHUNK:
+        return values.max(1, keepdim=True)
+    index = _columns(_maxima(values).max(1, keepdim=True).indices, columns)
+    top, where = values.gather(1, index).max(1, keepdim=True)
+    return top, index.gather(1, where)
+
+
 def _top_without_a_wait(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Return `top_sorted` by stable sorts alone: whether entries are equal is not asked.
 
     Of two equal chunks the first has the first entries.
     """
-    rows, columns = values.shape
-    chunks = columns // CHUNK
+    columns = values.shape[1]
     index: Tensor | None = None
-    if chunks >= 4 * k:
-        maxima = values[:, : chunks * CHUNK].reshape(rows, chunks, CHUNK).amax(2)
-        best = maxima.sort(dim=-1, descending=True, stable=True)[1][:, :k].sort(dim=-1)[0]
+    if columns // CHUNK >= 4 * k:
+        best = _maxima(values).sort(dim=-1, descending=True, stable=True)[1][:, :k].sort(dim=-1)[0]
         index = _columns(best, columns)
         values = values.gather(1, index)
     top, where = values.sort(dim=-1, descending=True, stable=True)
@@ -166,14 +176,18 @@ def _largest(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Return what torch.topk returns, several times as fast on long rows: the k largest entries lie
     in the k chunks with the largest maxima, or in the rest of the row.
     """
-    rows, columns = values.shape
-    chunks = columns // CHUNK
-    if chunks < 4 * k:
+    columns = values.shape[1]
+    if columns // CHUNK < 4 * k:
         return values.topk(k, dim=-1)
-    maxima = values[:, : chunks * CHUNK].reshape(rows, chunks, CHUNK).amax(2)
-    index = _columns(maxima.topk(k, dim=-1, sorted=False).indices, columns)
+    index = _columns(_maxima(values).topk(k, dim=-1, sorted=False).indices, columns)
     top, where = values.gather(1, index).topk(k, dim=-1)
     return top, index.gather(1, where)
+
+
+def _maxima(values: Tensor) -> Tensor:
+    """Return the largest entry of each chunk: (R, C) -> (R, C // CHUNK)."""
+    rows, columns = values.shape
+    return values[:, : columns // CHUNK * CHUNK].reshape(rows, columns // CHUNK, CHUNK).amax(2)
 
 
 def _columns(best: Tensor, columns: int) -> Tensor:
