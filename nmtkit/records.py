@@ -381,7 +381,7 @@ class UsedCheckpoint:
 
     system: Name
     name: Name
-    sha256: str | None = None
+    sha256: str
 
 
 @dataclass(frozen=True)

@@ -323,6 +323,13 @@ def test_a_translation_of_an_impossible_search_is_named(run, average):
     assert "average" in (out := status(run)) and "meta.json" in out
 
 
+def test_a_translation_of_a_checkpoint_without_its_hash_is_named(run):
+    """Nor is it said to be of another checkpoint."""
+    name = "systems/base/translate/test/meta.json"
+    damage(run, name, lambda v: v["checkpoints"][0].pop("sha256"))
+    assert "'checkpoints.0.sha256' is missing" in (out := status(run)) and "meta.json" in out
+
+
 @pytest.mark.parametrize("sets", [1, "test", [1], {"a": 1}])
 def test_a_finding_of_impossible_options_is_named(run, sets):
     name = "analyze/cost/finding.json"
