@@ -376,9 +376,10 @@ def remove_owned(folder: Path, owned: Owned) -> None:
     check_place(folder)
     names = set(owned(folder) if callable(owned) else owned)
     patterns = [f"/{name}" for name in names if glob.has_magic(name)]
+    lists = "manifest.json", "nmtkit.json"
     for parent, folders, entries in os.walk(folder, topdown=False):
-        # manifest.json goes last: it lists the other files.
-        for entry in sorted((*entries, *folders), key="manifest.json".__eq__):
+        # What lists the other files goes last.
+        for entry in sorted((*entries, *folders), key=lists.__contains__):
             path = Path(parent, entry)
             place = "/" / path.relative_to(folder)
             matches = str(place)[1:] in names or any(map(place.match, patterns))

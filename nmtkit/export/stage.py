@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import importlib.util
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +13,14 @@ import torch
 
 import nmtkit
 from nmtkit import console, files
-from nmtkit.errors import ConfigError, EnvironmentProblem, nearest
+from nmtkit.errors import ConfigError, DataError, EnvironmentProblem, nearest
 from nmtkit.export import check, folder
 from nmtkit.export.engine import Engine
 from nmtkit.export.options import ExportOptions
 from nmtkit.export.to_ctranslate2 import CTranslate2
 from nmtkit.export.to_huggingface import HuggingFace
 from nmtkit.models import loading
-from nmtkit.records import ExportedSystem
+from nmtkit.records import ExportedSystem, load
 from nmtkit.run import Run, locked
 from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import load_vocabularies
@@ -54,8 +56,14 @@ def export(run: Run, system: str, to: str, **values: Any) -> Path:
     refuse(run, system, engine)
     _check_package(engine, to, options.check)
     target = options.out or run.system(system).path / "export" / to
-    with run.recorded("export", device="cpu") as call, locked(run.path, "export", shared=True):
+    alone = contextlib.nullcontext() if options.out else locked(target.parent, "export")
+    with (
+        run.recorded("export", device="cpu") as call,
+        locked(run.path, "export", shared=True),
+        alone,
+    ):
         call.systems = [system]
+        files.recover(target, _owned)
         group = choose(run, [system], False, {}, single=True)[0]
         about = _describe(group, to, quantization)
         if _up_to_date(target, about) and not options.force:
@@ -142,13 +150,19 @@ def _up_to_date(target: Path, about: ExportedSystem) -> bool:
     return not files.changed(target, existing.files)
 
 
+def _owned(exported: Path) -> Collection[str]:
+    """Return the files of nmtkit in an exported folder."""
+    with contextlib.suppress(DataError):
+        listed = load(ExportedSystem, exported / folder.ABOUT).files
+        return {folder.ABOUT, *map(glob.escape, listed)}
+    return ()
+
+
 def _write(group: SystemGroup, engine: Engine, target: Path, about: ExportedSystem) -> None:
     model = group.load(torch.device("cpu"))[0]
     prep = group.run.prep
-    existing = folder.read_about(target)
-    owned = {folder.ABOUT, *map(glob.escape, existing.files if existing else ())}
     hint = "free some space, or choose another folder with --out"
-    with files.writing_folder(target, owned, hint) as temporary:
+    with files.writing_folder(target, _owned, hint) as temporary:
         engine.save(model, load_vocabularies(prep), about, temporary)
         folder.write_text_files(temporary / folder.TEXT, prep, group.run.manifest())
         files.write_text(temporary / folder.README, folder.readme(about, engine.title))
