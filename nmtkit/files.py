@@ -396,13 +396,15 @@ def publish(complete: Path, final: Path, owned: Owned) -> None:
     If the process is killed, `recover` ends this.
 
     Args:
-        complete: the complete folder, whose files are flushed.
+        complete: the complete folder.
         final: its final path.
         owned: the files of nmtkit in the older folder.
     Raises: DataError as `check_place`; OSError if a rename fails; an older folder then has its name
         `final` again.
     """
     check_place(final)
+    for path in [*complete.rglob("*"), complete]:
+        sync_folder(path)  # files are flushed the same way
     older = final.with_name(f".old-{final.name}-{os.getpid()}")
     if final.exists():
         os.replace(final, older)
@@ -465,8 +467,6 @@ def writing_folder(final: Path, owned: Owned, hint: str) -> Iterator[Path]:
         in_body = True
         yield temporary
         in_body = False
-        for path in [*temporary.rglob("*"), temporary]:
-            sync_folder(path)  # files are flushed the same way
         publish(temporary, final, owned)
     except OSError as error:
         if in_body and error.errno not in UNWRITABLE:

@@ -72,7 +72,6 @@ def save(
         described = {name: _flushed(temporary / name) for name in (*tensors, STATE)}
         manifest = CheckpointManifest(format=1, step=step, **about, files=described)
         manifest.write(temporary / MANIFEST)
-        files.sync_folder(temporary)
         _publish(temporary, final)
     except (OSError, SafetensorError, EnvironmentProblem) as error:
         shutil.rmtree(temporary, ignore_errors=True)
