@@ -54,7 +54,7 @@ def prep(dataset: str | None = None, **values: Any) -> Run:
     settings = request.settings()
     run = _run_at(options.run_dir or Path("runs") / request.own_corpus.name)
     console.say(f"run {run.path}")
-    old = _manifest(run)
+    old = load_or_warn(Manifest, run.prep / MANIFEST)
     identity = request.identity(old.inputs if old else {}, settings)
     if not old or options.force or not _up_to_date(run, old, identity, settings):
         _prepare(run, request, settings, identity, old)
@@ -158,11 +158,6 @@ def _run_at(folder: Path) -> Run:
         hint = "name a folder, or a new one, with --run DIR"
         raise DataError(f"{folder} is a file, not a run folder", where="--run", hint=hint)
     return Run(folder)
-
-
-def _manifest(run: Run) -> Manifest | None:
-    """Return the manifest; None if nothing is prepared or it cannot be read."""
-    return load_or_warn(Manifest, run.prep / "manifest.json")
 
 
 def _up_to_date(run: Run, old: Manifest, identity: dict[str, Any], settings: PrepSettings) -> bool:
