@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import glob
 import importlib.util
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +11,14 @@ import torch
 
 import nmtkit
 from nmtkit import console, files
-from nmtkit.errors import ConfigError, DataError, EnvironmentProblem, nearest
+from nmtkit.errors import ConfigError, EnvironmentProblem, nearest
 from nmtkit.export import check, folder
 from nmtkit.export.engine import Engine
 from nmtkit.export.options import ExportOptions
 from nmtkit.export.to_ctranslate2 import CTranslate2
 from nmtkit.export.to_huggingface import HuggingFace
 from nmtkit.models import loading
-from nmtkit.records import ExportedSystem, load
+from nmtkit.records import ExportedSystem
 from nmtkit.run import Run, locked
 from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import load_vocabularies
@@ -63,7 +61,7 @@ def export(run: Run, system: str, to: str, **values: Any) -> Path:
         alone,
     ):
         call.systems = [system]
-        files.recover(target, _owned)
+        files.recover(target, folder.owned)
         group = choose(run, [system], False, {}, single=True)[0]
         about = _describe(group, to, quantization)
         if _up_to_date(target, about) and not options.force:
@@ -150,19 +148,11 @@ def _up_to_date(target: Path, about: ExportedSystem) -> bool:
     return not files.changed(target, existing.files)
 
 
-def _owned(exported: Path) -> Collection[str]:
-    """Return the files of nmtkit in an exported folder."""
-    with contextlib.suppress(DataError):
-        listed = load(ExportedSystem, exported / folder.ABOUT).files
-        return {folder.ABOUT, *map(glob.escape, listed)}
-    return ()
-
-
 def _write(group: SystemGroup, engine: Engine, target: Path, about: ExportedSystem) -> None:
     model = group.load(torch.device("cpu"))[0]
     prep = group.run.prep
     hint = "free some space, or choose another folder with --out"
-    with files.writing_folder(target, _owned, hint) as temporary:
+    with files.writing_folder(target, folder.owned, hint) as temporary:
         engine.save(model, load_vocabularies(prep), about, temporary)
         folder.write_text_files(temporary / folder.TEXT, prep, group.run.manifest())
         files.write_text(temporary / folder.README, folder.readme(about, engine.title))
