@@ -323,11 +323,12 @@ def test_a_translation_of_an_impossible_search_is_named(run, average):
     assert "average" in (out := status(run)) and "meta.json" in out
 
 
-def test_a_translation_of_a_checkpoint_without_its_hash_is_named(run):
+@pytest.mark.parametrize("new", [..., "", "text", None])
+def test_a_translation_of_a_checkpoint_without_its_hash_is_named(run, new):
     """Nor is it said to be of another checkpoint."""
-    name = "systems/base/translate/test/meta.json"
-    damage(run, name, lambda v: v["checkpoints"][0].pop("sha256"))
-    assert "'checkpoints.0.sha256' is missing" in (out := status(run)) and "meta.json" in out
+    name, way = "systems/base/translate/test/meta.json", ("checkpoints", 0, "sha256")
+    damage(run, name, lambda v: v.update(changed(v, way, new)))
+    assert "'checkpoints.0.sha256'" in (out := status(run)) and "meta.json" in out
 
 
 @pytest.mark.parametrize("sets", [1, "test", [1], {"a": 1}])
