@@ -27,6 +27,9 @@ TSV = ".tsv"
 _OPENERS = {".gz": "gzip", ".xz": "lzma", ".bz2": "bz2"}
 UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG}
 """Errors that only writing raises: disk full, quota exceeded, read-only, file too large."""
+LONGEST = 1 << 24
+"""The most bytes of a line of text."""
+TOO_LONG = "a line has more than 16 MiB"
 UNFINISHED = ".nmtkit-"
 """How the name of a file begins while it is written."""
 
@@ -158,20 +161,21 @@ def line_blocks(path: Path, size: int = 256, once: bool = False) -> Iterator[lis
     """Yield the lines of a file in blocks of at most `size` lines. Lines are split at LF only (not
     at U+2028, form feed, …). Every line is yielded with its LF; the last line gets one if needed.
 
-    Raises: DataError if the file cannot be read or its compressed data is damaged.
+    Raises: DataError if the file cannot be read, its compressed data is damaged, or a line is too
+        long to be text.
     """
     number = 0
     with open_binary(path, once) as stream:
         while True:
             block: list[bytes] = []
             try:
-                block.extend(itertools.islice(stream, size))
+                block.extend(itertools.islice(_lines(stream), size))
             except (OSError, EOFError, ValueError) as error:
                 number += len(block)  # lines read before the error
                 raise DataError(
                     f"cannot read beyond line {number}: {error}",
                     where=path,
-                    hint="is the file complete?",
+                    hint="is the file complete, and is it text?",
                 ) from error
             except Exception as error:  # zlib, lzma and zstandard have their own error classes
                 if type(error).__module__.split(".")[0] in {"zlib", "lzma", "_lzma", "zstandard"}:
@@ -188,6 +192,17 @@ def line_blocks(path: Path, size: int = 256, once: bool = False) -> Iterator[lis
             if not block[-1].endswith(b"\n"):
                 block[-1] += b"\n"
             yield block
+
+
+def _lines(stream: BinaryIO) -> Iterator[bytes]:
+    """Yield the lines of a stream.
+
+    Raises: ValueError if one is too long to be text, before it fills the memory.
+    """
+    while line := stream.readline(LONGEST + 1):
+        if len(line) > LONGEST:
+            raise ValueError(TOO_LONG)
+        yield line
 
 
 def byte_lines(path: Path, once: bool = False) -> Iterator[bytes]:
@@ -361,9 +376,10 @@ def remove_owned(folder: Path, owned: Owned) -> None:
     check_place(folder)
     names = set(owned(folder) if callable(owned) else owned)
     patterns = [f"/{name}" for name in names if glob.has_magic(name)]
+    lists = "manifest.json", "nmtkit.json"
     for parent, folders, entries in os.walk(folder, topdown=False):
-        # manifest.json goes last: it lists the other files.
-        for entry in sorted((*entries, *folders), key="manifest.json".__eq__):
+        # What lists the other files goes last.
+        for entry in sorted((*entries, *folders), key=lists.__contains__):
             path = Path(parent, entry)
             place = "/" / path.relative_to(folder)
             matches = str(place)[1:] in names or any(map(place.match, patterns))
@@ -380,13 +396,15 @@ def publish(complete: Path, final: Path, owned: Owned) -> None:
     If the process is killed, `recover` ends this.
 
     Args:
-        complete: the complete folder, whose files are flushed.
+        complete: the complete folder.
         final: its final path.
         owned: the files of nmtkit in the older folder.
     Raises: DataError as `check_place`; OSError if a rename fails; an older folder then has its name
         `final` again.
     """
     check_place(final)
+    for path in [*complete.rglob("*"), complete]:
+        sync_folder(path)  # files are flushed the same way
     older = final.with_name(f".old-{final.name}-{os.getpid()}")
     if final.exists():
         os.replace(final, older)
@@ -449,8 +467,6 @@ def writing_folder(final: Path, owned: Owned, hint: str) -> Iterator[Path]:
         in_body = True
         yield temporary
         in_body = False
-        for path in [*temporary.rglob("*"), temporary]:
-            sync_folder(path)  # files are flushed the same way
         publish(temporary, final, owned)
     except OSError as error:
         if in_body and error.errno not in UNWRITABLE:

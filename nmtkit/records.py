@@ -381,7 +381,7 @@ class UsedCheckpoint:
 
     system: Name
     name: Name
-    sha256: str | None = None
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
 @dataclass(frozen=True)

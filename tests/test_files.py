@@ -43,6 +43,18 @@ def test_damaged_compressed_file_is_named(tmp_path, suffix, pack):
     refused(DataError, r"text\.\w+", files.count_lines, path)
 
 
+@pytest.mark.parametrize(("suffix", "pack"), [("", bytes), (".gz", gzip.compress)])
+def test_a_line_too_long_to_be_text_is_named(tmp_path, monkeypatch, suffix, pack):
+    """`<(yes | tr -d '\\n')` is one, which has no end."""
+    monkeypatch.setattr(files, "LONGEST", 9)
+    path = tmp_path / f"text{suffix}"
+    path.write_bytes(pack(b"12345678\n123456789"))
+    assert files.count_lines(path) == 2
+    path.write_bytes(pack(b"12345678\n123456789\n"))
+    with pytest.raises(DataError, match="cannot read beyond line 1: a line has more than"):
+        files.count_lines(path)
+
+
 def test_missing_file_and_folder_are_named(tmp_path):
     refused(DataError, "no such file.*nope", files.count_lines, tmp_path / "nope")
     refused(DataError, "is a directory", files.count_lines, tmp_path)

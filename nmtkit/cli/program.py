@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import sys
+import traceback
 from typing import Annotated, Any
 
 import typer
@@ -124,8 +125,8 @@ class Program(Help, TyperGroup):
 
 
 def _explained(error: BaseException) -> typer.Exit | None:
-    """Print what ended a command and return the exit with its code; None if the traceback is to be
-    shown, or typer itself ends the command.
+    """Print what ended a command, with --debug its traceback, and return the exit with its code;
+    None if typer itself ends the command.
     """
     exit_code = 1
     explanation: object = (
@@ -134,8 +135,10 @@ def _explained(error: BaseException) -> typer.Exit | None:
     )
     if hasattr(error, "format_message"):  # an error of typer's parser
         explanation, exit_code = _usage_error(error), ConfigError.exit_code
-    elif _debug or type(error).__module__.startswith(("typer", "click")):
+    elif type(error).__module__.startswith(("typer", "click")):
         return None
+    elif _debug:  # Python itself would print control characters of a run
+        explanation = "".join(traceback.format_exception(error))
     elif isinstance(error, NmtkitError):
         explanation, exit_code = error, error.exit_code
     elif problem := of_the_machine(error):

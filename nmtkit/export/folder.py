@@ -4,13 +4,14 @@ steps before and after translation.
 
 from __future__ import annotations
 
+import glob
 import shutil
 from importlib import resources
 from pathlib import Path
 
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.owned_files import TEXT_FILES
-from nmtkit.records import ExportedSystem, Manifest, TextRecipe, load
+from nmtkit.records import ExportedSystem, Manifest, TextRecipe, load, load_or_warn
 from nmtkit.settings import PrepSettings
 from nmtkit.text.bpe import Bpe
 from nmtkit.text.sentencepiece import SentencePiece
@@ -34,6 +35,12 @@ def read_about(folder: Path) -> ExportedSystem | None:
             where=folder / ABOUT,
             hint="name another folder or an empty folder with --out",
         ) from None
+
+
+def owned(folder: Path) -> set[str]:
+    """Return the patterns of the files of nmtkit in an exported folder."""
+    about = load_or_warn(ExportedSystem, folder / ABOUT)
+    return {ABOUT, *map(glob.escape, about.files)} if about else set()
 
 
 def write_text_files(folder: Path, prep: Path, manifest: Manifest) -> None:

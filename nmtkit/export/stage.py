@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import glob
+import contextlib
 import importlib.util
 from pathlib import Path
 from typing import Any
@@ -54,8 +54,14 @@ def export(run: Run, system: str, to: str, **values: Any) -> Path:
     refuse(run, system, engine)
     _check_package(engine, to, options.check)
     target = options.out or run.system(system).path / "export" / to
-    with run.recorded("export", device="cpu") as call, locked(run.path, "export", shared=True):
+    alone = contextlib.nullcontext() if options.out else locked(target.parent, "export")
+    with (
+        run.recorded("export", device="cpu") as call,
+        locked(run.path, "export", shared=True),
+        alone,
+    ):
         call.systems = [system]
+        files.recover(target, folder.owned)
         group = choose(run, [system], False, {}, single=True)[0]
         about = _describe(group, to, quantization)
         if _up_to_date(target, about) and not options.force:
@@ -141,10 +147,8 @@ def _up_to_date(target: Path, about: ExportedSystem) -> bool:
 def _write(group: SystemGroup, engine: Engine, target: Path, about: ExportedSystem) -> None:
     model = group.load(torch.device("cpu"))[0]
     prep = group.run.prep
-    existing = folder.read_about(target)
-    owned = {folder.ABOUT, *map(glob.escape, existing.files if existing else ())}
     hint = "free some space, or choose another folder with --out"
-    with files.writing_folder(target, owned, hint) as temporary:
+    with files.writing_folder(target, folder.owned, hint) as temporary:
         engine.save(model, load_vocabularies(prep), about, temporary)
         folder.write_text_files(temporary / folder.TEXT, prep, group.run.manifest())
         files.write_text(temporary / folder.README, folder.readme(about, engine.title))

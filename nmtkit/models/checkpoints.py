@@ -69,10 +69,10 @@ def save(
         folder.mkdir(exist_ok=True)
         _check_room(folder, tensors)
         _write(temporary, tensors, state)
-        described = {name: _flushed(temporary / name) for name in (*tensors, STATE)}
+        paths = {name: temporary / name for name in (*tensors, STATE)}
+        described = {n: FileFacts(p.stat().st_size, files.sha256(p)) for n, p in paths.items()}
         manifest = CheckpointManifest(format=1, step=step, **about, files=described)
         manifest.write(temporary / MANIFEST)
-        files.sync_folder(temporary)
         _publish(temporary, final)
     except (OSError, SafetensorError, EnvironmentProblem) as error:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -102,13 +102,6 @@ def _write(folder: Path, tensors: dict[str, Tensors], state: dict[str, Any]) -> 
         plain = {key: t.detach().cpu().contiguous() for key, t in part.items()}
         save_file(plain, folder / name, {"format": "pt"})
     (folder / STATE).write_text(json.dumps(state, allow_nan=False), encoding="utf-8")
-
-
-def _flushed(path: Path) -> FileFacts:
-    """Flush a file to disk and describe it."""
-    with open(path, "rb+") as stream:
-        os.fsync(stream.fileno())
-    return FileFacts(path.stat().st_size, files.sha256(path))
 
 
 def _publish(temporary: Path, final: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import nmtkit
 from nmtkit import console, files
 from nmtkit.corpora.corpus import Corpus
-from nmtkit.errors import ConfigError, DataError, EnvironmentProblem, counted
+from nmtkit.errors import ConfigError, DataError, EnvironmentProblem, NmtkitError, counted
 from nmtkit.owned_files import MANIFEST, PREP
 from nmtkit.parallel import cores
 from nmtkit.prep import engines
@@ -54,12 +54,12 @@ def prep(dataset: str | None = None, **values: Any) -> Run:
     settings = request.settings()
     run = _run_at(options.run_dir or Path("runs") / request.own_corpus.name)
     console.say(f"run {run.path}")
-    old = load_or_warn(Manifest, run.prep / "manifest.json")
+    old = load_or_warn(Manifest, run.prep / MANIFEST)
     identity = request.identity(old.inputs if old else {}, settings)
     if not old or options.force or not _up_to_date(run, old, identity, settings):
         _prepare(run, request, settings, identity, old)
     else:
-        remove_published(options.work or run.path / WORK)
+        _tidy(run, options.work or run.path / WORK)
     return run
 
 
@@ -230,8 +230,15 @@ def _owned(prep: Path) -> Collection[str]:
 def _publish(complete: Path, run: Run) -> None:
     """Give the finished folder its name, and remove an older one."""
     if complete.stat().st_dev != run.path.stat().st_dev:  # the work folder is on another disk
-        complete = Path(shutil.copytree(complete, run.path / f".tmp-prep-{os.getpid()}"))
+        complete = Path(shutil.move(complete, run.path / f".tmp-prep-{os.getpid()}"))
     files.publish(complete, run.prep, _owned)
+
+
+def _tidy(run: Run, work: Path) -> None:
+    """Remove what a call that was killed has left beside the finished folder."""
+    with contextlib.suppress(NmtkitError, OSError), locked(run.path, "prep"):
+        files.recover(run.prep, _owned)
+        remove_published(work)
 
 
 def _warn_of_systems(run: Run, old: Manifest | None, new: Manifest) -> None:

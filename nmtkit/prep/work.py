@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from nmtkit import console, files
-from nmtkit.errors import ConfigError, DataError, NmtkitError
+from nmtkit.errors import ConfigError, NmtkitError
 from nmtkit.prep.tasks import WORK_RECORD
 from nmtkit.records import Record, load
 from nmtkit.run import locked
@@ -107,13 +107,15 @@ def _begun(work: Path, key: str, share: bool) -> bool:
 
 
 def remove_published(work: Path) -> None:
-    """Remove a work folder whose result has become the prep folder, if a call was killed then."""
+    """Remove a work folder whose result has become the prep folder, if a call was killed then.
+
+    Raises: DataError if another prep has just begun in it; OSError.
+    """
     if (work / WORK_RECORD).exists() and not (work / OUT).exists():
-        with contextlib.suppress(DataError, OSError):  # another prep has just begun in it
-            with locked(work, "prep"):
-                remove(work)
-                (work / ".lock").unlink()
-            work.rmdir()
+        with locked(work, "prep"):
+            remove(work)
+            (work / ".lock").unlink()
+        work.rmdir()
 
 
 def remove(work: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 import signal
 import time
 from collections.abc import Mapping
@@ -117,7 +118,7 @@ class Trainer:
         self.reporter: Reporter
         # The updates since the last `read`, and the last update that was read.
         self._unread: list[Update] = []
-        self._last_read: Update
+        self._last_read: Update | None = None
         # The stretch of the last line of the log.
         self._logged: Window | None = None
 
@@ -289,6 +290,7 @@ class Trainer:
         state, s = self.state, self.settings
         left = None if at_the_end else seconds_left(state, s, state.log)
         last = self._last_read
+        assert last is not None
         self.reporter.progress(state.step, s.max_steps, last.passes, state.log, last.rate, left)
         if not at_the_end:
             self._logged, state.log = state.log, Window()
@@ -326,6 +328,7 @@ class Trainer:
         because a longer training would not have had it.
 
         Returns: True if this is a new best.
+        Raises: TrainingDiverged if the loss is not finite.
         """
         self.read()
         state, s = self.state, self.settings
@@ -348,6 +351,8 @@ class Trainer:
                 state.step, measured.loss, measured.bleu, measured.dev_set, measured.signature
             )
         self._report(measured, new_best)
+        if not math.isfinite(measured.loss):
+            raise TrainingDiverged(f"the dev loss is not finite at step {state.step}")
         return new_best
 
     def _forget_best(self) -> None:
@@ -431,7 +436,8 @@ class Trainer:
     def _with_cause(self, error: TrainingDiverged) -> TrainingDiverged:
         """Return the error with the first number that is not finite, and with a report on disk."""
         self._end_writing()  # so that the report names the last checkpoint
-        update = self._last_read
+        if (update := self._last_read) is None:
+            return error
         self.state.step = update.step
         parts = list(enumerate(self.gradients.parts(update.batches)))
         self.gradients.graphs = None  # a replay calls no module

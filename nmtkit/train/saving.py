@@ -14,10 +14,11 @@ from torch import Tensor
 
 from nmtkit import console, files
 from nmtkit.errors import CheckpointError, EnvironmentProblem
+from nmtkit.export.folder import owned
 from nmtkit.files import UNWRITABLE
 from nmtkit.models import checkpoints
 from nmtkit.owned_files import TRAINING, remove_folder
-from nmtkit.records import BestCheckpoint, ExportedSystem, SystemRecord, load_or_warn
+from nmtkit.records import BestCheckpoint, SystemRecord, load_or_warn
 from nmtkit.run import Run, System
 from nmtkit.settings import TrainSettings
 from nmtkit.train.state import TrainState
@@ -119,13 +120,12 @@ def begin_anew(system: System) -> None:
 
 def _exported(system: System) -> list[str]:
     """Return the files of a system's exports."""
-    owned = []
-    for path in system.path.glob("export/*/nmtkit.json"):
-        folder = path.parent.relative_to(system.path)
-        if about := load_or_warn(ExportedSystem, path):
-            owned += [glob.escape(f"{folder}/{name}") for name in about.files]
-            owned.append(f"{folder}/{path.name}")
-    return owned
+    folders = (path.parent for path in system.path.glob("export/*/nmtkit.json"))
+    return [
+        f"{glob.escape(str(folder.relative_to(system.path)))}/{name}"
+        for folder in folders
+        for name in owned(folder)
+    ]
 
 
 def remove_replaced(system: System) -> None:

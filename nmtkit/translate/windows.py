@@ -158,7 +158,7 @@ def stream_windows(
         stream: stdin's bytes; only its file descriptor is read if it has one.
         size: the most lines of a window.
         silence: seconds.
-    Raises: DataError if a line is not UTF-8; the lines before it are yielded first.
+    Raises: DataError if a line is not UTF-8 or has no end; the lines before it are yielded first.
     """
     number = offset = 0
     for window in _raw_windows(stream, size, silence):
@@ -189,6 +189,11 @@ def _raw_windows(stream: BinaryIO, size: int, silence: float) -> Iterator[list[b
         if rest:
             waiting += [b"".join(partial), *rest[:-1]]
             partial = [rest[-1]]
+        if sum(map(len, partial)) > files.LONGEST:
+            yield from windowed(waiting, size)
+            raise DataError(
+                files.TOO_LONG, where="stdin", hint="end each sentence with a line feed"
+            )
         while len(waiting) >= size or (
             waiting and not select.select([descriptor], [], [], silence)[0]
         ):

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import shutil
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,22 @@ def say_of_package(monkeypatch, answer, engine="ctranslate2"):
     )
 
 
+class Killed(BaseException):
+    """Ends an export as a kill does."""
+
+
+def killed_at(number, original):
+    """A function that ends its n-th call, and every later one, before it does anything."""
+    calls = count(1)
+
+    def killed(*arguments, **options):
+        if next(calls) >= number:
+            raise Killed
+        return original(*arguments, **options)
+
+    return killed
+
+
 @pytest.fixture
 def without_package(monkeypatch):
     """The stage with everything of CTranslate2 left out: its files are one that says what was to
@@ -77,7 +94,7 @@ def test_what_is_written(copy, without_package, capsys):
     words = "Moses' tokenizer", "truecase.en", "beam_size=3", "α = 0.6"
     assert all(word in page for word in words)
     assert all(step in page for steps in said["text"].values() for step in steps)
-    assert [path.name for path in out.parent.iterdir()] == ["ctranslate2"]
+    assert {path.name for path in out.parent.iterdir()} == {"ctranslate2", ".lock"}
     for side in ("src", "tgt"):  # its text files alone do what the run's do
         there, here = TextSide.load(out / folder.TEXT, side), TextSide.load(copy.prep, side)
         assert [there.encode(line) for line in LINES] == [here.encode(line) for line in LINES]
@@ -157,6 +174,34 @@ def test_nothing_half_written(copy, without_package, tmp_path, monkeypatch):
             stage.export(copy, "post", "ctranslate2", out=place, force=True)
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "run"]
+
+
+@pytest.mark.parametrize("place", [None, "out"])
+@pytest.mark.parametrize("name", ["replace", "unlink"])
+def test_notes_outlive_a_kill_at_any_change(
+    copy, without_package, tmp_path, monkeypatch, place, name
+):
+    """Of the folders that an export replaces; then the same command goes on."""
+    options = {"force": True, "out": place and tmp_path / place}
+    out = stage.export(copy, "post", "ctranslate2", **options)
+    (out / "notes.md").write_text("mine")
+    whole = {path.relative_to(out) for path in out.rglob("*")}
+    calls = 1
+    while calls:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, name, killed_at(calls, getattr(os, name)))
+            try:
+                stage.export(copy, "post", "ctranslate2", **options)
+                calls = -1
+            except Killed:
+                pass
+        stage.export(copy, "post", "ctranslate2", **options)
+        assert (out / "notes.md").read_text() == "mine", calls
+        assert {path.relative_to(out) for path in out.rglob("*")} == whole
+        left = [path.name for path in out.parent.glob(".*")]
+        assert left == [".lock"] * (place is None), calls
+        calls += 1
+    assert calls == 0
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def test_save_and_load(tmp_path):
 
 @pytest.mark.parametrize(
     "owner, call",
-    [(safetensors.torch, "save_file"), (checkpoints, "_flushed"), (checkpoints, "_publish")],
+    [(safetensors.torch, "save_file"), (files, "sha256"), (checkpoints, "_publish")],
 )
 @pytest.mark.parametrize("times", [1, 2])
 def test_killed_while_saving_leaves_the_previous_checkpoint(

@@ -325,6 +325,14 @@ def test_a_translation_of_an_impossible_search_is_named(run, average):
     assert "average" in (out := status(run)) and "meta.json" in out
 
 
+@pytest.mark.parametrize("new", [..., "", "text", None])
+def test_a_translation_of_a_checkpoint_without_its_hash_is_named(run, new):
+    """Nor is it said to be of another checkpoint."""
+    name, way = "systems/base/translate/test/meta.json", ("checkpoints", 0, "sha256")
+    damage(run, name, lambda v: v.update(changed(v, way, new)))
+    assert "'checkpoints.0.sha256'" in (out := status(run)) and "meta.json" in out
+
+
 @pytest.mark.parametrize("sets", [1, "test", [1], {"a": 1}])
 def test_a_finding_of_impossible_options_is_named(run, sets):
     name = "analyze/cost/finding.json"

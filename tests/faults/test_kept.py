@@ -13,6 +13,7 @@ from nmtkit.errors import DataError
 from nmtkit.files import sha256
 from nmtkit.models import checkpoints
 from nmtkit.owned_files import PREP
+from nmtkit.prep import work
 from nmtkit.prep.stage import _owned as prepared
 from nmtkit.prep.stage import prep
 from nmtkit.prep.steps import Steps
@@ -303,6 +304,37 @@ def test_a_killed_removal_of_an_old_corpus_knows_its_files_still(tmp_path, monke
         monkeypatch.setattr(Path, "unlink", unlink)
     files.remove_owned(run.prep, prepared)
     assert notes(run.prep) == ["notes.bin"] and len(content(run.prep)) == 1
+
+
+@pytest.mark.parametrize("disk", ["same", "other"])
+@pytest.mark.parametrize(
+    ("owner", "function"), [(files, "publish"), (files, "_retire"), (work, "remove")]
+)
+def test_a_prep_that_was_killed_at_its_end_leaves_nothing(
+    tmp_path, monkeypatch, disk, owner, function
+):
+    folder, settings = tmp_path / "work", ["prep.merges=60"]
+    options = {"size": 60, "jobs": 1, "work": folder, "assignments": settings}
+    run = prep("demo", run_dir=tmp_path / "run", **options)
+    write_notes(run.prep, ["notes.md"])
+    whole, names = content(run.prep), sorted(os.listdir(run.path))
+    with monkeypatch.context() as patch:
+        if disk == "other":
+            stat = Path.stat
+
+            def elsewhere(path, **more):
+                facts = stat(path, **more)
+                is_out = path.name == work.OUT
+                return os.stat_result([*facts[:2], -1, *facts[3:]]) if is_out else facts
+
+            patch.setattr(Path, "stat", elsewhere)
+            patch.setattr(os, "rename", lambda *_: os.stat(tmp_path / "none"))
+        kill_at(patch, owner, function, 1)
+        with pytest.raises(Killed):
+            prep("demo", run_dir=run.path, force=True, **options)
+    prep("demo", run_dir=run.path, force=function == "publish", **options)
+    assert content(run.prep).keys() == whole.keys() and notes(run.prep) == ["notes.md"]
+    assert sorted(os.listdir(run.path)) == names and not folder.exists()
 
 
 def test_what_a_person_adds_to_scores_and_findings_stays(three):

@@ -201,6 +201,14 @@ def test_the_first_module_that_is_not_finite_is_named(run, monkeypatch):
     refused(TrainingDiverged, message, fit, run)
 
 
+def test_the_last_updates_may_not_lose_the_weights(tmp_path):
+    """No further update would notice."""
+    run = make_run(tmp_path / "run", dev=6)
+    with pytest.raises(TrainingDiverged, match="the dev loss is not finite at step 1; first not"):
+        fit(run, "train.max_steps=1", "train.lr=1e30", "train.schedule=constant")
+    assert not list(run.system("transformer").checkpoints.glob("step-*"))
+
+
 def test_one_in_a_hundred_stops(run, monkeypatch):
     poison(monkeypatch, set(range(0, 400, 3)))
     with pytest.raises(TrainingDiverged, match="10 of 30 updates"):

@@ -35,6 +35,7 @@ from tests.refused import refused
 from . import slow
 from .conftest import WORDS, read, result_of, spoil, write
 
+SHA = "0" * 64
 DEFAULT = [key for key, kind in METRICS.items() if not kind.on_request]
 """The metrics that are columns without --metrics."""
 
@@ -699,7 +700,7 @@ def translated_as(fake, system, text, checkpoint="step-00000010"):
         system,
         source={"lines": 40, "sha256": digest},
         settings={"beam": 5},
-        checkpoints=[{"system": system, "name": checkpoint, "sha256": "…"}],
+        checkpoints=[{"system": system, "name": checkpoint, "sha256": SHA}],
     )
 
 
@@ -775,7 +776,7 @@ def test_outside_files_without_a_line_or_not_utf8_are_named(tmp_path):
 def searched(tmp_path):
     def describe(name, checkpoints, **settings):
         """The folder of a translation with these checkpoints: (system, number) each."""
-        used = [{"system": s, "name": f"step-{i}", "sha256": ""} for s, i in checkpoints]
+        used = [{"system": s, "name": f"step-{i}", "sha256": SHA} for s, i in checkpoints]
         meta = {"format": 1, "settings": {"beam": 5, "average": 1, **settings}, "checkpoints": used}
         write_json(tmp_path / name / "meta.json", meta)
         return tmp_path / name

@@ -66,7 +66,7 @@ FOREIGN = {"config.json", "generation_config.json", "tokenizer.json", "tokenizer
 ALONE = {
     "a setting, which the user chose; one that is gone is newer than the file": (
         *("*/config.toml model.*", "*/config.toml train.*", "*/config.toml search.*"),
-        "*/config.toml preset*",
+        *("*/config.toml preset*", "*/config.toml init_from*"),
     ),
     "measured in a training": ("*/metrics.jsonl *", "*/best.json dev_*", "*/best.json metric*"),
     "measured in a translation": (

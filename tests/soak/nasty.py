@@ -13,11 +13,13 @@ bytes, through stdin's reader.
 import argparse
 import contextlib
 import io
+import itertools
 import json
 import random
 import tempfile
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -126,6 +128,11 @@ def nasty_file(draw: random.Random) -> tuple[bytes, list[bytes]]:
     return content, content.removesuffix(b"\n").split(b"\n")
 
 
+def has_text(drawn: tuple[bytes, list[bytes]]) -> bool:
+    """True if a line is not blank: prep refuses a test set without text."""
+    return any(tidy(line.decode("utf-8", "replace")).strip() for line in drawn[1])
+
+
 def make_systems(run) -> None:
     """Save a system that copies, and a tiny Transformer."""
     trust.allow(["tests.soak.copying"])
@@ -157,7 +164,8 @@ class Round:
 
     def __init__(self, folder: Path, draw: random.Random, count: int, counts: Counter) -> None:
         self.counts = counts
-        self.files = [nasty_file(draw) for _ in range(count)]
+        drawn = iter(partial(nasty_file, draw), None)
+        self.files = list(itertools.islice(filter(has_text, drawn), count))
         self.raw = [folder / f"nasty{i}.en" for i in range(count)]
         for path, (content, _) in zip(self.raw, self.files, strict=True):
             path.write_bytes(content)
@@ -173,6 +181,9 @@ class Round:
         tests = [f"{path},{path.with_suffix('.de')}" for path in self.raw]
         options = {"preset": "tiny", "jobs": 1, "run_dir": folder / "run"}
         values = ["prep.merges=300", "prep.on_bad_utf8=replace", "prep.max_ratio=1000000"]
+        values += [
+            f"prep.{side}_tokenizer=moses" for side in ("src", "tgt")
+        ]  # even if it does not look so
         self.run = prep("nasty", train=train, dev=train, test=tests, assignments=values, **options)
         make_systems(self.run)
         self.src, self.tgt = (TextSide.load(self.run.prep, side) for side in ("src", "tgt"))

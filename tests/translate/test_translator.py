@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toy_models import Gossip, Heir, recurrent
 
+from nmtkit import files
 from nmtkit.data.batches import collate
 from nmtkit.data.documents import ContextRule, Documents
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
@@ -264,6 +265,15 @@ def test_bad_bytes_on_stdin_come_after_what_was_good():
         with pytest.raises(DataError, match="not UTF-8") as caught:
             next(windows)
     assert "stdin, line 2, byte 9" in str(caught.value.where)
+
+
+def test_a_line_without_end_on_stdin_comes_after_what_was_good(monkeypatch):
+    monkeypatch.setattr(files, "LONGEST", 9)
+    with pipe([b"123456789\nb\nan", b"d so on without"]) as stream:
+        windows = stream_windows(stream, silence=1.0)
+        assert next(windows) == ["123456789", "b"]
+        with pytest.raises(DataError, match="a line has more than"):
+            next(windows)
 
 
 def gossip(rule, **options):
