@@ -232,8 +232,9 @@ def equal_parts(
 
 def graphs_fit(model: Model, device: torch.device, ranks: Ranks) -> bool:
     """True if batches get CUDA graphs: one process, and a model that reads sentence pairs alone."""
-    reads_more = model.context_rule is not None or model.reads_spans
-    return device.type == "cuda" and ranks.world == 1 and not reads_more
+    if device.type != "cuda" or ranks.world > 1:
+        return False
+    return model.context_rule is None and not model.reads_spans
 
 
 def joins(settings: TrainSettings, device: torch.device) -> bool:

@@ -42,7 +42,7 @@ def test_stopped_after_every_step_it_is_as_if_nothing_was_prepared(run, without,
     monkeypatch.setattr(
         gradients,
         "collate",
-        lambda *a: makers.add(threading.current_thread().name[:7]) or collate(*a),
+        lambda *a, **k: makers.add(threading.current_thread().name[:7]) or collate(*a, **k),
     )
     for _ in range(11):
         stop(monkeypatch, 1, go, run)
