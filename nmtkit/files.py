@@ -16,10 +16,12 @@ import shlex
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
+from nmtkit import console
 from nmtkit.errors import DataError, EnvironmentProblem
 
 COMPRESSED = (".gz", ".xz", ".zst", ".bz2")
@@ -199,8 +201,8 @@ def _lines(stream: BinaryIO) -> Iterator[bytes]:
 
     Raises: ValueError if one is too long to be text, before it fills the memory.
     """
-    while line := stream.readline(LONGEST + 1):
-        if len(line) > LONGEST:
+    while line := stream.readline(LONGEST + 2):
+        if len(line) > LONGEST and len(line.removesuffix(b"\n")) > LONGEST:
             raise ValueError(TOO_LONG)
         yield line
 
@@ -405,7 +407,7 @@ def publish(complete: Path, final: Path, owned: Owned) -> None:
     check_place(final)
     for path in [*complete.rglob("*"), complete]:
         sync_folder(path)  # files are flushed the same way
-    older = final.with_name(f".old-{final.name}-{os.getpid()}")
+    older = beside(final, "old")
     if final.exists():
         os.replace(final, older)
     try:
@@ -418,16 +420,17 @@ def publish(complete: Path, final: Path, owned: Owned) -> None:
 
 
 def recover(final: Path, owned: Owned) -> None:
-    """Tidy up after a process that was killed in `writing_folder` or `publish`.
-
-    The caller holds the lock of what has the folder in it. The arguments are those of `publish`.
+    """Tidy up after a process that was killed in `writing_folder` or `publish`, unless a process of
+    its number runs. The arguments are those of `publish`.
     """
     check_place(final)
-    for left in final.parent.glob(".*"):
-        kind = re.fullmatch(rf"\.(tmp|old)-{re.escape(final.name)}-\d+", left.name)
+    for left in final.parent.glob(f"{UNFINISHED}*"):
+        kind = re.fullmatch(rf"{UNFINISHED}(tmp|old)-{re.escape(final.name)}-(\d+)", left.name)
         if not kind:
             continue
         check_place(left)
+        if _others(int(kind[2])):
+            continue
         if kind[1] == "tmp":
             shutil.rmtree(left)
         elif final.exists():
@@ -436,8 +439,26 @@ def recover(final: Path, owned: Owned) -> None:
             os.replace(left, final)
 
 
+def beside(final: Path, kind: str) -> Path:
+    """Return the name that this process gives to a folder before (tmp) or after (old) it is
+    `final`.
+    """
+    return final.with_name(f"{UNFINISHED}{kind}-{final.name}-{os.getpid()}")
+
+
+def _others(number: int) -> bool:
+    """True if another process with this number runs."""
+    try:
+        os.kill(number, 0)
+    except (OSError, OverflowError) as error:
+        return isinstance(error, PermissionError)
+    return number != os.getpid()
+
+
 def _retire(older: Path, final: Path, owned: Owned) -> None:
-    """Remove a folder that `final` has replaced; move the files that are not of nmtkit to it."""
+    """Remove a folder that `final` has replaced; move the files that are not of nmtkit to it, or
+    beside it if it has such files already.
+    """
     remove_owned(older, owned)
     for path in [path for path in older.rglob("*") if path.is_symlink() or not path.is_dir()]:
         target = final / path.relative_to(older)
@@ -445,6 +466,15 @@ def _retire(older: Path, final: Path, owned: Owned) -> None:
             target.parent.mkdir(parents=True, exist_ok=True)
             os.replace(path, target)
     remove_owned(older, ())
+    if older.exists():
+        keep_others(older, final.parent)
+
+
+def keep_others(folder: Path, place: Path) -> None:
+    """Give a folder with files of the user a new name in `place`, and say so."""
+    others = place / f"not-of-nmtkit-{time.time_ns()}"
+    os.replace(folder, others)
+    console.warn(f"files that nmtkit did not write are now in {others}")
 
 
 @contextlib.contextmanager
@@ -459,7 +489,7 @@ def writing_folder(final: Path, owned: Owned, hint: str) -> Iterator[Path]:
         Other errors of the body are raised unchanged.
     """
     check_place(final)
-    temporary = final.with_name(f".tmp-{final.name}-{os.getpid()}")
+    temporary = beside(final, "tmp")
     in_body = False
     try:
         shutil.rmtree(temporary, ignore_errors=True)

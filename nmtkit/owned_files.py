@@ -6,12 +6,10 @@ The patterns are those of `nmtkit.files.remove_owned`.
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Collection
 from pathlib import Path
 
-from nmtkit import console, files
+from nmtkit import files
 
 META, HYPOTHESES, SUBWORDS, NBEST = "meta.json", "hyp.txt", "hyp.subwords.txt", "nbest.jsonl"
 TRANSLATION = (META, HYPOTHESES, SUBWORDS, NBEST)
@@ -66,6 +64,4 @@ def remove_folder(folder: Path, owned: Collection[str], place: Path) -> None:
     files.remove_unfinished(folder)
     files.remove_owned(folder, owned)
     if folder.exists():
-        others = place / f"not-of-nmtkit-{time.time_ns()}"
-        os.replace(folder, others)
-        console.warn(f"files that nmtkit did not write are now in {others}")
+        files.keep_others(folder, place)

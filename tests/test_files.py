@@ -48,9 +48,9 @@ def test_a_line_too_long_to_be_text_is_named(tmp_path, monkeypatch, suffix, pack
     """`<(yes | tr -d '\\n')` is one, which has no end."""
     monkeypatch.setattr(files, "LONGEST", 9)
     path = tmp_path / f"text{suffix}"
-    path.write_bytes(pack(b"12345678\n123456789"))
-    assert files.count_lines(path) == 2
-    path.write_bytes(pack(b"12345678\n123456789\n"))
+    path.write_bytes(pack(b"12345678\n123456789\n123456789"))
+    assert files.count_lines(path) == 3
+    path.write_bytes(pack(b"12345678\n1234567890"))
     with pytest.raises(DataError, match="cannot read beyond line 1: a line has more than"):
         files.count_lines(path)
 

@@ -215,7 +215,7 @@ def collate(
     spans = None if store.spans is None else [store.spans[int(i)] for i in rows]
     sides = _sides(store, np.asarray(rows))
     if few_shapes:
-        sides = [_rounded(*side, least) for side, least in zip(sides, (1, 0), strict=True)]
+        sides = [_rounded(*sides[0], 1), _rounded(*sides[1], 0)]
     batch = _source_batch(*sides[0], spans, context)
     batch = dataclasses.replace(batch, rows=torch.tensor(rows))
     return on_device(_with_targets(batch, *sides[1]), device)
@@ -251,7 +251,7 @@ def _rounded(ids: Ids, lengths: Ids, least: int) -> tuple[Ids, Ids]:
     """Return padded ids (B, S) and lengths with B and S rounded up; new rows have length `least`,
     because a model reads a source of one position at least.
     """
-    rows, steps = (-count % of for count, of in zip(ids.shape, (_step(len(ids)), FEW), strict=True))
+    rows, steps = -len(ids) % _step(len(ids)), -ids.shape[1] % FEW
     padded_ids = np.pad(ids, ((0, rows), (0, steps)), constant_values=PAD)
     return padded_ids, np.pad(lengths, (0, rows), constant_values=least)
 

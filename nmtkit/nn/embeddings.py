@@ -63,7 +63,7 @@ class Embedder(nn.Module):
         self.table, self.width = table, width
         self.norm = nn.LayerNorm(width) if norm else nn.Identity()
         self.dropout = Dropout(dropout)
-        # CUDA graphs read the tables before the last one.
+        # The last table is used. Recorded CUDA graphs still read the earlier ones.
         self._sinusoids = [torch.empty(0)]
 
     def forward(self, ids: Tensor, start: int = 0, packing: Packing | None = None) -> Tensor:

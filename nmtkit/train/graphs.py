@@ -34,7 +34,8 @@ class Recorded:
     Attributes:
         replay: computes again.
         result: the tensor that it writes.
-        inputs: tensors that it reads, in the order of `tensors_of`; scale: too.
+        inputs: the tensors of the batch that it reads, in the order of `tensors_of`.
+        scale: the scale that it reads.
     """
 
     replay: Callable[[], object]
@@ -128,8 +129,8 @@ class Graphs:
 
 
 def shape_alone(batch: Batch) -> Batch:
-    """Return a batch without what differs between batches of a shape and is no `tensors_of` it: no
-    model without contexts and spans reads that, and the loss counts no <pad>.
+    """Return a batch without the fields that a graph does not copy. No model with graphs reads
+    them, and the loss counts no <pad>.
     """
     packed, none = batch.segments is not None, batch.src_lengths[:0]
     return dataclasses.replace(

@@ -46,7 +46,9 @@ def main() -> None:
         elif given.collect:
             print(*leavings.collect(folders), sep="\n")
         elif given.tables:
-            print(*(table.markdown() for table in tables.tables(items, folders)), sep="\n\n")
+            for table in tables.tables(items, folders):
+                table.print("md")
+                print()
         elif given.one:
             sys.exit(one(items, folders))
         else:

@@ -27,8 +27,8 @@ SCORES = (
     Column("bleu", "BLEU"),
     Column("half_range", "±"),
     Column("delta", "Δ [95%]", signed=True, interval=True),
-    Column("p", "p", decimals=3, below=0.001),
-    Column("p_holm", "p (Holm)", decimals=3, below=0.001),
+    Column("p", "p", decimals=3),
+    Column("p_holm", "p (Holm)", decimals=3),
     Column("chrf", "chrF"),
 )
 COSTS = (
@@ -95,6 +95,7 @@ def scores(name: str, found: Found, folders: Folders) -> Table:
         rows.append([row.name, len(values), statistics.fmean(values), spread, *cells, mean])
     title = f"{first.dataset}: {name}, {len(refs[0]):,} lines"
     notes = [
+        "BLEU, chrF: means over seeds; ±: half the range",
         f"Δ, p: BLEU against {BASELINE}; two-sided bootstrap ({draws.resamples:,} resamples) of the"
         " sentences where both systems have one seed, of seeds and sentences otherwise",
         f"p (Holm): corrected for the {len(others)} comparisons of this table",
@@ -113,31 +114,36 @@ def _against(
     if len(ours) > 1 or len(theirs) > 1:
         return over_seeds_and_sentences(ours, theirs, draws)
     p = compare("paired_bootstrap", ours[0], theirs[0], draws).p
-    return difference(ours[0], theirs[0], draws), None if p is None else min(1.0, 2 * p)
+    # As in `over_seeds_and_sentences`: no resample can show a p of 0.
+    two_sided = None if p is None else 2 * (p * draws.resamples + 1) / (draws.resamples + 1)
+    return difference(ours[0], theirs[0], draws), two_sided and min(1.0, two_sided)
 
 
 def costs(found: Found, folders: Folders) -> Table:
     """Return what the systems of a corpus cost: means over seeds, sums of hours."""
-    rows = [_cost(row, paths, folders) for row, paths in found.items()]
-    at = [column.key for column in COSTS].index("over")
-    base = rows[0][at - 1]
-    for row in rows:
-        row.insert(at, row[at - 1] / base)
+    of_base = _seconds(next(iter(found.values())))
+    rows = [_cost(row, paths, folders, of_base) for row, paths in found.items()]
     notes = [
         "s an update, core hours: processor seconds; other work of the machine makes them longer",
-        "for the rate: core hours of the learning rates that were not chosen",
+        "core hours: of all seeds; for the rate: those of the learning rates that were not chosen",
     ]
     dataset = next(iter(found)).dataset
     return Table(f"{dataset}-costs", f"{dataset}: costs", COSTS, rows, notes)
 
 
-def _cost(row: Row, paths: Sequence[Path], folders: Folders) -> list[Any]:
+def _seconds(paths: Sequence[Path]) -> float:
+    """Return the seconds of an update."""
+    summaries = [read_json(path / "summary.json") for path in paths]
+    updates = sum(of["updates"] for of in summaries)
+    return float(sum(of["seconds"]["training"] for of in summaries) / updates)
+
+
+def _cost(row: Row, paths: Sequence[Path], folders: Folders, of_base: float) -> list[Any]:
     summaries = [read_json(path / "summary.json") for path in paths]
     seconds = [of["seconds"] for of in summaries]
     choice = folders.rates(row)
     tried = [] if choice is None else read_json(choice)["trials"]
     unused = [trial for trial in tried if trial["rate"] != summaries[0]["rate"]]
-    updates = sum(of["updates"] for of in summaries)
     return [
         row.name,
         len(paths),
@@ -145,7 +151,8 @@ def _cost(row: Row, paths: Sequence[Path], folders: Folders) -> list[Any]:
         summaries[0]["rate"],
         statistics.fmean(of["best"]["dev_bleu"] for of in summaries),
         statistics.fmean(of["best"]["step"] for of in summaries),
-        sum(of["training"] for of in seconds) / updates,
+        _seconds(paths),
+        _seconds(paths) / of_base,
         sum(of["training"] + of["validation"] for of in seconds) / 3600,
         sum(of["training_seconds"] + of["validation_seconds"] for of in unused) / 3600,
     ]

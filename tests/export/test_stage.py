@@ -157,7 +157,7 @@ def test_nothing_half_written(copy, without_package, tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     def refused(source, target, replace=os.replace):
-        if str(source).endswith(f".tmp-out-{os.getpid()}"):
+        if str(source).endswith(f".nmtkit-tmp-out-{os.getpid()}"):
             raise OSError(5, "Input/output error")
         replace(source, target)
 

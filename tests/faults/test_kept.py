@@ -337,6 +337,29 @@ def test_a_prep_that_was_killed_at_its_end_leaves_nothing(
     assert sorted(os.listdir(run.path)) == names and not folder.exists()
 
 
+def test_only_folders_that_nmtkit_named_are_tidied(tmp_path):
+    """Not those of a process that runs, and not a person's own."""
+    final, mine = tmp_path / "m", {".tmp-m-2024", ".old-m-2024", ".nmtkit-tmp-m-1"}
+    left = {".nmtkit-tmp-m-4999999", ".nmtkit-old-m-4999999"}
+    for name in (final.name, *mine, *left):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.bin").write_text(name)
+    files.recover(final, ["model.bin"])
+    assert {path.name for path in tmp_path.iterdir()} == {final.name, *mine}
+
+
+def test_notes_of_the_same_name_are_both_kept(tmp_path, stderr):
+    final, older = tmp_path / "prep", tmp_path / ".nmtkit-old-prep-4999999"
+    for folder in (final, older):
+        folder.mkdir()
+        (folder / "notes.txt").write_text(folder.name)
+        (folder / "model.bin").write_text("")
+    files.recover(final, ["model.bin"])
+    (others,) = set(tmp_path.iterdir()) - {final}
+    assert (final / "notes.txt").read_text() == final.name and others.name.startswith("not-of-")
+    assert (others / "notes.txt").read_text() == older.name and others.name in stderr()
+
+
 def test_what_a_person_adds_to_scores_and_findings_stays(three):
     translate(three, set_names=["dev"], jobs=1)
     names = "table.xlsx", "paper.pdf", "notes.md", "lengths.ods", "notes.json"

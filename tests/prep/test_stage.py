@@ -621,7 +621,7 @@ def test_folders_that_prep_did_not_make_stay(tmp_path, files, run):
 def test_killed_between_two_renames(tmp_path, files, monkeypatch, run):
     """The old folder is back even if the next call fails."""
     before = snapshot(run.prep)
-    run.prep.rename(run.path / ".old-prep-99")
+    run.prep.rename(run.path / ".nmtkit-old-prep-4999999")
     with monkeypatch.context() as patch, pytest.raises(DataError, match="broken"):
         patch.setattr(steps.Steps, "encode", failing(DataError("broken")))
         run_prep(tmp_path, files)
