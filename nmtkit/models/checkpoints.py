@@ -61,7 +61,7 @@ def save(
     Raises: EnvironmentProblem if the disk is full or not writable; then no checkpoint is touched.
     """
     final = folder / f"step-{step:08d}"
-    temporary = folder / f".tmp-{final.name}-{os.getpid()}"
+    temporary = files.beside(final, "tmp")
     tensors = {WEIGHTS: weights, OPTIMIZER: optimizer}
     files.check_place(final)
     try:
@@ -347,7 +347,7 @@ def prune(folder: Path, keep: Iterable[str]) -> None:
     files.check_place(folder)
     for path in candidates(folder):
         if path.name not in names and (path / MANIFEST).is_file():
-            doomed = folder / f".old-{path.name}-{os.getpid()}"
+            doomed = files.beside(path, "old")
             with contextlib.suppress(OSError):
                 os.replace(path, doomed)
                 _remove(doomed)
@@ -360,11 +360,12 @@ def clean(folder: Path) -> None:
     The caller holds the system's lock.
     """
     files.check_place(folder)
-    for path in folder.glob(".old-step-*"):
-        final = folder / "-".join(path.name.removeprefix(".old-").split("-")[:2])
+    left = {kind: f"{files.UNFINISHED}{kind}-" for kind in ("tmp", "old")}
+    for path in folder.glob(f"{left['old']}step-*"):
+        final = folder / "-".join(path.name.removeprefix(left["old"]).split("-")[:2])
         if (path / MANIFEST).is_file() and not final.exists():
             os.replace(path, final)
-    for kind, state in ((".tmp", "half-written"), (".old", "half-removed")):
-        for path in folder.glob(f"{kind}-step-*"):
+    for kind, state in (("tmp", "half-written"), ("old", "half-removed")):
+        for path in folder.glob(f"{left[kind]}step-*"):
             console.say(f"removing {path.name}, left {state} by a process that was stopped")
             _remove(path)

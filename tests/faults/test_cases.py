@@ -34,8 +34,8 @@ def test_01_killed_while_a_checkpoint_is_written(run, monkeypatch, stderr):
         with pytest.raises(Killed):
             fit(run)
     folder = run.system("transformer").checkpoints
-    (half,) = folder.glob(".tmp-*")
-    assert half.name.startswith(".tmp-step-00000004")
+    (half,) = folder.glob(".nmtkit-tmp-*")
+    assert half.name.startswith(".nmtkit-tmp-step-00000004")
     stderr()
     fit(run)
     said = stderr()

@@ -78,7 +78,7 @@ def test_killed_while_saving_leaves_the_previous_checkpoint(
     assert steps(checkpoints.find_checkpoints(system)) == [1] + [2] * once_a_checkpoint
     stderr()
     checkpoints.clean(system.checkpoints)
-    assert ".tmp-step-00000003" in stderr()
+    assert ".nmtkit-tmp-step-00000003" in stderr()
     assert not list(system.checkpoints.glob(".*"))
 
 

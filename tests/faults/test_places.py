@@ -62,7 +62,11 @@ def home(tmp_path):
         *("hyp.txt", "hyp.subwords.txt", "meta.json", "nbest.jsonl", "table.md", "table.csv"),
         *("scores.json", "lengths.svg", "paper.md", "finding.json", "figure.svg", "diary.txt"),
         *("config.toml", "train.log", "metrics.jsonl", "index.html", "README.md", "manifest.json"),
-        *("step-00000001/model.safetensors", ".tmp-step-00000001-1/x", ".old-step-00000002-1/x"),
+        *(
+            "step-00000001/model.safetensors",
+            ".nmtkit-tmp-step-00000001-1/x",
+            ".nmtkit-old-step-00000002-1/x",
+        ),
         *("checkpoints/step-00000001/model.safetensors", "00000.bin"),
     ):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -134,7 +138,7 @@ def test_nothing_is_written_through_a_link(downloaded, home, link):
     if target.name == "folder" and place.is_dir():
         shutil.copytree(place, target)  # so that every stage finds what it reads
         shutil.rmtree(place)
-        for name in (".tmp-step-00000001-1", ".old-step-00000002-1"):
+        for name in (".nmtkit-tmp-step-00000001-1", ".nmtkit-old-step-00000002-1"):
             (target / name).mkdir()
     elif target.name == "folder":
         target.mkdir()

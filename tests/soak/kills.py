@@ -88,7 +88,9 @@ def kill(run, settings, kills, draw):
                 break
             assert code == -signal.SIGKILL, f"a start ended with {code}"
             done += 1
-            half_written += bool(list(folder.glob(".tmp-*")) or list(folder.glob(".old-*")))
+            half_written += bool(
+                list(folder.glob(".nmtkit-tmp-*")) or list(folder.glob(".nmtkit-old-*"))
+            )
             in_vain += step == newest
             newest = step
         server.stdin.close()
