@@ -407,7 +407,7 @@ def publish(complete: Path, final: Path, owned: Owned) -> None:
     check_place(final)
     for path in [*complete.rglob("*"), complete]:
         sync_folder(path)  # files are flushed the same way
-    older = beside(final, "old")
+    older = temporary_name(final, "old")
     if final.exists():
         os.replace(final, older)
     try:
@@ -429,7 +429,7 @@ def recover(final: Path, owned: Owned) -> None:
         if not kind:
             continue
         check_place(left)
-        if _others(int(kind[2])):
+        if _is_another(int(kind[2])):
             continue
         if kind[1] == "tmp":
             shutil.rmtree(left)
@@ -439,14 +439,14 @@ def recover(final: Path, owned: Owned) -> None:
             os.replace(left, final)
 
 
-def beside(final: Path, kind: str) -> Path:
+def temporary_name(final: Path, kind: str) -> Path:
     """Return the name that this process gives to a folder before (tmp) or after (old) it is
     `final`.
     """
     return final.with_name(f"{UNFINISHED}{kind}-{final.name}-{os.getpid()}")
 
 
-def _others(number: int) -> bool:
+def _is_another(number: int) -> bool:
     """True if another process with this number runs."""
     try:
         os.kill(number, 0)
@@ -489,7 +489,7 @@ def writing_folder(final: Path, owned: Owned, hint: str) -> Iterator[Path]:
         Other errors of the body are raised unchanged.
     """
     check_place(final)
-    temporary = beside(final, "tmp")
+    temporary = temporary_name(final, "tmp")
     in_body = False
     try:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -34,7 +34,7 @@ LARGE_CORPUS = 100_000
 READABLE = 1024
 """The longest sentence, in subwords, that analyses and validations read whole (see `readable`)."""
 # The fewest positions and rows by which padded batches differ where few shapes shall occur.
-FEW = 8
+ROUND_TO = 8
 # The third number of the seed of a window after the first (see `nmtkit.data.order`).
 OF_WINDOW = 2
 
@@ -251,14 +251,14 @@ def _rounded(ids: Ids, lengths: Ids, least: int) -> tuple[Ids, Ids]:
     """Return padded ids (B, S) and lengths with B and S rounded up; new rows have length `least`,
     because a model reads a source of one position at least.
     """
-    rows, steps = -len(ids) % _step(len(ids)), -ids.shape[1] % FEW
+    rows, steps = -len(ids) % _step(len(ids)), -ids.shape[1] % ROUND_TO
     padded_ids = np.pad(ids, ((0, rows), (0, steps)), constant_values=PAD)
     return padded_ids, np.pad(lengths, (0, rows), constant_values=least)
 
 
 def _step(rows: int) -> int:
     """Return the number of which B is a multiple where few shapes occur: two numbers an octave."""
-    return max(FEW, 1 << rows.bit_length() - 2)
+    return max(ROUND_TO, 1 << rows.bit_length() - 2)
 
 
 def on_device(value: T, device: torch.device | str) -> T:

@@ -19,7 +19,7 @@ from nmtkit.data.padding import Ids, padded, tensor
 from nmtkit.data.store import Lengths
 from nmtkit.text.vocabulary import BOS, PAD
 
-FEW = 64, 32
+ROUND_TO = 64, 32
 """Where few shapes shall occur: multiples of R and of L."""
 
 
@@ -87,9 +87,9 @@ def segments(src: Ids, tgt: Ids, device: torch.device | str, few_shapes: bool = 
     Args:
         src, tgt: lengths of the sentences in the rows; one side may have more sentences of <pad>.
         device: where the tensors go.
-        few_shapes: R and L are multiples of `FEW`; the further sentences are empty.
+        few_shapes: R and L are multiples of `ROUND_TO`; the further sentences are empty.
     """
-    sentences, longest = FEW if few_shapes else (1, 1)
+    sentences, longest = ROUND_TO if few_shapes else (1, 1)
     lengths, _ = padded([tgt, src], 0)
     lengths = np.pad(lengths, ((0, 0), (0, -lengths.shape[1] % sentences)))
     return Segments(*(_packing(of_side, device, longest) for of_side in lengths))

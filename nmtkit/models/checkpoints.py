@@ -61,7 +61,7 @@ def save(
     Raises: EnvironmentProblem if the disk is full or not writable; then no checkpoint is touched.
     """
     final = folder / f"step-{step:08d}"
-    temporary = files.beside(final, "tmp")
+    temporary = files.temporary_name(final, "tmp")
     tensors = {WEIGHTS: weights, OPTIMIZER: optimizer}
     files.check_place(final)
     try:
@@ -347,7 +347,7 @@ def prune(folder: Path, keep: Iterable[str]) -> None:
     files.check_place(folder)
     for path in candidates(folder):
         if path.name not in names and (path / MANIFEST).is_file():
-            doomed = files.beside(path, "old")
+            doomed = files.temporary_name(path, "old")
             with contextlib.suppress(OSError):
                 os.replace(path, doomed)
                 _remove(doomed)

@@ -230,7 +230,7 @@ def _owned(prep: Path) -> Collection[str]:
 def _publish(complete: Path, run: Run) -> None:
     """Give the finished folder its name, and remove an older one."""
     if complete.stat().st_dev != run.path.stat().st_dev:  # the work folder is on another disk
-        complete = Path(shutil.move(complete, files.beside(run.prep, "tmp")))
+        complete = Path(shutil.move(complete, files.temporary_name(run.prep, "tmp")))
     files.publish(complete, run.prep, _owned)
 
 

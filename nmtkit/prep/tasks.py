@@ -67,7 +67,7 @@ class Damaged(DataError):
 
 
 Outcome = tuple[dict[str, Any], list[Path]]
-"""What a task found, and the files that it wrote."""
+"""The result of a task, and the files that it wrote."""
 
 _cache: dict[Hashable, Any] = {}
 _cached_step = [""]

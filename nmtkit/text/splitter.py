@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Container, Sequence
 
 from nmtkit.errors import ConfigError
@@ -53,7 +54,7 @@ class Splitter:
         return list(subwords)
 
 
-class CachingSplitter(Splitter):
+class CachingSplitter(Splitter, abc.ABC):
     """Splits words, with a bounded cache."""
 
     def __init__(self) -> None:
@@ -73,5 +74,6 @@ class CachingSplitter(Splitter):
             result += pieces
         return result
 
+    @abc.abstractmethod
     def _pieces(self, word: str) -> list[str]:
-        raise NotImplementedError
+        """Return the subwords of a word."""

@@ -95,7 +95,7 @@ class Graphs:
 
     def __call__(self, batch: Batch, scale: Tensor) -> Tensor:
         """Return what `compute` returns, valid until the next call."""
-        batch = shape_alone(batch)
+        batch = copied_fields(batch)
         inputs = tensors_of(batch)
         shape = tuple(tensor.shape for tensor in inputs)
         known = self._recorded.get(shape)
@@ -128,7 +128,7 @@ class Graphs:
         return known
 
 
-def shape_alone(batch: Batch) -> Batch:
+def copied_fields(batch: Batch) -> Batch:
     """Return a batch without the fields that a graph does not copy. No model with graphs reads
     them, and the loss counts no <pad>.
     """

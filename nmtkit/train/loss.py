@@ -139,7 +139,7 @@ def chunk_loss(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Return sums of the loss and of the negative log-likelihood, and the gradient times scale.
 
-    x: logits (C, V); y: targets (C, 1). Those of <pad> count nothing if the scale is a tensor.
+    x: logits (C, V); y: targets (C, 1). A target <pad> has no loss if the scale is a tensor.
     """
     wide = x if x.dtype == torch.float64 else x.float()
     if scale is not None and cpu.reads_at_once(x):

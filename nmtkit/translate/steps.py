@@ -159,7 +159,7 @@ def _first_largest(values: Tensor) -> tuple[Tensor, Tensor]:
 def _top_without_a_wait(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Return `top_sorted` by stable sorts alone: whether entries are equal is not asked.
 
-    Of two equal chunks the first has the first entries.
+    A stable sort puts the first of two equal chunks first, and so its entries.
     """
     columns = values.shape[1]
     index: Tensor | None = None

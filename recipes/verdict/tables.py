@@ -5,11 +5,13 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from nmtkit import files
 from nmtkit.errors import DataError
-from nmtkit.records import Scores, load
+from nmtkit.records import Part, Record, Scores, load
 from nmtkit.score.metrics import Metric, Scorer
 from nmtkit.score.resampling import Draws
 from nmtkit.score.seeds import over_seeds_and_sentences
@@ -43,6 +45,31 @@ COSTS = (
     Column("hours", "core hours"),
     Column("choice", "for the rate"),
 )
+
+
+class Best(Part):
+    """The best validation of a system."""
+
+    step: int
+    dev_bleu: float
+
+
+class Seconds(Part):
+    """Processor seconds of a system."""
+
+    training: float
+    validation: float
+
+
+class Summary(Record):
+    """What the tables read of a system's summary.json."""
+
+    again = "delete the system's folder in the results: the queue trains the system again"
+    parameters: int
+    rate: str
+    updates: Annotated[int, Field(gt=0)]
+    best: Best
+    seconds: Seconds
 
 
 def tables(items: Iterable[Item], folders: Folders) -> list[Table]:
@@ -131,28 +158,31 @@ def costs(found: Found, folders: Folders) -> Table:
     return Table(f"{dataset}-costs", f"{dataset}: costs", COSTS, rows, notes)
 
 
+def _summaries(paths: Sequence[Path]) -> list[Summary]:
+    return [load(Summary, path / "summary.json") for path in paths]
+
+
 def _seconds(paths: Sequence[Path]) -> float:
     """Return the seconds of an update."""
-    summaries = [read_json(path / "summary.json") for path in paths]
-    updates = sum(of["updates"] for of in summaries)
-    return float(sum(of["seconds"]["training"] for of in summaries) / updates)
+    summaries = _summaries(paths)
+    updates = sum(of.updates for of in summaries)
+    return sum(of.seconds.training for of in summaries) / updates
 
 
 def _cost(row: Row, paths: Sequence[Path], folders: Folders, of_base: float) -> list[Any]:
-    summaries = [read_json(path / "summary.json") for path in paths]
-    seconds = [of["seconds"] for of in summaries]
+    summaries = _summaries(paths)
     choice = folders.rates(row)
     tried = [] if choice is None else read_json(choice)["trials"]
-    unused = [trial for trial in tried if trial["rate"] != summaries[0]["rate"]]
+    unused = [trial for trial in tried if trial["rate"] != summaries[0].rate]
     return [
         row.name,
         len(paths),
-        summaries[0]["parameters"],
-        summaries[0]["rate"],
-        statistics.fmean(of["best"]["dev_bleu"] for of in summaries),
-        statistics.fmean(of["best"]["step"] for of in summaries),
+        summaries[0].parameters,
+        summaries[0].rate,
+        statistics.fmean(of.best.dev_bleu for of in summaries),
+        statistics.fmean(of.best.step for of in summaries),
         _seconds(paths),
         _seconds(paths) / of_base,
-        sum(of["training"] + of["validation"] for of in seconds) / 3600,
+        sum(of.seconds.training + of.seconds.validation for of in summaries) / 3600,
         sum(of["training_seconds"] + of["validation_seconds"] for of in unused) / 3600,
     ]

@@ -413,6 +413,7 @@ def test_the_choice_stands_beside_the_settings(run, monkeypatch):
             config = run.system("transformer").read_config()
             assert config.train["matmul"] == config.hardware["matmul"] == matmul
             assert torch.get_float32_matmul_precision() == matmul
+            assert torch.backends.cudnn.allow_tf32 == (matmul != "highest")
             assert config.train["precision"] == "auto"
             assert config.hardware["precision"] == "float32"
     finally:

@@ -88,3 +88,7 @@ def test_what_is_missing_is_said(tmp_path, folders):
     (elsewhere.state / "results").mkdir()
     assert leavings.collect(elsewhere) == [] and (results / "references" / f"{SET}.ref").is_file()
     assert len(tables.tables(ITEMS, elsewhere)) == 3
+
+    (results / "csan-s1" / "summary.json").write_text('{"updates": 0}')
+    with pytest.raises(DataError, match=r"csan-s1.summary\.json"):
+        tables.tables(ITEMS, elsewhere)

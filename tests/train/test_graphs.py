@@ -1,5 +1,6 @@
 """CUDA graphs of batches, with a stand-in on a CPU that computes again what was recorded."""
 
+import weakref
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 from nmtkit.data import packing
 from nmtkit.data.batches import collate
 from nmtkit.models.variants import VARIANTS
+from nmtkit.nn import masks
 from nmtkit.train import gradients, graphs
 from nmtkit.train.stage import train
 from tests.models.contract import Case, batch_for, close, full, packed_for, pairs
@@ -31,6 +33,8 @@ def replays(monkeypatch):
     count = []
 
     def record(compute, pool):
+        # A graph that read a mask of before would read freed memory later.
+        assert not masks._kept.cache_info().currsize
         result = torch.zeros(2, dtype=torch.float64)
 
         def replay():
@@ -62,6 +66,23 @@ def test_replayed_batches_make_the_same_updates(tmp_path, replays, monkeypatch, 
     np.testing.assert_allclose(replayed, expected, rtol=1e-5)
 
 
+def test_tables_of_positions_that_graphs_read_stay():
+    embedder = Case("transformer").build().src_embedder
+    like = torch.zeros(1)
+    first = weakref.ref(embedder.positions(0, 10, like)._base)
+    embedder.positions(0, 1000, like)
+    assert first() is not None
+
+
+def test_a_packed_update_is_one_part_a_rank():
+    lengths = np.random.default_rng(1).integers(5, 60, 3000)
+    for ranks in (1, 4):
+        parts = gradients.equal_parts(
+            np.arange(3000), lengths, lengths, ranks, gradients.FITS, lambda *sides: np.sum(sides)
+        )
+        assert len(parts) == ranks
+
+
 def test_what_cannot_be_recorded_is_computed_kernel_by_kernel(
     tmp_path, replays, monkeypatch, capsys
 ):
@@ -80,7 +101,7 @@ def test_a_packed_batch_of_few_shapes_is_read_as_any_other(variant):
     model, sentences = Case(variant).build(), pairs()
     expected = full(model, packed_for(sentences))
     few = packed_for(sentences, 8, few_shapes=True)
-    assert [of_side.positions.shape for of_side in few.segments] == 2 * [packing.FEW]
+    assert [of_side.positions.shape for of_side in few.segments] == 2 * [packing.ROUND_TO]
     close(full(model, again(few)), expected)
 
 
@@ -102,5 +123,5 @@ def test_a_padded_batch_of_few_shapes_is_read_as_any_other(variant):
 
 def again(batch):
     """Return the batch as a graph reads it."""
-    copied = [tensor.clone() for tensor in graphs.tensors_of(graphs.shape_alone(batch))]
-    return graphs.with_tensors(graphs.shape_alone(batch), copied)
+    copied = [tensor.clone() for tensor in graphs.tensors_of(graphs.copied_fields(batch))]
+    return graphs.with_tensors(graphs.copied_fields(batch), copied)

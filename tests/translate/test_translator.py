@@ -23,7 +23,7 @@ from nmtkit.text.vocabulary import SPECIALS, Vocabulary
 from nmtkit.translate import output, workers
 from nmtkit.translate.forced import GivenPairs
 from nmtkit.translate.scorer import Scorer
-from nmtkit.translate.translator import Translator, readable
+from nmtkit.translate.translator import Translator, readable, sentences_at_once
 from nmtkit.translate.windows import (
     Boundaries,
     file_windows,
@@ -118,6 +118,13 @@ def test_output_is_the_same_to_the_bit_for_any_number_of_workers(jobs):
     with workers.one_thread(torch.device("cpu")):
         assert list(alone.translate(text)) == list(together.translate(text))
     assert alone.counts == together.counts
+
+
+def test_a_gpu_searches_more_sentences_at_once():
+    of_device = {"cpu": 128, "cuda": 512}
+    for device, count in of_device.items():
+        assert sentences_at_once(SearchSettings(), torch.device(device)) == count
+        assert sentences_at_once(SearchSettings(batch_size=7), torch.device(device)) == 7
 
 
 def test_long_sentences_come_in_smaller_batches():
