@@ -23,19 +23,25 @@ from recipes.verdict.worker import (
 )
 from recipes.workers import STOPPED, Workers
 
+ABOUT = "Train the systems of a list, one after the other; the same command continues."
+RETRY = "forget that a system (default: every system) has failed"
 DONE, FAILED, NOTHING = 0, 4, 10
 """Exit codes of `--one`, beside those of nmtkit: a system is done, has failed, or none is free."""
 
 
 def main() -> None:
     """Run the command and exit with its code."""
-    parser = argparse.ArgumentParser(prog="verdict.sh", description=__doc__, add_help=False)
+    parser = argparse.ArgumentParser(
+        prog="verdict.sh",
+        description=ABOUT,
+        epilog="The head of recipes/verdict.sh has the variables.",
+    )
     group = parser.add_mutually_exclusive_group()
-    group.add_argument("--status", action="store_true")
-    group.add_argument("--retry", nargs="?", const="", metavar="CORPUS/NAME")
-    group.add_argument("--collect", action="store_true")
-    group.add_argument("--tables", action="store_true")
-    group.add_argument("--one", action="store_true")
+    group.add_argument("--status", action="store_true", help="print what is done, and hours left")
+    group.add_argument("--retry", nargs="?", const="", metavar="CORPUS/NAME", help=RETRY)
+    group.add_argument("--collect", action="store_true", help="copy results to the repository")
+    group.add_argument("--tables", action="store_true", help="print scores with tests, and costs")
+    group.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     try:
         folders, items = _folders(), read_list(_list_file())
