@@ -4,3 +4,10 @@ import os
 
 DEVICE = os.environ.get("NMTKIT_DEVICE", "cpu")
 ON_GPU = DEVICE != "cpu"
+
+if ON_GPU:  # as a training does
+    import torch
+
+    from nmtkit.nn.gpu import load_kernels
+
+    load_kernels(torch.device(DEVICE))

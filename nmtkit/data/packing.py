@@ -20,7 +20,7 @@ from nmtkit.data.store import Lengths
 from nmtkit.text.vocabulary import BOS, PAD
 
 ROUND_TO = 64, 32
-"""Where few shapes shall occur: multiples of R and of L."""
+"""Where few shapes shall occur: the least multiples of R and of L."""
 
 
 class Packing(NamedTuple):
@@ -87,16 +87,25 @@ def segments(src: Ids, tgt: Ids, device: torch.device | str, few_shapes: bool = 
     Args:
         src, tgt: lengths of the sentences in the rows; one side may have more sentences of <pad>.
         device: where the tensors go.
-        few_shapes: R and L are multiples of `ROUND_TO`; the further sentences are empty.
+        few_shapes: R and L are multiples of `ROUND_TO`, or, if that is more, of a quarter and of a
+            half of the power of 2 that holds them; the further sentences are empty.
     """
-    sentences, longest = ROUND_TO if few_shapes else (1, 1)
     lengths, _ = padded([tgt, src], 0)
-    lengths = np.pad(lengths, ((0, 0), (0, -lengths.shape[1] % sentences)))
-    return Segments(*(_packing(of_side, device, longest) for of_side in lengths))
+    longest = [int(of_side.max()) for of_side in lengths]
+    if few_shapes:
+        rows = _rounded(lengths.shape[1], ROUND_TO[0], 4)
+        lengths = np.pad(lengths, ((0, 0), (0, rows - lengths.shape[1])))
+        longest = [_rounded(length, ROUND_TO[1], 2) for length in longest]
+    sides = zip(lengths, longest, strict=True)
+    return Segments(*(_packing(of_side, length, device) for of_side, length in sides))
 
 
-def _packing(lengths: Ids, device: torch.device | str, longest: int) -> Packing:
-    longest *= -(-int(lengths.max()) // longest)
+def _rounded(number: int, least: int, parts: int) -> int:
+    multiple = max(least, (1 << (number - 1).bit_length()) // parts)
+    return -(-number // multiple) * multiple
+
+
+def _packing(lengths: Ids, longest: int, device: torch.device | str) -> Packing:
     offsets, steps = np.append(0, np.cumsum(lengths)), np.arange(longest)
     real = steps < lengths[:, None]  # (R, L)
     # A sentence of <pad> that one side lacks shows one position: every query sees a key.

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from nmtkit.data.context import stacked
 from nmtkit.data.packing import Segments
 from nmtkit.errors import ConfigError
-from nmtkit.nn import cpu, private
+from nmtkit.nn import cpu, gpu
 from nmtkit.nn.cache import Cache
 from nmtkit.nn.capture import capturing, changed, record
 from nmtkit.nn.dropout import dropout
@@ -72,13 +72,13 @@ def attention(
 def _within_sentences(
     q: Tensor, k: Tensor, v: Tensor, segments: Segments, causal: bool, p: float
 ) -> Tensor:
-    """Return `attention` of a packed batch, (1, T, H·C'): by torch's kernel for sentences in a row,
-    or in the padded form where there is no such kernel.
+    """Return `attention` of a packed batch, (1, T, H·C'): by kernels for sentences in a row, or in
+    the padded form where there are none.
     """
     k, v = k.transpose(1, 2), v.transpose(1, 2)  # (1, S, H, C)
     queries, keys = segments
-    if not p and private.attends_in_a_row(q, v):
-        context = private.attention_in_a_row(q[0], k[0], v[0], queries, keys, causal)
+    context = gpu.row_attention(q[0], k[0], v[0], segments, causal, p)
+    if context is not None:
         return context.flatten(1).unsqueeze(0)
     q, k, v = queries.padded(q), keys.padded(k).transpose(1, 2), keys.padded(v).transpose(1, 2)
     # The future hides what stands behind a sentence.

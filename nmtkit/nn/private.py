@@ -5,20 +5,12 @@ A version of torch without one of them gives the same results, more slowly.
 
 from __future__ import annotations
 
-import inspect
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.autograd.graph import Node
 
-from nmtkit.data.packing import Packing
-
 _ONEDNN = ("_is_mkldnn_bf16_supported", "_reorder_linear_weight", "_linear_pointwise")
 _ONEDNN_INT8 = ("qlinear_prepack", "qlinear_pointwise")
-
-_attention_in_a_row: Any = None
-"""torch's kernel, after `load_attention_in_a_row`."""
 
 
 def has_packed_products() -> bool:
@@ -92,46 +84,6 @@ def softmax_backward(grad: Tensor, weights: Tensor) -> Tensor:
         return torch._softmax_backward_data(grad, weights, -1, weights.dtype)
     product = grad * weights
     return product - weights * product.sum(-1, keepdim=True)
-
-
-def load_attention_in_a_row() -> None:
-    """Load torch's attention within sentences in a row; importing it takes seconds."""
-    global _attention_in_a_row
-    try:
-        from torch.nn.attention.varlen import varlen_attn
-    except ImportError:  # before torch 2.10
-        return
-    # The first versions of torch that have it say in another way that a query sees no later key.
-    if "window_size" in inspect.signature(varlen_attn).parameters:
-        _attention_in_a_row = varlen_attn
-
-
-def attends_in_a_row(q: Tensor, v: Tensor) -> bool:
-    """True if `attention_in_a_row` takes these queries and values (…, C): numbers of 16 bits, on a
-    GPU that has the kernel.
-    """
-    if _attention_in_a_row is None or not q.is_cuda or q.dtype.itemsize > 2:
-        return False
-    fits = q.size(-1) == v.size(-1) and q.size(-1) in range(8, 257, 8)
-    return fits and torch.cuda.get_device_capability(q.device) >= (8, 0)
-
-
-def attention_in_a_row(
-    q: Tensor, k: Tensor, v: Tensor, queries: Packing, keys: Packing, causal: bool
-) -> Tensor:
-    """Return attention within sentences, (T, H, C).
-
-    Args:
-        q: (T, H, C).
-        k, v: (S, H, C).
-        queries, keys: where the sentences lie in T and in S.
-        causal: True if no query sees later keys.
-    """
-    longest = queries.positions.size(1), keys.positions.size(1)
-    window = (-1, 0) if causal else (-1, -1)
-    offsets = queries.offsets, keys.offsets
-    context: Tensor = _attention_in_a_row(q, k, v, *offsets, *longest, window_size=window)
-    return context
 
 
 def will_run(node: Node) -> bool:

@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from nmtkit.nn import gpu
 from nmtkit.nn.capture import record
 from nmtkit.nn.dropout import Dropout, dropout
 from nmtkit.nn.linear import Linear
@@ -37,10 +38,17 @@ class Residual(nn.Module):
 
     def enter(self, x: Tensor) -> Tensor:
         """Return what the sublayer reads."""
-        return self.norm(x) if self.pre else x
+        if not self.pre:
+            return gpu.narrow(x)
+        normal = gpu.narrow_norm(x, self.norm) if self.training else None
+        return self.norm(x) if normal is None else normal
 
     def leave(self, x: Tensor, y: Tensor) -> Tensor:
         """Return the sum of x and the sublayer's output y."""
+        if self.training and not self.pre:
+            normal = gpu.residual_norm(x, y, self.norm, self.p)
+            if normal is not None:
+                return normal
         total = x + (dropout(y, self.p) if self.training else y)
         return total if self.pre else self.norm(total)
 

@@ -11,14 +11,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from nmtkit import console
 from nmtkit.data.batches import Batch
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Model
 from nmtkit.nn.loops import keep_eager
-from nmtkit.train.loss import ChunkLoss, chunk_loss
 
 
 def check_compiler(device: torch.device) -> None:
@@ -63,21 +61,6 @@ def compile_training(model: Model, example: Batch, backend: str = "inductor") ->
     for verb in ("encode", "decode"):
         setattr(model, verb, _in_training(model, getattr(model, verb), backend))
     console.say("compiling: the first updates take a minute or more")
-
-
-def compiled_loss(device: torch.device, backend: str = "inductor") -> ChunkLoss | None:
-    """Return `chunk_loss` as one graph for any shape; None on a CPU, which gains nothing."""
-    if device.type == "cpu":
-        return None
-    compiled = torch.compile(chunk_loss, dynamic=True, backend=backend)
-
-    def of_chunk(x: Tensor, y: Tensor, smoothing: float, scale: float | Tensor) -> Any:
-        # A graph would be for one number, and the scale is another one in each update.
-        if not isinstance(scale, Tensor):
-            scale = torch.full((), scale, device=x.device)
-        return compiled(x, y, smoothing, scale)
-
-    return of_chunk
 
 
 def _in_training(model: Model, eager: Callable[..., Any], backend: str) -> Callable[..., Any]:

@@ -31,7 +31,7 @@ from nmtkit.data.resegmented import Resegmented
 from nmtkit.data.store import Lengths
 from nmtkit.errors import ConfigError, EnvironmentProblem, is_out_of_memory
 from nmtkit.models.base import Model
-from nmtkit.nn import cpu, private
+from nmtkit.nn import cpu, gpu
 from nmtkit.nn.dropout import seed_dropout
 from nmtkit.nn.hardware import Hardware, widest
 from nmtkit.settings import TrainSettings
@@ -43,7 +43,7 @@ from nmtkit.train.ranks import Ranks
 from nmtkit.train.state import TrainState
 
 FEW_ROWS = 128
-"""On a GPU, the rows of packed batches have a multiple of at least this many positions."""
+"""On a GPU, the rows of packed batches have a multiple of this many positions."""
 FITS = 2**53
 """More positions than any batch has: everything fits into memory."""
 PART = 8192
@@ -172,7 +172,8 @@ def cuts_for_ranks(batches: int, ranks: int) -> int:
 def packed_multiple(model: Model, settings: TrainSettings, device: str) -> int:
     """Return the number of which the rows of packed batches have a multiple; 0 = not packed.
 
-    On a GPU it is an eighth of a batch, so that few shapes occur.
+    On a GPU it is an eighth of a batch, or a 24th of an update whose batches are joined, so that
+    few shapes occur.
 
     Raises: ConfigError if the model cannot read packed batches that the settings ask for.
     """
@@ -188,8 +189,10 @@ def packed_multiple(model: Model, settings: TrainSettings, device: str) -> int:
         return 0
     if device == "cpu":
         return cpu.FILLED
-    private.load_attention_in_a_row()
-    return max(FEW_ROWS, settings.batch_size // 8 if settings.batch_unit != "sentences" else 0)
+    if settings.batch_unit == "sentences":
+        return FEW_ROWS
+    joined = settings.update_size if settings.micro_batch == "auto" else 0
+    return max(FEW_ROWS, max(settings.batch_size // 8, joined // 24) // FEW_ROWS * FEW_ROWS)
 
 
 def equal_parts(
@@ -274,7 +277,6 @@ class Gradients:
         joins: True if the batches of an update are joined.
         graphs: of batches on a GPU; None = kernel by kernel.
         notes: what every rank told in the last update.
-        chunk_loss: see `losses.backward`.
     """
 
     model: Model
@@ -288,7 +290,6 @@ class Gradients:
     joins: bool = field(init=False)
     graphs: Graphs | None = field(init=False, default=None)
     notes: list[list[float]] = field(init=False, default_factory=list)
-    chunk_loss: losses.ChunkLoss | None = None
 
     def __post_init__(self) -> None:
         parameters = [p for p in self.model.parameters() if p.requires_grad]
@@ -298,6 +299,7 @@ class Gradients:
         self.device = parameters[0].device
         self.joins = joins(self.settings, self.device)
         self._chunk = losses.chunk_rows(self.model.vocabularies.tgt, self.device.type)
+        gpu.load_kernels(self.device)
         self._multiple = packed_multiple(self.model, self.settings, self.device.type)
         self._perturb = perturbation(self.model, self.settings)
         if self._perturb is None and graphs_fit(self.model, self.device, self.ranks):
@@ -430,9 +432,7 @@ class Gradients:
         if before:
             before(hidden)
         smoothing = self.settings.label_smoothing
-        loss = losses.backward(
-            self._logits, hidden, batch, smoothing, scale, self._chunk, self.chunk_loss
-        )
+        loss = losses.backward(self._logits, hidden, batch, smoothing, scale, self._chunk)
         return torch.stack([loss.smoothed, loss.nll])
 
     def _logits(self, hidden: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from nmtkit.data.batches import Batch
 from nmtkit.data.packing import Packing, Segments
 from nmtkit.nn import masks
 
-SHAPES = 64
+SHAPES = 128
 """Shapes that get a graph; further ones are computed kernel by kernel."""
 Shape = tuple[torch.Size, ...]
 Compute = Callable[[Batch, Tensor], Tensor]

@@ -15,14 +15,13 @@ import torch
 from torch import Tensor
 
 from nmtkit.data.batches import Batch
-from nmtkit.nn import cpu
+from nmtkit.nn import cpu, gpu
 from nmtkit.nn.hardware import widest
 from nmtkit.text.vocabulary import PAD
 
 CHUNK_BYTES = {"cpu": 32 << 20, "cuda": 1 << 30}  # of float32 logits
 CHUNK_ROWS = 512  # the minimum: products of fewer rows are slow
 Logits = Callable[[Tensor], Tensor]
-ChunkLoss = Callable[..., tuple[Tensor, Tensor, Tensor | None]]
 
 # A smaller probability may have lost digits to underflow; its logarithm is computed another way.
 UNDERFLOW = 1e-30
@@ -54,7 +53,6 @@ def backward(
     smoothing: float,
     scale: float | Tensor,
     chunk: int,
-    of_chunk: ChunkLoss | None = None,
 ) -> Loss:
     """Return the loss of a batch, and add its gradient to the gradient of every parameter.
 
@@ -66,7 +64,6 @@ def backward(
         scale: factor of the gradient: 1 / target tokens of the whole update. If it is a tensor, the
             logits of <pad> are computed too, and count nothing: for graphs, which have one shape.
         chunk: maximum number of target positions with logits at once (`chunk_rows`).
-        of_chunk: a compiled `chunk_loss`; None = as it is written.
     Returns: sums without the scale.
     """
     if isinstance(scale, Tensor):
@@ -76,7 +73,7 @@ def backward(
         real, targets = _real_positions(batch)
     flat = hidden.flatten(0, 1)  # (B, T, D) -> (B·T, D)
     leaf = (flat if real is None else flat.index_select(0, real)).detach().requires_grad_()
-    loss = _chunks(logits_of, leaf, targets, smoothing, scale, chunk, of_chunk or chunk_loss)
+    loss = _chunks(logits_of, leaf, targets, smoothing, scale, chunk)
     gradient = leaf.grad  # (N, D)
     if real is not None and gradient is not None:
         gradient = torch.zeros_like(flat).index_copy_(0, real, gradient)
@@ -90,7 +87,7 @@ def evaluate(logits_of: Logits, hidden: Tensor, batch: Batch, smoothing: float, 
     real, targets = _real_positions(batch)
     flat = hidden.flatten(0, 1)
     rows = flat if real is None else flat.index_select(0, real)
-    return _chunks(logits_of, rows, targets, smoothing, None, chunk, chunk_loss)
+    return _chunks(logits_of, rows, targets, smoothing, None, chunk)
 
 
 def _real_positions(batch: Batch) -> tuple[Tensor | None, Tensor]:
@@ -114,7 +111,6 @@ def _chunks(
     smoothing: float,
     scale: float | Tensor | None,
     chunk: int,
-    of_chunk: ChunkLoss,
 ) -> Loss:
     """Return sums over chunks; with a scale, also add gradients to `hidden` and the parameters."""
     smoothed = torch.zeros((), dtype=widest(hidden.device), device=hidden.device)
@@ -126,12 +122,23 @@ def _chunks(
         with torch.set_grad_enabled(scale is not None):
             logits = logits_of(part)  # (C, D) -> (C, V)
         with torch.no_grad():
-            part_smoothed, part_nll, gradient = of_chunk(logits.detach(), y, smoothing, scale)
+            part_smoothed, part_nll, gradient = _chunk_loss(logits.detach(), y, smoothing, scale)
             smoothed += part_smoothed
             nll += part_nll
         if scale is not None:
             torch.autograd.backward(logits, gradient)
     return Loss(smoothed, nll)
+
+
+def _chunk_loss(
+    x: Tensor, y: Tensor, smoothing: float, scale: float | Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return `chunk_loss`, by a kernel where there is one."""
+    losses = None if scale is None else gpu.loss(x, y, smoothing, scale)
+    if losses is None:
+        return chunk_loss(x, y, smoothing, scale)
+    smoothed, nll = losses.to(widest(x.device)).sum(0).unbind()
+    return smoothed, nll, x
 
 
 def chunk_loss(

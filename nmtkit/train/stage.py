@@ -33,7 +33,7 @@ from nmtkit.run import Run, System
 from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import load_vocabularies
 from nmtkit.train import dry_run, saving
-from nmtkit.train.compiling import check_compiler, compile_training, compiled_loss
+from nmtkit.train.compiling import check_compiler, compile_training
 from nmtkit.train.deterministic import describe, deterministic, without_form_refused
 from nmtkit.train.gradients import autocast_arguments
 from nmtkit.train.init_from import copy_matching, find_source
@@ -270,7 +270,6 @@ def _compile(trainer: Trainer) -> None:
     model = trainer.model
     place = next(model.parameters()).device
     compile_training(model, collate(trainer.store, np.arange(1), place, model.context_rule))
-    trainer.gradients.chunk_loss = compiled_loss(place)
 
 
 def _check_prepared(run: Run) -> None:

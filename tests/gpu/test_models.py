@@ -9,7 +9,6 @@ import torch
 from torch.nn import functional as F
 
 from nmtkit.models.variants import load_variant
-from nmtkit.nn import private
 from nmtkit.nn.dropout import seed_dropout
 from nmtkit.settings import SearchSettings
 from nmtkit.text.vocabulary import PAD
@@ -107,10 +106,9 @@ def test_steps_equal_the_whole_and_padding_does_not_matter(variant, dtype):
 
 @both
 def test_packed_batches_are_read_as_padded_ones(variant, dtype):
-    """On a GPU, in bfloat16, by torch's kernel for sentences in a row."""
+    """On a GPU, in bfloat16, by the kernels for sentences in a row."""
     if not build(variant).reads_packed:
         pytest.skip("training pads the batches of this model")
-    private.load_attention_in_a_row()
     padded, packed = batch_for(build(variant), sentences()), packed_for(sentences())
     real, results = padded.tgt_out != PAD, []
     for batch in (padded, packed):

@@ -1,0 +1,109 @@
+"""All the ways of computing that make a GPU faster than torch's plain operations: kernels, where
+torch comes with Triton.
+
+Each function returns None where no kernel fits. `tests/benchmarks/kernels.py` measures a training
+with and without each.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from types import ModuleType
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from nmtkit.data.packing import Segments
+
+
+class Kernels(NamedTuple):
+    """The modules of `nmtkit.nn.kernels`."""
+
+    attention: ModuleType
+    norm: ModuleType
+    loss: ModuleType
+
+
+_kernels: Kernels | None = None
+
+
+def load_kernels(device: torch.device) -> None:
+    """Load the kernels for trainings on a device, if there are some for it."""
+    global _kernels
+    if device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0):
+        with suppress(ImportError):  # torch for Windows comes without Triton
+            from nmtkit.nn.kernels import attention, loss, norm
+
+            _kernels = Kernels(attention, norm, loss)
+
+
+def _for(x: Tensor) -> Kernels | None:
+    """Return the kernels if they compute with x."""
+    return _kernels if x.device.type != "cpu" and x.dtype.itemsize <= 4 else None
+
+
+def row_attention(
+    q: Tensor, k: Tensor, v: Tensor, segments: Segments, causal: bool, p: float
+) -> Tensor | None:
+    """Return attention within sentences, (T, H, C), as `attention` does.
+
+    Args:
+        q, k, v: (T or S, H, C).
+    """
+    kernels = _for(q)
+    if kernels is None or not kernels.attention.fits(q, v):
+        return None
+    context: Tensor = kernels.attention.within_sentences(q, k, v, *segments, causal, p)
+    return context
+
+
+def residual_norm(x: Tensor, y: Tensor, norm: nn.LayerNorm, p: float) -> Tensor | None:
+    """Return LN(x + Dropout(y)), float32 (…, D), of which `narrow` has a copy of 16 bits."""
+    kernels = _for(x)
+    if kernels is None or torch.compiler.is_compiling() or not kernels.norm.fits(x, y):
+        return None
+    result, rounded = kernels.norm.residual_norm(x, y, norm, p, True, _narrow_type(x))
+    result.in_16_bits = rounded
+    return result  # type: ignore[no-any-return]
+
+
+def narrow_norm(x: Tensor, norm: nn.LayerNorm) -> Tensor | None:
+    """Return LN(x) in 16 bits, (…, D), for products under autocast."""
+    kernels, rounded = _for(x), _narrow_type(x)
+    if kernels is None or rounded is None or torch.compiler.is_compiling():
+        return None
+    if not kernels.norm.fits(x):
+        return None
+    result: Tensor = kernels.norm.residual_norm(x, None, norm, 0.0, False, rounded)[1]
+    return result
+
+
+def narrow(x: Tensor) -> Tensor:
+    """Return the copy of 16 bits that `residual_norm` made of x; else x."""
+    rounded = getattr(x, "in_16_bits", None)
+    return x if rounded is None else rounded
+
+
+def _narrow_type(x: Tensor) -> torch.dtype | None:
+    """Return the type of 16 bits of products under autocast."""
+    kind = x.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+
+
+def loss(logits: Tensor, targets: Tensor, smoothing: float, scale: float | Tensor) -> Tensor | None:
+    """Return the losses of rows (N, 2), smoothed and not; the gradient replaces the logits.
+
+    Args:
+        logits: (N, V).
+        targets: (N).
+        smoothing: ε.
+        scale: factor of the gradient.
+    """
+    kernels = _for(logits)
+    if kernels is None:
+        return None
+    if not isinstance(scale, Tensor):
+        scale = torch.full((), scale, device=logits.device)
+    losses: Tensor = kernels.loss.loss_and_gradient(logits, targets, smoothing, scale)
+    return losses
