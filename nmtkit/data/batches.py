@@ -16,7 +16,7 @@ from torch import Tensor
 from nmtkit.data.context import Context, contexts
 from nmtkit.data.documents import ContextRule, Documents
 from nmtkit.data.packing import Segments, in_one_row, segments, shifted_row
-from nmtkit.data.padding import Ids, as_rows, padded, shifted, tensor
+from nmtkit.data.padding import Ids, as_rows, joined, padded, shifted, tensor
 from nmtkit.data.ragged import RaggedShards
 from nmtkit.data.store import Lengths, Store
 from nmtkit.text.vocabulary import PAD
@@ -242,9 +242,16 @@ def readable(
 
 def _sides(store: Pairs, rows: Ids) -> list[tuple[Ids, Ids]]:
     """Return the padded sources (B, S) and targets (B, T) of some pairs, and their lengths (B)."""
+    return [(as_rows(ids, lengths), lengths) for ids, lengths in _joined_sides(store, rows)]
+
+
+def _joined_sides(store: Pairs, rows: Ids) -> list[tuple[Ids, Ids]]:
+    """Return the sources and the targets of some pairs (B), one after another, and their lengths
+    (B).
+    """
     if isinstance(store, Store):  # at once, which takes a fifth of the time
-        return [(as_rows(ids, lengths), lengths) for ids, lengths in store.sides(rows)]
-    return [padded([side(int(i)) for i in rows]) for side in (store.src, store.tgt)]
+        return store.sides(rows)
+    return [joined([side(int(i)) for i in rows]) for side in (store.src, store.tgt)]
 
 
 def _rounded(ids: Ids, lengths: Ids, least: int) -> tuple[Ids, Ids]:
@@ -271,15 +278,17 @@ def _in_one_copy(value: T, device: torch.device) -> T:
     tensors: dict[int, Tensor] = {}
     _each(value, lambda tensor: tensors.setdefault(id(tensor), tensor))
     # Compiled graphs read tensors that begin at multiples of 16 bytes.
-    sizes = [tensor.numel() + tensor.numel() % 2 for tensor in tensors.values()]
+    sizes = [-(-tensor.numel() // 16) * 16 for tensor in tensors.values()]
     cuda = device.type == "cuda"
     flat = torch.zeros(sum(sizes), dtype=torch.int32, device="cpu", pin_memory=cuda)
     for part, original in zip(torch.split(flat, sizes), tensors.values(), strict=True):
         part[: original.numel()] = original.flatten()
-    parts = torch.split(flat.to(device, non_blocking=cuda).long(), sizes)
+    there = flat.to(device, non_blocking=cuda)
+    kinds = {original.dtype for original in tensors.values()}
+    parts = {kind: torch.split(there.to(kind), sizes) for kind in kinds}
     copies = {
-        key: part[: original.numel()].view_as(original)
-        for (key, original), part in zip(tensors.items(), parts, strict=True)
+        key: parts[original.dtype][i][: original.numel()].view_as(original)
+        for i, (key, original) in enumerate(tensors.items())
     }
     copied: T = _each(value, lambda tensor: copies[id(tensor)])
     return copied
@@ -290,10 +299,11 @@ def _each(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, tuple):
-        return tuple(_each(part, change) for part in value)
+        parts = [_each(part, change) for part in value]
+        return value._make(parts) if hasattr(value, "_make") else tuple(parts)
     if isinstance(value, (Batch, Context)):
-        parts = {name: _each(part, change) for name, part in vars(value).items()}
-        return dataclasses.replace(value, **parts)
+        fields = {name: _each(part, change) for name, part in vars(value).items()}
+        return dataclasses.replace(value, **fields)
     return value
 
 
@@ -311,19 +321,21 @@ def collate_packed(
         multiple: the number of positions of each side is a multiple of this.
         few_shapes: round up the number of sentences and the longest of them, too.
     """
+    rows = np.asarray(rows, dtype=np.int64)
     (src, src_lengths), (tgt, tgt_lengths) = (
-        in_one_row([read(int(i)) for i in rows], multiple) for read in (store.src, store.tgt)
+        in_one_row(*side, multiple) for side in _joined_sides(store, rows)
     )
-    return Batch(
-        src=tensor(src[None], device),
-        src_lengths=tensor(src_lengths[: len(rows)], device),
-        rows=tensor(np.array(rows, dtype=np.int64), device),
-        tgt_in=tensor(shifted_row(tgt, tgt_lengths)[None], device),
-        tgt_out=tensor(tgt[None], device),
-        tgt_lengths=tensor(tgt_lengths[: len(rows)], device),
-        real=tensor(np.arange(tgt_lengths[: len(rows)].sum()), device),
-        segments=segments(src_lengths, tgt_lengths, device, few_shapes),
+    batch = Batch(
+        src=torch.from_numpy(src[None]),
+        src_lengths=torch.from_numpy(src_lengths[: len(rows)]),
+        rows=torch.from_numpy(rows.copy()),
+        tgt_in=torch.from_numpy(shifted_row(tgt, tgt_lengths)[None]),
+        tgt_out=torch.from_numpy(tgt[None]),
+        tgt_lengths=torch.from_numpy(tgt_lengths[: len(rows)]),
+        real=torch.arange(int(tgt_lengths[: len(rows)].sum())),
+        segments=segments(src_lengths, tgt_lengths, few_shapes),
     )
+    return on_device(batch, device)
 
 
 def with_targets(batch: Batch, targets: Sequence[Sequence[int] | NDArray[Any]]) -> Batch:

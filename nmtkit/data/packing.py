@@ -7,7 +7,6 @@ sentences needs no mask.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nmtkit.data.padding import Ids, padded, tensor
+from nmtkit.data.padding import Ids, padded
 from nmtkit.data.store import Lengths
 from nmtkit.text.vocabulary import BOS, PAD
 
@@ -65,12 +64,18 @@ def filled(lengths: Lengths, multiple: int) -> int:
     return -(-int(lengths.sum()) // multiple) * multiple
 
 
-def in_one_row(sentences: Sequence[NDArray[Any]], multiple: int) -> tuple[Ids, Ids]:
-    """Return token ids (N), N a multiple, and the lengths of all sentences, those of <pad> last."""
-    lengths = np.fromiter(map(len, sentences), dtype=np.int64, count=len(sentences))
-    missing = filled(lengths, multiple) - int(lengths.sum())
+def in_one_row(ids: NDArray[Any], lengths: Ids, multiple: int) -> tuple[Ids, Ids]:
+    """Fill up a row.
+
+    Args:
+        ids: of all sentences (B), one after another.
+        lengths: (B).
+        multiple: of positions.
+    Returns: token ids (N), and the lengths of all sentences, those of <pad> last.
+    """
+    missing = filled(lengths, multiple) - len(ids)
     fill = np.diff([*range(0, missing, int(lengths.max())), missing])
-    row = np.concatenate([*sentences, np.full(missing, PAD)]).astype(np.int64)
+    row = np.concatenate([ids, np.full(missing, PAD)], dtype=np.int64)
     return row, np.append(lengths, fill)
 
 
@@ -81,12 +86,11 @@ def shifted_row(row: Ids, lengths: Ids) -> Ids:
     return out
 
 
-def segments(src: Ids, tgt: Ids, device: torch.device | str, few_shapes: bool = False) -> Segments:
+def segments(src: Ids, tgt: Ids, few_shapes: bool = False) -> Segments:
     """Return what each target position sees of the source.
 
     Args:
         src, tgt: lengths of the sentences in the rows; one side may have more sentences of <pad>.
-        device: where the tensors go.
         few_shapes: R and L are multiples of `ROUND_TO`, or, if that is more, of a quarter and of a
             half of the power of 2 that holds them; the further sentences are empty.
     """
@@ -97,7 +101,7 @@ def segments(src: Ids, tgt: Ids, device: torch.device | str, few_shapes: bool = 
         lengths = np.pad(lengths, ((0, 0), (0, rows - lengths.shape[1])))
         longest = [_rounded(length, ROUND_TO[1], 2) for length in longest]
     sides = zip(lengths, longest, strict=True)
-    return Segments(*(_packing(of_side, length, device) for of_side, length in sides))
+    return Segments(*(_packing(of_side, length) for of_side, length in sides))
 
 
 def _rounded(number: int, least: int, parts: int) -> int:
@@ -105,14 +109,14 @@ def _rounded(number: int, least: int, parts: int) -> int:
     return -(-number // multiple) * multiple
 
 
-def _packing(lengths: Ids, longest: int, device: torch.device | str) -> Packing:
+def _packing(lengths: Ids, longest: int) -> Packing:
     offsets, steps = np.append(0, np.cumsum(lengths)), np.arange(longest)
     real = steps < lengths[:, None]  # (R, L)
     # A sentence of <pad> that one side lacks shows one position: every query sees a key.
     visible = real | (steps == 0)
     return Packing(
-        offsets=tensor(offsets.astype(np.int32), device),
-        cells=tensor(np.flatnonzero(real), device),
-        positions=tensor(np.where(real, offsets[:-1, None] + steps, 0), device),
-        visible=tensor(visible[:, None], device),
+        offsets=torch.from_numpy(offsets.astype(np.int32)),
+        cells=torch.from_numpy(np.flatnonzero(real)),
+        positions=torch.from_numpy(np.where(real, offsets[:-1, None] + steps, 0)),
+        visible=torch.from_numpy(visible[:, None]),
     )

@@ -17,8 +17,14 @@ Ids = NDArray[np.int64]
 
 def padded(sentences: Sequence[Sequence[int] | NDArray[Any]], behind: int = PAD) -> tuple[Ids, Ids]:
     """Return sentences as rows (B, longest), filled up with `behind`, and their lengths (B)."""
+    ids, lengths = joined(sentences)
+    return as_rows(ids, lengths, behind), lengths
+
+
+def joined(sentences: Sequence[Sequence[int] | NDArray[Any]]) -> tuple[NDArray[Any], Ids]:
+    """Return the ids of sentences (B), one sentence after another, and their lengths (B)."""
     lengths = np.fromiter(map(len, sentences), dtype=np.int64, count=len(sentences))
-    return as_rows(np.concatenate(sentences), lengths, behind), lengths
+    return np.concatenate(sentences), lengths
 
 
 def as_rows(ids: NDArray[Any], lengths: Ids, behind: int = PAD) -> Ids:

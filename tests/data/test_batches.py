@@ -199,9 +199,12 @@ def test_a_batch_goes_to_a_device_in_one_copy(monkeypatch):
     )
     copies, to = [], torch.Tensor.to
     with monkeypatch.context() as patch:
-        patch.setattr(torch.Tensor, "to", lambda x, *a, **k: copies.append(x) or to(x, *a, **k))
+        patch.setattr(
+            torch.Tensor, "to", lambda x, *a, **k: copies.append((x, *a)) or to(x, *a, **k)
+        )
         copied = batches._in_one_copy(batch, torch.device("cpu"))
-    assert len(copies) == 1 and copies[0].dtype == torch.int32
+    (sent,) = [x for x, where in copies if isinstance(where, torch.device)]
+    assert sent.dtype == torch.int32
     assert len(read.parts) == 2 and all(p.rows is copied.context.rows for p in copied.context.parts)
 
     def compare(one, other):
