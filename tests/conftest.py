@@ -15,12 +15,17 @@ from hypothesis import settings
 
 from nmtkit.tables.table import Table
 from tests import ROOT, fitted
+from tests.device import ON_GPU
 
 # Ranks of all tests come from one server, which reads this when the first test starts it; the command
 # sets it itself.
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 # With it, a program never finds out at its end that its output cannot be written.
 os.environ.pop("PYTHONUNBUFFERED", None)
+
+# Without a GPU, Triton's kernels are interpreted. Triton reads this when it is imported.
+if not ON_GPU:
+    os.environ["TRITON_INTERPRET"] = "1"
 
 # The same examples everywhere and always, and no deadline: a machine may be slow or busy.
 settings.register_profile(

@@ -33,9 +33,14 @@ def load_kernels(device: torch.device) -> None:
     global _kernels
     if device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0):
         with suppress(ImportError):  # torch for Windows comes without Triton
-            from nmtkit.nn.kernels import attention, loss, norm
+            _kernels = import_kernels()
 
-            _kernels = Kernels(attention, norm, loss)
+
+def import_kernels() -> Kernels:
+    """Import Triton, which takes a second, and the kernels."""
+    from nmtkit.nn.kernels import attention, loss, norm
+
+    return Kernels(attention, norm, loss)
 
 
 def _for(x: Tensor) -> Kernels | None:

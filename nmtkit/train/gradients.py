@@ -325,7 +325,7 @@ class Gradients:
 
     def compute(
         self, update: list[Ids], step: int, divisor: float, share: Share | None = None
-    ) -> tuple[Tensor, Tensor]:
+    ) -> Tensor:
         """Compute the gradient of an update, the same on all ranks; each computes its share.
 
         If memory does not suffice, it begins again with smaller parts.
@@ -335,7 +335,7 @@ class Gradients:
             step: of the optimiser, for the random numbers.
             divisor: of the loss: the target tokens of the whole update, over the loss scale.
             share: of this rank, if it is known already.
-        Returns: sums of the smoothed loss and of the negative log-likelihood, not divided.
+        Returns: sums (2) of the smoothed loss and of the negative log-likelihood, not divided.
         Raises: EnvironmentProblem if memory does not hold a single pair.
         """
         while True:
@@ -350,8 +350,7 @@ class Gradients:
             sums, self.notes = self._sums.finish(sums, [too_big, *self.note()])
             smallest = min(int(row.pop(0)) for row in self.notes)
             if smallest == FITS:
-                smoothed, nll = sums.unbind()
-                return smoothed, nll
+                return sums
             self.state.split_from = smallest
             self.model.zero_grad(set_to_none=True)
             if self.device.type == "cuda":

@@ -1,14 +1,16 @@
 """CUDA graphs of batches: a GPU repeats the kernels of an earlier batch of the same shape.
 
 The host needs more time to start the kernels of a small model than the GPU needs to run them. A
-replay starts all of them at once. The first batch of a shape is computed kernel by kernel, which
-also makes what lasts, like tables of positions. The second one is recorded. A replay makes the same
-numbers, dropout included, because a graph draws from the seed that the generator has then.
+replay starts all of them at once. A batch that is larger than those before is computed kernel by
+kernel, which also makes what lasts, like tables of positions and compiled kernels. Any other batch
+of a new shape is recorded. A replay makes the same numbers, dropout included, because a graph draws
+from the seed that the generator has then.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +23,7 @@ from nmtkit.data.batches import Batch
 from nmtkit.data.packing import Packing, Segments
 from nmtkit.nn import masks
 
-SHAPES = 128
+SHAPES = 256
 """Shapes that get a graph; further ones are computed kernel by kernel."""
 Shape = tuple[torch.Size, ...]
 Compute = Callable[[Batch, Tensor], Tensor]
@@ -83,9 +85,11 @@ class Graphs:
         self._compute, self._parameters = compute, parameters
         self._gradients = [torch.zeros_like(parameter) for parameter in parameters]
         self._recorded: dict[Shape, Recorded] = {}
-        self._seen: set[Shape] = set()
+        # Graphs share the tensors that they read: only one of them runs at a time.
+        self._inputs: dict[tuple[int, torch.Size], Tensor] = {}
+        self._largest: Shape = ()
         self._most = SHAPES
-        self._pool = torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None
+        self._pool = _new_pool()
 
     def begin(self) -> None:
         """Set all gradients to zero, in memory that graphs know."""
@@ -99,33 +103,94 @@ class Graphs:
         inputs = tensors_of(batch)
         shape = tuple(tensor.shape for tensor in inputs)
         known = self._recorded.get(shape)
-        if known is None and shape in self._seen and len(self._recorded) < self._most:
+        if known is None and self._has_seen(shape) and len(self._recorded) < self._most:
             known = self._record(shape, batch, scale)
-        self._seen.add(shape)
         if known is None:
+            self._largest = larger(shape, self._largest)
             return self._compute(batch, scale)
         torch._foreach_copy_(known.inputs, inputs)
         known.scale.copy_(scale)
         known.replay()
         return known.result
 
+    def _has_seen(self, shape: Shape) -> bool:
+        return bool(self._largest) and larger(shape, self._largest) == self._largest
+
     def _record(self, shape: Shape, batch: Batch, scale: Tensor) -> Recorded | None:
-        inputs, scale = [tensor.clone() for tensor in tensors_of(batch)], scale.clone()
-        batch = with_tensors(batch, inputs)
-        forget()
-        try:
-            recorded = record(lambda: self._compute(batch, scale), self._pool)
-        except RuntimeError as error:  # too little memory, too
-            self._most = len(self._recorded)
-            # The end of the recording hides the error in it.
-            reason = str(error.__context__ or error).partition("\n")[0]
-            graphs = f"{self._most} CUDA graphs and no more" if self._most else "no CUDA graphs"
-            console.warn(f"{graphs}; the host starts each kernel of other batches: {reason}")
+        inputs = [
+            self._inputs.setdefault((i, tensor.shape), tensor.clone())
+            for i, tensor in enumerate(tensors_of(batch))
+        ]
+        batch, scale = with_tensors(batch, inputs), scale.clone()
+        count = len(self._recorded)
+        graphs = f"{count} CUDA graphs and no more" if count else "no CUDA graphs"
+        otherwise = f"{graphs}; the host starts each kernel of other batches"
+        recorded = try_to_record(lambda: self._compute(batch, scale), self._pool, otherwise)
+        if recorded is None:
+            self._most = count
             return None
-        finally:
-            forget()
         known = self._recorded[shape] = Recorded(*recorded, inputs, scale)
         return known
+
+
+class Repeated:
+    """A computation on tensors that stay in their places, recorded when it is done a second time.
+
+    Args:
+        compute: returns a tensor for a tensor of always the same shape. It must not wait for the
+            device.
+    """
+
+    def __init__(self, compute: Callable[[Tensor], Tensor]) -> None:
+        self._compute, self._pool = compute, _new_pool()
+        self._calls = 0
+        self._graph: tuple[Callable[[], object], Tensor] | None = None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return what `compute` returns."""
+        self._calls += 1
+        if self._calls == 2:
+            self._input = x.clone()
+            otherwise = "no CUDA graph of the optimiser's step"
+            self._graph = try_to_record(lambda: self._compute(self._input), self._pool, otherwise)
+        if self._graph is None:
+            return self._compute(x)
+        self._input.copy_(x)
+        self._graph[0]()
+        return self._graph[1].clone()
+
+
+def larger(shape: Shape, other: Shape) -> Shape:
+    """Return the larger size of each dimension."""
+    pairs = itertools.zip_longest(shape, other, fillvalue=())
+    return tuple(
+        torch.Size(max(sizes) for sizes in itertools.zip_longest(*pair, fillvalue=0))
+        for pair in pairs
+    )
+
+
+def try_to_record(
+    compute: Callable[[], Tensor], pool: Any, otherwise: str
+) -> tuple[Callable[[], object], Tensor] | None:
+    """Return what `record` returns; if it fails, warn and return None.
+
+    Args:
+        otherwise: the beginning of the warning.
+    """
+    forget()
+    try:
+        return record(compute, pool)
+    except RuntimeError as error:  # too little memory, too
+        # The end of the recording hides the error in it.
+        reason = str(error.__context__ or error).partition("\n")[0]
+        console.warn(f"{otherwise}: {reason}")
+        return None
+    finally:
+        forget()
+
+
+def _new_pool() -> Any:
+    return torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None
 
 
 def copied_fields(batch: Batch) -> Batch:

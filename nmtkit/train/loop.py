@@ -27,11 +27,13 @@ from nmtkit.train import divergence, saving
 from nmtkit.train.ahead import Ahead, Prepared
 from nmtkit.train.ema import Averages
 from nmtkit.train.gradients import Gradients, Updates
+from nmtkit.train.graphs import Repeated
 from nmtkit.train.optimizer import (
     Plateau,
     learning_rate,
     make_optimizer,
     optimizer_tensors,
+    set_rate,
     step_if,
 )
 from nmtkit.train.ranks import Ranks
@@ -108,6 +110,8 @@ class Trainer:
         self.gradients = Gradients(
             self.model, self.store, self.settings, self.autocast, state, self.ranks, self._note
         )
+        graphs = self.gradients.graphs is not None
+        self._finish = Repeated(self._clipped_step) if graphs else self._clipped_step
         self.ahead = Ahead(self.updates, self.gradients, device)
         self.stop = Stop()
         # When the count of `state.seconds` begins, when it was read, and what is not counted yet.
@@ -219,44 +223,63 @@ class Trainer:
 
         All ranks decide alike, because the gradients and losses are sums over the ranks.
         """
-        norm, sums = self._gradient(update)
-        # Only float16 needs the numbers at once: it may have to compute the update again.
-        while self.scaler.is_enabled() and overflowed(self.scaler, *sums[::2].tolist()):
-            self.state.overflows += 1
-            self.optimizer.zero_grad(set_to_none=True)
-            norm, sums = self._gradient(update)
-        self._step(rate, norm, torch.isfinite(sums[::2]).all())
-        self.scaler.update()
+        set_rate(self.optimizer, rate)
+        losses = self._gradient(update)
+        sums = (
+            self._scaled_step(update, losses) if self.scaler.is_enabled() else self._finish(losses)
+        )
+        if self.settings.ema:
+            self.averages.update(self.state.step, _finite(sums))
         facts = update.tokens, update.positions, update.padding, update.passes
         made = Update(self.state.step, update.rows, rate, sums, *facts)
         self._unread.append(made)
 
-    def _gradient(self, update: Prepared) -> tuple[Tensor, Tensor]:
-        """Compute the gradient of an update, without the scale of the loss.
+    def _gradient(self, update: Prepared) -> Tensor:
+        """Compute the gradient of an update, times the scale of the loss.
 
-        Returns: the norm; the smoothed loss, the negative log-likelihood and the norm (3).
+        Returns: the smoothed loss and the negative log-likelihood (2).
         """
         state, split_before = self.state, self.state.split_from
         divisor = update.tokens / self.scaler.get_scale()
-        smoothed, nll = self.gradients.compute(update.rows, state.step, divisor, update.share)
+        losses = self.gradients.compute(update.rows, state.step, divisor, update.share)
         if state.split_from != split_before:
             self._warn_of_parts()
-        self.scaler.unscale_(self.optimizer)
+        return losses
+
+    def _clipped_step(self, losses: Tensor) -> Tensor:
+        """Clip the gradients and make a step of Adam, if losses and gradients are finite.
+
+        Returns: the losses, and the norm of the gradients before (3).
+        """
+        sums = self._clip(losses)
+        step_if(self.optimizer, _finite(sums))
+        return sums
+
+    def _clip(self, losses: Tensor) -> Tensor:
+        """Clip the gradients; return the losses, and the norm of the gradients before (3)."""
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
-        return norm, torch.stack([smoothed, nll, norm.to(nll.dtype)])
-
-    def _step(self, rate: float, norm: Tensor, finite: Tensor) -> None:
-        """Clip the gradients and make a step of Adam, if `finite` is true."""
         if limit := self.settings.clip_norm:
             torch.nn.utils.clip_grads_with_norm_(self.model.parameters(), limit, norm)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        if not self.scaler.is_enabled():
-            step_if(self.optimizer, finite)
-        elif finite:
+        return torch.cat([losses, norm.to(losses.dtype)[None]])
+
+    def _scaled_step(self, update: Prepared, losses: Tensor) -> Tensor:
+        """Return `_clipped_step` for float16.
+
+        It waits for the numbers, because it may have to compute the update again.
+        """
+        while True:
+            self.scaler.unscale_(self.optimizer)
+            sums = self._clip(losses)
+            if not overflowed(self.scaler, *sums[::2].tolist()):
+                break
+            self.state.overflows += 1
+            self.optimizer.zero_grad(set_to_none=True)
+            losses = self._gradient(update)
+        if _finite(sums):
             self.scaler.step(self.optimizer)
-        self.averages.update(self.state.step, finite)
+        self.scaler.update()
+        return sums
 
     def read(self) -> None:
         """Read and count what the updates since the last reading were like.
@@ -446,6 +469,11 @@ class Trainer:
         )
         batches, rate = update.batches, update.rate
         return divergence.write_report(error, self.system, self.state, cause, batches, rate)
+
+
+def _finite(sums: Tensor) -> Tensor:
+    """Return true if the smoothed loss and the norm are finite."""
+    return torch.isfinite(sums[::2]).all()
 
 
 def _signal_name(notes: list[list[float]]) -> str | None:

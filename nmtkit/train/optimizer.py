@@ -22,17 +22,28 @@ def make_optimizer(model: nn.Module, settings: TrainSettings) -> AdamW:
     """Return Adam over all parameters, in one fused kernel except on an Apple GPU.
 
     Weight decay, if any, is decoupled (Loshchilov & Hutter 2019). The learning rate is set at each
-    step.
+    step; on a GPU it is a tensor, which a recorded step reads.
     """
     parameters = list(_parameters(model).values())
+    cuda = parameters[0].device.type == "cuda"
     return AdamW(
         parameters,
-        lr=0.0,
+        lr=torch.zeros((), device=parameters[0].device) if cuda else 0.0,
         betas=settings.betas,
         eps=settings.epsilon,
         weight_decay=settings.weight_decay,
         fused=all(p.device.type != "mps" for p in parameters),
+        capturable=cuda,
     )
+
+
+def set_rate(optimizer: AdamW, rate: float) -> None:
+    """Set the learning rate of the next step."""
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
 
 
 def step_if(optimizer: AdamW, finite: Tensor) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional as F
 
 from nmtkit.data.packing import segments
-from nmtkit.nn import cpu, private
+from nmtkit.nn import cpu
 from nmtkit.nn.attention import attention
 from nmtkit.nn.capture import capture
 from nmtkit.nn.dropout import seed_dropout
@@ -87,32 +87,10 @@ def test_every_path_equals_the_loops(case, path, monkeypatch):
             torch.testing.assert_close(gradient, right, rtol=1e-10, atol=1e-12)
 
 
-def kernel(q, k, v, first_query, first_key, longest_query, longest_key, *, window_size):
-    """torch.nn.attention.varlen.varlen_attn by its documentation, a sentence at a time."""
-    assert first_query.dtype == first_key.dtype == torch.int32
-    lengths = first_query.diff(), first_key.diff()
-    assert [int(of_side.max()) for of_side in lengths] == [longest_query, longest_key]
-    sizes = [of_side.tolist() for of_side in lengths]
-    sentences = q.split(sizes[0]), k.split(sizes[1]), v.split(sizes[1])
-    return torch.cat(
-        [
-            F.scaled_dot_product_attention(
-                *(x.transpose(0, 1) for x in parts), is_causal=window_size == (-1, 0)
-            ).transpose(0, 1)
-            for parts in zip(*sentences, strict=True)
-        ]
-    )
-
-
-@pytest.mark.parametrize("path", ["padded form", "a kernel"])
 @pytest.mark.parametrize("causal", [False, True])
-def test_a_packed_batch_equals_the_loops(causal, path, monkeypatch):
+def test_a_packed_batch_equals_the_loops(causal):
     src, tgt = ([4, 1, 3], [3, 3, 1]) if not causal else ([2, 4, 1], [2, 4, 1])
     q, k, v = tensors(1, sum(tgt), 1, sum(src))
-    if path == "a kernel":
-        v = v[..., :C]
-        monkeypatch.setattr(private, "attends_in_a_row", lambda q, v: True)
-        monkeypatch.setattr(private, "_attention_in_a_row", kernel)
     sentence = [[i for i, length in enumerate(side) for _ in range(length)] for side in (tgt, src)]
     expected = slow(
         q, k, v, lambda r, t, s: sentence[0][t] == sentence[1][s] and (s <= t or not causal)

@@ -155,22 +155,6 @@ def test_a_gpu_gets_the_same_graphs_for_all_shapes(variant, packed, as_on_a_gpu)
     assert counts[-1] <= GRAPHS.get(variant, 2)
 
 
-def test_a_gpu_computes_the_loss_in_one_graph(as_on_a_gpu, monkeypatch):
-    """For any number of rows and any scale, with the numbers of the plain operations."""
-    monkeypatch.setattr(cpu, "reads_at_once", lambda x: False)
-    assert compiling.compiled_loss(torch.device("cpu")) is None
-    graphs = []
-    compiled = compiling.compiled_loss(torch.device("meta"), counting(graphs))
-    breaks = torch._dynamo.utils.counters["graph_break"]
-    breaks.clear()
-    for rows, scale in [(7, 1e-3), (5, 1 / 777), (9, 2.5), (12, 1e-5)]:
-        logits, y = torch.randn(rows, 11).bfloat16(), torch.randint(1, 11, (rows, 1))
-        expected = losses.chunk_loss(logits.clone(), y, 0.1, scale)
-        for value, right in zip(compiled(logits, y, 0.1, scale), expected, strict=True):
-            torch.testing.assert_close(value, right, rtol=2**-7, atol=1e-12)
-    assert len(graphs) == 1 and not breaks
-
-
 def test_words_left_out_have_no_vector_in_a_compiled_model(run):
     torch.manual_seed(1)
     sizes = SIZES | {"dropout": 0.0, "activation_dropout": 0.0}

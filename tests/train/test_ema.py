@@ -40,7 +40,7 @@ def same(one, other):
 @pytest.fixture
 def weights(monkeypatch):
     """The weights of every training before its first update and after each one."""
-    seen, step = [], loop.Trainer._step
+    seen, step = [], loop.Trainer._descend
 
     def noted(self, *args):
         def now():
@@ -51,7 +51,7 @@ def weights(monkeypatch):
         step(self, *args)
         seen.append(now())
 
-    monkeypatch.setattr(loop.Trainer, "_step", noted)
+    monkeypatch.setattr(loop.Trainer, "_descend", noted)
     return seen
 
 

@@ -35,12 +35,13 @@ def replays(monkeypatch):
     def record(compute, pool):
         # A graph that read a mask of before would read freed memory later.
         assert not masks._kept.cache_info().currsize
-        result = torch.zeros(2, dtype=torch.float64)
+        result = torch.zeros(0, dtype=torch.float64)
 
         def replay():
             count.append(1)
             graphs.forget()  # a graph makes its masks in each replay
-            result.copy_(compute())
+            value = compute()
+            result.resize_(value.shape).copy_(value)
 
         return replay, result
 
@@ -93,7 +94,8 @@ def test_what_cannot_be_recorded_is_computed_kernel_by_kernel(
     monkeypatch.setattr(graphs, "record", record)
     found = losses_of(make_run(tmp_path / "kernels", pairs=60, dev=0), "yes")
     np.testing.assert_allclose(found, expected, rtol=1e-6)
-    assert capsys.readouterr().err.count("not permitted when stream is capturing\n") == 1
+    error = capsys.readouterr().err  # of the batches, and of the optimiser's step
+    assert error.count("not permitted when stream is capturing\n") == 2
 
 
 @pytest.mark.parametrize("variant", sorted(PACKED))

@@ -53,14 +53,16 @@ def overflowing(monkeypatch, steps, times=1):
 
 def gradients_of_first_update(monkeypatch, run, *settings):
     """The gradients, after the scale is divided out and before they are clipped, and the norm."""
-    found = []
+    found, clip = [], loop.Trainer._clip
 
-    def step(self, rate, norm, finite):
+    def clipped(self, losses):
         gradients = {n: p.grad.clone() for n, p in self.model.named_parameters()}
-        found.append((gradients, float(norm)))
+        sums = clip(self, losses)
+        found.append((gradients, float(sums[2])))
+        return sums
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop.Trainer, "_step", step)
+        patch.setattr(loop.Trainer, "_clip", clipped)
         go(run, "train.max_steps=1", *settings, force=True)
     return found[0]
 
@@ -151,11 +153,12 @@ def test_a_loss_that_is_not_finite_is_skipped_at_once(run, monkeypatch):
     original, calls = Gradients.compute, []
 
     def compute(self, update, step, divisor, *more):
-        smoothed, nll = original(self, update, step, divisor, *more)
+        sums = original(self, update, step, divisor, *more)
         calls.append(step)
         if step == 4:
             next(self.model.parameters()).grad.fill_(math.nan)
-        return (smoothed * math.nan if step == 4 else smoothed), nll
+            sums[0] = math.nan
+        return sums
 
     monkeypatch.setattr(Gradients, "compute", compute)
     go(run)

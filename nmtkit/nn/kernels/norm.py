@@ -13,7 +13,7 @@ from nmtkit.nn.kernels.random import kept, new_seed
 
 WIDEST = 8192
 """Wider rows do not fit into registers."""
-NUMBERS = 4096
+NUMBERS = 2048
 """Numbers of all the rows that a program reads at once."""
 PROGRAMS = 1024
 """Programs of a backward pass; each sums the gradients of the parameters over its rows."""
@@ -144,7 +144,7 @@ def _options(
     """Return how many rows a program reads at once, and the options of both kernels."""
     width: int = triton.next_power_of_2(max(4, x.size(-1)))
     rows = max(1, NUMBERS // width)
-    options = {"SUMS": y is not None, "DROPS": p > 0, "ROWS": rows, "D": width, "num_warps": 8}
+    options = {"SUMS": y is not None, "DROPS": p > 0, "ROWS": rows, "D": width, "num_warps": 4}
     return rows, options | {"WIDE": wide is not None, "NARROW": narrow is not None}
 
 

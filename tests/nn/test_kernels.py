@@ -1,0 +1,260 @@
+"""The kernels of a GPU beside the equations. Without a GPU, Triton's interpreter runs them on a CPU,
+in float32 and float16: it has no products of bfloat16.
+"""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from nmtkit.data.packing import segments
+from nmtkit.nn import gpu
+from nmtkit.train import loss as losses
+from tests.device import DEVICE, ON_GPU
+from tests.models.contract import Case, batch_for, close, full, packed_for, pairs
+
+pytestmark = pytest.mark.gpu
+pytest.importorskip("triton", reason="no Triton for this system")
+attention, norm, loss = gpu.import_kernels()
+
+WIDE, NARROW = torch.float32, torch.bfloat16 if ON_GPU else torch.float16
+TYPES = pytest.mark.parametrize("dtype", [WIDE, NARROW], ids=["wide", "narrow"])
+DROPOUT = pytest.mark.parametrize("p", [0.0, 0.3])
+
+
+def numbers(*shape, dtype=WIDE):
+    return torch.randn(shape, device=DEVICE).to(dtype).requires_grad_()
+
+
+def near(value, right, dtype):
+    """True numbers, rounded once or a few times."""
+    assert value.dtype == dtype
+    size = right.abs().max().clamp(min=1e-30)
+    error = (value.double() - right.double()).abs().max() / size
+    assert error < (3e-6 if dtype == WIDE else 2**-7), float(error)
+
+
+def gradients(outputs, seeds, inputs):
+    pairs = [(o.double() * s.double()).sum() for o, s in zip(outputs, seeds, strict=True)]
+    return torch.autograd.grad(sum(pairs), inputs)
+
+
+# Attention
+
+
+def places(causal):
+    """Sentences of the queries and of the keys, and sentences of <pad> that one side lacks."""
+    src, tgt = np.array([30, 1, 62, 9, 4]), np.array([17, 40, 1, 70])
+    src, tgt = (tgt, tgt) if causal else (src, tgt)
+    found = segments(src, tgt, few_shapes=True)
+    queries, keys = (
+        type(side)(*(tensor.to(DEVICE) for tensor in side)) for side in (found[0], found[1])
+    )
+    return queries, queries if causal else keys
+
+
+def sees(queries, keys, causal):
+    """Whether each query sees each key, (T, S)."""
+    of_query, of_key = (side.cells // side.positions.size(1) for side in (queries, keys))
+    seen = of_query[:, None] == of_key
+    return seen.tril() if causal else seen
+
+
+def weights_of(q, k, seen):
+    scores = torch.einsum("thc,shc->ths", q, k) / q.size(-1) ** 0.5
+    return scores.masked_fill(~seen[:, None], -torch.inf).softmax(-1)
+
+
+@TYPES
+@pytest.mark.parametrize("width", [8, 24, 64])
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_within_sentences(causal, width, dtype):
+    queries, keys = places(causal)
+    count = int(queries.offsets[4])  # queries that see a key
+    q, k, v = (numbers(len(s.cells), 3, width, dtype=dtype) for s in (queries, keys, keys))
+    context = attention.within_sentences(q, k, v, queries, keys, causal, 0.0)
+    seed = torch.randn_like(context)
+    found = gradients([context], [seed], (q, k, v))
+    exact = [x.detach().double().requires_grad_() for x in (q, k, v)]
+    weights = weights_of(*exact[:2], sees(queries, keys, causal))
+    right = torch.einsum("ths,shc->thc", weights[:count], exact[2])
+    near(context[:count], right, dtype)
+    assert torch.isfinite(context).all()
+    for value, true in zip(found, gradients([right], [seed[:count]], exact), strict=True):
+        near(value, true, dtype)
+
+
+def test_dropout_on_attention_weights():
+    """The same weights are dropped forwards and backwards."""
+    queries, keys = places(False)
+    count, width, p = int(queries.offsets[4]), 16, 0.3
+    q, k, v = (numbers(len(side.cells), 2, width) for side in (queries, keys, keys))
+
+    def dropped(values):
+        torch.manual_seed(1)
+        return attention.within_sentences(q, k, values, queries, keys, False, p)
+
+    columns = -(-len(v) // width) * width
+    one_hot = torch.eye(len(v), columns, device=DEVICE)[:, None].expand(-1, 2, -1)
+    found = torch.cat([dropped(part.contiguous()) for part in one_hot.split(width, -1)], dim=-1)
+    found = found[..., : len(v)]
+    exact = [x.detach().double().requires_grad_() for x in (q, k, v)]
+    weights = weights_of(*exact[:2], sees(queries, keys, False))[:count]
+    kept = (found[:count] > 0).double()
+    seen = weights > 0
+    assert 0.66 < kept[seen].mean() < 0.74
+    near(found[:count], weights * kept / (1 - p), WIDE)
+    context, right = dropped(v), torch.einsum("ths,shc->thc", weights * kept / (1 - p), exact[2])
+    near(context[:count], right, WIDE)
+    seed = torch.randn_like(right).float()
+    torch.manual_seed(1)
+    values = gradients([context[:count]], [seed], (q, k, v))
+    for value, true in zip(values, gradients([right], [seed], exact), strict=True):
+        near(value, true, WIDE)
+
+
+def test_heads_wider_than_a_block_of_keys():
+    assert attention.fits(torch.empty(1, 256, dtype=NARROW), torch.empty(1, 256, dtype=NARROW))
+    assert not attention.fits(torch.empty(1, 264, dtype=NARROW), torch.empty(1, 264, dtype=NARROW))
+    assert not attention.fits(torch.empty(1, 8, dtype=NARROW), torch.empty(1, 16, dtype=NARROW))
+
+
+# Residual norms
+
+
+@pytest.fixture
+def layer():
+    found = nn.LayerNorm(24, device=DEVICE)
+    nn.init.normal_(found.weight)
+    nn.init.normal_(found.bias)
+    return found
+
+
+@TYPES
+@DROPOUT
+def test_a_residual_norm(layer, p, dtype, monkeypatch):
+    monkeypatch.setattr(norm, "PROGRAMS", 3)  # each sums over several rows
+    x, y = numbers(5, 130, 24), numbers(5, 130, 24, dtype=dtype)
+    narrow = None if dtype == WIDE else dtype
+    torch.manual_seed(1)
+    result, rounded = norm.residual_norm(x, y, layer, p, True, narrow)
+    outputs = [result] if narrow is None else [result, rounded]
+    seeds = [torch.randn_like(output) for output in outputs]
+    weights = layer.weight, layer.bias
+    found = gradients(outputs, seeds, (x, y, *weights))
+    kept = (found[1] != 0).double() / (1 - p)
+    assert kept.mean() == pytest.approx(1, abs=0.05)
+    exact = [t.detach().double().requires_grad_() for t in (x, y, *weights)]
+    total = exact[0] + exact[1] * (kept if p else 1)
+    right = nn.functional.layer_norm(total, [24], *exact[2:], layer.eps)
+    near(result, right, WIDE)
+    for output in outputs:
+        near(output, right, output.dtype)
+    values = gradients([right] * len(seeds), seeds, exact)
+    for value, true, of in zip(found, values, (WIDE, dtype, WIDE, WIDE), strict=True):
+        near(value, true, of)
+
+
+@DROPOUT
+def test_a_residual_norm_of_which_one_result_is_used(layer, p):
+    x, y = numbers(7, 24), numbers(7, 24, dtype=NARROW)
+
+    def results():
+        torch.manual_seed(1)
+        return norm.residual_norm(x, y, layer, p, True, NARROW)
+
+    seed = torch.randn(7, 24, device=DEVICE).to(NARROW)
+    inputs = x, y, layer.weight, layer.bias
+    for value, right in zip(
+        gradients(results()[:1], [seed], inputs),
+        gradients(results()[1:], [seed], inputs),
+        strict=True,
+    ):
+        torch.testing.assert_close(value, right)
+
+
+def test_a_norm_alone_in_16_bits(layer):
+    x = numbers(7, 24)
+    nothing, rounded = norm.residual_norm(x, None, layer, 0.0, False, NARROW)
+    assert nothing is None
+    exact = x.detach().double().requires_grad_()
+    right = nn.functional.layer_norm(
+        exact, [24], layer.weight.double(), layer.bias.double(), layer.eps
+    )
+    near(rounded, right, NARROW)
+    seed = torch.randn_like(rounded)
+    near(*gradients([rounded], [seed], [x]), *gradients([right], [seed], [exact]), WIDE)
+
+
+# The loss
+
+
+@TYPES
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("classes", [7, 40])
+def test_the_loss_and_its_gradient(classes, smoothing, dtype, monkeypatch):
+    monkeypatch.setattr(loss, "BLOCK", 16)
+    logits, targets = (
+        (3 * numbers(9, classes)).detach().to(dtype),
+        torch.arange(9, device=DEVICE) % 7,
+    )
+    scale = torch.tensor(0.37, dtype=torch.float64, device=DEVICE)
+    exact = losses.chunk_loss(logits.double(), targets[:, None], smoothing, scale)
+    found = loss.loss_and_gradient(logits, targets, smoothing, scale)
+    assert not found[targets == 0].any() and not logits[targets == 0].any()  # <pad>
+    near(found.sum(0), torch.stack(exact[:2]), WIDE)
+    near(logits, exact[2], dtype)
+
+
+# The door
+
+
+@pytest.fixture
+def kernels(monkeypatch):
+    """Use the kernels on this device; return how often each one did."""
+    counts = SimpleNamespace(attention=0, norm=0, loss=0)
+
+    def counted(module, name, count):
+        compute = getattr(module, name)
+
+        def wrapped(*args):
+            setattr(counts, count, getattr(counts, count) + 1)
+            return compute(*args)
+
+        return wrapped
+
+    of_attention = SimpleNamespace(
+        fits=lambda q, v: q.size(-1) == v.size(-1),
+        within_sentences=counted(attention, "within_sentences", "attention"),
+    )
+    of_norm = SimpleNamespace(fits=norm.fits, residual_norm=counted(norm, "residual_norm", "norm"))
+    of_loss = SimpleNamespace(loss_and_gradient=counted(loss, "loss_and_gradient", "loss"))
+    found = gpu.Kernels(of_attention, of_norm, of_loss)
+    monkeypatch.setattr(gpu, "_for", lambda x: found if x.dtype.itemsize <= 4 else None)
+    return counts
+
+
+@pytest.mark.parametrize("form", ["post", "pre"])
+def test_a_training_step_with_kernels_is_one_without(form, kernels, monkeypatch):
+    """In float32, on a packed batch: losses and gradients of all parameters."""
+    batch, found = packed_for(pairs(6), 64), []
+    for door in (gpu._for, lambda x: None):
+        monkeypatch.setattr(gpu, "_for", door)
+        model = Case("transformer").build(dtype=WIDE, dropout=0.0, norm=form).train()
+        hidden, _ = model.decode(batch.tgt_in, model.encode(batch))
+        scale = torch.tensor(0.1, device=DEVICE)
+        sums = losses.backward(model.logits, hidden, batch, 0.1, scale, 16)
+        found.append([sums.smoothed, sums.nll, *(p.grad for p in model.parameters())])
+    for value, right in zip(*found, strict=True):
+        torch.testing.assert_close(value, right, rtol=1e-4, atol=1e-6)
+    assert kernels.attention and kernels.loss
+    assert bool(kernels.norm) == (form == "post")  # pre-norm only rounds to 16 bits
+
+
+def test_validation_and_search_use_no_norm_kernels(kernels):
+    model = Case("transformer").build(dtype=WIDE).eval()
+    with torch.no_grad():
+        close(full(model, batch_for(model, pairs())), full(model, batch_for(model, pairs())))
+    assert not kernels.norm
