@@ -16,10 +16,9 @@ from torch import Tensor
 from nmtkit.data.context import Context, contexts
 from nmtkit.data.documents import ContextRule, Documents
 from nmtkit.data.packing import Segments, in_one_row, segments, shifted_row
-from nmtkit.data.padding import Ids, as_rows, joined, padded, shifted, tensor
+from nmtkit.data.padding import Ids, as_rows, joined, padded, rounded, shifted, tensor
 from nmtkit.data.ragged import RaggedShards
 from nmtkit.data.store import Lengths, Store
-from nmtkit.text.vocabulary import PAD
 
 T = TypeVar("T")
 Unit = Literal["tgt_tokens", "src_tokens", "sentences"]
@@ -33,8 +32,6 @@ BAND_WIDTHS = (1, 2, 3, 4, 6, 8)
 LARGE_CORPUS = 100_000
 READABLE = 1024
 """The longest sentence, in subwords, that analyses and validations read whole (see `readable`)."""
-# The fewest positions and rows by which padded batches differ where few shapes shall occur.
-ROUND_TO = 8
 # The third number of the seed of a window after the first (see `nmtkit.data.order`).
 OF_WINDOW = 2
 
@@ -211,12 +208,13 @@ def collate(
     context = None
     if rule is not None:
         sentences = [store.documents.context(int(i), rule) for i in rows]
-        context = contexts(sentences, store.src, rule, device, translated or store.tgt)
+        read = store.src, rule, device, translated or store.tgt
+        context = contexts(sentences, *read, few_shapes=few_shapes)
     spans = None if store.spans is None else [store.spans[int(i)] for i in rows]
     sides = _sides(store, np.asarray(rows))
     if few_shapes:
-        sides = [_rounded(*sides[0], 1), _rounded(*sides[1], 0)]
-    batch = _source_batch(*sides[0], spans, context)
+        sides = [rounded(*sides[0], 1), rounded(*sides[1], 0)]
+    batch = _source_batch(*sides[0], spans, context, few_shapes)
     batch = dataclasses.replace(batch, rows=torch.tensor(rows))
     return on_device(_with_targets(batch, *sides[1]), device)
 
@@ -254,20 +252,6 @@ def _joined_sides(store: Pairs, rows: Ids) -> list[tuple[Ids, Ids]]:
     return [joined([side(int(i)) for i in rows]) for side in (store.src, store.tgt)]
 
 
-def _rounded(ids: Ids, lengths: Ids, least: int) -> tuple[Ids, Ids]:
-    """Return padded ids (B, S) and lengths with B and S rounded up; new rows have length `least`,
-    because a model reads a source of one position at least.
-    """
-    rows, steps = -len(ids) % _step(len(ids)), -ids.shape[1] % ROUND_TO
-    padded_ids = np.pad(ids, ((0, rows), (0, steps)), constant_values=PAD)
-    return padded_ids, np.pad(lengths, (0, rows), constant_values=least)
-
-
-def _step(rows: int) -> int:
-    """Return the number of which B is a multiple where few shapes occur: two numbers an octave."""
-    return max(ROUND_TO, 1 << rows.bit_length() - 2)
-
-
 def on_device(value: T, device: torch.device | str) -> T:
     """Return a batch, or contexts, on a device; nobody waits for the copy to a CUDA GPU."""
     device = torch.device(device)
@@ -276,7 +260,7 @@ def on_device(value: T, device: torch.device | str) -> T:
 
 def _in_one_copy(value: T, device: torch.device) -> T:
     tensors: dict[int, Tensor] = {}
-    _each(value, lambda tensor: tensors.setdefault(id(tensor), tensor))
+    with_tensors(value, lambda tensor: tensors.setdefault(id(tensor), tensor))
     # Compiled graphs read tensors that begin at multiples of 16 bytes.
     sizes = [-(-tensor.numel() // 16) * 16 for tensor in tensors.values()]
     cuda = device.type == "cuda"
@@ -290,19 +274,19 @@ def _in_one_copy(value: T, device: torch.device) -> T:
         key: parts[original.dtype][i][: original.numel()].view_as(original)
         for i, (key, original) in enumerate(tensors.items())
     }
-    copied: T = _each(value, lambda tensor: copies[id(tensor)])
+    copied: T = with_tensors(value, lambda tensor: copies[id(tensor)])
     return copied
 
 
-def _each(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """Return a value with all tensors in it changed."""
+def with_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Return a batch, or a part of one, with all tensors in it changed."""
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, tuple):
-        parts = [_each(part, change) for part in value]
+        parts = [with_tensors(part, change) for part in value]
         return value._make(parts) if hasattr(value, "_make") else tuple(parts)
     if isinstance(value, (Batch, Context)):
-        fields = {name: _each(part, change) for name, part in vars(value).items()}
+        fields = {name: with_tensors(part, change) for name, part in vars(value).items()}
         return dataclasses.replace(value, **fields)
     return value
 
@@ -384,10 +368,13 @@ def _source_batch(
     lengths: Ids,
     spans: Sequence[Sequence[int] | NDArray[Any]] | None,
     context: Context | None,
+    few_shapes: bool = False,
 ) -> Batch:
     span_sizes = None
     if spans is not None:
         sizes, counts = padded([np.asarray(tokens, dtype=np.int64) for tokens in spans], 0)
+        if few_shapes:
+            sizes, _ = rounded(sizes, counts, 0)
         span_sizes = torch.from_numpy(sizes) if counts.any() else None
     return Batch(
         torch.from_numpy(src),

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nmtkit.data.documents import ContextRule
-from nmtkit.data.padding import Ids, like_length, padded, shifted
+from nmtkit.data.padding import Ids, like_length, missing_rows, padded, rounded, shifted
 from nmtkit.text.vocabulary import BOS, EOS
 
 BREAK = BOS
@@ -72,6 +72,7 @@ def contexts(
     rule: ContextRule,
     device: torch.device | str = "cpu",
     targets: Callable[[int], NDArray[Any]] | None = None,
+    few_shapes: bool = False,
 ) -> Context | None:
     """Return the context tensors of a batch, or None if no sentence has a context.
 
@@ -81,6 +82,7 @@ def contexts(
         rule: how several sentences are joined, and whether their target sides are read too.
         device: of the model that reads them; the tensors are on the CPU.
         targets: the token ids of the target side of a sentence, </s> last, if the rule reads them.
+        few_shapes: round up B, U and M; J is the most that the rule allows.
     Raises: ValueError if the rule reads target sides and `targets` is None.
     """
     keys = [_keys(sentences, rule) for sentences in of_rows]
@@ -94,6 +96,12 @@ def contexts(
         sides.append(_decoder_inputs(order, targets))
     number = {key: i for i, key in enumerate(order)}
     rows, _ = padded([[number[key] for key in of_row] for of_row in keys], -1)
+    if few_shapes:
+        sides = [rounded(*side, 1) for side in sides]
+        most = 1 if rule.join == "concatenate" else rule.size
+        more = (0, missing_rows(len(rows))), (0, most - rows.shape[1])
+        rows = np.pad(rows, more, constant_values=-1)
+        return _slice_of(sides, torch.from_numpy(rows), narrow=False)
     least = SAVED if torch.device(device).type == "cpu" else SAVED_ELSEWHERE
     return _with_parts(sides, torch.from_numpy(rows), least)
 
@@ -132,7 +140,7 @@ def _with_parts(sides: list[tuple[Ids, Ids]], rows: Tensor, least: int) -> Conte
     """
     lengths = sides[0][1]
     starts = like_length(lengths, least)
-    whole = _slice_of(sides, rows, slice(None))
+    whole = _slice_of(sides, rows)
     if len(starts) == 1:
         return whole
     edges = itertools.pairwise([*starts, len(lengths)])
@@ -140,12 +148,14 @@ def _with_parts(sides: list[tuple[Ids, Ids]], rows: Tensor, least: int) -> Conte
     return dataclasses.replace(whole, parts=parts)
 
 
-def _slice_of(sides: list[tuple[Ids, Ids]], rows: Tensor, part: slice) -> Context:
-    """Return a slice of the contexts, no wider than the longest of the slice."""
+def _slice_of(
+    sides: list[tuple[Ids, Ids]], rows: Tensor, part: slice = slice(None), narrow: bool = True
+) -> Context:
+    """Return a slice of the contexts, if `narrow` no wider than the longest of the slice."""
     tensors: list[Any] = []
     for ids, all_lengths in sides:
         lengths = all_lengths[part]
-        longest = int(lengths.max())
+        longest = int(lengths.max()) if narrow else ids.shape[1]
         tensors += [torch.from_numpy(array) for array in (ids[part, :longest], lengths)]
         tensors.append(bool(lengths.min() < longest))
     src, src_lengths, src_padded, *targets = tensors

@@ -13,6 +13,8 @@ from torch import Tensor
 from nmtkit.text.vocabulary import BOS, PAD
 
 Ids = NDArray[np.int64]
+ROUND_TO = 8
+"""The fewest positions and rows by which batches differ where few shapes shall occur."""
 
 
 def padded(sentences: Sequence[Sequence[int] | NDArray[Any]], behind: int = PAD) -> tuple[Ids, Ids]:
@@ -33,6 +35,23 @@ def as_rows(ids: NDArray[Any], lengths: Ids, behind: int = PAD) -> Ids:
     # One assignment is faster than one for each sentence.
     out[np.arange(out.shape[1]) < lengths[:, None]] = ids
     return out
+
+
+def rounded(ids: Ids, lengths: Ids, least: int) -> tuple[Ids, Ids]:
+    """Return padded ids (B, S) and lengths with B and S rounded up, so that few shapes occur.
+
+    Args:
+        ids, lengths: padded rows.
+        least: the length of new rows: a model reads a source of one position at least.
+    """
+    rows, steps = missing_rows(len(ids)), -ids.shape[1] % ROUND_TO
+    wide = np.pad(ids, ((0, rows), (0, steps)), constant_values=PAD)
+    return wide, np.pad(lengths, (0, rows), constant_values=least)
+
+
+def missing_rows(rows: int) -> int:
+    """Return how many rows are added so that B is one of two numbers an octave."""
+    return -rows % max(ROUND_TO, 1 << rows.bit_length() - 2)
 
 
 def like_length(lengths: Ids, least: int) -> list[int]:

@@ -16,7 +16,7 @@ import itertools
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -233,11 +233,9 @@ def equal_parts(
     return best
 
 
-def graphs_fit(model: Model, device: torch.device, ranks: Ranks) -> bool:
-    """True if batches get CUDA graphs: one process, and a model that reads sentence pairs alone."""
-    if device.type != "cuda" or ranks.world > 1:
-        return False
-    return model.context_rule is None and not model.reads_spans
+def graphs_fit(device: torch.device, ranks: Ranks) -> bool:
+    """True if batches get CUDA graphs: a GPU, and one process."""
+    return device.type == "cuda" and ranks.world == 1
 
 
 def joins(settings: TrainSettings, device: torch.device) -> bool:
@@ -302,7 +300,7 @@ class Gradients:
         gpu.load_kernels(self.device)
         self._multiple = packed_multiple(self.model, self.settings, self.device.type)
         self._perturb = perturbation(self.model, self.settings)
-        if self._perturb is None and graphs_fit(self.model, self.device, self.ranks):
+        if self._perturb is None and graphs_fit(self.device, self.ranks):
             self.graphs = Graphs(self._add_part, parameters)
 
     def share(self, update: list[Ids], make: bool = False) -> Share:
@@ -321,7 +319,8 @@ class Gradients:
         few = self.graphs is not None
         if self._multiple:
             return collate_packed(self.store, rows, self.device, self._multiple, few)
-        return collate(self.store, rows, self.device, self.model.context_rule, few_shapes=few)
+        batch = collate(self.store, rows, self.device, self.model.context_rule, few_shapes=few)
+        return batch if self.model.reads_spans else replace(batch, spans=None)
 
     def compute(
         self, update: list[Ids], step: int, divisor: float, share: Share | None = None

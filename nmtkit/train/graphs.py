@@ -19,8 +19,7 @@ import torch
 from torch import Tensor
 
 from nmtkit import console
-from nmtkit.data.batches import Batch
-from nmtkit.data.packing import Packing, Segments
+from nmtkit.data.batches import Batch, with_tensors
 from nmtkit.nn import masks
 
 SHAPES = 256
@@ -121,7 +120,8 @@ class Graphs:
             self._inputs.setdefault((i, tensor.shape), tensor.clone())
             for i, tensor in enumerate(tensors_of(batch))
         ]
-        batch, scale = with_tensors(batch, inputs), scale.clone()
+        copies, scale = iter(inputs), scale.clone()
+        batch = with_tensors(batch, lambda _: next(copies))
         count = len(self._recorded)
         graphs = f"{count} CUDA graphs and no more" if count else "no CUDA graphs"
         otherwise = f"{graphs}; the host starts each kernel of other batches"
@@ -197,7 +197,9 @@ def copied_fields(batch: Batch) -> Batch:
     """Return a batch without the fields that a graph does not copy. No model with graphs reads
     them, and the loss counts no <pad>.
     """
-    packed, none = batch.segments is not None, batch.src_lengths[:0]
+    packed, none, context = batch.segments is not None, batch.src_lengths[:0], batch.context
+    if context is not None:
+        context = dataclasses.replace(context, padded=True, tgt_padded=True, parts=())
     return dataclasses.replace(
         batch,
         src_lengths=none if packed else batch.src_lengths,
@@ -205,23 +207,13 @@ def copied_fields(batch: Batch) -> Batch:
         tgt_lengths=none,
         src_padded=True,
         tgt_padded=True,
-        spans=None,
+        context=context,
         real=None,
     )
 
 
 def tensors_of(batch: Batch) -> list[Tensor]:
-    """Return the tensors of a batch that a model and the loss read."""
-    assert batch.tgt_in is not None and batch.tgt_out is not None
-    sides = [batch.src, batch.src_lengths, batch.tgt_in, batch.tgt_out]
-    return sides + [tensor for packing in batch.segments or () for tensor in packing]
-
-
-def with_tensors(batch: Batch, tensors: list[Tensor]) -> Batch:
-    """Return a batch with other tensors, in the order of `tensors_of`."""
-    (src, lengths, tgt_in, tgt_out), rest = tensors[:4], tensors[4:]
-    half = len(rest) // 2
-    segments = Segments(Packing(*rest[:half]), Packing(*rest[half:])) if rest else None
-    return dataclasses.replace(
-        batch, src=src, src_lengths=lengths, tgt_in=tgt_in, tgt_out=tgt_out, segments=segments
-    )
+    """Return the tensors of a batch."""
+    tensors: list[Tensor] = []
+    with_tensors(batch, lambda tensor: tensors.append(tensor) or tensor)  # type: ignore[func-returns-value]
+    return tensors

@@ -46,8 +46,6 @@ def test_a_deterministic_training_that_is_stopped_has_the_same_bits(variant, tmp
 @pytest.mark.skipif(not ON_GPU, reason="tests/train/test_graphs.py has a stand-in for a CPU")
 def test_replayed_graphs_make_the_updates_of_kernels(variant, tmp_path, monkeypatch, capsys):
     """To the bit, dropout included; also after a wait, which no graph may have."""
-    if variant in {"amn", "context-aware", "han", "concat"}:
-        pytest.skip("reads contexts")
     run, recorded, record = make_run(tmp_path, pairs=60, dev=6), [], graphs.record
 
     def noted(compute, pool):

@@ -8,12 +8,22 @@ import pytest
 import torch
 
 from nmtkit.data import packing
-from nmtkit.data.batches import collate
+from nmtkit.data.batches import collate, with_tensors
 from nmtkit.models.variants import VARIANTS
 from nmtkit.nn import masks
 from nmtkit.train import gradients, graphs
 from nmtkit.train.stage import train
-from tests.models.contract import Case, batch_for, close, full, packed_for, pairs
+from tests.models.contract import (
+    POOL,
+    Case,
+    batch_for,
+    close,
+    context_of,
+    full,
+    packed_for,
+    pairs,
+    spans_of,
+)
 from tests.train.test_packed import PACKED
 from tests.train.tiny import make_run, metrics, options
 
@@ -24,6 +34,7 @@ SETTINGS = options(
     "train.update_size=150",
     "model.dropout=0",
 )
+BY_PARSE = Case("pr", (("segmentation", "parse"),))
 BOTH = pytest.mark.parametrize("packed", ["yes", "no"])
 
 
@@ -107,17 +118,31 @@ def test_a_packed_batch_of_few_shapes_is_read_as_any_other(variant):
     close(full(model, again(few)), expected)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_a_padded_batch_of_few_shapes_is_read_as_any_other(variant):
+def store_of(sentences, model):
+    """Pairs with what a model reads of them: the sentences of POOL, which follow, are contexts."""
+    everything = sentences + POOL
+    src, tgt = ((lambda i, side=side: np.array(everything[i][side])) for side in (0, 1))
+
+    def context(i, rule):
+        return [len(sentences) + j for j in context_of(everything[i][0], rule)]
+
+    spans = [spans_of(source) for source, _ in sentences] if model.reads_spans else None
+    return SimpleNamespace(
+        src=src, tgt=tgt, spans=spans, documents=SimpleNamespace(context=context)
+    )
+
+
+@pytest.mark.parametrize("case", [*map(Case, VARIANTS), BY_PARSE], ids=str)
+def test_a_padded_batch_of_few_shapes_is_read_as_any_other(case):
     """Rows are added, too. The model reads nothing but the tensors that a graph copies."""
-    model = Case(variant).build()
-    if model.context_rule is not None or model.reads_spans:
-        return
-    sentences = pairs(9)
-    src, tgt = ((lambda i, side=side: np.array(sentences[i][side])) for side in (0, 1))
-    store = SimpleNamespace(src=src, tgt=tgt, spans=None)
-    few = collate(store, np.arange(9), few_shapes=True)
+    model, sentences = case.build(), pairs(9)
+    store = store_of(sentences, model)
+    few = collate(store, np.arange(9), rule=model.context_rule, few_shapes=True)
     assert few.src.shape[0] == 16 and not few.src.shape[1] % 8 and not few.tgt_in.shape[1] % 8
+    if few.context is not None:
+        assert few.context.rows.shape[0] == 16 and not any(
+            size % 8 for size in few.context.ids.shape
+        )
     expected, found = full(model, batch_for(model, sentences)), full(model, again(few))
     for row, (_, target) in enumerate(sentences):
         close(found[row, : len(target)], expected[row, : len(target)])
@@ -125,5 +150,6 @@ def test_a_padded_batch_of_few_shapes_is_read_as_any_other(variant):
 
 def again(batch):
     """Return the batch as a graph reads it."""
-    copied = [tensor.clone() for tensor in graphs.tensors_of(graphs.copied_fields(batch))]
-    return graphs.with_tensors(graphs.copied_fields(batch), copied)
+    batch = graphs.copied_fields(batch)
+    copies = iter([tensor.clone() for tensor in graphs.tensors_of(batch)])
+    return with_tensors(batch, lambda _: next(copies))
