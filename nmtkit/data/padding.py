@@ -50,8 +50,8 @@ def rounded(ids: Ids, lengths: Ids, least: int) -> tuple[Ids, Ids]:
 
 
 def missing_rows(rows: int) -> int:
-    """Return how many rows are added so that B is one of two numbers an octave."""
-    return -rows % max(ROUND_TO, 1 << rows.bit_length() - 2)
+    """Return how many rows are added so that B is one of four numbers an octave."""
+    return -rows % max(ROUND_TO, (1 << rows.bit_length()) >> 3)
 
 
 def like_length(lengths: Ids, least: int) -> list[int]:
