@@ -14,7 +14,7 @@ from functools import partial
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import get_gradient_edge
+from torch.autograd.graph import Node, get_gradient_edge
 
 from nmtkit.nn import private
 from nmtkit.train.ranks import Ranks
@@ -38,13 +38,21 @@ class GradientSums:
         ranks: the processes.
         dtype: the type in which the gradients travel. bfloat16 halves the bytes, and the sums are
             rounded to 8 bits. The losses travel as float32.
+        replayed: True if CUDA graphs add to the gradients. Then all gradients stay in one place,
+            also those of a single process, no parameter is without one, and all of them travel
+            after the last graph, in which torch calls nothing.
     """
 
     def __init__(
-        self, parameters: Sequence[Tensor], ranks: Ranks, dtype: torch.dtype = torch.float32
+        self,
+        parameters: Sequence[Tensor],
+        ranks: Ranks,
+        dtype: torch.dtype = torch.float32,
+        replayed: bool = False,
     ) -> None:
-        self._ranks, self._dtype = ranks, dtype
-        self._parameters = list(reversed(parameters)) if ranks.world > 1 else []
+        self._ranks, self._dtype, self._replayed = ranks, dtype, replayed
+        self._travel = ranks.world > 1
+        self._parameters = list(reversed(parameters)) if self._travel or replayed else []
         self._flats: list[Tensor] = []
         self._views: list[Tensor] = []
         self._bucket_of: list[int] = []
@@ -55,8 +63,9 @@ class GradientSums:
             self._views += [part.view_as(p) for part, p in zip(parts, bucket, strict=False)]
             self._bucket_of += [number] * len(bucket)
             self._flats.append(flat)
-        self._nodes = [get_gradient_edge(parameter).node for parameter in self._parameters]
-        for i, parameter in enumerate(self._parameters):
+        self._nodes: list[Node] = []
+        for i, parameter in enumerate([] if replayed else self._parameters):
+            self._nodes.append(get_gradient_edge(parameter).node)
             added = partial(self._added, i)
             parameter.register_post_accumulate_grad_hook(added)  # type: ignore[no-untyped-call]
         self._used: set[int] = set()
@@ -66,7 +75,7 @@ class GradientSums:
 
     def begin(self) -> None:
         """Set all gradients to zero."""
-        self._used.clear()
+        self._used = set(range(len(self._parameters))) if self._replayed else set()
         for flat in self._flats:
             flat.zero_()
         for parameter, view in zip(self._parameters, self._views, strict=True):
@@ -74,7 +83,7 @@ class GradientSums:
 
     def overlap(self, hidden: Tensor) -> None:
         """Let buckets travel during the next backward pass from these hidden states: the last."""
-        if self._flats:
+        if self._nodes:
             hidden.register_hook(self._count)  # type: ignore[no-untyped-call]
 
     def finish(self, losses: Tensor, numbers: Sequence[float]) -> tuple[Tensor, list[list[float]]]:
@@ -87,12 +96,13 @@ class GradientSums:
             numbers: for the hosts of all ranks; as many on each.
         Returns: the sums of the losses; the numbers of every rank.
         """
+        if not self._travel:
+            return losses, self._ranks.gather(numbers)
         self._lacks = []
-        if self._flats:
-            self._flats[-1][-LOSSES:] = losses
+        self._flats[-1][-LOSSES:] = losses
         while len(self._waits) < len(self._flats):
             self._send()
-        if self._flats and self._dtype == torch.bfloat16:
+        if self._dtype == torch.bfloat16:
             self._waits.append(self._ranks.begin_sum(self._flats[-1][-LOSSES:]))
         flags = sum(1 << i for i in self._used)
         starts = range(0, len(self._parameters), BITS)
@@ -103,7 +113,7 @@ class GradientSums:
         for i, parameter in enumerate(self._parameters):
             if not any(int(row[len(numbers) + i // BITS]) >> i % BITS & 1 for row in rows):
                 parameter.grad = None
-        losses = self._flats[-1][-LOSSES:].to(losses.dtype, copy=True) if self._flats else losses
+        losses = self._flats[-1][-LOSSES:].to(losses.dtype, copy=True)
         return losses, [row[: len(numbers)] for row in rows]
 
     def _count(self, _: Tensor) -> None:

@@ -233,9 +233,9 @@ def equal_parts(
     return best
 
 
-def graphs_fit(device: torch.device, ranks: Ranks) -> bool:
-    """True if batches get CUDA graphs: a GPU, and one process."""
-    return device.type == "cuda" and ranks.world == 1
+def graphs_fit(device: torch.device) -> bool:
+    """True if batches get CUDA graphs."""
+    return device.type == "cuda"
 
 
 def joins(settings: TrainSettings, device: torch.device) -> bool:
@@ -292,7 +292,6 @@ class Gradients:
     def __post_init__(self) -> None:
         parameters = [p for p in self.model.parameters() if p.requires_grad]
         dtype = getattr(torch, self.settings.sums)
-        self._sums = GradientSums(parameters, self.ranks, dtype)
         self._made: dict[int, Batch] = {}
         self.device = parameters[0].device
         self.joins = joins(self.settings, self.device)
@@ -300,8 +299,10 @@ class Gradients:
         gpu.load_kernels(self.device)
         self._multiple = packed_multiple(self.model, self.settings, self.device.type)
         self._perturb = perturbation(self.model, self.settings)
-        if self._perturb is None and graphs_fit(self.device, self.ranks):
-            self.graphs = Graphs(self._add_part, parameters)
+        if self._perturb is None and graphs_fit(self.device):
+            self.graphs = Graphs(self._add_part)
+        replayed = self.graphs is not None
+        self._sums = GradientSums(parameters, self.ranks, dtype, replayed)
 
     def share(self, update: list[Ids], make: bool = False) -> Share:
         """Return what this rank computes of an update, as memory is known now.
@@ -320,7 +321,7 @@ class Gradients:
         if self._multiple:
             return collate_packed(self.store, rows, self.device, self._multiple, few)
         batch = collate(self.store, rows, self.device, self.model.context_rule, few_shapes=few)
-        return batch if self.model.reads_spans else replace(batch, spans=None)
+        return replace(batch, spans=None) if few and not self.model.reads_spans else batch
 
     def compute(
         self, update: list[Ids], step: int, divisor: float, share: Share | None = None
@@ -341,8 +342,6 @@ class Gradients:
             if share is None or share.split_from != self.state.split_from:
                 share = self.share(update)
             self._sums.begin()
-            if self.graphs:
-                self.graphs.begin()
             self._made = share.batches
             sums, too_big = self.add(share.parts, step, divisor, self._sums.overlap)
             self._made = {}

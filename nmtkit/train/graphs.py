@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,26 +75,18 @@ class Graphs:
     """A computation that adds the gradients of batches, recorded for each shape.
 
     Args:
-        compute: adds the gradients of a batch times a scale (a number on the device), and returns a
-            tensor. It must not wait for the device.
-        parameters: of which it computes the gradients.
+        compute: adds the gradients of a batch times a scale (a number on the device) to gradients
+            that stay in their places, and returns a tensor. It must not wait for the device.
     """
 
-    def __init__(self, compute: Compute, parameters: Sequence[Tensor]) -> None:
-        self._compute, self._parameters = compute, parameters
-        self._gradients = [torch.zeros_like(parameter) for parameter in parameters]
+    def __init__(self, compute: Compute) -> None:
+        self._compute = compute
         self._recorded: dict[Shape, Recorded] = {}
         # Graphs share the tensors that they read: only one of them runs at a time.
         self._inputs: dict[tuple[int, torch.Size], Tensor] = {}
         self._largest: Shape = ()
         self._most = SHAPES
         self._pool = _new_pool()
-
-    def begin(self) -> None:
-        """Set all gradients to zero, in memory that graphs know."""
-        torch._foreach_zero_(self._gradients)
-        for parameter, gradient in zip(self._parameters, self._gradients, strict=True):
-            parameter.grad = gradient
 
     def __call__(self, batch: Batch, scale: Tensor) -> Tensor:
         """Return what `compute` returns, valid until the next call."""

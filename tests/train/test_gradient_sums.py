@@ -15,11 +15,12 @@ from nmtkit.data.store import Store
 from nmtkit.models.base import Vocabularies
 from nmtkit.models.variants import build_model
 from nmtkit.settings import TrainSettings
-from nmtkit.train import gradient_sums
+from nmtkit.train import gradient_sums, gradients
 from nmtkit.train import loss as losses
 from nmtkit.train.gradients import Gradients
 from nmtkit.train.ranks import Ranks
 from nmtkit.train.state import TrainState
+from tests.train.graph_stand_in import standing_in
 from tests.train.tiny import LETTERS, make_run
 
 SIZES = {
@@ -90,6 +91,7 @@ class Some(nn.Module):
         self.inner = build_model(variant, sizes | more, Vocabularies(WORDS, WORDS, True))
         self.sometimes = nn.Linear(8, 8)
         self.vocabularies, self.context_rule = self.inner.vocabularies, None
+        self.reads_spans = self.inner.reads_spans
         self.logits, self.encode = self.inner.logits, self.inner.encode
 
     def decode(self, tgt_in, memory):
@@ -182,6 +184,40 @@ def test_sums_are_those_of_the_parts(store, world, kind, update):
                 torch.testing.assert_close(found[name], gradient, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize("kind", MODELS)
+def test_replayed_graphs_are_summed_over_ranks(store, world, kind, monkeypatch):
+    """A replay calls no hooks. Gradients stay in their places; one that no batch has is zero."""
+    monkeypatch.setattr(gradients, "graphs_fit", lambda _: True)
+    counts = standing_in(monkeypatch)
+    model, parts = build(kind), UPDATES["7 parts"]
+    wanted, loss = plain_sums_by_kernels(model, store, parts, monkeypatch)
+
+    def work(ranks):
+        mine = copy.deepcopy(model)
+        found, places = computer(mine, store, ranks), set()
+        for step in (1, 2, 3):
+            sums = found.compute(parts, step, 30)
+            places.add(tuple(p.grad.data_ptr() for p in mine.parameters()))
+            grads = {name: p.grad.clone() for name, p in mine.named_parameters()}
+            mine.zero_grad(set_to_none=True)
+        assert len(places) == 1
+        return sums.clone(), grads
+
+    for sums, found in in_ranks(world, work)[0]:
+        torch.testing.assert_close(sums, loss, rtol=1e-6, atol=0)
+        for name, gradient in wanted.items():
+            right = torch.zeros_like(found[name]) if gradient is None else gradient
+            torch.testing.assert_close(found[name], right, rtol=1e-5, atol=1e-7)
+    assert len(counts) > 5
+
+
+def plain_sums_by_kernels(model, store, update, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(gradients, "graphs_fit", lambda _: False)
+        return plain_sums(model, store, update)
+
+
 @pytest.mark.parametrize("kind", MODELS)
 def test_sums_in_bfloat16(store, kind):
     """Each rank's gradients are rounded once, and their sum; the losses are not."""
@@ -195,9 +231,9 @@ def test_sums_in_bfloat16(store, kind):
         sums = gradients.compute(update, 1, 30)
         return sums, {name: p.grad for name, p in mine.named_parameters()}
 
-    for sums, gradients in in_ranks(2, work)[0]:
+    for sums, of_all in in_ranks(2, work)[0]:
         torch.testing.assert_close(sums, losses_of_all, rtol=1e-6, atol=0)
-        for name, gradient in gradients.items():
+        for name, gradient in of_all.items():
             terms = [rank[name] for rank in of_rank if rank[name] is not None]
             if terms:
                 assert gradient.dtype == torch.float32

@@ -10,7 +10,6 @@ import torch
 from nmtkit.data import packing
 from nmtkit.data.batches import collate, with_tensors
 from nmtkit.models.variants import VARIANTS
-from nmtkit.nn import masks
 from nmtkit.train import gradients, graphs
 from nmtkit.train.stage import train
 from tests.models.contract import (
@@ -24,6 +23,7 @@ from tests.models.contract import (
     pairs,
     spans_of,
 )
+from tests.train.graph_stand_in import standing_in
 from tests.train.test_packed import PACKED
 from tests.train.tiny import make_run, metrics, options
 
@@ -40,27 +40,11 @@ BOTH = pytest.mark.parametrize("packed", ["yes", "no"])
 
 @pytest.fixture
 def replays(monkeypatch):
-    """The number of batches that were replayed; most have one of few shapes."""
-    count = []
-
-    def record(compute, pool):
-        # A graph that read a mask of before would read freed memory later.
-        assert not masks._kept.cache_info().currsize
-        result = torch.zeros(0, dtype=torch.float64)
-
-        def replay():
-            count.append(1)
-            graphs.forget()  # a graph makes its masks in each replay
-            value = compute()
-            result.resize_(value.shape).copy_(value)
-
-        return replay, result
-
+    """The number of replays; most batches have one of few shapes."""
     monkeypatch.setattr(gradients, "graphs_fit", lambda *_: True)
     multiple = gradients.packed_multiple
     monkeypatch.setattr(gradients, "packed_multiple", lambda *of: 64 if multiple(*of) else 0)
-    monkeypatch.setattr(graphs, "record", record)
-    return count
+    return standing_in(monkeypatch)
 
 
 def losses_of(run, packed):
