@@ -10,4 +10,5 @@ if ON_GPU:  # as a training does
 
     from nmtkit.nn.gpu import load_kernels
 
-    load_kernels(torch.device(DEVICE))
+    if torch.cuda.is_available():
+        load_kernels(torch.device(DEVICE))

@@ -149,7 +149,10 @@ def seed_everything(seed: int, step: int, micro: int) -> None:
     """
     seed_dropout(seed, step, micro)
     mixed = int(np.random.SeedSequence((seed, step, micro, 1)).generate_state(1)[0])
-    torch.manual_seed(mixed)
+    # torch.manual_seed would also note for each kind of device who called it, which takes longer.
+    torch.default_generator.manual_seed(mixed)
+    if torch.backends.mps.is_available():
+        torch.mps.manual_seed(mixed)
     np.random.seed(mixed)
     random.seed(mixed)
 

@@ -108,10 +108,12 @@ class Graphs:
         return bool(self._largest) and larger(shape, self._largest) == self._largest
 
     def _record(self, shape: Shape, batch: Batch, scale: Tensor) -> Recorded | None:
+        tensors = tensors_of(batch)
         inputs = [
-            self._inputs.setdefault((i, tensor.shape), tensor.clone())
-            for i, tensor in enumerate(tensors_of(batch))
+            self._inputs.setdefault((i, tensor.shape), torch.empty_like(tensor))
+            for i, tensor in enumerate(tensors)
         ]
+        torch._foreach_copy_(inputs, tensors)
         copies, scale = iter(inputs), scale.clone()
         batch = with_tensors(batch, lambda _: next(copies))
         count = len(self._recorded)

@@ -41,7 +41,10 @@ class Step:
 def steps(jobs: int) -> dict[str, list[str]]:
     """Return the commands of the tests."""
     tests = ["pytest", "-p", "no:cacheprovider", "-n", str(jobs), "--dist", "worksteal"]
-    contract, of_gpu = ["tests/models/test_contract.py"], ["tests/gpu", "-m", "gpu"]
+    contract, of_gpu = (
+        ["tests/models/test_contract.py"],
+        ["tests/gpu", "tests/nn/test_kernels.py", "-m", "gpu"],
+    )
     if not ON_GPU:
         contract += ["-k", "transformer-norm and (test_01 or test_12)"]
         of_gpu += ["-k", "transformer or ranks"]
