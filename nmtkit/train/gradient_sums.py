@@ -79,7 +79,8 @@ class GradientSums:
         for flat in self._flats:
             flat.zero_()
         for parameter, view in zip(self._parameters, self._views, strict=True):
-            parameter.grad = view
+            if parameter.grad is not view:
+                parameter.grad = view
 
     def overlap(self, hidden: Tensor) -> None:
         """Let buckets travel during the next backward pass from these hidden states: the last."""

@@ -208,7 +208,8 @@ class Trainer:
         state.step += 1
         state.epoch, state.window, state.index = update.place
         self._descend(update, learning_rate(s, self.model.width, state.step, state.plateau))
-        self.optimizer.zero_grad(set_to_none=True)
+        if self.gradients.graphs is None:  # else gradients stay in their places
+            self.optimizer.zero_grad(set_to_none=True)
         if state.step % s.log_every == 0:
             self.read()
         # All ranks take over the clock of rank 0, so that they make the same decisions.

@@ -189,7 +189,7 @@ def test_sums_are_those_of_the_parts(store, world, kind, update):
 def test_replayed_graphs_are_summed_over_ranks(store, world, kind, monkeypatch):
     """A replay calls no hooks. Gradients stay in their places; one that no batch has is zero."""
     monkeypatch.setattr(gradients, "graphs_fit", lambda _: True)
-    counts = standing_in(monkeypatch)
+    counts = standing_in(monkeypatch, alone=False)
     model, parts = build(kind), UPDATES["7 parts"]
     wanted, loss = plain_sums_by_kernels(model, store, parts, monkeypatch)
 
