@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -172,15 +174,26 @@ def try_to_record(
         otherwise: the beginning of the warning.
     """
     forget()
+    before = _host_draws()
     try:
-        return record(compute, pool)
+        recorded = record(compute, pool)
+        if _host_draws() == before:
+            return recorded
+        reason = "random numbers are drawn on the host, and a graph would repeat them"
     except RuntimeError as error:  # too little memory, too
         # The end of the recording hides the error in it.
         reason = str(error.__context__ or error).partition("\n")[0]
-        console.warn(f"{otherwise}: {reason}")
-        return None
     finally:
         forget()
+    console.warn(f"{otherwise}: {reason}")
+    return None
+
+
+def _host_draws() -> list[object]:
+    """Return the states of the random numbers that are drawn on the host."""
+    kind, key, *rest = np.random.get_state(legacy=True)
+    numbers = torch.default_generator.get_state().numpy().tobytes()
+    return [random.getstate(), numbers, kind, key.tobytes(), rest]
 
 
 def _new_pool() -> Any:

@@ -1,5 +1,6 @@
 """CUDA graphs of batches, with a stand-in on a CPU that computes again what was recorded."""
 
+import random
 import weakref
 from types import SimpleNamespace
 
@@ -91,6 +92,16 @@ def test_what_cannot_be_recorded_is_computed_kernel_by_kernel(
     np.testing.assert_allclose(found, expected, rtol=1e-6)
     error = capsys.readouterr().err  # of the batches, and of the optimiser's step
     assert error.count("not permitted when stream is capturing\n") == 2
+
+
+@pytest.mark.parametrize(
+    "draw", [random.random, np.random.rand, lambda: torch.rand(1)], ids=["random", "numpy", "torch"]
+)
+def test_a_computation_that_draws_on_the_host_is_not_recorded(draw, monkeypatch, capsys):
+    monkeypatch.setattr(graphs, "record", lambda compute, pool: (compute, compute()))
+    assert graphs.try_to_record(lambda: draw() and 1, None, "no graph") is None
+    assert "no graph: random numbers are drawn on the host" in capsys.readouterr().err
+    assert graphs.try_to_record(lambda: 1, None, "no graph") is not None
 
 
 @pytest.mark.parametrize("variant", sorted(PACKED))
