@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import pickle
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -189,11 +190,10 @@ def try_to_record(
     return None
 
 
-def _host_draws() -> list[object]:
+def _host_draws() -> bytes:
     """Return the states of the random numbers that are drawn on the host."""
-    kind, key, *rest = np.random.get_state(legacy=True)
-    numbers = torch.default_generator.get_state().numpy().tobytes()
-    return [random.getstate(), numbers, kind, key.tobytes(), rest]
+    numbers = torch.default_generator.get_state().numpy()
+    return pickle.dumps((random.getstate(), np.random.get_state(), numbers))
 
 
 def _new_pool() -> Any:

@@ -59,6 +59,8 @@ BASELINE = "transformer"
 BEAMS = (5, 1)
 SEARCHES = {"nmtkit": "auto", "nmtkit, bfloat16": "bfloat16"}
 """Name of each measured search, and its precision."""
+TOGETHER = 512 if ON_GPU else 64
+"""Sentences of a batch of the other engines."""
 COLUMNS = {
     "preset": "preset",
     "system": "system",
@@ -204,7 +206,7 @@ class Bench:
             str(self.exported(corpus, "ctranslate2")), device=DEVICE, compute_type=compute
         )
         length, sources = self.length(corpus), self.sources(corpus)
-        options = {"beam_size": beam, "max_batch_size": 64, "length_penalty": 0}
+        options = {"beam_size": beam, "max_batch_size": TOGETHER, "length_penalty": 0}
         options |= {"min_decoding_length": length, "max_decoding_length": length}
         return self.timed(corpus, lambda: engine.translate_batch(sources, **options))
 
@@ -221,8 +223,8 @@ class Bench:
         options = {"num_beams": beam, "min_new_tokens": length, "max_new_tokens": length}
 
         def work() -> None:
-            for start in range(0, len(ids), 64):
-                part = ids[start : start + 64]
+            for start in range(0, len(ids), TOGETHER):
+                part = ids[start : start + TOGETHER]
                 padded = torch.nn.utils.rnn.pad_sequence(part, batch_first=True).to(DEVICE)
                 model.generate(padded, attention_mask=(padded != 0).long(), **options).cpu()
 

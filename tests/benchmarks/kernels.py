@@ -1,0 +1,122 @@
+"""Time of each kernel of nmtkit/nn/kernels beside torch's operations, forward and backward.
+
+    NMTKIT_DEVICE=cuda python tests/benchmarks/kernels.py        about a minute, on a GPU
+
+The sizes are those of `base` with 25,000 target tokens an update: 8 heads of 64 numbers, width 512,
+33,000 subwords, bfloat16. Each time is the median of 20 replays of a CUDA graph.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from nmtkit.data.packing import Packing, segments  # noqa: E402
+from nmtkit.nn import gpu  # noqa: E402
+from nmtkit.train.loss import chunk_loss  # noqa: E402
+from tests.device import DEVICE, ON_GPU  # noqa: E402
+
+SENTENCES, WIDTH, HEADS, VOCABULARY, ROWS = (
+    (860, 512, 8, 33_000, 8192) if ON_GPU else (6, 16, 2, 40, 8)
+)
+NARROW = torch.bfloat16 if ON_GPU else torch.float32  # the interpreter has no products of bfloat16
+
+
+def microseconds(work: Callable[[], object]) -> float:
+    """Return the time of some work on a GPU; without one, do it once."""
+    work()
+    if not ON_GPU:
+        return 0.0
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    with torch.cuda.stream(stream):
+        work()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        work()
+    times = []
+    for _ in range(20):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(begin.elapsed_time(end) * 1e3)
+    return statistics.median(times)
+
+
+def numbers(*shape: int, dtype: torch.dtype = NARROW) -> Tensor:
+    """Return random numbers with a gradient."""
+    return torch.randn(*shape, device=DEVICE).to(dtype).requires_grad_()
+
+
+def row() -> Packing:
+    """Return sentences of about 28 positions in one row."""
+    draw = np.random.default_rng(1)
+    lengths = np.clip(draw.normal(28, 14, SENTENCES).round(), 3, 90).astype(np.int64)
+    packing = segments(lengths, lengths, few_shapes=True).queries
+    return Packing(*(tensor.to(DEVICE) for tensor in packing))
+
+
+def cases(kernels: gpu.Kernels) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Yield what is measured, with its name."""
+    where = row()
+    count, width = len(where.cells), WIDTH // HEADS
+    q, k, v = (numbers(count, HEADS, width) for _ in range(3))
+    seed = torch.randn_like(q)
+
+    def padded() -> Tensor:
+        sides = (where.padded(x[None]).transpose(1, 2) for x in (q, k, v))
+        y = F.scaled_dot_product_attention(*sides, is_causal=True)
+        return where.packed(y.transpose(1, 2).contiguous())[0]
+
+    attend = kernels.attention.within_sentences
+    for p in (0.0, 0.1):
+        yield (
+            f"attention, dropout {p}: kernels",
+            lambda p=p: torch.autograd.grad(
+                attend(q, k, v, where, where, True, p), (q, k, v), seed
+            ),
+        )
+    yield "attention: torch, padded", lambda: torch.autograd.grad(padded(), (q, k, v), seed)
+    layer = nn.LayerNorm(WIDTH, device=DEVICE)
+    x, y = numbers(count, WIDTH, dtype=torch.float32), numbers(count, WIDTH)
+    wide, narrow = torch.randn_like(x), torch.randn_like(y)
+    inputs = x, y, layer.weight, layer.bias
+    norm = kernels.norm.residual_norm
+    yield (
+        "residual norm: kernels",
+        lambda: torch.autograd.grad(norm(x, y, layer, 0.1, True, NARROW), inputs, (wide, narrow)),
+    )
+
+    def plain() -> object:
+        result = layer(x + torch.dropout(y, 0.1, True))
+        return torch.autograd.grad((result, result.to(NARROW)), inputs, (wide, narrow))
+
+    yield "residual norm: torch", plain
+    logits = numbers(ROWS, VOCABULARY).detach()
+    targets = torch.randint(1, VOCABULARY, (ROWS,), device=DEVICE)
+    scale = torch.tensor(1e-3, device=DEVICE)
+    yield (
+        "loss: kernels",
+        lambda: kernels.loss.loss_and_gradient(logits, targets, 0.1, scale),
+    )
+    yield "loss: torch", lambda: chunk_loss(logits, targets[:, None], 0.1, scale)
+
+
+def main() -> None:
+    """Measure all cases."""
+    for name, work in cases(gpu.import_kernels()):
+        print(f"{name:32} {microseconds(work):8,.0f} µs", flush=True)
+
+
+if __name__ == "__main__":
+    main()
