@@ -69,7 +69,8 @@ def residual_norm(x: Tensor, y: Tensor, norm: nn.LayerNorm, p: float) -> Tensor 
     if kernels is None or torch.compiler.is_compiling() or not kernels.norm.fits(x, y):
         return None
     result, rounded = kernels.norm.residual_norm(x, y, norm, p, True, _narrow_type(x))
-    result.in_16_bits = rounded
+    # A later change in place would leave the copy behind.
+    result.in_16_bits = rounded, result._version
     return result  # type: ignore[no-any-return]
 
 
@@ -86,8 +87,8 @@ def narrow_norm(x: Tensor, norm: nn.LayerNorm) -> Tensor | None:
 
 def narrow(x: Tensor) -> Tensor:
     """Return the copy of 16 bits that `residual_norm` made of x; else x."""
-    rounded = getattr(x, "in_16_bits", None)
-    return x if rounded is None else rounded
+    rounded, version = getattr(x, "in_16_bits", (None, 0))
+    return rounded if rounded is not None and version == x._version else x
 
 
 def _narrow_type(x: Tensor) -> torch.dtype | None:

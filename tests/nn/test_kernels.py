@@ -253,6 +253,16 @@ def test_a_training_step_with_kernels_is_one_without(form, kernels, monkeypatch)
     assert bool(kernels.norm) == (form == "post")  # pre-norm only rounds to 16 bits
 
 
+def test_the_copy_of_16_bits_is_that_of_the_numbers(kernels, layer, monkeypatch):
+    monkeypatch.setattr(gpu, "_narrow_type", lambda x: NARROW)
+    x = gpu.residual_norm(numbers(5, 24), numbers(5, 24), layer, 0.1).detach_()
+    assert gpu.narrow(x).dtype == NARROW
+    near(gpu.narrow(x), x, NARROW)
+    x.add_(1)
+    assert gpu.narrow(x) is x
+    assert gpu.narrow(x + 1).dtype == WIDE
+
+
 def test_validation_and_search_use_no_norm_kernels(kernels):
     model, batch = Case("transformer").build(dtype=WIDE).eval(), packed_for(pairs())
     with torch.no_grad():
