@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nmtkit.data.padding import Ids, padded
+from nmtkit.data.padding import Ids
 from nmtkit.data.store import Lengths
 from nmtkit.text.vocabulary import BOS, PAD
 
@@ -94,14 +94,9 @@ def segments(src: Ids, tgt: Ids, few_shapes: bool = False) -> Segments:
         few_shapes: R and L are multiples of `ROUND_TO`, or, if that is more, of a quarter and of a
             half of the power of 2 that holds them; the further sentences are empty.
     """
-    lengths, _ = padded([tgt, src], 0)
-    longest = [int(of_side.max()) for of_side in lengths]
-    if few_shapes:
-        rows = _rounded(lengths.shape[1], ROUND_TO[0], 4)
-        lengths = np.pad(lengths, ((0, 0), (0, rows - lengths.shape[1])))
-        longest = [_rounded(length, ROUND_TO[1], 2) for length in longest]
-    sides = zip(lengths, longest, strict=True)
-    return Segments(*(_packing(of_side, length) for of_side, length in sides))
+    rows = max(len(tgt), len(src))
+    rows = _rounded(rows, ROUND_TO[0], 4) if few_shapes else rows
+    return Segments(*(_packing(of_side, rows, few_shapes) for of_side in (tgt, src)))
 
 
 def _rounded(number: int, least: int, parts: int) -> int:
@@ -109,14 +104,18 @@ def _rounded(number: int, least: int, parts: int) -> int:
     return -(-number // multiple) * multiple
 
 
-def _packing(lengths: Ids, longest: int) -> Packing:
-    offsets, steps = np.append(0, np.cumsum(lengths)), np.arange(longest)
-    real = steps < lengths[:, None]  # (R, L)
+def _packing(of_sentences: Ids, rows: int, few_shapes: bool) -> Packing:
+    lengths = np.zeros(rows, np.int64)
+    lengths[: len(of_sentences)] = of_sentences
+    longest = int(lengths.max())
+    longest = _rounded(longest, ROUND_TO[1], 2) if few_shapes else longest
+    offsets = np.zeros(rows + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    visible = np.arange(longest) < lengths[:, None]  # (R, L)
+    cells = np.flatnonzero(visible)
+    positions = np.zeros((rows, longest), np.int64)
+    positions.ravel()[cells] = np.arange(len(cells))
     # A sentence of <pad> that one side lacks shows one position: every query sees a key.
-    visible = real | (steps == 0)
-    return Packing(
-        offsets=torch.from_numpy(offsets.astype(np.int32)),
-        cells=torch.from_numpy(np.flatnonzero(real)),
-        positions=torch.from_numpy(np.where(real, offsets[:-1, None] + steps, 0)),
-        visible=torch.from_numpy(visible[:, None]),
-    )
+    visible[:, 0] = True
+    arrays = offsets, cells, positions, visible[:, None]
+    return Packing(*map(torch.from_numpy, arrays))
