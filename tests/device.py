@@ -11,4 +11,4 @@ if ON_GPU:  # as a training does
     from nmtkit.nn.gpu import load_kernels
 
     if torch.cuda.is_available():
-        load_kernels(torch.device(DEVICE))
+        assert not load_kernels(torch.device(DEVICE))

@@ -1,13 +1,12 @@
 """All the ways of computing that make a GPU faster than torch's plain operations: kernels, where
 torch comes with Triton.
 
-Each function returns None where no kernel fits. `tests/benchmarks/kernels.py` measures a training
-with and without each.
+Each function returns None where no kernel fits. `tests/benchmarks/kernels.py` measures each kernel
+beside torch's operations.
 """
 
 from __future__ import annotations
 
-from contextlib import suppress
 from types import ModuleType
 from typing import NamedTuple
 
@@ -28,12 +27,29 @@ class Kernels(NamedTuple):
 _kernels: Kernels | None = None
 
 
-def load_kernels(device: torch.device) -> None:
-    """Load the kernels for trainings on a device, if there are some for it."""
+def load_kernels(device: torch.device) -> str:
+    """Load the kernels for trainings on a device, if there are some for it.
+
+    Returns: why they do not work on this machine, if they should; else "".
+    """
     global _kernels
-    if device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0):
-        with suppress(ImportError):  # torch for Windows comes without Triton
-            _kernels = import_kernels()
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 0):
+        return ""
+    try:
+        kernels = import_kernels()
+        _try(kernels, device)
+    except ImportError:  # torch for Windows comes without Triton
+        return ""
+    # The errors have no common class: a C compiler or Python's headers may be missing.
+    except Exception as error:
+        return str(error).partition("\n")[0] or type(error).__name__
+    _kernels = kernels
+    return ""
+
+
+def _try(kernels: Kernels, device: torch.device) -> None:
+    one = torch.ones(1, device=device)
+    kernels.loss.loss_and_gradient(one[None], one.long(), 0.0, one)
 
 
 def import_kernels() -> Kernels:

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nmtkit import console
 from nmtkit.data.batches import Batch, collate, collate_packed, padded_positions
 from nmtkit.data.order import ShardedPairs, WindowBatches, epoch_windows, window_batches
 from nmtkit.data.packing import filled
@@ -299,7 +300,8 @@ class Gradients:
         self.device = parameters[0].device
         self.joins = joins(self.settings, self.device)
         self._chunk = losses.chunk_rows(self.model.vocabularies.tgt, self.device.type)
-        gpu.load_kernels(self.device)
+        if reason := gpu.load_kernels(self.device):
+            console.warn(f"nmtkit's kernels do not work here, torch's are slower: {reason}")
         self._multiple = packed_multiple(self.model, self.settings, self.device.type)
         self._perturb = perturbation(self.model, self.settings)
         if self._perturb is None and graphs_fit(self.device):

@@ -236,6 +236,27 @@ def kernels(monkeypatch):
     return counts
 
 
+def test_kernels_that_do_not_compile_are_left_out(monkeypatch):
+    """Triton needs a C compiler, as late as at the first kernel."""
+
+    def fails(*_):
+        raise RuntimeError("Failed to find C compiler.\nmore")
+
+    monkeypatch.setattr(gpu, "_kernels", None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    with monkeypatch.context() as patch:
+        patch.setattr(gpu, "_try", fails)
+        assert gpu.load_kernels(torch.device("cuda")) == "Failed to find C compiler."
+        assert gpu._kernels is None
+        patch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
+        assert gpu.load_kernels(torch.device("cuda")) == ""
+    monkeypatch.setattr(gpu, "_try", lambda kernels, _: tried(kernels, torch.device(DEVICE)))
+    assert gpu.load_kernels(torch.device("cuda")) == "" and gpu._kernels is not None
+
+
+tried = gpu._try
+
+
 @pytest.mark.parametrize("form", ["post", "pre"])
 def test_a_training_step_with_kernels_is_one_without(form, kernels, monkeypatch):
     """In float32, on a packed batch: losses and gradients of all parameters."""
