@@ -28,7 +28,7 @@ from nmtkit.errors import ConfigError, check_known, nearest, plain, short
 from nmtkit.presets import preset_names, preset_text
 
 SECTIONS = ("prep", "model", "train", "search")
-OF_A_SYSTEM = ("variant", "preset", "init_from", "corpus", "hardware")
+OF_A_SYSTEM = ("variant", "preset", "init_from", "corpus", "values", "hardware")
 """Further keys of a system's own config.toml, which are no settings."""
 _TRAIN_BATCH = "--set train.batch_size=… (nmtkit translate: --set search.batch_size=…)"
 HABITS = {

@@ -381,6 +381,26 @@ def test_a_checkpoint_without_its_weights_in_the_manifest_is_named_once(run, std
     assert stderr().count("skipping ") == 1
 
 
+@pytest.mark.parametrize("digest", ["", "text", "\x1b[31m", SHA[1:], f"{SHA}\n", SHA[1:] + "A"])
+def test_a_checkpoint_without_a_sha256_is_named(run, digest, stderr):
+    name = "systems/base/checkpoints/step-00000010/manifest.json"
+    damage(run, name, lambda v: v["files"]["model.safetensors"].update(sha256=digest))
+    assert "'files.model.safetensors.sha256'" in refusal(
+        records.CheckpointManifest, run.path / name
+    )
+    assert checkpoints.current(run.system("base")) == {}
+    assert f"skipping {(run.path / name).parent}: incomplete checkpoint: manifest" in stderr()
+
+
+def test_every_manifest_has_a_sha256_of_each_file(run):
+    for record, name in (
+        (records.Manifest, "prep/manifest.json"),
+        (records.ExportedSystem, "systems/base/export/huggingface/nmtkit.json"),
+    ):
+        path = damage(run, name, lambda v: v["files"].update({"vocab.txt": "text"}))
+        assert "'files.vocab.txt'" in refusal(record, path)
+
+
 def test_best_json_names_the_checkpoint_of_its_step(run):
     damage(run, "systems/base/best.json", lambda v: v.update(checkpoint="step-00000020"))
     with pytest.raises(DataError, match=r"'checkpoint' is not that of 'step'"):
