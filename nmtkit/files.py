@@ -31,7 +31,6 @@ UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG}
 """Errors that only writing raises: disk full, quota exceeded, read-only, file too large."""
 LONGEST = 1 << 24
 """The most bytes of a line of text."""
-TOO_LONG = "a line has more than 16 MiB"
 UNFINISHED = ".nmtkit-"
 """How the name of a file begins while it is written."""
 
@@ -168,10 +167,11 @@ def line_blocks(path: Path, size: int = 256, once: bool = False) -> Iterator[lis
     """
     number = 0
     with open_binary(path, once) as stream:
+        lines = stream_lines(stream, path)
         while True:
             block: list[bytes] = []
             try:
-                block.extend(itertools.islice(_lines(stream), size))
+                block.extend(itertools.islice(lines, size))
             except (OSError, EOFError, ValueError) as error:
                 number += len(block)  # lines read before the error
                 raise DataError(
@@ -196,15 +196,21 @@ def line_blocks(path: Path, size: int = 256, once: bool = False) -> Iterator[lis
             yield block
 
 
-def _lines(stream: BinaryIO) -> Iterator[bytes]:
-    """Yield the lines of a stream.
+def stream_lines(stream: BinaryIO, where: object) -> Iterator[bytes]:
+    """Yield the lines of a stream; `where` names it.
 
-    Raises: ValueError if one is too long to be text, before it fills the memory.
+    Raises: DataError as `too_long`, before the line fills the memory.
     """
-    while line := stream.readline(LONGEST + 2):
+    for number, line in enumerate(iter(lambda: stream.readline(LONGEST + 2), b""), 1):
         if len(line) > LONGEST and len(line.removesuffix(b"\n")) > LONGEST:
-            raise ValueError(TOO_LONG)
+            raise too_long(number, where)
         yield line
+
+
+def too_long(number: int, where: object) -> DataError:
+    """Return the error of a line that is too long to be text."""
+    hint = "split it into sentences, one a line; is it text?"
+    return DataError(f"line {number:,} has more than 16 MiB", where=where, hint=hint)
 
 
 def byte_lines(path: Path, once: bool = False) -> Iterator[bytes]:

@@ -142,7 +142,8 @@ def _lines(path: Path) -> list[str]:
         return list(files.text_lines(path, once=True))
     if sys.stdin is None:  # the process was started with file descriptor 0 closed
         raise DataError("stdin is closed", where="-", hint="pipe text into it, or name a file")
-    offsets = itertools.accumulate(map(len, lines := list(sys.stdin.buffer)), initial=0)
+    lines = list(files.stream_lines(sys.stdin.buffer, "stdin"))
+    offsets = itertools.accumulate(map(len, lines), initial=0)
     return [
         files.decode_line(line.removesuffix(b"\n"), "stdin", number, offset)
         for number, (line, offset) in enumerate(zip(lines, offsets, strict=False), 1)

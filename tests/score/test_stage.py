@@ -16,6 +16,7 @@ import pytest
 import sacrebleu
 
 import nmtkit.score
+from nmtkit import files
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.files import write_json
 from nmtkit.owned_files import SCORES
@@ -602,6 +603,15 @@ def test_outside_files_as_arguments_and_from_stdin(tmp_path, capsys):
     code, out, err = called(mine, "--ref", "-", "--format", "json", text=text.rstrip(b"\n"))
     assert code == 0, err
     assert json.loads(out)[0]["set"] == "stdin"
+
+
+def test_a_line_of_stdin_that_is_too_long_is_named(tmp_path, monkeypatch):
+    """`yes | tr -d '\n'` is one, which has no end."""
+    monkeypatch.setattr(files, "LONGEST", 9)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"123456789\n1234567890\n")))
+    reference = write(tmp_path / "ref.de", ["a"])
+    caught = refused(DataError, "^line 2 has more than 16 MiB", score_files, [Path("-")], [reference])
+    assert caught.where == "stdin" and caught.hint.startswith("split it")
 
 
 @pytest.mark.parametrize(
