@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -165,6 +166,27 @@ def test_commands_read_nothing_that_never_ends(run, line, kind, no_files, tmp_pa
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 2, result.output
     assert str(no_files[kind]) in result.output and "internal" not in result.output
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "prep demo --config {}",
+        "train --dry-run --config {}",
+        "translate - --config {}",
+        "score --paper {} --table table1",
+        "analyze lengths --paper {} --table table1",
+    ],
+)
+def test_a_pipe_without_end_is_no_settings_file(run, line):
+    with subprocess.Popen(["yes", "# comment"], stdout=subprocess.PIPE) as endless:
+        try:
+            path = f"/dev/fd/{endless.stdout.fileno()}"
+            result = CliRunner().invoke(app, [*line.format(path).split(), "--run", str(run)])
+        finally:
+            endless.kill()
+    assert result.exit_code == 2, result.output
+    assert re.search(rf"has more than 16 MiB\n  in: {path}\n  try: check --", result.output)
 
 
 # Bytes that are not UTF-8
