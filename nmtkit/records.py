@@ -498,7 +498,9 @@ class SystemConfig(BaseModel):
     def _is_whole(cls, sections: dict[str, Any]) -> dict[str, Any]:
         """Refuse a file that was cut off, which may be TOML."""
         stated, found = sections.get("values"), values_of(sections)
-        _agrees(not isinstance(stated, int) or found >= stated, f"it has {found} of {stated} values")
+        _agrees(
+            not isinstance(stated, int) or found >= stated, f"it has {found} of {stated} values"
+        )
         return sections
 
 

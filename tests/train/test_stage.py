@@ -332,7 +332,14 @@ def test_settings_that_came_later_have_the_value_that_systems_were_trained_with(
     for name in ("caru", "gru-inv"):
         config = run.system(name).config
         lines = config.read_text("utf-8").splitlines()
-        later = ("values", "unit_embeddings", "content_bias", "update_bias", "replace", "word_dropout")
+        later = (
+            "values",
+            "unit_embeddings",
+            "content_bias",
+            "update_bias",
+            "replace",
+            "word_dropout",
+        )
         files.write_lines(config, [line for line in lines if not line.startswith(later)])
         model = loading.build_untrained(run, run.system(name))
         assert model.settings.unit_embeddings is False
