@@ -438,6 +438,7 @@ def recover(final: Path, owned: Owned) -> None:
         if _is_another(int(kind[2])):
             continue
         if kind[1] == "tmp":
+            console.say(f"removing {left}, which a process that was stopped has left half-written")
             shutil.rmtree(left)
         elif final.exists():
             _retire(left, final, owned)

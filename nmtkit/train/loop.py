@@ -415,7 +415,7 @@ class Trainer:
 
     def _is_finite(self) -> bool:
         """True if the weights give a finite loss: after the last update no other would tell."""
-        rows = np.arange(min(len(self.store), FEW_PAIRS))
+        rows = np.arange(min(sum(self.store.shard_sizes), FEW_PAIRS))
         self.model.eval()
         try:
             with self.averages.in_model(), torch.compiler.set_stance("force_eager"):
