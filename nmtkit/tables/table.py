@@ -247,8 +247,9 @@ class StoredTable(BaseModel):
         for number, row in enumerate(self.rows):
             for (key, cell), column in zip(row.items(), self.columns, strict=True):
                 if cell is not None and isinstance(cell, Estimate) != column.interval:
-                    wanted = "a number with" if column.interval else "a value without"
-                    raise ValueError(f"'rows.{number}.{key}' is not {wanted} an interval")
+                    raise ValueError(
+                        f"has a value that its column cannot have: rows.{number}.{key}"
+                    )
         return self
 
     @property

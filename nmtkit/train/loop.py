@@ -403,22 +403,22 @@ class Trainer:
         """
         self.read()
         if self.saved != (self.state.step, self.state.validated):
-            self._check_unvalidated()
+            if self.state.validated < self.state.step:
+                self._check_loss()
             if self.ranks.first:
                 self._begin_to_write()
             self.saved = (self.state.step, self.state.validated)
 
-    def _check_unvalidated(self) -> None:
-        step = self.state.step
-        if self.state.validated < step and not self.ranks.first_does(self._is_finite):
-            raise TrainingDiverged(f"the loss is not finite after step {step}")
+    def _check_loss(self) -> None:
+        if not self.ranks.first_does(self._is_finite):
+            raise TrainingDiverged(f"the loss is not finite after step {self.state.step}")
 
     def _is_finite(self) -> bool:
-        """True if the weights give a finite loss: after the last update no other would tell."""
+        """True if the loss of a few pairs is finite: no update may follow that would tell."""
         rows = np.arange(min(sum(self.store.shard_sizes), FEW_PAIRS))
         self.model.eval()
         try:
-            with self.averages.in_model(), torch.compiler.set_stance("force_eager"):
+            with self.averages.in_model():
                 of_pairs = batch_loss(self.model, self.store, rows, self.settings, self.autocast)
         finally:
             self.model.train()

@@ -215,14 +215,15 @@ class Validator:
         rows = self._readable(model)
         batches = [batch[np.isin(batch, rows)] for batch in self._batches]
         batches = [batch for batch in batches if len(batch)]
-        for of_batch in self._shared(batches, partial(self._batch_loss, model), stop):
+
+        def loss(rows: Ids) -> tuple[float, float]:
+            return batch_loss(model, self._store, rows, self._settings, self._autocast)
+
+        for of_batch in self._shared(batches, loss, stop):
             nll += of_batch[0]
             smoothed += of_batch[1]
         tokens = max(1, int(self._store.tgt_lengths[rows].sum()))
         return nll / tokens, smoothed / tokens
-
-    def _batch_loss(self, model: Model, rows: Ids) -> tuple[float, float]:
-        return batch_loss(model, self._store, rows, self._settings, self._autocast)
 
     def _shared(self, items: Sequence[Ids], work: Callable[[Ids], T], stop: Stop) -> list[T]:
         """Return what `work` returns for each item; the ranks share the items.
