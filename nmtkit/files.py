@@ -17,7 +17,7 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
@@ -224,13 +224,18 @@ def byte_lines(path: Path, once: bool = False) -> Iterator[bytes]:
 
 
 def text_lines(path: Path, once: bool = False) -> Iterator[str]:
-    """Yield the lines of a UTF-8 file, split at LF only; with `once` it may be a pipe.
+    """Return the lines of a UTF-8 file, split at LF only; with `once` it may be a pipe.
 
     Raises: DataError naming line and byte offset of the first byte that is not UTF-8.
     """
+    return decoded(byte_lines(path, once), path)
+
+
+def decoded(lines: Iterable[bytes], where: object) -> Iterator[str]:
+    """Yield lines without their LF as text; errors as of `text_lines`."""
     offset = 0
-    for number, raw in enumerate(byte_lines(path, once), 1):
-        yield decode_line(raw, path, number, offset)
+    for number, raw in enumerate(lines, 1):
+        yield decode_line(raw, where, number, offset)
         offset += len(raw) + 1
 
 
