@@ -17,7 +17,7 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
@@ -31,7 +31,6 @@ UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG}
 """Errors that only writing raises: disk full, quota exceeded, read-only, file too large."""
 LONGEST = 1 << 24
 """The most bytes of a line of text."""
-TOO_LONG = "a line has more than 16 MiB"
 UNFINISHED = ".nmtkit-"
 """How the name of a file begins while it is written."""
 
@@ -168,10 +167,11 @@ def line_blocks(path: Path, size: int = 256, once: bool = False) -> Iterator[lis
     """
     number = 0
     with open_binary(path, once) as stream:
+        lines = stream_lines(stream, path)
         while True:
             block: list[bytes] = []
             try:
-                block.extend(itertools.islice(_lines(stream), size))
+                block.extend(itertools.islice(lines, size))
             except (OSError, EOFError, ValueError) as error:
                 number += len(block)  # lines read before the error
                 raise DataError(
@@ -196,15 +196,21 @@ def line_blocks(path: Path, size: int = 256, once: bool = False) -> Iterator[lis
             yield block
 
 
-def _lines(stream: BinaryIO) -> Iterator[bytes]:
-    """Yield the lines of a stream.
+def stream_lines(stream: BinaryIO, where: object) -> Iterator[bytes]:
+    """Yield the lines of a stream; `where` names it.
 
-    Raises: ValueError if one is too long to be text, before it fills the memory.
+    Raises: DataError as `too_long`, before the line fills the memory.
     """
-    while line := stream.readline(LONGEST + 2):
+    for number, line in enumerate(iter(lambda: stream.readline(LONGEST + 2), b""), 1):
         if len(line) > LONGEST and len(line.removesuffix(b"\n")) > LONGEST:
-            raise ValueError(TOO_LONG)
+            raise too_long(number, where)
         yield line
+
+
+def too_long(number: int, where: object) -> DataError:
+    """Return the error of a line that is too long to be text."""
+    hint = "split it into sentences, one a line; is it text?"
+    return DataError(f"line {number:,} has more than 16 MiB", where=where, hint=hint)
 
 
 def byte_lines(path: Path, once: bool = False) -> Iterator[bytes]:
@@ -218,13 +224,18 @@ def byte_lines(path: Path, once: bool = False) -> Iterator[bytes]:
 
 
 def text_lines(path: Path, once: bool = False) -> Iterator[str]:
-    """Yield the lines of a UTF-8 file, split at LF only; with `once` it may be a pipe.
+    """Return the lines of a UTF-8 file, split at LF only; with `once` it may be a pipe.
 
     Raises: DataError naming line and byte offset of the first byte that is not UTF-8.
     """
+    return decoded(byte_lines(path, once), path)
+
+
+def decoded(lines: Iterable[bytes], where: object) -> Iterator[str]:
+    """Yield lines without their LF as text; errors as of `text_lines`."""
     offset = 0
-    for number, raw in enumerate(byte_lines(path, once), 1):
-        yield decode_line(raw, path, number, offset)
+    for number, raw in enumerate(lines, 1):
+        yield decode_line(raw, where, number, offset)
         offset += len(raw) + 1
 
 
@@ -432,6 +443,7 @@ def recover(final: Path, owned: Owned) -> None:
         if _is_another(int(kind[2])):
             continue
         if kind[1] == "tmp":
+            console.say(f"removing {left}, which a process that was stopped has left half-written")
             shutil.rmtree(left)
         elif final.exists():
             _retire(left, final, owned)

@@ -51,6 +51,7 @@ from nmtkit.settings import PrepSettings, SearchSettings, Section, known
 from nmtkit.tables.table import Estimate, StoredTable
 
 R = TypeVar("R")
+Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 MOST = 1e100
 """The largest number in a file: float64 still holds its square."""
 
@@ -354,8 +355,8 @@ class Manifest(Record):
     corpus: dict[str, int]
     """Words, types, subwords and merges of the training text."""
     cleaning: Cleaning
-    files: dict[RelativePath, str]
-    """SHA-256 of each file of the folder."""
+    files: dict[RelativePath, Sha256]
+    """Of each file of the folder."""
     inputs: dict[str, Annotated[dict[str, Any], _has("size")]]
     """Size, time and SHA-256 of each file that was read."""
     tools: dict[str, str]
@@ -381,7 +382,7 @@ class UsedCheckpoint:
 
     system: Name
     name: Name
-    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    sha256: Sha256
 
 
 @dataclass(frozen=True)
@@ -389,7 +390,7 @@ class SourceText:
     """The text that was translated."""
 
     lines: int
-    sha256: str
+    sha256: Sha256
 
 
 @dataclass(frozen=True)
@@ -426,7 +427,7 @@ class TranslationMeta(TranslationInputs):
     """What `translate` writes beside a translation."""
 
     system: Name | None = None
-    files: dict[Name, str] = {}
+    files: dict[Name, Sha256] = {}
     counts: dict[str, int] = {}
     speed: SearchSpeed | None = None
     hardware: dict[str, Any] = {}
@@ -468,8 +469,8 @@ class ExportedSystem(Record):
     search: dict[str, Any]
     text: dict[str, list[str]]
     """What is done to text, in words: of the source before, of the target after."""
-    files: dict[RelativePath, str] = {}
-    """SHA-256 of each other file."""
+    files: dict[RelativePath, Sha256] = {}
+    """Of each other file."""
 
 
 # systems/<name>: config.toml, system.json, metrics.jsonl, best.json,
@@ -491,6 +492,22 @@ class SystemConfig(BaseModel):
     train: dict[str, Any] = {}
     search: dict[str, Any] = {}
     hardware: dict[str, str | bool | int | float] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_whole(cls, sections: dict[str, Any]) -> dict[str, Any]:
+        """Refuse a file that was cut off, which may be TOML."""
+        stated, found = sections.get("values"), values_of(sections)
+        _agrees(
+            not isinstance(stated, int) or found >= stated, f"it has {found} of {stated} values"
+        )
+        return sections
+
+
+def values_of(sections: dict[str, Any]) -> int:
+    """Return the number of values in the sections of a TOML file."""
+    tables = [section for section in sections.values() if isinstance(section, dict)]
+    return sum(value is not None for table in tables for value in table.values())
 
 
 class SystemRecord(Record):
@@ -556,7 +573,7 @@ class FileFacts:
     """Size and SHA-256 of a file."""
 
     bytes: int
-    sha256: str
+    sha256: Sha256
 
 
 class CheckpointManifest(Record):
@@ -571,8 +588,8 @@ class CheckpointManifest(Record):
     variant: str | None = None
     corpus: str | None = None
     """The fingerprint of the corpus."""
-    vocabulary: dict[str, str] = {}
-    """SHA-256 of the files that lead from text to ids."""
+    vocabulary: dict[str, Sha256] = {}
+    """Of the files that lead from text to ids."""
     files: dict[Name, FileFacts]
 
     @model_validator(mode="after")

@@ -24,11 +24,12 @@ from pydantic import (
     model_validator,
 )
 
+from nmtkit import files
 from nmtkit.errors import ConfigError, check_known, nearest, plain, short
 from nmtkit.presets import preset_names, preset_text
 
 SECTIONS = ("prep", "model", "train", "search")
-OF_A_SYSTEM = ("variant", "preset", "init_from", "corpus", "hardware")
+OF_A_SYSTEM = ("variant", "preset", "init_from", "corpus", "values", "hardware")
 """Further keys of a system's own config.toml, which are no settings."""
 _TRAIN_BATCH = "--set train.batch_size=… (nmtkit translate: --set search.batch_size=…)"
 HABITS = {
@@ -484,7 +485,11 @@ def read_toml(path: Path, what: str, option: str, example: str) -> dict[str, Any
     Raises: ConfigError if the file cannot be read or is not TOML.
     """
     try:
-        return tomllib.loads(path.read_text("utf-8"))
+        with open(path, "rb") as stream:
+            content = stream.read(files.LONGEST + 1)  # a pipe may never end
+        if len(content) > files.LONGEST:
+            raise ConfigError(f"{what} has more than 16 MiB", where=path, hint=f"check {option}")
+        return tomllib.loads(content.decode())
     except OSError as error:
         raise ConfigError(
             f"cannot read {what}: {error.strerror}", where=path, hint=f"check {option}"

@@ -50,9 +50,11 @@ def test_a_line_too_long_to_be_text_is_named(tmp_path, monkeypatch, suffix, pack
     path = tmp_path / f"text{suffix}"
     path.write_bytes(pack(b"12345678\n123456789\n123456789"))
     assert files.count_lines(path) == 3
-    path.write_bytes(pack(b"12345678\n1234567890"))
-    with pytest.raises(DataError, match="cannot read beyond line 1: a line has more than"):
-        files.count_lines(path)
+    for before in (0, 1, 256, 300):
+        path.write_bytes(pack(b"12345678\n" * before + b"1234567890\n1\n"))
+        message = f"^line {before + 1} has more than 16 MiB"
+        caught = refused(DataError, message, files.count_lines, path)
+        assert caught.where == str(path) and caught.hint.startswith("split it into sentences")
 
 
 def test_missing_file_and_folder_are_named(tmp_path):

@@ -28,7 +28,7 @@ from nmtkit.prep.plan import Plan
 from nmtkit.prep.reporting import report
 from nmtkit.prep.request import Request
 from nmtkit.prep.rewrite import rewritten
-from nmtkit.prep.work import OUT, remove_published, work_folder, work_key
+from nmtkit.prep.work import OUT, remove_left, work_folder, work_key
 from nmtkit.records import Manifest, load, load_or_warn
 from nmtkit.run import Run, locked, write_toml
 from nmtkit.settings import PrepSettings, flat
@@ -235,10 +235,10 @@ def _publish(complete: Path, run: Run) -> None:
 
 
 def _tidy(run: Run, work: Path) -> None:
-    """Remove what a call that was killed has left beside the finished folder."""
+    """Remove what a call that was killed has left beside the finished folder, and say so."""
     with contextlib.suppress(NmtkitError, OSError), locked(run.path, "prep"):
         files.recover(run.prep, _owned)
-        remove_published(work)
+        remove_left(work)
 
 
 def _warn_of_systems(run: Run, old: Manifest | None, new: Manifest) -> None:

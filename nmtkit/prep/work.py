@@ -26,10 +26,11 @@ FOLDERS = (
 
 
 class WorkRecord(Record):
-    """The record of a work folder: the key of its work."""
+    """The record of a work folder: the key of its work, and whether several jobs share it."""
 
     again: ClassVar[str] = "remove the folder, or name another one with --work"
     key: str
+    shared: bool = False
 
 
 def work_key(asked: dict[str, Any]) -> str:
@@ -102,17 +103,21 @@ def _begun(work: Path, key: str, share: bool) -> bool:
             raise ConfigError(f"{work} has the work of another call of prep", "--work", hint)
         console.say(f"removing what another call of prep left in {work}")
         remove(work)
-    WorkRecord(key=key).write(record)
+    WorkRecord(key=key, shared=share).write(record)
     return False
 
 
-def remove_published(work: Path) -> None:
-    """Remove a work folder whose result has become the prep folder, if a call was killed then.
+def remove_left(work: Path) -> None:
+    """Remove a work folder of a call that was killed, if the prep folder needs nothing of it.
+
+    Shared work of which not all is published stays: another job may go on with it.
 
     Raises: DataError if another prep has just begun in it; OSError.
     """
-    if (work / WORK_RECORD).exists() and not (work / OUT).exists():
+    record = work / WORK_RECORD
+    if record.exists() and not (load(WorkRecord, record).shared and (work / OUT).exists()):
         with locked(work, "prep"):
+            console.say(f"removing {work}, which a call of prep that was stopped has left")
             remove(work)
             (work / ".lock").unlink()
         work.rmdir()

@@ -10,6 +10,7 @@ nothing that is read from a run is ever executed.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import math
 import re
@@ -118,7 +119,7 @@ class ExternalMetric(ABC):
             expected: how many there must be; source: what the lines are, for errors.
         """
         numbers = []
-        for number, line in enumerate(lines, 1):
+        for number, line in enumerate(itertools.islice(lines, expected + 1), 1):
             try:
                 numbers.append(float(line))
             except ValueError:
@@ -130,9 +131,10 @@ class ExternalMetric(ABC):
                     hint="one number a line, nothing else (of a command: messages go to stderr)",
                 )
         if len(numbers) != expected:
+            more = len(numbers) > expected  # a pipe may never end
+            found = "more numbers" if more else counted(len(numbers), "number")
             raise DataError(
-                f"{self.name}: {counted(len(numbers), 'number')} in {source} for"
-                f" {counted(expected, 'sentence')}",
+                f"{self.name}: {found} in {source} for {counted(expected, 'sentence')}",
                 where=self.where,
                 hint="one number for each line, in the order of the lines",
             )

@@ -31,6 +31,8 @@ from nmtkit.settings import PrepSettings, build
 from nmtkit.text.side import TextSide
 
 STDIN = Path("-")
+MOST_LINES = 10_000_000
+"""All lines are in memory."""
 NO_LANGUAGES = {"txt", "ref", "tok", "tc", "lc", "out", "hyp"}
 """Suffixes of files that look like language codes."""
 
@@ -137,16 +139,22 @@ def _read(path: Path, partners: Iterable[tuple[Path, list[str]]], hint: str) -> 
 
 
 def _lines(path: Path) -> list[str]:
-    """Return the lines of a file, or of stdin."""
+    """Return the lines of a file, or of stdin.
+
+    Raises: DataError if they are too many, as those of a pipe without end.
+    """
     if path != STDIN:
-        return list(files.text_lines(path, once=True))
-    if sys.stdin is None:  # the process was started with file descriptor 0 closed
+        source = files.text_lines(path, once=True)
+    elif sys.stdin is None:  # the process was started with file descriptor 0 closed
         raise DataError("stdin is closed", where="-", hint="pipe text into it, or name a file")
-    offsets = itertools.accumulate(map(len, lines := list(sys.stdin.buffer)), initial=0)
-    return [
-        files.decode_line(line.removesuffix(b"\n"), "stdin", number, offset)
-        for number, (line, offset) in enumerate(zip(lines, offsets, strict=False), 1)
-    ]
+    else:
+        raw = files.stream_lines(sys.stdin.buffer, "stdin")
+        source = files.decoded((line.removesuffix(b"\n") for line in raw), "stdin")
+    lines = list(itertools.islice(source, MOST_LINES + 1))
+    if len(lines) > MOST_LINES:
+        message = f"{_called(path, True)} has more than {MOST_LINES:,} lines"
+        raise DataError(message, hint="score a part of it")
+    return lines
 
 
 def _called(path: Path, in_full: bool = False) -> str:

@@ -13,9 +13,9 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from nmtkit import console, files
 from nmtkit.errors import check_known
@@ -59,7 +59,7 @@ class Column:
 
     key: str
     header: str
-    decimals: int = 2
+    decimals: Annotated[int, Field(ge=0, le=99)] = 2
     left: bool = False
     signed: bool = False
     interval: bool = False
@@ -235,7 +235,7 @@ class StoredTable(BaseModel):
     model_config = ConfigDict(frozen=True)
     name: str
     title: str
-    columns: list[Column]
+    columns: list[Column] = Field(min_length=1)
     rows: list[dict[str, Estimate | str | bool | int | float | None]]
     notes: list[str]
 
@@ -244,6 +244,12 @@ class StoredTable(BaseModel):
         keys = [column.key for column in self.columns]
         if any(list(row) != keys for row in self.rows):
             raise ValueError("a row has other cells than the table has columns")
+        for number, row in enumerate(self.rows):
+            for (key, cell), column in zip(row.items(), self.columns, strict=True):
+                if cell is not None and isinstance(cell, Estimate) != column.interval:
+                    raise ValueError(
+                        f"has a value that its column cannot have: rows.{number}.{key}"
+                    )
         return self
 
     @property

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -41,10 +42,12 @@ from nmtkit.train.reporting import Reporter
 from nmtkit.train.scaling import describe_overflows, make_scaler, overflowed
 from nmtkit.train.state import Best, TrainState, Window
 from nmtkit.train.stop import Abandoned, Stop, reason_to_end, seconds_left
-from nmtkit.train.validation import Validation, Validator, is_better
+from nmtkit.train.validation import Validation, Validator, batch_loss, is_better
 
 PROBED = 200
 """Updates among which the largest part is looked for before the first step."""
+FEW_PAIRS = 8
+"""Pairs whose loss is measured before a checkpoint that no validation has measured."""
 
 
 @dataclass(frozen=True)
@@ -418,12 +421,32 @@ class Trainer:
         """Begin to write a checkpoint, unless the last checkpoint has this step and validation.
 
         The training goes on with the next updates meanwhile; if the write fails, it then ends.
+
+        Raises: TrainingDiverged if no validation has measured the weights and the loss of a few
+            pairs is not finite.
         """
         self.read()
         if self.saved != (self.state.step, self.state.validated):
+            if self.state.validated < self.state.step:
+                self._check_loss()
             if self.ranks.first:
                 self._begin_to_write()
             self.saved = (self.state.step, self.state.validated)
+
+    def _check_loss(self) -> None:
+        if not self.ranks.first_does(self._is_finite):
+            raise TrainingDiverged(f"the loss is not finite after step {self.state.step}")
+
+    def _is_finite(self) -> bool:
+        """True if the loss of a few pairs is finite: no update may follow that would tell."""
+        rows = np.arange(min(sum(self.store.shard_sizes), FEW_PAIRS))
+        self.model.eval()
+        try:
+            with self.averages.in_model():
+                of_pairs = batch_loss(self.model, self.store, rows, self.settings, self.autocast)
+        finally:
+            self.model.train()
+        return all(map(math.isfinite, of_pairs))
 
     def _begin_to_write(self) -> None:
         self.writer.finish()  # so that there is one copy of the tensors at a time

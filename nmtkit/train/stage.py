@@ -28,7 +28,7 @@ from nmtkit.models.base import Model
 from nmtkit.models.variants import build_model, default_name
 from nmtkit.nn import hardware as machines
 from nmtkit.owned_files import MANIFEST
-from nmtkit.records import Manifest, StageCall, TextSet
+from nmtkit.records import Manifest, StageCall, TextSet, values_of
 from nmtkit.run import Run, System
 from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import load_vocabularies
@@ -327,7 +327,8 @@ def _write_settings(run: Run, system: System, plan: Plan, state: TrainState) -> 
     elif state.step > plan.train.max_steps:
         # More updates are done than asked for: keep the number that the schedule depended on.
         values["train"]["max_steps"] = system.training().max_steps
-    runs.write_toml(system.config, {**values, "hardware": state.hardware})
+    values["hardware"] = state.hardware
+    runs.write_toml(system.config, {"values": values_of(values), **values})
     saving.write_best(system, state, plan.train)
     saving.prune(system, state, plan.train)  # a killed training may not have got to it
 

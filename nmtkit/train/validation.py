@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from nmtkit import console, files
-from nmtkit.data.batches import READABLE, batch_list, collate, readable
+from nmtkit.data.batches import READABLE, Pairs, batch_list, collate, readable
 from nmtkit.data.documents import ContextRule
 from nmtkit.data.padding import Ids
 from nmtkit.data.store import Store
@@ -98,6 +98,21 @@ class Validation:
             return line, line
         bleu = f"dev BLEU {self.bleu:.2f}"
         return f"{line}, {bleu} (greedy, {self.bleu_seconds:.0f} s)", f"{loss}, {bleu}"
+
+
+@torch.no_grad()
+def batch_loss(
+    model: Model, store: Pairs, rows: Ids, settings: TrainSettings, autocast: dict[str, Any]
+) -> tuple[float, float]:
+    """Return the sums of the loss and of the smoothed loss of some pairs of a store."""
+    device = next(model.parameters()).device
+    chunk = losses.chunk_rows(model.vocabularies.tgt, device.type)
+    batch = collate(store, rows, device, model.context_rule)
+    assert batch.tgt_in is not None
+    with torch.autocast(**autocast):
+        hidden, _ = model.decode(batch.tgt_in, model.encode(batch))
+        loss = losses.evaluate(model.logits, hidden, batch, settings.label_smoothing, chunk)
+    return float(loss.nll), float(loss.smoothed)
 
 
 def is_better(new: Validation, best: Best | None, by: str) -> bool:
@@ -200,23 +215,15 @@ class Validator:
         rows = self._readable(model)
         batches = [batch[np.isin(batch, rows)] for batch in self._batches]
         batches = [batch for batch in batches if len(batch)]
-        for of_batch in self._shared(batches, partial(self._batch_loss, model), stop):
+
+        def loss(rows: Ids) -> tuple[float, float]:
+            return batch_loss(model, self._store, rows, self._settings, self._autocast)
+
+        for of_batch in self._shared(batches, loss, stop):
             nll += of_batch[0]
             smoothed += of_batch[1]
         tokens = max(1, int(self._store.tgt_lengths[rows].sum()))
         return nll / tokens, smoothed / tokens
-
-    @torch.no_grad()
-    def _batch_loss(self, model: Model, rows: Ids) -> tuple[float, float]:
-        """Return the sums of the loss and of the smoothed loss of a batch."""
-        chunk = losses.chunk_rows(model.vocabularies.tgt, self._device.type)
-        smoothing = self._settings.label_smoothing
-        batch = collate(self._store, rows, self._device, model.context_rule)
-        assert batch.tgt_in is not None
-        with torch.autocast(**self._autocast):
-            hidden, _ = model.decode(batch.tgt_in, model.encode(batch))
-            loss = losses.evaluate(model.logits, hidden, batch, smoothing, chunk)
-        return float(loss.nll), float(loss.smoothed)
 
     def _shared(self, items: Sequence[Ids], work: Callable[[Ids], T], stop: Stop) -> list[T]:
         """Return what `work` returns for each item; the ranks share the items.

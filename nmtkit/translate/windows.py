@@ -183,17 +183,17 @@ def _raw_windows(stream: BinaryIO, size: int, silence: float) -> Iterator[list[b
         return
     waiting: list[bytes] = []
     partial: list[bytes] = []  # of the line not ended yet
+    number = 0  # lines that have ended
     while block := os.read(descriptor, BYTES):
         first, *rest = block.split(b"\n")
         partial.append(first)
+        number += len(rest)
         if rest:
             waiting += [b"".join(partial), *rest[:-1]]
             partial = [rest[-1]]
         if sum(map(len, partial)) > files.LONGEST:
             yield from windowed(waiting, size)
-            raise DataError(
-                files.TOO_LONG, where="stdin", hint="end each sentence with a line feed"
-            )
+            raise files.too_long(number + 1, "stdin")
         while len(waiting) >= size or (
             waiting and not select.select([descriptor], [], [], silence)[0]
         ):

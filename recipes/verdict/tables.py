@@ -132,7 +132,12 @@ def scores(name: str, found: Found, folders: Folders) -> Table:
 
 
 def _score(scorer: Scorer, key: str, result: Path, name: str) -> Metric:
-    return scorer.score(key, list(files.text_lines(result / "translate" / name / "hyp.txt")))
+    path = result / "translate" / name / "hyp.txt"
+    lines = list(files.text_lines(path))
+    try:
+        return scorer.score(key, lines)
+    except DataError as error:
+        raise DataError(error.message, where=path, hint=Summary.again) from None
 
 
 def _against(

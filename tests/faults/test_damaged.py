@@ -4,6 +4,7 @@ what to do, or is done without, which is said. Nothing ends as an internal error
 
 import copy
 import json
+import re
 import shutil
 from functools import reduce
 from pathlib import Path
@@ -340,12 +341,64 @@ def test_a_finding_of_impossible_options_is_named(run, sets):
     assert "analyze/cost cannot be read" in stage.report(run, force=True).read_text("utf-8")
 
 
+def cell(key, value):
+    """Another value in a cell of a table's second row."""
+    return lambda table: table["rows"][1].update({key: value})
+
+
+CELLS = {
+    "a number where an interval belongs": (cell("value", 0.5), r"rows\.1\.value"),
+    "a large number where an interval belongs": (cell("value", 10**12), r"rows\.1\.value"),
+    "text where an interval belongs": (cell("value", "much"), r"rows\.1\.value"),
+    "an interval where a name belongs": (
+        cell("system", {"value": 1.0, "low": None, "high": None}),
+        r"rows\.1\.system",
+    ),
+    "a cell is gone": (lambda table: table["rows"][1].popitem(), "a row has other cells"),
+    "no column": (lambda table: table.update(columns=[], rows=[{}]), "columns"),
+    "fewer digits than none": (lambda table: table["columns"][1].update(decimals=-1), "decimals"),
+    "digits without end": (lambda table: table["columns"][1].update(decimals=10**12), "decimals"),
+}
+
+
+@pytest.mark.parametrize(("change", "field"), CELLS.values(), ids=CELLS)
+def test_a_finding_whose_table_cannot_be_shown_is_named(run, change, field):
+    path = damage(run, "analyze/cost/finding.json", lambda v: change(v["table"]))
+    assert re.search(field, refusal(records.StoredFinding, path))
+    assert "analyze/cost cannot be read" in stage.report(run, force=True).read_text("utf-8")
+
+
+def test_a_cell_of_an_interval_may_be_empty(run):
+    damage(run, "analyze/cost/finding.json", lambda v: cell("value", None)(v["table"]))
+    assert "cannot be read" not in stage.report(run, force=True).read_text("utf-8")
+
+
 def test_a_checkpoint_without_its_weights_in_the_manifest_is_named_once(run, stderr):
     name = "systems/base/checkpoints/step-00000010/manifest.json"
     damage(run, name, lambda v: v.update(files={}))
     for _ in range(2):
         assert checkpoints.current(run.system("base")) == {}
     assert stderr().count("skipping ") == 1
+
+
+@pytest.mark.parametrize("digest", ["", "text", "\x1b[31m", SHA[1:], f"{SHA}\n", SHA[1:] + "A"])
+def test_a_checkpoint_without_a_sha256_is_named(run, digest, stderr):
+    name = "systems/base/checkpoints/step-00000010/manifest.json"
+    damage(run, name, lambda v: v["files"]["model.safetensors"].update(sha256=digest))
+    assert "'files.model.safetensors.sha256'" in refusal(
+        records.CheckpointManifest, run.path / name
+    )
+    assert checkpoints.current(run.system("base")) == {}
+    assert f"skipping {(run.path / name).parent}: incomplete checkpoint: manifest" in stderr()
+
+
+def test_every_manifest_has_a_sha256_of_each_file(run):
+    for record, name in (
+        (records.Manifest, "prep/manifest.json"),
+        (records.ExportedSystem, "systems/base/export/huggingface/nmtkit.json"),
+    ):
+        path = damage(run, name, lambda v: v["files"].update({"vocab.txt": "text"}))
+        assert "'files.vocab.txt'" in refusal(record, path)
 
 
 def test_best_json_names_the_checkpoint_of_its_step(run):

@@ -24,7 +24,7 @@ from nmtkit.train import saving
 from nmtkit.train.stage import train
 from nmtkit.translate.stage import translate
 from nmtkit.translate.systems import trained, trained_last
-from tests.manifests import read_json
+from tests.manifests import edit, read_json
 from tests.ready import prepare
 from tests.refused import refused
 from tests.train.tiny import last, make_run, options
@@ -335,6 +335,38 @@ def test_a_prep_that_was_killed_at_its_end_leaves_nothing(
     prep("demo", run_dir=run.path, force=function == "publish", **options)
     assert content(run.prep).keys() == whole.keys() and notes(run.prep) == ["notes.md"]
     assert sorted(os.listdir(run.path)) == names and not folder.exists()
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("step", ["encode", "learn"])
+def test_a_prep_that_finds_the_work_of_a_killed_one_says_so(
+    tmp_path, monkeypatch, stderr, step, shared
+):
+    """It goes on with the work, or removes what it does not need; work of several jobs stays."""
+    options = {"size": 60, "jobs": 1, "run_dir": tmp_path / "run"}
+    run = prep("demo", **options)
+    whole, folder = content(run.prep), run.path / "prep-work"
+    for _ in range(2):
+        stderr()
+        with monkeypatch.context() as patch, pytest.raises(Killed):
+            kill_at(patch, Steps, step, 1)
+            prep("demo", force=True, **options)
+    assert f"going on in {folder}, where an earlier call has stopped" in stderr()
+    if shared:
+        edit(folder / "work.json", '"key"', '"shared": true, "key"')
+        (folder / work.OUT).mkdir(exist_ok=True)
+    write_notes(folder, ["notes.md"])
+    prep("demo", **options)
+    said = f"removing {folder}, which a call of prep that was stopped has left"
+    assert stderr().count(said) == (not shared) and content(run.prep) == whole
+    assert shared == (folder / "work.json").exists() == (folder / work.OUT).exists()
+    assert notes(folder) == ["notes.md"]
+
+
+def test_a_half_written_folder_is_removed_in_one_line(tmp_path, stderr):
+    (left := tmp_path / ".nmtkit-tmp-m-4999999").mkdir()
+    files.recover(tmp_path / "m", ["a"])
+    assert stderr().count(f"removing {left}, which") == 1 and not left.exists()
 
 
 def test_only_folders_that_nmtkit_named_are_tidied(tmp_path):

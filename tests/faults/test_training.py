@@ -2,6 +2,8 @@
 finite, too little memory, failing decoding.
 """
 
+import contextlib
+import signal
 import subprocess
 import sys
 import time
@@ -13,19 +15,25 @@ import torch
 from nmtkit import files, settings
 from nmtkit.data.batches import padded_positions
 from nmtkit.data.store import Store
-from nmtkit.errors import ConfigError, DataError, EnvironmentProblem, TrainingDiverged
+from nmtkit.errors import (
+    ConfigError,
+    DataError,
+    EnvironmentProblem,
+    Interrupted,
+    TrainingDiverged,
+)
 from nmtkit.models import checkpoints
 from nmtkit.models.loading import vocabulary_sizes
 from nmtkit.models.variants import build_model
 from nmtkit.nn import hardware
 from nmtkit.nn.sublayer import FeedForward
 from nmtkit.settings import TrainSettings
+from nmtkit.train import loop, reporting, validation
 from nmtkit.train import loss as losses
-from nmtkit.train import reporting, validation
 from nmtkit.train.gradients import Gradients
 from nmtkit.train.state import TrainState
 from tests.faults import trainings
-from tests.faults.trainings import fail
+from tests.faults.trainings import fail, interfere
 from tests.manifests import read_json
 from tests.processes import python
 from tests.refused import refused
@@ -207,6 +215,67 @@ def test_the_last_updates_may_not_lose_the_weights(tmp_path):
     with pytest.raises(TrainingDiverged, match="the dev loss is not finite at step 1; first not"):
         fit(run, "train.max_steps=1", "train.lr=1e30", "train.schedule=constant")
     assert not list(run.system("transformer").checkpoints.glob("step-*"))
+
+
+def spoil(monkeypatch, step):
+    """Make the update of a step so large that every later loss is not finite."""
+    original = loop.learning_rate
+    monkeypatch.setattr(
+        loop, "learning_rate", lambda s, w, at, p: 1e30 if at == step else original(s, w, at, p)
+    )
+
+
+@pytest.mark.parametrize("more", [[], ["train.ema=0.9"]])
+def test_the_last_update_may_not_lose_the_weights_without_a_dev_set(run, monkeypatch, more):
+    spoil(monkeypatch, 5)
+    message = "the loss is not finite after step 5; first not finite: "
+    caught = refused(TrainingDiverged, message, fit, run, "train.max_steps=5", *more)
+    (left,) = saved(run)
+    assert left.name == "step-00000003" and caught.hint.endswith(left.name)
+    assert all(torch.isfinite(part).all() for part in checkpoints.load_weights(left).values())
+
+
+@pytest.mark.parametrize("dev", [0, 6])
+def test_a_signal_may_not_lose_the_weights(tmp_path, monkeypatch, dev):
+    run = make_run(tmp_path / "run", dev=dev)
+    spoil(monkeypatch, 5)
+    interfere(
+        monkeypatch, losses, "backward", {6}, lambda: signal.raise_signal(signal.SIGTERM)
+    )  # the first is the probe
+    message = "the loss is not finite after step 5"
+    refused(TrainingDiverged, message, fit, run, "train.max_steps=9")
+    assert [path.name for path in saved(run)] == ["step-00000003"]
+
+
+@pytest.mark.parametrize("end", ["train.max_steps=6", "train.max_steps=99"])
+def test_updates_before_those_that_were_skipped_are_saved(run, monkeypatch, end):
+    """At the end of the training, or of a signal."""
+    poison(monkeypatch, {5, 6})
+    interfere(
+        monkeypatch,
+        losses,
+        "backward",
+        {7} if end.endswith("99") else set(),
+        lambda: signal.raise_signal(signal.SIGTERM),
+    )
+    with contextlib.suppress(Interrupted):
+        fit(run, end)
+    state = state_of(run)
+    assert (state["step"], state["skipped_in_row"]) == (6, 2)
+    monkeypatch.undo()
+    again = make_run(run.path.parent / "again", dev=0)
+    fit(again, "train.max_steps=4")
+    assert weights(again) == weights(run)
+
+
+def test_the_hint_of_a_divergence_names_a_checkpoint_that_is_there(run, monkeypatch):
+    poison(monkeypatch, set(range(7, 99)))
+    keep = "train.checkpoint_every=1", "train.keep_checkpoints=1"
+    caught = refused(TrainingDiverged, "up to step 11", fit, run, "train.max_steps=30", *keep)
+    assert caught.hint.endswith(last(run).name)
+    assert read_json(run.system("transformer").path / "diverged.json")["last_checkpoint"] == (
+        last(run).name
+    )
 
 
 def test_one_in_a_hundred_stops(run, monkeypatch):

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from nmtkit.cli.analyze import analysis_command
 from nmtkit.errors import ConfigError, DataError, is_out_of_memory
 from nmtkit.models.variants import VARIANTS, load_variant
 from nmtkit.options import Options
+from nmtkit.score import plain_files
 from nmtkit.settings import LARGEST, STAGES, SearchSettings, build, parse_set, read_toml
 from nmtkit.translate.beam import length_limit, length_penalty
 from nmtkit.translate.options import TranslateOptions
@@ -165,6 +167,48 @@ def test_commands_read_nothing_that_never_ends(run, line, kind, no_files, tmp_pa
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 2, result.output
     assert str(no_files[kind]) in result.output and "internal" not in result.output
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "prep demo --config {}",
+        "train --dry-run --config {}",
+        "translate - --config {}",
+        "score --paper {} --table table1",
+        "analyze lengths --paper {} --table table1",
+    ],
+)
+def test_a_pipe_without_end_is_no_settings_file(run, line):
+    with subprocess.Popen(["yes", "# comment"], stdout=subprocess.PIPE) as endless:
+        try:
+            path = f"/dev/fd/{endless.stdout.fileno()}"
+            result = CliRunner().invoke(app, [*line.format(path).split(), "--run", str(run)])
+        finally:
+            endless.kill()
+    assert result.exit_code == 2, result.output
+    assert re.search(rf"has more than 16 MiB\n  in: {path}\n  try: check --", result.output)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("{} --ref x.de", "{} has more than 99 lines"),
+        ("x.de --ref {}", "{} has more than 99 lines"),
+        ("x.de --ref x.de --metric-scores N={}", "N: more numbers in {} for 1 sentence"),
+    ],
+)
+def test_lines_without_end_are_not_all_read(words, message, tmp_path, monkeypatch):
+    monkeypatch.setattr(plain_files, "MOST_LINES", 99)
+    monkeypatch.chdir(tmp_path)
+    Path("x.de").write_text("a\n", "utf-8")
+    with subprocess.Popen(["yes", "1"], stdout=subprocess.PIPE) as endless:
+        try:
+            path = f"/dev/fd/{endless.stdout.fileno()}"
+            result = CliRunner().invoke(app, ["score", *words.format(path).split()])
+        finally:
+            endless.kill()
+    assert result.exit_code == 2 and message.format(path) in result.output, result.output
 
 
 # Bytes that are not UTF-8

@@ -11,6 +11,7 @@ from nmtkit.errors import DataError
 from recipes.verdict import leavings, tables
 from recipes.verdict.folders import Folders
 from recipes.verdict.listing import HERE, read_list
+from tests.refused import refused
 
 CORPUS, SET = "multi30k-ende", "test_2017_flickr"
 ITEMS = read_list(HERE / "systems.sh")
@@ -88,6 +89,17 @@ def test_what_is_missing_is_said(tmp_path, folders):
     (elsewhere.state / "results").mkdir()
     assert leavings.collect(elsewhere) == [] and (results / "references" / f"{SET}.ref").is_file()
     assert len(tables.tables(ITEMS, elsewhere)) == 3
+
+    hypotheses = results / "csan-s1" / "translate" / SET / "hyp.txt"
+    lines = hypotheses.read_text("utf-8")
+    for text in (lines.partition("\n")[2], lines + "x\n", ""):
+        hypotheses.write_text(text, "utf-8")
+        message = f"^the hypotheses: {text.count(chr(10)):,} lines, but reference 0 has 1,000"
+        caught = refused(DataError, message, tables.tables, ITEMS, elsewhere)
+        assert caught.where == str(hypotheses) and "delete the system's folder" in caught.hint
+    hypotheses.unlink()
+    refused(DataError, f"no such file: {hypotheses}", tables.tables, ITEMS, elsewhere)
+    hypotheses.write_text(lines, "utf-8")
 
     (results / "csan-s1" / "summary.json").write_text('{"updates": 0}')
     with pytest.raises(DataError, match=r"csan-s1.summary\.json"):

@@ -16,6 +16,7 @@ import pytest
 import sacrebleu
 
 import nmtkit.score
+from nmtkit import files
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.files import write_json
 from nmtkit.owned_files import SCORES
@@ -604,6 +605,18 @@ def test_outside_files_as_arguments_and_from_stdin(tmp_path, capsys):
     assert json.loads(out)[0]["set"] == "stdin"
 
 
+def test_a_line_of_stdin_that_is_too_long_is_named(tmp_path, monkeypatch):
+    """`yes | tr -d '\n'` is one, which has no end."""
+    monkeypatch.setattr(files, "LONGEST", 9)
+    text = io.BytesIO(b"123456789\n1234567890\n")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(text, encoding="utf-8"))
+    reference = write(tmp_path / "ref.de", ["a"])
+    caught = refused(
+        DataError, "^line 2 has more than 16 MiB", score_files, [Path("-")], [reference]
+    )
+    assert caught.where == "stdin" and caught.hint.startswith("split it")
+
+
 @pytest.mark.parametrize(
     ("words", "text", "message"),
     [
@@ -725,7 +738,7 @@ def test_a_system_trained_on_since_it_was_translated_is_named(fake, stderr):
     folder = fake.add("a", 0.3)
     translated_as(fake, "a", fake.lines["test"])
     for name in ("step-00000010", "step-00000020"):
-        weights = {"model.safetensors": {"bytes": 0, "sha256": name}}
+        weights = {"model.safetensors": {"bytes": 0, "sha256": 8 * name[-8:]}}
         manifest = {"format": 1, "step": 10, "files": weights}
         write(folder / "checkpoints" / name / "model.safetensors", [])
         write(folder / "checkpoints" / name / "manifest.json", [json.dumps(manifest)])

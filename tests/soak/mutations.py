@@ -64,7 +64,7 @@ MODULES = (
 FOREIGN = {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"}
 """Files of an exported folder that other programs read, not nmtkit."""
 ALONE = {
-    "a setting, which the user chose; one that is gone is newer than the file": (
+    "a setting, which the user chose": (
         *("*/config.toml model.*", "*/config.toml train.*", "*/config.toml search.*"),
         *("*/config.toml preset*", "*/config.toml init_from*"),
     ),

@@ -113,6 +113,11 @@ def test_what_is_written(run):
     config = run.system(VARIANT).read_config()
     assert subset(vars(config), variant=VARIANT, corpus=run.manifest().fingerprint)
     assert subset(config.train, seed=7, betas=[0.8, 0.9]) and config.model["d_model"] == 16
+    whole = run.system(VARIANT).config.read_bytes()
+    for length in range(len(whole) - 1):  # without its last line feed the file is whole
+        run.system(VARIANT).config.write_bytes(whole[:length])
+        refused(DataError, "the file is damaged", run.system(VARIANT).read_config)
+    run.system(VARIANT).config.write_bytes(whole)
     manifest = read_json(last(run) / "manifest.json")
     assert subset(manifest, step=4, variant=VARIANT) and list(manifest["vocabulary"]) == [
         "vocab.txt"
@@ -327,7 +332,14 @@ def test_settings_that_came_later_have_the_value_that_systems_were_trained_with(
     for name in ("caru", "gru-inv"):
         config = run.system(name).config
         lines = config.read_text("utf-8").splitlines()
-        later = ("unit_embeddings", "content_bias", "update_bias", "replace", "word_dropout")
+        later = (
+            "values",
+            "unit_embeddings",
+            "content_bias",
+            "update_bias",
+            "replace",
+            "word_dropout",
+        )
         files.write_lines(config, [line for line in lines if not line.startswith(later)])
         model = loading.build_untrained(run, run.system(name))
         assert model.settings.unit_embeddings is False

@@ -279,8 +279,9 @@ def test_a_line_without_end_on_stdin_comes_after_what_was_good(monkeypatch):
     with pipe([b"123456789\nb\nan", b"d so on without"]) as stream:
         windows = stream_windows(stream, silence=1.0)
         assert next(windows) == ["123456789", "b"]
-        with pytest.raises(DataError, match="a line has more than"):
+        with pytest.raises(DataError, match="^line 3 has more than 16 MiB") as caught:
             next(windows)
+    assert caught.value.where == "stdin" and caught.value.hint.startswith("split it")
 
 
 def gossip(rule, **options):
