@@ -77,7 +77,7 @@ def processes(jobs: int, make: Callable[[], Any] = object) -> ProcessPoolExecuto
         make: is called in each of them first.
     """
     kind = "fork" if sys.platform.startswith("linux") else "spawn"
-    context: Any = multiprocessing.get_context(kind)
+    context = multiprocessing.get_context(kind)
     return ProcessPoolExecutor(jobs, context, _start, (make, os.getpid()))
 
 

@@ -167,7 +167,7 @@ def _gates(study: Study, readers: Mapping[str, Reader]) -> Finding | None:
 def _rows(name: str, conditions: Conditions, draws: Draws) -> list[list[Any]]:
     rows, base = [], conditions[OWN]
     for label, condition in conditions.items():
-        cells: list[Any] = [name, label, condition.changed]
+        cells = [name, label, condition.changed]
         cells += _cells(condition.loss, base.loss, draws)
         cells += _cells(condition.bleu, base.bleu, draws)
         rows.append([*cells, condition.kept, condition.on_words])

@@ -227,7 +227,7 @@ class Divergence(Analysis[Options, Divergences]):
 
 def _rows(stacks: Sequence[StackDivergence]) -> list[list[Any]]:
     """Return E_d of all stacks, since a sweep compares systems, and then dv of all layers."""
-    rows: list[list[Any]] = [[*dv.about, MEAN, *dv.mean] for dv in stacks]
+    rows = [[*dv.about, MEAN, *dv.mean] for dv in stacks]
     for dv in stacks:
         rows += [[*dv.about, str(layer), *values] for layer, values in dv.layers.items()]
     return rows

@@ -109,8 +109,7 @@ def word_means(of_subwords: Numbers, owners: NDArray[np.int64]) -> Numbers:
     Args:
         of_subwords: a number for each subword; owners: the word of each subword.
     """
-    means: Numbers = np.bincount(owners, of_subwords) / np.bincount(owners)
-    return means
+    return np.bincount(owners, of_subwords) / np.bincount(owners)
 
 
 def means(

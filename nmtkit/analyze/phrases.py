@@ -339,8 +339,7 @@ def groups_of(members: Sequence[Occurrence]) -> list[tuple[str, str, list[Occurr
 def shares_of(sums: Array) -> Array:
     """Return the shares (…, systems) of sums (…, 1 + systems), in percent; NaN of nothing."""
     with np.errstate(invalid="ignore"):
-        shares: Array = 100 * sums[..., 1:] / sums[..., :1]
-    return shares
+        return 100 * sums[..., 1:] / sums[..., :1]
 
 
 def columns_of(systems: Sequence[str]) -> list[Column]:

@@ -190,8 +190,7 @@ class Reader:
         embedding_size = 0 if self.table is None else self.table.size(1)
         state_size = sums.shape[1] - embedding_size - 1
         fields = [(STATES, "<f4", (state_size,)), (EMBEDDINGS, "<f4", (embedding_size,))]
-        vectors: Vectors = (sums[:, :-1] / sums[:, -1:]).view(fields)[:, 0]
-        return vectors
+        return (sums[:, :-1] / sums[:, -1:]).view(fields)[:, 0]
 
     def _sentence_sums(self, sentences: Sequence[str]) -> NDArray[np.float32]:
         """Return `_sums` of each sentence, added up over its pieces."""

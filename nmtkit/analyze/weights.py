@@ -159,7 +159,7 @@ def _bars(title: str, result: SentenceWeights, name: str) -> str:
 
 def _table(result: SentenceWeights, where: str) -> Table:
     columns = [Column("position", "position"), *text_columns("word")]
-    cells: list[list[Any]] = [[*range(1, len(result.words) + 1), None], [*result.words, "sum"]]
+    cells = [[*range(1, len(result.words) + 1), None], [*result.words, "sum"]]
     for name, weights in result.weights.items():
         for key, numbers in weights._asdict().items():
             columns.append(Column(f"{name}_{key}", f"{name}: {key}", decimals=3))

@@ -56,7 +56,7 @@ class Help:
 
     def _check_values(self, args: list[str]) -> None:
         """Refuse `--like --dev FILE`, of which typer would make a value "--dev"."""
-        parameters: list[Any] = self.params  # type: ignore[attr-defined]
+        parameters = self.params  # type: ignore[attr-defined]
         names = {name for p in parameters for name in p.opts if name.startswith("--")}
         flags = {name for p in parameters if getattr(p, "is_flag", False) for name in p.opts}
         for name, word in itertools.pairwise(args):

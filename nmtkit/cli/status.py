@@ -67,7 +67,7 @@ def _is_run(path: Path) -> bool:
 
 def _described(run: Run) -> dict[str, Any]:
     """Return the facts of a run as plain values; of a damaged run only its error."""
-    values: dict[str, Any] = {"run": str(run.path)}
+    values = {"run": str(run.path)}
     try:
         return {**values, **_facts(run)}
     except NmtkitError as error:

@@ -11,7 +11,6 @@ import functools
 import hashlib
 import re
 from pathlib import Path
-from typing import Any
 
 from nmtkit.files import cache_folder, open_binary, write_text
 
@@ -43,7 +42,7 @@ def checksum(path: Path, algorithm: str = "sha256", decompress: bool = False) ->
         decompress: read the uncompressed content.
     Returns: "ALGORITHM:HEXADECIMAL".
     """
-    opener: Any = open_binary if decompress else functools.partial(open, mode="rb")
+    opener = open_binary if decompress else functools.partial(open, mode="rb")
     new = functools.partial(hashlib.new, algorithm, usedforsecurity=False)
     if algorithm == "git":
         with opener(path) as stream:

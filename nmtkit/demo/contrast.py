@@ -41,7 +41,7 @@ Rule = Callable[[Pair, Any], Error | None]
 
 def record(pair: Pair, errors: list[Error], **context: str) -> Record:
     """Return the record of a pair; it gets its number, and frequencies for lemmas, at the end."""
-    right: Record = {"source": pair.source, "reference": pair.target, "origin": ""}
+    right = {"source": pair.source, "reference": pair.target, "origin": ""}
     return right | context | {"errors": errors}
 
 
@@ -204,12 +204,12 @@ class Contrast(Writer):
         """
         scale = min(size, 100_000) / 20_000
         each, of_kind = max(2, round(50 * scale)), max(5, round(150 * scale))
-        distances: dict[Any, int] = dict.fromkeys(DISTANCES, each)
+        distances = dict.fromkeys(DISTANCES, each)
         records: list[Record] = []
         for distance in DISTANCES:
             draw = partial(self.far_subject, distance)
             records += self.collect(distances, each, [distance], draw, subject_verb)
-        kinds: dict[Any, int] = dict.fromkeys(KINDS, of_kind)
+        kinds = dict.fromkeys(KINDS, of_kind)
         rules = (self.noun_phrase, polarity, auxiliary, self.particle)
         usual = self.negation
 

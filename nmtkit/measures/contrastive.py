@@ -191,7 +191,7 @@ def read(where: str) -> list[Item]:
         message = f"cannot read pairs from {len(paths)} files"
         raise DataError(message, where="--pairs", hint=hint)
     form, entries = _json_entries(paths[0]) if len(paths) == 1 else (Item, _text_entries(paths))
-    adapter: TypeAdapter[Any] = TypeAdapter(form)
+    adapter = TypeAdapter(form)
     items: list[Item] = []
     for name, value in entries.items():
         try:

@@ -148,8 +148,7 @@ class Model(nn.Module, abc.ABC):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return scores over the target vocabulary: (…, D) -> (…, V)."""
-        scores: Tensor = self.output(hidden)
-        return scores
+        return self.output(hidden)
 
 
 def source_sight(batch: Batch) -> Sight:

@@ -98,5 +98,4 @@ class ContextAwareTransformer(DocumentTransformer):
         x = self.src_embedder(F.pad(context.ids, (1, 0), value=BOS))
         for layer in [*self.encoder[:-1], self.context_layer]:
             x = layer(x, visible)
-        states: Tensor = self.context_norm(x)
-        return states
+        return self.context_norm(x)

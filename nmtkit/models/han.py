@@ -91,7 +91,7 @@ class HierarchicalAttention(nn.Module):
 
     def forward(self, h: Tensor, contexts: Memory) -> Tensor:
         """Mix the contexts into h (B·K, T, D) -> (B·K, T, D); without any, h is unchanged."""
-        real: Tensor = contexts["real"]  # (B, J)
+        real = contexts["real"]  # (B, J)
         read = self._read_sentences(h, self._read_words(h, contexts), real)
         read = self.feed_forward_residual(read, self.feed_forward)
         has = real[:, :1].repeat_interleave(len(h) // len(real), dim=0)  # (B·K, 1)
@@ -109,7 +109,7 @@ class HierarchicalAttention(nn.Module):
         k, v = contexts["keys"].flatten(0, 1), contexts["values"].flatten(0, 1)
         visible = contexts["visible"]
         visible = None if visible is None else visible.flatten(0, 1)
-        summaries: Tensor = self.words_norm(self.words.attend(q, k, v, visible))
+        summaries = self.words_norm(self.words.attend(q, k, v, visible))
         return summaries.unflatten(0, (batch, count, -1))
 
     def _read_sentences(self, h: Tensor, summaries: Tensor, real: Tensor) -> Tensor:

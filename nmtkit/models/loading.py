@@ -136,7 +136,7 @@ def _shapes(weights: Mapping[str, Tensor]) -> dict[str, torch.Size]:
 
 def weights_of(model: torch.nn.Module) -> dict[str, Tensor]:
     """Return a model's parameters and persistent buffers by name; tied ones have the first name."""
-    weights: dict[str, Tensor] = dict(model.named_parameters())
+    weights = dict(model.named_parameters())
     known = {id(parameter) for parameter in weights.values()}
     state = model.state_dict(keep_vars=True)
     return weights | {name: tensor for name, tensor in state.items() if id(tensor) not in known}

@@ -57,5 +57,5 @@ class WordsWithoutVector(TorchFunctionMode):
         if func is not F.embedding:
             return func(*args, **(kwargs or {}))
         ids, *others = args
-        vectors: Tensor = func(ids.clamp(min=0), *others, **(kwargs or {}))
+        vectors = func(ids.clamp(min=0), *others, **(kwargs or {}))
         return vectors.masked_fill((ids < 0).unsqueeze(-1), 0)

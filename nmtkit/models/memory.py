@@ -254,8 +254,7 @@ class AssociatedMemory(nn.Module):
         if not self.settings.inter_attention or self.settings.query_from == "encoder":
             return states
         first = self.source_first or self.first
-        queries: Tensor = self.source_residual(embedded, partial(first, visible=visible))
-        return queries
+        return self.source_residual(embedded, partial(first, visible=visible))
 
     def _meet(
         self, queries: Tensor, visible: Visible, context: Context, parts: list[Tensor]
@@ -274,7 +273,7 @@ class AssociatedMemory(nn.Module):
 
     def _read_contexts(self, context: Context, embedder: Embedder) -> list[Tensor]:
         """Return the words of each part of the contexts, (U', M', D) each."""
-        parts: list[Tensor] = self.encoder(context, embedder)
+        parts = self.encoder(context, embedder)
         if not self.settings.inter_attention:
             return parts
         visible = map(visible_words, context.of_like_length())

@@ -85,7 +85,7 @@ class RecurrentModel(Model):
 
     def first_states(self, memory: Memory, rows: int) -> Tensor:
         """Return the states (R, ·) that targets begin with, of `initial` (B, ·) in the memory."""
-        initial: Tensor = memory["initial"]
+        initial = memory["initial"]
         return initial.repeat_interleave(rows // len(initial), dim=0)
 
 

@@ -228,8 +228,7 @@ class Transformer(Model):
         """Return the encoder's states of inputs x (B, S, D): (B, S, D)."""
         for layer in self.encoder:
             x = layer(x, visible)
-        states: Tensor = self.encoder_norm(x)
-        return states
+        return self.encoder_norm(x)
 
     def remember(self, states: Tensor, visible: Sight) -> Memory:
         """Return the memory of source states (B, S, D): what the decoder computes once."""

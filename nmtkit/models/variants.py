@@ -38,8 +38,7 @@ def load_variant(name: str) -> type[Model]:
         return getattr(importlib.import_module(module_name), class_name)  # type: ignore[no-any-return]
     if ":" in name:
         guide = "nmtkit/models/README.md"
-        cls: type[Model] = load_class(name, Model, "variant", "--variant", guide)
-        return cls
+        return load_class(name, Model, "variant", "--variant", guide)
     own = "`nmtkit variants` lists them, package.module:Class is one of your own"
     hint = f"{nearest(name, VARIANTS)} - {own}"
     raise ConfigError(f"unknown variant '{name}'", where="--variant", hint=hint)

@@ -111,8 +111,7 @@ class Cleaner:
             self.reasons.update((reason, name) for name in ("pairs", *compress(SIDES, blame)))
         for text, side in zip(self.texts, sides, strict=True):
             text.keep(side, kept)
-        result: NDArray[np.bool_] = kept
-        return result
+        return kept
 
     def _numbers(self, side: int, raw: str | None) -> list[int]:
         """Tidy and tokenize a line; None, a line that is not UTF-8, has no parts."""

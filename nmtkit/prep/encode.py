@@ -76,7 +76,7 @@ class EncodeShard:
             ids.append(side_ids)
             lengths.append(side_lengths)
         long = np.stack(lengths) - 1 > self.max_subwords
-        kept: NDArray[np.bool_] = np.logical_not(long.any(0))
+        kept = np.logical_not(long.any(0))
         flat, sizes = interleaved(ids, lengths, kept)
         paths = write_store(work / self.out / "train", index, self.vocabulary, flat, sizes)
         rows = read_rows(work / "clean" / f"{name}.kept.npy", self.shard.rows)

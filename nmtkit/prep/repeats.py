@@ -149,8 +149,8 @@ class CompareHashes:
         """Return the hashes in the range of the task, and the rows that have them."""
         low = np.uint64((part << 64) // self.parts)
         high = np.uint64(((part + 1 << 64) // self.parts) - 1)
-        hashes: list[Hashes] = [np.zeros(0, np.uint64)]
-        rows: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
+        hashes = [np.zeros(0, np.uint64)]
+        rows = [np.zeros(0, np.int64)]
         before = 0
         for shard in shards:
             both = np.load(hashes_path(work, shard), "r", allow_pickle=False)

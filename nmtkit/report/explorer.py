@@ -66,7 +66,7 @@ def data(part: Part) -> dict[str, Any]:
     """Return the object that explorer.js reads: texts and attention of every `step`-th line."""
     sets = []
     for texts in part.texts:
-        shown: dict[str, Any] = {
+        shown = {
             "name": texts.set_name,
             "systems": list(texts.outputs),
             "baseline": texts.baseline,

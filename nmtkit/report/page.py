@@ -91,7 +91,7 @@ def render(parts: Sequence[Part], drawn: Drawn, **about: str) -> str:
         (TEMPLATES / name).read_text("utf-8") for name in ("tables.js", "explorer.js")
     )
     # Everything that is marked as markup comes from a template, or has no markup left in it.
-    values: dict[str, Any] = {
+    values = {
         **about,
         "version": nmtkit.__version__,
         "parts": parts,

@@ -240,7 +240,7 @@ def _by_length(metrics: SystemMetrics, task: Task, draws: Draws) -> LengthResult
     buckets = task.options.length_groups
     if buckets is None:
         return None
-    by_metric: dict[str, dict[str, Metric]] = {
+    by_metric = {
         key: {name: of_system[key] for name, of_system in metrics.items()}
         for key in ("bleu", *asked_metrics(task.options))
     }

@@ -40,15 +40,13 @@ def bleu(sums: Array, smooth: str = "exp", effective_order: bool = False) -> Arr
     used = total > 0 if effective_order else np.ones_like(total, dtype=bool)
     mean = np.where(used, logs, 0.0).sum(0) / np.maximum(used.sum(0), 1)
     scored = hyp_len > 0 if smooth == "mteval" else (correct > 0).any(0)
-    score: Array = np.where(scored, _brevity(hyp_len, ref_len) * np.exp(mean), 0.0)
-    return score
+    return np.where(scored, _brevity(hyp_len, ref_len) * np.exp(mean), 0.0)
 
 
 def _brevity(hyp_len: Array, ref_len: Array) -> Array:
     """Return the brevity penalty."""
     shorter = np.where(hyp_len > 0, np.exp(1 - ref_len / np.maximum(hyp_len, 1)), 0.0)
-    penalty: Array = np.where(hyp_len < ref_len, shorter, 1.0)
-    return penalty
+    return np.where(hyp_len < ref_len, shorter, 1.0)
 
 
 def _precision(correct: Array, total: Array, smooth: str) -> Array:
@@ -59,8 +57,7 @@ def _precision(correct: Array, total: Array, smooth: str) -> Array:
         unmatched = (total > 0) & (correct == 0)
         halvings = unmatched.cumsum(0, dtype=np.int32)
         precision = np.where(unmatched, 100 / np.ldexp(possible, halvings), precision)
-    smoothed: Array = np.where(total > 0, precision, 100.0 if smooth == "mteval" else 0.0)
-    return smoothed
+    return np.where(total > 0, precision, 100.0 if smooth == "mteval" else 0.0)
 
 
 sentence_bleu: Formula = partial(bleu, effective_order=True)
@@ -115,5 +112,4 @@ def length_ratio(sums: Array) -> Array:
 
 def _ratio(above: Array, below: Array, otherwise: Array | float = 0.0) -> Array:
     """Return above / below, or another value if there is nothing below."""
-    ratio: Array = np.where(below > 0, above / np.where(below > 0, below, 1.0), otherwise)
-    return ratio
+    return np.where(below > 0, above / np.where(below > 0, below, 1.0), otherwise)

@@ -30,8 +30,7 @@ class Group:
 
     def mask(self, lengths: Array) -> Array:
         """Return (N) which of the lengths lie in the group."""
-        inside: Array = (lengths >= self.low) & (lengths <= self.high)
-        return inside
+        return (lengths >= self.low) & (lengths <= self.high)
 
 
 def groups(spec: str) -> list[Group]:

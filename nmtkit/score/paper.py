@@ -158,7 +158,7 @@ def _problems(table: PaperTable) -> Iterator[tuple[str, str]]:
 
 
 def _problems_of_column(column: PaperColumn) -> Iterator[tuple[str, str]]:
-    known: dict[str, Iterable[str]] = {"score": METRICS, "cost": COSTS}
+    known = {"score": METRICS, "cost": COSTS}
     for kind, values in known.items():
         if (value := getattr(column, kind)) and value not in values:
             yield f"unknown {kind} '{value}' of the column '{column.name}'", nearest(value, values)

@@ -7,7 +7,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from nmtkit import console
 from nmtkit.errors import counted
@@ -115,7 +114,7 @@ def main_table(result: Scores) -> Table:
     columns.append(Column("length_ratio", "length", decimals=3))
     rows = []
     for system in result.systems:
-        row: list[Any] = [system.name, system.scores["bleu"].estimate]
+        row = [system.name, system.scores["bleu"].estimate]
         if several:
             p = system.tests[result.test]["bleu"].p if system.tests else None
             row += [system.differences.get("bleu"), p]

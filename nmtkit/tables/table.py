@@ -161,7 +161,7 @@ class Table:
         """Return raw values at full precision; an interval takes the columns KEY, KEY_low,
         KEY_high.
         """
-        rows: list[list[Any]] = [
+        rows = [
             [
                 column.key + part
                 for column in self.columns

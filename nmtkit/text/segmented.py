@@ -82,5 +82,4 @@ def joined(
     """Return pieces of an array, given by start and length, one after another."""
     places = np.repeat(starts - starts_of(lengths), lengths)
     places += np.arange(len(places))
-    result: NDArray[Any] = flat[places]
-    return result
+    return flat[places]

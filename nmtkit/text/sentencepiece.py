@@ -138,7 +138,7 @@ class SentencePiece(CachingSplitter):
 
     def normalized(self, line: str) -> str:
         """Return a line with the model's normalisation; ▁ in it becomes a space."""
-        text: str = self._model.normalize(line)
+        text = self._model.normalize(line)
         return " ".join(filter(None, text.split(SPACE)))
 
     def _pieces(self, word: str) -> list[str]:

@@ -41,7 +41,7 @@ class TensorBoard(Logger):
     """
 
     def __init__(self, system: System, step: int) -> None:
-        board: Any = importlib.import_module(MODULES["tensorboard"])
+        board = importlib.import_module(MODULES["tensorboard"])
         folder = system.path / "tensorboard"
         files.check_place(folder)
         self._board = board.SummaryWriter(str(folder), purge_step=step + 1)

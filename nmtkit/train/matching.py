@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from nmtkit import settings
@@ -69,6 +67,6 @@ def _check(plan: Plan, name: str, options: TrainOptions) -> None:
 
 
 def _count(plan: Plan, sizes: Vocabularies, d_ff: int) -> int:
-    values: dict[str, Any] = {**plan.model, "d_ff": d_ff}
+    values = {**plan.model, "d_ff": d_ff}
     with torch.device("meta"):  # shapes alone, no memory
         return count_parameters(build_model(plan.variant, values, sizes))

@@ -178,7 +178,7 @@ class Translator:
         """
         ids = [self._pieces(line) for line in lines]
         asked = LineDemands(self.tgt_side, self.tgt_vocab, self.settings, lines, demands, ids)
-        fitting: list[Sequence[int]] = [
+        fitting = [
             of_line if len(pieces) == 1 and sum(of_line) == len(pieces[0]) else ()
             for pieces, of_line in zip(ids, spans or [()] * len(ids), strict=True)
         ]

@@ -139,7 +139,7 @@ class CARUAttention(RecurrentModel):
         """
         words = self._words(self.tgt_table, tgt_in)  # (R, T, E)
         s = state["s"] if state else self.first_states(memory, len(tgt_in))
-        recent: list[Tensor] = list(state["recent"]) if state else []
+        recent = list(state["recent"]) if state else []
         s, hidden, *inputs = self._steps(words.transpose(0, 1), s, memory, recent, first=not state)
         if self.maxout is not None:
             hidden = self._maxout(words, *inputs)  # (R, T, E)
@@ -148,8 +148,7 @@ class CARUAttention(RecurrentModel):
     def _maxout(self, *inputs: Tensor) -> Tensor:
         """Return RNNSearch's readout of words, states before and contexts, (R, T, ·) each."""
         units = self.maxout(torch.cat(inputs, dim=-1))
-        read: Tensor = self.readout(torch.maximum(*units.chunk(2, dim=-1)))
-        return read
+        return self.readout(torch.maximum(*units.chunk(2, dim=-1)))
 
     def _words(self, table: Embedding, ids: Tensor) -> Tensor:
         """Return embeddings after dropout: (B, T) -> (B, T, E)."""
