@@ -256,7 +256,7 @@ class LoadedSystem:
 
     def _encoder_states(self, ids: list[list[int]]) -> dict[int, Tensor]:
         """Return index of the source -> encoder states (S, D)."""
-        vectors: dict[int, Tensor] = {}
+        vectors = {}
         with self._computing():
             for rows in by_length(list(map(len, ids))):
                 batch = source_batch([ids[i] for i in rows], self.device)

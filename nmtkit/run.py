@@ -430,7 +430,7 @@ def _leave(stream: IO[str], holder: Holder) -> None:
 
 def _holders(stream: IO[str]) -> str:
     """Return the holders that a lock file lists, as text."""
-    has_left: dict[Holder, bool] = {}
+    has_left = {}
     stream.seek(0)
     for line in stream:
         with contextlib.suppress(DataError):  # a line that is being written

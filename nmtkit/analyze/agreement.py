@@ -249,7 +249,7 @@ def rows_of(result: AgreementResult) -> list[list[Any]]:
     """Return one row per group: section, label, pairs, and the share that is right by column."""
     errors = [error for item in result.items for error in item.errors]
     right = [decisions(scores) for scores in result.columns.values()]
-    rows: list[list[Any]] = []
+    rows = []
     for (section, label), indices in groups_of(errors).items():
         shares = shares_of([[column[index] for index in indices] for column in right])
         rows.append([section, label, len(indices), *shares])

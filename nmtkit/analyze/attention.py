@@ -92,7 +92,7 @@ def attention_of(study: Study, name: str, lines: Sequence[int]) -> SystemAttenti
     chosen = [i for i in lines if subwords[i]]
     longest_first = np.array(sorted(chosen, key=lambda i: -store.src_lengths[i]), dtype=np.int64)
     rows = recording.readable_rows(pairs, model.context_rule, longest_first)
-    sentences: dict[int, SentenceAttention] = {}
+    sentences = {}
     with console.progress(f"{name}: attention", len(rows)) as advance:
         for batch in recording.ordered_batches(pairs, study.device, model.context_rule, rows):
             weights = of_head(recording.look(model, batch)["decoder"][site], 0).float().cpu()

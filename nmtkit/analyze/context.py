@@ -88,8 +88,8 @@ class Context(Analysis[Options, ContextUse]):
         _check_documents(study)
         store, metrics = study.store, scorer_of(study.run, set_name)
         draws = study.draws(len(store))
-        systems: dict[str, Conditions] = {}
-        examples: list[Example] = []
+        systems = {}
+        examples = []
         for name, reader in readers.items():
             of_system = systems[name] = reader.compare(draws)
             nats = (of_system[label].loss.statistics[:, 0] for label in (NONE, OWN))

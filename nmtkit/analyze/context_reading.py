@@ -110,8 +110,8 @@ def sites_of(model: Model, device: torch.device) -> Sites:
     recorded = recording.look(model, recording.probe(model, device, context=LENGTH))["encoder"]
     gates = tuple(site for site in recorded if site.endswith(OF_CONTEXT))
     source, both = recording.PROBE[0], recording.PROBE[0] + LENGTH
-    joined: list[str] = []
-    ahead: dict[str, int] = {}
+    joined = []
+    ahead = {}
     for site, value in recorded.items():
         if value.dim() != 4 or site.startswith(recording.OF_CONTEXTS) or value.size(0) != 2:
             continue
@@ -133,7 +133,7 @@ def readings(model: Model, batch: Batch, sites: Sites) -> list[Reading | None]:
     gates = [recorded[site] for site in sites.gates]
     kept = torch.stack(gates).mean(0).double().cpu().numpy() if gates else None
     maps = [_attention(recorded, site, batch, sites.joined) for site in sites.attention]
-    of_sources: list[Reading | None] = []
+    of_sources = []
     for row, length in enumerate((batch.src_lengths - 1).tolist()):  # without </s>
         contexts = _symbols(batch.context, row, sites.ahead)
         weights = [_of_source(attention[row], length, contexts, sites.joined) for attention in maps]

@@ -204,7 +204,7 @@ def level_rows(result: Trainings, level: float) -> list[list[Any]]:
     """Return a row for each training with dev BLEU: when it reached a level."""
     reached = {name: reach(result.curves[name].measured, level) for name in result.dev_bleu}
     base, how_base = reached.get(result.baseline, (None, NEVER))
-    rows: list[list[Any]] = []
+    rows = []
     for name, (steps, how) in reached.items():
         exact = how == how_base == INTERPOLATED  # the ratio of upper bounds says nothing
         ratio = steps / base if exact and steps and base else None
@@ -338,7 +338,7 @@ def sparkline(points: Sequence[tuple[int, float]], last: int, top: float) -> str
 
 def curves_csv(curves: Mapping[str, Curves]) -> str:
     """Return every point of every curve as CSV."""
-    rows: list[list[Any]] = []
+    rows = []
     for name, curve in curves.items():
         rows += [[name, "train", *curve.place(s.end), s.loss, None] for s in curve.train]
         rows += [[name, "dev", *curve.place(v.step), v.loss, v.bleu] for v in curve.dev]

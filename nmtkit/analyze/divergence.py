@@ -175,7 +175,7 @@ class Divergence(Analysis[Options, Divergences]):
     examples = ("--system dc-2 --system dc-5",)
 
     def measure(self, study: Study) -> Divergences:
-        settings: dict[str, dict[str, Any]] = {}
+        settings = {}
 
         def diverge(name: str, model: Model, _: object) -> dict[tuple[str, str], Values]:
             settings[name] = model.settings.model_dump(mode="json")

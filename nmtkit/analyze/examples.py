@@ -111,7 +111,7 @@ class Examples(PaperAnalysis[ExamplesOptions, Example]):
     def rows(self, result: Example) -> list[list[Any]]:
         """Return the row of each system."""
         base, *_ = result.bleu
-        rows: list[list[Any]] = []
+        rows = []
         for name, bleu in result.bleu.items():
             means = result.resampling.sums(bleu[:, None])[:, 0] / len(bleu)
             mean = estimate(float(bleu.mean()), means, len(bleu))

@@ -222,7 +222,7 @@ class Gates(Analysis[GatesOptions, GateMeans]):
         values = {
             name: of_words(study, name, model, sides, words) for name, (model, _) in gated.items()
         }
-        rows: list[GateMean] = []
+        rows = []
         for site, side in sides.items():
             columns = {
                 name: means(opened[site], words[side], of_sides[side], draws)
@@ -328,7 +328,7 @@ def _table(result: GateMeans) -> Table:
 
 def _drawn(result: GateMeans) -> tuple[dict[str, str | None], list[str]]:
     """Return the figure of each gate, and the bars of each gate of each system."""
-    images: dict[str, str | None] = {}
+    images = {}
     bars = []
     for site in dict.fromkeys(row.site for row in result.rows):
         words = [row for row in result.rows if row.site == site and row.section == "word"]

@@ -178,7 +178,7 @@ class Probing(PaperAnalysis[ProbingOptions, Probes]):
         )
 
     def _table(self, result: Probes, series: Mapping[str, Mapping[str, Estimate]]) -> Table:
-        rows: list[list[object]] = []
+        rows = []
         for category, tasks in result.by_category().items():
             estimates = [[values[task.name] for values in series.values()] for task in tasks]
             for task, accuracies in zip(tasks, estimates, strict=True):
@@ -196,7 +196,7 @@ class Probing(PaperAnalysis[ProbingOptions, Probes]):
         return Table("probing", title, columns, rows, notes(result.tasks, self.options.layer))
 
     def printed_too(self, result: Probes) -> Measured:
-        numbers: dict[str, dict[str, float]] = {}
+        numbers = {}
         for system in result.systems:
             estimates = result.accuracies(system)
             for category, tasks in result.by_category().items():

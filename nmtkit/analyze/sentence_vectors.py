@@ -55,7 +55,7 @@ def encoder_states(model: Model, batch: Batch, layer: int) -> Tensor:
     Returns: (B, S, D); undefined at padded positions.
     Raises: NoStates if the layer does not exist, or the encoder has no states per position.
     """
-    outputs: dict[str, Any] = {}
+    outputs = {}
     if layer:
         block = _layer(model, layer)
         with block.register_forward_hook(lambda *values: outputs.update({STATES: values[-1]})):
@@ -95,7 +95,7 @@ def by_length(lengths: Sequence[int]) -> list[list[int]]:
         lengths: number of tokens of each sentence.
     """
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
-    batches: list[list[int]] = []
+    batches = []
     while order:
         size = max(1, POSITIONS // lengths[order[0]])
         batches.append(order[:size])

@@ -155,7 +155,7 @@ class Study:
             and stay in `left_out`.
         Raises: DataError if no system can be measured.
         """
-        results: dict[str, R] = {}
+        results = {}
         for name in self.systems:
             try:
                 results[name] = measure(name)

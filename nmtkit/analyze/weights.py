@@ -105,7 +105,7 @@ class Weights(Analysis[SentenceOptions, SentenceWeights]):
         store, device = study.store, study.device
         row = self.options.row(len(store))
         words = read_words(study.run, store, "src")
-        weights: dict[str, WordWeights] = {}
+        weights = {}
 
         def weigh(name: str, model: Model, sites: list[str]) -> list[str]:
             (batch,) = recording.batches(store, device, model.context_rule, np.array([row]))

@@ -156,7 +156,7 @@ def own_tests(
         languages: source and target.
         taken: names of other sets; a number is added to a name that is taken.
     """
-    sets: list[SetFiles] = []
+    sets = []
     names = {*taken, *FOLDERS}
     for paths in test:
         stem = _stem(paths, languages)
@@ -186,7 +186,7 @@ def assigned(assignments: list[str], option: str) -> dict[str, str]:
         option: --docs or --parses.
     Raises: ConfigError for what is not of this form, or a set named twice.
     """
-    values: dict[str, str] = {}
+    values = {}
     for text in assignments:
         name, _, file = text.partition("=")
         if not name or not file or name in values:
@@ -205,7 +205,7 @@ def of_sets(corpus: Corpus, values: Mapping[str, T], option: str) -> dict[str, T
     tests = [text.name for text in corpus.sets if text.split == "test"]
     names = {text.name: text.name for text in corpus.sets}
     names |= {"test": tests[0]} if len(tests) == 1 else {}
-    by_set: dict[str, T] = {}
+    by_set = {}
     for alias, value in values.items():
         check_known(alias, names, f"'{corpus.name}' has no set '{alias}'", option)
         name = names[alias]

@@ -108,7 +108,7 @@ def kept_starts(path: Path, kept: NDArray[np.bool_]) -> list[int]:
 
 def _changes(path: Path) -> Iterator[int]:
     hint = "give one document id for each line, and keep the lines of a document together"
-    documents: set[str] = set()
+    documents = set()
     lines = enumerate(map(str.strip, files.text_lines(path)))
     for document, rows in itertools.groupby(lines, key=lambda line: line[1]):
         row, _ = next(rows)

@@ -132,7 +132,7 @@ def write_set(
 
 def _write_rows(rows: Iterable[Row], paths: list[Path], name: str) -> list[str]:
     """Write a file for each side of a set; return the numbers of the rows where documents start."""
-    starts: list[str] = []
+    starts = []
     with contextlib.ExitStack() as stack:
         advance = stack.enter_context(console.progress(f"reading {name}", None))
         streams = [stack.enter_context(open(path, "wb")) for path in paths]

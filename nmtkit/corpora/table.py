@@ -242,7 +242,7 @@ def expand(table: dict[str, Any]) -> dict[str, Dataset]:
         has.
     """
     published = _published(table["sources"])
-    datasets: dict[str, Dataset] = {}
+    datasets = {}
     for family, values in table["datasets"].items():
         entry = build(Entry, values, family)
         for preset in entry.presets.values():
@@ -259,7 +259,7 @@ def expand(table: dict[str, Any]) -> dict[str, Dataset]:
 
 def _published(sources: dict[str, Any]) -> dict[str, Resource]:
     """Return every published file by name, with all its addresses."""
-    published: dict[str, Resource] = {}
+    published = {}
     for name, values in sources.items():
         source = build(Source, values, f"sources.{name}")
         for path, resource in source.files.items():

@@ -41,7 +41,7 @@ def unpack(
     folder.mkdir(parents=True, exist_ok=True)
     paths = _open_archives(sets, published, folder)
     texts = {text.name: SetReader(text, dataset, paths) for text in sets if text.parts}
-    unpacked: dict[str, SetFiles] = {}
+    unpacked = {}
     if held_out := [table for table in dataset.entry.sets.values() if table.rows]:
         cut_sets = [text for text in sets if text.table.rows]
         unpacked = _split(texts.pop(TRAIN), cut_sets, held_out, folder)
@@ -105,7 +105,7 @@ def _training_rows(
         taken: all rows that are held out.
         rows_of: where the rows of each set go.
     """
-    without_row: set[str] = set()  # sets that have no row of the document yet
+    without_row = set()  # sets that have no row of the document yet
     for number, (lines, starts) in enumerate(train.rows()):
         if starts:
             without_row = {TRAIN, *ranges}

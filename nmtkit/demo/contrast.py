@@ -223,7 +223,7 @@ class Contrast(Writer):
 
     def pronouns(self, size: int) -> list[Record]:
         """Return pairs of context and sentence with "it", with the two wrong pronouns."""
-        records: list[Record] = []
+        records = []
         for _ in range(max(30, round(600 * min(size, 100_000) / 20_000))):
             self.open_document()
             context, pair = self.antecedent_and_it()

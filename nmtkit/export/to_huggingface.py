@@ -293,7 +293,7 @@ class _Loaded:
         return results
 
     def log_probs(self, sources: Sentences, targets: Sentences) -> list[float]:
-        results: list[float] = []
+        results = []
         for source, target in zip(sources, targets, strict=True):
             labels = self._ids(self._target, [target])["input_ids"]
             with torch.inference_mode():

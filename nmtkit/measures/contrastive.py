@@ -192,7 +192,7 @@ def read(where: str) -> list[Item]:
         raise DataError(message, where="--pairs", hint=hint)
     form, entries = _json_entries(paths[0]) if len(paths) == 1 else (Item, _text_entries(paths))
     adapter = TypeAdapter(form)
-    items: list[Item] = []
+    items = []
     for name, value in entries.items():
         try:
             items += adapter.validate_python(value).items(paths[0].name.partition(".")[0])
@@ -217,7 +217,7 @@ def _text_entries(paths: Sequence[Path]) -> dict[str, Any]:
         counts = ", ".join(f"{path}: {len(column):,}" for path, column in sizes)
         message, hint = "the files have different numbers of lines", "line i of each is pair i"
         raise DataError(message, where=counts, hint=hint)
-    entries: dict[str, Any] = {}
+    entries = {}
     for number, (*context, source, right, wrong) in enumerate(zip(*columns, strict=True), 1):
         entries[f"line {number}"] = {
             "source": source,

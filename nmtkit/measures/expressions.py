@@ -44,7 +44,7 @@ def words(line: str, match_case: bool) -> list[str]:
         match_case: keep the case; False folds the case.
     """
     line = unicodedata.normalize("NFC", line).replace("’", "'")  # noqa: RUF001
-    tokens: list[str] = []
+    tokens = []
     for kind, run in groupby(line if match_case else line.casefold(), _kind):
         if kind == "word":
             tokens.append("".join(run))

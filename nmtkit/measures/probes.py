@@ -161,7 +161,7 @@ def read(name: str, paths: Sequence[Path], seed: int = 1) -> Task:
     Raises: DataError for a line in another form, a part without sentences, a label that the
         training part does not have.
     """
-    lines: list[Line] = []
+    lines = []
     texts = []
     for path in paths:
         part_lines = _lines(path)

@@ -45,7 +45,7 @@ class Annotations:
         """Write those of a set, and return what its entry of the manifest says of them."""
         if text.docs is None and text.parses is None and self.parser is None:
             return {}
-        entry: dict[str, Any] = {}
+        entry = {}
         kept = self._kept(text, shards)
         if text.docs is not None:
             entry["documents"] = self._write_documents(text.name, text.docs, kept)

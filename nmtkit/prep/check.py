@@ -159,7 +159,7 @@ def inspect(path: Path, strict: bool) -> Facts:
         line and byte offset).
     """
     lines = offset = 0
-    marks: list[int] = []
+    marks = []
     try:
         for block in files.line_blocks(path, size=MARK_EVERY):
             marks.append(offset)
@@ -261,7 +261,7 @@ def _check_moses(
     samples: Sequence[Sample], languages: tuple[str, str], settings: PrepSettings
 ) -> None:
     """Refuse text for which Moses is wrong, with the settings of both sides."""
-    problems: dict[str, str] = {}  # by setting
+    problems = {}  # by setting
     places, choices = [], []
     for sample in samples:
         setting, language = f"{sample.side}_tokenizer", languages[SIDES.index(sample.side)]

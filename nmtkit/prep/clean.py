@@ -185,7 +185,7 @@ class CleanShard:
         clean = step_cache((Cleaner, self.key), lambda: self._cleaner(work / self.models))
         clean.reset()
         wanted = read_wanted(work / self.dropped, self.shard) if self.dropped else None
-        masks: list[NDArray[np.bool_]] = []
+        masks = []
         row = 0
         for chunk in self.shard.chunks():
             rows = chunk[0].count(b"\n")

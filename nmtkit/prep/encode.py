@@ -82,7 +82,7 @@ class EncodeShard:
         rows = read_rows(work / "clean" / f"{name}.kept.npy", self.shard.rows)
         rows[rows] = kept
         paths.append(write_rows(work / "encode" / f"{name}.kept.npy", rows))
-        reasons: list[list[Any]] = []
+        reasons = []
         if not kept.all():
             counts = {"pairs": int((~kept).sum())}
             counts |= dict(zip(SIDES, long.sum(1).tolist(), strict=True))

@@ -32,7 +32,7 @@ def joined_words(args: Sequence[str]) -> list[str]:
 
     Raises: ConfigError for an option without a file.
     """
-    joined: list[str] = []
+    joined = []
     words = deque(args)
     while words:
         word = words.popleft()

@@ -115,7 +115,7 @@ class GivenCodes(Given):
     vocabularies: tuple[Path, ...]
 
     def paths(self, settings: PrepSettings) -> dict[str, Path]:
-        paths: dict[str, Path] = {}
+        paths = {}
         for side, i in zip(SIDES, (0, -1), strict=True):
             if self.codes:
                 name = "codes.bpe" if settings.joint_vocab else f"codes.{side}.bpe"

@@ -154,7 +154,7 @@ def _sentencepiece(
     counts = _counts(words, settings)
     keys = ["pieces"] if settings.joint_vocab else [f"{side}_pieces" for side in SIDES]
     size = settings.vocab_size or settings.merges
-    learnt: dict[str, int] = {}
+    learnt = {}
     for key, side, count, path in zip(keys, words, counts, paths, strict=False):
         if not path.exists():
             numbered = dict(zip(side.words, count.tolist(), strict=True))

@@ -60,7 +60,7 @@ class LearnModels:
         Returns: counts of words, types and merges; the sizes of the vocabularies.
         """
         types = np.zeros(FREQUENT + 1, np.int64)
-        numbers: dict[str, int] = {}
+        numbers = {}
         for side in SIDES:
             numbers[f"{side}_words"] = 0
             for table in self._parts(work, side):
@@ -98,7 +98,7 @@ def write_lookup(folder: Path, models: Models, tables: Sequence[WordTable]) -> l
         tables: the words of both sides.
     """
     kind = id_type(max(map(len, models.vocabularies)))
-    paths: list[Path] = []
+    paths = []
     sides = zip(SIDES, tables, models.words, models.segmented, models.vocabularies, strict=True)
     for side, table, words, pieces, vocabulary in sides:
         ids = np.array(vocabulary.encode(pieces.pieces)[:-1], kind)[pieces.flat]

@@ -68,7 +68,7 @@ class Survey:
         foreign = [ForeignLines(self.languages[number > 0]) for number in range(len(self.sides))]
         counts = [0] * len(self.sides)
         identical = 0
-        hashes: list[Hashes] = []
+        hashes = []
         for chunk in self.shard.chunks():
             counts = [
                 count + side.count(text)
@@ -130,7 +130,7 @@ class CompareHashes:
             for pairs in held_out
         ]
         first = np.unique(exact, return_index=True)[1]
-        dropped: dict[str, NDArray[np.int64]] = {}
+        dropped = {}
         if self.drop_overlap != "none":
             kind = int(self.drop_overlap == "normalised")
             theirs = np.concatenate([pairs[kind] for pairs in held_out])

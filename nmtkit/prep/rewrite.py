@@ -25,7 +25,7 @@ def rewritten(corpus: Corpus, inputs: Inputs, folder: Path) -> Corpus:
         inputs: gets the files that are written.
         folder: where they go.
     """
-    sets: list[SetFiles] = []
+    sets = []
     for text in corpus.sets:
         if text.columns:
             text = split_columns(text, folder / "columns")

@@ -95,7 +95,7 @@ class Shard:
 def _bounded(
     rows: Iterable[tuple[bytes, ...]], max_rows: int, max_bytes: int
 ) -> Iterator[list[tuple[bytes, ...]]]:
-    chunk: list[tuple[bytes, ...]] = []
+    chunk = []
     size = 0
     for row in rows:
         chunk.append(row)

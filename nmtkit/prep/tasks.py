@@ -217,7 +217,7 @@ class Runner:
         tasks = [replace(task, models=self.models) for task in tasks]
         if tasks:
             self.steps[tasks[0].step] = tasks
-        facts: dict[int, Fact] = {}
+        facts = {}
         with console.progress(label, sum(task.lines for task in tasks)) as advance:
             for task in tasks:
                 if fact := finished(self.work, task):

@@ -162,7 +162,7 @@ class MergeWords:
         """Write the table of each side."""
         for shard in range(index, self.shards, self.parts):  # each shard is checked by one task
             read_fact(work, "clean", shard)
-        paths: list[Path] = []
+        paths = []
         for side in ("src", "tgt"):
             tables = [
                 WordTable.load(work / "clean" / f"{shard:05}.{side}").part(index, self.parts)

@@ -134,7 +134,7 @@ def _times(contents: Contents, set_name: str) -> tuple[list[Column], dict[str, l
         }
     minutes = {system.name: _minutes_an_update(system) for system in contents.systems}
     base = minutes.get(result.baseline)
-    cells: dict[str, list[float | None]] = {}
+    cells = {}
     for name in result.names:
         update = minutes.get(name)
         ratio = update / base if update and base else None

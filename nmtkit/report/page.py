@@ -286,7 +286,7 @@ def _training_table(curves: Mapping[str, Curves]) -> Table:
         Column("bleu", "best dev BLEU"),
         Column("loss", "lowest dev loss", decimals=3),
     ]
-    rows: list[list[Any]] = []
+    rows = []
     for name, points in curves.items():
         step, bleu = max(points.measured, key=lambda point: point[1], default=(None, None))
         loss = min((at.loss for at in points.dev if at.loss is not None), default=None)

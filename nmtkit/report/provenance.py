@@ -140,7 +140,7 @@ def commits(records: list[StageCall]) -> Table:
         text_column("commits", "commits of nmtkit"),
         text_column("devices"),
     ]
-    rows: list[list[Any]] = []
+    rows = []
     for stage in dict.fromkeys(call.stage for call in records):
         of_stage = [call for call in records if call.stage == stage]
         failed = sum(call.exit != 0 for call in of_stage)
@@ -167,7 +167,7 @@ def history(records: list[StageCall]) -> Table:
         Column("seed", "seed"),
         text_column("command"),
     ]
-    rows: list[list[Any]] = []
+    rows = []
     for call in records[-MOST_CALLS:]:
         command = shlex.join(["nmtkit", *(call.argv or [call.stage])])
         rows.append([call.start, _duration(call), call.exit, call.commit, call.seed, command])

@@ -142,7 +142,7 @@ def _columns(path: Path, count: int) -> dict[str, tuple[str, ...]]:
 def differences(text: str, other: str) -> Marked:
     """Return a text in pieces; the pieces that another text does not have there are marked."""
     tokens, theirs = TOKENS.findall(text), TOKENS.findall(other)
-    pieces: Marked = []
+    pieces = []
     for kind, start, end, *_ in difflib.SequenceMatcher(
         None, tokens, theirs, autojunk=False
     ).get_opcodes():

@@ -218,7 +218,7 @@ def external_metrics(options: ScoreOptions) -> dict[str, ExternalMetric]:
 
     Raises: ConfigError for a text that is not NAME=…, and for a name that is taken.
     """
-    metrics: dict[str, ExternalMetric] = {}
+    metrics = {}
     for kind, texts in ((CommandMetric, options.metric), (FileMetric, options.metric_scores)):
         for metric in (parse(kind, text) for text in texts):
             if metric.name in metrics or metric.name.lower() in {*METRICS, *TAKEN}:

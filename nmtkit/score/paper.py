@@ -357,7 +357,7 @@ class _Comparison:
     def _rows(self) -> Iterator[list[Any]]:
         for row in self.paper.table.rows:
             systems = [self.known[name] for name in _of_row(row.system, self.known)]
-            shown: set[str] = set()
+            shown = set()
             for column in self.columns:
                 if column.name in row.numbers:
                     # On another corpus a number stands once, not beside each of the paper's.

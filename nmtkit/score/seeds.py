@@ -256,7 +256,7 @@ def length_table(
     """
     group_columns = [text_column("group", "source length"), Column("sentences", "sentences")]
     bleu = {(score.group, score.system): score.bleu.value for score in scores}
-    rows: list[list[Any]] = []
+    rows = []
     for label, sentences in dict.fromkeys((score.group, score.sentences) for score in scores):
         spreads = {}
         for group in result.groups:

@@ -221,7 +221,7 @@ def join(subwords: Iterable[str]) -> list[str]:
 
     Returns: the words.
     """
-    words: list[str] = []
+    words = []
     word = ""
     for piece in subwords:
         if piece.endswith(JOINER):

@@ -96,7 +96,7 @@ def _cutter(
     cut_run = _cached(lambda run: " ".join(run if frequency.get(run) else unknown(run)))
 
     def cut(text: str) -> str:
-        words: list[str] = []
+        words = []
         run = ""
         for word in (*_best_path(text, frequency, weights), ""):
             if len(word) == 1:
@@ -131,7 +131,7 @@ def _best_path(text: str, frequency: dict[str, int], weights: dict[int, float]) 
                 if highest is None or weight >= highest:
                     highest, ends[start] = weight, end
         best[start] = weights[1] + best[start + 1] if highest is None else highest
-    words: list[str] = []
+    words = []
     start = 0
     while start < size:
         words.append(text[start : ends[start]])

@@ -62,7 +62,7 @@ class CachingSplitter(Splitter, abc.ABC):
 
     def segment(self, tokens: Sequence[str]) -> list[str]:
         cache = self._cache
-        result: list[str] = []
+        result = []
         for token in tokens:
             pieces = cache.get(token)
             if pieces is None:

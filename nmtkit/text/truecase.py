@@ -57,7 +57,7 @@ def evidence(tokens: Iterable[str]) -> list[str]:
     These are the words that do not begin a sentence, without marks and tags.
     """
     first = True
-    result: list[str] = []
+    result = []
     for token in tokens:
         if token in DELAYED_START or is_tag(token):
             continue
@@ -103,8 +103,8 @@ class Truecaser:
 
         Raises: DataError if it is missing or a line is not in Moses' format.
         """
-        best: dict[str, str] = {}
-        known: set[str] = set()
+        best = {}
+        known = set()
         for number, line in enumerate(text_lines(path), 1):
             fields = line.split(" ")
             forms = fields[0::2]

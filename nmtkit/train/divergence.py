@@ -56,7 +56,7 @@ def first_not_finite(model: nn.Module, compute: Callable[[], object]) -> str:
 
     It is the output of a module, else a weight, else a gradient, else the loss.
     """
-    wrong: list[str] = []
+    wrong = []
 
     def check(name: str, tensor: Any) -> None:
         if isinstance(tensor, Tensor) and not bool(torch.isfinite(tensor).all()):

@@ -64,9 +64,9 @@ def copy_matching(run: Run, name: str, model: Model) -> None:
     stored = own | {key: own[first[key]] for key in first if first[key] in own}
     common = weights.keys() & stored.keys()
     rows = {} if _same_vocabularies(path, run) else _common_rows(path, run, model)
-    other_shape: set[str] = set()
-    of_words: set[str] = set()
-    copied: dict[str, int] = {}
+    other_shape = set()
+    of_words = set()
+    copied = {}
     for key in sorted(common):
         target, source, match = weights[key], stored[key], rows.get(key)
         if match is not None:

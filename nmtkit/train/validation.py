@@ -230,7 +230,7 @@ class Validator:
 
         Raises: Abandoned on all ranks if a signal stops one.
         """
-        results: list[T] = []
+        results = []
         stopped = False
         try:
             for item in self._ranks.share(items):

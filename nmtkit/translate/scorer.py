@@ -97,7 +97,7 @@ class Scorer(Translator):
             (i for i, ids in enumerate(tgt) if ids),
             key=lambda i: (-len(tgt[i]), -len(src[i]), -longest[i]),
         )
-        batches: list[list[int]] = []
+        batches = []
         for count, same in itertools.groupby(order, key=lambda i: len(tgt[i])):
             rows = list(same)
             # A source needs a row for each of its targets. Short lines all count POSITIONS, so that

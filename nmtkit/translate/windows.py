@@ -162,7 +162,7 @@ def stream_windows(
     """
     number = offset = 0
     for window in _raw_windows(stream, size, silence):
-        lines: list[str] = []
+        lines = []
         for raw in window:
             number += 1
             try:
@@ -181,8 +181,8 @@ def _raw_windows(stream: BinaryIO, size: int, silence: float) -> Iterator[list[b
     except OSError:  # not a real file (a test's BytesIO): it never makes anyone wait
         yield from windowed((line.removesuffix(b"\n") for line in stream), size)
         return
-    waiting: list[bytes] = []
-    partial: list[bytes] = []  # of the line not ended yet
+    waiting = []
+    partial = []  # of the line not ended yet
     number = 0  # lines that have ended
     while block := os.read(descriptor, BYTES):
         first, *rest = block.split(b"\n")
