@@ -8,8 +8,8 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nmtkit.arrays import Floats
 from nmtkit.records import MetricsLine, load_lines
 from nmtkit.tables.figures import Curve, Panel
 
@@ -111,7 +111,7 @@ class Curves:
         return bool(len(self._corners["processor_minutes"][0]))
 
     @cached_property
-    def _corners(self) -> dict[str, NDArray[np.float64]]:
+    def _corners(self) -> dict[str, Floats]:
         """By axis: updates and the values there (2, N), between which the axis is linear."""
         epochs = [(s.end, s.epoch) for s in self.train if s.epoch is not None]
         corners = {

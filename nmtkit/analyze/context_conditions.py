@@ -8,15 +8,14 @@ import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nmtkit import console, files
 from nmtkit.analyze import context_reading
-from nmtkit.analyze.context_reading import Example, Numbers, Reading
+from nmtkit.analyze.context_reading import Example, Reading
 from nmtkit.analyze.study import Study
+from nmtkit.arrays import Array, Floats
 from nmtkit.data.batches import collate
 from nmtkit.data.documents import ContextRule, Documents, Kind
 from nmtkit.data.store import Store
@@ -143,7 +142,7 @@ class Reader:
         with console.progress(f"{self.name}: context {label}", len(lines)) as self.scorer.done:
             return [line.text for line in self.scorer.translate_window(lines, None, documents)]
 
-    def _read(self, store: Store) -> tuple[Numbers, Numbers]:
+    def _read(self, store: Store) -> tuple[Floats, Floats]:
         """Return two arrays of sums by sentence.
 
         Returns: (N, 2), loss in nats and number of subwords of each reference; (N, 3), sums of
@@ -162,7 +161,7 @@ class Reader:
                     sums[row] = [kept, reading.on_words.sum(), len(reading.weights)]
         return loss, sums
 
-    def examples(self, gains: Numbers) -> list[Example]:
+    def examples(self, gains: Floats) -> list[Example]:
         """Return the sentences that gain most from their context; equal texts appear once.
 
         Args:
@@ -181,7 +180,7 @@ class Reader:
                 readings.setdefault(text, (row, reading))
         return [self._example(*reading, gains) for reading in readings.values()]
 
-    def _example(self, row: int, reading: Reading, gains: Numbers) -> Example:
+    def _example(self, row: int, reading: Reading, gains: Floats) -> Example:
         title = f"{self.name}, line {row + 1}: {gains[row]:+.2f} nats from its context"
         source, target = (ids(row)[:-1].tolist() for ids in (self.store.src, self.store.tgt))
         reference = self.scorer.tgt_side.surface(self.scorer.tgt_vocab.decode(target))
@@ -189,13 +188,13 @@ class Reader:
         return context_reading.example(title, reading, source, reference, vocabulary, splitter)
 
 
-def _loss(sums: Numbers) -> Metric:
+def _loss(sums: Floats) -> Metric:
     """Return the loss of a set, from nats and subwords of its sentences (N, 2)."""
     value, signature = float(_ratio(sums.sum(0))), "nats a subword, </s> included"
     return Metric("loss", "loss", value, signature, sums, _ratio, _ratio, higher_is_better=False)
 
 
-def _shares(sums: Numbers, sites: context_reading.Sites, draws: Draws) -> list[Estimate]:
+def _shares(sums: Floats, sites: context_reading.Sites, draws: Draws) -> list[Estimate]:
     """Return `Condition.kept` and `Condition.on_words`, empty if the model does not record them.
 
     Args:
@@ -211,6 +210,6 @@ def _shares(sums: Numbers, sites: context_reading.Sites, draws: Draws) -> list[E
         ]
 
 
-def _ratio(sums: NDArray[Any]) -> NDArray[Any]:
-    ratios: NDArray[Any] = sums[..., 0] / np.maximum(sums[..., 1], 1)
+def _ratio(sums: Array) -> Array:
+    ratios: Array = sums[..., 0] / np.maximum(sums[..., 1], 1)
     return ratios

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import jinja2
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from nmtkit.analyze.gates import OF_CONTEXT
+from nmtkit.arrays import Floats
 from nmtkit.data.batches import Batch
 from nmtkit.data.context import BREAK, Context
 from nmtkit.measures import recording
@@ -22,7 +22,6 @@ from nmtkit.models.base import Model
 from nmtkit.text.splitter import Splitter
 from nmtkit.text.vocabulary import BOS, EOS, Vocabulary
 
-Numbers = NDArray[np.float64]
 WeightedWord = tuple[str, float]
 LENGTH = 23
 """The length of the context of a probe whose sentences have the lengths `recording.PROBE`."""
@@ -88,19 +87,19 @@ class Reading:
         symbols: (C) ids.
     """
 
-    weights: Numbers
-    kept: Numbers | None
+    weights: Floats
+    kept: Floats | None
     symbols: list[int]
 
     @property
-    def on_words(self) -> Numbers:
+    def on_words(self) -> Floats:
         """Attention of each subword to context words, without breaks and ends (S)."""
         words = ~np.isin(self.symbols, (BOS, EOS, BREAK))
-        total: Numbers = self.weights[:, words].sum(1)
+        total: Floats = self.weights[:, words].sum(1)
         return total
 
     @property
-    def share(self) -> Numbers:
+    def share(self) -> Floats:
         """How much each subword takes from its context (S)."""
         return self.weights.sum(1) if self.kept is None else 1 - self.kept
 
@@ -153,7 +152,7 @@ def _symbols(context: Context, row: int, ahead: int) -> list[list[int]]:
     ]
 
 
-def _of_source(attention: Numbers, length: int, contexts: list[list[int]], joined: bool) -> Numbers:
+def _of_source(attention: Floats, length: int, contexts: list[list[int]], joined: bool) -> Floats:
     """Return the attention of a source's subwords to the symbols of its contexts (S, C).
 
     Args:
@@ -171,7 +170,7 @@ def _of_source(attention: Numbers, length: int, contexts: list[list[int]], joine
     return np.concatenate([np.zeros((length, 0)), *parts], axis=1)
 
 
-def _attention(recorded: dict[str, Tensor], site: str, batch: Batch, joined: bool) -> Numbers:
+def _attention(recorded: dict[str, Tensor], site: str, batch: Batch, joined: bool) -> Floats:
     """Return the attention of a site, mean over heads: (B, J, S, M) to each of J contexts, or
     (B, 1, C+S, C+S) in the text of both.
     """
@@ -232,7 +231,7 @@ def example(
 
 
 def _words(
-    subwords: Sequence[str], values: Numbers, splitter: Splitter
+    subwords: Sequence[str], values: Floats, splitter: Splitter
 ) -> list[tuple[str, list[float]]]:
     """Return words, each with the values of its subwords."""
     words: list[tuple[str, list[float]]] = []

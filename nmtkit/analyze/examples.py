@@ -11,7 +11,7 @@ from nmtkit import files
 from nmtkit.analyze.analysis import Finding, Measured, PaperAnalysis, PaperOptions
 from nmtkit.analyze.presenting import SentenceOptions, interval_column, text_columns
 from nmtkit.analyze.study import RESAMPLES, SEED, Study
-from nmtkit.score.formulas import Array
+from nmtkit.arrays import Array
 from nmtkit.score.resampling import FEWEST_FOR_P, Resampling, estimate, few_note
 from nmtkit.score.significance import binomial
 from nmtkit.score.translations import bleu_of

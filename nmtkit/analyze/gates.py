@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from nmtkit.analyze.analysis import Analysis, Finding, Options, option
 from nmtkit.analyze.presenting import interval_column, interval_note, text_columns
 from nmtkit.analyze.study import RESAMPLES, SEED, Study
+from nmtkit.arrays import Floats, Ints
 from nmtkit.data.batches import Batch
 from nmtkit.errors import ConfigError
 from nmtkit.measures import recording
@@ -35,7 +35,6 @@ from nmtkit.tables.table import Column, Estimate, Table, named_bars
 
 ENDING, OF_CONTEXT = "_gate", ".gate"
 SIDES: dict[Side, str] = {"src": "source", "tgt": "target"}
-Numbers = NDArray[np.float64]
 
 
 def gates_of(model: Model, device: torch.device) -> dict[str, Side]:
@@ -49,7 +48,7 @@ def gates_of(model: Model, device: torch.device) -> dict[str, Side]:
     return sides
 
 
-def of_subwords(opened: Tensor, batch: Batch, site: str, side: Side) -> list[Numbers]:
+def of_subwords(opened: Tensor, batch: Batch, site: str, side: Side) -> list[Floats]:
     """Return how open a gate is for each subword of each sentence, </s> left out.
 
     Args:
@@ -79,7 +78,7 @@ def of_words(
     model: Model,
     sides: Mapping[str, Side],
     words: Mapping[Side, Words],
-) -> dict[str, Numbers]:
+) -> dict[str, Floats]:
     """Return how open each gate is for each word of the set (N): the mean over its subwords.
 
     Args:
@@ -103,7 +102,7 @@ def of_words(
     return {site: np.concatenate(lines) for site, lines in values.items()}
 
 
-def word_means(of_subwords: Numbers, owners: NDArray[np.int64]) -> Numbers:
+def word_means(of_subwords: Floats, owners: Ints) -> Floats:
     """Return the mean over the subwords of each word of a line.
 
     Args:
@@ -113,7 +112,7 @@ def word_means(of_subwords: Numbers, owners: NDArray[np.int64]) -> Numbers:
 
 
 def means(
-    values: Numbers,
+    values: Floats,
     words: Words,
     in_groups: Sequence[Group],
     draws: Resampling,

@@ -7,19 +7,18 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nmtkit.analyze.analysis import Analysis, Finding, Options, option
 from nmtkit.analyze.presenting import interval_column, text_columns
 from nmtkit.analyze.study import RESAMPLES, SEED, Study
+from nmtkit.arrays import Floats, Ints
 from nmtkit.measures import ablation, context_spread, recording
 from nmtkit.measures.ablation import Ablation
 from nmtkit.score.resampling import FEW, Resampling, estimate
 from nmtkit.tables import figures
 from nmtkit.tables.table import Column, Estimate, Table, csv_text, named_bars
 
-Numbers = NDArray[np.float64]
-Rows = NDArray[np.int64]
+Rows = Ints
 REMOVALS = {
     "renormalised": "the other weights of the step are scaled up to sum to one",
     "raw": "the other weights of the step stay as they are",
@@ -44,9 +43,9 @@ class Points:
 
     rows: Rows
     steps: Rows
-    alpha: Numbers
-    js: Numbers
-    spread: Numbers
+    alpha: Floats
+    js: Floats
+    spread: Floats
 
 
 def points_of(study: Study, name: str, attention: Ablation, rows: Rows) -> Points:
@@ -65,7 +64,7 @@ def points_of(study: Study, name: str, attention: Ablation, rows: Rows) -> Point
     return Points(read_rows, read_steps, alpha[known], js[known], spread)
 
 
-def sums(points: Points, sentences: int) -> Numbers:
+def sums(points: Points, sentences: int) -> Floats:
     """Return the sums over the points of each sentence from which `numbers_of` computes.
 
     Returns: (sentences, 8): count, Σx, Σy, Σx², Σy², Σxy, Σ(x-y)², how often y < 0.
@@ -76,7 +75,7 @@ def sums(points: Points, sentences: int) -> Numbers:
     return np.stack(columns, axis=1)
 
 
-def numbers_of(totals: Numbers) -> dict[str, Numbers]:
+def numbers_of(totals: Floats) -> dict[str, Floats]:
     """Return the numbers of the table from sums over sentences (…, 8); NaN if not known."""
     count, x, y, xx, yy, xy, loss, negative = np.moveaxis(totals, -1, 0)
     with np.errstate(invalid="ignore", divide="ignore"):

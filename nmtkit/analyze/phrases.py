@@ -14,12 +14,12 @@ from nmtkit import files
 from nmtkit.analyze.analysis import Analysis, Finding, Options, option
 from nmtkit.analyze.presenting import interval_column, text_columns
 from nmtkit.analyze.study import RESAMPLES, SEED, Study
+from nmtkit.arrays import Array
 from nmtkit.corpora import generated
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.measures import expressions
 from nmtkit.measures.expressions import Expression, Match, spaced, translations
 from nmtkit.records import TextSet
-from nmtkit.score.formulas import Array
 from nmtkit.score.resampling import FEW, Resampling, estimate
 from nmtkit.score.significance import wilson
 from nmtkit.score.translations import sets_to_score

@@ -8,7 +8,6 @@ import json
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +18,7 @@ from torch.nn import functional as F
 import nmtkit
 from nmtkit import console, files
 from nmtkit.analyze.study import Study
+from nmtkit.arrays import Array
 from nmtkit.data.batches import Batch, source_batch
 from nmtkit.errors import DataError
 from nmtkit.measures.probes import Task
@@ -37,7 +37,7 @@ POSITIONS = 4096
 LINES = 500
 """Number of sentences that a worker cuts into subwords at once."""
 STATES, EMBEDDINGS = "states", "embeddings"
-Vectors = NDArray[Any]
+Vectors = Array
 """(N) records, float32: the mean state and the mean source embedding of each sentence. An embedding
 has size 0 if the model has no source embeddings."""
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from nmtkit import console
 from nmtkit.analyze.analysis import stored
+from nmtkit.arrays import Ints
 from nmtkit.errors import DataError, LeftOut
 from nmtkit.parallel import cores
 from nmtkit.records import StoredFinding, TextSet
@@ -21,9 +22,7 @@ from nmtkit.score.translations import compared
 from nmtkit.settings import SearchSettings
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
-    from numpy.typing import NDArray
 
     from nmtkit.data.batches import Batch
     from nmtkit.data.store import Store
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from nmtkit.translate.forced import GivenPairs
     from nmtkit.translate.scorer import Scorer
 
-    Rows = NDArray[np.int64]
 
 RESAMPLES, SEED = 1000, 1
 R = TypeVar("R")
@@ -124,7 +122,7 @@ class Study:
         return Scorer.for_corpus(self.run.prep, [model], settings, self.device, cores())
 
     def batches(
-        self, name: str, model: Model, rows: Rows | None = None, pairs: GivenPairs | None = None
+        self, name: str, model: Model, rows: Ints | None = None, pairs: GivenPairs | None = None
     ) -> Iterator[Batch]:
         """Yield the pairs of the one set in batches, with the contexts that a model reads.
 

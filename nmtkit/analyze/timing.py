@@ -13,11 +13,11 @@ from functools import partial
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from nmtkit import console
 from nmtkit.analyze.study import Study
+from nmtkit.arrays import Floats
 from nmtkit.data.batches import Batch, collate
 from nmtkit.data.order import epoch_windows, window_batches
 from nmtkit.data.store import Store
@@ -36,7 +36,6 @@ UPDATES, SENTENCES = 3, 48
 LEAST, MOST, SECONDS = 7, 25, 120.0
 """The number of rounds is what fits into SECONDS, at least LEAST and at most MOST."""
 SEED = 1
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from nmtkit.analyze.analysis import Analysis, Finding
 from nmtkit.analyze.gates import ENDING, meanings, openings, word_means
 from nmtkit.analyze.presenting import SentenceOptions, text_columns
 from nmtkit.analyze.study import Study
+from nmtkit.arrays import Array, Floats, Ints
 from nmtkit.data.batches import Batch
 from nmtkit.measures import recording
 from nmtkit.measures.words import read_words
@@ -20,7 +20,6 @@ from nmtkit.models.base import Model
 from nmtkit.tables import figures
 from nmtkit.tables.table import Column, Estimate, Table, named_bars
 
-Numbers = NDArray[np.float64]
 END = "</s>"
 
 
@@ -33,9 +32,9 @@ class WordWeights(NamedTuple):
         weighted: attention times gate, summed as attention is; a step without gate adds nothing.
     """
 
-    attention: NDArray[Any]
-    gate: NDArray[Any]
-    weighted: NDArray[Any]
+    attention: Array
+    gate: Array
+    weighted: Array
 
 
 def attentions_of(model: Model, device: torch.device) -> list[str]:
@@ -45,7 +44,7 @@ def attentions_of(model: Model, device: torch.device) -> list[str]:
     return [site for site, w in recorded.items() if w.dim() == 4 and site + ENDING in gates]
 
 
-def of_words(alpha: Numbers, opened: Numbers, owners: NDArray[np.int64]) -> WordWeights:
+def of_words(alpha: Floats, opened: Floats, owners: Ints) -> WordWeights:
     """Return what words weigh.
 
     Args:
@@ -65,7 +64,7 @@ def of_words(alpha: Numbers, opened: Numbers, owners: NDArray[np.int64]) -> Word
     )
 
 
-def measured(model: Model, site: str, batch: Batch, owners: NDArray[np.int64]) -> WordWeights:
+def measured(model: Model, site: str, batch: Batch, owners: Ints) -> WordWeights:
     """Return what the words of the one sentence of a batch weigh at a site, mean over heads."""
     recorded = recording.look(model, batch)["decoder"]
     alpha, opened = recorded[site][0].mean(0), recorded[site + ENDING][0]

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nmtkit import files
+from nmtkit.arrays import Mask
 from nmtkit.corpora import readers
 from nmtkit.corpora.corpus import Between, Corpus, SetFiles, is_markup, of_sets
 from nmtkit.corpora.parallel_text import ParallelText, write_set
@@ -94,7 +94,7 @@ def read_starts(path: Path, lines: int) -> list[int]:
     return list(_changes(path)) if count == lines else _numbers(path, lines, count)
 
 
-def kept_starts(path: Path, kept: NDArray[np.bool_]) -> list[int]:
+def kept_starts(path: Path, kept: Mask) -> list[int]:
     """Return where documents start among the lines that are kept, empty documents left out.
 
     Args:

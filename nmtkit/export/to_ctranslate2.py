@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from nmtkit.arrays import Array
 from nmtkit.export.engine import Engine, Sentences
 from nmtkit.nn.embeddings import sinusoids
 
@@ -81,7 +82,7 @@ def _modules(model: Model) -> Iterator[tuple[str, torch.nn.Module]]:
     yield "decoder/projection", model.get_submodule("output")
 
 
-def specification(weights: Mapping[str, NDArray[Any]], heads: int) -> Any:
+def specification(weights: Mapping[str, Array], heads: int) -> Any:
     """Return CTranslate2's TransformerSpec with these weights, without vocabularies.
 
     Args:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from nmtkit.arrays import Floats
 from nmtkit.score.resampling import Resampling, estimate
 from nmtkit.tables.table import Estimate
 
@@ -57,7 +57,7 @@ def spread(contexts: Tensor, lengths: Tensor) -> Tensor:
     return distances(contexts, lengths).nanmean(-1)
 
 
-def mean(values: Sequence[float] | NDArray[np.float64], draws: Resampling) -> Estimate:
+def mean(values: Sequence[float] | Floats, draws: Resampling) -> Estimate:
     """Return the mean over the sentences with a value, with its interval over all sentences."""
     numbers = np.asarray(values, dtype=np.float64)
     known = np.isfinite(numbers)

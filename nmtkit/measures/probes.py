@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nmtkit import console, files
+from nmtkit.arrays import Ints
 from nmtkit.errors import DataError, check_known, nearest
 
 TRAIN, DEV, TEST = PARTS = ("tr", "va", "te")
@@ -39,7 +39,7 @@ LAYOUTS = (
 )
 FOLDS = 10
 """A missing part is one in FOLDS sentences of each label of another part."""
-Rows = NDArray[np.int64]
+Rows = Ints
 
 
 class Line(NamedTuple):

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from nmtkit import console
+from nmtkit.arrays import Ints
 from nmtkit.data.batches import READABLE, Batch, collate, on_device, readable
 from nmtkit.data.context import contexts
 from nmtkit.data.documents import ContextRule
@@ -109,7 +109,7 @@ def batches(
     store: Store | GivenPairs,
     device: torch.device,
     rule: ContextRule | None = None,
-    rows: NDArray[np.int64] | None = None,
+    rows: Ints | None = None,
 ) -> Iterator[Batch]:
     """Yield the pairs of a set in batches, the longest first, with the contexts of a rule. Pairs
     that are too long for that are left out with a message (see `readable`).
@@ -123,9 +123,7 @@ def batches(
     return ordered_batches(store, device, rule, order)
 
 
-def readable_rows(
-    store: Store | GivenPairs, rule: ContextRule | None, rows: NDArray[np.int64]
-) -> NDArray[np.int64]:
+def readable_rows(store: Store | GivenPairs, rule: ContextRule | None, rows: Ints) -> Ints:
     """Return the rows without those that are too long (see `readable`), with a message.
 
     Raises: DataError if all are too long.
@@ -143,7 +141,7 @@ def ordered_batches(
     store: Store | GivenPairs,
     device: torch.device,
     rule: ContextRule | None,
-    order: NDArray[np.int64],
+    order: Ints,
 ) -> Iterator[Batch]:
     """Yield pairs of a set in batches, in an order in which no source is longer than the one
     before.

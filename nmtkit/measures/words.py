@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nmtkit import files
+from nmtkit.arrays import Ints, Mask
 from nmtkit.data.store import Store
 from nmtkit.errors import DataError
 from nmtkit.run import Run
@@ -21,7 +21,7 @@ from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import UNK, load_vocabularies
 
 Side = Literal["src", "tgt"]
-Ids = NDArray[np.int64]
+Ids = Ints
 OUTSIDE = -1
 """The training count of a word with a part outside the vocabulary: it is not known."""
 TOP = 20
@@ -128,7 +128,7 @@ class Group:
 
     section: str
     label: str
-    members: NDArray[np.bool_]
+    members: Mask
 
 
 def groups(words: Words, counts: Ids, tags: Sequence[str] | None) -> list[Group]:

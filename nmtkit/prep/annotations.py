@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nmtkit import files
+from nmtkit.arrays import Mask
 from nmtkit.corpora.corpus import SetFiles
 from nmtkit.corpora.document_starts import kept_starts
 from nmtkit.data.documents import documents_file
@@ -58,7 +58,7 @@ class Annotations:
         """The prep folder to be."""
         return self.runner.work / self.out
 
-    def _kept(self, text: SetFiles, shards: Sequence[Shard]) -> NDArray[np.bool_]:
+    def _kept(self, text: SetFiles, shards: Sequence[Shard]) -> Mask:
         """Return which lines of the files of a set are in the set."""
         if text.split != "train":
             return np.ones(sum(shard.rows for shard in shards), bool)
@@ -67,7 +67,7 @@ class Annotations:
             [read_rows(encode / f"{shard.name}.kept.npy", shard.rows) for shard in shards]
         )
 
-    def _write_documents(self, name: str, docs: Path, kept: NDArray[np.bool_]) -> int:
+    def _write_documents(self, name: str, docs: Path, kept: Mask) -> int:
         """Write docs/<set>.txt, and return how many documents there are."""
         starts = kept_starts(docs, kept)
         path = documents_file(self.folder, name)
@@ -75,7 +75,7 @@ class Annotations:
         files.write_lines(path, list(map(str, starts)))
         return len(starts)
 
-    def _parsed(self, text: SetFiles, kept: NDArray[np.bool_]) -> Path | None:
+    def _parsed(self, text: SetFiles, kept: Mask) -> Path | None:
         """Parse the source of a set, and return the file of its trees."""
         if self.parser is None:
             return None

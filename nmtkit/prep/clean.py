@@ -9,9 +9,9 @@ from itertools import compress, repeat
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nmtkit import files
+from nmtkit.arrays import Ints, Mask
 from nmtkit.prep.repeats import read_wanted
 from nmtkit.prep.shards import Shard
 from nmtkit.prep.tasks import Outcome, step_cache
@@ -77,7 +77,7 @@ class Cleaner:
         for text in self.texts:
             text.begin()
 
-    def __call__(self, texts: Sequence[bytes]) -> NDArray[np.bool_]:
+    def __call__(self, texts: Sequence[bytes]) -> Mask:
         """Add the pairs of a chunk that are kept to the text of the shard.
 
         Args:
@@ -122,12 +122,12 @@ class Cleaner:
             return [self.texts[side].parts["x"]] * (self._hopeless + 1)
         return self._sides[side].numbered(line, self.texts[side].parts)
 
-    def _sizes_fit(self, words: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def _sizes_fit(self, words: Ints) -> Mask:
         """Return for each pair whether `drop_reason` has nothing against its sizes (2, N)."""
         shorter, longer = words.min(0), words.max(0)
         settings = self._settings
         fits = (shorter >= max(1, settings.min_words)) & (longer <= settings.max_words)
-        result: NDArray[np.bool_] = fits & (longer / np.maximum(shorter, 1) <= settings.max_ratio)
+        result: Mask = fits & (longer / np.maximum(shorter, 1) <= settings.max_ratio)
         return result
 
 
@@ -216,16 +216,16 @@ class CleanShard:
         return Cleaner(self.languages, self.settings, splitters)
 
 
-def _selected(text: bytes, mask: NDArray[np.bool_]) -> bytes:
+def _selected(text: bytes, mask: Mask) -> bytes:
     return b"".join([line + b"\n" for line in compress(text.split(b"\n"), mask.tolist())])
 
 
-def write_rows(path: Path, mask: NDArray[np.bool_]) -> Path:
+def write_rows(path: Path, mask: Mask) -> Path:
     """Write which rows of a shard are kept, and return the path."""
     return files.write_array(path, np.packbits(mask))
 
 
-def read_rows(path: Path, rows: int) -> NDArray[np.bool_]:
+def read_rows(path: Path, rows: int) -> Mask:
     """Return which of the rows of a shard are kept."""
     packed = np.load(path, allow_pickle=False)
     return np.unpackbits(packed, count=rows).astype(bool)

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nmtkit import files
+from nmtkit.arrays import Array, Ints, Mask
 from nmtkit.data.ragged import ragged_files
 from nmtkit.data.store import StoreWriter, id_type, shard_path
 from nmtkit.prep.clean import SIDES, read_rows, write_rows
@@ -23,7 +23,7 @@ from nmtkit.prep.lookup import LOOKUP, SideLookup
 from nmtkit.prep.shards import Shard
 from nmtkit.prep.tasks import Outcome, read_fact, step_cache
 from nmtkit.prep.word_table import WordTable
-from nmtkit.text.segmented import Ints, joined, starts_of
+from nmtkit.text.segmented import joined, starts_of
 from nmtkit.text.side import TextSide
 from nmtkit.text.tidy import tidy, utf8_lines
 from nmtkit.text.vocabulary import UNK, Vocabulary, load_vocabularies
@@ -97,9 +97,7 @@ class EncodeShard:
         return value, paths
 
 
-def interleaved(
-    ids: Sequence[NDArray[Any]], lengths: Sequence[Ints], kept: NDArray[np.bool_]
-) -> tuple[NDArray[Any], Ints]:
+def interleaved(ids: Sequence[Array], lengths: Sequence[Ints], kept: Mask) -> tuple[Array, Ints]:
     """Return src 0, tgt 0, src 1, … of the pairs that are kept, and the length of each.
 
     Args:
@@ -113,16 +111,14 @@ def interleaved(
     return joined(np.concatenate(ids), starts[kept].ravel(), chosen), chosen
 
 
-def subwords(ids: NDArray[Any], lengths: Ints) -> Ints:
+def subwords(ids: Array, lengths: Ints) -> Ints:
     """Return the number of subwords without </s>, and of <unk>, of source and target (2, 2)."""
     line = np.searchsorted(np.cumsum(lengths), np.flatnonzero(ids == UNK), "right")
     counts = (lengths - 1).reshape(-1, 2).sum(0)
     return np.stack([counts, np.bincount(line % 2, minlength=2)])
 
 
-def write_store(
-    folder: Path, index: int, vocabulary: int, ids: NDArray[Any], lengths: Ints
-) -> list[Path]:
+def write_store(folder: Path, index: int, vocabulary: int, ids: Array, lengths: Ints) -> list[Path]:
     """Write a shard of a store, and return its files."""
     with StoreWriter(folder, index, vocabulary) as store:
         store.add_block(ids.tobytes(), lengths)
@@ -158,7 +154,7 @@ class EncodeSet:
         blank: Counter[str] = Counter()
         paths = [out / "text" / f"{self.name}.{stream}" for stream in self.streams]
         kind = id_type(max(map(len, vocabularies)))
-        encoded: list[NDArray[Any]] = []
+        encoded: list[Array] = []
         with contextlib.ExitStack() as stack:
             outputs = [stack.enter_context(files.writing(path)) for path in paths]
             for chunk in self.shard.chunks():
@@ -186,7 +182,7 @@ def _encoded(
     sides: Sequence[TextSide],
     vocabularies: Sequence[Vocabulary],
     kind: np.dtype[Any],
-) -> list[NDArray[Any]]:
+) -> list[Array]:
     return [
         np.array(vocabulary.encode(side.encode(line)), kind)
         for row in zip(texts[0], texts[1], strict=True)

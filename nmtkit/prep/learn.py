@@ -17,13 +17,14 @@ from pathlib import Path
 import numpy as np
 
 from nmtkit import console, files
+from nmtkit.arrays import Ints
 from nmtkit.parallel import ordered_map
 from nmtkit.prep.clean import SIDES, truecased
 from nmtkit.prep.numbering import SideWords, number_words
 from nmtkit.prep.word_table import WordTable
 from nmtkit.settings import PrepSettings
 from nmtkit.text.bpe import JOINER, Bpe, learn_bpe
-from nmtkit.text.segmented import Ints, Segmented
+from nmtkit.text.segmented import Segmented
 from nmtkit.text.sentencepiece import SentencePiece, learn_sentencepiece
 from nmtkit.text.side import load_splitter
 from nmtkit.text.splitter import Splitter

@@ -8,19 +8,18 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nmtkit import files
+from nmtkit.arrays import Array, Ints, Ints32
 from nmtkit.data.store import id_type
 from nmtkit.prep.clean import SIDES
 from nmtkit.prep.learn import Models, file_names, learn
 from nmtkit.prep.tasks import Outcome
 from nmtkit.prep.word_table import FREQUENT, Frequent, WordTable, concatenated
 from nmtkit.settings import PrepSettings
-from nmtkit.text.segmented import LINE_END, Ints, joined, starts_of
+from nmtkit.text.segmented import LINE_END, joined, starts_of
 from nmtkit.text.side import TextSide
 from nmtkit.text.tokenizer import Side
 from nmtkit.text.vocabulary import EOS, Vocabulary
@@ -131,7 +130,7 @@ class SideLookup:
         )
         self._load_text = load_text
 
-    def encode(self, table: WordTable, text: NDArray[np.int32]) -> tuple[NDArray[Any], Ints]:
+    def encode(self, table: WordTable, text: Ints32) -> tuple[Array, Ints]:
         """Return the ids of a text, each line with its </s>, and how many each line has.
 
         Args:

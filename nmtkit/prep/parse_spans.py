@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nmtkit import console, files
+from nmtkit.arrays import Mask
 from nmtkit.data.ragged import Ragged, ragged_files
 from nmtkit.data.store import MAGIC, shard_path, spans_path, spans_writer
 from nmtkit.errors import DataError, EnvironmentProblem
@@ -30,7 +30,6 @@ PARSED = "parsed"
 BLANK = "blank"
 FEW = 0.05
 """The share of lines, blank ones left out, that may have no usable tree without a warning."""
-Mask = NDArray[np.bool_]
 
 
 class Cut(NamedTuple):

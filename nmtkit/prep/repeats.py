@@ -18,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit import files
+from nmtkit.arrays import Ints, Mask
 from nmtkit.prep.shards import Shard
 from nmtkit.prep.tasks import Outcome
 from nmtkit.text.scripts import ForeignLines
 
 Hashes = NDArray[np.uint64]
-Mask = NDArray[np.bool_]
 DUPLICATE, HELD_OUT = "duplicate", "in dev or test"
 """Reasons why a training pair is dropped."""
 LEAKED, REPEATED = "leaked", "repeated"
@@ -145,7 +145,7 @@ class CompareHashes:
 
     def _part(
         self, work: Path, shards: range, kind: int, part: int, text_only: bool = False
-    ) -> tuple[Hashes, NDArray[np.int64]]:
+    ) -> tuple[Hashes, Ints]:
         """Return the hashes in the range of the task, and the rows that have them."""
         low = np.uint64((part << 64) // self.parts)
         high = np.uint64(((part + 1 << 64) // self.parts) - 1)
@@ -163,7 +163,7 @@ class CompareHashes:
         return np.concatenate(hashes), np.concatenate(rows)
 
 
-def dropped_rows(folder: Path, reason: str) -> list[NDArray[np.int64]]:
+def dropped_rows(folder: Path, reason: str) -> list[Ints]:
     """Return the training pairs that are dropped for a reason, of each part, each sorted."""
     paths = sorted(folder.glob(f"*.{reason}.npy"))
     return [np.load(path, "r", allow_pickle=False) for path in paths]

@@ -7,10 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from nmtkit import files
+from nmtkit.arrays import Ints
 from nmtkit.errors import DataError
 from nmtkit.prep.tasks import Outcome
 
@@ -119,7 +117,7 @@ class TextFile:
 
     path: Path
     lines: int
-    marks: NDArray[np.int64]
+    marks: Ints
 
     def part(self, first: int, last: int) -> Lines:
         """Return the lines from `first` up to, not including, `last`."""

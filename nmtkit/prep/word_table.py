@@ -11,15 +11,15 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit import files
+from nmtkit.arrays import Array, Ints, Mask
 from nmtkit.errors import DataError
 from nmtkit.prep.tasks import Outcome, read_fact
-from nmtkit.text.segmented import Ints, joined, starts_of
+from nmtkit.text.segmented import joined, starts_of
 
 NEVER = np.iinfo(np.int64).max
 FREQUENT = 1 << 16
@@ -38,7 +38,7 @@ elsewhere, and as evidence of the truecaser. first: where it is first seen as ev
 """
 
 
-def refuse_collisions(rows: NDArray[Any]) -> None:
+def refuse_collisions(rows: Array) -> None:
     """Raise DataError if two words, sorted by hash, have the same."""
     if (rows["hash"][1:] == rows["hash"][:-1]).any():
         raise _collision()
@@ -64,7 +64,7 @@ class WordTable:
         text: the UTF-8 of all words, one after another.
     """
 
-    rows: NDArray[Any]
+    rows: Array
     text: NDArray[np.uint8]
 
     def __len__(self) -> int:
@@ -88,7 +88,7 @@ class WordTable:
         counts: Ints = self.rows["at_start"] + self.rows["elsewhere"]
         return counts
 
-    def some(self, mask: NDArray[np.bool_]) -> WordTable:
+    def some(self, mask: Mask) -> WordTable:
         """Return the words for which the mask is True."""
         lengths = self.lengths()
         rows, sizes = self.rows[mask], lengths[mask]

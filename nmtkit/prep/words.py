@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nmtkit.arrays import Ints, Ints32, Mask
 from nmtkit.prep.word_table import NEVER, WORD, WordTable, refuse_collisions, word_hashes
-from nmtkit.text.segmented import LINE_END, Ints, joined, starts_of
+from nmtkit.text.segmented import LINE_END, joined, starts_of
 from nmtkit.text.truecase import DELAYED_START, SENTENCE_END, is_tag
 from nmtkit.text.words import Numbers
 
-Mask = NDArray[np.bool_]
 LF = "\n"
 """The end of a line; no word holds an LF."""
 LONGEST_WORD = 1000
@@ -26,7 +25,7 @@ KNOWN_PARTS = 1 << 18
 class Lines:
     """Lines of one side as numbers of parts, and their sizes."""
 
-    parts: NDArray[np.int32]
+    parts: Ints32
     """Numbers of the parts of all lines."""
     lengths: Ints
     """Parts of each line (N)."""
@@ -90,7 +89,7 @@ class SideText:
 
     def begin(self) -> None:
         """Begin the text of another shard."""
-        self._kept: list[NDArray[np.int32]] = [np.zeros(0, np.int32)]
+        self._kept: list[Ints32] = [np.zeros(0, np.int32)]
         if len(self.parts) > KNOWN_PARTS:
             self._forget()
 
@@ -123,7 +122,7 @@ class SideText:
         ends = np.cumsum(lines.lengths[kept])
         self._kept.append(np.insert(parts, ends, 0).astype(np.int32))  # 0: the end of a line
 
-    def finish(self, shard: int) -> tuple[NDArray[np.int32], WordTable]:
+    def finish(self, shard: int) -> tuple[Ints32, WordTable]:
         """Return the text and its words.
 
         Args:
@@ -158,7 +157,7 @@ class SideText:
         forms[ends] = LINE_END
         return forms, WordTable(rows, text)
 
-    def _tokens(self) -> NDArray[np.int32]:
+    def _tokens(self) -> Ints32:
         """Return the text as numbers of words, 0 after each line."""
         new = [part.split(" ") for part in self.parts.texts[len(self._lengths) :]]
         flat = list(map(self._words.numbers.__getitem__, chain.from_iterable(new)))
@@ -181,7 +180,7 @@ def _is_giant(part: str) -> bool:
     return len(part) > LONGEST_WORD and max(map(len, part.split(" "))) > LONGEST_WORD
 
 
-def _sentence_marks(tokens: NDArray[np.int32], kinds: Mask) -> tuple[Mask, Mask]:
+def _sentence_marks(tokens: Ints32, kinds: Mask) -> tuple[Mask, Mask]:
     """Return which tokens start a sentence, and which are evidence of how words are written.
 
     They are those of `truecase.sentence_starts` and `truecase.evidence`, for all lines at once.

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import nmtkit
 from nmtkit import console
+from nmtkit.arrays import Array
 from nmtkit.errors import ConfigError, DataError, check_known
 from nmtkit.records import (
     Budget,
@@ -21,7 +22,6 @@ from nmtkit.records import (
 from nmtkit.score import formulas, lengths, seeds
 from nmtkit.score.budgets import unequal
 from nmtkit.score.external_metrics import SetTexts, external_metrics
-from nmtkit.score.formulas import Array
 from nmtkit.score.metrics import METRICS, Metric, Scorer, looks_tokenized
 from nmtkit.score.options import ScoreOptions
 from nmtkit.score.resampling import Draws, estimate

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from nmtkit.arrays import Array
+
 Formula = Callable[[Array], Array]
 
 _LOG_OF_ZERO = -9999999999.0  # sacreBLEU's my_log(0)

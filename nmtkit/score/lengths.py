@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from nmtkit.arrays import Array
 from nmtkit.errors import ConfigError
 from nmtkit.records import GroupScore, LengthScore
 from nmtkit.score import formulas
-from nmtkit.score.formulas import Array
 from nmtkit.score.metrics import Metric
 from nmtkit.score.resampling import Draws, estimate
 from nmtkit.score.significance import compare, difference

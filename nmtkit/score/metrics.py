@@ -21,9 +21,10 @@ from sacrebleu.metrics.ter import TER
 from sacrebleu.tokenizers.tokenizer_spm import SPM_MODELS
 from sacrebleu.utils import SACREBLEU_DIR
 
+from nmtkit.arrays import Array
 from nmtkit.errors import DataError, EnvironmentProblem
 from nmtkit.score import counts, formulas
-from nmtkit.score.formulas import Array, Formula
+from nmtkit.score.formulas import Formula
 from nmtkit.score.scripts import Mteval, References, multi_bleu
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from functools import cached_property
 
 import numpy as np
 
-from nmtkit.score.formulas import Array, Formula
+from nmtkit.arrays import Array
+from nmtkit.score.formulas import Formula
 from nmtkit.score.metrics import Metric
 from nmtkit.score.options import ScoreOptions
 from nmtkit.tables.table import Estimate

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from nmtkit.arrays import Array
 from nmtkit.errors import DataError
 from nmtkit.records import Comparison
-from nmtkit.score.formulas import Array
 from nmtkit.score.metrics import Metric
 from nmtkit.score.resampling import FEWEST_FOR_P, Draws, Resampling, estimate
 from nmtkit.tables.table import Estimate

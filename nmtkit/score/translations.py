@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from nmtkit import console, files
+from nmtkit.arrays import Array
 from nmtkit.errors import DataError, check_known
 from nmtkit.models import checkpoints
 from nmtkit.records import TextSet, TranslationMeta, load
 from nmtkit.run import Run
 from nmtkit.score.evaluate import Output
-from nmtkit.score.formulas import Array
 from nmtkit.score.metrics import Metric, Scorer
 from nmtkit.settings import SearchSettings
 

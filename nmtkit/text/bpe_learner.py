@@ -22,13 +22,11 @@ import heapq
 from array import array
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nmtkit.arrays import Array, Ints, Ints32, Mask
 from nmtkit.errors import DataError
-from nmtkit.text.segmented import Ints
 from nmtkit.text.words import Words
 
 END = "</w>"
@@ -58,7 +56,7 @@ class Learner:
         learnt: True for each word to learn from; none of them holds "</w>" (W).
     """
 
-    def __init__(self, words: Words, counts: Ints, learnt: NDArray[np.bool_]) -> None:
+    def __init__(self, words: Words, counts: Ints, learnt: Mask) -> None:
         self._learnt = learnt
         # the symbol at every place, and the count of its word
         self.symbols, *self._memory = _spelled(words, counts, learnt)
@@ -232,7 +230,7 @@ class Learner:
             del memory[size:]
         self._sizes = array("i", [1]) * len(self.symbols)
 
-    def _sorted_pairs(self) -> Iterator[tuple[Ints, NDArray[np.int32], NDArray[Any]]]:
+    def _sorted_pairs(self) -> Iterator[tuple[Ints, Ints32, Array]]:
         """Return the pairs of the compact text, a chunk of places at a time.
 
         Returns: the pairs of a chunk in order, the place of each, and the count of its word.
@@ -260,12 +258,12 @@ class Learner:
                 parts, size = [_summed(parts)], 0
         return _summed(parts)
 
-    def _views(self) -> tuple[NDArray[np.int32], NDArray[Any]]:
+    def _views(self) -> tuple[Ints32, Array]:
         """Return the text and the counts as numpy's arrays. A loop reads `_memory` faster."""
         text, weight = (np.frombuffer(memory, memory.typecode) for memory in self._memory)
         return text, weight
 
-    def segmented(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    def segmented(self) -> tuple[Ints32, Ints32]:
         """Return the words as they are now, and end learning.
 
         Returns: the symbols of all words, and how many each word has; none for words that were
@@ -289,9 +287,7 @@ def _floor(counts: Ints, size: int) -> int:
     return max(MIN_FREQUENCY, min(last + 1, int(counts.max())))
 
 
-def _spelled(
-    words: Words, counts: Ints, learnt: NDArray[np.bool_]
-) -> tuple[list[str], array[int], array[int]]:
+def _spelled(words: Words, counts: Ints, learnt: Mask) -> tuple[list[str], array[int], array[int]]:
     """Return the symbols, the first of which is the gap; all words as numbers of symbols, with a
     gap before, between and after them; and the count of the word at every place.
     """
@@ -316,7 +312,7 @@ def _spelled(
     return _number(text), *memory
 
 
-def _number(text: NDArray[np.int32]) -> list[str]:
+def _number(text: Ints32) -> list[str]:
     """Replace the code of every letter by the number of its symbol, and return the symbols."""
     occurs = np.zeros(2 * _LETTERS, bool)
     for start in range(0, len(text), CHUNK):
@@ -329,9 +325,7 @@ def _number(text: NDArray[np.int32]) -> list[str]:
     return [chr(code % _LETTERS) + (END if code >= _LETTERS else "") for code in codes.tolist()]
 
 
-def _grouped(
-    keys: NDArray[np.int32], weights: NDArray[Any], places: NDArray[np.int32]
-) -> Iterator[tuple[int, int, NDArray[np.int32]]]:
+def _grouped(keys: Ints32, weights: Array, places: Ints32) -> Iterator[tuple[int, int, Ints32]]:
     """Group places by key.
 
     Returns: each key, the sum of the weights of its places, and these.
@@ -367,7 +361,7 @@ def _summed(parts: Sequence[tuple[Ints, Ints]]) -> tuple[Ints, Ints]:
     return unique, np.add.reduceat(counts[order], starts)
 
 
-def _apart(places: NDArray[np.int32], size: int) -> NDArray[np.int32]:
+def _apart(places: Ints32, size: int) -> Ints32:
     """Return the places of a symbol that are merged with the next, the same symbol: every other
     place of a run, as in aaa only the first aa is merged.
 

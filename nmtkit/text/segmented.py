@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
+from nmtkit.arrays import Array, Ints
+
 LINE_END = -1
 
 
@@ -76,9 +77,7 @@ def starts_of(lengths: NDArray[np.signedinteger[Any]]) -> Ints:
     return starts
 
 
-def joined(
-    flat: NDArray[Any], starts: Ints, lengths: NDArray[np.signedinteger[Any]]
-) -> NDArray[Any]:
+def joined(flat: Array, starts: Ints, lengths: NDArray[np.signedinteger[Any]]) -> Array:
     """Return pieces of an array, given by start and length, one after another."""
     places = np.repeat(starts - starts_of(lengths), lengths)
     places += np.arange(len(places))

@@ -9,7 +9,7 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
-from nmtkit.text.segmented import Ints
+from nmtkit.arrays import Ints
 
 CHUNK = 1 << 13  # words
 _SURROGATES = "surrogatepass"

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from nmtkit.arrays import Array, Ints
 from nmtkit.data.batches import Batch, source_batch, with_targets
 from nmtkit.data.documents import Documents
 from nmtkit.data.ragged import RaggedShards
@@ -74,7 +73,7 @@ class GivenPairs:
 
     def __init__(
         self,
-        src: Sequence[Sequence[int] | NDArray[Any]],
+        src: Sequence[Sequence[int] | Array],
         tgt: Sequence[Sequence[int]],
         spans: RaggedShards | None = None,
         documents: Documents | None = None,
@@ -85,11 +84,11 @@ class GivenPairs:
         self.src_lengths = np.fromiter(map(len, src), dtype=np.int64, count=len(src))
         self.tgt_lengths = np.fromiter(map(len, tgt), dtype=np.int64, count=len(tgt))
 
-    def src(self, i: int) -> NDArray[np.int64]:
+    def src(self, i: int) -> Ints:
         """Return the source ids of pair i."""
         return np.asarray(self._src[i], dtype=np.int64)
 
-    def tgt(self, i: int) -> NDArray[np.int64]:
+    def tgt(self, i: int) -> Ints:
         """Return the target ids of pair i."""
         return np.asarray(self._tgt[i], dtype=np.int64)
 

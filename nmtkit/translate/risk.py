@@ -19,13 +19,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nmtkit.arrays import Floats
 from nmtkit.score import formulas
 from nmtkit.score.external_metrics import ExternalMetric, SetTexts
 from nmtkit.translate.beam import Hypothesis
 
-Matrix = NDArray[np.float64]
+Matrix = Floats
 PairUtility = Callable[[Sequence[str], Sequence[Sequence[str]]], list[Matrix]]
 """Returns, for each source with N distinct texts, the utility (N, N) of each text, by rows, if
 another one, by columns, is the truth.
