@@ -150,21 +150,18 @@ class Bar:
     """A bar below all other lines of a terminal; nothing in a pipe or file, or with --quiet.
 
     Args:
-        unit: what the total counts, for example "step".
-        done, total: units at the beginning, and in all.
+        done, total: steps at the beginning, and in all.
     """
 
-    def __init__(self, unit: str, done: float, total: float) -> None:
-        self._label = unit + " {task.completed:,}/{task.total:,}"
+    def __init__(self, done: float, total: float) -> None:
         self._live: Any = None
-        if sys.stderr.isatty() and not _quiet and os.environ.get("TERM") != "dumb":
-            self._start(done, total)
-
-    def _start(self, done: float, total: float) -> None:
+        if not sys.stderr.isatty() or _quiet or os.environ.get("TERM") == "dumb":
+            return
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
 
-        columns = TextColumn(self._label), BarColumn(None), TextColumn("{task.description}")
+        steps = TextColumn("step {task.completed:,}/{task.total:,}")
+        columns = steps, BarColumn(None), TextColumn("{task.description}")
         console = Console(stderr=True)
         # Each drawing takes time from the work, so there are few.
         self._live = Progress(

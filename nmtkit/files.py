@@ -301,7 +301,8 @@ def writing(path: Path, mode: str = "w", durable: bool = True) -> Iterator[IO[An
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(prefix=f"{UNFINISHED}{path.name}-", dir=path.parent)
-        with _opened(handle, mode) as stream:
+        text: Any = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
+        with os.fdopen(handle, mode, **text) as stream:
             in_body = True
             yield stream
             in_body = False
@@ -322,12 +323,6 @@ def writing(path: Path, mode: str = "w", durable: bool = True) -> Iterator[IO[An
         if temporary is not None:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
-
-
-def _opened(handle: int, mode: str) -> IO[Any]:
-    if "b" in mode:
-        return os.fdopen(handle, mode)
-    return os.fdopen(handle, mode, encoding="utf-8", newline="\n")
 
 
 def _umask() -> int:

@@ -42,16 +42,17 @@ PAPER = tuple(f"paper.{suffix}" for suffix in SUFFIXES)
 TEXT_FILES = ("codes*.bpe", "bpe-vocab.*.txt", "subwords*.spm", "truecase.*")
 """The models that split text into subwords, in the prep folder and in an export."""
 PREP = (
-    *(
-        MANIFEST,
-        "vocab*.txt",
-        *TEXT_FILES,
-        "*/[0-9]*.bin",
-        "*/[0-9]*.idx",
-        "text/*.src",
-        "text/*.ref*",
-    ),
-    *("docs/*.txt", "parses/*.txt", "eval/*.json", "eval/probing/*.txt"),
+    MANIFEST,
+    "vocab*.txt",
+    *TEXT_FILES,
+    "*/[0-9]*.bin",
+    "*/[0-9]*.idx",
+    "text/*.src",
+    "text/*.ref*",
+    "docs/*.txt",
+    "parses/*.txt",
+    "eval/*.json",
+    "eval/probing/*.txt",
 )
 """prep, if its manifest cannot be read"""
 

@@ -594,10 +594,10 @@ def build(schema: type[S], values: dict[str, Any], section: str, file: Path | No
 
 
 def _describe(schema: type[BaseModel], error: Any) -> str | None:
-    field = schema.model_fields.get(str(error["loc"][0])) if error["loc"] else None
+    name = str(error["loc"][0])
+    field = schema.model_fields.get(name)
     if field is None:
         return None
-    name = str(error["loc"][0])
     default = "required" if field.is_required() else f"default {field.default!r}"
     meaning = " ".join((field.description or name.replace("_", " ")).split())  # on one line
     return f"{name}: {meaning} ({default})"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -152,7 +152,12 @@ class Agreement(Analysis[AgreementOptions, AgreementResult]):
         labels, remarks = [row[1] for row in drawn], [f" ({row[2]:,})" for row in drawn]
         series = {name: [row[3 + i] for row in drawn] for i, name in enumerate(result.columns)}
         title = f"Share of pairs whose right translation scores better, in % ({result.where})"
-        columns = columns_of(result.columns)
+        columns = [
+            text_column("section", "group"),
+            Column("label", "", left=True),
+            Column("pairs", "pairs", decimals=0),
+            *(interval_column(name, name, decimals=1) for name in result.columns),
+        ]
         return Finding(
             table=Table("agreement", title, columns, rows, notes_of(result, sections)),
             text=CHANCE + (OF_CONTEXT if result.has_context else OF_DISTANCE),
@@ -195,16 +200,6 @@ def find_pairs(run: Run, pairs: str) -> str:
         hint = f"{nearest(pairs, known)} - or {forms}"
         raise ConfigError(f"no contrastive set '{pairs}'", where="--pairs", hint=hint)
     return pairs
-
-
-def columns_of(names: Iterable[str]) -> list[Column]:
-    """Return the columns of the table; the last ones are the scores with these names."""
-    return [
-        text_column("section", "group"),
-        Column("label", "", left=True),
-        Column("pairs", "pairs", decimals=0),
-        *(interval_column(name, name, decimals=1) for name in names),
-    ]
 
 
 def groups_of(errors: Sequence[Error]) -> dict[tuple[str, str], list[int]]:

@@ -62,11 +62,6 @@ class ContextUse:
     facts: dict[str, Any]
 
 
-def having_context() -> list[str]:
-    """Return the variants of the package that read context."""
-    return [name for name in VARIANTS if load_variant(name).context_rule is not Model.context_rule]
-
-
 class Context(Analysis[Options, ContextUse]):
     """What the context is worth to each system that reads one."""
 
@@ -80,12 +75,14 @@ class Context(Analysis[Options, ContextUse]):
         if not study.run.source(set_name).is_file():
             message = f"the set '{set_name}' has no text to translate"
             raise ConfigError(message, where="--on", hint="a test set, or dev")
-        readers = study.each(
-            lambda name: Reader(study, name),
-            "no system reads context",
-            f"variants that read context: {', '.join(having_context())}",
-        )
-        _check_documents(study)
+        reading = [v for v in VARIANTS if load_variant(v).context_rule is not Model.context_rule]
+        hint = f"variants that read context: {', '.join(reading)}"
+        readers = study.each(lambda name: Reader(study, name), "no system reads context", hint)
+        path = documents_file(study.run.prep, set_name)
+        if not path.is_file():
+            message = f"the set '{set_name}' has no documents: each sentence stands alone,"
+            hint = f"nmtkit prep … --docs {set_name}=FILE, or another --on"
+            raise DataError(f"{message} without any context", where=path, hint=hint)
         store, metrics = study.store, scorer_of(study.run, set_name)
         draws = study.draws(len(store))
         systems = {}
@@ -140,15 +137,6 @@ class Context(Analysis[Options, ContextUse]):
             facts=result.facts,
             attachments=attachments,
         )
-
-
-def _check_documents(study: Study) -> None:
-    """Raise DataError if the set has no documents."""
-    path = documents_file(study.run.prep, study.set_name)
-    if not path.is_file():
-        message = f"the set '{study.set_name}' has no documents: each sentence stands alone,"
-        hint = f"nmtkit prep … --docs {study.set_name}=FILE, or another --on"
-        raise DataError(f"{message} without any context", where=path, hint=hint)
 
 
 def _gates(study: Study, readers: Mapping[str, Reader]) -> Finding | None:

@@ -83,7 +83,10 @@ def score(
     seconds, first = time.perf_counter() - start, next(iter(columns.values()))
     ties = sum(score == right for right, *wrong in first for score in wrong)
     targets = sum(len(scores) for column in columns.values() for scores in column)
-    reading = Reading(rule, unknown_shares(scorer.counts), ties, targets / seconds)
+    counts = scorer.counts
+    src = counts["unknown"] / max(1, counts["src_tokens"])
+    tgt = counts["unknown_target"] / max(1, counts["tgt_tokens"])
+    reading = Reading(rule, (src, tgt), ties, targets / seconds)
     if reading.warning:
         console.warn(f"'{name}' {reading.warning}: on such pairs it can only guess")
     return reading, columns
@@ -105,12 +108,6 @@ def asked_sets(
     if rule is None or rule.kind == "foreign":
         return {name: next(iter(sets.values()))}
     return {name if key == "true" else f"{name}, {key}": items for key, items in sets.items()}
-
-
-def unknown_shares(counts: Mapping[str, int]) -> tuple[float, float]:
-    """Return the shares of the subwords of sources and of targets that a scorer did not know."""
-    src = counts["unknown"] / max(1, counts["src_tokens"])
-    return src, counts["unknown_target"] / max(1, counts["tgt_tokens"])
 
 
 def warnings_of(model: Model, has_context: bool) -> Iterator[str]:

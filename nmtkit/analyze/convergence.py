@@ -106,7 +106,10 @@ class Convergence(Analysis[ConvergenceOptions, Trainings]):
         nobody = "no training of this run has logged anything"
         curves = study.each(curves_of, nobody, "first: nmtkit train")
         dev_bleu = {
-            name: how_measured(curve, settings[name].get("dev_sentences", 0))
+            name: DevBleu(
+                tuple(dict.fromkeys(v.signature for v in curve.dev if v.bleu is not None)),
+                settings[name].get("dev_sentences", 0),
+            )
             for name, curve in curves.items()
             if curve.measured
         }
@@ -145,12 +148,6 @@ class Convergence(Analysis[ConvergenceOptions, Trainings]):
             facts=facts_of(result, bool(self.options.levels)),
             attachments={"curves.csv": curves_csv(result.curves)},
         )
-
-
-def how_measured(curves: Curves, sentences: int) -> DevBleu:
-    """Return how a training measured dev BLEU, on this number of dev sentences."""
-    signatures = (v.signature for v in curves.dev if v.bleu is not None)
-    return DevBleu(tuple(dict.fromkeys(signatures)), sentences)
 
 
 def parse_levels(text: str) -> list[float]:

@@ -332,19 +332,15 @@ def _drawn(result: GateMeans) -> tuple[dict[str, str | None], list[str]]:
     for site in dict.fromkeys(row.site for row in result.rows):
         words = [row for row in result.rows if row.site == site and row.section == "word"]
         systems = [name for name, sites in result.gates.items() if site in sites]
-        images[site] = _figure(site, words, systems)
+        images[site] = figures.grouped_bars(
+            [row.label for row in words],
+            {name: [row.means[name] for row in words] for name in systems},
+            f"most frequent {words[0].side} words",
+            f"{site}, 0 to 1",
+            upright=True,
+        )
         bars += [_bars(site, name, words) for name in systems]
     return images, bars
-
-
-def _figure(site: str, words: Sequence[GateMean], systems: Iterable[str]) -> str | None:
-    return figures.grouped_bars(
-        [row.label for row in words],
-        {name: [row.means[name] for row in words] for name in systems},
-        f"most frequent {words[0].side} words",
-        f"{site}, 0 to 1",
-        upright=True,
-    )
 
 
 def _bars(site: str, name: str, words: Sequence[GateMean]) -> str:

@@ -154,8 +154,20 @@ class Phrases(Analysis[PhrasesOptions, PhrasesResult]):
         labels = [row[2] for row in drawn]
         series = {name: [row[5 + systems.index(name)] for row in drawn] for name in first.systems}
         title = f"Expressions that have an accepted translation, in % ({result.list_name})"
+        columns = [
+            *text_columns("set"),
+            Column("section", "group", left=True),
+            Column("label", "", left=True),
+            Column("in_source", "in source"),
+            Column("in_reference", "in reference"),
+            *(interval_column(name, name, 1) for name in systems),
+            *(
+                interval_column(f"{name}_difference", f"{name} - {systems[0]}", 1, signed=True)
+                for name in systems[1:]
+            ),
+        ]
         return Finding(
-            table=Table("phrases", title, columns_of(systems), rows, self.notes(result)),
+            table=Table("phrases", title, columns, rows, self.notes(result)),
             text=READING,
             figure=figures.grouped_bars(labels, series, "in the reference", "as the reference, %"),
             bars=percent_bars(labels, series),
@@ -340,22 +352,6 @@ def shares_of(sums: Array) -> Array:
     """Return the shares (…, systems) of sums (…, 1 + systems), in percent; NaN of nothing."""
     with np.errstate(invalid="ignore"):
         return 100 * sums[..., 1:] / sums[..., :1]
-
-
-def columns_of(systems: Sequence[str]) -> list[Column]:
-    """Return the columns of the table."""
-    return [
-        *text_columns("set"),
-        Column("section", "group", left=True),
-        Column("label", "", left=True),
-        Column("in_source", "in source"),
-        Column("in_reference", "in reference"),
-        *(interval_column(name, name, 1) for name in systems),
-        *(
-            interval_column(f"{name}_difference", f"{name} - {systems[0]}", 1, signed=True)
-            for name in systems[1:]
-        ),
-    ]
 
 
 def occurrences_tsv(result: PhrasesResult) -> str:

@@ -48,7 +48,11 @@ def status(as_json: bool, runs: Sequence[Path] = (), run: Path | None = None) ->
     for path in named:
         if not path.is_dir():
             raise DataError(f"no run at {path}", hint="nmtkit status lists all under ./runs")
-    paths = named or [path for path in sorted(Path("runs").glob("*")) if _is_run(path)]
+    paths = named or [
+        path
+        for path in sorted(Path("runs").glob("*"))
+        if any((path / part).exists() for part in PARTS)
+    ]
     if not paths:
         raise DataError("no run under ./runs", hint="nmtkit prep DATASET, or name a run")
     described = [_described(Run(path)) for path in paths]
@@ -59,10 +63,6 @@ def status(as_json: bool, runs: Sequence[Path] = (), run: Path | None = None) ->
         if number:
             console.put()
         _print_run(values)
-
-
-def _is_run(path: Path) -> bool:
-    return any((path / part).exists() for part in PARTS)
 
 
 def _described(run: Run) -> dict[str, Any]:

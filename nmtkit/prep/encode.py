@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -168,26 +167,17 @@ class EncodeSet:
                 for stream, output, lines in zip(self.streams, outputs, texts, strict=True):
                     output.writelines([line + "\n" for line in lines])
                     blank[stream] += sum(not line.strip() for line in lines)
-                encoded += _encoded(texts, sides, vocabularies, kind)
+                encoded += [
+                    np.array(vocabulary.encode(side.encode(line)), kind)
+                    for row in zip(texts[0], texts[1], strict=True)
+                    for vocabulary, side, line in zip(vocabularies, sides, row, strict=True)
+                ]
         lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
         ids = np.concatenate(encoded)
         paths += write_store(out / self.name, 0, max(map(len, vocabularies)), ids, lengths)
         counts = [dict(sorted(count.items())) for count in changes]
         sizes = subwords(ids, lengths).tolist()
         return {"sizes": sizes, "changes": counts, "blank": dict(+blank)}, paths
-
-
-def _encoded(
-    texts: Sequence[Sequence[str]],
-    sides: Sequence[TextSide],
-    vocabularies: Sequence[Vocabulary],
-    kind: np.dtype[Any],
-) -> list[Array]:
-    return [
-        np.array(vocabulary.encode(side.encode(line)), kind)
-        for row in zip(texts[0], texts[1], strict=True)
-        for vocabulary, side, line in zip(vocabularies, sides, row, strict=True)
-    ]
 
 
 def _text(prep: Path, key: str) -> tuple[list[TextSide], Sequence[Vocabulary]]:

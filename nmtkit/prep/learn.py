@@ -251,15 +251,9 @@ def _keep_frequent(
         tokens = segmented.counts(side.counts)
         files.write_lines(listed, [f"{token} {tokens[token]}" for token in by_frequency(tokens)])
     frequent = {token for token in tokens if tokens[token] >= settings.vocab_threshold}
-    if settings.vocab_threshold and frequent:
-        return _without_rare(segmented, side, codes, frequent, jobs)
-    return segmented
-
-
-def _without_rare(
-    segmented: Segmented, side: SideWords, codes: Path, frequent: set[str], jobs: int
-) -> Segmented:
-    """Segment the words anew that have a subword too rare on their side."""
+    if not settings.vocab_threshold or not frequent:
+        return segmented
+    # The words that have a subword too rare on their side are segmented anew.
     joined = {number for number, word in enumerate(side.words) if word.endswith(JOINER)}
     numbers = [n for n in sorted({*segmented.without(frequent), *joined}) if side.counts[n]]
     return segmented.changed(_split(side, numbers, functools.partial(Bpe, codes, frequent), jobs))

@@ -43,40 +43,25 @@ class Cut(NamedTuple):
     """Subwords of each phrase; empty without a usable parse."""
 
 
-class SpanCutter:
-    """Cuts sentences by their parses.
+def cut_sentences(side: TextSide, first: int, kept: Mask, texts: Sequence[bytes]) -> Iterator[Cut]:
+    """Cut the sentences of a chunk that are kept by their parses.
 
     Args:
         side: the text of the source.
+        first: number of the chunk's first row.
+        kept: for each row, True if it is kept.
+        texts: source and parses.
     """
-
-    def __init__(self, side: TextSide) -> None:
-        self._side = side
-
-    def __call__(self, first: int, kept: Mask, texts: Sequence[bytes]) -> Iterator[Cut]:
-        """Cut the sentences of a chunk that are kept.
-
-        Args:
-            first: number of its first row.
-            kept: for each row, True if it is kept.
-            texts: source and parses.
-        """
-        src, parses = (utf8_lines(text, Counter()) for text in texts)
-        for row in np.flatnonzero(kept).tolist():
-            try:
-                phrases = self._phrases(src[row] or "", parses[row] or "")
-                yield Cut(first + row + 1, PARSED, phrases)
-            except Unusable as reason:
-                yield Cut(first + row + 1, str(reason), [])
-
-    def _phrases(self, line: str, parse: str) -> list[int]:
-        words = self._side.tokens(line) if parse.strip() else []
-        return parse_phrases(parse, words, self._sizes(words))
-
-    def _sizes(self, words: list[str]) -> list[int]:
-        """Return the number of subwords of each word."""
-        segment = self._side.splitter.segment
-        return [len(segment([word])) for word in words]
+    src, parses = (utf8_lines(text, Counter()) for text in texts)
+    segment = side.splitter.segment
+    for row in np.flatnonzero(kept).tolist():
+        parse = parses[row] or ""
+        words = side.tokens(src[row] or "") if parse.strip() else []
+        try:
+            phrases = parse_phrases(parse, words, [len(segment([word])) for word in words])
+            yield Cut(first + row + 1, PARSED, phrases)
+        except Unusable as reason:
+            yield Cut(first + row + 1, str(reason), [])
 
 
 @dataclass(frozen=True)
@@ -105,7 +90,7 @@ class CutSpans:
         kept = np.ones(self.shard.rows, bool)
         if self.train:
             kept = read_rows(work / "encode" / f"{self.shard.name}.kept.npy", self.shard.rows)
-        cut_all = SpanCutter(TextSide.load(out, "src"))
+        side = TextSide.load(out, "src")
         array = shard_path(out / self.name, index)
         subwords = iter(np.diff(Ragged(array, MAGIC, fields=2).offsets)[::2].tolist())
         outcomes: Counter[str] = Counter()
@@ -114,22 +99,19 @@ class CutSpans:
         with spans_writer(out / self.name, index) as writer:
             for texts in self.shard.chunks():
                 rows = texts[0].count(b"\n")
-                cuts = list(cut_all(self.shard.first + row, kept[row : row + rows], texts))
+                first_row, of_chunk = self.shard.first + row, kept[row : row + rows]
+                cuts = list(cut_sentences(side, first_row, of_chunk, texts))
                 row += rows
                 for cut, size in zip(cuts, subwords, strict=False):
                     if cut.phrases and sum(cut.phrases) != size:
-                        raise _changed(self.name)
+                        problem = "the files changed while they were read: text and parses are not"
+                        raise DataError(f"{problem} those of the set", where=self.name)
                     outcomes[cut.outcome] += 1
                     first.setdefault(cut.outcome, cut.line)
                 lengths = bytes(itertools.chain.from_iterable(cut.phrases for cut in cuts))
                 writer.add_block(lengths, [len(cut.phrases) for cut in cuts])
         value = {outcome: [count, first[outcome]] for outcome, count in outcomes.items()}
         return {"outcomes": value}, [*ragged_files(spans_path(array))]
-
-
-def _changed(name: str) -> DataError:
-    problem = "the files changed while they were read: text and parses are not those of the set"
-    return DataError(problem, where=name)
 
 
 def sum_of_outcomes(shards: Sequence[dict[str, list[int]]]) -> dict[str, dict[str, int]]:

@@ -7,7 +7,6 @@ hashes in some range, so memory is bounded.
 
 from __future__ import annotations
 
-import hashlib
 import re
 import string
 from collections.abc import Iterable
@@ -21,6 +20,7 @@ from nmtkit import files
 from nmtkit.arrays import Ints, Mask
 from nmtkit.prep.shards import Shard
 from nmtkit.prep.tasks import Outcome
+from nmtkit.prep.word_table import word_hashes
 from nmtkit.text.scripts import ForeignLines
 
 Hashes = NDArray[np.uint64]
@@ -40,10 +40,8 @@ def normalised(text: bytes) -> bytes:
 
 
 def pair_hashes(src: Iterable[bytes], tgt: Iterable[bytes]) -> Hashes:
-    """Return a 64-bit hash of each pair of lines, the same in every process."""
-    pairs = map(b"\n".join, zip(src, tgt, strict=True))
-    digests = [hashlib.blake2b(pair, digest_size=8).digest() for pair in pairs]
-    return np.frombuffer(b"".join(digests), "<u8")
+    """Return a hash of each pair of lines."""
+    return word_hashes(map(b"\n".join, zip(src, tgt, strict=True)))
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,12 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 import nmtkit
 from nmtkit import console, files
-from nmtkit.corpora.corpus import Corpus
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem, NmtkitError, counted
 from nmtkit.owned_files import MANIFEST, PREP
 from nmtkit.parallel import cores
@@ -52,7 +51,10 @@ def prep(dataset: str | None = None, **values: Any) -> Run:
     options = PrepOptions.of({"dataset": dataset, **values})
     request = Request(options)
     settings = request.settings()
-    run = _run_at(options.run_dir or Path("runs") / request.own_corpus.name)
+    run = Run(options.run_dir or Path("runs") / request.own_corpus.name)
+    if run.path.exists() and not run.path.is_dir():
+        hint = "name a folder, or a new one, with --run DIR"
+        raise DataError(f"{run.path} is a file, not a run folder", where="--run", hint=hint)
     console.say(f"run {run.path}")
     old = load_or_warn(Manifest, run.prep / MANIFEST)
     identity = request.identity(old.inputs if old else {}, settings)
@@ -79,7 +81,8 @@ def _prepare(
     _say_what_is_chosen(request, settings)
     read = request.find(settings)
     share = options.shard is not None
-    key = _key(identity, settings)
+    asked = {"identity": identity, "settings": settings.model_dump(exclude=MACHINE)}
+    key = work_key(asked | {"format": FORMAT, "version": nmtkit.__version__})
     with (
         _nothing_left(run, work),
         locked(run.path, "prep", shared=share),
@@ -89,7 +92,10 @@ def _prepare(
         start = time.perf_counter()
         files.check_place(run.prep)
         files.recover(run.prep, _owned)
-        corpus = _readable(request, inputs, read, raw)
+        corpus = read(raw)
+        if request.dataset:
+            inputs.check(corpus.sets)
+        corpus = rewritten(corpus, inputs, raw)
         names = {text.name for text in request.own_corpus.sets}
         own_sets = [text for text in corpus.sets if text.name in names]
         check_samples(own_sets, (corpus.src, corpus.tgt), settings)
@@ -114,12 +120,6 @@ def _prepare(
         console.say(f"prepared {run.prep} in {seconds} {result}")
 
 
-def _key(identity: dict[str, Any], settings: PrepSettings) -> str:
-    """Return a checksum of all that the prepared text depends on."""
-    asked = {"identity": identity, "settings": settings.model_dump(exclude=MACHINE)}
-    return work_key(asked | {"format": FORMAT, "version": nmtkit.__version__})
-
-
 def _engine(options: PrepOptions, lines: int) -> contextlib.AbstractContextManager[engines.Engine]:
     """Return where the tasks run; for a training text of a few lines, this process."""
     few = lines <= FEW_LINES and options.engine == LOCAL
@@ -138,23 +138,6 @@ def _say_what_is_chosen(request: Request, settings: PrepSettings) -> None:
     for message in (request.note, request.given.message):
         if message:
             console.say(message)
-
-
-def _readable(
-    request: Request, inputs: Inputs, read: Callable[[Path], Corpus], raw: Path
-) -> Corpus:
-    """Return the corpus as plain text files that are checked."""
-    corpus = read(raw)
-    if request.dataset:
-        inputs.check(corpus.sets)
-    return rewritten(corpus, inputs, raw)
-
-
-def _run_at(folder: Path) -> Run:
-    if folder.exists() and not folder.is_dir():
-        hint = "name a folder, or a new one, with --run DIR"
-        raise DataError(f"{folder} is a file, not a run folder", where="--run", hint=hint)
-    return Run(folder)
 
 
 def _up_to_date(run: Run, old: Manifest, identity: dict[str, Any], settings: PrepSettings) -> bool:

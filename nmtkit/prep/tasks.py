@@ -86,13 +86,6 @@ def step_cache(key: Hashable, make: Callable[[], Cached]) -> Cached:
     return result
 
 
-def _begin_step(step: str) -> None:
-    """Free the memory of what the process made for another step."""
-    if _cached_step != [step]:
-        _cache.clear()
-        _cached_step[:] = [step]
-
-
 @dataclass(frozen=True)
 class Task:
     """A part of the work.
@@ -163,7 +156,9 @@ def perform(work: Path, task: Task) -> Fact:
         )
     for step in task.needs:
         read_fact(work, step, task.index)
-    _begin_step(task.step)
+    if _cached_step != [task.step]:  # free what the process made for another step
+        _cache.clear()
+        _cached_step[:] = [task.step]
     collecting = gc.isenabled()
     gc.disable()  # there are no cycles to find, but millions of objects to walk through
     try:
@@ -252,14 +247,16 @@ class Runner:
             while later and len(waiting) < self.engine.ahead:
                 self._submit(later.popleft(), waiting, begun)
             done, _ = wait(waiting, return_when=FIRST_COMPLETED)
-            for future in sorted(done, key=_has_failed):
+            for future in sorted(done, key=lambda f: f.cancelled() or f.exception() is not None):
                 task = waiting.pop(future)
                 try:
                     facts[task.index] = future.result()
                     advance(task.lines)
                 except Damaged as damage:
                     console.warn(f"{damage.path} is damaged; {damage.where} is made again")
-                    self._repair(damage)
+                    damaged = self.steps[damage.step][damage.index]
+                    damaged.path(self.work).unlink(missing_ok=True)
+                    perform(self.work, damaged)
                     later.appendleft(task)
                 except CancelledError as error:
                     raise EnvironmentProblem(
@@ -292,13 +289,3 @@ class Runner:
             future = Future()
             future.set_exception(error)
         waiting[future] = task
-
-    def _repair(self, damage: Damaged) -> None:
-        """Do a finished task again, here."""
-        task = self.steps[damage.step][damage.index]
-        task.path(self.work).unlink(missing_ok=True)
-        perform(self.work, task)
-
-
-def _has_failed(future: Future[Fact]) -> bool:
-    return future.cancelled() or future.exception() is not None

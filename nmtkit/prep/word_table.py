@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,7 +44,7 @@ def refuse_collisions(rows: Array) -> None:
         raise _collision()
 
 
-def word_hashes(words: Sequence[bytes]) -> NDArray[np.uint64]:
+def word_hashes(words: Iterable[bytes]) -> NDArray[np.uint64]:
     """Return a 64-bit hash of each word, the same in every process and on every machine."""
     digests = b"".join([hashlib.blake2b(word, digest_size=8).digest() for word in words])
     return np.frombuffer(digests, "<u8")

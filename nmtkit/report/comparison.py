@@ -138,7 +138,8 @@ def _times(contents: Contents, set_name: str) -> tuple[list[Column], dict[str, l
     for name in result.names:
         update = minutes.get(name)
         ratio = update / base if update and base else None
-        cells[name] = [ratio, _speed(contents, name, set_name)]
+        meta = contents.translations[set_name].get(name)
+        cells[name] = [ratio, meta.speed.tokens_per_second if meta and meta.speed else None]
     return [
         Column("update_ratio", "update, × (logged)"),
         Column("decoding", "search, tokens/s (logged)", decimals=0),
@@ -174,11 +175,6 @@ def _minutes_an_update(system: TrainedSystem) -> float | None:
         if line.seconds is not None
     ]
     return statistics.median(minutes[1:] or minutes) if minutes else None
-
-
-def _speed(contents: Contents, system: str, set_name: str) -> float | None:
-    meta = contents.translations[set_name].get(system)
-    return meta.speed.tokens_per_second if meta and meta.speed else None
 
 
 def verdicts(result: Scores) -> list[str]:

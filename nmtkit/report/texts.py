@@ -86,7 +86,9 @@ def read_texts(contents: Contents, set_name: str) -> Texts | None:
             " page has only the beginning"
         )
         for lines in shown:
-            lines[:] = map(_shortened, lines)
+            for number, text in enumerate(lines):
+                if len(text) > MOST_CHARACTERS:
+                    lines[number] = text[:MOST_CHARACTERS] + " …"
     path = run.path / "score" / set_name / "sentences.tsv"
     try:
         columns = _columns(path, count)
@@ -104,10 +106,6 @@ def read_texts(contents: Contents, set_name: str) -> Texts | None:
             again,
         )
     return Texts(set_name, result.baseline, sources, references, outputs, scores, lengths)
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= MOST_CHARACTERS else text[:MOST_CHARACTERS] + " …"
 
 
 def _outputs(contents: Contents, set_name: str, again: str) -> dict[str, list[str]]:

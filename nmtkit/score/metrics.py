@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from sacrebleu.metrics.bleu import BLEU, BLEUScore
+from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 from sacrebleu.tokenizers.tokenizer_spm import SPM_MODELS
@@ -277,18 +277,16 @@ class Scorer:
             kind.sentence_formula,
             kind.higher_is_better,
             sum(not line.strip() for line in hyps),
-            _details(total) if isinstance(counter, BLEU) else {},
+            {
+                "precisions": total.precisions,
+                "bp": total.bp,
+                "ratio": total.ratio,
+                "hyp_len": total.sys_len,
+                "ref_len": total.ref_len,
+            }
+            if isinstance(counter, BLEU)
+            else {},
         )
-
-
-def _details(score: BLEUScore) -> dict[str, Any]:
-    return {
-        "precisions": score.precisions,
-        "bp": score.bp,
-        "ratio": score.ratio,
-        "hyp_len": score.sys_len,
-        "ref_len": score.ref_len,
-    }
 
 
 def _ter(scorer: Scorer) -> TER:

@@ -77,7 +77,9 @@ def translated_systems(
     untranslated = [s.name for s in run.systems() if s.name not in translated]
     folders = {}
     for name, folder in translated.items():
-        if _is_of_this_text(run, set_name, folder):
+        # The set may have been prepared anew, with as many lines.
+        source = described(folder).source
+        if source is None or source.sha256 == files.sha256(run.source(set_name)):
             folders[name] = folder
             continue
         message = f"the translation by '{name}' is of an earlier {set_name} set"
@@ -119,14 +121,6 @@ def _check_translated(
 
 def _command(name: str, set_name: str) -> str:
     return f"nmtkit translate --system {name} --on {set_name}"
-
-
-def _is_of_this_text(run: Run, set_name: str, folder: Path) -> bool:
-    """True if the set still has the source that was translated (it may have been prepared anew,
-    with as many lines).
-    """
-    source = described(folder).source
-    return source is None or source.sha256 == files.sha256(run.source(set_name))
 
 
 def _warn_if_trained_on(run: Run, set_name: str, folders: Mapping[str, Path]) -> None:

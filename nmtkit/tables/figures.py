@@ -343,14 +343,11 @@ def lines(
     axes.legend(**SMALL_LEGEND)
     if means:
         colours = [f"C{list(series).index(name) % 10}" for name in means]
-        _mean_bars(beside[0], means, colours, means_label)
-
-
-def _mean_bars(axes: Axes, means: Mapping[str, float], colours: Sequence[str], label: str) -> None:
-    axes.barh(range(len(means)), list(means.values()), color=colours)
-    axes.set_yticks(range(len(means)), list(means))
-    axes.invert_yaxis()
-    axes.set(xlabel=label)
+        axes = beside[0]
+        axes.barh(range(len(means)), list(means.values()), color=colours)
+        axes.set_yticks(range(len(means)), list(means))
+        axes.invert_yaxis()
+        axes.set(xlabel=means_label)
 
 
 @_as_svg

@@ -54,7 +54,7 @@ class Reporter:
         else:
             paths = [Path(os.devnull)] * 2
         self._log, self._metrics = map(files.appending, paths)
-        self._bar = console.Bar("step", step, settings.max_steps)
+        self._bar = console.Bar(step, settings.max_steps)
 
     def close(self) -> None:
         """Remove the bar and close the files."""
