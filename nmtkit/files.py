@@ -273,6 +273,16 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
+def text_sha256(text: str) -> str:
+    """Return the SHA-256 of a text as hexadecimal text."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def hashes(paths: Iterable[Path], folder: Path) -> dict[str, str]:
+    """Return path in a folder -> SHA-256, for those of the paths that are files."""
+    return {str(path.relative_to(folder)): sha256(path) for path in paths if path.is_file()}
+
+
 def changed(folder: Path, hashes: Mapping[str, str]) -> list[str]:
     """Return the names in `hashes` whose file in the folder is missing or has another SHA-256."""
     return [

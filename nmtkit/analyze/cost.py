@@ -346,8 +346,7 @@ def stored_speeds(study: Study) -> dict[str, Timing]:
 def same_configs(study: Study, earlier: FindingInputs) -> bool:
     """True if the settings of all systems are still those of an earlier finding."""
     paths = (study.run.system(name).config for name in study.systems)
-    hashes = {str(path.relative_to(study.run.path)): files.sha256(path) for path in paths}
-    return hashes.items() <= earlier.files.items()
+    return files.hashes(paths, study.run.path).items() <= earlier.files.items()
 
 
 def logged_speeds(study: Study) -> dict[str, Timing]:

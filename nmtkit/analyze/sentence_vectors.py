@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import hashlib
 import json
 from collections.abc import Sequence
 from functools import cached_property
@@ -131,8 +130,7 @@ class Reader:
             "prepared": run.manifest().fingerprint,
             "vocabulary": loading.vocabulary_hashes(run),
         }
-        text = json.dumps(inputs, sort_keys=True, default=str)
-        return hashlib.sha256(text.encode()).hexdigest()
+        return files.text_sha256(json.dumps(inputs, sort_keys=True, default=str))
 
     @cached_property
     def model(self) -> Model:

@@ -192,7 +192,7 @@ def _hashes_of_run(study: Study) -> dict[str, str]:
         folder = run.system(name).path
         paths += [folder / "config.toml", folder / "metrics.jsonl"]
         paths += sorted(folder.glob("translate/[!.]*/[!.]*"))
-    return {str(p.relative_to(run.path)): files.sha256(p) for p in paths if p.is_file()}
+    return files.hashes(paths, run.path)
 
 
 def _hashes_of_options(words: Sequence[str]) -> dict[str, str]:

@@ -84,7 +84,8 @@ def extract(
     Raises: DataError if a member is missing or unsafe or the archive is damaged;
         EnvironmentProblem if the disk is too small.
     """
-    patterns = {name: _pattern(name) for name in members}
+    numbered = re.escape(NUMBER)
+    patterns = {n: re.compile(re.escape(n).replace(numbered, r"(\d+)")) for n in members}
     paths: dict[str, dict[int, Path]] = {name: {} for name in members}
     names = []
     with (
@@ -94,21 +95,12 @@ def extract(
         writer = _Writer(archive, folder, decompress, advance)
         for member in _members(archive):
             names.append(member.name)
-            for wanted, index in _matches(patterns, member.name):
-                paths[wanted][index] = writer.write(member)
+            for wanted, pattern in patterns.items():
+                if match := pattern.fullmatch(member.name):
+                    index = int(match[1]) if match.groups() else 0
+                    paths[wanted][index] = writer.write(member)
     _check_complete(archive, paths, names)
     return {wanted: dict(sorted(numbered.items())) for wanted, numbered in paths.items()}
-
-
-def _pattern(name: str) -> re.Pattern[str]:
-    return re.compile(re.escape(name).replace(re.escape(NUMBER), r"(\d+)"))
-
-
-def _matches(patterns: dict[str, re.Pattern[str]], name: str) -> Iterator[tuple[str, int]]:
-    """Yield each wanted name that a member has, with its number."""
-    for wanted, pattern in patterns.items():
-        if match := pattern.fullmatch(name):
-            yield wanted, int(match[1]) if match.groups() else 0
 
 
 @contextlib.contextmanager

@@ -152,8 +152,7 @@ def _write(group: SystemGroup, engine: Engine, target: Path, about: ExportedSyst
         engine.save(model, load_vocabularies(prep), about, temporary)
         folder.write_text_files(temporary / folder.TEXT, prep, group.run.manifest())
         files.write_text(temporary / folder.README, folder.readme(about, engine.title))
-        paths = sorted(path for path in temporary.rglob("*") if path.is_file())
-        hashes = {str(path.relative_to(temporary)): files.sha256(path) for path in paths}
+        hashes = files.hashes(sorted(temporary.rglob("*")), temporary)
         about.model_copy(update={"files": hashes}).write(temporary / folder.ABOUT)
     size = sum(path.stat().st_size for path in target.rglob("*") if path.is_file())
     console.say(

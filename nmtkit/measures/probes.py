@@ -7,7 +7,6 @@ and do not balance, so lines are split at tabs and nothing else.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -171,8 +170,8 @@ def read(name: str, paths: Sequence[Path], seed: int = 1) -> Task:
             lines += part_lines
     sentences, labels = [line.sentence for line in lines], [line.label for line in lines]
     parts = {part: np.flatnonzero([line.part == part for line in lines]) for part in PARTS}
-    hashes = "".join(files.sha256(path) for path in paths)
-    task = Task(name, sentences, labels, parts, hashlib.sha256(hashes.encode()).hexdigest())
+    checksum = files.text_sha256("".join(map(files.sha256, paths)))
+    task = Task(name, sentences, labels, parts, checksum)
     if _stem(paths[0]) in PARTS and not all(map(len, parts.values())):
         task = _split(task, lines[0], seed)
     _check(task, lines)

@@ -4,12 +4,12 @@ the tools that made it.
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 import platform
 from collections.abc import Mapping
 
 import nmtkit
+from nmtkit import files
 from nmtkit.prep.clean import SIDES
 from nmtkit.settings import PrepSettings
 from nmtkit.text import chinese
@@ -35,7 +35,7 @@ def fingerprint(
     # dev and test are names of sets, not text
     values = sorted(settings.model_dump(exclude={"dev", "test", *MACHINE}).items())
     text = repr((FORMAT, *languages, values, sorted(identifying.items())))
-    return hashlib.sha256(text.encode()).hexdigest()
+    return files.text_sha256(text)
 
 
 def tools(languages: tuple[str, str], settings: PrepSettings) -> dict[str, str]:

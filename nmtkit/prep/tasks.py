@@ -7,7 +7,6 @@ its files. A task with a fact is done.
 from __future__ import annotations
 
 import gc
-import hashlib
 import socket
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Sequence
@@ -46,8 +45,7 @@ class Fact(Record):
 
     def checksum(self) -> str:
         """Return a checksum of the files of the task."""
-        hashes = "".join(self.files[name].sha256 for name in sorted(self.files))
-        return hashlib.sha256(hashes.encode()).hexdigest()
+        return files.text_sha256("".join(self.files[name].sha256 for name in sorted(self.files)))
 
     def write(self, path: Path) -> None:
         """Write the file; one that a power cut damages is made again."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import shutil
 from collections.abc import Iterator
@@ -36,7 +35,7 @@ class WorkRecord(Record):
 def work_key(asked: dict[str, Any]) -> str:
     """Return a checksum of all that the output depends on."""
     text = json.dumps(asked, sort_keys=True, ensure_ascii=False, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return files.text_sha256(text)
 
 
 @contextlib.contextmanager

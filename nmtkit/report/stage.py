@@ -5,7 +5,6 @@ RUN/report/index.html.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -149,13 +148,11 @@ def _digest(contents: Sequence[Contents], options: ReportOptions) -> str:
     for part in contents:
         run = part.run
         paths = [path for pattern in INPUTS for path in sorted(run.path.glob(pattern))]
-        hashes = {
-            str(path.relative_to(run.path)): files.sha256(path) for path in paths if path.is_file()
-        }
+        hashes = files.hashes(paths, run.path)
         weights = {system.name: checkpoints.current(system) for system in run.systems()}
         facts += [str(run.path) if options.also else None, hashes, weights, part.calls]
         facts.append(part.remarks)
-    return hashlib.sha256(json.dumps(facts, default=str).encode()).hexdigest()
+    return files.text_sha256(json.dumps(facts, default=str))
 
 
 def _has_digest(path: Path, digest: str) -> bool:

@@ -9,7 +9,6 @@ nothing that is read from a run is ever executed.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 import math
@@ -263,4 +262,4 @@ def check_paths(options: ScoreOptions, placeholder: str, names: Sequence[str]) -
 
 
 def _sha256(*texts: str) -> str:
-    return hashlib.sha256(json.dumps(texts).encode()).hexdigest()
+    return files.text_sha256(json.dumps(texts))

@@ -142,11 +142,7 @@ class ScoredSet:
             test=self.options.test,
             draws=asdict(Draws.of(self.options, 1)),
             seeds=[[group.systems, group.seeds] for group in self.seed_groups],
-            files={
-                str(path.relative_to(self.run.path)): files.sha256(path)
-                for path in inputs
-                if path.is_file()
-            },
+            files=files.hashes(inputs, self.run.path),
             budgets={
                 name: known for name in self.folders if (known := read_budget(self.run, name))
             },

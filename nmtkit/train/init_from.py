@@ -175,7 +175,7 @@ def _vocabularies_of(path: Path) -> tuple[Sequence[str], Sequence[str]]:
     has them.
     """
     run = _run_of(path)
-    if loading.of_ids(loading.vocabulary_hashes(run)) != _stored_vocabulary(path):
+    if not _same_vocabularies(path, run):
         return (), ()
     src, tgt = load_vocabularies(run.prep)
     return list(src), list(tgt)

@@ -6,7 +6,6 @@ adds and scores in their order, so the result has the same bits for any number o
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import time
@@ -132,7 +131,7 @@ def is_better(new: Validation, best: Best | None, by: str) -> bool:
 def _dev_set_hash(hashes: dict[str, str], name: str, sentences: int) -> str:
     """Return a hash of the files of a set and of the number of sentences that BLEU uses."""
     of_set = [item for item in hashes.items() if item[0].startswith((f"{name}/", f"text/{name}."))]
-    return hashlib.sha256(json.dumps([sorted(of_set), sentences]).encode()).hexdigest()[:16]
+    return files.text_sha256(json.dumps([sorted(of_set), sentences]))[:16]
 
 
 class Validator:
