@@ -319,7 +319,9 @@ def writing(path: Path, mode: str = "w", durable: bool = True) -> Iterator[IO[An
             stream.flush()
             if durable:
                 os.fsync(stream.fileno())
-        Path(temporary).chmod(0o666 & ~_umask())
+        mask = os.umask(0)
+        os.umask(mask)
+        Path(temporary).chmod(0o666 & ~mask)
         os.replace(temporary, path)
         temporary = None
     except OSError as error:
@@ -333,12 +335,6 @@ def writing(path: Path, mode: str = "w", durable: bool = True) -> Iterator[IO[An
         if temporary is not None:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def write_text(path: Path, text: str) -> None:

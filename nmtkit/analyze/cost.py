@@ -19,7 +19,7 @@ from nmtkit.errors import DataError
 from nmtkit.measures.macs import Macs, Parameters, count_macs, count_parameters
 from nmtkit.models import checkpoints
 from nmtkit.models.loading import build_untrained
-from nmtkit.records import FindingInputs, MetricsLine, load_lines
+from nmtkit.records import MetricsLine, load_lines
 from nmtkit.run import Run, System
 from nmtkit.score import paper as papers
 from nmtkit.score.translations import described
@@ -331,7 +331,9 @@ def stored_speeds(study: Study) -> dict[str, Timing]:
         same_weights = weights.items() <= earlier.made_from.weights.items()
         same_study = (facts.baseline, facts.set) == (study.systems[0], study.set_name)
         same_study &= facts.measured.keys() >= {*study.systems}
-        if same_weights and same_study and same_configs(study, earlier.made_from):
+        configs = files.hashes((study.run.system(n).config for n in study.systems), study.run.path)
+        same_configs = configs.items() <= earlier.made_from.files.items()
+        if same_weights and same_study and same_configs:
             study.checkpoints |= {name: list(digests) for name, digests in weights.items()}
             return {name: facts.measured[name] for name in study.systems}
     timed = earlier.facts["measured"]
@@ -341,12 +343,6 @@ def stored_speeds(study: Study) -> dict[str, Timing]:
         " from the logs"
     )
     return {}
-
-
-def same_configs(study: Study, earlier: FindingInputs) -> bool:
-    """True if the settings of all systems are still those of an earlier finding."""
-    paths = (study.run.system(name).config for name in study.systems)
-    return files.hashes(paths, study.run.path).items() <= earlier.files.items()
 
 
 def logged_speeds(study: Study) -> dict[str, Timing]:

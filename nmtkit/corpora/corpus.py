@@ -104,7 +104,9 @@ def own_files(
     Raises: ConfigError if files or languages are missing, or the name is not one of a folder
         directly under ./runs, where runs are looked for.
     """
-    _check_name(name)
+    if name is not None and not is_new_name(name):
+        hint = f"{HINT}; --run DIR chooses the folder of the run"
+        raise ConfigError(f"'{name}' cannot name a corpus", "nmtkit prep", hint)
     if train is None or dev is None:
         missing = "training" if train is None else "development"
         hint = "--train SRC TGT --dev SRC TGT [--test SRC TGT]"
@@ -122,12 +124,6 @@ def _own_set(name: str, split: str, paths: Sequence[Path]) -> SetFiles:
     """Return a set of source, target and further references, or of one TSV file."""
     src, tgt, *references = ((path,) for path in (paths if len(paths) > 1 else [*paths] * 2))
     return SetFiles(name, split, src, tgt, tuple(references), columns=len(paths) == 1)
-
-
-def _check_name(name: str | None) -> None:
-    if name is not None and not is_new_name(name):
-        hint = f"{HINT}; --run DIR chooses the folder of the run"
-        raise ConfigError(f"'{name}' cannot name a corpus", "nmtkit prep", hint)
 
 
 def _languages(train: Sequence[Path], src: str | None, tgt: str | None) -> tuple[str, str]:

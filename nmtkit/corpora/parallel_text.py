@@ -120,7 +120,9 @@ def write_set(
     first = next(rows, None)
     if first is None:
         raise DataError(f"the {name} set has no line")
-    paths = [folder / f"{name}.{suffix}" for suffix in _suffixes(len(first[0]), parses)]
+    further = [f"ref{number}" for number in range(1, len(first[0]) - 1 - parses)]
+    suffixes = ["src", "ref", *further, *["parses"] * parses]
+    paths = [folder / f"{name}.{suffix}" for suffix in suffixes]
     starts = _write_rows(itertools.chain([first], rows), paths, name)
     trees = paths.pop() if parses else None
     src, tgt, *references = ((path,) for path in paths)
@@ -147,11 +149,6 @@ def _write_rows(rows: Iterable[Row], paths: list[Path], name: str) -> list[str]:
             for stream, line in zip(streams, lines, strict=True):
                 stream.write(line + b"\n")
     return starts
-
-
-def _suffixes(sides: int, parses: bool) -> list[str]:
-    further = [f"ref{number}" for number in range(1, sides - 1 - parses)]
-    return ["src", "ref", *further, *["parses"] * parses]
 
 
 def first_odd_pair(src: Sequence[Path], tgt: Sequence[Path]) -> str:

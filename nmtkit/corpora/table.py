@@ -247,7 +247,8 @@ def expand(table: dict[str, Any]) -> dict[str, Dataset]:
         entry = build(Entry, values, family)
         for preset in entry.presets.values():
             build(PrepSettings, entry.prep | preset, f"{family}.presets")
-        for src, tgt in _directions(entry):
+        pairs = [tuple(pair.split("-")) for pair in entry.pairs]
+        for src, tgt in pairs or list(itertools.permutations(entry.languages, 2)) or [("", "")]:
             name = entry.name.format(src=src, tgt=tgt)
             datasets[name] = dataset = Dataset(name, src, tgt, entry, published)
             # Only for the errors: a set may be missing, or a file of a set.
@@ -266,11 +267,6 @@ def _published(sources: dict[str, Any]) -> dict[str, Resource]:
             urls = [base + path for base in source.bases] + resource.urls
             published[f"{name}/{path}"] = resource.model_copy(update={"urls": urls})
     return published
-
-
-def _directions(entry: Entry) -> list[tuple[str, ...]]:
-    pairs = [tuple(pair.split("-")) for pair in entry.pairs]
-    return pairs or list(itertools.permutations(entry.languages, 2)) or [("", "")]
 
 
 def find(name: str, where: str = "nmtkit prep") -> Dataset:

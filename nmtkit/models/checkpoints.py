@@ -260,7 +260,7 @@ def choose(system: System, average: int | None = None) -> list[Path]:
         is at a multiple of `train.checkpoint_every` updates.
     Raises: CheckpointError if no checkpoint is valid; DataError if best.json is damaged.
     """
-    average = _average(system) if average is None else average
+    average = _average(system, average)
     paths = _selected(system, average, lambda path: _passes(_verify, path, WEIGHTS))
     if not paths:
         message, hint = f"system '{system.name}' has no checkpoint yet", "first: nmtkit train"
@@ -290,8 +290,9 @@ def current(system: System, average: int | None = None) -> dict[str, str]:
     if not system.config.is_file():
         return {}
     try:
-        average = _average(system) if average is None else average
-        return digests(_selected(system, average, partial(_passes, read_manifest)))
+        return digests(
+            _selected(system, _average(system, average), partial(_passes, read_manifest))
+        )
     except NmtkitError as error:
         console.warn_once(f"{error.where or system.path}: {error.message}")
         return {}
@@ -302,8 +303,8 @@ def digests(paths: Sequence[Path]) -> dict[str, str]:
     return {path.name: read_manifest(path).files[WEIGHTS].sha256 for path in paths}
 
 
-def _average(system: System) -> int:
-    return system.searching().average
+def _average(system: System, average: int | None) -> int:
+    return system.searching().average if average is None else average
 
 
 def _selected(system: System, average: int, usable: Callable[[Path], bool]) -> list[Path]:

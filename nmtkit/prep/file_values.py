@@ -47,16 +47,13 @@ def joined_words(args: Sequence[str]) -> list[str]:
             got = f"got the option '{taken[0]}'" if taken else "got nothing"
             raise _error(f"{_name(option)} needs files, {got}", option)
         least = 1 if option in MODELS else 2
-        while not _is_complete(taken[0]) and words and not words[0].startswith("-"):
+        complete = is_tsv(Path(taken[0])) or ("," in taken[0] and not Path(taken[0]).is_file())
+        while not complete and words and not words[0].startswith("-"):
             if len(taken) >= least and not Path(words[0]).is_file():
                 break
             taken.append(words.popleft())
         joined.append(f"{option}={NUL.join(taken)}")
     return joined
-
-
-def _is_complete(value: str) -> bool:
-    return is_tsv(Path(value)) or ("," in value and not Path(value).is_file())
 
 
 def file_list(value: str, option: str) -> list[Path]:

@@ -83,7 +83,17 @@ class Plan(Steps):
         shards = self.shards()
         train = shards["train"]
         if finish:
-            self._refuse_missing(train)
+            missing = [
+                s.index for s in train if not fact_path(self.work, "clean", s.index).is_file()
+            ]
+            if missing:
+                raise DataError(
+                    f"{len(missing)} of {len(train)} shards are not cleaned; the first is"
+                    f" {missing[0]}",
+                    "--finish",
+                    "run the jobs of the array again (--shards N --shard K): what is done is"
+                    " kept; without --finish the rest is done here",
+                )
         surveyed = self.survey(shards)
         repeats, dropped = self.compare(shards, surveyed)
         cleaned = self.clean(train, dropped)
@@ -128,16 +138,6 @@ class Plan(Steps):
             )
             for text, entry in zip(self.corpus.sets, entries, strict=True)
         ]
-
-    def _refuse_missing(self, train: Sequence[Shard]) -> None:
-        missing = [s.index for s in train if not fact_path(self.work, "clean", s.index).is_file()]
-        if missing:
-            raise DataError(
-                f"{len(missing)} of {len(train)} shards are not cleaned; the first is {missing[0]}",
-                where="--finish",
-                hint="run the jobs of the array again (--shards N --shard K): what is done is"
-                " kept; without --finish the rest is done here",
-            )
 
     def _write_manifest(
         self, sets: list[TextSet], cleaning: Cleaning, repeats: Repeats, learnt: Fact

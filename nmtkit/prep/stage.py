@@ -100,8 +100,10 @@ def _prepare(
         own_sets = [text for text in corpus.sets if text.name in names]
         check_samples(own_sets, (corpus.src, corpus.tgt), settings)
         parser = Stanza(corpus.src) if options.parser else None
-        with _engine(options, inputs.lines(corpus.sets[0].src)) as engine:
-            jobs = options.jobs or cores()
+        jobs = options.jobs or cores()
+        # for a training text of a few lines, this process
+        few = inputs.lines(corpus.sets[0].src) <= FEW_LINES and options.engine == LOCAL
+        with engines.opened(options.engine, options.address, 1 if few else jobs) as engine:
             plan = Plan(
                 work, key, corpus, inputs, settings, engine, jobs, identity, parser, request.given
             )
@@ -118,12 +120,6 @@ def _prepare(
         result = f"(preset {manifest.preset}, fingerprint {manifest.fingerprint[:12]})"
         seconds = console.duration(time.perf_counter() - start)
         console.say(f"prepared {run.prep} in {seconds} {result}")
-
-
-def _engine(options: PrepOptions, lines: int) -> contextlib.AbstractContextManager[engines.Engine]:
-    """Return where the tasks run; for a training text of a few lines, this process."""
-    few = lines <= FEW_LINES and options.engine == LOCAL
-    return engines.opened(options.engine, options.address, 1 if few else options.jobs or cores())
 
 
 def _say_what_is_chosen(request: Request, settings: PrepSettings) -> None:

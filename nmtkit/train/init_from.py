@@ -186,10 +186,6 @@ def _run_of(path: Path) -> Run:
     return Run(path.parent.parent.parent.parent)
 
 
-def _stored_vocabulary(path: Path) -> dict[str, str]:
-    return loading.of_ids(checkpoints.read_manifest(path).vocabulary)
-
-
 def _builder(path: Path) -> Callable[[Vocabularies], Model]:
     """Return what builds the model of a checkpoint.
 
@@ -223,7 +219,8 @@ def _warn_of_rows(path: Path, rows: Mapping[str, _Rows]) -> None:
 
 
 def _same_vocabularies(path: Path, run: Run) -> bool:
-    return _stored_vocabulary(path) == loading.of_ids(loading.vocabulary_hashes(run))
+    stored = loading.of_ids(checkpoints.read_manifest(path).vocabulary)
+    return stored == loading.of_ids(loading.vocabulary_hashes(run))
 
 
 def _print_copied(message: str, weights: dict[str, Tensor], copied: Mapping[str, int]) -> None:

@@ -151,7 +151,10 @@ class _Training:
         with console.warnings_told_to(self.opening.append):
             trainer = self.make_trainer(begun)
         if self.options.compile_model:
-            _compile(trainer)
+            model = trainer.model
+            place = next(model.parameters()).device
+            example = collate(trainer.store, np.arange(1), place, model.context_rule)
+            compile_training(model, example)
         return trainer
 
     def make_trainer(self, begun: bool) -> Trainer:
@@ -264,12 +267,6 @@ class _Training:
         for line in lines:
             self.opening.append(line)
             console.say(line)
-
-
-def _compile(trainer: Trainer) -> None:
-    model = trainer.model
-    place = next(model.parameters()).device
-    compile_training(model, collate(trainer.store, np.arange(1), place, model.context_rule))
 
 
 def _check_prepared(run: Run) -> None:
