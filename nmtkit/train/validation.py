@@ -274,10 +274,7 @@ class Validator:
 
     def _score(self, ids: dict[int, Ids], rows: list[int], shown: list[int]) -> Measured:
         """Return BLEU of the translations of some rows, its signature, and the shown samples."""
-        texts = {
-            row: self._side.decode(self._vocabulary.decode(sentence[:-1].tolist()))
-            for row, sentence in ids.items()
-        }
+        texts = self._texts(ids)
         samples = [(self._source[i], self._references[0][i], texts[i]) for i in shown]
         if not rows:
             return None, None, samples
@@ -289,6 +286,12 @@ class Validator:
             tokenized=self._tokenized,
         )
         return float(bleu.value or 0.0), bleu.signature, samples
+
+    def _texts(self, ids: dict[int, Ids]) -> dict[int, str]:
+        return {
+            row: self._side.decode(self._vocabulary.decode(sentence[:-1].tolist()))
+            for row, sentence in ids.items()
+        }
 
     def _translate(self, model: Model, rows: list[int], stop: Stop) -> dict[int, Ids]:
         """Return translations of sentences, </s> included.
