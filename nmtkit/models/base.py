@@ -95,6 +95,11 @@ class Model(nn.Module, abc.ABC):
         return False
 
     @property
+    def reads_batch_length(self) -> bool:
+        """True if the results depend on the length of a batch: it must not be rounded up."""
+        return False
+
+    @property
     def reads_packed(self) -> bool:
         """True if the model's own class says `packs = True`: training may then pack its batches
         (`Batch.segments`). A subclass has to say it again, because it may mix positions in its own

@@ -36,6 +36,7 @@ from nmtkit.nn.masks import Visible
 from nmtkit.nn.recurrent import GRU, LSTM, Recurrent
 from nmtkit.nn.state import select_rows
 from nmtkit.nn.sublayer import GatedSum
+from nmtkit.text.vocabulary import PAD
 
 
 class MemorySettings(DocumentSettings):
@@ -264,6 +265,7 @@ class AssociatedMemory(nn.Module):
         everywhere = self.settings.memory_scope == "batch" and self.training
         if everywhere:
             every = torch.arange(len(context.ids), device=rows.device)
+            every = torch.where(context.ids[:, 0] != PAD, every, -1)  # rows of few shapes
             rows = torch.where(rows[:, :1] >= 0, every, -1)
         if self.settings.inter_attention:
             contexts = *self.inter.source(*parts), of_context

@@ -298,6 +298,10 @@ class PhraseTransformer(Transformer):
         return super().reads_packed and not self.reads_spans
 
     @property
+    def reads_batch_length(self) -> bool:
+        return self.settings.phrase_length == "batch"
+
+    @property
     def reads_spans(self) -> bool:
         return self.settings.segmentation == "parse"
 

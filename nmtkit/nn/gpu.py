@@ -1,7 +1,6 @@
-"""All the ways of computing that make a GPU faster than torch's plain operations: kernels, where
-torch comes with Triton.
+"""Kernels for training on a GPU, where torch comes with Triton.
 
-Each function returns None where no kernel fits. `tests/benchmarks/kernels.py` measures each kernel
+A function returns None where no kernel fits. `tests/benchmarks/kernels.py` measures each kernel
 beside torch's operations.
 """
 
@@ -10,10 +9,11 @@ from __future__ import annotations
 from types import ModuleType
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nmtkit.data.packing import Segments
+from nmtkit.data.packing import Packing, Segments, segments
 
 
 class Kernels(NamedTuple):
@@ -48,8 +48,17 @@ def load_kernels(device: torch.device) -> str:
 
 
 def _try(kernels: Kernels, device: torch.device) -> None:
+    """Run all kernels once."""
     one = torch.ones(1, device=device)
     kernels.loss.loss_and_gradient(one[None], one.long(), 0.0, one)
+    where = segments(np.ones(1, np.int64), np.ones(1, np.int64)).queries
+    where = Packing(*(tensor.to(device) for tensor in where))
+    narrow = torch.float16
+    q = torch.ones(1, 1, 64, dtype=narrow, device=device, requires_grad=True)
+    context = kernels.attention.within_sentences(q, q, q, where, where, True, 0.0)
+    layer = nn.LayerNorm(64, device=device)
+    wide, _ = kernels.norm.residual_norm(context, context, layer, 0.0, True, narrow)
+    wide.sum().backward()
 
 
 def import_kernels() -> Kernels:
@@ -82,7 +91,7 @@ def row_attention(
 def residual_norm(x: Tensor, y: Tensor, norm: nn.LayerNorm, p: float) -> Tensor | None:
     """Return LN(x + Dropout(y)), float32 (…, D), of which `narrow` has a copy of 16 bits."""
     kernels = _for(x)
-    if kernels is None or torch.compiler.is_compiling() or not kernels.norm.fits(x, y):
+    if kernels is None or not _plain(norm) or not kernels.norm.fits(x, y):
         return None
     result, rounded = kernels.norm.residual_norm(x, y, norm, p, True, _narrow_type(x))
     # A later change in place would leave the copy behind.
@@ -93,12 +102,16 @@ def residual_norm(x: Tensor, y: Tensor, norm: nn.LayerNorm, p: float) -> Tensor 
 def narrow_norm(x: Tensor, norm: nn.LayerNorm) -> Tensor | None:
     """Return LN(x) in 16 bits, (…, D), for products under autocast."""
     kernels, rounded = _for(x), _narrow_type(x)
-    if kernels is None or rounded is None or torch.compiler.is_compiling():
-        return None
-    if not kernels.norm.fits(x):
+    if kernels is None or rounded is None or not _plain(norm) or not kernels.norm.fits(x):
         return None
     result: Tensor = kernels.norm.residual_norm(x, None, norm, 0.0, False, rounded)[1]
     return result
+
+
+def _plain(norm: nn.LayerNorm) -> bool:
+    """True if a kernel computes what the layer does; torch.compile makes its own kernels."""
+    has_parameters = norm.bias is not None and norm.weight is not None
+    return type(norm) is nn.LayerNorm and has_parameters and not torch.compiler.is_compiling()
 
 
 def narrow(x: Tensor) -> Tensor:
@@ -113,7 +126,12 @@ def _narrow_type(x: Tensor) -> torch.dtype | None:
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
 
 
-def loss(logits: Tensor, targets: Tensor, smoothing: float, scale: float | Tensor) -> Tensor | None:
+def computes_loss(logits: Tensor) -> bool:
+    """True if `loss` computes with logits (N, V)."""
+    return _for(logits) is not None and logits.is_contiguous()
+
+
+def loss(logits: Tensor, targets: Tensor, smoothing: float, scale: float | Tensor) -> Tensor:
     """Return the losses of rows (N, 2), smoothed and not; the gradient replaces the logits.
 
     Args:
@@ -123,8 +141,7 @@ def loss(logits: Tensor, targets: Tensor, smoothing: float, scale: float | Tenso
         scale: factor of the gradient.
     """
     kernels = _for(logits)
-    if kernels is None:
-        return None
+    assert kernels is not None
     if not isinstance(scale, Tensor):
         scale = torch.full((), scale, device=logits.device)
     losses: Tensor = kernels.loss.loss_and_gradient(logits, targets, smoothing, scale)

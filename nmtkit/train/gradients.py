@@ -304,7 +304,8 @@ class Gradients:
             console.warn(f"nmtkit's kernels do not work here, torch's are slower: {reason}")
         self._multiple = packed_multiple(self.model, self.settings, self.device.type)
         self._perturb = perturbation(self.model, self.settings)
-        if self._perturb is None and graphs_fit(self.device):
+        rounds = self._perturb is None and not self.model.reads_batch_length
+        if rounds and graphs_fit(self.device):
             self.graphs = Graphs(self._add_part)
         replayed = self.graphs is not None
         self._sums = GradientSums(parameters, self.ranks, dtype, replayed)
@@ -343,6 +344,7 @@ class Gradients:
         Returns: sums (2) of the smoothed loss and of the negative log-likelihood, not divided.
         Raises: EnvironmentProblem if memory does not hold a single pair.
         """
+        cleared = self.graphs is None
         while True:
             if share is None or share.split_from != self.state.split_from:
                 share = self.share(update)
@@ -354,7 +356,11 @@ class Gradients:
             smallest = min(int(row.pop(0)) for row in self.notes)
             if smallest == FITS:
                 return sums
-            self.state.split_from = smallest
+            if cleared:
+                self.state.split_from = smallest
+            elif self.graphs:  # the memory may be theirs; all ranks have graphs, or none
+                self.graphs.clear()
+                cleared = True
             self.model.zero_grad(set_to_none=True)
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()

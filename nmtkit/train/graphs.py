@@ -14,6 +14,7 @@ import itertools
 import pickle
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,7 @@ from torch import Tensor
 
 from nmtkit import console
 from nmtkit.data.batches import Batch, with_tensors
+from nmtkit.errors import is_out_of_memory
 from nmtkit.nn import masks
 
 SHAPES = 256
@@ -74,6 +76,10 @@ def forget() -> None:
     torch.clear_autocast_cache()
 
 
+class OutOfMemory(Exception):
+    """Memory does not hold a graph beside the earlier ones."""
+
+
 class Graphs:
     """A computation that adds the gradients of batches, recorded for each shape.
 
@@ -86,9 +92,16 @@ class Graphs:
         self._compute = compute
         self._recorded: dict[Shape, Recorded] = {}
         # Graphs share the tensors that they read: only one of them runs at a time.
-        self._inputs: dict[tuple[int, torch.Size], Tensor] = {}
+        self._inputs: dict[tuple[int, torch.Size, torch.dtype], Tensor] = {}
+        self._seen: set[Shape] = set()
         self._largest: Shape = ()
         self._most = SHAPES
+        self._pool = _new_pool()
+
+    def clear(self) -> None:
+        """Give back the memory of all graphs."""
+        self._recorded.clear()
+        self._inputs.clear()
         self._pool = _new_pool()
 
     def __call__(self, batch: Batch, scale: Tensor) -> Tensor:
@@ -97,32 +110,44 @@ class Graphs:
         inputs = tensors_of(batch)
         shape = tuple(tensor.shape for tensor in inputs)
         known = self._recorded.get(shape)
-        if known is None and self._has_seen(shape) and len(self._recorded) < self._most:
+        if known is None and self._is_worth(shape, batch) and len(self._recorded) < self._most:
             known = self._record(shape, batch, scale)
         if known is None:
+            result = self._compute(batch, scale)
             self._largest = larger(shape, self._largest)
-            return self._compute(batch, scale)
+            self._seen.add(shape)
+            return result
         torch._foreach_copy_(known.inputs, inputs)
         known.scale.copy_(scale)
         known.replay()
         return known.result
 
-    def _has_seen(self, shape: Shape) -> bool:
+    def _is_worth(self, shape: Shape, batch: Batch) -> bool:
+        """True if a batch may be recorded. Batches with contexts have so many shapes that only
+        those that occur again are.
+        """
+        if batch.context is not None and shape not in self._seen:
+            return False
         return bool(self._largest) and larger(shape, self._largest) == self._largest
 
     def _record(self, shape: Shape, batch: Batch, scale: Tensor) -> Recorded | None:
         tensors = tensors_of(batch)
-        inputs = [
-            self._inputs.setdefault((i, tensor.shape), torch.empty_like(tensor))
-            for i, tensor in enumerate(tensors)
-        ]
+        inputs = []
+        for key in ((i, tensor.shape, tensor.dtype) for i, tensor in enumerate(tensors)):
+            if key not in self._inputs:
+                self._inputs[key] = torch.empty_like(tensors[key[0]])
+            inputs.append(self._inputs[key])
         torch._foreach_copy_(inputs, tensors)
         copies, scale = iter(inputs), scale.clone()
         batch = with_tensors(batch, lambda _: next(copies))
         count = len(self._recorded)
         graphs = f"{count} CUDA graphs and no more" if count else "no CUDA graphs"
         otherwise = f"{graphs}; the host starts each kernel of other batches"
-        recorded = try_to_record(lambda: self._compute(batch, scale), self._pool, otherwise)
+        try:
+            recorded = try_to_record(lambda: self._compute(batch, scale), self._pool, otherwise)
+        except OutOfMemory:
+            self.clear()
+            return None
         if recorded is None:
             self._most = count
             return None
@@ -141,6 +166,7 @@ class Repeated:
     def __init__(self, compute: Callable[[Tensor], Tensor]) -> None:
         self._compute, self._pool = compute, _new_pool()
         self._calls = 0
+        self._input = torch.empty(0)
         self._graph: tuple[Callable[[], object], Tensor] | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -149,7 +175,10 @@ class Repeated:
         if self._calls == 2:
             self._input = x.clone()
             otherwise = "no CUDA graph of the optimiser's step"
-            self._graph = try_to_record(lambda: self._compute(self._input), self._pool, otherwise)
+            with suppress(OutOfMemory):
+                self._graph = try_to_record(
+                    lambda: self._compute(self._input), self._pool, otherwise
+                )
         if self._graph is None:
             return self._compute(x)
         self._input.copy_(x)
@@ -173,6 +202,7 @@ def try_to_record(
 
     Args:
         otherwise: the beginning of the warning.
+    Raises: OutOfMemory.
     """
     forget()
     before = _host_draws()
@@ -181,9 +211,12 @@ def try_to_record(
         if _host_draws() == before:
             return recorded
         reason = "random numbers are drawn on the host, and a graph would repeat them"
-    except RuntimeError as error:  # too little memory, too
+    except RuntimeError as error:
         # The end of the recording hides the error in it.
-        reason = str(error.__context__ or error).partition("\n")[0]
+        cause = error.__context__ or error
+        if is_out_of_memory(cause) or is_out_of_memory(error):
+            raise OutOfMemory from error
+        reason = str(cause).partition("\n")[0]
     finally:
         forget()
     console.warn(f"{otherwise}: {reason}")

@@ -23,6 +23,8 @@ CHUNK_BYTES = {"cpu": 32 << 20, "cuda": 1 << 30}  # of float32 logits
 CHUNK_ROWS = 512  # the minimum: products of fewer rows are slow
 Logits = Callable[[Tensor], Tensor]
 
+PRODUCTS = ("AddmmBackward0", "MmBackward0")
+"""Operations whose backward pass does not read their result."""
 # A smaller probability may have lost digits to underflow; its logarithm is computed another way.
 UNDERFLOW = 1e-30
 
@@ -122,7 +124,7 @@ def _chunks(
         with torch.set_grad_enabled(scale is not None):
             logits = logits_of(part)  # (C, D) -> (C, V)
         with torch.no_grad():
-            part_smoothed, part_nll, gradient = _chunk_loss(logits.detach(), y, smoothing, scale)
+            part_smoothed, part_nll, gradient = _chunk_loss(logits, y, smoothing, scale)
             smoothed += part_smoothed
             nll += part_nll
         if scale is not None:
@@ -131,12 +133,15 @@ def _chunks(
 
 
 def _chunk_loss(
-    x: Tensor, y: Tensor, smoothing: float, scale: float | Tensor | None
+    logits: Tensor, y: Tensor, smoothing: float, scale: float | Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return `chunk_loss`, by a kernel where there is one."""
-    losses = None if scale is None else gpu.loss(x, y, smoothing, scale)
-    if losses is None:
+    """Return `chunk_loss`, by a kernel where there is one; it may overwrite the logits."""
+    x = logits.detach()
+    if scale is None or not gpu.computes_loss(x):
         return chunk_loss(x, y, smoothing, scale)
+    if type(logits.grad_fn).__name__ not in PRODUCTS:
+        x = x.clone()
+    losses = gpu.loss(x, y, smoothing, scale)
     smoothed, nll = losses.to(widest(x.device)).sum(0).unbind()
     return smoothed, nll, x
 

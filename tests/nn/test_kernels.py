@@ -68,7 +68,7 @@ def weights_of(q, k, seen):
 
 
 @TYPES
-@pytest.mark.parametrize("width", [8, 24, 64])
+@pytest.mark.parametrize("width", [8, 24, 64, 80])
 @pytest.mark.parametrize("causal", [False, True])
 def test_attention_within_sentences(causal, width, dtype):
     queries, keys = places(causal)
@@ -105,6 +105,7 @@ def test_dropout_on_attention_weights():
     kept = (found[:count] > 0).double()
     seen = weights > 0
     assert 0.66 < kept[seen].mean() < 0.74
+    assert not torch.equal(kept[:, 0][seen[:, 0]], kept[:, 1][seen[:, 1]])  # of two heads
     near(found[:count], weights * kept / (1 - p), WIDE)
     context, right = dropped(v), torch.einsum("ths,shc->thc", weights * kept / (1 - p), exact[2])
     near(context[:count], right, WIDE)
@@ -145,6 +146,7 @@ def test_a_residual_norm(layer, p, dtype, monkeypatch):
     weights = layer.weight, layer.bias
     found = gradients(outputs, seeds, (x, y, *weights))
     kept = (found[1] != 0).double() / (1 - p)
+    assert not p or not torch.equal(kept[0, 0], kept[0, 1])  # of two rows
     assert float(kept.mean()) == pytest.approx(1, abs=0.05)
     exact = [t.detach().double().requires_grad_() for t in (x, y, *weights)]
     total = exact[0] + exact[1] * (kept if p else 1)
@@ -206,6 +208,18 @@ def test_the_loss_and_its_gradient(classes, smoothing, dtype, monkeypatch):
     assert not found[targets == 0].any() and not logits[targets == 0].any()  # <pad>
     near(found.sum(0), torch.stack(exact[:2]), WIDE)
     near(logits, exact[2], dtype)
+
+
+def test_a_class_that_is_forbidden(monkeypatch):
+    """Its logit is -inf; a block may have no other class."""
+    monkeypatch.setattr(loss, "BLOCK", 4)
+    logits = numbers(3, 10).detach()
+    logits[:, :5] = -torch.inf
+    targets, scale = torch.tensor([6, 7, 9], device=DEVICE), torch.tensor(1.0, device=DEVICE)
+    exact = losses.chunk_loss(logits.double(), targets[:, None], 0.0, scale.double())
+    found = loss.loss_and_gradient(logits, targets, 0.0, scale)
+    near(found.sum(0), torch.stack(exact[:2]), WIDE)
+    near(logits, exact[2], WIDE)
 
 
 # The door
@@ -282,6 +296,36 @@ def test_the_copy_of_16_bits_is_that_of_the_numbers(kernels, layer, monkeypatch)
     x.add_(1)
     assert gpu.narrow(x) is x
     assert gpu.narrow(x + 1).dtype == WIDE
+
+
+@pytest.mark.parametrize("last", [torch.tanh, lambda x: x.mT.contiguous().mT, lambda x: x])
+def test_logits_that_the_loss_may_not_overwrite(last, kernels, monkeypatch):
+    """The backward pass of some operations reads their results; a kernel reads whole rows."""
+    product, batch = nn.Linear(8, 40, device=DEVICE), packed_for(pairs(6))
+    hidden, found = torch.randn(1, batch.tgt_out.size(1), 8, device=DEVICE), []
+    for door in (gpu._for, lambda x: None):
+        monkeypatch.setattr(gpu, "_for", door)
+        product.zero_grad()
+        states, scale = hidden.clone().requires_grad_(), torch.tensor(0.1, device=DEVICE)
+        sums = losses.backward(lambda x: last(product(x)), states, batch, 0.1, scale, 64)
+        found.append([sums.smoothed, product.weight.grad.clone()])
+    for value, right in zip(*found, strict=True):
+        torch.testing.assert_close(value, right, rtol=1e-4, atol=1e-6)
+
+
+def test_a_norm_of_another_kind_has_no_kernel(kernels):
+    class Other(nn.LayerNorm):
+        def forward(self, x):
+            return 2 * super().forward(x)
+
+    x = numbers(5, 24)
+    for norm_layer in (
+        Other(24),
+        nn.LayerNorm(24, bias=False),
+        nn.LayerNorm(24, elementwise_affine=False),
+    ):
+        assert gpu.residual_norm(x, x, norm_layer.to(DEVICE), 0.0) is None
+        assert gpu.narrow_norm(x, norm_layer.to(DEVICE)) is None
 
 
 def test_validation_and_search_use_no_norm_kernels(kernels):

@@ -10,9 +10,9 @@ import torch
 
 from nmtkit.data import packing
 from nmtkit.data.batches import collate, with_tensors
-from nmtkit.models.variants import VARIANTS
 from nmtkit.train import gradients, graphs
 from nmtkit.train.stage import train
+from tests.models.cases import CASES
 from tests.models.contract import (
     POOL,
     Case,
@@ -24,18 +24,18 @@ from tests.models.contract import (
     pairs,
     spans_of,
 )
+from tests.models.test_contexts import OF_BATCH
 from tests.train.graph_stand_in import standing_in
 from tests.train.test_packed import PACKED
 from tests.train.tiny import make_run, metrics, options
 
 SETTINGS = options(
     "train.max_steps=12",
-    "train.log_every=1",
+    "train.log_every=3",
     "train.precision=float32",
     "train.update_size=150",
     "model.dropout=0",
 )
-BY_PARSE = Case("pr", (("segmentation", "parse"),))
 BOTH = pytest.mark.parametrize("packed", ["yes", "no"])
 
 
@@ -94,6 +94,50 @@ def test_what_cannot_be_recorded_is_computed_kernel_by_kernel(
     assert error.count("not permitted when stream is capturing\n") == 2
 
 
+def test_a_batch_is_recorded_if_all_that_lasts_is_made(monkeypatch):
+    """It is, after a batch that is not smaller in any dimension was computed kernel by kernel."""
+    recorded, model = standing_in(monkeypatch), Case("transformer").build()
+    of = {n: batch_for(model, pairs(n, longest=n)) for n in (3, 5, 7)}
+    computed, fails = [], [True]
+
+    def compute(batch, scale):
+        computed.append(len(batch.src))
+        if fails:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return scale
+
+    found, one = graphs.Graphs(compute), torch.ones(1)
+    with pytest.raises(torch.OutOfMemoryError):
+        found(of[5], one)
+    fails.clear()
+    for n in (3, 5, 3, 7, 7):
+        found(of[n], one)
+    # Each of the first two was the largest; then a replay of 3, and again the largest.
+    assert computed == [5, 3, 5, 3, 7, 7] and len(recorded) == 2
+    assert graphs.larger(((2, 3), (1,)), ((1, 4),)) == ((2, 4), (1,))
+
+
+def test_memory_of_graphs_is_given_back_if_it_does_not_suffice(monkeypatch, capsys):
+    """A recording, or a batch beside the graphs; then they are recorded anew."""
+    recorded, model = standing_in(monkeypatch), Case("transformer").build()
+    batch, one = batch_for(model, pairs(5)), torch.ones(1)
+    record, fails = graphs.record, [True]
+
+    def short(compute, pool):
+        if fails.pop():
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return record(compute, pool)
+
+    monkeypatch.setattr(graphs, "record", short)
+    found = graphs.Graphs(lambda batch, scale: scale)
+    for _ in range(2):
+        found(batch, one)
+    assert not recorded
+    fails.append(False)
+    found(batch, one)
+    assert len(recorded) == 1 and not capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "draw", [random.random, np.random.rand, lambda: torch.rand(1)], ids=["random", "numpy", "torch"]
 )
@@ -127,10 +171,14 @@ def store_of(sentences, model):
     )
 
 
-@pytest.mark.parametrize("case", [*map(Case, VARIANTS), BY_PARSE], ids=str)
+@pytest.mark.parametrize(
+    "case", [*CASES, *(Case(variant, (*values.items(),)) for variant, values in OF_BATCH)], ids=str
+)
 def test_a_padded_batch_of_few_shapes_is_read_as_any_other(case):
     """Rows are added, too. The model reads nothing but the tensors that a graph copies."""
-    model, sentences = case.build(), pairs(9)
+    model, sentences = case.build(dropout=0.0).train(), pairs(9)
+    if model.reads_batch_length:  # has no graphs
+        return
     store = store_of(sentences, model)
     few = collate(store, np.arange(9), rule=model.context_rule, few_shapes=True)
     assert few.src.shape[0] == 16 and not few.src.shape[1] % 8 and not few.tgt_in.shape[1] % 8

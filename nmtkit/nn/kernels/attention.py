@@ -19,10 +19,12 @@ import triton.language as tl
 from torch import Tensor
 
 from nmtkit.data.packing import Packing
-from nmtkit.nn.kernels.random import kept, new_seed
+from nmtkit.nn.kernels.random import dropout_factors, new_seed
 
 BLOCK = 64
-"""Queries, and keys, of a block; half as many for wide heads."""
+"""Queries, and keys, of a block; half as many for heads wider than 64, which need more than the 99
+KiB of shared memory that many GPUs have.
+"""
 HIDDEN = tl.constexpr(-1.0e30)
 VARIABLE = ["length", "key_length", "queries", "keys"]
 """Arguments for whose values no kernel of its own is compiled."""
@@ -32,14 +34,18 @@ VARIABLE = ["length", "key_length", "queries", "keys"]
 def _load(x, rows, row, width, C: tl.constexpr):
     """Return some rows of x, (rows, C); channels from `width` on are 0."""
     channels = tl.arange(0, C)[None, :]
-    return tl.load(x + rows[:, None] * row + channels, mask=channels < width, other=0.0)
+    return tl.load(
+        x + rows[:, None].to(tl.int64) * row + channels, mask=channels < width, other=0.0
+    )
 
 
 @triton.jit
 def _store(x, values, rows, count, row, width, C: tl.constexpr):
     channels = tl.arange(0, C)[None, :]
     real = (rows < count)[:, None] & (channels < width)
-    tl.store(x + rows[:, None] * row + channels, values.to(x.dtype.element_ty), mask=real)
+    tl.store(
+        x + rows[:, None].to(tl.int64) * row + channels, values.to(x.dtype.element_ty), mask=real
+    )
 
 
 @triton.jit
@@ -72,17 +78,20 @@ def _forward(
     highest = tl.full([BLOCK], HIDDEN, tl.float32)
     total = tl.zeros([BLOCK], tl.float32)
     context = tl.zeros([BLOCK, C], tl.float32)
-    for start in range(tl.min(begin, 0) // 4 * 4, tl.max(end, 0), BLOCK):
+    stop = tl.max(end, 0)
+    if CAUSAL:
+        stop = tl.minimum(stop, tl.max(read, 0) + 1)
+    for start in range(tl.min(begin, 0) // 4 * 4, stop, BLOCK):
         columns = start + tl.arange(0, BLOCK)
-        others = tl.minimum(columns, keys - 1)
-        key = _load(k + head * k_head, others, k_row, WIDTH, C)
-        value = _load(v + head * v_head, others, v_row, WIDTH, C)
+        clamped = tl.minimum(columns, keys - 1)
+        key = _load(k + head * k_head, clamped, k_row, WIDTH, C)
+        value = _load(v + head * v_head, clamped, v_row, WIDTH, C)
         scores = _scores(query, key, read, columns, begin, end, scale, CAUSAL)
         higher = tl.maximum(highest, tl.max(scores, 1))
         weights, shrink = tl.exp2(scores - higher[:, None]), tl.exp2(highest - higher)
         total, highest = total * shrink + tl.sum(weights, 1), higher
         if DROPS:
-            weights *= kept(tl.load(seed) + head, read, start, keys, p, BLOCK)
+            weights *= dropout_factors(tl.load(seed) + head, read, start, keys, p, BLOCK)
         context *= shrink[:, None]
         context += tl.dot(weights.to(value.dtype), value, input_precision="ieee")
     some = highest > HIDDEN  # a sentence of <pad> may have no keys
@@ -109,15 +118,18 @@ def _backward_queries(
     tl.store(centres + head * queries + rows, centre, mask=rows < queries)
     sums_of_rows = tl.load(sums + head * queries + read)[:, None]
     result = tl.zeros([BLOCK, C], tl.float32)
-    for start in range(tl.min(begin, 0) // 4 * 4, tl.max(end, 0), BLOCK):
+    stop = tl.max(end, 0)
+    if CAUSAL:
+        stop = tl.minimum(stop, tl.max(read, 0) + 1)
+    for start in range(tl.min(begin, 0) // 4 * 4, stop, BLOCK):
         columns = start + tl.arange(0, BLOCK)
-        others = tl.minimum(columns, keys - 1)
-        key = _load(k + head * k_head, others, k_row, WIDTH, C)
-        value = _load(v + head * v_head, others, v_row, WIDTH, C)
+        clamped = tl.minimum(columns, keys - 1)
+        key = _load(k + head * k_head, clamped, k_row, WIDTH, C)
+        value = _load(v + head * v_head, clamped, v_row, WIDTH, C)
         scores = _scores(query, key, read, columns, begin, end, scale, CAUSAL)
         d_weights = tl.dot(gradient, tl.trans(value), input_precision="ieee")
         if DROPS:
-            d_weights *= kept(tl.load(seed) + head, read, start, keys, p, BLOCK)
+            d_weights *= dropout_factors(tl.load(seed) + head, read, start, keys, p, BLOCK)
         d_scores = tl.exp2(scores - sums_of_rows) * (d_weights - centre[:, None])
         result += tl.dot(d_scores.to(key.dtype), key, input_precision="ieee")
     result *= scale * tl.log(2.0)
@@ -133,12 +145,15 @@ def _backward_keys(
 ):  # fmt: skip
     head, first = tl.program_id(1), tl.program_id(0) * BLOCK
     columns = first + tl.arange(0, BLOCK)
-    others = tl.minimum(columns, keys - 1)
-    from_query, to_query = _bounds(key_cells, key_length, offsets, others)
-    key = _load(k + head * k_head, others, k_row, WIDTH, C)
-    value = _load(v + head * v_head, others, v_row, WIDTH, C)
+    clamped = tl.minimum(columns, keys - 1)
+    from_query, to_query = _bounds(key_cells, key_length, offsets, clamped)
+    key = _load(k + head * k_head, clamped, k_row, WIDTH, C)
+    value = _load(v + head * v_head, clamped, v_row, WIDTH, C)
     d_key, d_value = tl.zeros([BLOCK, C], tl.float32), tl.zeros([BLOCK, C], tl.float32)
-    for start in range(tl.min(from_query, 0), tl.max(to_query, 0), BLOCK):
+    begin_query = tl.min(from_query, 0)
+    if CAUSAL:
+        begin_query = tl.maximum(begin_query, first)
+    for start in range(begin_query, tl.max(to_query, 0), BLOCK):
         rows = start + tl.arange(0, BLOCK)
         read = tl.minimum(rows, queries - 1)
         begin, end = _bounds(cells, length, key_offsets, read)
@@ -149,8 +164,8 @@ def _backward_keys(
         weights = tl.exp2(scores - tl.load(sums + head * queries + read)[:, None])
         d_weights, used = tl.dot(gradient, tl.trans(value), input_precision="ieee"), weights
         if DROPS:
-            keep = kept(tl.load(seed) + head, read, first, keys, p, BLOCK)
-            d_weights, used = d_weights * keep, weights * keep
+            factors = dropout_factors(tl.load(seed) + head, read, first, keys, p, BLOCK)
+            d_weights, used = d_weights * factors, weights * factors
         d_value += tl.dot(tl.trans(used.to(value.dtype)), gradient, input_precision="ieee")
         centre = tl.load(centres + head * queries + read)[:, None]
         d_scores = (weights * (d_weights - centre)).to(key.dtype)
@@ -263,7 +278,7 @@ def _launch(
     states = tuple(x if x.stride(-1) == 1 else x.contiguous() for x in states)
     q, k, _ = states
     width = q.size(-1)
-    block = BLOCK if width <= 128 else BLOCK // 2
+    block = BLOCK if width <= 64 else BLOCK // 2
     kernel[(triton.cdiv(blocks_of.size(0), block), q.size(1))](
         *states,
         *values,

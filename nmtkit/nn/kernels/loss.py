@@ -22,7 +22,7 @@ def _loss(
     at = tl.program_id(0).to(tl.int64)
     logits += at * row
     target = tl.load(targets + at)
-    highest, total, sums = -float("inf"), 0.0, 0.0
+    highest, total, sums = -1.0e38, 0.0, 0.0
     for start in range(0, classes, BLOCK):
         columns = start + tl.arange(0, BLOCK)
         x = tl.load(logits + columns, mask=columns < classes, other=-float("inf")).to(tl.float32)
@@ -33,7 +33,9 @@ def _loss(
     log_total = highest + tl.log(total)
     real = target != PAD
     nll = log_total - tl.load(logits + target).to(tl.float32)
-    smoothed = (1 - smoothing) * nll + smoothing * (log_total - sums / classes)
+    smoothed = (1 - smoothing) * nll
+    if smoothing > 0:  # a class that a model forbids has a logit of -inf
+        smoothed += smoothing * (log_total - sums / classes)
     tl.store(losses + 2 * at, tl.where(real, smoothed, 0.0))
     tl.store(losses + 2 * at + 1, tl.where(real, nll, 0.0))
     factor = tl.where(real, tl.load(scale).to(tl.float32), 0.0)
@@ -57,6 +59,7 @@ def loss_and_gradient(logits: Tensor, targets: Tensor, smoothing: float, scale: 
         scale: a number on the device.
     """
     losses = torch.empty(len(logits), 2, dtype=torch.float32, device=logits.device)
+    torch.autograd.graph.increment_version(logits)
     values = (logits, logits.stride(0), targets, losses, scale, logits.size(1), smoothing)
     _loss[(len(logits),)](*values, PAD=PAD, BLOCK=BLOCK, num_warps=8)
     return losses

@@ -8,8 +8,9 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
-from nmtkit.nn.kernels.random import kept, new_seed
+from nmtkit.nn.kernels.random import dropout_factors, new_seed
 
 WIDEST = 8192
 """Wider rows do not fit into registers."""
@@ -29,7 +30,7 @@ def _total(
     total = tl.load(x + at, mask=real, other=0.0).to(tl.float32)
     factors = 1.0
     if DROPS:
-        factors = kept(tl.load(seed), rows, 0, width, p, D)
+        factors = dropout_factors(tl.load(seed), rows, 0, width, p, D)
     if SUMS:
         total += tl.load(y + at, mask=real, other=0.0).to(tl.float32) * factors
     return total, factors
@@ -124,6 +125,7 @@ class _ResidualNorm(torch.autograd.Function):
         return out, narrow
 
     @staticmethod
+    @once_differentiable
     def backward(
         ctx: Any, d_out: Tensor | None, d_narrow: Tensor | None
     ) -> tuple[Tensor | None, ...]:
@@ -152,7 +154,7 @@ def fits(x: Tensor, y: Tensor | None = None) -> bool:
     """True if `residual_norm` takes x and y (…, D)."""
     if y is not None and (y.shape != x.shape or y.dtype.itemsize > 4):
         return False
-    return x.dtype.itemsize <= 4 and x.size(-1) <= WIDEST
+    return x.dtype.itemsize <= 4 and x.size(-1) <= WIDEST and x.numel() < 2**31
 
 
 def residual_norm(

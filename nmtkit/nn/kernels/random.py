@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 @triton.jit
-def kept(seed, rows, first, width, p, COLUMNS: tl.constexpr):
+def dropout_factors(seed, rows, first, width, p, COLUMNS: tl.constexpr):
     """Return 1/(1-p) where an element is kept, else 0, (rows, COLUMNS).
 
     Args:
