@@ -18,8 +18,8 @@ from nmtkit.data.padding import Ids
 from nmtkit.data.store import Lengths
 from nmtkit.text.vocabulary import BOS, PAD
 
-ROUND_TO = 64, 32
-"""Where few shapes shall occur: the least multiples of R and of L."""
+LEAST_ROWS, LEAST_LENGTH = 64, 32
+"""Where few shapes shall occur, R and L are multiples of at least these numbers."""
 
 
 class Packing(NamedTuple):
@@ -91,11 +91,11 @@ def segments(src: Ids, tgt: Ids, few_shapes: bool = False) -> Segments:
 
     Args:
         src, tgt: lengths of the sentences in the rows; one side may have more sentences of <pad>.
-        few_shapes: R and L are multiples of `ROUND_TO`, or, if that is more, of a quarter and of a
-            half of the power of 2 that holds them; the further sentences are empty.
+        few_shapes: round up R and L: to multiples of a quarter and of a half of the power of 2 that
+            holds them, or of `LEAST_ROWS` and `LEAST_LENGTH`. The further sentences are empty.
     """
     rows = max(len(tgt), len(src))
-    rows = _rounded(rows, ROUND_TO[0], 4) if few_shapes else rows
+    rows = _rounded(rows, LEAST_ROWS, 4) if few_shapes else rows
     return Segments(*(_packing(of_side, rows, few_shapes) for of_side in (tgt, src)))
 
 
@@ -108,7 +108,7 @@ def _packing(of_sentences: Ids, rows: int, few_shapes: bool) -> Packing:
     lengths = np.zeros(rows, np.int64)
     lengths[: len(of_sentences)] = of_sentences
     longest = int(lengths.max())
-    longest = _rounded(longest, ROUND_TO[1], 2) if few_shapes else longest
+    longest = _rounded(longest, LEAST_LENGTH, 2) if few_shapes else longest
     offsets = np.zeros(rows + 1, np.int32)
     np.cumsum(lengths, out=offsets[1:])
     visible = np.arange(longest) < lengths[:, None]  # (R, L)
