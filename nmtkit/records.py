@@ -505,8 +505,9 @@ class SystemConfig(BaseModel):
 
 
 def values_of(sections: dict[str, Any]) -> int:
-    """Return the number of values in the sections of a TOML file."""
-    tables = [section for section in sections.values() if isinstance(section, dict)]
+    """Return the number of values in a TOML file and its sections, beside this number."""
+    own = {key: value for key, value in sections.items() if key != "values"}
+    tables = [value if isinstance(value, dict) else {key: value} for key, value in own.items()]
     return sum(value is not None for table in tables for value in table.values())
 
 

@@ -144,7 +144,7 @@ def check_unchanged(system: System, plan: Plan, run: Run, allowed: Collection[st
     if stored.corpus != plan.corpus:
         raise DataError(
             f"system '{system.name}' was trained on another preparation of this run's data",
-            where=run.prep / "manifest.json",
+            where=f"{run.prep / 'manifest.json'}; corpus in {system.config}",
             hint="--force begins anew, --system trains a second system",
         )
     stored = _complete(system, stored, plan)

@@ -117,6 +117,9 @@ def test_what_is_written(run):
     for length in range(len(whole) - 1):  # without its last line feed the file is whole
         run.system(VARIANT).config.write_bytes(whole[:length])
         refused(DataError, "the file is damaged", run.system(VARIANT).read_config)
+    lines = whole.splitlines(keepends=True)
+    run.system(VARIANT).config.write_bytes(b"".join(x for x in lines if b"corpus" not in x))
+    refused(DataError, "the file is damaged", run.system(VARIANT).read_config)
     run.system(VARIANT).config.write_bytes(whole)
     manifest = read_json(last(run) / "manifest.json")
     assert subset(manifest, step=4, variant=VARIANT) and list(manifest["vocabulary"]) == [
