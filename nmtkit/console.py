@@ -13,7 +13,10 @@ import time
 from collections.abc import Callable, Iterator
 from typing import IO, Any
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_CONTROL = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f"
+    r"\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"  # end a line, or turn its direction
+)
 _quiet = False
 _muted = False
 _listeners: list[Callable[[str], None]] = []

@@ -268,7 +268,11 @@ def count_lines(path: Path) -> int:
 
 
 def sha256(path: Path) -> str:
-    """Return the SHA-256 of a file as hexadecimal text."""
+    """Return the SHA-256 of a file as hexadecimal text.
+
+    Raises: DataError as `check_file`.
+    """
+    check_file(path)
     with open(path, "rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 

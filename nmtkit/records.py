@@ -94,6 +94,8 @@ def load(record: type[R], path: Path, again: str | None = None) -> R:
     """
     again = again or _again(record)
     try:
+        if path.exists():
+            files.check_file(path)
         content = path.read_bytes()
     except FileNotFoundError:
         raise DataError(f"no such file: {path}", hint=again) from None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import glob
 import json
 import os
 import platform
@@ -206,9 +207,21 @@ class Run:
         """Return the systems that have a config, in the order in which they were made: the first is
         the baseline.
         """
-        paths = (self.path / "systems").glob("[!.]*/config.toml")
-        systems = [self.system(path.parent.name) for path in paths]
+        systems = map(self.system, self.with_file("config.toml"))
         return sorted(systems, key=lambda s: (s.made, s.name))
+
+    def with_file(self, name: str) -> dict[str, Path]:
+        """Return the file of each system that has one, by the system's name.
+
+        A folder that has the file, and whose name cannot be a system's, is left out with a warning.
+        """
+        folder, paths = self.path / "systems", {}
+        for path in sorted(folder.glob(f"[!.]*/{glob.escape(name)}")):
+            try:
+                paths[self.system(path.relative_to(folder).parts[0]).name] = path
+            except ConfigError as error:
+                console.warn_once(f"{folder}: {error.message}: left out")
+        return paths
 
     def find_system(self, name: str) -> System:
         """Return a trained system by name.

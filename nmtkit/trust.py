@@ -15,6 +15,9 @@ the current folder is searched, but it is put on the import path only after the 
 somebody else can at most execute again what this user has executed at the same place. A module of
 the same name elsewhere, or with another content, is refused. The modules that an allowed module
 imports are not checked: whoever allows a module trusts what it imports.
+
+What is executed is the content that was checked. Python's cache of bytecode (`__pycache__`) is not
+read in the folder of the module and in those of its packages: it may have come with the run.
 """
 
 from __future__ import annotations
@@ -23,16 +26,50 @@ import contextlib
 import hashlib
 import importlib
 import importlib.machinery
+import itertools
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
+from typing import ClassVar
 
 from nmtkit import console, environment, files
 from nmtkit.errors import ConfigError, EnvironmentProblem
 
 _named: set[str] = set()
 """The modules that the user has named in this process."""
+
+
+class _SourceLoader(importlib.machinery.SourceFileLoader):
+    """Executes a source file, and no cache of it."""
+
+    checked: ClassVar[Mapping[Path, bytes]] = {}
+    """The content of the files whose import is allowed, while they are imported."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        path = self.get_filename(fullname)
+        content = self.checked.get(Path(path).absolute())
+        return self.source_to_code(self.get_data(path) if content is None else content, path)
+
+
+class _Finder:
+    """Finds modules as Python does, and gives those in some folders a `_SourceLoader`."""
+
+    folders: ClassVar[set[Path]] = set()
+
+    @classmethod
+    def find_spec(
+        cls, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Return where a module is; None if nowhere."""
+        others = (finder for finder in sys.meta_path if finder is not cls)
+        specs = (finder.find_spec(name, path, target) for finder in others)
+        spec = next(filter(None, specs), None)
+        if spec and type(spec.loader) is importlib.machinery.SourceFileLoader:
+            file = spec.loader.path
+            if Path(file).parent.resolve() in cls.folders:
+                spec.loader = _SourceLoader(name, file)
+        return spec
 
 
 def allow(names: Iterable[str], remember: bool = False) -> None:
@@ -63,8 +100,10 @@ def import_module(name: str) -> ModuleType:
     if name not in sys.modules:
         paths, folder = _find(name)
         new = [path for part, path in paths.items() if part not in sys.modules]
+        contents = {path: path.read_bytes() for path in new if path.is_file()}
         allowed = name in _named | environment.allowed_code()
-        if not allowed and not (new and all(map(_is_remembered, new))):
+        known = contents and all(itertools.starmap(_is_remembered, contents.items()))
+        if not allowed and not (known and len(contents) == len(new)):
             shown = ", ".join(map(str, new)) or name
             raise ConfigError(
                 f"you have not allowed '{name}', or it has changed since: importing it would"
@@ -75,7 +114,14 @@ def import_module(name: str) -> ModuleType:
             )
         if folder is not None:
             sys.path.append(folder)
-    return importlib.import_module(name)
+        _Finder.folders |= {path.parent.resolve() for path in new}
+        if _Finder not in sys.meta_path:
+            sys.meta_path.insert(0, _Finder)
+        _SourceLoader.checked = contents
+    try:
+        return importlib.import_module(name)
+    finally:
+        _SourceLoader.checked = {}
 
 
 def _find(module: str) -> tuple[dict[str, Path], str | None]:
@@ -111,7 +157,7 @@ def _files(module: str, places: Sequence[str]) -> dict[str, Path]:
         else:
             raise ModuleNotFoundError(f"No module named '{prefix}'", name=prefix)
         if file:
-            paths[prefix] = Path(file).resolve()
+            paths[prefix] = Path(file).absolute()
     return paths
 
 
@@ -131,24 +177,26 @@ def _spec(part: str, places: Sequence[str], top: bool) -> importlib.machinery.Mo
     return None
 
 
-def _mark(path: Path) -> Path:
-    """Return the file that stands for a file with its present content."""
+def _mark(path: Path, content: bytes) -> Path:
+    """Return the file that stands for a file with a content."""
     import platformdirs
 
-    key = hashlib.sha256(f"{path}\n{files.sha256(path)}".encode("utf-8", "surrogateescape"))
+    digest = hashlib.sha256(content).hexdigest()
+    key = hashlib.sha256(f"{path.resolve()}\n{digest}".encode("utf-8", "surrogateescape"))
     return Path(platformdirs.user_config_dir("nmtkit")) / "allowed-code" / key.hexdigest()
 
 
-def _is_remembered(path: Path) -> bool:
+def _is_remembered(path: Path, content: bytes) -> bool:
     with contextlib.suppress(OSError):  # the user's folder may be out of reach
-        return _mark(path).is_file()
+        return _mark(path, content).is_file()
     return False
 
 
 def _remember(paths: Iterable[Path]) -> None:
     for path in paths:
-        if not _is_remembered(path):
+        content = path.read_bytes()
+        if not _is_remembered(path, content):
             try:
-                files.write_text(_mark(path), f"{str(path)!r}\n")
+                files.write_text(_mark(path, content), f"{str(path)!r}\n")
             except EnvironmentProblem as error:
                 console.warn(f"not remembered, later commands need --allow-code: {error.message}")

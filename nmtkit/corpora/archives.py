@@ -10,6 +10,7 @@ from __future__ import annotations
 import bz2
 import contextlib
 import difflib
+import errno
 import functools
 import gzip
 import lzma
@@ -109,7 +110,8 @@ def _damage_named(archive: Path) -> Iterator[None]:
     try:
         yield
     except _DAMAGED as error:
-        if isinstance(error, OSError) and error.errno is not None:
+        # A damaged directory of a zip makes Python seek to a negative place, which is EINVAL.
+        if isinstance(error, OSError) and error.errno not in {None, errno.EINVAL}:
             raise
         raise DataError(f"{archive.name} is damaged: {error}", archive, "fetch it again") from error
 

@@ -204,8 +204,7 @@ def _note_unscored(contents: Contents) -> None:
     """Note which systems stand in no table, or not in all."""
     for name, result in contents.scores.items():
         scored = set(result.names)
-        outputs = (contents.run.path / "systems").glob(f"*/translate/{name}/hyp.txt")
-        translated = {path.parents[2].name for path in outputs}
+        translated = set(contents.run.with_file(f"translate/{name}/hyp.txt"))
         known = translated | scored
         again = score_command(name, result)
         if waiting := sorted(translated - scored):

@@ -55,8 +55,8 @@ def _folders(run: Run, set_name: str) -> dict[str, Path]:
     """Return the translation folders of a set by system: trained systems oldest first, then
     ensembles and translations made elsewhere by name.
     """
-    paths = (run.path / "systems").glob(f"*/translate/{set_name}/hyp.txt")
-    folders = {path.parents[2].name: path.parent for path in sorted(paths)}
+    paths = run.with_file(f"translate/{set_name}/hyp.txt")
+    folders = {name: path.parent for name, path in paths.items()}
     trained = [system.name for system in run.systems() if system.name in folders]
     return {name: folders[name] for name in (*trained, *sorted(folders.keys() - set(trained)))}
 

@@ -281,6 +281,16 @@ def test_flipped_bits(tmp_path, folder, kind):
     refuse("is damaged", path, "a.de", folder)
 
 
+def test_a_zip_whose_directory_points_before_its_beginning(tmp_path, folder):
+    """Python seeks to a negative place there, which the system refuses."""
+    path = zipped(tmp_path / "x.zip", {"a.de": b"x" * 50})
+    data = bytearray(path.read_bytes())
+    end = data.rindex(b"PK\5\6")
+    data[end + 16 : end + 20] = (1 << 20).to_bytes(4, "little")  # where the directory begins
+    path.write_bytes(data)
+    refuse("is damaged", path, "a.de", folder)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "right"),
     [

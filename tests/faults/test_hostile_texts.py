@@ -27,8 +27,8 @@ MARKUP = (
     '<a href=javascript:hit() onclick=hit()>x</a>"\' onmouseover=hit() x="{{7*7}}'
     "<iframe src=http://127.0.0.1:9/></iframe>"
 )
-HOSTILE = f"=cmd|' /C calc'!A0 \x1b]0;owned\x07\x1b[2J\x9b31m\x7f\x08 {MARKUP}"
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+HOSTILE = f"=cmd|' /C calc'!A0 \x1b]0;owned\x07\x1b[2J\x9b31m\x7f\x08\u202e\u2066\u200f {MARKUP}"
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 HANDLED = {"name", "set", "system", "systems", "baseline", "set_name", "format", "key"}
 """Names, which other tests cover, and keys that must agree with others."""
 
@@ -190,9 +190,29 @@ def test_a_folder_of_such_a_name_is_no_system(original, tmp_path, name):
     run = shutil.copytree(original.path, tmp_path / "run")
     (run / "systems/base").rename(run / "systems" / name)
     for line in (f"status {run}", f"translate --run {run}", f"score --run {run} --force"):
+        console.warn_once.cache_clear()  # as in a new process
         result = CliRunner().invoke(app, line.split())
-        assert "cannot name a system" in result.output.replace("\n", " ")
+        assert f"{name!r} cannot name a system" in result.output.replace("\n", " ")
+        assert "in: --system" not in result.output
         assert not CONTROL.search(result.output)
+
+
+def test_a_folder_of_such_a_name_stops_no_command(original, tmp_path):
+    """A person may keep files of their own anywhere in a run."""
+    run = shutil.copytree(original.path, tmp_path / "run")
+    shutil.copytree(run / "systems/base", run / "systems/(base) copy")
+    for line in (f"status {run}", f"score --run {run} --force --resamples 10 --trials 10"):
+        console.warn_once.cache_clear()
+        result = CliRunner().invoke(app, line.split())
+        assert result.exit_code == 0, result.output
+        assert "'(base) copy' cannot name a system" in result.output.replace("\n", " ")
+
+
+def test_what_turns_the_direction_of_text_is_visible():
+    """Such a character would show a line in another order, or as two lines."""
+    turning = "\u061c\u200e\u200f\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+    assert console.visible(turning) == "".join(f"\\u{ord(c):04x}" for c in turning)
+    assert console.visible("\u200d\u2027\u202f\u206a") == "\u200d\u2027\u202f\u206a"
 
 
 def test_a_label_of_progress_is_no_markup(monkeypatch):

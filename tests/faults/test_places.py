@@ -1,11 +1,15 @@
 """A run of somebody else: nothing is written, truncated or removed outside it."""
 
+import contextlib
+import functools
 import os
 import shutil
+import signal
 
 import pytest
 from typer.testing import CliRunner
 
+from nmtkit import files
 from nmtkit.cli import app
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.models import checkpoints
@@ -233,6 +237,51 @@ def test_a_pipe_in_the_place_of_a_file_is_refused(downloaded):
         code, output = call("score --force", downloaded)
         assert code == 2 and str(downloaded / name) in output.replace("\n", "")
         (downloaded / name).unlink()
+
+
+READ = {
+    "prep/vocab.txt": "translate --force --jobs 1",
+    "prep/codes.bpe": "translate --force --jobs 1",
+    "score/test/scores.json": "report --force",
+}
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+@pytest.mark.parametrize(("name", "words"), READ.items())
+def test_no_pipe_or_device_in_a_run_is_read(downloaded, name, words, kind):
+    """A pipe would wait for a writer; a device may never end, as /dev/zero, here an empty one."""
+    path = downloaded / name
+    path.unlink()
+    os.mkfifo(path) if kind == "pipe" else path.symlink_to(os.devnull)
+    with given_up_after(60):
+        code, output = call(words, downloaded)
+    assert code == 2 and f"is a {kind}, not a file" in output.replace("\n", " "), output
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_readers_of_records_and_hashes_refuse_what_is_no_file(tmp_path, kind):
+    path = tmp_path / "x.json"
+    os.mkfifo(path) if kind == "pipe" else path.symlink_to(os.devnull)
+    with given_up_after(10):
+        for reader in (files.sha256, functools.partial(load, Manifest)):
+            with pytest.raises(DataError, match=f"is a {kind}, not a file"):
+                reader(path)
+
+
+@contextlib.contextmanager
+def given_up_after(seconds):
+    """Fail instead of waiting without end for the writer of a pipe."""
+
+    def fail(*_):
+        raise TimeoutError("a pipe is waited for")
+
+    before = signal.signal(signal.SIGALRM, fail)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_a_run_may_be_a_link_as_a_whole(downloaded, tmp_path):

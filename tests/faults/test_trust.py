@@ -1,5 +1,9 @@
 """A run of somebody else: code that it names is not executed unasked."""
 
+import importlib
+import importlib.util
+import os
+import py_compile
 import shutil
 import sys
 
@@ -150,6 +154,58 @@ def test_what_is_allowed_once_stays_allowed_while_it_is_the_same(downloaded, tmp
         stream.write("# changed\n")
     assert call("translate --jobs 1 --force", downloaded)[0] == 2
     assert not flag.exists()
+
+
+def compile_for(source, other, mode):
+    """Leave bytecode of another file as the cache of a source file."""
+    cache = importlib.util.cache_from_source(source)
+    if mode is py_compile.PycInvalidationMode.TIMESTAMP:  # the cache must have time and size
+        status = source.stat()
+        with open(other, "a", encoding="utf-8") as stream:
+            stream.write("#" * (status.st_size - other.stat().st_size))
+        os.utime(other, ns=(status.st_atime_ns, status.st_mtime_ns))
+    py_compile.compile(other, cfile=cache, doraise=True, invalidation_mode=mode)
+
+
+@pytest.mark.parametrize("mode", ["UNCHECKED_HASH", "TIMESTAMP"])
+@pytest.mark.parametrize("cached", ["payload", "payload_helper", "payload_package.inner"])
+def test_no_bytecode_beside_an_allowed_module_is_executed(
+    ready, tmp_path, monkeypatch, mode, cached
+):
+    """An archive can bring __pycache__, too, which Python would take for the code."""
+    folder, flag = tmp_path / "downloaded", tmp_path / "flag"
+    variant = cached if "." in cached else "payload"
+    stranger(ready, folder, flag, monkeypatch, f"{variant}:Model")
+    (folder / "payload_package").mkdir()
+    (folder / "payload_package/__init__.py").write_text("import payload_helper", "utf-8")
+    (folder / "payload_helper.py").write_text(f"# {'a line of the helper ' * 9}\n", "utf-8")
+    shutil.copy(folder / "payload.py", folder / "payload_package/inner.py")
+    with open(folder / "payload.py", "a", encoding="utf-8") as stream:
+        stream.write("import payload_helper\n")
+    assert call(f"translate --jobs 1 --allow-code {variant}", folder)[0] == 0
+    forget(monkeypatch)
+    evil = tmp_path / "evil.py"
+    evil.write_text(f"raise SystemExit({'executed'!r})\n", "utf-8")
+    source = folder / f"{cached.replace('.', '/')}.py"
+    compile_for(source, evil, py_compile.PycInvalidationMode[mode])
+    importlib.invalidate_caches()
+    code, output = call("translate --jobs 1 --force", folder)
+    assert code == 0, output
+
+
+def test_what_is_executed_is_what_was_checked(downloaded, tmp_path, monkeypatch):
+    """Somebody may exchange the file between the two."""
+    assert call("translate --jobs 1 --allow-code payload", downloaded)[0] == 0
+    forget(monkeypatch)
+    checked, evil = trust._is_remembered, "raise SystemExit('executed')"
+
+    def exchanged(path, *content):
+        good = checked(path, *content)
+        (downloaded / "payload.py").write_text(evil, "utf-8")
+        return good
+
+    monkeypatch.setattr(trust, "_is_remembered", exchanged)
+    assert call("translate --jobs 1 --force", downloaded)[0] == 0
 
 
 def test_a_variable_allows_it_and_nothing_is_remembered(downloaded, tmp_path, monkeypatch):
