@@ -360,7 +360,12 @@ def write_array(path: Path, values: Any) -> Path:
 
 def write_json(path: Path, value: object) -> None:
     """Write indented JSON atomically (keys in the order given)."""
-    write_text(path, json.dumps(value, ensure_ascii=False, indent=1, allow_nan=False) + "\n")
+    write_text(path, json_text(value))
+
+
+def json_text(value: object) -> str:
+    """Return the text that `write_json` writes."""
+    return json.dumps(value, ensure_ascii=False, indent=1, allow_nan=False) + "\n"
 
 
 def sync_folder(path: Path) -> None:
