@@ -364,7 +364,12 @@ def write_array(path: Path, values: Any) -> Path:
 
 def write_json(path: Path, value: object) -> None:
     """Write indented JSON atomically (keys in the order given)."""
-    write_text(path, json.dumps(value, ensure_ascii=False, indent=1, allow_nan=False) + "\n")
+    write_text(path, json_text(value))
+
+
+def json_text(value: object) -> str:
+    """Return the text that `write_json` writes."""
+    return json.dumps(value, ensure_ascii=False, indent=1, allow_nan=False) + "\n"
 
 
 def sync_folder(path: Path) -> None:
@@ -384,7 +389,8 @@ def remove_unfinished(folder: Path) -> None:
 
 
 def remove_owned(folder: Path, owned: Owned) -> None:
-    """Remove the files of nmtkit from a folder, and folders that are then empty.
+    """Remove the files of nmtkit from a folder, and the folders that this empties. Empty folders of
+    the user stay.
 
     Args:
         folder: the folder; it goes too if nothing is left in it.
@@ -395,16 +401,25 @@ def remove_owned(folder: Path, owned: Owned) -> None:
     names = set(owned(folder) if callable(owned) else owned)
     patterns = [f"/{name}" for name in names if glob.has_magic(name)]
     lists = "manifest.json", "nmtkit.json"
+    emptied = {folder}
+
+    def is_owned(path: Path) -> bool:
+        place = "/" / path.relative_to(folder)
+        return str(place)[1:] in names or any(map(place.match, patterns))
+
     for parent, folders, entries in os.walk(folder, topdown=False):
+        inner = Path(parent)
         # What lists the other files goes last.
         for entry in sorted((*entries, *folders), key=lists.__contains__):
-            path = Path(parent, entry)
-            place = "/" / path.relative_to(folder)
-            matches = str(place)[1:] in names or any(map(place.match, patterns))
-            if matches and (path.is_symlink() or not path.is_dir()):
+            path = inner / entry
+            is_file = path.is_symlink() or (path.exists() and not path.is_dir())
+            if is_file and is_owned(path):
                 path.unlink()
-        with contextlib.suppress(OSError):  # somebody's files are left in it
-            Path(parent).rmdir()
+                emptied.add(inner)
+        if inner in emptied or is_owned(inner):
+            with contextlib.suppress(OSError):  # somebody's files are left in it
+                inner.rmdir()
+                emptied.add(inner.parent)
 
 
 def publish(complete: Path, final: Path, owned: Owned) -> None:
@@ -473,16 +488,17 @@ def _is_another(number: int) -> bool:
 
 
 def _retire(older: Path, final: Path, owned: Owned) -> None:
-    """Remove a folder that `final` has replaced; move the files that are not of nmtkit to it, or
-    beside it if it has such files already.
+    """Remove a folder that `final` has replaced; move what is not of nmtkit to it, or beside it if
+    it has such files already.
     """
     remove_owned(older, owned)
-    for path in [path for path in older.rglob("*") if path.is_symlink() or not path.is_dir()]:
+    for path in sorted(older.rglob("*")):  # a folder before what is in it
         target = final / path.relative_to(older)
-        if not target.exists():
-            target.parent.mkdir(parents=True, exist_ok=True)
+        if os.path.lexists(path) and target.parent.is_dir() and not target.exists():
             os.replace(path, target)
-    remove_owned(older, ())
+    for parent, _, _ in os.walk(older, topdown=False):
+        with contextlib.suppress(OSError):  # it has files that `final` has too
+            Path(parent).rmdir()
     if older.exists():
         keep_others(older, final.parent)
 

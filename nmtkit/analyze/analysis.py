@@ -19,6 +19,7 @@ the report shows.
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -121,21 +122,25 @@ class Finding:
 
     def write(self, folder: Path, inputs: FindingInputs) -> None:
         """Write table.{md,tex,csv}, figure.svg, the attachments and, last, finding.json into
-        analyze/<name>/. Remove finding.json first, because other files of an earlier finding are
-        out of date from here on, and the attachments of an earlier finding.
+        analyze/<name>/. An earlier finding stays if the disk is full: its finding.json and its
+        attachments are removed when all new files are written, before these get their names.
         """
         earlier = stored(folder)
-        files.remove(folder / "finding.json")
-        self.table.write(folder)
-        texts = self.attachments | ({} if self.figure is None else {"figure.svg": self.figure})
-        outdated = {"figure.svg", *(earlier.attachments if earlier else ())} - texts.keys()
-        for name in outdated:
-            files.remove(folder / name)
-        for name, content in texts.items():
-            files.write_text(folder / name, content)
+        files.remove_unfinished(folder)
         names = sorted(self.attachments)
         record = StoredFinding(format=1, **self.as_json(), attachments=names, made_from=inputs)
-        record.write(folder / "finding.json")
+        texts = {f"table.{suffix}": content for suffix, content in self.table.forms().items()}
+        texts |= self.attachments | ({} if self.figure is None else {"figure.svg": self.figure})
+        outdated = {"figure.svg", *(earlier.attachments if earlier else ())} - texts.keys()
+        with contextlib.ExitStack() as stack:
+            # The first file here is the last to get its name.
+            texts = {"finding.json": files.json_text(record.model_dump()), **texts}
+            for name, content in texts.items():
+                stream = stack.enter_context(files.writing(folder / name))
+                stream.write(content)
+                stream.flush()
+            for name in ("finding.json", *outdated):
+                files.remove(folder / name)
         console.say(f"{self.name}: written to {folder}")
 
     def print(self, output_format: str) -> None:

@@ -114,7 +114,7 @@ def _transfer(part: _Part) -> None:
         raise _Broken(_reason(error)) from error
     except urllib3.exceptions.HTTPError as error:
         raise _Broken("the connection broke off") from error
-    except requests.RequestException as error:
+    except (requests.RequestException, ValueError) as error:  # ValueError: of a wrong address
         raise Failed(_reason(error)) from error
     finally:
         pieces.close()
@@ -291,7 +291,7 @@ class _Part:
         self._note_version(headers)
         whole = response.status_code == 200
         length = headers.get("Content-Length", "") if whole else self._total_length(headers)
-        total = int(length) if length.isdigit() else self.size
+        total = int(length) if re.fullmatch("[0-9]{1,18}", length) else self.size
         most = self.size or MOST
         if total is not None and total > most:
             raise Failed(f"the server announces {decimal(total)}, the file has {self._expected}")
@@ -326,7 +326,7 @@ class _Part:
 
     def _total_length(self, headers: Mapping[str, str]) -> str:
         """Return the whole file's length ("*" = unknown); fail unless the missing rest comes."""
-        rest = re.match(r"bytes (\d+)-\d+/(\d+|\*)", headers.get("Content-Range", ""))
+        rest = re.match(r"bytes ([0-9]{1,18})-\d+/(\d+|\*)", headers.get("Content-Range", ""))
         if rest is None or int(rest[1]) != self.done:
             self.restart()
             raise _Broken("the server sent another part of the file than asked for")

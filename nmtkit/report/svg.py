@@ -13,8 +13,10 @@ DRAWN = re.compile(
     "marker|pattern|linearGradient|radialGradient|stop|symbol|mask|image"
 )
 """The elements that a figure may have; a style sheet would be one of the whole page."""
-ACTIVE = re.compile(r"url\(\s*['\"]?(?!['\"]?#)|javascript:|@import|expression\(", re.I)
-"""Attribute values that load or run something."""
+ACTIVE = re.compile(
+    r"url\((?!#)|image-set|src\(|javascript:|@import|expression\(|position|\\", re.I
+)
+"""Attribute values that load or run something, leave the figure's place, or hide it in escapes."""
 LEAST = 0.85
 """Part of its size to which a figure may shrink: with less, its text could not be read."""
 GROUND = re.compile(r"patch_\d+")
@@ -36,15 +38,21 @@ def inline(text: str, prefix: str, label: str) -> str | None:
     """
     if "<!ENTITY" in text:
         return None
+    ElementTree.register_namespace("", SVG)
+    ElementTree.register_namespace("xlink", XLINK)
     try:
         root = ElementTree.fromstring(text)
-    except ElementTree.ParseError:
+        return _element(root, prefix, label) if root.tag == f"{{{SVG}}}svg" else None
+    except (ElementTree.ParseError, RecursionError):
         return None
-    if root.tag != f"{{{SVG}}}svg":
-        return None
+
+
+def _element(root: ElementTree.Element, prefix: str, label: str) -> str:
+    """Return a figure as an element of a page, as `inline`."""
     _clean(root, prefix)
-    width = root.attrib.pop("width", "")
-    root.attrib.pop("height", None)
+    width = root.get("width", "")
+    for key in root.attrib.keys() - {"viewBox", "version"}:
+        del root.attrib[key]
     if match := re.fullmatch(r"(\d+\.?\d*)(pt|px)?", width):
         size, unit = float(match[1]), match[2] or "px"
         root.set("style", f"width: {size:g}{unit}; min-width: {LEAST * size:g}{unit}")
@@ -55,8 +63,6 @@ def inline(text: str, prefix: str, label: str) -> str | None:
         "stroke-linejoin": "round",
         "stroke-linecap": "butt",
     }
-    ElementTree.register_namespace("", SVG)
-    ElementTree.register_namespace("xlink", XLINK)
     return ElementTree.tostring(root, encoding="unicode")
 
 
@@ -65,14 +71,15 @@ def _clean(element: ElementTree.Element, prefix: str, ground: bool = False) -> N
     ground = ground or GROUND.fullmatch(element.get("id", "")) is not None
     for child in list(element):
         name = child.tag.removeprefix(f"{{{SVG}}}") if isinstance(child.tag, str) else ""
-        if DRAWN.fullmatch(name):  # a foreign tag has another namespace as its part
+        # A foreign tag has another namespace as its part; HTML reads what is in a title as HTML.
+        if DRAWN.fullmatch(name) and not element.tag.endswith(("}title", "}desc")):
             _clean(child, prefix, ground)
         else:
             element.remove(child)
     for key, value in list(element.attrib.items()):
         name = key.rpartition("}")[2].lower()
         outside = name == "href" and not re.match(r"#|data:image/(png|jpeg);base64,", value)
-        if outside or name.startswith("on") or ACTIVE.search(value):
+        if outside or name.startswith(("on", "src")) or ACTIVE.search(value):
             del element.attrib[key]
         else:
             element.set(key, _own(name, value, prefix, ground))

@@ -29,7 +29,8 @@ SHADES = " ·░▒▓█"
 LAST_LATIN_LETTER = "\u017f"
 """pdflatex has no later letters."""
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
-FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+FORMULA = re.compile(r'^(?=[=+\-@\t\r\n])|(?<=[;\t\n])(?="*[=+\-@])')
+"""Where a spreadsheet may see the beginning of a formula; some also split cells at ; or a tab."""
 NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
 _LATEX = tomllib.loads((Path(__file__).parent / "latex.toml").read_text("utf-8"))
 
@@ -260,9 +261,9 @@ class StoredTable(BaseModel):
 
 
 def csv_text(rows: Iterable[Sequence[Any]]) -> str:
-    """Return rows as the text of a CSV file. A spreadsheet would run a text that begins with one of
-    FORMULA: such a text gets a ' in front, unless it is a number. A carriage return, which would end
-    a row, becomes a space.
+    """Return rows as the text of a CSV file. A spreadsheet would run what begins at a FORMULA: it
+    gets a ' in front, unless the cell is a number. A carriage return, which would end a row, becomes
+    a space.
     """
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
@@ -271,10 +272,9 @@ def csv_text(rows: Iterable[Sequence[Any]]) -> str:
 
 
 def _inert(cell: Any) -> Any:
-    if not isinstance(cell, str):
+    if not isinstance(cell, str) or NUMBER.fullmatch(cell):
         return cell
-    formula = cell.startswith(FORMULA) and not NUMBER.fullmatch(cell)
-    return ("'" * formula + cell).replace("\r", " ")
+    return FORMULA.sub("'", cell).replace("\r", " ")
 
 
 def check_format(output_format: str) -> None:

@@ -3,6 +3,7 @@
 import csv
 import io
 import os
+import resource
 import shutil
 
 import numpy as np
@@ -18,7 +19,7 @@ from nmtkit.cli.analyze import analysis_command
 from nmtkit.data.batches import source_batch
 from nmtkit.data.documents import documents_file
 from nmtkit.data.store import spans_writer
-from nmtkit.errors import ConfigError, DataError
+from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.measures.macs import count_macs, count_parameters
 from nmtkit.options import GENERAL
 from nmtkit.records import FindingInputs
@@ -420,6 +421,21 @@ def test_what_an_earlier_call_attached_goes_with_it(tmp_path):
     for attachments in ({"paper.md": "1", "a.scores": "2"}, {"a.scores": "3"}, {}):
         Finding(table, "t", attachments=attachments, name="toy").write(tmp_path, inputs)
         assert {path.name for path in tmp_path.iterdir()} == {*always, *attachments}
+
+
+def test_on_a_full_disk_the_earlier_finding_stays(tmp_path):
+    table, inputs = Table("t", "t", [Column("a", "a")], [[1]]), FindingInputs(systems=[], files={})
+    earlier = Finding(table, "t", figure="<svg/>", attachments={"a.md": "1"}, name="toy")
+    earlier.write(tmp_path, inputs)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
+    try:
+        large = Finding(table, "new", attachments={"b.md": "2" * (2 << 20)}, name="toy")
+        refused(EnvironmentProblem, "File too large", large.write, tmp_path, inputs)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 @pytest.mark.parametrize(

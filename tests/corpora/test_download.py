@@ -35,6 +35,17 @@ SLOW = {
     "slow-redirection": b"HTTP/1.1 302 Found\r\nLocation: /good/",
 }
 """The beginnings of answers of which a byte comes now and then, so that no wait is long."""
+MALFORMED = {
+    "superscript": b"200 OK\r\nContent-Length: \xb2",
+    "long-length": b"200 OK\r\nContent-Length: " + b"9" * 5000,
+    "long-start": b"206 Partial\r\nContent-Range: bytes " + b"9" * 5000 + b"-9/9",
+    "long-total": b"206 Partial\r\nContent-Range: bytes 0-9/" + b"9" * 5000,
+    "no-address": b"302 Found\r\nLocation: http://[::1",
+    "no-port": b"302 Found\r\nLocation: http://127.0.0.1:99999999/",
+    "no-host": b"302 Found\r\nLocation: http://\xff\x01/",
+    "no-chunk": b"200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"f" * 5000,
+}
+"""Answers whose numbers or addresses are none."""
 SIZE = len(CONTENT)
 
 
@@ -72,7 +83,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 while not self.server.gate.wait(0.05):
                     self.wfile.write(b"0")
             return
-        if kind in {"endless", "drip", "huge", "redirect"}:
+        if kind in {"endless", "drip", "huge", "redirect", *MALFORMED}:
             self.hostile(kind)
             return
         if kind in {"missing", "busy"} and (kind == "missing" or count <= 2):
@@ -105,8 +116,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.send_body(kind, body[start:], count)
 
     def hostile(self, kind):
-        """Answer without end, until the other side has had enough."""
+        """Answer without end, until the other side has had enough; or with what is no answer."""
         self.close_connection = True
+        if kind in MALFORMED:
+            self.wfile.write(b"HTTP/1.1 %s\r\n\r\n" % MALFORMED[kind])
+            return
         self.send_response(302 if kind == "redirect" else 200)
         if kind == "redirect":
             self.send_header("Location", "/good")
@@ -495,6 +509,14 @@ def test_a_slow_server_that_is_fast_enough_is_waited_for(server, monkeypatch):
 def test_the_body_of_a_redirection_is_not_read(server):
     assert find(server, "/redirect").read_bytes() == CONTENT
     assert server.sent < 20_000_000
+
+
+@pytest.mark.parametrize("known", [{}, UNKNOWN])
+@pytest.mark.parametrize("kind", MALFORMED)
+def test_after_a_malformed_answer_the_mirror_is_tried(server, monkeypatch, kind, known):
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    assert find(server, f"/{kind}", "/good", **known).read_bytes() == CONTENT
+    assert server.asked[-1] == ("/good", 0)
 
 
 # no published checksum: the first copy counts

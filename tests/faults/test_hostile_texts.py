@@ -236,6 +236,10 @@ def test_dollars_are_no_formula_in_a_figure():
         *(("\r=1", "' =1"), ("a\r=1", "a =1")),
         *(("-0.5", "-0.5"), ("+1e-3", "+1e-3"), (-0.5, "-0.5"), ("a=b", "a=b"), ("-", "'-")),
         *(("", ""), (None, ""), ("-1 +cmd", "'-1 +cmd"), ("-٣", "'-٣"), ("-1\n", "'-1\n")),
+        # Some spreadsheets split a cell at one of these.
+        *((f"a{separator}=1+1", f"a{separator}'=1+1") for separator in ";\t\n"),
+        *((f"a;b;{sign}1;c", f"a;b;'{sign}1;c") for sign in "=+-@"),
+        *(('a;"=1', "a;'\"=1"), ("a;\t@b", "a;\t'@b"), ("a; b=1", "a; b=1")),
     ],
 )
 def test_no_cell_is_a_formula(cell, written):

@@ -240,11 +240,34 @@ def test_notes_beside_a_translation_stay(three):
     folder = three.system("a").translation("dev")
     names = "notes.md", "hyp.post-edited.txt", "figures/one.svg"
     write_notes(folder, names)
+    (folder / "for later/deep").mkdir(parents=True)
+    (folder / "figures/empty").mkdir()
     for nbest in (3, 1):
         translate(three, systems=["a"], set_names=["dev"], nbest=nbest, jobs=1, force=True)
         written = {"hyp.txt", "hyp.subwords.txt", "meta.json"} | set(["nbest.jsonl"] * (nbest > 1))
         assert content(folder).keys() == written | set(names)
         assert notes(folder) == sorted(names)
+        assert (folder / "for later/deep").is_dir() and (folder / "figures/empty").is_dir()
+
+
+def test_an_empty_folder_of_the_user_stays_and_one_of_nmtkit_goes(tmp_path):
+    older, final = tmp_path / "older", tmp_path / "final"
+    for name in ("both/both", "both/mine", "mine/mine", "text", "wandb/1"):
+        (older / name).mkdir(parents=True)
+    (final / "both/both").mkdir(parents=True)
+    for name in ("text/a.src", "text/b.src", "both/a.src"):
+        (older / name).touch()
+    (final / "file").touch()
+    write_notes(older, ["file/notes.md"])
+    files._retire(older, final, ["*/*.src", "wandb/*"])
+    assert {str(p.relative_to(tmp_path)) for p in final.rglob("*")} == {
+        *("final/file", "final/both", "final/both/both", "final/both/mine"),
+        *("final/mine", "final/mine/mine"),
+    }
+    assert not older.exists()
+    assert [str(p.relative_to(tmp_path)).partition("/")[2] for p in tmp_path.glob("not-*/*/*")] == [
+        "file/notes.md"
+    ]
 
 
 def test_folders_beside_prep_and_notes_in_it_stay(tmp_path):

@@ -246,6 +246,38 @@ def test_a_papers_numbers_stand_on_the_page_as_tables(reported):
     assert "<code>nmtkit analyze &lt;x&gt;</code> it." in html
 
 
+URI = 'href="data:image/png;base64,AAAA"'
+
+
+@pytest.mark.parametrize(
+    "style",
+    [
+        *("fill: url(x)", "fill: URL( '#a')", r"fill: u\72l(//e.org/a)", "mask: src('//e.org/a')"),
+        *("mask: image-set('//e.org/a' 1x)", "position: fixed", "fill: url(#a), url(//e.org/a)"),
+    ],
+)
+def test_no_style_of_a_figure_loads_or_moves_something(style):
+    cleaned = svg.inline(FIGURE.replace("<path ", f'<path style="{style}" '), "f-", "")
+    assert "<path id" in cleaned and cleaned.count("style=") == 1
+
+
+def test_a_figure_keeps_its_place_in_the_page():
+    """Its outermost element has attributes of nmtkit alone."""
+    placed = (
+        'style="inset:0;height:100vh" class="bar" overflow="visible" transform="scale(9)" id="b" '
+    )
+    for figure in (FIGURE, FIGURE.replace('width="90pt"', 'width="100vw"')):
+        root = svg.inline(figure.replace("<svg ", "<svg " + placed), "f-", "").partition("><")[0]
+        assert not re.search("inset|vh|class|overflow|transform|vw| id=", root)
+        assert 'viewBox="0 0 90 50"' in root
+
+
+def test_a_deeply_nested_figure_is_left_out():
+    for depth in (400, 1_200, 100_000):
+        nested = FIGURE.replace("</svg>", "<g>" * depth + "</g>" * depth + "</svg>")
+        assert (svg.inline(nested, "f-", "") is None) == (depth > 1_000)
+
+
 def test_figures_keep_apart_and_run_nothing():
     text = FIGURE.replace(
         "</svg>",
@@ -258,10 +290,12 @@ def test_figures_keep_apart_and_run_nothing():
     hostile = FIGURE.replace("<g ", '<g onclick="x()" style="fill: url(https://e.org/a)" ').replace(
         "</svg>",
         "<foreignObject><p>x</p></foreignObject><style>*{}</style><image"
-        ' href="https://e.org/a.png"/></svg>',
+        ' href="https://e.org/a.png" src="//e.org/a" srcset="//e.org/a 2x"/>'
+        f"<desc>kept<image {URI}/></desc><title><g><image {URI}/></g></title></svg>",
     )
     cleaned = svg.inline(hostile, "f-", "")
-    assert not re.search("onclick|e.org|foreignObject|<style", cleaned)
+    assert not re.search("onclick|e.org|foreignObject|<style|src|<image[^>]*data", cleaned)
+    assert "kept</" in cleaned
     assert svg.inline("no svg", "f-", "") is None and svg.inline("<html/>", "f-", "") is None
 
 
