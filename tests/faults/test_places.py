@@ -272,6 +272,7 @@ def test_readers_of_records_and_hashes_refuse_what_is_no_file(tmp_path, kind):
 
 OPENED = {
     "report/index.html": "report",
+    "prep/train/00000.idx": "analyze cost --force",
     "systems/plain/checkpoints/step-00000001/model.safetensors": "report --force",
 }
 
