@@ -116,6 +116,8 @@ def _check(path: Path, magic: bytes, fields: int) -> tuple[int, int, int]:
     data, index = ragged_files(path)
     start = len(magic) + 8 * fields
     try:
+        if index.exists():
+            files.check_file(index)
         with open(index, "rb") as stream:
             size = stream.seek(0, os.SEEK_END)
             stream.seek(0)

@@ -170,6 +170,8 @@ def parameters(folder: Path) -> int | None:
     from safetensors import SafetensorError, safe_open
 
     for path in sorted(folder.glob("checkpoints/step-*/model.safetensors"), reverse=True):
+        if not path.is_file():
+            continue  # a pipe would wait for a writer
         try:
             with safe_open(path, framework="numpy") as weights:
                 names = weights.keys()

@@ -157,6 +157,8 @@ def _digest(contents: Sequence[Contents], options: ReportOptions) -> str:
 
 def _has_digest(path: Path, digest: str) -> bool:
     """True if the page exists and nothing it depends on has changed."""
+    if not path.is_file():
+        return False
     try:
         with open(path, encoding="utf-8") as stream:
             return f'content="{digest}"' in stream.read(4096)

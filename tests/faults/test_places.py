@@ -5,6 +5,8 @@ import functools
 import os
 import shutil
 import signal
+import subprocess
+import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -266,6 +268,26 @@ def test_readers_of_records_and_hashes_refuse_what_is_no_file(tmp_path, kind):
         for reader in (files.sha256, functools.partial(load, Manifest)):
             with pytest.raises(DataError, match=f"is a {kind}, not a file"):
                 reader(path)
+
+
+OPENED = {
+    "report/index.html": "report",
+    "prep/train/00000.idx": "analyze cost --force",
+    "systems/plain/checkpoints/step-00000001/model.safetensors": "report --force",
+}
+
+
+@pytest.mark.parametrize("name", OPENED)
+def test_no_pipe_in_the_place_of_another_file_is_opened(downloaded, name):
+    call("report", downloaded)
+    (downloaded / name).unlink()
+    os.mkfifo(downloaded / name)
+    line = [*OPENED[name].split(), "--run", str(downloaded)]
+    # A library opens the weights, which no signal of this process interrupts.
+    result = subprocess.run(
+        [sys.executable, "-m", "nmtkit", *line], capture_output=True, text=True, timeout=60
+    )
+    assert result.returncode in {0, 2} and "internal error" not in result.stderr
 
 
 @contextlib.contextmanager
