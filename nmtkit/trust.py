@@ -166,7 +166,7 @@ def _spec(part: str, places: Sequence[str], top: bool) -> importlib.machinery.Mo
     search = importlib.machinery.PathFinder
     if not top:
         return search.find_spec(part, list(places))
-    for finder in sys.meta_path:
+    for finder in (finder for finder in sys.meta_path if finder is not _Finder):
         spec = (
             search.find_spec(part, list(places))
             if finder is search

@@ -304,8 +304,8 @@ class Gradients:
             console.warn(f"nmtkit's kernels do not work here, torch's are slower: {reason}")
         self._multiple = packed_multiple(self.model, self.settings, self.device.type)
         self._perturb = perturbation(self.model, self.settings)
-        rounds = self._perturb is None and not self.model.reads_batch_length
-        if rounds and graphs_fit(self.device):
+        fits = self._perturb is None and graphs_fit(self.device)
+        if fits and not self.model.reads_batch_length:
             self.graphs = Graphs(self._add_part)
         replayed = self.graphs is not None
         self._sums = GradientSums(parameters, self.ranks, dtype, replayed)

@@ -305,7 +305,9 @@ def test_force_begins_anew_but_only_when_the_new_one_works(run):
     go(run)
     system = run.system(VARIANT)
     old = (last(run) / "model.safetensors").read_bytes()
-    (system.path / "translate").mkdir()
+    translated = system.path / "translate" / "test"
+    translated.mkdir(parents=True)
+    (translated / "hyp.txt").write_text("alt\n")
     with pytest.raises(ConfigError):
         go(run, "model.heads=5", force=True)
     assert (last(run) / "model.safetensors").read_bytes() == old
