@@ -123,8 +123,8 @@ class Graphs:
         return known.result
 
     def _is_worth(self, shape: Shape, batch: Batch) -> bool:
-        """True if a batch may be recorded. Batches with contexts have so many shapes that only
-        those that occur again are.
+        """True if a batch may be recorded. Contexts make many shapes, so a batch with contexts is
+        recorded when its shape occurs again.
         """
         if batch.context is not None and shape not in self._seen:
             return False

@@ -97,7 +97,7 @@ def _backward(
 
 
 class _ResidualNorm(torch.autograd.Function):
-    """See `residual_norm`."""
+    """`residual_norm` and its gradients."""
 
     @staticmethod
     def forward(
