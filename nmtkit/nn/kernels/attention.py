@@ -56,6 +56,30 @@ def _bounds(cells, length, offsets, rows):
 
 
 @triton.jit
+def _reach(
+    cells, length, offsets, queries, CAUSAL: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Return the rows of a program's queries, those to read, where their sentences begin and end on
+    the other side, and the first and the last key of all of them.
+    """
+    rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    read = tl.minimum(rows, queries - 1)
+    begin, end = _bounds(cells, length, offsets, read)
+    stop = tl.max(end, 0)
+    if CAUSAL:
+        stop = tl.minimum(stop, tl.max(read, 0) + 1)
+    # Dropout draws for four neighbouring keys at once.
+    return rows, read, begin, end, tl.min(begin, 0) // 4 * 4, stop
+
+
+@triton.jit
+def _pair(k, v, columns, keys, k_row, v_row, width, C: tl.constexpr):
+    """Return keys and values, both (keys, C); those after the last one are any."""
+    clamped = tl.minimum(columns, keys - 1)
+    return _load(k, clamped, k_row, width, C), _load(v, clamped, v_row, width, C)
+
+
+@triton.jit
 def _scores(q, k, rows, columns, begin, end, factor, CAUSAL: tl.constexpr):
     """Return q·k times a factor, (queries, keys), and HIDDEN where a query sees no key."""
     seen = (columns[None, :] >= begin[:, None]) & (columns[None, :] < end[:, None])
@@ -71,21 +95,17 @@ def _forward(
     WIDTH: tl.constexpr, HEADS: tl.constexpr, C: tl.constexpr, CAUSAL: tl.constexpr,
     DROPS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    head, rows = tl.program_id(1), tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    read = tl.minimum(rows, queries - 1)
-    begin, end = _bounds(cells, length, offsets, read)
+    head = tl.program_id(1)
+    rows, read, begin, end, first, stop = _reach(cells, length, offsets, queries, CAUSAL, BLOCK)
     query = _load(q + head * q_head, read, q_row, WIDTH, C)
     highest = tl.full([BLOCK], HIDDEN, tl.float32)
     total = tl.zeros([BLOCK], tl.float32)
     context = tl.zeros([BLOCK, C], tl.float32)
-    stop = tl.max(end, 0)
-    if CAUSAL:
-        stop = tl.minimum(stop, tl.max(read, 0) + 1)
-    for start in range(tl.min(begin, 0) // 4 * 4, stop, BLOCK):
+    for start in range(first, stop, BLOCK):
         columns = start + tl.arange(0, BLOCK)
-        clamped = tl.minimum(columns, keys - 1)
-        key = _load(k + head * k_head, clamped, k_row, WIDTH, C)
-        value = _load(v + head * v_head, clamped, v_row, WIDTH, C)
+        key, value = _pair(
+            k + head * k_head, v + head * v_head, columns, keys, k_row, v_row, WIDTH, C
+        )
         scores = _scores(query, key, read, columns, begin, end, scale, CAUSAL)
         higher = tl.maximum(highest, tl.max(scores, 1))
         weights, shrink = tl.exp2(scores - higher[:, None]), tl.exp2(highest - higher)
@@ -108,9 +128,8 @@ def _backward_queries(
     WIDTH: tl.constexpr, HEADS: tl.constexpr, C: tl.constexpr, CAUSAL: tl.constexpr,
     DROPS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    head, rows = tl.program_id(1), tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    read = tl.minimum(rows, queries - 1)
-    begin, end = _bounds(cells, length, offsets, read)
+    head = tl.program_id(1)
+    rows, read, begin, end, first, stop = _reach(cells, length, offsets, queries, CAUSAL, BLOCK)
     query = _load(q + head * q_head, read, q_row, WIDTH, C)
     gradient = _load(d_out + head * WIDTH, read, HEADS * WIDTH, WIDTH, C)
     context = _load(out + head * WIDTH, read, HEADS * WIDTH, WIDTH, C)
@@ -118,14 +137,11 @@ def _backward_queries(
     tl.store(centres + head * queries + rows, centre, mask=rows < queries)
     sums_of_rows = tl.load(sums + head * queries + read)[:, None]
     result = tl.zeros([BLOCK, C], tl.float32)
-    stop = tl.max(end, 0)
-    if CAUSAL:
-        stop = tl.minimum(stop, tl.max(read, 0) + 1)
-    for start in range(tl.min(begin, 0) // 4 * 4, stop, BLOCK):
+    for start in range(first, stop, BLOCK):
         columns = start + tl.arange(0, BLOCK)
-        clamped = tl.minimum(columns, keys - 1)
-        key = _load(k + head * k_head, clamped, k_row, WIDTH, C)
-        value = _load(v + head * v_head, clamped, v_row, WIDTH, C)
+        key, value = _pair(
+            k + head * k_head, v + head * v_head, columns, keys, k_row, v_row, WIDTH, C
+        )
         scores = _scores(query, key, read, columns, begin, end, scale, CAUSAL)
         d_weights = tl.dot(gradient, tl.trans(value), input_precision="ieee")
         if DROPS:
@@ -145,10 +161,8 @@ def _backward_keys(
 ):  # fmt: skip
     head, first = tl.program_id(1), tl.program_id(0) * BLOCK
     columns = first + tl.arange(0, BLOCK)
-    clamped = tl.minimum(columns, keys - 1)
-    from_query, to_query = _bounds(key_cells, key_length, offsets, clamped)
-    key = _load(k + head * k_head, clamped, k_row, WIDTH, C)
-    value = _load(v + head * v_head, clamped, v_row, WIDTH, C)
+    from_query, to_query = _bounds(key_cells, key_length, offsets, tl.minimum(columns, keys - 1))
+    key, value = _pair(k + head * k_head, v + head * v_head, columns, keys, k_row, v_row, WIDTH, C)
     d_key, d_value = tl.zeros([BLOCK, C], tl.float32), tl.zeros([BLOCK, C], tl.float32)
     begin_query = tl.min(from_query, 0)
     if CAUSAL:
