@@ -147,18 +147,16 @@ def test_pipes_of_the_shell_and_names_that_are_folders_stay(pipe, tmp_path, monk
     assert stage.find("lengths").Options.of({"paper": "phrase"})
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "prep demo --config {}",
-        "train --dry-run --config {}",
-        "translate - --config {}",
-        "score --paper {} --table table1",
-        "analyze lengths --paper {} --table table1",
-        "score {} --ref {}",
-        "score x.de --ref {}",
-    ],
-)
+SETTINGS_FILES = [
+    "prep demo --config {}",
+    "train --dry-run --config {}",
+    "translate - --config {}",
+    "score --paper {} --table table1",
+    "analyze lengths --paper {} --table table1",
+]
+
+
+@pytest.mark.parametrize("line", [*SETTINGS_FILES, "score {} --ref {}", "score x.de --ref {}"])
 @pytest.mark.parametrize("kind", ["zero", "pipe"])
 def test_commands_read_nothing_that_never_ends(run, line, kind, no_files, tmp_path):
     (tmp_path / "x.de").write_text("a\n", "utf-8")
@@ -169,16 +167,7 @@ def test_commands_read_nothing_that_never_ends(run, line, kind, no_files, tmp_pa
     assert str(no_files[kind]) in result.output and "internal" not in result.output
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "prep demo --config {}",
-        "train --dry-run --config {}",
-        "translate - --config {}",
-        "score --paper {} --table table1",
-        "analyze lengths --paper {} --table table1",
-    ],
-)
+@pytest.mark.parametrize("line", SETTINGS_FILES)
 def test_a_pipe_without_end_is_no_settings_file(run, line):
     with subprocess.Popen(["yes", "# comment"], stdout=subprocess.PIPE) as endless:
         try:
