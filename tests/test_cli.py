@@ -481,7 +481,7 @@ def test_a_system_whose_class_is_not_found_is_named_with_a_way_on(copy, command)
     edit(config, "tests.toy_recurrent:", "elsewhere.toy_recurrent:")
     what, where, hint = wrong(f"{command} --run {copy}").splitlines()[-3:]
     assert "system 'toy': cannot import variant 'elsewhere.toy_recurrent:ToyRecurrent'" in what
-    assert where.strip() == f"in: {copy / 'systems/toy'}"
+    assert where.strip() == f"in: {copy / 'systems/toy/config.toml'}"
     assert "PYTHONPATH" in hint and "--system transformer" in hint
 
 

@@ -9,6 +9,7 @@ import shutil
 from importlib import resources
 from pathlib import Path
 
+from nmtkit import files
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.owned_files import TEXT_FILES
 from nmtkit.records import ExportedSystem, Manifest, TextRecipe, load, load_or_warn
@@ -38,9 +39,13 @@ def read_about(folder: Path) -> ExportedSystem | None:
 
 
 def owned(folder: Path) -> set[str]:
-    """Return the patterns of the files of nmtkit in an exported folder."""
+    """Return the patterns of the files of nmtkit in an exported folder. A file that has changed
+    since is the user's.
+    """
     about = load_or_warn(ExportedSystem, folder / ABOUT)
-    return {ABOUT, *map(glob.escape, about.files)} if about else set()
+    if about is None:
+        return set()
+    return {ABOUT, *map(glob.escape, about.files.keys() - files.changed(folder, about.files))}
 
 
 def write_text_files(folder: Path, prep: Path, manifest: Manifest) -> None:

@@ -63,9 +63,9 @@ def build_untrained(run: Run, system: System) -> Model:
         )
         hint = error.hint or "where it was trained there was one"
         hint += f"; or leave this system out: {alternatives}" if alternatives else ""
-        where = system.path if error.where == "--variant" else f"{system.path} ({error.where})"
+        named = "" if error.where == "--variant" else f" ({error.where})"
         message = f"system '{system.name}': {error.message}"
-        raise ConfigError(message, where=where, hint=hint) from error
+        raise ConfigError(message, where=f"{system.config}{named}", hint=hint) from error
     values = settings.complete(schema, config.model)
     return build_model(config.variant, values, vocabulary_sizes(run), system.config)
 

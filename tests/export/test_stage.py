@@ -114,8 +114,11 @@ def test_what_is_up_to_date_and_what_is_written_again(copy, without_package, tmp
     assert written() and not written()
     assert "up to date" in stderr()
     assert written(force=True)
-    (out / "model.bin").write_text("damaged")
+    (out / "model.bin").write_text("mine")
     assert written() and not written()
+    kept = next(out.parent.glob("not-of-nmtkit-*"))
+    assert (kept / "model.bin").read_text() == "mine" and str(kept) in stderr()
+    assert [path.name for path in kept.iterdir()] == ["model.bin"]
     assert written(quantization="int8") and (out / "model.bin").read_text() == "int8 1024"
     config = copy.system("post").config
     edit(config, "max_source = 20", "max_source = 3000")
