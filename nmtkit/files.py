@@ -507,7 +507,9 @@ def keep_others(folder: Path, place: Path) -> None:
     """Give a folder with files of the user a new name in `place`, and say so."""
     others = place / f"not-of-nmtkit-{time.time_ns()}"
     os.replace(folder, others)
-    console.warn(f"files that nmtkit did not write, or that have changed since, are now in {others}")
+    console.warn(
+        f"files that nmtkit did not write, or that have changed since, are now in {others}"
+    )
 
 
 @contextlib.contextmanager
