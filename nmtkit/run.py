@@ -159,6 +159,11 @@ class Run:
         """Return the prepared sets, of one split or all, in the order of the manifest."""
         return [s for s in self.manifest().sets if split in (None, s.split)]
 
+    def no_test_set(self, hint: str) -> DataError:
+        """Return the error for a command that needs a test set where the corpus has none."""
+        where = self.prep / "manifest.json"
+        return DataError("this run has no test set", where=where, hint=hint)
+
     def text_set(self, name: str) -> TextSet:
         """Return a prepared set by name ("test" also finds the only test set).
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from nmtkit import console, files
-from nmtkit.errors import DataError, NmtkitError
+from nmtkit.errors import NmtkitError
 from nmtkit.export.engine import Engine, Loaded, Sentences
 from nmtkit.run import Run
 from nmtkit.tables.table import Column, Table
@@ -123,11 +123,7 @@ def comparable_lines(run: Run, count: int, longest: int, side: TextSide) -> tupl
             )
             if lines := list(itertools.islice(usable, count)):
                 return text_set.name, lines
-    raise DataError(
-        "this run has no test set to compare translations of",
-        where=run.prep,
-        hint="leave --check out",
-    )
+    raise run.no_test_set("leave --check out")
 
 
 def compare(group: SystemGroup, loaded: Loaded, lines: list[str]) -> Checked:

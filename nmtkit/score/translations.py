@@ -31,11 +31,14 @@ NOT_THE_SEARCH = ("batch_size", "nbest")
 def sets_to_score(run: Run, set_names: Sequence[str]) -> list[TextSet]:
     """Return the named sets, or every test set that some system translated.
 
-    Raises: DataError naming the command that is missing.
+    Raises: DataError naming the command that is missing, or if the corpus has no test set.
     """
     if set_names:
         return list({text_set.name: text_set for text_set in map(run.text_set, set_names)}.values())
-    translated = [text_set for text_set in run.sets("test") if _folders(run, text_set.name)]
+    tests = run.sets("test")
+    if not tests:
+        raise run.no_test_set("name another set with --on, or a file with --hyp and --ref")
+    translated = [text_set for text_set in tests if _folders(run, text_set.name)]
     if not translated:
         raise _nothing(run, "no test set of this run is translated", "nmtkit translate")
     return translated

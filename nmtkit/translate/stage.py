@@ -91,7 +91,7 @@ def _check(run: Run, options: TranslateOptions, sets: list[TextSet]) -> None:
         raise DataError("stdin is closed", where="-", hint="pipe text into it, or name a file")
     if source is None and not sets:
         hint = "name a file (nmtkit translate FILE), or another set with --on"
-        raise DataError("this run has no test set", where=run.prep, hint=hint)
+        raise run.no_test_set(hint)
     for text_set in sets:
         text, hint = run.source(text_set.name), "training text is not kept; name a file"
         if not text.is_file():

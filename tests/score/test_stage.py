@@ -29,7 +29,7 @@ from nmtkit.score.significance import TESTS
 from nmtkit.score.stage import score, score_files
 from nmtkit.score.translations import unlike_searches
 from nmtkit.text.side import TextSide
-from tests.manifests import read_json, write_best
+from tests.manifests import edit, read_json, write_best
 from tests.prep.real import lines as real_lines
 from tests.refused import refused
 
@@ -391,6 +391,14 @@ def test_what_is_missing_is_said_with_the_command_that_makes_it(fake_run, tmp_pa
     assert not (fake.run.path / "score" / "one").exists()
     history = (fake.run.path / "history.jsonl").read_text("utf-8").splitlines()
     assert {json.loads(line)["exit"] for line in history} == {2}
+
+
+def test_a_corpus_without_a_test_set_is_named(fake):
+    manifest = fake.run.prep / "manifest.json"
+    edit(manifest, '"split": "test"', '"split": "dev"')
+    fake.add("a", 0.1)
+    error = refused(DataError, "no test set", fake.score)
+    assert error.where == str(manifest) and "--on" in error.hint
 
 
 def test_systems_without_a_translation_are_named_oldest_first_with_the_command_for_this_set(
