@@ -73,7 +73,7 @@ class Cache:
         _, heads, steps, width = new.shape
         if name not in self._buffers:
             shape = self._groups, heads, self._capacity, width
-            self._buffers[name] = new.new_empty(shape)
+            self._buffers[name] = cpu.buffer(new, *shape)
         buffer = self._buffers[name]
         place = buffer[:, :, self._start : self._entries].unflatten(2, (-1, steps))
         place.copy_(new.unflatten(0, (self._groups, -1)).transpose(1, 2))  # (G, H, K, T, C)
@@ -138,7 +138,7 @@ class Cache:
             if entries is not None:
                 index = entries[:, None, :, None].expand(-1, past.size(1), -1, past.size(3))
                 past = past.gather(2, index)
-            self._buffers[name] = past.new_empty(*past.shape[:2], capacity, past.size(3))
+            self._buffers[name] = cpu.buffer(past, *past.shape[:2], capacity, past.size(3))
             self._buffers[name][:, :, : past.size(2)] = past
         self._entries = self._entries if entries is None else entries.size(1)
         self._capacity = capacity

@@ -28,6 +28,8 @@ PACKED = 128
 LEVELS = 1 << 16
 """Values of a random number of 16 bits, one an element of a dropout mask: p is exact to 2^-17."""
 
+LINE = 16
+"""Numbers in a line of a CPU's cache."""
 FEW, TALL = 128, 2048
 """Up to FEW rows, int8 products with up to TALL outputs are faster without packed weights."""
 TINY = torch.tensor(1e-30)
@@ -99,6 +101,24 @@ def factor(x: Tensor) -> Tensor:
     if not torch.is_grad_enabled() and x.stride(0) == x.size(1) * x.stride(1):
         return x
     return x.contiguous()
+
+
+def buffer(like: Tensor, groups: int, heads: int, entries: int, width: int) -> Tensor:
+    """Return an empty buffer for the keys or values of a search, (G, H, E, C).
+
+    On a CPU the same entry of all groups lies together: a step writes few places, and no memory
+    between the places that are read is unused. The distance of two entries is no power of two,
+    which would put all entries of a head into the same lines of the CPU's caches.
+
+    Args:
+        like: a tensor with the device and number type of the buffer.
+        groups, heads, entries, width: G, H, E, C.
+    """
+    if like.device.type != "cpu":
+        return like.new_empty(groups, heads, entries, width)
+    distance = groups * heads * width + LINE
+    place = like.new_empty(entries * distance)
+    return place.as_strided((groups, heads, entries, width), (heads * width, width, distance, 1))
 
 
 def search_mask(visible: Sight, like: Tensor) -> Sight:
