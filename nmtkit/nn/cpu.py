@@ -18,7 +18,11 @@ from nmtkit.nn import private
 from nmtkit.nn.masks import Sight, additive
 
 SHORT = 128 * 128
-"""Up to this number of scores a head, attention as its equation is faster than torch's kernel."""
+"""Up to this number of scores a head, attention as its equation is faster in training than torch's
+kernel.
+"""
+MANY = 16
+"""In a search, torch's kernel is faster from this number of queries."""
 SHORT_ROW = 16
 """torch's softmax takes ten times as long for a row shorter than this, its vector of numbers."""
 FILLED = 32
@@ -85,7 +89,11 @@ def writes_attention_out(q: Tensor, k: Tensor) -> bool:
         return False
     # A compiled graph uses the equation for all lengths: a choice by length would compile a graph
     # for each length.
-    return torch.compiler.is_compiling() or q.size(2) * k.size(2) <= SHORT
+    if torch.compiler.is_compiling():
+        return True
+    if torch.is_grad_enabled():
+        return q.size(2) * k.size(2) <= SHORT
+    return q.size(2) < MANY
 
 
 def reads_at_once(x: Tensor) -> bool:

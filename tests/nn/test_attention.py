@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from torch.nn import functional as F
 
 from nmtkit.data.packing import segments
 from nmtkit.nn import cpu
@@ -187,7 +186,11 @@ def test_a_search_reads_keys_in_the_buffers_of_its_cache():
     """The first entries of larger buffers; heads behind positions have to be copied."""
     q, k, v = (x.detach() for x in tensors(9, 1, 3, 5))
     wanted = slow(q, k, v, lambda r, t, s: True)
-    buffers = [F.pad(x, (0, 0, 0, 7), value=torch.nan)[:, :, :5] for x in (k, v)]
+    buffers = [
+        cpu.buffer(x, *x.shape[:2], 12, x.size(3)).fill_(torch.nan)[:, :, :5] for x in (k, v)
+    ]
+    for buffer, x in zip(buffers, (k, v), strict=True):
+        buffer.copy_(x)
     apart = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (k, v)]
     with torch.inference_mode():
         assert all(cpu.factor(x) is x for x in buffers)
