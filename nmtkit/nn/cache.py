@@ -138,7 +138,8 @@ class Cache:
             if entries is not None:
                 index = entries[:, None, :, None].expand(-1, past.size(1), -1, past.size(3))
                 past = past.gather(2, index)
-            self._buffers[name] = cpu.buffer(past, *past.shape[:2], capacity, past.size(3))
+            groups_left, heads, _, width = past.shape
+            self._buffers[name] = cpu.buffer(past, groups_left, heads, capacity, width)
             self._buffers[name][:, :, : past.size(2)] = past
         self._entries = self._entries if entries is None else entries.size(1)
         self._capacity = capacity

@@ -94,6 +94,7 @@ def search(
     batch: Batch,
     settings: SearchSettings,
     beams: Beams | None = None,
+    few: int = 0,
 ) -> list[list[Hypothesis]]:
     """Return the n best translations of each sentence of a batch.
 
@@ -103,13 +104,16 @@ def search(
         batch: src (B, S) and src_lengths (B); target fields are not read.
         settings: beam, length_penalty, max_length_a, max_length_b, nbest.
         beams: of the batch, for another method than beam search (`nmtkit.translate.methods`).
+        few: the search ends when no more than this number of sentences goes on.
     Returns: for each sentence at most `nbest` hypotheses, best first; neither their choice nor
-        their order depends on the other sentences.
+        their order depends on the other sentences. Of a sentence that went on, nothing.
     Raises: TrainingDiverged if the models give no finite probability.
     """
     with inference(models):
-        results = _search(Decoders(models, batch), beams or Beams(batch, settings))
-    if not all(results):
+        beams = beams or Beams(batch, settings)
+        left = _search(Decoders(models, batch), beams, few)
+    results = [[] if i in left else of for i, of in enumerate(beams.ranked())]
+    if sum(map(bool, results)) + len(left) < len(results):
         raise TrainingDiverged(
             "the model's probabilities are not finite",
             where="search",
@@ -358,8 +362,11 @@ def _hypothesis(ids: list[int], end: End) -> Hypothesis:
     return Hypothesis(ids[:-1] if end.finished else ids, end.log_prob, end.score, end.finished)
 
 
-def _search(decoders: Decoders, beams: Beams) -> list[list[Hypothesis]]:
-    """Return what the search described at the top of this file finds."""
+def _search(decoders: Decoders, beams: Beams, few: int) -> set[int]:
+    """Do the search described at the top of this file.
+
+    Returns: the sentences that still went on when they were no more than a few.
+    """
     last = torch.full((beams.live.numel(),), BOS, device=decoders.device)
     while True:
         log_probs, ids = decoders.step(last, beams.pick)
@@ -367,8 +374,8 @@ def _search(decoders: Decoders, beams: Beams) -> list[list[Hypothesis]]:
         sentences = None
         if beams.looks:
             going = beams.look()
-            if not any(going):
-                return beams.ranked()
+            if sum(going) <= few:
+                return set(beams.sentences[going].tolist())
             staying = _stay(going)
             if len(staying) < len(going):
                 sentences = beams.keep(staying)

@@ -16,7 +16,11 @@ from nmtkit.translate.sampling import Samples
 
 
 def decode(
-    models: Sequence[Model], batch: Batch, settings: SearchSettings, demands: Sequence[Demand]
+    models: Sequence[Model],
+    batch: Batch,
+    settings: SearchSettings,
+    demands: Sequence[Demand],
+    few: int = 0,
 ) -> list[list[Hypothesis]]:
     """Return the translations of each sentence of a batch: samples, or the n best; with `mbr` as
     many as are compared.
@@ -25,6 +29,7 @@ def decode(
         models, batch: as `search`.
         settings: sample, diverse_groups, mbr, and what the method reads.
         demands: of each sentence.
+        few: as `search`.
     Raises: TrainingDiverged if the models give no finite probability; ConfigError for phrases with
         a method that cannot search for them.
     """
@@ -44,4 +49,4 @@ def decode(
     elif settings.diverse_groups > 1:
         method = DiverseBeams
     settings = settings.model_copy(update={"nbest": count})
-    return search(models, batch, settings, method(batch, settings, demands))
+    return search(models, batch, settings, method(batch, settings, demands), few)

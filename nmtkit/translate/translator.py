@@ -6,6 +6,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Self, TypeVar
 
@@ -38,6 +39,14 @@ long sentences come in smaller batches.
 """
 AT_ONCE, AT_ONCE_ON_A_GPU = 128, 512
 """Sentences in a batch, unless search.batch_size says how many."""
+
+
+ENOUGH = 4
+"""Batches of which each leaves its last sentences to a later one."""
+LEFT = 8
+"""A batch leaves at most this part of its sentences."""
+ROWS = 8
+"""On a CPU a batch leaves at most this number of hypotheses: more of them are worth a step."""
 
 
 @dataclass(frozen=True)
@@ -232,8 +241,7 @@ class Translator:
                 for number, of_piece in enumerate(ids[line]):
                     demand = demands[line][number] if demands else Demand((line, number))
                     pieces.append(Piece(line, of_piece, spans[line], context, demand))
-            batches = self._batches([len(piece.ids) for piece in pieces])
-            results = self._by_batch(self._search, dict(enumerate(pieces)), batches, done, share)
+            results = self._searched(pieces, done, share)
             if self.settings.mbr and self.utility is not None:
                 results = self._of_utility(self.utility, pieces, results)
             for number, piece in enumerate(pieces):
@@ -242,6 +250,27 @@ class Translator:
                 for line in lines:
                     heads[line] = (heads[line][0], best_ids(hypotheses[line]))
         return hypotheses
+
+    def _searched(
+        self, pieces: list[Piece], done: Callable[[float], None], share: float
+    ) -> dict[int, list[Hypothesis]]:
+        """Search all pieces. The few sentences of a batch that go on when all others have ended are
+        searched again, together with those of the other batches: a step of few sentences takes
+        nearly as long as one of many.
+        """
+        results: dict[int, list[Hypothesis]] = {}
+        waiting = dict(enumerate(pieces))
+        while waiting:
+            numbers = list(waiting)
+            batches = [
+                [numbers[i] for i in batch]
+                for batch in self._batches([len(piece.ids) for piece in waiting.values()])
+            ]
+            work = partial(self._search, leaves=len(batches) >= ENOUGH)
+            found = self._by_batch(work, waiting, batches, done, share)
+            results |= {number: hypotheses for number, hypotheses in found.items() if hypotheses}
+            waiting = {n: piece for n, piece in waiting.items() if n not in results}
+        return results
 
     def _by_batch(
         self,
@@ -265,7 +294,7 @@ class Translator:
         results: dict[int, Result] = {}
         for batch, of_batch in zip(batches, workers.mapped(function, work, self.jobs), strict=True):
             results.update(zip(batch, of_batch, strict=True))
-            done(len(batch) * share)
+            done(sum(map(bool, of_batch)) * share)
         return results
 
     def _cut(self, subwords: list[str]) -> list[list[str]]:
@@ -311,11 +340,20 @@ class Translator:
             batches[-1].append(i)
         return batches
 
-    def _search(self, pieces: list[Piece]) -> list[list[Hypothesis]]:
+    def _search(self, pieces: list[Piece], leaves: bool) -> list[list[Hypothesis]]:
+        """Translate a batch.
+
+        Args:
+            leaves: the last few sentences are left, and have no hypotheses.
+        """
         spans = [piece.spans for piece in pieces] if self._reads_spans else None
         context = self._contexts([piece.context for piece in pieces])
         batch = source_batch([piece.ids for piece in pieces], self.device, spans, context)
-        found = decode(self.models, batch, self.settings, [piece.demand for piece in pieces])
+        few = len(pieces) // LEFT if leaves else 0
+        if self.device.type == "cpu":
+            few = min(few, ROWS // self.settings.beam)
+        demands = [piece.demand for piece in pieces]
+        found = decode(self.models, batch, self.settings, demands, few)
         if not self.settings.mbr or self.utility is not None:
             return found
         nbest, drawn = self.settings.nbest, self.settings.sample

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 import threading
 from types import SimpleNamespace
@@ -21,6 +22,7 @@ from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.settings import SearchSettings
 from nmtkit.text.vocabulary import SPECIALS, Vocabulary
 from nmtkit.translate import output, workers
+from nmtkit.translate import translator as translator_module
 from nmtkit.translate.forced import GivenPairs
 from nmtkit.translate.scorer import Scorer
 from nmtkit.translate.translator import Translator, readable, sentences_at_once
@@ -118,6 +120,33 @@ def test_output_is_the_same_to_the_bit_for_any_number_of_workers(jobs):
     with workers.one_thread(torch.device("cpu")):
         assert list(alone.translate(text)) == list(together.translate(text))
     assert alone.counts == together.counts
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"beam": 1},
+        {"nbest": 2},
+        {"sample": True, "nbest": 2},
+        {"beam": 4, "diverse_groups": 2, "diversity": 0.5},
+    ],
+)
+def test_the_last_sentences_of_the_batches_are_searched_together(options, monkeypatch):
+    text, batches, progress = lines(150), [], []
+    for at_once in (math.inf, 2):
+        monkeypatch.setattr(translator_module, "ENOUGH", at_once)
+        model = recurrent(4, len(VOCABULARY), eos_bias=2.0, sharpness=3)
+        model.__class__, model.lengths = Watched, []
+        translator = make(model, batch_size=16, max_length_b=30, **options)
+        progress.append([])
+        translator.done = progress[-1].append
+        translations = list(translator.translate(text))
+        scores = [h.score for translation in translations for h in translation.candidates]
+        batches.append((len(model.lengths), scores, texts(translations), translator.counts))
+    (alone, wanted, *texts_alone), (together, found, *texts_together) = batches
+    assert alone < together < 1.2 * alone
+    assert found == pytest.approx(wanted, rel=1e-12) and texts_together == texts_alone
+    assert [sum(amounts) for amounts in progress] == pytest.approx([150, 150])
 
 
 def test_a_gpu_searches_more_sentences_at_once():
