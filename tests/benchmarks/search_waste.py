@@ -1,67 +1,51 @@
-"""Rows that a search computes for sentences that are already over, and what refilling would save.
+"""Steps of a search, and rows of all steps, if each batch goes on until its last sentence is over,
+and if its last sentences are searched together with those of the other batches
+(`Translator._searched`).
 
 python tests/benchmarks/search_waste.py --run RUN --system NAME [--text FILE] [--beam 5 1]
 
-A step computes the rows of all sentences that are in a batch. A sentence that is over leaves the
-batch at a look, and not before enough rows leave with it (`beam._stay`). Refilling would give its
-rows to a sentence that waits. The lines are translated once on the CPU to learn after how many
-steps each sentence is over. The rest is counting, for a look after every step (CPU) and after
-every eighth (GPU). Printed, of all rows times steps: the share that refilling saves; and the steps
-of all batches, which is what a small model on a GPU takes time for, now and with refilling.
+A small model takes time for steps, and a large one for rows. The lines are translated on the CPU:
+as a CPU does it, and in batches of 512 with a look after every eighth step, as a GPU does it.
 """
 
 from __future__ import annotations
 
 import argparse
-import heapq
+import math
 from pathlib import Path
 
 import torch
 
 from nmtkit import files
 from nmtkit.run import Run
-from nmtkit.translate import beam
+from nmtkit.translate import beam, steps, translator
 from nmtkit.translate.systems import SystemGroup
 from nmtkit.translate.translator import Translator
 
 
-def lifetimes(translator: Translator, lines: list[str]) -> list[list[int]]:
-    """Return for each sentence of each batch the steps until it is over."""
-    batches: list[list[int]] = []
-    look = beam.Beams.look
+def counted(translates: Translator, lines: list[str]) -> tuple[int, int]:
+    """Return the steps, and the rows of all steps, of a translation."""
+    rows: list[int] = []
+    step = steps.Decoders.step
 
-    def watched(self: beam.Beams) -> list[bool]:
-        if self.step == 1:
-            batches.append([1] * len(self.sentences))
-        going = look(self)
-        for sentence, goes in zip(self.sentences, going, strict=True):
-            batches[-1][sentence] += goes
-        return going
+    def watched(
+        self: steps.Decoders, last: torch.Tensor, pick: steps.Pick
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        rows.append(len(last))
+        return step(self, last, pick)
 
-    beam.Beams.look = watched  # type: ignore[method-assign]
-    for _ in translator.translate(lines):
+    steps.Decoders.step = watched  # type: ignore[method-assign]
+    for _ in translates.translate(lines):
         pass
-    return batches
+    steps.Decoders.step = step  # type: ignore[method-assign]
+    return len(rows), sum(rows)
 
 
-def dropping(lives: list[int], every: int) -> tuple[int, int]:
-    """Return the rows times steps, and the steps, of a batch as it is searched now."""
-    steps = row_steps = 0
-    while any(life > steps for life in lives):
-        row_steps += len(lives) * every
-        steps += every
-        going = [life > steps for life in lives]
-        lives = [lives[i] for i in beam._stay(going)] if any(going) else []
-    return row_steps, steps
-
-
-def refilling(lives: list[int], rows: int, every: int) -> tuple[int, int]:
-    """Return the same for all sentences if each takes the place of one that is over."""
-    whole = [-(-life // every) * every for life in lives]
-    ends = [0] * rows
-    for life in whole:
-        heapq.heapreplace(ends, ends[0] + life)
-    return sum(whole), max(ends)
+def as_on_a_gpu() -> None:
+    """Look at hypotheses and leave sentences as a search on a GPU does."""
+    looks = property(lambda self: self.step % beam.LOOK == 0 or self.step >= self.longest)
+    beam.Beams.looks = looks  # type: ignore[assignment, method-assign]
+    translator.ROWS = 1 << 30
 
 
 def main() -> None:
@@ -76,22 +60,27 @@ def main() -> None:
     run = Run(given.run)
     text = given.text or min(path for path in (run.prep / "text").glob("test*.src"))
     lines = list(files.text_lines(text))
-    device = torch.device("cpu")
-    print("| beam | look every | batches | saved rows | steps now | steps refilled |")
+    print("| as on a | beam | steps alone | steps together | rows alone | rows together |")
     print("| --- | --- | --- | --- | --- | --- |")
-    for width in given.beam:
-        system = run.system(given.system)
-        settings = system.searching().model_copy(update={"beam": width})
-        group = SystemGroup(run, [system], settings)
-        models = group.load(device, group.hardware(device).precision)
-        translator = Translator.for_corpus(run.prep, models, settings, device)
-        batches = lifetimes(translator, lines)
-        for every in (1, beam.LOOK):
-            now = [sum(x) for x in zip(*(dropping(b, every) for b in batches), strict=True)]
-            waiting = [life for batch in batches for life in batch]
-            filled = refilling(waiting, settings.batch_size, every)
-            saved = f"{1 - filled[0] / now[0]:.1%}"
-            print(f"| {width} | {every} | {len(batches)} | {saved} | {now[1]} | {filled[1]} |")
+    enough = translator.ENOUGH
+    for device, size in (("CPU", translator.AT_ONCE), ("GPU", translator.AT_ONCE_ON_A_GPU)):
+        if device == "GPU":
+            as_on_a_gpu()
+        for width in given.beam:
+            system = run.system(given.system)
+            settings = system.searching().model_copy(update={"beam": width, "batch_size": size})
+            group = SystemGroup(run, [system], settings)
+            models = group.load(torch.device("cpu"), group.hardware(torch.device("cpu")).precision)
+            figures = []
+            for translator.ENOUGH in (math.inf, enough):  # type: ignore[assignment]
+                search = Translator.for_corpus(run.prep, models, settings)
+                figures.append(counted(search, lines))
+            (steps_alone, rows_alone), (steps_together, rows_together) = figures
+            print(
+                f"| {device} | {width} | {steps_alone:,} | {steps_together:,} | {rows_alone:,}"
+                f" | {rows_together:,} |",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":
