@@ -40,7 +40,9 @@ def main() -> None:
     group.add_argument("--status", action="store_true", help="print what is done, and hours left")
     group.add_argument("--retry", nargs="?", const="", metavar="CORPUS/NAME", help=RETRY)
     group.add_argument("--collect", action="store_true", help="copy results to the repository")
-    group.add_argument("--tables", action="store_true", help="print scores with tests, and costs")
+    group.add_argument(
+        "--tables", action="store_true", help="print scores with tests, costs and findings"
+    )
     group.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     try:

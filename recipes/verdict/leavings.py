@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +39,12 @@ def keep_rates(item: Item, trials: list[dict[str, Any]], chosen: str, folders: F
     files.write_json(folders.state / "results" / row.dataset / "rates" / f"{row.name}.json", record)
 
 
-def keep(item: Item, rate: str, folders: Folders) -> None:
+def keep(item: Item, rate: str, folders: Folders, findings: Mapping[str, bytes]) -> None:
     """Write the results of a trained, translated and scored system, completely or not at all.
 
     The folder has the layout of a system in a run directory (config.toml, metrics.jsonl, best.json,
-    translate/SET), beside it the scores (scores/SET.json), the commands with their commits
-    (history.jsonl) and a summary with the cost (summary.json).
+    translate/SET), beside it the scores (scores/SET.json), the findings (analyze/LABEL.json), the
+    commands with their commits (history.jsonl) and a summary with the cost (summary.json).
 
     Raises: EnvironmentProblem if the results would be larger than 20 MB; DataError if a file of
         the system is missing or damaged.
@@ -61,6 +62,9 @@ def keep(item: Item, rate: str, folders: Folders) -> None:
             _copy(translation / name, new / "translate" / translation.name / name)
         scores = run / "score" / translation.name / "scores.json"
         _copy(scores, new / "scores" / f"{translation.name}.json")
+    for label, content in findings.items():
+        with files.writing(new / "analyze" / f"{label}.json", "wb") as stream:
+            stream.write(content)
     files.write_lines(new / "history.jsonl", [json.dumps(call) for call in calls])
     files.write_json(new / "summary.json", summary(item, rate, folders, calls))
     _check_size([folders.state / "results", new])

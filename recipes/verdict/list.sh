@@ -6,6 +6,7 @@
 #   rates UPDATES RATE…         learning rates (train.lr) to choose from, by a training of so many updates; one rate: no choice
 #   corpus DATASET PRESET […]   the corpus, with options of `nmtkit prep`
 #   settings [OPTION…]          options of `nmtkit train` for all systems that follow
+#   analysis LABEL NAME [OPTION…]   an analysis (`nmtkit analyze NAME`) of each system that follows, while its weights are there; `corpus` ends it
 #   system NAME [OPTION…]       one system; options as for `nmtkit train`
 #   awaiting WORD system …      a system whose options nmtkit may not know yet; it waits until nmtkit does
 #   after NAME system …         a system that needs another one of the same seed to be trained; {seed} in its options is the seed
@@ -14,7 +15,7 @@
 set -euo pipefail
 file=$(realpath "$1") SCALE=small PRESET=""
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." # the repository's folder, as for all recipes
-part="" seeds="" updates="" rates="" dataset="" preset="" prep="" awaits="" after="" settings=()
+part="" seeds="" updates="" rates="" dataset="" preset="" prep="" awaits="" after="" analyses="" settings=()
 
 at_scale() { echo "$2"; } # SCALE=small
 quoted() {
@@ -23,7 +24,8 @@ quoted() {
 part() { part=$1; }
 seeds() { seeds="$*"; }
 rates() { updates=$1 rates="${*:2}"; }
-corpus() { dataset=$1 preset=$2 prep=$(quoted "${@:3}"); }
+corpus() { dataset=$1 preset=$2 prep=$(quoted "${@:3}") analyses=""; }
+analysis() { analyses+="$(quoted "$@")"$'\x1f'; }
 settings() { settings=("$@"); }
 awaiting() {
   awaits=$1
@@ -36,6 +38,6 @@ after() {
   after=""
 }
 system() {
-  echo "$part"$'\t'"$dataset"$'\t'"$preset"$'\t'"$prep"$'\t'"$1"$'\t'"$seeds"$'\t'"$updates"$'\t'"$rates"$'\t'"$awaits"$'\t'"$after"$'\t'"$(quoted "${settings[@]}" "${@:2}")"
+  echo "$part"$'\t'"$dataset"$'\t'"$preset"$'\t'"$prep"$'\t'"$1"$'\t'"$seeds"$'\t'"$updates"$'\t'"$rates"$'\t'"$awaits"$'\t'"$after"$'\t'"$analyses"$'\t'"$(quoted "${settings[@]}" "${@:2}")"
 }
 source "$file"

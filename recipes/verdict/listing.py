@@ -27,6 +27,7 @@ class Row:
         updates, rates: learning rates to choose from, by trainings of so many updates.
         awaits: what nmtkit may not know yet; empty if it must know all options.
         after: the row whose training with the same seed must be finished; empty if none.
+        analyses: label, name and options of each analysis of the trained system.
         options: of `nmtkit train`.
     """
 
@@ -40,6 +41,7 @@ class Row:
     rates: tuple[str, ...]
     awaits: str
     after: str
+    analyses: tuple[tuple[str, ...], ...]
     options: tuple[str, ...]
 
 
@@ -117,7 +119,7 @@ def _check_after(items: list[Item], file: Path) -> None:
 
 def _row(line: str, file: Path) -> Row:
     part, dataset, preset, prep, name, seeds, updates, rates, *words = line.split("\t")
-    awaits, after, options = words
+    awaits, after, analyses, options = words
     row = f"system '{name}'"
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name):
         raise _bad(f"{row}: use letters, digits, '-', '_' and '.', a letter or a digit first", file)
@@ -127,6 +129,9 @@ def _row(line: str, file: Path) -> Row:
         raise _bad(f"{row} has no seeds: call seeds 1 2 3 before it", file)
     if not rates or not all(_is_positive(rate) for rate in rates.split()):
         raise _bad(f"{row} has no learning rates: call rates UPDATES RATE… before it", file)
+    parts = tuple(tuple(shlex.split(words)) for words in analyses.split("\x1f") if words)
+    if not all(len(words) > 1 and re.fullmatch(r"[\w-]+", words[0]) for words in parts):
+        raise _bad(f"{row}: an analysis is a label, a name and options (analysis LABEL NAME)", file)
     if not re.fullmatch(r"[1-9]\d*", updates):
         raise _bad(f"{row}: '{updates}' is no number of updates (rates UPDATES RATE…)", file)
     return Row(
@@ -140,6 +145,7 @@ def _row(line: str, file: Path) -> Row:
         rates=tuple(rates.split()),
         awaits=awaits,
         after=after,
+        analyses=parts,
         options=tuple(shlex.split(options)),
     )
 

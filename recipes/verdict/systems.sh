@@ -6,6 +6,13 @@ converged=(--set train.schedule=plateau --set train.patience=5 --set train.max_s
 converged+=(--set train.checkpoint_every=250 --set train.keep_checkpoints=1 --set train.log_every=250 --set train.samples=0)
 rates 1000 5e-4 1e-3 2e-3
 
+# What models do with the demo corpus's context, pronouns, and words that agree over a distance
+demo_analyses() {
+  analysis pronouns agreement --pairs pronouns --context true,none,foreign
+  analysis agreement agreement
+  analysis context context
+}
+
 part captions
 seeds 1 2 3
 corpus multi30k-ende small-postnorm
@@ -43,6 +50,7 @@ corpus tvsub-zhen small-postnorm --size 191686
 for name in transformer amn context-aware han concat; do row "$name"; done
 seeds 1 2 3
 corpus demo demo
+demo_analyses
 settings "${converged[@]}"
 rates 1000 1e-3 2e-3 4e-3
 for name in transformer amn context-aware han concat; do row "$name"; done
@@ -61,6 +69,7 @@ system pr-max --variant pr --set model.attentive=false --set model.transparent=f
 system pr-max-attn --variant pr --set model.transparent=false
 rates 1000 1e-3 2e-3 4e-3
 corpus demo demo
+demo_analyses
 for name in amn-wo-rnn amn-wo-attention amn-wo-both; do row "$name"; done
 for kind in previous next random; do
   for size in 1 2 3; do

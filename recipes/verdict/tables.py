@@ -1,4 +1,6 @@
-"""The tables of the verdict, made from what the systems left: scores with tests, and costs."""
+"""The tables of the verdict, made from what the systems left: scores with tests, costs, and what
+analyses found.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,12 @@ from pydantic import Field
 
 from nmtkit import files
 from nmtkit.errors import DataError
-from nmtkit.records import Part, Record, Scores, load
+from nmtkit.records import Part, Record, Scores, StoredFinding, load
 from nmtkit.score.metrics import Metric, Scorer
 from nmtkit.score.resampling import Draws
 from nmtkit.score.seeds import over_seeds_and_sentences
 from nmtkit.score.significance import compare, difference, holm
-from nmtkit.tables.table import Column, Estimate, Table, text_column
+from nmtkit.tables.table import Column, Estimate, StoredTable, Table, text_column
 from recipes.verdict.folders import Folders, read_json
 from recipes.verdict.listing import Item, Row
 
@@ -87,6 +89,7 @@ def tables(items: Iterable[Item], folders: Folders) -> list[Table]:
         if base.name == BASELINE and others:
             sets = sorted(path.stem for path in (first[0] / "scores").glob("*.json"))
             made += [*(scores(name, found, folders) for name in sets), costs(found, folders)]
+            made += findings(found)
     if not made:
         message = f"no corpus has results of '{BASELINE}' and another system yet"
         raise DataError(message, where=folders.results)
@@ -161,6 +164,35 @@ def costs(found: Found, folders: Folders) -> Table:
     ]
     dataset = next(iter(found)).dataset
     return Table(f"{dataset}-costs", f"{dataset}: costs", COSTS, rows, notes)
+
+
+def findings(found: Found) -> list[Table]:
+    """Return a table of each analysis, with the systems side by side."""
+    of_label: dict[str, list[StoredTable]] = {}
+    for path in (path for paths in found.values() for path in paths):
+        for file in sorted((path / "analyze").glob("*.json")):
+            of_label.setdefault(file.stem, []).append(load(StoredFinding, file).table)
+    dataset = next(iter(found)).dataset
+    return [side_by_side(f"{dataset}-{label}", tables) for label, tables in of_label.items()]
+
+
+def side_by_side(name: str, tables: Sequence[StoredTable]) -> Table:
+    """Return one table of those of single systems: the columns that all of them have, then those
+    of each system. Rows with the same words are one row.
+    """
+    of_all = [c for c in tables[0].columns if all(c in table.columns for table in tables)]
+    words = [column.key for column in of_all if column.left]
+    columns, rows = list(of_all), {}
+    for table in tables:
+        more = [column for column in table.columns if column not in of_all]
+        for row in table.rows:
+            cells = {column.key: row[column.key] for column in of_all}
+            place = rows.setdefault(tuple(row[key] for key in words), cells)
+            place |= {column.key: row[column.key] for column in more}
+        columns += more
+    cells = [[row.get(column.key) for column in columns] for row in rows.values()]
+    notes = dict.fromkeys(note for table in tables for note in table.notes)
+    return Table(name, tables[0].title, columns, cells, list(notes))
 
 
 def _summaries(paths: Sequence[Path]) -> list[Summary]:

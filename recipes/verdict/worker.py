@@ -19,7 +19,7 @@ from recipes.verdict.listing import Item
 from recipes.verdict.measured import measured
 from recipes.workers import STOPPED
 
-DIVERGED, ENVIRONMENT = 4, 3
+REFUSED, ENVIRONMENT, DIVERGED = 2, 3, 4
 """Exit codes of nmtkit."""
 INTERRUPTED = {STOPPED, 130}
 
@@ -121,10 +121,25 @@ class Worker:
         self._train(item.name, rate)
         one = ["--system", item.name]
         self.commands.run("nmtkit", "translate", *run, *one, "--jobs", "1", *self.device)
+        findings = self._findings(*run, *one)
         with held(self.folders.lock(f"{item.row.dataset}/score"), wait=True):
             self.commands.run("nmtkit", "score", *run, *one, "--against", item.name)
-            leavings.keep(item, rate, self.folders)
+            leavings.keep(item, rate, self.folders, findings)
         leavings.remove_training_state(self.folders.system(item))
+
+    def _findings(self, *system: str) -> dict[str, bytes]:
+        """Analyze the system; return the file of each finding by its label.
+
+        An analysis that is refused leaves nothing: it may be of parts that the model does not have.
+        """
+        findings = {}
+        for label, name, *options in self.item.row.analyses:
+            with held(self.folders.lock(f"{self.item.row.dataset}/analyze"), wait=True):
+                command = ["nmtkit", "analyze", name, *system, *options]
+                if self.commands.run(*command, allowed=REFUSED) == 0:
+                    run = self.folders.run(self.item.row.dataset)
+                    findings[label] = (run / "analyze" / name / "finding.json").read_bytes()
+        return findings
 
     def _train(self, name: str, rate: str, *more: str, allowed: int = 0) -> int:
         seed = str(self.item.seed)

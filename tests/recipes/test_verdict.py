@@ -22,6 +22,7 @@ from nmtkit.run import Run
 from recipes.verdict import leavings, status
 from recipes.verdict.folders import Folders, held, is_held
 from recipes.verdict.listing import HERE, read_list, why_unknown
+from recipes.verdict.tables import tables
 from tests.manifests import read_json
 from tests.recipes.recipe_calls import ASKED, ROOT, in_this_process, run_recipe
 from tests.refused import refused
@@ -342,6 +343,7 @@ def test_wrong_calls_are_refused(arguments, more, message, queue):
         ("system a", "system a/b", "system 'a/b': use letters"),
         ("system a", "system b", "demo/b-s1 is listed twice"),
         ("system a", "sistem a", "sistem: command not found"),
+        ("system a", "analysis cost\nsystem a", "system 'a': an analysis is a label, a name"),
         ("corpus demo tiny", "", "system 'a' has no corpus"),
         ("seeds 1 2", "", "system 'a' has no seeds"),
         ("seeds 1 2", "seeds one", "system 'a' has no seeds"),
@@ -444,6 +446,8 @@ DEMO = """part one
 seeds 1
 rates 2 1e-3 2e-2
 corpus demo tiny --size 300
+analysis size cost
+analysis levels layers
 settings --set train.max_steps=4 --set train.validate_every=2 --set train.checkpoint_every=2 --set train.batch_size=500 \\
   --set train.log_every=1 --set train.samples=0 --set train.dev_sentences=20 --set train.warmup=1 --set train.schedule=plateau --set train.precision=float32 \\
   --set search.beam=1 --set search.max_length_a=0 --set search.max_length_b=5
@@ -479,6 +483,9 @@ def test_two_tiny_systems_of_the_demo_corpus(tmp_path):
             scores = read_json(results / name / "scores" / "test.json")
             assert [row["name"] for row in scores["systems"]] == [name]
             assert len((results / name / "translate/test/hyp.txt").read_text().splitlines()) == 500
+            assert [path.name for path in (results / name / "analyze").iterdir()] == ["size.json"]
+        size = tables(read_list(tmp_path / "list.sh"), Folders(state, tmp_path))[-1]
+        assert [row[0] for row in size.rows] == ["transformer-s1", "enc-dc-s1"]
         for path in (path for path in results.rglob("*") if path.is_file()):
             assert str(tmp_path) not in path.read_text("utf-8")
         chosen = read_json(results / "rates" / "transformer.json")["chosen"]

@@ -8,6 +8,7 @@ import sacrebleu
 
 from nmtkit import files
 from nmtkit.errors import DataError
+from nmtkit.tables.table import Column, StoredTable, Table, text_column
 from recipes.verdict import leavings, tables
 from recipes.verdict.folders import Folders
 from recipes.verdict.listing import HERE, read_list
@@ -74,6 +75,25 @@ def test_several_seeds_are_one_row_with_their_mean_and_spread(tmp_path):
     assert other["delta"].value == pytest.approx(other["bleu"] - base["bleu"])
     assert 0 < other["p"] <= 1
     assert made[f"{CORPUS}-costs"]["transformer"]["choice"] == 0
+
+
+def test_findings_of_single_systems_are_one_table():
+    """Cells of the same words are in one row; a system without a row has an empty cell there."""
+
+    def of_system(name, kinds):
+        words, count, own = text_column("kind"), Column("n", "pairs"), Column(name, name)
+        rows = [[kind, 10, share] for kind, share in kinds.items()]
+        return StoredTable.model_validate(
+            Table("x", "A title", [words, count, own], rows).as_json()
+        )
+
+    table = tables.side_by_side(
+        "corpus-x", [of_system("a", {"near": 1, "far": 2}), of_system("b", {"far": 3, "all": 4})]
+    )
+    assert [column.key for column in table.columns] == ["kind", "n", "a", "b"]
+    assert table.rows == [["near", 10, 1, None], ["far", 10, 2, 3], ["all", 10, None, 4]]
+    one, two = of_system("a", {"near": 1}), of_system("a", {"far": 2})
+    assert tables.side_by_side("corpus-x", [one, two]).rows == [["near", 10, 1], ["far", 10, 2]]
 
 
 def test_what_is_missing_is_said(tmp_path, folders):
