@@ -41,10 +41,10 @@ AT_ONCE, AT_ONCE_ON_A_GPU = 128, 512
 """Sentences in a batch, unless search.batch_size says how many."""
 
 
-ENOUGH = 4
-"""Batches of which each leaves its last sentences to a later one."""
+ENOUGH = 8
+"""From this number of batches on, each leaves its last sentences, which are searched together."""
 LEFT = 8
-"""A batch leaves at most this part of its sentences."""
+"""A batch leaves at most one of this number of its sentences."""
 ROWS = 8
 """On a CPU a batch leaves at most this number of hypotheses: more of them are worth a step."""
 
