@@ -15,10 +15,11 @@ import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from nmtkit.arrays import Array
 from nmtkit.records import (
     LengthScore,
     SeedDifference,
@@ -117,21 +118,49 @@ def over_seeds_and_sentences(
         ours, theirs: one metric a seed, of n and of m seeds; their variances count as equal.
     Returns: the difference without interval and p if n = m = 1 or if there are few sentences.
     """
-    groups = [[metric.value for metric in group] for group in (ours, theirs)]
+    if len(ours) == len(theirs) == 1:
+        return Estimate(ours[0].value - theirs[0].value), None
+    first, second = ([Resampled.of(metric, draws) for metric in of] for of in (ours, theirs))
+    return over_seeds(first, second, draws.sentences, draws.seed)
+
+
+class Resampled(NamedTuple):
+    """The score of one seed: on the test set, and on each resample of it."""
+
+    value: float
+    samples: Array
+
+    @classmethod
+    def of(cls, metric: Metric, draws: Draws) -> Self:
+        """Return the score of a metric."""
+        return cls(metric.value, draws.full.scores(metric))
+
+
+def over_seeds(
+    ours: Sequence[Resampled], theirs: Sequence[Resampled], sentences: int, seed: int
+) -> tuple[Estimate, float | None]:
+    """Return the difference of two groups' means, as `over_seeds_and_sentences`, from resampled
+    scores; with one seed each it is that of other sentences alone.
+
+    Args:
+        ours, theirs: one score a seed; all have the same resamples.
+        sentences: of the test set.
+        seed: of the draws of Student's t.
+    """
+    groups = [[score.value for score in group] for group in (ours, theirs)]
     gap = statistics.fmean(groups[0]) - statistics.fmean(groups[1])
-    freedom = len(ours) + len(theirs) - 2
-    if not freedom or draws.sentences < FEWEST_FOR_P:
+    if sentences < FEWEST_FOR_P:
         return Estimate(gap), None
-    squares = sum((len(group) - 1) * np.var(group, ddof=1) for group in groups if len(group) > 1)
-    error = math.sqrt(squares / freedom * (1 / len(ours) + 1 / len(theirs)))
-    rng = np.random.default_rng((draws.seed, len(ours), len(theirs)))
-    means = [
-        np.mean([draws.full.scores(metric) for metric in group], 0) for group in (ours, theirs)
-    ]
-    samples = means[0] - means[1] + error * rng.standard_t(freedom, draws.resamples)
+    means = [np.mean([score.samples for score in group], 0) for group in (ours, theirs)]
+    samples = means[0] - means[1]
+    if freedom := len(ours) + len(theirs) - 2:
+        squares = sum((len(group) - 1) * np.var(group, ddof=1) for group in groups if group[1:])
+        error = math.sqrt(squares / freedom * (1 / len(ours) + 1 / len(theirs)))
+        rng = np.random.default_rng((seed, len(ours), len(theirs)))
+        samples = samples + error * rng.standard_t(freedom, len(samples))
     tail = min((samples <= 0).sum(), (samples >= 0).sum())
-    p = min(1.0, 2 * (int(tail) + 1) / (draws.resamples + 1))
-    return estimate(gap, samples, draws.sentences), p
+    p = min(1.0, 2 * (int(tail) + 1) / (len(samples) + 1))
+    return estimate(gap, samples, sentences), p
 
 
 def summarize(

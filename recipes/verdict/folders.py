@@ -15,7 +15,7 @@ from typing import Any
 from nmtkit import files
 from recipes.verdict.listing import Item, Row
 
-REFERENCES = "references"
+TEXTS = "texts"
 """Folder of a corpus in the repository's results, beside the systems."""
 
 
@@ -73,12 +73,15 @@ class Folders:
         """Return the file with the choice of a learning rate; None if there is none yet."""
         return self._found(f"{row.dataset}/rates/{row.name}.json")
 
-    def references(self, dataset: str, test_set: str) -> list[Path]:
-        """Return the references of a test set: of the results, else of the prepared corpus; empty
-        if neither is here.
+    def texts(self, dataset: str, name: str) -> list[Path]:
+        """Return the files of a text: of the results, else of the prepared corpus; empty if neither
+        is here.
+
+        Args:
+            name: SET.src for its sources, SET.ref for its references.
         """
-        kept, prepared = self.results / dataset / REFERENCES, self.run(dataset) / "prep" / "text"
-        of_both = (sorted(folder.glob(f"{test_set}.ref*")) for folder in (kept, prepared))
+        kept, prepared = self.results / dataset / TEXTS, self.run(dataset) / "prep" / "text"
+        of_both = (sorted(folder.glob(f"{name}*")) for folder in (kept, prepared))
         return next(filter(None, of_both), [])
 
     def _found(self, name: str) -> Path | None:

@@ -13,7 +13,7 @@ from nmtkit.errors import DataError, EnvironmentProblem
 from nmtkit.models import checkpoints
 from nmtkit.records import BestCheckpoint, CheckpointManifest, Manifest, SystemConfig, load
 from nmtkit.report import contents
-from recipes.verdict.folders import REFERENCES, Folders, json_lines
+from recipes.verdict.folders import TEXTS, Folders, json_lines
 from recipes.verdict.listing import Item
 from recipes.verdict.measured import measured
 
@@ -165,17 +165,20 @@ def collect(folders: Folders) -> list[str]:
         shutil.rmtree(temporary, ignore_errors=True)
         shutil.copytree(source / path, temporary)
         files.publish(temporary, target, _all_files)
-    _copy_references(folders)
+    _copy_texts(folders)
     return [str(path) for path in new]
 
 
-def _copy_references(folders: Folders) -> None:
-    """Copy the references of the test sets beside the systems, which are then scored anywhere."""
+def _copy_texts(folders: Folders) -> None:
+    """Copy the sources and references of the test sets beside the systems, which are then scored
+    anywhere.
+    """
     for scores in folders.results.glob("*/*/scores/*.json"):
         corpus = scores.parents[2]
-        for path in folders.references(corpus.name, scores.stem):
-            if not (copy := corpus / REFERENCES / path.name).exists():
-                _copy(path, copy)
+        for kind in ("src", "ref"):
+            for path in folders.texts(corpus.name, f"{scores.stem}.{kind}"):
+                if not (copy := corpus / TEXTS / path.name).exists():
+                    _copy(path, copy)
 
 
 def _check_size(paths: list[Path]) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 from pydantic import Field
 
 from nmtkit import files
@@ -16,7 +17,7 @@ from nmtkit.errors import DataError
 from nmtkit.records import Part, Record, Scores, StoredFinding, load
 from nmtkit.score.metrics import Metric, Scorer
 from nmtkit.score.resampling import Draws
-from nmtkit.score.seeds import over_seeds_and_sentences
+from nmtkit.score.seeds import Resampled, over_seeds, over_seeds_and_sentences
 from nmtkit.score.significance import compare, difference, holm
 from nmtkit.tables.table import Column, Estimate, StoredTable, Table, text_column
 from recipes.verdict.folders import Folders, read_json
@@ -34,6 +35,15 @@ SCORES = (
     Column("p", "p", decimals=3),
     Column("p_holm", "p (Holm)", decimals=3),
     Column("chrf", "chrF"),
+)
+LENGTHS = (
+    text_column("system"),
+    Column("n", "seeds"),
+    Column("short", "Δ short [95%]", signed=True, interval=True),
+    Column("long", "Δ long [95%]", signed=True, interval=True),
+    Column("growth", "growth [95%]", signed=True, interval=True),
+    Column("p", "p", decimals=3),
+    Column("p_holm", "p (Holm)", decimals=3),
 )
 COSTS = (
     text_column("system"),
@@ -88,7 +98,8 @@ def tables(items: Iterable[Item], folders: Folders) -> list[Table]:
         (base, first), *others = found.items()
         if base.name == BASELINE and others:
             sets = sorted(path.stem for path in (first[0] / "scores").glob("*.json"))
-            made += [*(scores(name, found, folders) for name in sets), costs(found, folders)]
+            made += [table(name, found, folders) for table in (scores, lengths) for name in sets]
+            made.append(costs(found, folders))
             made += findings(found)
     if not made:
         message = f"no corpus has results of '{BASELINE}' and another system yet"
@@ -103,12 +114,8 @@ def scores(name: str, found: Found, folders: Folders) -> Table:
     With more, it is that of other seeds and other sentences (`over_seeds_and_sentences`).
     """
     first = next(iter(found))
-    refs = [list(files.text_lines(path)) for path in folders.references(first.dataset, name)]
-    if not refs:
-        hint = "bash recipes/verdict.sh prepares the corpus"
-        raise DataError(f"no references of {name}", where=folders.run(first.dataset), hint=hint)
-    language = load(Scores, found[first][0] / "scores" / f"{name}.json").language
-    scorer, draws = Scorer(refs, language), Draws(len(refs[0]))
+    scorer = _scorer(name, found, folders)
+    draws = Draws(len(scorer.refs[0]))
     bleu, chrf = (
         {row: [_score(scorer, key, path, name) for path in found[row]] for row in found}
         for key in ("bleu", "chrf")
@@ -123,7 +130,7 @@ def scores(name: str, found: Found, folders: Folders) -> Table:
         cells = [None] * 3 if row == first else [*others[row], against[row]]
         mean = statistics.fmean(seed.value for seed in chrf[row])
         rows.append([row.name, len(values), statistics.fmean(values), spread, *cells, mean])
-    title = f"{first.dataset}: {name}, {len(refs[0]):,} lines"
+    title = f"{first.dataset}: {name}, {draws.sentences:,} lines"
     notes = [
         "BLEU, chrF: means over seeds; ±: half the range",
         f"Δ, p: BLEU against {BASELINE}; two-sided bootstrap ({draws.resamples:,} resamples) of the"
@@ -132,6 +139,73 @@ def scores(name: str, found: Found, folders: Folders) -> Table:
         f"BLEU: {bleu[first][0].signature}",
     ]
     return Table(f"{first.dataset}-{name}", title, SCORES, rows, notes)
+
+
+def lengths(name: str, found: Found, folders: Folders) -> Table:
+    """Return how the differences to the baseline on a test set grow with the length of the source.
+
+    The thirds of the sentences with the shortest and with the longest sources are resampled apart.
+    """
+    first = next(iter(found))
+    counts = np.array([len(line.split()) for line in _text(name, first, folders, "src")[0]])
+    low, high = np.quantile(counts, [1 / 3, 2 / 3])
+    parts = [np.flatnonzero(counts <= low), np.flatnonzero(counts >= high)]
+    draws = [Draws(len(part), seed=seed) for seed, part in enumerate(parts, 1)]
+    scorer = _scorer(name, found, folders)
+    seeds = {
+        row: [
+            [
+                Resampled.of(metric.part(part), of_part)
+                for part, of_part in zip(parts, draws, strict=True)
+            ]
+            for metric in (_score(scorer, "bleu", path, name) for path in paths)
+        ]
+        for row, paths in found.items()
+    }
+    columns, p_values = [], []
+    for row, of_row in seeds.items():
+        if row == first:
+            continue
+        pairs = [list(zip(*group, strict=True)) for group in (of_row, seeds[first])]
+        short, long = (
+            over_seeds(ours, theirs, draw.sentences, draw.seed)[0]
+            for ours, theirs, draw in zip(*pairs, draws, strict=True)
+        )
+        growths = [[_growth(*seed) for seed in group] for group in (of_row, seeds[first])]
+        growth, p = over_seeds(*growths, min(map(len, parts)), draws[0].seed)
+        columns.append([row.name, len(of_row), short, long, growth, p])
+        p_values.append(p)
+    rows = [[*cells, p] for cells, p in zip(columns, holm(p_values), strict=True)]
+    title = (
+        f"{first.dataset}: {name}, Δ BLEU of {len(parts[0]):,} short sources (up to {low:g} words)"
+        f" and {len(parts[1]):,} long ones (from {high:g})"
+    )
+    notes = [
+        f"Δ: BLEU against {BASELINE}; growth: Δ of long sources - Δ of short ones",
+        f"p, [95%]: two-sided bootstrap ({draws[0].resamples:,} resamples) of sentences, and of"
+        " seeds where a system has several",
+        f"p (Holm): corrected for the {len(rows)} comparisons of this table",
+    ]
+    return Table(f"{first.dataset}-{name}-lengths", title, LENGTHS, rows, notes)
+
+
+def _growth(short: Resampled, long: Resampled) -> Resampled:
+    return Resampled(long.value - short.value, long.samples - short.samples)
+
+
+def _text(name: str, row: Row, folders: Folders, kind: str) -> list[list[str]]:
+    """Return the lines of the sources (src) or of each of the references (ref) of a test set."""
+    texts = [list(files.text_lines(path)) for path in folders.texts(row.dataset, f"{name}.{kind}")]
+    if not texts:
+        hint = "bash recipes/verdict.sh prepares the corpus"
+        raise DataError(f"no {name}.{kind}", where=folders.run(row.dataset), hint=hint)
+    return texts
+
+
+def _scorer(name: str, found: Found, folders: Folders) -> Scorer:
+    first = next(iter(found))
+    language = load(Scores, found[first][0] / "scores" / f"{name}.json").language
+    return Scorer(_text(name, first, folders, "ref"), language)
 
 
 def _score(scorer: Scorer, key: str, result: Path, name: str) -> Metric:

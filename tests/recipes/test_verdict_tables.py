@@ -29,14 +29,12 @@ def rows(table):
     return {row[0]: dict(zip(keys, row, strict=True)) for row in table.rows}
 
 
-def bleu(folder):
-    hypotheses, reference = (
-        list(files.text_lines(path))
-        for path in (
-            folder / "translate" / SET / "hyp.txt",
-            folder.parent / "references" / f"{SET}.ref",
-        )
-    )
+def bleu(folder, wanted=lambda words: True):
+    """BLEU of the sentences whose sources have a wanted number of words."""
+    texts = folder.parent / "texts"
+    names = folder / "translate" / SET / "hyp.txt", texts / f"{SET}.ref", texts / f"{SET}.src"
+    lines = zip(*map(files.text_lines, names), strict=True)
+    hypotheses, reference, _ = zip(*(x for x in lines if wanted(len(x[2].split()))), strict=True)
     return sacrebleu.corpus_bleu(hypotheses, [reference]).score
 
 
@@ -60,11 +58,37 @@ def test_scores_and_costs_of_single_seeds(folders):
     assert scores["rnnsearch"]["p"] == pytest.approx(2 / 1001)  # of 1,000 resamples
 
 
+def test_differences_grow_with_the_length_of_the_source(folders, tmp_path):
+    copied = Folders(tmp_path / "state", tmp_path / "results")
+    shutil.copytree(HERE / "results" / CORPUS, copied.results / CORPUS)
+    path = copied.results / CORPUS / "csan-s1" / "translate" / SET / "hyp.txt"
+    sources = files.text_lines(copied.results / CORPUS / "texts" / f"{SET}.src")
+    spoilt = [
+        " ".join(line.split()[::-1]) if len(source.split()) >= 11 else line
+        for line, source in zip(files.text_lines(path), sources, strict=True)
+    ]
+    files.write_lines(path, spoilt)
+    name = f"{CORPUS}-{SET}-lengths"
+    before, after = (
+        rows(next(table for table in tables.tables(ITEMS, place) if table.name == name))
+        for place in (folders, copied)
+    )
+    corpus = HERE / "results" / CORPUS
+    for key, wanted in (("short", lambda n: n <= 8), ("long", lambda n: n >= 11)):
+        parts = [bleu(corpus / system, wanted) for system in ("csan-s1", "transformer-s1")]
+        assert before["csan"][key].value == pytest.approx(parts[0] - parts[1])
+    for row in (*before.values(), *after.values()):
+        assert row["growth"].value == pytest.approx(row["long"].value - row["short"].value)
+        assert row["growth"].low < row["growth"].value < row["growth"].high
+    assert before["csan"]["short"] == after["csan"]["short"]
+    assert before["csan"]["p"] > 0.5 and after["csan"]["p_holm"] < 0.02
+
+
 def test_several_seeds_are_one_row_with_their_mean_and_spread(tmp_path):
     """Another system's translations stand for a second seed."""
     folders, corpus = Folders(tmp_path / "state", tmp_path / "results"), HERE / "results" / CORPUS
     copies = {"transformer-s1": "transformer-s1", "transformer-s2": "csan-s1"}
-    copies |= {"enc-dc-s1": "enc-dc-s1", "references": "references"}
+    copies |= {"enc-dc-s1": "enc-dc-s1", "texts": "texts"}
     for name, source in copies.items():
         shutil.copytree(corpus / source, folders.results / CORPUS / name)
     made = {table.name: rows(table) for table in tables.tables(ITEMS, folders)}
@@ -103,12 +127,12 @@ def test_what_is_missing_is_said(tmp_path, folders):
     for name in ("transformer-s1", "csan-s1"):
         shutil.copytree(HERE / "results" / CORPUS / name, results / name)
     elsewhere = Folders(tmp_path / "state", results.parent)
-    with pytest.raises(DataError, match="no references of test_2016_flickr"):
+    with pytest.raises(DataError, match="no test_2016_flickr.ref"):
         tables.tables(ITEMS, elsewhere)
-    shutil.copytree(HERE / "results" / CORPUS / "references", elsewhere.run(CORPUS) / "prep/text")
+    shutil.copytree(HERE / "results" / CORPUS / "texts", elsewhere.run(CORPUS) / "prep/text")
     (elsewhere.state / "results").mkdir()
-    assert leavings.collect(elsewhere) == [] and (results / "references" / f"{SET}.ref").is_file()
-    assert len(tables.tables(ITEMS, elsewhere)) == 3
+    assert leavings.collect(elsewhere) == [] and (results / "texts" / f"{SET}.src").is_file()
+    assert len(tables.tables(ITEMS, elsewhere)) == 5
 
     hypotheses = results / "csan-s1" / "translate" / SET / "hyp.txt"
     lines = hypotheses.read_text("utf-8")
