@@ -432,18 +432,22 @@ class TranslationMeta(TranslationInputs):
     files: dict[Name, Sha256] = {}
     counts: dict[str, int] = {}
     speed: SearchSpeed | None = None
-    hardware: dict[str, Any] = {}
+    hardware: dict[str, str | bool | int | float | None] = {}
     version: str | None = None
 
     @property
     def machine(self) -> str | None:
         """The processor it was made on."""
-        return self.hardware.get("name")
+        return self._of_hardware("name")
 
     @property
     def precision(self) -> str | None:
         """What `search.precision=auto` came to."""
-        return self.hardware.get("precision")
+        return self._of_hardware("precision")
+
+    def _of_hardware(self, key: str) -> str | None:
+        value = self.hardware.get(key)
+        return None if value is None else str(value)
 
 
 # systems/<name>/export/<engine>/nmtkit.json

@@ -199,10 +199,13 @@ def test_a_place_of_another_type_or_gone_names_the_file_if_anything(original, tm
 
 
 def test_hardware_is_plain_values(tmp_path):
-    """Seeds of one system are those trained on like hardware."""
+    """Seeds of one system are those trained on like hardware, and speeds are of like hardware."""
     path = tmp_path / "config.toml"
     path.write_text('variant = "toy"\n[hardware]\nprecision = [[]]\n', "utf-8")
     assert "hardware.precision" in refusal(records.SystemConfig, path)
+    path = tmp_path / "meta.json"
+    path.write_text('{"format": 1, "hardware": {"precision": ["bfloat16"]}}', "utf-8")
+    assert "hardware.precision" in refusal(records.TranslationMeta, path)
 
 
 @pytest.mark.parametrize("keep", [0.2, 0.5, 0.9])
