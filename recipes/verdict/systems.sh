@@ -16,6 +16,7 @@ demo_analyses() {
 part captions
 seeds 1 2 3
 corpus multi30k-ende small-postnorm
+for name in divergence layers gates importance; do analysis "$name" "$name"; done
 settings "${converged[@]}"
 system transformer
 after enc-dc system transformer-matched --match-parameters "enc-dc-s{seed}"
