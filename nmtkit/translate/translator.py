@@ -357,7 +357,7 @@ class Translator:
         if not self.settings.mbr or self.utility is not None:
             return found
         nbest, drawn = self.settings.nbest, self.settings.sample
-        return [least_risk(h, self._texts(h), nbest, drawn) for h in found]
+        return [least_risk(h, self._texts(h), nbest, drawn) if h else [] for h in found]
 
     def _of_utility(
         self,

@@ -129,6 +129,7 @@ def test_output_is_the_same_to_the_bit_for_any_number_of_workers(jobs):
         {"nbest": 2},
         {"sample": True, "nbest": 2},
         {"beam": 4, "diverse_groups": 2, "diversity": 0.5},
+        {"sample": True, "mbr": 3},
     ],
 )
 def test_the_last_sentences_of_the_batches_are_searched_together(options, monkeypatch):
