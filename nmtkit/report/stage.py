@@ -71,26 +71,28 @@ def report(run: Run, **values: Any) -> Path:
                 _part(each, number if options.also else 0, len(runs))
                 for number, each in enumerate(contents, 1)
             ]
-            drawn = _write(path, parts, options.title, commit=call.commit or "", digest=digest)
-            if options.figure_width:
-                _write_figures(path.parent / "figures", drawn.figures, options.figure_width)
+            _write(path, parts, options, commit=call.commit or "", digest=digest)
     console.put(str(path))
     return path
 
 
-def _write(path: Path, parts: Sequence[page.Part], title: str, **about: str) -> page.Drawn:
-    """Write the page, report what is missing from it, and return its figures."""
-    title = title or "; ".join(part.title for part in parts)
+def _write(path: Path, parts: Sequence[page.Part], options: ReportOptions, **about: str) -> None:
+    """Write the page, and report what is missing from it.
+
+    The page is written last: its digest says that its figures are up to date too.
+    """
+    title = options.title or "; ".join(part.title for part in parts)
     made = time.strftime("%Y-%m-%d %H:%M %Z")
     drawn = page.Drawn()
     html = page.render(parts, drawn, title=title, made=made, **about)
+    if options.figure_width:
+        _write_figures(path.parent / "figures", drawn.figures, options.figure_width)
     files.write_text(path, html)
     console.say(f"report: written to {path} ({len(html.encode()) / 1e6:.1f} MB)")
     for part in parts:
         for remark in part.contents.remarks:
             command = f" ({part.command(remark.command)})" if remark.command else ""
             console.say(f"report: {remark.text}{command}")
-    return drawn
 
 
 def _write_figures(folder: Path, drawn: Mapping[str, str], width: float) -> None:
