@@ -15,7 +15,7 @@ import nmtkit
 from nmtkit import console, files
 from nmtkit.errors import ConfigError, check_known
 from nmtkit.models import checkpoints
-from nmtkit.report import explorer, page
+from nmtkit.report import digests, explorer, page
 from nmtkit.report.contents import Contents, read_contents
 from nmtkit.report.options import ReportOptions
 from nmtkit.report.texts import read_texts
@@ -64,14 +64,15 @@ def report(run: Run, **values: Any) -> Path:
         held.enter_context(locked(run.path / "report", "report"))
         contents = list(map(read_contents, runs))
         digest = _digest(contents, options)
-        if not options.force and _has_digest(path, digest):
+        if not options.force and digests.has(path, digest):
             console.say("report: up to date (--force makes it again)")
         else:
             parts = [
                 _part(each, number if options.also else 0, len(runs))
                 for number, each in enumerate(contents, 1)
             ]
-            _write(path, parts, options, commit=call.commit or "", digest=digest)
+            about = {"commit": call.commit or "", "digest": digest}
+            _write(path, parts, options, scores=digests.of_scores(run), **about)
     console.put(str(path))
     return path
 
@@ -155,14 +156,3 @@ def _digest(contents: Sequence[Contents], options: ReportOptions) -> str:
         facts += [str(run.path) if options.also else None, hashes, weights, part.calls]
         facts.append(part.remarks)
     return files.text_sha256(json.dumps(facts, default=str))
-
-
-def _has_digest(path: Path, digest: str) -> bool:
-    """True if the page exists and nothing it depends on has changed."""
-    if not path.is_file():
-        return False
-    try:
-        with open(path, encoding="utf-8") as stream:
-            return f'content="{digest}"' in stream.read(4096)
-    except (OSError, UnicodeDecodeError):
-        return False
