@@ -4,6 +4,7 @@ engine is an Executor of the standard library, so that every library with one ca
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import importlib
 import logging
@@ -14,15 +15,23 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future
 from multiprocessing import resource_tracker
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from nmtkit import console, environment, trust
 from nmtkit.errors import ConfigError, EnvironmentProblem, NmtkitError, nearest
 from nmtkit.parallel import processes
+from nmtkit.records import Record, load
 from nmtkit.user_classes import load_object, place_of
 
 CONNECT_SECONDS = 20
 AUTO = "auto"
+
+
+class SchedulerFile(Record):
+    """The part that is needed of the file that tells where a scheduler of Dask is."""
+
+    again: ClassVar[str] = "name the file that `dask scheduler --scheduler-file` has written"
+    address: str
 
 
 class InProcess(Executor):
@@ -146,11 +155,15 @@ def _dask(address: str | None, jobs: int, stack: contextlib.ExitStack) -> Engine
                     n_workers=jobs, threads_per_worker=1, dashboard_address=":0"
                 )
             client = distributed.Client(stack.enter_context(cluster))
-        elif Path(address).is_file():
-            client = distributed.Client(scheduler_file=address, timeout=CONNECT_SECONDS)
         else:
-            client = distributed.Client(address, timeout=CONNECT_SECONDS)
-    except (OSError, ValueError, TimeoutError) as error:
+            scheduler = address
+            if Path(address).is_file():
+                scheduler = load(SchedulerFile, Path(address)).address
+            asyncio.run(asyncio.wait_for(_greet(distributed, scheduler), 2 * CONNECT_SECONDS))
+            client = distributed.Client(scheduler, timeout=CONNECT_SECONDS)
+    except NmtkitError:
+        raise
+    except Exception as error:  # those of a server that is no scheduler have no common class
         raise _no_answer("Dask scheduler", address, error) from error
     stack.enter_context(client)
     if not client.scheduler_info(n_workers=-1)["workers"]:
@@ -159,6 +172,15 @@ def _dask(address: str | None, jobs: int, stack: contextlib.ExitStack) -> Engine
     workers = len(client.scheduler_info(n_workers=-1)["workers"])
     note = f"Dask: {workers} workers, dashboard {client.dashboard_link}"
     return Engine(lambda: client.get_executor(pure=False), note=note, lost=distributed.KilledWorker)
+
+
+async def _greet(distributed: Any, address: str) -> None:
+    """Connect to a scheduler once, because Dask's client waits without end for a server that does
+    not speak.
+    """
+    options = distributed.Security().get_connection_args("client")
+    stream = await distributed.comm.connect(address, timeout=CONNECT_SECONDS, **options)
+    await stream.close()
 
 
 def _reach(address: str) -> None:

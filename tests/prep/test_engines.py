@@ -1,5 +1,6 @@
 """Engines: the same bytes from processes, Dask, Ray and a user's Executor, also if a worker is lost."""
 
+import json
 import os
 import shutil
 import signal
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from nmtkit.errors import ConfigError, EnvironmentProblem
+from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.prep import engines, shards
 from nmtkit.prep.clean import CleanShard
 from tests.prep.corpora import own_files, pairs, prepare
@@ -204,6 +205,41 @@ def test_nobody_answers(tmp_path, text, monkeypatch, engine, package, address, m
     with pytest.raises(EnvironmentProblem, match=message) as caught:
         prepare(tmp_path, text, "run", SETTINGS, engine=engine, address=address)
     assert caught.value.where == f"--address {address}"
+
+
+@pytest.mark.parametrize("answer", [b"", b"SSH-2.0-OpenSSH_9.2p1 Debian\r\n"])
+def test_a_server_that_is_no_dask_scheduler(tmp_path, text, monkeypatch, answer):
+    """One that says nothing is waited for no longer than one that is not there."""
+    pytest.importorskip("distributed")
+    monkeypatch.setattr(engines, "CONNECT_SECONDS", 1)
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as thread:
+        accepted = thread.submit(server.accept)
+        accepted.add_done_callback(lambda done: done.result()[0].sendall(answer))
+        address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(EnvironmentProblem, match="no Dask scheduler answers"):
+            prepare(tmp_path, text, "run", SETTINGS, engine="dask", address=address)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("content", ["A dog.", "[1]", "{}", '{"address": 7}'])
+def test_a_file_that_is_no_scheduler_file(tmp_path, text, content):
+    pytest.importorskip("distributed")
+    path = tmp_path / "scheduler.json"
+    path.write_text(content, "utf-8")
+    with pytest.raises(DataError) as caught:
+        prepare(tmp_path, text, "run", SETTINGS, engine="dask", address=str(path))
+    assert caught.value.where == str(path) and "--scheduler-file" in caught.value.hint
+
+
+def test_a_scheduler_file(tmp_path):
+    distributed = pytest.importorskip("distributed")
+    path = tmp_path / "scheduler.json"
+    with distributed.LocalCluster(
+        n_workers=1, threads_per_worker=1, processes=False, dashboard_address=":0"
+    ) as cluster:
+        path.write_text(json.dumps(cluster.scheduler.identity()), "utf-8")
+        with engines.opened("dask", str(path), 1) as engine:
+            assert engine.executor.submit(abs, -1).result() == 1
 
 
 def test_a_scheduler_file_that_is_missing(tmp_path, text):
