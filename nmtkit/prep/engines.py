@@ -17,6 +17,7 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, ClassVar
 
+import nmtkit
 from nmtkit import console, environment, trust
 from nmtkit.errors import ConfigError, EnvironmentProblem, NmtkitError, nearest
 from nmtkit.parallel import processes
@@ -169,8 +170,12 @@ def _dask(address: str | None, jobs: int, stack: contextlib.ExitStack) -> Engine
     if not client.scheduler_info(n_workers=-1)["workers"]:
         console.say(f"Dask: waiting for the first worker, dashboard {client.dashboard_link}")
         client.wait_for_workers(1)
-    workers = len(client.scheduler_info(n_workers=-1)["workers"])
-    note = f"Dask: {workers} workers, dashboard {client.dashboard_link}"
+    # A worker that cannot import the function of a task ends, and its scheduler waits for another.
+    versions = client.run(eval, "__import__('nmtkit').__version__", on_error="return")
+    for worker, version in versions.items():
+        if version != nmtkit.__version__:
+            raise other_version(worker, version)
+    note = f"Dask: {len(versions)} workers, dashboard {client.dashboard_link}"
     return Engine(lambda: client.get_executor(pure=False), note=note, lost=distributed.KilledWorker)
 
 
@@ -181,6 +186,19 @@ async def _greet(distributed: Any, address: str) -> None:
     options = distributed.Security().get_connection_args("client")
     stream = await distributed.comm.connect(address, timeout=CONNECT_SECONDS, **options)
     await stream.close()
+
+
+def other_version(worker: str, version: object) -> EnvironmentProblem:
+    """Return the error for a worker that would give other results, or none.
+
+    Args:
+        worker: its name.
+        version: of its nmtkit, or the error of importing nmtkit.
+    """
+    ours = nmtkit.__version__
+    message = f"the worker {worker} has not nmtkit {ours}: {version}"
+    hint = f"install nmtkit {ours} for every worker, and start the workers again"
+    return EnvironmentProblem(message, "--engine", hint)
 
 
 def _reach(address: str) -> None:

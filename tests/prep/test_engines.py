@@ -5,16 +5,19 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import nmtkit
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
-from nmtkit.prep import engines, shards
+from nmtkit.prep import engines, shards, tasks
 from nmtkit.prep.clean import CleanShard
 from tests.prep.corpora import own_files, pairs, prepare
 from tests.prep.test_resume import contents
@@ -165,6 +168,57 @@ def test_rays_workers_are_as_important_as_others():
     pytest.importorskip("ray")
     with engines.opened("ray", None, 1) as engine:
         assert engine.executor.submit(os.nice, 0).result() == os.nice(0)
+
+
+def test_a_worker_with_another_version(tmp_path, text, monkeypatch):
+    """Its results could be others, so no engine takes them."""
+    perform = tasks.perform
+
+    def asked(work, task):
+        return perform(work, replace(task, version="0.0.1"))
+
+    monkeypatch.setattr(tasks, "perform", asked)
+    with pytest.raises(EnvironmentProblem, match=f"has not nmtkit .*: {nmtkit.__version__}"):
+        prepare(tmp_path, text, "run", SETTINGS)
+
+
+@pytest.mark.parametrize("content", ["raise ImportError('no')", "__version__ = '0.0.1'"])
+def test_a_dask_worker_without_this_nmtkit(tmp_path, text, monkeypatch, content):
+    """Without nmtkit a worker of Dask ends, and its scheduler waits for another without end."""
+    distributed = pytest.importorskip("distributed")
+    other = tmp_path / "other/nmtkit/__init__.py"
+    other.parent.mkdir(parents=True)
+    other.write_text(content, "utf-8")
+    paths = os.pathsep.join([str(tmp_path / "other"), os.environ.get("PYTHONPATH", "")])
+    with distributed.LocalCluster(
+        n_workers=0, threads_per_worker=1, dashboard_address=":0"
+    ) as cluster:
+        command = [sys.executable, "-m", "distributed.cli.dask_worker", cluster.scheduler_address]
+        worker = subprocess.Popen(
+            [*command, "--nthreads=1", "--no-nanny", "--no-dashboard"],
+            env={**os.environ, "PYTHONPATH": paths},
+            cwd=tmp_path,
+            stderr=subprocess.DEVNULL,
+        )
+        with pytest.raises(EnvironmentProblem, match="has not nmtkit") as caught:
+            address = cluster.scheduler_address
+            prepare(tmp_path, text, "run", SETTINGS, engine="dask", address=address)
+        worker.terminate()
+        worker.wait()
+    assert "start the workers again" in caught.value.hint
+
+
+def test_a_worker_that_does_not_see_a_text(tmp_path, text, monkeypatch):
+    cut = shards.cut
+
+    def cut_and_move(streams, rows):
+        parts = cut(streams, rows)
+        Path(streams[0][0].path).unlink(missing_ok=True)
+        return parts
+
+    monkeypatch.setattr("nmtkit.prep.steps.cut", cut_and_move)
+    with pytest.raises(EnvironmentProblem, match=f"does not see {text['train'][0]}"):
+        prepare(tmp_path, text, "run", SETTINGS)
 
 
 @pytest.mark.parametrize(
