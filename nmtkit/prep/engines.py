@@ -153,7 +153,10 @@ def _dask(address: str | None, jobs: int, stack: contextlib.ExitStack) -> Engine
         if address is None:
             with _without_interrupts():
                 cluster = distributed.LocalCluster(
-                    n_workers=jobs, threads_per_worker=1, dashboard_address=":0"
+                    n_workers=jobs,
+                    threads_per_worker=1,
+                    dashboard_address=":0",
+                    silence_logs=logging.CRITICAL,
                 )
             client = distributed.Client(stack.enter_context(cluster))
         else:
@@ -223,6 +226,17 @@ def _without_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+@contextlib.contextmanager
+def _keeping_sigterm() -> Iterator[None]:
+    """Keep the handler of SIGTERM, by which batch systems stop a job: Ray sets one of its own."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):  # only the main thread may set one
+            signal.signal(signal.SIGTERM, before)
+
+
 def _no_answer(server: str, address: str | None, error: Exception) -> EnvironmentProblem:
     reason = str(error).splitlines()[0] if str(error) else type(error).__name__
     hint = "start it first, or check the address (auto: one on this machine)"
@@ -266,10 +280,11 @@ def _ray(address: str | None, jobs: int, stack: contextlib.ExitStack) -> Engine:
     try:
         if address is not None and address != AUTO and "://" not in address:
             _reach(address)
-        ray.init(**options, log_to_driver=False, logging_level="error")
+        with _keeping_sigterm():
+            ray.init(**options, log_to_driver=False, logging_level="error")
     except (OSError, ValueError, RuntimeError) as error:
         raise _no_answer("Ray cluster", address, error) from error
-    stack.callback(ray.shutdown)
+    stack.callback(_keeping_sigterm()(ray.shutdown))
     note = f"Ray: {ray.cluster_resources().get('CPU', 0):.0f} cores"
     return Engine(lambda: _RayExecutor(ray), note=note, lost=ray.exceptions.RayError)
 

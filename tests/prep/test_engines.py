@@ -1,6 +1,7 @@
 """Engines: the same bytes from processes, Dask, Ray and a user's Executor, also if a worker is lost."""
 
 import json
+import logging
 import os
 import shutil
 import signal
@@ -141,6 +142,19 @@ def test_ctrl_c_reaches_no_dask_worker():
     assert not blocks_interrupts()
 
 
+def warns():
+    """True if a worker of Dask in this process prints warnings."""
+    handlers = logging.getLogger("distributed").handlers or [logging.lastResort]
+    return any(handler.level <= logging.WARNING for handler in handlers)
+
+
+def test_dask_workers_print_nothing_when_prep_is_stopped():
+    """They warn of each task that is cancelled, between the messages of prep."""
+    pytest.importorskip("distributed")
+    with engines.opened("dask", None, 1) as engine:
+        assert not engine.executor.submit(warns).result()
+
+
 def test_errors_of_a_dask_worker_are_those_of_prep(tmp_path, text):
     """With the file that is to blame: here one that changed after it was checked."""
     distributed = pytest.importorskip("distributed")
@@ -180,6 +194,23 @@ def test_a_worker_with_another_version(tmp_path, text, monkeypatch):
     monkeypatch.setattr(tasks, "perform", asked)
     with pytest.raises(EnvironmentProblem, match=f"has not nmtkit .*: {nmtkit.__version__}"):
         prepare(tmp_path, text, "run", SETTINGS)
+
+
+def test_ray_leaves_sigterm_to_the_program():
+    """Ray's own handler ends the program with another code, or with a dump of the stack."""
+    pytest.importorskip("ray")
+
+    def stop(number, frame):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        with engines.opened("ray", None, 1), pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(5)
+        assert signal.getsignal(signal.SIGTERM) is stop
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @pytest.mark.parametrize("content", ["raise ImportError('no')", "__version__ = '0.0.1'"])
