@@ -361,8 +361,11 @@ def _held(stream: IO[str], folder: Path, holder: Holder, shared: bool) -> Iterat
         if not shared:
             stream.truncate(0)
             files.remove_unfinished(folder)
-        with contextlib.suppress(OSError) if shared else contextlib.nullcontext():
+        try:
             _note(stream, holder)
+        except OSError as error:
+            if not shared:
+                raise _unwritable(folder, error) from error
         yield
     finally:
         with contextlib.suppress(OSError):
@@ -407,13 +410,16 @@ def _opened(path: Path, shared: bool) -> IO[str] | None:
         return files.appending(path, "a+")
     except OSError as error:
         if not shared or error.errno not in UNWRITABLE:
-            raise EnvironmentProblem(
-                f"cannot write in {path.parent}: {error.strerror}",
-                hint="choose a run folder that is writable",
-            ) from error
+            raise _unwritable(path.parent, error) from error
     with contextlib.suppress(OSError):
         return open(path, encoding="utf-8")
     return None
+
+
+def _unwritable(folder: Path, error: OSError) -> EnvironmentProblem:
+    full = error.errno in {errno.ENOSPC, errno.EDQUOT}
+    hint = "free some space" if full else "choose a run folder that is writable"
+    return EnvironmentProblem(f"cannot write in {folder}: {error.strerror}", hint=hint)
 
 
 def _taken(stream: IO[str], kind: int) -> bool:

@@ -64,8 +64,7 @@ def test_what_is_out_of_date_is_listed_with_its_command(folder, monkeypatch):
     page = run / "report/index.html"
     page.parent.mkdir()
     page.write_text("")
-    os.utime(page, (1, 1))
-    os.utime(hyp)
+    hyp.write_text("Another translation.\n")
     first, second = described()[0]["out_of_date"]
     assert first == ("transformer on test: scored before it was translated again: nmtkit score")
     assert second == "report: older than the scores: nmtkit report"
@@ -83,6 +82,15 @@ def test_what_is_out_of_date_is_listed_with_its_command(folder, monkeypatch):
     config = (system / "config.toml").read_text()
     (system / "config.toml").write_text(re.sub("(?m)^corpus = .*", 'corpus = "x"', config))
     assert "another preparation" in described()[0]["out_of_date"][0]
+
+
+@pytest.mark.parametrize("newer", ["score", "report", "systems"])
+def test_a_copy_is_not_out_of_date(folder, newer):
+    """Copies have other times: those of one folder can be later than those of the others."""
+    ok("report")
+    for path in Path("runs/demo").rglob("*"):
+        os.utime(path, (1, 1) if newer not in path.parts else (2, 2))
+    assert described()[0]["out_of_date"] == []
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,13 @@ from typing import Any
 
 from rich.filesize import decimal
 
-from nmtkit import console
+from nmtkit import console, files
 from nmtkit.cli.command import command
 from nmtkit.cli.program import examples
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.options import Options, option
 from nmtkit.records import BestCheckpoint, Scores, TranslationMeta, load
+from nmtkit.report import digests
 from nmtkit.run import Run, System
 from nmtkit.tables.table import Column, Table, text_column
 
@@ -124,8 +125,7 @@ def _outdated(run: Run, scores: dict[str, Scores]) -> Iterator[str]:
         for text_set in run.sets("test"):
             yield from _of_translation(run, system, text_set.name, scores.get(text_set.name))
     page = run.path / "report" / "index.html"
-    results = run.path.glob("score/*/scores.json")
-    if page.is_file() and any(_newer(path, page) for path in results):
+    if page.is_file() and not digests.has(page, digests.of_scores(run)):
         yield "report: older than the scores: nmtkit report"
 
 
@@ -145,12 +145,14 @@ def _of_translation(run: Run, system: System, name: str, scores: Scores | None) 
             return
     if scores is None or system.name not in {row.name for row in scores.systems}:
         yield f"{about}: not scored: nmtkit score"
-    elif _newer(folder / "hyp.txt", run.path / "score" / name / "scores.json"):
+    elif files.changed(run.path, _scored(scores, folder.relative_to(run.path))):
         yield f"{about}: scored before it was translated again: nmtkit score"
 
 
-def _newer(path: Path, than: Path) -> bool:
-    return path.stat().st_mtime_ns > than.stat().st_mtime_ns
+def _scored(scores: Scores, folder: Path) -> dict[str, str]:
+    """Return path in the run -> SHA-256, for the files of a folder when they were scored."""
+    hashes = scores.made_from.files if scores.made_from else {}
+    return {name: digest for name, digest in hashes.items() if Path(name).parent == folder}
 
 
 def _size(folder: Path) -> int:

@@ -13,7 +13,7 @@ import nmtkit
 from nmtkit import console, files
 from nmtkit.errors import ConfigError, EnvironmentProblem, check_known, nearest
 from nmtkit.export import check, folder
-from nmtkit.export.engine import Engine
+from nmtkit.export.engine import FULL, Engine
 from nmtkit.export.options import ExportOptions
 from nmtkit.export.to_ctranslate2 import CTranslate2
 from nmtkit.export.to_huggingface import HuggingFace
@@ -147,8 +147,7 @@ def _up_to_date(target: Path, about: ExportedSystem) -> bool:
 def _write(group: SystemGroup, engine: Engine, target: Path, about: ExportedSystem) -> None:
     model = group.load(torch.device("cpu"))[0]
     prep = group.run.prep
-    hint = "free some space, or choose another folder with --out"
-    with files.writing_folder(target, folder.owned, hint) as temporary:
+    with files.writing_folder(target, folder.owned, FULL) as temporary:
         engine.save(model, load_vocabularies(prep), about, temporary)
         folder.write_text_files(temporary / folder.TEXT, prep, group.run.manifest())
         files.write_text(temporary / folder.README, folder.readme(about, engine.title))

@@ -14,12 +14,14 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nmtkit import files
-from nmtkit.export.engine import Engine, Sentences
+from nmtkit.errors import EnvironmentProblem
+from nmtkit.export.engine import FULL, Engine, Sentences
 from nmtkit.nn.embeddings import sinusoids
 from nmtkit.text.vocabulary import BOS, EOS, PAD, SPECIALS, Vocabulary
 
@@ -259,9 +261,11 @@ class HuggingFace(Engine):
         for name, values in texts.items():
             text = json.dumps(values, ensure_ascii=False, indent=2)
             files.write_text(folder / name, text + "\n")
-        save_file(
-            weights(model, about.positions), folder / "model.safetensors", metadata={"format": "pt"}
-        )
+        path = folder / "model.safetensors"
+        try:
+            save_file(weights(model, about.positions), path, metadata={"format": "pt"})
+        except SafetensorError as error:  # its only error of writing, for example on a full disk
+            raise EnvironmentProblem(f"cannot write {path}: {error}", hint=FULL) from error
 
     def load(self, folder: Path) -> _Loaded:
         return _Loaded(folder)

@@ -4,6 +4,7 @@ engine is an Executor of the standard library, so that every library with one ca
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import importlib
 import logging
@@ -14,15 +15,24 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future
 from multiprocessing import resource_tracker
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import nmtkit
 from nmtkit import console, environment, trust
 from nmtkit.errors import ConfigError, EnvironmentProblem, NmtkitError, nearest
 from nmtkit.parallel import processes
+from nmtkit.records import Record, load
 from nmtkit.user_classes import load_object, place_of
 
 CONNECT_SECONDS = 20
 AUTO = "auto"
+
+
+class SchedulerFile(Record):
+    """The part that is needed of the file that tells where a scheduler of Dask is."""
+
+    again: ClassVar[str] = "name the file that `dask scheduler --scheduler-file` has written"
+    address: str
 
 
 class InProcess(Executor):
@@ -143,22 +153,55 @@ def _dask(address: str | None, jobs: int, stack: contextlib.ExitStack) -> Engine
         if address is None:
             with _without_interrupts():
                 cluster = distributed.LocalCluster(
-                    n_workers=jobs, threads_per_worker=1, dashboard_address=":0"
+                    n_workers=jobs,
+                    threads_per_worker=1,
+                    dashboard_address=":0",
+                    silence_logs=logging.CRITICAL,
                 )
             client = distributed.Client(stack.enter_context(cluster))
-        elif Path(address).is_file():
-            client = distributed.Client(scheduler_file=address, timeout=CONNECT_SECONDS)
         else:
-            client = distributed.Client(address, timeout=CONNECT_SECONDS)
-    except (OSError, ValueError, TimeoutError) as error:
+            scheduler = address
+            if Path(address).is_file():
+                scheduler = load(SchedulerFile, Path(address)).address
+            asyncio.run(asyncio.wait_for(_greet(distributed, scheduler), 2 * CONNECT_SECONDS))
+            client = distributed.Client(scheduler, timeout=CONNECT_SECONDS)
+    except NmtkitError:
+        raise
+    except Exception as error:  # those of a server that is no scheduler have no common class
         raise _no_answer("Dask scheduler", address, error) from error
     stack.enter_context(client)
     if not client.scheduler_info(n_workers=-1)["workers"]:
         console.say(f"Dask: waiting for the first worker, dashboard {client.dashboard_link}")
         client.wait_for_workers(1)
-    workers = len(client.scheduler_info(n_workers=-1)["workers"])
-    note = f"Dask: {workers} workers, dashboard {client.dashboard_link}"
+    # A worker that cannot import the function of a task ends, and its scheduler waits for another.
+    versions = client.run(eval, "__import__('nmtkit').__version__", on_error="return")
+    for worker, version in versions.items():
+        if version != nmtkit.__version__:
+            raise other_version(worker, version)
+    note = f"Dask: {len(versions)} workers, dashboard {client.dashboard_link}"
     return Engine(lambda: client.get_executor(pure=False), note=note, lost=distributed.KilledWorker)
+
+
+async def _greet(distributed: Any, address: str) -> None:
+    """Connect to a scheduler once, because Dask's client waits without end for a server that does
+    not speak.
+    """
+    options = distributed.Security().get_connection_args("client")
+    stream = await distributed.comm.connect(address, timeout=CONNECT_SECONDS, **options)
+    await stream.close()
+
+
+def other_version(worker: str, version: object) -> EnvironmentProblem:
+    """Return the error for a worker that would give other results, or none.
+
+    Args:
+        worker: its name.
+        version: of its nmtkit, or the error of importing nmtkit.
+    """
+    ours = nmtkit.__version__
+    message = f"the worker {worker} has not nmtkit {ours}: {version}"
+    hint = f"install nmtkit {ours} for every worker, and start the workers again"
+    return EnvironmentProblem(message, "--engine", hint)
 
 
 def _reach(address: str) -> None:
@@ -181,6 +224,17 @@ def _without_interrupts() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextlib.contextmanager
+def _keeping_sigterm() -> Iterator[None]:
+    """Keep the handler of SIGTERM, by which batch systems stop a job: Ray sets one of its own."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):  # only the main thread may set one
+            signal.signal(signal.SIGTERM, before)
 
 
 def _no_answer(server: str, address: str | None, error: Exception) -> EnvironmentProblem:
@@ -226,10 +280,11 @@ def _ray(address: str | None, jobs: int, stack: contextlib.ExitStack) -> Engine:
     try:
         if address is not None and address != AUTO and "://" not in address:
             _reach(address)
-        ray.init(**options, log_to_driver=False, logging_level="error")
+        with _keeping_sigterm():
+            ray.init(**options, log_to_driver=False, logging_level="error")
     except (OSError, ValueError, RuntimeError) as error:
         raise _no_answer("Ray cluster", address, error) from error
-    stack.callback(ray.shutdown)
+    stack.callback(_keeping_sigterm()(ray.shutdown))
     note = f"Ray: {ray.cluster_resources().get('CPU', 0):.0f} cores"
     return Engine(lambda: _RayExecutor(ray), note=note, lost=ray.exceptions.RayError)
 

@@ -15,9 +15,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+import nmtkit
 from nmtkit import console, files
 from nmtkit.errors import DataError, EnvironmentProblem
-from nmtkit.prep.engines import Engine
+from nmtkit.prep.engines import Engine, other_version
 from nmtkit.records import Part, Record, load
 
 Cached = TypeVar("Cached")
@@ -96,6 +97,7 @@ class Task:
         lines: its share of the step, for the progress.
         needs: steps of which it reads the files of the task with the same number.
         models: checksum of the models that it reads, for a task after learning.
+        version: of the nmtkit that asks for it.
     """
 
     step: str
@@ -104,6 +106,7 @@ class Task:
     lines: int
     needs: tuple[str, ...] = ()
     models: str = ""
+    version: str = nmtkit.__version__
 
     def path(self, work: Path) -> Path:
         """Return the file of its fact."""
@@ -145,7 +148,12 @@ def finished(work: Path, task: Task) -> Fact | None:
 
 
 def perform(work: Path, task: Task) -> Fact:
-    """Do a task, in any process on any machine that sees the work folder."""
+    """Do a task, in any process on any machine that sees the work folder and the texts.
+
+    Raises: EnvironmentProblem if the machine does not, or has another version of nmtkit.
+    """
+    if task.version != nmtkit.__version__:
+        raise other_version(socket.gethostname(), nmtkit.__version__)
     if not (work / WORK_RECORD).is_file():
         raise EnvironmentProblem(
             f"a worker on {socket.gethostname()} does not see the work folder {work}",
@@ -161,6 +169,11 @@ def perform(work: Path, task: Task) -> Fact:
     gc.disable()  # there are no cycles to find, but millions of objects to walk through
     try:
         value, paths = task.function(work, task.index)
+    except FileNotFoundError as error:
+        raise EnvironmentProblem(
+            f"a worker on {socket.gethostname()} does not see {error.filename}",
+            hint="name texts in a folder that all nodes share",
+        ) from error
     finally:
         if collecting:
             gc.enable()

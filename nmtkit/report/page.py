@@ -83,7 +83,8 @@ def render(parts: Sequence[Part], drawn: Drawn, **about: str) -> str:
     Args:
         parts: the runs.
         drawn: takes the figures of the page.
-        about: title, commit, made (the time) and digest (of all that the page depends on).
+        about: title, commit, made (the time), digest (of all that the page depends on) and scores
+            (the digest of the scores of the first run).
     """
     environment = _environment()
     run = environment.get_template("run.html")

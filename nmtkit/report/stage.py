@@ -15,7 +15,7 @@ import nmtkit
 from nmtkit import console, files
 from nmtkit.errors import ConfigError, check_known
 from nmtkit.models import checkpoints
-from nmtkit.report import explorer, page
+from nmtkit.report import digests, explorer, page
 from nmtkit.report.contents import Contents, read_contents
 from nmtkit.report.options import ReportOptions
 from nmtkit.report.texts import read_texts
@@ -64,33 +64,36 @@ def report(run: Run, **values: Any) -> Path:
         held.enter_context(locked(run.path / "report", "report"))
         contents = list(map(read_contents, runs))
         digest = _digest(contents, options)
-        if not options.force and _has_digest(path, digest):
+        if not options.force and digests.has(path, digest):
             console.say("report: up to date (--force makes it again)")
         else:
             parts = [
                 _part(each, number if options.also else 0, len(runs))
                 for number, each in enumerate(contents, 1)
             ]
-            drawn = _write(path, parts, options.title, commit=call.commit or "", digest=digest)
-            if options.figure_width:
-                _write_figures(path.parent / "figures", drawn.figures, options.figure_width)
+            about = {"commit": call.commit or "", "digest": digest}
+            _write(path, parts, options, scores=digests.of_scores(run), **about)
     console.put(str(path))
     return path
 
 
-def _write(path: Path, parts: Sequence[page.Part], title: str, **about: str) -> page.Drawn:
-    """Write the page, report what is missing from it, and return its figures."""
-    title = title or "; ".join(part.title for part in parts)
+def _write(path: Path, parts: Sequence[page.Part], options: ReportOptions, **about: str) -> None:
+    """Write the page, and report what is missing from it.
+
+    The page is written last: its digest says that its figures are up to date too.
+    """
+    title = options.title or "; ".join(part.title for part in parts)
     made = time.strftime("%Y-%m-%d %H:%M %Z")
     drawn = page.Drawn()
     html = page.render(parts, drawn, title=title, made=made, **about)
+    if options.figure_width:
+        _write_figures(path.parent / "figures", drawn.figures, options.figure_width)
     files.write_text(path, html)
     console.say(f"report: written to {path} ({len(html.encode()) / 1e6:.1f} MB)")
     for part in parts:
         for remark in part.contents.remarks:
             command = f" ({part.command(remark.command)})" if remark.command else ""
             console.say(f"report: {remark.text}{command}")
-    return drawn
 
 
 def _write_figures(folder: Path, drawn: Mapping[str, str], width: float) -> None:
@@ -153,14 +156,3 @@ def _digest(contents: Sequence[Contents], options: ReportOptions) -> str:
         facts += [str(run.path) if options.also else None, hashes, weights, part.calls]
         facts.append(part.remarks)
     return files.text_sha256(json.dumps(facts, default=str))
-
-
-def _has_digest(path: Path, digest: str) -> bool:
-    """True if the page exists and nothing it depends on has changed."""
-    if not path.is_file():
-        return False
-    try:
-        with open(path, encoding="utf-8") as stream:
-            return f'content="{digest}"' in stream.read(4096)
-    except (OSError, UnicodeDecodeError):
-        return False

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import secrets
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from nmtkit import console, files
@@ -44,7 +46,11 @@ class TensorBoard(Logger):
         board = importlib.import_module(MODULES["tensorboard"])
         folder = system.path / "tensorboard"
         files.check_place(folder)
-        self._board = board.SummaryWriter(str(folder), purge_step=step + 1)
+        self._board: Any = None
+        # Its writing thread raises an error for the training too, where the error is a warning.
+        self._excepthook, threading.excepthook = threading.excepthook, self._of_a_thread
+        with self._ends_with_the_disk():
+            self._board = board.SummaryWriter(str(folder), purge_step=step + 1)
 
     def numbers(self, kind: str, step: int, values: Mapping[str, float]) -> None:
         for key, value in values.items():
@@ -56,16 +62,27 @@ class TensorBoard(Logger):
 
     def close(self) -> None:
         self._write("close")
+        threading.excepthook = self._excepthook
 
     def _write(self, method: str, *values: Any) -> None:
-        """Call a method; a disk that fails ends the curves here, not the training."""
         if self._board is None:
             return
-        try:
+        with self._ends_with_the_disk():
             getattr(self._board, method)(*values)
+
+    @contextlib.contextmanager
+    def _ends_with_the_disk(self) -> Iterator[None]:
+        """End the curves here, not the training, if the disk fails."""
+        try:
+            yield
         except OSError as error:
             console.warn(f"TensorBoard gets no further curves: {error}")
             self._board = None
+
+    def _of_a_thread(self, error: Any) -> None:
+        """Print the traceback of a thread, unless it is one of TensorBoard's."""
+        if not type(error.thread).__module__.startswith("tensorboard."):
+            self._excepthook(error)
 
 
 class WeightsAndBiases(Logger):

@@ -5,6 +5,8 @@ nmtkit's ids, and greedy search finds the same subwords.
 import pytest
 import torch
 
+from nmtkit import files
+from nmtkit.errors import EnvironmentProblem
 from nmtkit.export import folder, stage, to_huggingface
 from nmtkit.models import loading
 from nmtkit.nn.embeddings import sinusoids
@@ -12,6 +14,7 @@ from nmtkit.text.vocabulary import SPECIALS, load_vocabularies
 from nmtkit.translate.forced import pair_batch
 from tests.export.conftest import EOS, SETTINGS
 from tests.export.test_stage import LINES, command, readme_code
+from tests.full_disk import full_disk
 from tests.manifests import read_json, write_json
 from tests.ready import add_system, prepare
 
@@ -113,3 +116,16 @@ def test_what_it_says_of_the_search(run, tmp_path):
     assert (values["num_beams"], values["length_penalty"]) == (3, 0.6)
     page = (out / folder.README).read_text("utf-8")
     assert "for Hugging Face" in page and "log P / |Y|^α" in page and "{" not in page
+
+
+def test_on_a_full_disk_the_earlier_export_stays(run, tmp_path):
+    stage.export(run, "post", "huggingface", out=tmp_path / "out")
+    before = hashes(tmp_path)
+    room = (tmp_path / "out/model.safetensors").stat().st_size - 1
+    with full_disk(room), pytest.raises(EnvironmentProblem, match="cannot write .*model.safe"):
+        stage.export(run, "post", "huggingface", out=tmp_path / "out", force=True)
+    assert hashes(tmp_path) == before
+
+
+def hashes(folder):
+    return files.hashes((path for path in folder.rglob("*") if path.name != ".lock"), folder)

@@ -40,7 +40,7 @@ STAGES = {
     "analyze": "analyze lengths",
     "analyze again": "analyze lengths --buckets 3",
     "report": "report",
-    "report again": "report --title again",
+    "report again": "report --title again --figure-width 3",
 }
 """The commands, each in the run that the one before has left."""
 WHOLE = "prep", "systems/transformer/translate/test", "score/test"

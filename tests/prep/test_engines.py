@@ -1,19 +1,24 @@
 """Engines: the same bytes from processes, Dask, Ray and a user's Executor, also if a worker is lost."""
 
+import json
+import logging
 import os
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from nmtkit.errors import ConfigError, EnvironmentProblem
-from nmtkit.prep import engines, shards
+import nmtkit
+from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
+from nmtkit.prep import engines, shards, tasks
 from nmtkit.prep.clean import CleanShard
 from tests.prep.corpora import own_files, pairs, prepare
 from tests.prep.test_resume import contents
@@ -137,6 +142,19 @@ def test_ctrl_c_reaches_no_dask_worker():
     assert not blocks_interrupts()
 
 
+def warns():
+    """True if a worker of Dask in this process prints warnings."""
+    handlers = logging.getLogger("distributed").handlers or [logging.lastResort]
+    return any(handler.level <= logging.WARNING for handler in handlers)
+
+
+def test_dask_workers_print_nothing_when_prep_is_stopped():
+    """They warn of each task that is cancelled, between the messages of prep."""
+    pytest.importorskip("distributed")
+    with engines.opened("dask", None, 1) as engine:
+        assert not engine.executor.submit(warns).result()
+
+
 def test_errors_of_a_dask_worker_are_those_of_prep(tmp_path, text):
     """With the file that is to blame: here one that changed after it was checked."""
     distributed = pytest.importorskip("distributed")
@@ -164,6 +182,74 @@ def test_rays_workers_are_as_important_as_others():
     pytest.importorskip("ray")
     with engines.opened("ray", None, 1) as engine:
         assert engine.executor.submit(os.nice, 0).result() == os.nice(0)
+
+
+def test_a_worker_with_another_version(tmp_path, text, monkeypatch):
+    """Its results could be others, so no engine takes them."""
+    perform = tasks.perform
+
+    def asked(work, task):
+        return perform(work, replace(task, version="0.0.1"))
+
+    monkeypatch.setattr(tasks, "perform", asked)
+    with pytest.raises(EnvironmentProblem, match=f"has not nmtkit .*: {nmtkit.__version__}"):
+        prepare(tmp_path, text, "run", SETTINGS)
+
+
+def test_ray_leaves_sigterm_to_the_program():
+    """Ray's own handler ends the program with another code, or with a dump of the stack."""
+    pytest.importorskip("ray")
+
+    def stop(number, frame):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        with engines.opened("ray", None, 1), pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(5)
+        assert signal.getsignal(signal.SIGTERM) is stop
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.parametrize("content", ["raise ImportError('no')", "__version__ = '0.0.1'"])
+def test_a_dask_worker_without_this_nmtkit(tmp_path, text, monkeypatch, content):
+    """Without nmtkit a worker of Dask ends, and its scheduler waits for another without end."""
+    distributed = pytest.importorskip("distributed")
+    other = tmp_path / "other/nmtkit/__init__.py"
+    other.parent.mkdir(parents=True)
+    other.write_text(content, "utf-8")
+    paths = os.pathsep.join([str(tmp_path / "other"), os.environ.get("PYTHONPATH", "")])
+    with distributed.LocalCluster(
+        n_workers=0, threads_per_worker=1, dashboard_address=":0"
+    ) as cluster:
+        command = [sys.executable, "-m", "distributed.cli.dask_worker", cluster.scheduler_address]
+        worker = subprocess.Popen(
+            [*command, "--nthreads=1", "--no-nanny", "--no-dashboard"],
+            env={**os.environ, "PYTHONPATH": paths},
+            cwd=tmp_path,
+            stderr=subprocess.DEVNULL,
+        )
+        with pytest.raises(EnvironmentProblem, match="has not nmtkit") as caught:
+            address = cluster.scheduler_address
+            prepare(tmp_path, text, "run", SETTINGS, engine="dask", address=address)
+        worker.terminate()
+        worker.wait()
+    assert "start the workers again" in caught.value.hint
+
+
+def test_a_worker_that_does_not_see_a_text(tmp_path, text, monkeypatch):
+    cut = shards.cut
+
+    def cut_and_move(streams, rows):
+        parts = cut(streams, rows)
+        Path(streams[0][0].path).unlink(missing_ok=True)
+        return parts
+
+    monkeypatch.setattr("nmtkit.prep.steps.cut", cut_and_move)
+    with pytest.raises(EnvironmentProblem, match=f"does not see {text['train'][0]}"):
+        prepare(tmp_path, text, "run", SETTINGS)
 
 
 @pytest.mark.parametrize(
@@ -204,6 +290,41 @@ def test_nobody_answers(tmp_path, text, monkeypatch, engine, package, address, m
     with pytest.raises(EnvironmentProblem, match=message) as caught:
         prepare(tmp_path, text, "run", SETTINGS, engine=engine, address=address)
     assert caught.value.where == f"--address {address}"
+
+
+@pytest.mark.parametrize("answer", [b"", b"SSH-2.0-OpenSSH_9.2p1 Debian\r\n"])
+def test_a_server_that_is_no_dask_scheduler(tmp_path, text, monkeypatch, answer):
+    """One that says nothing is waited for no longer than one that is not there."""
+    pytest.importorskip("distributed")
+    monkeypatch.setattr(engines, "CONNECT_SECONDS", 1)
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as thread:
+        accepted = thread.submit(server.accept)
+        accepted.add_done_callback(lambda done: done.result()[0].sendall(answer))
+        address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(EnvironmentProblem, match="no Dask scheduler answers"):
+            prepare(tmp_path, text, "run", SETTINGS, engine="dask", address=address)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("content", ["A dog.", "[1]", "{}", '{"address": 7}'])
+def test_a_file_that_is_no_scheduler_file(tmp_path, text, content):
+    pytest.importorskip("distributed")
+    path = tmp_path / "scheduler.json"
+    path.write_text(content, "utf-8")
+    with pytest.raises(DataError) as caught:
+        prepare(tmp_path, text, "run", SETTINGS, engine="dask", address=str(path))
+    assert caught.value.where == str(path) and "--scheduler-file" in caught.value.hint
+
+
+def test_a_scheduler_file(tmp_path):
+    distributed = pytest.importorskip("distributed")
+    path = tmp_path / "scheduler.json"
+    with distributed.LocalCluster(
+        n_workers=1, threads_per_worker=1, processes=False, dashboard_address=":0"
+    ) as cluster:
+        path.write_text(json.dumps(cluster.scheduler.identity()), "utf-8")
+        with engines.opened("dask", str(path), 1) as engine:
+            assert engine.executor.submit(abs, -1).result() == 1
 
 
 def test_a_scheduler_file_that_is_missing(tmp_path, text):

@@ -2,6 +2,7 @@
 there.
 """
 
+import contextlib
 import json
 import os
 import pty
@@ -11,12 +12,16 @@ import threading
 from contextlib import contextmanager
 from types import SimpleNamespace
 
+import pytest
+
 from nmtkit import console
 from nmtkit.run import System
 from nmtkit.settings import TrainSettings
+from nmtkit.train.loggers import TensorBoard
 from nmtkit.train.reporting import Reporter
 from nmtkit.train.state import Window
 from nmtkit.train.validation import Validator
+from tests.full_disk import full_disk
 from tests.train.tiny import options, trainer
 
 MEASURED = {
@@ -59,6 +64,25 @@ def test_metrics_are_written_without_tensorboard(tmp_path, monkeypatch):
     wanted = {"step": 5, "kind": "dev", **MEASURED, "dev_perplexity": None}
     assert [json.loads(line) for line in system.metrics.read_text().splitlines()] == [wanted]
     assert not (system.path / "tensorboard").exists()
+
+
+@pytest.mark.parametrize("when", ["begin", "later"])
+def test_tensorboard_on_a_full_disk_is_one_warning(tmp_path, stderr, when):
+    """No traceback of its thread, and no end of the training."""
+    pytest.importorskip("tensorboard")
+    hook = threading.excepthook
+    with contextlib.ExitStack() as full:
+        if when == "begin":
+            full.enter_context(full_disk())
+        board = TensorBoard(System(tmp_path), 0)
+        if when == "later":
+            full.enter_context(full_disk())
+        for step in range(100):
+            board.numbers("dev", step, {"dev_loss": 1.5})
+    board.close()
+    said = stderr()
+    assert said.count("TensorBoard gets no further curves") == 1 and "Traceback" not in said
+    assert threading.excepthook == hook
 
 
 def test_the_perplexity_stands_beside_the_loss_that_it_is_of(tmp_path, stderr):
