@@ -39,11 +39,16 @@ STAGES = {
     "score again": f"{SCORE} --significance sign",
     "analyze": "analyze lengths",
     "analyze again": "analyze lengths --buckets 3",
+    "export": "export --system transformer --to huggingface",
+    "export again": "export --system transformer --to huggingface --force",
     "report": "report",
     "report again": "report --title again --figure-width 3",
 }
 """The commands, each in the run that the one before has left."""
-WHOLE = "prep", "systems/transformer/translate/test", "score/test"
+WHOLE = (
+    *("prep", "score/test"),
+    *("systems/transformer/translate/test", "systems/transformer/export/huggingface"),
+)
 """Folders that appear whole or not at all."""
 NEVER = 10_000
 """More renames than a command has."""
