@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 Sentences = list[list[str]]
 """The subwords of each sentence, without `</s>`."""
 FULL = "free some space, or choose another folder with --out"
-"""What the user can do if the disk is full."""
+"""Hint of the error for a full disk."""
 
 
 class Loaded(Protocol):

@@ -114,9 +114,9 @@ def factor(x: Tensor) -> Tensor:
 def buffer(like: Tensor, groups: int, heads: int, entries: int, width: int) -> Tensor:
     """Return an empty buffer for the keys or values of a search, (G, H, E, C).
 
-    On a CPU the same entry of all groups lies together: a step writes few places, and no memory
-    between the places that are read is unused. The distance of two entries is no power of two,
-    which would put all entries of a head into the same lines of the CPU's caches.
+    On a CPU the layout is (E, G, H, C): a step writes one block, and the entries so far fill their
+    memory without gaps. The distance between two entries is not a power of two, because then all
+    entries of a head would share a few lines of the CPU's caches.
 
     Args:
         like: a tensor with the device and number type of the buffer.

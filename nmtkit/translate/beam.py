@@ -106,7 +106,7 @@ def search(
         beams: of the batch, for another method than beam search (`nmtkit.translate.methods`).
         few: the search ends when no more than this number of sentences goes on.
     Returns: for each sentence at most `nbest` hypotheses, best first; neither their choice nor
-        their order depends on the other sentences. Of a sentence that went on, nothing.
+        their order depends on the other sentences. A sentence that went on has an empty list.
     Raises: TrainingDiverged if the models give no finite probability.
     """
     with inference(models):
