@@ -56,7 +56,7 @@ def group_of(result: Scores) -> dict[str, str]:
 
 
 def differences(result: Scores) -> list[Difference]:
-    """Return the differences in BLEU to the baseline's, largest first: of the mean of each group of
+    """Return the differences in BLEU to the baseline's, largest first: of the mean of several
     training seeds, and of each system.
     """
     several = result.seeds.groups if result.seeds and result.has_seeds else []
@@ -68,9 +68,9 @@ def differences(result: Scores) -> list[Difference]:
     ]
     points.sort(key=lambda point: -(point.delta.value or 0.0))
     means = [
-        Difference(f"{one.name}, mean of {len(one.systems)}", one.name, against.estimate)
-        for one in several
-        if (against := one.against.get("bleu"))
+        Difference(f"{seeds.name}, mean of {count}", seeds.name, against.estimate, is_mean=True)
+        for seeds in several
+        if (count := len(seeds.systems)) > 1 and (against := seeds.against.get("bleu"))
     ]
     return [*means, *points]
 

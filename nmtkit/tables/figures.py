@@ -110,6 +110,7 @@ class Difference:
     name: str
     group: str
     delta: Estimate
+    is_mean: bool = False
 
 
 P = ParamSpec("P")
@@ -231,7 +232,8 @@ def _legend(figure: Figure, handles: Mapping[str, Any], columns: int) -> None:
 def differences(
     figure: Figure, points: Sequence[Difference], xlabel: str, groups: Sequence[str]
 ) -> None:
-    """Draw a line a difference, the first on top: the interval, a dot, and its value as text.
+    """Draw a line a difference, the first on top: the interval, a dot (a diamond for a mean), and
+    its value as text.
 
     Args:
         points: the differences; xlabel: text.
@@ -246,7 +248,7 @@ def differences(
         colour, delta = f"C{groups.index(point.group) % 10}", point.delta
         if delta.low is not None and delta.high is not None:
             axes.plot([delta.low, delta.high], [place, place], "-", color=colour, linewidth=1.6)
-        marker = "o" if delta.low is not None else "D"
+        marker = "D" if point.is_mean else "o"
         value = math.nan if delta.value is None else delta.value
         axes.plot([value], [place], marker, color=colour, markersize=5)
         label = f"{value:+.2f}"

@@ -530,6 +530,11 @@ def test_seeds_are_put_together(tmp_path):
     assert (points[0].name, points[0].group) == ("b, mean of 2", "b")
     assert points[0].delta == Estimate(against.difference, against.low, against.high)
     assert {point.name: point.group for point in points[1:]} == {"a-2": "a", "b-1": "b", "b-2": "b"}
+    assert [point.is_mean for point in points] == [True, False, False, False]
+    made.add("c-1", 0.2, seed=1, variant="c")
+    score(made.run, resamples=20, trials=20)
+    points = comparison.differences(read_contents(made.run).scores["test"])
+    assert [point.name for point in points if point.group.startswith("c")] == ["c-1"], points
 
 
 def test_tables_are_linked_as_latex_and_csv(reported):

@@ -1,19 +1,23 @@
-"""Train for an hour (or so many minutes) and watch resident memory: what it grows by after the
-first fifth of the time.
+"""Train for an hour (or so many minutes) and watch memory: what is resident, what of the C heap is
+in use, and what resident memory grows by after the first fifth of the time.
 
 python -m tests.soak.memory [--minutes 60] [--variant transformer] [--every 10]
+    [--run RUN --set KEY=VALUE …]
 """
 
 import argparse
+import ctypes
 import json
 import os
+import shutil
 import tempfile
 import time
 from pathlib import Path
 
 import torch
 
-from nmtkit import console
+from nmtkit import console, environment
+from nmtkit.run import Run
 from nmtkit.train import loop
 from nmtkit.train.stage import train
 from tests.train.tiny import make_run, options
@@ -37,6 +41,21 @@ def resident() -> int:
     """Bytes of this process in memory now."""
     with open("/proc/self/statm", encoding="ascii") as stream:
         return int(stream.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+class HeapFacts(ctypes.Structure):
+    """struct mallinfo2 of glibc: bytes, over all arenas."""
+
+    NAMES = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
+    _fields_ = [(name, ctypes.c_size_t) for name in NAMES.split()]
+
+
+def in_use() -> int:
+    """Bytes of the C heap that are allocated now, blocks of their own (mmap) included."""
+    read = ctypes.CDLL(None).mallinfo2
+    read.restype = HeapFacts
+    facts = read()
+    return int(facts.uordblks + facts.hblkhd)
 
 
 def mib(size: int) -> float:
@@ -65,7 +84,10 @@ def main() -> None:
     parser.add_argument("--variant", default="transformer")
     parser.add_argument("--every", type=float, default=10, help="seconds between two readings")
     parser.add_argument("--pairs", type=int, default=5000)
+    parser.add_argument("--run", type=Path, help="a prepared run; its corpus is copied")
+    parser.add_argument("--set", action="append", default=[], help="instead of the settings here")
     chosen = parser.parse_args()
+    environment.restart_without_small_caches()  # as `nmtkit train` does
     torch.set_num_threads(1)
     console.set_quiet(True)
     start = time.monotonic()
@@ -78,18 +100,25 @@ def main() -> None:
         now = time.monotonic() - start
         if not readings or now >= readings[-1][0] + chosen.every:
             readings.append((now, resident()))
-            show(seconds=round(now), step=steps[0], resident_mib=mib(readings[-1][1]))
+            facts = {"resident_mib": mib(readings[-1][1]), "in_use_mib": mib(in_use())}
+            show(seconds=round(now), step=steps[0], **facts)
 
     loop.Trainer.update = update  # type: ignore[method-assign]
     with tempfile.TemporaryDirectory() as folder:
-        run = make_run(Path(folder) / "run", pairs=chosen.pairs, dev=40)
+        if chosen.run is None:
+            run = make_run(Path(folder) / "run", pairs=chosen.pairs, dev=40)
+        else:
+            without = shutil.ignore_patterns("systems")
+            run = Run(shutil.copytree(chosen.run, Path(folder) / "run", ignore=without))
         # max_minutes counts updates alone; the rest (validation, checkpoints) is watched too.
         end = time.monotonic() + 60 * chosen.minutes
         ending = loop.reason_to_end
         loop.reason_to_end = lambda state, s: (
             "the time is up" if time.monotonic() > end else ending(state, s)
         )
-        train(run, variant=chosen.variant, assignments=SETTINGS)
+        endless = ["train.max_steps=1000000000"]
+        given = [*chosen.set, *endless] if chosen.set else SETTINGS
+        train(run, variant=chosen.variant, assignments=given)
     grown = growth(readings)
     fifth = next(memory for t, memory in readings if t >= 0.2 * readings[-1][0])
     show(
