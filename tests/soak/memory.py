@@ -87,7 +87,8 @@ def main() -> None:
     parser.add_argument("--run", type=Path, help="a prepared run; its corpus is copied")
     parser.add_argument("--set", action="append", default=[], help="instead of the settings here")
     chosen = parser.parse_args()
-    environment.restart_without_small_caches()  # as `nmtkit train` does
+    environment.prepare()  # as `nmtkit train` does
+    environment.restart_without_small_caches()
     torch.set_num_threads(1)
     console.set_quiet(True)
     start = time.monotonic()
