@@ -122,18 +122,42 @@ def test_the_error_of_a_mean_over_seeds_and_sentences():
     delta, p = seeds.over_seeds_and_sentences(ours, theirs, draws)
     values = [[metric.value for metric in group] for group in (ours, theirs)]
     variance = sum(statistics.variance(group) for group in values) / 2
-    errors = np.random.default_rng((1, 3, 3)).standard_t(4, 400) * (variance * 2 / 3) ** 0.5
+    errors = seeds.student_t(4, 400, 1) * (variance * 2 / 3) ** 0.5
     samples = []
-    for counts, error in zip(draws.full.counts, errors, strict=True):
+    for counts, of_resample in zip(draws.full.counts, errors.T, strict=True):
         drawn = np.repeat(np.arange(50), counts)
         first, second = (
             statistics.fmean(metric.statistics[drawn, 0].mean() for metric in group)
             for group in (ours, theirs)
         )
-        samples.append(first - second + error)
+        samples += [first - second + error for error in of_resample]
     assert delta.value == pytest.approx(statistics.fmean(values[0]) - statistics.fmean(values[1]))
     assert (delta.low, delta.high) == pytest.approx(tuple(np.quantile(samples, [0.025, 0.975])))
-    assert p == pytest.approx(2 * (sum(sample <= 0 for sample in samples) + 1) / 401)
+    tail = sum(sample <= 0 for sample in samples) / seeds.ORDERS
+    assert p == pytest.approx(2 * (tail + 1) / 401)
+
+
+@pytest.mark.parametrize(
+    ("freedom", "quantile"),
+    [
+        (1, lambda u: np.tan(np.pi * (u - 0.5))),
+        (2, lambda u: (2 * u - 1) * np.sqrt(0.5 / (u * (1 - u)))),
+    ],
+)
+def test_the_values_of_students_t_lie_as_its_quantiles(freedom, quantile):
+    orders = seeds.student_t(freedom, 1000, 1)
+    values = np.sort(orders, axis=1)
+    assert (values == values[0]).all() and (orders[0] != orders[1]).any()
+    assert (values[0] == -values[0][::-1]).all()
+    middle = slice(10, 990)
+    expected = quantile((np.arange(1000) + 0.5) / 1000)
+    assert values[0][middle] == pytest.approx(expected[middle], rel=0.04, abs=0.02)
+    assert not np.allclose(
+        np.sort(np.random.default_rng(1).standard_t(freedom, 1000))[middle],
+        expected[middle],
+        rtol=0.04,
+        atol=0.02,
+    )
 
 
 def test_equal_seeds_leave_the_error_of_the_sentences_and_one_seed_has_none():
