@@ -55,6 +55,9 @@ demo_analyses
 settings "${converged[@]}"
 rates 1000 1e-3 2e-3 4e-3
 for name in transformer amn context-aware han concat; do row "$name"; done
+
+# the other readings of HAN
+part han
 after transformer system han-two-stages --variant han --init-from "transformer-s{seed}"
 system han-decoder --variant han --set model.side=decoder
 

@@ -5,6 +5,7 @@ analyses found.
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -121,8 +122,7 @@ def scores(name: str, found: Found, folders: Folders) -> Table:
         for key in ("bleu", "chrf")
     )
     others = {row: _against(bleu[row], bleu[first], draws) for row in found if row != first}
-    corrected = holm([p for _, p in others.values()])
-    against = dict(zip(others, corrected, strict=True))
+    against = corrected({row: p for row, (_, p) in others.items()})
     rows = []
     for row in found:
         values = [seed.value for seed in bleu[row]]
@@ -135,7 +135,7 @@ def scores(name: str, found: Found, folders: Folders) -> Table:
         "BLEU, chrF: means over seeds; ±: half the range",
         f"Δ, p: BLEU against {BASELINE}; two-sided bootstrap ({draws.resamples:,} resamples) of the"
         " sentences where both systems have one seed, of seeds and sentences otherwise",
-        f"p (Holm): corrected for the {len(others)} comparisons of this table",
+        holm_note(others),
         f"BLEU: {bleu[first][0].signature}",
     ]
     return Table(f"{first.dataset}-{name}", title, SCORES, rows, notes)
@@ -162,7 +162,8 @@ def lengths(name: str, found: Found, folders: Folders) -> Table:
         ]
         for row, paths in found.items()
     }
-    columns, p_values = [], []
+    columns: dict[Row, list[Any]] = {}
+    p_values: dict[Row, float | None] = {}
     for row, of_row in seeds.items():
         if row == first:
             continue
@@ -173,9 +174,9 @@ def lengths(name: str, found: Found, folders: Folders) -> Table:
         )
         growths = [[_growth(*seed) for seed in group] for group in (of_row, seeds[first])]
         growth, p = over_seeds(*growths, min(map(len, parts)), draws[0].seed)
-        columns.append([row.name, len(of_row), short, long, growth, p])
-        p_values.append(p)
-    rows = [[*cells, p] for cells, p in zip(columns, holm(p_values), strict=True)]
+        columns[row] = [row.name, len(of_row), short, long, growth, p]
+        p_values[row] = p
+    rows = [[*columns[row], p] for row, p in corrected(p_values).items()]
     title = (
         f"{first.dataset}: {name}, Δ BLEU of {len(parts[0]):,} short sources (up to {low:g} words)"
         f" and {len(parts[1]):,} long ones (from {high:g})"
@@ -184,9 +185,31 @@ def lengths(name: str, found: Found, folders: Folders) -> Table:
         f"Δ: BLEU against {BASELINE}; growth: Δ of long sources - Δ of short ones",
         f"p, [95%]: two-sided bootstrap ({draws[0].resamples:,} resamples) of sentences, and of"
         " seeds where a system has several",
-        f"p (Holm): corrected for the {len(rows)} comparisons of this table",
+        holm_note(p_values),
     ]
     return Table(f"{first.dataset}-{name}-lengths", title, LENGTHS, rows, notes)
+
+
+def corrected(p_values: Mapping[Row, float | None]) -> dict[Row, float | None]:
+    """Return p after Holm's correction over the systems of the same part of the list: main systems
+    do not pay for sweeps.
+    """
+    parts: dict[str, list[Row]] = {}
+    for row in p_values:
+        parts.setdefault(row.part, []).append(row)
+    by_row = {
+        row: p
+        for rows in parts.values()
+        for row, p in zip(rows, holm([p_values[row] for row in rows]), strict=True)
+    }
+    return {row: by_row[row] for row in p_values}
+
+
+def holm_note(compared: Iterable[Row]) -> str:
+    """Return which comparisons a p is corrected for."""
+    parts = Counter(row.part for row in compared)
+    each = ", ".join(f"{count} of {part}" for part, count in parts.items())
+    return f"p (Holm): corrected for the comparisons of each part of the list ({each})"
 
 
 def _growth(short: Resampled, long: Resampled) -> Resampled:

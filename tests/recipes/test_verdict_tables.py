@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 import sacrebleu
@@ -99,6 +100,14 @@ def test_several_seeds_are_one_row_with_their_mean_and_spread(tmp_path):
     assert other["delta"].value == pytest.approx(other["bleu"] - base["bleu"])
     assert 0 < other["p"] <= 1
     assert made[f"{CORPUS}-costs"]["transformer"]["choice"] == 0
+
+
+def test_p_is_corrected_within_a_part_of_the_list():
+    systems = {"a": "main", "sweep": "sweeps", "b": "main"}
+    rows = [replace(ITEMS[0].row, name=name, part=part) for name, part in systems.items()]
+    corrected = tables.corrected(dict(zip(rows, (0.01, 0.03, 0.02), strict=True)))
+    assert {row.name: p for row, p in corrected.items()} == {"a": 0.02, "sweep": 0.03, "b": 0.02}
+    assert tables.holm_note(rows).endswith("each part of the list (2 of main, 1 of sweeps)")
 
 
 def test_findings_of_single_systems_are_one_table():
