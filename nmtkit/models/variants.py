@@ -64,7 +64,12 @@ def build_model(
         together.
     """
     cls = load_variant(variant)
-    model = cls(settings.build(cls.Settings, values, "model", file), vocabularies)
+    try:
+        model = cls(settings.build(cls.Settings, values, "model", file), vocabularies)
+    except ConfigError as error:  # settings that do not go together name keys alone
+        if file is None or str(file) in str(error.where):
+            raise
+        raise ConfigError(error.message, where=f"{file}, {error.where}", hint=error.hint) from error
     model.initialise()
     return model
 

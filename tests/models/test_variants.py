@@ -130,6 +130,16 @@ def test_a_module_that_fails_is_its_own_fault(text, said, line, monkeypatch, tmp
     assert "PYTHONPATH" not in caught.hint
 
 
+def test_settings_of_a_file_that_do_not_go_together_name_it(tmp_path):
+    sizes, file = Vocabularies(20, 20, shared=True), tmp_path / "config.toml"
+    values = {"encoder_layers": 2, "decoder_layers": 2, "distinct_layers": 3}
+    message = "2 layers cannot use 3 distinct ones"
+    caught = refused(ConfigError, message, build_model, "transformer", values, sizes, file)
+    assert caught.where == f"{file}, model.distinct_layers"
+    caught = refused(ConfigError, message, build_model, "transformer", values, sizes)
+    assert caught.where == "model.distinct_layers"
+
+
 def test_the_readme_names_every_variant_and_every_preset():
     page = (ROOT / "README.md").read_text("utf-8")
     named = set(
