@@ -64,12 +64,14 @@ def build_model(
         together.
     """
     cls = load_variant(variant)
+    built = settings.build(cls.Settings, values, "model", file)
     try:
-        model = cls(settings.build(cls.Settings, values, "model", file), vocabularies)
-    except ConfigError as error:  # settings that do not go together name keys alone
-        if file is None or str(file) in str(error.where):
+        model = cls(built, vocabularies)
+    except ConfigError as error:  # settings that do not go together: it names keys, not the file
+        if file is None:
             raise
-        raise ConfigError(error.message, where=f"{file}, {error.where}", hint=error.hint) from error
+        where = ", ".join(filter(None, [str(file), error.where]))
+        raise ConfigError(error.message, where=where, hint=error.hint) from error
     model.initialise()
     return model
 

@@ -240,6 +240,17 @@ def test_a_figure_is_drawn_again_for_a_column_of_a_paper(name):
     assert getattr(figures, name)(*EVERY_DRAWING[name]) == svg  # the page's figure is as before
 
 
+def test_a_mean_is_a_diamond():
+    pytest.importorskip("matplotlib", reason="figures need the extra [plots]")
+    corners = []
+    for is_mean in (False, True):
+        point = figures.Difference("a", "a", Estimate(1.0, -1.0, 2.0), is_mean)
+        svg = figures.differences([point], "Δ BLEU", ["a"])
+        shapes = re.findall(r'<defs>\s*<path id="[^"]*" d="([^"]*)"', svg)
+        corners.append([shape for shape in shapes if "z" in shape and "C" not in shape])
+    assert [len(shapes) for shapes in corners] == [0, 1]
+
+
 @pytest.mark.parametrize("svg", ["", "<svg/>", "no markup"])
 def test_a_figure_without_its_numbers_is_not_drawn_again(svg):
     assert figures.as_pdf(svg, 3.3) is None
