@@ -130,3 +130,14 @@ def test_torch_is_not_loaded(folder):
         "assert 'torch' not in sys.modules"
     )
     python("-c", code, check=True)
+
+
+def test_a_run_without_its_weights_is_up_to_date(folder):
+    """Results are passed on without weights; nothing about them has changed."""
+    ok("analyze agreement --run runs/demo")
+    shutil.rmtree(folder / "runs/demo/systems/transformer/checkpoints")
+    result = ok("status --json")
+    assert json.loads(result.stdout)[0]["out_of_date"] == [] and "skipping" not in result.stderr
+    ok("report --run runs/demo")
+    page = (folder / "runs/demo/report/index.html").read_text("utf-8")
+    assert "changed: the weights" not in page

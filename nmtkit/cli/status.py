@@ -140,7 +140,7 @@ def _of_translation(run: Run, system: System, name: str, scores: Scores | None) 
     if (folder / "meta.json").is_file():
         meta = load(TranslationMeta, folder / "meta.json")
         used = {checkpoint.name: checkpoint.sha256 for checkpoint in meta.checkpoints}
-        if used and used != checkpoints.current(system, meta.settings.get("average")):
+        if used and checkpoints.have_changed(system, used, meta.settings.get("average")):
             yield f"{about}: translated with other checkpoints: nmtkit translate"
             return
     if scores is None or system.name not in {row.name for row in scores.systems}:

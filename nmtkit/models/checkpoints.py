@@ -15,7 +15,6 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -285,17 +284,27 @@ def current(system: System, average: int | None = None) -> dict[str, str]:
     """Return the `digests` of the checkpoints that `choose` would return; {} if there are none.
 
     The function reads no weights, so damaged ones are not noticed. It serves to find out if a
-    stored result is up to date.
+    stored result is up to date. A checkpoint whose folder is gone is no reason for a warning.
     """
     if not system.config.is_file():
         return {}
     try:
+        average = _average(system, average)
         return digests(
-            _selected(system, _average(system, average), partial(_passes, read_manifest))
+            _selected(system, average, lambda path: path.is_dir() and _passes(read_manifest, path))
         )
     except NmtkitError as error:
         console.warn_once(f"{error.where or system.path}: {error.message}")
         return {}
+
+
+def have_changed(system: System, used: dict[str, str], average: int | None = None) -> bool:
+    """True if a system has other weights now than those used for a result, by their `digests`.
+
+    False for a system without weights, as in a run directory that was passed on without them.
+    """
+    now = current(system, average)
+    return bool(now) and now != used
 
 
 def digests(paths: Sequence[Path]) -> dict[str, str]:

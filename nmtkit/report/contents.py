@@ -277,7 +277,7 @@ def _finding(contents: Contents, name: str, folder: Path) -> ReportedFinding:
     changed += [
         f"the weights of {system}"
         for system, digests in inputs.weights.items()
-        if checkpoints.current(run.system(system)) != digests
+        if checkpoints.have_changed(run.system(system), digests)
     ]
     command = analyze_command(name, inputs, [system.name for system in run.systems()])
     remarks = []
