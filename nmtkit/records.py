@@ -518,8 +518,8 @@ def values_of(sections: dict[str, Any]) -> int:
 
 
 class SystemRecord(Record):
-    """When a system was made and trained, in ns since 1970. A copy of a run has other times of
-    files.
+    """When a system was made and trained, in ns since 1970 (a copy of a run has other times of
+    files), and its size. It is read without the weights.
     """
 
     again: ClassVar[str] = "without the file, the time of config.toml counts"
@@ -528,6 +528,8 @@ class SystemRecord(Record):
     """Later than that of every system that the run had then. The first system is the baseline."""
     trained: int | None = None
     """When the last checkpoint was saved; None before the first one."""
+    parameters: PositiveInt | None = None
+    """Trainable numbers, tied ones once; None before the first checkpoint."""
 
 
 class MetricsLine(Record):

@@ -5,6 +5,7 @@
 #   bash recipes/verdict.sh --status                a table of the list: done, running, waiting, failed; and the hours left
 #   bash recipes/verdict.sh --retry [CORPUS/NAME]   forget that a system (default: every system) has failed
 #   bash recipes/verdict.sh --tables                print tables of the results: scores with tests over seeds and sentences, costs, findings
+#   bash recipes/verdict.sh --page                  write the results as one HTML page, without weights; print where it is
 #   bash recipes/verdict.sh --collect               copy what finished systems left to recipes/verdict/results, to be committed
 #
 # Optional variables; folders are absolute or relative to the repository's folder:

@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from safetensors.numpy import load_file
 
 from nmtkit import console
 from tests.manifests import read_json
@@ -135,9 +136,12 @@ def test_torch_is_not_loaded(folder):
 def test_a_run_without_its_weights_is_up_to_date(folder):
     """Results are passed on without weights; nothing about them has changed."""
     ok("analyze agreement --run runs/demo")
-    shutil.rmtree(folder / "runs/demo/systems/transformer/checkpoints")
+    system = folder / "runs/demo/systems/transformer"
+    weights = load_file(next(system.glob("checkpoints/*/model.safetensors")))
+    shutil.rmtree(system / "checkpoints")
     result = ok("status --json")
     assert json.loads(result.stdout)[0]["out_of_date"] == [] and "skipping" not in result.stderr
     ok("report --run runs/demo")
     page = (folder / "runs/demo/report/index.html").read_text("utf-8")
     assert "changed: the weights" not in page
+    assert read_json(system / "system.json")["parameters"] == sum(w.size for w in weights.values())

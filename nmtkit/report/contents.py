@@ -4,7 +4,6 @@ an error.
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -159,27 +158,10 @@ def _read_systems(contents: Contents) -> None:
             curves = read(system.metrics, values.get("train.log_every"))
         except DataError as error:
             contents.note(f"systems/{system.name}: its log cannot be read ({error.message})")
-        trained = TrainedSystem(system.name, values, curves, parameters(system.path))
+        record = system.read_record()
+        parameters = record.parameters if record else None
+        trained = TrainedSystem(system.name, values, curves, parameters)
         contents.systems.append(trained)
-
-
-def parameters(folder: Path) -> int | None:
-    """Return the number of parameters in a system's newest checkpoint, tied ones once, by the
-    header of its file; None without a checkpoint.
-    """
-    from safetensors import SafetensorError, safe_open
-
-    for path in sorted(folder.glob("checkpoints/step-*/model.safetensors"), reverse=True):
-        if not path.is_file():
-            continue  # a pipe would wait for a writer
-        try:
-            with safe_open(path, framework="numpy") as weights:
-                names = weights.keys()
-                shapes = [weights.get_slice(name).get_shape() for name in names]
-        except (SafetensorError, OSError):
-            continue
-        return sum(map(math.prod, shapes))
-    return None
 
 
 def _read_scores(contents: Contents) -> None:
@@ -262,7 +244,7 @@ def _read_findings(contents: Contents) -> None:
             )
             continue
         try:
-            contents.findings[name] = _finding(contents, name, folders[name])
+            contents.findings[name] = _finding(contents, folders[name])
         except NmtkitError as error:
             contents.note(
                 f"analyze/{name} cannot be read ({error.message})",
@@ -270,7 +252,7 @@ def _read_findings(contents: Contents) -> None:
             )
 
 
-def _finding(contents: Contents, name: str, folder: Path) -> ReportedFinding:
+def _finding(contents: Contents, folder: Path) -> ReportedFinding:
     run, stored = contents.run, load(StoredFinding, folder / "finding.json")
     inputs = stored.made_from
     changed = contents.changed(inputs.files)
@@ -279,7 +261,7 @@ def _finding(contents: Contents, name: str, folder: Path) -> ReportedFinding:
         for system, digests in inputs.weights.items()
         if checkpoints.have_changed(run.system(system), digests)
     ]
-    command = analyze_command(name, inputs, [system.name for system in run.systems()])
+    command = analyze_command(stored.name, inputs, [system.name for system in run.systems()])
     remarks = []
     if changed:
         remarks.append(Remark(f"Made before these changed: {_some(changed)}", command))

@@ -159,9 +159,10 @@ def write_record(system: System, run: Run, anew: bool) -> None:
         SystemRecord(made=made, trained=trained).write(system.record)
 
 
-def note_trained(system: System) -> None:
-    """Write into system.json that a checkpoint was saved now."""
-    SystemRecord(made=system.made, trained=time.time_ns()).write(system.record)
+def note_trained(system: System, parameters: int) -> None:
+    """Write into system.json that a checkpoint of a model of this size was saved now."""
+    record = SystemRecord(made=system.made, trained=time.time_ns(), parameters=parameters)
+    record.write(system.record)
 
 
 def write_best(system: System, state: TrainState, settings: TrainSettings) -> None:

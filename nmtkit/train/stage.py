@@ -25,7 +25,7 @@ from nmtkit.data.store import Store
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Model
-from nmtkit.models.variants import build_model, default_name
+from nmtkit.models.variants import build_model, count_parameters, default_name
 from nmtkit.nn import hardware as machines
 from nmtkit.owned_files import MANIFEST
 from nmtkit.records import Manifest, StageCall, TextSet, values_of
@@ -251,7 +251,7 @@ class _Training:
     def announce(self, state: TrainState, model: Model, pairs: int) -> None:
         """Say what is trained by how many processes."""
         world = self.ranks.world
-        parameters = sum(p.numel() for p in model.parameters())
+        parameters = count_parameters(model)
         lines = [f"{self.plan.variant}: {parameters:,} parameters; {pairs:,} training pairs"]
         if world > 1 or state.processes > 1:
             dtype = getattr(torch, self.plan.train.sums)

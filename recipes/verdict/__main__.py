@@ -9,7 +9,7 @@ from pathlib import Path
 
 from nmtkit import files
 from nmtkit.errors import ConfigError, NmtkitError, nearest
-from recipes.verdict import corpus, leavings, status, tables
+from recipes.verdict import corpus, leavings, pages, status, tables
 from recipes.verdict.folders import Folders, held
 from recipes.verdict.listing import HERE, Item, read_list
 from recipes.verdict.measured import measured
@@ -43,6 +43,7 @@ def main() -> None:
     group.add_argument(
         "--tables", action="store_true", help="print scores with tests, costs and findings"
     )
+    group.add_argument("--page", action="store_true", help="write the results as one HTML page")
     group.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     try:
@@ -57,6 +58,8 @@ def main() -> None:
             for table in tables.tables(items, folders):
                 table.print("md")
                 print()
+        elif given.page:
+            print(pages.page(items, folders))
         elif given.one:
             sys.exit(one(items, folders))
         else:

@@ -11,8 +11,14 @@ from typing import Any
 from nmtkit import files
 from nmtkit.errors import DataError, EnvironmentProblem
 from nmtkit.models import checkpoints
-from nmtkit.records import BestCheckpoint, CheckpointManifest, Manifest, SystemConfig, load
-from nmtkit.report import contents
+from nmtkit.records import (
+    BestCheckpoint,
+    CheckpointManifest,
+    Manifest,
+    SystemConfig,
+    SystemRecord,
+    load,
+)
 from recipes.verdict.folders import TEXTS, Folders, json_lines
 from recipes.verdict.listing import Item
 from recipes.verdict.measured import measured
@@ -68,10 +74,11 @@ def keep(item: Item, rate: str, folders: Folders, findings: Mapping[str, bytes])
     files.write_lines(new / "history.jsonl", [json.dumps(call) for call in calls])
     files.write_json(new / "summary.json", summary(item, rate, folders, calls))
     _check_size([folders.state / "results", new])
-    files.publish(new, final, _all_files)
+    files.publish(new, final, all_files)
 
 
-def _all_files(folder: Path) -> list[str]:
+def all_files(folder: Path) -> list[str]:
+    """Return the files below a folder that belongs to the queue alone."""
     return [str(path.relative_to(folder)) for path in folder.rglob("*")]
 
 
@@ -107,7 +114,7 @@ def summary(item: Item, rate: str, folders: Folders, calls: list[dict[str, Any]]
         "variant": config.variant,
         "options": list(row.options),
         "rate": rate,
-        "parameters": contents.parameters(system),
+        "parameters": load(SystemRecord, system / "system.json").parameters,
         "updates": found.updates,
         "best": best.model_dump(exclude={"format", "checkpoint"}),
         "seconds": {
@@ -164,7 +171,7 @@ def collect(folders: Folders) -> list[str]:
         temporary = target.with_name(f".{target.name}.new")
         shutil.rmtree(temporary, ignore_errors=True)
         shutil.copytree(source / path, temporary)
-        files.publish(temporary, target, _all_files)
+        files.publish(temporary, target, all_files)
     _copy_texts(folders)
     return [str(path) for path in new]
 

@@ -86,26 +86,36 @@ class Summary(Record):
 
 
 def tables(items: Iterable[Item], folders: Folders) -> list[Table]:
-    """Return the tables of each corpus on which the baseline and another system are finished.
+    """Return the tables of each corpus.
 
-    Raises: DataError if there is none, or references are missing.
+    Raises: DataError as `finished`, or if references are missing.
     """
     made: list[Table] = []
+    for found in finished(items, folders):
+        first = next(iter(found.values()))
+        sets = sorted(path.stem for path in (first[0] / "scores").glob("*.json"))
+        made += [table(name, found, folders) for table in (scores, lengths) for name in sets]
+        made.append(costs(found, folders))
+        made += findings(found)
+    return made
+
+
+def finished(items: Iterable[Item], folders: Folders) -> list[Found]:
+    """Return the results of each corpus on which the baseline and another system are finished.
+
+    Raises: DataError if there is none.
+    """
     corpora: dict[str, dict[Row, list[Path]]] = {}
     for item in sorted(items, key=lambda item: item.row.name != BASELINE):
         if (path := folders.result(item)) is not None:
             corpora.setdefault(item.row.dataset, {}).setdefault(item.row, []).append(path)
-    for found in corpora.values():
-        (base, first), *others = found.items()
-        if base.name == BASELINE and others:
-            sets = sorted(path.stem for path in (first[0] / "scores").glob("*.json"))
-            made += [table(name, found, folders) for table in (scores, lengths) for name in sets]
-            made.append(costs(found, folders))
-            made += findings(found)
-    if not made:
+    complete = [
+        found for found in corpora.values() if next(iter(found)).name == BASELINE and len(found) > 1
+    ]
+    if not complete:
         message = f"no corpus has results of '{BASELINE}' and another system yet"
         raise DataError(message, where=folders.results)
-    return made
+    return complete
 
 
 def scores(name: str, found: Found, folders: Folders) -> Table:

@@ -61,6 +61,7 @@ def train():
         best |= {"dev_loss": loss, "dev_bleu": 10 - loss}
         (system / "best.json").write_text(json.dumps({"format": 1, **best}))
         save(system / "checkpoints" / best["checkpoint"], step)
+        (system / "system.json").write_text('{"format": 1, "made": 1, "parameters": 6}')
         if stopped:
             history(system=name)
             return 75

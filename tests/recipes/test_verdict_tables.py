@@ -1,18 +1,22 @@
 """The tables of the verdict, from the results in the repository."""
 
 import json
+import re
 import shutil
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import sacrebleu
 
 from nmtkit import files
 from nmtkit.errors import DataError
+from nmtkit.records import Scores, load
 from nmtkit.tables.table import Column, StoredTable, Table, text_column
-from recipes.verdict import leavings, tables
+from recipes.verdict import leavings, pages, tables
 from recipes.verdict.folders import Folders
 from recipes.verdict.listing import HERE, read_list
+from tests.recipes.recipe_calls import in_this_process
 from tests.refused import refused
 
 CORPUS, SET = "multi30k-ende", "test_2017_flickr"
@@ -39,9 +43,15 @@ def bleu(folder, wanted=lambda words: True):
     return sacrebleu.corpus_bleu(hypotheses, [reference]).score
 
 
+def captions(folders):
+    """What is finished on the captions."""
+    return next(of for of in tables.finished(ITEMS, folders) if next(iter(of)).dataset == CORPUS)
+
+
 def test_scores_and_costs_of_single_seeds(folders):
-    made = {table.name: table for table in tables.tables(ITEMS, folders)}
-    scores, costs = rows(made[f"{CORPUS}-{SET}"]), rows(made[f"{CORPUS}-costs"])
+    found = captions(folders)
+    scores = rows(tables.scores(SET, found, folders))
+    costs = rows(tables.costs(found, folders))
     assert list(scores) == list(costs) and next(iter(scores)) == "transformer"
     for name, row in scores.items():
         folder = HERE / "results" / CORPUS / f"{name}-s1"
@@ -69,10 +79,8 @@ def test_differences_grow_with_the_length_of_the_source(folders, tmp_path):
         for line, source in zip(files.text_lines(path), sources, strict=True)
     ]
     files.write_lines(path, spoilt)
-    name = f"{CORPUS}-{SET}-lengths"
     before, after = (
-        rows(next(table for table in tables.tables(ITEMS, place) if table.name == name))
-        for place in (folders, copied)
+        rows(tables.lengths(SET, captions(place), place)) for place in (folders, copied)
     )
     corpus = HERE / "results" / CORPUS
     for key, wanted in (("short", lambda n: n <= 8), ("long", lambda n: n >= 11)):
@@ -157,3 +165,43 @@ def test_what_is_missing_is_said(tmp_path, folders):
     (results / "csan-s1" / "summary.json").write_text('{"updates": 0}')
     with pytest.raises(DataError, match=r"csan-s1.summary\.json"):
         tables.tables(ITEMS, elsewhere)
+
+
+def test_the_page_has_the_numbers_of_the_results(tmp_path, monkeypatch):
+    """Translations, curves, sizes and findings of systems whose weights are not here."""
+    names = ["transformer-s1", "transformer-s2", "amn-s1", "amn-s2"]
+    folders = Folders(tmp_path / "state", tmp_path / "results")
+    for name in [*names, "texts"]:
+        shutil.copytree(HERE / "results/demo" / name, folders.results / "demo" / name)
+    printed = []
+
+    def run(command, cwd, **options):
+        monkeypatch.chdir(cwd)
+        code, *streams = in_this_process(command[1:])
+        printed.append("".join(streams))
+        return SimpleNamespace(returncode=code)
+
+    prepared = ["nmtkit", "prep", "demo", "--run", "runs/demo", "--preset", "demo", "--jobs", "1"]
+    folders.state.mkdir()
+    assert run(prepared, folders.state).returncode == 0
+    monkeypatch.setattr(pages, "subprocess", SimpleNamespace(run=run))
+    page = pages.page(ITEMS, folders)
+    assert page == folders.state / "page/demo/report/index.html"
+    assert not [line for text in printed for line in text.splitlines() if "warning" in line]
+    made = load(Scores, page.parents[1] / "score/test/scores.json")
+    for system in made.systems:
+        stored = load(Scores, folders.results / f"demo/{system.name}/scores/test.json")
+        assert system.scores["bleu"].value == stored.systems[0].scores["bleu"].value
+    assert made.names == names and made.seeds is not None
+    text = re.sub(r"<[^>]+>", "", page.read_text("utf-8"))
+    assert "Made before these changed" not in text and "amn: amn-s1 (seed 1), amn-s2" in text
+    assert "nmtkit train --run runs/demo --system amn-s2" in text
+    assert "nmtkit analyze agreement --pairs pronouns --context true,none,foreign" in text
+    finding = json.loads((page.parents[1] / "analyze/pronouns/finding.json").read_text("utf-8"))
+    keys = [column["key"] for column in finding["table"]["columns"]]
+    assert {*names, "amn-s2, foreign"} <= set(keys)
+    (folders.state / "page/demo/systems/amn-s1/best.json").write_text("damaged")
+    assert pages.page(ITEMS, folders) == page
+    pages.subprocess.run = lambda *_, **__: SimpleNamespace(returncode=2)
+    with pytest.raises(DataError, match="nmtkit score failed"):
+        pages.page(ITEMS, folders)
