@@ -64,7 +64,6 @@ def option(
     argument: bool = False,
     shows_zero: bool = False,
     once: bool = False,
-    old: tuple[str, ...] = (),
     **limits: Any,
 ) -> Any:
     """Return the default of an option, with what its help shows.
@@ -79,12 +78,10 @@ def option(
         argument: it is typed without a name.
         shows_zero: the help shows the default even if it is 0.
         once: the file that it names is read once, from its beginning, so it may be a pipe.
-        old: earlier names, which work but are not shown; one without dashes is the metavar of an
-            argument.
         limits: pydantic's (ge, le, …).
     """
     shown: Any = {"metavar": metavar, "names": names, "panel": panel, "envvar": envvar}
-    shown |= {"argument": argument, "shows_zero": shows_zero, "once": once, "old": old}
+    shown |= {"argument": argument, "shows_zero": shows_zero, "once": once}
     return Field(default, description=help, json_schema_extra=shown, **limits)
 
 
@@ -187,7 +184,7 @@ def set_names_option(default: str, panel: str | None = None) -> Any:
         "Only this set of the run: dev, or the name of a test set (test, if there is only one)."
         f" Repeatable. Default: {default}."
     )
-    return option([], "NAME", "--on", panel=panel, help=text, old=("--set-name",))
+    return option([], "NAME", "--on", panel=panel, help=text)
 
 
 def format_option(panel: str | None = None) -> Any:

@@ -192,46 +192,6 @@ def test_wrong_words_about_a_run(run, line, said):
     assert files_of(run) == before
 
 
-def every_command():
-    """All commands, and one analysis, by the words that call them."""
-    commands = dict(get_command(app).commands)
-    commands["analyze lengths"] = commands.pop("analyze").get_command(None, "lengths")
-    return commands
-
-
-def parsed(name, words):
-    return every_command()[name].make_context(name, words.split(), resilient_parsing=True).params
-
-
-def test_earlier_names_of_options_work_and_are_not_shown():
-    renamed = set()
-    for name, command in every_command().items():
-        shown = ok(f"{name} --help").stdout
-        options = {parameter.name: parameter for parameter in command.params}
-        for key, earlier in getattr(command, "old_names", {}).items():
-            for old in earlier:
-                new = options[key].opts[0]
-                renamed.add((name, old, new))
-                for between in (" ", "="):
-                    line = f"{old}{between}some"
-                    assert parsed(name, line)[key] == parsed(name, line.replace(old, new))[key]
-                    assert "some" in parsed(name, line)[key]
-                assert not re.search(rf"{old}\b(?!-)", shown), (name, old)
-    assert renamed == {
-        *((name, "--set-name", "--on") for name in ("translate", "score", "analyze lengths")),
-        ("score", "--test", "--significance"),
-        ("train", "--name", "--system"),
-    }
-
-
-def test_export_takes_its_system_as_an_argument_too(run):
-    for line in ("--to x transformer", "--to x --system transformer", "transformer --to x"):
-        assert "no export to 'x'" in wrong(f"export {line} --run {run}")
-    assert "--system is missing" in wrong(f"export --to x --run {run}")
-    assert "'a' is one word too many" in wrong(f"export --to x a --system b --run {run}")
-    assert "SYSTEM" not in ok("export --help").stdout
-
-
 def test_the_version_has_a_short_name():
     assert ok("-V").stdout == ok("--version").stdout == f"nmtkit {__version__}\n"
 

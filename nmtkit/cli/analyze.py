@@ -106,7 +106,7 @@ def _name_first(args: list[str]) -> list[str]:
 
     Raises: ConfigError if there is none.
     """
-    with_value = {"--system", "--on", "--set-name", "--run", "--format", "--table", "--allow-code"}
+    with_value = {"--system", "--on", "--run", "--format", "--table", "--allow-code"}
     for place, word in enumerate(args):
         if (word in ANALYSES or is_class_name(word)) and args[place - 1] not in with_value:
             return [word, *args[:place], *args[place + 1 :]]

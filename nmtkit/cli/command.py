@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 import os
 import typing
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, ClassVar, Optional
+from typing import Annotated, Any, Optional
 
 import typer
 from pydantic.fields import FieldInfo
@@ -30,31 +29,7 @@ class EveryCommand(Options):
 
 
 class Command(Help, TyperCommand):
-    """A command that refuses options without effect and knows earlier names of its options."""
-
-    old_names: ClassVar[dict[str, tuple[str, ...]]] = {}
-    """The earlier names of a parameter."""
-
-    def make_parser(self, ctx: Any) -> Any:
-        """Return the parser, which takes earlier names for the present ones."""
-        parser = super().make_parser(ctx)
-        for parameter in self.get_params(ctx):
-            if names := self.old_names.get(parameter.name):
-                renamed = copy.copy(parameter)
-                renamed.opts = list(names)
-                renamed.add_to_parser(parser, ctx)
-        return parser
-
-    def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Return the parts of the usage line, without arguments that became options."""
-        hidden = {
-            piece
-            for parameter in self.get_params(ctx)
-            if getattr(parameter, "hidden", False)
-            for piece in parameter.get_usage_pieces(ctx)
-        }
-        pieces = super().collect_usage_pieces(ctx)
-        return [piece for piece in pieces if piece not in hidden]
+    """A command that refuses options without effect."""
 
     def invoke(self, ctx: Any) -> Any:
         """Check the options, then run the command.
@@ -111,62 +86,26 @@ def command(
     groups: list[type[Options]] = [*options, EveryCommand]
     fields = {key: field for group in groups for key, field in group.model_fields.items()}
     parameters = [_parameter(key, field) for key, field in fields.items()]
-    old = {key: _old_names(field) for key, field in fields.items()}
-    arguments = {key: metavar for key, (_, metavar) in old.items() if metavar}
-    parameters += [_old_argument(key, metavar) for key, metavar in arguments.items()]
-    with_old_names: Any = type(
-        cls.__name__, (cls,), {"old_names": {key: names for key, (names, _) in old.items()}}
-    )
 
     def register(function: Callable[..., None]) -> None:
-        call = _with_parameters(function, parameters, list(arguments))
-        within.command(name, cls=with_old_names, **help_texts)(call)
+        within.command(name, cls=cls, **help_texts)(_with_parameters(function, parameters))
 
     return register
 
 
-def _old_names(field: FieldInfo) -> tuple[tuple[str, ...], str | None]:
-    """Return the earlier names of an option, and the metavar of the argument that it was."""
-    shown: Any = field.json_schema_extra or {}
-    names = shown.get("old", ())
-    arguments = [name for name in names if not name.startswith("-")]
-    return tuple(name for name in names if name.startswith("-")), next(iter(arguments), None)
-
-
-def _old_argument(key: str, metavar: str) -> inspect.Parameter:
-    """Return the hidden argument that an option was."""
-    help_text = f"The earlier form of {flag(key)}."
-    declared = typer.Argument(hidden=True, metavar=metavar, help=help_text)
-    return inspect.Parameter(
-        f"old_{key}",
-        inspect.Parameter.KEYWORD_ONLY,
-        default=None,
-        annotation=Annotated[Optional[str], declared],
-    )
-
-
 def _with_parameters(
-    function: Callable[..., None], parameters: list[inspect.Parameter], arguments: list[str]
+    function: Callable[..., None], parameters: list[inspect.Parameter]
 ) -> Callable[..., None]:
     """Return the function with the signature that typer reads.
 
     Args:
         function: the body of the command.
         parameters: its parameters.
-        arguments: the required options that were arguments.
     """
 
     def call(**values: Any) -> None:
         for key in ("quiet", "debug", "allow_code"):  # `Command.invoke` has read them
             values.pop(key, None)
-        for key in arguments:
-            old = values.pop(f"old_{key}")
-            if (old is None) == (values[key] is None):
-                problem = (
-                    "is missing" if old is None else f"is given, so '{old}' is one word too many"
-                )
-                raise ConfigError(f"{flag(key)} {problem}", where=flag(key), hint="see --help")
-            values[key] = old if values[key] is None else values[key]
         function(**{key: value for key, value in values.items() if value is not None})
 
     call.__doc__ = " ".join((function.__doc__ or "").split())  # the list of commands keeps newlines
@@ -180,8 +119,6 @@ def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
     shown: Any = field.json_schema_extra or {}
     kind: Any = field.annotation
     default = inspect.Parameter.empty if field.is_required() else field.default
-    if _old_names(field)[1]:  # `call` checks that one of the two forms is given
-        kind, default = Optional[kind], None
     settings = _help_of(field, shown)
     if typing.get_origin(kind) is typing.Literal:
         kind, settings["metavar"] = str, "|".join(typing.get_args(kind))

@@ -191,8 +191,6 @@ def load_spans(folder: Path, count: int) -> RaggedShards | None:
     Returns: None if the set has none; a sentence whose cut is not known has no spans.
     Raises: DataError if the files are damaged, or of another set.
     """
-    if not folder.is_dir():
-        _refuse_single_file(spans_path(folder))
     spans = _open_spans(folder)
     if spans is not None and len(spans) != count:
         raise DataError(f"not the spans of {count:,} sentences", where=folder, hint=AGAIN)
@@ -213,15 +211,6 @@ def _shards(folder: Path) -> list[Path]:
     try:
         names = [path.name for path in folder.iterdir()]
     except OSError as error:
-        _refuse_single_file(folder)
         raise DataError(f"cannot read {folder}: {error.strerror}", hint=AGAIN) from error
     found = {name[:-4] for name in names if re.fullmatch(r"\d{5,}\.(bin|idx)", name)}
     return [shard_path(folder, number) for number in range(max(1, len(found)))]
-
-
-def _refuse_single_file(path: Path) -> None:
-    """Raise DataError if an earlier version of nmtkit wrote this array as one file."""
-    for file in ragged_files(path):
-        if file.exists():
-            message = "prepared by an earlier version of nmtkit, which stored a set in one file"
-            raise DataError(message, where=file, hint=AGAIN)

@@ -10,7 +10,7 @@ from nmtkit.options import GENERAL, Options, option, run_option
 class ExportOptions(Options):
     """The options of `nmtkit export`."""
 
-    system: str = option(..., "NAME", "--system", old=("SYSTEM",))
+    system: str = option(..., "NAME")
     """The system to export."""
     to: str = option(..., "ENGINE")
     """The target engine: ctranslate2 or huggingface."""

@@ -34,7 +34,6 @@ from nmtkit.settings import PrepSettings, flat
 from nmtkit.text.tokenizer import tokenizer_name, unspaced
 
 WORK, RAW, LOCAL = "prep-work", "raw", "local"
-FIRST_SHARD = "train/00000.bin"
 FEW_LINES = 2000
 """A training text of so few lines is prepared faster than worker processes start."""
 
@@ -156,9 +155,6 @@ def _up_to_date(run: Run, old: Manifest, identity: dict[str, Any], settings: Pre
             where="\n  ".join([str(run.prep / "manifest.json"), *lines]),
             hint="prepare another run with --run DIR, or this one again with --force",
         )
-    if FIRST_SHARD not in old.files:
-        console.warn(f"{run.prep} was prepared by an earlier version of nmtkit; preparing again")
-        return False
     missing = [name for name in old.files if not (run.prep / name).is_file()]
     if missing:
         console.warn(f"{run.prep / missing[0]} is missing; preparing again")

@@ -27,7 +27,7 @@ class ScoreOptions(Options):
     group_by: str | None = option(None, "seed", panel=OF_A_RUN)
     """Print one row for systems that differ only in train.seed: mean, spread, and a p over seeds
     and sentences."""
-    test: str = option("paired_bootstrap", "NAME", "--significance", old=("--test",))
+    test: str = option("paired_bootstrap", "NAME", "--significance")
     """The significance test for the p-values in the tables of scores, lengths and seeds:
     paired_bootstrap (Koehn), paired_bootstrap_half, sacrebleu_bootstrap, sacrebleu_randomization or
     sign. The significance table has all of them."""

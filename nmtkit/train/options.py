@@ -22,7 +22,7 @@ class TrainOptions(Options):
 
     variant: str = option("transformer", "NAME")
     """The model: a variant (see `nmtkit variants`), or package.module:Class for your own."""
-    name: str | None = option(None, "NAME", "--system", old=("--name",))
+    name: str | None = option(None, "NAME", "--system")
     """Name of the system in the run (default: the name of the variant)."""
     init_from: str | None = option(None, "SYSTEM")
     """Start from the weights of another system: a name in the run, or the folder of a system or

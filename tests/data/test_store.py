@@ -233,19 +233,6 @@ def test_every_way_to_lengths_finds_those_that_are_damaged(tmp_path):
     assert len(Store(tmp_path).shard_lengths(0)[0]) == 2
 
 
-def test_a_set_of_an_earlier_version_is_refused(tmp_path):
-    write(tmp_path, pairs(5, 10))
-    write_spans(tmp_path)
-    for name in ("bin", "idx"):
-        shutil.move(tmp_path / f"00000.{name}", tmp_path / f"train.{name}")
-    assert load_spans(tmp_path / "train", 5) is None
-    for name in ("bin", "idx"):
-        shutil.move(tmp_path / f"00000.spans.{name}", tmp_path / f"train.spans.{name}")
-    for read in (Store, lambda path: load_spans(path, 5)):
-        caught = refused(DataError, "an earlier version of nmtkit", read, tmp_path / "train")
-        assert "train." in str(caught) and "--force" in caught.hint
-
-
 def test_many_shards_need_few_files_open(tmp_path):
     """A process may open about a thousand files."""
     count = ragged.MAPPED + 40

@@ -229,7 +229,7 @@ def test_what_it_cannot_run_is_refused_before_anything_is_loaded(run, monkeypatc
 def command(run, arguments):
     """`nmtkit export` of a run, to CTranslate2 unless the arguments name an engine."""
     engine = "" if "--to" in arguments else "--to ctranslate2"
-    return CliRunner().invoke(app, f"export {engine} {arguments} --run {run.path}".split())
+    return CliRunner().invoke(app, f"export {engine} --system {arguments} --run {run.path}".split())
 
 
 @pytest.mark.parametrize(

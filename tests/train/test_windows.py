@@ -12,15 +12,12 @@ from nmtkit.data.documents import documents_file
 from nmtkit.data.order import epoch_windows
 from nmtkit.data.resegmented import Resegmented
 from nmtkit.data.store import Store
-from nmtkit.errors import DataError
 from nmtkit.models.checkpoints import load_weights
 from nmtkit.text.splitter import Splitter
 from nmtkit.text.vocabulary import load_vocabularies
 from nmtkit.train import dry_run
 from nmtkit.train.gradients import Updates
 from nmtkit.train.stage import _Training
-from tests.manifests import read_json
-from tests.refused import refused
 from tests.train.test_ranks import Together, arguments, largest_difference, weights
 from tests.train.test_resume import SETTINGS, outcome, stop
 from tests.train.tiny import last, make_run, metrics, state_of, trainer
@@ -114,21 +111,6 @@ def test_a_dry_run_counts_from_the_first_window(tmp_path, windows):
         count += 1
     assert updates == pytest.approx(count, rel=0.25)
     assert tokens == pytest.approx(found[0].store.tgt_lengths.sum(), rel=0.2)
-
-
-def test_a_store_of_an_earlier_version_is_refused(tmp_path):
-    run = make_run(tmp_path / "run")
-    for name in ("train", "dev"):
-        for suffix in ("bin", "idx"):
-            (run.prep / name / f"00000.{suffix}").rename(run.prep / f"{name}.{suffix}")
-        (run.prep / name).rmdir()
-    values = read_json(run.prep / "manifest.json")
-    values["files"] = {
-        name.replace("/00000.", "."): digest for name, digest in values["files"].items()
-    }
-    files.write_json(run.prep / "manifest.json", values)
-    caught = refused(DataError, "prepared by an earlier version of nmtkit", go, run)
-    assert caught.hint == "prepare it again: nmtkit prep … --force"
 
 
 # Subwords drawn anew
