@@ -105,7 +105,7 @@ def _write_findings(results: Sequence[Path], run: Path) -> None:
         made_from = {"systems": systems, "files": here, "weights": {}}
         merged = {
             "table": side_by_side(first.table.name, [of.table for of in findings]).as_json(),
-            "bars": "\n\n".join(finding.bars for finding in findings),
+            "bars": "",
             "facts": {each.systems[0]: of.facts for each, of in zip(inputs, findings, strict=True)},
             "attachments": [],
             "made_from": first.made_from.model_dump() | made_from,
