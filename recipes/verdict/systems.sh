@@ -27,9 +27,13 @@ system full-dc --variant full-dc
 system csan --variant csan
 system pr --variant pr
 source recipes/caru/ladder.sh
-rows rnnsearch gru-inv plain caatt caembed caru
+rows rnnsearch gru-inv plain
 system attention-rep --set train.replace=uniform
 system transformer-cycle --variant transformer-cycle
+# The further rungs of the ladder each add a part to the rung before, and have the learning rate that the first rung chose.
+rates 1000 2e-3
+rows caatt caembed caru
+rates 1000 5e-4 1e-3 2e-3
 
 # Tatoeba, Europarl and Multi30k: longer and more varied sentences, for agreement
 part mixed
