@@ -522,14 +522,14 @@ class SystemRecord(Record):
     files), and its size. It is read without the weights.
     """
 
-    again: ClassVar[str] = "without the file, the time of config.toml counts"
+    again: ClassVar[str] = "nmtkit train writes it again; until then the time of config.toml counts"
     format: Literal[1] = 1
     made: int
     """Later than that of every system that the run had then. The first system is the baseline."""
     trained: int | None = None
     """When the last checkpoint was saved; None before the first one."""
     parameters: PositiveInt | None = None
-    """Trainable numbers, tied ones once; None before the first checkpoint."""
+    """Trainable numbers, tied ones once; None if an earlier file has no number."""
 
 
 class MetricsLine(Record):

@@ -68,7 +68,7 @@ class System:
 
     @property
     def record(self) -> Path:
-        """When it was made and trained: a `SystemRecord` (system.json)."""
+        """When it was made and trained, and its size: a `SystemRecord` (system.json)."""
         return self.path / "system.json"
 
     @property
@@ -83,7 +83,7 @@ class System:
         return stored.made if stored else self.config.stat().st_mtime_ns
 
     def read_record(self) -> SystemRecord | None:
-        """Return the record; None if an earlier version trained the system, or, with a warning, if
+        """Return the record; None if there is none, or, with a warning, if
         the record is damaged.
         """
         return load_or_warn(SystemRecord, self.record)

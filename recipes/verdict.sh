@@ -5,7 +5,7 @@
 #   bash recipes/verdict.sh --status                a table of the list: done, running, waiting, failed; and the hours left
 #   bash recipes/verdict.sh --retry [CORPUS/NAME]   forget that a system (default: every system) has failed
 #   bash recipes/verdict.sh --tables                print tables of the results: scores with tests over seeds and sentences, costs, findings
-#   bash recipes/verdict.sh --page                  write the results as one HTML page, without weights; print where it is
+#   bash recipes/verdict.sh --page                  write the results as one HTML page, print its path; it needs no weights
 #   bash recipes/verdict.sh --collect               copy what finished systems left to recipes/verdict/results, to be committed
 #
 # Optional variables; folders are absolute or relative to the repository's folder:
@@ -16,7 +16,7 @@
 #   TEXT=DIR             the texts of the mixed corpus, as for recipes/dual_context/agreement.sh
 #   DEVICE=cuda          as --device of nmtkit train
 #   LIST=FILE            another list
-#   RESULTS=DIR          another folder for --collect; what it has already is not trained again
+#   RESULTS=DIR          another folder for --collect, --tables and --page; what it has already is not trained again
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 export PYTHONPATH=$PWD # this checkout's nmtkit, also in an environment that is installed from another one

@@ -284,7 +284,7 @@ def current(system: System, average: int | None = None) -> dict[str, str]:
     """Return the `digests` of the checkpoints that `choose` would return; {} if there are none.
 
     The function reads no weights, so damaged ones are not noticed. It serves to find out if a
-    stored result is up to date. A checkpoint whose folder is gone is no reason for a warning.
+    stored result is up to date. A missing checkpoint folder causes no warning.
     """
     if not system.config.is_file():
         return {}
@@ -301,10 +301,9 @@ def current(system: System, average: int | None = None) -> dict[str, str]:
 def have_changed(system: System, used: dict[str, str], average: int | None = None) -> bool:
     """True if a system has other weights now than those used for a result, by their `digests`.
 
-    False for a system without weights, as in a run directory that was passed on without them.
+    False for a system without checkpoints, as in a run directory that was passed on without them.
     """
-    now = current(system, average)
-    return bool(now) and now != used
+    return bool(candidates(system.checkpoints)) and current(system, average) != used
 
 
 def digests(paths: Sequence[Path]) -> dict[str, str]:

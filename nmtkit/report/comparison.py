@@ -18,18 +18,18 @@ from nmtkit.score import result_tables
 from nmtkit.score.budgets import budget, unequal
 from nmtkit.score.metrics import header
 from nmtkit.score.resampling import FEW
+from nmtkit.score.significance import LEVEL, most_by_chance
 from nmtkit.tables.figures import Difference
 from nmtkit.tables.table import Column, Estimate, Table, text
 
-LEVEL = 0.05
-"""A difference with a smaller p is called one."""
 READING = (
     f"A system is called better or worse if p < {LEVEL:g}, and only perhaps so if "
-    "the 95% interval of its difference Δ contains 0. Parameters are the numbers "
-    "in the checkpoint; tied ones count once. Minutes count updates only. Times "
+    "the 95% interval of its difference Δ contains 0. Tied parameters "
+    "count once. Minutes count updates only. Times "
     "(×) are relative to the baseline: measured ones come from nmtkit analyze cost "
     "--measure, which alternates the systems (its finding has their intervals); "
-    "logged ones come from machines that may have done other work."
+    "logged ones are processor time of updates on a CPU, and otherwise clock time "
+    "of machines that may have done other work."
 )
 SHOWN = {"system", "bleu", "delta", "p", "chrf"}
 """The columns of the scores that stand in the comparison."""
@@ -168,11 +168,13 @@ def _measured(contents: Contents, result: Scores) -> dict[str, MeasuredTimes]:
 
 
 def _minutes_an_update(system: TrainedSystem) -> float | None:
-    """Return the median over the log, without its first line, in which everything starts."""
+    """Return the median over the log, without its first line, in which everything starts: of
+    processor time on a CPU, which other work of the machine changes less.
+    """
+    on_cpu = system.settings.get("hardware.device") == "cpu"
+    times = [(line.cpu if on_cpu else line.seconds, line) for line in system.curves.train]
     minutes = [
-        line.seconds / 60 / (line.end - line.begin)
-        for line in system.curves.train
-        if line.seconds is not None
+        seconds / 60 / (line.end - line.begin) for seconds, line in times if seconds is not None
     ]
     return statistics.median(minutes[1:] or minutes) if minutes else None
 
@@ -246,6 +248,13 @@ def _seed_verdicts(result: SeedResult) -> list[str]:
     return sentences
 
 
+def _tested(result: Scores) -> int:
+    """Return how many differences in BLEU are tested: of groups of seeds, or of systems."""
+    if result.seeds and result.has_seeds:
+        return sum("bleu" in group.against for group in result.seeds.groups)
+    return sum(bool(system.tests) for system in result.systems)
+
+
 def cautions(contents: Contents) -> list[Remark]:
     """Return what every reader of the comparison should know: the luck of seeds and of many tests,
     unequal budgets.
@@ -257,15 +266,20 @@ def cautions(contents: Contents) -> list[Remark]:
         seed = next(number for number in itertools.count(1) if number not in used)
         remarks.append(
             Remark(
-                "Each system was trained once: no test here accounts for the training seed.",
-                f"nmtkit train --seed {seed} --system NAME && nmtkit score --group-by seed",
+                "Each system was trained once: no test here accounts for the training seed. Train"
+                f" each again under another name, with its options and --seed {seed}; then:",
+                "nmtkit score --group-by seed",
             )
         )
     texts = []
-    tests = sum(bool(system.tests) for result in compared for system in result.systems)
-    if tests > 4:
+    tested = [(result, _tested(result)) for result in compared]
+    if (tests := sum(count for _, count in tested)) > 4:
+        chance = sum(
+            count * LEVEL if result.has_seeds else most_by_chance(result.test, count)
+            for result, count in tested
+        )
         texts.append(
-            f"{tests} differences are tested: about {tests * LEVEL:.1f} of them would have "
+            f"{tests} differences are tested: up to {chance:.1f} of them would have "
             f"p < {LEVEL:g} by chance alone."
         )
     budgets = {

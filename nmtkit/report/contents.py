@@ -148,6 +148,7 @@ def _nothing(contents: Contents) -> DataError:
 
 
 def _read_systems(contents: Contents) -> None:
+    without = []
     for system in contents.run.systems():
         values, curves = {}, Curves()
         try:
@@ -162,6 +163,13 @@ def _read_systems(contents: Contents) -> None:
         parameters = record.parameters if record else None
         trained = TrainedSystem(system.name, values, curves, parameters)
         contents.systems.append(trained)
+        if curves.train and not checkpoints.candidates(system.checkpoints):
+            without.append(system.name)
+    if without:
+        contents.note(
+            f"No weights here of {', '.join(without)}: analyses that read weights, and new"
+            " translations, need them."
+        )
 
 
 def _read_scores(contents: Contents) -> None:

@@ -32,11 +32,9 @@ from nmtkit.records import (
 )
 from nmtkit.score.metrics import Metric, decimals, header
 from nmtkit.score.resampling import FEWEST_FOR_P, Draws, estimate
-from nmtkit.score.significance import compare, holm
+from nmtkit.score.significance import LEVEL, compare, holm
 from nmtkit.tables.table import Column, Estimate, Table, text_column
 
-LEVEL = 0.05
-"""Below it a p counts as significant in the table."""
 _MOST_SPLITS = 200_000
 SPACED, ORDERS = 199, 20
 """Draws of Student's t for each quantile; orders in which a resample meets the quantiles."""

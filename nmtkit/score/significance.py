@@ -32,20 +32,21 @@ class Test:
         header: its name as the head of a column; name: in full, with its source; reading: what its
             p is.
         run: (system, baseline, draws) -> the result.
-        counts: p is a share of the resamples, so 0 means less than one resample.
+        one_sided: p is the share of the resamples in which the system that is ahead is not, so 0
+            means less than one resample.
     """
 
     header: str
     name: str
     reading: str
     run: Callable[[Metric, Metric, Draws], Comparison]
-    counts: bool = False
+    one_sided: bool = False
 
     def finest(self, draws: Draws) -> float:
         """The smallest p above 0 that can come out, as far as the number of resamples limits it
         (0: it does not).
         """
-        return 1 / draws.resamples if self.counts else 0.0
+        return 1 / draws.resamples if self.one_sided else 0.0
 
 
 def _koehn(system: Metric, baseline: Metric, resampling: Resampling) -> Comparison:
@@ -155,21 +156,21 @@ def wilson(successes: int, count: int) -> Estimate:
     return Estimate(100 * share, 100 * low, 100 * high)
 
 
-_KOEHN = "1 - share of resamples in which the better of the two is better"
+_KOEHN = "one-sided; p = 1 - share of resamples in which the better of the two is better"
 TESTS = {
     "paired_bootstrap": Test(
         "Koehn",
         "paired bootstrap (Koehn 2004)",
-        f"p = {_KOEHN}",
+        _KOEHN,
         lambda a, b, draws: _koehn(a, b, draws.resampling(draws.ratio)),
-        counts=True,
+        one_sided=True,
     ),
     "paired_bootstrap_half": Test(
         "Koehn ½",
         "paired bootstrap on half-size resamples (compare-mt's default)",
-        f"p = {_KOEHN}",
+        _KOEHN,
         lambda a, b, draws: _koehn(a, b, draws.resampling(0.5)),
-        counts=True,
+        one_sided=True,
     ),
     "sacrebleu_bootstrap": Test(
         "sacreBLEU bs",
@@ -196,6 +197,17 @@ TESTS = {
 """Every test that `score` runs, by its key in scores.json, in the order of the tables; another
 test is one more entry.
 """
+LEVEL = 0.05
+"""A difference with a smaller p is called one."""
+
+
+def most_by_chance(test: str, comparisons: int) -> float:
+    """Return how many comparisons of equal systems have p < LEVEL, on average, at most.
+
+    A one-sided p is that of the system that is ahead, so twice as many are below LEVEL, and fewer
+    with resamples that are smaller than the test set.
+    """
+    return comparisons * LEVEL * (2 if TESTS[test].one_sided else 1)
 
 
 def compare(test: str, system: Metric, baseline: Metric, draws: Draws) -> Comparison:

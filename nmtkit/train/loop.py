@@ -22,7 +22,6 @@ from nmtkit.data.padding import Ids
 from nmtkit.errors import Interrupted, NmtkitError, TrainingDiverged
 from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Model
-from nmtkit.models.variants import count_parameters
 from nmtkit.run import System
 from nmtkit.settings import TrainSettings
 from nmtkit.train import divergence, saving
@@ -469,7 +468,7 @@ class Trainer:
             checkpoints.save(folder, state.step, weights, tensors, asdict(state), self.about)
 
         saving.retried(write, partial(checkpoints.clean, folder))
-        saving.note_trained(self.system, count_parameters(self.model))
+        saving.note_trained(self.system)
         saving.write_best(self.system, state, self.settings)
         saving.remove_replaced(self.system)
         saving.prune(self.system, state, self.settings)

@@ -143,26 +143,31 @@ def was_trained(system: System) -> bool:
     )
 
 
-def write_record(system: System, run: Run, anew: bool) -> None:
+def write_record(system: System, run: Run, anew: bool, parameters: int) -> None:
     """Write system.json when a training begins or goes on; a system keeps its place in the order.
 
     Args:
         anew: True if the training has no checkpoint.
+        parameters: of its model.
     """
     stored = system.read_record()
-    if stored is None or (anew and stored.trained):
-        known = stored is not None or system.config.is_file()
-        after = [other.made + 1 for other in run.systems()]
-        made = system.made if known else max([time.time_ns(), *after])
-        steps = [] if anew else checkpoints.candidates(system.checkpoints)
-        trained = steps[-1].stat().st_mtime_ns if steps else None
-        SystemRecord(made=made, trained=trained).write(system.record)
+    known = stored is not None or system.config.is_file()
+    after = [other.made + 1 for other in run.systems()]
+    made = system.made if known else max([time.time_ns(), *after])
+    steps = [] if anew else checkpoints.candidates(system.checkpoints)
+    trained = steps[-1].stat().st_mtime_ns if steps else None
+    if stored is not None and not anew:
+        trained = stored.trained
+    record = SystemRecord(made=made, trained=trained, parameters=parameters)
+    if record != stored:
+        record.write(system.record)
 
 
-def note_trained(system: System, parameters: int) -> None:
-    """Write into system.json that a checkpoint of a model of this size was saved now."""
-    record = SystemRecord(made=system.made, trained=time.time_ns(), parameters=parameters)
-    record.write(system.record)
+def note_trained(system: System) -> None:
+    """Write the time into system.json after a checkpoint."""
+    stored = system.read_record()
+    size = stored.parameters if stored else None
+    SystemRecord(made=system.made, trained=time.time_ns(), parameters=size).write(system.record)
 
 
 def write_best(system: System, state: TrainState, settings: TrainSettings) -> None:

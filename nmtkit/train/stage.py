@@ -124,7 +124,7 @@ class _Training:
         call.device = state.hardware["device"]
         if not state.step:
             trainer.probe()
-        first_does(lambda: _write_settings(self.run, system, plan, state))
+        first_does(lambda: _write_settings(self.run, system, plan, trainer))
         first = state.step
         verb = "continuing" if first else "starting"
         line = f"step {first:,} of {plan.train.max_steps:,}: {verb} '{system.name}'"
@@ -312,13 +312,13 @@ def _tidy(system: System, force: bool) -> None:
         )
 
 
-def _write_settings(run: Run, system: System, plan: Plan, state: TrainState) -> None:
+def _write_settings(run: Run, system: System, plan: Plan, trainer: Trainer) -> None:
     """Write config.toml, system.json and best.json, and remove old checkpoints.
 
     A new training, which is known to work by now, first removes what an earlier one left.
     """
-    values = plan.model_dump()
-    saving.write_record(system, run, not state.step)
+    values, state = plan.model_dump(), trainer.state
+    saving.write_record(system, run, not state.step, count_parameters(trainer.model))
     if not state.step:
         saving.begin_anew(system)
     elif state.step > plan.train.max_steps:

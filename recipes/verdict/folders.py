@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from nmtkit import files
+from nmtkit.records import parse
 from recipes.verdict.listing import Item, Row
 
 TEXTS = "texts"
@@ -154,8 +155,13 @@ def read_json(path: Path) -> Any:
 
 
 def json_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the objects of a file of one a line; a last line that was cut off is left out."""
+    """Return the objects of a file of one a line; a last line that was cut off is left out.
+
+    Raises: DataError naming the first line that is no JSON object.
+    """
     if not path.is_file():
         return []
     lines = path.read_text("utf-8").splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+    whole = [(n, line) for n, line in enumerate(lines, 1) if line.endswith("\n")]
+    again = "take the line out of the file"
+    return [parse(dict[str, Any], line, f"{path}, line {n}", again) for n, line in whole]

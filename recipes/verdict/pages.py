@@ -10,35 +10,45 @@ import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from nmtkit import files
 from nmtkit.errors import DataError
 from nmtkit.records import StoredFinding, SystemRecord, load
 from recipes.verdict import corpus, leavings
-from recipes.verdict.folders import Folders, json_lines
+from recipes.verdict.folders import TEXTS, Folders, held, json_lines
 from recipes.verdict.listing import Item
 from recipes.verdict.tables import Found, Summary, finished, side_by_side
 
-TITLE = "The changes of four papers, in systems trained until dev BLEU no longer rises"
+TITLE = "Systems trained until dev BLEU stopped rising"
 OF_A_SYSTEM = ("config.toml", "metrics.jsonl", "best.json", "translate")
+ONE_SEED = ("--significance", "sacrebleu_bootstrap")
+"""A two-sided test, as in the tables; with several seeds `score` tests seeds and sentences."""
+SEVERAL_SEEDS = ("--group-by", "seed")
 
 
 def page(items: Iterable[Item], folders: Folders) -> Path:
     """Write the page of all corpora on which the baseline and another system are finished.
 
-    Returns: the page.
-    Raises: DataError as `finished`, or if a corpus cannot be prepared or a command fails.
+    Returns: the path of the page.
+    Raises: DataError as `finished`, if a corpus cannot be prepared, if results are incomplete, or
+        if a command fails; EnvironmentProblem if the disk is full.
     """
-    runs = []
-    for found in finished(items, folders):
-        run = _restore(found, folders)
-        baseline = next(iter(found.values()))[0].name
-        of_seeds = ["--group-by", "seed"] if any(len(paths) > 1 for paths in found.values()) else []
-        _nmtkit(folders, "score", run, "--against", baseline, "--by-length", *of_seeds)
-        runs.append(run)
-    also = [word for run in runs[1:] for word in ("--also", run)]
-    _nmtkit(folders, "report", runs[0], *also, "--title", TITLE)
+    with held(folders.lock("page"), wait=True):
+        runs = [_scored(results_of_rows, folders) for results_of_rows in finished(items, folders)]
+        others = [word for run in runs[1:] for word in ("--also", run)]
+        _nmtkit(folders, "report", runs[0], *others, "--title", TITLE)
     return folders.state / runs[0] / "report" / "index.html"
+
+
+def _scored(results_of_rows: Found, folders: Folders) -> str:
+    """Make and score the run directory of a corpus; return it, relative to the state's folder."""
+    run = _restore(results_of_rows, folders)
+    baseline = next(iter(results_of_rows.values()))[0].name
+    several = any(len(paths) > 1 for paths in results_of_rows.values())
+    options = SEVERAL_SEEDS if several else ONE_SEED
+    _nmtkit(folders, "score", run, "--against", baseline, "--by-length", *options)
+    return run
 
 
 def _nmtkit(folders: Folders, stage: str, run: str, *options: str) -> None:
@@ -48,48 +58,68 @@ def _nmtkit(folders: Folders, stage: str, run: str, *options: str) -> None:
     """
     command = ["nmtkit", stage, "--run", run, *options]
     if subprocess.run(command, cwd=folders.state, stdout=sys.stderr, check=False).returncode:
-        raise DataError(f"nmtkit {stage} failed", where=folders.state / run)
+        hint = f"the message above has the reason; page/ is a copy of {folders.results}"
+        raise DataError(f"nmtkit {stage} failed", where=folders.state / run, hint=hint)
 
 
-def _restore(found: Found, folders: Folders) -> str:
+def _restore(results_of_rows: Found, folders: Folders) -> str:
     """Make a run directory of the results of a corpus; return it, relative to the state's folder.
 
     Translations, curves and findings are those of the results. The corpus is prepared here.
     """
-    row = next(iter(found))
+    row = next(iter(results_of_rows))
+    prepared, final = folders.run(row.dataset), folders.state / "page" / row.dataset
+    folders.forget_failure(row.dataset)  # its files may be there now
     if not corpus.prepare(row, folders):
-        hint = "FROM_DIR names a folder with the files of the data set; --retry, then --page again"
-        raise DataError(f"{row.dataset}: {folders.failure(row.dataset)}", hint=hint)
-    trained, final = folders.run(row.dataset), folders.state / "page" / row.dataset
-    results = [path for paths in found.values() for path in paths]
-    hint = f"make room for a copy of {trained / 'prep'}"
+        hint = "FROM_DIR names a folder with the files of the data set, TEXT those of 'mixed'"
+        raise DataError(f"{row.dataset} cannot be prepared", where=prepared, hint=hint)
+    _check_texts(folders.results / row.dataset / TEXTS, prepared / "prep" / "text")
+    results = [path for paths in results_of_rows.values() for path in paths]
+    files.recover(final, leavings.all_files)
+    hint = f"make room for a copy of {prepared / 'prep'}"
     with files.writing_folder(final, leavings.all_files, hint) as run:
         for name in ("prep", "run.toml"):
-            _copy(trained / name, run / name)
-        for place, result in enumerate(results):
+            _copy(prepared / name, run / name)
+        for position, result in enumerate(results):
             system = run / "systems" / result.name
             for name in OF_A_SYSTEM:
                 _copy(result / name, system / name)
             size = load(Summary, result / "summary.json").parameters
-            SystemRecord(made=place, parameters=size).write(system / "system.json")
-        _write_history(trained, results, run)
+            SystemRecord(made=position, parameters=size).write(system / "system.json")
+        _write_history(prepared, results, run)
         _write_findings(results, run)
     return str(final.relative_to(folders.state))
 
 
+def _check_texts(scored: Path, prepared: Path) -> None:
+    """Compare the test sets of the results with those of the prepared corpus.
+
+    Raises: DataError naming the first file that differs.
+    """
+    for path in sorted(scored.glob("*")):
+        other = prepared / path.name
+        if not other.is_file() or other.read_bytes() != path.read_bytes():
+            hint = "FROM_DIR must name the release of the data set that the results are of"
+            raise DataError(f"not the text that was translated: {path}", where=other, hint=hint)
+
+
 def _copy(source: Path, target: Path) -> None:
+    """Copy a file or a folder.
+
+    Raises: DataError if it is missing.
+    """
+    if not source.exists():
+        raise DataError(f"no {source.name}", where=source.parent, hint=Summary.again)
     target.parent.mkdir(parents=True, exist_ok=True)
     (shutil.copytree if source.is_dir() else shutil.copyfile)(source, target)
 
 
-def _write_history(trained: Path, results: Sequence[Path], run: Path) -> None:
-    """Write the calls that prepared the corpus and made the results, so that each number on the
-    page leads back to a command.
-    """
-    calls = [call for call in json_lines(trained / "history.jsonl") if call["stage"] == "prep"]
+def _write_history(prepared: Path, results: Sequence[Path], run: Path) -> None:
+    """Write the calls that prepared the corpus and made the results, for the page's provenance."""
+    calls = [call for call in json_lines(prepared / "history.jsonl") if call["stage"] == "prep"]
     calls += [call for result in results for call in json_lines(result / "history.jsonl")]
     lines = [json.dumps(call) for call in sorted(calls, key=lambda call: call["start"])]
-    files.write_lines(run / "history.jsonl", dict.fromkeys(lines))
+    files.write_lines(run / "history.jsonl", list(dict.fromkeys(lines)))
 
 
 def _write_findings(results: Sequence[Path], run: Path) -> None:
@@ -98,17 +128,40 @@ def _write_findings(results: Sequence[Path], run: Path) -> None:
     for path in (path for result in results for path in sorted(result.glob("analyze/*.json"))):
         of_label.setdefault(path.stem, []).append(load(StoredFinding, path))
     for label, findings in of_label.items():
-        first, inputs = findings[0], [finding.made_from for finding in findings]
-        hashes = {name: digest for each in inputs for name, digest in each.files.items()}
-        here = {name: digest for name, digest in hashes.items() if (run / name).is_file()}
-        systems = [name for each in inputs for name in each.systems]
-        made_from = {"systems": systems, "files": here, "weights": {}}
-        merged = {
-            "table": side_by_side(first.table.name, [of.table for of in findings]).as_json(),
-            "bars": "",
-            "facts": {each.systems[0]: of.facts for each, of in zip(inputs, findings, strict=True)},
-            "attachments": [],
-            "made_from": first.made_from.model_dump() | made_from,
-        }
         path = run / "analyze" / label / "finding.json"
-        files.write_json(path, first.model_dump() | merged)
+        files.write_json(path, _together(label, findings, run).model_dump())
+
+
+def _together(label: str, findings: Sequence[StoredFinding], run: Path) -> StoredFinding:
+    """Return one finding of those of single systems, without what the results do not have: figures,
+    further files and weights.
+    """
+    first, inputs = findings[0], [finding.made_from for finding in findings]
+    table = side_by_side(first.table.name, [finding.table for finding in findings])
+    attachments = {name for finding in findings for name in finding.attachments}
+    table.notes[:] = [note for note in table.notes if not any(n in note for n in attachments)]
+    hashes = {name: digest for each in inputs for name, digest in each.files.items()}
+    made_from = {
+        "systems": [name for each in inputs for name in each.systems],
+        "files": {name: digest for name, digest in hashes.items() if (run / name).is_file()},
+        "weights": {},
+    }
+    changed = {
+        "title": first.title if label == first.name else f"{first.title}: {label}",
+        "table": table.as_json(),
+        "bars": "",
+        "facts": _facts(findings),
+        "attachments": [],
+        "made_from": first.made_from.model_dump() | made_from,
+    }
+    return StoredFinding.model_validate(first.model_dump() | changed)
+
+
+def _facts(findings: Sequence[StoredFinding]) -> dict[str, Any]:
+    """Return the facts that all findings share, and the commits that made them."""
+    first, *others = [finding.facts for finding in findings]
+    shared = {
+        key: value for key, value in first.items() if all(of.get(key) == value for of in others)
+    }
+    commits = dict.fromkeys(str(finding.facts.get("commit", "unknown")) for finding in findings)
+    return {**shared, "commit": ", ".join(commits)}

@@ -29,7 +29,10 @@ from tests.report.conftest import make
 
 SHA = "0" * 64
 SAMPLES = {
-    "systems/base/system.json": (records.SystemRecord, {"made": 1, "trained": 2}),
+    "systems/base/system.json": (
+        records.SystemRecord,
+        {"made": 1, "trained": 2, "parameters": 3},
+    ),
     "systems/base/best.json": (
         records.BestCheckpoint,
         {

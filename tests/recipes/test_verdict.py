@@ -435,7 +435,8 @@ def test_the_verdicts_list_is_known_to_nmtkit():
     captions = [item for item in items if item.row.part == "captions"]
     assert [item.seed for item in captions] == sorted(item.seed for item in captions)
     assert captions[0].name == "transformer-s1"
-    assert {row.rates for row in rows if row.part == "captions"} == {("5e-4", "1e-3", "2e-3")}
+    rungs = {row.name for row in rows if row.part == "captions" and len(row.rates) == 1}
+    assert rungs == {"caatt", "caembed", "caru"}
     assert {row.updates for row in rows} == {1000}
 
 

@@ -200,8 +200,25 @@ def test_the_page_has_the_numbers_of_the_results(tmp_path, monkeypatch):
     finding = json.loads((page.parents[1] / "analyze/pronouns/finding.json").read_text("utf-8"))
     keys = [column["key"] for column in finding["table"]["columns"]]
     assert {*names, "amn-s2, foreign"} <= set(keys)
-    (folders.state / "page/demo/systems/amn-s1/best.json").write_text("damaged")
-    assert pages.page(ITEMS, folders) == page
+    assert all(text.count(f"{millions}") >= 2 for millions in (1.32, 1.72))  # parameters
+    copied = folders.state / "page/demo/systems/amn-s1/best.json"
+    best = copied.read_bytes()
+    copied.write_text("damaged")
+    assert pages.page(ITEMS, folders) == page and copied.read_bytes() == best
     pages.subprocess.run = lambda *_, **__: SimpleNamespace(returncode=2)
     with pytest.raises(DataError, match="nmtkit score failed"):
         pages.page(ITEMS, folders)
+    corpus = folders.results / "demo"
+    (corpus / "amn-s1/history.jsonl").write_text("damaged\n")
+    with pytest.raises(DataError, match="amn-s1/history.jsonl, line 1"):
+        pages.page(ITEMS, folders)
+    (corpus / "amn-s1/metrics.jsonl").unlink()
+    with pytest.raises(DataError, match="no metrics.jsonl"):
+        pages.page(ITEMS, folders)
+    (corpus / "texts/test.src").write_text("Another text.\n")
+    with pytest.raises(DataError, match="not the text that was translated"):
+        pages.page(ITEMS, folders)
+    monkeypatch.setattr(pages.corpus, "prepare", lambda *_: False)
+    with pytest.raises(DataError, match="demo cannot be prepared"):
+        pages.page(ITEMS, folders)
+    assert not list((folders.state / "page").glob(".*"))  # nothing half-written

@@ -185,7 +185,7 @@ def test_the_next_seed_is_one_that_is_not_in_use(reported):
     config = reported.run.path / "systems/own/config.toml"
     edit(config, "seed = 1", "seed = 2")
     assert any(
-        "nmtkit train --seed 3" in remark.command
+        "and --seed 3; then:" in remark.text
         for remark in comparison.cautions(read_contents(reported.run))
     )
 
@@ -393,7 +393,6 @@ def test_what_is_missing_is_said(reported):
         "Made before these changed: systems/own/metrics.jsonl",
         "searched with the same search.beam (5: base; 4: own).",
         "--force --on test --set search.beam=…",
-        "No figure: there was none to draw",
         "the first 1000 of 1002 rows",
         "the last 200 of 202 calls",
         "nmtkit call-199",
@@ -437,7 +436,11 @@ def test_cautions_and_curves_are_of_the_systems_compared(reported):
     for tested, said in ((4, False), (5, True)):
         systems[:] = [system for system in systems if not system.tests] + [own] * tested
         texts = [remark.text for remark in comparison.cautions(found)]
-        assert any(f"{tested} differences are tested" in text for text in texts) is said
+        words = f"{tested} differences are tested: up to 0.5 of them"
+        assert any(words in text for text in texts) is said
+    found.scores["test"] = found.scores["test"].model_copy(update={"test": "sign"})
+    texts = [remark.text for remark in comparison.cautions(found)]
+    assert any("5 differences are tested: up to 0.2 of them" in text for text in texts)
 
 
 def test_a_p_of_nought_is_below_what_can_be_shown(reported):

@@ -18,7 +18,15 @@ from nmtkit.score import formulas, metrics
 from nmtkit.score.evaluate import check_options
 from nmtkit.score.options import ScoreOptions
 from nmtkit.score.resampling import Draws, Resampling, estimate
-from nmtkit.score.significance import TESTS, binomial, compare, difference, wilson
+from nmtkit.score.significance import (
+    LEVEL,
+    TESTS,
+    binomial,
+    compare,
+    difference,
+    most_by_chance,
+    wilson,
+)
 from nmtkit.tables.table import Estimate
 from tests.refused import refused
 
@@ -223,6 +231,21 @@ def test_p_of_equal_of_much_better_and_of_swapped_systems(key):
     up, down = difference(good, bad, draws), difference(bad, good, draws)
     assert up.value == -down.value == good.value - bad.value
     assert up.low == pytest.approx(-down.high)
+
+
+def test_how_many_p_of_equal_systems_are_small_by_chance():
+    """Simulated: Koehn's one-sided p doubles the share of small ones, half-size resamples do not."""
+    ref, count = corpus(60), 300
+    small = dict.fromkeys(("paired_bootstrap", "paired_bootstrap_half", "sign"), 0)
+    for seed in range(count):
+        ours, theirs = spoiled(ref, 0.3, 2 * seed + 1), spoiled(ref, 0.3, 2 * seed + 2)
+        pair, draws = both(ours, theirs, [ref]), Draws(60, 200, 1, seed=seed)
+        for test in small:
+            small[test] += compare(test, *pair, draws).p < LEVEL
+    most = {test: most_by_chance(test, count) for test in small}
+    assert abs(small["paired_bootstrap"] - most["paired_bootstrap"]) < 10
+    assert small["paired_bootstrap_half"] < most["paired_bootstrap"] / 2
+    assert most["sign"] == 15 and abs(small["sign"] - most["sign"]) < 10
 
 
 def test_the_interval_is_the_middle_of_the_samples():
