@@ -84,3 +84,10 @@ for kind in previous next random; do
     if [ "$kind-$size" != previous-1 ]; then row "amn-$kind-$size"; fi
   done
 done
+
+# CARU on separable verbs, of which captions have hardly any
+part phrases
+corpus demo demo
+analysis phrases phrases --expressions separable-verbs
+PRESET=demo source recipes/caru/ladder.sh # the sizes of the preset
+rows rnnsearch gru-inv plain caatt caembed caru
