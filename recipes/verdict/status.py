@@ -122,7 +122,7 @@ def remark(item: Item, kept: Path) -> str:
     summary = read_json(kept / "summary.json")
     remarks = [f"trained by {', '.join(summary['commits'])}"]
     if any(changed_since(commit) for commit in summary["commits"]):
-        remarks.append("nmtkit trains otherwise now")
+        remarks.append("the training code has changed since")
     if summary["options"] != list(item.row.options):
         remarks.append("the list has other options now")
     return "; ".join(remarks)

@@ -290,7 +290,7 @@ def test_what_differs_from_a_training_of_today_is_marked(done):
     folders = Folders(done / "state", done / "results")
     item = read_list(done / "list.sh")[0]
     kept = folders.result(item)
-    assert status.remark(item, kept) == "trained by 0000000; nmtkit trains otherwise now"
+    assert status.remark(item, kept) == "trained by 0000000; the training code has changed since"
     head = subprocess.check_output(["git", "rev-parse", "HEAD"], cwd=ROOT, text=True).strip()
     summary = read_json(kept / "summary.json")
     files.write_json(kept / "summary.json", summary | {"commits": [head], "options": ["--new"]})
