@@ -11,6 +11,8 @@ from nmtkit.settings import TrainSettings, complete
 
 ALIKE = 1.05
 """Counts of target tokens with a smaller ratio are called equal: batches differ between seeds."""
+MOST_LISTED = 6
+"""The most systems whose counts are listed."""
 
 
 def budget(curves: Curves, preset: str) -> Budget:
@@ -55,4 +57,8 @@ def unequal(budgets: Mapping[str, Budget], groups: Sequence[SeedGroup] = ()) -> 
 
 
 def _listed(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} {count:,}" for name, count in counts.items())
+    """Return the count of each system; of many systems the smallest and the largest."""
+    if len(counts) <= MOST_LISTED:
+        return ", ".join(f"{name} {count:,}" for name, count in counts.items())
+    low, high = (choose(counts, key=counts.__getitem__) for choose in (min, max))
+    return f"from {counts[low]:,} ({low}) to {counts[high]:,} ({high})"

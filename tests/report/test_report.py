@@ -19,6 +19,7 @@ from nmtkit.curves import AXES
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.models import checkpoints
 from nmtkit.records import (
+    Budget,
     Comparison,
     FindingInputs,
     MetricScore,
@@ -30,6 +31,7 @@ from nmtkit.records import (
 from nmtkit.report import comparison, explorer, page, stage, svg
 from nmtkit.report.contents import analyze_command, read_contents
 from nmtkit.report.texts import Texts, differences, read_texts, side_by_side
+from nmtkit.score.budgets import unequal
 from nmtkit.score.resampling import FEW
 from nmtkit.score.stage import score
 from nmtkit.tables import figures
@@ -473,6 +475,12 @@ def test_scores_of_another_version_are_left_out(reported):
         DataError, r"report: score/test cannot be read \(written by", stage.report, reported.run
     )
     assert "nmtkit score --force" in error.hint
+
+
+def test_of_many_unequal_budgets_the_extremes_are_listed():
+    budgets = {f"s{count}": Budget(count, None, "") for count in (30, 10, 20, 1000, 40, 50, 60)}
+    words = "The systems had different budgets: updates (from 10 (s10) to 1,000 (s1000))."
+    assert unequal(budgets) == [words]
 
 
 def test_unequal_budgets_are_said_as_score_says_them(tmp_path):
