@@ -22,8 +22,8 @@ from recipes.verdict.tables import Found, Summary, finished, side_by_side
 
 TITLE = "Systems trained until dev BLEU stopped rising"
 OF_A_SYSTEM = ("config.toml", "metrics.jsonl", "best.json", "translate")
-ONE_SEED = ("--significance", "sacrebleu_bootstrap")
-"""A two-sided test, as in the tables; with several seeds `score` tests seeds and sentences."""
+ONE_SEED = ("--significance", "sacrebleu_randomization")
+"""A two-sided test, as that of the tables; with several seeds `score` tests seeds and sentences."""
 SEVERAL_SEEDS = ("--group-by", "seed")
 
 
