@@ -18,7 +18,7 @@ from nmtkit.score import result_tables
 from nmtkit.score.budgets import budget, unequal
 from nmtkit.score.metrics import header
 from nmtkit.score.resampling import FEW
-from nmtkit.score.significance import LEVEL, most_by_chance
+from nmtkit.score.significance import LEVEL, TESTS
 from nmtkit.tables.figures import Difference
 from nmtkit.tables.table import Column, Estimate, Table, text
 
@@ -275,11 +275,11 @@ def cautions(contents: Contents) -> list[Remark]:
     tested = [(result, _tested(result)) for result in compared]
     if (tests := sum(count for _, count in tested)) > 4:
         chance = sum(
-            count * LEVEL if result.has_seeds else most_by_chance(result.test, count)
+            count * (LEVEL if result.has_seeds else TESTS[result.test].by_chance)
             for result, count in tested
         )
         texts.append(
-            f"{tests} differences are tested: up to {chance:.1f} of them would have "
+            f"{tests} differences are tested: about {chance:.1f} of them would have "
             f"p < {LEVEL:g} by chance alone."
         )
     budgets = {

@@ -15,7 +15,7 @@ from nmtkit.score import lengths, seeds
 from nmtkit.score.metrics import decimals, header
 from nmtkit.score.options import ScoreOptions
 from nmtkit.score.resampling import few_note
-from nmtkit.score.significance import LEVEL, TESTS, most_by_chance
+from nmtkit.score.significance import LEVEL, TESTS
 from nmtkit.tables.fitting import as_wide
 from nmtkit.tables.table import Column, Estimate, Table, text_column
 
@@ -195,8 +195,8 @@ def length_table(result: Scores, by_length: LengthResult, key: str = "bleu") -> 
             row[4:4] = [score.difference, score.p]
         note = f"Δ, p: against {result.baseline} inside the group, {_test(result, result.test)}"
         if tests := sum(score.p is not None for score in groups):
-            by_chance = most_by_chance(result.test, tests)
-            note += f"; up to {by_chance:.1f} of {tests} such p are below {LEVEL:g} by chance"
+            by_chance = tests * TESTS[result.test].by_chance
+            note += f"; about {by_chance:.1f} of {tests} such p are below {LEVEL:g} by chance"
         notes.append(note)
     name = "lengths" if of_bleu else f"lengths-{key}"
     first = ["system", key, "delta", "p", "sentences"]

@@ -32,21 +32,23 @@ class Test:
         header: its name as the head of a column; name: in full, with its source; reading: what its
             p is.
         run: (system, baseline, draws) -> the result.
-        one_sided: p is the share of the resamples in which the system that is ahead is not, so 0
-            means less than one resample.
+        counts: p is a share of the resamples, so 0 means less than one resample.
+        by_chance: about this share of comparisons of equal systems has p < LEVEL (simulated in
+            tests/score/test_significance.py).
     """
 
     header: str
     name: str
     reading: str
     run: Callable[[Metric, Metric, Draws], Comparison]
-    one_sided: bool = False
+    counts: bool = False
+    by_chance: float = 0.05
 
     def finest(self, draws: Draws) -> float:
         """The smallest p above 0 that can come out, as far as the number of resamples limits it
         (0: it does not).
         """
-        return 1 / draws.resamples if self.one_sided else 0.0
+        return 1 / draws.resamples if self.counts else 0.0
 
 
 def _koehn(system: Metric, baseline: Metric, resampling: Resampling) -> Comparison:
@@ -163,20 +165,23 @@ TESTS = {
         "paired bootstrap (Koehn 2004)",
         _KOEHN,
         lambda a, b, draws: _koehn(a, b, draws.resampling(draws.ratio)),
-        one_sided=True,
+        counts=True,
+        by_chance=0.1,
     ),
     "paired_bootstrap_half": Test(
         "Koehn ½",
         "paired bootstrap on half-size resamples (compare-mt's default)",
         _KOEHN,
         lambda a, b, draws: _koehn(a, b, draws.resampling(0.5)),
-        one_sided=True,
+        counts=True,
+        by_chance=0.02,
     ),
     "sacrebleu_bootstrap": Test(
         "sacreBLEU bs",
         "sacreBLEU's paired bootstrap (--paired-bs)",
-        "two-sided; p from |Δ| shifted by its mean, + 1",
+        "p from |Δ| shifted by its mean, + 1; about as small as a one-sided p",
         _sacrebleu_bootstrap,
+        by_chance=0.1,
     ),
     "sacrebleu_randomization": Test(
         "sacreBLEU ar",
@@ -199,15 +204,6 @@ test is one more entry.
 """
 LEVEL = 0.05
 """A difference with a smaller p is called one."""
-
-
-def most_by_chance(test: str, comparisons: int) -> float:
-    """Return how many comparisons of equal systems have p < LEVEL, on average, at most.
-
-    A one-sided p is that of the system that is ahead, so twice as many are below LEVEL, and fewer
-    with resamples that are smaller than the test set.
-    """
-    return comparisons * LEVEL * (2 if TESTS[test].one_sided else 1)
 
 
 def compare(test: str, system: Metric, baseline: Metric, draws: Draws) -> Comparison:

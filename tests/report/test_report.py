@@ -438,11 +438,11 @@ def test_cautions_and_curves_are_of_the_systems_compared(reported):
     for tested, said in ((4, False), (5, True)):
         systems[:] = [system for system in systems if not system.tests] + [own] * tested
         texts = [remark.text for remark in comparison.cautions(found)]
-        words = f"{tested} differences are tested: up to 0.5 of them"
+        words = f"{tested} differences are tested: about 0.5 of them"
         assert any(words in text for text in texts) is said
     found.scores["test"] = found.scores["test"].model_copy(update={"test": "sign"})
     texts = [remark.text for remark in comparison.cautions(found)]
-    assert any("5 differences are tested: up to 0.2 of them" in text for text in texts)
+    assert any("5 differences are tested: about 0.2 of them" in text for text in texts)
 
 
 def test_a_p_of_nought_is_below_what_can_be_shown(reported):

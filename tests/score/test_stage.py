@@ -543,7 +543,7 @@ def test_of_many_comparisons_by_length_the_lucky_ones_are_said_where_there_are_s
         lines = read(fake.run, "test", "lengths.md").splitlines()
         assert (f"{FEW}  " in lines) == (not some)
         note = next(line for line in lines if "inside the group, paired" in line)
-        assert ("up to 0.2 of 2 such p" in note) == ("by chance" in note) == some
+        assert ("about 0.2 of 2 such p" in note) == ("by chance" in note) == some
 
 
 def test_lines_that_do_not_pair_are_shown_where_they_begin_to(tmp_path):
