@@ -114,7 +114,9 @@ def finished(items: Iterable[Item], folders: Folders) -> list[Found]:
     ]
     if not complete:
         message = f"no corpus has results of '{BASELINE}' and another system yet"
-        raise DataError(message, where=folders.results)
+        raise DataError(
+            message, where=folders.results, hint="bash recipes/verdict.sh trains the list"
+        )
     return complete
 
 
