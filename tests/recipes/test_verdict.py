@@ -437,6 +437,10 @@ def test_the_verdicts_list_is_known_to_nmtkit():
     assert captions[0].name == "transformer-s1"
     rungs = {row.name for row in rows if row.part == "captions" and len(row.rates) == 1}
     assert rungs == {"caatt", "caembed", "caru"}
+    chosen = read_json(HERE / "results/multi30k-ende/rates/plain.json")["chosen"]
+    assert {row.rates for row in rows if row.name in rungs and row.part == "captions"} == {
+        (chosen,)
+    }
     assert {row.updates for row in rows} == {1000}
 
 

@@ -222,3 +222,32 @@ def test_the_page_has_the_numbers_of_the_results(tmp_path, monkeypatch):
     with pytest.raises(DataError, match="demo cannot be prepared"):
         pages.page(ITEMS, folders)
     assert not list((folders.state / "page").glob(".*"))  # nothing half-written
+
+
+def test_a_page_of_two_corpora_and_how_each_is_tested(tmp_path, monkeypatch):
+    folders = Folders(tmp_path / "state", tmp_path / "results")
+    kept = {CORPUS: ["transformer-s1", "csan-s1"], "demo": ["transformer-s1", "transformer-s2"]}
+    kept["demo"].append("amn-s1")
+    for dataset, names in kept.items():
+        for name in [*names, "texts"]:
+            shutil.copytree(HERE / "results" / dataset / name, folders.results / dataset / name)
+        run = folders.run(dataset)
+        shutil.copytree(folders.results / dataset / "texts", run / "prep" / "text")
+        (run / "run.toml").write_text("")
+    monkeypatch.setattr(pages.corpus, "prepare", lambda *_: True)
+    calls = []
+
+    def note(command, **options):
+        calls.append(command[1:])
+        return SimpleNamespace(returncode=0)
+
+    monkeypatch.setattr(pages, "subprocess", SimpleNamespace(run=note))
+    assert pages.page(ITEMS, folders) == folders.state / f"page/{CORPUS}/report/index.html"
+    first, second, report = calls
+    assert first[:3] == ["score", "--run", f"page/{CORPUS}"]
+    assert first[-2:] == ["--significance", "sacrebleu_randomization"]
+    assert second[:3] == ["score", "--run", "page/demo"] and second[-2:] == ["--group-by", "seed"]
+    assert report[:5] == ["report", "--run", f"page/{CORPUS}", "--also", "page/demo"]
+    finding = json.loads((folders.state / "page/demo/analyze/pronouns/finding.json").read_text())
+    assert finding["made_from"]["systems"] == ["transformer-s1", "transformer-s2", "amn-s1"]
+    assert finding["attachments"] == [] and finding["made_from"]["weights"] == {}

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from nmtkit import files
 from nmtkit.analyze import ANALYSES, attention
 from nmtkit.analyze.analysis import Finding
 from nmtkit.analyze.attention import SentenceAttention, SystemAttention
@@ -144,6 +145,16 @@ def test_cost_of_training_and_decoding(reported):
     logged = {"updates": 10, "seed": 1, "parameters": 12e-6, "decoding": 123.4}
     assert logged.items() <= row.items() and header == "update, × (logged)"
     assert (row["minutes"], row["update_ratio"]) == pytest.approx((1.0, 2.0))
+    for name, seconds in (("base", 3.0), ("own", 9.0)):  # on a CPU, processor time counts
+        folder = reported.run.system(name).path
+        with open(folder / "config.toml", "a", encoding="utf-8") as stream:
+            stream.write('\n[hardware]\ndevice = "cpu"\n')
+        lines = [json.loads(line) for line in files.text_lines(folder / "metrics.jsonl")]
+        files.write_lines(
+            folder / "metrics.jsonl",
+            [json.dumps(line | {"cpu_seconds": seconds}) for line in lines],
+        )
+    assert own()[0]["update_ratio"] == pytest.approx(3.0)
     measured = {"own": {"train_ratio": {"value": 1.2}, "decode_ratio": {"value": 1.5}}}
     facts = {"baseline": "base", "measured": measured}
     reported.finding("cost", "cost", facts=facts)

@@ -242,7 +242,7 @@ def test_how_many_p_of_equal_systems_are_small_by_chance():
             small[test] += compare(test, *pair, draws).p < LEVEL
     for test, number in small.items():
         assert abs(number - count * TESTS[test].by_chance) < 13, test
-    # Twice and a fifth of what its name says: far enough apart to be told from one another.
+    # The shares differ by more than the simulation's error.
     assert small["paired_bootstrap_half"] < 10 < 20 < small["paired_bootstrap"]
     assert small["sign"] < 20 < small["sacrebleu_bootstrap"]
 
