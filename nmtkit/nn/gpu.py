@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from nmtkit.data.packing import Packing, Segments, segments
 
@@ -19,6 +20,7 @@ from nmtkit.data.packing import Packing, Segments, segments
 class Kernels(NamedTuple):
     """The modules of `nmtkit.nn.kernels`."""
 
+    affine: ModuleType
     attention: ModuleType
     norm: ModuleType
     loss: ModuleType
@@ -58,14 +60,14 @@ def _try(kernels: Kernels, device: torch.device) -> None:
     context = kernels.attention.within_sentences(q, q, q, where, where, True, 0.0)
     layer = nn.LayerNorm(64, device=device)
     wide, _ = kernels.norm.residual_norm(context, context, layer, 0.0, True, narrow)
-    wide.sum().backward()
+    kernels.affine.finish(wide[0], layer.bias, True, 0.0).sum().backward()
 
 
 def import_kernels() -> Kernels:
     """Import Triton, which takes a second, and the kernels."""
-    from nmtkit.nn.kernels import attention, loss, norm
+    from nmtkit.nn.kernels import affine, attention, loss, norm
 
-    return Kernels(attention, norm, loss)
+    return Kernels(affine, attention, norm, loss)
 
 
 def _for(x: Tensor) -> Kernels | None:
@@ -86,6 +88,19 @@ def row_attention(
         return None
     context: Tensor = kernels.attention.within_sentences(q, k, v, *segments, causal, p)
     return context
+
+
+def affine(
+    x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool, p: float
+) -> Tensor | None:
+    """Return x·Wᵀ + b, or Dropout(ReLU(x·Wᵀ + b)): (…, in) -> (…, out)."""
+    kernels = _for(x)
+    trains = torch.is_grad_enabled() and bias is not None and bias.requires_grad
+    if kernels is None or bias is None or not trains or torch.compiler.is_compiling():
+        return None
+    y = F.linear(x.flatten(0, -2), weight, bias.detach())
+    result: Tensor = kernels.affine.finish(y, bias, relu, p)
+    return result.view(*x.shape[:-1], -1)
 
 
 def residual_norm(x: Tensor, y: Tensor, norm: nn.LayerNorm, p: float) -> Tensor | None:

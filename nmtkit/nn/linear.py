@@ -10,7 +10,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from nmtkit.nn import cpu
+from nmtkit.nn import cpu, gpu
+from nmtkit.nn.dropout import dropout
 
 Init = Literal["fan_in", "xavier"]
 
@@ -106,9 +107,10 @@ class Linear(nn.Linear, Packable):
         self.blocks = blocks
         super().__init__(d_in, d_out, bias)
 
-    def forward(self, x: Tensor, relu: bool = False) -> Tensor:
-        """x·Wᵀ + b, or ReLU of it: (…, d_in) -> (…, d_out)."""
-        return self.affine(x, self.weight, self.bias, relu)
+    def forward(self, x: Tensor, relu: bool = False, p: float = 0.0) -> Tensor:
+        """x·Wᵀ + b, or Dropout(ReLU(x·Wᵀ + b)): (…, d_in) -> (…, d_out)."""
+        y = gpu.affine(x, self.weight, self.bias, relu, p)
+        return dropout(self.affine(x, self.weight, self.bias, relu), p) if y is None else y
 
     def reset_parameters(self) -> None:
         """Draw new weights from torch's current generator."""

@@ -102,6 +102,22 @@ def cases(kernels: gpu.Kernels) -> Iterator[tuple[str, Callable[[], object]]]:
         return torch.autograd.grad((result, result.to(NARROW)), inputs, (wide, narrow))
 
     yield "residual norm: torch", plain
+    inner = nn.Linear(WIDTH, 4 * WIDTH, device=DEVICE, dtype=NARROW)
+    seed = torch.randn(count, 4 * WIDTH, device=DEVICE).to(NARROW)
+    for relu in (False, True):
+        name = f"affine map{', ReLU' if relu else ''}"
+
+        def finished(relu: bool = relu) -> object:
+            product = F.linear(y, inner.weight, inner.bias.detach())
+            result = kernels.affine.finish(product, inner.bias, relu, 0.0)
+            return torch.autograd.grad(result, (y, *inner.parameters()), seed)
+
+        def affine(relu: bool = relu) -> object:
+            result = torch.relu_(inner(y)) if relu else inner(y)
+            return torch.autograd.grad(result, (y, *inner.parameters()), seed)
+
+        yield f"{name}: kernels", finished
+        yield f"{name}: torch", affine
     logits = numbers(ROWS, VOCABULARY).detach()
     targets = torch.randint(1, VOCABULARY, (ROWS,), device=DEVICE)
     scale = torch.tensor(1e-3, device=DEVICE)

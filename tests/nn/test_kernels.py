@@ -17,7 +17,7 @@ from tests.models.contract import Case, full, packed_for, pairs
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("triton", reason="no Triton for this system")
-attention, norm, loss = gpu.import_kernels()
+affine, attention, norm, loss = gpu.import_kernels()
 
 WIDE, NARROW = torch.float32, torch.bfloat16 if ON_GPU else torch.float16
 TYPES = pytest.mark.parametrize("dtype", [WIDE, NARROW], ids=["wide", "narrow"])
@@ -222,13 +222,41 @@ def test_a_class_that_is_forbidden(monkeypatch):
     near(logits, exact[2], WIDE)
 
 
+# Affine maps
+
+
+@TYPES
+@DROPOUT
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("width", [6, 200])
+def test_an_affine_map(width, relu, p, dtype, monkeypatch):
+    """Bias, ReLU and dropout, which drops the same numbers forwards and backwards."""
+    monkeypatch.setattr(affine, "PROGRAMS", 3)  # each sums over several rows
+    p = p if relu else 0.0
+    y, bias = numbers(150, width, dtype=dtype), numbers(width)
+    out = affine.finish(y + 0, bias, relu, p)
+    seed = torch.randn_like(out)
+    found = gradients([out], [seed], (y, bias))
+    exact = y.detach().double().requires_grad_()
+    kept = (out > 0).double() if relu else torch.ones_like(exact)
+    if p:
+        assert 0.66 < kept[exact > 0].mean() < 0.74
+    elif relu:
+        assert torch.equal(kept, (exact > 0).double())
+    right = exact * kept / (1 - p)
+    near(out, right, dtype)
+    (true,) = gradients([right], [seed], [exact])
+    near(found[0], true, dtype)
+    near(found[1], true.sum(0), WIDE)
+
+
 # The door
 
 
 @pytest.fixture
 def kernels(monkeypatch):
     """Use the kernels on this device; return how often each one did."""
-    counts = SimpleNamespace(attention=0, norm=0, loss=0)
+    counts = SimpleNamespace(affine=0, attention=0, norm=0, loss=0)
 
     def counted(module, name, count):
         compute = getattr(module, name)
@@ -239,13 +267,14 @@ def kernels(monkeypatch):
 
         return wrapped
 
+    of_affine = SimpleNamespace(finish=counted(affine, "finish", "affine"))
     of_attention = SimpleNamespace(
         fits=lambda q, v: q.size(-1) == v.size(-1),
         within_sentences=counted(attention, "within_sentences", "attention"),
     )
     of_norm = SimpleNamespace(fits=norm.fits, residual_norm=counted(norm, "residual_norm", "norm"))
     of_loss = SimpleNamespace(loss_and_gradient=counted(loss, "loss_and_gradient", "loss"))
-    found = gpu.Kernels(of_attention, of_norm, of_loss)
+    found = gpu.Kernels(of_affine, of_attention, of_norm, of_loss)
     monkeypatch.setattr(gpu, "_for", lambda x: found if x.dtype.itemsize <= 4 else None)
     return counts
 
@@ -284,7 +313,7 @@ def test_a_training_step_with_kernels_is_one_without(form, kernels, monkeypatch)
         found.append([sums.smoothed, sums.nll, *(p.grad for p in model.parameters())])
     for value, right in zip(*found, strict=True):
         torch.testing.assert_close(value, right, rtol=1e-4, atol=1e-6)
-    assert kernels.attention and kernels.loss
+    assert kernels.affine and kernels.attention and kernels.loss
     assert bool(kernels.norm) == (form == "post")  # pre-norm only rounds to 16 bits
 
 
@@ -332,4 +361,4 @@ def test_validation_and_search_use_no_norm_kernels(kernels):
     model, batch = Case("transformer").build(dtype=WIDE).eval(), packed_for(pairs())
     with torch.no_grad():
         assert torch.isfinite(full(model, batch)).all()
-    assert kernels.attention and not kernels.norm
+    assert kernels.attention and not kernels.norm and not kernels.affine

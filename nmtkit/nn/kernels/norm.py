@@ -133,11 +133,11 @@ class _ResidualNorm(torch.autograd.Function):
         d_out, d_narrow = (g if g is None else g.contiguous() for g in (d_out, d_narrow))
         rows, options = _options(x, y, ctx.p, d_out, d_narrow)
         programs = min(PROGRAMS, triton.cdiv(len(means), rows))
-        d_weight, d_bias = means.new_empty(2, programs, x.size(-1)).unbind()
+        sums = means.new_empty(2, programs, x.size(-1))
         dx, dy = torch.empty_like(x), y if y is None else torch.empty_like(y)
-        values = (x, y, weight, means, scales, d_out, d_narrow, dx, dy, d_weight, d_bias, seed)
+        values = (x, y, weight, means, scales, d_out, d_narrow, dx, dy, *sums.unbind(), seed)
         _backward[(programs,)](*values, len(means), x.size(-1), ctx.p, **options)
-        return dx, dy, d_weight.sum(0), d_bias.sum(0), None, None, None, None
+        return dx, dy, *sums.sum(1).unbind(), None, None, None, None
 
 
 def _options(

@@ -1,0 +1,106 @@
+"""What follows the product of an affine map: ReLU and dropout, and the gradient of the bias.
+
+The backward pass reads the gradient once. It makes the gradient before ReLU and dropout from it,
+and sums the columns, which is the gradient of the bias.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from nmtkit.nn.kernels.random import dropout_factors, new_seed
+
+ROWS, COLUMNS = 32, 128
+"""Numbers that a program reads at once."""
+PROGRAMS = 1024
+"""Programs of a backward pass; each sums some rows of a block of columns."""
+
+
+@triton.jit
+def _block(first, count, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Return the rows of a block and the places of its numbers, and which of them are real."""
+    rows = first * ROWS + tl.arange(0, ROWS)
+    columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    at = rows[:, None].to(tl.int64) * width + columns
+    return rows, at, (rows < count)[:, None] & (columns < width)
+
+
+@triton.jit(do_not_specialize=["count"])
+def _forward(
+    y, seed, count, width, p, DROPS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):  # fmt: skip
+    rows, at, real = _block(tl.program_id(0), count, width, ROWS, COLUMNS)
+    result = tl.maximum(tl.load(y + at, mask=real, other=0.0).to(tl.float32), 0.0)
+    if DROPS:
+        first = tl.program_id(1) * COLUMNS
+        result *= dropout_factors(tl.load(seed), rows, first, width, p, COLUMNS)
+    tl.store(y + at, result.to(y.dtype.element_ty), mask=real)
+
+
+@triton.jit(do_not_specialize=["count"])
+def _backward(
+    d_out, out, dy, sums, count, width, factor,
+    RELU: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    total = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for block in range(tl.program_id(0), tl.cdiv(count, ROWS), tl.num_programs(0)):
+        _, at, real = _block(block, count, width, ROWS, COLUMNS)
+        gradient = tl.load(d_out + at, mask=real, other=0.0).to(tl.float32)
+        if RELU:
+            kept = tl.load(out + at, mask=real, other=0.0).to(tl.float32) > 0
+            gradient = tl.where(kept, gradient * factor, 0.0)
+            tl.store(dy + at, gradient.to(dy.dtype.element_ty), mask=real)
+        total += gradient
+    columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    tl.store(
+        sums + tl.program_id(0) * width + columns, tl.sum(total, 0), mask=columns < width
+    )
+
+
+class _Finish(torch.autograd.Function):
+    """`finish` and its gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, bias: Tensor, relu: bool, p: float) -> Tensor:
+        ctx.relu, ctx.factor, ctx.dtype = relu, 1 / (1 - p), bias.dtype
+        ctx.mark_dirty(y)
+        if relu:
+            count, width = y.shape
+            grid = (triton.cdiv(count, ROWS), triton.cdiv(width, COLUMNS))
+            seed = new_seed(y.device) if p else None
+            options = {"DROPS": p > 0, "ROWS": ROWS, "COLUMNS": COLUMNS}
+            _forward[grid](y, seed, count, width, p, **options)
+            ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
+        d_out = d_out.contiguous()
+        (count, width), (out,) = d_out.shape, ctx.saved_tensors or (None,)
+        dy = torch.empty_like(d_out) if ctx.relu else d_out
+        blocks = triton.cdiv(width, COLUMNS)
+        programs = min(triton.cdiv(PROGRAMS, blocks), triton.cdiv(count, ROWS))
+        sums = torch.empty(programs, width, dtype=torch.float32, device=d_out.device)
+        options = {"RELU": ctx.relu, "ROWS": ROWS, "COLUMNS": COLUMNS}
+        _backward[programs, blocks](d_out, out, dy, sums, count, width, ctx.factor, **options)
+        return dy, sums.sum(0, dtype=ctx.dtype), None, None
+
+
+def finish(y: Tensor, bias: Tensor, relu: bool, p: float) -> Tensor:
+    """Return y, or Dropout(ReLU(y)) in its memory, for a y that includes the bias as a constant.
+
+    Args:
+        y: (N, D), contiguous; only the caller has it.
+        bias: (D), which gets its gradient here.
+        relu: True for the second result.
+        p: probability of dropping an element.
+    """
+    result: Tensor = _Finish.apply(y, bias, relu, p)
+    return result
