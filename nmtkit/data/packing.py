@@ -44,7 +44,7 @@ class Packing(NamedTuple):
 
     def padded(self, x: Tensor) -> Tensor:
         """Return vectors in the padded form, (1, N, …) -> (R, L, …); padding is any vector."""
-        cells = x[0].index_select(0, self.positions.flatten())
+        cells = x.squeeze(0).index_select(0, self.positions.flatten())
         return cells.view(*self.positions.shape, *x.shape[2:])
 
     def packed(self, x: Tensor) -> Tensor:

@@ -8,6 +8,10 @@ from torch import Tensor, nn
 
 from nmtkit.nn import cpu
 
+SEEDS = 64
+"""Seeds of kernels that are drawn at once: a GPU needs as much time for one."""
+_seeds: list[Tensor] = []
+
 
 def seed_dropout(seed: int, step: int, micro: int = 0) -> None:
     """Begin the random numbers of one micro-batch; they depend on the three numbers alone.
@@ -17,10 +21,26 @@ def seed_dropout(seed: int, step: int, micro: int = 0) -> None:
         step: of the optimiser.
         micro: index of the micro-batch within the step.
     """
+    forget_seeds()
     sequence = np.random.SeedSequence((seed, step, micro))
     cpu.seed_masks(sequence)
     if torch.cuda.is_available():
         torch.cuda.manual_seed_all(int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1)))
+
+
+def new_seed(device: torch.device) -> Tensor:
+    """Return the seed of a kernel, the first of two numbers, from the device's generator."""
+    if torch.compiler.is_compiling():  # a list would change in the graph
+        return torch.randint(2**31, (2,), device=device)
+    if not _seeds or _seeds[-1].device != device:
+        # Pairs begin at multiples of 16 bytes: Triton compiles a kernel anew for other places.
+        _seeds[:] = torch.randint(2**31, (SEEDS, 2), device=device).unbind()
+    return _seeds.pop()
+
+
+def forget_seeds() -> None:
+    """Draw the next seed anew."""
+    _seeds.clear()
 
 
 def dropout(x: Tensor, p: float) -> Tensor:

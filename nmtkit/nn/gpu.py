@@ -91,15 +91,28 @@ def row_attention(
 
 
 def affine(
-    x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool, p: float
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    constant: Tensor | None,
+    relu: bool,
+    p: float,
 ) -> Tensor | None:
-    """Return x·Wᵀ + b, or Dropout(ReLU(x·Wᵀ + b)): (…, in) -> (…, out)."""
+    """Return x·Wᵀ + b, or Dropout(ReLU(x·Wᵀ + b)): (…, in) -> (…, out).
+
+    Args:
+        constant: a copy of the bias without a gradient, if there is one.
+    """
     kernels = _for(x)
     trains = torch.is_grad_enabled() and bias is not None and bias.requires_grad
     if kernels is None or bias is None or not trains or torch.compiler.is_compiling():
         return None
-    y = F.linear(x.flatten(0, -2), weight, bias.detach())
-    result: Tensor = kernels.affine.finish(y, bias, relu, p)
+    rows = x.flatten(0, -2)
+    if relu and not p and constant is not None and x.dtype == weight.dtype == constant.dtype:
+        result: Tensor = kernels.affine.relu_of_affine(rows, weight, bias, constant)
+    else:
+        product = F.linear(rows, weight, bias.detach() if constant is None else constant)
+        result = kernels.affine.finish(product, bias, relu, p)
     return result.view(*x.shape[:-1], -1)
 
 

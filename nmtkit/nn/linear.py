@@ -103,14 +103,19 @@ class Linear(nn.Linear, Packable):
             matrix it is (d_out / blocks, d_in).
     """
 
+    copies: tuple[Tensor, Tensor | None] | None = None
+    """Weight and bias in 16 bits, inside `parameters_at_once`."""
+
     def __init__(self, d_in: int, d_out: int, bias: bool = True, blocks: int = 1) -> None:
         self.blocks = blocks
         super().__init__(d_in, d_out, bias)
 
     def forward(self, x: Tensor, relu: bool = False, p: float = 0.0) -> Tensor:
         """x·Wᵀ + b, or Dropout(ReLU(x·Wᵀ + b)): (…, d_in) -> (…, d_out)."""
-        y = gpu.affine(x, self.weight, self.bias, relu, p)
-        return dropout(self.affine(x, self.weight, self.bias, relu), p) if y is None else y
+        narrow = self.copies if torch.is_autocast_enabled(x.device.type) else None
+        weight, constant = narrow or (self.weight, None)
+        y = gpu.affine(x, weight, self.bias, constant, relu, p)
+        return dropout(self.affine(x, weight, self.bias, relu), p) if y is None else y
 
     def reset_parameters(self) -> None:
         """Draw new weights from torch's current generator."""

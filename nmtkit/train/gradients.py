@@ -37,6 +37,7 @@ from nmtkit.nn.dropout import seed_dropout
 from nmtkit.nn.hardware import Hardware, widest
 from nmtkit.settings import TrainSettings
 from nmtkit.train import loss as losses
+from nmtkit.train.at_once import parameters_at_once
 from nmtkit.train.gradient_sums import GradientSums
 from nmtkit.train.graphs import Graphs
 from nmtkit.train.perturb import perturbation
@@ -435,12 +436,15 @@ class Gradients:
         """
         assert batch.tgt_in is not None
         reading = self._perturb.reading() if self._perturb else contextlib.nullcontext()
-        with torch.autocast(**self.autocast), reading:
-            hidden, _ = self.model.decode(batch.tgt_in, self.model.encode(batch))
-        if before:
-            before(hidden)
-        smoothing = self.settings.label_smoothing
-        loss = losses.backward(self._logits, hidden, batch, smoothing, scale, self._chunk)
+        dtype = self.autocast["dtype"] if self.autocast["enabled"] else None
+        at_once = parameters_at_once(self.model, dtype) if self.graphs else contextlib.nullcontext()
+        with at_once:
+            with torch.autocast(**self.autocast), reading:
+                hidden, _ = self.model.decode(batch.tgt_in, self.model.encode(batch))
+            if before:
+                before(hidden)
+            smoothing = self.settings.label_smoothing
+            loss = losses.backward(self._logits, hidden, batch, smoothing, scale, self._chunk)
         return torch.stack([loss.smoothed, loss.nll])
 
     def _logits(self, hidden: Tensor) -> Tensor:

@@ -26,6 +26,7 @@ from nmtkit import console
 from nmtkit.data.batches import Batch, with_tensors
 from nmtkit.errors import is_out_of_memory
 from nmtkit.nn import masks
+from nmtkit.nn.dropout import forget_seeds
 
 SHAPES = 256
 """Shapes that get a graph; further ones are computed kernel by kernel."""
@@ -71,8 +72,9 @@ def record(compute: Callable[[], Tensor], pool: Any) -> tuple[Callable[[], objec
 
 
 def forget() -> None:
-    """Forget masks and casts of weights: a graph makes its own, which nothing else may read."""
+    """Forget masks, seeds and casts of weights: a graph makes those that it reads."""
     masks.forget()
+    forget_seeds()
     torch.clear_autocast_cache()
 
 

@@ -11,6 +11,7 @@ from torch import nn
 
 from nmtkit.data.packing import segments
 from nmtkit.nn import gpu
+from nmtkit.nn.dropout import forget_seeds
 from nmtkit.train import loss as losses
 from tests.device import DEVICE, ON_GPU
 from tests.models.contract import Case, full, packed_for, pairs
@@ -31,9 +32,14 @@ def numbers(*shape, dtype=WIDE):
 def near(value, right, dtype):
     """True numbers, rounded once or a few times."""
     assert value.dtype == dtype
-    size = right.abs().max().clamp(min=1e-30)
-    error = (value.double() - right.double()).abs().max() / size
-    assert error < (3e-6 if dtype == WIDE else 2**-7), float(error)
+    value, right = value.detach().double(), right.detach().double()
+    error = float((value - right).abs().max() / right.abs().max().clamp(min=1e-30))
+    assert error < (3e-6 if dtype == WIDE else 2**-7), error
+
+
+def begin_draws():
+    torch.manual_seed(1)
+    forget_seeds()
 
 
 def gradients(outputs, seeds, inputs):
@@ -93,7 +99,7 @@ def test_dropout_on_attention_weights():
     q, k, v = (numbers(len(side.cells), 2, width) for side in (queries, keys, keys))
 
     def dropped(values):
-        torch.manual_seed(1)
+        begin_draws()
         return attention.within_sentences(q, k, values, queries, keys, False, p)
 
     columns = -(-len(v) // width) * width
@@ -110,7 +116,7 @@ def test_dropout_on_attention_weights():
     context, right = dropped(v), torch.einsum("ths,shc->thc", weights * kept / (1 - p), exact[2])
     near(context[:count], right, WIDE)
     seed = torch.randn_like(right).float()
-    torch.manual_seed(1)
+    begin_draws()
     values = gradients([context[:count]], [seed], (q, k, v))
     for value, true in zip(values, gradients([right], [seed], exact), strict=True):
         near(value, true, WIDE)
@@ -139,7 +145,7 @@ def test_a_residual_norm(layer, p, dtype, monkeypatch):
     monkeypatch.setattr(norm, "PROGRAMS", 3)  # each sums over several rows
     x, y = numbers(5, 130, 24), numbers(5, 130, 24, dtype=dtype)
     narrow = None if dtype == WIDE else dtype
-    torch.manual_seed(1)
+    begin_draws()
     result, rounded = norm.residual_norm(x, y, layer, p, True, narrow)
     outputs = [result] if narrow is None else [result, rounded]
     seeds = [torch.randn_like(output) for output in outputs]
@@ -164,7 +170,7 @@ def test_a_residual_norm_of_which_one_result_is_used(layer, p):
     x, y = numbers(7, 24), numbers(7, 24, dtype=NARROW)
 
     def results():
-        torch.manual_seed(1)
+        begin_draws()
         return norm.residual_norm(x, y, layer, p, True, NARROW)
 
     seed = torch.randn(7, 24, device=DEVICE).to(NARROW)
@@ -250,13 +256,28 @@ def test_an_affine_map(width, relu, p, dtype, monkeypatch):
     near(found[1], true.sum(0), WIDE)
 
 
+@TYPES
+def test_relu_of_an_affine_map(dtype):
+    x, weight, bias = numbers(150, 24, dtype=dtype), numbers(40, 24, dtype=dtype), numbers(40)
+    out = affine.relu_of_affine(x, weight, bias, bias.detach().to(dtype))
+    seed = torch.randn_like(out)
+    found = gradients([out], [seed], (x, weight, bias))
+    exact = [t.detach().double().requires_grad_() for t in (x, weight, bias)]
+    right = (exact[0] @ exact[1].t() + exact[2]).relu()
+    near(out, right, dtype)
+    # Of numbers near 0 one may have been rounded to 0.
+    true = gradients([right], [seed.double() * (out > 0)], exact)
+    for value, gradient, kind in zip(found, true, (dtype, dtype, WIDE), strict=True):
+        near(value, gradient, kind)
+
+
 # The door
 
 
 @pytest.fixture
 def kernels(monkeypatch):
     """Use the kernels on this device; return how often each one did."""
-    counts = SimpleNamespace(affine=0, attention=0, norm=0, loss=0)
+    counts = SimpleNamespace(affine=0, relu=0, attention=0, norm=0, loss=0)
 
     def counted(module, name, count):
         compute = getattr(module, name)
@@ -267,7 +288,10 @@ def kernels(monkeypatch):
 
         return wrapped
 
-    of_affine = SimpleNamespace(finish=counted(affine, "finish", "affine"))
+    of_affine = SimpleNamespace(
+        finish=counted(affine, "finish", "affine"),
+        relu_of_affine=counted(affine, "relu_of_affine", "relu"),
+    )
     of_attention = SimpleNamespace(
         fits=lambda q, v: q.size(-1) == v.size(-1),
         within_sentences=counted(attention, "within_sentences", "attention"),

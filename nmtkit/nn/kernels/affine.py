@@ -14,7 +14,9 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from nmtkit.nn.kernels.random import dropout_factors, new_seed
+from nmtkit.nn import private
+from nmtkit.nn.dropout import new_seed
+from nmtkit.nn.kernels.random import dropout_factors
 
 ROWS, COLUMNS = 32, 128
 """Numbers that a program reads at once."""
@@ -58,9 +60,29 @@ def _backward(
             tl.store(dy + at, gradient.to(dy.dtype.element_ty), mask=real)
         total += gradient
     columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    tl.store(
-        sums + tl.program_id(0) * width + columns, tl.sum(total, 0), mask=columns < width
-    )
+    tl.store(sums + tl.program_id(0) * width + columns, tl.sum(total, 0), mask=columns < width)
+
+
+def _gradients(
+    d_out: Tensor, out: Tensor | None, factor: float, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Return the gradient before ReLU and dropout, (N, D), and the one of the bias, (D).
+
+    Args:
+        d_out: (N, D).
+        out: the result of ReLU and dropout, (N, D); None = there was neither.
+        factor: of what dropout has kept.
+        dtype: of the bias.
+    """
+    d_out = d_out.contiguous()
+    count, width = d_out.shape
+    dy = d_out if out is None else torch.empty_like(d_out)
+    blocks = triton.cdiv(width, COLUMNS)
+    programs = min(triton.cdiv(PROGRAMS, blocks), triton.cdiv(count, ROWS))
+    sums = torch.empty(programs, width, dtype=torch.float32, device=d_out.device)
+    options = {"RELU": out is not None, "ROWS": ROWS, "COLUMNS": COLUMNS}
+    _backward[programs, blocks](d_out, out, dy, sums, count, width, factor, **options)
+    return dy, sums.sum(0, dtype=dtype)
 
 
 class _Finish(torch.autograd.Function):
@@ -68,7 +90,7 @@ class _Finish(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, y: Tensor, bias: Tensor, relu: bool, p: float) -> Tensor:
-        ctx.relu, ctx.factor, ctx.dtype = relu, 1 / (1 - p), bias.dtype
+        ctx.factor, ctx.dtype = 1 / (1 - p), bias.dtype
         ctx.mark_dirty(y)
         if relu:
             count, width = y.shape
@@ -82,15 +104,8 @@ class _Finish(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
-        d_out = d_out.contiguous()
-        (count, width), (out,) = d_out.shape, ctx.saved_tensors or (None,)
-        dy = torch.empty_like(d_out) if ctx.relu else d_out
-        blocks = triton.cdiv(width, COLUMNS)
-        programs = min(triton.cdiv(PROGRAMS, blocks), triton.cdiv(count, ROWS))
-        sums = torch.empty(programs, width, dtype=torch.float32, device=d_out.device)
-        options = {"RELU": ctx.relu, "ROWS": ROWS, "COLUMNS": COLUMNS}
-        _backward[programs, blocks](d_out, out, dy, sums, count, width, ctx.factor, **options)
-        return dy, sums.sum(0, dtype=ctx.dtype), None, None
+        (out,) = ctx.saved_tensors or (None,)
+        return *_gradients(d_out, out, ctx.factor, ctx.dtype), None, None
 
 
 def finish(y: Tensor, bias: Tensor, relu: bool, p: float) -> Tensor:
@@ -103,4 +118,34 @@ def finish(y: Tensor, bias: Tensor, relu: bool, p: float) -> Tensor:
         p: probability of dropping an element.
     """
     result: Tensor = _Finish.apply(y, bias, relu, p)
+    return result
+
+
+class _ReLU(torch.autograd.Function):
+    """`relu_of_affine` and its gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, constant: Tensor) -> Tensor:
+        out, ctx.dtype = private.relu_of_affine(x, weight, constant), bias.dtype
+        ctx.save_for_backward(x, weight, out)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, out = ctx.saved_tensors
+        dy, d_bias = _gradients(d_out, out, 1.0, ctx.dtype)
+        return dy @ weight, dy.t() @ x, d_bias, None
+
+
+def relu_of_affine(x: Tensor, weight: Tensor, bias: Tensor, constant: Tensor) -> Tensor:
+    """Return ReLU(x·Wᵀ + b), (N, in) -> (N, out).
+
+    Args:
+        x: (N, in).
+        weight: (out, in), of the type of x.
+        bias: (out), which gets a gradient.
+        constant: its copy of the type of x.
+    """
+    result: Tensor = _ReLU.apply(x, weight, bias, constant)
     return result

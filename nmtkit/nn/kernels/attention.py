@@ -19,7 +19,8 @@ import triton.language as tl
 from torch import Tensor
 
 from nmtkit.data.packing import Packing
-from nmtkit.nn.kernels.random import dropout_factors, new_seed
+from nmtkit.nn.dropout import new_seed
+from nmtkit.nn.kernels.random import dropout_factors
 
 BLOCK = 64
 """Queries, and keys, of a block; half as many for heads wider than 64, which need more than the 99

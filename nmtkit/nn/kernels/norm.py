@@ -10,7 +10,8 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from nmtkit.nn.kernels.random import dropout_factors, new_seed
+from nmtkit.nn.dropout import new_seed
+from nmtkit.nn.kernels.random import dropout_factors
 
 WIDEST = 8192
 """Wider rows do not fit into registers."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 
 
 @triton.jit
@@ -24,8 +22,3 @@ def dropout_factors(seed, rows, first, width, p, COLUMNS: tl.constexpr):
     a, b, c, d = tl.randint4x(seed, rows[:, None] * ((width + 3) // 4) + fours[None, :])
     numbers = tl.join(tl.join(a, c), tl.join(b, d)).reshape(rows.shape[0], COLUMNS)
     return tl.where(tl.uint_to_uniform_float(numbers) >= p, 1 / (1 - p), 0.0)
-
-
-def new_seed(device: torch.device) -> Tensor:
-    """Draw a seed, int64 (1), from the device's generator."""
-    return torch.randint(2**31, (1,), device=device)

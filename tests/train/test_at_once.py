@@ -1,0 +1,66 @@
+"""Gradients of parameters that are copied and summed at once, beside those of autocast."""
+
+import pytest
+import torch
+
+from nmtkit.models.variants import VARIANTS
+from nmtkit.nn.linear import Linear
+from nmtkit.train import loss as losses
+from nmtkit.train.at_once import parameters_at_once
+from tests.models.contract import Case, batch_for
+
+NARROW = torch.bfloat16
+
+
+AUTOCAST = torch.autocast("cpu", NARROW)
+
+
+def add_gradients(model, batch):
+    with AUTOCAST:
+        hidden, _ = model.decode(batch.tgt_in, model.encode(batch))
+    losses.backward(AUTOCAST(model.logits), hidden, batch, 0.1, 0.01, 8)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_gradients_are_those_of_autocast(variant):
+    """To the bit, added to those of an earlier batch; shared weights, too."""
+    model = Case(variant).build(dtype=torch.float32, dropout=0.0).train()
+    batch, first = batch_for(model), {}
+    for dtype in (None, NARROW):
+        for p in model.parameters():
+            p.grad = torch.full_like(p, 0.5)
+        add_gradients(model, batch)
+        expected = [p.grad.clone() for p in model.parameters()]
+        for p in model.parameters():
+            p.grad = first[p] = torch.full_like(p, 0.5)
+        with parameters_at_once(model, dtype):
+            add_gradients(model, batch)
+        for p, right in zip(model.parameters(), expected, strict=True):
+            assert p.grad is first[p]
+            torch.testing.assert_close(p.grad, right, rtol=1e-6, atol=1e-7)
+    assert not torch.equal(expected[0], torch.full_like(expected[0], 0.5))
+    assert all(m.copies is None for m in model.modules() if isinstance(m, Linear))
+
+
+def test_layers_read_the_copies():
+    """Autocast casts the output layer alone."""
+    model = Case("transformer").build(dtype=torch.float32, tie="none").train()
+    for p in model.parameters():
+        p.grad = torch.zeros_like(p)
+    layer = next(m for m in model.modules() if isinstance(m, Linear))
+    with parameters_at_once(model, NARROW):
+        assert layer.copies[0].dtype == layer.copies[1].dtype == NARROW
+        with AUTOCAST:
+            layer(torch.ones(1, layer.in_features)).sum().backward()
+        assert layer.copies[0].grad is not None and layer.weight.grad is None
+    assert torch.equal(layer.weight.grad, torch.ones_like(layer.weight))
+
+
+def test_an_error_leaves_the_gradients_in_their_places():
+    model = Case("transformer").build(dtype=torch.float32)
+    places = {}
+    for p in model.parameters():
+        p.grad = places[p] = torch.zeros_like(p)
+    with pytest.raises(RuntimeError, match="stop"), parameters_at_once(model, NARROW):
+        raise RuntimeError("stop")
+    assert all(p.grad is place for p, place in places.items())
