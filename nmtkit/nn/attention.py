@@ -212,7 +212,7 @@ class SelfAttention(Attention):
             cache: the positions before these, to which these are added; None if x is everything.
             layer: the index of this layer in the cache.
         """
-        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).unbind(2)  # (R, T, H, C) each
+        q, k, v = gpu.parts(self.qkv(x).unflatten(-1, (3, self.heads, -1)))  # (R, T, H, C) each
         k, v = k.transpose(1, 2), v.transpose(1, 2)
         return self.attend(q, k, v, visible, causal, cache, layer)
 
@@ -232,7 +232,7 @@ class CrossAttention(Attention):
             parts: the states (B, S, D), or those of some rows at a time (B', S', D).
         """
         kv = stacked([self.kv(part) for part in parts])
-        k, v = kv.unflatten(-1, (2, self.heads, -1)).unbind(2)
+        k, v = gpu.parts(kv.unflatten(-1, (2, self.heads, -1)))
         k, v = k.transpose(1, 2), v.transpose(1, 2)
         if torch.is_grad_enabled():
             return k, v

@@ -75,6 +75,15 @@ def _for(x: Tensor) -> Kernels | None:
     return _kernels if x.device.type != "cpu" and x.dtype.itemsize <= 4 else None
 
 
+def parts(x: Tensor) -> tuple[Tensor, ...]:
+    """Return x (R, T, n, H, C) as n tensors (R, T, H, C)."""
+    kernels = _for(x)
+    if kernels is None or not x.requires_grad or torch.compiler.is_compiling():
+        return x.unbind(2)
+    result: tuple[Tensor, ...] = kernels.attention.parts(x)
+    return result
+
+
 def row_attention(
     q: Tensor, k: Tensor, v: Tensor, segments: Segments, causal: bool, p: float
 ) -> Tensor | None:
@@ -106,6 +115,8 @@ def affine(
     kernels = _for(x)
     trains = torch.is_grad_enabled() and bias is not None and bias.requires_grad
     if kernels is None or bias is None or not trains or torch.compiler.is_compiling():
+        return None
+    if not kernels.affine.fits(bias):
         return None
     rows = x.flatten(0, -2)
     if relu and not p and constant is not None and x.dtype == weight.dtype == constant.dtype:

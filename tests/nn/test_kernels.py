@@ -122,6 +122,30 @@ def test_dropout_on_attention_weights():
         near(value, true, WIDE)
 
 
+@pytest.mark.parametrize("own", [True, False])
+def test_gradients_that_lie_side_by_side_are_not_copied(own, monkeypatch):
+    """Of self-attention, whose queries are a part too, and of attention to a source."""
+    stack, stacked = torch.stack, []
+    monkeypatch.setattr(torch, "stack", lambda *x: (stacked.append(1), stack(*x))[1])
+    queries, keys = places(own)
+    x = numbers(1, len(keys.cells), 3 if own else 2, 2, 16)
+    q = numbers(len(queries.cells), 2, 16)
+
+    def context(parts):
+        rows = [part.squeeze(0) for part in parts]
+        return attention.within_sentences(*(rows if own else [q, *rows]), queries, keys, own, 0.0)
+
+    found = context(attention.parts(x))
+    seed = torch.randn_like(found)
+    value = torch.autograd.grad(found, x, seed)[0]
+    assert not stacked and value.is_contiguous()
+    right = torch.autograd.grad(context(x.unbind(2)), x, seed)[0]
+    assert torch.equal(value, right)
+    q, *rest = attention.parts(x)
+    (part,) = torch.autograd.grad(q.sum(), x)
+    assert stacked and part.sum() == q.numel() and not part[:, :, 1:].any()
+
+
 def test_heads_wider_than_a_block_of_keys():
     assert attention.fits(torch.empty(1, 256, dtype=NARROW), torch.empty(1, 256, dtype=NARROW))
     assert not attention.fits(torch.empty(1, 264, dtype=NARROW), torch.empty(1, 264, dtype=NARROW))
@@ -290,11 +314,13 @@ def kernels(monkeypatch):
 
     of_affine = SimpleNamespace(
         finish=counted(affine, "finish", "affine"),
+        fits=affine.fits,
         relu_of_affine=counted(affine, "relu_of_affine", "relu"),
     )
     of_attention = SimpleNamespace(
         fits=lambda q, v: q.size(-1) == v.size(-1),
         within_sentences=counted(attention, "within_sentences", "attention"),
+        parts=attention.parts,
     )
     of_norm = SimpleNamespace(fits=norm.fits, residual_norm=counted(norm, "residual_norm", "norm"))
     of_loss = SimpleNamespace(loss_and_gradient=counted(loss, "loss_and_gradient", "loss"))

@@ -6,6 +6,7 @@ and sums the columns, which is the gradient of the bias.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -20,6 +21,8 @@ from nmtkit.nn.kernels.random import dropout_factors
 
 ROWS, COLUMNS = 32, 128
 """Numbers that a program reads at once."""
+WIDEST = 1 << 17
+"""Columns of the widest map."""
 PROGRAMS = 1024
 """Programs of a backward pass; each sums some rows of a block of columns."""
 
@@ -47,7 +50,7 @@ def _forward(
 
 @triton.jit(do_not_specialize=["count"])
 def _backward(
-    d_out, out, dy, sums, count, width, factor,
+    d_out, out, dy, sums, d_bias, ended, count, width, factor,
     RELU: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
@@ -60,7 +63,26 @@ def _backward(
             tl.store(dy + at, gradient.to(dy.dtype.element_ty), mask=real)
         total += gradient
     columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    tl.store(sums + tl.program_id(0) * width + columns, tl.sum(total, 0), mask=columns < width)
+    mask = columns < width
+    tl.store(sums + tl.program_id(0) * width + columns, tl.sum(total, 0), mask=mask)
+    # The program that ends last adds the sums of all programs, always in the same order.
+    tl.debug_barrier()
+    programs = tl.num_programs(0)
+    if tl.atomic_add(ended + tl.program_id(1), 1) == programs - 1:
+        total = tl.zeros([ROWS, COLUMNS], tl.float32)
+        for first in range(0, programs, ROWS):
+            rows = (first + tl.arange(0, ROWS))[:, None]
+            real = (rows < programs) & mask[None, :]
+            at = sums + rows * width + columns[None, :]
+            total += tl.load(at, mask=real, other=0.0, cache_modifier=".cg")
+        tl.store(d_bias + columns, tl.sum(total, 0).to(d_bias.dtype.element_ty), mask=mask)
+        tl.store(ended + tl.program_id(1), 0)
+
+
+@functools.cache
+def _counters(device: torch.device) -> Tensor:
+    """Return the numbers of programs that have ended, which each kernel leaves at 0."""
+    return torch.zeros(WIDEST // COLUMNS, dtype=torch.int32, device=device)
 
 
 def _gradients(
@@ -78,11 +100,13 @@ def _gradients(
     count, width = d_out.shape
     dy = d_out if out is None else torch.empty_like(d_out)
     blocks = triton.cdiv(width, COLUMNS)
-    programs = min(triton.cdiv(PROGRAMS, blocks), triton.cdiv(count, ROWS))
+    programs = max(1, min(triton.cdiv(PROGRAMS, blocks), triton.cdiv(count, ROWS)))
     sums = torch.empty(programs, width, dtype=torch.float32, device=d_out.device)
+    d_bias, ended = torch.empty(width, dtype=dtype, device=d_out.device), _counters(d_out.device)
     options = {"RELU": out is not None, "ROWS": ROWS, "COLUMNS": COLUMNS}
-    _backward[programs, blocks](d_out, out, dy, sums, count, width, factor, **options)
-    return dy, sums.sum(0, dtype=dtype)
+    values = (d_out, out, dy, sums, d_bias, ended, count, width, factor)
+    _backward[programs, blocks](*values, **options)
+    return dy, d_bias
 
 
 class _Finish(torch.autograd.Function):
@@ -149,3 +173,8 @@ def relu_of_affine(x: Tensor, weight: Tensor, bias: Tensor, constant: Tensor) ->
     """
     result: Tensor = _ReLU.apply(x, weight, bias, constant)
     return result
+
+
+def fits(bias: Tensor) -> bool:
+    """True if the kernels compute with a bias (D)."""
+    return bias.dtype.itemsize <= 4 and len(bias) <= WIDEST

@@ -124,8 +124,8 @@ def _forward(
 
 @triton.jit(do_not_specialize=VARIABLE)
 def _backward_queries(
-    q, k, v, out, d_out, sums, centres, dq, cells, offsets, seed, length, queries, keys, scale, p,
-    q_row, q_head, k_row, k_head, v_row, v_head,
+    q, k, v, out, d_out, sums, centres, dq, d_row, cells, offsets, seed, length, queries, keys,
+    scale, p, q_row, q_head, k_row, k_head, v_row, v_head,
     WIDTH: tl.constexpr, HEADS: tl.constexpr, C: tl.constexpr, CAUSAL: tl.constexpr,
     DROPS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -150,13 +150,13 @@ def _backward_queries(
         d_scores = tl.exp2(scores - sums_of_rows) * (d_weights - centre[:, None])
         result += tl.dot(d_scores.to(key.dtype), key, input_precision="ieee")
     result *= scale * tl.log(2.0)
-    _store(dq + head * WIDTH, result, rows, queries, HEADS * WIDTH, WIDTH, C)
+    _store(dq + head * WIDTH, result, rows, queries, d_row, WIDTH, C)
 
 
 @triton.jit(do_not_specialize=VARIABLE)
 def _backward_keys(
-    q, k, v, d_out, sums, centres, dk, dv, cells, offsets, key_cells, key_offsets, seed, length,
-    key_length, queries, keys, scale, p, q_row, q_head, k_row, k_head, v_row, v_head,
+    q, k, v, d_out, sums, centres, dk, dv, d_row, cells, offsets, key_cells, key_offsets, seed,
+    length, key_length, queries, keys, scale, p, q_row, q_head, k_row, k_head, v_row, v_head,
     WIDTH: tl.constexpr, HEADS: tl.constexpr, C: tl.constexpr, CAUSAL: tl.constexpr,
     DROPS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -186,8 +186,8 @@ def _backward_keys(
         d_scores = (weights * (d_weights - centre)).to(key.dtype)
         d_key += tl.dot(tl.trans(d_scores), query, input_precision="ieee")
     d_key *= scale * tl.log(2.0)
-    _store(dk + head * WIDTH, d_key, columns, keys, HEADS * WIDTH, WIDTH, C)
-    _store(dv + head * WIDTH, d_value, columns, keys, HEADS * WIDTH, WIDTH, C)
+    _store(dk + head * WIDTH, d_key, columns, keys, d_row, WIDTH, C)
+    _store(dv + head * WIDTH, d_value, columns, keys, d_row, WIDTH, C)
 
 
 @torch.library.custom_op(
@@ -229,7 +229,7 @@ def _(q: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     "nmtkit::row_attention_backward",
     mutates_args=(),
     schema="(Tensor q, Tensor k, Tensor v, Tensor out, Tensor sums, Tensor d_out, Tensor[] places,"
-    " SymInt[] lengths, bool causal, float p, Tensor seed) -> (Tensor, Tensor, Tensor)",
+    " SymInt[] lengths, bool causal, float p, Tensor seed) -> (Tensor, Tensor)",
 )
 def _gradients(
     q: Tensor,
@@ -243,20 +243,36 @@ def _gradients(
     causal: bool,
     p: float,
     seed: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:
+    """Return the gradients as `_beside` makes them."""
     cells, offsets, key_cells, key_offsets = places
-    dq, dk, dv = map(_empty, (q, k, v))
+    gradients = _beside(q, k)
+    dq, dk, dv = _apart(*gradients)
     centres, d_out, states = torch.empty_like(sums), d_out.contiguous(), (q, k, v)
-    values: tuple[Any, ...] = (out, d_out, sums, centres, dq, cells, key_offsets, seed, lengths[0])
-    _launch(_backward_queries, q, states, values, causal, p)
-    values = (d_out, sums, centres, dk, dv, cells, offsets, key_cells, key_offsets, seed, *lengths)
-    _launch(_backward_keys, k, states, values, causal, p)
-    return dq, dk, dv
+    of_queries = (out, d_out, sums, centres, dq, dq.stride(0), cells, key_offsets, seed, lengths[0])
+    _launch(_backward_queries, q, states, of_queries, causal, p)
+    of_keys = (d_out, sums, centres, dk, dv, dk.stride(0), cells, offsets, key_cells, key_offsets)
+    _launch(_backward_keys, k, states, (*of_keys, seed, *lengths), causal, p)
+    return gradients
 
 
 @_gradients.register_fake
-def _(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
-    return _empty(q), _empty(k), _empty(v)
+def _(q: Tensor, k: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    return _beside(q, k)
+
+
+def _beside(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    """Return memory for gradients, side by side as in the product that made the states.
+
+    Returns: (T, 3, H, C) and nothing if one product made all; else (T, 1, H, C) and (S, 2, H, C).
+    """
+    parts = 3 if q.stride(0) == 3 * q[0].numel() and len(q) == len(k) else 1
+    return q.new_empty(len(q), parts, *q.shape[1:]), k.new_empty(len(k), 3 - parts, *k.shape[1:])
+
+
+def _apart(first: Tensor, second: Tensor) -> tuple[Tensor, ...]:
+    """Return the gradients of queries, keys and values."""
+    return (*first.unbind(1), *second.unbind(1))
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -267,7 +283,8 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 def _backward(ctx: Any, d_out: Tensor, _: Tensor) -> tuple[Any, ...]:
     *states, a, b, c, d, seed = ctx.saved_tensors
     values = ([a, b, c, d], ctx.lengths, ctx.causal, ctx.p, seed)
-    return *_gradients(*states, d_out, *values), [None] * 4, None, None, None, None
+    gradients = _gradients(*states, d_out, *values)
+    return *_apart(*gradients), [None] * 4, None, None, None, None
 
 
 _attention.register_autograd(_backward, setup_context=_keep)
@@ -314,6 +331,35 @@ def _launch(
 def fits(q: Tensor, v: Tensor) -> bool:
     """True if `within_sentences` takes queries and values (…, C)."""
     return q.dtype.itemsize == 2 and q.size(-1) == v.size(-1) <= 256
+
+
+class _Parts(torch.autograd.Function):
+    """`parts` and its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, ...]:
+        return x.unbind(2)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        first, size = gradients[0], gradients[0][0, 0].numel()
+        shape = (*first.shape[:2], len(gradients), *first.shape[2:])
+        strides = torch.empty(shape, device="meta").stride()
+        start, memory = first.storage_offset(), first.untyped_storage().data_ptr()
+        places = [(g.untyped_storage().data_ptr(), g.storage_offset()) for g in gradients]
+        wanted = [(memory, start + i * size) for i in range(len(gradients))]
+        as_wanted = all(g.stride()[1:] == (strides[1], *strides[3:]) for g in gradients)
+        if len(first) == 1 and as_wanted and places == wanted:
+            return first.as_strided(shape, strides, start)
+        return torch.stack(gradients, 2)
+
+
+def parts(x: Tensor) -> tuple[Tensor, ...]:
+    """Return x (R, T, n, H, C) as n tensors (R, T, H, C); gradients that lie side by side, as those
+    of `within_sentences`, are not copied.
+    """
+    result: tuple[Tensor, ...] = _Parts.apply(x)
+    return result
 
 
 def within_sentences(
