@@ -231,7 +231,7 @@ class CrossAttention(Attention):
         Args:
             parts: the states (B, S, D), or those of some rows at a time (B', S', D).
         """
-        kv = stacked([self.kv(part) for part in parts])
+        kv = stacked([self.kv(gpu.narrow(part)) for part in parts])
         k, v = gpu.parts(kv.unflatten(-1, (2, self.heads, -1)))
         k, v = k.transpose(1, 2), v.transpose(1, 2)
         if torch.is_grad_enabled():

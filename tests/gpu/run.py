@@ -18,6 +18,8 @@ from tests.gpu.table import device_name
 
 LEAST = 60.0
 """Seconds that the table gets even if the tests took longer than they may."""
+SHARE = 0.35
+"""Of the time, for each of the two parts of the tests."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ def main() -> None:
     print(f"device: {device_name()}" + ("" if ON_GPU else ": no GPU, tiny models"), flush=True)
     done: list[Step] = []
     for number, (name, command) in enumerate(steps(given.jobs).items(), 1):
-        limit = max(LEAST, given.seconds / 4)
+        limit = max(LEAST, SHARE * given.seconds)
         done.append(run(name, command, limit, out / f"step{number}.log"))
         report(out, done)
     left = max(LEAST, end - time.monotonic())

@@ -50,8 +50,10 @@ BASE, IWSLT, SMALL = (
     Corpus("dc-iwslt", 21_000, 24, 20_000),
     Corpus("small", 8_000, 14, 20_000),
 )
-LINES = {BASE: (10, 24), IWSLT: (5, 36), SMALL: (100, 14)}
-"""Updates of a line of the log, and lines of a training."""
+LINES = {BASE: (2, 120), IWSLT: (10, 40), SMALL: (20, 70)}
+"""Updates of a line of the log, and lines of a training. The lines are short, so that most of the
+later ones have no batch of a new shape, whose graph is recorded.
+"""
 TINY = {"d_model": 16, "d_ff": 32, "heads": 2, "encoder_layers": 1, "decoder_layers": 1}
 FEW = ("transformer", "han", "caru")
 """The variants of a tiny table."""

@@ -19,7 +19,7 @@ from nmtkit.nn import private
 from nmtkit.nn.dropout import new_seed
 from nmtkit.nn.kernels.random import dropout_factors
 
-ROWS, COLUMNS = 32, 128
+ROWS, COLUMNS = 32, 64
 """Numbers that a program reads at once."""
 WIDEST = 1 << 17
 """Columns of the widest map."""

@@ -23,8 +23,9 @@ from nmtkit.nn.dropout import new_seed
 from nmtkit.nn.kernels.random import dropout_factors
 
 BLOCK = 64
-"""Queries, and keys, of a block; half as many for heads wider than 64, which need more than the 99
-KiB of shared memory that many GPUs have.
+"""Queries, and keys, of a block. It is half as many with dropout, whose random numbers take
+registers, and for heads wider than 64, which need more than the 99 KiB of shared memory that many
+GPUs have.
 """
 HIDDEN = tl.constexpr(-1.0e30)
 VARIABLE = ["length", "key_length", "queries", "keys"]
@@ -310,7 +311,7 @@ def _launch(
     states = tuple(x if x.stride(-1) == 1 else x.contiguous() for x in states)
     q, k, _ = states
     width = q.size(-1)
-    block = BLOCK if width <= 64 else BLOCK // 2
+    block = BLOCK if width <= 64 and not p else BLOCK // 2
     kernel[(triton.cdiv(blocks_of.size(0), block), q.size(1))](
         *states,
         *values,

@@ -15,9 +15,9 @@ from nmtkit.nn.kernels.random import dropout_factors
 
 WIDEST = 8192
 """Wider rows do not fit into registers."""
-NUMBERS = 2048
+NUMBERS = 4096
 """Numbers of all the rows that a program reads at once."""
-PROGRAMS = 1024
+PROGRAMS = 264
 """Programs of a backward pass; each sums the gradients of the parameters over its rows."""
 
 
