@@ -129,10 +129,11 @@ def affine(
 
 def residual_norm(x: Tensor, y: Tensor, norm: nn.LayerNorm, p: float) -> Tensor | None:
     """Return LN(x + Dropout(y)), float32 (…, D), of which `narrow` has a copy of 16 bits."""
-    kernels = _for(x)
-    if kernels is None or not _plain(norm) or not kernels.norm.fits(x, y):
+    kernels, narrow_type = _for(x), _narrow_type(x)
+    is_wide = x.dtype == torch.float32 or narrow_type is not None  # as the result
+    if kernels is None or not is_wide or not _plain(norm) or not kernels.norm.fits(x, y):
         return None
-    result, rounded = kernels.norm.residual_norm(x, y, norm, p, True, _narrow_type(x))
+    result, rounded = kernels.norm.residual_norm(x, y, norm, p, True, narrow_type)
     # A later change in place would leave the copy behind.
     result.in_16_bits = rounded, result._version
     return result  # type: ignore[no-any-return]

@@ -407,6 +407,12 @@ def test_a_norm_of_another_kind_has_no_kernel(kernels):
         assert gpu.narrow_norm(x, norm_layer.to(DEVICE)) is None
 
 
+def test_a_model_of_16_bits_has_no_norm_kernel(kernels, layer):
+    """Its norms return 16 bits, and a kernel 32."""
+    x = numbers(5, 24, dtype=NARROW)
+    assert gpu.residual_norm(x, x, layer.to(NARROW), 0.0) is None
+
+
 def test_validation_and_search_use_no_norm_kernels(kernels):
     model, batch = Case("transformer").build(dtype=WIDE).eval(), packed_for(pairs())
     with torch.no_grad():
