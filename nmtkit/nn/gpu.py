@@ -60,7 +60,7 @@ def _try(kernels: Kernels, device: torch.device) -> None:
     context = kernels.attention.within_sentences(q, q, q, where, where, True, 0.0)
     layer = nn.LayerNorm(64, device=device)
     wide, _ = kernels.norm.residual_norm(context, context, layer, 0.0, True, narrow)
-    kernels.affine.finish(wide[0], layer.bias, True, 0.0).sum().backward()
+    kernels.affine.biased(wide[0], layer.bias).sum().backward()
 
 
 def import_kernels() -> Kernels:
@@ -105,9 +105,8 @@ def affine(
     bias: Tensor | None,
     constant: Tensor | None,
     relu: bool,
-    p: float,
 ) -> Tensor | None:
-    """Return x·Wᵀ + b, or Dropout(ReLU(x·Wᵀ + b)): (…, in) -> (…, out).
+    """Return x·Wᵀ + b, or ReLU of it: (…, in) -> (…, out).
 
     Args:
         constant: a copy of the bias without a gradient, if there is one.
@@ -119,11 +118,12 @@ def affine(
     if not kernels.affine.fits(bias):
         return None
     rows = x.flatten(0, -2)
-    if relu and not p and constant is not None and x.dtype == weight.dtype == constant.dtype:
+    if relu and constant is not None and x.dtype == weight.dtype == constant.dtype:
         result: Tensor = kernels.affine.relu_of_affine(rows, weight, bias, constant)
     else:
         product = F.linear(rows, weight, bias.detach() if constant is None else constant)
-        result = kernels.affine.finish(product, bias, relu, p)
+        result = kernels.affine.biased(product, bias)
+        result = torch.relu_(result) if relu else result
     return result.view(*x.shape[:-1], -1)
 
 

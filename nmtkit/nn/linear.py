@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from nmtkit.nn import cpu, gpu
-from nmtkit.nn.dropout import dropout
 
 Init = Literal["fan_in", "xavier"]
 
@@ -110,12 +109,12 @@ class Linear(nn.Linear, Packable):
         self.blocks = blocks
         super().__init__(d_in, d_out, bias)
 
-    def forward(self, x: Tensor, relu: bool = False, p: float = 0.0) -> Tensor:
-        """x·Wᵀ + b, or Dropout(ReLU(x·Wᵀ + b)): (…, d_in) -> (…, d_out)."""
+    def forward(self, x: Tensor, relu: bool = False) -> Tensor:
+        """x·Wᵀ + b, or ReLU of it: (…, d_in) -> (…, d_out)."""
         narrow = self.copies if torch.is_autocast_enabled(x.device.type) else None
         weight, constant = narrow or (self.weight, None)
-        y = gpu.affine(x, weight, self.bias, constant, relu, p)
-        return dropout(self.affine(x, weight, self.bias, relu), p) if y is None else y
+        y = gpu.affine(x, weight, self.bias, constant, relu)
+        return self.affine(x, weight, self.bias, relu) if y is None else y
 
     def reset_parameters(self) -> None:
         """Draw new weights from torch's current generator."""

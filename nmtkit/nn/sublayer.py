@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from nmtkit.nn import gpu
 from nmtkit.nn.capture import record
-from nmtkit.nn.dropout import dropout
+from nmtkit.nn.dropout import Dropout, dropout
 from nmtkit.nn.linear import Linear
 
 Norm = Literal["post", "pre"]
@@ -67,13 +67,13 @@ class FeedForward(nn.Module):
         super().__init__()
         self.inner = Linear(width, inner)
         self.outer = Linear(inner, width)
-        self.p = dropout
+        self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """(…, D) -> (…, D)."""
         # A matrix is written over in place; a view of one would be copied three times in backward.
-        hidden = self.inner(x.flatten(0, -2), relu=True, p=self.p if self.training else 0.0)
-        return self.outer(hidden).view(x.shape)
+        hidden = self.inner(x.flatten(0, -2), relu=True)
+        return self.outer(self.dropout(hidden)).view(x.shape)
 
 
 class GatedSum(Linear):

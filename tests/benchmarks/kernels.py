@@ -108,8 +108,11 @@ def cases(kernels: gpu.Kernels) -> Iterator[tuple[str, Callable[[], object]]]:
         name = f"affine map{', ReLU' if relu else ''}"
 
         def finished(relu: bool = relu) -> object:
-            product = F.linear(y, inner.weight, inner.bias.detach())
-            result = kernels.affine.finish(product, inner.bias, relu, 0.0)
+            constant = inner.bias.detach()
+            if relu:
+                result = kernels.affine.relu_of_affine(y, inner.weight, inner.bias, constant)
+            else:
+                result = kernels.affine.biased(F.linear(y, inner.weight, constant), inner.bias)
             return torch.autograd.grad(result, (y, *inner.parameters()), seed)
 
         def affine(relu: bool = relu) -> object:

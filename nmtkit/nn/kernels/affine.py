@@ -1,7 +1,7 @@
-"""What follows the product of an affine map: ReLU and dropout, and the gradient of the bias.
+"""The gradient of an affine map's bias, and ReLU of the map.
 
-The backward pass reads the gradient once. It makes the gradient before ReLU and dropout from it,
-and sums the columns, which is the gradient of the bias.
+The backward pass reads the gradient of the result once: it makes the gradient before ReLU from it,
+and sums its columns, which is the gradient of the bias.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from nmtkit.nn import private
-from nmtkit.nn.dropout import new_seed
-from nmtkit.nn.kernels.random import dropout_factors
 
 ROWS, COLUMNS = 32, 64
 """Numbers that a program reads at once."""
@@ -37,20 +35,8 @@ def _block(first, count, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["count"])
-def _forward(
-    y, seed, count, width, p, DROPS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
-):  # fmt: skip
-    rows, at, real = _block(tl.program_id(0), count, width, ROWS, COLUMNS)
-    result = tl.maximum(tl.load(y + at, mask=real, other=0.0).to(tl.float32), 0.0)
-    if DROPS:
-        first = tl.program_id(1) * COLUMNS
-        result *= dropout_factors(tl.load(seed), rows, first, width, p, COLUMNS)
-    tl.store(y + at, result.to(y.dtype.element_ty), mask=real)
-
-
-@triton.jit(do_not_specialize=["count"])
 def _backward(
-    d_out, out, dy, sums, d_bias, ended, count, width, factor,
+    d_out, out, dy, sums, d_bias, ended, count, width,
     RELU: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
@@ -58,8 +44,7 @@ def _backward(
         _, at, real = _block(block, count, width, ROWS, COLUMNS)
         gradient = tl.load(d_out + at, mask=real, other=0.0).to(tl.float32)
         if RELU:
-            kept = tl.load(out + at, mask=real, other=0.0).to(tl.float32) > 0
-            gradient = tl.where(kept, gradient * factor, 0.0)
+            gradient = tl.where(tl.load(out + at, mask=real, other=0.0) > 0, gradient, 0.0)
             tl.store(dy + at, gradient.to(dy.dtype.element_ty), mask=real)
         total += gradient
     columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
@@ -85,15 +70,12 @@ def _counters(device: torch.device) -> Tensor:
     return torch.zeros(WIDEST // COLUMNS, dtype=torch.int32, device=device)
 
 
-def _gradients(
-    d_out: Tensor, out: Tensor | None, factor: float, dtype: torch.dtype
-) -> tuple[Tensor, Tensor]:
-    """Return the gradient before ReLU and dropout, (N, D), and the one of the bias, (D).
+def _gradients(d_out: Tensor, out: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Return the gradient before ReLU, (N, D), and the one of the bias, (D).
 
     Args:
         d_out: (N, D).
-        out: the result of ReLU and dropout, (N, D); None = there was neither.
-        factor: of what dropout has kept.
+        out: the result of ReLU, (N, D); None = there was no ReLU.
         dtype: of the bias.
     """
     d_out = d_out.contiguous()
@@ -104,44 +86,33 @@ def _gradients(
     sums = torch.empty(programs, width, dtype=torch.float32, device=d_out.device)
     d_bias, ended = torch.empty(width, dtype=dtype, device=d_out.device), _counters(d_out.device)
     options = {"RELU": out is not None, "ROWS": ROWS, "COLUMNS": COLUMNS}
-    values = (d_out, out, dy, sums, d_bias, ended, count, width, factor)
+    values = (d_out, out, dy, sums, d_bias, ended, count, width)
     _backward[programs, blocks](*values, **options)
     return dy, d_bias
 
 
-class _Finish(torch.autograd.Function):
-    """`finish` and its gradients."""
+class _Biased(torch.autograd.Function):
+    """`biased` and its gradients."""
 
     @staticmethod
-    def forward(ctx: Any, y: Tensor, bias: Tensor, relu: bool, p: float) -> Tensor:
-        ctx.factor, ctx.dtype = 1 / (1 - p), bias.dtype
+    def forward(ctx: Any, y: Tensor, bias: Tensor) -> Tensor:
+        ctx.dtype = bias.dtype
         ctx.mark_dirty(y)
-        if relu:
-            count, width = y.shape
-            grid = (triton.cdiv(count, ROWS), triton.cdiv(width, COLUMNS))
-            seed = new_seed(y.device) if p else None
-            options = {"DROPS": p > 0, "ROWS": ROWS, "COLUMNS": COLUMNS}
-            _forward[grid](y, seed, count, width, p, **options)
-            ctx.save_for_backward(y)
         return y
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
-        (out,) = ctx.saved_tensors or (None,)
-        return *_gradients(d_out, out, ctx.factor, ctx.dtype), None, None
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor, Tensor]:
+        return _gradients(d_out, None, ctx.dtype)
 
 
-def finish(y: Tensor, bias: Tensor, relu: bool, p: float) -> Tensor:
-    """Return y, or Dropout(ReLU(y)) in its memory, for a y that includes the bias as a constant.
+def biased(y: Tensor, bias: Tensor) -> Tensor:
+    """Return y (N, D), which includes the bias as a constant; the bias (D) gets its gradient here.
 
     Args:
-        y: (N, D), contiguous; only the caller has it.
-        bias: (D), which gets its gradient here.
-        relu: True for the second result.
-        p: probability of dropping an element.
+        y: contiguous; only the caller has it.
     """
-    result: Tensor = _Finish.apply(y, bias, relu, p)
+    result: Tensor = _Biased.apply(y, bias)
     return result
 
 
@@ -158,7 +129,7 @@ class _ReLU(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, out = ctx.saved_tensors
-        dy, d_bias = _gradients(d_out, out, 1.0, ctx.dtype)
+        dy, d_bias = _gradients(d_out, out, ctx.dtype)
         return dy @ weight, dy.t() @ x, d_bias, None
 
 
