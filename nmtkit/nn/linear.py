@@ -111,8 +111,10 @@ class Linear(nn.Linear, Packable):
 
     def forward(self, x: Tensor, relu: bool = False) -> Tensor:
         """x·Wᵀ + b, or ReLU of it: (…, d_in) -> (…, d_out)."""
-        narrow = self.copies if torch.is_autocast_enabled(x.device.type) else None
-        weight, constant = narrow or (self.weight, None)
+        weight, constant = self.weight, None
+        # A compiled graph would be compiled anew for new copies.
+        if torch.is_autocast_enabled(x.device.type) and not torch.compiler.is_compiling():
+            weight, constant = self.copies or (weight, None)
         y = gpu.affine(x, weight, self.bias, constant, relu)
         return self.affine(x, weight, self.bias, relu) if y is None else y
 

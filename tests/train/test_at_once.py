@@ -51,6 +51,10 @@ def test_layers_read_the_copies():
     with parameters_at_once(model, NARROW):
         assert layer.copies[0].dtype == layer.copies[1].dtype == NARROW
         with AUTOCAST:
+            torch.compile(layer, backend="eager")(torch.ones(1, layer.in_features)).sum().backward()
+        assert layer.copies[0].grad is None and layer.weight.grad is not None
+        layer.weight.grad = None
+        with AUTOCAST:
             layer(torch.ones(1, layer.in_features)).sum().backward()
         assert layer.copies[0].grad is not None and layer.weight.grad is None
     assert torch.equal(layer.weight.grad, torch.ones_like(layer.weight))
