@@ -42,7 +42,8 @@ class Step:
 
 def steps(jobs: int) -> dict[str, list[str]]:
     """Return the commands of the tests."""
-    tests = ["pytest", "-p", "no:cacheprovider", "-n", str(jobs), "--dist", "worksteal"]
+    tests = ["pytest", "-p", "no:cacheprovider"]
+    tests += ["-n", str(jobs), "--dist", "worksteal"] if jobs > 1 else []
     contract, of_gpu = (
         ["tests/models/test_contract.py"],
         ["tests/gpu", "tests/nn/test_kernels.py", "-m", "gpu"],
