@@ -43,13 +43,51 @@ class Packing(NamedTuple):
         return self.cells % self.positions.size(1)
 
     def padded(self, x: Tensor) -> Tensor:
-        """Return vectors in the padded form, (1, N, …) -> (R, L, …); padding is any vector."""
-        cells = x.squeeze(0).index_select(0, self.positions.flatten())
+        """Return vectors in the padded form, (1, N, …) -> (R, L, …); padding is any vector, and its
+        gradient is not used.
+        """
+        places = self.positions.flatten(), self.cells
+        cells: Tensor = _Padded.apply(x.squeeze(0), *places)  # type: ignore[no-untyped-call]
         return cells.view(*self.positions.shape, *x.shape[2:])
 
     def packed(self, x: Tensor) -> Tensor:
         """Return vectors in the row, (R, L, …) -> (1, N, …)."""
-        return x.flatten(0, 1).index_select(0, self.cells).unsqueeze(0)
+        row: Tensor = _Packed.apply(x.flatten(0, 1), self.cells)  # type: ignore[no-untyped-call]
+        return row.unsqueeze(0)
+
+
+class _Padded(torch.autograd.Function):
+    """Vectors (N, …) at some positions, (R·L, …).
+
+    No vector is at two cells, so its gradient is read from its cell. torch would add all cells,
+    which on a GPU wait for one another where padding is, and end in any order.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, positions: Tensor, cells: Tensor) -> Tensor:
+        ctx.save_for_backward(cells)
+        return x.index_select(0, positions)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (cells,) = ctx.saved_tensors
+        return gradient.index_select(0, cells), None, None
+
+
+class _Packed(torch.autograd.Function):
+    """The vectors of some cells, (R·L, …) -> (N, …)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, cells: Tensor) -> Tensor:
+        ctx.count = len(x)
+        ctx.save_for_backward(cells)
+        return x.index_select(0, cells)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (cells,) = ctx.saved_tensors
+        whole = gradient.new_zeros(ctx.count, *gradient.shape[1:])
+        return whole.index_copy_(0, cells, gradient), None
 
 
 class Segments(NamedTuple):
