@@ -13,10 +13,11 @@ from nmtkit.data.packing import Packing, Segments
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Vocabularies, with_defaults
 from nmtkit.models.transformer import DecoderLayer, EncoderLayer, Transformer, TransformerSettings
+from nmtkit.nn import gpu
 from nmtkit.nn.attention import Attention
 from nmtkit.nn.cache import Cache
 from nmtkit.nn.linear import Linear
-from nmtkit.nn.masks import Sight
+from nmtkit.nn.masks import Sight, beyond_sentence
 
 
 class DualContextSettings(TransformerSettings):
@@ -78,18 +79,17 @@ class LocalContext(nn.Module):
         In a packed batch x is (1, T, D), and no window reaches beyond its sentence.
         """
         if packing is None:
-            joined = self._windows(x, past)
+            sides = 0, 0, self.before, self.kernel - 1 - self.before
+            around = F.pad(x, sides) if past is None else torch.cat([past, x], 1)
+            window = [around[:, i : i + x.size(1)] for i in range(self.kernel)]
         else:
-            hidden = ~packing.visible.transpose(1, 2)
-            sentences = packing.padded(x).masked_fill(hidden, 0)
-            joined = packing.packed(self._windows(sentences, None))
+            shifts = range(-self.before, self.kernel - self.before)
+            window = [
+                x.roll(-i, 1).masked_fill(beyond_sentence(packing, i), 0) if i else x
+                for i in shifts
+            ]
+        joined = torch.cat(window, dim=-1)  # (R, T, f·D)
         return self.residual(x, lambda _: F.glu(self.convolution(joined), dim=-1))
-
-    def _windows(self, x: Tensor, past: Tensor | None) -> Tensor:
-        """Return the window around each position, (R, T, f·D)."""
-        after = self.kernel - 1 - self.before
-        around = F.pad(x, (0, 0, self.before, after)) if past is None else torch.cat([past, x], 1)
-        return torch.cat([around[:, i : i + x.size(1)] for i in range(self.kernel)], dim=-1)
 
 
 class DualContextAttention(Attention):
@@ -133,7 +133,8 @@ class DualContextAttention(Attention):
         q, global_kv = self.own(x).chunk(2, dim=-1)
         # Of each unit, keys and values: (R, T, 2, H, C).
         units = [kv.unflatten(-1, (2, self.heads, -1)) for kv in (self.local_kv(local), global_kv)]
-        k, v = torch.cat(units, dim=3).permute(2, 0, 3, 1, 4)  # (R, 2·H, T, C) each
+        # (R, 2·H, T, C) each
+        k, v = (part.transpose(1, 2) for part in gpu.parts(torch.cat(units, dim=3)))
         q = q.unflatten(-1, (2 * self.heads, -1))
         return self.attend(q, k, v, visible, causal, cache, layer)
 

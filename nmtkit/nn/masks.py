@@ -64,8 +64,21 @@ def _past(queries: int, keys: int, dtype: torch.dtype, device: torch.device) -> 
     return additive(~future(queries, keys, device), dtype)
 
 
+def beyond_sentence(packing: Packing, shift: int) -> Tensor:
+    """Return which positions of a packed batch have no position `shift` further on in their
+    sentence, bool (N, 1).
+    """
+    length = packing.positions.size(1)
+    return _once(_beyond_sentence, packing.cells, packing.offsets, length, shift)
+
+
+def _beyond_sentence(cells: Tensor, offsets: Tensor, length: int, shift: int) -> Tensor:
+    place = cells % length + shift
+    return ((place < 0) | (place >= offsets.diff()[cells // length])).unsqueeze(1)
+
+
 # All layers of a model use the same masks.
-@functools.lru_cache(maxsize=8)
+@functools.lru_cache(maxsize=32)
 def _kept(make: Callable[..., Tensor], *arguments: Any) -> Tensor:
     # A mask made in inference mode could not be used in training later.
     with torch.inference_mode(False):
