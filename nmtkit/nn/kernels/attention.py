@@ -267,8 +267,10 @@ def _beside(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
 
     Returns: (T, 3, H, C) and nothing if one product made all; else (T, 1, H, C) and (S, 2, H, C).
     """
-    parts = 3 if q.stride(0) == 3 * q[0].numel() and len(q) == len(k) else 1
-    return q.new_empty(len(q), parts, *q.shape[1:]), k.new_empty(len(k), 3 - parts, *k.shape[1:])
+    parts = 3 if q.stride(0) == 3 * q[0].numel() and q.size(0) == k.size(0) else 1
+    return q.new_empty(q.size(0), parts, *q.shape[1:]), k.new_empty(
+        k.size(0), 3 - parts, *k.shape[1:]
+    )
 
 
 def _apart(first: Tensor, second: Tensor) -> tuple[Tensor, ...]:
