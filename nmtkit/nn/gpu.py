@@ -112,10 +112,9 @@ def affine(
         constant: a copy of the bias without a gradient, if there is one.
     """
     kernels = _for(x)
-    trains = torch.is_grad_enabled() and bias is not None and bias.requires_grad
-    if kernels is None or bias is None or not trains or torch.compiler.is_compiling():
+    if kernels is None or bias is None or not (bias.requires_grad and torch.is_grad_enabled()):
         return None
-    if not kernels.affine.fits(bias):
+    if torch.compiler.is_compiling() or not kernels.affine.fits(bias):
         return None
     rows = x.reshape(-1, x.size(-1))
     if relu and constant is not None and x.dtype == weight.dtype == constant.dtype:
