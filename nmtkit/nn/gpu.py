@@ -142,7 +142,8 @@ def residual_norm(x: Tensor, y: Tensor, norm: nn.LayerNorm, p: float) -> Tensor 
 
 def narrow_norm(x: Tensor, norm: nn.LayerNorm) -> Tensor | None:
     """Return LN(x) in 16 bits, (…, D), for products under autocast."""
-    kernels, rounded = _for(x), _narrow_type(x)
+    kernels = _for(x)
+    rounded = None if kernels is None else _narrow_type(x)
     if kernels is None or rounded is None or not _plain(norm) or not kernels.norm.fits(x):
         return None
     result: Tensor = kernels.norm.residual_norm(x, None, norm, 0.0, False, rounded)[1]

@@ -68,9 +68,10 @@ def test_what_is_filled_in_adds_nothing():
         torch.testing.assert_close(found.double(), expected, rtol=2**-7, atol=error)
 
 
-def test_a_model_on_no_device_has_the_shapes_of_its_results():
+@pytest.mark.parametrize("form", ["post", "pre"])
+def test_a_model_on_no_device_has_the_shapes_of_its_results(form):
     """Autocast does not know such a device."""
     x = torch.empty(5, 6, device="meta")
     with torch.device("meta"):
-        layer, residual = Linear(6, 6), Residual(6, 0.1, "post")
+        layer, residual = Linear(6, 6), Residual(6, 0.1, form)
     assert residual(x, layer).shape == x.shape
