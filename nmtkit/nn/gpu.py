@@ -106,13 +106,13 @@ def affine(
     constant: Tensor | None,
     relu: bool,
 ) -> Tensor | None:
-    """Return x·Wᵀ + b, or ReLU of it: (…, in) -> (…, out).
+    """Return x·Wᵀ + b, or ReLU of it, with gradients: (…, in) -> (…, out).
 
     Args:
         constant: a copy of the bias without a gradient, if there is one.
     """
     kernels = _for(x)
-    if kernels is None or bias is None or not (bias.requires_grad and torch.is_grad_enabled()):
+    if kernels is None or bias is None or not bias.requires_grad:
         return None
     if torch.compiler.is_compiling() or not kernels.affine.fits(bias):
         return None

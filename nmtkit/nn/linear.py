@@ -116,7 +116,9 @@ class Linear(nn.Linear, Packable):
         copies = None if torch.compiler.is_compiling() else self.copies
         if copies and torch.is_autocast_enabled(x.device.type):
             weight, constant = copies
-        y = gpu.affine(x, weight, self.bias, constant, relu)
+        y = None
+        if torch.is_grad_enabled():
+            y = gpu.affine(x, weight, self.bias, constant, relu)
         return self.affine(x, weight, self.bias, relu) if y is None else y
 
     def reset_parameters(self) -> None:
