@@ -149,6 +149,13 @@ def test_gradients_that_lie_side_by_side_are_not_copied(own, monkeypatch):
     assert stacked and part.sum() == q.numel() and not part[:, :, 1:].any()
 
 
+@pytest.mark.parametrize("rows, steps", [(0, 3), (1, 0)])
+def test_gradients_of_no_positions(rows, steps):
+    x = numbers(rows, steps, 2, 2, 16)
+    k, v = attention.parts(x)
+    assert torch.autograd.grad((k + v).sum(), x)[0].shape == x.shape
+
+
 def test_heads_wider_than_a_block_of_keys():
     assert attention.fits(torch.empty(1, 256, dtype=NARROW), torch.empty(1, 256, dtype=NARROW))
     assert not attention.fits(torch.empty(1, 264, dtype=NARROW), torch.empty(1, 264, dtype=NARROW))

@@ -345,12 +345,12 @@ class _Parts(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        first, size = gradients[0], gradients[0][0, 0].numel()
+        first = gradients[0]
         shape = (*first.shape[:2], len(gradients), *first.shape[2:])
         strides = torch.empty(shape, device="meta").stride()
         start, memory = first.storage_offset(), first.untyped_storage().data_ptr()
         places = [(g.untyped_storage().data_ptr(), g.storage_offset()) for g in gradients]
-        wanted = [(memory, start + i * size) for i in range(len(gradients))]
+        wanted = [(memory, start + i * strides[2]) for i in range(len(gradients))]
         as_wanted = all(g.stride()[1:] == (strides[1], *strides[3:]) for g in gradients)
         if len(first) == 1 and as_wanted and places == wanted:
             return first.as_strided(shape, strides, start)
