@@ -43,7 +43,7 @@ class Packing(NamedTuple):
         return self.cells % self.positions.size(1)
 
     def padded(self, x: Tensor) -> Tensor:
-        """Return vectors in the padded form, (1, N, …) -> (R, L, …); padding is any vector, and its
+        """Return vectors in the padded form, (1, N, …) -> (R, L, …). Padding is any vector; its
         gradient is not used.
         """
         places = self.positions.flatten(), self.cells
@@ -59,8 +59,8 @@ class Packing(NamedTuple):
 class _Padded(torch.autograd.Function):
     """Vectors (N, …) at some positions, (R·L, …).
 
-    No vector is at two cells, so its gradient is read from its cell. torch would add all cells,
-    which on a GPU wait for one another where padding is, and end in any order.
+    A vector's gradient is read from its cell. torch would add up all cells, and so add those of
+    padding to one vector: on a GPU one after another, and in any order.
     """
 
     @staticmethod

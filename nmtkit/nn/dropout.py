@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from nmtkit.nn import cpu
 
 SEEDS = 64
-"""Seeds of kernels that are drawn at once: a GPU needs as much time for one."""
+"""Seeds of kernels that are drawn at once: a GPU needs as much time to draw one."""
 _seeds: list[Tensor] = []
 
 

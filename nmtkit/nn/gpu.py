@@ -106,32 +106,33 @@ def affine(
     constant: Tensor | None,
     relu: bool,
 ) -> Tensor | None:
-    """Return x·Wᵀ + b, or ReLU of it: (…, in) -> (…, out).
+    """Return x·Wᵀ + b, or ReLU of it, with gradients: (…, in) -> (…, out).
 
     Args:
         constant: a copy of the bias without a gradient, if there is one.
     """
     kernels = _for(x)
-    trains = torch.is_grad_enabled() and bias is not None and bias.requires_grad
-    if kernels is None or bias is None or not trains or torch.compiler.is_compiling():
+    if kernels is None or bias is None or not bias.requires_grad:
         return None
-    if not kernels.affine.fits(bias):
+    if torch.compiler.is_compiling() or not kernels.affine.fits(bias):
         return None
-    rows = x.flatten(0, -2)
+    rows = x.reshape(-1, x.size(-1))
     if relu and constant is not None and x.dtype == weight.dtype == constant.dtype:
         result: Tensor = kernels.affine.relu_of_affine(rows, weight, bias, constant)
     else:
         product = F.linear(rows, weight, bias.detach() if constant is None else constant)
         result = kernels.affine.biased(product, bias)
         result = torch.relu_(result) if relu else result
-    return result.view(*x.shape[:-1], -1)
+    return result.view(*x.shape[:-1], len(bias))
 
 
 def residual_norm(x: Tensor, y: Tensor, norm: nn.LayerNorm, p: float) -> Tensor | None:
     """Return LN(x + Dropout(y)), float32 (…, D), of which `narrow` has a copy of 16 bits."""
-    kernels, narrow_type = _for(x), _narrow_type(x)
-    is_wide = x.dtype == torch.float32 or narrow_type is not None  # as the result
-    if kernels is None or not is_wide or not _plain(norm) or not kernels.norm.fits(x, y):
+    kernels = _for(x)
+    if kernels is None or not _plain(norm) or not kernels.norm.fits(x, y):
+        return None
+    narrow_type = _narrow_type(x)
+    if narrow_type is None and x.dtype != torch.float32:  # which the result would have
         return None
     result, rounded = kernels.norm.residual_norm(x, y, norm, p, True, narrow_type)
     # A later change in place would leave the copy behind.
@@ -141,7 +142,8 @@ def residual_norm(x: Tensor, y: Tensor, norm: nn.LayerNorm, p: float) -> Tensor 
 
 def narrow_norm(x: Tensor, norm: nn.LayerNorm) -> Tensor | None:
     """Return LN(x) in 16 bits, (…, D), for products under autocast."""
-    kernels, rounded = _for(x), _narrow_type(x)
+    kernels = _for(x)
+    rounded = None if kernels is None else _narrow_type(x)
     if kernels is None or rounded is None or not _plain(norm) or not kernels.norm.fits(x):
         return None
     result: Tensor = kernels.norm.residual_norm(x, None, norm, 0.0, False, rounded)[1]

@@ -113,9 +113,12 @@ class Linear(nn.Linear, Packable):
         """x·Wᵀ + b, or ReLU of it: (…, d_in) -> (…, d_out)."""
         weight, constant = self.weight, None
         # A compiled graph would be compiled anew for new copies.
-        if torch.is_autocast_enabled(x.device.type) and not torch.compiler.is_compiling():
-            weight, constant = self.copies or (weight, None)
-        y = gpu.affine(x, weight, self.bias, constant, relu)
+        copies = None if torch.compiler.is_compiling() else self.copies
+        if copies and torch.is_autocast_enabled(x.device.type):
+            weight, constant = copies
+        y = None
+        if torch.is_grad_enabled():
+            y = gpu.affine(x, weight, self.bias, constant, relu)
         return self.affine(x, weight, self.bias, relu) if y is None else y
 
     def reset_parameters(self) -> None:

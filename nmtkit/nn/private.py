@@ -97,3 +97,8 @@ def will_run(node: Node) -> bool:
     """True if the backward pass that runs now comes to this node, or torch cannot say."""
     says = getattr(torch._C, "_will_engine_execute_node", lambda _: True)
     return bool(says(node))
+
+
+def has_hooks(x: Tensor) -> bool:
+    """True if torch calls something with the gradient of a parameter."""
+    return bool(x._backward_hooks or getattr(x, "_post_accumulate_grad_hooks", None))

@@ -7,11 +7,12 @@ it is complete. A GPU needs more time to start so many small kernels than to run
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator
 
 import torch
 from torch import Tensor, nn
 
+from nmtkit.nn import private
 from nmtkit.nn.linear import Linear
 
 
@@ -24,51 +25,49 @@ def parameters_at_once(model: nn.Module, dtype: torch.dtype | None) -> Iterator[
         model: its parameters have gradients, to which those of the pass are added.
         dtype: of the copies, of 16 bits; None = without copies.
     """
-    parameters = [p for p in model.parameters() if p.grad is not None]
-    sums = [p.grad for p in parameters]
-    with _copies(model, dtype) as copies:
-        for parameter in parameters:
+    sums: dict[Tensor, Tensor] = {p: p.grad for p in model.parameters() if p.grad is not None}
+    with _copies(model, sums, dtype) as copies:
+        for parameter in sums:
             parameter.grad = None
         try:
             yield
         finally:
-            gradients = [p.grad for p in parameters]
-            for parameter, total in zip(parameters, sums, strict=True):
+            gradients = [p.grad for p in sums]
+            for parameter, total in sums.items():
                 parameter.grad = total
-    _add(sums, gradients)
-    _add([weight.grad for weight in copies], [copy.grad for copy in copies.values()])
+    _add(zip(sums.values(), gradients, strict=True))
+    _add((sums[weight], copy.grad) for weight, copy in copies.items())
 
 
 @contextlib.contextmanager
-def _copies(model: nn.Module, dtype: torch.dtype | None) -> Iterator[dict[Tensor, Tensor]]:
+def _copies(
+    model: nn.Module, trained: Container[Tensor], dtype: torch.dtype | None
+) -> Iterator[dict[Tensor, Tensor]]:
     """Let linear layers use copies of their parameters; yield those of weights by weight."""
-    layers = [m for m in model.modules() if isinstance(m, Linear) and m.weight.grad is not None]
-    layers = layers if dtype is not None else []
-    weights = list(dict.fromkeys(layer.weight for layer in layers))  # layers may share one
-    biases = list(dict.fromkeys(layer.bias for layer in layers if layer.bias is not None))
-    copies = [torch.empty_like(x, dtype=dtype, requires_grad=False) for x in (*weights, *biases)]
-    with torch.no_grad():
-        if copies:
-            torch._foreach_copy_(copies, [*weights, *biases])
-    copy_of = dict(zip((*weights, *biases), copies, strict=True))
+    linear = [m for m in model.modules() if isinstance(m, Linear) and dtype is not None]
+    # A hook gets the gradient of the weight itself.
+    layers = [m for m in linear if m.weight in trained and not private.has_hooks(m.weight)]
+    parameters = [p for layer in layers for p in (layer.weight, layer.bias) if p is not None]
+    copy_of = {p: torch.empty_like(p, dtype=dtype, requires_grad=False) for p in parameters}
+    if copy_of:
+        with torch.no_grad():
+            torch._foreach_copy_(list(copy_of.values()), list(copy_of))
     for layer in layers:
         layer.copies = copy_of[layer.weight].requires_grad_(), copy_of.get(layer.bias)
     try:
-        yield {weight: copy_of[weight] for weight in weights}
+        yield {layer.weight: copy_of[layer.weight] for layer in layers}
     finally:
         for layer in layers:
             layer.copies = None
 
 
 @torch.no_grad()
-def _add(sums: list[Tensor | None], gradients: list[Tensor | None]) -> None:
-    """Add gradients to sums, where there are any."""
-    pairs = [
-        (a, b) for a, b in zip(sums, gradients, strict=True) if a is not None and b is not None
-    ]
-    if not pairs:
+def _add(pairs: Iterable[tuple[Tensor, Tensor | None]]) -> None:
+    """Add to each sum its gradient, where there is one."""
+    both = [(total, new) for total, new in pairs if new is not None]
+    if not both:
         return
-    totals, new = map(list, zip(*pairs, strict=True))
+    totals, new = map(list, zip(*both, strict=True))
     if new[0].dtype != totals[0].dtype:
         narrow, new = new, [torch.empty_like(total) for total in totals]
         torch._foreach_copy_(new, narrow)

@@ -8,10 +8,13 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.testing import CompileCounterWithBackend
 
 from nmtkit.data.packing import segments
 from nmtkit.nn import gpu
+from nmtkit.nn.attention import SelfAttention
 from nmtkit.nn.dropout import forget_seeds
+from nmtkit.nn.linear import Linear
 from nmtkit.train import loss as losses
 from tests.device import DEVICE, ON_GPU
 from tests.models.contract import Case, full, packed_for, pairs
@@ -144,6 +147,13 @@ def test_gradients_that_lie_side_by_side_are_not_copied(own, monkeypatch):
     q, *rest = attention.parts(x)
     (part,) = torch.autograd.grad(q.sum(), x)
     assert stacked and part.sum() == q.numel() and not part[:, :, 1:].any()
+
+
+@pytest.mark.parametrize("rows, steps", [(0, 3), (1, 0)])
+def test_gradients_of_no_positions(rows, steps):
+    x = numbers(rows, steps, 2, 2, 16)
+    k, v = attention.parts(x)
+    assert torch.autograd.grad((k + v).sum(), x)[0].shape == x.shape
 
 
 def test_heads_wider_than_a_block_of_keys():
@@ -283,6 +293,28 @@ def test_relu_of_an_affine_map(dtype):
         near(value, gradient, kind)
 
 
+# Compiled graphs
+
+
+def test_a_compiled_layer_has_one_graph_for_all_lengths(monkeypatch):
+    """Also the one of the gradient."""
+    found = gpu.Kernels(affine, attention, norm, loss)
+    monkeypatch.setattr(gpu, "_for", lambda x: found)
+    monkeypatch.setattr(attention, "fits", lambda q, v: True)
+    layer, graphs = SelfAttention(32, 2).to(DEVICE), CompileCounterWithBackend("aot_eager")
+    torch._dynamo.reset()
+    compiled = torch.compile(layer, dynamic=True, backend=graphs)
+    for lengths in ([3, 4, 5], [6, 7, 2, 3], [1, 9, 9], [5, 5, 5, 5]):
+        where = segments(np.array(lengths), np.array(lengths))
+        where = type(where)(*(type(side)(*(t.to(DEVICE) for t in side)) for side in where))
+        values = []
+        x = numbers(1, sum(lengths), 32)
+        for compute in (layer, compiled):
+            values.append(torch.autograd.grad(compute(x, where, True).square().sum(), x)[0])
+        near(values[1], values[0], WIDE)
+    assert graphs.frame_count == 2  # the second has lengths that vary
+
+
 # The door
 
 
@@ -353,6 +385,20 @@ def test_a_training_step_with_kernels_is_one_without(form, kernels, monkeypatch)
         torch.testing.assert_close(value, right, rtol=1e-4, atol=1e-6)
     assert kernels.affine and kernels.attention and kernels.loss
     assert bool(kernels.norm) == (form == "post")  # pre-norm only rounds to 16 bits
+
+
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("shape", [(8,), (0, 8), (2, 0, 8), (2, 3, 8)])
+def test_an_affine_map_of_any_shape(shape, relu, kernels, monkeypatch):
+    """One vector, or none, as torch's layer."""
+    layer, x, found = Linear(8, 6).to(DEVICE), numbers(*shape), []
+    for door in (gpu._for, lambda x: None):
+        monkeypatch.setattr(gpu, "_for", door)
+        y = layer(x, relu)
+        found.append([y, *torch.autograd.grad(y.square().sum(), (x, *layer.parameters()))])
+    assert kernels.affine == 1
+    for value, right in zip(*found, strict=True):
+        torch.testing.assert_close(value, right, rtol=1e-5, atol=1e-6)
 
 
 def test_the_copy_of_16_bits_is_that_of_the_numbers(kernels, layer, monkeypatch):

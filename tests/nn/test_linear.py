@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from nmtkit.nn.cpu import FILLED
 from nmtkit.nn.linear import Linear
+from nmtkit.nn.sublayer import Residual
 
 
 @pytest.fixture
@@ -65,3 +66,12 @@ def test_what_is_filled_in_adds_nothing():
         (layer.weight.grad, rounded.sum((0, 1)).expand(24, -1), 2**-5),
     ):
         torch.testing.assert_close(found.double(), expected, rtol=2**-7, atol=error)
+
+
+@pytest.mark.parametrize("form", ["post", "pre"])
+def test_a_model_on_no_device_has_the_shapes_of_its_results(form):
+    """Autocast does not know such a device."""
+    x = torch.empty(5, 6, device="meta")
+    with torch.device("meta"):
+        layer, residual = Linear(6, 6), Residual(6, 0.1, form)
+    assert residual(x, layer).shape == x.shape

@@ -246,6 +246,14 @@ def test_without_torchs_private_functions_products_are_the_plain_ones(
         torch.testing.assert_close(layer(x), packed, rtol=rounding, atol=1e-5)
 
 
+def test_relu_of_an_affine_map_without_torchs_private_function(monkeypatch):
+    x, weight, bias = torch.randn(5, 7), torch.randn(3, 7), torch.randn(3)
+    right = torch.relu(x @ weight.t() + bias)
+    torch.testing.assert_close(private.relu_of_affine(x, weight, bias), right)
+    monkeypatch.delattr(torch, "_addmm_activation")
+    torch.testing.assert_close(private.relu_of_affine(x, weight, bias), right)
+
+
 def test_the_softmax_has_its_gradient_without_torchs_private_function(monkeypatch):
     torch.manual_seed(1)
     weights, grad = torch.randn(2, 3, 5).softmax(-1), torch.randn(2, 3, 5)

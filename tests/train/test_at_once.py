@@ -60,6 +60,22 @@ def test_layers_read_the_copies():
     assert torch.equal(layer.weight.grad, torch.ones_like(layer.weight))
 
 
+@pytest.mark.filterwarnings("error")
+def test_weights_with_hooks_and_computed_weights_have_no_copies():
+    """Such a layer, of somebody's own variant, learns as without copies."""
+    layers = torch.nn.Sequential(*(Linear(4, 4) for _ in range(3)))
+    torch.nn.utils.parametrizations.weight_norm(layers[1])
+    layers[0].weight.register_hook(lambda gradient: 0 * gradient)
+    seen = []
+    layers[2].weight.register_post_accumulate_grad_hook(seen.append)
+    for p in layers.parameters():
+        p.grad = torch.zeros_like(p)
+    with parameters_at_once(layers, NARROW), AUTOCAST:
+        layers(torch.ones(1, 4)).sum().backward()
+    assert not layers[0].weight.grad.any() and seen[0] is layers[2].weight
+    assert all(p.grad.any() for p in layers[1].parameters())
+
+
 def test_an_error_leaves_the_gradients_in_their_places():
     model = Case("transformer").build(dtype=torch.float32)
     places = {}

@@ -25,30 +25,22 @@ PROGRAMS = 1024
 """Programs of a backward pass; each sums some rows of a block of columns."""
 
 
-@triton.jit
-def _block(first, count, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Return the rows of a block and the places of its numbers, and which of them are real."""
-    rows = first * ROWS + tl.arange(0, ROWS)
-    columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
-    at = rows[:, None].to(tl.int64) * width + columns
-    return rows, at, (rows < count)[:, None] & (columns < width)
-
-
 @triton.jit(do_not_specialize=["count"])
 def _backward(
     d_out, out, dy, sums, d_bias, ended, count, width,
     RELU: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
+    columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    mask = columns < width
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
     for block in range(tl.program_id(0), tl.cdiv(count, ROWS), tl.num_programs(0)):
-        _, at, real = _block(block, count, width, ROWS, COLUMNS)
+        rows = (block * ROWS + tl.arange(0, ROWS))[:, None]
+        at, real = rows.to(tl.int64) * width + columns[None, :], (rows < count) & mask[None, :]
         gradient = tl.load(d_out + at, mask=real, other=0.0).to(tl.float32)
         if RELU:
             gradient = tl.where(tl.load(out + at, mask=real, other=0.0) > 0, gradient, 0.0)
             tl.store(dy + at, gradient.to(dy.dtype.element_ty), mask=real)
         total += gradient
-    columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    mask = columns < width
     tl.store(sums + tl.program_id(0) * width + columns, tl.sum(total, 0), mask=mask)
     # The program that ends last adds the sums of all programs, always in the same order.
     tl.debug_barrier()
@@ -85,9 +77,8 @@ def _gradients(d_out: Tensor, out: Tensor | None, dtype: torch.dtype) -> tuple[T
     programs = max(1, min(triton.cdiv(PROGRAMS, blocks), triton.cdiv(count, ROWS)))
     sums = torch.empty(programs, width, dtype=torch.float32, device=d_out.device)
     d_bias, ended = torch.empty(width, dtype=dtype, device=d_out.device), _counters(d_out.device)
-    options = {"RELU": out is not None, "ROWS": ROWS, "COLUMNS": COLUMNS}
     values = (d_out, out, dy, sums, d_bias, ended, count, width)
-    _backward[programs, blocks](*values, **options)
+    _backward[programs, blocks](*values, RELU=out is not None, ROWS=ROWS, COLUMNS=COLUMNS)
     return dy, d_bias
 
 

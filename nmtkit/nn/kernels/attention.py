@@ -267,8 +267,10 @@ def _beside(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
 
     Returns: (T, 3, H, C) and nothing if one product made all; else (T, 1, H, C) and (S, 2, H, C).
     """
-    parts = 3 if q.stride(0) == 3 * q[0].numel() and len(q) == len(k) else 1
-    return q.new_empty(len(q), parts, *q.shape[1:]), k.new_empty(len(k), 3 - parts, *k.shape[1:])
+    parts = 3 if q.stride(0) == 3 * q[0].numel() and q.size(0) == k.size(0) else 1
+    return q.new_empty(q.size(0), parts, *q.shape[1:]), k.new_empty(
+        k.size(0), 3 - parts, *k.shape[1:]
+    )
 
 
 def _apart(first: Tensor, second: Tensor) -> tuple[Tensor, ...]:
@@ -343,12 +345,12 @@ class _Parts(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        first, size = gradients[0], gradients[0][0, 0].numel()
+        first = gradients[0]
         shape = (*first.shape[:2], len(gradients), *first.shape[2:])
         strides = torch.empty(shape, device="meta").stride()
         start, memory = first.storage_offset(), first.untyped_storage().data_ptr()
         places = [(g.untyped_storage().data_ptr(), g.storage_offset()) for g in gradients]
-        wanted = [(memory, start + i * size) for i in range(len(gradients))]
+        wanted = [(memory, start + i * strides[2]) for i in range(len(gradients))]
         as_wanted = all(g.stride()[1:] == (strides[1], *strides[3:]) for g in gradients)
         if len(first) == 1 and as_wanted and places == wanted:
             return first.as_strided(shape, strides, start)
