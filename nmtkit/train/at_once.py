@@ -1,7 +1,7 @@
 """Copies of weights in 16 bits and sums of gradients, made for all parameters at once.
 
-Autocast copies a weight at its first product, and autograd adds a gradient to the earlier ones when
-it is complete. A GPU needs more time to start so many small kernels than to run them.
+Autocast copies each weight by a kernel, and autograd adds each gradient by a kernel. A GPU starts
+such a small kernel in more time than it runs it. Here a few kernels work on all parameters.
 """
 
 from __future__ import annotations

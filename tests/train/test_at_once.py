@@ -10,8 +10,6 @@ from nmtkit.train.at_once import parameters_at_once
 from tests.models.contract import Case, batch_for
 
 NARROW = torch.bfloat16
-
-
 AUTOCAST = torch.autocast("cpu", NARROW)
 
 
@@ -23,7 +21,7 @@ def add_gradients(model, batch):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_the_gradients_are_those_of_autocast(variant):
-    """To the bit, added to those of an earlier batch; shared weights, too."""
+    """Added to those of an earlier batch, up to the rounding of sums; shared weights, too."""
     model = Case(variant).build(dtype=torch.float32, dropout=0.0).train()
     batch, first = batch_for(model), {}
     for dtype in (None, NARROW):
