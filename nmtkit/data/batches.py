@@ -16,7 +16,16 @@ from torch import Tensor
 from nmtkit.data.context import Context, contexts
 from nmtkit.data.documents import ContextRule, Documents
 from nmtkit.data.packing import Segments, in_one_row, segments, shifted_row
-from nmtkit.data.padding import Ids, as_rows, joined, padded, rounded, shifted, tensor
+from nmtkit.data.padding import (
+    Ids,
+    as_rows,
+    joined,
+    padded,
+    rounded,
+    rounded_steps,
+    shifted,
+    tensor,
+)
 from nmtkit.data.ragged import RaggedShards
 from nmtkit.data.store import Lengths, Store
 
@@ -351,6 +360,7 @@ def source_batch(
     device: torch.device | str = "cpu",
     spans: Sequence[Sequence[int] | NDArray[Any]] | None = None,
     context: Context | None = None,
+    few_shapes: bool = False,
 ) -> Batch:
     """Return a batch of sources alone, for translation; rows are 0, 1, 2, …
 
@@ -359,8 +369,11 @@ def source_batch(
         device: where the tensors go.
         spans: number of tokens of each part of each sentence, if known (see `Batch`).
         context: the context of the sentences, on the CPU, if a model reads it.
+        few_shapes: round up the longest of them.
     """
-    return on_device(_source_batch(*padded(sentences), spans, context), device)
+    src, lengths = padded(sentences)
+    src = rounded_steps(src) if few_shapes else src
+    return on_device(_source_batch(src, lengths, spans, context), device)
 
 
 def _source_batch(

@@ -44,9 +44,14 @@ def rounded(ids: Ids, lengths: Ids, least: int) -> tuple[Ids, Ids]:
         ids, lengths: padded rows.
         least: the length of new rows: a model reads a source of one position at least.
     """
-    rows, steps = missing_rows(len(ids)), -ids.shape[1] % ROUND_TO
-    wide = np.pad(ids, ((0, rows), (0, steps)), constant_values=PAD)
+    rows = missing_rows(len(ids))
+    wide = np.pad(rounded_steps(ids), ((0, rows), (0, 0)), constant_values=PAD)
     return wide, np.pad(lengths, (0, rows), constant_values=least)
+
+
+def rounded_steps(ids: Ids) -> Ids:
+    """Return padded ids (B, S) with S rounded up."""
+    return np.pad(ids, ((0, 0), (0, -ids.shape[1] % ROUND_TO)), constant_values=PAD)
 
 
 def missing_rows(rows: int) -> int:

@@ -5,6 +5,8 @@ Buffers are sized once and written by index; reordering hypotheses moves nothing
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -12,6 +14,15 @@ from torch.nn import functional as F
 from nmtkit.nn import cpu
 from nmtkit.nn.masks import Visible, additive, future
 from nmtkit.nn.state import Continued, select_rows
+
+
+class Place(NamedTuple):
+    """A number of positions that the device counts."""
+
+    number: Tensor
+    """int64 ()."""
+    most: int
+    """The number is smaller."""
 
 
 class Cache:
@@ -23,11 +34,12 @@ class Cache:
     entries in one product: it reads no more memory than copies for each row would need, and one
     large product is faster than several small ones. When the buffers are full, a CPU removes the
     entries that no row sees any more; the buffers are doubled if that would not free half of them.
+
+    After `fix`, all steps have the same shapes, until the buffers are doubled: queries attend to
+    whole buffers, and the device counts the entries. A CUDA graph of one step then serves all.
     """
 
     def __init__(self) -> None:
-        self.length = 0
-        """Target positions so far."""
         self.visible: Visible = None
         """Which entries each query of this call may attend to, as numbers to add to scores (G,
         K·T, E); None = all up to its own.
@@ -39,6 +51,55 @@ class Cache:
         """Keys and values of each layer (G, H, capacity, C)."""
         self._seen: Tensor | None = None
         """bool (R, capacity); None = every row sees all entries of its group."""
+        self._length = 0
+        self._counted: tuple[Tensor, Tensor] | None = None
+        """After `fix`, the positions and the entries so far, int64 () each."""
+        self._index: Tensor | None = None
+        """After `fix`, the entries of this call (K)."""
+
+    @property
+    def length(self) -> int | Place:
+        """Return the number of target positions so far."""
+        if self._counted is None:
+            return self._length
+        return Place(self._counted[0], self._capacity)
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        """Return all that a step changes, as a tree; a tree with other leaves may be assigned."""
+        numbers = self._length, self._groups, self._rows, self._entries, self._start, self._capacity
+        return {
+            "numbers": numbers,
+            "counted": self._counted,
+            "seen": self._seen,
+            "recent": self.recent,
+            "buffers": self._buffers,
+        }
+
+    @parts.setter
+    def parts(self, parts: dict[str, Any]) -> None:
+        self._length, self._groups, self._rows, self._entries, self._start, self._capacity = parts[
+            "numbers"
+        ]
+        self._counted, self._seen = parts["counted"], parts["seen"]
+        self.recent, self._buffers = parts["recent"], parts["buffers"]
+
+    def fix(self) -> None:
+        """Keep the shapes of the next steps, each of one position, and make room for one step."""
+        new = self._rows // self._groups
+        if self._entries + new > self._capacity:
+            self._make_room(new)
+        if self._counted is not None:
+            return
+        buffers = list(self._buffers.values())
+        if self._seen is None:
+            self._seen = buffers[0].new_ones(self._rows, self._capacity, dtype=torch.bool)
+        self._seen[:, self._entries :] = False
+        for buffer in buffers:
+            buffer[:, :, self._entries :] = 0  # a weight of 0 does not hide what is not finite
+        device = self._seen.device
+        numbers = (torch.full((), n, device=device) for n in (self._length, self._entries))
+        self._counted = next(numbers), next(numbers)
 
     def begin(self, rows: int, sentences: int, steps: int, like: Tensor) -> None:
         """Make room for the next positions, before any layer appends to it.
@@ -50,14 +111,18 @@ class Cache:
             steps: T, how many positions come now.
             like: a tensor with the device and number type of the scores.
         """
-        if self.length == 0:
+        if self._length == 0:
             self._groups, self._rows = sentences, rows
         new = rows // self._groups * steps
         if self._entries + new > self._capacity:
             self._make_room(new)
         self._start, self._entries = self._entries, self._entries + new
-        self.length += steps
-        self.visible = self._mask(steps, like)
+        self._length += steps
+        if self._counted is None:
+            self.visible = self._mask(steps, like)
+        else:
+            assert steps == 1
+            self.visible = self._mask_of_all(like)
 
     def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Add the keys and values of the new positions to one layer.
@@ -75,6 +140,9 @@ class Cache:
             shape = self._groups, heads, self._capacity, width
             self._buffers[name] = cpu.buffer(new, *shape)
         buffer = self._buffers[name]
+        if self._index is not None:
+            grouped = new.unflatten(0, (self._groups, -1)).transpose(1, 2)  # (G, H, K, 1, C)
+            return buffer.index_copy_(2, self._index, grouped.flatten(2, 3))
         place = buffer[:, :, self._start : self._entries].unflatten(2, (-1, steps))
         place.copy_(new.unflatten(0, (self._groups, -1)).transpose(1, 2))  # (G, H, K, T, C)
         return buffer[:, :, : self._entries]
@@ -97,6 +165,18 @@ class Cache:
             visible = visible.repeat_interleave(steps, dim=1)  # (G, K·T, E)
             visible[:, :, self._start :] &= ~future(steps, steps, like.device).repeat(count, count)
         return additive(visible, like.dtype)
+
+    def _mask_of_all(self, like: Tensor) -> Tensor:
+        """Count a step, and return its mask (G, K, capacity)."""
+        assert self._counted is not None and self._seen is not None
+        positions, entries = self._counted
+        count = self._rows // self._groups
+        self._index = entries + torch.arange(count, device=like.device)
+        self._counted = positions + 1, entries + count
+        identity = torch.eye(count, dtype=torch.bool, device=like.device)
+        seen = self._seen.view(self._groups, count, -1)
+        seen.index_copy_(2, self._index, identity.expand(self._groups, -1, -1))
+        return additive(seen, like.dtype)
 
     def _make_room(self, new: int) -> None:
         """Remove entries that no row sees, if the host need not wait for their number, or else make
@@ -141,6 +221,8 @@ class Cache:
             groups_left, heads, _, width = past.shape
             self._buffers[name] = cpu.buffer(past, groups_left, heads, capacity, width)
             self._buffers[name][:, :, : past.size(2)] = past
+            if self._counted is not None:
+                self._buffers[name][:, :, past.size(2) :] = 0
         self._entries = self._entries if entries is None else entries.size(1)
         self._capacity = capacity
 
@@ -178,7 +260,7 @@ class Cache:
         if self._seen is not None:
             # Every row sees exactly `length` entries, in the order of time.
             seen = self._seen.index_select(0, index)[:, : self._entries]
-            past = seen.nonzero()[:, 1].view(len(index), self.length)
+            past = seen.nonzero()[:, 1].view(len(index), self._length)
         self._rebuild(self._capacity, index // (self._rows // self._groups), past)
         self._groups = self._rows = len(index)
-        self._seen = None
+        self._seen = self._counted = self._index = None

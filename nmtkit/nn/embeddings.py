@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nmtkit.data.packing import Packing
+from nmtkit.nn.cache import Place
 from nmtkit.nn.dropout import Dropout
 from nmtkit.nn.linear import Packable
 
@@ -66,7 +67,9 @@ class Embedder(nn.Module):
         # The last table is used. Recorded CUDA graphs still read the earlier ones.
         self._sinusoids = [torch.empty(0)]
 
-    def forward(self, ids: Tensor, start: int = 0, packing: Packing | None = None) -> Tensor:
+    def forward(
+        self, ids: Tensor, start: int | Place = 0, packing: Packing | None = None
+    ) -> Tensor:
         """Return the inputs of a stack: ids (B, T) at positions start, start+1, … -> (B, T, D).
 
         In a packed batch, `packing` says where sentences begin.
@@ -78,8 +81,11 @@ class Embedder(nn.Module):
             positions = positions.index_select(0, packing.steps)
         return self.dropout(self.norm(torch.add(positions, vectors, alpha=self.table.scale)))
 
-    def positions(self, start: int, length: int, like: Tensor) -> Tensor:
+    def positions(self, start: int | Place, length: int, like: Tensor) -> Tensor:
         """Return positions start … start+length-1, (length, D), of `like`'s device and type."""
+        if isinstance(start, Place):
+            index = start.number + torch.arange(length, device=like.device)
+            return self.positions(0, start.most + length - 1, like).index_select(0, index)
         end, table = start + length, self._sinusoids[-1]
         if table.size(0) < end or table.dtype != like.dtype or table.device != like.device:
             # A table made in inference mode could not be used in training later.

@@ -1,7 +1,8 @@
-"""Select rows of a memory or a state, whatever a model stores in it."""
+"""Memories and states of models, whatever a model stores in them: select rows, replace tensors."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,10 +32,19 @@ def select_rows(tree: Any, index: Tensor | Continued) -> Any:
         index: int64 (R'); rows may be left out, moved and repeated. `Continued` says of them what a
             cache would otherwise have to find out, for which the host would wait for a GPU.
     """
-    if isinstance(tree, Tensor):
-        return tree.index_select(0, index.rows if isinstance(index, Continued) else index)
+
+    def select(leaf: Any) -> Any:
+        if isinstance(leaf, Tensor):
+            return leaf.index_select(0, index.rows if isinstance(index, Continued) else index)
+        return leaf.select_rows(index) if hasattr(leaf, "select_rows") else leaf
+
+    return mapped(tree, select)
+
+
+def mapped(tree: Any, function: Callable[[Any], Any]) -> Any:
+    """Return a tree of nested dicts, lists and tuples with function(leaf) in place of each leaf."""
     if isinstance(tree, dict):
-        return {key: select_rows(value, index) for key, value in tree.items()}
+        return {key: mapped(value, function) for key, value in tree.items()}
     if isinstance(tree, (list, tuple)):
-        return type(tree)(select_rows(value, index) for value in tree)
-    return tree.select_rows(index) if hasattr(tree, "select_rows") else tree
+        return type(tree)(mapped(value, function) for value in tree)
+    return function(tree)

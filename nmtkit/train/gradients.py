@@ -35,6 +35,7 @@ from nmtkit.models.base import Model
 from nmtkit.nn import cpu, gpu
 from nmtkit.nn.dropout import seed_dropout
 from nmtkit.nn.hardware import Hardware, widest
+from nmtkit.nn.recording import graphs_fit
 from nmtkit.settings import TrainSettings
 from nmtkit.train import loss as losses
 from nmtkit.train.at_once import parameters_at_once
@@ -43,6 +44,7 @@ from nmtkit.train.graphs import Graphs
 from nmtkit.train.perturb import perturbation
 from nmtkit.train.ranks import Ranks
 from nmtkit.train.state import TrainState
+from nmtkit.translate import step_graphs
 
 FEW_ROWS = 128
 """On a GPU, the rows of packed batches have a multiple of this many positions."""
@@ -238,11 +240,6 @@ def equal_parts(
     return best
 
 
-def graphs_fit(device: torch.device) -> bool:
-    """True if batches get CUDA graphs."""
-    return device.type == "cuda"
-
-
 def joins(settings: TrainSettings, device: torch.device) -> bool:
     """True if the batches of an update are joined, and cut anew."""
     return settings.micro_batch == "auto" and device.type == "cuda"
@@ -361,6 +358,7 @@ class Gradients:
                 self.state.split_from = smallest
             elif self.graphs:  # the memory may be theirs; all ranks have graphs, or none
                 self.graphs.clear()
+                step_graphs.forget()
                 cleared = True
             self.model.zero_grad(set_to_none=True)
             if self.device.type == "cuda":

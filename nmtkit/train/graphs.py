@@ -3,30 +3,22 @@
 The host needs more time to start the kernels of a small model than the GPU needs to run them. A
 replay starts all of them at once. A batch that is larger than those before is computed kernel by
 kernel, which also makes what lasts, like tables of positions and compiled kernels. Any other batch
-of a new shape is recorded. A replay makes the same numbers, dropout included, because a graph draws
-from the seed that the generator has then.
+of a new shape is recorded.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-import pickle
-import random
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from nmtkit import console
 from nmtkit.data.batches import Batch, with_tensors
-from nmtkit.errors import is_out_of_memory
-from nmtkit.nn import masks
-from nmtkit.nn.dropout import forget_seeds
+from nmtkit.nn.recording import OutOfMemory, new_pool, try_to_record
 
 SHAPES = 256
 """Shapes that get a graph; further ones are computed kernel by kernel."""
@@ -51,37 +43,6 @@ class Recorded:
     scale: Tensor
 
 
-def record(compute: Callable[[], Tensor], pool: Any) -> tuple[Callable[[], object], Tensor]:
-    """Record a computation in a graph, whose memory is of the pool.
-
-    Returns: what computes again; the tensor that holds the result then.
-    """
-    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
-    generator = torch.cuda.default_generators[torch.cuda.current_device()]
-    numbers = generator.clone_state()
-    try:
-        # A thread makes the next batches meanwhile: only this thread is held to what graphs allow.
-        with torch.cuda.graph(graph, pool, capture_error_mode="thread_local"):
-            result = compute()
-    except RuntimeError:
-        # torch leaves them as they are in a recording.
-        torch.cuda.set_stream(stream)
-        generator.graphsafe_set_state(numbers)
-        raise
-    return graph.replay, result
-
-
-def forget() -> None:
-    """Forget masks, seeds and casts of weights: a graph makes those that it reads."""
-    masks.forget()
-    forget_seeds()
-    torch.clear_autocast_cache()
-
-
-class OutOfMemory(Exception):
-    """Memory does not hold a graph beside the earlier ones."""
-
-
 class Graphs:
     """A computation that adds the gradients of batches, recorded for each shape.
 
@@ -98,13 +59,13 @@ class Graphs:
         self._seen: set[Shape] = set()
         self._largest: Shape = ()
         self._most = SHAPES
-        self._pool = _new_pool()
+        self._pool = new_pool()
 
     def clear(self) -> None:
         """Give back the memory of all graphs."""
         self._recorded.clear()
         self._inputs.clear()
-        self._pool = _new_pool()
+        self._pool = new_pool()
 
     def __call__(self, batch: Batch, scale: Tensor) -> Tensor:
         """Return what `compute` returns, valid until the next call."""
@@ -166,7 +127,7 @@ class Repeated:
     """
 
     def __init__(self, compute: Callable[[Tensor], Tensor]) -> None:
-        self._compute, self._pool = compute, _new_pool()
+        self._compute, self._pool = compute, new_pool()
         self._calls = 0
         self._input = torch.empty(0)
         self._graph: tuple[Callable[[], object], Tensor] | None = None
@@ -195,44 +156,6 @@ def larger(shape: Shape, other: Shape) -> Shape:
         torch.Size(max(sizes) for sizes in itertools.zip_longest(*pair, fillvalue=0))
         for pair in pairs
     )
-
-
-def try_to_record(
-    compute: Callable[[], Tensor], pool: Any, otherwise: str
-) -> tuple[Callable[[], object], Tensor] | None:
-    """Return what `record` returns; if it fails, warn and return None.
-
-    Args:
-        otherwise: the beginning of the warning.
-    Raises: OutOfMemory.
-    """
-    forget()
-    before = _host_draws()
-    try:
-        recorded = record(compute, pool)
-        if _host_draws() == before:
-            return recorded
-        reason = "random numbers are drawn on the host, and a graph would repeat them"
-    except RuntimeError as error:
-        # The end of the recording hides the error in it.
-        cause = error.__context__ or error
-        if is_out_of_memory(cause) or is_out_of_memory(error):
-            raise OutOfMemory from error
-        reason = str(cause).partition("\n")[0]
-    finally:
-        forget()
-    console.warn(f"{otherwise}: {reason}")
-    return None
-
-
-def _host_draws() -> bytes:
-    """Return the states of the random numbers that are drawn on the host."""
-    numbers = torch.default_generator.get_state().numpy()
-    return pickle.dumps((random.getstate(), np.random.get_state(), numbers))
-
-
-def _new_pool() -> Any:
-    return torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None
 
 
 def copied_fields(batch: Batch) -> Batch:

@@ -32,7 +32,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -48,6 +48,7 @@ from nmtkit.nn.state import Continued
 from nmtkit.settings import SearchSettings
 from nmtkit.text.vocabulary import BOS, EOS
 from nmtkit.translate.prefix import Demand, ForcedPrefixes
+from nmtkit.translate.step_graphs import StepGraphs, step_graphs
 from nmtkit.translate.steps import Decoders, top_sorted
 
 ROUND = 16
@@ -58,6 +59,8 @@ LOOK = 8
 """Steps between two looks at a GPU. A look stops the GPU for about the time of a step, and a batch
 goes on for half of these steps in vain, so with some 30 steps 8 cost the least (30 / n + n / 2).
 """
+CHANGING = ("live", "slots", "left", "chosen", "step")
+"""The attributes of `Beams` that a step changes."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +114,10 @@ def search(
     """
     with inference(models):
         beams = beams or Beams(batch, settings)
-        left = _search(Decoders(models, batch), beams, few)
+        # Other methods and forced prefixes take numbers from the host in each step.
+        plain = type(beams) is Beams and beams.forced is None
+        graphs = step_graphs(models) if plain else None
+        left = _search(Decoders(models, batch), beams, few, graphs)
     results = [[] if i in left else of for i, of in enumerate(beams.ranked())]
     if sum(map(bool, results)) + len(left) < len(results):
         raise TrainingDiverged(
@@ -148,27 +154,30 @@ class Step(NamedTuple):
 
 
 def _read(parts: Sequence[Tensor]) -> list[np.ndarray]:
-    """Return tensors as arrays; the host waits once for a GPU, which sends them as one array of
-    `widest` numbers: these hold ids exactly.
-    """
+    """Return tensors as arrays; the host waits once for a GPU, which sends them as one array."""
     if cpu.reads_at_once(parts[0]):
         return [part.numpy() for part in parts]
-    wide = widest(parts[0].device)
-    numbers = torch.cat([part.flatten().to(wide) for part in parts]).cpu().numpy()
+    numbers = torch.cat([part.flatten() for part in parts]).cpu().numpy()
     pieces = np.split(numbers, np.cumsum([part.numel() for part in parts])[:-1])
     return [piece.reshape(part.shape) for piece, part in zip(pieces, parts, strict=True)]
 
 
-def _stay(going: list[bool]) -> list[int]:
+def _stay(going: list[bool], halves: bool = False) -> list[int]:
     """Return the sentences that stay in the batch, in order: all sentences, until the smaller batch
     saves more than copying its memory costs.
 
     Args:
         going: of each sentence, True if it is still searched; finished ones may fill up the number
             to a multiple of ROUND.
+        halves: the batch becomes half as large, a quarter, …, but not smaller than ROUND, so that
+            few sizes occur.
     """
     rows, still_open = len(going), sum(going)
     target = -(-still_open // ROUND) * ROUND if 2 * still_open > ROUND else still_open
+    if halves:
+        target = rows
+        while (half := -(-target // 2)) >= max(still_open, ROUND):
+            target = half
     if (rows - target) * 8 < rows:
         return list(range(rows))
     spare = target - still_open
@@ -192,6 +201,9 @@ class Beams:
         live: log-probabilities (M, K), -inf in a slot without a hypothesis; the first step has one
             hypothesis a sentence.
         slots: (M, 1) the slots that no finished hypothesis has taken.
+        left: (M, 1) the tokens that a hypothesis may still get.
+        chosen: (4, M, K) of the last step: the tokens, the slots that they continue, `live`, and 1
+            where a hypothesis has ended.
         step: tokens of the live hypotheses.
         look_every: steps between two looks.
     """
@@ -206,10 +218,11 @@ class Beams:
         self.live = torch.zeros(count, 1, dtype=widest(device), device=device)
         self.slots = torch.full((count, 1), settings.beam, device=device)
         self.forced = ForcedPrefixes.of(demands or (), device)
-        self.limits = torch.tensor(limits, device=device)[:, None]  # (M, 1)
+        self.left = torch.tensor(limits, device=device)[:, None]
         self.step, self.longest = 0, max(limits)
         self.look_every = 1 if cpu.reads_at_once(batch.src) else LOOK
-        self._unread: list[Tensor] = []  # of each step (M, K): tokens, parents, `live`, ended
+        self.chosen = torch.empty(0)
+        self._unread: list[Tensor] = []
         self._steps: list[Step] = []
         self._rows = np.arange(count)
         self._ended: list[list[End]] = [[] for _ in limits]
@@ -245,8 +258,11 @@ class Beams:
         else:  # a slot has one candidate
             parents = rows[:1].expand(count, -1)
         self.step += 1
-        ended = ((tokens == EOS) | (self.step >= self.limits)) & (self.live > -math.inf)
-        self._unread += [tokens, parents, self.live, ended]
+        self.left = self.left - 1
+        ended = ((tokens == EOS) | (self.left <= 0)) & (self.live > -math.inf)
+        # The widest type holds ids exactly.
+        parts = (tokens, parents, self.live, ended)
+        self.chosen = torch.stack([part.to(self.live.dtype) for part in parts])
         self.live = self.live.masked_fill(ended, -math.inf)
         if ids.shape[1] > 1:  # else no slot is filled again
             self.slots = self.slots - ended.view(count, self.slots.shape[1], -1).sum(2)
@@ -264,6 +280,20 @@ class Beams:
         self.live = self.live.masked_fill(slot >= self.slots, -math.inf)
         return best
 
+    def note(self) -> None:
+        """Keep what the last step has chosen until the next look; a graph writes it again."""
+        self._unread.append(self.chosen.clone())
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        """Return all that a step changes; other values may be assigned."""
+        return {name: getattr(self, name) for name in CHANGING}
+
+    @parts.setter
+    def parts(self, parts: dict[str, Any]) -> None:
+        for name, value in parts.items():
+            setattr(self, name, value)
+
     @property
     def looks(self) -> bool:
         """True if the host looks at the hypotheses after this step."""
@@ -275,9 +305,9 @@ class Beams:
         Returns: for each of the M sentences True if a live hypothesis can still enter its n best
             (the bound at the top of this file).
         """
-        *numbers, best = _read([*self._unread, self.live.amax(1)])
+        *steps, best = _read([*self._unread, self.live.amax(1)])
         self._unread = []
-        for tokens, parents, live, ended in zip(*(numbers[i::4] for i in range(4)), strict=True):
+        for tokens, parents, live, ended in steps:
             self._steps.append(Step(self._rows, tokens, parents))
             places = ended.nonzero()
             log_probs = live[places].tolist()
@@ -314,7 +344,7 @@ class Beams:
         self.sentences, rows = self.sentences[index], torch.from_numpy(index).to(self.device)
         self._rows = np.zeros_like(self._rows)
         self._rows[self.sentences] = np.arange(len(index))
-        self.live, self.slots, self.limits = self.live[rows], self.slots[rows], self.limits[rows]
+        self.live, self.slots, self.left = self.live[rows], self.slots[rows], self.left[rows]
         if self.forced is not None:
             self.forced = self.forced.keep(rows)
         return rows
@@ -362,25 +392,66 @@ def _hypothesis(ids: list[int], end: End) -> Hypothesis:
     return Hypothesis(ids[:-1] if end.finished else ids, end.log_prob, end.score, end.finished)
 
 
-def _search(decoders: Decoders, beams: Beams, few: int) -> set[int]:
+@dataclass
+class Search:
+    """A search that is under way.
+
+    Attributes:
+        decoders, beams: of the search.
+        last: (R) the newest token of each row.
+    """
+
+    decoders: Decoders
+    beams: Beams
+    last: Tensor
+
+    @property
+    def parts(self) -> list[Any]:
+        """Return all that a step reads or changes, as a tree; one with other leaves may be
+        assigned.
+        """
+        return [self.decoders.parts, self.beams.parts, self.last]
+
+    @parts.setter
+    def parts(self, parts: list[Any]) -> None:
+        self.decoders.parts, self.beams.parts, self.last = parts
+
+    def step(self) -> None:
+        """Extend all hypotheses by a token."""
+        log_probs, ids = self.decoders.step(self.last, self.beams.pick)
+        rows, token = self.beams.extend(log_probs, ids)
+        if ids.shape[1] > 1:  # else every slot goes on
+            self.decoders.keep_rows(Continued(rows.reshape(-1)))
+        self.last = token.reshape(-1)
+
+    def keep(self, staying: Sequence[int]) -> None:
+        """Go on with some of the sentences."""
+        width = self.beams.live.shape[1]
+        sentences = self.beams.keep(staying)
+        slots = torch.arange(width, device=sentences.device)
+        rows = (sentences[:, None] * width + slots).reshape(-1)
+        self.decoders.keep_sentences(sentences)
+        self.decoders.keep_rows(Continued(rows, sentences))
+        self.last = self.last[rows]
+
+
+def _search(decoders: Decoders, beams: Beams, few: int, graphs: StepGraphs | None) -> set[int]:
     """Do the search described at the top of this file.
 
     Returns: the sentences that still went on when they were no more than a few.
     """
-    last = torch.full((beams.live.numel(),), BOS, device=decoders.device)
+    rows = beams.live.numel()
+    search = Search(decoders, beams, torch.full((rows,), BOS, device=decoders.device))
     while True:
-        log_probs, ids = decoders.step(last, beams.pick)
-        rows, token = beams.extend(log_probs, ids)
-        sentences = None
+        if graphs is None:
+            search.step()
+        else:
+            graphs.step(search)
+        beams.note()
         if beams.looks:
             going = beams.look()
             if sum(going) <= few:
                 return set(beams.sentences[going].tolist())
-            staying = _stay(going)
+            staying = _stay(going, halves=graphs is not None)
             if len(staying) < len(going):
-                sentences = beams.keep(staying)
-                token, rows = token[sentences], rows[sentences]
-                decoders.keep_sentences(sentences)
-        if sentences is not None or ids.shape[1] > 1:  # else every slot goes on
-            decoders.keep_rows(Continued(rows.reshape(-1), sentences))
-        last = token.reshape(-1)
+                search.keep(staying)

@@ -46,7 +46,7 @@ class Samples(Beams):
         keys = [(settings.seed, *demand.key) for demand in demands]
         numbers = [
             [np.random.default_rng([*key, i]).random(limit) for i in range(settings.beam)]
-            for key, limit in zip(keys, self.limits.flatten().tolist(), strict=True)
+            for key, limit in zip(keys, self.left.flatten().tolist(), strict=True)
         ]
         padded = np.zeros((len(numbers), settings.beam, self.longest))
         for row, of_row in zip(padded, numbers, strict=True):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,8 +16,9 @@ from torch import Tensor
 from nmtkit.data.batches import Batch
 from nmtkit.models.base import Memory, Model, State
 from nmtkit.nn import cpu
+from nmtkit.nn.cache import Cache
 from nmtkit.nn.hardware import widest
-from nmtkit.nn.state import Continued, select_rows
+from nmtkit.nn.state import Continued, mapped, select_rows
 from nmtkit.text.vocabulary import BOS, PAD
 
 NEVER = slice(min(PAD, BOS), max(PAD, BOS) + 1)  # <pad> and <s>, which are neighbours
@@ -79,6 +81,23 @@ class Decoders:
             return scores[0]
         return torch.stack([wide(s).log_softmax(-1) for s in scores]).logsumexp(0)
 
+    @property
+    def parts(self) -> list[Any]:
+        """Return the memories and the states, caches as their parts; other leaves may be
+        assigned.
+        """
+        states = mapped(self._states, lambda leaf: leaf.parts if isinstance(leaf, Cache) else leaf)
+        return [self._memories, states]
+
+    @parts.setter
+    def parts(self, parts: list[Any]) -> None:
+        self._memories, states = parts
+        self._states = [_with_parts(*pair) for pair in zip(self._states, states, strict=True)]
+
+    def fix(self) -> None:
+        """Keep the shapes of caches from step to step."""
+        mapped(self._states, lambda leaf: leaf.fix() if isinstance(leaf, Cache) else None)
+
     def keep_rows(self, rows: Continued) -> None:
         """Go on with these rows of the states."""
         self._states = [select_rows(state, rows) for state in self._states]
@@ -86,6 +105,14 @@ class Decoders:
     def keep_sentences(self, sentences: Tensor) -> None:
         """Go on with these sentences of the memories."""
         self._memories = [select_rows(memory, sentences) for memory in self._memories]
+
+
+def _with_parts(state: State, parts: State) -> State:
+    """Return the parts, those of caches in their caches."""
+    for key, value in state.items():
+        if isinstance(value, Cache):
+            value.parts, parts[key] = parts[key], value
+    return parts
 
 
 def exact_logits(model: Model, hidden: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from nmtkit.data.context import Context, contexts
 from nmtkit.data.documents import ContextRule, Documents
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Model
+from nmtkit.nn.recording import graphs_fit
 from nmtkit.settings import SearchSettings
 from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import EOS, UNK, Vocabulary, load_vocabularies
@@ -147,6 +148,8 @@ class Translator:
         self.done: Callable[[float], None] = lambda amount: None
         self.utility: PairUtility | None = None
         self._reads_spans = any(model.reads_spans for model in self.models)
+        rounds = not any(model.reads_batch_length for model in self.models)
+        self._replayed = rounds and graphs_fit(self.device)
         self.context_rule = _one_rule(self.models)
         self.counts: Counter[str] = Counter()
 
@@ -348,7 +351,8 @@ class Translator:
         """
         spans = [piece.spans for piece in pieces] if self._reads_spans else None
         context = self._contexts([piece.context for piece in pieces])
-        batch = source_batch([piece.ids for piece in pieces], self.device, spans, context)
+        ids, few_shapes = [piece.ids for piece in pieces], self._replayed
+        batch = source_batch(ids, self.device, spans, context, few_shapes)
         few = len(pieces) // LEFT if leaves else 0
         if self.device.type == "cpu":
             few = min(few, ROWS // self.settings.beam)

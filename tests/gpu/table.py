@@ -39,7 +39,7 @@ from nmtkit.run import Run
 from nmtkit.text.splitter import Splitter
 from nmtkit.text.vocabulary import load_vocabularies
 from nmtkit.train.stage import train
-from nmtkit.translate.steps import Decoders
+from nmtkit.translate.beam import Beams
 from nmtkit.translate.systems import SystemGroup
 from nmtkit.translate.translator import Translator
 from tests.device import DEVICE, ON_GPU
@@ -288,9 +288,9 @@ class Bench:
 def waits_a_step(search: Callable[[], Any]) -> float:
     """Return how often a step of a search makes the host wait for the GPU, batches included."""
     before = torch.cuda.get_sync_debug_mode()
-    step = Decoders.step
+    note = Beams.note
     with (
-        mock.patch.object(Decoders, "step", autospec=True, side_effect=step) as steps,
+        mock.patch.object(Beams, "note", autospec=True, side_effect=note) as steps,
         warnings.catch_warnings(record=True) as waits,
     ):
         warnings.simplefilter("always")

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from nmtkit.nn import recording
 from nmtkit.nn.linear import Packable
 from nmtkit.settings import SearchSettings
 from nmtkit.translate import beam
@@ -18,7 +19,7 @@ from nmtkit.translate.prefix import Demand
 from tests.device import ON_GPU
 from tests.gpu.test_models import build, sentences
 from tests.models.conftest import on_the_device  # noqa: F401
-from tests.models.contract import batch_for
+from tests.models.contract import batch_for, pairs
 
 pytestmark = pytest.mark.gpu
 METHODS = {
@@ -82,12 +83,36 @@ def test_a_search_waits_at_a_look_only(variant, method, monkeypatch):
         return look(self)
 
     monkeypatch.setattr(beam, "_search", under("error", beam._search))
+    monkeypatch.setattr(recording, "record", under("default", recording.record))
     monkeypatch.setattr(beam.Beams, "look", under("default", counted))
     monkeypatch.setattr(beam.Beams, "keep", under("default", beam.Beams.keep))
     found = found_by(model, **METHODS[method])
     assert [[h.ids for h in of] for of in found] == [[h.ids for h in of] for of in expected]
     every = beam.LOOK if ON_GPU else 1
     assert looks == sorted({*range(every, looks[-1] + 1, every), looks[-1]})
+
+
+@pytest.mark.skipif(not ON_GPU, reason="tests/translate/test_step_graphs.py has a stand-in")
+@pytest.mark.parametrize("narrow", [None, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("width", [1, 5])
+def test_replayed_steps_find_what_kernels_find(variant, width, narrow, monkeypatch, capsys):
+    """In a batch whose sentences leave, and again, with the graphs of before."""
+    model = in_16_bits(build(variant), narrow)
+    batch = batch_for(model, pairs(70, seed=1))
+    settings = SearchSettings(beam=width, nbest=width, max_length_a=0, max_length_b=60)
+    monkeypatch.setattr(recording, "graphs_fit", lambda device: False)
+    exact = beam.search([model], batch, settings)
+    monkeypatch.undo()
+    recorded, record = [], recording.record
+    monkeypatch.setattr(recording, "record", lambda *of: recorded.append(1) or record(*of))
+    first, second = (beam.search([model], batch, settings) for _ in range(2))
+    assert "no CUDA graph" not in capsys.readouterr().err and recorded
+    for found in (first, second):
+        same = [a[0].ids == b[0].ids for a, b in zip(found, exact, strict=True)]
+        assert sum(same) >= 0.9 * len(same) if narrow else all(same)
+        for a, b in zip(found, exact, strict=True):
+            if a[0].ids == b[0].ids:
+                assert a[0].log_prob == pytest.approx(b[0].log_prob, abs=0.3 if narrow else 1e-3)
 
 
 @narrow_types

@@ -5,6 +5,7 @@ import torch
 from safetensors.torch import load_file
 
 from nmtkit.models.variants import load_variant
+from nmtkit.nn import recording
 from nmtkit.train import graphs
 from nmtkit.train.stage import train
 from tests.device import DEVICE, ON_GPU
@@ -46,7 +47,7 @@ def test_a_deterministic_training_that_is_stopped_has_the_same_bits(variant, tmp
 @pytest.mark.skipif(not ON_GPU, reason="tests/train/test_graphs.py has a stand-in for a CPU")
 def test_replayed_graphs_make_the_updates_of_kernels(variant, tmp_path, monkeypatch, capsys):
     """To the bit, dropout included; also after a wait, which no graph may have."""
-    run, recorded, record = make_run(tmp_path, pairs=60, dev=6), [], graphs.record
+    run, recorded, record = make_run(tmp_path, pairs=60, dev=6), [], recording.record
 
     def noted(compute, pool):
         recorded.append(record(compute, pool))
@@ -55,11 +56,11 @@ def test_replayed_graphs_make_the_updates_of_kernels(variant, tmp_path, monkeypa
     def waiting(compute, pool):
         return record(lambda: compute() * float(compute().sum()), pool)
 
-    monkeypatch.setattr(graphs, "record", noted)
+    monkeypatch.setattr(recording, "record", noted)
     replayed = trained(run, "replayed", variant)
     assert recorded
     assert "no CUDA graphs" not in capsys.readouterr().err
-    monkeypatch.setattr(graphs, "record", waiting)
+    monkeypatch.setattr(recording, "record", waiting)
     assert same_bits(replayed, trained(run, "waiting", variant))
     assert "no CUDA graphs" in capsys.readouterr().err
     monkeypatch.setattr(graphs, "SHAPES", 0)

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from nmtkit.nn import recording
 from nmtkit.nn.dropout import SEEDS, forget_seeds, new_seed
-from nmtkit.train import graphs
 from nmtkit.train.gradients import seed_everything
 
 CPU = torch.device("cpu")
@@ -31,14 +31,14 @@ def test_seeds_of_a_micro_batch_do_not_depend_on_those_drawn_before():
 
 def test_a_graph_shares_no_seeds(monkeypatch):
     """It would read memory that is freed, and others its own."""
-    monkeypatch.setattr(graphs, "record", lambda compute, pool: (compute, compute()))
-    monkeypatch.setattr(graphs.console, "warn", lambda _: None)
+    monkeypatch.setattr(recording, "record", lambda compute, pool: (compute, compute()))
+    monkeypatch.setattr(recording.console, "warn", lambda _: None)
     drawn = [new_seed(CPU)]
 
     def compute():
         drawn.append(new_seed(CPU))
         return drawn[-1]
 
-    graphs.try_to_record(compute, None, "")
+    recording.try_to_record(compute, None, "")
     drawn.append(new_seed(CPU))
     assert len({seed.untyped_storage().data_ptr() for seed in drawn}) == 3

@@ -2,8 +2,7 @@
 
 import torch
 
-from nmtkit.nn import masks
-from nmtkit.train import graphs
+from nmtkit.nn import masks, recording
 
 
 def standing_in(monkeypatch, alone=True):
@@ -20,11 +19,11 @@ def standing_in(monkeypatch, alone=True):
 
         def replay():
             count.append(1)
-            graphs.forget()  # a graph makes its masks in each replay
+            recording.forget()  # a graph makes its masks in each replay
             value = compute()
             result.resize_(value.shape).copy_(value)
 
         return replay, result
 
-    monkeypatch.setattr(graphs, "record", record)
+    monkeypatch.setattr(recording, "record", record)
     return count

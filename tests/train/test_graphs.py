@@ -10,6 +10,7 @@ import torch
 
 from nmtkit.data import packing
 from nmtkit.data.batches import collate, with_tensors
+from nmtkit.nn import recording
 from nmtkit.train import gradients, graphs
 from nmtkit.train.stage import train
 from tests.models.cases import CASES
@@ -87,7 +88,7 @@ def test_what_cannot_be_recorded_is_computed_kernel_by_kernel(
         raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
     expected = losses_of(make_run(tmp_path / "graphs", pairs=60, dev=0), "yes")
-    monkeypatch.setattr(graphs, "record", record)
+    monkeypatch.setattr(recording, "record", record)
     found = losses_of(make_run(tmp_path / "kernels", pairs=60, dev=0), "yes")
     np.testing.assert_allclose(found, expected, rtol=1e-6)
     error = capsys.readouterr().err  # of the batches, and of the optimiser's step
@@ -121,14 +122,14 @@ def test_memory_of_graphs_is_given_back_if_it_does_not_suffice(monkeypatch, caps
     """A recording, or a batch beside the graphs; then they are recorded anew."""
     recorded, model = standing_in(monkeypatch), Case("transformer").build()
     batch, one = batch_for(model, pairs(5)), torch.ones(1)
-    record, fails = graphs.record, [True]
+    record, fails = recording.record, [True]
 
     def short(compute, pool):
         if fails.pop():
             raise torch.OutOfMemoryError("CUDA out of memory")
         return record(compute, pool)
 
-    monkeypatch.setattr(graphs, "record", short)
+    monkeypatch.setattr(recording, "record", short)
     found = graphs.Graphs(lambda batch, scale: scale)
     for _ in range(2):
         found(batch, one)
@@ -142,10 +143,10 @@ def test_memory_of_graphs_is_given_back_if_it_does_not_suffice(monkeypatch, caps
     "draw", [random.random, np.random.rand, lambda: torch.rand(1)], ids=["random", "numpy", "torch"]
 )
 def test_a_computation_that_draws_on_the_host_is_not_recorded(draw, monkeypatch, capsys):
-    monkeypatch.setattr(graphs, "record", lambda compute, pool: (compute, compute()))
-    assert graphs.try_to_record(lambda: draw() and 1, None, "no graph") is None
+    monkeypatch.setattr(recording, "record", lambda compute, pool: (compute, compute()))
+    assert recording.try_to_record(lambda: draw() and 1, None, "no graph") is None
     assert "no graph: random numbers are drawn on the host" in capsys.readouterr().err
-    assert graphs.try_to_record(lambda: 1, None, "no graph") is not None
+    assert recording.try_to_record(lambda: 1, None, "no graph") is not None
 
 
 @pytest.mark.parametrize("variant", sorted(PACKED))

@@ -103,8 +103,8 @@ def test_finished_sentences_that_stay_to_fill_a_batch_change_nothing(beam, monke
     ids = sources(7, 40, [1 + (5 * i) % 17 for i in range(3 * ROUND + 5)])
     filled, stay = [], search_module._stay
 
-    def watched(going):
-        kept = stay(going)
+    def watched(going, halves):
+        kept = stay(going, halves)
         filled.append(len(kept) < len(going) and not all(going[i] for i in kept))
         return kept
 
@@ -126,6 +126,16 @@ def test_who_is_still_searched_stays(going):
     assert left == 0 or (
         left * 8 >= len(going) and (len(kept) % ROUND == 0 or len(kept) == sum(going) <= ROUND // 2)
     )
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=200))
+def test_with_graphs_a_batch_has_few_sizes(going):
+    kept = search_module._stay(going, halves=True)
+    assert kept == sorted(set(kept)) and {i for i, goes in enumerate(going) if goes} <= set(kept)
+    sizes = [len(going)]
+    while sizes[-1] > 1:
+        sizes.append(-(-sizes[-1] // 2))
+    assert len(kept) == min(n for n in sizes if n == len(going) or n >= max(sum(going), ROUND))
 
 
 def late_winner(first_stop):

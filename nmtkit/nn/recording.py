@@ -1,0 +1,115 @@
+"""The recording of CUDA graphs: the kernels of a computation, which a replay starts all at once.
+
+A replay makes the same numbers, dropout included, because a graph draws from the seed that the
+generator has then.
+"""
+
+from __future__ import annotations
+
+import functools
+import pickle
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nmtkit import console
+from nmtkit.errors import is_out_of_memory
+from nmtkit.nn import masks
+from nmtkit.nn.dropout import forget_seeds
+
+KEPT_FREE = 8
+"""With less than this part of a GPU's memory free, memory that torch keeps is given back first.
+torch.cuda.graph does so before each recording, which then takes several times as long.
+"""
+
+
+def graphs_fit(device: torch.device) -> bool:
+    """True if a device has CUDA graphs."""
+    return device.type == "cuda"
+
+
+def record(compute: Callable[[], Tensor], pool: Any) -> tuple[Callable[[], object], Tensor]:
+    """Record a computation in a graph, whose memory is of the pool.
+
+    Returns: what computes again; the tensor that holds the result then.
+    """
+    device = torch.device("cuda", torch.cuda.current_device())
+    free, total = torch.cuda.mem_get_info(device)
+    if free < total // KEPT_FREE:
+        torch.cuda.empty_cache()
+    graph, stream = torch.cuda.CUDAGraph(), _stream(device)
+    generator = torch.cuda.default_generators[device.index]
+    numbers = generator.clone_state()
+    stream.wait_stream(torch.cuda.current_stream())
+    try:
+        with torch.cuda.stream(stream):
+            # A thread makes the next batches meanwhile: only this one is held to what graphs allow.
+            graph.capture_begin(pool, capture_error_mode="thread_local")
+            try:
+                result = compute()
+            finally:
+                graph.capture_end()
+    except RuntimeError:
+        generator.graphsafe_set_state(numbers)  # torch leaves it as it is in a recording
+        raise
+    return graph.replay, result
+
+
+@functools.cache
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    """Return the stream of all recordings: memory of a pool is reused in one stream alone."""
+    return torch.cuda.Stream(device)
+
+
+def forget() -> None:
+    """Forget masks, seeds and casts of weights: a graph makes those that it reads."""
+    masks.forget()
+    forget_seeds()
+    torch.clear_autocast_cache()
+
+
+class OutOfMemory(Exception):
+    """Memory does not hold a graph beside the earlier ones."""
+
+
+def try_to_record(
+    compute: Callable[[], Tensor], pool: Any, otherwise: str
+) -> tuple[Callable[[], object], Tensor] | None:
+    """Return what `record` returns; if it fails, warn and return None.
+
+    Args:
+        otherwise: the beginning of the warning.
+    Raises: OutOfMemory.
+    """
+    forget()
+    before = _host_draws()
+    try:
+        recorded = record(compute, pool)
+        if _host_draws() == before:
+            return recorded
+        reason = "random numbers are drawn on the host, and a graph would repeat them"
+    except RuntimeError as error:
+        # The end of the recording hides the error in it.
+        cause = error.__context__ or error
+        if is_out_of_memory(cause) or is_out_of_memory(error):
+            raise OutOfMemory from error
+        reason = str(cause).partition("\n")[0]
+    finally:
+        forget()
+    console.warn(f"{otherwise}: {reason}")
+    return None
+
+
+def _host_draws() -> bytes:
+    """Return the states of the random numbers that are drawn on the host."""
+    numbers = torch.default_generator.get_state().numpy()
+    return pickle.dumps((random.getstate(), np.random.get_state(), numbers))
+
+
+def new_pool() -> Any:
+    """Return memory for graphs of which one runs at a time; None without a GPU."""
+    return torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None

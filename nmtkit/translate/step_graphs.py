@@ -1,0 +1,198 @@
+"""CUDA graphs of search steps: a GPU repeats the kernels of an earlier step of the same shapes.
+
+The host needs several times as long to start the kernels of a step as a GPU needs to run them. A
+replay starts all of them at once. A step reads and writes tensors that stay in their places; those
+of another batch, or of fewer sentences, are copied there first. The first step of new shapes is
+computed kernel by kernel, which also makes what lasts, like tables of positions. The second one is
+recorded.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from nmtkit.errors import is_out_of_memory
+from nmtkit.models.base import Model
+from nmtkit.nn import recording
+from nmtkit.nn.recording import OutOfMemory, new_pool, try_to_record
+from nmtkit.nn.state import mapped
+
+if TYPE_CHECKING:
+    from nmtkit.translate.beam import Search
+
+SHAPES = 256
+"""Shapes with a graph; then all graphs are forgotten."""
+SHARE = 4
+"""Tensors of graphs have at most one SHARE-th of a GPU's memory."""
+Key = tuple[Any, ...]
+_graphs: weakref.WeakKeyDictionary[Model, StepGraphs] = weakref.WeakKeyDictionary()
+
+
+@dataclass
+class Recorded:
+    """A recorded step.
+
+    Attributes:
+        replay: computes it again.
+        inputs: the leaves that it reads and changes (`Search.parts`); numbers are of the recording.
+        counts: what a step adds to each number.
+    """
+
+    replay: Callable[[], object]
+    inputs: list[Any]
+    counts: dict[int, int]
+
+
+def step_graphs(models: Sequence[Model]) -> StepGraphs | None:
+    """Return the graphs of a search with these models; None if it has none.
+
+    A model that a user has written may count positions on the host: a graph would repeat them.
+    """
+    weights = [t for model in models for t in itertools.chain(model.parameters(), model.buffers())]
+    parts = [part for model in models for part in model.modules() if isinstance(part, Model)]
+    ours = all(type(part).__module__.startswith("nmtkit.") for part in parts)
+    if not parts or not ours or not recording.graphs_fit(weights[0].device):
+        return None
+    if models[0] not in _graphs:
+        _graphs[models[0]] = StepGraphs(weights[0].device)
+    graphs = _graphs[models[0]]
+    # A graph reads weights at their places, and has the products of its recording.
+    kind = weights[0].device.type
+    narrow = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+    places = tuple(weight.data_ptr() for weight in weights)
+    graphs.serve((places, narrow, torch.get_float32_matmul_precision()))
+    return graphs
+
+
+def forget() -> None:
+    """Give back the memory of all graphs."""
+    _graphs.clear()
+
+
+class StepGraphs:
+    """The recorded steps of the searches with a model, or with several.
+
+    Args:
+        device: where the models are.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._most = torch.cuda.mem_get_info(device)[1] // SHARE if device.type == "cuda" else 1e18
+        self._served: Key = ()
+        self._records = True
+        self._clear()
+
+    def _clear(self) -> None:
+        self._recorded: dict[Key, Recorded] = {}
+        # Graphs share the tensors that they read: only one of them runs at a time.
+        self._inputs: dict[Key, Tensor] = {}
+        self._pool = new_pool()
+        self._before: Key = ()
+        self._size = 0
+
+    def serve(self, models: Key) -> None:
+        """Serve these models; graphs of others are forgotten."""
+        if self._served != models:
+            self._clear()
+            self._served, self._records = models, True
+
+    def step(self, search: Search) -> None:
+        """Do a step of a search."""
+        if search.beams.step == 0:  # a sentence has one hypothesis
+            search.step()
+            return
+        search.decoders.fix()
+        leaves = leaves_of(search)
+        key = tuple((x.shape, x.dtype) if isinstance(x, Tensor) else type(x) for x in leaves)
+        known = self._recorded.get(key)
+        if known is None and key == self._before and self._records:
+            known = self._record(search, key, leaves)
+            leaves = leaves_of(search)
+        self._before = key
+        if known is None:
+            search.step()
+            return
+        _copy(known.inputs, leaves)
+        known.replay()
+        after = [known.inputs[i] if isinstance(x, Tensor) else x for i, x in enumerate(leaves)]
+        for i, count in known.counts.items():
+            after[i] += count
+        assign(search, after)
+
+    def _record(self, search: Search, key: Key, leaves: list[Any]) -> Recorded | None:
+        """Record a step of a search, whose parts become the inputs of the graph."""
+        try:
+            inputs = [self._input(i, x) for i, x in enumerate(leaves)]
+            _copy(inputs, leaves)
+            counts: dict[int, int] = {}
+
+            def compute() -> Tensor:
+                assign(search, inputs)
+                search.step()
+                after = leaves_of(search)
+                pairs = enumerate(zip(inputs, after, strict=True))
+                counts.update((i, y - x) for i, (x, y) in pairs if type(x) is int)
+                _copy(inputs, after)
+                return search.last
+
+            otherwise = "no CUDA graph of search steps; the host starts each kernel"
+            recorded = try_to_record(compute, self._pool, otherwise)
+        except (OutOfMemory, RuntimeError) as error:
+            if not isinstance(error, OutOfMemory) and not is_out_of_memory(error):
+                raise
+            recorded = None
+            self._clear()
+        if recorded is None:
+            self._records = False
+            assign(search, leaves)
+            return None
+        assign(search, inputs)
+        if len(self._recorded) >= SHAPES or self._size > self._most:
+            self._clear()
+        self._recorded[key] = Recorded(recorded[0], inputs, counts)
+        return self._recorded[key]
+
+    def _input(self, place: int, leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor):
+            return leaf
+        key = place, leaf.shape, leaf.dtype
+        if key not in self._inputs:
+            self._inputs[key] = torch.empty_like(leaf)
+            self._size += leaf.nbytes
+        return self._inputs[key]
+
+
+def leaves_of(search: Search) -> list[Any]:
+    """Return the leaves of all that a step reads or changes."""
+    leaves: list[Any] = []
+    mapped(search.parts, leaves.append)
+    return leaves
+
+
+def assign(search: Search, leaves: Sequence[Any]) -> None:
+    """Give a search other leaves."""
+    rest = iter(leaves)
+    search.parts = mapped(search.parts, lambda _: next(rest))
+
+
+def _copy(places: Sequence[Any], values: Sequence[Any]) -> None:
+    """Copy values to places, as they are before the first copy."""
+    pairs = [
+        (place, value)
+        for place, value in zip(places, values, strict=True)
+        if isinstance(place, Tensor) and place is not value
+    ]
+    for place, value in pairs:
+        if place.shape != value.shape:
+            raise RuntimeError(f"a state of {tuple(place.shape)} became {tuple(value.shape)}")
+    written = {place.data_ptr() for place, _ in pairs}
+    copied = [value.clone() if value.data_ptr() in written else value for _, value in pairs]
+    if pairs:
+        torch._foreach_copy_([place for place, _ in pairs], copied)

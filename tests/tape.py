@@ -1,0 +1,66 @@
+"""A stand-in for CUDA graphs on a CPU: the operations of a computation, with what they read.
+
+A replay repeats the operations and none of the Python around them, so a number that the host counts
+stays as it was in the recording.
+"""
+
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from nmtkit.nn import masks, recording
+
+
+class Tape(TorchDispatchMode):
+    """Collects the operations that are done meanwhile, and their results."""
+
+    def __init__(self):
+        super().__init__()
+        self.operations = []
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        result = operation(*args, **(kwargs or {}))
+        self.operations.append((operation, args, kwargs or {}, result))
+        return result
+
+    def play(self):
+        """Do the operations again, with new results in place of those of the recording."""
+        results = {}
+
+        def newest(leaf):
+            return results.get(id(leaf), leaf) if isinstance(leaf, torch.Tensor) else leaf
+
+        for operation, args, kwargs, result in self.operations:
+            args, kwargs = pytree.tree_map(newest, (args, kwargs))
+            found = pytree.tree_leaves(operation(*args, **kwargs))
+            results |= {
+                id(old): new for old, new in zip(pytree.tree_leaves(result), found, strict=True)
+            }
+
+
+def tapes(monkeypatch):
+    """Replace the recording of graphs; return a list with an entry for each replay.
+
+    The recording does the computation, so the first replay does nothing.
+    """
+    replays = []
+
+    def record(compute, pool):
+        # A graph that read a mask of before would read freed memory later.
+        assert not masks._kept.cache_info().currsize
+        tape = Tape()
+        with tape:
+            result = compute()
+        first = [True]
+
+        def replay():
+            replays.append(1)
+            if not first:
+                tape.play()
+            first.clear()
+
+        return replay, result
+
+    monkeypatch.setattr(recording, "record", record)
+    monkeypatch.setattr(recording, "graphs_fit", lambda device: True)
+    return replays
