@@ -129,10 +129,13 @@ def _captured(weights: Tensor, name: str, parts: Sequence[str]) -> Tensor:
 
 
 def _fused(q: Tensor, k: Tensor, v: Tensor, visible: Visible, causal: bool, p: float) -> Tensor:
-    """Use torch's kernels, (B, H, K·T, C')."""
+    """Use kernels for it, (B, H, K·T, C')."""
     if causal and visible is None and q.size(2) == k.size(2):
         return F.scaled_dot_product_attention(q, k, v, dropout_p=p, is_causal=True)
     mask = mask_of(visible, causal, q, k, q.dtype)
+    context = gpu.search_attention(q, k, v, mask)
+    if context is not None:
+        return context
     mask = None if mask is None else mask.unsqueeze(-3)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=p)
 

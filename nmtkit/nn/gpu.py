@@ -1,4 +1,4 @@
-"""Kernels for training on a GPU, where torch comes with Triton.
+"""Kernels for training and searching on a GPU, where torch comes with Triton.
 
 A function returns None where no kernel fits. `tests/benchmarks/kernels.py` measures each kernel
 beside torch's operations.
@@ -6,6 +6,7 @@ beside torch's operations.
 
 from __future__ import annotations
 
+import functools
 from types import ModuleType
 from typing import NamedTuple
 
@@ -96,6 +97,36 @@ def row_attention(
     if kernels is None or not kernels.attention.fits(q, v):
         return None
     context: Tensor = kernels.attention.within_sentences(q, k, v, *segments, causal, p)
+    return context
+
+
+@functools.cache
+def _few_queries(device: torch.device) -> ModuleType | None:
+    """Return the kernel of a search's steps; None if a device has none, or if it does not work."""
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 0):
+        return None
+    try:
+        from nmtkit.nn.kernels import few_queries
+
+        few_queries.run_once(device)
+    except Exception:  # as of `load_kernels`; torch's kernels serve
+        return None
+    return few_queries
+
+
+def search_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor | None:
+    """Return softmax(q·kᵀ/√C + mask)·v of few queries without gradients, (B, H, T, C).
+
+    Args:
+        q: (B, H, T, C); k, v: (B, H, S, C).
+        mask: (B, 1 or T, S), numbers to add to scores; None = none.
+    """
+    if q.device.type == "cpu" or torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return None
+    kernel = _few_queries(q.device)
+    if kernel is None or not kernel.fits(q, k, v):
+        return None
+    context: Tensor = kernel.attend(q, k, v, mask)
     return context
 
 

@@ -153,13 +153,22 @@ class Step(NamedTuple):
     parents: np.ndarray
 
 
-def _read(parts: Sequence[Tensor]) -> list[np.ndarray]:
+Chosen = Tensor | tuple[Tensor, ...]
+"""What a step has chosen, (4, M, K) or four tensors: the tokens, the slots that they continue,
+`live`, and 1 where a hypothesis has ended.
+"""
+
+
+def _read(steps: Sequence[Chosen], best: Tensor) -> tuple[list[Any], Any]:
     """Return tensors as arrays; the host waits once for a GPU, which sends them as one array."""
-    if cpu.reads_at_once(parts[0]):
-        return [part.numpy() for part in parts]
-    numbers = torch.cat([part.flatten() for part in parts]).cpu().numpy()
-    pieces = np.split(numbers, np.cumsum([part.numel() for part in parts])[:-1])
-    return [piece.reshape(part.shape) for piece, part in zip(pieces, parts, strict=True)]
+    tensors = [step for step in steps if isinstance(step, Tensor)]
+    if not tensors:
+        return [[part.numpy() for part in step] for step in steps], best.numpy()
+    tensors.append(best)
+    numbers = torch.cat([part.flatten() for part in tensors]).cpu().numpy()
+    pieces = np.split(numbers, np.cumsum([part.numel() for part in tensors])[:-1])
+    arrays = [piece.reshape(part.shape) for piece, part in zip(pieces, tensors, strict=True)]
+    return arrays[:-1], arrays[-1]
 
 
 def _stay(going: list[bool], halves: bool = False) -> list[int]:
@@ -202,8 +211,7 @@ class Beams:
             hypothesis a sentence.
         slots: (M, 1) the slots that no finished hypothesis has taken.
         left: (M, 1) the tokens that a hypothesis may still get.
-        chosen: (4, M, K) of the last step: the tokens, the slots that they continue, `live`, and 1
-            where a hypothesis has ended.
+        chosen: of the last step.
         step: tokens of the live hypotheses.
         look_every: steps between two looks.
     """
@@ -221,8 +229,8 @@ class Beams:
         self.left = torch.tensor(limits, device=device)[:, None]
         self.step, self.longest = 0, max(limits)
         self.look_every = 1 if cpu.reads_at_once(batch.src) else LOOK
-        self.chosen = torch.empty(0)
-        self._unread: list[Tensor] = []
+        self.chosen: Chosen = ()
+        self._unread: list[Chosen] = []
         self._steps: list[Step] = []
         self._rows = np.arange(count)
         self._ended: list[list[End]] = [[] for _ in limits]
@@ -260,9 +268,9 @@ class Beams:
         self.step += 1
         self.left = self.left - 1
         ended = ((tokens == EOS) | (self.left <= 0)) & (self.live > -math.inf)
-        # The widest type holds ids exactly.
-        parts = (tokens, parents, self.live, ended)
-        self.chosen = torch.stack([part.to(self.live.dtype) for part in parts])
+        self.chosen = tokens, parents, self.live, ended
+        if not cpu.reads_at_once(tokens):  # the host copies one tensor; this type holds ids exactly
+            self.chosen = torch.stack([part.to(self.live.dtype) for part in self.chosen])
         self.live = self.live.masked_fill(ended, -math.inf)
         if ids.shape[1] > 1:  # else no slot is filled again
             self.slots = self.slots - ended.view(count, self.slots.shape[1], -1).sum(2)
@@ -282,7 +290,8 @@ class Beams:
 
     def note(self) -> None:
         """Keep what the last step has chosen until the next look; a graph writes it again."""
-        self._unread.append(self.chosen.clone())
+        chosen = self.chosen
+        self._unread.append(chosen.clone() if isinstance(chosen, Tensor) else chosen)
 
     @property
     def parts(self) -> dict[str, Any]:
@@ -305,7 +314,7 @@ class Beams:
         Returns: for each of the M sentences True if a live hypothesis can still enter its n best
             (the bound at the top of this file).
         """
-        *steps, best = _read([*self._unread, self.live.amax(1)])
+        steps, best = _read(self._unread, self.live.amax(1))
         self._unread = []
         for tokens, parents, live, ended in steps:
             self._steps.append(Step(self._rows, tokens, parents))

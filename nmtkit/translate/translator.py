@@ -38,9 +38,10 @@ POSITIONS = 64
 """A batch holds at most search.batch_size times this number of source positions, padding included:
 long sentences come in smaller batches.
 """
+ROOMY = 64 << 30
+"""A GPU with so many bytes of memory takes twice as many positions."""
 AT_ONCE, AT_ONCE_ON_A_GPU = 128, 512
 """Sentences in a batch, unless search.batch_size says how many."""
-
 
 ENOUGH = 8
 """From this number of batches on, each leaves its last sentences, which are searched together."""
@@ -102,6 +103,15 @@ class Piece:
 def sentences_at_once(settings: SearchSettings, device: torch.device) -> int:
     """Return the sentences in a batch of the search."""
     return settings.batch_size or (AT_ONCE_ON_A_GPU if device.type == "cuda" else AT_ONCE)
+
+
+def positions_at_once(sentences: int, device: torch.device) -> int:
+    """Return the most source positions in a batch, padding included, of at most so many
+    sentences.
+    """
+    on_gpu = device.type == "cuda"
+    roomy = on_gpu and torch.cuda.get_device_properties(device).total_memory >= ROOMY
+    return sentences * POSITIONS * (2 if roomy else 1)
 
 
 class Translator:
@@ -336,10 +346,11 @@ class Translator:
         """
         batches: list[list[int]] = []
         size, rows = sentences_at_once(self.settings, self.device), 0
+        most = positions_at_once(size, self.device)
         for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
             if not batches or len(batches[-1]) >= rows:
                 batches.append([])
-                rows = max(1, min(size, size * POSITIONS // lengths[i]))
+                rows = max(1, min(size, most // lengths[i]))
             batches[-1].append(i)
         return batches
 

@@ -2,6 +2,7 @@
 in float32 and float16: it has no products of bfloat16.
 """
 
+import importlib
 from types import SimpleNamespace
 
 import numpy as np
@@ -22,6 +23,7 @@ from tests.models.contract import Case, full, packed_for, pairs
 pytestmark = pytest.mark.gpu
 pytest.importorskip("triton", reason="no Triton for this system")
 affine, attention, norm, loss = gpu.import_kernels()
+few_queries = importlib.import_module("nmtkit.nn.kernels.few_queries")
 
 WIDE, NARROW = torch.float32, torch.bfloat16 if ON_GPU else torch.float16
 TYPES = pytest.mark.parametrize("dtype", [WIDE, NARROW], ids=["wide", "narrow"])
@@ -48,6 +50,35 @@ def begin_draws():
 def gradients(outputs, seeds, inputs):
     pairs = [(o.double() * s.double()).sum() for o, s in zip(outputs, seeds, strict=True)]
     return torch.autograd.grad(sum(pairs), inputs)
+
+
+# Attention of few queries
+
+
+@TYPES
+@pytest.mark.parametrize(("width", "queries"), [(8, 1), (24, 5), (64, 4), (128, 16)])
+@pytest.mark.parametrize("keys", [1, 30, 32, 33, 150])
+@pytest.mark.parametrize("masked", ["not", "sentences", "queries"])
+def test_attention_of_few_queries(width, queries, keys, masked, dtype):
+    """Keys whose place is in a longer buffer; numbers that are hidden are any."""
+    torch.manual_seed(1)
+    q = numbers(3, queries, 2, width, dtype=dtype).detach().transpose(1, 2)
+    k, v = (numbers(3, 2, keys + 5, width, dtype=dtype).detach()[:, :, :keys] for _ in range(2))
+    mask, hidden = None, torch.zeros(3, 1, keys, dtype=torch.bool, device=DEVICE)
+    if masked != "not":
+        rows = 1 if masked == "sentences" else queries
+        hidden = torch.rand(3, rows, keys, device=DEVICE) < 0.6
+        hidden[..., 64:128] = True  # a whole block
+        hidden[torch.arange(3), :, torch.tensor([0, keys - 1, keys // 4])] = False
+        mask = torch.zeros(hidden.shape, dtype=dtype, device=DEVICE)
+        mask = mask.masked_fill(hidden, torch.finfo(dtype).min)
+    assert few_queries.fits(q, k, v)
+    found = few_queries.attend(q, k, v, mask)
+    scores = (q.double() @ k.double().mT / width**0.5).masked_fill(hidden[:, None], -torch.inf)
+    near(found, scores.softmax(-1) @ v.double(), dtype)
+    if masked != "not" and keys > 128:  # no program reads the hidden block
+        k[:, :, 64:128] = v[:, :, 64:128] = torch.nan
+        torch.testing.assert_close(few_queries.attend(q, k, v, mask), found, rtol=0, atol=0)
 
 
 # Attention
