@@ -20,6 +20,7 @@ from nmtkit.data.padding import (
     Ids,
     as_rows,
     joined,
+    next_size,
     padded,
     rounded,
     rounded_steps,
@@ -222,7 +223,10 @@ def collate(
     spans = None if store.spans is None else [store.spans[int(i)] for i in rows]
     sides = _sides(store, np.asarray(rows))
     if few_shapes:
-        sides = [rounded(*sides[0], 1), rounded(*sides[1], 0)]
+        # The longest context is of any length: with contexts, the other sizes are fewer.
+        longest = 0 if rule is None else next_size(max(ids.shape[1] for ids, _ in sides), 4)
+        size = 0 if rule is None else next_size(len(rows), 2)
+        sides = [rounded(*sides[0], 1, size, longest), rounded(*sides[1], 0, size, longest)]
     batch = _source_batch(*sides[0], spans, context, few_shapes)
     batch = dataclasses.replace(batch, rows=torch.tensor(rows))
     return on_device(_with_targets(batch, *sides[1]), device)

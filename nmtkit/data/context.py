@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nmtkit.data.documents import ContextRule
-from nmtkit.data.padding import Ids, like_length, missing_rows, padded, rounded, shifted
+from nmtkit.data.padding import Ids, like_length, next_size, padded, rounded, shifted
 from nmtkit.text.vocabulary import BOS, EOS
 
 BREAK = BOS
@@ -82,7 +82,7 @@ def contexts(
         rule: how several sentences are joined, and whether their target sides are read too.
         device: of the model that reads them; the tensors are on the CPU.
         targets: the token ids of the target side of a sentence, </s> last, if the rule reads them.
-        few_shapes: round up B, U and M; J is the most that the rule allows.
+        few_shapes: round up B and M; J is the most that the rule allows, and U = B·J.
     Raises: ValueError if the rule reads target sides and `targets` is None.
     """
     keys = [_keys(sentences, rule) for sentences in of_rows]
@@ -97,9 +97,9 @@ def contexts(
     number = {key: i for i, key in enumerate(order)}
     rows, _ = padded([[number[key] for key in of_row] for of_row in keys], -1)
     if few_shapes:
-        sides = [rounded(*side, 1) for side in sides]
-        most = 1 if rule.join == "concatenate" else rule.size
-        more = (0, missing_rows(len(rows))), (0, most - rows.shape[1])
+        most, size = 1 if rule.join == "concatenate" else rule.size, next_size(len(rows), 2)
+        sides = [rounded(*side, 1, size * most, next_size(side[0].shape[1], 2)) for side in sides]
+        more = (0, size - len(rows)), (0, most - rows.shape[1])
         rows = np.pad(rows, more, constant_values=-1)
         return _slice_of(sides, torch.from_numpy(rows), narrow=False)
     least = SAVED if torch.device(device).type == "cpu" else SAVED_ELSEWHERE

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nmtkit.data.padding import Ids
+from nmtkit.data.padding import Ids, next_size
 from nmtkit.data.store import Lengths
 from nmtkit.text.vocabulary import BOS, PAD
 
@@ -133,20 +133,15 @@ def segments(src: Ids, tgt: Ids, few_shapes: bool = False) -> Segments:
             holds them, or of `LEAST_ROWS` and `LEAST_LENGTH`. The further sentences are empty.
     """
     rows = max(len(tgt), len(src))
-    rows = _rounded(rows, LEAST_ROWS, 4) if few_shapes else rows
+    rows = next_size(rows, 2, LEAST_ROWS) if few_shapes else rows
     return Segments(*(_packing(of_side, rows, few_shapes) for of_side in (tgt, src)))
-
-
-def _rounded(number: int, least: int, parts: int) -> int:
-    multiple = max(least, (1 << (number - 1).bit_length()) // parts)
-    return -(-number // multiple) * multiple
 
 
 def _packing(of_sentences: Ids, rows: int, few_shapes: bool) -> Packing:
     lengths = np.zeros(rows, np.int64)
     lengths[: len(of_sentences)] = of_sentences
     longest = int(lengths.max())
-    longest = _rounded(longest, LEAST_LENGTH, 2) if few_shapes else longest
+    longest = next_size(longest, 1, LEAST_LENGTH) if few_shapes else longest
     offsets = np.zeros(rows + 1, np.int32)
     np.cumsum(lengths, out=offsets[1:])
     visible = np.arange(longest) < lengths[:, None]  # (R, L)

@@ -37,26 +37,33 @@ def as_rows(ids: NDArray[Any], lengths: Ids, behind: int = PAD) -> Ids:
     return out
 
 
-def rounded(ids: Ids, lengths: Ids, least: int) -> tuple[Ids, Ids]:
+def rounded(ids: Ids, lengths: Ids, least: int, rows: int = 0, steps: int = 0) -> tuple[Ids, Ids]:
     """Return padded ids (B, S) and lengths with B and S rounded up, so that few shapes occur.
 
     Args:
         ids, lengths: padded rows.
         least: the length of new rows: a model reads a source of one position at least.
+        rows, steps: the new B and S; 0 = B is one of four numbers an octave, and S a multiple.
     """
-    rows = missing_rows(len(ids))
-    wide = np.pad(rounded_steps(ids), ((0, rows), (0, 0)), constant_values=PAD)
-    return wide, np.pad(lengths, (0, rows), constant_values=least)
+    wide = rounded_steps(ids, steps)
+    more = (rows or next_size(len(ids), 4)) - len(ids)
+    wide = np.pad(wide, ((0, more), (0, 0)), constant_values=PAD)
+    return wide, np.pad(lengths, (0, more), constant_values=least)
 
 
-def rounded_steps(ids: Ids) -> Ids:
-    """Return padded ids (B, S) with S rounded up."""
-    return np.pad(ids, ((0, 0), (0, -ids.shape[1] % ROUND_TO)), constant_values=PAD)
+def rounded_steps(ids: Ids, steps: int = 0) -> Ids:
+    """Return padded ids (B, S) with S rounded up, to `steps` if given."""
+    more = steps - ids.shape[1] if steps else -ids.shape[1] % ROUND_TO
+    return np.pad(ids, ((0, 0), (0, more)), constant_values=PAD)
 
 
-def missing_rows(rows: int) -> int:
-    """Return how many rows are added so that B is one of four numbers an octave."""
-    return -rows % max(ROUND_TO, (1 << rows.bit_length()) >> 3)
+def next_size(size: int, an_octave: int, least: int = ROUND_TO) -> int:
+    """Return the next of few sizes, of which there are so many between a number and its double.
+
+    Args:
+        least: the smallest difference between two sizes.
+    """
+    return size + -size % max(least, (1 << size.bit_length()) // (2 * an_octave))
 
 
 def like_length(lengths: Ids, least: int) -> list[int]:

@@ -56,7 +56,6 @@ class Graphs:
         self._recorded: dict[Shape, Recorded] = {}
         # Graphs share the tensors that they read: only one of them runs at a time.
         self._inputs: dict[tuple[int, torch.Size, torch.dtype], Tensor] = {}
-        self._seen: set[Shape] = set()
         self._largest: Shape = ()
         self._most = SHAPES
         self._pool = new_pool()
@@ -73,25 +72,17 @@ class Graphs:
         inputs = tensors_of(batch)
         shape = tuple(tensor.shape for tensor in inputs)
         known = self._recorded.get(shape)
-        if known is None and self._is_worth(shape, batch) and len(self._recorded) < self._most:
+        fits = bool(self._largest) and larger(shape, self._largest) == self._largest
+        if known is None and fits and len(self._recorded) < self._most:
             known = self._record(shape, batch, scale)
         if known is None:
             result = self._compute(batch, scale)
             self._largest = larger(shape, self._largest)
-            self._seen.add(shape)
             return result
         torch._foreach_copy_(known.inputs, inputs)
         known.scale.copy_(scale)
         known.replay()
         return known.result
-
-    def _is_worth(self, shape: Shape, batch: Batch) -> bool:
-        """True if a batch may be recorded. Contexts make many shapes, so a batch with contexts is
-        recorded when its shape occurs again.
-        """
-        if batch.context is not None and shape not in self._seen:
-            return False
-        return bool(self._largest) and larger(shape, self._largest) == self._largest
 
     def _record(self, shape: Shape, batch: Batch, scale: Tensor) -> Recorded | None:
         tensors = tensors_of(batch)
