@@ -3,11 +3,12 @@
     NMTKIT_DEVICE=cuda python tests/benchmarks/kernels.py        about a minute, on a GPU
 
 The sizes are those of `base` with 25,000 target tokens an update: 8 heads of 64 numbers, width 512,
-33,000 subwords, bfloat16. Each time is the median of 20 replays of a CUDA graph.
+33,000 subwords, bfloat16; a search has 512 sentences. Each time is the median of 20 replays of a CUDA graph.
 """
 
 from __future__ import annotations
 
+import importlib
 import statistics
 import sys
 from collections.abc import Callable, Iterator
@@ -28,6 +29,7 @@ from tests.device import DEVICE, ON_GPU  # noqa: E402
 SENTENCES, WIDTH, HEADS, VOCABULARY, ROWS = (
     (860, 512, 8, 33_000, 8192) if ON_GPU else (6, 16, 2, 40, 8)
 )
+BEAMS, BUFFER = (512, 256) if ON_GPU else (2, 64)
 NARROW = torch.bfloat16 if ON_GPU else torch.float32  # the interpreter has no products of bfloat16
 
 
@@ -129,6 +131,20 @@ def cases(kernels: gpu.Kernels) -> Iterator[tuple[str, Callable[[], object]]]:
         lambda: kernels.loss.loss_and_gradient(logits, targets, 0.1, scale),
     )
     yield "loss: torch", lambda: chunk_loss(logits, targets[:, None], 0.1, scale)
+    yield from step_cases()
+
+
+def step_cases() -> Iterator[tuple[str, Callable[[], object]]]:
+    """Yield the attention of a step of a search, beam 5, half of whose buffers are used."""
+    few_queries = importlib.import_module("nmtkit.nn.kernels.few_queries")
+    width = WIDTH // HEADS
+    q = numbers(BEAMS, 5, HEADS, width).detach().transpose(1, 2)
+    k, v = (numbers(BEAMS, HEADS, BUFFER, width).detach() for _ in range(2))
+    mask = torch.zeros(BEAMS, 5, BUFFER, device=DEVICE, dtype=NARROW)
+    mask[..., BUFFER // 2 :] = torch.finfo(NARROW).min
+    yield "attention of a step: kernels", lambda: few_queries.attend(q, k, v, mask)
+    torchs = F.scaled_dot_product_attention
+    yield "attention of a step: torch", lambda: torchs(q, k, v, attn_mask=mask[:, None])
 
 
 def main() -> None:
