@@ -8,7 +8,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 from pydantic import Field
@@ -21,10 +21,11 @@ from nmtkit.score.resampling import Draws
 from nmtkit.score.seeds import Resampled, over_seeds, over_seeds_and_sentences
 from nmtkit.score.significance import compare, difference, holm
 from nmtkit.tables.table import Column, Estimate, StoredTable, Table, text_column
-from recipes.verdict.folders import Folders, read_json
+from recipes.verdict.folders import Folders, json_lines, read_json
 from recipes.verdict.listing import Item, Row
 
 BASELINE = "transformer"
+Value = TypeVar("Value")
 Found = Mapping[Row, Sequence[Path]]
 """The results of the finished seeds of each row of a corpus, the baseline first."""
 SCORES = (
@@ -123,8 +124,9 @@ def finished(items: Iterable[Item], folders: Folders) -> list[Found]:
 def scores(name: str, found: Found, folders: Folders) -> Table:
     """Return the scores of a test set.
 
-    With one seed of both systems, p is that of the sentences alone: the two-sided paired bootstrap.
-    With more, it is that of other seeds and other sentences (`over_seeds_and_sentences`).
+    A system with one seed is compared with the same seed of the baseline, and p is that of the
+    sentences alone: the two-sided paired bootstrap. With more seeds, p is that of other seeds and
+    other sentences (`over_seeds_and_sentences`).
     """
     first = next(iter(found))
     scorer = _scorer(name, found, folders)
@@ -133,7 +135,8 @@ def scores(name: str, found: Found, folders: Folders) -> Table:
         {row: [_score(scorer, key, path, name) for path in found[row]] for row in found}
         for key in ("bleu", "chrf")
     )
-    others = {row: _against(bleu[row], bleu[first], draws) for row in found if row != first}
+    base = {row: _beside(found[row], found[first], bleu[first]) for row in found if row != first}
+    others = {row: _against(bleu[row], scores, draws) for row, scores in base.items()}
     against = corrected({row: p for row, (_, p) in others.items()})
     rows = []
     for row in found:
@@ -145,8 +148,8 @@ def scores(name: str, found: Found, folders: Folders) -> Table:
     title = f"{first.dataset}: {name}, {draws.sentences:,} lines"
     notes = [
         "BLEU, chrF: means over seeds; ±: half the range",
-        f"Δ, p: BLEU against {BASELINE}; two-sided bootstrap ({draws.resamples:,} resamples) of the"
-        " sentences where both systems have one seed, of seeds and sentences otherwise",
+        f"Δ, p: BLEU against {BASELINE}; two-sided bootstrap ({draws.resamples:,} resamples) of"
+        " seeds and sentences; of the sentences alone, and against the same seed, with one seed",
         holm_note(others),
         f"BLEU: {bleu[first][0].signature}",
     ]
@@ -179,12 +182,13 @@ def lengths(name: str, found: Found, folders: Folders) -> Table:
     for row, of_row in seeds.items():
         if row == first:
             continue
-        pairs = [list(zip(*group, strict=True)) for group in (of_row, seeds[first])]
+        base = _beside(found[row], found[first], seeds[first])
+        pairs = [list(zip(*group, strict=True)) for group in (of_row, base)]
         short, long = (
             over_seeds(ours, theirs, draw.sentences, draw.seed)[0]
             for ours, theirs, draw in zip(*pairs, draws, strict=True)
         )
-        growths = [[_growth(*seed) for seed in group] for group in (of_row, seeds[first])]
+        growths = [[_growth(*seed) for seed in group] for group in (of_row, base)]
         growth, p = over_seeds(*growths, min(map(len, parts)), draws[0].seed)
         columns[row] = [row.name, len(of_row), short, long, growth, p]
         p_values[row] = p
@@ -196,7 +200,7 @@ def lengths(name: str, found: Found, folders: Folders) -> Table:
     notes = [
         f"Δ: BLEU against {BASELINE}; growth: Δ of long sources - Δ of short ones",
         f"p, [95%]: two-sided bootstrap ({draws[0].resamples:,} resamples) of sentences, and of"
-        " seeds where a system has several",
+        f" seeds where a system has several; one with one seed is compared with that of {BASELINE}",
         holm_note(p_values),
     ]
     return Table(f"{first.dataset}-{name}-lengths", title, LENGTHS, rows, notes)
@@ -252,6 +256,16 @@ def _score(scorer: Scorer, key: str, result: Path, name: str) -> Metric:
         raise DataError(error.message, where=path, hint=Summary.again) from None
 
 
+def _beside(ours: Sequence[Path], theirs: Sequence[Path], values: Sequence[Value]) -> list[Value]:
+    """Return what a system's seeds are compared with: the values of the baseline's seeds, or of the
+    same seed for a system with one seed.
+    """
+    seeds = [path.name.rpartition("-s")[2] for path in (*ours, *theirs)]
+    own, base = seeds[: len(ours)], seeds[len(ours) :]
+    same = [value for seed, value in zip(base, values, strict=True) if [seed] == own]
+    return same or list(values)
+
+
 def _against(
     ours: Sequence[Metric], theirs: Sequence[Metric], draws: Draws
 ) -> tuple[Estimate, float | None]:
@@ -265,10 +279,11 @@ def _against(
 
 def costs(found: Found, folders: Folders) -> Table:
     """Return what the systems of a corpus cost: means over seeds, sums of hours."""
-    of_base = _seconds(next(iter(found.values())))
+    of_base = _seconds(_on_a_cpu(next(iter(found.values()))))
     rows = [_cost(row, paths, folders, of_base) for row, paths in found.items()]
     notes = [
-        "s an update, core hours: processor seconds; other work of the machine makes them longer",
+        "s an update, core hours: processor seconds of trainings on a CPU; other work of the"
+        " machine makes them longer",
         "core hours: of all seeds; for the rate: those of the learning rates that were not chosen",
     ]
     dataset = next(iter(found)).dataset
@@ -308,18 +323,30 @@ def _summaries(paths: Sequence[Path]) -> list[Summary]:
     return [load(Summary, path / "summary.json") for path in paths]
 
 
-def _seconds(paths: Sequence[Path]) -> float:
-    """Return the seconds of an update."""
+def _on_a_cpu(paths: Sequence[Path]) -> list[Path]:
+    """Return the seeds that were trained on a CPU."""
+
+    def is_elsewhere(path: Path) -> bool:
+        calls = json_lines(path / "history.jsonl")
+        devices = [str(call["device"]) for call in calls if call["stage"] == "train"]
+        return any(device.startswith(("cuda", "mps")) for device in devices)
+
+    return [path for path in paths if not is_elsewhere(path)]
+
+
+def _seconds(paths: Sequence[Path]) -> float | None:
+    """Return the seconds of an update; None without a training."""
     summaries = _summaries(paths)
     updates = sum(of.updates for of in summaries)
-    return sum(of.seconds.training for of in summaries) / updates
+    return sum(of.seconds.training for of in summaries) / updates if updates else None
 
 
-def _cost(row: Row, paths: Sequence[Path], folders: Folders, of_base: float) -> list[Any]:
-    summaries = _summaries(paths)
+def _cost(row: Row, paths: Sequence[Path], folders: Folders, of_base: float | None) -> list[Any]:
+    summaries, timed = _summaries(paths), _on_a_cpu(paths)
     choice = folders.rates(row)
     tried = [] if choice is None else read_json(choice)["trials"]
     unused = [trial for trial in tried if trial["rate"] != summaries[0].rate]
+    seconds, costs = _seconds(timed), [of.seconds for of in _summaries(timed)]
     return [
         row.name,
         len(paths),
@@ -327,8 +354,8 @@ def _cost(row: Row, paths: Sequence[Path], folders: Folders, of_base: float) -> 
         summaries[0].rate,
         statistics.fmean(of.best.dev_bleu for of in summaries),
         statistics.fmean(of.best.step for of in summaries),
-        _seconds(paths),
-        _seconds(paths) / of_base,
-        sum(of.seconds.training + of.seconds.validation for of in summaries) / 3600,
+        seconds,
+        seconds / of_base if seconds and of_base else None,
+        sum(of.training + of.validation for of in costs) / 3600 if costs else None,
         sum(of["training_seconds"] + of["validation_seconds"] for of in unused) / 3600,
     ]

@@ -49,7 +49,7 @@ def captions(folders):
 
 
 def test_scores_and_costs_of_single_seeds(folders):
-    found = captions(folders)
+    found = {row: paths[:1] for row, paths in captions(folders).items() if "-s1" in paths[0].name}
     scores = rows(tables.scores(SET, found, folders))
     costs = rows(tables.costs(found, folders))
     assert list(scores) == list(costs) and next(iter(scores)) == "transformer"
@@ -69,9 +69,11 @@ def test_scores_and_costs_of_single_seeds(folders):
     assert scores["rnnsearch"]["p"] == pytest.approx(2 / 1001)  # of 1,000 resamples
 
 
-def test_differences_grow_with_the_length_of_the_source(folders, tmp_path):
-    copied = Folders(tmp_path / "state", tmp_path / "results")
-    shutil.copytree(HERE / "results" / CORPUS, copied.results / CORPUS)
+def test_differences_grow_with_the_length_of_the_source(tmp_path):
+    copied, folders = (Folders(tmp_path / "state", tmp_path / name) for name in ("new", "old"))
+    for name in ("transformer-s1", "csan-s1", "full-dc-s1", "texts"):
+        for place in (copied, folders):
+            shutil.copytree(HERE / "results" / CORPUS / name, place.results / CORPUS / name)
     path = copied.results / CORPUS / "csan-s1" / "translate" / SET / "hyp.txt"
     sources = files.text_lines(copied.results / CORPUS / "texts" / f"{SET}.src")
     spoilt = [
@@ -102,12 +104,21 @@ def test_several_seeds_are_one_row_with_their_mean_and_spread(tmp_path):
         shutil.copytree(corpus / source, folders.results / CORPUS / name)
     made = {table.name: rows(table) for table in tables.tables(ITEMS, folders)}
     base, other = made[f"{CORPUS}-{SET}"].values()
+    costs = made[f"{CORPUS}-costs"]
     seeds = [bleu(corpus / name) for name in ("transformer-s1", "csan-s1")]
     assert base["n"] == 2 and base["bleu"] == pytest.approx(sum(seeds) / 2)
     assert base["half_range"] == pytest.approx(abs(seeds[0] - seeds[1]) / 2)
-    assert other["delta"].value == pytest.approx(other["bleu"] - base["bleu"])
-    assert 0 < other["p"] <= 1
-    assert made[f"{CORPUS}-costs"]["transformer"]["choice"] == 0
+    # One seed is compared with the same seed of the baseline.
+    assert other["delta"].value == pytest.approx(other["bleu"] - seeds[0])
+    assert 0 < other["p"] <= 1 and costs["transformer"]["choice"] == 0
+    shutil.copytree(corpus / "full-dc-s1", folders.results / CORPUS / "enc-dc-s2")
+    path = folders.results / CORPUS / "enc-dc-s2" / "history.jsonl"
+    path.write_text(path.read_text("utf-8").replace(': "cpu"', ': "cuda"'), "utf-8")
+    made = {table.name: rows(table) for table in tables.tables(ITEMS, folders)}
+    other = made[f"{CORPUS}-{SET}"]["enc-dc"]
+    assert other["n"] == 2 and other["delta"].value == pytest.approx(other["bleu"] - base["bleu"])
+    # Only seeds that were trained on a CPU have costs.
+    assert made[f"{CORPUS}-costs"]["enc-dc"]["hours"] == costs["enc-dc"]["hours"]
 
 
 def test_p_is_corrected_within_a_part_of_the_list():
