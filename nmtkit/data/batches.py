@@ -373,7 +373,7 @@ def source_batch(
         device: where the tensors go.
         spans: number of tokens of each part of each sentence, if known (see `Batch`).
         context: the context of the sentences, on the CPU, if a model reads it.
-        few_shapes: round up the longest of them.
+        few_shapes: round up S, the padded length.
     """
     src, lengths = padded(sentences)
     src = rounded_steps(src) if few_shapes else src

@@ -57,13 +57,14 @@ def rounded_steps(ids: Ids, steps: int = 0) -> Ids:
     return np.pad(ids, ((0, 0), (0, more)), constant_values=PAD)
 
 
-def next_size(size: int, an_octave: int, least: int = ROUND_TO) -> int:
-    """Return the next of few sizes, of which there are so many between a number and its double.
+def next_size(size: int, per_octave: int, least: int = ROUND_TO) -> int:
+    """Round a size up, so that few sizes occur.
 
     Args:
+        per_octave: N, the number of sizes between 2^i and 2^(i+1).
         least: the smallest difference between two sizes.
     """
-    return size + -size % max(least, (1 << size.bit_length()) // (2 * an_octave))
+    return size + -size % max(least, (1 << size.bit_length()) // (2 * per_octave))
 
 
 def like_length(lengths: Ids, least: int) -> list[int]:

@@ -129,11 +129,11 @@ def _captured(weights: Tensor, name: str, parts: Sequence[str]) -> Tensor:
 
 
 def _fused(q: Tensor, k: Tensor, v: Tensor, visible: Visible, causal: bool, p: float) -> Tensor:
-    """Use kernels for it, (B, H, K·T, C')."""
+    """Compute the equation in one kernel, (B, H, K·T, C')."""
     if causal and visible is None and q.size(2) == k.size(2):
         return F.scaled_dot_product_attention(q, k, v, dropout_p=p, is_causal=True)
     mask = mask_of(visible, causal, q, k, q.dtype)
-    context = gpu.search_attention(q, k, v, mask)
+    context = None if p else gpu.search_attention(q, k, v, mask)
     if context is not None:
         return context
     mask = None if mask is None else mask.unsqueeze(-3)

@@ -67,9 +67,8 @@ class Cache:
     @property
     def parts(self) -> dict[str, Any]:
         """Return all that a step changes, as a tree; a tree with other leaves may be assigned."""
-        numbers = self._length, self._groups, self._rows, self._entries, self._start, self._capacity
         return {
-            "numbers": numbers,
+            "numbers": (self._length, self._entries),
             "counted": self._counted,
             "seen": self._seen,
             "recent": self.recent,
@@ -78,9 +77,7 @@ class Cache:
 
     @parts.setter
     def parts(self, parts: dict[str, Any]) -> None:
-        self._length, self._groups, self._rows, self._entries, self._start, self._capacity = parts[
-            "numbers"
-        ]
+        self._length, self._entries = parts["numbers"]
         self._counted, self._seen = parts["counted"], parts["seen"]
         self.recent, self._buffers = parts["recent"], parts["buffers"]
 

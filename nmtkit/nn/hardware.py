@@ -122,6 +122,8 @@ def choose(
         matmul = _float32_path() if on_cpu else "high" if picked.type == "cuda" else "highest"
     torch.set_float32_matmul_precision(matmul)
     torch.backends.cudnn.allow_tf32 = matmul != "highest"  # of recurrent layers and convolutions
+    if picked.index is not None:
+        torch.cuda.set_device(picked)  # kernels of Triton and graphs are of the current device
     # cuDNN's attention makes a plan for each new shape, which takes the time of many updates.
     torch.backends.cuda.enable_cudnn_sdp(False)
     return Hardware(

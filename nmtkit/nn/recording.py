@@ -21,11 +21,6 @@ from nmtkit.errors import is_out_of_memory
 from nmtkit.nn import masks
 from nmtkit.nn.dropout import forget_seeds
 
-KEPT_FREE = 8
-"""With less than this part of a GPU's memory free, memory that torch keeps is given back first.
-torch.cuda.graph does so before each recording, which then takes several times as long.
-"""
-
 
 def graphs_fit(device: torch.device) -> bool:
     """True if a device has CUDA graphs."""
@@ -38,9 +33,6 @@ def record(compute: Callable[[], Tensor], pool: Any) -> tuple[Callable[[], objec
     Returns: what computes again; the tensor that holds the result then.
     """
     device = torch.device("cuda", torch.cuda.current_device())
-    free, total = torch.cuda.mem_get_info(device)
-    if free < total // KEPT_FREE:
-        torch.cuda.empty_cache()
     graph, stream = torch.cuda.CUDAGraph(), _stream(device)
     generator = torch.cuda.default_generators[device.index]
     numbers = generator.clone_state()
@@ -88,20 +80,30 @@ def try_to_record(
     forget()
     before = _host_draws()
     try:
-        recorded = record(compute, pool)
+        try:
+            recorded = record(compute, pool)
+        except RuntimeError as error:
+            if not _lacks_memory(error):
+                raise
+            torch.cuda.empty_cache()  # a recording cannot give back what torch keeps
+            forget()
+            recorded = record(compute, pool)
         if _host_draws() == before:
             return recorded
         reason = "random numbers are drawn on the host, and a graph would repeat them"
     except RuntimeError as error:
-        # The end of the recording hides the error in it.
-        cause = error.__context__ or error
-        if is_out_of_memory(cause) or is_out_of_memory(error):
+        if _lacks_memory(error):
             raise OutOfMemory from error
-        reason = str(cause).partition("\n")[0]
+        reason = str(error.__context__ or error).partition("\n")[0]
     finally:
         forget()
     console.warn(f"{otherwise}: {reason}")
     return None
+
+
+def _lacks_memory(error: BaseException) -> bool:
+    # The end of the recording hides the error in it.
+    return is_out_of_memory(error.__context__ or error) or is_out_of_memory(error)
 
 
 def _host_draws() -> bytes:

@@ -342,7 +342,7 @@ class Gradients:
         Returns: sums (2) of the smoothed loss and of the negative log-likelihood, not divided.
         Raises: EnvironmentProblem if memory does not hold a single pair.
         """
-        cleared = self.graphs is None
+        cleared = self.graphs is None and self.device.type != "cuda"
         while True:
             if share is None or share.split_from != self.state.split_from:
                 share = self.share(update)
@@ -356,9 +356,10 @@ class Gradients:
                 return sums
             if cleared:
                 self.state.split_from = smallest
-            elif self.graphs:  # the memory may be theirs; all ranks have graphs, or none
-                self.graphs.clear()
+            else:  # the memory may be that of graphs
                 step_graphs.forget()
+                if self.graphs:
+                    self.graphs.clear()
                 cleared = True
             self.model.zero_grad(set_to_none=True)
             if self.device.type == "cuda":

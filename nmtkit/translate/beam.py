@@ -116,7 +116,7 @@ def search(
         beams = beams or Beams(batch, settings)
         # Other methods and forced prefixes take numbers from the host in each step.
         plain = type(beams) is Beams and beams.forced is None
-        graphs = step_graphs(models) if plain else None
+        graphs = step_graphs(models, batch.src.device) if plain else None
         left = _search(Decoders(models, batch), beams, few, graphs)
     results = [[] if i in left else of for i, of in enumerate(beams.ranked())]
     if sum(map(bool, results)) + len(left) < len(results):
@@ -354,6 +354,8 @@ class Beams:
         self._rows = np.zeros_like(self._rows)
         self._rows[self.sentences] = np.arange(len(index))
         self.live, self.slots, self.left = self.live[rows], self.slots[rows], self.left[rows]
+        if isinstance(self.chosen, Tensor):
+            self.chosen = self.chosen[:, rows]
         if self.forced is not None:
             self.forced = self.forced.keep(rows)
         return rows

@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from nmtkit import console
 from nmtkit.errors import is_out_of_memory
 from nmtkit.models.base import Model
-from nmtkit.nn import recording
+from nmtkit.nn import masks, recording
+from nmtkit.nn.capture import capturing
 from nmtkit.nn.recording import OutOfMemory, new_pool, try_to_record
 from nmtkit.nn.state import mapped
 
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 SHAPES = 256
 """Shapes with a graph; then all graphs are forgotten."""
 SHARE = 4
-"""Tensors of graphs have at most one SHARE-th of a GPU's memory."""
+"""When the tensors that graphs read have one SHARE-th of a GPU's memory, all are forgotten."""
 Key = tuple[Any, ...]
 _graphs: weakref.WeakKeyDictionary[Model, StepGraphs] = weakref.WeakKeyDictionary()
 
@@ -50,22 +52,25 @@ class Recorded:
     counts: dict[int, int]
 
 
-def step_graphs(models: Sequence[Model]) -> StepGraphs | None:
+def step_graphs(models: Sequence[Model], device: torch.device) -> StepGraphs | None:
     """Return the graphs of a search with these models; None if it has none.
 
-    A model that a user has written may count positions on the host: a graph would repeat them.
+    A model that a user has written may count positions on the host: a graph would repeat them. A
+    `capture` sees no replay.
     """
+    if not recording.graphs_fit(device) or capturing():
+        return None
     weights = [t for model in models for t in itertools.chain(model.parameters(), model.buffers())]
     parts = [part for model in models for part in model.modules() if isinstance(part, Model)]
     ours = all(type(part).__module__.startswith("nmtkit.") for part in parts)
-    if not parts or not ours or not recording.graphs_fit(weights[0].device):
+    if not parts or not ours:
         return None
     if models[0] not in _graphs:
-        _graphs[models[0]] = StepGraphs(weights[0].device)
+        _graphs[models[0]] = StepGraphs(device)
     graphs = _graphs[models[0]]
     # A graph reads weights at their places, and has the products of its recording.
-    kind = weights[0].device.type
-    narrow = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+    narrows = torch.is_autocast_enabled(device.type)
+    narrow = torch.get_autocast_dtype(device.type) if narrows else None
     places = tuple(weight.data_ptr() for weight in weights)
     graphs.serve((places, narrow, torch.get_float32_matmul_precision()))
     return graphs
@@ -110,13 +115,14 @@ class StepGraphs:
             return
         search.decoders.fix()
         leaves = leaves_of(search)
-        key = tuple((x.shape, x.dtype) if isinstance(x, Tensor) else type(x) for x in leaves)
+        key = search.beams.settings.beam, *map(_kind, leaves)
         known = self._recorded.get(key)
         if known is None and key == self._before and self._records:
             known = self._record(search, key, leaves)
             leaves = leaves_of(search)
         self._before = key
         if known is None:
+            masks.forget()  # a mask of an earlier batch may be that of an input of a graph
             search.step()
             return
         _copy(known.inputs, leaves)
@@ -128,6 +134,9 @@ class StepGraphs:
 
     def _record(self, search: Search, key: Key, leaves: list[Any]) -> Recorded | None:
         """Record a step of a search, whose parts become the inputs of the graph."""
+        if len(self._recorded) >= SHAPES or self._size > self._most:
+            self._clear()
+        otherwise = "no CUDA graph of search steps; the host starts each kernel"
         try:
             inputs = [self._input(i, x) for i, x in enumerate(leaves)]
             _copy(inputs, leaves)
@@ -142,11 +151,11 @@ class StepGraphs:
                 _copy(inputs, after)
                 return search.last
 
-            otherwise = "no CUDA graph of search steps; the host starts each kernel"
             recorded = try_to_record(compute, self._pool, otherwise)
         except (OutOfMemory, RuntimeError) as error:
             if not isinstance(error, OutOfMemory) and not is_out_of_memory(error):
                 raise
+            console.warn(f"{otherwise}: out of memory")
             recorded = None
             self._clear()
         if recorded is None:
@@ -154,8 +163,6 @@ class StepGraphs:
             assign(search, leaves)
             return None
         assign(search, inputs)
-        if len(self._recorded) >= SHAPES or self._size > self._most:
-            self._clear()
         self._recorded[key] = Recorded(recorded[0], inputs, counts)
         return self._recorded[key]
 
@@ -167,6 +174,13 @@ class StepGraphs:
             self._inputs[key] = torch.empty_like(leaf)
             self._size += leaf.nbytes
         return self._inputs[key]
+
+
+def _kind(leaf: Any) -> Any:
+    """Return what a graph depends on: the shape of a tensor; a number counts steps."""
+    if isinstance(leaf, Tensor):
+        return leaf.shape, leaf.dtype
+    return int if type(leaf) is int else leaf
 
 
 def leaves_of(search: Search) -> list[Any]:

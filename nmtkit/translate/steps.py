@@ -86,7 +86,10 @@ class Decoders:
         """Return the memories and the states, caches as their parts; other leaves may be
         assigned.
         """
-        states = mapped(self._states, lambda leaf: leaf.parts if isinstance(leaf, Cache) else leaf)
+        states = [
+            {key: value.parts if isinstance(value, Cache) else value for key, value in s.items()}
+            for s in self._states
+        ]
         return [self._memories, states]
 
     @parts.setter

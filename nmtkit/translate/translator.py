@@ -39,7 +39,9 @@ POSITIONS = 64
 long sentences come in smaller batches.
 """
 ROOMY = 64 << 30
-"""A GPU with so many bytes of memory takes twice as many positions."""
+"""A GPU with so many bytes of memory takes twice as many positions, unless search.batch_size is
+given.
+"""
 AT_ONCE, AT_ONCE_ON_A_GPU = 128, 512
 """Sentences in a batch, unless search.batch_size says how many."""
 
@@ -105,13 +107,11 @@ def sentences_at_once(settings: SearchSettings, device: torch.device) -> int:
     return settings.batch_size or (AT_ONCE_ON_A_GPU if device.type == "cuda" else AT_ONCE)
 
 
-def positions_at_once(sentences: int, device: torch.device) -> int:
-    """Return the most source positions in a batch, padding included, of at most so many
-    sentences.
-    """
-    on_gpu = device.type == "cuda"
-    roomy = on_gpu and torch.cuda.get_device_properties(device).total_memory >= ROOMY
-    return sentences * POSITIONS * (2 if roomy else 1)
+def positions_at_once(settings: SearchSettings, device: torch.device) -> int:
+    """Return the most source positions in a batch of the search, padding included."""
+    automatic = device.type == "cuda" and not settings.batch_size
+    roomy = automatic and torch.cuda.get_device_properties(device).total_memory >= ROOMY
+    return sentences_at_once(settings, device) * POSITIONS * (2 if roomy else 1)
 
 
 class Translator:
@@ -346,7 +346,7 @@ class Translator:
         """
         batches: list[list[int]] = []
         size, rows = sentences_at_once(self.settings, self.device), 0
-        most = positions_at_once(size, self.device)
+        most = positions_at_once(self.settings, self.device)
         for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
             if not batches or len(batches[-1]) >= rows:
                 batches.append([])

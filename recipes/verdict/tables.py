@@ -257,8 +257,8 @@ def _score(scorer: Scorer, key: str, result: Path, name: str) -> Metric:
 
 
 def _beside(ours: Sequence[Path], theirs: Sequence[Path], values: Sequence[Value]) -> list[Value]:
-    """Return what a system's seeds are compared with: the values of the baseline's seeds, or of the
-    same seed for a system with one seed.
+    """Return what a system's seeds are compared with: the values of all seeds of the baseline; for
+    a system with one seed, that of the same seed if the baseline has it.
     """
     seeds = [path.name.rpartition("-s")[2] for path in (*ours, *theirs)]
     own, base = seeds[: len(ours)], seeds[len(ours) :]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from nmtkit.data.packing import segments
-from nmtkit.nn import cpu
+from nmtkit.nn import cpu, gpu
 from nmtkit.nn.attention import attention
 from nmtkit.nn.capture import capture
 from nmtkit.nn.dropout import seed_dropout
@@ -128,6 +128,19 @@ def test_the_last_queries_of_a_causal_target(explicit, monkeypatch):
     torch.testing.assert_close(
         attention(q[:, 3:], k, v, causal=True), attention(q, k, v, causal=True)[:, 3:]
     )
+
+
+def test_the_kernel_of_a_search_computes_no_dropout(monkeypatch):
+    """HAN reads contexts without gradients in training, too."""
+    calls = []
+    monkeypatch.setattr(cpu, "writes_attention_out", lambda q, k: False)
+    monkeypatch.setattr(gpu, "search_attention", lambda *of: calls.append(1))
+    q = torch.randn(2, 3, 2, 8)
+    with torch.no_grad():
+        attention(q, q.transpose(1, 2), q.transpose(1, 2), p=0.3)
+        assert not calls
+        attention(q, q.transpose(1, 2), q.transpose(1, 2))
+    assert calls
 
 
 def test_dropout_on_the_weights_has_the_right_gradient_and_scale():

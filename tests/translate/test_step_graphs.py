@@ -4,10 +4,13 @@ import pytest
 import torch
 
 from nmtkit.models.variants import VARIANTS
-from nmtkit.nn import recording
+from nmtkit.nn import cpu, recording
+from nmtkit.nn.capture import capture
 from nmtkit.settings import SearchSettings
 from nmtkit.translate import beam, step_graphs
 from nmtkit.translate.beam import search
+from nmtkit.translate.methods import decode
+from nmtkit.translate.prefix import Demand
 from tests.models.contract import Case, batch_for, pairs
 from tests.tape import tapes
 from tests.train.test_waits import emulate
@@ -32,6 +35,7 @@ def replays(monkeypatch):
     """The number of replays, of searches on the paths of a GPU."""
     step_graphs.forget()
     emulate(monkeypatch)
+    monkeypatch.setattr(cpu, "search_mask", lambda visible, like: visible)  # as on a GPU
     monkeypatch.setattr(beam, "LOOK", 5)
     yield tapes(monkeypatch)
     step_graphs.forget()
@@ -42,7 +46,7 @@ def replays(monkeypatch):
 def test_replayed_steps_find_the_same(variant, width, monkeypatch, replays):
     """In batches whose sentences leave, and in another batch of the same shapes."""
     model = Case(variant).build()
-    first, second = pairs(40, seed=1, longest=7), pairs(40, seed=2, longest=7)
+    first, second = pairs(40, seed=1, longest=7), pairs(41, seed=2, longest=7)[1:]
     monkeypatch.setattr(recording, "graphs_fit", lambda device: False)
     expected = [found_by([model], of, beam=width, nbest=width) for of in (first, second)]
     monkeypatch.setattr(recording, "graphs_fit", lambda device: True)
@@ -114,4 +118,67 @@ def test_without_memory_for_a_graph_kernels_are_started_one_by_one(monkeypatch, 
 
     monkeypatch.setattr(recording, "record", record)
     assert_equal(found_by([model], sentences, beam=3), expected)
-    assert not capsys.readouterr().err
+    assert capsys.readouterr().err.count("out of memory") == 1
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_single_kernels_read_the_masks_of_their_own_batch(later, monkeypatch, replays):
+    """With buffers that grow just before the end; or if only the first shapes get graphs."""
+    model = Case("transformer").build()
+    sets = [pairs(40 + seed, seed=seed)[seed:] for seed in range(4)]  # of other lengths
+    limits = {"beam": 5, "max_length_b": 20 if later else 14}
+    monkeypatch.setattr(recording, "graphs_fit", lambda device: False)
+    expected = [found_by([model], of, **limits) for of in sets]
+    monkeypatch.setattr(recording, "graphs_fit", lambda device: True)
+    record, count = recording.record, []
+
+    def first_only(compute, pool):
+        count.append(1)
+        if later and len(count) > 1:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        return record(compute, pool)
+
+    monkeypatch.setattr(recording, "record", first_only)
+    for of, exact in zip(sets, expected, strict=True):
+        assert_equal(found_by([model], of, **limits), exact)
+
+
+def test_a_second_search_of_the_same_shapes_replays_all_but_the_first_step(monkeypatch, replays):
+    """Also after sentences have left."""
+    model, sentences, stay = Case("transformer").build(), pairs(200, seed=1, longest=7), []
+    keep = beam.Search.keep
+    monkeypatch.setattr(beam.Search, "keep", lambda *of: stay.append(1) or keep(*of))
+    limits = {"beam": 5, "max_length_a": 5, "max_length_b": 3}
+    for _ in range(3):
+        found_by([model], sentences, **limits)
+    eager, step = [], beam.Search.step
+    monkeypatch.setattr(beam.Search, "step", lambda of: eager.append(of.beams.step) or step(of))
+    del stay[:]
+    found_by([model], sentences, **limits)
+    assert eager == [0] and len(stay) > 1
+
+
+def test_more_hypotheses_than_subwords(replays):
+    model, sentences = Case("transformer").build(), pairs(5, seed=3)
+    first, second = ({"beam": n, "nbest": n, "max_length_b": 12} for n in (23, 30))
+    found_by([model], sentences, **first)
+    assert len(replays) > 5
+    found = found_by([model], sentences, **second)
+    step_graphs.forget()
+    assert_equal(found_by([model], sentences, **second), found)
+
+
+def test_who_has_no_graphs(monkeypatch, replays):
+    """Other methods, forced prefixes, models in files of a user, and what a capture watches."""
+    model, sentences = Case("transformer").build(), pairs(12, seed=3)
+    batch = batch_for(model, sentences)
+    for values in ({"sample": True}, {"beam": 4, "diverse_groups": 2}, {"beam": 3}):
+        demands = [Demand((i,), (5, 6)) for i in range(len(sentences))]
+        decode([model], batch, SearchSettings(**(LIMITS | values)), demands)
+    with capture() as seen:
+        found_by([model], sentences, beam=3)
+    assert len(seen["decoder.0.cross"]) > 5
+    user = type("Mine", (type(model),), {"__module__": "mine"})
+    model.__class__ = user
+    found_by([model], sentences, beam=3)
+    assert not replays
