@@ -3,9 +3,11 @@
 import pytest
 import torch
 
+from nmtkit.data.batches import source_batch
 from nmtkit.models.variants import VARIANTS
 from nmtkit.nn import cpu, recording
 from nmtkit.nn.capture import capture
+from nmtkit.nn.linear import Packable
 from nmtkit.settings import SearchSettings
 from nmtkit.translate import beam, step_graphs
 from nmtkit.translate.beam import search
@@ -85,6 +87,45 @@ def test_weights_in_another_place_get_new_graphs(replays):
     moved = found_by([model], sentences, beam=3)
     step_graphs.forget()
     assert_equal(found_by([model], sentences, beam=3), moved)
+
+
+def test_products_of_another_precision_get_new_graphs(replays):
+    model, sentences = Case("transformer").build(dtype=torch.float32), pairs(20, seed=3)
+    exact = found_by([model], sentences, beam=3)
+    for module in model.modules():
+        if isinstance(module, Packable):
+            module.narrow = torch.bfloat16
+    rounded = found_by([model], sentences, beam=3)
+    step_graphs.forget()
+    assert_equal(found_by([model], sentences, beam=3), rounded)
+    assert [h[0].log_prob for h in rounded] != [h[0].log_prob for h in exact]
+
+
+@pytest.mark.parametrize("limit", ["SHAPES", "_most"])
+def test_graphs_are_forgotten_when_there_are_too_many(limit, monkeypatch, replays):
+    model, sets = Case("transformer").build(), [pairs(n, seed=n) for n in (20, 30)]
+    monkeypatch.setattr(recording, "graphs_fit", lambda device: False)
+    expected = [found_by([model], of, beam=3) for of in sets]
+    monkeypatch.setattr(recording, "graphs_fit", lambda device: True)
+    if limit == "SHAPES":
+        monkeypatch.setattr(step_graphs, limit, 2)
+    else:
+        begin = step_graphs.StepGraphs.__init__
+        monkeypatch.setattr(
+            step_graphs.StepGraphs,
+            "__init__",
+            lambda of, on: begin(of, on) or setattr(of, limit, 1),
+        )
+    for _ in range(2):
+        for of, exact in zip(sets, expected, strict=True):
+            assert_equal(found_by([model], of, beam=3), exact)
+            assert len(step_graphs._graphs[model]._recorded) <= 2
+
+
+def test_a_few_lengths_of_sources():
+    for longest in range(1, 20):
+        src = source_batch([[5] * (longest - 1) + [2], [2]], few_shapes=True).src
+        assert src.shape == (2, -(-longest // 8) * 8) and (src != 0).sum() == longest + 1
 
 
 def test_values_that_exchange_their_places():
