@@ -7,7 +7,6 @@ from nmtkit.data.batches import source_batch
 from nmtkit.models.variants import VARIANTS
 from nmtkit.nn import cpu, recording
 from nmtkit.nn.capture import capture
-from nmtkit.nn.linear import Packable
 from nmtkit.settings import SearchSettings
 from nmtkit.translate import beam, step_graphs
 from nmtkit.translate.beam import search
@@ -87,18 +86,6 @@ def test_weights_in_another_place_get_new_graphs(replays):
     moved = found_by([model], sentences, beam=3)
     step_graphs.forget()
     assert_equal(found_by([model], sentences, beam=3), moved)
-
-
-def test_products_of_another_precision_get_new_graphs(replays):
-    model, sentences = Case("transformer").build(dtype=torch.float32), pairs(20, seed=3)
-    exact = found_by([model], sentences, beam=3)
-    for module in model.modules():
-        if isinstance(module, Packable):
-            module.narrow = torch.bfloat16
-    rounded = found_by([model], sentences, beam=3)
-    step_graphs.forget()
-    assert_equal(found_by([model], sentences, beam=3), rounded)
-    assert [h[0].log_prob for h in rounded] != [h[0].log_prob for h in exact]
 
 
 @pytest.mark.parametrize("limit", ["SHAPES", "_most"])
