@@ -223,7 +223,7 @@ def collate(
     spans = None if store.spans is None else [store.spans[int(i)] for i in rows]
     sides = _sides(store, np.asarray(rows))
     if few_shapes:
-        # The longest context is of any length: with contexts, the other sizes are fewer.
+        # Contexts add two sizes to a shape, so the other sizes are rounded more.
         longest = 0 if rule is None else next_size(max(ids.shape[1] for ids, _ in sides), 4)
         size = 0 if rule is None else next_size(len(rows), 2)
         sides = [rounded(*sides[0], 1, size, longest), rounded(*sides[1], 0, size, longest)]

@@ -43,7 +43,8 @@ def rounded(ids: Ids, lengths: Ids, least: int, rows: int = 0, steps: int = 0) -
     Args:
         ids, lengths: padded rows.
         least: the length of new rows: a model reads a source of one position at least.
-        rows, steps: the new B and S; 0 = B is one of four numbers an octave, and S a multiple.
+        rows: the new B; 0 = the next of four sizes per octave.
+        steps: the new S; 0 = the next multiple of ROUND_TO.
     """
     wide = rounded_steps(ids, steps)
     more = (rows or next_size(len(ids), 4)) - len(ids)
@@ -52,7 +53,7 @@ def rounded(ids: Ids, lengths: Ids, least: int, rows: int = 0, steps: int = 0) -
 
 
 def rounded_steps(ids: Ids, steps: int = 0) -> Ids:
-    """Return padded ids (B, S) with S rounded up, to `steps` if given."""
+    """Return padded ids (B, S) with S = `steps`; 0 = the next multiple of ROUND_TO."""
     more = steps - ids.shape[1] if steps else -ids.shape[1] % ROUND_TO
     return np.pad(ids, ((0, 0), (0, more)), constant_values=PAD)
 

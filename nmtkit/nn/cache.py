@@ -82,7 +82,7 @@ class Cache:
         self.recent, self._buffers = parts["recent"], parts["buffers"]
 
     def fix(self) -> None:
-        """Keep the shapes of the next steps, each of one position, and make room for one step."""
+        """Make all further steps, of one position each, alike in shape; make room for one step."""
         new = self._rows // self._groups
         if self._entries + new > self._capacity:
             self._make_room(new)

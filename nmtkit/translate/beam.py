@@ -154,8 +154,8 @@ class Step(NamedTuple):
 
 
 Chosen = Tensor | tuple[Tensor, ...]
-"""What a step has chosen, (4, M, K) or four tensors: the tokens, the slots that they continue,
-`live`, and 1 where a hypothesis has ended.
+"""The choices of a step: tokens, the slots that they continue, `live`, and 1 where a hypothesis has
+ended. On a CPU these are four tensors (M, K), on a GPU one tensor (4, M, K).
 """
 
 
@@ -211,7 +211,7 @@ class Beams:
             hypothesis a sentence.
         slots: (M, 1) the slots that no finished hypothesis has taken.
         left: (M, 1) the tokens that a hypothesis may still get.
-        chosen: of the last step.
+        chosen: the choices of the last step.
         step: tokens of the live hypotheses.
         look_every: steps between two looks.
     """

@@ -39,9 +39,7 @@ POSITIONS = 64
 long sentences come in smaller batches.
 """
 ROOMY = 64 << 30
-"""A GPU with so many bytes of memory takes twice as many positions, unless search.batch_size is
-given.
-"""
+"""Bytes of memory. A larger GPU takes twice as many positions, unless search.batch_size is set."""
 AT_ONCE, AT_ONCE_ON_A_GPU = 128, 512
 """Sentences in a batch, unless search.batch_size says how many."""
 

@@ -81,8 +81,9 @@ def test_an_ensemble_and_changed_weights(monkeypatch, replays):
 def test_weights_in_another_place_get_new_graphs(replays):
     model, sentences = Case("transformer").build(), pairs(20, seed=3)
     found_by([model], sentences, beam=3)
-    for parameter in model.parameters():
-        parameter.data = parameter.data * 0.9
+    for module in model.modules():
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            setattr(module, name, torch.nn.Parameter(parameter.detach() * 0.9))
     moved = found_by([model], sentences, beam=3)
     step_graphs.forget()
     assert_equal(found_by([model], sentences, beam=3), moved)

@@ -157,6 +157,33 @@ def test_a_gpu_searches_more_sentences_at_once():
         assert sentences_at_once(SearchSettings(batch_size=7), torch.device(device)) == 7
 
 
+def test_a_gpu_with_much_memory_takes_twice_as_many_positions(monkeypatch):
+    memory = {"cpu": 0, "cuda:0": 16 << 30, "cuda:1": 80 << 30}
+    monkeypatch.setattr(
+        torch.cuda,
+        "get_device_properties",
+        lambda on: SimpleNamespace(total_memory=memory[str(on)]),
+    )
+    positions = translator_module.positions_at_once
+    automatic = [positions(SearchSettings(), torch.device(device)) for device in memory]
+    assert automatic == [128 * 64, 512 * 64, 2 * 512 * 64]
+    chosen = [positions(SearchSettings(batch_size=7), torch.device(device)) for device in memory]
+    assert chosen == [7 * 64] * 3
+
+
+@pytest.mark.parametrize("replayed", [False, True])
+def test_sources_get_few_lengths_where_steps_are_replayed(replayed, monkeypatch):
+    monkeypatch.setattr(translator_module, "graphs_fit", lambda device: replayed)
+    widths, of = [], translator_module.source_batch
+    monkeypatch.setattr(
+        translator_module, "source_batch", lambda *a: widths.append(of(*a).src.shape[1]) or of(*a)
+    )
+    found = texts(make().translate(lines(40)))
+    assert all(width % 8 == 0 for width in widths) == replayed
+    monkeypatch.setattr(translator_module, "graphs_fit", lambda device: False)
+    assert found == texts(make().translate(lines(40)))
+
+
 def test_long_sentences_come_in_smaller_batches():
     translator = make(batch_size=4)
     batches = translator._batches([300, 2, 3, 100, 90, 5, 4, 3])

@@ -18,7 +18,7 @@ BLOCK, WARPS = 32, 2
 """Keys of a block, and groups of 32 threads of a program."""
 HIDDEN = tl.constexpr(-1.0e30)
 UNSEEN = tl.constexpr(-6.0e4)
-"""A mask adds no more than this where a query sees no key, in 16 bits too."""
+"""A mask of any number type adds less than this to hide a key."""
 VARIABLE = ["queries", "keys", "m_group", "m_query"]
 """Arguments for whose values no kernel of its own is compiled."""
 
