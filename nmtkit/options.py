@@ -161,11 +161,9 @@ def set_option(example: str, panel: str = SETTINGS) -> Any:
     return option([], "KEY=VALUE", "--set", panel=panel, help=text)
 
 
-def jobs_option(where: str = "") -> Any:
-    """Return the option --jobs; `where` says where it counts."""
-    text = (
-        f"At most N worker processes{where}; 0 = one per CPU core. The output does not depend on N."
-    )
+def jobs_option() -> Any:
+    """Return the option --jobs."""
+    text = "At most N worker processes; 0 = one per CPU core. The output does not depend on N."
     return option(0, "N", "--jobs", "-j", panel=GENERAL, help=text, shows_zero=True, ge=0, le=4096)
 
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from nmtkit.errors import EnvironmentProblem
 
@@ -44,9 +44,6 @@ def ordered_map(
     """Apply a function to each chunk in worker processes and yield the results in the order of the
     chunks.
 
-    At most 2·jobs + 2 chunks are in flight, so memory doesn't grow with the input. The result is
-    the same for any number of jobs.
-
     Args:
         make: builds the function, once per process (in this process if jobs is 1). Where processes
             can't be forked `make` must be picklable: a function of a module, or a functools.partial
@@ -59,14 +56,44 @@ def ordered_map(
     if jobs <= 1:
         yield from map(make(), chunks)
         return
-    with _ended(processes(jobs, make)) as executor:
-        waiting: collections.deque[Future[Any]] = collections.deque()
-        for chunk in chunks:
-            waiting.append(executor.submit(_work, chunk))
-            if len(waiting) > 2 * jobs + 1:
+    with contextlib.closing(Workers(make, jobs)) as kept:
+        yield from kept.map(chunks)
+
+
+class Workers(Generic[Chunk, Result]):
+    """Worker processes that apply a function to chunks until they are closed or collected.
+
+    Args:
+        make: builds the function, once per process.
+        jobs: number of processes.
+    """
+
+    def __init__(self, make: Callable[[], Callable[[Chunk], Result]], jobs: int) -> None:
+        self._jobs, self._executor = jobs, processes(jobs, make)
+
+    def map(self, chunks: Iterable[Chunk]) -> Iterator[Result]:
+        """Yield the results in the order of the chunks, the same for any number of jobs.
+
+        At most 2·jobs + 2 chunks are in flight, so memory doesn't grow with the input.
+
+        Raises: the error of the function; EnvironmentProblem if a worker was killed.
+        """
+        waiting: collections.deque[Future[Result]] = collections.deque()
+        try:
+            for chunk in chunks:
+                waiting.append(self._executor.submit(_work, chunk))
+                if len(waiting) > 2 * self._jobs + 1:
+                    yield waiting.popleft().result()
+            while waiting:
                 yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+        except BrokenProcessPool as error:
+            raise EnvironmentProblem(
+                "a worker process was killed", hint="memory may have run out: try fewer --jobs"
+            ) from error
+
+    def close(self) -> None:
+        """End the processes; work that has not begun is left undone."""
+        self._executor.shutdown(wait=True, cancel_futures=True)
 
 
 def processes(jobs: int, make: Callable[[], Any] = object) -> ProcessPoolExecutor:
@@ -79,18 +106,6 @@ def processes(jobs: int, make: Callable[[], Any] = object) -> ProcessPoolExecuto
     kind = "fork" if sys.platform.startswith("linux") else "spawn"
     context = multiprocessing.get_context(kind)
     return ProcessPoolExecutor(jobs, context, _start, (make, os.getpid()))
-
-
-@contextlib.contextmanager
-def _ended(executor: ProcessPoolExecutor) -> Iterator[ProcessPoolExecutor]:
-    try:
-        yield executor
-    except BrokenProcessPool as error:
-        raise EnvironmentProblem(
-            "a worker process was killed", hint="memory may have run out: try fewer --jobs"
-        ) from error
-    finally:
-        executor.shutdown(wait=True, cancel_futures=True)
 
 
 def _start(make: Callable[[], Any], parent: int) -> None:

@@ -87,7 +87,7 @@ class TranslateOptions(Options):
     config: Path | None = option(None, "FILE", panel=SEARCH, once=True)
     """A TOML file of settings. Only its section search is read."""
     run: Path | None = run_option()
-    jobs: int = jobs_option(" on a CPU")
+    jobs: int = jobs_option()
     device: str = device_option()
     force: bool = option(False, panel=GENERAL)
     """Translate again, even if the translations are up to date."""

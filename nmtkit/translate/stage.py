@@ -145,7 +145,7 @@ class _Stage:
 
     def __init__(self, run: Run, device: torch.device, options: TranslateOptions) -> None:
         self.run, self.device, self.options = run, device, options
-        self.jobs = (options.jobs or cores()) if device.type == "cpu" else 1
+        self.jobs = options.jobs or cores()
         self._hardware: dict[str, Any] = {}
         self.metric = parse(CommandMetric, options.metric) if options.metric else None
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ from nmtkit.data.documents import ContextRule, Documents
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Model
 from nmtkit.nn.recording import graphs_fit
+from nmtkit.parallel import Workers
 from nmtkit.settings import SearchSettings
 from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import EOS, UNK, Vocabulary, load_vocabularies
@@ -81,6 +83,11 @@ class Translation:
         return self.candidates[0].subwords if self.candidates else []
 
 
+MANY_LINES, READERS = 4000, 4
+"""The text of fewer lines is not worth starting workers, of which there are at most READERS: they
+are as fast as any GPU, and a fork takes as long as the text of hundreds of lines.
+"""
+
 Read = tuple[tuple[int, ...], tuple[int, ...]]
 """What a model reads of a line as context: source ids (of an over-long line its first piece) and,
 for models that read targets, the ids of the translation. Both end in </s>.
@@ -120,13 +127,16 @@ class Translator:
     `max_source` subwords is translated in pieces. The batches of a window do not depend on the
     number of workers, so neither do the results.
 
+    Workers turn the text of many lines into ids, and subwords into text. On a CPU, other workers
+    search.
+
     Args:
         models: in eval mode, on `device`, sharing the target vocabulary.
         src_side, tgt_side: text to subwords and back.
         src_vocab, tgt_vocab: the vocabularies.
         settings: beam, length_penalty, max_length_a, max_length_b, nbest, batch_size, max_source.
         device: where the models are.
-        jobs: worker processes (1 on a GPU).
+        jobs: worker processes.
     Attributes:
         done: called with the number of lines of each batch that is finished.
         utility: of minimum Bayes risk; None = chrF.
@@ -152,7 +162,7 @@ class Translator:
         self.src_side, self.tgt_side = src_side, tgt_side
         self.src_vocab, self.tgt_vocab = src_vocab, tgt_vocab
         self.device = torch.device(device)
-        self.jobs = jobs if self.device.type == "cpu" else 1
+        self.jobs, self._searching = jobs, jobs if self.device.type == "cpu" else 1
         self.done: Callable[[float], None] = lambda amount: None
         self.utility: PairUtility | None = None
         self._reads_spans = any(model.reads_spans for model in self.models)
@@ -196,7 +206,9 @@ class Translator:
             demands: what is asked of each translation; None = nothing.
         Raises: DataError if a demand cannot be met.
         """
-        ids = [self._pieces(line) for line in lines]
+        ids = self._mapped(Translator._pieces, lines)
+        for pieces in ids:
+            self._count_source(pieces)
         asked = LineDemands(self.tgt_side, self.tgt_vocab, self.settings, lines, demands, ids)
         fitting = [
             of_line if len(pieces) == 1 and sum(of_line) == len(pieces[0]) else ()
@@ -206,14 +218,10 @@ class Translator:
             self.counts["no_spans"] += sum(
                 len(pieces) for pieces, of_line in zip(ids, fitting, strict=True) if not of_line
             )
-        return [
-            self._join(of_pieces, begins)
-            for begins, of_pieces in zip(
-                asked.prefixes,
-                self._translated(ids, fitting, documents, self.done, asked.demands),
-                strict=True,
-            )
-        ]
+        translated = self._translated(ids, fitting, documents, self.done, asked.demands)
+        subwords = list(map(self._subwords, translated, asked.prefixes))
+        texts = iter(self._mapped(Translator._text, list(itertools.chain(*subwords))))
+        return [self._join(*of_line, texts) for of_line in zip(translated, subwords, strict=True)]
 
     @property
     def _reads_targets(self) -> bool:
@@ -303,7 +311,9 @@ class Translator:
         """
         work = [[items[number] for number in batch] for batch in batches]
         results: dict[int, Result] = {}
-        for batch, of_batch in zip(batches, workers.mapped(function, work, self.jobs), strict=True):
+        for batch, of_batch in zip(
+            batches, workers.mapped(function, work, self._searching), strict=True
+        ):
             results.update(zip(batch, of_batch, strict=True))
             done(sum(map(bool, of_batch)) * share)
         return results
@@ -312,11 +322,30 @@ class Translator:
         """Cut a line into pieces that are translated one by one."""
         return cut(subwords, self.settings.max_source, self.src_side.splitter)
 
+    def _mapped(
+        self, function: Callable[[Translator, Item], Result], items: list[Item]
+    ) -> list[Result]:
+        """Apply a method that handles text to the items of a window, to many in workers."""
+        if self._readers is None or len(items) < MANY_LINES:
+            return [function(self, item) for item in items]
+        size = MANY_LINES // 16
+        shares = [(function, items[i : i + size]) for i in range(0, len(items), size)]
+        return list(itertools.chain.from_iterable(self._readers.map(shares)))
+
+    @cached_property
+    def _readers(self) -> Workers[tuple[Any, list[Any]], list[Any]] | None:
+        """The workers for text, which know this translator as it is when they start."""
+        jobs = min(self.jobs, READERS)
+        if jobs == 1 or not sys.platform.startswith("linux"):
+            return None
+        return Workers(lambda: lambda share: [share[0](self, item) for item in share[1]], jobs)
+
     def _pieces(self, line: str) -> list[list[int]]:
         """Return the ids of the pieces of a line, each ending in </s>; none for a blank line."""
         subwords = self.src_side.encode(line) if line.strip() else []
-        cut_subwords = self._cut(subwords) if subwords else []
-        pieces = [self.src_vocab.encode(piece) for piece in cut_subwords]
+        return [self.src_vocab.encode(piece) for piece in self._cut(subwords)] if subwords else []
+
+    def _count_source(self, pieces: list[list[int]]) -> None:
         self.counts["lines"] += 1
         self.counts["empty"] += not pieces
         if len(pieces) > 1:
@@ -324,7 +353,6 @@ class Translator:
             self.counts["pieces"] += len(pieces)
         self.counts["src_tokens"] += sum(map(len, pieces))
         self.counts["unknown"] += sum(piece.count(UNK) for piece in pieces)
-        return pieces
 
     def _context(self, line: int, heads: list[Read], documents: Documents | None) -> list[Read]:
         """Return what is read of the lines that are the context of a line.
@@ -391,7 +419,10 @@ class Translator:
         }
 
     def _texts(self, hypotheses: Sequence[Hypothesis]) -> list[str]:
-        return [self.tgt_side.decode(self.tgt_vocab.decode(h.ids)) for h in hypotheses]
+        return [self._text(self.tgt_vocab.decode(h.ids)) for h in hypotheses]
+
+    def _text(self, subwords: list[str]) -> str:
+        return self.tgt_side.decode(subwords)
 
     def _contexts(self, reads: Sequence[Sequence[Read]]) -> Context | None:
         """Return the contexts of a batch; equal contexts are stored once."""
@@ -405,9 +436,9 @@ class Translator:
             rows, sources.__getitem__, self.context_rule, self.device, targets.__getitem__
         )
 
-    def _join(self, pieces: list[list[Hypothesis]], begins: Sequence[str] = ()) -> Translation:
-        """Return the translations of a line from those of its pieces: the best of each, the second
-        best of each, …
+    def _subwords(self, pieces: list[list[Hypothesis]], begins: Sequence[str]) -> list[list[str]]:
+        """Return the subwords of the translations of a line, those of its pieces joined: the best
+        of each, the second best of each, …
 
         Args:
             begins: the subwords of the forced prefix; unknown ones stand as they were given.
@@ -416,15 +447,29 @@ class Translator:
         for of_pieces in zip(*pieces, strict=False):  # as many as the piece with the fewest has
             subwords = [token for h in of_pieces for token in self.tgt_vocab.decode(h.ids)]
             subwords[: len(begins)] = begins
-            candidates.append(
-                Candidate(
-                    text=self.tgt_side.decode(subwords),
-                    subwords=subwords,
-                    log_prob=sum(h.log_prob for h in of_pieces),
-                    score=sum(h.score for h in of_pieces),
-                    finished=all(h.finished for h in of_pieces),
-                )
+            candidates.append(subwords)
+        return candidates
+
+    def _join(
+        self, pieces: list[list[Hypothesis]], subwords: list[list[str]], texts: Iterator[str]
+    ) -> Translation:
+        """Return the translation of a line.
+
+        Args:
+            pieces: the hypotheses of each piece.
+            subwords: of each candidate.
+            texts: of each candidate of this line, then of other lines.
+        """
+        candidates = [
+            Candidate(
+                text=next(texts),
+                subwords=of_candidate,
+                log_prob=sum(h.log_prob for h in of_pieces),
+                score=sum(h.score for h in of_pieces),
+                finished=all(h.finished for h in of_pieces),
             )
+            for of_candidate, *of_pieces in zip(subwords, *pieces, strict=False)
+        ]
         if candidates:
             self.counts["no_output"] += not candidates[0].subwords
             self.counts["unfinished"] += not candidates[0].finished

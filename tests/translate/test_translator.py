@@ -122,6 +122,37 @@ def test_output_is_the_same_to_the_bit_for_any_number_of_workers(jobs):
     assert alone.counts == together.counts
 
 
+class Here(Spaces):
+    """Counts what this process encodes and decodes."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def encode(self, line):
+        self.calls += 1
+        return super().encode(line)
+
+    def decode(self, subwords):
+        self.calls += 1
+        return super().decode(subwords)
+
+
+@pytest.mark.parametrize("options", [{}, {"nbest": 2}, {"max_source": 3}])
+def test_workers_have_the_text_of_many_lines(options, monkeypatch):
+    """Also where they do not search, as on a GPU. Few lines are not worth a process."""
+    monkeypatch.setattr(translator_module, "MANY_LINES", 20)
+    text = lines(50, seed=4)
+    alone, together = make(**options), make(jobs=2, **options)
+    together._searching = 1
+    for translator in (alone, together):
+        translator.src_side = translator.tgt_side = Here()
+    assert list(alone.translate(text)) == list(together.translate(text))
+    assert alone.counts == together.counts and alone.counts["unknown"] == 0
+    assert alone.src_side.calls >= 80 and together.src_side.calls == 0
+    list(together.translate(text[:19]))
+    assert together.src_side.calls > 10
+
+
 @pytest.mark.parametrize(
     "options",
     [
