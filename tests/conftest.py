@@ -27,6 +27,9 @@ os.environ.pop("PYTHONUNBUFFERED", None)
 if not ON_GPU:
     os.environ["TRITON_INTERPRET"] = "1"
 
+# No test cuts the power, and a killed process loses nothing that it has written.
+os.fsync = lambda descriptor: None
+
 # The same examples everywhere and always, and no deadline: a machine may be slow or busy.
 settings.register_profile(
     "bounded", derandomize=True, deadline=None, max_examples=100, database=None

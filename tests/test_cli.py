@@ -558,7 +558,7 @@ def test_the_traceback_of_an_error_is_shown_on_request(tmp_path, option, variabl
 
 @pytest.mark.parametrize("stream", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
 def test_a_stream_that_is_closed_is_nothing_to_complain_of(stream):
-    done = shell(f"nmtkit variants {stream}")
+    done = shell(f"nmtkit settings train {stream}")
     assert (
         done.returncode == 0
         and "error" not in done.stderr

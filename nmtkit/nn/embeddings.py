@@ -27,7 +27,8 @@ class Embedding(nn.Module):
         super().__init__()
         self.scale = math.sqrt(width)
         self.weight = nn.Parameter(torch.empty(vocabulary, width))
-        nn.init.normal_(self.weight, std=width**-0.5)
+        if not self.weight.is_meta:  # torch would load its compiler for no numbers
+            nn.init.normal_(self.weight, std=width**-0.5)
 
     def forward(self, ids: Tensor) -> Tensor:
         """Return the vectors of token ids: (…) -> (…, D)."""

@@ -50,6 +50,8 @@ WHOLE = (
     *("systems/transformer/translate/test", "systems/transformer/export/huggingface"),
 )
 """Folders that appear whole or not at all."""
+STRIDES = {"prep again": 3}
+"""It has the renames of the first prep, all of which are tried."""
 NEVER = 10_000
 """More renames than a command has."""
 TIMES = {
@@ -157,7 +159,8 @@ def test_killed_before_any_rename_and_called_once_more(server, stage):
     server.copy(before)
     server.run(command)
     expected = outcome(run)
-    for number in count(1):
+    stride = STRIDES.get(stage, 1)
+    for number in count(1, stride):
         server.copy(before)
         code, renames = server.run(command, number)
         if code != KILLED:
@@ -169,4 +172,4 @@ def test_killed_before_any_rename_and_called_once_more(server, stage):
         assert found.keys() == expected.keys(), number
         for name, value in expected.items():
             assert found[name] == value, (number, name)
-    assert renames == number - 1 > 0
+    assert number - stride <= renames < number and renames > 0
