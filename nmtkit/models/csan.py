@@ -18,10 +18,10 @@ from nmtkit.data.packing import Segments
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Vocabularies
 from nmtkit.models.transformer import EncoderLayer, Transformer, TransformerSettings
-from nmtkit.nn.attention import SelfAttention
+from nmtkit.nn import gpu
+from nmtkit.nn.attention import SelfAttention, attention
 from nmtkit.nn.cache import Cache
 from nmtkit.nn.capture import capturing, record
-from nmtkit.nn.dropout import dropout
 from nmtkit.nn.masks import Sight, additive
 
 BLOCK = 64
@@ -92,8 +92,8 @@ class ConvolutionalAttention(SelfAttention):
     One softmax is over all N·M keys. There is nothing outside the sentence, and no head before the
     first or after the last one. The parameters are those of self-attention.
 
-    A sentence is cut into blocks. A block's queries and the keys that any of them sees are one
-    product for each of the N heads; a mask hides from a query what lies outside its own window.
+    A sentence is cut into blocks. Each head has the keys that any query of a block sees, of all N
+    heads, in a row; a mask hides from a query what lies outside its own window.
 
     Args:
         settings: of the model.
@@ -103,8 +103,7 @@ class ConvolutionalAttention(SelfAttention):
     def __init__(self, settings: ConvolutionalSettings) -> None:
         super().__init__(*settings.attention_sizes)
         self.reach = settings.window // 2
-        beside = min(settings.head_window // 2, self.heads - 1)
-        self.pairs = [neighbours(self.heads, i) for i in range(-beside, beside + 1)]
+        self.beside = min(settings.head_window // 2, self.heads - 1)
 
     def forward(
         self,
@@ -123,60 +122,49 @@ class ConvolutionalAttention(SelfAttention):
             return sentences.packed(self(sentences.padded(x), sentences.visible))
         rows, steps, width = x.shape
         cut = Cut.of(steps, steps if capturing() else BLOCK, self.reach)
-        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).unbind(2)  # (B, S, H, C) each
+        q, k, v = gpu.parts(self.qkv(x).unflatten(-1, (3, self.heads, -1)))  # (B, S, H, C) each
         real = x.new_ones(rows, steps, dtype=torch.bool) if visible is None else visible[:, 0]
-        near = cut.near(self.reach, x.device)
-        seen = near & cut.keys(real)[:, None, None]  # (B·G, 1, W, K)
-        context = self._read(cut.queries(q).mT, cut.keys(k), cut.keys(v).mT, seen)
-        context = context.transpose(1, 2).reshape(rows, -1, width)[:, :steps]
+        seen = self._seen(cut, cut.keys(real))  # (B·G·H, W, N·K)
+        q = cut.queries(q).mT.flatten(0, 1).unsqueeze(2)  # (B·G·H, W, 1, C)
+        k, v = (self._of_neighbours(cut.keys(each)) for each in (k, v))  # (B·G·H, 1, N·K, C)
+        if capturing():
+            self._record(q, k, seen)
+        mask = additive(seen, q.dtype)  # other masks are kept for further layers
+        context = attention(q, k, v, mask, p=self.p if self.training else 0.0)  # (B·G·H, W, C)
+        context = context.unflatten(0, (-1, self.heads)).transpose(1, 2)
+        context = context.reshape(rows, -1, width)[:, :steps]
         if capturing():
             record(f"{self.name}_context", context)
         return self.out(context)
 
-    def _read(self, q: Tensor, k: Tensor, v: Tensor, seen: Tensor) -> Tensor:
-        """Return what queries (B·G, H, W, C) read, of the same shape.
+    def _of_neighbours(self, x: Tensor) -> Tensor:
+        """Return what each head reads of x (B·G, H, C, K): (B·G·H, 1, N·K, C), zero where there is
+        no head.
+        """
+        x = F.pad(x.mT, (0, 0, 0, 0, self.beside, self.beside))  # (B·G, N-1+H, K, C)
+        of_heads = [x[:, i : i + self.heads] for i in range(2 * self.beside + 1)]
+        return torch.stack(of_heads, 2).flatten(2, 3).flatten(0, 1).unsqueeze(1)
+
+    def _seen(self, cut: Cut, real: Tensor) -> Tensor:
+        """Return which keys of which heads each query sees, bool (B·G·H, W, N·K).
 
         Args:
-            k: (B·G, H, C, K); v: (B·G, H, K, C).
-            seen: which positions each query sees, bool (B·G, 1, W, K).
+            real: bool (B·G, K).
         """
-        # In 32 bits or more, as in `attention`: a score of 16 bits is off by up to a quarter.
-        wide = torch.promote_types(q.dtype, torch.float32)
-        with torch.autocast(q.device.type, enabled=False):
-            weights = self._weights(q.to(wide), k.to(wide), seen)
-            parts = dropout(weights, self.p if self.training else 0.0).unbind(3)
-            values = v.to(wide)
-            read = [
-                self._placed(part[:, own] @ values[:, other], own, 0)
-                for part, (own, other) in zip(parts, self.pairs, strict=True)
-            ]
-            return torch.stack(read).sum(0).to(v.dtype)
+        head = torch.arange(-self.beside, self.heads + self.beside, device=real.device)
+        exists = ((head >= 0) & (head < self.heads)).unfold(0, 2 * self.beside + 1, 1)  # (H, N)
+        near = cut.near(self.reach, real.device) & real[:, None]  # (B·G, W, K)
+        seen = near[:, None, :, None] & exists[:, None, :, None]  # (B·G, H, W, N, K)
+        return seen.flatten(3).flatten(0, 1)
 
-    def _weights(self, q: Tensor, k: Tensor, seen: Tensor) -> Tensor:
-        """Return the weights of the keys of each query, (B·G, H, W, N, K); zero for a query that
-        sees nothing.
-        """
-        q, lowest = q / math.sqrt(q.size(-1)), torch.finfo(q.dtype).min
-        mask = additive(seen, q.dtype)
-        scores = [
-            self._placed((q[:, own] @ k[:, other]).add_(mask), own, lowest)
-            for own, other in self.pairs
-        ]
-        weights = torch.stack(scores, dim=3).flatten(3).softmax(-1)
-        weights = weights.unflatten(3, (len(scores), -1)).masked_fill(~seen.unsqueeze(3), 0)
-        if capturing():
-            record(self.name, weights.sum(3))
-        return weights
-
-    def _placed(self, x: Tensor, heads: slice, value: float) -> Tensor:
-        """Return x, of some of the heads, with `value` for the other heads."""
-        return F.pad(x, (0, 0, 0, 0, heads.start, self.heads - heads.stop), value=value)
-
-
-def neighbours(heads: int, offset: int) -> tuple[slice, slice]:
-    """Return the heads that have a head `offset` beside them, and these heads."""
-    first, last = max(0, -offset), heads - max(0, offset)
-    return slice(first, last), slice(first + offset, last + offset)
+    def _record(self, q: Tensor, k: Tensor, seen: Tensor) -> None:
+        """Record the weights of positions, those of all heads added up, (B, H, S, S)."""
+        scores = q.squeeze(2) @ k.squeeze(1).mT / math.sqrt(q.size(-1))
+        weights = (scores + additive(seen, scores.dtype)).softmax(-1) * seen
+        record(
+            self.name,
+            weights.unflatten(2, (2 * self.beside + 1, -1)).sum(2).unflatten(0, (-1, self.heads)),
+        )
 
 
 class ConvolutionalTransformer(Transformer):
