@@ -16,6 +16,7 @@ from nmtkit.data.packing import Packing
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Memory, Vocabularies, source_sight
 from nmtkit.models.transformer import DecoderLayer, EncoderLayer, Transformer, TransformerSettings
+from nmtkit.nn import gpu
 from nmtkit.nn.attention import CrossAttention
 from nmtkit.nn.capture import record
 from nmtkit.nn.dropout import Dropout, dropout
@@ -232,7 +233,8 @@ class PhraseSublayer(nn.Module):
             o = self.attention(h, keys, visible)
         else:
             o = packing.packed(self.attention(packing.padded(h), keys, visible))
-        hidden = torch.sigmoid(self.inner(torch.cat([h, o], dim=-1)))
+        both = torch.cat([gpu.narrow(h).to(o.dtype), o], dim=-1)  # of the type of products
+        hidden = torch.sigmoid(self.inner(both))
         return self.residual.leave(
             x + o if self.adds_attention else x, self.outer(self.dropout(hidden))
         )
