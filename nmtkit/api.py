@@ -76,8 +76,8 @@ def load(
         path: a run directory, or a system's folder in it (runs/mine/systems/baseline).
         system: the name of the system; None = the system trained last.
         device: auto, cpu, cuda or mps.
-        jobs: number of worker processes, each with one thread; 0 = one per core. On a GPU they
-            have the text alone. The output does not depend on `jobs`.
+        jobs: number of worker processes on a CPU, each with one thread; 0 = one per core. The
+            output does not depend on `jobs`.
         allow_code: modules that may be imported if the system names them. Read a module first, if
             somebody else has made the run: importing executes it.
         search: search settings that replace the system's own (beam=10, length_penalty=1.0,
@@ -130,7 +130,7 @@ class LoadedSystem:
     Args:
         group: the system with its search settings.
         device: the device to compute on.
-        jobs: number of worker processes.
+        jobs: number of worker processes on a CPU.
     """
 
     def __init__(self, group: SystemGroup, device: torch.device, jobs: int) -> None:

@@ -124,29 +124,29 @@ class ConvolutionalAttention(SelfAttention):
         cut = Cut.of(steps, steps if capturing() else BLOCK, self.reach)
         q, k, v = gpu.parts(self.qkv(x).unflatten(-1, (3, self.heads, -1)))  # (B, S, H, C) each
         real = x.new_ones(rows, steps, dtype=torch.bool) if visible is None else visible[:, 0]
-        seen = self._seen(cut, cut.keys(real))  # (B·G·H, W, N·K)
-        q = cut.queries(q).mT.flatten(0, 1).unsqueeze(2)  # (B·G·H, W, 1, C)
-        k, v = (self._of_neighbours(cut.keys(each)) for each in (k, v))  # (B·G·H, 1, N·K, C)
+        seen = self._seen(cut, cut.keys(real))
+        q = cut.queries(q).permute(0, 3, 1, 2)  # (B·G, W, H, C)
+        k, v = (self._of_neighbours(cut.keys(each)) for each in (k, v))
         if capturing():
             self._record(q, k, seen)
-        mask = additive(seen, q.dtype)  # other masks are kept for further layers
-        context = attention(q, k, v, mask, p=self.p if self.training else 0.0)  # (B·G·H, W, C)
-        context = context.unflatten(0, (-1, self.heads)).transpose(1, 2)
+        # What a query reads that sees nothing, beyond a sentence, is not used.
+        mask = additive(seen, q.dtype)
+        context = attention(q, k, v, mask, p=self.p if self.training else 0.0)
         context = context.reshape(rows, -1, width)[:, :steps]
         if capturing():
             record(f"{self.name}_context", context)
         return self.out(context)
 
     def _of_neighbours(self, x: Tensor) -> Tensor:
-        """Return what each head reads of x (B·G, H, C, K): (B·G·H, 1, N·K, C), zero where there is
-        no head.
+        """Return what each head reads of x (B·G, H, C, K): (B·G, H, N·K, C), zero where there is no
+        head.
         """
         x = F.pad(x.mT, (0, 0, 0, 0, self.beside, self.beside))  # (B·G, N-1+H, K, C)
         of_heads = [x[:, i : i + self.heads] for i in range(2 * self.beside + 1)]
-        return torch.stack(of_heads, 2).flatten(2, 3).flatten(0, 1).unsqueeze(1)
+        return torch.stack(of_heads, 2).flatten(2, 3)
 
     def _seen(self, cut: Cut, real: Tensor) -> Tensor:
-        """Return which keys of which heads each query sees, bool (B·G·H, W, N·K).
+        """Return which keys of which heads each query sees, bool (B·G, H, W, N·K).
 
         Args:
             real: bool (B·G, K).
@@ -154,17 +154,15 @@ class ConvolutionalAttention(SelfAttention):
         head = torch.arange(-self.beside, self.heads + self.beside, device=real.device)
         exists = ((head >= 0) & (head < self.heads)).unfold(0, 2 * self.beside + 1, 1)  # (H, N)
         near = cut.near(self.reach, real.device) & real[:, None]  # (B·G, W, K)
-        seen = near[:, None, :, None] & exists[:, None, :, None]  # (B·G, H, W, N, K)
-        return seen.flatten(3).flatten(0, 1)
+        return (near[:, None, :, None] & exists[:, None, :, None]).flatten(3)
 
     def _record(self, q: Tensor, k: Tensor, seen: Tensor) -> None:
         """Record the weights of positions, those of all heads added up, (B, H, S, S)."""
-        scores = q.squeeze(2) @ k.squeeze(1).mT / math.sqrt(q.size(-1))
-        weights = (scores + additive(seen, scores.dtype)).softmax(-1) * seen
-        record(
-            self.name,
-            weights.unflatten(2, (2 * self.beside + 1, -1)).sum(2).unflatten(0, (-1, self.heads)),
-        )
+        with torch.autocast(q.device.type, enabled=False):
+            q, k = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (q, k))
+            scores = q.transpose(1, 2) @ k.mT / math.sqrt(q.size(-1))
+            weights = (scores + additive(seen, scores.dtype)).softmax(-1) * seen
+        record(self.name, weights.unflatten(3, (2 * self.beside + 1, -1)).sum(3))
 
 
 class ConvolutionalTransformer(Transformer):

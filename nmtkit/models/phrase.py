@@ -233,7 +233,7 @@ class PhraseSublayer(nn.Module):
             o = self.attention(h, keys, visible)
         else:
             o = packing.packed(self.attention(packing.padded(h), keys, visible))
-        both = torch.cat([gpu.narrow(h).to(o.dtype), o], dim=-1)  # of the type of products
+        both = torch.cat([gpu.narrow(h).to(o.dtype), o], dim=-1)  # under autocast both have 16 bits
         hidden = torch.sigmoid(self.inner(both))
         return self.residual.leave(
             x + o if self.adds_attention else x, self.outer(self.dropout(hidden))

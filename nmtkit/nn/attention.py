@@ -43,8 +43,8 @@ def attention(
         k: keys (B, H, S, C).
         v: values (B, H, S, C').
         visible: bool (B, 1 or K·T, S), True = may be attended; or numbers to add to the scores
-            (`masks.additive`); None = all. For a packed batch (R = B = 1), `Segments`. Every query
-            sees a key.
+            (`masks.additive`), which may differ by head, (B, H, K·T, S); None = all. For a packed
+            batch (R = B = 1), `Segments`. Every query sees a key.
         causal: query t sees keys up to t only, counted from the end if S > T (needs R = B).
         p: dropout on the attention weights (training only).
         name: under which the weights (B, H, K·T, S) are captured.
@@ -108,7 +108,7 @@ def _explicit(
         scores = torch.matmul(q, k.mT).div_(math.sqrt(q.size(-1)))  # (B, H, K·T, S)
         mask = mask_of(visible, causal, q, k, wide)
         if mask is not None:
-            scores.add_(mask.unsqueeze(-3))  # filling would need a backward pass
+            scores.add_(_of_heads(mask))  # filling would need a backward pass
         weights = _captured(cpu.softmax(scores), name, parts)
         return torch.matmul(dropout(weights, p), v)
 
@@ -136,8 +136,12 @@ def _fused(q: Tensor, k: Tensor, v: Tensor, visible: Visible, causal: bool, p: f
     context = None if p else gpu.search_attention(q, k, v, mask)
     if context is not None:
         return context
-    mask = None if mask is None else mask.unsqueeze(-3)
+    mask = None if mask is None else _of_heads(mask)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=p)
+
+
+def _of_heads(mask: Tensor) -> Tensor:
+    return mask if mask.dim() == 4 else mask.unsqueeze(-3)
 
 
 class Attention(nn.Module):

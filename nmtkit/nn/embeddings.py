@@ -27,7 +27,7 @@ class Embedding(nn.Module):
         super().__init__()
         self.scale = math.sqrt(width)
         self.weight = nn.Parameter(torch.empty(vocabulary, width))
-        if not self.weight.is_meta:  # torch would load its compiler for no numbers
+        if not self.weight.is_meta:  # without numbers; torch would import its compiler first
             nn.init.normal_(self.weight, std=width**-0.5)
 
     def forward(self, ids: Tensor) -> Tensor:

@@ -123,6 +123,8 @@ def search_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Te
     """
     if q.device.type == "cpu" or torch.is_grad_enabled() or torch.compiler.is_compiling():
         return None
+    if mask is not None and mask.dim() == 4:  # it differs by head
+        return None
     kernel = _few_queries(q.device)
     if kernel is None or not kernel.fits(q, k, v):
         return None

@@ -46,6 +46,9 @@ from nmtkit.translate.scorer import Scorer
 from nmtkit.translate.systems import SystemGroup, choose, search_overrides
 from nmtkit.translate.windows import Boundaries, file_windows, named_boundaries, windows_for
 
+READERS = 4
+"""The most workers that read text for a GPU."""
+
 
 class Unavailable(DataError):
     """A system that another process is writing to, or whose model cannot be made."""
@@ -145,7 +148,8 @@ class _Stage:
 
     def __init__(self, run: Run, device: torch.device, options: TranslateOptions) -> None:
         self.run, self.device, self.options = run, device, options
-        self.jobs = options.jobs or cores()
+        jobs, on_a_cpu = options.jobs or cores(), device.type == "cpu"
+        self.jobs, self.readers = (jobs, 1) if on_a_cpu else (1, min(jobs, READERS))
         self._hardware: dict[str, Any] = {}
         self.metric = parse(CommandMetric, options.metric) if options.metric else None
 
@@ -187,7 +191,8 @@ class _Stage:
             boundaries = checked_boundaries(scorer, group, source, boundaries)
         if target is None:
             demands = read_demands(self.options.prefix, self.options.constraints)
-            print_translations(scorer, group, source, boundaries, demands)
+            with scorer.reading(self.readers):
+                print_translations(scorer, group, source, boundaries, demands)
         else:
             print_forced(scorer, group, source, boundaries, target)
 
@@ -257,7 +262,8 @@ class _Stage:
         scorer.counts.clear()
         start = time.monotonic()
         with files.writing_folder(final, TRANSLATION, "free some space") as folder:
-            with console.progress(f"{name}: {text_set.name}", text_set.lines) as scorer.done:
+            bar = console.progress(f"{name}: {text_set.name}", text_set.lines)
+            with bar as scorer.done, scorer.reading(self.readers):
                 names = self._write(folder, text_set, scorer)
             seconds = time.monotonic() - start
             TranslationMeta(

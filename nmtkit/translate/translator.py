@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -83,10 +84,8 @@ class Translation:
         return self.candidates[0].subwords if self.candidates else []
 
 
-MANY_LINES, READERS = 4000, 4
-"""The text of fewer lines is not worth starting workers, of which there are at most READERS: they
-are as fast as any GPU, and a fork takes as long as the text of hundreds of lines.
-"""
+MANY_LINES, SHARE = 4000, 250
+"""Text of fewer lines is read in this process; a worker reads a share at a time."""
 
 Read = tuple[tuple[int, ...], tuple[int, ...]]
 """What a model reads of a line as context: source ids (of an over-long line its first piece) and,
@@ -127,8 +126,6 @@ class Translator:
     `max_source` subwords is translated in pieces. The batches of a window do not depend on the
     number of workers, so neither do the results.
 
-    Workers turn the text of many lines into ids, and subwords into text. On a CPU, other workers
-    search.
 
     Args:
         models: in eval mode, on `device`, sharing the target vocabulary.
@@ -136,7 +133,7 @@ class Translator:
         src_vocab, tgt_vocab: the vocabularies.
         settings: beam, length_penalty, max_length_a, max_length_b, nbest, batch_size, max_source.
         device: where the models are.
-        jobs: worker processes.
+        jobs: worker processes (1 on a GPU).
     Attributes:
         done: called with the number of lines of each batch that is finished.
         utility: of minimum Bayes risk; None = chrF.
@@ -162,7 +159,8 @@ class Translator:
         self.src_side, self.tgt_side = src_side, tgt_side
         self.src_vocab, self.tgt_vocab = src_vocab, tgt_vocab
         self.device = torch.device(device)
-        self.jobs, self._searching = jobs, jobs if self.device.type == "cpu" else 1
+        self.jobs = jobs if self.device.type == "cpu" else 1
+        self._readers: Workers[tuple[Any, list[Any]], list[Any]] | None = None
         self.done: Callable[[float], None] = lambda amount: None
         self.utility: PairUtility | None = None
         self._reads_spans = any(model.reads_spans for model in self.models)
@@ -183,6 +181,24 @@ class Translator:
         """Return a translator with the text sides and the vocabularies of a prepared corpus."""
         sides = TextSide.load(prep, "src"), TextSide.load(prep, "tgt")
         return cls(models, *sides, *load_vocabularies(prep), settings, device, jobs)
+
+    @contextlib.contextmanager
+    def reading(self, jobs: int) -> Iterator[None]:
+        """Let workers turn the text of many lines into ids and back. A GPU searches several
+        thousand lines a second, so reading them in one process takes a good part of the time.
+
+        Args:
+            jobs: worker processes. They do not see later changes of this translator.
+        """
+        if jobs <= 1 or not sys.platform.startswith("linux"):
+            yield
+            return
+        make = partial(partial, _of_each, self)
+        with contextlib.closing(Workers(make, jobs)) as self._readers:
+            try:
+                yield
+            finally:
+                self._readers = None
 
     def translate(self, lines: Iterable[str]) -> Iterator[Translation]:
         """Translate lines, in their order, a window at a time."""
@@ -311,9 +327,7 @@ class Translator:
         """
         work = [[items[number] for number in batch] for batch in batches]
         results: dict[int, Result] = {}
-        for batch, of_batch in zip(
-            batches, workers.mapped(function, work, self._searching), strict=True
-        ):
+        for batch, of_batch in zip(batches, workers.mapped(function, work, self.jobs), strict=True):
             results.update(zip(batch, of_batch, strict=True))
             done(sum(map(bool, of_batch)) * share)
         return results
@@ -328,17 +342,8 @@ class Translator:
         """Apply a method that handles text to the items of a window, to many in workers."""
         if self._readers is None or len(items) < MANY_LINES:
             return [function(self, item) for item in items]
-        size = MANY_LINES // 16
-        shares = [(function, items[i : i + size]) for i in range(0, len(items), size)]
+        shares = [(function, items[i : i + SHARE]) for i in range(0, len(items), SHARE)]
         return list(itertools.chain.from_iterable(self._readers.map(shares)))
-
-    @cached_property
-    def _readers(self) -> Workers[tuple[Any, list[Any]], list[Any]] | None:
-        """The workers for text, which know this translator as it is when they start."""
-        jobs = min(self.jobs, READERS)
-        if jobs == 1 or not sys.platform.startswith("linux"):
-            return None
-        return Workers(lambda: lambda share: [share[0](self, item) for item in share[1]], jobs)
 
     def _pieces(self, line: str) -> list[list[int]]:
         """Return the ids of the pieces of a line, each ending in </s>; none for a blank line."""
@@ -477,6 +482,13 @@ class Translator:
                 len(hypotheses[0].ids) + hypotheses[0].finished for hypotheses in pieces
             )
         return Translation(candidates)
+
+
+def _of_each(
+    translator: Translator, share: tuple[Callable[[Translator, Item], Result], list[Item]]
+) -> list[Result]:
+    function, items = share
+    return [function(translator, item) for item in items]
 
 
 def readable(documents: Documents | None, real: Sequence[bool]) -> Documents | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import multiprocessing
 import os
 import threading
 from types import SimpleNamespace
@@ -138,19 +139,32 @@ class Here(Spaces):
 
 
 @pytest.mark.parametrize("options", [{}, {"nbest": 2}, {"max_source": 3}])
-def test_workers_have_the_text_of_many_lines(options, monkeypatch):
-    """Also where they do not search, as on a GPU. Few lines are not worth a process."""
+def test_workers_read_many_lines(options, monkeypatch):
+    """This process reads few lines, and all lines later. A killed worker is reported."""
     monkeypatch.setattr(translator_module, "MANY_LINES", 20)
+    monkeypatch.setattr(translator_module, "SHARE", 3)
     text = lines(50, seed=4)
-    alone, together = make(**options), make(jobs=2, **options)
-    together._searching = 1
+    alone, together = make(**options), make(**options)
     for translator in (alone, together):
         translator.src_side = translator.tgt_side = Here()
-    assert list(alone.translate(text)) == list(together.translate(text))
-    assert alone.counts == together.counts and alone.counts["unknown"] == 0
-    assert alone.src_side.calls >= 80 and together.src_side.calls == 0
-    list(together.translate(text[:19]))
-    assert together.src_side.calls > 10
+    before = set(multiprocessing.active_children())
+    with together.reading(2):
+        assert list(alone.translate(text)) == list(together.translate(text))
+        assert alone.counts == together.counts and alone.counts["unknown"] == 0
+        assert alone.src_side.calls >= 80 and together.src_side.calls == 0
+        list(together.translate(text[:9]))
+        assert 0 < together.src_side.calls < 40
+        children = set(multiprocessing.active_children()) - before
+        assert len(children) == 2
+        for child in children:
+            child.kill()
+        with pytest.raises(EnvironmentProblem, match="a worker process was killed"):
+            list(together.translate(text))
+    assert set(multiprocessing.active_children()) <= before
+    assert list(together.translate(text)) == list(alone.translate(text))
+    with together.reading(1):
+        list(together.translate(text))
+        assert set(multiprocessing.active_children()) <= before
 
 
 @pytest.mark.parametrize(
