@@ -92,8 +92,8 @@ class ConvolutionalAttention(SelfAttention):
     One softmax is over all N·M keys. There is nothing outside the sentence, and no head before the
     first or after the last one. The parameters are those of self-attention.
 
-    A sentence is cut into blocks. Each head has the keys that any query of a block sees, of all N
-    heads, in a row; a mask hides from a query what lies outside its own window.
+    A sentence is cut into blocks. A head reads the N·K keys that any query of a block sees in any
+    of the N heads. A mask hides from a query the keys outside its own window.
 
     Args:
         settings: of the model.
@@ -129,7 +129,7 @@ class ConvolutionalAttention(SelfAttention):
         k, v = (self._of_neighbours(cut.keys(each)) for each in (k, v))
         if capturing():
             self._record(q, k, seen)
-        # What a query reads that sees nothing, beyond a sentence, is not used.
+        # A query of padding may see no key. Its context is never used.
         mask = additive(seen, q.dtype)
         context = attention(q, k, v, mask, p=self.p if self.training else 0.0)
         context = context.reshape(rows, -1, width)[:, :steps]

@@ -193,7 +193,7 @@ class Translator:
         if jobs <= 1 or not sys.platform.startswith("linux"):
             yield
             return
-        make = partial(partial, _of_each, self)
+        make = partial(partial, _apply_to_share, self)
         with contextlib.closing(Workers(make, jobs)) as self._readers:
             try:
                 yield
@@ -484,7 +484,7 @@ class Translator:
         return Translation(candidates)
 
 
-def _of_each(
+def _apply_to_share(
     translator: Translator, share: tuple[Callable[[Translator, Item], Result], list[Item]]
 ) -> list[Result]:
     function, items = share

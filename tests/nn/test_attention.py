@@ -1,6 +1,7 @@
 """Attention: every path against loops over floats, dropout, long sentences, capture."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from nmtkit.nn import cpu, gpu
 from nmtkit.nn.attention import attention
 from nmtkit.nn.capture import capture
 from nmtkit.nn.dropout import seed_dropout
-from nmtkit.nn.masks import visible_positions
+from nmtkit.nn.masks import additive, visible_positions
 
 H, C = 2, 3
 
@@ -128,6 +129,29 @@ def test_the_last_queries_of_a_causal_target(explicit, monkeypatch):
     torch.testing.assert_close(
         attention(q[:, 3:], k, v, causal=True), attention(q, k, v, causal=True)[:, 3:]
     )
+
+
+@pytest.mark.parametrize("explicit", [True, False])
+def test_a_mask_of_each_head(explicit, monkeypatch):
+    """It is as if each head attended alone, with its own mask."""
+    monkeypatch.setattr(cpu, "writes_attention_out", lambda q, k: explicit)
+    torch.manual_seed(3)
+    q, k, v = torch.randn(2, 5, 3, 8), torch.randn(2, 3, 6, 8), torch.randn(2, 3, 6, 8)
+    mask = additive(torch.rand(2, 3, 5, 6) < 0.7, torch.float32)
+    found = attention(q, k, v, mask).unflatten(2, (3, 8))
+    for head in range(3):
+        one = slice(head, head + 1)
+        alone = attention(q[:, :, one], k[:, one], v[:, one], mask[:, head])
+        torch.testing.assert_close(found[:, :, head], alone)
+
+
+def test_a_mask_of_each_head_is_not_for_the_kernel_of_a_search(monkeypatch):
+    kernel = SimpleNamespace(fits=lambda *of: True, attend=lambda *of: "context")
+    monkeypatch.setattr(gpu, "_few_queries", lambda device: kernel)
+    q = torch.empty(2, 3, 5, 8, device="meta")
+    with torch.no_grad():
+        assert gpu.search_attention(q, q, q, q.new_empty(2, 5, 5)) == "context"
+        assert gpu.search_attention(q, q, q, q.new_empty(2, 3, 5, 5)) is None
 
 
 def test_the_kernel_of_a_search_computes_no_dropout(monkeypatch):

@@ -123,7 +123,7 @@ def test_output_is_the_same_to_the_bit_for_any_number_of_workers(jobs):
     assert alone.counts == together.counts
 
 
-class Here(Spaces):
+class CountingSpaces(Spaces):
     """Counts what this process encodes and decodes."""
 
     def __init__(self):
@@ -146,7 +146,7 @@ def test_workers_read_many_lines(options, monkeypatch):
     text = lines(50, seed=4)
     alone, together = make(**options), make(**options)
     for translator in (alone, together):
-        translator.src_side = translator.tgt_side = Here()
+        translator.src_side = translator.tgt_side = CountingSpaces()
     before = set(multiprocessing.active_children())
     with together.reading(2):
         assert list(alone.translate(text)) == list(together.translate(text))
