@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nmtkit.data.context import Context, contexts
+from nmtkit.data.context import Context, contexts, packed_contexts, with_source
 from nmtkit.data.documents import ContextRule, Documents
 from nmtkit.data.packing import Segments, in_one_row, segments, shifted_row
 from nmtkit.data.padding import (
@@ -63,8 +63,8 @@ class Batch:
         real: (N), the positions of `tgt_out` that are not padding, as indices into B·T; None if
             all are, or if the host has not looked for them: on a GPU, that waits for the GPU.
         segments: where the sentences lie in the packed form, for a model that `reads_packed`. Then
-            `src` is (1, S), and `tgt_in` and `tgt_out` are (1, T). None if each sentence has its
-            own row.
+            `src` is (1, S), and `tgt_in` and `tgt_out` are (1, T), and contexts have `segments`,
+            too. None if each sentence has its own row.
     """
 
     src: Tensor
@@ -310,18 +310,28 @@ def collate_packed(
     device: torch.device | str = "cpu",
     multiple: int = 1,
     few_shapes: bool = False,
+    rule: ContextRule | None = None,
 ) -> Batch:
     """Return a batch of these pairs in packed form (see `Batch.segments`).
 
     Args:
-        store, rows, device: as of `collate`.
-        multiple: the number of positions of each side is a multiple of this.
+        store, rows, device, rule: as of `collate`; the rule reads no targets. With a rule
+            `before_source`, a source is context and source in one.
+        multiple: the number of positions of each side, and of the contexts, is a multiple of this.
         few_shapes: round up the number of sentences and the longest of them, too.
     """
     rows = np.asarray(rows, dtype=np.int64)
-    (src, src_lengths), (tgt, tgt_lengths) = (
-        in_one_row(*side, multiple) for side in _joined_sides(store, rows)
-    )
+    sides, context = _joined_sides(store, rows), None
+    of_rows = [store.documents.context(int(i), rule) for i in rows] if rule else []
+    if rule and rule.before_source:
+        read = zip(of_rows, rows.tolist(), strict=True)
+        sides[0] = joined([with_source(context, store.src, i) for context, i in read])
+    (src, src_lengths), (tgt, tgt_lengths) = (in_one_row(*side, multiple) for side in sides)
+    if rule and not rule.before_source:
+        shape = src_lengths, multiple, few_shapes
+        context = packed_contexts(of_rows, store.src, rule, *shape)
+    spans = None if store.spans is None else [store.spans[int(i)] for i in rows]
+    where = segments(src_lengths, tgt_lengths, few_shapes)
     batch = Batch(
         src=torch.from_numpy(src[None]),
         src_lengths=torch.from_numpy(src_lengths[: len(rows)]),
@@ -330,7 +340,9 @@ def collate_packed(
         tgt_out=torch.from_numpy(tgt[None]),
         tgt_lengths=torch.from_numpy(tgt_lengths[: len(rows)]),
         real=torch.arange(int(tgt_lengths[: len(rows)].sum())),
-        segments=segments(src_lengths, tgt_lengths, few_shapes),
+        spans=_span_sizes(spans, few_shapes, len(where.keys.positions)),
+        context=context,
+        segments=where,
     )
     return on_device(batch, device)
 
@@ -387,17 +399,23 @@ def _source_batch(
     context: Context | None,
     few_shapes: bool = False,
 ) -> Batch:
-    span_sizes = None
-    if spans is not None:
-        sizes, counts = padded([np.asarray(tokens, dtype=np.int64) for tokens in spans], 0)
-        if few_shapes:
-            sizes, _ = rounded(sizes, counts, 0)
-        span_sizes = torch.from_numpy(sizes) if counts.any() else None
     return Batch(
         torch.from_numpy(src),
         torch.from_numpy(lengths),
         torch.arange(len(src)),
         src_padded=bool(lengths.min() < src.shape[1]),
-        spans=span_sizes,
+        spans=_span_sizes(spans, few_shapes),
         context=context,
     )
+
+
+def _span_sizes(
+    spans: Sequence[Sequence[int] | NDArray[Any]] | None, few_shapes: bool, rows: int = 0
+) -> Tensor | None:
+    """Return `Batch.spans` of so many rows; 0 = as many as `spans`, rounded up for few shapes."""
+    if spans is None:
+        return None
+    sizes, counts = padded([np.asarray(tokens, dtype=np.int64) for tokens in spans], 0)
+    if few_shapes or rows:
+        sizes, _ = rounded(sizes, counts, 0, rows)
+    return torch.from_numpy(sizes) if counts.any() else None

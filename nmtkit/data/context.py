@@ -1,4 +1,6 @@
-"""The contexts of the sentences of a batch as padded tensors; equal contexts are stored once."""
+"""The contexts of the sentences of a batch: padded, where equal contexts are stored once, or in one
+row.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nmtkit.data.documents import ContextRule
-from nmtkit.data.padding import Ids, like_length, next_size, padded, rounded, shifted
-from nmtkit.text.vocabulary import BOS, EOS
+from nmtkit.data.packing import Segments, in_one_row, segments
+from nmtkit.data.padding import Ids, joined, like_length, next_size, padded, rounded, shifted
+from nmtkit.text.vocabulary import BOS, EOS, PAD
 
 BREAK = BOS
 """Separates the sentences of a concatenated context (#### in the paper). No source has this id, no
@@ -42,6 +45,10 @@ class Context:
             model that reads them.
         parts: the same contexts in groups of similar length, for models that read each context
             alone; every part has the `rows` of the whole.
+        segments: of a packed batch, whose S source positions stand in one row. Then `ids` is (1,
+            M): the first context of every sentence, then the second of every sentence, …; one <pad>
+            stands for a context that a sentence lacks. The queries are J copies of the source's
+            row, the keys the contexts. `rows` is (S, J), the contexts of each position.
     """
 
     ids: Tensor
@@ -52,6 +59,15 @@ class Context:
     tgt_lengths: Tensor | None = None
     tgt_padded: bool = False
     parts: tuple[Context, ...] = ()
+    segments: Segments | None = None
+
+    @property
+    def has(self) -> Tensor:
+        """True for each sentence that has a context, (B, 1); in a packed batch for each of its
+        source positions, (1, S).
+        """
+        has = self.rows[:, :1] >= 0
+        return has if self.segments is None else has.mT
 
     def of_like_length(self) -> tuple[Context, ...]:
         """Return the parts; only this object if it has none or torch.compile traces the model."""
@@ -86,7 +102,7 @@ def contexts(
     Raises: ValueError if the rule reads target sides and `targets` is None.
     """
     keys = [_keys(sentences, rule) for sentences in of_rows]
-    texts = {key: _joined(key, ids) for of_row in keys for key in of_row}
+    texts = {key: _text(key, ids, rule) for of_row in keys for key in of_row}
     if not texts:
         return None
     # Longest first, so that contexts of similar length are neighbours.
@@ -106,11 +122,65 @@ def contexts(
     return _with_parts(sides, torch.from_numpy(rows), least)
 
 
+def with_source(
+    context: Sequence[int], ids: Callable[[int], NDArray[Any]], sentence: int
+) -> NDArray[Any]:
+    """Return the ids of a sentence's context and of the sentence as one text."""
+    return _joined([*context, sentence], ids)
+
+
+def packed_contexts(
+    of_rows: Sequence[Sequence[int]],
+    ids: Callable[[int], NDArray[Any]],
+    rule: ContextRule,
+    source: Ids,
+    multiple: int,
+    few_shapes: bool = False,
+) -> Context | None:
+    """Return the contexts of a packed batch (see `Context.segments`), or None if no sentence has a
+    context.
+
+    Args:
+        of_rows, ids, rule: as of `contexts`; the rule reads no targets.
+        source: lengths of the sentences in the row of sources, those of <pad> last.
+        multiple: M is a multiple of this.
+        few_shapes: J is the most that the rule allows; for the other sizes see `packing.segments`.
+    """
+    keys = [_keys(sentences, rule) for sentences in of_rows]
+    keys += [[] for _ in range(len(source) - len(keys))]
+    counts = np.array([len(of_row) for of_row in keys])
+    if not counts.any():
+        return None
+    most = 1 if rule.join == "concatenate" else rule.size
+    copies = np.arange(most if few_shapes else counts.max())  # (J)
+    texts = [
+        _text(of_row[copy], ids, rule) if copy < len(of_row) else [PAD]
+        for copy in copies
+        for of_row in keys
+    ]
+    row, lengths = in_one_row(*joined(texts), multiple)
+    number = copies * len(keys) + np.arange(len(keys))[:, None]  # (B, J)
+    rows = np.where(copies < counts[:, None], number, -1).repeat(source, axis=0)
+    return Context(
+        ids=torch.from_numpy(row[None]),
+        lengths=torch.from_numpy(lengths),
+        rows=torch.from_numpy(rows),
+        padded=True,
+        segments=segments(lengths, np.tile(source, len(copies)), few_shapes),
+    )
+
+
 def _keys(sentences: Sequence[int], rule: ContextRule) -> list[tuple[int, ...]]:
     """Return the contexts of a sentence; each is a tuple of sentence numbers."""
     if rule.join == "concatenate" and sentences:
         return [tuple(sentences)]
     return [(sentence,) for sentence in sentences]
+
+
+def _text(sentences: Sequence[int], ids: Callable[[int], NDArray[Any]], rule: ContextRule) -> Ids:
+    """Return the ids of a context as models read it."""
+    text = _joined(sentences, ids)
+    return np.append(BOS, text) if rule.begin else text
 
 
 def _joined(sentences: Sequence[int], ids: Callable[[int], NDArray[Any]]) -> Ids:

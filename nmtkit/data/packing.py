@@ -42,6 +42,11 @@ class Packing(NamedTuple):
         """Return the place of each position in its sentence, (N)."""
         return self.cells % self.positions.size(1)
 
+    @property
+    def lengths(self) -> Tensor:
+        """Return the length of each sentence, at least 1, (R)."""
+        return self.visible.sum((1, 2))
+
     def padded(self, x: Tensor) -> Tensor:
         """Return vectors in the padded form, (1, N, …) -> (R, L, …). Padding is any vector; its
         gradient is not used.

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from torch import Tensor
-from torch.nn import functional as F
 
 from nmtkit.data.batches import Batch
 from nmtkit.data.context import Context
+from nmtkit.data.documents import ContextRule
 from nmtkit.errors import ConfigError
-from nmtkit.models.base import Memory, Vocabularies, visible_source
+from nmtkit.models.base import Memory, Vocabularies, source_sight
 from nmtkit.models.transformer import (
     DocumentSettings,
     DocumentTransformer,
@@ -17,10 +19,9 @@ from nmtkit.models.transformer import (
 )
 from nmtkit.nn.attention import CrossAttention
 from nmtkit.nn.capture import recorded_under
-from nmtkit.nn.masks import Visible
+from nmtkit.nn.masks import Sight, packing_of
 from nmtkit.nn.state import select_rows
 from nmtkit.nn.sublayer import GatedSum
-from nmtkit.text.vocabulary import BOS
 
 
 class ContextAwareLayer(EncoderLayer):
@@ -36,14 +37,14 @@ class ContextAwareLayer(EncoderLayer):
         self.context = CrossAttention(*settings.attention_sizes)
         self.gate = GatedSum(settings.d_model)
 
-    def read(self, x: Tensor, visible: Visible, context: Memory) -> Tensor:
+    def read(self, x: Tensor, visible: Sight, context: Memory) -> Tensor:
         """Return the states of the layer.
 
         Args:
             x: (B, S, D).
-            visible: bool (B, 1, S), the real positions of x; None = all.
-            context: for each sentence `keys` from `context.source`, `visible` bool (B, 1, M) or
-                None, and `has` bool (B, 1), True if the sentence has a context; otherwise g is 1.
+            visible: what a position of x may attend to.
+            context: `keys` from `context.source`, `visible`, what a position may attend to of them,
+                and `has` (`Context.has`): without a context, g is 1.
         Returns: (B, S, D).
         """
 
@@ -65,6 +66,7 @@ class ContextAwareTransformer(DocumentTransformer):
     """
 
     paper = "Voita et al. 2018"
+    packs = True
 
     def __init__(self, settings: DocumentSettings, vocabularies: Vocabularies) -> None:
         if not settings.encoder_layers:
@@ -74,6 +76,10 @@ class ContextAwareTransformer(DocumentTransformer):
         self.context_layer = EncoderLayer(settings)
         self.context_norm = settings.last_norm()
 
+    @property
+    def context_rule(self) -> ContextRule:
+        return dataclasses.replace(super().context_rule, begin=True)
+
     def encoder_layer(self, index: int) -> EncoderLayer:
         last = index == self.settings.encoder_layers - 1
         return (ContextAwareLayer if last else EncoderLayer)(self.settings)
@@ -81,21 +87,28 @@ class ContextAwareTransformer(DocumentTransformer):
     def encode(self, batch: Batch) -> Memory:
         if batch.context is None:
             return super().encode(batch)
-        x, visible, last = self.src_embedder(batch.src), visible_source(batch), self.encoder[-1]
+        visible = source_sight(batch)
+        x = self.src_embedder(batch.src, packing=packing_of(visible))
         for layer in self.encoder[:-1]:
             x = layer(x, visible)
-        rows = batch.context.rows[:, 0]  # (B); several context sentences are joined
         with recorded_under("context."):
             states = map(self._read, batch.context.of_like_length())
-            keys = last.context.source(*states)
-        contexts = {"keys": keys, "visible": visible_words(batch.context, 1)}
-        context = select_rows(contexts, rows.clamp(min=0)) | {"has": (rows >= 0).unsqueeze(1)}
-        return self.remember(self.encoder_norm(last.read(x, visible, context)), visible)
+            keys = self.encoder[-1].context.source(*states)
+        x = self.encoder[-1].read(x, visible, _of_sentences(keys, batch.context))
+        return self.remember(self.encoder_norm(x), batch.segments or visible)
 
     def _read(self, context: Context) -> Tensor:
-        """Return the states (U, 1+M, D) of contexts, with <s> before each."""
-        visible = visible_words(context, 1)
-        x = self.src_embedder(F.pad(context.ids, (1, 0), value=BOS))
+        """Return the states of contexts (U, M, D)."""
+        visible = visible_words(context)
+        x = self.src_embedder(context.ids, packing=packing_of(visible))
         for layer in [*self.encoder[:-1], self.context_layer]:
             x = layer(x, visible)
         return self.context_norm(x)
+
+
+def _of_sentences(keys: tuple[Tensor, Tensor], context: Context) -> Memory:
+    """Return the keys and values of contexts (U, H, M, C) for `ContextAwareLayer.read`."""
+    read = {"keys": keys, "visible": context.segments or visible_words(context)}
+    if context.segments is None:
+        read = select_rows(read, context.rows[:, 0].clamp(min=0))  # several sentences are joined
+    return read | {"has": context.has}

@@ -22,13 +22,14 @@ from torch import Tensor, nn
 from nmtkit.data.batches import Batch
 from nmtkit.data.context import Context
 from nmtkit.data.documents import ContextRule
+from nmtkit.data.packing import Segments
 from nmtkit.errors import ConfigError
-from nmtkit.models.base import Memory, State, Vocabularies, visible_source
+from nmtkit.models.base import Memory, State, Vocabularies, source_sight
 from nmtkit.models.transformer import DocumentSettings, DocumentTransformer, visible_words
 from nmtkit.nn.attention import CrossAttention
 from nmtkit.nn.capture import record, recorded_under
 from nmtkit.nn.dropout import dropout
-from nmtkit.nn.masks import Visible, visible_positions
+from nmtkit.nn.masks import Sight, Visible, packing_of, visible_positions
 from nmtkit.nn.state import select_rows
 from nmtkit.nn.sublayer import GatedSum
 
@@ -73,28 +74,34 @@ class HierarchicalAttention(nn.Module):
         self.gate = GatedSum(width)
         self.norm = nn.LayerNorm(width)
 
-    def remember(self, states: Sequence[Tensor], visible: Visible, rows: Tensor) -> Memory:
+    def remember(self, states: Sequence[Tensor], visible: Sight, context: Context) -> Memory:
         """Return the keys and values of contexts, computed once.
 
         Args:
             states: (U', M', D) of each of the parts of the contexts.
-            visible: which positions of all contexts are real, bool (U, 1, M); None = all.
-            rows: (B, J), the contexts of each sentence; -1 = none.
+            visible: which positions of all contexts are real, bool (U, 1, M); None = all. Of a
+                packed batch it is not read.
+            context: where the contexts belong.
         Returns: rows first (B): keys and values (B, J, H, M, C) each, visible
-            (B, J, 1, M) or None, real (B, J).
+            (B, J, 1, M) or None, real (B, J, 1, 1). Of a packed batch, keys and values have B = J =
+            1, and real is (1, J, 1, S).
         """
-        k, v = self.words.source(*states)
+        (k, v), rows = self.words.source(*states), context.rows
+        if context.segments is not None:
+            real = (rows >= 0).mT[None, :, None]
+            keys = {"keys": k.unsqueeze(0), "values": v.unsqueeze(0)}
+            return keys | {"visible": context.segments, "real": real}
         index = rows.clamp(min=0).flatten()
         picked = select_rows({"keys": k, "values": v, "visible": visible}, index)
         parts = {key: t if t is None else t.unflatten(0, rows.shape) for key, t in picked.items()}
-        return parts | {"real": rows >= 0}
+        return parts | {"real": (rows >= 0)[..., None, None]}
 
     def forward(self, h: Tensor, contexts: Memory) -> Tensor:
         """Mix the contexts into h (B·K, T, D) -> (B·K, T, D); without any, h is unchanged."""
-        real = contexts["real"]  # (B, J)
+        real = contexts["real"]  # (B, J, 1, 1)
         read = self._read_sentences(h, self._read_words(h, contexts), real)
         read = self.feed_forward_residual(read, self.feed_forward)
-        has = real[:, :1].repeat_interleave(len(h) // len(real), dim=0)  # (B·K, 1)
+        has = real[:, 0, 0].repeat_interleave(len(h) // len(real), dim=0)  # (B·K, 1)
         return self.gate.mix(h, read, has, f"{self.name}.gate", self.norm)
 
     def _read_words(self, h: Tensor, contexts: Memory) -> Tensor:
@@ -102,15 +109,18 @@ class HierarchicalAttention(nn.Module):
 
         Returns: (B, J, K, T, D); finite where there is no sentence.
         """
-        batch, count = contexts["real"].shape
+        batch, count = contexts["real"].shape[:2]
         q = self.words.query(self.words_query_norm(h)).unflatten(-1, (self.words.heads, -1))
         # (B, 1, K, T, H, C) -> (B·J·K, T, H, C)
         q = q.unflatten(0, (batch, 1, -1)).expand(-1, count, -1, -1, -1, -1).flatten(0, 2)
         k, v = contexts["keys"].flatten(0, 1), contexts["values"].flatten(0, 1)
         visible = contexts["visible"]
-        visible = None if visible is None else visible.flatten(0, 1)
+        if isinstance(visible, Segments):
+            q = q.flatten(0, 1).unsqueeze(0)  # (J, S, H, C) -> (1, J·S, H, C)
+        elif visible is not None:
+            visible = visible.flatten(0, 1)
         summaries = self.words_norm(self.words.attend(q, k, v, visible))
-        return summaries.unflatten(0, (batch, count, -1))
+        return summaries.view(batch, count, -1, *h.shape[1:])
 
     def _read_sentences(self, h: Tensor, summaries: Tensor, real: Tensor) -> Tensor:
         """Attend from each word of h to its own summaries.
@@ -120,7 +130,7 @@ class HierarchicalAttention(nn.Module):
         Args:
             h: (B·K, T, D).
             summaries: (B, J, K, T, D).
-            real: which of them there are, bool (B, J).
+            real: which of them there are, bool (B, J, 1, 1).
         Returns: (B·K, T, D).
         """
         heads = self.sentences.heads
@@ -138,7 +148,7 @@ class HierarchicalAttention(nn.Module):
             q, k = q.float(), k.float()
         scores = (q * k).sum(-1) / math.sqrt(q.size(-1))
         lowest = torch.finfo(scores.dtype).min
-        weights = scores.masked_fill(~real[:, :, None, None, None], lowest).softmax(1)
+        weights = scores.masked_fill(~real.unsqueeze(-1), lowest).softmax(1)
         record(self.sentences.name, weights.permute(0, 4, 2, 3, 1).flatten(2, 3))  # (B, H, K·T, J)
         p = self.sentences.p if self.training else 0.0
         return dropout(weights, p) if p else weights
@@ -159,6 +169,7 @@ class HierarchicalAttentionNetwork(DocumentTransformer):
     Settings = HierarchicalSettings
     settings: HierarchicalSettings
     paper = "Miculicich et al. 2018"
+    packs = True
     join = "parallel"
 
     def __init__(self, settings: HierarchicalSettings, vocabularies: Vocabularies) -> None:
@@ -173,27 +184,35 @@ class HierarchicalAttentionNetwork(DocumentTransformer):
         self.decoder_context = HierarchicalAttention(s, "decoder_context") if decoder else None
 
     @property
+    def reads_packed(self) -> bool:
+        return super().reads_packed and self.decoder_context is None
+
+    @property
     def context_rule(self) -> ContextRule:
         targets = self.decoder_context is not None
         return dataclasses.replace(super().context_rule, targets=targets)
 
     def encode(self, batch: Batch) -> Memory:
         """See `Transformer.encode`; `earlier` has the decoder's contexts, if any."""
-        context, visible = batch.context, visible_source(batch)
-        states = self.through_encoder(self.src_embedder(batch.src), visible)
+        context, visible = batch.context, source_sight(batch)
+        states = self._encoded(batch.src, visible)
         if context is None:
-            return self.remember(states, visible)
+            return self.remember(states, batch.segments or visible)
         learning = self.settings.context_gradients and torch.is_grad_enabled()
         with recorded_under("context."), torch.set_grad_enabled(learning):
             sources, targets = zip(*map(self._read, context.of_like_length()), strict=True)
         if self.encoder_context is not None:
-            contexts = self.encoder_context.remember(sources, visible_words(context), context.rows)
+            contexts = self.encoder_context.remember(sources, visible_words(context), context)
             states = self.encoder_context(states, contexts)
-        memory = self.remember(states, visible)
+        memory = self.remember(states, batch.segments or visible)
         if self.decoder_context is not None:
-            visible = _visible_targets(context)
-            memory["earlier"] = self.decoder_context.remember(targets, visible, context.rows)
+            of_targets = _visible_targets(context)
+            memory["earlier"] = self.decoder_context.remember(targets, of_targets, context)
         return memory
+
+    def _encoded(self, ids: Tensor, visible: Sight) -> Tensor:
+        """Return the encoder's states of ids (B, S): (B, S, D)."""
+        return self.through_encoder(self.src_embedder(ids, packing=packing_of(visible)), visible)
 
     def decode(
         self, tgt_in: Tensor, memory: Memory, state: State | None = None
@@ -209,7 +228,7 @@ class HierarchicalAttentionNetwork(DocumentTransformer):
         Raises: ValueError if the decoder reads contexts, and they have no target sides.
         """
         visible = visible_words(context)
-        states = self.through_encoder(self.src_embedder(context.ids), visible)
+        states = self._encoded(context.ids, visible)
         if self.decoder_context is None:
             return states, states
         if context.tgt_in is None:

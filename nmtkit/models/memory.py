@@ -20,8 +20,9 @@ from torch import Tensor, nn
 from nmtkit.data.batches import Batch
 from nmtkit.data.context import Context, stacked
 from nmtkit.data.documents import ContextRule, Join
+from nmtkit.data.packing import Segments
 from nmtkit.errors import ConfigError
-from nmtkit.models.base import Memory, Vocabularies, visible_source
+from nmtkit.models.base import Memory, Vocabularies, source_sight
 from nmtkit.models.transformer import (
     DocumentSettings,
     DocumentTransformer,
@@ -32,7 +33,7 @@ from nmtkit.nn.attention import CrossAttention, SelfAttention, attention
 from nmtkit.nn.capture import capturing, record, recorded_under
 from nmtkit.nn.dropout import Dropout
 from nmtkit.nn.embeddings import Embedder
-from nmtkit.nn.masks import Visible
+from nmtkit.nn.masks import Sight, Visible, packing_of
 from nmtkit.nn.recurrent import GRU, LSTM, Recurrent
 from nmtkit.nn.state import select_rows
 from nmtkit.nn.sublayer import GatedSum
@@ -118,16 +119,22 @@ class ContextEncoder(nn.Module):
         """
         parts = context.of_like_length()
         if self.rnn is None:
-            return [self._through_layers(embedder(part.ids), part) for part in parts]
+            return [self._through_layers(part, embedder) for part in parts]
         # A recurrent layer needs no positions, and no parts either: padding costs it nothing.
         words = self.dropout(embedder.table(context.ids))
+        if context.segments is not None:
+            packing = context.segments.keys
+            states, _ = self.rnn(packing.padded(words), packing.lengths)
+            return [packing.packed(states)]
         states, _ = self.rnn(words, context.lengths)
         rows = states.split([len(part.ids) for part in parts])
         return [x[:, : part.ids.size(1)] for part, x in zip(parts, rows, strict=True)]
 
-    def _through_layers(self, x: Tensor, context: Context) -> Tensor:
+    def _through_layers(self, context: Context, embedder: Embedder) -> Tensor:
+        visible = visible_words(context)
+        x = embedder(context.ids, packing=packing_of(visible))
         for layer in self.layers:
-            x = layer(x, visible_words(context))
+            x = layer(x, visible)
         return self.norm(x)
 
 
@@ -226,7 +233,7 @@ class AssociatedMemory(nn.Module):
         self,
         states: Tensor,
         embedded: Tensor,
-        visible: Visible,
+        visible: Sight,
         context: Context,
         embedder: Embedder,
     ) -> Tensor:
@@ -235,7 +242,7 @@ class AssociatedMemory(nn.Module):
         Args:
             states: (B, S, D).
             embedded: the source's embeddings (B, S, D).
-            visible: its real positions, bool (B, 1, S); None = all.
+            visible: what a position of it may attend to.
             context: of the sentences.
             embedder: the source's.
         Returns: (B, S, D); the states of a sentence without context are unchanged.
@@ -248,9 +255,9 @@ class AssociatedMemory(nn.Module):
         added = self.settings.context_residual
         read = residual.leave(queries, read) if added else residual.norm(self.dropout(read))
         read = self.feed_forward_residual(read, self.feed_forward)
-        return self.gate.mix(states, read, context.rows[:, :1] >= 0, "memory.gate")
+        return self.gate.mix(states, read, context.has, "memory.gate")
 
-    def _queries(self, states: Tensor, embedded: Tensor, visible: Visible) -> Tensor:
+    def _queries(self, states: Tensor, embedded: Tensor, visible: Sight) -> Tensor:
         """Return what asks the contexts (B, S, D)."""
         if not self.settings.inter_attention or self.settings.query_from == "encoder":
             return states
@@ -258,10 +265,13 @@ class AssociatedMemory(nn.Module):
         return self.source_residual(embedded, partial(first, visible=visible))
 
     def _meet(
-        self, queries: Tensor, visible: Visible, context: Context, parts: list[Tensor]
+        self, queries: Tensor, visible: Sight, context: Context, parts: list[Tensor]
     ) -> Tensor:
         """Return what the queries (B, S, D) read of the parts of the contexts: (B, S, D)."""
+        if context.segments is not None:
+            return self._meet_packed(queries, context.segments, parts)
         rows, of_context = context.rows, visible_words(context)
+        assert not isinstance(visible, Segments) and not isinstance(of_context, Segments)
         everywhere = self.settings.memory_scope == "batch" and self.training
         if everywhere:
             every = torch.arange(len(context.ids), device=rows.device)
@@ -272,6 +282,18 @@ class AssociatedMemory(nn.Module):
             return self.inter.read(queries, contexts, rows, visible, everywhere)
         means = _mean_of_contexts(stacked(parts), rows, of_context)
         return means.unsqueeze(1).expand_as(queries)
+
+    def _meet_packed(self, queries: Tensor, segments: Segments, parts: list[Tensor]) -> Tensor:
+        """Return what the queries (1, S, D) of a packed batch read of one context each: (1, S, D).
+
+        A sentence without context reads <pad>, in vain.
+        """
+        if self.settings.inter_attention:
+            return self.inter(queries, self.inter.source(*parts), segments)
+        words = segments.keys.padded(stacked(parts))
+        means = mean(words, segments.keys.visible).to(words.dtype)
+        longest = segments.queries.positions.size(1)
+        return segments.queries.packed(means.unsqueeze(1).expand(-1, longest, -1))
 
     def _read_contexts(self, context: Context, embedder: Embedder) -> list[Tensor]:
         """Return the words of each part of the contexts, (U', M', D) each."""
@@ -300,6 +322,7 @@ class AssociatedMemoryTransformer(DocumentTransformer):
     Settings = MemorySettings
     settings: MemorySettings
     paper = "Jiang et al. 2019"
+    packs = True
 
     def __init__(self, settings: MemorySettings, vocabularies: Vocabularies) -> None:
         super().__init__(settings, vocabularies)
@@ -313,15 +336,20 @@ class AssociatedMemoryTransformer(DocumentTransformer):
         self.memory = AssociatedMemory(s)
 
     @property
+    def reads_packed(self) -> bool:
+        several = self.join == "parallel" and self.settings.context_size > 1
+        return super().reads_packed and self.settings.memory_scope == "sentence" and not several
+
+    @property
     def context_rule(self) -> ContextRule:
         """See `Model.context_rule`; outside training a document is the memory: no batch matters."""
         whole = self.settings.memory_scope == "batch" and not self.training
         return dataclasses.replace(super().context_rule, whole=whole)
 
     def encode(self, batch: Batch) -> Memory:
-        visible = visible_source(batch)
-        embedded = self.src_embedder(batch.src)
+        visible = source_sight(batch)
+        embedded = self.src_embedder(batch.src, packing=packing_of(visible))
         states = self.through_encoder(embedded, visible)
         if batch.context is not None:
             states = self.memory(states, embedded, visible, batch.context, self.src_embedder)
-        return self.remember(states, visible)
+        return self.remember(states, batch.segments or visible)

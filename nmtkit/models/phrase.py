@@ -296,10 +296,6 @@ class PhraseTransformer(Transformer):
         self.token_mixture = _mixture(levels, s.decoder_layers) if s.ta_tokens else None
 
     @property
-    def reads_packed(self) -> bool:
-        return super().reads_packed and not self.reads_spans
-
-    @property
     def reads_batch_length(self) -> bool:
         return self.settings.phrase_length == "batch"
 
@@ -346,13 +342,11 @@ class PhraseTransformer(Transformer):
 
     def _cut(self, batch: Batch) -> Phrases:
         """Return the phrases of a batch."""
-        by_batch = self.settings.phrase_length == "batch"
+        lengths, columns, padded = batch.src_lengths, batch.src.size(1), batch.src_padded
         if batch.segments is not None:
-            sentences = batch.segments.keys
-            lengths = sentences.visible.sum((1, 2))
-            return ngrams(lengths, sentences.positions.size(1), True, by_batch)
-        columns = batch.src.size(1)
-        phrases = ngrams(batch.src_lengths, columns, batch.src_padded, by_batch)
+            packing = batch.segments.keys
+            lengths, columns, padded = packing.lengths, packing.positions.size(1), True
+        phrases = ngrams(lengths, columns, padded, self.settings.phrase_length == "batch")
         if batch.spans is not None and self.reads_spans:
             return cut_by_parse(batch.spans, phrases, columns)
         return phrases

@@ -26,7 +26,7 @@ from nmtkit.nn.attention import Attention, CrossAttention, SelfAttention
 from nmtkit.nn.cache import Cache
 from nmtkit.nn.embeddings import Embedder, Embedding, OutputLayer
 from nmtkit.nn.linear import Init, Linear
-from nmtkit.nn.masks import Sight, Visible, own_sentence, packing_of, visible_positions
+from nmtkit.nn.masks import Sight, own_sentence, packing_of, visible_positions
 from nmtkit.nn.sharing import Share, share_parameters
 from nmtkit.nn.sublayer import FeedForward, Norm, Residual
 
@@ -278,11 +278,10 @@ class DocumentTransformer(Transformer):
         return ContextRule(s.context, s.context_size, self.join, s.context_seed)
 
 
-def visible_words(context: Context, more: int = 0) -> Visible:
-    """Return which positions of contexts are real, bool (U, 1, more+M); None = all.
-
-    Args:
-        context: of which `ids` is (U, M).
-        more: how many positions stand before each context, all real.
+def visible_words(context: Context) -> Sight:
+    """Return which positions of contexts (U, M) are real, bool (U, 1, M), None = all; in a packed
+    batch, what a position of a context may attend to.
     """
-    return visible_positions(context.lengths + more, context.ids.size(1) + more, context.padded)
+    if context.segments is not None:
+        return own_sentence(context.segments.keys)
+    return visible_positions(context.lengths, context.ids.size(1), context.padded)

@@ -321,10 +321,11 @@ class Gradients:
         return Share(split_from, parts, batches)
 
     def _batch(self, rows: Ids) -> Batch:
-        few = self.graphs is not None
+        few, rule = self.graphs is not None, self.model.context_rule
         if self._multiple:
-            return collate_packed(self.store, rows, self.device, self._multiple, few)
-        batch = collate(self.store, rows, self.device, self.model.context_rule, few_shapes=few)
+            batch = collate_packed(self.store, rows, self.device, self._multiple, few, rule)
+        else:
+            batch = collate(self.store, rows, self.device, rule, few_shapes=few)
         return replace(batch, spans=None) if few and not self.model.reads_spans else batch
 
     def compute(

@@ -155,7 +155,10 @@ def copied_fields(batch: Batch) -> Batch:
     """
     packed, none, context = batch.segments is not None, batch.src_lengths[:0], batch.context
     if context is not None:
-        context = dataclasses.replace(context, padded=True, tgt_padded=True, parts=())
+        lengths = none if packed else context.lengths
+        context = dataclasses.replace(
+            context, lengths=lengths, padded=True, tgt_padded=True, parts=()
+        )
     return dataclasses.replace(
         batch,
         src_lengths=none if packed else batch.src_lengths,

@@ -109,7 +109,8 @@ def test_packed_batches_are_read_as_padded_ones(variant, dtype):
     """On a GPU, in bfloat16, by the kernels for sentences in a row."""
     if not build(variant).reads_packed:
         pytest.skip("training pads the batches of this model")
-    padded, packed = batch_for(build(variant), sentences()), packed_for(sentences())
+    model = build(variant)
+    padded, packed = batch_for(model, sentences()), packed_for(model, sentences())
     real, results = padded.tgt_out != PAD, []
     for batch in (padded, packed):
         model = build(variant).train()

@@ -168,11 +168,27 @@ def collate(
     )
 
 
-def packed_for(sentences: list[Pair], multiple: int = 8, few_shapes: bool = False) -> Batch:
-    """A packed batch of sentence pairs; arguments as of `collate_packed`."""
-    src, tgt = ((lambda i, side=side: np.array(sentences[i][side])) for side in (0, 1))
-    store = SimpleNamespace(src=src, tgt=tgt)
-    return collate_packed(store, np.arange(len(sentences)), DEVICE, multiple, few_shapes)
+def store_of(sentences: list[Pair], model: Model) -> SimpleNamespace:
+    """Pairs with what a model reads of them: the sentences of POOL, which follow, are contexts."""
+    everything = sentences + POOL
+    src, tgt = ((lambda i, side=side: np.array(everything[i][side])) for side in (0, 1))
+
+    def context(i, rule):
+        return [len(sentences) + j for j in context_of(everything[i][0], rule)]
+
+    spans = [spans_of(source) for source, _ in sentences] if model.reads_spans else None
+    return SimpleNamespace(
+        src=src, tgt=tgt, spans=spans, documents=SimpleNamespace(context=context)
+    )
+
+
+def packed_for(
+    model: Model, sentences: list[Pair] | None = None, multiple: int = 8, few_shapes: bool = False
+) -> Batch:
+    """A packed batch (of `pairs()`); arguments as of `collate_packed`."""
+    sentences = pairs() if sentences is None else sentences
+    store, rows = store_of(sentences, model), np.arange(len(sentences))
+    return collate_packed(store, rows, DEVICE, multiple, few_shapes, model.context_rule)
 
 
 def batch_for(model: Model, sentences: list[Pair] | None = None, more: int = 0) -> Batch:

@@ -473,13 +473,13 @@ def packed_equals_padded(model):
         steps = torch.arange(padded.tgt_out.size(1))
         real = steps < padded.tgt_lengths[:, None]
         expected = full(model, padded)[real]
-        gradients = torch.autograd.grad(loss_of(model, padded, "sum"), list(model.parameters()))
+        gradients = gradients_of(model, padded, "sum")
         for multiple in (1, 8, 64):
-            packed = packed_for(sentences, multiple)
+            packed = packed_for(model, sentences, multiple)
             assert packed.src.numel() % multiple == packed.tgt_in.numel() % multiple == 0
             logits = full(model, packed)[0]
             close(logits[: len(expected)], expected)
             assert logits.isfinite().all()
-            found = torch.autograd.grad(loss_of(model, packed, "sum"), list(model.parameters()))
+            found = gradients_of(model, packed, "sum")
             for of_packed, of_padded in zip(found, gradients, strict=True):
                 close(of_packed, of_padded)

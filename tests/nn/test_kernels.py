@@ -404,7 +404,7 @@ tried = gpu._try
 @pytest.mark.parametrize("form", ["post", "pre"])
 def test_a_training_step_with_kernels_is_one_without(form, kernels, monkeypatch):
     """In float32, on a packed batch: losses and gradients of all parameters."""
-    batch, found = packed_for(pairs(6), 64), []
+    batch, found = packed_for(Case("transformer").build(), pairs(6), 64), []
     for door in (gpu._for, lambda x: None):
         monkeypatch.setattr(gpu, "_for", door)
         model = Case("transformer").build(dtype=WIDE, dropout=0.0, norm=form).train()
@@ -445,7 +445,10 @@ def test_the_copy_of_16_bits_is_that_of_the_numbers(kernels, layer, monkeypatch)
 @pytest.mark.parametrize("last", [torch.tanh, lambda x: x.mT.contiguous().mT, lambda x: x])
 def test_logits_that_the_loss_may_not_overwrite(last, kernels, monkeypatch):
     """The backward pass of some operations reads their results; a kernel reads whole rows."""
-    product, batch = nn.Linear(8, 40, device=DEVICE), packed_for(pairs(6))
+    product, batch = (
+        nn.Linear(8, 40, device=DEVICE),
+        packed_for(Case("transformer").build(), pairs(6)),
+    )
     hidden, found = torch.randn(1, batch.tgt_out.size(1), 8, device=DEVICE), []
     for door in (gpu._for, lambda x: None):
         monkeypatch.setattr(gpu, "_for", door)
@@ -479,7 +482,8 @@ def test_a_model_of_16_bits_has_no_norm_kernel(kernels, layer):
 
 
 def test_validation_and_search_use_no_norm_kernels(kernels):
-    model, batch = Case("transformer").build(dtype=WIDE).eval(), packed_for(pairs())
+    model = Case("transformer").build(dtype=WIDE).eval()
+    batch = packed_for(model)
     with torch.no_grad():
         assert torch.isfinite(full(model, batch)).all()
     assert kernels.attention and not kernels.norm and not kernels.affine

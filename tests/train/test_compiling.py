@@ -135,7 +135,9 @@ def test_a_gpu_gets_the_same_graphs_for_all_shapes(variant, packed, as_on_a_gpu)
     if packed and not model.reads_packed:
         pytest.skip("its batches are padded")
     batches = [
-        contract.packed_for(sample, multiple=9) if packed else contract.batch_for(model, sample)
+        contract.packed_for(model, sample, multiple=9)
+        if packed
+        else contract.batch_for(model, sample)
         for sample in samples
     ]
     graphs = []

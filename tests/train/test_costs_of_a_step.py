@@ -54,7 +54,7 @@ def test_masks_are_made_once_a_batch(variant, packed, path):
     counts = []
     for layers in (2, 4):
         model = Case(variant).build(encoder_layers=layers, decoder_layers=layers).train()
-        batch = packed_for(pairs()) if packed else batch_for(model, pairs())
+        batch = packed_for(model) if packed else batch_for(model, pairs())
         masks._kept.cache_clear()
         with Operations() as operations:
             hidden, _ = model.decode(batch.tgt_in, model.encode(batch))

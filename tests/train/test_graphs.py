@@ -2,7 +2,6 @@
 
 import random
 import weakref
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,15 +14,13 @@ from nmtkit.train import gradients, graphs
 from nmtkit.train.stage import train
 from tests.models.cases import CASES
 from tests.models.contract import (
-    POOL,
     Case,
     batch_for,
     close,
-    context_of,
     full,
     packed_for,
     pairs,
-    spans_of,
+    store_of,
 )
 from tests.models.test_contexts import OF_BATCH
 from tests.train.graph_stand_in import standing_in
@@ -154,26 +151,12 @@ def test_a_computation_that_draws_on_the_host_is_not_recorded(draw, monkeypatch,
 @pytest.mark.parametrize("variant", sorted(PACKED))
 def test_a_packed_batch_of_few_shapes_is_read_as_any_other(variant):
     model, sentences = Case(variant).build(), pairs()
-    expected = full(model, packed_for(sentences))
-    few = packed_for(sentences, 8, few_shapes=True)
+    expected = full(model, packed_for(model, sentences))
+    few = packed_for(model, sentences, few_shapes=True)
     assert [of_side.positions.shape for of_side in few.segments] == 2 * [
         (packing.LEAST_ROWS, packing.LEAST_LENGTH)
     ]
     close(full(model, again(few)), expected)
-
-
-def store_of(sentences, model):
-    """Pairs with what a model reads of them: the sentences of POOL, which follow, are contexts."""
-    everything = sentences + POOL
-    src, tgt = ((lambda i, side=side: np.array(everything[i][side])) for side in (0, 1))
-
-    def context(i, rule):
-        return [len(sentences) + j for j in context_of(everything[i][0], rule)]
-
-    spans = [spans_of(source) for source, _ in sentences] if model.reads_spans else None
-    return SimpleNamespace(
-        src=src, tgt=tgt, spans=spans, documents=SimpleNamespace(context=context)
-    )
 
 
 @pytest.mark.parametrize(

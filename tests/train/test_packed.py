@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from nmtkit.data.documents import documents_file
 from nmtkit.errors import ConfigError
 from nmtkit.models.variants import VARIANTS
 from nmtkit.settings import TrainSettings
@@ -12,11 +13,18 @@ from tests.models.contract import Case
 from tests.train.tiny import make_run, metrics, options
 
 PACKED = {"transformer", "transformer-cycle", "enc-dc", "dec-dc", "full-dc", "csan", "pr"}
+PACKED |= {"amn", "context-aware", "han", "concat"}
 
 
 def test_the_models_that_read_packed_batches():
     assert {name for name in VARIANTS if Case(name).build().reads_packed} == PACKED
-    assert not Case("pr", (("segmentation", "parse"),)).build().reads_packed
+    for variant, key, value in (
+        ("amn", "memory_scope", "batch"),
+        ("han", "side", "joint"),
+    ):
+        assert not Case(variant, ((key, value),)).build().reads_packed
+    several = ("context_join", "parallel"), ("context_size", 2)
+    assert not Case("amn", several).build().reads_packed
 
 
 @pytest.mark.parametrize(
@@ -45,9 +53,14 @@ def test_a_model_that_cannot_read_them_is_refused(tmp_path):
     assert caught.value.where == "train.packed"
 
 
-def test_a_packed_training_has_the_losses_of_a_padded_one(tmp_path):
+@pytest.mark.parametrize("variant", ["transformer", "han"])
+def test_a_packed_training_has_the_losses_of_a_padded_one(variant, tmp_path):
     """Without dropout, whose masks differ; the log counts the positions that fill the rows."""
     runs = [make_run(tmp_path / packed) for packed in ("no", "yes")]
+    for run in runs:
+        starts = documents_file(run.prep, "train")
+        starts.parent.mkdir()
+        starts.write_text("".join(f"{start}\n" for start in range(0, 60, 5)))
     settings = options(
         "train.max_steps=6",
         "train.log_every=1",
@@ -56,8 +69,8 @@ def test_a_packed_training_has_the_losses_of_a_padded_one(tmp_path):
         "model.dropout=0",
     )
     for run in runs:
-        train(run, assignments=[*settings, f"train.packed={run.path.name}"])
-    padded, packed = (metrics(run, "train") for run in runs)
+        train(run, variant=variant, assignments=[*settings, f"train.packed={run.path.name}"])
+    padded, packed = (metrics(run, "train", variant) for run in runs)
     assert len(padded) == 6 and padded[-1]["loss"] < padded[0]["loss"]
     for key in ("loss", "grad_norm"):
         np.testing.assert_allclose(
