@@ -65,11 +65,24 @@ part han
 after transformer system han-two-stages --variant han --init-from "transformer-s{seed}"
 system han-decoder --variant han --set model.side=decoder
 
+# agreement of subject and verb over a distance: phrases against a model twice as wide, as in the paper's figure
+part agreement
+seeds 1 2 3
+corpus demo demo
+analysis agreement agreement
+settings "${converged[@]}"
+rates 1000 1e-3 2e-3 4e-3
+system enc-dc --variant enc-dc
+system pr --variant pr
+rates 1000 5e-4 1e-3 2e-3
+system big --set model.d_model=256 --set model.d_ff=1024 --set model.heads=8
+
 # one seed: the sweeps of the papers, with the learning rate that their model chose (2e-3)
 part sweeps
 seeds 1
 rates 1000 2e-3
 corpus multi30k-ende small-postnorm
+for name in divergence layers; do analysis "$name" "$name"; done
 for size in 3 4 5 6 7 8; do system "enc-dc-f$size" --variant enc-dc --set model.kernel_size="$size"; done
 for layers in 1-1 1-2 3-3 2-3; do system "enc-dc-layers-$layers" --variant enc-dc --set model.layers="$layers"; done
 system pr-mean --variant pr --set model.glance=mean --set model.attentive=false --set model.transparent=false
