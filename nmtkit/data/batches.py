@@ -20,7 +20,6 @@ from nmtkit.data.padding import (
     Ids,
     as_rows,
     joined,
-    next_size,
     padded,
     rounded,
     rounded_steps,
@@ -63,8 +62,8 @@ class Batch:
         real: (N), the positions of `tgt_out` that are not padding, as indices into B·T; None if
             all are, or if the host has not looked for them: on a GPU, that waits for the GPU.
         segments: where the sentences lie in the packed form, for a model that `reads_packed`. Then
-            `src` is (1, S), and `tgt_in` and `tgt_out` are (1, T), and contexts have `segments`,
-            too. None if each sentence has its own row.
+            `src` is (1, S), and `tgt_in` and `tgt_out` are (1, T), and contexts have `copies`.
+            None if each sentence has its own row.
     """
 
     src: Tensor
@@ -213,20 +212,17 @@ def collate(
         rule: which other sentences are the context of each sentence; None = no context.
         translated: returns the target ids of a sentence, </s> last, for a rule that reads the
             targets of the context; None = the targets of the set.
-        few_shapes: add padding, also whole rows of it, so that few shapes occur.
+        few_shapes: add padding, also whole rows of it, so that few shapes occur; without a rule.
     """
     context = None
     if rule is not None:
         sentences = [store.documents.context(int(i), rule) for i in rows]
         read = store.src, rule, device, translated or store.tgt
-        context = contexts(sentences, *read, few_shapes=few_shapes)
+        context = contexts(sentences, *read)
     spans = None if store.spans is None else [store.spans[int(i)] for i in rows]
     sides = _sides(store, np.asarray(rows))
     if few_shapes:
-        # Contexts add two sizes to a shape, so the other sizes are rounded more.
-        longest = 0 if rule is None else next_size(max(ids.shape[1] for ids, _ in sides), 4)
-        size = 0 if rule is None else next_size(len(rows), 2)
-        sides = [rounded(*sides[0], 1, size, longest), rounded(*sides[1], 0, size, longest)]
+        sides = [rounded(*sides[0], 1), rounded(*sides[1], 0)]
     batch = _source_batch(*sides[0], spans, context, few_shapes)
     batch = dataclasses.replace(batch, rows=torch.tensor(rows))
     return on_device(_with_targets(batch, *sides[1]), device)
@@ -315,8 +311,8 @@ def collate_packed(
     """Return a batch of these pairs in packed form (see `Batch.segments`).
 
     Args:
-        store, rows, device, rule: as of `collate`; the rule reads no targets. With a rule
-            `before_source`, a source is context and source in one.
+        store, rows, device, rule: as of `collate`. With a rule `before_source`, a source is context
+            and source in one.
         multiple: the number of positions of each side, and of the contexts, is a multiple of this.
         few_shapes: round up the number of sentences and the longest of them, too.
     """
@@ -328,8 +324,8 @@ def collate_packed(
         sides[0] = joined([with_source(context, store.src, i) for context, i in read])
     (src, src_lengths), (tgt, tgt_lengths) = (in_one_row(*side, multiple) for side in sides)
     if rule and not rule.before_source:
-        shape = src_lengths, multiple, few_shapes
-        context = packed_contexts(of_rows, store.src, rule, *shape)
+        lengths, read_sides = (src_lengths, tgt_lengths), (store.src, store.tgt)
+        context = packed_contexts(of_rows, read_sides, rule, lengths, multiple, few_shapes)
     spans = None if store.spans is None else [store.spans[int(i)] for i in rows]
     where = segments(src_lengths, tgt_lengths, few_shapes)
     batch = Batch(

@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nmtkit.data.documents import ContextRule
-from nmtkit.data.packing import Segments, in_one_row, segments
-from nmtkit.data.padding import Ids, joined, like_length, next_size, padded, rounded, shifted
+from nmtkit.data.packing import Copies, in_one_row, segments, shifted_row
+from nmtkit.data.padding import Ids, joined, like_length, padded, shifted
 from nmtkit.text.vocabulary import BOS, EOS, PAD
 
 BREAK = BOS
@@ -45,10 +45,10 @@ class Context:
             model that reads them.
         parts: the same contexts in groups of similar length, for models that read each context
             alone; every part has the `rows` of the whole.
-        segments: of a packed batch, whose S source positions stand in one row. Then `ids` is (1,
-            M): the first context of every sentence, then the second of every sentence, …; one <pad>
-            stands for a context that a sentence lacks. The queries are J copies of the source's
-            row, the keys the contexts. `rows` is (S, J), the contexts of each position.
+        copies, tgt_copies: of a packed batch, what its rows of sources and targets read. Then
+            `ids` is (1, M): the first context of every sentence, then the second of every sentence,
+            …; one <pad> stands for a context that a sentence lacks. `tgt_in` is (1, N) like it, and
+            `lengths` and `rows` are empty.
     """
 
     ids: Tensor
@@ -59,15 +59,15 @@ class Context:
     tgt_lengths: Tensor | None = None
     tgt_padded: bool = False
     parts: tuple[Context, ...] = ()
-    segments: Segments | None = None
+    copies: Copies | None = None
+    tgt_copies: Copies | None = None
 
     @property
     def has(self) -> Tensor:
         """True for each sentence that has a context, (B, 1); in a packed batch for each of its
         source positions, (1, S).
         """
-        has = self.rows[:, :1] >= 0
-        return has if self.segments is None else has.mT
+        return self.rows[:, :1] >= 0 if self.copies is None else self.copies.has[:1]
 
     def of_like_length(self) -> tuple[Context, ...]:
         """Return the parts; only this object if it has none or torch.compile traces the model."""
@@ -88,7 +88,6 @@ def contexts(
     rule: ContextRule,
     device: torch.device | str = "cpu",
     targets: Callable[[int], NDArray[Any]] | None = None,
-    few_shapes: bool = False,
 ) -> Context | None:
     """Return the context tensors of a batch, or None if no sentence has a context.
 
@@ -98,7 +97,6 @@ def contexts(
         rule: how several sentences are joined, and whether their target sides are read too.
         device: of the model that reads them; the tensors are on the CPU.
         targets: the token ids of the target side of a sentence, </s> last, if the rule reads them.
-        few_shapes: round up B and M; J is the most that the rule allows, and U = B·J.
     Raises: ValueError if the rule reads target sides and `targets` is None.
     """
     keys = [_keys(sentences, rule) for sentences in of_rows]
@@ -112,12 +110,6 @@ def contexts(
         sides.append(_decoder_inputs(order, targets))
     number = {key: i for i, key in enumerate(order)}
     rows, _ = padded([[number[key] for key in of_row] for of_row in keys], -1)
-    if few_shapes:
-        most, size = 1 if rule.join == "concatenate" else rule.size, next_size(len(rows), 2)
-        sides = [rounded(*side, 1, size * most, next_size(side[0].shape[1], 2)) for side in sides]
-        more = (0, size - len(rows)), (0, most - rows.shape[1])
-        rows = np.pad(rows, more, constant_values=-1)
-        return _slice_of(sides, torch.from_numpy(rows), narrow=False)
     least = SAVED if torch.device(device).type == "cpu" else SAVED_ELSEWHERE
     return _with_parts(sides, torch.from_numpy(rows), least)
 
@@ -131,43 +123,51 @@ def with_source(
 
 def packed_contexts(
     of_rows: Sequence[Sequence[int]],
-    ids: Callable[[int], NDArray[Any]],
+    sides: Sequence[Callable[[int], NDArray[Any]]],
     rule: ContextRule,
-    source: Ids,
+    lengths: Sequence[Ids],
     multiple: int,
     few_shapes: bool = False,
 ) -> Context | None:
-    """Return the contexts of a packed batch (see `Context.segments`), or None if no sentence has a
+    """Return the contexts of a packed batch (see `Context.copies`), or None if no sentence has a
     context.
 
     Args:
-        of_rows, ids, rule: as of `contexts`; the rule reads no targets.
-        source: lengths of the sentences in the row of sources, those of <pad> last.
-        multiple: M is a multiple of this.
+        of_rows, rule: as of `contexts`.
+        sides: return the token ids of a source and of a target, </s> last.
+        lengths: of the sentences in the rows of sources and of targets, those of <pad> last.
+        multiple: the rows of contexts have a multiple of so many positions.
         few_shapes: J is the most that the rule allows; for the other sizes see `packing.segments`.
     """
     keys = [_keys(sentences, rule) for sentences in of_rows]
-    keys += [[] for _ in range(len(source) - len(keys))]
-    counts = np.array([len(of_row) for of_row in keys])
-    if not counts.any():
+    longest = max(map(len, keys))
+    if not longest:
         return None
     most = 1 if rule.join == "concatenate" else rule.size
-    copies = np.arange(most if few_shapes else counts.max())  # (J)
-    texts = [
-        _text(of_row[copy], ids, rule) if copy < len(of_row) else [PAD]
-        for copy in copies
-        for of_row in keys
+    count = most if few_shapes else longest  # J
+    keys += [[] for _ in range(max(map(len, lengths)) - len(keys))]  # the sentences of <pad>
+    in_row = [of_row[copy : copy + 1] for copy in range(count) for of_row in keys]
+    has = np.array([bool(key) for key in in_row]).reshape(count, -1)
+    readers: list[Callable[[tuple[int, ...]], NDArray[Any]]]
+    readers = [lambda key: _text(key, sides[0], rule), lambda key: _joined(key, sides[1])]
+    rows = [
+        in_one_row(*joined([read(*key) if key else [PAD] for key in in_row]), multiple)
+        for read in readers[: 1 + rule.targets]
     ]
-    row, lengths = in_one_row(*joined(texts), multiple)
-    number = copies * len(keys) + np.arange(len(keys))[:, None]  # (B, J)
-    rows = np.where(copies < counts[:, None], number, -1).repeat(source, axis=0)
-    return Context(
-        ids=torch.from_numpy(row[None]),
-        lengths=torch.from_numpy(lengths),
-        rows=torch.from_numpy(rows),
-        padded=True,
-        segments=segments(lengths, np.tile(source, len(copies)), few_shapes),
-    )
+    # Both sides have the same numbers of sentences and of contexts.
+    texts = max(len(of_texts) for _, of_texts in rows)
+    parts = []
+    for (_, of_texts), of_row in zip(rows, lengths, strict=False):
+        queries = np.pad(of_row, (0, len(keys) - len(of_row)))
+        of_texts = np.pad(of_texts, (0, texts - len(of_texts)))
+        where = segments(of_texts, np.tile(queries, count), few_shapes)
+        parts.append(Copies(where, torch.from_numpy(has.repeat(queries, axis=1))))
+    none = torch.zeros(0, dtype=torch.int64)
+    context = Context(torch.from_numpy(rows[0][0][None]), none, none, padded=True, copies=parts[0])
+    if not rule.targets:
+        return context
+    inputs = torch.from_numpy(shifted_row(*rows[1])[None])
+    return dataclasses.replace(context, tgt_in=inputs, tgt_copies=parts[1])
 
 
 def _keys(sentences: Sequence[int], rule: ContextRule) -> list[tuple[int, ...]]:
@@ -218,14 +218,12 @@ def _with_parts(sides: list[tuple[Ids, Ids]], rows: Tensor, least: int) -> Conte
     return dataclasses.replace(whole, parts=parts)
 
 
-def _slice_of(
-    sides: list[tuple[Ids, Ids]], rows: Tensor, part: slice = slice(None), narrow: bool = True
-) -> Context:
-    """Return a slice of the contexts, if `narrow` no wider than the longest of the slice."""
+def _slice_of(sides: list[tuple[Ids, Ids]], rows: Tensor, part: slice = slice(None)) -> Context:
+    """Return a slice of the contexts, no wider than the longest of the slice."""
     tensors: list[Any] = []
     for ids, all_lengths in sides:
         lengths = all_lengths[part]
-        longest = int(lengths.max()) if narrow else ids.shape[1]
+        longest = int(lengths.max())
         tensors += [torch.from_numpy(array) for array in (ids[part, :longest], lengths)]
         tensors.append(bool(lengths.min() < longest))
     src, src_lengths, src_padded, *targets = tensors

@@ -102,6 +102,28 @@ class Segments(NamedTuple):
     keys: Packing
 
 
+class Copies(NamedTuple):
+    """J copies of a packed row, one after another: in each, a sentence reads one of its contexts.
+
+    Attributes:
+        segments: the queries are the copies, the keys the contexts.
+        has: bool (J, N), False where a position's sentence has no such context.
+    """
+
+    segments: Segments
+    has: Tensor
+
+    def of(self, x: Tensor) -> Tensor:
+        """Return the copies of vectors (1, N, …), (1, J·N, …)."""
+        return x.expand(len(self.has), *x.shape[1:]).flatten(0, 1).unsqueeze(0)
+
+    def of_sentences(self, x: Tensor) -> Tensor:
+        """Return for each position the vector of its sentence, (R, D) -> (J, N, D)."""
+        queries = self.segments.queries
+        cells = x.unsqueeze(1).expand(-1, queries.positions.size(1), -1)
+        return queries.packed(cells).view(*self.has.shape, -1)
+
+
 def filled(lengths: Lengths, multiple: int) -> int:
     """Return the number of positions of the row that holds sentences of these lengths."""
     return -(-int(lengths.sum()) // multiple) * multiple

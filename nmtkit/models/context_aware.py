@@ -108,7 +108,8 @@ class ContextAwareTransformer(DocumentTransformer):
 
 def _of_sentences(keys: tuple[Tensor, Tensor], context: Context) -> Memory:
     """Return the keys and values of contexts (U, H, M, C) for `ContextAwareLayer.read`."""
-    read = {"keys": keys, "visible": context.segments or visible_words(context)}
-    if context.segments is None:
-        read = select_rows(read, context.rows[:, 0].clamp(min=0))  # several sentences are joined
-    return read | {"has": context.has}
+    if context.copies is not None:
+        return {"keys": keys, "visible": context.copies.segments, "has": context.has}
+    read = {"keys": keys, "visible": visible_words(context)}
+    rows = context.rows[:, 0].clamp(min=0)  # several context sentences are joined
+    return select_rows(read, rows) | {"has": context.has}

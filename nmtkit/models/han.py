@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from nmtkit.data.batches import Batch
 from nmtkit.data.context import Context
 from nmtkit.data.documents import ContextRule
-from nmtkit.data.packing import Segments
+from nmtkit.data.packing import Copies, Segments
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Memory, State, Vocabularies, source_sight
 from nmtkit.models.transformer import DocumentSettings, DocumentTransformer, visible_words
@@ -74,23 +74,22 @@ class HierarchicalAttention(nn.Module):
         self.gate = GatedSum(width)
         self.norm = nn.LayerNorm(width)
 
-    def remember(self, states: Sequence[Tensor], visible: Sight, context: Context) -> Memory:
+    def remember(self, states: Sequence[Tensor], visible: Sight | Copies, rows: Tensor) -> Memory:
         """Return the keys and values of contexts, computed once.
 
         Args:
             states: (U', M', D) of each of the parts of the contexts.
-            visible: which positions of all contexts are real, bool (U, 1, M); None = all. Of a
-                packed batch it is not read.
-            context: where the contexts belong.
+            visible: which positions of all contexts are real, bool (U, 1, M); None = all. In a
+                packed batch, what its copies read.
+            rows: (B, J), the contexts of each sentence; -1 = none. Not read in a packed batch.
         Returns: rows first (B): keys and values (B, J, H, M, C) each, visible
-            (B, J, 1, M) or None, real (B, J, 1, 1). Of a packed batch, keys and values have B = J =
-            1, and real is (1, J, 1, S).
+            (B, J, 1, M) or None, real (B, J, 1, 1). In a packed batch, keys and values have B = J =
+            1, visible is Copies, and real (1, J, 1, S).
         """
-        (k, v), rows = self.words.source(*states), context.rows
-        if context.segments is not None:
-            real = (rows >= 0).mT[None, :, None]
+        k, v = self.words.source(*states)
+        if isinstance(visible, Copies):
             keys = {"keys": k.unsqueeze(0), "values": v.unsqueeze(0)}
-            return keys | {"visible": context.segments, "real": real}
+            return keys | {"visible": visible, "real": visible.has[None, :, None]}
         index = rows.clamp(min=0).flatten()
         picked = select_rows({"keys": k, "values": v, "visible": visible}, index)
         parts = {key: t if t is None else t.unflatten(0, rows.shape) for key, t in picked.items()}
@@ -111,14 +110,13 @@ class HierarchicalAttention(nn.Module):
         """
         batch, count = contexts["real"].shape[:2]
         q = self.words.query(self.words_query_norm(h)).unflatten(-1, (self.words.heads, -1))
-        # (B, 1, K, T, H, C) -> (B·J·K, T, H, C)
-        q = q.unflatten(0, (batch, 1, -1)).expand(-1, count, -1, -1, -1, -1).flatten(0, 2)
         k, v = contexts["keys"].flatten(0, 1), contexts["values"].flatten(0, 1)
         visible = contexts["visible"]
-        if isinstance(visible, Segments):
-            q = q.flatten(0, 1).unsqueeze(0)  # (J, S, H, C) -> (1, J·S, H, C)
-        elif visible is not None:
-            visible = visible.flatten(0, 1)
+        if isinstance(visible, Copies):
+            q, visible = visible.of(q), visible.segments
+        else:  # (B, 1, K, T, H, C) -> (B·J·K, T, H, C)
+            q = q.unflatten(0, (batch, 1, -1)).expand(-1, count, -1, -1, -1, -1).flatten(0, 2)
+            visible = None if visible is None else visible.flatten(0, 1)
         summaries = self.words_norm(self.words.attend(q, k, v, visible))
         return summaries.view(batch, count, -1, *h.shape[1:])
 
@@ -184,10 +182,6 @@ class HierarchicalAttentionNetwork(DocumentTransformer):
         self.decoder_context = HierarchicalAttention(s, "decoder_context") if decoder else None
 
     @property
-    def reads_packed(self) -> bool:
-        return super().reads_packed and self.decoder_context is None
-
-    @property
     def context_rule(self) -> ContextRule:
         targets = self.decoder_context is not None
         return dataclasses.replace(super().context_rule, targets=targets)
@@ -202,12 +196,13 @@ class HierarchicalAttentionNetwork(DocumentTransformer):
         with recorded_under("context."), torch.set_grad_enabled(learning):
             sources, targets = zip(*map(self._read, context.of_like_length()), strict=True)
         if self.encoder_context is not None:
-            contexts = self.encoder_context.remember(sources, visible_words(context), context)
+            words = context.copies or visible_words(context)
+            contexts = self.encoder_context.remember(sources, words, context.rows)
             states = self.encoder_context(states, contexts)
         memory = self.remember(states, batch.segments or visible)
         if self.decoder_context is not None:
-            of_targets = _visible_targets(context)
-            memory["earlier"] = self.decoder_context.remember(targets, of_targets, context)
+            words = context.tgt_copies or _visible_targets(context)
+            memory["earlier"] = self.decoder_context.remember(targets, words, context.rows)
         return memory
 
     def _encoded(self, ids: Tensor, visible: Sight) -> Tensor:
@@ -233,6 +228,8 @@ class HierarchicalAttentionNetwork(DocumentTransformer):
             return states, states
         if context.tgt_in is None:
             raise ValueError("the decoder reads contexts, and they have no target sides")
+        if context.copies and context.tgt_copies:
+            visible = Segments(context.tgt_copies.segments.keys, context.copies.segments.keys)
         hidden, _ = super().decode(context.tgt_in, self.remember(states, visible))
         return states, hidden
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from nmtkit.data.batches import Batch
 from nmtkit.data.context import Context, stacked
 from nmtkit.data.documents import ContextRule, Join
-from nmtkit.data.packing import Segments
+from nmtkit.data.packing import Copies, Packing, Segments
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Memory, Vocabularies, source_sight
 from nmtkit.models.transformer import (
@@ -37,7 +37,6 @@ from nmtkit.nn.masks import Sight, Visible, packing_of
 from nmtkit.nn.recurrent import GRU, LSTM, Recurrent
 from nmtkit.nn.state import select_rows
 from nmtkit.nn.sublayer import GatedSum
-from nmtkit.text.vocabulary import PAD
 
 
 class MemorySettings(DocumentSettings):
@@ -88,6 +87,11 @@ def mean(x: Tensor, visible: Visible) -> Tensor:
     return x.masked_fill(~visible.transpose(1, 2), 0).sum(1) / visible.sum(-1).clamp(min=1)
 
 
+def mean_of_packed(x: Tensor, packing: Packing) -> Tensor:
+    """Return the mean of each sentence, (1, N, D) -> (R, D), as `mean` does."""
+    return mean(packing.padded(x), packing.visible)
+
+
 class ContextEncoder(nn.Module):
     """Encodes the words of contexts.
 
@@ -122,8 +126,8 @@ class ContextEncoder(nn.Module):
             return [self._through_layers(part, embedder) for part in parts]
         # A recurrent layer needs no positions, and no parts either: padding costs it nothing.
         words = self.dropout(embedder.table(context.ids))
-        if context.segments is not None:
-            packing = context.segments.keys
+        if context.copies is not None:
+            packing = context.copies.segments.keys
             states, _ = self.rnn(packing.padded(words), packing.lengths)
             return [packing.packed(states)]
         states, _ = self.rnn(words, context.lengths)
@@ -169,6 +173,27 @@ class InterSentenceAttention(CrossAttention):
             sentences.append(self._read(q[i : i + 1], contexts, row, real, False))
         return torch.cat(sentences)
 
+    def read_packed(self, x: Tensor, source: tuple[Tensor, Tensor], copies: Copies) -> Tensor:
+        """Return `read` of a packed batch, (1, S, D).
+
+        Args:
+            x: the queries (1, S, D).
+            source: keys and values of the contexts' words, (1, H, M, C) each.
+            copies: what the sentences read.
+        """
+        q = copies.of(self.query(x).unflatten(-1, (self.heads, -1)))  # (1, J·S, H, C)
+        p = self.p if self.training else 0.0
+        read = attention(q, *source, copies.segments, p=p, name=self.name)
+        read = read.unflatten(1, (len(copies.has), -1)).squeeze(0)  # (J, S, D)
+        if len(read) > 1:
+            keys = mean_of_packed(source[0].transpose(1, 2).flatten(2), copies.segments.keys)
+            queries = mean_of_packed(q.flatten(2), copies.segments.queries)
+            scores = copies.of_sentences(self._scores(queries, keys).unsqueeze(-1))  # (J, S, 1)
+            lowest = torch.finfo(scores.dtype).min
+            weights = scores.masked_fill(~copies.has.unsqueeze(-1), lowest).softmax(0)
+            read = read * weights.to(read.dtype)
+        return self.out(read.sum(0, keepdim=True))
+
     def _read(
         self, q: Tensor, contexts: Contexts, rows: Tensor, visible: Visible, everywhere: bool
     ) -> Tensor:
@@ -198,8 +223,13 @@ class InterSentenceAttention(CrossAttention):
         k, _, of_context = contexts
         keys = mean(k.transpose(1, 2).flatten(2), of_context)[rows.clamp(min=0)]  # (B, J, D)
         queries = mean(q.flatten(2), visible).unsqueeze(1)  # (B, 1, D)
-        scores = (queries * keys).sum(-1) / (self.heads * math.sqrt(q.size(-1)))
+        scores = self._scores(queries, keys)
         return scores.masked_fill(rows < 0, torch.finfo(scores.dtype).min).softmax(-1)
+
+    def _scores(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """Return mean raw scores (…) of the means of queries and keys (…, D)."""
+        width = queries.size(-1) // self.heads
+        return (queries * keys).sum(-1) / (self.heads * math.sqrt(width))
 
 
 class AssociatedMemory(nn.Module):
@@ -268,14 +298,13 @@ class AssociatedMemory(nn.Module):
         self, queries: Tensor, visible: Sight, context: Context, parts: list[Tensor]
     ) -> Tensor:
         """Return what the queries (B, S, D) read of the parts of the contexts: (B, S, D)."""
-        if context.segments is not None:
-            return self._meet_packed(queries, context.segments, parts)
+        if context.copies is not None:
+            return self._meet_packed(queries, context.copies, parts)
         rows, of_context = context.rows, visible_words(context)
         assert not isinstance(visible, Segments) and not isinstance(of_context, Segments)
         everywhere = self.settings.memory_scope == "batch" and self.training
         if everywhere:
             every = torch.arange(len(context.ids), device=rows.device)
-            every = torch.where(context.ids[:, 0] != PAD, every, -1)  # rows of few shapes
             rows = torch.where(rows[:, :1] >= 0, every, -1)
         if self.settings.inter_attention:
             contexts = *self.inter.source(*parts), of_context
@@ -283,17 +312,17 @@ class AssociatedMemory(nn.Module):
         means = _mean_of_contexts(stacked(parts), rows, of_context)
         return means.unsqueeze(1).expand_as(queries)
 
-    def _meet_packed(self, queries: Tensor, segments: Segments, parts: list[Tensor]) -> Tensor:
-        """Return what the queries (1, S, D) of a packed batch read of one context each: (1, S, D).
+    def _meet_packed(self, queries: Tensor, copies: Copies, parts: list[Tensor]) -> Tensor:
+        """Return what the queries (1, S, D) of a packed batch read: (1, S, D).
 
         A sentence without context reads <pad>, in vain.
         """
         if self.settings.inter_attention:
-            return self.inter(queries, self.inter.source(*parts), segments)
-        words = segments.keys.padded(stacked(parts))
-        means = mean(words, segments.keys.visible).to(words.dtype)
-        longest = segments.queries.positions.size(1)
-        return segments.queries.packed(means.unsqueeze(1).expand(-1, longest, -1))
+            return self.inter.read_packed(queries, self.inter.source(*parts), copies)
+        (words,), has = parts, copies.has.unsqueeze(-1)
+        means = copies.of_sentences(mean_of_packed(words, copies.segments.keys))  # (J, S, D)
+        total = means.masked_fill(~has, 0).sum(0, keepdim=True)
+        return (total / has.sum(0).clamp(min=1)).to(words.dtype)
 
     def _read_contexts(self, context: Context, embedder: Embedder) -> list[Tensor]:
         """Return the words of each part of the contexts, (U', M', D) each."""
@@ -337,8 +366,7 @@ class AssociatedMemoryTransformer(DocumentTransformer):
 
     @property
     def reads_packed(self) -> bool:
-        several = self.join == "parallel" and self.settings.context_size > 1
-        return super().reads_packed and self.settings.memory_scope == "sentence" and not several
+        return super().reads_packed and self.settings.memory_scope == "sentence"
 
     @property
     def context_rule(self) -> ContextRule:

@@ -282,6 +282,6 @@ def visible_words(context: Context) -> Sight:
     """Return which positions of contexts (U, M) are real, bool (U, 1, M), None = all; in a packed
     batch, what a position of a context may attend to.
     """
-    if context.segments is not None:
-        return own_sentence(context.segments.keys)
+    if context.copies is not None:
+        return own_sentence(context.copies.segments.keys)
     return visible_positions(context.lengths, context.ids.size(1), context.padded)

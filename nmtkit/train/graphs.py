@@ -153,12 +153,7 @@ def copied_fields(batch: Batch) -> Batch:
     """Return a batch without the fields that a graph does not copy. No model with graphs reads
     them, and the loss counts no <pad>.
     """
-    packed, none, context = batch.segments is not None, batch.src_lengths[:0], batch.context
-    if context is not None:
-        lengths = none if packed else context.lengths
-        context = dataclasses.replace(
-            context, lengths=lengths, padded=True, tgt_padded=True, parts=()
-        )
+    packed, none = batch.segments is not None, batch.src_lengths[:0]
     return dataclasses.replace(
         batch,
         src_lengths=none if packed else batch.src_lengths,
@@ -166,7 +161,6 @@ def copied_fields(batch: Batch) -> Batch:
         tgt_lengths=none,
         src_padded=True,
         tgt_padded=True,
-        context=context,
         real=None,
     )
 

@@ -18,13 +18,7 @@ PACKED |= {"amn", "context-aware", "han", "concat"}
 
 def test_the_models_that_read_packed_batches():
     assert {name for name in VARIANTS if Case(name).build().reads_packed} == PACKED
-    for variant, key, value in (
-        ("amn", "memory_scope", "batch"),
-        ("han", "side", "joint"),
-    ):
-        assert not Case(variant, ((key, value),)).build().reads_packed
-    several = ("context_join", "parallel"), ("context_size", 2)
-    assert not Case("amn", several).build().reads_packed
+    assert not Case("amn", (("memory_scope", "batch"),)).build().reads_packed
 
 
 @pytest.mark.parametrize(
