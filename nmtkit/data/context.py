@@ -185,6 +185,8 @@ def _text(sentences: Sequence[int], ids: Callable[[int], NDArray[Any]], rule: Co
 
 def _joined(sentences: Sequence[int], ids: Callable[[int], NDArray[Any]]) -> Ids:
     """Return the ids of joined sentences: `BREAK` replaces every </s> but the last."""
+    if len(sentences) == 1:
+        return np.asarray(ids(sentences[0]), np.int64)
     joined = np.concatenate([ids(sentence) for sentence in sentences]).astype(np.int64)
     joined[:-1][joined[:-1] == EOS] = BREAK
     return joined
