@@ -48,15 +48,8 @@ def seed_masks(sequence: np.random.SeedSequence) -> None:
     _bits = np.random.SFC64(sequence)
 
 
-@torch.library.custom_op(
-    "nmtkit::dropout_mask",
-    mutates_args=(),
-    schema="(Tensor x, float p) -> Tensor",
-    tags=(torch.Tag.nondeterministic_seeded,),
-)
-def dropout_mask(x: Tensor, p: float) -> Tensor:
-    """Draw 1 (keep) or 0 (drop) for each element of x, in x's type; one operation of a compiled
-    graph.
+def _draw_mask(x: Tensor, p: float) -> Tensor:
+    """Draw 1 (keep) or 0 (drop) for each element of x, in x's type.
 
     torch draws one number at a time, which takes a tenth of a training step.
     """
@@ -70,14 +63,25 @@ def dropout_mask(x: Tensor, p: float) -> Tensor:
     )
 
 
-@dropout_mask.register_fake
+_mask_of_graph = torch.library.custom_op(
+    "nmtkit::dropout_mask",
+    _draw_mask,
+    mutates_args=(),
+    schema="(Tensor x, float p) -> Tensor",
+    tags=(torch.Tag.nondeterministic_seeded,),
+)
+"""One operation of a compiled graph. A call outside a graph would import torch's compiler."""
+
+
+@_mask_of_graph.register_fake
 def _(x: Tensor, p: float) -> Tensor:
     return torch.empty(x.shape, dtype=x.dtype)
 
 
 def dropout(x: Tensor, p: float) -> Tensor:
     """Drop elements with probability p, rounded to 16 bits, and scale the other elements."""
-    kept = x * dropout_mask(x.detach(), p)
+    draw = _mask_of_graph if torch.compiler.is_compiling() else _draw_mask
+    kept = x * draw(x.detach(), p)
     return kept.mul_(LEVELS / (LEVELS - round(p * LEVELS)))
 
 

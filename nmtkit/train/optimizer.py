@@ -5,6 +5,7 @@ noam, cosine and constant are functions of the step alone; plateau depends on ho
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,6 +19,14 @@ from nmtkit.settings import TrainSettings
 from nmtkit.train.ema import RAW
 
 
+class Adam(AdamW):
+    """torch's AdamW without its decorators, which import torch's compiler: that takes a second."""
+
+    add_param_group = inspect.unwrap(AdamW.add_param_group)
+    zero_grad = inspect.unwrap(AdamW.zero_grad)
+    step = torch.no_grad()(inspect.unwrap(AdamW.step))
+
+
 def make_optimizer(model: nn.Module, settings: TrainSettings) -> AdamW:
     """Return Adam over all parameters, in one fused kernel except on an Apple GPU.
 
@@ -26,7 +35,7 @@ def make_optimizer(model: nn.Module, settings: TrainSettings) -> AdamW:
     """
     parameters = list(_parameters(model).values())
     cuda = parameters[0].device.type == "cuda"
-    return AdamW(
+    return Adam(
         parameters,
         lr=torch.zeros((), device=parameters[0].device) if cuda else 0.0,
         betas=settings.betas,

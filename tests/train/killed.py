@@ -1,8 +1,7 @@
 """Trains in a child process and kills it after as many seconds as each line of stdin says (`cpu
 0.5`: of processor time, for a busy machine); prints how it ended (0, or minus the signal).
 
-Imports once and forks, for a start of torch takes seconds; so do torch._dynamo, which the optimiser
-imports, and sacremoses. No torch operation runs before the fork, so no thread is lost in it.
+Imports once and forks, for a start of torch takes seconds; so does sacremoses. No torch operation runs before the fork, so no thread is lost in it.
 """
 
 import os
@@ -13,7 +12,6 @@ from pathlib import Path
 
 import sacremoses  # noqa: F401
 import torch
-import torch._dynamo  # noqa: F401
 
 from nmtkit.run import Run
 from nmtkit.train.stage import train

@@ -209,12 +209,15 @@ def test_without_a_compiler_it_ends_before_it_begins(run, monkeypatch):
     assert not run.system("transformer").checkpoints.exists()
 
 
-def test_no_start_waits_for_the_compiler():
-    """Loading it takes seconds, and only --compile needs it; the recurrent models have loops
+def test_no_training_loads_the_compiler(run):
+    """Loading it takes a second, and only --compile needs it; the recurrent models have loops
     that it must leave alone.
     """
+    sizes = ["model.d_hidden=8", "model.d_embedding=8", "train.max_steps=2"]
     code = (
-        "import sys, nmtkit.train.stage, nmtkit.models.caru, nmtkit.models.rnnsearch;"
-        " sys.exit('torch._dynamo' in sys.modules)"
+        "import sys, pathlib, nmtkit.run, nmtkit.train.stage, nmtkit.models.caru\n"
+        f"run = nmtkit.run.Run(pathlib.Path({str(run.path)!r}))\n"
+        f"nmtkit.train.stage.train(run, variant='rnnsearch', assignments={sizes})\n"
+        "sys.exit('torch._dynamo' in sys.modules)"
     )
     assert python("-c", code).returncode == 0
