@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -79,7 +80,7 @@ def backward(
     gradient = leaf.grad  # (N, D)
     if real is not None and gradient is not None:
         gradient = torch.zeros_like(flat).index_copy_(0, real, gradient)
-    torch.autograd.backward(flat, gradient)
+    _backward(flat, gradient)
     return loss
 
 
@@ -128,8 +129,27 @@ def _chunks(
             smoothed += part_smoothed
             nll += part_nll
         if scale is not None:
-            torch.autograd.backward(logits, gradient)
+            _backward(logits, gradient)
     return Loss(smoothed, nll)
+
+
+class _Gradient(torch.autograd.Function):
+    """A number with a given gradient for x."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, gradient: Tensor) -> Tensor:
+        ctx.save_for_backward(gradient)
+        return x.new_zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, _: Tensor) -> tuple[Tensor, None]:
+        return ctx.saved_tensors[0], None
+
+
+def _backward(x: Tensor, gradient: Tensor | None) -> None:
+    """Do as `torch.autograd.backward(x, gradient)`, which would import sympy for half a second."""
+    number: Tensor = _Gradient.apply(x, gradient)  # type: ignore[no-untyped-call]
+    number.backward()  # type: ignore[no-untyped-call]
 
 
 def _chunk_loss(
