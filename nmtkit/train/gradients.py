@@ -303,9 +303,9 @@ class Gradients:
         self._multiple = packed_multiple(self.model, self.settings, self.device.type)
         self._perturb = perturbation(self.model, self.settings)
         fits = self._perturb is None and graphs_fit(self.device)
+        fits = fits and not self.model.reads_batch_length
         # Padded contexts would have many shapes.
-        few = self._multiple or self.model.context_rule is None
-        if fits and few and not self.model.reads_batch_length:
+        if fits and (self._multiple or self.model.context_rule is None):
             self.graphs = Graphs(self._add_part)
         replayed = self.graphs is not None
         self._sums = GradientSums(parameters, self.ranks, dtype, replayed)
