@@ -65,11 +65,13 @@ class Sites:
 
     Attributes:
         attention: the attentions of source words to context words.
+        ahead: positions before the context's own among the keys (a first symbol).
         joined: these attentions read context and source as one text, the context first.
         gates: what is kept of a word's own state.
     """
 
     attention: tuple[str, ...]
+    ahead: int
     joined: bool
     gates: tuple[str, ...]
 
@@ -107,19 +109,19 @@ def sites_of(model: Model, device: torch.device) -> Sites:
     recorded = recording.look(model, recording.probe(model, device, context=LENGTH))["encoder"]
     gates = tuple(site for site in recorded if site.endswith(OF_CONTEXT))
     source, both = recording.PROBE[0], recording.PROBE[0] + LENGTH
-    assert model.context_rule is not None
-    length = LENGTH + model.context_rule.begin
     joined = []
-    attention = []
+    ahead = {}
     for site, value in recorded.items():
         if value.dim() != 4 or site.startswith(recording.OF_CONTEXTS) or value.size(0) != 2:
             continue
         queries, keys = value.shape[-2:]
         if queries == keys == both:
             joined.append(site)
-        elif queries == source and keys == length:
-            attention.append(site)
-    return Sites(tuple(joined or attention), bool(joined), gates)
+        elif queries == source and keys in (LENGTH, LENGTH + 1):
+            ahead[site] = keys - LENGTH
+    if joined:
+        return Sites(tuple(joined), 0, True, gates)
+    return Sites(tuple(ahead), max(ahead.values(), default=0), False, gates)
 
 
 def readings(model: Model, batch: Batch, sites: Sites) -> list[Reading | None]:
@@ -132,7 +134,7 @@ def readings(model: Model, batch: Batch, sites: Sites) -> list[Reading | None]:
     maps = [_attention(recorded, site, batch, sites.joined) for site in sites.attention]
     of_sources = []
     for row, length in enumerate((batch.src_lengths - 1).tolist()):  # without </s>
-        contexts = _symbols(batch.context, row)
+        contexts = _symbols(batch.context, row, sites.ahead)
         weights = [_of_source(attention[row], length, contexts, sites.joined) for attention in maps]
         symbols = sum(contexts, [])
         mean = np.mean(weights or [np.zeros((length, len(symbols)))], axis=0)
@@ -141,10 +143,10 @@ def readings(model: Model, batch: Batch, sites: Sites) -> list[Reading | None]:
     return of_sources
 
 
-def _symbols(context: Context, row: int) -> list[list[int]]:
+def _symbols(context: Context, row: int, ahead: int) -> list[list[int]]:
     """Return the symbols of each context of a source."""
     return [
-        context.ids[number, : int(context.lengths[number])].tolist()
+        [BOS] * ahead + context.ids[number, : int(context.lengths[number])].tolist()
         for number in context.rows[row].tolist()
         if number >= 0
     ]

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nmtkit.data.context import Context, contexts, packed_contexts, with_source
+from nmtkit.data.context import Context, Form, contexts, packed_contexts, with_source
 from nmtkit.data.documents import ContextRule, Documents
 from nmtkit.data.packing import Segments, in_one_row, segments, shifted_row
 from nmtkit.data.padding import (
@@ -214,6 +214,7 @@ def collate(
             targets of the context; None = the targets of the set.
         few_shapes: add padding, also whole rows of it, so that few shapes occur; without a rule.
     """
+    assert not (few_shapes and rule)
     context = None
     if rule is not None:
         sentences = [store.documents.context(int(i), rule) for i in rows]
@@ -307,25 +308,27 @@ def collate_packed(
     multiple: int = 1,
     few_shapes: bool = False,
     rule: ContextRule | None = None,
+    form: Form = "plain",
 ) -> Batch:
     """Return a batch of these pairs in packed form (see `Batch.segments`).
 
     Args:
-        store, rows, device, rule: as of `collate`. With a rule `before_source`, a source is context
-            and source in one.
-        multiple: the number of positions of each side, and of the contexts, is a multiple of this.
+        store, rows, device, rule: as of `collate`.
+        multiple: the number of positions of each side is a multiple of this.
         few_shapes: round up the number of sentences and the longest of them, too.
+        form: of the contexts.
     """
     rows = np.asarray(rows, dtype=np.int64)
     sides, context = _joined_sides(store, rows), None
     of_rows = [store.documents.context(int(i), rule) for i in rows] if rule else []
-    if rule and rule.before_source:
+    if rule and form == "source":
         read = zip(of_rows, rows.tolist(), strict=True)
         sides[0] = joined([with_source(context, store.src, i) for context, i in read])
     (src, src_lengths), (tgt, tgt_lengths) = (in_one_row(*side, multiple) for side in sides)
-    if rule and not rule.before_source:
+    if rule and form != "source":
         lengths, read_sides = (src_lengths, tgt_lengths), (store.src, store.tgt)
-        context = packed_contexts(of_rows, read_sides, rule, lengths, multiple, few_shapes)
+        shape = multiple, few_shapes, form
+        context = packed_contexts(of_rows, read_sides, rule, lengths, *shape)
     spans = None if store.spans is None else [store.spans[int(i)] for i in rows]
     where = segments(src_lengths, tgt_lengths, few_shapes)
     batch = Batch(

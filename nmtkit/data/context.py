@@ -1,5 +1,5 @@
-"""The contexts of the sentences of a batch: padded, where equal contexts are stored once, or in one
-row.
+"""The contexts of the sentences of a batch, padded or in one row. In padded form, equal contexts
+are stored once.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -17,10 +17,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nmtkit.data.documents import ContextRule
-from nmtkit.data.packing import Copies, in_one_row, segments, shifted_row
+from nmtkit.data.packing import Copies, filled, in_one_row, segments, shifted_row
 from nmtkit.data.padding import Ids, joined, like_length, padded, shifted
 from nmtkit.text.vocabulary import BOS, EOS, PAD
 
+Form = Literal["plain", "begin", "source"]
+"""How a packed batch holds contexts: as they are; after <s>; or before the source, as one text."""
 BREAK = BOS
 """Separates the sentences of a concatenated context (#### in the paper). No source has this id, no
 text spells it, no search produces it.
@@ -100,7 +102,7 @@ def contexts(
     Raises: ValueError if the rule reads target sides and `targets` is None.
     """
     keys = [_keys(sentences, rule) for sentences in of_rows]
-    texts = {key: _text(key, ids, rule) for of_row in keys for key in of_row}
+    texts = {key: _joined(key, ids) for of_row in keys for key in of_row}
     if not texts:
         return None
     # Longest first, so that contexts of similar length are neighbours.
@@ -128,6 +130,7 @@ def packed_contexts(
     lengths: Sequence[Ids],
     multiple: int,
     few_shapes: bool = False,
+    form: Form = "plain",
 ) -> Context | None:
     """Return the contexts of a packed batch (see `Context.copies`), or None if no sentence has a
     context.
@@ -136,8 +139,9 @@ def packed_contexts(
         of_rows, rule: as of `contexts`.
         sides: return the token ids of a source and of a target, </s> last.
         lengths: of the sentences in the rows of sources and of targets, those of <pad> last.
-        multiple: the rows of contexts have a multiple of so many positions.
+        multiple: of positions; the rows of J contexts have a multiple of 2·J times as many.
         few_shapes: J is the most that the rule allows; for the other sizes see `packing.segments`.
+        form: plain or begin.
     """
     keys = [_keys(sentences, rule) for sentences in of_rows]
     longest = max(map(len, keys))
@@ -146,28 +150,35 @@ def packed_contexts(
     most = 1 if rule.join == "concatenate" else rule.size
     count = most if few_shapes else longest  # J
     keys += [[] for _ in range(max(map(len, lengths)) - len(keys))]  # the sentences of <pad>
-    in_row = [of_row[copy : copy + 1] for copy in range(count) for of_row in keys]
-    has = np.array([bool(key) for key in in_row]).reshape(count, -1)
-    readers: list[Callable[[tuple[int, ...]], NDArray[Any]]]
-    readers = [lambda key: _text(key, sides[0], rule), lambda key: _joined(key, sides[1])]
-    rows = [
-        in_one_row(*joined([read(*key) if key else [PAD] for key in in_row]), multiple)
-        for read in readers[: 1 + rule.targets]
-    ]
-    # Both sides have the same numbers of sentences and of contexts.
-    texts = max(len(of_texts) for _, of_texts in rows)
-    parts = []
-    for (_, of_texts), of_row in zip(rows, lengths, strict=False):
-        queries = np.pad(of_row, (0, len(keys) - len(of_row)))
-        of_texts = np.pad(of_texts, (0, texts - len(of_texts)))
+    slots = [of_sentence[copy : copy + 1] for copy in range(count) for of_sentence in keys]
+    has = np.array([bool(slot) for slot in slots]).reshape(count, -1)  # (J, R)
+    texts = [_texts(slots, sides[0], form == "begin")]
+    if rule.targets:
+        texts.append(_texts(slots, sides[1]))
+    # Rows of one size make fewer shapes.
+    size = max(filled(of_texts, 2 * count * multiple) for _, of_texts in texts)
+    rows = [in_one_row(*of_side, size) for of_side in texts]
+    longest = max(len(of_texts) for _, of_texts in rows)
+    copies = []
+    for (_, of_texts), of_sentences in zip(rows, lengths, strict=False):
+        queries = np.pad(of_sentences, (0, len(keys) - len(of_sentences)))
+        of_texts = np.pad(of_texts, (0, longest - len(of_texts)))
         where = segments(of_texts, np.tile(queries, count), few_shapes)
-        parts.append(Copies(where, torch.from_numpy(has.repeat(queries, axis=1))))
-    none = torch.zeros(0, dtype=torch.int64)
-    context = Context(torch.from_numpy(rows[0][0][None]), none, none, padded=True, copies=parts[0])
+        copies.append(Copies(where, torch.from_numpy(has.repeat(queries, axis=1))))
+    ids, none = torch.from_numpy(rows[0][0][None]), torch.zeros(0, dtype=torch.int64)
+    context = Context(ids, none, none, padded=True, copies=copies[0])
     if not rule.targets:
         return context
     inputs = torch.from_numpy(shifted_row(*rows[1])[None])
-    return dataclasses.replace(context, tgt_in=inputs, tgt_copies=parts[1])
+    return dataclasses.replace(context, tgt_in=inputs, tgt_copies=copies[1])
+
+
+def _texts(
+    slots: list[list[tuple[int, ...]]], ids: Callable[[int], NDArray[Any]], begin: bool = False
+) -> tuple[NDArray[Any], Ids]:
+    """Return the ids of contexts, one after another, and their lengths; <pad> for an empty slot."""
+    before = [BOS] * begin
+    return joined([[*before, *_joined(slot[0], ids)] if slot else [PAD] for slot in slots])
 
 
 def _keys(sentences: Sequence[int], rule: ContextRule) -> list[tuple[int, ...]]:
@@ -175,12 +186,6 @@ def _keys(sentences: Sequence[int], rule: ContextRule) -> list[tuple[int, ...]]:
     if rule.join == "concatenate" and sentences:
         return [tuple(sentences)]
     return [(sentence,) for sentence in sentences]
-
-
-def _text(sentences: Sequence[int], ids: Callable[[int], NDArray[Any]], rule: ContextRule) -> Ids:
-    """Return the ids of a context as models read it."""
-    text = _joined(sentences, ids)
-    return np.append(BOS, text) if rule.begin else text
 
 
 def _joined(sentences: Sequence[int], ids: Callable[[int], NDArray[Any]]) -> Ids:

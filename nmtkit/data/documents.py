@@ -35,8 +35,6 @@ class ContextRule:
         targets: True if target sides are read too: in training the targets of the set, in
             translation the earlier translations.
         whole: True if a sentence with a context gets the contexts of all sentences of its document.
-        begin: True if <s> stands before each context.
-        before_source: True if the model reads a context and its source as one text.
     """
 
     kind: Kind = "previous"
@@ -45,8 +43,6 @@ class ContextRule:
     seed: int = 1
     targets: bool = False
     whole: bool = False
-    begin: bool = False
-    before_source: bool = False
 
 
 def documents_file(prep: Path, name: str) -> Path:

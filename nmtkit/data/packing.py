@@ -113,11 +113,11 @@ class Copies(NamedTuple):
     segments: Segments
     has: Tensor
 
-    def of(self, x: Tensor) -> Tensor:
+    def repeated(self, x: Tensor) -> Tensor:
         """Return the copies of vectors (1, N, …), (1, J·N, …)."""
         return x.expand(len(self.has), *x.shape[1:]).flatten(0, 1).unsqueeze(0)
 
-    def of_sentences(self, x: Tensor) -> Tensor:
+    def per_position(self, x: Tensor) -> Tensor:
         """Return for each position the vector of its sentence, (R, D) -> (J, N, D)."""
         queries = self.segments.queries
         cells = x.unsqueeze(1).expand(-1, queries.positions.size(1), -1)

@@ -17,6 +17,7 @@ from pydantic import Field, create_model
 from torch import Tensor, nn
 
 from nmtkit.data.batches import Batch
+from nmtkit.data.context import Form
 from nmtkit.data.documents import ContextRule
 from nmtkit.errors import ConfigError
 from nmtkit.nn.embeddings import Embedding
@@ -69,6 +70,8 @@ class Model(nn.Module, abc.ABC):
 
     Settings: ClassVar[type[ModelSettings]] = ModelSettings
     paper: ClassVar[str] = ""
+    context_form: ClassVar[Form] = "plain"
+    """How a packed batch holds the contexts of this model."""
     output: nn.Module
 
     def __init__(self, settings: ModelSettings, vocabularies: Vocabularies) -> None:

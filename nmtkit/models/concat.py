@@ -8,7 +8,6 @@ import torch
 
 from nmtkit.data.batches import Batch
 from nmtkit.data.context import BREAK
-from nmtkit.data.documents import ContextRule
 from nmtkit.models.base import Memory
 from nmtkit.models.transformer import DocumentTransformer
 from nmtkit.text.vocabulary import PAD
@@ -23,10 +22,7 @@ class ConcatTransformer(DocumentTransformer):
 
     paper = "Tiedemann & Scherrer 2017"
     packs = True
-
-    @property
-    def context_rule(self) -> ContextRule:
-        return dataclasses.replace(super().context_rule, before_source=True)
+    context_form = "source"
 
     def encode(self, batch: Batch) -> Memory:
         """See `Transformer.encode`; S is the length of context and source together."""

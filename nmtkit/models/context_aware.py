@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from torch import Tensor
+from torch.nn import functional as F
 
 from nmtkit.data.batches import Batch
 from nmtkit.data.context import Context
-from nmtkit.data.documents import ContextRule
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Memory, Vocabularies, source_sight
 from nmtkit.models.transformer import (
@@ -22,6 +20,7 @@ from nmtkit.nn.capture import recorded_under
 from nmtkit.nn.masks import Sight, packing_of
 from nmtkit.nn.state import select_rows
 from nmtkit.nn.sublayer import GatedSum
+from nmtkit.text.vocabulary import BOS
 
 
 class ContextAwareLayer(EncoderLayer):
@@ -67,6 +66,7 @@ class ContextAwareTransformer(DocumentTransformer):
 
     paper = "Voita et al. 2018"
     packs = True
+    context_form = "begin"
 
     def __init__(self, settings: DocumentSettings, vocabularies: Vocabularies) -> None:
         if not settings.encoder_layers:
@@ -75,10 +75,6 @@ class ContextAwareTransformer(DocumentTransformer):
         super().__init__(settings, vocabularies)
         self.context_layer = EncoderLayer(settings)
         self.context_norm = settings.last_norm()
-
-    @property
-    def context_rule(self) -> ContextRule:
-        return dataclasses.replace(super().context_rule, begin=True)
 
     def encoder_layer(self, index: int) -> EncoderLayer:
         last = index == self.settings.encoder_layers - 1
@@ -98,9 +94,10 @@ class ContextAwareTransformer(DocumentTransformer):
         return self.remember(self.encoder_norm(x), batch.segments or visible)
 
     def _read(self, context: Context) -> Tensor:
-        """Return the states of contexts (U, M, D)."""
-        visible = visible_words(context)
-        x = self.src_embedder(context.ids, packing=packing_of(visible))
+        """Return the states (U, 1+M, D) of contexts with <s>, which a packed batch already has."""
+        ids = context.ids if context.copies else F.pad(context.ids, (1, 0), value=BOS)
+        visible = visible_words(context, 1)
+        x = self.src_embedder(ids, packing=packing_of(visible))
         for layer in [*self.encoder[:-1], self.context_layer]:
             x = layer(x, visible)
         return self.context_norm(x)
@@ -110,6 +107,6 @@ def _of_sentences(keys: tuple[Tensor, Tensor], context: Context) -> Memory:
     """Return the keys and values of contexts (U, H, M, C) for `ContextAwareLayer.read`."""
     if context.copies is not None:
         return {"keys": keys, "visible": context.copies.segments, "has": context.has}
-    read = {"keys": keys, "visible": visible_words(context)}
+    read = {"keys": keys, "visible": visible_words(context, 1)}
     rows = context.rows[:, 0].clamp(min=0)  # several context sentences are joined
     return select_rows(read, rows) | {"has": context.has}

@@ -113,7 +113,7 @@ class HierarchicalAttention(nn.Module):
         k, v = contexts["keys"].flatten(0, 1), contexts["values"].flatten(0, 1)
         visible = contexts["visible"]
         if isinstance(visible, Copies):
-            q, visible = visible.of(q), visible.segments
+            q, visible = visible.repeated(q), visible.segments
         else:  # (B, 1, K, T, H, C) -> (B·J·K, T, H, C)
             q = q.unflatten(0, (batch, 1, -1)).expand(-1, count, -1, -1, -1, -1).flatten(0, 2)
             visible = None if visible is None else visible.flatten(0, 1)

@@ -181,14 +181,14 @@ class InterSentenceAttention(CrossAttention):
             source: keys and values of the contexts' words, (1, H, M, C) each.
             copies: what the sentences read.
         """
-        q = copies.of(self.query(x).unflatten(-1, (self.heads, -1)))  # (1, J·S, H, C)
+        q = copies.repeated(self.query(x).unflatten(-1, (self.heads, -1)))  # (1, J·S, H, C)
         p = self.p if self.training else 0.0
         read = attention(q, *source, copies.segments, p=p, name=self.name)
         read = read.unflatten(1, (len(copies.has), -1)).squeeze(0)  # (J, S, D)
         if len(read) > 1:
             keys = mean_of_packed(source[0].transpose(1, 2).flatten(2), copies.segments.keys)
             queries = mean_of_packed(q.flatten(2), copies.segments.queries)
-            scores = copies.of_sentences(self._scores(queries, keys).unsqueeze(-1))  # (J, S, 1)
+            scores = copies.per_position(self._scores(queries, keys).unsqueeze(-1))  # (J, S, 1)
             lowest = torch.finfo(scores.dtype).min
             weights = scores.masked_fill(~copies.has.unsqueeze(-1), lowest).softmax(0)
             read = read * weights.to(read.dtype)
@@ -320,7 +320,7 @@ class AssociatedMemory(nn.Module):
         if self.settings.inter_attention:
             return self.inter.read_packed(queries, self.inter.source(*parts), copies)
         (words,), has = parts, copies.has.unsqueeze(-1)
-        means = copies.of_sentences(mean_of_packed(words, copies.segments.keys))  # (J, S, D)
+        means = copies.per_position(mean_of_packed(words, copies.segments.keys))  # (J, S, D)
         total = means.masked_fill(~has, 0).sum(0, keepdim=True)
         return (total / has.sum(0).clamp(min=1)).to(words.dtype)
 

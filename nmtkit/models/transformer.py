@@ -278,10 +278,14 @@ class DocumentTransformer(Transformer):
         return ContextRule(s.context, s.context_size, self.join, s.context_seed)
 
 
-def visible_words(context: Context) -> Sight:
-    """Return which positions of contexts (U, M) are real, bool (U, 1, M), None = all; in a packed
+def visible_words(context: Context, more: int = 0) -> Sight:
+    """Return which positions of contexts are real, bool (U, 1, more+M), None = all; in a packed
     batch, what a position of a context may attend to.
+
+    Args:
+        context: of which `ids` is (U, M).
+        more: how many positions stand before each context of a padded batch, all real.
     """
     if context.copies is not None:
         return own_sentence(context.copies.segments.keys)
-    return visible_positions(context.lengths, context.ids.size(1), context.padded)
+    return visible_positions(context.lengths + more, context.ids.size(1) + more, context.padded)

@@ -184,15 +184,18 @@ def packed_multiple(model: Model, settings: TrainSettings, device: str) -> int:
 
     Raises: ConfigError if the model cannot read packed batches that the settings ask for.
     """
-    if settings.packed == "yes" and not model.reads_packed:
+    perturbs = settings.replace != "none" or settings.word_dropout > 0
+    # A packed source with its context would be perturbed as a whole.
+    reads = model.reads_packed and not (perturbs and model.context_form == "source")
+    if settings.packed == "yes" and not reads:
         raise ConfigError(
-            f"{type(model).__name__} does not read packed batches",
+            f"{type(model).__name__} does not read packed batches with these settings",
             where="train.packed",
             hint="leave it out: auto packs where the model reads it",
         )
     # Measured: a CPU loses in attention what it saves elsewhere.
     wanted = settings.packed == "yes" or (settings.packed == "auto" and device == "cuda")
-    if not wanted or not model.reads_packed:
+    if not wanted or not reads:
         return 0
     if device == "cpu":
         return cpu.FILLED
@@ -325,7 +328,8 @@ class Gradients:
     def _batch(self, rows: Ids) -> Batch:
         few, rule = self.graphs is not None, self.model.context_rule
         if self._multiple:
-            batch = collate_packed(self.store, rows, self.device, self._multiple, few, rule)
+            form = self.model.context_form
+            batch = collate_packed(self.store, rows, self.device, self._multiple, few, rule, form)
         else:
             batch = collate(self.store, rows, self.device, rule, few_shapes=few)
         return replace(batch, spans=None) if few and not self.model.reads_spans else batch

@@ -29,7 +29,7 @@ from nmtkit.measures.contrastive import (
 )
 from nmtkit.models import loading
 from nmtkit.settings import SearchSettings
-from nmtkit.text.vocabulary import BOS, load_vocabularies
+from nmtkit.text.vocabulary import load_vocabularies
 from nmtkit.translate.forced import forced_scores, pair_batch
 from nmtkit.translate.scorer import Scorer
 from tests.refused import refused
@@ -493,7 +493,6 @@ def test_scores_depend_on_the_context_of_systems_that_read_it(
 
     vocabulary = load_vocabularies(analysed.run.prep)[0]
     src, tgt, before = (vocabulary.encode(text.split()) for text in ("w1 w2", "w3 w60", "w10 w30"))
-    before = [BOS] * rule.begin + before
     for row, scores in ((0, true), (-1, none)):  # by hand: one pair, one context
         values = ([before], [len(before)], [[row]])
         context = Context(*map(torch.tensor, values), False)

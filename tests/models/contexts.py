@@ -24,9 +24,9 @@ def padded(texts, filler=PAD):
     return ids, torch.tensor([len(text) for text in texts])
 
 
-def batch_of(*texts, rows, sentences=PAIRS, begin=False):
-    """A batch of sentences, row i with the contexts `rows[i]` of the texts; `begin`: after <s>."""
-    ids, lengths = padded([[BOS] * begin + text for text in texts])
+def batch_of(*texts, rows, sentences=PAIRS):
+    """A batch of sentences, row i with the contexts `rows[i]` of the texts."""
+    ids, lengths = padded(texts)
     tgt_in, tgt_lengths = padded([TGT_IN[tuple(text)] for text in texts])
     context = Context(
         ids,

@@ -51,8 +51,7 @@ def for_each(settings):
 def test_equations_with_none_one_and_three_contexts(variant, values):
     model, texts = built(variant, values), [ONE, TWO, THREE]
     rows = [[2], [], [0], [2]] if variant == "context-aware" else MIXED
-    batch = batch_of(*texts, rows=rows, begin=variant == "context-aware")
-    oracle = ORACLES[variant]
+    batch, oracle = batch_of(*texts, rows=rows), ORACLES[variant]
     weights, s = contract.numbers(model), model.settings
     for row, own, (src, tgt) in zip(contract.full(model, batch), rows, PAIRS, strict=True):
         everything = range(3) if "memory_scope" in values and own else own

@@ -1,7 +1,8 @@
 """Trains in a child process and kills it after as many seconds as each line of stdin says (`cpu
 0.5`: of processor time, for a busy machine); prints how it ended (0, or minus the signal).
 
-Imports once and forks, for a start of torch takes seconds; so does sacremoses. No torch operation runs before the fork, so no thread is lost in it.
+Imports torch and sacremoses once, which takes a second, and forks. No torch operation runs before
+the fork, so no thread is lost in it.
 """
 
 import os

@@ -151,7 +151,7 @@ def test_a_packed_batch_of_few_shapes_is_read_as_any_other(case):
     """The model reads nothing but the tensors that a graph copies."""
     model, sentences = case.build(dropout=0.0).train(), pairs()
     if not model.reads_packed:
-        return
+        pytest.skip("its batches are padded")
     expected = full(model, packed_for(model, sentences))
     few = packed_for(model, sentences, few_shapes=True)
     assert [of_side.positions.shape for of_side in few.segments] == 2 * [

@@ -47,6 +47,13 @@ def test_a_model_that_cannot_read_them_is_refused(tmp_path):
     assert caught.value.where == "train.packed"
 
 
+def test_a_context_before_its_source_is_not_perturbed():
+    """Its batches are padded then, because a packed source has its context."""
+    model, settings = Case("concat").build(), TrainSettings(word_dropout=0.1)
+    assert packed_multiple(model, settings, "cuda") == 0
+    assert packed_multiple(Case("han").build(), settings, "cuda") > 0
+
+
 @pytest.mark.parametrize("variant", ["transformer", "han"])
 def test_a_packed_training_has_the_losses_of_a_padded_one(variant, tmp_path):
     """Without dropout, whose masks differ; the log counts the positions that fill the rows."""

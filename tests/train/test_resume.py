@@ -137,7 +137,7 @@ WIDE = options(
     "model.d_ff=256",
     "model.heads=4",
     "train.batch_size=512",
-    "train.max_steps=4",
+    "train.max_steps=2",
     "train.validate_every=100",
     "train.clip_norm=1.0",
     "train.dev_bleu=false",
@@ -150,7 +150,7 @@ def test_on_two_threads_too(precision, tmp_path, monkeypatch):
     torch.set_num_threads(2)
     runs = [make_run(tmp_path / name, pairs=300, dev=6) for name in ("whole", "stopped")]
     settings = [*WIDE, f"train.precision={precision}"]
-    stop(monkeypatch, 2, train, runs[1], assignments=settings)
+    stop(monkeypatch, 1, train, runs[1], assignments=settings)
     for run in runs:
         train(run, assignments=settings)
     whole, stopped = map(outcome, runs)
