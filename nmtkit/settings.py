@@ -287,8 +287,8 @@ class TrainSettings(Section):
     """
     packed: Literal["auto", "yes", "no"] = "auto"
     """The sentences of a batch stand one after the other in one row, without padding between them,
-    for models that can read that (Transformers). auto: on a GPU; a CPU gains nothing. The batches
-    are the same, with other dropout masks.
+    for models that can read that (Transformers). auto: on a GPU, and for concatenation on a CPU;
+    other models gain nothing there. The batches are the same, with other dropout masks.
     """
     deterministic: bool = False
     """On a GPU, use only algorithms that give the same bits every time; some are slower. A CPU

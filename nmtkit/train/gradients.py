@@ -193,8 +193,10 @@ def packed_multiple(model: Model, settings: TrainSettings, device: str) -> int:
             where="train.packed",
             hint="leave it out: auto packs where the model reads it",
         )
-    # Measured: a CPU loses in attention what it saves elsewhere.
-    wanted = settings.packed == "yes" or (settings.packed == "auto" and device == "cuda")
+    # Measured: a CPU loses in attention what it saves elsewhere. But the lengths of a context and
+    # its source together differ much in a batch, so their padding costs more.
+    gains = device == "cuda" or (device == "cpu" and model.context_form == "source")
+    wanted = settings.packed == "yes" or (settings.packed == "auto" and gains)
     if not wanted or not reads:
         return 0
     if device == "cpu":

@@ -26,6 +26,8 @@ def test_the_models_that_read_packed_batches():
     [
         ("transformer", "auto", "cpu", "tgt_tokens", 0),
         ("transformer", "yes", "cpu", "tgt_tokens", 32),
+        ("concat", "auto", "cpu", "tgt_tokens", 32),
+        ("han", "auto", "cpu", "tgt_tokens", 0),
         ("transformer", "auto", "cuda", "tgt_tokens", 512),
         ("transformer", "auto", "cuda", "sentences", 128),
         ("transformer", "auto", "mps", "tgt_tokens", 0),
