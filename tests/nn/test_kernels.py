@@ -401,13 +401,26 @@ def test_kernels_that_do_not_compile_are_left_out(monkeypatch):
 tried = gpu._try
 
 
-@pytest.mark.parametrize("form", ["post", "pre"])
-def test_a_training_step_with_kernels_is_one_without(form, kernels, monkeypatch):
-    """In float32, on a packed batch: losses and gradients of all parameters."""
-    batch, found = packed_for(Case("transformer").build(), pairs(6), 64), []
+@pytest.mark.parametrize(
+    ("form", "case"),
+    [
+        ("post", Case("transformer")),
+        ("pre", Case("transformer")),
+        (
+            "post",
+            Case("han", (("side", "joint"), ("encoder_layers", 1), ("decoder_layers", 1))),
+        ),
+    ],
+    ids=str,
+)
+def test_a_training_step_with_kernels_is_one_without(form, case, kernels, monkeypatch):
+    """In float32, on a packed batch: losses and gradients of all parameters. HAN has more queries
+    than a row has positions, and contexts that nothing reads.
+    """
+    batch, found = packed_for(case.build(), pairs(6), 64, few_shapes=True), []
     for door in (gpu._for, lambda x: None):
         monkeypatch.setattr(gpu, "_for", door)
-        model = Case("transformer").build(dtype=WIDE, dropout=0.0, norm=form).train()
+        model = case.build(dtype=WIDE, dropout=0.0, norm=form).train()
         hidden, _ = model.decode(batch.tgt_in, model.encode(batch))
         scale = torch.tensor(0.1, device=DEVICE)
         sums = losses.backward(model.logits, hidden, batch, 0.1, scale, 16)
