@@ -177,8 +177,8 @@ def _texts(
     slots: list[list[tuple[int, ...]]], ids: Callable[[int], NDArray[Any]], begin: bool = False
 ) -> tuple[NDArray[Any], Ids]:
     """Return the ids of contexts, one after another, and their lengths; <pad> for an empty slot."""
-    before = [BOS] * begin
-    return joined([[*before, *_joined(slot[0], ids)] if slot else [PAD] for slot in slots])
+    texts = [_joined(slot[0], ids) if slot else [PAD] for slot in slots]
+    return joined([np.append(BOS, text) for text in texts] if begin else texts)
 
 
 def _keys(sentences: Sequence[int], rule: ContextRule) -> list[tuple[int, ...]]:
