@@ -473,7 +473,7 @@ def packed_equals_padded(model):
         real = steps < padded.tgt_lengths[:, None]
         expected = full(model, padded)[real]
         gradients = gradients_of(model, padded, "sum")
-        for multiple in (1, 8, 64):
+        for multiple in (1, 64):
             packed = packed_for(model, sentences, multiple)
             assert packed.src.numel() % multiple == packed.tgt_in.numel() % multiple == 0
             logits = full(model, packed)[0]

@@ -91,7 +91,8 @@ class Some(nn.Module):
         self.inner = build_model(variant, sizes | more, Vocabularies(WORDS, WORDS, True))
         self.sometimes = nn.Linear(8, 8)
         self.vocabularies, self.context_rule = self.inner.vocabularies, None
-        self.reads_spans = self.reads_batch_length = False
+        self.reads_spans = self.reads_batch_length = self.reads_packed = False
+        self.context_form = "plain"
         self.logits, self.encode = self.inner.logits, self.inner.encode
 
     def decode(self, tgt_in, memory):

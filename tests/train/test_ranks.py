@@ -25,6 +25,7 @@ from nmtkit.train import ranks
 from nmtkit.train.gradients import Gradients
 from nmtkit.train.state import TrainState
 from tests import ROOT
+from tests.models.contract import Case
 from tests.train.tiny import lines_of, make_run, metrics, options, state_of
 
 # 7 micro-batches of about 64 target tokens make an update, and an epoch has 7 of them: every update
@@ -373,8 +374,7 @@ class Two(ranks.Ranks):
 @pytest.mark.parametrize("count", [1, 2, 3, 7])
 def test_every_pair_is_computed_once_whatever_the_number_of_ranks(world, count):
     update = [np.arange(start, start + 20) for start in range(0, 20 * count, 20)]
-    model = torch.nn.Linear(2, 2)
-    model.vocabularies = type("V", (), {"tgt": 10})
+    model = Case("transformer").build()
     gradients = Gradients(model, None, TrainSettings(), {}, TrainState(), Two(world))
     parts = gradients.parts(update)
     assert np.concatenate(parts).tolist() == list(range(20 * count))
