@@ -113,3 +113,9 @@ def test_gradients_are_finite_and_none_comes_from_sentences_without_context(vari
             if name in own:
                 assert parameter.grad.isfinite().all(), name
                 assert bool(parameter.grad.any()) == reached, name
+
+
+def test_models_that_read_the_same_sentences_may_be_searched_together():
+    """What a packed batch makes of contexts is no part of the rule, which an ensemble shares."""
+    variants = ("amn", "context-aware", "concat")
+    assert len({contract.Case(variant).build().context_rule for variant in variants}) == 1
