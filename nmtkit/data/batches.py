@@ -411,7 +411,13 @@ def _source_batch(
 def _span_sizes(
     spans: Sequence[Sequence[int] | NDArray[Any]] | None, few_shapes: bool, rows: int = 0
 ) -> Tensor | None:
-    """Return `Batch.spans` of so many rows; 0 = as many as `spans`, rounded up for few shapes."""
+    """Return `Batch.spans`.
+
+    Args:
+        spans: of each sentence, if they are known.
+        few_shapes: round up the number of rows.
+        rows: the number of rows, if it is known.
+    """
     if spans is None:
         return None
     sizes, counts = padded([np.asarray(tokens, dtype=np.int64) for tokens in spans], 0)

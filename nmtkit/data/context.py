@@ -144,11 +144,11 @@ def packed_contexts(
         form: plain or begin.
     """
     keys = [_keys(sentences, rule) for sentences in of_rows]
-    longest = max(map(len, keys))
-    if not longest:
+    most = max(map(len, keys))
+    if not most:
         return None
-    most = 1 if rule.join == "concatenate" else rule.size
-    count = most if few_shapes else longest  # J
+    allowed = 1 if rule.join == "concatenate" else rule.size
+    count = allowed if few_shapes else most  # J
     keys += [[] for _ in range(max(map(len, lengths)) - len(keys))]  # the sentences of <pad>
     slots = [of_sentence[copy : copy + 1] for copy in range(count) for of_sentence in keys]
     has = np.array([bool(slot) for slot in slots]).reshape(count, -1)  # (J, R)
@@ -158,11 +158,11 @@ def packed_contexts(
     # Rows of one size make fewer shapes.
     size = max(filled(of_texts, 2 * count * multiple) for _, of_texts in texts)
     rows = [in_one_row(*of_side, size) for of_side in texts]
-    longest = max(len(of_texts) for _, of_texts in rows)
+    number = max(len(of_texts) for _, of_texts in rows)
     copies = []
     for (_, of_texts), of_sentences in zip(rows, lengths, strict=False):
         queries = np.pad(of_sentences, (0, len(keys) - len(of_sentences)))
-        of_texts = np.pad(of_texts, (0, longest - len(of_texts)))
+        of_texts = np.pad(of_texts, (0, number - len(of_texts)))
         where = segments(of_texts, np.tile(queries, count), few_shapes)
         copies.append(Copies(where, torch.from_numpy(has.repeat(queries, axis=1))))
     ids, none = torch.from_numpy(rows[0][0][None]), torch.zeros(0, dtype=torch.int64)

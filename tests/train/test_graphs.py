@@ -165,14 +165,19 @@ def test_a_packed_batch_of_few_shapes_is_read_as_any_other(case):
         (packing.LEAST_ROWS, packing.LEAST_LENGTH)
     ]
     close(full(model, again(few)), expected)
+    if few.context is not None:
+        count, size = len(few.context.copies.has), few.context.ids.size(1)
+        assert count == (model.context_rule.size if model.join == "parallel" else 1)
+        assert size % (2 * count * 8) == 0
+        assert few.context.tgt_in is None or few.context.tgt_in.size(1) == size
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_padded_batch_of_few_shapes_is_read_as_any_other(case):
     """Rows are added, too. The model reads nothing but the tensors that a graph copies."""
     model, sentences = case.build(dropout=0.0).train(), pairs(9)
-    if model.reads_batch_length or model.context_rule:  # has no graphs of padded batches
-        return
+    if model.reads_batch_length or model.context_rule:
+        pytest.skip("it has no graphs of padded batches")
     few = collate(store_of(sentences, model), np.arange(9), few_shapes=True)
     assert few.src.shape[0] == 16 and not few.src.shape[1] % 8 and not few.tgt_in.shape[1] % 8
     expected, found = full(model, batch_for(model, sentences)), full(model, again(few))
