@@ -23,7 +23,7 @@ import functools
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
@@ -797,17 +797,19 @@ class SeedDifference:
 
 @dataclass(frozen=True)
 class SeedGroup:
-    """Systems that differ in nothing but the training seed.
+    """Systems that differ in the training seed.
 
     Attributes:
         name: what their names begin with, without a seed's mark (base-s1, base-s2: base).
         systems: their names.
         seeds: of each; None for an ensemble or an outside system.
+        unequal: other settings in which they differ, if they were grouped by name.
     """
 
     name: str
     systems: list[str]
     seeds: list[int | None]
+    unequal: list[str] = field(default_factory=list, kw_only=True)
 
 
 @dataclass(frozen=True)

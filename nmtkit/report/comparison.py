@@ -56,31 +56,32 @@ def group_of(result: Scores) -> dict[str, str]:
 
 
 def differences(result: Scores) -> list[Difference]:
-    """Return the differences in BLEU to the baseline's, largest first: of the mean of several
-    training seeds, and of each system.
+    """Return the differences in BLEU to the baseline, largest first: of each system, or of each
+    group of training seeds.
     """
-    several = result.seeds.groups if result.seeds and result.has_seeds else []
-    group = group_of(result)
     points = [
-        Difference(system.name, group[system.name], delta)
+        Difference(system.name, system.name, delta)
         for system in result.systems
         if (delta := system.differences.get("bleu")) and delta.value is not None
     ]
-    points.sort(key=lambda point: -(point.delta.value or 0.0))
-    means = [
-        Difference(f"{seeds.name}, mean of {count}", seeds.name, against.estimate, is_mean=True)
-        for seeds in several
-        if (count := len(seeds.systems)) > 1 and (against := seeds.against.get("bleu"))
-    ]
-    return [*means, *points]
+    if result.seeds and result.has_seeds:
+        bleu = {system.name: system.scores["bleu"].value or 0.0 for system in result.systems}
+        means = {group.name: group.scores["bleu"].mean for group in result.seeds.groups}
+        points = []
+        for group in result.seeds.groups:
+            if against := group.against.get("bleu"):
+                gaps = [bleu[name] - means[result.seeds.baseline] for name in group.systems]
+                label = f"{group.name}, {len(gaps)} seeds" if gaps[1:] else group.name
+                seeds = gaps if gaps[1:] else ()
+                points.append(Difference(label, group.name, against.estimate, seeds))
+    return sorted(points, key=lambda point: -(point.delta.value or 0.0))
 
 
 def difference_label(result: Scores) -> str:
     """Return what the horizontal axis of the differences is."""
-    means = ""
-    if result.seeds and result.has_seeds and len(result.seeds.groups) > 1:
-        means = f"; ◆ means of seeds, against the mean of {result.seeds.baseline}"
-    return f"Δ BLEU against {result.baseline} [95%]{means}"
+    if result.seeds and result.has_seeds:
+        return f"Δ BLEU against {result.seeds.baseline} [95%]; ◆ mean of seeds, ● a seed"
+    return f"Δ BLEU against {result.baseline} [95%]"
 
 
 def table(contents: Contents, set_name: str) -> Table:
@@ -217,33 +218,20 @@ def _verdict(delta: Estimate, p: float) -> str:
 
 
 def _seed_verdicts(result: SeedResult) -> list[str]:
-    """Return a sentence on each group of systems that differ in the training seed alone: by their
-    means, and what each pair of equal seeds shows.
-    """
+    """Return a sentence on the mean of each group of systems that differ in the training seed."""
     sentences = []
     for group in sorted(result.groups, key=lambda group: -group.scores["bleu"].mean):
         against = group.against.get("bleu")
         if against is None:
             continue
-        tested = [(pair.better, pair.p) for pair in against.pairs if pair.p is not None]
-        clear = [ahead for ahead, p_value in tested if p_value < LEVEL]
-        gained, pairs = sum(clear), FEW if against.pairs else "no pairs of equal seeds"
-        if tested:
-            pairs = (
-                f"better in {gained} and worse in {len(clear) - gained} of"
-                f" {counted(len(against.pairs), 'pair')} of equal seeds (p < {LEVEL:g})"
-            )
-        p = "" if against.p_seeds is None else f"; p of the seeds {against.p_seeds:.3f}"
-        mean = f"{against.difference:+.2f} BLEU to {result.baseline} in the mean"
-        if against.p is not None and against.p_holm is not None:
-            verdict = _verdict(against.estimate, against.p_holm)
-            mean = (
-                f"{verdict} {result.baseline} over seeds and sentences: {against.difference:+.2f}"
-                f" BLEU [{against.low:+.2f}, {against.high:+.2f}], p = {against.p:.3f}, after Holm"
-                f" {against.p_holm:.3f}"
-            )
+        name = f"{group.name} ({counted(len(group.systems), 'seed')})"
+        if against.p is None or against.p_holm is None:
+            sentences.append(f"{name}: {against.difference:+.2f} BLEU in the mean; {FEW}.")
+            continue
         sentences.append(
-            f"{group.name} ({counted(len(group.systems), 'seed')}): {mean}; {pairs}{p}."
+            f"{name} is {_verdict(against.estimate, against.p_holm)} {result.baseline}:"
+            f" {against.difference:+.2f} BLEU [{against.low:+.2f}, {against.high:+.2f}],"
+            f" p = {against.p:.3f} (Holm {against.p_holm:.3f})."
         )
     return sentences
 

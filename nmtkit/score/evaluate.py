@@ -81,12 +81,9 @@ def check_options(options: ScoreOptions) -> None:
     check_format(options.output_format)
     message = f"unknown significance test '{options.test}'"
     check_known(options.test, TESTS, message, "--significance")
-    if options.group_by not in (None, "seed"):
-        raise ConfigError(
-            f"cannot group systems by '{options.group_by}'",
-            where="--group-by",
-            hint="one of: seed",
-        )
+    if options.group_by is not None:
+        message = f"cannot group systems by '{options.group_by}'"
+        check_known(options.group_by, seeds.GROUPINGS, message, "--group-by")
     if options.length_groups is not None:
         lengths.groups(options.length_groups)
     asked_metrics(options)

@@ -24,9 +24,9 @@ class ScoreOptions(Options):
     buckets: str | None = option(None, "dc|pr|10,20,…")
     """Length groups of a paper (dc, pr) or your own boundaries. Implies --by-length (default: dc).
     """
-    group_by: str | None = option(None, "seed", panel=OF_A_RUN)
+    group_by: str | None = option(None, "seed|name", panel=OF_A_RUN)
     """Print one row for systems that differ only in train.seed: mean, spread, and a p over seeds
-    and sentences."""
+    and sentences. name: for systems whose names differ only in the seed (mine-s1, mine-s2)."""
     test: str = option("paired_bootstrap", "NAME", "--significance")
     """The significance test for the p-values in the tables of scores, lengths and seeds:
     paired_bootstrap (Koehn), paired_bootstrap_half, sacrebleu_bootstrap, sacrebleu_randomization or

@@ -47,7 +47,7 @@ def print_results(results: Sequence[Scores], options: ScoreOptions) -> None:
     asked for). Other forms have the significance of BLEU and of metrics that are asked for too;
     that of all metrics is in the files of a run, and in JSON.
     """
-    form, by_seed = options.output_format, options.group_by == "seed"
+    form, by_seed = options.output_format, options.group_by is not None
     if form == "json":
         console.print_json([result.model_dump() for result in results])
         return

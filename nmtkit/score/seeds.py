@@ -40,21 +40,29 @@ SPACED, ORDERS = 199, 20
 """Draws of Student's t for each quantile; orders in which a resample meets the quantiles."""
 _MARK = re.compile(r"[-_.]+(s|seed|run)?\d*[-_.]*$")
 """The beginning of a seed's mark, at the end of the common part of names."""
+_WHOLE_MARK = re.compile(r"[-_.](s|seed|run)\d+$")
+"""The mark of a seed at the end of a name."""
+GROUPINGS = ("seed", "name")
+"""Systems with the same settings, except the seed; systems with the same name, except its mark."""
 
 
-def group_systems(settings: Mapping[str, tuple[Any, int | None]]) -> list[SeedGroup]:
+def group_systems(
+    settings: Mapping[str, tuple[Mapping[str, Any], int | None]], by_name: bool = False
+) -> list[SeedGroup]:
     """Group systems that differ only in the seed.
 
     Args:
         settings: system -> (everything else its output follows from, as plain values; the seed). A
             system without a seed stays alone.
+        by_name: group systems whose names differ only in the seed's mark, like `base-s1` and
+            `base-s2`, whatever their settings.
     Returns: in the order of the first of each.
     """
-    by_settings: dict[str, list[str]] = {}
+    by_key: dict[str, list[str]] = {}
     for name, (rest, seed) in settings.items():
-        key = f"only {name}" if seed is None else json.dumps(rest, sort_keys=True, default=str)
-        by_settings.setdefault(key, []).append(name)
-    groups = list(by_settings.values())
+        shared = _WHOLE_MARK.sub("", name) if by_name else _key(rest)
+        by_key.setdefault(f"only {name}" if seed is None else shared, []).append(name)
+    groups = list(by_key.values())
     stems = [
         _MARK.sub("", os.path.commonprefix(names)) if len(names) > 1 else names[0]
         for names in groups
@@ -63,8 +71,25 @@ def group_systems(settings: Mapping[str, tuple[Any, int | None]]) -> list[SeedGr
     for stem, names in zip(stems, groups, strict=True):
         unique = stem and stems.count(stem) == 1 and (stem in names or stem not in settings)
         seeds = [settings[name][1] for name in names]
-        named.append(SeedGroup(stem if unique else names[0], names, seeds))
+        unequal = _unequal([settings[name][0] for name in names])
+        named.append(SeedGroup(stem if unique else names[0], names, seeds, unequal=unequal))
     return named
+
+
+def _key(values: Any) -> str:
+    return json.dumps(values, sort_keys=True, default=str)
+
+
+def _unequal(settings: Sequence[Any], prefix: str = "") -> list[str]:
+    """Return the keys of mappings that do not have the same value in all, as `section.key`."""
+    names: list[str] = []
+    for key in dict.fromkeys(key for values in settings for key in values):
+        of_key = [values.get(key) for values in settings]
+        if all(isinstance(value, Mapping) for value in of_key):
+            names += _unequal(of_key, f"{prefix}{key}.")
+        elif len({_key(value) for value in of_key}) > 1:
+            names.append(prefix + key)
+    return names
 
 
 def spread(values: Sequence[float]) -> Spread:
@@ -104,7 +129,10 @@ def permutation(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float |
 
 
 def over_seeds_and_sentences(
-    ours: Sequence[Metric], theirs: Sequence[Metric], draws: Draws
+    ours: Sequence[Metric],
+    theirs: Sequence[Metric],
+    draws: Draws,
+    others: Sequence[Sequence[float]] = (),
 ) -> tuple[Estimate, float | None]:
     """Return the difference of two groups' means with its 95% interval, and the two-sided p, if
     both the training seeds and the sentences were others.
@@ -117,12 +145,15 @@ def over_seeds_and_sentences(
 
     Args:
         ours, theirs: one metric a seed, of n and of m seeds; their variances count as equal.
-    Returns: the difference without interval and p if n = m = 1 or if there are few sentences.
+        others: scores of the seeds of other systems. If n or m is 1, their variances count as equal
+            to these, and the degrees of freedom are those of all.
+    Returns: the difference without interval and p if no system has two seeds, or if there are few
+        sentences.
     """
-    if len(ours) == len(theirs) == 1:
+    if all(len(group) == 1 for group in (ours, theirs, *others)):
         return Estimate(ours[0].value - theirs[0].value), None
     first, second = ([Resampled.of(metric, draws) for metric in of] for of in (ours, theirs))
-    return over_seeds(first, second, draws.sentences, draws.seed)
+    return over_seeds(first, second, draws.sentences, draws.seed, others)
 
 
 class Resampled(NamedTuple):
@@ -138,15 +169,20 @@ class Resampled(NamedTuple):
 
 
 def over_seeds(
-    ours: Sequence[Resampled], theirs: Sequence[Resampled], sentences: int, seed: int
+    ours: Sequence[Resampled],
+    theirs: Sequence[Resampled],
+    sentences: int,
+    seed: int,
+    others: Sequence[Sequence[float]] = (),
 ) -> tuple[Estimate, float | None]:
     """Return the difference of two groups' means, as `over_seeds_and_sentences`, from resampled
-    scores; with one seed each it is that of other sentences alone.
+    scores; if no system has two seeds it is that of other sentences alone.
 
     Args:
         ours, theirs: one score a seed; all have the same resamples.
         sentences: of the test set.
         seed: of the draws of Student's t.
+        others: scores of the seeds of other systems.
     """
     groups = [[score.value for score in group] for group in (ours, theirs)]
     gap = statistics.fmean(groups[0]) - statistics.fmean(groups[1])
@@ -154,8 +190,9 @@ def over_seeds(
         return Estimate(gap), None
     means = [np.mean([score.samples for score in group], 0) for group in (ours, theirs)]
     samples = means[0] - means[1]
-    if freedom := len(ours) + len(theirs) - 2:
-        squares = sum((len(group) - 1) * np.var(group, ddof=1) for group in groups if group[1:])
+    varied = groups if min(len(ours), len(theirs)) > 1 else [*groups, *others]
+    if freedom := sum(len(group) - 1 for group in varied):
+        squares = sum(len(group) * np.var(group) for group in varied)
         error = math.sqrt(squares / freedom * (1 / len(ours) + 1 / len(theirs)))
         samples = samples + error * student_t(freedom, len(samples), seed)
     tail = min((samples <= 0).mean(), (samples >= 0).mean())
@@ -194,13 +231,14 @@ def summarize(
         draws: of the test set.
     """
     base = next(group for group in groups if baseline in group.systems)
-    rows = [SeedScores(group.name, group.systems, group.seeds, {}, {}) for group in groups]
+    rows = [SeedScores(**vars(group), scores={}, against={}) for group in groups]
     others = [row for row in rows if row.name != base.name]
     for key in metrics[baseline]:
         of_key = {system: metrics[system][key] for system in metrics}
+        values = {row.name: [of_key[system].value for system in row.systems] for row in rows}
         for row in rows:
-            row.scores[key] = spread([of_key[system].value for system in row.systems])
-        against = [_against(row, base, of_key, test, draws) for row in others]
+            row.scores[key] = spread(values[row.name])
+        against = [_against(row, base, of_key, test, draws, values) for row in others]
         corrected = holm([difference.p for difference in against])
         for row, difference, p_holm in zip(others, against, corrected, strict=True):
             row.against[key] = replace(difference, p_holm=p_holm)
@@ -208,9 +246,16 @@ def summarize(
 
 
 def _against(
-    group: SeedGroup, base: SeedGroup, metrics: Mapping[str, Metric], test: str, draws: Draws
+    group: SeedGroup,
+    base: SeedGroup,
+    metrics: Mapping[str, Metric],
+    test: str,
+    draws: Draws,
+    values: Mapping[str, Sequence[float]],
 ) -> SeedDifference:
-    """Return the difference of two groups, and the test on the systems of each common seed."""
+    """Return the difference of two groups, and the test on the systems of each common seed; values:
+    the scores of each group.
+    """
     partners = dict(zip(base.seeds, base.systems, strict=True))
     pairs = []
     for seed, name in zip(group.seeds, group.systems, strict=True):
@@ -223,10 +268,11 @@ def _against(
         p = compare(test, system, baseline, draws).p
         pairs.append(SeedPair(seed, name, partner, gap, better, p))
     ours, theirs = ([metrics[name] for name in names.systems] for names in (group, base))
-    values = [[metric.value for metric in metrics_of] for metrics_of in (ours, theirs)]
-    gap = statistics.fmean(values[0]) - statistics.fmean(values[1])
-    delta, p_both = over_seeds_and_sentences(ours, theirs, draws)
-    return SeedDifference(gap, pairs, *permutation(*values), delta.low, delta.high, p_both)
+    scores = values[group.name], values[base.name]
+    gap = statistics.fmean(scores[0]) - statistics.fmean(scores[1])
+    others = [values[name] for name in values if name not in (group.name, base.name)]
+    delta, p_both = over_seeds_and_sentences(ours, theirs, draws, others)
+    return SeedDifference(gap, pairs, *permutation(*scores), delta.low, delta.high, p_both)
 
 
 COLUMNS = (
@@ -332,7 +378,8 @@ def _notes(result: SeedResult) -> list[str]:
         if len(group.systems) > 1:
             members = zip(group.systems, group.seeds, strict=True)
             seeds = ", ".join(f"{name} (seed {seed})" for name, seed in members)
-            notes.append(f"{group.name}: {seeds}")
+            unequal = f"; they also differ in {', '.join(group.unequal)}" if group.unequal else ""
+            notes.append(f"{group.name}: {seeds}{unequal}")
     compared = [group.against["bleu"] for group in result.groups if group.against]
     if compared:
         notes.append(
@@ -346,7 +393,8 @@ def _notes(result: SeedResult) -> list[str]:
             f"two-sided; with this number of seeds it cannot be below {limit}"
         )
         notes.append(
-            "[95%], p: of other seeds and other sentences at once (hierarchical bootstrap); p "
+            "[95%], p: of other seeds and other sentences at once (hierarchical bootstrap); the "
+            "seeds' error of a row with one seed is that of all rows with several; p "
             f"(Holm): corrected for the {len(compared)} comparisons of this table"
         )
     for group in result.groups:

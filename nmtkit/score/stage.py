@@ -108,25 +108,26 @@ class ScoredSet:
     @cached_property
     def seed_groups(self) -> list[SeedGroup]:
         """The systems whose settings of training and search are the same, except the training
-        seed and what the weights do not depend on.
+        seed and what the weights do not depend on; or the systems with the same name.
         """
-        settings: dict[str, tuple[Any, int | None]] = {}
+        settings: dict[str, tuple[dict[str, Any], int | None]] = {}
         for name, folder in self.folders.items():
             system = self.run.system(name)
             if not system.config.is_file():
-                settings[name] = (name, None)
+                settings[name] = ({}, None)
                 continue
             config = system.read_config()
             train = complete(TrainSettings, config.train)
             seed = train.pop("seed", None)
             search = complete(SearchSettings, described(folder).settings or config.search)
             best = search["average"] == 1
+            search.pop("batch_size")
             for key in (*UNCOMPARED, *(ONLY_AVERAGED if best else ())):
                 train.pop(key, None)
             # The settings of the preset are compared. A seed may be trained on another machine.
             compared = config.model_dump(exclude={"preset", "hardware"})
             settings[name] = ({**compared, "train": train, "search": search}, seed)
-        return seeds.group_systems(settings)
+        return seeds.group_systems(settings, self.options.group_by == "name")
 
     @cached_property
     def made_from(self) -> ScoredFrom:

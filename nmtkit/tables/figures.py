@@ -105,12 +105,17 @@ class Cloud:
 
 @dataclass(frozen=True)
 class Difference:
-    """A difference to a baseline; the points of one group have one colour."""
+    """A difference of a system to a baseline.
+
+    Attributes:
+        name: the label; group: decides the colour.
+        seeds: the differences of single training seeds, if `delta` is that of their mean.
+    """
 
     name: str
     group: str
     delta: Estimate
-    is_mean: bool = False
+    seeds: Sequence[float] = ()
 
 
 P = ParamSpec("P")
@@ -232,8 +237,8 @@ def _legend(figure: Figure, handles: Mapping[str, Any], columns: int) -> None:
 def differences(
     figure: Figure, points: Sequence[Difference], xlabel: str, groups: Sequence[str]
 ) -> None:
-    """Draw a line a difference, the first on top: the interval, a dot (a diamond for a mean), and
-    its value as text.
+    """Draw a line a difference, the first on top: the interval, a dot, and its value as text; for a
+    mean of seeds a diamond, with a small dot for each seed.
 
     Args:
         points: the differences; xlabel: text.
@@ -248,7 +253,8 @@ def differences(
         colour, delta = f"C{groups.index(point.group) % 10}", point.delta
         if delta.low is not None and delta.high is not None:
             axes.plot([delta.low, delta.high], [place, place], "-", color=colour, linewidth=1.6)
-        marker = "D" if point.is_mean else "o"
+        marker = "D" if point.seeds else "o"
+        axes.plot(point.seeds, [place] * len(point.seeds), "o", color=colour, ms=3.5, alpha=0.5)
         value = math.nan if delta.value is None else delta.value
         axes.plot([value], [place], marker, color=colour, markersize=5)
         label = f"{value:+.2f}"

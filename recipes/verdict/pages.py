@@ -24,7 +24,7 @@ TITLE = "Systems trained until dev BLEU stopped rising"
 OF_A_SYSTEM = ("config.toml", "metrics.jsonl", "best.json", "translate")
 ONE_SEED = ("--significance", "sacrebleu_randomization")
 """A two-sided test, as that of the tables; with several seeds `score` tests seeds and sentences."""
-SEVERAL_SEEDS = ("--group-by", "seed")
+SEVERAL_SEEDS = ("--group-by", "name")
 
 
 def page(items: Iterable[Item], folders: Folders) -> Path:

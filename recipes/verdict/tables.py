@@ -8,7 +8,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field
@@ -18,14 +18,13 @@ from nmtkit.errors import DataError
 from nmtkit.records import Part, Record, Scores, StoredFinding, load
 from nmtkit.score.metrics import Metric, Scorer
 from nmtkit.score.resampling import Draws
-from nmtkit.score.seeds import Resampled, over_seeds, over_seeds_and_sentences
-from nmtkit.score.significance import compare, difference, holm
+from nmtkit.score.seeds import Resampled, over_seeds
+from nmtkit.score.significance import holm
 from nmtkit.tables.table import Column, Estimate, StoredTable, Table, text_column
 from recipes.verdict.folders import Folders, json_lines, read_json
 from recipes.verdict.listing import Item, Row
 
 BASELINE = "transformer"
-Value = TypeVar("Value")
 Found = Mapping[Row, Sequence[Path]]
 """The results of the finished seeds of each row of a corpus, the baseline first."""
 SCORES = (
@@ -59,6 +58,9 @@ COSTS = (
     Column("hours", "core hours"),
     Column("choice", "for the rate"),
 )
+
+
+ONE_SEED = "the error of a system with one seed is that of all systems with several, if any"
 
 
 class Best(Part):
@@ -122,12 +124,7 @@ def finished(items: Iterable[Item], folders: Folders) -> list[Found]:
 
 
 def scores(name: str, found: Found, folders: Folders) -> Table:
-    """Return the scores of a test set.
-
-    A system with one seed is compared with the same seed of the baseline, and p is that of the
-    sentences alone: the two-sided paired bootstrap. With more seeds, p is that of other seeds and
-    other sentences (`over_seeds_and_sentences`).
-    """
+    """Return the scores of a test set; p is of other seeds and other sentences (`over_seeds`)."""
     first = next(iter(found))
     scorer = _scorer(name, found, folders)
     draws = Draws(len(scorer.refs[0]))
@@ -135,22 +132,22 @@ def scores(name: str, found: Found, folders: Folders) -> Table:
         {row: [_score(scorer, key, path, name) for path in found[row]] for row in found}
         for key in ("bleu", "chrf")
     )
-    base = {row: _beside(found[row], found[first], bleu[first]) for row in found if row != first}
-    others = {row: _against(bleu[row], scores, draws) for row, scores in base.items()}
-    against = corrected({row: p for row, (_, p) in others.items()})
+    resampled = {row: [Resampled.of(metric, draws) for metric in bleu[row]] for row in found}
+    compared = against_first(resampled, draws.sentences, draws.seed)
+    p_holm = corrected({row: p for row, (_, p) in compared.items()})
     rows = []
     for row in found:
         values = [seed.value for seed in bleu[row]]
         spread = (max(values) - min(values)) / 2 if len(values) > 1 else None
-        cells = [None] * 3 if row == first else [*others[row], against[row]]
+        cells = [None] * 3 if row == first else [*compared[row], p_holm[row]]
         mean = statistics.fmean(seed.value for seed in chrf[row])
         rows.append([row.name, len(values), statistics.fmean(values), spread, *cells, mean])
     title = f"{first.dataset}: {name}, {draws.sentences:,} lines"
     notes = [
         "BLEU, chrF: means over seeds; ±: half the range",
         f"Δ, p: BLEU against {BASELINE}; two-sided bootstrap ({draws.resamples:,} resamples) of"
-        " seeds and sentences; of the sentences alone, and against the same seed, with one seed",
-        holm_note(others),
+        f" sentences and seeds; {ONE_SEED}",
+        holm_note(compared),
         f"BLEU: {bleu[first][0].signature}",
     ]
     return Table(f"{first.dataset}-{name}", title, SCORES, rows, notes)
@@ -177,33 +174,46 @@ def lengths(name: str, found: Found, folders: Folders) -> Table:
         ]
         for row, paths in found.items()
     }
-    columns: dict[Row, list[Any]] = {}
-    p_values: dict[Row, float | None] = {}
-    for row, of_row in seeds.items():
-        if row == first:
-            continue
-        base = _beside(found[row], found[first], seeds[first])
-        pairs = [list(zip(*group, strict=True)) for group in (of_row, base)]
-        short, long = (
-            over_seeds(ours, theirs, draw.sentences, draw.seed)[0]
-            for ours, theirs, draw in zip(*pairs, draws, strict=True)
-        )
-        growths = [[_growth(*seed) for seed in group] for group in (of_row, base)]
-        growth, p = over_seeds(*growths, min(map(len, parts)), draws[0].seed)
-        columns[row] = [row.name, len(of_row), short, long, growth, p]
-        p_values[row] = p
-    rows = [[*columns[row], p] for row, p in corrected(p_values).items()]
+    short, long = (
+        against_first({row: [seed[i] for seed in seeds[row]] for row in found}, size, draw.seed)
+        for i, (size, draw) in enumerate(zip(map(len, parts), draws, strict=True))
+    )
+    growths = {row: [_growth(*seed) for seed in seeds[row]] for row in found}
+    growth = against_first(growths, min(map(len, parts)), draws[0].seed)
+    p_holm = corrected({row: p for row, (_, p) in growth.items()})
+    rows = [
+        [row.name, len(seeds[row]), short[row][0], long[row][0], *growth[row], p]
+        for row, p in p_holm.items()
+    ]
     title = (
         f"{first.dataset}: {name}, Δ BLEU of {len(parts[0]):,} short sources (up to {low:g} words)"
         f" and {len(parts[1]):,} long ones (from {high:g})"
     )
     notes = [
         f"Δ: BLEU against {BASELINE}; growth: Δ of long sources - Δ of short ones",
-        f"p, [95%]: two-sided bootstrap ({draws[0].resamples:,} resamples) of sentences, and of"
-        f" seeds where a system has several; one with one seed is compared with that of {BASELINE}",
-        holm_note(p_values),
+        f"p, [95%]: two-sided bootstrap ({draws[0].resamples:,} resamples) of sentences and seeds;"
+        f" {ONE_SEED}",
+        holm_note(growth),
     ]
     return Table(f"{first.dataset}-{name}-lengths", title, LENGTHS, rows, notes)
+
+
+def against_first(
+    resampled: Mapping[Row, Sequence[Resampled]], sentences: int, seed: int
+) -> dict[Row, tuple[Estimate, float | None]]:
+    """Return the difference of each row to the first one, with its p (`over_seeds`)."""
+    values = {row: [score.value for score in scores] for row, scores in resampled.items()}
+    first, *rows = resampled
+    return {
+        row: over_seeds(
+            resampled[row],
+            resampled[first],
+            sentences,
+            seed,
+            [values[other] for other in values if other not in (first, row)],
+        )
+        for row in rows
+    }
 
 
 def corrected(p_values: Mapping[Row, float | None]) -> dict[Row, float | None]:
@@ -254,27 +264,6 @@ def _score(scorer: Scorer, key: str, result: Path, name: str) -> Metric:
         return scorer.score(key, lines)
     except DataError as error:
         raise DataError(error.message, where=path, hint=Summary.again) from None
-
-
-def _beside(ours: Sequence[Path], theirs: Sequence[Path], values: Sequence[Value]) -> list[Value]:
-    """Return what a system's seeds are compared with: the values of all seeds of the baseline; for
-    a system with one seed, that of the same seed if the baseline has it.
-    """
-    seeds = [path.name.rpartition("-s")[2] for path in (*ours, *theirs)]
-    own, base = seeds[: len(ours)], seeds[len(ours) :]
-    same = [value for seed, value in zip(base, values, strict=True) if [seed] == own]
-    return same or list(values)
-
-
-def _against(
-    ours: Sequence[Metric], theirs: Sequence[Metric], draws: Draws
-) -> tuple[Estimate, float | None]:
-    if len(ours) > 1 or len(theirs) > 1:
-        return over_seeds_and_sentences(ours, theirs, draws)
-    p = compare("paired_bootstrap", ours[0], theirs[0], draws).p
-    # As in `over_seeds_and_sentences`: no resample can show a p of 0.
-    two_sided = None if p is None else 2 * (p * draws.resamples + 1) / (draws.resamples + 1)
-    return difference(ours[0], theirs[0], draws), two_sided and min(1.0, two_sided)
 
 
 def costs(found: Found, folders: Folders) -> Table:

@@ -6,7 +6,8 @@ Two systems are drawn again and again, with the same expected score over all see
 score is a mean over sentences. Its variance has three sources: the sentences that favour one system
 (their standard error is the unit), the training seed, and the sentences that favour one seed. A test
 at 5 % should find a difference in at most 5 % of the draws. The last column is the share of draws in
-which `over_seeds_and_sentences` finds a difference of four units.
+which `over_seeds_and_sentences` finds a difference of four units. A system with one seed is compared
+with a baseline of two, beside OTHERS systems of two, whose seeds vary equally.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from nmtkit.score.resampling import Draws
 from nmtkit.score.seeds import over_seeds_and_sentences
 
 SENTENCES = 200
+OTHERS = 6
 TESTS = ("sentences only", "seeds drawn with replacement", "over_seeds_and_sentences")
 
 
@@ -33,25 +35,27 @@ def mean_score(scores: np.ndarray) -> Metric:
 
 
 def draw(rng: np.random.Generator, seeds: int, seed_error: float, gap: float) -> list[list[Metric]]:
-    """Return the scores of a system and of a baseline, one metric a seed.
+    """Return the scores of a system, of a baseline and of OTHERS systems, one metric a seed.
 
     Args:
-        seeds: of each; seed_error: the standard deviation that a seed adds to a score, in standard
+        seeds: of each, but two of all but the system if it has one; seed_error: the standard deviation that a seed adds to a score, in standard
             errors of the difference from the sentences; gap: expected difference, in the same unit.
     """
     unit = (SENTENCES / 2) ** 0.5
     common = rng.normal(0, 5 * unit, SENTENCES)
     groups = []
-    for mean in (gap, 0.0):
+    for mean, count in ((gap, seeds), *[(0.0, max(seeds, 2))] * (1 + OTHERS)):
         of_system = mean + common + rng.normal(0, unit, SENTENCES)
-        of_seeds = rng.normal(0, seed_error, (seeds, 1)) + rng.normal(
-            0, unit / 2, (seeds, SENTENCES)
+        of_seeds = rng.normal(0, seed_error, (count, 1)) + rng.normal(
+            0, unit / 2, (count, SENTENCES)
         )
         groups.append([mean_score(of_system + of_seed) for of_seed in of_seeds])
     return groups
 
 
-def p_values(ours: list[Metric], theirs: list[Metric], draws: Draws) -> list[float]:
+def p_values(
+    ours: list[Metric], theirs: list[Metric], *others: list[Metric], draws: Draws
+) -> list[float]:
     """Return the p of each of TESTS."""
     samples = [
         np.array([draws.full.scores(metric) for metric in group]) for group in (ours, theirs)
@@ -62,7 +66,8 @@ def p_values(ours: list[Metric], theirs: list[Metric], draws: Draws) -> list[flo
         np.take_along_axis(group, rng.integers(len(group), size=group.shape), 0).mean(0)
         for group in samples
     ]
-    p = over_seeds_and_sentences(ours, theirs, draws)[1]
+    values = [[metric.value for metric in of_system] for of_system in others]
+    p = over_seeds_and_sentences(ours, theirs, draws, values)[1]
     assert p is not None
     return [two_sided(fixed), two_sided(drawn[0] - drawn[1]), p]
 
@@ -77,7 +82,8 @@ def shares(repeats: int, seeds: int, seed_error: float, gap: float) -> np.ndarra
     """Return the share of p < 0.05 of each of TESTS, in percent."""
     rng, draws = np.random.default_rng(1), Draws(SENTENCES)
     found = [
-        np.array(p_values(*draw(rng, seeds, seed_error, gap), draws)) < 0.05 for _ in range(repeats)
+        np.array(p_values(*draw(rng, seeds, seed_error, gap), draws=draws)) < 0.05
+        for _ in range(repeats)
     ]
     return 100 * np.mean(found, 0)
 
@@ -89,7 +95,7 @@ def main() -> None:
     repeats = parser.parse_args().repeats
     print("| seeds | error of a seed |", " | ".join(TESTS), "| found, difference of 4 |")
     print("|---:" * 6 + "|")
-    for seeds in (2, 3, 5):
+    for seeds in (1, 2, 3, 5):
         for seed_error in (0.0, 0.5, 1.0, 2.0):
             false, true = (shares(repeats, seeds, seed_error, gap) for gap in (0.0, 4.0))
             cells = [f"{share:.1f} %" for share in (*false, true[-1])]

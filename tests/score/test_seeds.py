@@ -28,8 +28,9 @@ from .conftest import read, result_of, spoil
 
 
 def test_what_differs_in_the_seed_alone_is_together():
-    settings = {"a": ("x", 1), "b": ("y", 1), "a2": ("x", 2), "ens": ("ens", None)}
-    found = seeds.group_systems(settings | {"a3": ("x", 3), "out": ("x", None)})
+    x, y = {"lr": 1.0}, {"lr": 2.0}
+    settings = {"a": (x, 1), "b": (y, 1), "a2": (x, 2), "ens": ({}, None)}
+    found = seeds.group_systems(settings | {"a3": (x, 3), "out": (x, None)})
     assert [(group.name, group.systems, group.seeds) for group in found] == [
         ("a", ["a", "a2", "a3"], [1, 2, 3]),
         ("b", ["b"], [1]),
@@ -53,9 +54,37 @@ def test_what_differs_in_the_seed_alone_is_together():
 )
 def test_a_group_is_named_by_what_its_names_share(groups, names):
     settings = {
-        name: (i, seed) for i, group in enumerate(groups) for seed, name in enumerate(group)
+        name: ({"lr": i}, seed) for i, group in enumerate(groups) for seed, name in enumerate(group)
     }
     assert [group.name for group in seeds.group_systems(settings)] == names
+
+
+def test_systems_with_the_same_name_are_together_whatever_their_settings():
+    def of(**train):
+        return {"corpus": "x", "train": train}
+
+    settings = {
+        "base-s1": (of(lr=1.0, clip=2.0), 1),
+        "base-s2": (of(lr=1.0, clip=3.0), 2),
+        "base-s3": ({"corpus": "y", "train": {"lr": 1.0}}, 3),
+        "base-f2": (of(lr=1.0), 1),
+        "base-f3": (of(lr=1.0), 2),
+        "deep_seed1": (of(lr=2.0), 1),
+        "deep_seed2": (of(lr=2.0), 2),
+        "s1": (of(lr=3.0), 1),
+        "out-s1": ({}, None),
+        "out-s2": ({}, None),
+    }
+    groups = seeds.group_systems(settings, by_name=True)
+    assert [(group.name, len(group.systems), group.unequal) for group in groups] == [
+        ("base", 3, ["corpus", "train.clip"]),
+        ("base-f2", 1, []),
+        ("base-f3", 1, []),
+        ("deep", 2, []),
+        ("s1", 1, []),
+        ("out-s1", 1, []),
+        ("out-s2", 1, []),
+    ]
 
 
 @settings(deadline=None, max_examples=50)
@@ -116,13 +145,23 @@ def test_holms_correction_is_the_step_down_procedure(p_values):
                 assert (p_holm <= level) == (p < limit)
 
 
-def test_the_error_of_a_mean_over_seeds_and_sentences():
+@pytest.mark.parametrize("alone", [False, True])
+def test_the_error_of_a_mean_over_seeds_and_sentences(alone):
+    """The error of one seed alone is that of the systems with several, of the baseline too."""
     rng, draws = np.random.default_rng(3), Draws(50, resamples=400)
-    ours, theirs = ([mean_score(rng.normal(m, 1, 50)) for _ in range(3)] for m in (0.4, 0.0))
-    delta, p = seeds.over_seeds_and_sentences(ours, theirs, draws)
+    ours, theirs, *more = (
+        [mean_score(rng.normal(m, 1, 50)) for _ in range(n)]
+        for m, n in ((0.4, 1 if alone else 3), (0.0, 3), (0.2, 2), (0.1, 1))
+    )
+    others = [[metric.value for metric in group] for group in more]
+    delta, p = seeds.over_seeds_and_sentences(ours, theirs, draws, others)
     values = [[metric.value for metric in group] for group in (ours, theirs)]
-    variance = sum(statistics.variance(group) for group in values) / 2
-    errors = seeds.student_t(4, 400, 1) * (variance * 2 / 3) ** 0.5
+    if alone:
+        variance = (2 * statistics.variance(values[1]) + statistics.variance(others[0])) / 3
+        errors = seeds.student_t(3, 400, 1) * (variance * (1 + 1 / 3)) ** 0.5
+    else:
+        variance = sum(statistics.variance(group) for group in values) / 2
+        errors = seeds.student_t(4, 400, 1) * (variance * 2 / 3) ** 0.5
     samples = []
     for counts, of_resample in zip(draws.full.counts, errors.T, strict=True):
         drawn = np.repeat(np.arange(50), counts)
@@ -160,13 +199,14 @@ def test_equal_seeds_leave_the_error_of_the_sentences_and_one_seed_has_none():
     delta, _ = seeds.over_seeds_and_sentences([ours] * 2, [theirs] * 2, draws)
     alone = difference(ours, theirs, draws)
     assert (delta.low, delta.high) == pytest.approx((alone.low, alone.high))
-    delta, p = seeds.over_seeds_and_sentences([ours], [theirs], draws)
+    delta, p = seeds.over_seeds_and_sentences([ours], [theirs], draws, [[1.0], [2.0]])
     assert (delta.low, delta.high, p) == (None, None, None)
     assert delta.value == pytest.approx(ours.value - theirs.value)
 
 
-def test_a_difference_that_is_not_there_is_rarely_found():
-    sentences, _, both = shares(repeats=250, seeds=3, seed_error=1.0, gap=0.0)
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_a_difference_that_is_not_there_is_rarely_found(seeds):
+    sentences, _, both = shares(repeats=250, seeds=seeds, seed_error=1.0, gap=0.0)
     assert both <= 7.5
     assert sentences > 10
 
@@ -271,12 +311,23 @@ def test_by_length_has_a_row_a_group_of_seeds_too(seeded, stdout):
 
 
 def test_a_translation_searched_otherwise_is_not_the_same_system(seeded, stdout):
-    for name, beam in (("base", 4), ("base-2", 4), ("base-3", 1)):
-        seeded.describe(name, settings={"beam": beam})
+    for name, beam, size in (("base", 4, 64), ("base-2", 4, 0), ("base-3", 1, 64)):
+        seeded.describe(name, settings={"beam": beam, "batch_size": size})
     seeded.score(group_by="seed", output_format="json")
     groups = json.loads(stdout())[0]["seeds"]["groups"]
     systems = [["base", "base-2"], ["new", "new-2", "new-9"], ["base-3"], ["other"]]
     assert [group["systems"] for group in groups] == systems
+
+
+def test_seeds_with_one_name_may_differ_in_the_search_which_the_table_lists(fake, stdout):
+    for seed, beam in ((1, 4), (2, 5)):
+        fake.add(f"base-s{seed}", 0.4, seed=seed)
+        fake.describe(f"base-s{seed}", settings={"beam": beam})
+    fake.score(group_by="name")
+    text = "base: base-s1 (seed 1), base-s2 (seed 2); they also differ in search.beam"
+    assert text in stdout()
+    fake.score(group_by="seed")
+    assert "they also differ" not in stdout()
 
 
 def test_how_a_training_was_watched_does_not_part_its_seeds(fake, stdout):
@@ -347,4 +398,4 @@ def test_no_two_seeds_and_unknown_groupings(fake, stdout):
     error = refused(
         ConfigError, "cannot group systems by 'variant'", fake.score, group_by="variant"
     )
-    assert "seed" in error.hint
+    assert error.hint == "known: name, seed"

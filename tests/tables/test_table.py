@@ -240,15 +240,18 @@ def test_a_figure_is_drawn_again_for_a_column_of_a_paper(name):
     assert getattr(figures, name)(*EVERY_DRAWING[name]) == svg  # the page's figure is as before
 
 
-def test_a_mean_is_a_diamond():
+def test_a_mean_is_a_diamond_and_its_seeds_are_dots():
     pytest.importorskip("matplotlib", reason="figures need the extra [plots]")
-    corners = []
-    for is_mean in (False, True):
-        point = figures.Difference("a", "a", Estimate(1.0, -1.0, 2.0), is_mean)
+    shapes = []
+    for seeds in ((), (0.5, 1.5)):
+        point = figures.Difference("a", "a", Estimate(1.0, -1.0, 2.0), seeds)
         svg = figures.differences([point], "Δ BLEU", ["a"])
-        shapes = re.findall(r'<defs>\s*<path id="[^"]*" d="([^"]*)"', svg)
-        corners.append([shape for shape in shapes if "z" in shape and "C" not in shape])
-    assert [len(shapes) for shapes in corners] == [0, 1]
+        outlines = re.findall(r'<defs>\s*<path id="([^"]*)" d="([^"]*)"', svg)
+        closed = [
+            (svg.count(f'xlink:href="#{name}"'), "C" in d) for name, d in outlines if "z" in d
+        ]
+        shapes.append(sorted(closed))
+    assert shapes == [[(1, True)], [(1, False), (2, True)]]
 
 
 @pytest.mark.parametrize("svg", ["", "<svg/>", "no markup"])
