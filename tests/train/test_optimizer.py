@@ -1,9 +1,18 @@
-"""Learning rates against the golden values of the papers' formulas."""
+"""Learning rates against the golden values of the papers' formulas; Adam against torch's."""
 
 import pytest
+import torch
+from torch import nn
 
 from nmtkit.settings import TrainSettings
-from nmtkit.train.optimizer import Plateau, learning_rate
+from nmtkit.train.optimizer import (
+    Plateau,
+    learning_rate,
+    make_optimizer,
+    optimizer_tensors,
+    set_rate,
+    step_if,
+)
 
 
 def settings(**values):
@@ -53,3 +62,33 @@ def test_plateau_halves_when_the_loss_stalls():
     assert plateau.factor == 0.125
     assert learning_rate(s, 64, 100, plateau) == 2e-4  # 1.25e-4 is below the floor
     assert learning_rate(s, 64, 100, Plateau(factor=0.5)) == 5e-4
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_adam_is_torchs_to_the_bit(decay):
+    """Rates that change, and an update that is left out because it is not finite."""
+    ours, theirs = (nn.Linear(5, 3) for _ in range(2))
+    theirs.load_state_dict(ours.state_dict())
+    of = settings(weight_decay=decay, betas=[0.9, 0.98], epsilon=1e-9)
+    adam = make_optimizer(ours, of)
+    options = {"betas": of.betas, "eps": of.epsilon, "weight_decay": decay, "fused": True}
+    torchs = torch.optim.AdamW(theirs.parameters(), **options)
+    for step, rate in enumerate([1e-3, 5e-2, 1e-2, 1e-2]):
+        for model, optimizer in ((ours, adam), (theirs, torchs)):
+            x = torch.randn(7, 5, generator=torch.Generator().manual_seed(step))
+            optimizer.zero_grad()
+            model(x).square().sum().backward()
+        set_rate(adam, rate)
+        torchs.param_groups[0]["lr"] = rate
+        if finite := step != 2:
+            torchs.step()
+        step_if(adam, torch.tensor(finite))
+        assert all(map(torch.equal, ours.parameters(), theirs.parameters()))
+    of_torch = {
+        f"{kind}/{name}": tensor
+        for name, parameter in theirs.named_parameters()
+        for kind, tensor in torchs.state[parameter].items()
+    }
+    states = optimizer_tensors(ours, adam)
+    assert set(states) == set(of_torch) and len(states) == 6
+    assert all(torch.equal(states[key], of_torch[key]) for key in states)
