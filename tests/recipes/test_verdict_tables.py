@@ -13,7 +13,7 @@ from nmtkit import files
 from nmtkit.errors import DataError
 from nmtkit.records import Scores, load
 from nmtkit.tables.table import Column, StoredTable, Table, text_column
-from recipes.verdict import leavings, pages, tables
+from recipes.verdict import kernel_sizes, leavings, pages, tables
 from recipes.verdict.folders import Folders
 from recipes.verdict.listing import HERE, read_list
 from tests.recipes.recipe_calls import in_this_process
@@ -119,6 +119,20 @@ def test_several_seeds_are_one_row_with_their_mean_and_spread(tmp_path):
     assert other["n"] == 2 and other["delta"].value == pytest.approx(other["bleu"] - base["bleu"])
     # Only seeds that were trained on a CPU have costs.
     assert made[f"{CORPUS}-costs"]["enc-dc"]["hours"] == costs["enc-dc"]["hours"]
+
+
+def test_the_figure_has_the_windows_and_the_divergence_of_each_seed(folders, tmp_path):
+    pytest.importorskip("matplotlib", reason="figures need the extra [plots]")
+    found = captions(folders)
+    rows = {kernel_sizes.size_of(row): row for row in found if kernel_sizes.size_of(row)}
+    assert {rows[size].name for size in (2, 3, 7)} == {"enc-dc", "enc-dc-f3", "enc-dc-f7"}
+    values = kernel_sizes.divergences(found[rows[2]])
+    table = next(t for t in tables.findings(found) if t.name == f"{CORPUS}-divergence")
+    means = [r for r in table.rows if r[0].startswith("enc-dc-s") and r[3:5] == ["all", "E_d"]]
+    assert values == [row[5] for row in means] and len(values) >= 2
+    small = {row: found[row] for row in found if row.name in ("transformer", "enc-dc")}
+    kernel_sizes.draw(small, folders, tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_p_is_corrected_within_a_part_of_the_list():

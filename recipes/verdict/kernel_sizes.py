@@ -1,0 +1,68 @@
+"""The figure of recipes/dual_context: BLEU and E_d of Enc-DC over the window of its convolution.
+
+bash recipes/picture.sh calls it; it reads the results alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from nmtkit.records import StoredFinding, load
+from recipes.verdict import tables
+from recipes.verdict.folders import Folders
+from recipes.verdict.listing import HERE, Row, read_list
+
+CORPUS, SETS = "multi30k-ende", {"test_2016_flickr": "2016", "test_2017_flickr": "2017"}
+PAPER = 2
+"""The window of the paper, and of the row `enc-dc`."""
+TARGET = HERE.parent / "dual_context" / "kernel_size.png"
+
+
+def size_of(row: Row) -> int | None:
+    """Return the window of a row's convolution; None if it is not a row of Enc-DC alone."""
+    if row.name == "enc-dc":
+        return PAPER
+    stem, _, size = row.name.rpartition("-f")
+    return int(size) if stem == "enc-dc" and size.isdigit() else None
+
+
+def divergences(paths: Sequence[Path]) -> list[float]:
+    """Return E_d over all layers of the encoder, of each seed that has it."""
+    files = [path / "analyze" / "divergence.json" for path in paths]
+    rows = [row for file in files if file.is_file() for row in load(StoredFinding, file).table.rows]
+    return [row["max_renorm"] for row in rows if (row["layer"], row["positions"]) == ("E_d", "all")]
+
+
+def draw(found: tables.Found, folders: Folders, target: Path) -> None:
+    """Draw the figure of the captions' results."""
+    sizes = {size: row for row in found if (size := size_of(row)) is not None}
+    order = sorted(sizes)
+    figure = Figure(figsize=(9, 3.2), dpi=110, layout="constrained")
+    bleu, divergence = figure.subplots(1, 2)
+    for number, (name, label) in enumerate(SETS.items()):
+        table = tables.scores(name, found, folders)
+        deltas = {row[0]: row[4] for row in table.rows}
+        estimates = [deltas[sizes[size].name] for size in order]
+        middles = [estimate.value for estimate in estimates]
+        errors = [
+            [estimate.value - estimate.low for estimate in estimates],
+            [estimate.high - estimate.value for estimate in estimates],
+        ]
+        places = [size + 0.14 * number - 0.07 for size in order]
+        bleu.errorbar(places, middles, errors, fmt="os"[number], label=label, capsize=2, ms=5)
+    bleu.axhline(0, color="0.5", linewidth=0.8)
+    bleu.set(xlabel="f (positions)", ylabel="Δ BLEU to the Transformer [95%]", xticks=order)
+    bleu.legend(title="test set", frameon=False)
+    points = [(size, value) for size in order for value in divergences(found[sizes[size]])]
+    divergence.plot(*zip(*points, strict=True), "o", color="C2")
+    divergence.set(xlabel="f (positions)", ylabel="E_d (at most 0.69)", xticks=order, ylim=(0, 0.7))
+    figure.savefig(target)
+
+
+if __name__ == "__main__":
+    results = Folders(HERE, HERE / "results")
+    corpora = tables.finished(read_list(HERE / "systems.sh"), results)
+    draw(next(found for found in corpora if next(iter(found)).dataset == CORPUS), results, TARGET)
