@@ -44,7 +44,9 @@ long sentences come in smaller batches.
 ROOMY = 64 << 30
 """Bytes of memory. A larger GPU takes twice as many positions, unless search.batch_size is set."""
 AT_ONCE, AT_ONCE_ON_A_GPU = 128, 512
-"""Sentences in a batch, unless search.batch_size says how many."""
+"""Sentences in a batch, unless search.batch_size says how many; on a CPU twice as many of MANY_LINES
+for greedy search, where one hypothesis a sentence leaves a step small.
+"""
 
 ENOUGH = 8
 """From this number of batches on, each leaves its last sentences, which are searched together."""
@@ -106,9 +108,12 @@ class Piece:
     demand: Demand
 
 
-def sentences_at_once(settings: SearchSettings, device: torch.device) -> int:
-    """Return the sentences in a batch of the search."""
-    return settings.batch_size or (AT_ONCE_ON_A_GPU if device.type == "cuda" else AT_ONCE)
+def sentences_at_once(settings: SearchSettings, device: torch.device, lines: int = 0) -> int:
+    """Return the sentences in a batch of the search, of a number of lines."""
+    if device.type == "cuda":
+        return settings.batch_size or AT_ONCE_ON_A_GPU
+    many = settings.beam == 1 and lines >= MANY_LINES
+    return settings.batch_size or (2 * AT_ONCE if many else AT_ONCE)
 
 
 def positions_at_once(settings: SearchSettings, device: torch.device) -> int:
@@ -376,7 +381,7 @@ class Translator:
         runs out at the start or never.
         """
         batches: list[list[int]] = []
-        size, rows = sentences_at_once(self.settings, self.device), 0
+        size, rows = sentences_at_once(self.settings, self.device, len(lengths)), 0
         most = positions_at_once(self.settings, self.device)
         for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
             if not batches or len(batches[-1]) >= rows:

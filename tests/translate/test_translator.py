@@ -195,11 +195,29 @@ def test_the_last_sentences_of_the_batches_are_searched_together(options, monkey
     assert [sum(amounts) for amounts in progress] == pytest.approx([150, 150])
 
 
-def test_a_gpu_searches_more_sentences_at_once():
-    of_device = {"cpu": 128, "cuda": 512}
-    for device, count in of_device.items():
-        assert sentences_at_once(SearchSettings(), torch.device(device)) == count
-        assert sentences_at_once(SearchSettings(batch_size=7), torch.device(device)) == 7
+@pytest.mark.parametrize(
+    ("device", "beam", "lines", "count"),
+    [
+        ("cpu", 5, 9999, 128),
+        ("cpu", 1, 3999, 128),
+        ("cpu", 1, 4000, 256),
+        ("cuda", 5, 3, 512),
+        ("cuda", 1, 9999, 512),
+    ],
+)
+def test_the_sentences_of_a_batch(device, beam, lines, count):
+    place = torch.device(device)
+    assert sentences_at_once(SearchSettings(beam=beam), place, lines) == count
+    assert sentences_at_once(SearchSettings(beam=beam, batch_size=7), place, lines) == 7
+
+
+def test_greedy_search_of_many_lines_has_larger_batches(monkeypatch):
+    translator = make(beam=1, batch_size=0)
+    sizes = []
+    for most in (300, 301):
+        monkeypatch.setattr(translator_module, "MANY_LINES", most)
+        sizes.append([len(batch) for batch in translator._batches([5] * 300)])
+    assert sizes == [[256, 44], [128, 128, 44]]
 
 
 def test_a_gpu_with_much_memory_takes_twice_as_many_positions(monkeypatch):
