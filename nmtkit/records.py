@@ -776,7 +776,7 @@ class SeedDifference:
         p_seeds: of an exact permutation test; None: too many splits to count.
         smallest_p_seeds: the smallest p_seeds that groups of these sizes can have.
         low, high, p: the 95% interval of the difference, and its p, over other seeds and other
-            sentences; None: one seed against one, or few sentences.
+            sentences; None: the error of the seeds is not known, or there are few sentences.
         p_holm: p after Holm's correction over all groups that are compared on this metric.
     """
 
@@ -827,6 +827,8 @@ class SeedResult:
     baseline: str
     test: str
     groups: list[SeedScores]
+    grouping: str = "seed"
+    """One of `score.seeds.GROUPINGS`."""
 
     def check(self, names: Collection[str], keys: Sequence[str]) -> None:
         """Refuse groups of other systems, or without a metric.
@@ -982,5 +984,5 @@ class Scores(Record):
 
     @property
     def has_seeds(self) -> bool:
-        """True if some systems differ in the training seed alone."""
+        """True if some system has several seeds."""
         return self.seeds is not None and self.seeds.several

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Lint, types, and the whole test suite, in the environment of the recipes.
+# Lint, types (tests/test_types.py), and the whole test suite, in the environment of the recipes.
 #   bash tests/run.sh --fast       the quickest telling tests of each room, under 90 seconds on two cores
 #   bash tests/run.sh -k beam      other options are pytest's
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../recipes/environment.sh"
 
 FAST=(
-  tests/test_{house,environment,settings,fields,files,records,run}.py
+  tests/test_{house,types,environment,settings,fields,files,records,run}.py
   tests/test_cli.py::test_wrong_words_before_there_is_a_run tests/test_api.py::test_importing_loads_nothing
   tests/prep/test_clean.py tests/demo/test_demo_english.py tests/recipes/test_papers.py
   tests/export/test_to_{ctranslate2,huggingface}.py
@@ -24,9 +24,5 @@ fi
 
 ruff check nmtkit tests
 ruff format --check --quiet nmtkit tests
-mypy & types=$! # beside the tests
 # One process a core, one thread each: small models gain nothing from threads. In tests of two threads, a thread that waits gives its core back.
-code=0
-OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive pytest -n "${JOBS:-$(env -u OMP_NUM_THREADS nproc)}" --dist worksteal "$@" || code=$?
-wait "$types"
-exit "$code"
+OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive exec pytest -n "${JOBS:-$(env -u OMP_NUM_THREADS nproc)}" --dist worksteal "$@"

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from nmtkit.errors import counted
-from nmtkit.records import Scores, SeedResult
+from nmtkit.records import Scores, SeedResult, SystemScores
 from nmtkit.report.contents import Contents, Remark, TrainedSystem
 from nmtkit.score import result_tables
 from nmtkit.score.budgets import budget, unequal
@@ -59,28 +59,53 @@ def differences(result: Scores) -> list[Difference]:
     """Return the differences in BLEU to the baseline, largest first: of each system, or of each
     group of training seeds.
     """
-    points = [
-        Difference(system.name, system.name, delta)
-        for system in result.systems
-        if (delta := system.differences.get("bleu")) and delta.value is not None
-    ]
-    if result.seeds and result.has_seeds:
-        bleu = {system.name: system.scores["bleu"].value or 0.0 for system in result.systems}
-        means = {group.name: group.scores["bleu"].mean for group in result.seeds.groups}
-        points = []
-        for group in result.seeds.groups:
-            if against := group.against.get("bleu"):
-                gaps = [bleu[name] - means[result.seeds.baseline] for name in group.systems]
-                label = f"{group.name}, {len(gaps)} seeds" if gaps[1:] else group.name
-                seeds = gaps if gaps[1:] else ()
-                points.append(Difference(label, group.name, against.estimate, seeds))
-    return sorted(points, key=lambda point: -(point.delta.value or 0.0))
+    by_seed = _by_seed(result)
+    points = (
+        _of_groups(by_seed, result)
+        if by_seed
+        else [
+            Difference(system.name, system.name, system.differences["bleu"])
+            for system in result.systems
+            if system.differences
+        ]
+    )
+    drawn = [point for point in points if point.delta.value is not None]
+    return sorted(drawn, key=lambda point: -(point.delta.value or 0.0))
+
+
+def _of_groups(by_seed: SeedResult, result: Scores) -> list[Difference]:
+    """Return the difference of each group; over other sentences alone of a single system, if the
+    error of its seed is not known.
+    """
+    single = {system.name: system for system in result.systems}
+    base = next(g.scores["bleu"].mean for g in by_seed.groups if g.name == by_seed.baseline)
+    points = []
+    for group in by_seed.groups:
+        if against := group.against.get("bleu"):
+            first = single[group.systems[0]]
+            bleu = [single[name].scores["bleu"].value or 0.0 for name in group.systems]
+            if bleu[1:]:
+                label, gaps = f"{group.name}, {len(bleu)} seeds", [value - base for value in bleu]
+                points.append(Difference(label, group.name, against.estimate, gaps))
+            else:
+                alone = first.differences.get("bleu", against.estimate)
+                delta = alone if against.p is None else against.estimate
+                points.append(Difference(first.name, group.name, delta))
+    return points
+
+
+def _by_seed(result: Scores) -> SeedResult | None:
+    """Return the groups of training seeds if they are compared: several of them, one of which has
+    several seeds.
+    """
+    seeds = result.seeds
+    return seeds if seeds and seeds.several and len(seeds.groups) > 1 else None
 
 
 def difference_label(result: Scores) -> str:
     """Return what the horizontal axis of the differences is."""
-    if result.seeds and result.has_seeds:
-        return f"Δ BLEU against {result.seeds.baseline} [95%]; ◆ mean of seeds, ● a seed"
+    if by_seed := _by_seed(result):
+        return f"Δ BLEU against {by_seed.baseline} [95%]; ◆ mean of seeds, ● a seed"
     return f"Δ BLEU against {result.baseline} [95%]"
 
 
@@ -184,29 +209,27 @@ def verdicts(result: Scores) -> list[str]:
     """Return a sentence on each system, or group of training seeds, against the baseline; the best
     first.
     """
-    if result.seeds and result.has_seeds and len(result.seeds.groups) > 1:
-        return _seed_verdicts(result.seeds)
+    if by_seed := _by_seed(result):
+        return _seed_verdicts(by_seed, result)
     systems = sorted(result.systems, key=lambda system: -(system.scores["bleu"].value or 0.0))
     if len(systems) == 1:
         bleu = text(systems[0].scores["bleu"].value, Column("bleu", "BLEU"))
         return [f"{systems[0].name} has {bleu} BLEU; there is no other system to compare it with."]
-    column = result_tables.p_column(result, result.test, "p", "p")
-    sentences = []
-    for system in systems:
-        if not system.tests:
-            continue
-        delta, p = system.differences["bleu"], system.tests[result.test]["bleu"].p
-        difference = text(delta, result_tables.DELTA)
-        if p is None:
-            sentences.append(f"{system.name} - {result.baseline}: {difference} BLEU; {FEW}.")
-            continue
-        shown = text(p, column)
-        shown = f"p < {shown[1:]}" if shown.startswith("<") else f"p = {shown}"
-        sentences.append(
-            f"{system.name} is {_verdict(delta, p)} {result.baseline}:"
-            f" {difference.replace(' [', ' BLEU [')}, {shown}."
-        )
-    return sentences
+    return [_system_verdict(system, result) for system in systems if system.tests]
+
+
+def _system_verdict(system: SystemScores, result: Scores) -> str:
+    """Return a sentence on one system, over other sentences."""
+    delta, p = system.differences["bleu"], system.tests[result.test]["bleu"].p
+    difference = text(delta, result_tables.DELTA)
+    if p is None:
+        return f"{system.name} - {result.baseline}: {difference} BLEU; {FEW}."
+    shown = text(p, result_tables.p_column(result, result.test, "p", "p"))
+    shown = f"p < {shown[1:]}" if shown.startswith("<") else f"p = {shown}"
+    return (
+        f"{system.name} is {_verdict(delta, p)} {result.baseline}:"
+        f" {difference.replace(' [', ' BLEU [')}, {shown}."
+    )
 
 
 def _verdict(delta: Estimate, p: float) -> str:
@@ -217,19 +240,25 @@ def _verdict(delta: Estimate, p: float) -> str:
     return ("" if sure else "perhaps ") + f"{'better' if (delta.value or 0) > 0 else 'worse'} than"
 
 
-def _seed_verdicts(result: SeedResult) -> list[str]:
-    """Return a sentence on the mean of each group of systems that differ in the training seed."""
+def _seed_verdicts(by_seed: SeedResult, result: Scores) -> list[str]:
+    """Return a sentence on the mean of each group of systems that differ in the training seed; over
+    other sentences alone on a single system, if the error of its seed is not known.
+    """
     sentences = []
-    for group in sorted(result.groups, key=lambda group: -group.scores["bleu"].mean):
+    single = {system.name: system for system in result.systems}
+    for group in sorted(by_seed.groups, key=lambda group: -group.scores["bleu"].mean):
         against = group.against.get("bleu")
         if against is None:
             continue
         name = f"{group.name} ({counted(len(group.systems), 'seed')})"
         if against.p is None or against.p_holm is None:
-            sentences.append(f"{name}: {against.difference:+.2f} BLEU in the mean; {FEW}.")
+            alone = single[group.systems[0]]
+            mean = f"{name}: {against.difference:+.2f} BLEU in the mean; {FEW}."
+            of_one = not group.systems[1:] and alone.tests
+            sentences.append(_system_verdict(alone, result) if of_one else mean)
             continue
         sentences.append(
-            f"{name} is {_verdict(against.estimate, against.p_holm)} {result.baseline}:"
+            f"{name} is {_verdict(against.estimate, against.p_holm)} {by_seed.baseline}:"
             f" {against.difference:+.2f} BLEU [{against.low:+.2f}, {against.high:+.2f}],"
             f" p = {against.p:.3f} (Holm {against.p_holm:.3f})."
         )

@@ -215,6 +215,8 @@ def score_command(set_name: str, result: Scores) -> str:
     options = ["--on", set_name, "--significance", result.test]
     options += ["--against", result.baseline] if len(result.systems) > 1 else []
     options += ["--buckets", result.by_length.buckets] if result.by_length else []
+    if result.seeds and result.seeds.grouping != "seed":
+        options += ["--group-by", result.seeds.grouping]
     # The command of an external metric is not repeated: nobody should paste one that a run holds.
     external = [key for key in result.asked if key not in METRICS]
     if columns := [key for key in result.asked if key in METRICS]:

@@ -169,7 +169,10 @@ def evaluate(metrics: SystemMetrics, task: Task) -> Scores:
     draws = Draws.of(options, len(scorer.refs[0]))
     by_seed = None
     if task.seed_groups:
-        by_seed = seeds.summarize(task.seed_groups, metrics, baseline, options.test, draws)
+        grouping = options.group_by or "seed"
+        by_seed = seeds.summarize(
+            task.seed_groups, metrics, baseline, options.test, draws, grouping
+        )
     return Scores(
         format=4,
         set=task.set_name,

@@ -157,7 +157,7 @@ def significance_table(result: Scores, metrics: Sequence[str] | None = None) -> 
 
 
 def seeds_table(result: Scores) -> Table:
-    """Return one row a group of systems that differ in the training seed alone."""
+    """Return one row a group of systems that differ in the training seed."""
     assert result.seeds is not None
     against = f", Δ against {result.seeds.baseline}" if len(result.seeds.groups) > 1 else ""
     title = f"{_title(result)}, by training seed{against}"

@@ -44,6 +44,12 @@ _WHOLE_MARK = re.compile(r"[-_.](s|seed|run)\d+$")
 """The mark of a seed at the end of a name."""
 GROUPINGS = ("seed", "name")
 """Systems with the same settings, except the seed; systems with the same name, except its mark."""
+FEWEST_FREEDOM = 3
+"""Degrees of freedom from which on other systems' seeds say how much a single one may vary. With
+fewer, hardly any difference would be clear.
+"""
+METHOD = 2
+"""Scores of another number are out of date: it counts the changes of `over_seeds_and_sentences`."""
 
 
 def group_systems(
@@ -62,13 +68,12 @@ def group_systems(
     for name, (rest, seed) in settings.items():
         shared = _WHOLE_MARK.sub("", name) if by_name else _key(rest)
         by_key.setdefault(f"only {name}" if seed is None else shared, []).append(name)
-    groups = list(by_key.values())
     stems = [
-        _MARK.sub("", os.path.commonprefix(names)) if len(names) > 1 else names[0]
-        for names in groups
+        (key if by_name else _MARK.sub("", os.path.commonprefix(names))) if names[1:] else names[0]
+        for key, names in by_key.items()
     ]
     named = []
-    for stem, names in zip(stems, groups, strict=True):
+    for stem, names in zip(stems, by_key.values(), strict=True):
         unique = stem and stems.count(stem) == 1 and (stem in names or stem not in settings)
         seeds = [settings[name][1] for name in names]
         unequal = _unequal([settings[name][0] for name in names])
@@ -145,15 +150,28 @@ def over_seeds_and_sentences(
 
     Args:
         ours, theirs: one metric a seed, of n and of m seeds; their variances count as equal.
-        others: scores of the seeds of other systems. If n or m is 1, their variances count as equal
-            to these, and the degrees of freedom are those of all.
-    Returns: the difference without interval and p if no system has two seeds, or if there are few
-        sentences.
+        others: scores of the seeds of other systems. If n or m is 1, the variances of all count as
+            equal, and the degrees of freedom are those of all.
+    Returns: the difference without interval and p if the error of the seeds is not known (fewer
+        than FEWEST_FREEDOM degrees of freedom for a single seed), or if there are few sentences.
     """
-    if all(len(group) == 1 for group in (ours, theirs, *others)):
-        return Estimate(ours[0].value - theirs[0].value), None
+    groups = [[metric.value for metric in of] for of in (ours, theirs)]
+    if not _varied(groups, others):
+        return Estimate(statistics.fmean(groups[0]) - statistics.fmean(groups[1])), None
     first, second = ([Resampled.of(metric, draws) for metric in of] for of in (ours, theirs))
     return over_seeds(first, second, draws.sentences, draws.seed, others)
+
+
+def _varied(
+    groups: Sequence[Sequence[float]], others: Sequence[Sequence[float]]
+) -> Sequence[Sequence[float]]:
+    """Return the scores whose variance is the error of the seeds of two groups; none if it is not
+    known.
+    """
+    if all(len(group) > 1 for group in groups):
+        return groups
+    known = [group for group in (*groups, *others) if len(group) > 1]
+    return known if sum(len(group) - 1 for group in known) >= FEWEST_FREEDOM else []
 
 
 class Resampled(NamedTuple):
@@ -176,7 +194,7 @@ def over_seeds(
     others: Sequence[Sequence[float]] = (),
 ) -> tuple[Estimate, float | None]:
     """Return the difference of two groups' means, as `over_seeds_and_sentences`, from resampled
-    scores; if no system has two seeds it is that of other sentences alone.
+    scores; if the error of the seeds is not known, it is that of other sentences alone.
 
     Args:
         ours, theirs: one score a seed; all have the same resamples.
@@ -190,7 +208,7 @@ def over_seeds(
         return Estimate(gap), None
     means = [np.mean([score.samples for score in group], 0) for group in (ours, theirs)]
     samples = means[0] - means[1]
-    varied = groups if min(len(ours), len(theirs)) > 1 else [*groups, *others]
+    varied = _varied(groups, others)
     if freedom := sum(len(group) - 1 for group in varied):
         squares = sum(len(group) * np.var(group) for group in varied)
         error = math.sqrt(squares / freedom * (1 / len(ours) + 1 / len(theirs)))
@@ -220,6 +238,7 @@ def summarize(
     baseline: str,
     test: str,
     draws: Draws,
+    grouping: str = "seed",
 ) -> SeedResult:
     """Return the groups' scores, and each group against the baseline's.
 
@@ -229,6 +248,7 @@ def summarize(
         baseline: a system; the others are compared with its group.
         test: one of `significance.TESTS`, run on pairs of systems with equal seeds.
         draws: of the test set.
+        grouping: how the groups were made, one of GROUPINGS.
     """
     base = next(group for group in groups if baseline in group.systems)
     rows = [SeedScores(**vars(group), scores={}, against={}) for group in groups]
@@ -242,7 +262,7 @@ def summarize(
         corrected = holm([difference.p for difference in against])
         for row, difference, p_holm in zip(others, against, corrected, strict=True):
             row.against[key] = replace(difference, p_holm=p_holm)
-    return SeedResult(base.name, test, rows)
+    return SeedResult(base.name, test, rows, grouping)
 
 
 def _against(
@@ -268,11 +288,10 @@ def _against(
         p = compare(test, system, baseline, draws).p
         pairs.append(SeedPair(seed, name, partner, gap, better, p))
     ours, theirs = ([metrics[name] for name in names.systems] for names in (group, base))
-    scores = values[group.name], values[base.name]
-    gap = statistics.fmean(scores[0]) - statistics.fmean(scores[1])
     others = [values[name] for name in values if name not in (group.name, base.name)]
     delta, p_both = over_seeds_and_sentences(ours, theirs, draws, others)
-    return SeedDifference(gap, pairs, *permutation(*scores), delta.low, delta.high, p_both)
+    p_seeds = permutation(values[group.name], values[base.name])
+    return SeedDifference(delta.value or 0.0, pairs, *p_seeds, delta.low, delta.high, p_both)
 
 
 COLUMNS = (
@@ -296,7 +315,7 @@ def table(result: SeedResult, title: str, notes: Sequence[str]) -> Table:
     several = len(result.groups) > 1
     if several:
         columns += [
-            DELTA,
+            replace(DELTA, interval=True),
             Column("better", f"better, p<{LEVEL:g}"),
             Column("pairs", "of"),
             Column("p_seeds", "p (seeds)", decimals=3),
@@ -393,14 +412,15 @@ def _notes(result: SeedResult) -> list[str]:
             f"two-sided; with this number of seeds it cannot be below {limit}"
         )
         notes.append(
-            "[95%], p: of other seeds and other sentences at once (hierarchical bootstrap); the "
-            "seeds' error of a row with one seed is that of all rows with several; p "
-            f"(Holm): corrected for the {len(compared)} comparisons of this table"
+            "[95%], p: of other seeds and other sentences at once (hierarchical bootstrap); if the "
+            "row or the baseline has one seed, its error is that of all rows with several "
+            f"(none below {FEWEST_FREEDOM} degrees of freedom); p (Holm): corrected for the "
+            f"{len(compared)} comparisons of this table"
         )
     for group in result.groups:
         known = [seed for seed in group.seeds if seed is not None]
         if len(set(known)) < len(known):
             notes.append(f"{group.name}: a seed occurs twice, so its spread is too small")
     if not result.several:
-        notes.append("no two systems differ in train.seed alone, so every row is one system")
+        notes.append("no system has several seeds, so every row is one system")
     return notes

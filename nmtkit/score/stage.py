@@ -127,7 +127,7 @@ class ScoredSet:
             # The settings of the preset are compared. A seed may be trained on another machine.
             compared = config.model_dump(exclude={"preset", "hardware"})
             settings[name] = ({**compared, "train": train, "search": search}, seed)
-        return seeds.group_systems(settings, self.options.group_by == "name")
+        return seeds.group_systems(settings, self.grouping == "name")
 
     @cached_property
     def made_from(self) -> ScoredFrom:
@@ -142,7 +142,7 @@ class ScoredSet:
             baseline=check_baseline(self.options.against, list(self.folders)),
             test=self.options.test,
             draws=asdict(Draws.of(self.options, 1)),
-            seeds=[[group.systems, group.seeds] for group in self.seed_groups],
+            seeds=[seeds.METHOD, *([group.systems, group.seeds] for group in self.seed_groups)],
             files=files.hashes(inputs, self.run.path),
             budgets={
                 name: known for name in self.folders if (known := read_budget(self.run, name))
@@ -171,6 +171,12 @@ class ScoredSet:
             if earlier and not self.options.length_groups and lengths.groups(earlier.buckets):
                 return earlier.buckets
         return self.options.length_groups
+
+    @property
+    def grouping(self) -> str:
+        """What seeds of a system have in common; as in an earlier call if this one is silent."""
+        earlier = self.stored and self.stored.seeds
+        return self.options.group_by or (earlier.grouping if earlier else "seed")
 
     def _is_current(self, stored: Scores) -> bool:
         """True if an earlier call's scores have all that is asked for. They may have further
@@ -208,7 +214,9 @@ class ScoredSet:
             name,
             scorer,
             self.made_from.baseline,
-            self.options.model_copy(update={"buckets": self.length_groups}),
+            self.options.model_copy(
+                update={"buckets": self.length_groups, "group_by": self.grouping}
+            ),
             source_lengths(self.run, self.text_set),
             "subwords",
             texts,

@@ -44,8 +44,8 @@ long sentences come in smaller batches.
 ROOMY = 64 << 30
 """Bytes of memory. A larger GPU takes twice as many positions, unless search.batch_size is set."""
 AT_ONCE, AT_ONCE_ON_A_GPU = 128, 512
-"""Sentences in a batch, unless search.batch_size says how many; on a CPU twice as many of MANY_LINES
-for greedy search, where one hypothesis a sentence leaves a step small.
+"""Sentences in a batch, unless search.batch_size says how many. Greedy search of MANY_LINES on a
+CPU has twice as many, because its sentences have one hypothesis each.
 """
 
 ENOUGH = 8
@@ -87,7 +87,9 @@ class Translation:
 
 
 MANY_LINES, SHARE = 4000, 250
-"""Text of fewer lines is read in this process; a worker reads a share at a time."""
+"""Text of fewer lines is read in this process, and searched in smaller batches; a worker reads a
+share at a time.
+"""
 
 Read = tuple[tuple[int, ...], tuple[int, ...]]
 """What a model reads of a line as context: source ids (of an over-long line its first piece) and,
@@ -108,8 +110,8 @@ class Piece:
     demand: Demand
 
 
-def sentences_at_once(settings: SearchSettings, device: torch.device, lines: int = 0) -> int:
-    """Return the sentences in a batch of the search, of a number of lines."""
+def sentences_at_once(settings: SearchSettings, device: torch.device, lines: int) -> int:
+    """Return the sentences in a batch of the search; lines: how many are searched together."""
     if device.type == "cuda":
         return settings.batch_size or AT_ONCE_ON_A_GPU
     many = settings.beam == 1 and lines >= MANY_LINES
@@ -120,7 +122,7 @@ def positions_at_once(settings: SearchSettings, device: torch.device) -> int:
     """Return the most source positions in a batch of the search, padding included."""
     automatic = device.type == "cuda" and not settings.batch_size
     roomy = automatic and torch.cuda.get_device_properties(device).total_memory >= ROOMY
-    return sentences_at_once(settings, device) * POSITIONS * (2 if roomy else 1)
+    return sentences_at_once(settings, device, 0) * POSITIONS * (2 if roomy else 1)
 
 
 class Translator:

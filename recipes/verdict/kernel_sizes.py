@@ -1,6 +1,6 @@
 """The figure of recipes/dual_context: BLEU and E_d of Enc-DC over the window of its convolution.
 
-bash recipes/picture.sh calls it; it reads the results alone.
+bash recipes/picture.sh draws it. No weights are needed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def draw(found: tables.Found, folders: Folders, target: Path) -> None:
     bleu, divergence = figure.subplots(1, 2)
     for number, (name, label) in enumerate(SETS.items()):
         table = tables.scores(name, found, folders)
-        deltas = {row[0]: row[4] for row in table.rows}
+        delta = [column.key for column in table.columns].index("delta")
+        deltas = {row[0]: row[delta] for row in table.rows}
         estimates = [deltas[sizes[size].name] for size in order]
         middles = [estimate.value for estimate in estimates]
         errors = [

@@ -18,7 +18,7 @@ from nmtkit.errors import DataError
 from nmtkit.records import Part, Record, Scores, StoredFinding, load
 from nmtkit.score.metrics import Metric, Scorer
 from nmtkit.score.resampling import Draws
-from nmtkit.score.seeds import Resampled, over_seeds
+from nmtkit.score.seeds import FEWEST_FREEDOM, Resampled, over_seeds
 from nmtkit.score.significance import holm
 from nmtkit.tables.table import Column, Estimate, StoredTable, Table, text_column
 from recipes.verdict.folders import Folders, json_lines, read_json
@@ -60,7 +60,11 @@ COSTS = (
 )
 
 
-ONE_SEED = "the error of a system with one seed is that of all systems with several, if any"
+SEED_ERROR = (
+    "the error of a single seed is that of all systems with several seeds, or not counted with"
+    f" fewer than {FEWEST_FREEDOM} degrees of freedom"
+)
+"""The note on systems with one seed."""
 
 
 class Best(Part):
@@ -146,7 +150,7 @@ def scores(name: str, found: Found, folders: Folders) -> Table:
     notes = [
         "BLEU, chrF: means over seeds; ±: half the range",
         f"Δ, p: BLEU against {BASELINE}; two-sided bootstrap ({draws.resamples:,} resamples) of"
-        f" sentences and seeds; {ONE_SEED}",
+        f" sentences and seeds; {SEED_ERROR}",
         holm_note(compared),
         f"BLEU: {bleu[first][0].signature}",
     ]
@@ -192,7 +196,7 @@ def lengths(name: str, found: Found, folders: Folders) -> Table:
     notes = [
         f"Δ: BLEU against {BASELINE}; growth: Δ of long sources - Δ of short ones",
         f"p, [95%]: two-sided bootstrap ({draws[0].resamples:,} resamples) of sentences and seeds;"
-        f" {ONE_SEED}",
+        f" {SEED_ERROR}",
         holm_note(growth),
     ]
     return Table(f"{first.dataset}-{name}-lengths", title, LENGTHS, rows, notes)

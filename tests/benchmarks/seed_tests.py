@@ -34,21 +34,25 @@ def mean_score(scores: np.ndarray) -> Metric:
     return Metric("mean", "mean", float(scores.mean()), "", scores[:, None], formula, formula)
 
 
-def draw(rng: np.random.Generator, seeds: int, seed_error: float, gap: float) -> list[list[Metric]]:
+def draw(
+    rng: np.random.Generator, seeds: int, seed_error: float, gap: float, wider: float = 1.0
+) -> list[list[Metric]]:
     """Return the scores of a system, of a baseline and of OTHERS systems, one metric a seed.
 
     Args:
-        seeds: of each, but two of all but the system if it has one; seed_error: the standard deviation that a seed adds to a score, in standard
-            errors of the difference from the sentences; gap: expected difference, in the same unit.
+        seeds: of each; if the system has one, two of the others.
+        seed_error: the standard deviation that a seed adds to a score, in standard errors of the
+            difference from the sentences.
+        gap: expected difference, in the same unit.
+        wider: how many times as much the seeds of the system vary as those of the others.
     """
     unit = (SENTENCES / 2) ** 0.5
     common = rng.normal(0, 5 * unit, SENTENCES)
     groups = []
-    for mean, count in ((gap, seeds), *[(0.0, max(seeds, 2))] * (1 + OTHERS)):
+    others = [(0.0, max(seeds, 2), seed_error)] * (1 + OTHERS)
+    for mean, count, error in ((gap, seeds, wider * seed_error), *others):
         of_system = mean + common + rng.normal(0, unit, SENTENCES)
-        of_seeds = rng.normal(0, seed_error, (count, 1)) + rng.normal(
-            0, unit / 2, (count, SENTENCES)
-        )
+        of_seeds = rng.normal(0, error, (count, 1)) + rng.normal(0, unit / 2, (count, SENTENCES))
         groups.append([mean_score(of_system + of_seed) for of_seed in of_seeds])
     return groups
 
@@ -78,11 +82,13 @@ def two_sided(samples: np.ndarray) -> float:
     return min(1.0, 2 * (int(tail) + 1) / (len(samples) + 1))
 
 
-def shares(repeats: int, seeds: int, seed_error: float, gap: float) -> np.ndarray:
+def shares(
+    repeats: int, seeds: int, seed_error: float, gap: float, wider: float = 1.0
+) -> np.ndarray:
     """Return the share of p < 0.05 of each of TESTS, in percent."""
     rng, draws = np.random.default_rng(1), Draws(SENTENCES)
     found = [
-        np.array(p_values(*draw(rng, seeds, seed_error, gap), draws=draws)) < 0.05
+        np.array(p_values(*draw(rng, seeds, seed_error, gap, wider), draws=draws)) < 0.05
         for _ in range(repeats)
     ]
     return 100 * np.mean(found, 0)
@@ -96,10 +102,16 @@ def main() -> None:
     print("| seeds | error of a seed |", " | ".join(TESTS), "| found, difference of 4 |")
     print("|---:" * 6 + "|")
     for seeds in (1, 2, 3, 5):
-        for seed_error in (0.0, 0.5, 1.0, 2.0):
-            false, true = (shares(repeats, seeds, seed_error, gap) for gap in (0.0, 4.0))
-            cells = [f"{share:.1f} %" for share in (*false, true[-1])]
-            print(f"| {seeds} | {seed_error} |", " | ".join(cells), "|", flush=True)
+        for seed_error in (0.0, 1.0, 2.0):
+            _row(str(seeds), seed_error, repeats, seeds)
+    _row("1, twice as wide", 1.0, repeats, 1, 2.0)
+    _row("2, twice as wide", 1.0, repeats, 2, 2.0)
+
+
+def _row(label: str, seed_error: float, repeats: int, seeds: int, wider: float = 1.0) -> None:
+    false, true = (shares(repeats, seeds, seed_error, gap, wider) for gap in (0.0, 4.0))
+    cells = [f"{share:.1f} %" for share in (*false, true[-1])]
+    print(f"| {label} | {seed_error} |", " | ".join(cells), "|", flush=True)
 
 
 if __name__ == "__main__":

@@ -518,9 +518,29 @@ def test_few_sentences_get_no_verdict(tmp_path):
     assert verdict.startswith("b-1 - a-1: +") and verdict.endswith(f"] BLEU; {FEW}.")
     assert FEW in comparison.table(contents, "test").notes and FEW in made.page().text
     made.add("a-2", 0.5, seed=2, variant="a")
+    made.add("b-2", 0.1, seed=2, variant="b")
     score(made.run, resamples=20, trials=20)
     (verdict,) = comparison.verdicts(read_contents(made.run).scores["test"])
     assert f"in the mean; {FEW}" in verdict
+
+
+def test_the_error_of_one_seed_needs_several_seeds_of_others(tmp_path):
+    """With less a single system is compared over other sentences, and two seeds of one system are
+    two systems.
+    """
+    made = ReportedRun(tmp_path / "seeds")
+    shown = []
+    for name, seed in (("a-1", 1), ("a-2", 2), ("b-1", 1), ("a-3", 3), ("a-4", 4)):
+        made.add(name, 0.3 - 0.2 * (name == "b-1"), seed=seed, variant=name[0])
+        score(made.run, resamples=20, trials=20)
+        result = read_contents(made.run).scores["test"]
+        shown.append((comparison.verdicts(result), comparison.differences(result)))
+    (_, none), ((of_a,), (a,)), ((of_b,), (b,)), _, ((later,), (c,)) = shown
+    assert none == [] and of_a.startswith("a-2 is ") and a.name == "a-2"
+    assert of_b.startswith("b-1 is better than a-1: ") and b.name == "b-1"
+    assert b.delta.low is not None and b.delta.low < b.delta.value < b.delta.high
+    assert later.startswith("b-1 (1 seed) is ") and "(Holm " in later
+    assert c.delta.value == pytest.approx(result.seeds.groups[1].against["bleu"].difference)
 
 
 def test_seeds_are_put_together(tmp_path):

@@ -17,6 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nmtkit.errors import ConfigError
+from nmtkit.records import Scores, load
+from nmtkit.report.contents import score_command
 from nmtkit.run import write_toml
 from nmtkit.score import metrics, seeds
 from nmtkit.score.resampling import Draws
@@ -74,6 +76,8 @@ def test_systems_with_the_same_name_are_together_whatever_their_settings():
         "s1": (of(lr=3.0), 1),
         "out-s1": ({}, None),
         "out-s2": ({}, None),
+        "tall-1-s2": (of(lr=4.0), 2),
+        "tall-1-s3": (of(lr=4.0), 3),
     }
     groups = seeds.group_systems(settings, by_name=True)
     assert [(group.name, len(group.systems), group.unequal) for group in groups] == [
@@ -84,6 +88,7 @@ def test_systems_with_the_same_name_are_together_whatever_their_settings():
         ("s1", 1, []),
         ("out-s1", 1, []),
         ("out-s2", 1, []),
+        ("tall-1", 2, []),
     ]
 
 
@@ -281,6 +286,8 @@ def test_seeds_are_one_row_and_significance_is_said_honestly(seeded, stdout):
     rows = list(csv.DictReader(io.StringIO(read(seeded.run, "test", "seeds.csv"))))
     assert [row["system"] for row in rows] == ["base", "new", "other"]
     assert float(rows[1]["bleu_half_range"]) == spread["half_range"]
+    cells = [float(rows[1][key]) for key in ("delta", "delta_low", "delta_high")]
+    assert cells == [against["difference"], against["low"], against["high"]]
     assert rows[2]["bleu_deviation"] == ""
 
 
@@ -326,8 +333,24 @@ def test_seeds_with_one_name_may_differ_in_the_search_which_the_table_lists(fake
     fake.score(group_by="name")
     text = "base: base-s1 (seed 1), base-s2 (seed 2); they also differ in search.beam"
     assert text in stdout()
+    fake.score(test="sign")  # keeps the grouping
+    result = load(Scores, fake.run.path / "score/test/scores.json")
+    assert [group.name for group in result.seeds.groups] == ["base"]
+    assert "--group-by name" in score_command("test", result)
     fake.score(group_by="seed")
     assert "they also differ" not in stdout()
+    assert len(result_of(fake.run)["seeds"]["groups"]) == 2
+
+
+def test_scores_of_an_earlier_method_are_out_of_date(seeded, stderr):
+    seeded.score()
+    path = seeded.run.path / "score/test/scores.json"
+    stored = json.loads(path.read_text("utf-8"))
+    stored["made_from"]["seeds"] = stored["made_from"]["seeds"][1:]
+    path.write_text(json.dumps(stored), "utf-8")
+    stderr()
+    seeded.score()
+    assert "written to" in stderr()
 
 
 def test_how_a_training_was_watched_does_not_part_its_seeds(fake, stdout):
@@ -391,7 +414,7 @@ def test_no_two_seeds_and_unknown_groupings(fake, stdout):
     fake.add("ensemble-a", 0.1, trained=False)
     fake.add("ensemble-b", 0.2, trained=False)
     fake.score(group_by="seed", against="ensemble-b")
-    assert "no two systems differ in train.seed alone" in stdout()
+    assert "no system has several seeds, so every row is one system" in stdout()
     groups = result_of(fake.run)["seeds"]["groups"]
     assert [group["against"]["bleu"]["pairs"] for group in groups[:2]] == [[], []]
     assert not (fake.run.path / "score/test/seeds.csv").exists()
