@@ -50,7 +50,8 @@ def tables(contents: Contents, set_name: str) -> list[Table]:
 
 def group_of(result: Scores) -> dict[str, str]:
     """Return the group of training seeds of each system; its own name if it has none."""
-    groups = result.seeds.groups if result.seeds and result.has_seeds else []
+    by_seed = _by_seed(result)
+    groups = by_seed.groups if by_seed else []
     seeds = {name: group.name for group in groups for name in group.systems}
     return {name: seeds.get(name, name) for name in result.names}
 
