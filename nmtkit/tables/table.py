@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import math
 import re
 import tomllib
@@ -187,10 +186,6 @@ class Table:
             "notes": list(self.notes),
         }
 
-    def json(self) -> str:
-        """Return `as_json` as text."""
-        return json.dumps(self.as_json(), ensure_ascii=False, indent=1, allow_nan=False) + "\n"
-
     def forms(self) -> dict[str, str]:
         """Return the content of each file that `write` makes, by suffix."""
         return dict(zip(SUFFIXES, (self.markdown(), self.latex(), self.csv()), strict=True))
@@ -201,12 +196,11 @@ class Table:
             files.write_text(folder / f"{stem}.{suffix}", content)
 
     def print(self, output_format: str = "table") -> None:
-        """Print on stdout in one of FORMATS; a table is made to fit the terminal."""
+        """Print on stdout as one of SUFFIXES, or as a table that fits the terminal."""
         if output_format == "table":
             console.put("\n".join(self.lines(console.width())))
         else:
-            content = self.json() if output_format == "json" else self.forms()[output_format]
-            console.put(content, end="")
+            console.put(self.forms()[output_format], end="")
 
     def lines(self, width: int | None = None) -> list[str]:
         """Return title, table and notes as text for a terminal of some width; None for a pipe."""
