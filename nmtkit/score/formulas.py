@@ -102,11 +102,9 @@ def mean(sums: Array) -> Array:
     return _ratio(sums[..., 0], sums[..., 1], np.nan)
 
 
-def length_ratio(sums: Array) -> Array:
-    """Return hypothesis words / reference words, from the counts of `bleu`; NaN if the references
-    have no words.
-    """
-    return _ratio(sums[..., 0], sums[..., 1], np.nan)
+length_ratio = mean
+"""Hypothesis words / reference words, from the counts of `bleu`, which begin with these two; NaN if
+the references have no words."""
 
 
 def _ratio(above: Array, below: Array, otherwise: Array | float = 0.0) -> Array:
