@@ -282,8 +282,8 @@ def _bars(series: Mapping[str, Mapping[int, float]], overall: Mapping[str, float
     top = max(value for values in series.values() for value in values.values())
     width = max(map(len, overall))
     means = [(f"{label:<{width}}", value, "") for label, value in overall.items()]
-    blocks = [f"{MEAN} ({SHOWN})", *named_bars(means, top, ".4f")]
+    blocks = [named_bars(f"{MEAN} ({SHOWN})", means, top, ".4f")]
     for label, values in series.items():
         layers = [(f"{layer:>3}", value, "") for layer, value in values.items()]
-        blocks += ["", f"{label} ({SHOWN})", *named_bars(layers, top, ".4f")]
-    return "\n".join(blocks)
+        blocks.append(named_bars(f"{label} ({SHOWN})", layers, top, ".4f"))
+    return "\n\n".join(blocks)

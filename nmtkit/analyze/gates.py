@@ -350,6 +350,4 @@ def _bars(site: str, name: str, words: Sequence[GateMean]) -> str:
         for row in words
         if (value := row.means[name].value) is not None
     ]
-    return "\n".join(
-        [f"{name}: {site}, the most frequent {words[0].side} words", *named_bars(bars)]
-    )
+    return named_bars(f"{name}: {site}, the most frequent {words[0].side} words", bars)

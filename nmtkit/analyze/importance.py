@@ -261,7 +261,7 @@ def _bars(name: str, points: Points, removal: str) -> str:
         label = f"{number / BINS:.1f}–{(number + 1) / BINS:.1f}"
         bars.append((label, float(js.mean()), f" ({len(js):,})"))
     title = f"{name}: mean ΔJS by Δα, {removal} (in brackets: points)"
-    return "\n".join([title, *named_bars(bars, 1.0, "6.3f")])
+    return named_bars(title, bars, 1.0, "6.3f")
 
 
 def _csv(points: Points) -> str:

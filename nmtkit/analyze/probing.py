@@ -351,4 +351,4 @@ def notes(tasks: Sequence[Task], layer: int) -> list[str]:
 def bars(series: str, values: Mapping[str, Estimate]) -> str:
     """Return a bar of each task's accuracy for a terminal."""
     known = [(name, e.value, "") for name, e in values.items() if e.value is not None]
-    return "\n".join([series, *named_bars(known, 100, "5.1f")])
+    return named_bars(series, known, 100, "5.1f")

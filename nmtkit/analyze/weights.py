@@ -153,7 +153,7 @@ def _bars(title: str, result: SentenceWeights, name: str) -> str:
     """Draw the weighted attention of a system as bars for a terminal."""
     values = result.weights[name].weighted.tolist()
     bars = [(word, value, "") for word, value in zip(result.words, values, strict=True)]
-    return "\n".join([title, *named_bars(bars)])
+    return named_bars(title, bars)
 
 
 def _table(result: SentenceWeights, where: str) -> Table:

@@ -337,21 +337,26 @@ def bar(value: float | None, top: float, width: int = 30) -> str:
 
 
 def named_bars(
-    bars: Sequence[tuple[str, float, str]], top: float | None = None, digits: str = ".3f"
-) -> list[str]:
-    """Return a line for each bar: its name flush right, the bar, the value and a remark.
+    title: str,
+    bars: Sequence[tuple[str, float, str]],
+    top: float | None = None,
+    digits: str = ".3f",
+) -> str:
+    """Return a title and a line for each bar: its name flush right, the bar, the value and a
+    remark.
 
     Args:
+        title: the first line.
         bars: name, value, remark.
         top: the value of a full bar (default: the largest value).
         digits: how the values are written.
     """
     full = max((value for _, value, _ in bars), default=0.0) if top is None else top
     names = _flush_right([name for name, _, _ in bars])
-    return [
-        f"{name} {bar(value, full)} {value:{digits}}{remark}"
-        for name, (_, value, remark) in zip(names, bars, strict=True)
-    ]
+    lines = [title]
+    for name, (_, value, remark) in zip(names, bars, strict=True):
+        lines.append(f"{name} {bar(value, full)} {value:{digits}}{remark}")
+    return "\n".join(lines)
 
 
 def _flush_right(names: Sequence[str]) -> list[str]:
@@ -376,7 +381,7 @@ def percent_bars(
     for name, shares in series.items():
         values = [share.value or 0.0 for share in shares]
         bars = list(zip(labels, values, remarks or [""] * len(labels), strict=True))
-        blocks.append("\n".join([name, *named_bars(bars, 100.0, "5.1f")]))
+        blocks.append(named_bars(name, bars, 100.0, "5.1f"))
     return "\n\n".join(blocks)
 
 
