@@ -30,8 +30,7 @@ from nmtkit.measures.links import GoldSet
 from nmtkit.measures.recording import CROSS, Sites
 from nmtkit.models.base import Model
 from nmtkit.tables import figures
-from nmtkit.tables.figures import Heat
-from nmtkit.tables.table import Column, Estimate, Table, csv_text, heat
+from nmtkit.tables.table import Column, Estimate, Heat, Table, csv_text, heat
 from nmtkit.text.vocabulary import Vocabulary, load_vocabularies
 from nmtkit.translate.forced import GivenPairs
 
@@ -208,10 +207,7 @@ class Alignment(Analysis[AlignmentOptions, Aligned]):
         head = f"head {options.head}" if options.head else "the mean over heads"
         where = f"{result.sentences}, line {options.sentence}"
         heats = {f"{drawn.system}, {drawn.attention}": drawn.weights for drawn in result.drawn}
-        bars = [
-            f"{label} ({where}; {head})\n{heat(h.values, h.rows, h.columns)}"
-            for label, h in heats.items()
-        ]
+        bars = [f"{label} ({where}; {head})\n{heat(panel)}" for label, panel in heats.items()]
         return Finding(
             table=(
                 _strongest_table(result.drawn, where, head)

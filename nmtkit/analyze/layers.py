@@ -14,8 +14,7 @@ from nmtkit.data.batches import source_batch
 from nmtkit.models.base import Model
 from nmtkit.nn.capture import capture
 from nmtkit.tables import figures
-from nmtkit.tables.figures import Heat
-from nmtkit.tables.table import Column, Table, heat
+from nmtkit.tables.table import Column, Heat, Table, heat
 from nmtkit.text.vocabulary import EOS, UNK
 
 ENDING = "_mixture"
@@ -80,8 +79,8 @@ class Layers(Analysis[Options, dict[str, dict[str, Shares]]]):
         ]
         panels = {", ".join(key): panel for key, panel in heats.items()}
         bars = [
-            f"{label}: encoder level by decoder layer\n{heat(h.values, h.rows, h.columns)}"
-            for label, h in panels.items()
+            f"{label}: encoder level by decoder layer\n{heat(panel)}"
+            for label, panel in panels.items()
         ]
         return Finding(
             table=Table("layers", "Weights of transparent attention", columns, rows, notes),

@@ -22,7 +22,7 @@ from pydantic import TypeAdapter, ValidationError, create_model
 from pydantic_core import to_json
 
 from nmtkit import console
-from nmtkit.tables.table import Estimate
+from nmtkit.tables.table import Estimate, Heat
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -63,15 +63,6 @@ PAPER: dict[Any, Any] = {
 DESCRIPTION = "{http://purl.org/dc/elements/1.1/}description"
 """The element of a figure's SVG with the numbers that it was drawn from."""
 SMALL_LEGEND: dict[str, Any] = {"frameon": False, "fontsize": 8}
-
-
-@dataclass(frozen=True)
-class Heat:
-    """A heat map: values (rows, columns), not negative, and the names of both."""
-
-    values: Sequence[Sequence[float]]
-    rows: Sequence[str]
-    columns: Sequence[str]
 
 
 @dataclass(frozen=True)

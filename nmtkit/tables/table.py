@@ -385,20 +385,25 @@ def percent_bars(
     return "\n\n".join(blocks)
 
 
-def heat(values: Sequence[Sequence[float]], rows: Sequence[str], columns: Sequence[str]) -> str:
-    """Return a heat map for a terminal: a block a cell, darker for more, columns numbered and named
-    below.
+@dataclass(frozen=True)
+class Heat:
+    """A heat map: values (rows, columns), not negative, and the names of both."""
 
-    Args:
-        values: (rows, columns), not negative; the darkest shade is the largest of them.
-        rows, columns: names.
+    values: Sequence[Sequence[float]]
+    rows: Sequence[str]
+    columns: Sequence[str]
+
+
+def heat(panel: Heat) -> str:
+    """Return a heat map for a terminal: a block a cell, darker for more, columns numbered and named
+    below. The darkest shade is the largest value.
     """
-    top = max((value for row in values for value in row), default=0.0) or 1.0
-    indent, *names = _flush_right(["", *rows])
-    lines = [indent + "".join(f"{number:3d}" for number in range(1, len(columns) + 1))]
-    for name, row in zip(names, values, strict=True):
+    top = max((value for row in panel.values for value in row), default=0.0) or 1.0
+    indent, *names = _flush_right(["", *panel.rows])
+    lines = [indent + "".join(f"{number:3d}" for number in range(1, len(panel.columns) + 1))]
+    for name, row in zip(names, panel.values, strict=True):
         cells = "".join(" " + 2 * SHADES[round(5 * value / top)] for value in row)
         lines.append(name + cells.rstrip())
-    named = "  ".join(f"{number} {name}" for number, name in enumerate(columns, 1))
+    named = "  ".join(f"{number} {name}" for number, name in enumerate(panel.columns, 1))
     shades = [f"{2 * shade} {top * i / 5:.2f}" for i, shade in enumerate(SHADES) if i]
     return "\n".join([*lines, f"columns: {named}", f"shades: about {'  '.join(shades)}"])

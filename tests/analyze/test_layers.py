@@ -8,7 +8,7 @@ import torch
 from nmtkit.analyze import layers
 from nmtkit.errors import ConfigError
 from nmtkit.nn.capture import record
-from nmtkit.tables.table import heat
+from nmtkit.tables.table import Heat, heat
 
 from .conftest import SMALL
 
@@ -59,11 +59,11 @@ def test_a_variant_outside_the_package_is_seen_by_what_it_records_on_its_device(
 
 
 def test_a_heat_map_for_a_terminal():
-    assert heat([[0.0, 0.5], [1.0, 0.25]], ["a", "猫猫"], ["x", "y"]).splitlines() == [
+    assert heat(Heat([[0.0, 0.5], [1.0, 0.25]], ["a", "猫猫"], ["x", "y"])).splitlines() == [
         "      1  2",
         "   a    ░░",
         "猫猫 ██ ··",
         "columns: 1 x  2 y",
         "shades: about ·· 0.20  ░░ 0.40  ▒▒ 0.60  ▓▓ 0.80  ██ 1.00",
     ]
-    assert "██" not in heat([[0.0]], ["a"], ["x"]).splitlines()[1]
+    assert "██" not in heat(Heat([[0.0]], ["a"], ["x"])).splitlines()[1]

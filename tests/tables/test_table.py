@@ -12,7 +12,17 @@ import pytest
 from nmtkit import files
 from nmtkit.errors import ConfigError
 from nmtkit.tables import figures
-from nmtkit.tables.table import Column, Estimate, StoredTable, Table, bar, check_format, tex, text
+from nmtkit.tables.table import (
+    Column,
+    Estimate,
+    Heat,
+    StoredTable,
+    Table,
+    bar,
+    check_format,
+    tex,
+    text,
+)
 
 TABLE = Table(
     "t",
@@ -171,8 +181,8 @@ def test_lines_and_heat_maps_are_reproducible_svg_too():
     series = {"a_1": [0.1, None], "b": [0.2, 0.3]}
     words_of(lambda: figures.lines(["1", "2"], series, "layer", "dv"), *("layer", "dv", "a_1", "b"))
     panels = {
-        "one": figures.Heat([[0.0, 1.0]], ["$x$"], ["a", "</s>"]),
-        "two": figures.Heat([[0.5], [0.5]], ["p", "q"], ["r"]),
+        "one": Heat([[0.0, 1.0]], ["$x$"], ["a", "</s>"]),
+        "two": Heat([[0.5], [0.5]], ["p", "q"], ["r"]),
     }
     words = ("one", "two", "$x$", "&lt;/s&gt;", "keys", "queries")
     words_of(lambda: figures.heat_map(panels, "keys", "queries"), *words)
@@ -200,7 +210,7 @@ def test_heat_maps_have_one_scale():
     pytest.importorskip("matplotlib", reason="figures need the extra [plots]")
 
     def shades(*tops):
-        panels = {f"p{i}": figures.Heat([[top]], ["r"], ["c"]) for i, top in enumerate(tops)}
+        panels = {f"p{i}": Heat([[top]], ["r"], ["c"]) for i, top in enumerate(tops)}
         meshes = figures.heat_map(panels, "read", "written").split('<g id="QuadMesh_')[1:]
         fills = [re.search("fill: (#[0-9a-f]{6})", mesh.partition("</g>")[0]) for mesh in meshes]
         return [fill[1] if fill else "#000000" for fill in fills]  # SVG's own is black
@@ -215,7 +225,7 @@ EVERY_DRAWING = {
     "lines": (["1", "2"], {"x": [0.1, None]}, "layer", "dv"),
     "curves": ([figures.Panel("updates", "loss", [figures.Curve("a", [1, 2], [3.0, 4.0])])],),
     "scatter": ({"one": figures.Cloud([0.1, 0.2], [0.3, 0.4])}, "x", "y"),
-    "heat_map": ({"one": figures.Heat([[0.0, 1.0]], ["r"], ["a", "b"])}, "read", "written"),
+    "heat_map": ({"one": Heat([[0.0, 1.0]], ["r"], ["a", "b"])}, "read", "written"),
     "differences": ([figures.Difference("a", "a", Estimate(1.0, -1.0, 2.0))], "Δ BLEU", ["a"]),
 }
 
@@ -262,9 +272,7 @@ def test_a_figure_without_its_numbers_is_not_drawn_again(svg):
 @pytest.mark.filterwarnings("error")
 def test_a_script_that_the_drawing_font_lacks_is_text_all_the_same():
     pytest.importorskip("matplotlib", reason="figures need the extra [plots]")
-    assert ">猫<" in figures.heat_map(
-        {"one": figures.Heat([[1.0]], ["猫"], ["a"])}, "keys", "queries"
-    )
+    assert ">猫<" in figures.heat_map({"one": Heat([[1.0]], ["猫"], ["a"])}, "keys", "queries")
 
 
 def test_without_matplotlib_one_line_says_how_to_get_it(monkeypatch, stderr):
