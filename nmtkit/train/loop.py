@@ -361,7 +361,7 @@ class Trainer:
         state, s = self.state, self.settings
         if self.validator is None:
             return False
-        self.reporter.busy(state.step, "validating")
+        self.reporter.validating(state.step)
         measured = self._measure()
         if measured is None:
             return False

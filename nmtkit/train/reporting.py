@@ -36,15 +36,8 @@ class Reporter:
         settings: max_steps, log_to.
     """
 
-    def __init__(
-        self,
-        system: System,
-        step: int,
-        ranks: Ranks | None = None,
-        settings: TrainSettings | None = None,
-    ) -> None:
-        settings = settings or TrainSettings.model_validate({})
-        self._system, self._ranks = system, ranks or Ranks()
+    def __init__(self, system: System, step: int, ranks: Ranks, settings: TrainSettings) -> None:
+        self._system, self._ranks = system, ranks
         paths = [system.path / "train.log", system.metrics]
         self._logger = Logger()
         if self._ranks.first:
@@ -147,9 +140,9 @@ class Reporter:
             text = f"loss {loss:.3f}, {speed:,.0f} target tokens/s, {console.duration(left)} left"
             self._bar.move(step, text)
 
-    def busy(self, step: int, text: str) -> None:
-        """Show beside the bar what is done instead of updates."""
-        self._bar.move(step, text)
+    def validating(self, step: int) -> None:
+        """Show beside the bar that a validation takes the place of updates."""
+        self._bar.move(step, "validating")
 
 
 def _values(epoch: float, window: Window, rate: float, world: int) -> dict[str, Any]:

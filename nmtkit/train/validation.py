@@ -153,9 +153,9 @@ class Validator:
         settings: TrainSettings,
         device: torch.device,
         autocast: dict[str, Any],
-        ranks: Ranks | None = None,
+        ranks: Ranks,
     ) -> None:
-        self._ranks = ranks or Ranks()
+        self._ranks = ranks
         self._settings, self._device, self._autocast = settings, device, autocast
         self._store = store = Store(run.prep / dev.name)
         lengths = store.src_lengths, store.tgt_lengths

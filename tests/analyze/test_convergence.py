@@ -21,6 +21,8 @@ from nmtkit.analyze.convergence import (
 )
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.run import System, write_toml
+from nmtkit.settings import TrainSettings
+from nmtkit.train.ranks import Ranks
 from nmtkit.train.reporting import Reporter
 from nmtkit.train.state import Window
 from tests.refused import refused
@@ -186,7 +188,7 @@ def test_each_update_has_one_line_and_time_never_runs_back(tmp_path_factory, mov
 def test_what_the_reporter_writes_is_read(tmp_path, capsys):
     system = System(tmp_path / "a")
     for start, lines in ((0, {20: 20, 33: 13}), (33, {40: 20})):
-        reporter = Reporter(system, start)
+        reporter = Reporter(system, start, Ranks(), TrainSettings())
         for step, steps in lines.items():
             counts = {"tokens": 4, "positions": 9, "seconds": steps, "cpu": 3.0 * steps}
             window = Window(steps=steps, smoothed=9.0, nll=8.0, **counts)

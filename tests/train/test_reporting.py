@@ -18,6 +18,7 @@ from nmtkit import console
 from nmtkit.run import System
 from nmtkit.settings import TrainSettings
 from nmtkit.train.loggers import TensorBoard
+from nmtkit.train.ranks import Ranks
 from nmtkit.train.reporting import Reporter
 from nmtkit.train.state import Window
 from nmtkit.train.validation import Validator
@@ -49,7 +50,7 @@ def test_tensorboard_gets_every_finite_number_where_it_is_installed(tmp_path, mo
         sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=SummaryWriter)
     )
     system = System(tmp_path / "a")
-    reporter = Reporter(system, 4)
+    reporter = Reporter(system, 4, Ranks(), TrainSettings())
     reporter.record("dev", 5, MEASURED)
     reporter.close()
     assert told == [(str(system.path / "tensorboard"), 5), ("dev/dev_loss", 1.5, 5), "closed"]
@@ -58,7 +59,7 @@ def test_tensorboard_gets_every_finite_number_where_it_is_installed(tmp_path, mo
 def test_metrics_are_written_without_tensorboard(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)  # an import of it fails
     system = System(tmp_path / "a")
-    reporter = Reporter(system, 0)
+    reporter = Reporter(system, 0, Ranks(), TrainSettings())
     reporter.record("dev", 5, MEASURED)
     reporter.close()
     wanted = {"step": 5, "kind": "dev", **MEASURED, "dev_perplexity": None}
@@ -86,7 +87,7 @@ def test_tensorboard_on_a_full_disk_is_one_warning(tmp_path, stderr, when):
 
 
 def test_the_perplexity_stands_beside_the_loss_that_it_is_of(tmp_path, stderr):
-    reporter = Reporter(System(tmp_path / "a"), 0)
+    reporter = Reporter(System(tmp_path / "a"), 0, Ranks(), TrainSettings())
     sizes = {"tokens": 10, "positions": 40, "padding": 10, "seconds": 1.0}
     for step, smoothed, nll in ((2, 77.42, 75.39), (4, 10.0, 10.0)):
         window = Window(steps=2, smoothed=smoothed, nll=nll, **sizes)
@@ -176,7 +177,7 @@ def test_a_terminal_shows_a_bar_and_keeps_one_line_a_validation(run, monkeypatch
 def test_the_bar_has_loss_and_speed_from_the_first_update(tmp_path, monkeypatch):
     system, first = System(tmp_path / "a"), Window(steps=1, nll=20.0, tokens=10, seconds=2.0)
     with terminal(monkeypatch) as sent:
-        reporter = Reporter(system, 0, settings=TrainSettings(max_steps=2_000))
+        reporter = Reporter(system, 0, Ranks(), TrainSettings(max_steps=2_000))
         reporter.move_bar(1, first, 3725.0)
         reporter._bar._live.refresh()
         reporter.say("a line that stays")

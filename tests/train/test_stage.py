@@ -26,6 +26,7 @@ from nmtkit.train import loop, validation
 from nmtkit.train.gradients import Gradients
 from nmtkit.train.options import TrainOptions
 from nmtkit.train.plan import common_width, make_plan
+from nmtkit.train.ranks import Ranks
 from nmtkit.train.stage import train
 from nmtkit.train.state import Best
 from nmtkit.train.stop import Stop
@@ -450,7 +451,7 @@ def on_dev(run, monkeypatch):
             found = translator.translate_window(lines, documents=documents)
             return [translation.text for translation in found]
 
-        return Validator(run, run.sets("dev")[0], settings, cpu, autocast), translated
+        return Validator(run, run.sets("dev")[0], settings, cpu, autocast, Ranks()), translated
 
     return prepared
 
