@@ -158,7 +158,7 @@ class Scorer(Translator):
             )
         self._count_given(src, [target for targets in tgt for target in targets])
         reads = self._given_or_translated(heads, tgt, documents)
-        documents = readable(documents, list(map(bool, heads)))
+        documents = readable(documents, heads)
         items = {
             line: (src[line], tgt[line], self._context(line, reads, documents))
             for batch in batches

@@ -269,7 +269,7 @@ class Translator:
             demands: of each piece of each line.
         Returns: of each line, of each piece, the n best translations.
         """
-        documents = readable(documents, list(map(bool, ids)))
+        documents = readable(documents, ids)
         rounds = [list(range(len(ids)))]
         if documents is not None and self._reads_targets:
             rounds = list(documents.rounds(range(len(ids))))
@@ -498,15 +498,15 @@ def _apply_to_share(
     return [function(translator, item) for item in items]
 
 
-def readable(documents: Documents | None, real: Sequence[bool]) -> Documents | None:
+def readable(documents: Documents | None, lines: Sequence[object]) -> Documents | None:
     """Return the documents of the lines that may be read as context.
 
     Args:
-        real: of each line, True if it is not blank.
+        lines: a blank line is false.
     """
     if documents is None:
         return None
-    return documents.without({line for line, is_real in enumerate(real) if not is_real})
+    return documents.without({number for number, line in enumerate(lines) if not line})
 
 
 def best_ids(pieces: list[list[Hypothesis]]) -> tuple[int, ...]:

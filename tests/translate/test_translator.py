@@ -685,7 +685,7 @@ def test_contexts_do_not_depend_on_windows_nor_on_how_documents_are_given(text, 
 
     def found(lines, starting):
         for window, documents in windows_for(rule, windowed(lines, size), starting):
-            real = readable(documents, [bool(line) for line in window])
+            real = readable(documents, window)
             yield from (
                 (line, [window[other] for other in real.context(i, rule)])
                 for i, line in enumerate(window)
