@@ -47,7 +47,7 @@ class Ragged:
     Raises: DataError if a file is missing, truncated, or of another kind.
     """
 
-    def __init__(self, path: Path, magic: bytes, fields: int = 0) -> None:
+    def __init__(self, path: Path, magic: bytes, fields: int) -> None:
         data, index = ragged_files(path)
         width, offsets, numbers = _check(path, magic, fields)
         start = len(magic) + 8 * fields

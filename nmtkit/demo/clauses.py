@@ -238,7 +238,7 @@ class Clauses(Nominals):
         if negatable and level == 0 and not clause.negated and subject.noun and self.chance(0.03):
             subject.det, subject.owner, subject.numeral = "no", None, None
 
-    def description(self, tense: str, subject: NP | None = None, level: int = 0) -> Clause:
+    def description(self, tense: str, subject: NP | None, level: int = 0) -> Clause:
         """Return a clause with a predicate adjective."""
         subject = subject or self.subject_for(None, level)
         adjectives = fitting("adjectives", subject.noun.classes) if subject.noun else PERSONAL

@@ -47,8 +47,8 @@ class GradientSums:
         self,
         parameters: Sequence[Tensor],
         ranks: Ranks,
-        dtype: torch.dtype = torch.float32,
-        replayed: bool = False,
+        dtype: torch.dtype,
+        replayed: bool,
     ) -> None:
         self._ranks, self._dtype, self._replayed = ranks, dtype, replayed
         self._travel = ranks.world > 1

@@ -125,7 +125,7 @@ def check_known(allowed: Collection[str], system: System, plan: Plan) -> None:
             )
 
 
-def check_unchanged(system: System, plan: Plan, run: Run, allowed: Collection[str] = ()) -> Plan:
+def check_unchanged(system: System, plan: Plan, run: Run, allowed: Collection[str]) -> Plan:
     """Refuse to continue a training with other settings or another corpus; print allowed changes.
 
     Args:

@@ -48,9 +48,7 @@ class Phrases:
         unfinished: ids of subwords that do not end a word.
     """
 
-    def __init__(
-        self, phrases: Sequence[tuple[int, ...]], unfinished: frozenset[int] = frozenset()
-    ) -> None:
+    def __init__(self, phrases: Sequence[tuple[int, ...]], unfinished: frozenset[int]) -> None:
         self._wanted = Counter(phrases)
         self._unfinished = unfinished
 
