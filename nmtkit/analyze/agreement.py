@@ -154,7 +154,7 @@ class Agreement(Analysis[AgreementOptions, AgreementResult]):
         title = f"Share of pairs whose right translation scores better, in % ({result.where})"
         columns = [
             text_column("section", "group"),
-            Column("label", "", left=True),
+            text_column("label", ""),
             Column("pairs", "pairs", decimals=0),
             *(interval_column(name, name, decimals=1) for name in result.columns),
         ]

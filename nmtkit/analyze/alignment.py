@@ -30,7 +30,7 @@ from nmtkit.measures.links import GoldSet
 from nmtkit.measures.recording import CROSS, Sites
 from nmtkit.models.base import Model
 from nmtkit.tables import figures
-from nmtkit.tables.table import Column, Estimate, Heat, Table, csv_text, heat
+from nmtkit.tables.table import Column, Estimate, Heat, Table, csv_text, heat, text_column
 from nmtkit.text.vocabulary import Vocabulary, load_vocabularies
 from nmtkit.translate.forced import GivenPairs
 
@@ -299,7 +299,7 @@ def _strongest_table(drawn: Sequence[Drawn], where: str, head: str) -> Table:
         *text_columns("system", "attention"),
         Column("position", "position"),
         *text_columns("query"),
-        Column("key", "attends most to", left=True),
+        text_column("key", "attends most to"),
         Column("weight", "weight", decimals=3),
         Column("context_distance", "context from others", decimals=3),
     ]

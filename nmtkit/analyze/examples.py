@@ -9,14 +9,14 @@ from typing import Any
 
 from nmtkit import files
 from nmtkit.analyze.analysis import Finding, Measured, PaperAnalysis, PaperOptions
-from nmtkit.analyze.presenting import SentenceOptions, interval_column, text_columns
+from nmtkit.analyze.presenting import SentenceOptions, interval_column
 from nmtkit.analyze.study import RESAMPLES, SEED, Study
 from nmtkit.arrays import Array
 from nmtkit.score.resampling import FEWEST_FOR_P, Resampling, estimate, few_note
 from nmtkit.score.significance import binomial
 from nmtkit.score.translations import bleu_of
 from nmtkit.tables import figures
-from nmtkit.tables.table import Column, Estimate, Table
+from nmtkit.tables.table import Column, Estimate, Table, text_column
 
 SAME = 1e-9
 """Two scores whose difference is at most this are equal."""
@@ -73,7 +73,7 @@ class Examples(PaperAnalysis[ExamplesOptions, Example]):
         rows, line = self.rows(result), self.options.sentence
         base = rows[0][0]
         columns = [
-            *text_columns("system"),
+            text_column("system"),
             Column("bleu", f"BLEU of line {line}"),
             interval_column("mean", "mean of all lines"),
             Column("ahead", f"ahead of {base}, %", decimals=1),

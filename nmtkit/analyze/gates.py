@@ -31,7 +31,7 @@ from nmtkit.measures.words import (
 from nmtkit.models.base import Model
 from nmtkit.score.resampling import Resampling, estimate
 from nmtkit.tables import figures
-from nmtkit.tables.table import Column, Estimate, Table, named_bars
+from nmtkit.tables.table import Column, Estimate, Table, named_bars, text_column
 
 ENDING, OF_CONTEXT = "_gate", ".gate"
 SIDES: dict[Side, str] = {"src": "source", "tgt": "target"}
@@ -297,7 +297,7 @@ class Gates(Analysis[GatesOptions, GateMeans]):
 def _table(result: GateMeans) -> Table:
     columns = [
         *text_columns("gate", "side", "group"),
-        Column("label", "", left=True),
+        text_column("label", ""),
         Column("occurrences", "occurrences"),
         *(interval_column(name, name, 3) for name in result.gates),
     ]

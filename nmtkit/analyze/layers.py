@@ -8,13 +8,12 @@ from __future__ import annotations
 import torch
 
 from nmtkit.analyze.analysis import Analysis, Finding, Options
-from nmtkit.analyze.presenting import text_columns
 from nmtkit.analyze.study import Study
 from nmtkit.data.batches import source_batch
 from nmtkit.models.base import Model
 from nmtkit.nn.capture import capture
 from nmtkit.tables import figures
-from nmtkit.tables.table import Column, Heat, Table, heat
+from nmtkit.tables.table import Column, Heat, Table, heat, text_column
 from nmtkit.text.vocabulary import EOS, UNK
 
 ENDING = "_mixture"
@@ -66,9 +65,9 @@ class Layers(Analysis[Options, dict[str, dict[str, Shares]]]):
             for level, shares in zip(panel.rows, panel.values, strict=True)
         ]
         columns = [
-            *text_columns("system"),
-            Column("mixture", "of", left=True),
-            Column("level", "encoder", left=True),
+            text_column("system"),
+            text_column("mixture", "of"),
+            text_column("level", "encoder"),
             *(Column(f"decoder_{i + 1}", f"decoder {i + 1}", decimals=3) for i in range(depth)),
         ]
         notes = [

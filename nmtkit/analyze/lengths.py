@@ -6,14 +6,13 @@ import statistics
 from dataclasses import dataclass
 
 from nmtkit.analyze.analysis import Finding, Measured, PaperAnalysis, PaperOptions, option
-from nmtkit.analyze.presenting import text_columns
 from nmtkit.analyze.study import RESAMPLES, SEED, Study
 from nmtkit.records import LengthScore
 from nmtkit.score import lengths
 from nmtkit.score import paper as papers
 from nmtkit.score.resampling import few_note
 from nmtkit.score.translations import bleu_of, sets_to_score, source_lengths
-from nmtkit.tables.table import Table
+from nmtkit.tables.table import Table, text_column
 
 
 class LengthsOptions(PaperOptions):
@@ -64,7 +63,7 @@ class Lengths(PaperAnalysis[LengthsOptions, LengthScores]):
             f"[95%]: percentile interval over {RESAMPLES} resamples inside the group, seed {SEED}",
             *few_note(*(row[2] for row in rows)),
         ]
-        columns = [*text_columns("set"), *lengths.COLUMNS]
+        columns = [text_column("set"), *lengths.COLUMNS]
         title = f"By source length in subwords (groups: {self.options.buckets})"
         several = len(result.by_set) > 1
         first, scores = next(iter(result.by_set.items()))

@@ -12,7 +12,7 @@ import numpy as np
 
 from nmtkit import files
 from nmtkit.analyze.analysis import Analysis, Finding, Options, option
-from nmtkit.analyze.presenting import interval_column, text_columns
+from nmtkit.analyze.presenting import interval_column
 from nmtkit.analyze.study import RESAMPLES, SEED, Study
 from nmtkit.arrays import Array
 from nmtkit.corpora import generated
@@ -24,7 +24,7 @@ from nmtkit.score.resampling import FEW, Resampling, estimate
 from nmtkit.score.significance import wilson
 from nmtkit.score.translations import sets_to_score
 from nmtkit.tables import figures
-from nmtkit.tables.table import Column, Estimate, Table, percent_bars
+from nmtkit.tables.table import Column, Estimate, Table, percent_bars, text_column
 
 MOST = 40
 """The table has at most this many expressions; every occurrence is in occurrences.tsv."""
@@ -155,9 +155,9 @@ class Phrases(Analysis[PhrasesOptions, PhrasesResult]):
         series = {name: [row[5 + systems.index(name)] for row in drawn] for name in first.systems}
         title = f"Expressions that have an accepted translation, in % ({result.list_name})"
         columns = [
-            *text_columns("set"),
-            Column("section", "group", left=True),
-            Column("label", "", left=True),
+            text_column("set"),
+            text_column("section", "group"),
+            text_column("label", ""),
             Column("in_source", "in source"),
             Column("in_reference", "in reference"),
             *(interval_column(name, name, 1) for name in systems),

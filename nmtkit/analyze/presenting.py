@@ -6,7 +6,7 @@ from nmtkit.analyze.analysis import Options, option
 from nmtkit.analyze.study import RESAMPLES, SEED
 from nmtkit.errors import ConfigError
 from nmtkit.score.resampling import FEW
-from nmtkit.tables.table import Column
+from nmtkit.tables.table import Column, text_column
 
 
 class SentenceOptions(Options):
@@ -28,7 +28,7 @@ class SentenceOptions(Options):
 
 def text_columns(*keys: str) -> list[Column]:
     """Return columns of text; each column's header is its key."""
-    return [Column(key, key, left=True) for key in keys]
+    return list(map(text_column, keys))
 
 
 def interval_column(key: str, header: str, decimals: int = 2, signed: bool = False) -> Column:

@@ -10,7 +10,7 @@ import torch
 
 from nmtkit.analyze.analysis import Analysis, Finding
 from nmtkit.analyze.gates import ENDING, meanings, openings, word_means
-from nmtkit.analyze.presenting import SentenceOptions, text_columns
+from nmtkit.analyze.presenting import SentenceOptions
 from nmtkit.analyze.study import Study
 from nmtkit.arrays import Array, Floats, Ints
 from nmtkit.data.batches import Batch
@@ -18,7 +18,7 @@ from nmtkit.measures import recording
 from nmtkit.measures.words import read_words
 from nmtkit.models.base import Model
 from nmtkit.tables import figures
-from nmtkit.tables.table import Column, Estimate, Table, named_bars
+from nmtkit.tables.table import Column, Estimate, Table, named_bars, text_column
 
 END = "</s>"
 
@@ -157,7 +157,7 @@ def _bars(title: str, result: SentenceWeights, name: str) -> str:
 
 
 def _table(result: SentenceWeights, where: str) -> Table:
-    columns = [Column("position", "position"), *text_columns("word")]
+    columns = [Column("position", "position"), text_column("word")]
     cells = [[*range(1, len(result.words) + 1), None], [*result.words, "sum"]]
     for name, weights in result.weights.items():
         for key, numbers in weights._asdict().items():

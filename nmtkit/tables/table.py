@@ -66,9 +66,9 @@ class Column:
     below: float | None = None
 
 
-def text_column(key: str, header: str = "") -> Column:
+def text_column(key: str, header: str | None = None) -> Column:
     """Return a column of text; its header is its key by default."""
-    return Column(key, header or key, left=True)
+    return Column(key, key if header is None else header, left=True)
 
 
 @dataclass(frozen=True)
