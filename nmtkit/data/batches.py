@@ -10,9 +10,9 @@ from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from nmtkit.arrays import Array
 from nmtkit.data.context import Context, Form, contexts, packed_contexts, with_source
 from nmtkit.data.documents import ContextRule, Documents
 from nmtkit.data.packing import Segments, in_one_row, segments, shifted_row
@@ -91,10 +91,10 @@ class Pairs(Protocol):
     def documents(self) -> Documents:
         """Where documents start."""
 
-    def src(self, i: int) -> NDArray[Any]:
+    def src(self, i: int) -> Array:
         """Return the source ids of pair i, </s> last."""
 
-    def tgt(self, i: int) -> NDArray[Any]:
+    def tgt(self, i: int) -> Array:
         """Return the target ids of pair i, </s> last."""
 
 
@@ -200,7 +200,7 @@ def collate(
     rows: Ids,
     device: torch.device | str = "cpu",
     rule: ContextRule | None = None,
-    translated: Callable[[int], NDArray[Any]] | None = None,
+    translated: Callable[[int], Array] | None = None,
     few_shapes: bool = False,
 ) -> Batch:
     """Return a batch of these pairs of a set, with sources and targets.
@@ -346,7 +346,7 @@ def collate_packed(
     return on_device(batch, device)
 
 
-def with_targets(batch: Batch, targets: Sequence[Sequence[int] | NDArray[Any]]) -> Batch:
+def with_targets(batch: Batch, targets: Sequence[Sequence[int] | Array]) -> Batch:
     """Return a batch of sources with targets; K neighbouring targets belong to one source.
 
     Args:
@@ -371,9 +371,9 @@ def _with_targets(batch: Batch, tgt_out: Ids, tgt_lengths: Ids) -> Batch:
 
 
 def source_batch(
-    sentences: Sequence[Sequence[int] | NDArray[Any]],
+    sentences: Sequence[Sequence[int] | Array],
     device: torch.device | str = "cpu",
-    spans: Sequence[Sequence[int] | NDArray[Any]] | None = None,
+    spans: Sequence[Sequence[int] | Array] | None = None,
     context: Context | None = None,
     few_shapes: bool = False,
 ) -> Batch:
@@ -394,7 +394,7 @@ def source_batch(
 def _source_batch(
     src: Ids,
     lengths: Ids,
-    spans: Sequence[Sequence[int] | NDArray[Any]] | None,
+    spans: Sequence[Sequence[int] | Array] | None,
     context: Context | None,
     few_shapes: bool = False,
 ) -> Batch:
@@ -409,7 +409,7 @@ def _source_batch(
 
 
 def _span_sizes(
-    spans: Sequence[Sequence[int] | NDArray[Any]] | None, few_shapes: bool, rows: int = 0
+    spans: Sequence[Sequence[int] | Array] | None, few_shapes: bool, rows: int = 0
 ) -> Tensor | None:
     """Return `Batch.spans`.
 

@@ -12,10 +12,10 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
+from nmtkit.arrays import Array
 from nmtkit.data.documents import ContextRule
 from nmtkit.data.packing import Copies, filled, in_one_row, segments, shifted_row
 from nmtkit.data.padding import Ids, joined, like_length, padded, shifted
@@ -86,10 +86,10 @@ def stacked(states: Sequence[Tensor]) -> Tensor:
 
 def contexts(
     of_rows: Sequence[Sequence[int]],
-    ids: Callable[[int], NDArray[Any]],
+    ids: Callable[[int], Array],
     rule: ContextRule,
     device: torch.device | str = "cpu",
-    targets: Callable[[int], NDArray[Any]] | None = None,
+    targets: Callable[[int], Array] | None = None,
 ) -> Context | None:
     """Return the context tensors of a batch, or None if no sentence has a context.
 
@@ -116,16 +116,14 @@ def contexts(
     return _with_parts(sides, torch.from_numpy(rows), least)
 
 
-def with_source(
-    context: Sequence[int], ids: Callable[[int], NDArray[Any]], sentence: int
-) -> NDArray[Any]:
+def with_source(context: Sequence[int], ids: Callable[[int], Array], sentence: int) -> Array:
     """Return the ids of a sentence's context and of the sentence as one text."""
     return _joined([*context, sentence], ids)
 
 
 def packed_contexts(
     of_rows: Sequence[Sequence[int]],
-    sides: Sequence[Callable[[int], NDArray[Any]]],
+    sides: Sequence[Callable[[int], Array]],
     rule: ContextRule,
     lengths: Sequence[Ids],
     multiple: int,
@@ -174,8 +172,8 @@ def packed_contexts(
 
 
 def _texts(
-    slots: list[list[tuple[int, ...]]], ids: Callable[[int], NDArray[Any]], begin: bool = False
-) -> tuple[NDArray[Any], Ids]:
+    slots: list[list[tuple[int, ...]]], ids: Callable[[int], Array], begin: bool = False
+) -> tuple[Array, Ids]:
     """Return the ids of contexts, one after another, and their lengths; <pad> for an empty slot."""
     texts = [_joined(slot[0], ids) if slot else [PAD] for slot in slots]
     return joined([np.append(BOS, text) for text in texts] if begin else texts)
@@ -188,7 +186,7 @@ def _keys(sentences: Sequence[int], rule: ContextRule) -> list[tuple[int, ...]]:
     return [(sentence,) for sentence in sentences]
 
 
-def _joined(sentences: Sequence[int], ids: Callable[[int], NDArray[Any]]) -> Ids:
+def _joined(sentences: Sequence[int], ids: Callable[[int], Array]) -> Ids:
     """Return the ids of joined sentences: `BREAK` replaces every </s> but the last."""
     if len(sentences) == 1:
         return np.asarray(ids(sentences[0]), np.int64)
@@ -198,7 +196,7 @@ def _joined(sentences: Sequence[int], ids: Callable[[int], NDArray[Any]]) -> Ids
 
 
 def _decoder_inputs(
-    order: list[tuple[int, ...]], targets: Callable[[int], NDArray[Any]] | None
+    order: list[tuple[int, ...]], targets: Callable[[int], Array] | None
 ) -> tuple[Ids, Ids]:
     """Return the target sides of contexts as a decoder reads them, padded, and their lengths."""
     if targets is None:

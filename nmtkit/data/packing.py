@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from nmtkit.arrays import Array
 from nmtkit.data.padding import Ids, next_size
 from nmtkit.data.store import Lengths
 from nmtkit.text.vocabulary import BOS, PAD
@@ -129,7 +129,7 @@ def filled(lengths: Lengths, multiple: int) -> int:
     return -(-int(lengths.sum()) // multiple) * multiple
 
 
-def in_one_row(ids: NDArray[Any], lengths: Ids, multiple: int) -> tuple[Ids, Ids]:
+def in_one_row(ids: Array, lengths: Ids, multiple: int) -> tuple[Ids, Ids]:
     """Fill up a row.
 
     Args:

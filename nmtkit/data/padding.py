@@ -3,33 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from nmtkit.arrays import Array, Ints
 from nmtkit.text.vocabulary import BOS, PAD
 
-Ids = NDArray[np.int64]
+Ids = Ints
 ROUND_TO = 8
 """The fewest positions and rows by which batches differ where few shapes shall occur."""
 
 
-def padded(sentences: Sequence[Sequence[int] | NDArray[Any]], behind: int = PAD) -> tuple[Ids, Ids]:
+def padded(sentences: Sequence[Sequence[int] | Array], behind: int = PAD) -> tuple[Ids, Ids]:
     """Return sentences as rows (B, longest), filled up with `behind`, and their lengths (B)."""
     ids, lengths = joined(sentences)
     return as_rows(ids, lengths, behind), lengths
 
 
-def joined(sentences: Sequence[Sequence[int] | NDArray[Any]]) -> tuple[NDArray[Any], Ids]:
+def joined(sentences: Sequence[Sequence[int] | Array]) -> tuple[Array, Ids]:
     """Return the ids of sentences (B), one sentence after another, and their lengths (B)."""
     lengths = np.fromiter(map(len, sentences), dtype=np.int64, count=len(sentences))
     return np.concatenate(sentences), lengths
 
 
-def as_rows(ids: NDArray[Any], lengths: Ids, behind: int = PAD) -> Ids:
+def as_rows(ids: Array, lengths: Ids, behind: int = PAD) -> Ids:
     """Return sentences, given one after another, as rows (B, longest), filled up with `behind`."""
     out = np.full((len(lengths), int(lengths.max())), behind, dtype=np.int64)
     # One assignment is faster than one for each sentence.
@@ -95,7 +94,7 @@ def shifted(targets: Ids, lengths: Ids) -> Ids:
     return out
 
 
-def tensor(array: NDArray[Any], device: torch.device | str) -> Tensor:
+def tensor(array: Array, device: torch.device | str) -> Tensor:
     """Return the array as a tensor on a device; the copy to a CUDA GPU is asynchronous."""
     on_cpu = torch.from_numpy(array)
     if torch.device(device).type == "cuda":

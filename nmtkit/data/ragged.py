@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nmtkit import files
+from nmtkit.arrays import Array, Ints
 from nmtkit.errors import DataError
 from nmtkit.text.segmented import joined
 
@@ -51,12 +51,12 @@ class Ragged:
         data, index = ragged_files(path)
         width, offsets, numbers = _check(path, magic, fields)
         start = len(magic) + 8 * fields
-        self.offsets: NDArray[np.int64] = np.memmap(
+        self.offsets: Ints = np.memmap(
             index, dtype="<i8", mode="r", offset=start, shape=(offsets,)
         ).view(np.ndarray)
         dtype = np.dtype(f"<u{width}")
         # An empty file cannot be mapped.
-        self._numbers: NDArray[Any] = (
+        self._numbers: Array = (
             np.memmap(data, dtype=dtype, mode="r").view(np.ndarray)
             if numbers
             else np.empty(0, dtype)
@@ -65,14 +65,14 @@ class Ragged:
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    def __getitem__(self, i: int) -> NDArray[Any]:
+    def __getitem__(self, i: int) -> Array:
         """Return sequence i, a view into the file."""
         if not 0 <= i < len(self):
             raise IndexError(f"sequence {i} of {len(self)}")
         start, end = self.offsets[i : i + 2]
         return self._numbers[start:end]
 
-    def joined(self, rows: NDArray[np.int64]) -> NDArray[Any]:
+    def joined(self, rows: Ints) -> Array:
         """Return some sequences one after another."""
         starts = self.offsets[rows]
         return joined(self._numbers, starts, self.offsets[rows + 1] - starts)
@@ -100,7 +100,7 @@ class RaggedShards:
     def __len__(self) -> int:
         return self.starts[-1]
 
-    def __getitem__(self, i: int) -> NDArray[Any]:
+    def __getitem__(self, i: int) -> Array:
         """Return sequence i, a view into a file."""
         if not 0 <= i < len(self):
             raise IndexError(f"sequence {i} of {len(self)}")
@@ -158,7 +158,7 @@ class RaggedWriter:
             self._index.write(bytes(8))  # the first offset is 0
             self._files = stack.pop_all()
 
-    def add_block(self, numbers: bytes, lengths: Sequence[int] | NDArray[np.int64]) -> None:
+    def add_block(self, numbers: bytes, lengths: Sequence[int] | Ints) -> None:
         """Add sequences.
 
         Args:

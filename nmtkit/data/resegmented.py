@@ -17,8 +17,8 @@ from random import Random
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nmtkit.arrays import Array, Ints32, Mask
 from nmtkit.data.documents import Documents
 from nmtkit.data.padding import Ids
 from nmtkit.data.ragged import RaggedShards
@@ -86,12 +86,12 @@ class Resegmented:
     def __len__(self) -> int:
         return len(self._store)
 
-    def src(self, pair: int) -> NDArray[Any]:
+    def src(self, pair: int) -> Array:
         """Return the ids of a source sentence (S) in this epoch, </s> included."""
         drawn, place = self._place(pair)
         return self._store.src(pair) if drawn is None else drawn.sentence(2 * place)
 
-    def tgt(self, pair: int) -> NDArray[Any]:
+    def tgt(self, pair: int) -> Array:
         """Return the ids of a target sentence (T) in this epoch, </s> included."""
         drawn, place = self._place(pair)
         return self._store.tgt(pair) if drawn is None else drawn.sentence(2 * place + 1)
@@ -165,7 +165,7 @@ class Resegmented:
         offsets = np.concatenate([[0], np.cumsum(of_sentences)])
         return _Drawn(np.concatenate(ids), offsets, of_sentences)
 
-    def _drawn_types(self, words: _Words, random: Random) -> tuple[NDArray[Any], Ids]:
+    def _drawn_types(self, words: _Words, random: Random) -> tuple[Array, Ids]:
         """Return the ids of all segmentations of all words, one after another, and the number of
         ids of each.
         """
@@ -195,7 +195,7 @@ class _Words:
         fixed: share of the words in the text that are never split anew.
     """
 
-    numbers: NDArray[np.int32]
+    numbers: Ints32
     starts: Ids
     types: list[tuple[int, str, list[int]]]
     draws: Ids
@@ -206,16 +206,16 @@ class _Words:
 class _Drawn:
     """The subwords of the sentences of a window, with their offsets (2N+1) and sizes (2N)."""
 
-    ids: NDArray[Any]
+    ids: Array
     offsets: Ids
     sizes: Ids
 
-    def sentence(self, number: int) -> NDArray[Any]:
+    def sentence(self, number: int) -> Array:
         start, end = self.offsets[number : number + 2]
         return self.ids[start:end]
 
 
-Edges = tuple[NDArray[np.bool_], NDArray[np.bool_]]
+Edges = tuple[Mask, Mask]
 
 
 def _edges(splitter: Splitter, vocabulary: Vocabulary) -> Edges:
@@ -235,7 +235,7 @@ def _words(
     edges: Sequence[Edges],
     types: dict[tuple[int, bytes], int],
     kind: np.dtype[Any],
-) -> Iterator[tuple[NDArray[np.int32], Ids]]:
+) -> Iterator[tuple[Ints32, Ids]]:
     """Yield the numbers of the words of chunks of pairs, and how many words each sentence has.
 
     Args:
@@ -268,7 +268,7 @@ def _words(
 
 
 def _type(
-    side: int, ids: NDArray[Any], splitter: Splitter, vocabulary: Vocabulary
+    side: int, ids: Array, splitter: Splitter, vocabulary: Vocabulary
 ) -> tuple[int, str, list[int]]:
     """Return the side, the text and the ids of a word; the text is empty if it is never split anew:
     </s>, words with an unknown part, and words that the splitter would not split like this.

@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nmtkit.arrays import Array, Ints
 from nmtkit.data.documents import Documents
 from nmtkit.data.ragged import AGAIN, RaggedShards, RaggedWriter, ragged_files
 from nmtkit.errors import DataError
 
 MAGIC, SPANS_MAGIC = b"nmtstor\x01", b"nmtspan\x01"
-Ids = NDArray[np.int64]
 Lengths = NDArray[np.integer[Any]]
 
 
@@ -69,16 +69,16 @@ class Store:
         return DataError(message, where=index, hint=AGAIN)
 
     @functools.cached_property
-    def src_lengths(self) -> NDArray[np.int64]:
+    def src_lengths(self) -> Ints:
         """Tokens of each source sentence (N), </s> included; training reads `shard_lengths`."""
         return self._all_lengths(0)
 
     @functools.cached_property
-    def tgt_lengths(self) -> NDArray[np.int64]:
+    def tgt_lengths(self) -> Ints:
         """Tokens of each target sentence (N), </s> included; training reads `shard_lengths`."""
         return self._all_lengths(1)
 
-    def _all_lengths(self, side: int) -> NDArray[np.int64]:
+    def _all_lengths(self, side: int) -> Ints:
         lengths = np.empty(len(self), np.int64)
         for shard, (start, size) in enumerate(zip(self._starts, self.shard_sizes, strict=False)):
             lengths[start : start + size] = self.shard_lengths(shard)[side]
@@ -94,7 +94,7 @@ class Store:
         lengths = lengths.astype(np.min_scalar_type(lengths.max(initial=1)))
         return np.ascontiguousarray(lengths[0::2]), np.ascontiguousarray(lengths[1::2])
 
-    def lengths(self, pairs: Ids) -> tuple[Ids, Ids]:
+    def lengths(self, pairs: Ints) -> tuple[Ints, Ints]:
         """Return the tokens of source and target of some pairs (B), </s> included."""
         src, tgt = np.empty((2, len(pairs)), np.int64)
         shards = np.searchsorted(self._starts, pairs, "right") - 1
@@ -106,7 +106,7 @@ class Store:
             src[here], tgt[here] = middle - offsets[first], offsets[first + 2] - middle
         return src, tgt
 
-    def sides(self, pairs: Ids) -> list[tuple[NDArray[Any], Ids]]:
+    def sides(self, pairs: Ints) -> list[tuple[Array, Ints]]:
         """Return the sources and the targets of some pairs (B): the ids of all sentences, one after
         another, and the tokens of each (B), </s> included.
         """
@@ -138,11 +138,11 @@ class Store:
     def __reduce__(self) -> tuple[type[Store], tuple[Path]]:
         return Store, (self.path,)  # a process that gets one opens the files itself
 
-    def src(self, pair: int) -> NDArray[Any]:
+    def src(self, pair: int) -> Array:
         """Return the ids of a source sentence (S), </s> included; a view into the file."""
         return self._sentences[2 * pair]
 
-    def tgt(self, pair: int) -> NDArray[Any]:
+    def tgt(self, pair: int) -> Array:
         """Return the ids of a target sentence (T), </s> included; a view into the file."""
         return self._sentences[2 * pair + 1]
 
