@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -18,6 +18,7 @@ from nmtkit.data.documents import ContextRule, Documents
 from nmtkit.data.packing import Segments, in_one_row, segments, shifted_row
 from nmtkit.data.padding import (
     Ids,
+    Sentences,
     as_rows,
     joined,
     padded,
@@ -346,7 +347,7 @@ def collate_packed(
     return on_device(batch, device)
 
 
-def with_targets(batch: Batch, targets: Sequence[Sequence[int] | Array]) -> Batch:
+def with_targets(batch: Batch, targets: Sentences) -> Batch:
     """Return a batch of sources with targets; K neighbouring targets belong to one source.
 
     Args:
@@ -371,9 +372,9 @@ def _with_targets(batch: Batch, tgt_out: Ids, tgt_lengths: Ids) -> Batch:
 
 
 def source_batch(
-    sentences: Sequence[Sequence[int] | Array],
+    sentences: Sentences,
     device: torch.device | str = "cpu",
-    spans: Sequence[Sequence[int] | Array] | None = None,
+    spans: Sentences | None = None,
     context: Context | None = None,
     few_shapes: bool = False,
 ) -> Batch:
@@ -394,7 +395,7 @@ def source_batch(
 def _source_batch(
     src: Ids,
     lengths: Ids,
-    spans: Sequence[Sequence[int] | Array] | None,
+    spans: Sentences | None,
     context: Context | None,
     few_shapes: bool = False,
 ) -> Batch:
@@ -408,9 +409,7 @@ def _source_batch(
     )
 
 
-def _span_sizes(
-    spans: Sequence[Sequence[int] | Array] | None, few_shapes: bool, rows: int = 0
-) -> Tensor | None:
+def _span_sizes(spans: Sentences | None, few_shapes: bool, rows: int = 0) -> Tensor | None:
     """Return `Batch.spans`.
 
     Args:

@@ -12,17 +12,19 @@ from nmtkit.arrays import Array, Ints
 from nmtkit.text.vocabulary import BOS, PAD
 
 Ids = Ints
+Sentences = Sequence[Sequence[int] | Array]
+"""The numbers of each sentence: its ids, or the tokens of each of its spans."""
 ROUND_TO = 8
 """The fewest positions and rows by which batches differ where few shapes shall occur."""
 
 
-def padded(sentences: Sequence[Sequence[int] | Array], behind: int = PAD) -> tuple[Ids, Ids]:
+def padded(sentences: Sentences, behind: int = PAD) -> tuple[Ids, Ids]:
     """Return sentences as rows (B, longest), filled up with `behind`, and their lengths (B)."""
     ids, lengths = joined(sentences)
     return as_rows(ids, lengths, behind), lengths
 
 
-def joined(sentences: Sequence[Sequence[int] | Array]) -> tuple[Array, Ids]:
+def joined(sentences: Sentences) -> tuple[Array, Ids]:
     """Return the ids of sentences (B), one sentence after another, and their lengths (B)."""
     lengths = np.fromiter(map(len, sentences), dtype=np.int64, count=len(sentences))
     return np.concatenate(sentences), lengths
