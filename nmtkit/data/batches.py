@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from nmtkit.arrays import Array
-from nmtkit.data.context import Context, Form, contexts, packed_contexts, with_source
+from nmtkit.data.context import Context, Form, IdsOf, contexts, packed_contexts, with_source
 from nmtkit.data.documents import ContextRule, Documents
 from nmtkit.data.packing import Segments, in_one_row, segments, shifted_row
 from nmtkit.data.padding import (
@@ -201,7 +201,7 @@ def collate(
     rows: Ids,
     device: torch.device | str = "cpu",
     rule: ContextRule | None = None,
-    translated: Callable[[int], Array] | None = None,
+    translated: IdsOf | None = None,
     few_shapes: bool = False,
 ) -> Batch:
     """Return a batch of these pairs of a set, with sources and targets.

@@ -23,6 +23,8 @@ from nmtkit.text.vocabulary import BOS, EOS, PAD
 
 Form = Literal["plain", "begin", "source"]
 """How a packed batch holds contexts: as they are; after <s>; or before the source, as one text."""
+IdsOf = Callable[[int], Array]
+"""Returns the ids of a sentence by its number."""
 BREAK = BOS
 """Separates the sentences of a concatenated context (#### in the paper). No source has this id, no
 text spells it, no search produces it.
@@ -86,10 +88,10 @@ def stacked(states: Sequence[Tensor]) -> Tensor:
 
 def contexts(
     of_rows: Sequence[Sequence[int]],
-    ids: Callable[[int], Array],
+    ids: IdsOf,
     rule: ContextRule,
     device: torch.device | str = "cpu",
-    targets: Callable[[int], Array] | None = None,
+    targets: IdsOf | None = None,
 ) -> Context | None:
     """Return the context tensors of a batch, or None if no sentence has a context.
 
@@ -116,14 +118,14 @@ def contexts(
     return _with_parts(sides, torch.from_numpy(rows), least)
 
 
-def with_source(context: Sequence[int], ids: Callable[[int], Array], sentence: int) -> Array:
+def with_source(context: Sequence[int], ids: IdsOf, sentence: int) -> Array:
     """Return the ids of a sentence's context and of the sentence as one text."""
     return _joined([*context, sentence], ids)
 
 
 def packed_contexts(
     of_rows: Sequence[Sequence[int]],
-    sides: Sequence[Callable[[int], Array]],
+    sides: Sequence[IdsOf],
     rule: ContextRule,
     lengths: Sequence[Ids],
     multiple: int,
@@ -172,7 +174,7 @@ def packed_contexts(
 
 
 def _texts(
-    slots: list[list[tuple[int, ...]]], ids: Callable[[int], Array], begin: bool = False
+    slots: list[list[tuple[int, ...]]], ids: IdsOf, begin: bool = False
 ) -> tuple[Array, Ids]:
     """Return the ids of contexts, one after another, and their lengths; <pad> for an empty slot."""
     texts = [_joined(slot[0], ids) if slot else [PAD] for slot in slots]
@@ -186,7 +188,7 @@ def _keys(sentences: Sequence[int], rule: ContextRule) -> list[tuple[int, ...]]:
     return [(sentence,) for sentence in sentences]
 
 
-def _joined(sentences: Sequence[int], ids: Callable[[int], Array]) -> Ids:
+def _joined(sentences: Sequence[int], ids: IdsOf) -> Ids:
     """Return the ids of joined sentences: `BREAK` replaces every </s> but the last."""
     if len(sentences) == 1:
         return np.asarray(ids(sentences[0]), np.int64)
@@ -195,9 +197,7 @@ def _joined(sentences: Sequence[int], ids: Callable[[int], Array]) -> Ids:
     return joined
 
 
-def _decoder_inputs(
-    order: list[tuple[int, ...]], targets: Callable[[int], Array] | None
-) -> tuple[Ids, Ids]:
+def _decoder_inputs(order: list[tuple[int, ...]], targets: IdsOf | None) -> tuple[Ids, Ids]:
     """Return the target sides of contexts as a decoder reads them, padded, and their lengths."""
     if targets is None:
         raise ValueError("the model reads the target sides of contexts, but there are none")
