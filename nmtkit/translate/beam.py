@@ -77,6 +77,10 @@ class Hypothesis:
     finished: bool
 
 
+NBest = list[Hypothesis]
+"""The hypotheses of a sentence, the best first."""
+
+
 def length_penalty(length: int, alpha: float) -> float:
     """GNMT's lp(|Y|) = ((5+|Y|)/6)^α (Wu et al. 2016, eq. 14).
 
@@ -98,7 +102,7 @@ def search(
     settings: SearchSettings,
     beams: Beams | None = None,
     few: int = 0,
-) -> list[list[Hypothesis]]:
+) -> list[NBest]:
     """Return the n best translations of each sentence of a batch.
 
     Args:
@@ -382,14 +386,14 @@ class Beams:
         ids[order] = ids.copy()
         return [row[:n] for row, n in zip(ids.tolist(), lengths, strict=True)]
 
-    def hypotheses(self, ended: Sequence[Sequence[End]]) -> list[list[Hypothesis]]:
+    def hypotheses(self, ended: Sequence[Sequence[End]]) -> list[NBest]:
         """Return hypotheses, some of each sentence, with their tokens."""
         flat = [end for of_sentence in ended for end in of_sentence]
         columns = zip(*(end[:3] for end in flat), strict=True) if flat else [(), (), ()]
         ids = iter(self.tokens_of(*columns))
         return [[_hypothesis(next(ids), end) for end in of_sentence] for of_sentence in ended]
 
-    def ranked(self) -> list[list[Hypothesis]]:
+    def ranked(self) -> list[NBest]:
         """Return the n best of each sentence; among equals the one that came first."""
         return self.hypotheses(
             [

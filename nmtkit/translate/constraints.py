@@ -32,7 +32,7 @@ from torch import Tensor
 from nmtkit.data.batches import Batch
 from nmtkit.settings import SearchSettings
 from nmtkit.text.vocabulary import EOS, PAD
-from nmtkit.translate.beam import Beams, End, Hypothesis
+from nmtkit.translate.beam import Beams, End, NBest
 from nmtkit.translate.prefix import Demand
 from nmtkit.translate.steps import top_sorted
 
@@ -197,7 +197,7 @@ class ConstrainedBeams(Beams):
         self._missing = [self._missing[row] for row in staying]
         return super().keep(staying)
 
-    def ranked(self) -> list[list[Hypothesis]]:
+    def ranked(self) -> list[NBest]:
         incomplete = self.hypotheses(self._incomplete)
         return [
             complete or sorted(others, key=lambda h: -h.score)[: self.settings.nbest]

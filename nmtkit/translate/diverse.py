@@ -21,7 +21,7 @@ from torch import Tensor
 
 from nmtkit.data.batches import Batch
 from nmtkit.settings import SearchSettings
-from nmtkit.translate.beam import Beams, Hypothesis
+from nmtkit.translate.beam import Beams, Hypothesis, NBest
 from nmtkit.translate.prefix import Demand
 from nmtkit.translate.steps import top_sorted
 
@@ -64,11 +64,11 @@ class DiverseBeams(Beams):
         self.live = torch.cat(live, 1)
         return torch.cat(chosen, 1)
 
-    def ranked(self) -> list[list[Hypothesis]]:
+    def ranked(self) -> list[NBest]:
         return [_distinct(hypotheses)[: self._nbest] for hypotheses in super().ranked()]
 
 
-def _distinct(hypotheses: Sequence[Hypothesis]) -> list[Hypothesis]:
+def _distinct(hypotheses: Sequence[Hypothesis]) -> NBest:
     """Return hypotheses in their order, each token sequence once."""
     first: dict[tuple[bool, tuple[int, ...]], Hypothesis] = {}
     for hypothesis in hypotheses:

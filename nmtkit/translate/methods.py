@@ -8,7 +8,7 @@ from nmtkit.data.batches import Batch
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Model
 from nmtkit.settings import SearchSettings
-from nmtkit.translate.beam import Beams, Hypothesis, search
+from nmtkit.translate.beam import Beams, NBest, search
 from nmtkit.translate.constraints import ConstrainedBeams
 from nmtkit.translate.diverse import DiverseBeams
 from nmtkit.translate.prefix import Demand
@@ -21,7 +21,7 @@ def decode(
     settings: SearchSettings,
     demands: Sequence[Demand],
     few: int = 0,
-) -> list[list[Hypothesis]]:
+) -> list[NBest]:
     """Return the translations of each sentence of a batch: samples, or the n best; with `mbr` as
     many as are compared.
 

@@ -23,7 +23,7 @@ import numpy as np
 from nmtkit.arrays import Floats
 from nmtkit.score import formulas
 from nmtkit.score.external_metrics import ExternalMetric, SetTexts
-from nmtkit.translate.beam import Hypothesis
+from nmtkit.translate.beam import Hypothesis, NBest
 
 Matrix = Floats
 PairUtility = Callable[[Sequence[str], Sequence[Sequence[str]]], list[Matrix]]
@@ -40,7 +40,7 @@ def least_risk(
     nbest: int,
     drawn: bool,
     utilities: Matrix | None = None,
-) -> list[Hypothesis]:
+) -> NBest:
     """Return the n hypotheses of a sentence with the highest expected utility, best first.
 
     Args:

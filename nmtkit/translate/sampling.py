@@ -27,7 +27,7 @@ from torch import Tensor
 
 from nmtkit.data.batches import Batch
 from nmtkit.settings import SearchSettings
-from nmtkit.translate.beam import Beams, End, Hypothesis
+from nmtkit.translate.beam import Beams, End, NBest
 from nmtkit.translate.prefix import Demand
 from nmtkit.translate.steps import top_sorted
 
@@ -70,7 +70,7 @@ class Samples(Beams):
         self._numbers = self._numbers[rows]
         return rows
 
-    def ranked(self) -> list[list[Hypothesis]]:
+    def ranked(self) -> list[NBest]:
         return self.hypotheses([sorted(ended, key=lambda e: e.slot) for ended in self._ended])
 
 

@@ -12,7 +12,7 @@ from nmtkit.data.batches import source_batch, with_targets
 from nmtkit.data.documents import Documents
 from nmtkit.errors import DataError
 from nmtkit.text.vocabulary import EOS, UNK
-from nmtkit.translate.beam import Hypothesis
+from nmtkit.translate.beam import NBest
 from nmtkit.translate.forced import forced_scores
 from nmtkit.translate.translator import POSITIONS, Read, Translator, best_ids, readable
 
@@ -123,7 +123,7 @@ class Scorer(Translator):
         """
         if not self._reads_targets:
             return [(tuple(head), ()) for head in heads]
-        translated: list[list[list[Hypothesis]]] = [[] for _ in heads]
+        translated: list[list[NBest]] = [[] for _ in heads]
         if not all(targets):
             pieces = [[head] if head else [] for head in heads]
             no_spans: list[Sequence[int]] = [()] * len(heads)

@@ -26,7 +26,7 @@ from nmtkit.settings import SearchSettings
 from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import EOS, UNK, Vocabulary, load_vocabularies
 from nmtkit.translate import workers
-from nmtkit.translate.beam import Hypothesis
+from nmtkit.translate.beam import Hypothesis, NBest
 from nmtkit.translate.demands import LineDemand, LineDemands
 from nmtkit.translate.methods import decode
 from nmtkit.translate.over_long import cut
@@ -257,7 +257,7 @@ class Translator:
         documents: Documents | None,
         done: Callable[[float], None],
         demands: list[list[Demand]] | None = None,
-    ) -> list[list[list[Hypothesis]]]:
+    ) -> list[list[NBest]]:
         """Translate each piece of each line: all lines at once or, if translations are read as
         context, each line after those before it.
 
@@ -274,7 +274,7 @@ class Translator:
         if documents is not None and self._reads_targets:
             rounds = list(documents.rounds(range(len(ids))))
         heads: list[Read] = [(tuple(pieces[0]) if pieces else (), ()) for pieces in ids]
-        hypotheses: list[list[list[Hypothesis]]] = [[] for _ in ids]
+        hypotheses: list[list[NBest]] = [[] for _ in ids]
         share = len(ids) / max(1, sum(map(len, ids)))
         for lines in rounds:
             pieces: list[Piece] = []
@@ -295,12 +295,12 @@ class Translator:
 
     def _searched(
         self, pieces: list[Piece], done: Callable[[float], None], share: float
-    ) -> dict[int, list[Hypothesis]]:
+    ) -> dict[int, NBest]:
         """Search all pieces. The few sentences of a batch that go on when all others have ended are
         searched again, together with those of the other batches: a step of few sentences takes
         nearly as long as one of many.
         """
-        results: dict[int, list[Hypothesis]] = {}
+        results: dict[int, NBest] = {}
         waiting = dict(enumerate(pieces))
         while waiting:
             numbers = list(waiting)
@@ -392,7 +392,7 @@ class Translator:
             batches[-1].append(i)
         return batches
 
-    def _search(self, pieces: list[Piece], leaves: bool) -> list[list[Hypothesis]]:
+    def _search(self, pieces: list[Piece], leaves: bool) -> list[NBest]:
         """Translate a batch.
 
         Args:
@@ -416,8 +416,8 @@ class Translator:
         self,
         utility: PairUtility,
         pieces: Sequence[Piece],
-        candidates: Mapping[int, list[Hypothesis]],
-    ) -> dict[int, list[Hypothesis]]:
+        candidates: Mapping[int, NBest],
+    ) -> dict[int, NBest]:
         """Return the hypotheses of each piece that minimum Bayes risk chooses, best first. The
         utility is measured for all pieces at once, as a command may load a model each time.
         """
@@ -448,7 +448,7 @@ class Translator:
             rows, sources.__getitem__, self.context_rule, self.device, targets.__getitem__
         )
 
-    def _subwords(self, pieces: list[list[Hypothesis]], begins: Sequence[str]) -> list[list[str]]:
+    def _subwords(self, pieces: list[NBest], begins: Sequence[str]) -> list[list[str]]:
         """Return the subwords of the translations of a line, those of its pieces joined: the best
         of each, the second best of each, …
 
@@ -463,7 +463,7 @@ class Translator:
         return candidates
 
     def _join(
-        self, pieces: list[list[Hypothesis]], subwords: list[list[str]], texts: Iterator[str]
+        self, pieces: list[NBest], subwords: list[list[str]], texts: Iterator[str]
     ) -> Translation:
         """Return the translation of a line.
 
@@ -509,7 +509,7 @@ def readable(documents: Documents | None, lines: Sequence[object]) -> Documents 
     return documents.without({number for number, line in enumerate(lines) if not line})
 
 
-def best_ids(pieces: list[list[Hypothesis]]) -> tuple[int, ...]:
+def best_ids(pieces: list[NBest]) -> tuple[int, ...]:
     """Return the ids of the best translation of a line's first piece, </s> last; for a blank line
     </s> alone.
     """
