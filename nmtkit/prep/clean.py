@@ -23,6 +23,8 @@ from nmtkit.text.tidy import tidy, utf8_lines
 from nmtkit.text.tokenizer import Side, tokenizer_name, usual_tokenizer
 
 SIDES: tuple[Side, Side] = ("src", "tgt")
+Reasons = Counter[tuple[str, str]]
+"""Dropped pairs by reason, under "pairs" and under each side that is to blame."""
 
 
 def truecased(settings: PrepSettings, side: Side, language: str) -> bool:
@@ -43,7 +45,7 @@ class Cleaner:
         settings: of prep.
         splitters: of both sides, whose normalisation the text gets.
     Attributes:
-        reasons: dropped pairs by reason, under "pairs" and under each side that is to blame.
+        reasons: why pairs were dropped.
         changes: what `tidy` changed on each side, by kind.
         texts: the text of both sides of the shard.
     """
@@ -72,7 +74,7 @@ class Cleaner:
 
     def reset(self) -> None:
         """Begin the text of another shard."""
-        self.reasons: Counter[tuple[str, str]] = Counter()
+        self.reasons = Reasons()
         self.changes: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
         for text in self.texts:
             text.begin()

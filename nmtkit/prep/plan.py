@@ -29,7 +29,7 @@ from nmtkit.prep.annotations import Annotations
 from nmtkit.prep.clean import SIDES
 from nmtkit.prep.fingerprint import fingerprint, tools
 from nmtkit.prep.repeats import dropped_counts
-from nmtkit.prep.shards import Shard
+from nmtkit.prep.shards import SetShards
 from nmtkit.prep.steps import Steps
 from nmtkit.prep.sums import by_reason, file_hashes, foreign_lines, sum_changes, sum_reasons
 from nmtkit.prep.tasks import Fact, fact_path
@@ -117,7 +117,7 @@ class Plan(Steps):
         return self._write_manifest(sets, cleaning, repeats, learnt)
 
     def _sets(
-        self, shards: dict[str, list[Shard]], surveyed: Sequence[Fact], encoded: dict[str, Any]
+        self, shards: SetShards, surveyed: Sequence[Fact], encoded: dict[str, Any]
     ) -> list[TextSet]:
         """Encode dev and test sets, and return the manifest's entries of all sets.
 

@@ -105,6 +105,10 @@ def _bounded(
         yield chunk
 
 
+SetShards = dict[str, list[Shard]]
+"""The shards of every set, by its name."""
+
+
 @dataclass(frozen=True)
 class TextFile:
     """A text file that was read once.

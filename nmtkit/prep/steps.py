@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,14 +16,14 @@ from nmtkit.corpora.corpus import Corpus
 from nmtkit.errors import DataError
 from nmtkit.parallel import memory_bytes
 from nmtkit.prep.check import Inputs
-from nmtkit.prep.clean import SIDES, CleanShard
+from nmtkit.prep.clean import SIDES, CleanShard, Reasons
 from nmtkit.prep.encode import EncodeSet, EncodeShard, subword_counts
 from nmtkit.prep.engines import Engine
 from nmtkit.prep.given import Given, GivenRun
 from nmtkit.prep.lookup import LOOKUP, LearnModels
 from nmtkit.prep.parse_spans import Stanza
 from nmtkit.prep.repeats import CompareHashes, Survey
-from nmtkit.prep.shards import Shard, TextFile, Unpack, cut, shard_rows
+from nmtkit.prep.shards import SetShards, Shard, TextFile, Unpack, cut, shard_rows
 from nmtkit.prep.sums import by_reason, sum_reasons
 from nmtkit.prep.tasks import Fact, Runner, Task
 from nmtkit.prep.word_table import MergeWords
@@ -93,7 +92,7 @@ class Steps:
         recipe = TextRecipe(src=self.corpus.src, tgt=self.corpus.tgt, settings=self.settings)
         recipe.write(self.out / "manifest.json")
 
-    def shards(self) -> dict[str, list[Shard]]:
+    def shards(self) -> SetShards:
         """Return the shards of every set; a dev or test set is one shard."""
         self.plain = plain = self._plain_texts()
         result = {}
@@ -120,7 +119,7 @@ class Steps:
             path: self.inputs.text_file(path, names.get(path, path).absolute()) for path in paths
         }
 
-    def survey(self, shards: dict[str, list[Shard]]) -> list[Fact]:
+    def survey(self, shards: SetShards) -> list[Fact]:
         """Hash the pairs of all sets."""
         tasks: list[Task] = []
         for text in self.corpus.sets:
@@ -130,9 +129,7 @@ class Steps:
         with self.timed("find repeated pairs", 2 * sum(task.lines for task in tasks)):
             return self.runner.run("finding repeated pairs", tasks)
 
-    def compare(
-        self, shards: dict[str, list[Shard]], surveyed: Sequence[Fact]
-    ) -> tuple[Repeats, str]:
+    def compare(self, shards: SetShards, surveyed: Sequence[Fact]) -> tuple[Repeats, str]:
         """Count repeated pairs.
 
         Returns: the counts, and the folder with those that are dropped ("": none).
@@ -210,9 +207,7 @@ class Steps:
             console.say(f"{left_out:,} rare words are not learnt from (prep.max_types)")
         return fact
 
-    def encode(
-        self, shards: Sequence[Shard], learnt: Fact, reasons: Counter[tuple[str, str]]
-    ) -> dict[str, Any]:
+    def encode(self, shards: Sequence[Shard], learnt: Fact, reasons: Reasons) -> dict[str, Any]:
         """Encode the training text, and return its entry of the manifest."""
         size = max(learnt.value["vocabularies"])
         tasks = []
@@ -227,7 +222,7 @@ class Steps:
         sizes = np.sum([fact.value["sizes"] for fact in encoded], axis=0)
         return {"lines": kept, **subword_counts(sizes)}
 
-    def refuse_nothing(self, kept: int, reasons: Counter[tuple[str, str]]) -> None:
+    def refuse_nothing(self, kept: int, reasons: Reasons) -> None:
         """Refuse a corpus without any pair that is kept."""
         if kept:
             return
@@ -241,7 +236,7 @@ class Steps:
             hint=f"check the files, or the settings {names}",
         )
 
-    def encode_sets(self, shards: dict[str, list[Shard]]) -> list[dict[str, Any]]:
+    def encode_sets(self, shards: SetShards) -> list[dict[str, Any]]:
         """Encode dev and test sets, and return their entries of the manifest."""
         tasks = []
         for number, text in enumerate(self.corpus.sets[1:]):

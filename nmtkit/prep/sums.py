@@ -7,21 +7,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nmtkit import files
-from nmtkit.prep.clean import SIDES
-from nmtkit.prep.shards import Shard
+from nmtkit.prep.clean import SIDES, Reasons
+from nmtkit.prep.shards import SetShards
 from nmtkit.prep.tasks import Fact
 
 
-def sum_reasons(facts: Sequence[Fact]) -> Counter[tuple[str, str]]:
+def sum_reasons(facts: Sequence[Fact]) -> Reasons:
     """Return dropped pairs by reason and side."""
-    total = Counter[tuple[str, str]]()
+    total = Reasons()
     for fact in facts:
         for reason, side, count in fact.value["reasons"]:
             total[reason, side] += count
     return total
 
 
-def by_reason(counts: Counter[tuple[str, str]]) -> dict[str, dict[str, int]]:
+def by_reason(counts: Reasons) -> dict[str, dict[str, int]]:
     """Return dropped pairs by reason, most frequent first, and the sides to blame."""
     reasons = sorted(
         {reason for reason, _ in counts}, key=lambda reason: (-counts[reason, "pairs"], reason)
@@ -38,9 +38,7 @@ def sum_changes(counts: Sequence[Sequence[dict[str, int]]]) -> dict[str, dict[st
     return {side: dict(sorted(count.items())) for side, count in zip(SIDES, sums, strict=True)}
 
 
-def foreign_lines(
-    shards: dict[str, list[Shard]], surveyed: Sequence[Fact]
-) -> dict[str, dict[str, int]]:
+def foreign_lines(shards: SetShards, surveyed: Sequence[Fact]) -> dict[str, dict[str, int]]:
     """Return the lines in another script, by set and side."""
     facts = iter(surveyed)
     result = {}
