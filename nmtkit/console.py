@@ -19,6 +19,8 @@ _CONTROL = re.compile(
 )
 _quiet = False
 _muted = False
+Advance = Callable[[float], None]
+"""Tells a progress bar the units of work done since the last call."""
 _listeners: list[Callable[[str], None]] = []
 
 
@@ -99,9 +101,7 @@ def duration(seconds: float) -> str:
 
 
 @contextlib.contextmanager
-def progress(
-    label: str, total: float | None, every: float = 10.0
-) -> Iterator[Callable[[float], None]]:
+def progress(label: str, total: float | None, every: float = 10.0) -> Iterator[Advance]:
     """Show how far a long job is, with the time left: a rich bar on a terminal, else a line every
     few seconds.
 

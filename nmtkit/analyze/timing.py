@@ -116,7 +116,7 @@ class Bench:
         size, unit = self.training.batch_size, self.training.batch_unit
         self.batches = window_batches(self.pairs, shards, size, unit, SEED, 0)
 
-    def round(self, number: int, advance: Callable[[float], None]) -> tuple[int, Floats]:
+    def round(self, number: int, advance: console.Advance) -> tuple[int, Floats]:
         """Do the work of a round: the same new batches for every system, as training has new ones.
 
         Returns: target tokens of the updates; seconds of updates and search, (systems, 2).

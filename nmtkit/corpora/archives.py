@@ -216,7 +216,7 @@ class _Writer:
     """Writes members as numbered files with the last part of their names, within bounds."""
 
     def __init__(
-        self, archive: Path, folder: Path, decompress: bool, advance: Callable[[float], None]
+        self, archive: Path, folder: Path, decompress: bool, advance: console.Advance
     ) -> None:
         self._archive = archive
         self._folder = folder

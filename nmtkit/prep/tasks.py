@@ -249,7 +249,7 @@ class Runner:
         return fact
 
     def _complete(
-        self, tasks: Sequence[Task], facts: dict[int, Fact], advance: Callable[[float], None]
+        self, tasks: Sequence[Task], facts: dict[int, Fact], advance: console.Advance
     ) -> None:
         begun = Counter[tuple[str, int]]()
         later = deque(tasks)

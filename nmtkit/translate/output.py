@@ -10,7 +10,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -154,7 +154,7 @@ def _warn_of_marks(source: Path) -> None:
 
 def _progress(
     group: SystemGroup, source: str
-) -> contextlib.AbstractContextManager[Callable[[float], None]]:
+) -> contextlib.AbstractContextManager[console.Advance]:
     """Return the progress bar of a file; without one where it would mix with the translations."""
     if source == "-" or sys.stdout.isatty():
         return contextlib.nullcontext(lambda amount: None)

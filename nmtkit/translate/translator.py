@@ -15,6 +15,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 import torch
 
+from nmtkit import console
 from nmtkit.data.batches import source_batch
 from nmtkit.data.context import Context, contexts
 from nmtkit.data.documents import ContextRule, Documents
@@ -168,7 +169,7 @@ class Translator:
         self.device = torch.device(device)
         self.jobs = jobs if self.device.type == "cpu" else 1
         self._readers: Workers[tuple[Any, list[Any]], list[Any]] | None = None
-        self.done: Callable[[float], None] = lambda amount: None
+        self.done: console.Advance = lambda amount: None
         self.utility: PairUtility | None = None
         self._reads_spans = any(model.reads_spans for model in self.models)
         rounds = not any(model.reads_batch_length for model in self.models)
@@ -255,7 +256,7 @@ class Translator:
         ids: list[list[list[int]]],
         spans: Sequence[Sequence[int]],
         documents: Documents | None,
-        done: Callable[[float], None],
+        done: console.Advance,
         demands: list[list[Demand]] | None = None,
     ) -> list[list[NBest]]:
         """Translate each piece of each line: all lines at once or, if translations are read as
@@ -294,7 +295,7 @@ class Translator:
         return hypotheses
 
     def _searched(
-        self, pieces: list[Piece], done: Callable[[float], None], share: float
+        self, pieces: list[Piece], done: console.Advance, share: float
     ) -> dict[int, NBest]:
         """Search all pieces. The few sentences of a batch that go on when all others have ended are
         searched again, together with those of the other batches: a step of few sentences takes
@@ -319,7 +320,7 @@ class Translator:
         function: Callable[[list[Item]], list[Result]],
         items: Mapping[int, Item],
         batches: Sequence[Sequence[int]],
-        done: Callable[[float], None],
+        done: console.Advance,
         share: float = 1,
     ) -> dict[int, Result]:
         """Apply a function to the items of each batch, on the workers.
