@@ -21,7 +21,6 @@ from nmtkit.measures import recording
 from nmtkit.measures.words import (
     TOP,
     Group,
-    Side,
     Words,
     groups,
     read_tags,
@@ -32,6 +31,7 @@ from nmtkit.models.base import Model
 from nmtkit.score.resampling import Resampling, estimate
 from nmtkit.tables import figures
 from nmtkit.tables.table import Column, Estimate, Table, named_bars, text_column
+from nmtkit.text.tokenizer import Side
 
 ENDING, OF_CONTEXT = "_gate", ".gate"
 SIDES: dict[Side, str] = {"src": "source", "tgt": "target"}

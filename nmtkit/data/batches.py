@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nmtkit.arrays import Array
+from nmtkit.arrays import Array, Integers
 from nmtkit.data.context import Context, Form, IdsOf, contexts, packed_contexts, with_source
 from nmtkit.data.documents import ContextRule, Documents
 from nmtkit.data.packing import Segments, in_one_row, segments, shifted_row
@@ -28,7 +28,7 @@ from nmtkit.data.padding import (
     tensor,
 )
 from nmtkit.data.ragged import RaggedShards
-from nmtkit.data.store import Lengths, Store
+from nmtkit.data.store import Store
 
 T = TypeVar("T")
 Unit = Literal["tgt_tokens", "src_tokens", "sentences"]
@@ -103,17 +103,17 @@ class PairsOfKnownLength(Pairs, Protocol):
     """Pairs whose lengths are known before they are read."""
 
     @property
-    def src_lengths(self) -> Lengths:
+    def src_lengths(self) -> Integers:
         """The length of each source, </s> included."""
 
     @property
-    def tgt_lengths(self) -> Lengths:
+    def tgt_lengths(self) -> Integers:
         """The length of each target, </s> included."""
 
 
 def batch_list(
-    src_lengths: Lengths,
-    tgt_lengths: Lengths,
+    src_lengths: Integers,
+    tgt_lengths: Integers,
     size: int,
     unit: Unit,
     seed: int,
@@ -151,13 +151,13 @@ def batch_list(
     return [batches[i] for i in rng.permutation(len(batches))]
 
 
-def padded_positions(src_lengths: Lengths, tgt_lengths: Lengths) -> int:
+def padded_positions(src_lengths: Integers, tgt_lengths: Integers) -> int:
     """Return the number of positions of a batch of pairs (B): both sides, padding included."""
     return len(src_lengths) * (int(src_lengths.max()) + int(tgt_lengths.max()))
 
 
 def _batches(
-    first: Lengths, second: Lengths, size: int, unit: Unit, shuffled: Ids, width: int
+    first: Integers, second: Integers, size: int, unit: Unit, shuffled: Ids, width: int
 ) -> list[Ids]:
     """Cut batches from an order in which pairs of similar length are neighbours.
 
@@ -174,7 +174,7 @@ def _batches(
     return [shuffled[order[start:end]] for start, end in itertools.pairwise(cuts)]
 
 
-def _cuts(first: Lengths, second: Lengths, size: int, unit: Unit) -> list[int]:
+def _cuts(first: Integers, second: Integers, size: int, unit: Unit) -> list[int]:
     """Return where batches begin and end in an ordered list of pairs.
 
     Each batch takes as many pairs as its padded sides allow.

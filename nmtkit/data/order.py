@@ -17,9 +17,9 @@ from typing import Protocol
 
 import numpy as np
 
+from nmtkit.arrays import Integers
 from nmtkit.data.batches import Pairs, Unit, batch_list, padded_positions
 from nmtkit.data.padding import Ids
-from nmtkit.data.store import Lengths
 
 WINDOW_PAIRS = 2_000_000
 """Pairs of a window; whole shards may make it larger (see `epoch_windows`). A change of this number
@@ -38,7 +38,7 @@ class ShardedPairs(Pairs, Protocol):
     def shard_sizes(self) -> Sequence[int]:
         """Pairs of each shard."""
 
-    def shard_lengths(self, shard: int) -> tuple[Lengths, Lengths]:
+    def shard_lengths(self, shard: int) -> tuple[Integers, Integers]:
         """Return the tokens of each source and each target of a shard, </s> included."""
 
     def lengths(self, pairs: Ids) -> tuple[Ids, Ids]:
@@ -78,8 +78,8 @@ class WindowBatches:
     """
 
     rows: Ids
-    src_lengths: Lengths
-    tgt_lengths: Lengths
+    src_lengths: Integers
+    tgt_lengths: Integers
     places: list[Ids]
 
     def __len__(self) -> int:

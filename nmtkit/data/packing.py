@@ -13,9 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nmtkit.arrays import Array
+from nmtkit.arrays import Array, Integers
 from nmtkit.data.padding import Ids, next_size
-from nmtkit.data.store import Lengths
 from nmtkit.text.vocabulary import BOS, PAD
 
 LEAST_ROWS, LEAST_LENGTH = 64, 32
@@ -124,7 +123,7 @@ class Copies(NamedTuple):
         return queries.packed(cells).view(*self.has.shape, -1)
 
 
-def filled(lengths: Lengths, multiple: int) -> int:
+def filled(lengths: Integers, multiple: int) -> int:
     """Return the number of positions of the row that holds sentences of these lengths."""
     return -(-int(lengths.sum()) // multiple) * multiple
 

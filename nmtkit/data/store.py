@@ -17,15 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from nmtkit.arrays import Array, Ints
+from nmtkit.arrays import Array, Integers, Ints
 from nmtkit.data.documents import Documents
 from nmtkit.data.ragged import AGAIN, RaggedShards, RaggedWriter, ragged_files
 from nmtkit.errors import DataError
 
 MAGIC, SPANS_MAGIC = b"nmtstor\x01", b"nmtspan\x01"
-Lengths = NDArray[np.integer[Any]]
 
 
 def id_type(vocab_size: int) -> np.dtype[Any]:
@@ -84,7 +82,7 @@ class Store:
             lengths[start : start + size] = self.shard_lengths(shard)[side]
         return lengths
 
-    def shard_lengths(self, shard: int) -> tuple[Lengths, Lengths]:
+    def shard_lengths(self, shard: int) -> tuple[Integers, Integers]:
         """Return the tokens of each source and each target of a shard, </s> included, in the
         smallest unsigned type.
         """

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
@@ -18,10 +17,9 @@ from nmtkit.data.store import Store
 from nmtkit.errors import DataError
 from nmtkit.run import Run
 from nmtkit.text.side import TextSide
+from nmtkit.text.tokenizer import Side
 from nmtkit.text.vocabulary import UNK, load_vocabularies
 
-Side = Literal["src", "tgt"]
-Ids = Ints
 OUTSIDE = -1
 """The training count of a word with a part outside the vocabulary: it is not known."""
 TOP = 20
@@ -42,7 +40,7 @@ class Words:
     """The words of one side of a set as a model reads them: tokenized and truecased, but whole."""
 
     lines: list[list[str]]
-    owners: list[Ids]
+    owners: list[Ints]
     """The word of each subword of a line, </s> left out."""
 
     @cached_property
@@ -51,7 +49,7 @@ class Words:
         return [word for line in self.lines for word in line]
 
     @cached_property
-    def sentences(self) -> Ids:
+    def sentences(self) -> Ints:
         """The line of each word (N), from 0."""
         return np.repeat(np.arange(len(self.lines)), [len(line) for line in self.lines])
 
@@ -102,7 +100,7 @@ def read_tags(path: Path, words: Words, side: Side) -> list[str]:
     return [tag for tags in lines for tag in tags]
 
 
-def training_counts(run: Run, side: Side, words: Words, store: Store) -> Ids:
+def training_counts(run: Run, side: Side, words: Words, store: Store) -> Ints:
     """Return how often the training set has each word of a set (N), OUTSIDE where it is not known.
 
     Args:
@@ -131,7 +129,7 @@ class Group:
     members: Mask
 
 
-def groups(words: Words, counts: Ids, tags: Sequence[str] | None) -> list[Group]:
+def groups(words: Words, counts: Ints, tags: Sequence[str] | None) -> list[Group]:
     """Return all words, the most frequent types, frequency classes, and parts of speech if tagged.
 
     Args:

@@ -10,6 +10,7 @@ from random import Random
 
 Draw = Callable[[str, Random], list[str]]
 """Draws one segmentation of a word; empty if there is none."""
+_Starts = list[list[tuple[int, float]]]
 _NONE = math.inf
 
 
@@ -71,7 +72,7 @@ def unigram_draw(scores: Mapping[str, float], alpha: float) -> Draw:
     """
     longest = max(map(len, scores), default=0)
     weights = {piece: alpha * score for piece, score in scores.items()}
-    lattice: tuple[str, list[list[tuple[int, float]]]] = ("", [])
+    lattice: tuple[str, _Starts] = ("", [])
 
     def draw(text: str, random: Random) -> list[str]:
         nonlocal lattice
@@ -92,14 +93,12 @@ def unigram_draw(scores: Mapping[str, float], alpha: float) -> Draw:
     return draw
 
 
-def _lattice(
-    text: str, weights: Mapping[str, float], longest: int
-) -> list[list[tuple[int, float]]]:
+def _lattice(text: str, weights: Mapping[str, float], longest: int) -> _Starts:
     """Return for each end of a piece its possible starts, each with the sum of the probabilities up
     to it (not normalised); none for an end that no segmentation of the text so far has.
     """
     forward = [0.0]  # log of the sum over all segmentations up to here
-    result: list[list[tuple[int, float]]] = [[]]
+    result: _Starts = [[]]
     for end in range(1, len(text) + 1):
         logs = [
             (start, forward[start] + weights[piece])

@@ -6,12 +6,10 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from nmtkit.arrays import Array, Ints
+from nmtkit.arrays import Array, Integers, Ints
 
 LINE_END = -1
 
@@ -22,9 +20,9 @@ class Segmented:
 
     pieces: list[str]
     """Pieces by number; one may have several."""
-    flat: NDArray[np.signedinteger[Any]]
+    flat: Integers
     """The pieces of all words by their number, word after word."""
-    lengths: NDArray[np.signedinteger[Any]]
+    lengths: Integers
     """Pieces of each word (W)."""
     merges: int = 0
     """Merges learnt."""
@@ -71,13 +69,13 @@ class Segmented:
         return cls(pieces, np.arange(len(pieces)), np.ones(len(pieces), np.int64))
 
 
-def starts_of(lengths: NDArray[np.signedinteger[Any]]) -> Ints:
+def starts_of(lengths: Integers) -> Ints:
     """Return where pieces of these lengths start, one after another."""
     starts: Ints = np.cumsum(lengths) - lengths
     return starts
 
 
-def joined(flat: Array, starts: Ints, lengths: NDArray[np.signedinteger[Any]]) -> Array:
+def joined(flat: Array, starts: Ints, lengths: Integers) -> Array:
     """Return pieces of an array, given by start and length, one after another."""
     places = np.repeat(starts - starts_of(lengths), lengths)
     places += np.arange(len(places))

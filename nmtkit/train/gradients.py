@@ -24,12 +24,12 @@ import torch
 from torch import Tensor
 
 from nmtkit import console
+from nmtkit.arrays import Integers
 from nmtkit.data.batches import Batch, collate, collate_packed, padded_positions
 from nmtkit.data.order import ShardedPairs, WindowBatches, epoch_windows, window_batches
 from nmtkit.data.packing import filled
 from nmtkit.data.padding import Ids
 from nmtkit.data.resegmented import Resegmented
-from nmtkit.data.store import Lengths
 from nmtkit.errors import ConfigError, EnvironmentProblem, is_out_of_memory
 from nmtkit.models.base import Model
 from nmtkit.nn import cpu, gpu
@@ -209,11 +209,11 @@ def packed_multiple(model: Model, settings: TrainSettings, device: str) -> int:
 
 def equal_parts(
     rows: Ids,
-    src: Lengths,
-    tgt: Lengths,
+    src: Integers,
+    tgt: Integers,
     ranks: int,
     below: int,
-    positions_of: Callable[[Lengths, Lengths], int] = padded_positions,
+    positions_of: Callable[[Integers, Integers], int] = padded_positions,
 ) -> list[Ids]:
     """Cut pairs into parts of similar length and equal work, as many for each rank.
 
@@ -419,7 +419,7 @@ class Gradients:
             cut = [part for rows in update for part in np.array_split(rows, min(count, len(rows)))]
         return [part for rows in cut for part in self._parts(rows)]
 
-    def positions(self, src_lengths: Lengths, tgt_lengths: Lengths) -> int:
+    def positions(self, src_lengths: Integers, tgt_lengths: Integers) -> int:
         """Return the number of positions of a batch of pairs (B): both sides, padding included."""
         if self._multiple:
             return sum(filled(side, self._multiple) for side in (src_lengths, tgt_lengths))
