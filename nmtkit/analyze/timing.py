@@ -21,7 +21,7 @@ from nmtkit.arrays import Floats
 from nmtkit.data.batches import Batch, collate
 from nmtkit.data.order import epoch_windows, window_batches
 from nmtkit.data.store import Store
-from nmtkit.models.base import Memory, Model, State
+from nmtkit.models.base import Memory, Model, State, target_states
 from nmtkit.nn import hardware
 from nmtkit.nn.dropout import seed_dropout
 from nmtkit.tables.table import Estimate
@@ -142,10 +142,9 @@ class Bench:
         model.train()
         smoothing = self.training.label_smoothing
         for number, batch in enumerate(batches):
-            assert batch.tgt_in is not None
             seed_dropout(SEED, number, 0)
             with torch.autocast(**self.autocast):
-                hidden, _ = model.decode(batch.tgt_in, model.encode(batch))
+                hidden = target_states(model, batch)
             rows = loss.chunk_rows(model.vocabularies.tgt, hidden.device.type)
             loss.backward(logits, hidden, batch, smoothing, 1.0, rows)
             model.zero_grad(set_to_none=True)

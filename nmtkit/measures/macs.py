@@ -22,7 +22,7 @@ from nmtkit.data.context import Context
 from nmtkit.data.context import contexts as collate_contexts
 from nmtkit.data.documents import ContextRule
 from nmtkit.measures import recording
-from nmtkit.models.base import Memory, Model, State
+from nmtkit.models.base import Memory, Model, State, target_states
 from nmtkit.nn.capture import capture
 from nmtkit.nn.dropout import seed_dropout
 from nmtkit.text.vocabulary import BOS
@@ -140,8 +140,7 @@ def _counts(model: Model, batch: Batch) -> Any:
 
 def _update(model: Model, batch: Batch) -> None:
     """Compute forward and backward at every target position; the loss itself has no products."""
-    assert batch.tgt_in is not None
-    hidden, _ = model.decode(batch.tgt_in, model.encode(batch))
+    hidden = target_states(model, batch)
     logits = model.logits(hidden)
     torch.autograd.backward(logits, torch.ones_like(logits))
 

@@ -159,6 +159,12 @@ class Model(nn.Module, abc.ABC):
         return self.output(hidden)
 
 
+def target_states(model: Model, batch: Batch) -> Tensor:
+    """Return the hidden states (B, T, D) at all target positions of a batch with both sides."""
+    assert batch.tgt_in is not None
+    return model.decode(batch.tgt_in, model.encode(batch))[0]
+
+
 def source_sight(batch: Batch) -> Sight:
     """Return what a source position of a batch may attend to: see `visible_source`; in a packed
     batch, its own sentence.

@@ -15,7 +15,7 @@ import torch
 from nmtkit import console
 from nmtkit.data.batches import Batch
 from nmtkit.errors import ConfigError
-from nmtkit.models.base import Model
+from nmtkit.models.base import Model, target_states
 from nmtkit.nn.loops import keep_eager
 
 
@@ -52,10 +52,9 @@ def compile_training(model: Model, example: Batch, backend: str = "inductor") ->
             tables of positions in the first pass, which must not be part of a graph.
         backend: of torch.compile.
     """
-    assert example.tgt_in is not None
     training = model.training
     with torch.no_grad():
-        model.eval().decode(example.tgt_in, model.encode(example))
+        target_states(model.eval(), example)
     model.train(training)
     keep_eager(model)
     for verb in ("encode", "decode"):

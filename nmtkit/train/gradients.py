@@ -31,7 +31,7 @@ from nmtkit.data.packing import filled
 from nmtkit.data.padding import Ids
 from nmtkit.data.resegmented import Resegmented
 from nmtkit.errors import ConfigError, EnvironmentProblem, is_out_of_memory
-from nmtkit.models.base import Model
+from nmtkit.models.base import Model, target_states
 from nmtkit.nn import cpu, gpu
 from nmtkit.nn.dropout import seed_dropout
 from nmtkit.nn.hardware import Hardware, widest
@@ -442,13 +442,12 @@ class Gradients:
 
         Returns: sums (2) of the smoothed loss and of the negative log-likelihood.
         """
-        assert batch.tgt_in is not None
         reading = self._perturb.reading() if self._perturb else contextlib.nullcontext()
         dtype = self.autocast["dtype"] if self.autocast["enabled"] else None
         at_once = parameters_at_once(self.model, dtype) if self.graphs else contextlib.nullcontext()
         with at_once:
             with torch.autocast(**self.autocast), reading:
-                hidden, _ = self.model.decode(batch.tgt_in, self.model.encode(batch))
+                hidden = target_states(self.model, batch)
             if before:
                 before(hidden)
             smoothing = self.settings.label_smoothing

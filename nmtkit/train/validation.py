@@ -23,7 +23,7 @@ from nmtkit.data.documents import ContextRule
 from nmtkit.data.padding import Ids
 from nmtkit.data.store import Store
 from nmtkit.errors import NmtkitError, counted
-from nmtkit.models.base import Model
+from nmtkit.models.base import Model, target_states
 from nmtkit.records import TextSet
 from nmtkit.run import Run
 from nmtkit.score import metrics
@@ -107,9 +107,8 @@ def batch_loss(
     device = next(model.parameters()).device
     chunk = losses.chunk_rows(model.vocabularies.tgt, device.type)
     batch = collate(store, rows, device, model.context_rule)
-    assert batch.tgt_in is not None
     with torch.autocast(**autocast):
-        hidden, _ = model.decode(batch.tgt_in, model.encode(batch))
+        hidden = target_states(model, batch)
         loss = losses.evaluate(model.logits, hidden, batch, settings.label_smoothing, chunk)
     return float(loss.nll), float(loss.smoothed)
 
