@@ -37,6 +37,8 @@ UNFINISHED = ".nmtkit-"
 
 _FD = "/dev/fd/", "/dev/stdin", "/proc/self/fd/"
 """How the path of a pipe of the shell begins."""
+JsonObject = dict[str, Any]
+"""What JSON calls an object: values by name."""
 Owned = Collection[str] | Callable[[Path], Collection[str]]
 """The files of nmtkit in a folder, as relative paths (`*` matches no slash), or a function that
 reads them from the folder.

@@ -45,6 +45,7 @@ from pydantic_core import from_json
 
 from nmtkit import console, files
 from nmtkit.errors import DataError, plain
+from nmtkit.files import JsonObject
 from nmtkit.names import Name, RelativePath
 from nmtkit.owned_files import WEIGHTS
 from nmtkit.settings import PrepSettings, SearchSettings, Section, known
@@ -62,7 +63,7 @@ class Part(BaseModel):
     model_config = ConfigDict(frozen=True, defer_build=True)  # each command uses few
 
     @model_serializer(mode="wrap")
-    def _without_defaults(self, values: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+    def _without_defaults(self, values: Callable[[Any], JsonObject]) -> JsonObject:
         fields = type(self).model_fields
         return {
             name: value
@@ -203,7 +204,7 @@ def _fits(schema: type[Section]) -> AfterValidator:
     another version wrote it.
     """
 
-    def check(values: dict[str, Any]) -> dict[str, Any]:
+    def check(values: JsonObject) -> JsonObject:
         try:
             schema.model_validate(known(schema, values))
         except ValidationError as error:
@@ -218,7 +219,7 @@ def _fits(schema: type[Section]) -> AfterValidator:
 def _has(*keys: str) -> AfterValidator:
     """Return a check that an object has some keys."""
 
-    def check(values: dict[str, Any]) -> dict[str, Any]:
+    def check(values: JsonObject) -> JsonObject:
         _agrees(values.keys() >= {*keys}, f"lacks one of {', '.join(keys)}")
         return values
 
@@ -349,7 +350,7 @@ class Manifest(Record):
     src: Name
     tgt: Name
     preset: str
-    source: dict[str, Any]
+    source: JsonObject
     """What was asked for."""
     settings: PrepSettings
     sets: list[TextSet]
@@ -359,10 +360,10 @@ class Manifest(Record):
     cleaning: Cleaning
     files: dict[RelativePath, Sha256]
     """Of each file of the folder."""
-    inputs: dict[str, Annotated[dict[str, Any], _has("size")]]
+    inputs: dict[str, Annotated[JsonObject, _has("size")]]
     """Size, time and SHA-256 of each file that was read."""
     tools: dict[str, str]
-    speed: list[dict[str, Any]]
+    speed: list[JsonObject]
     jobs: int
     fingerprint: str
     repeats: Repeats | None = None
@@ -410,7 +411,7 @@ class TranslationInputs(Record):
     again: ClassVar[str] = "nmtkit translate --force"
     format: Literal[1]
     set: Name | None = None
-    settings: Annotated[dict[str, Any], _fits(SearchSettings)] = {}
+    settings: Annotated[JsonObject, _fits(SearchSettings)] = {}
     checkpoints: list[UsedCheckpoint] = []
     source: SourceText | None = None
     prep: str | None = None
@@ -472,7 +473,7 @@ class ExportedSystem(Record):
     tgt: Name
     positions: int
     """The longest sentence."""
-    search: dict[str, Any]
+    search: JsonObject
     text: dict[str, list[str]]
     """What is done to text, in words: of the source before, of the target after."""
     files: dict[RelativePath, Sha256] = {}
@@ -494,14 +495,14 @@ class SystemConfig(BaseModel):
     init_from: str = ""
     corpus: str = ""
     """The fingerprint of the corpus."""
-    model: dict[str, Any] = {}
-    train: dict[str, Any] = {}
-    search: dict[str, Any] = {}
+    model: JsonObject = {}
+    train: JsonObject = {}
+    search: JsonObject = {}
     hardware: dict[str, str | bool | int | float] = {}
 
     @model_validator(mode="before")
     @classmethod
-    def _is_whole(cls, sections: dict[str, Any]) -> dict[str, Any]:
+    def _is_whole(cls, sections: JsonObject) -> JsonObject:
         """Refuse a file that was cut off, which may be TOML."""
         stated, found = sections.get("values"), values_of(sections)
         _agrees(
@@ -510,7 +511,7 @@ class SystemConfig(BaseModel):
         return sections
 
 
-def values_of(sections: dict[str, Any]) -> int:
+def values_of(sections: JsonObject) -> int:
     """Return the number of values in a TOML file and its sections, beside this number."""
     own = {key: value for key, value in sections.items() if key != "values"}
     tables = [value if isinstance(value, dict) else {key: value} for key, value in own.items()]
@@ -610,7 +611,7 @@ class CheckpointManifest(Record):
 # analyze/<name>/finding.json
 
 
-def _names_sets(options: dict[str, Any]) -> dict[str, Any]:
+def _names_sets(options: JsonObject) -> JsonObject:
     names = options.get("set_names", [])
     _agrees(
         isinstance(names, list) and all(isinstance(name, str) for name in names),
@@ -625,7 +626,7 @@ class FindingInputs(BaseModel):
     nmtkit: str = ""
     prepared: str = ""
     systems: list[Name]
-    options: Annotated[dict[str, Any], AfterValidator(_names_sets)] = {}
+    options: Annotated[JsonObject, AfterValidator(_names_sets)] = {}
     files: dict[str, str]
     """Path, relative to the run if inside it -> SHA-256."""
     weights: dict[str, dict[str, str]] = {}
@@ -646,7 +647,7 @@ class StoredFinding(Record):
     table: StoredTable
     paper: StoredTable | None = None
     bars: str
-    facts: dict[str, Any]
+    facts: JsonObject
     attachments: list[RelativePath]
     """The names of its further files."""
     made_from: FindingInputs
@@ -678,7 +679,7 @@ class MetricScore:
     low: float | None
     high: float | None
     signature: str
-    details: dict[str, Any]
+    details: JsonObject
 
     @property
     def estimate(self) -> Estimate:
@@ -908,7 +909,7 @@ class ScoredFrom(Part):
     prepared: str
     baseline: str
     test: str
-    draws: dict[str, Any]
+    draws: JsonObject
     seeds: list[Any]
     files: dict[str, str]
     budgets: dict[str, Budget] = Field(default_factory=dict)

@@ -94,7 +94,7 @@ class Finding:
     text: str
     figure: str | None = None
     bars: str = ""
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: files.JsonObject = field(default_factory=dict)
     attachments: dict[str, str] = field(default_factory=dict)
     paper: Table | None = None
     name: str = ""
@@ -112,7 +112,7 @@ class Finding:
         forms = {f"paper.{suffix}": content for suffix, content in paper.forms().items()}
         return replace(self, attachments=self.attachments | forms, paper=paper)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> files.JsonObject:
         """Return everything but figure and attachments as plain values."""
         values = {key: getattr(self, key) for key in ("name", "title", "text")}
         values["table"] = self.table.as_json()

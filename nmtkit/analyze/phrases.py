@@ -98,7 +98,7 @@ class SetOccurrences:
         """Return how many listed names have an occurrence with `least` accepted translations."""
         return len({o.expression.name for o in self.occurrences if o.in_reference >= least})
 
-    def counts(self) -> dict[str, Any]:
+    def counts(self) -> files.JsonObject:
         """Return counts over all expressions."""
         return {
             "occurring": self.names(),

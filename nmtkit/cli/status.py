@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.filesize import decimal
 
@@ -66,7 +65,7 @@ def status(as_json: bool, runs: Sequence[Path] = (), run: Path | None = None) ->
         _print_run(values)
 
 
-def _described(run: Run) -> dict[str, Any]:
+def _described(run: Run) -> files.JsonObject:
     """Return the facts of a run as plain values; of a damaged run only its error."""
     values = {"run": str(run.path)}
     try:
@@ -77,7 +76,7 @@ def _described(run: Run) -> dict[str, Any]:
         return {**values, "error": f"{error.strerror} ({error.filename or run.path})"}
 
 
-def _facts(run: Run) -> dict[str, Any]:
+def _facts(run: Run) -> files.JsonObject:
     manifest = run.manifest()
     paths = run.path.glob("score/[!.]*/scores.json")
     scores = {path.parent.name: load(Scores, path) for path in paths}
@@ -91,7 +90,7 @@ def _facts(run: Run) -> dict[str, Any]:
     }
 
 
-def _system(system: System, scores: dict[str, Scores]) -> dict[str, Any]:
+def _system(system: System, scores: dict[str, Scores]) -> files.JsonObject:
     """Return the facts of a system; `scores` are those of the run by test set."""
     from nmtkit.models import checkpoints
 
@@ -160,7 +159,7 @@ def _size(folder: Path) -> int:
     return sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir())
 
 
-def _print_run(values: dict[str, Any]) -> None:
+def _print_run(values: files.JsonObject) -> None:
     if "error" in values:
         console.put(f"{values['run']}: {values['error']}")
         return
@@ -179,7 +178,7 @@ def _print_run(values: dict[str, Any]) -> None:
         console.put(line)
 
 
-def _cells(system: dict[str, Any]) -> list[str]:
+def _cells(system: files.JsonObject) -> list[str]:
     """Return the row of a system."""
     best = system["best"]
     measured = "–"

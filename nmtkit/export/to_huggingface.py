@@ -62,7 +62,7 @@ IDS = {
 }
 
 
-def config(model: Model, positions: int) -> dict[str, Any]:
+def config(model: Model, positions: int) -> files.JsonObject:
     """Return config.json of a model whose `beyond_transformer` is None.
 
     Args:
@@ -179,7 +179,7 @@ def _tables(model: Model, order: list[int]) -> dict[str, Tensor]:
     return tables | {"final_logits_bias": bias[None]}
 
 
-def tokenizer(vocabulary: Vocabulary, positions: int) -> dict[str, dict[str, Any]]:
+def tokenizer(vocabulary: Vocabulary, positions: int) -> dict[str, files.JsonObject]:
     """Return the tokenizer of subwords separated by spaces, file by file."""
     pad, bos, eos, unk = SPECIALS
     space = {"type": "Split", "pattern": {"String": " "}, "behavior": "Removed", "invert": False}
@@ -223,7 +223,7 @@ def tokenizer(vocabulary: Vocabulary, positions: int) -> dict[str, dict[str, Any
     }
 
 
-def generation_config(search: Mapping[str, Any]) -> dict[str, Any]:
+def generation_config(search: Mapping[str, Any]) -> files.JsonObject:
     """Return generation_config.json: nmtkit's search settings as far as `generate` has them."""
     longest = search["max_length_a"] * (search["max_source"] + 1) + search["max_length_b"]
     return IDS | {

@@ -149,7 +149,7 @@ class Discourse(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _one_example(cls, value: dict[str, Any]) -> dict[str, Any]:
+    def _one_example(cls, value: files.JsonObject) -> files.JsonObject:
         return value if "examples" in value else {**value, "examples": [value]}
 
     def items(self, default_type: str) -> list[Item]:
@@ -209,7 +209,7 @@ def sentences(line: str) -> list[str]:
     return [sentence for sentence in line.split(BREAK) if sentence.strip()]
 
 
-def _text_entries(paths: Sequence[Path]) -> dict[str, Any]:
+def _text_entries(paths: Sequence[Path]) -> files.JsonObject:
     """Return the pairs of text files as entries of Lingeval97: "line N" -> entry."""
     columns = [list(files.text_lines(path)) for path in paths]
     if len({len(column) for column in columns}) > 1:
@@ -228,7 +228,7 @@ def _text_entries(paths: Sequence[Path]) -> dict[str, Any]:
     return entries
 
 
-def _json_entries(path: Path) -> tuple[Any, dict[str, Any]]:
+def _json_entries(path: Path) -> tuple[Any, files.JsonObject]:
     """Return the type of the entries of a JSON file, and the entries by name."""
     try:
         values = json.loads("\n".join(files.text_lines(path)))

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -41,7 +40,7 @@ class Annotations:
     parser: Stanza | None
     timed: Callable[[str, int], AbstractContextManager[None]]
 
-    def of_set(self, text: SetFiles, shards: Sequence[Shard]) -> dict[str, Any]:
+    def of_set(self, text: SetFiles, shards: Sequence[Shard]) -> files.JsonObject:
         """Write those of a set, and return what its entry of the manifest says of them."""
         if text.docs is None and text.parses is None and self.parser is None:
             return {}
@@ -86,7 +85,7 @@ class Annotations:
                 parse_text(self.parser, TextSide.load(self.folder, "src"), source, kept, path)
         return path
 
-    def _spans(self, text: SetFiles, parses: Path, shards: Sequence[Shard]) -> dict[str, Any]:
+    def _spans(self, text: SetFiles, parses: Path, shards: Sequence[Shard]) -> files.JsonObject:
         """Cut the sources of a set by their parses."""
         trees = self.plain.get(parses) or inspect(parses, strict=True).text_file(parses)
         streams = [[self.plain[path] for path in text.src], [trees]]

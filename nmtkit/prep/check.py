@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -53,7 +52,7 @@ class Facts:
         """Return the text, which is in the file `plain`, so that shards can be cut from it."""
         return TextFile(plain, self.lines, np.array(self.marks, np.int64))
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> files.JsonObject:
         """Return the facts for the manifest."""
         return {key: value for key, value in vars(self).items() if key != "marks"}
 
@@ -83,7 +82,7 @@ class Inputs:
         """
         return self._facts[path].text_file(plain)
 
-    def as_json(self) -> dict[str, dict[str, Any]]:
+    def as_json(self) -> dict[str, files.JsonObject]:
         """Return the facts for the manifest, by path, or by name for a temporary file."""
         temporary = self._temporary
         return {

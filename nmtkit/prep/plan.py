@@ -22,9 +22,9 @@ import shutil
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from nmtkit.errors import DataError
+from nmtkit.files import JsonObject
 from nmtkit.prep.annotations import Annotations
 from nmtkit.prep.clean import SIDES
 from nmtkit.prep.fingerprint import fingerprint, tools
@@ -117,7 +117,7 @@ class Plan(Steps):
         return self._write_manifest(sets, cleaning, repeats, learnt)
 
     def _sets(
-        self, shards: SetShards, surveyed: Sequence[Fact], encoded: dict[str, Any]
+        self, shards: SetShards, surveyed: Sequence[Fact], encoded: JsonObject
     ) -> list[TextSet]:
         """Encode dev and test sets, and return the manifest's entries of all sets.
 

@@ -8,7 +8,6 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from nmtkit import files, settings
 from nmtkit.corpora import generated, published, table
@@ -125,7 +124,7 @@ class Request:
             load_package()
         return result
 
-    def identity(self, known: dict[str, Any], prep_settings: PrepSettings) -> dict[str, Any]:
+    def identity(self, known: files.JsonObject, prep_settings: PrepSettings) -> files.JsonObject:
         """Return what the text is, so that equal requests give equal corpora.
 
         Args:
@@ -135,7 +134,7 @@ class Request:
             for a file that cannot be read.
         """
         corpus, dataset, size = self.own_corpus, self.dataset, self.options.size
-        identity: dict[str, Any] = {"dataset": corpus.name, "src": corpus.src, "tgt": corpus.tgt}
+        identity: files.JsonObject = {"dataset": corpus.name, "src": corpus.src, "tgt": corpus.tgt}
         if dataset:
             _refuse_taken_names(dataset, prep_settings, corpus)
             _check_named_files(corpus)
@@ -268,7 +267,7 @@ def _refuse_choice(corpus: str, prep_settings: PrepSettings) -> None:
         raise ConfigError(problem, where="--set", hint=hint)
 
 
-def _set_identity(text: SetFiles, known: dict[str, Any]) -> dict[str, Any]:
+def _set_identity(text: SetFiles, known: files.JsonObject) -> files.JsonObject:
     documents = text.between or (text.docs and _known_sha256(text.docs, known))
     sides = {
         side: [_known_sha256(path, known) for path in paths] for side, paths in text.sides().items()
@@ -277,7 +276,7 @@ def _set_identity(text: SetFiles, known: dict[str, Any]) -> dict[str, Any]:
     return identity | ({"docs": documents} if documents else {})
 
 
-def _known_sha256(path: Path, known: dict[str, Any]) -> str:
+def _known_sha256(path: Path, known: files.JsonObject) -> str:
     """Return the checksum of a file: from the manifest if the file's size and time are the same."""
     facts = known.get(str(path))
     if facts and "sha256" in facts and path.is_file():

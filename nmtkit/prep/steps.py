@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -66,10 +65,10 @@ class Steps:
     settings: PrepSettings
     engine: Engine
     jobs: int
-    identity: dict[str, Any]
+    identity: files.JsonObject
     parser: Stanza | None
     given: Given
-    speed: list[dict[str, Any]] = field(default_factory=list)
+    speed: list[files.JsonObject] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.work = self.work.absolute()  # workers may have another current folder
@@ -207,7 +206,7 @@ class Steps:
             console.say(f"{left_out:,} rare words are not learnt from (prep.max_types)")
         return fact
 
-    def encode(self, shards: Sequence[Shard], learnt: Fact, reasons: Reasons) -> dict[str, Any]:
+    def encode(self, shards: Sequence[Shard], learnt: Fact, reasons: Reasons) -> files.JsonObject:
         """Encode the training text, and return its entry of the manifest."""
         size = max(learnt.value["vocabularies"])
         tasks = []
@@ -236,7 +235,7 @@ class Steps:
             hint=f"check the files, or the settings {names}",
         )
 
-    def encode_sets(self, shards: SetShards) -> list[dict[str, Any]]:
+    def encode_sets(self, shards: SetShards) -> list[files.JsonObject]:
         """Encode dev and test sets, and return their entries of the manifest."""
         tasks = []
         for number, text in enumerate(self.corpus.sets[1:]):

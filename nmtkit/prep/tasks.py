@@ -39,7 +39,7 @@ class Fact(Record):
     """The result of a task, and its files by their paths in the work folder."""
 
     again: ClassVar[str] = "give the same command again"
-    value: dict[str, Any]
+    value: files.JsonObject
     files: dict[str, Written]
     models: str = ""
     """The checksum of the models that the task read."""
@@ -65,7 +65,7 @@ class Damaged(DataError):
         return Damaged, (self.path, self.step, self.index)
 
 
-Outcome = tuple[dict[str, Any], list[Path]]
+Outcome = tuple[files.JsonObject, list[Path]]
 """The result of a task, and the files that it wrote."""
 
 _cache: dict[Hashable, Any] = {}

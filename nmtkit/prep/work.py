@@ -7,7 +7,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from nmtkit import console, files
 from nmtkit.errors import ConfigError, NmtkitError
@@ -32,7 +32,7 @@ class WorkRecord(Record):
     shared: bool = False
 
 
-def work_key(asked: dict[str, Any]) -> str:
+def work_key(asked: files.JsonObject) -> str:
     """Return a checksum of all that the output depends on."""
     text = json.dumps(asked, sort_keys=True, ensure_ascii=False, default=str)
     return files.text_sha256(text)

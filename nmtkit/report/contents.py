@@ -8,7 +8,6 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from nmtkit import files, settings
 from nmtkit.analyze import ANALYSES
@@ -51,7 +50,7 @@ class TrainedSystem:
     """
 
     name: str
-    settings: dict[str, Any]
+    settings: files.JsonObject
     curves: Curves
     parameters: int | None
 

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nmtkit.analyze.analysis import stored
 from nmtkit.errors import counted
+from nmtkit.files import JsonObject
 from nmtkit.records import load
 from nmtkit.report.contents import Contents
 from nmtkit.report.texts import Texts
@@ -62,7 +63,7 @@ def step_of(all_texts: Sequence[Texts], most: int = MOST) -> int:
     return max(1, -(-sum(sizes) // most))
 
 
-def data(part: Part) -> dict[str, Any]:
+def data(part: Part) -> JsonObject:
     """Return the object that explorer.js reads: texts and attention of every `step`-th line."""
     sets = []
     for texts in part.texts:
@@ -98,7 +99,7 @@ def script_text(value: object) -> str:
     return _dumped(value).replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
-def _rows(texts: Texts, lines: Sequence[int]) -> dict[str, Any]:
+def _rows(texts: Texts, lines: Sequence[int]) -> JsonObject:
     """Return the columns of some lines: number from 1, source length, texts, scores to a tenth."""
     return {
         "line": [line + 1 for line in lines],
@@ -113,7 +114,7 @@ def _rows(texts: Texts, lines: Sequence[int]) -> dict[str, Any]:
     }
 
 
-def _packed(sentence: SentenceAttention) -> dict[str, Any]:
+def _packed(sentence: SentenceAttention) -> JsonObject:
     """Return weights as one character each, 0-9 and a-z for 0 to 1 in 35 steps."""
     digits = "0123456789abcdefghijklmnopqrstuvwxyz"
     rows = [

@@ -288,7 +288,7 @@ def unlike_searches(set_name: str, folders: Mapping[str, Path]) -> Unlike | None
     return Unlike(text, commands)
 
 
-def _search(meta: TranslationMeta, averaged: Counter[str]) -> dict[str, Any]:
+def _search(meta: TranslationMeta, averaged: Counter[str]) -> files.JsonObject:
     """Return the settings of a search that the translation depends on.
 
     Args:

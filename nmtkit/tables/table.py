@@ -175,7 +175,7 @@ class Table:
             rows.append(cells)
         return csv_text(rows)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> files.JsonObject:
         """Return plain values for JSON: the columns, and one object a row."""
         keys = [column.key for column in self.columns]
         return {

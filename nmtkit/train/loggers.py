@@ -132,7 +132,7 @@ class WeightsAndBiases(Logger):
             table = self._wandb.Table(columns=columns, data=[list(texts) for texts in samples])
             self._log("samples", step, {"samples": table})
 
-    def _log(self, kind: str, step: int, values: dict[str, Any]) -> None:
+    def _log(self, kind: str, step: int, values: files.JsonObject) -> None:
         if step > self._kept.logged.get(kind, 0):
             self._run.log({"updates": step, **values})
             self._kept.logged[kind] = step

@@ -12,7 +12,6 @@ import resource
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -75,7 +74,7 @@ class Reporter:
             self._log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n")
             self._log.flush()
 
-    def record(self, kind: str, step: int, values: dict[str, Any]) -> None:
+    def record(self, kind: str, step: int, values: files.JsonObject) -> None:
         """Write a line of metrics.jsonl, null for what is not finite, and log the numbers.
 
         Raises: EnvironmentProblem if the disk is full: nobody would notice a hole in a curve.
@@ -145,7 +144,7 @@ class Reporter:
         self._bar.move(step, "validating")
 
 
-def _values(epoch: float, window: Window, rate: float, world: int) -> dict[str, Any]:
+def _values(epoch: float, window: Window, rate: float, world: int) -> files.JsonObject:
     """Return a line of metrics.jsonl about a stretch of training."""
     tokens = max(1, window.tokens)
     return {
@@ -165,7 +164,7 @@ def _values(epoch: float, window: Window, rate: float, world: int) -> dict[str, 
     }
 
 
-def _describe(values: dict[str, Any]) -> str:
+def _describe(values: files.JsonObject) -> str:
     """Return the values of a line of metrics.jsonl for people."""
     loss, nll = values["loss"], values["nll"]
     smoothed = f" ({loss:.3f} label-smoothed)" if f"{loss:.3f}" != f"{nll:.3f}" else ""

@@ -282,7 +282,7 @@ def _check_prepared(run: Run) -> None:
         raise DataError(f"{name} {problem}", where=path, hint=Manifest.again)
 
 
-def _hardware_warning(before: dict[str, Any], now: dict[str, Any]) -> str:
+def _hardware_warning(before: files.JsonObject, now: files.JsonObject) -> str:
     """Return the warning that a training goes on with other hardware or another arithmetic."""
     changed = changes(before, now)
     differences = ", ".join(f"{key} {old} -> {new}" for key, (old, new) in changed.items())

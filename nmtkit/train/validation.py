@@ -77,7 +77,7 @@ class Validation:
         same_kind = best.signature is None or self.signature in (None, best.signature)
         return same_kind and best.dev_set in ("", self.dev_set)
 
-    def values(self) -> dict[str, Any]:
+    def values(self) -> files.JsonObject:
         """Return the values for metrics.jsonl."""
         return {
             "dev_loss": self.loss,

@@ -150,7 +150,7 @@ class _Stage:
         self.run, self.device, self.options = run, device, options
         jobs, on_a_cpu = options.jobs or cores(), device.type == "cpu"
         self.jobs, self.readers = (jobs, 1) if on_a_cpu else (1, min(jobs, READERS))
-        self._hardware: dict[str, Any] = {}
+        self._hardware: files.JsonObject = {}
         self.metric = parse(CommandMetric, options.metric) if options.metric else None
 
     def scorer(self, group: SystemGroup) -> Scorer:
