@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from nmtkit import console
 from nmtkit.analyze.analysis import Analysis, Finding, Options, option
@@ -29,7 +28,7 @@ from nmtkit.measures.contrastive import Error, Item
 from nmtkit.run import Run
 from nmtkit.score.significance import wilson
 from nmtkit.tables import figures
-from nmtkit.tables.table import Column, Estimate, Table, percent_bars, text_column
+from nmtkit.tables.table import Column, Estimate, Rows, Table, percent_bars, text_column
 
 AGREEMENT = "subj_verb_agreement"
 POLARITY = {
@@ -240,7 +239,7 @@ def frequency_group(frequency: int) -> Group:
     return 6, -rank, "frequency", label
 
 
-def rows_of(result: AgreementResult) -> list[list[Any]]:
+def rows_of(result: AgreementResult) -> Rows:
     """Return one row per group: section, label, pairs, and the share that is right by column."""
     errors = [error for item in result.items for error in item.errors]
     right = [decisions(scores) for scores in result.columns.values()]

@@ -34,7 +34,7 @@ from nmtkit.score.resampling import FEW, Draws, estimate
 from nmtkit.score.significance import TESTS, compare, difference
 from nmtkit.score.translations import scorer_of
 from nmtkit.tables import figures
-from nmtkit.tables.table import Column, Table
+from nmtkit.tables.table import Column, Rows, Table
 
 P_VALUES = ("paired_bootstrap", "sacrebleu_randomization")
 
@@ -152,7 +152,7 @@ def _gates(study: Study, readers: Mapping[str, Reader]) -> Finding | None:
     return gates.present(gates.measure(Study(study.run, "gates", systems, [study.set_name])))
 
 
-def _rows(name: str, conditions: Conditions, draws: Draws) -> list[list[Any]]:
+def _rows(name: str, conditions: Conditions, draws: Draws) -> Rows:
     rows, base = [], conditions[OWN]
     for label, condition in conditions.items():
         cells = [name, label, condition.changed]

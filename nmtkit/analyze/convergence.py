@@ -15,7 +15,7 @@ from nmtkit.analyze.study import Study
 from nmtkit.curves import AXES, Curves, Validation, panels, read
 from nmtkit.errors import ConfigError, LeftOut
 from nmtkit.tables import figures
-from nmtkit.tables.table import Column, Table, csv_text, text_column
+from nmtkit.tables.table import Column, Rows, Table, csv_text, text_column
 
 SHARES = (0.5, 0.75, 0.9)
 """The default levels are these shares of the best BLEU of all systems, and the best BLEU of the
@@ -197,7 +197,7 @@ def reach(measured: Sequence[tuple[int, float]], level: float) -> tuple[float | 
     return None, NEVER
 
 
-def level_rows(result: Trainings, level: float) -> list[list[Any]]:
+def level_rows(result: Trainings, level: float) -> Rows:
     """Return a row for each training with dev BLEU: when it reached a level."""
     reached = {name: reach(result.curves[name].measured, level) for name in result.dev_bleu}
     base, how_base = reached.get(result.baseline, (None, NEVER))
@@ -209,7 +209,7 @@ def level_rows(result: Trainings, level: float) -> list[list[Any]]:
     return rows
 
 
-def best_rows(result: Trainings, name: str) -> list[list[Any]]:
+def best_rows(result: Trainings, name: str) -> Rows:
     """Return the row of the best validation, by BLEU or else by loss; [] without any."""
 
     def rank(validation: Validation) -> tuple[float, float]:

@@ -17,7 +17,7 @@ from nmtkit.data.batches import Batch
 from nmtkit.measures import recording
 from nmtkit.models.base import Model
 from nmtkit.tables import figures
-from nmtkit.tables.table import Column, Table, named_bars
+from nmtkit.tables.table import Column, Rows, Table, named_bars
 
 LOCAL, GLOBAL = ".local", ".global"
 TINY = torch.finfo(torch.float64).tiny
@@ -225,7 +225,7 @@ class Divergence(Analysis[Options, Divergences]):
         )
 
 
-def _rows(stacks: Sequence[StackDivergence]) -> list[list[Any]]:
+def _rows(stacks: Sequence[StackDivergence]) -> Rows:
     """Return E_d of all stacks, since a sweep compares systems, and then dv of all layers."""
     rows = [[*dv.about, MEAN, *dv.mean] for dv in stacks]
     for dv in stacks:

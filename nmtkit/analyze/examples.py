@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
 from nmtkit import files
 from nmtkit.analyze.analysis import Finding, Measured, PaperAnalysis, PaperOptions
@@ -16,7 +14,7 @@ from nmtkit.score.resampling import FEWEST_FOR_P, Resampling, estimate, few_note
 from nmtkit.score.significance import binomial
 from nmtkit.score.translations import bleu_of
 from nmtkit.tables import figures
-from nmtkit.tables.table import Column, Estimate, Table, text_column
+from nmtkit.tables.table import Column, Estimate, Rows, Table, text_column
 
 SAME = 1e-9
 """Two scores whose difference is at most this are equal."""
@@ -108,7 +106,7 @@ class Examples(PaperAnalysis[ExamplesOptions, Example]):
             },
         )
 
-    def rows(self, result: Example) -> list[list[Any]]:
+    def rows(self, result: Example) -> Rows:
         """Return the row of each system."""
         base, *_ = result.bleu
         rows = []
@@ -139,7 +137,7 @@ def _compared(gains: Array, is_baseline: bool) -> list[float | None]:
     return [100 * ahead / len(gains), 100 * behind / len(gains), p]
 
 
-def _figure(rows: Sequence[Sequence[Any]]) -> str | None:
+def _figure(rows: Rows) -> str | None:
     """Draw how often each system is ahead of the baseline and behind it."""
     base, *others = rows
     if not others:

@@ -20,6 +20,8 @@ ENDING = "_mixture"
 """Models record a mixture under a name with this ending."""
 Shares = list[list[float]]
 """Weights (levels, decoder layers); each column sums to 1."""
+ByMixture = dict[str, dict[str, Shares]]
+"""Weights by system and by name of a mixture."""
 
 
 def mixtures(model: Model, device: torch.device) -> dict[str, Shares]:
@@ -40,19 +42,19 @@ def heat_map_of(shares: Shares) -> Heat:
     return Heat(shares, levels, [str(i + 1) for i in range(len(shares[0]))])
 
 
-class Layers(Analysis[Options, dict[str, dict[str, Shares]]]):
+class Layers(Analysis[Options, ByMixture]):
     """The learned weights of each system that mixes the levels of its encoder."""
 
     name = "layers"
     title = "encoder levels that each decoder layer reads"
     sets = "none"
 
-    def measure(self, study: Study) -> dict[str, dict[str, Shares]]:
+    def measure(self, study: Study) -> ByMixture:
         nobody = "no system of this run mixes the levels of its encoder"
         lacks = "it has no such mixture"
         return study.models_with(mixtures, lacks, nobody, lambda _name, _model, by_name: by_name)
 
-    def present(self, result: dict[str, dict[str, Shares]]) -> Finding:
+    def present(self, result: ByMixture) -> Finding:
         heats = {
             (system, mixture): heat_map_of(shares)
             for system, by_name in result.items()

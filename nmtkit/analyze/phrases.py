@@ -24,7 +24,7 @@ from nmtkit.score.resampling import FEW, Resampling, estimate
 from nmtkit.score.significance import wilson
 from nmtkit.score.translations import sets_to_score
 from nmtkit.tables import figures
-from nmtkit.tables.table import Column, Estimate, Table, percent_bars, text_column
+from nmtkit.tables.table import Column, Estimate, Rows, Table, percent_bars, text_column
 
 MOST = 40
 """The table has at most this many expressions; every occurrence is in occurrences.tsv."""
@@ -291,7 +291,7 @@ def look_up(
     return results
 
 
-def rows_of(in_set: SetOccurrences, systems: Sequence[str]) -> list[list[Any]]:
+def rows_of(in_set: SetOccurrences, systems: Sequence[str]) -> Rows:
     """Return a row for all, for each way that the reference has them, and for each expression.
 
     Args:
@@ -357,7 +357,7 @@ def shares_of(sums: Array) -> Array:
 def occurrences_tsv(result: PhrasesResult) -> str:
     """Return a line for each occurrence: where, which, how often references and systems have it."""
     head = ["set", "line", "expression", "source phrase", "in source", "in reference"]
-    lines: list[list[Any]] = [[*head, *result.systems]]
+    lines: Rows = [[*head, *result.systems]]
     for in_set in result.sets:
         for o in in_set.occurrences:
             place = [in_set.name, o.line + 1, o.expression.name, o.expression.source.text]

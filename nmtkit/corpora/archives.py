@@ -44,6 +44,8 @@ _GZIP, _XZ, _BZIP2 = b"\x1f\x8b", b"\xfd7zXZ\x00", b"BZh"
 _MAGIC = {".zip": b"PK", ".gz": _GZIP, ".tgz": _GZIP, ".xz": _XZ, ".bz2": _BZIP2}
 _MAGIC[".zst"] = b"\x28\xb5\x2f\xfd"
 _OPENERS: dict[bytes, Callable[..., Any]] = {_GZIP: gzip.open, _XZ: lzma.open, _BZIP2: bz2.open}
+Extracted = dict[str, dict[int, Path]]
+"""For each name of a member its files by number."""
 _DAMAGED = (
     *(tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError),
     *(EOFError, OSError, ValueError, RuntimeError),
@@ -71,9 +73,7 @@ def _starts_with(path: Path, magic: bytes) -> bool:
         return stream.read(len(magic)) == magic
 
 
-def extract(
-    archive: Path, members: list[str], folder: Path, decompress: bool = True
-) -> dict[str, dict[int, Path]]:
+def extract(archive: Path, members: list[str], folder: Path, decompress: bool = True) -> Extracted:
     """Write some members of an archive into a folder.
 
     Args:
@@ -87,7 +87,7 @@ def extract(
     """
     numbered = re.escape(NUMBER)
     patterns = {n: re.compile(re.escape(n).replace(numbered, r"(\d+)")) for n in members}
-    paths: dict[str, dict[int, Path]] = {name: {} for name in members}
+    paths: Extracted = {name: {} for name in members}
     names = []
     with (
         _damage_named(archive),
@@ -201,7 +201,7 @@ def _safe(name: str, archive: Path) -> str:
     return "/".join(parts)
 
 
-def _check_complete(archive: Path, paths: dict[str, dict[int, Path]], names: list[str]) -> None:
+def _check_complete(archive: Path, paths: Extracted, names: list[str]) -> None:
     """Raise DataError for the first wanted member that the archive has not."""
     for wanted, numbered in paths.items():
         if not numbered:

@@ -42,6 +42,8 @@ BAND_WIDTHS = (1, 2, 3, 4, 6, 8)
 LARGE_CORPUS = 100_000
 READABLE = 1024
 """The longest sentence, in subwords, that analyses and validations read whole (see `readable`)."""
+Sides = list[tuple[Ids, Ids]]
+"""Of both sides, the ids of sentences and their lengths."""
 # The third number of the seed of a window after the first (see `nmtkit.data.order`).
 OF_WINDOW = 2
 
@@ -249,12 +251,12 @@ def readable(
     )
 
 
-def _sides(store: Pairs, rows: Ids) -> list[tuple[Ids, Ids]]:
+def _sides(store: Pairs, rows: Ids) -> Sides:
     """Return the padded sources (B, S) and targets (B, T) of some pairs, and their lengths (B)."""
     return [(as_rows(ids, lengths), lengths) for ids, lengths in _joined_sides(store, rows)]
 
 
-def _joined_sides(store: Pairs, rows: Ids) -> list[tuple[Ids, Ids]]:
+def _joined_sides(store: Pairs, rows: Ids) -> Sides:
     """Return the sources and the targets of some pairs (B), one after another, and their lengths
     (B).
     """

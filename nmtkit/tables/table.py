@@ -31,6 +31,8 @@ _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 FORMULA = re.compile(r'^(?=[=+\-@\t\r\n])|(?<=[;\t\n])(?="*[=+\-@])')
 """Where a spreadsheet may see the beginning of a formula; some also split cells at ; or a tab."""
 NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
+Rows = list[list[Any]]
+"""The cells of a table."""
 _LATEX = tomllib.loads((Path(__file__).parent / "latex.toml").read_text("utf-8"))
 
 

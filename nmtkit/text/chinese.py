@@ -23,6 +23,8 @@ from nmtkit import files
 
 CACHED = 1 << 17
 LONGEST_CACHED = 64  # characters
+Cut = Callable[[str], str]
+"""Cuts a text into words, joined by spaces."""
 
 # what jieba cuts, and characters that are words of their own
 _PARTS = re.compile(r"[\u4e00-\u9fd5a-zA-Z0-9+#&._%]+|\S")
@@ -45,7 +47,7 @@ def _jieba() -> Any:
 
 
 @functools.cache
-def _segmenter() -> Callable[[str], str]:
+def _segmenter() -> Cut:
     """Return jieba's `cut` with jieba's dictionary."""
     jieba = _jieba()
     # not jieba.dt, whose dictionary and folder any code of the process may change
@@ -75,15 +77,13 @@ def segment(line: str) -> str:
     return " ".join(map(_segmenter(), _PARTS.findall(line)))
 
 
-def _cached(answer: Callable[[str], str]) -> Callable[[str], str]:
+def _cached(answer: Cut) -> Cut:
     """Return a function with a bounded cache; the answer for a long text is not kept."""
     cached = functools.lru_cache(CACHED)(answer)
     return lambda text: cached(text) if len(text) <= LONGEST_CACHED else answer(text)
 
 
-def _cutter(
-    frequency: dict[str, int], total: int, unknown: Callable[[str], Iterable[str]]
-) -> Callable[[str], str]:
+def _cutter(frequency: dict[str, int], total: int, unknown: Callable[[str], Iterable[str]]) -> Cut:
     """Return jieba's `cut` for texts without spaces or punctuation: the words, space-joined.
 
     Args:

@@ -47,6 +47,8 @@ DECODE_SENTENCES = 128
 T = TypeVar("T")
 Measured = tuple[float | None, str | None, Samples]
 """BLEU, its signature, and samples."""
+Decoded = dict[int, Ids]
+"""The translation of each sentence by its number."""
 
 
 class Undecodable(Exception):
@@ -271,7 +273,7 @@ class Validator:
         bleu, signature, samples = succeeded([scored])[0]
         return bleu, signature, [(src, ref, hyp) for src, ref, hyp in samples]
 
-    def _score(self, ids: dict[int, Ids], rows: list[int], shown: list[int]) -> Measured:
+    def _score(self, ids: Decoded, rows: list[int], shown: list[int]) -> Measured:
         """Return BLEU of the translations of some rows, its signature, and the shown samples."""
         texts = self._texts(ids)
         samples = [(self._source[i], self._references[0][i], texts[i]) for i in shown]
@@ -286,13 +288,13 @@ class Validator:
         )
         return float(bleu.value or 0.0), bleu.signature, samples
 
-    def _texts(self, ids: dict[int, Ids]) -> dict[int, str]:
+    def _texts(self, ids: Decoded) -> dict[int, str]:
         return {
             row: self._side.decode(self._vocabulary.decode(sentence[:-1].tolist()))
             for row, sentence in ids.items()
         }
 
-    def _translate(self, model: Model, rows: list[int], stop: Stop) -> dict[int, Ids]:
+    def _translate(self, model: Model, rows: list[int], stop: Stop) -> Decoded:
         """Return translations of sentences, </s> included.
 
         If the model reads earlier translations, the earlier sentences are translated too. A blank
@@ -301,7 +303,7 @@ class Validator:
         Raises: Undecodable.
         """
         rule, store = model.context_rule, self._store
-        ids: dict[int, Ids] = {}
+        ids: Decoded = {}
         rounds = store.documents.rounds(rows) if rule is not None and rule.targets else [rows]
         for sentences in rounds:
             # A blank line has </s> only. No sentence that is translated reads a too long one.
@@ -310,7 +312,7 @@ class Validator:
             self._search_round(model, [row for row in sentences if row not in ids], ids, stop)
         return ids
 
-    def _search_round(self, model: Model, rows: list[int], ids: dict[int, Ids], stop: Stop) -> None:
+    def _search_round(self, model: Model, rows: list[int], ids: Decoded, stop: Stop) -> None:
         """Add translations to those in `ids`, in batches of similar length."""
         rows = sorted(rows, key=lambda row: int(self._store.src_lengths[row]))
         starts = range(0, len(rows), DECODE_SENTENCES)
@@ -324,7 +326,7 @@ class Validator:
         ):
             ids |= dict(zip(batch.tolist(), translations, strict=True))
 
-    def _search(self, model: Model, rows: Ids, ids: dict[int, Ids]) -> list[Ids]:
+    def _search(self, model: Model, rows: Ids, ids: Decoded) -> list[Ids]:
         """Return the translation of each row of a batch; `ids`: of earlier sentences."""
         batch = collate(self._store, rows, self._device, model.context_rule, ids.__getitem__)
         with torch.autocast(**self._autocast):
