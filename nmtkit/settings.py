@@ -18,6 +18,9 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
     ValidationError,
     ValidationInfo,
     field_validator,
@@ -66,7 +69,9 @@ HABITS = {
 LARGEST = {int: 10**18, float: 1e30}
 """The largest magnitude of every setting and option; a field may have a lower limit."""
 SMALLEST = 1e-30
-Beta = Annotated[float, Field(ge=0, lt=1)]
+AtLeastOne = Annotated[int, Field(ge=1)]
+BelowOne = Annotated[float, Field(ge=0, lt=1)]
+"""A share that is not the whole: from 0 to 1, but not 1."""
 
 
 class Section(BaseModel):
@@ -138,21 +143,21 @@ class PrepSettings(Section):
     """
     sentencepiece: Literal["unigram", "bpe"] = "unigram"
     """sentencepiece: the model to learn, a unigram language model or byte-pair encoding."""
-    merges: int = Field(8000, ge=0)
+    merges: NonNegativeInt = 8000
     """BPE merge operations to learn (for each side if not joint); 0 = words."""
-    vocab_size: int = Field(0, ge=0)
+    vocab_size: NonNegativeInt = 0
     """sentencepiece: pieces to learn (for each side if not joint); 0 = as many as `merges`. none:
     keep only this many words, the most frequent ones; 0 = all.
     """
-    vocab_threshold: int = Field(0, ge=0)
+    vocab_threshold: NonNegativeInt = 0
     """BPE: undo merges that give a unit seen less often than this on that side (subword-nmt
     --vocabulary-threshold).
     """
-    min_frequency: int = Field(1, ge=1)
+    min_frequency: AtLeastOne = 1
     """Tokens seen less often in the training text than this become <unk>."""
-    min_words: int = Field(1, ge=1)
+    min_words: AtLeastOne = 1
     """Training pairs with a shorter side (in Moses tokens) are dropped."""
-    max_words: int = Field(250, ge=1)
+    max_words: AtLeastOne = 250
     """Training pairs with a longer side (in Moses tokens) are dropped."""
     max_ratio: float = Field(9.0, ge=1)
     """Training pairs whose sides differ in length by more than this factor are dropped (Moses
@@ -166,7 +171,7 @@ class PrepSettings(Section):
     """Drop training pairs that a dev or test set contains: exactly, or normalised (regardless of
     case, white space and punctuation).
     """
-    shard_lines: int = Field(0, ge=0)
+    shard_lines: NonNegativeInt = 0
     """Training pairs of a shard, the unit of work of prep and of the order of training; 0 = by the
     size of the text, from 5,000 to 200,000.
     """
@@ -174,7 +179,7 @@ class PrepSettings(Section):
     """GiB of memory that prep may use for counts of words and for repeated pairs; 0 = a quarter of
     the machine. The output does not depend on it.
     """
-    max_types: int = Field(5_000_000, ge=1)
+    max_types: AtLeastOne = 5_000_000
     """The most different words, of both sides together, that truecasers, subwords and vocabularies
     are learnt from. If a text has more, the rarest are left out; the manifest says how many.
     """
@@ -204,11 +209,11 @@ class PrepSettings(Section):
 class TrainSettings(Section):
     """The budget and the optimiser (`train.*`)."""
 
-    max_steps: int = Field(100_000, ge=1)
+    max_steps: AtLeastOne = 100_000
     """Updates of the weights in all, counted from the first step of the run."""
-    max_minutes: float = Field(0, ge=0)
+    max_minutes: NonNegativeFloat = 0
     """Stop after this much training time (validation not counted); 0 = no limit."""
-    batch_size: int = Field(4096, ge=1)
+    batch_size: AtLeastOne = 4096
     """Size of one batch, in `batch_unit`."""
     batch_unit: Literal["tgt_tokens", "src_tokens", "sentences"] = "tgt_tokens"
     """What batches are measured in: subwords of one side (</s> included), or sentence pairs."""
@@ -224,31 +229,31 @@ class TrainSettings(Section):
     """The learning rate after the warm-up. noam: falls with t^-0.5; cosine: half a cosine down to 0
     at `max_steps`; plateau: falls whenever a loss stalls; constant: stays.
     """
-    lr: float = Field(1.0, gt=0)
+    lr: PositiveFloat = 1.0
     """noam: the factor s of s·d^-0.5·min(t^-0.5, t·w^-1.5); cosine, plateau, constant: the peak
     learning rate.
     """
-    warmup: int = Field(8000, ge=0)
+    warmup: NonNegativeInt = 8000
     """Updates in which the learning rate rises linearly from 0; 0 = none."""
     decay_factor: float = Field(0.5, gt=0, lt=1)
     """plateau: the learning rate is multiplied by this when `plateau_on` has not improved for
     `decay_patience` validations.
     """
-    decay_patience: int = Field(0, ge=0)
+    decay_patience: NonNegativeInt = 0
     """plateau: validations without improvement before the learning rate falls at the next one."""
     plateau_on: Literal["train_loss", "dev_loss"] = "dev_loss"
     """plateau: the loss that must improve, of the development set or of the training since the
     last validation.
     """
-    min_lr: float = Field(0.0, ge=0)
+    min_lr: NonNegativeFloat = 0.0
     """plateau: stop when the learning rate falls to this."""
-    betas: tuple[Beta, Beta] = (0.9, 0.98)
+    betas: tuple[BelowOne, BelowOne] = (0.9, 0.98)
     """Adam's decay rates of the means of gradients and of their squares."""
-    epsilon: float = Field(1e-9, gt=0)
+    epsilon: PositiveFloat = 1e-9
     """Adam's ε, added to the root of the mean square."""
-    weight_decay: float = Field(0.0, ge=0)
+    weight_decay: NonNegativeFloat = 0.0
     """Decoupled from the gradient (AdamW); 0 = none."""
-    label_smoothing: float = Field(0.1, ge=0, lt=1)
+    label_smoothing: BelowOne = 0.1
     """Share of the target probability that is spread over the whole vocabulary; the right subword
     gets the rest.
     """
@@ -258,18 +263,18 @@ class TrainSettings(Section):
     """
     replace_keep: float = Field(0.9, ge=0, le=1)
     """replace: the probability that a token is kept falls to this."""
-    replace_decay: float = Field(1000.0, gt=0)
+    replace_decay: PositiveFloat = 1000.0
     """replace: k of the probability k/(k+exp(i/k)) that a token is kept at update i."""
-    word_dropout: float = Field(0.0, ge=0, lt=1)
+    word_dropout: BelowOne = 0.0
     """Probability that a source token or a decoder input has a vector of zeros in training."""
     subword_dropout: float = Field(0.0, ge=0, le=1)
     """Split words anew at random in each epoch, on both sides of the training text. With BPE the
     probability that a merge is left out (BPE-dropout); with a unigram model of SentencePiece the α
     of its sampling, where smaller values give rarer segmentations; 0 = off. 0.1 is usual.
     """
-    clip_norm: float = Field(0.0, ge=0)
+    clip_norm: NonNegativeFloat = 0.0
     """Clip the global gradient norm; 0 = off."""
-    ema: float = Field(0.0, ge=0, lt=1)
+    ema: BelowOne = 0.0
     """Decay of an exponential moving average of the weights, such as 0.9999; 0 = none. The averages
     are validated, saved and translated with; training goes on with the weights themselves.
     """
@@ -294,25 +299,25 @@ class TrainSettings(Section):
     """On a GPU, use only algorithms that give the same bits every time; some are slower. A CPU
     always gives the same bits.
     """
-    seed: int = Field(1, ge=0)
+    seed: NonNegativeInt = 1
     """Seed of initialisation, dropout and the order of batches."""
-    checkpoint_every: int = Field(1000, ge=1)
+    checkpoint_every: AtLeastOne = 1000
     """Updates between two checkpoints (a new best and the last update are saved too)."""
-    keep_checkpoints: int = Field(5, ge=1)
+    keep_checkpoints: AtLeastOne = 5
     """Keep the last k checkpoints at multiples of `checkpoint_every`, the newest and the best."""
-    validate_every: int = Field(1000, ge=1)
+    validate_every: AtLeastOne = 1000
     """Updates between two validations on the development set."""
     dev_bleu: bool = True
     """Decode the development set at validation and score it."""
-    dev_sentences: int = Field(0, ge=0)
+    dev_sentences: NonNegativeInt = 0
     """Number of development sentences for BLEU, from the first; 0 = all."""
     best_by: Literal["dev_bleu", "dev_loss"] = "dev_bleu"
     """The value that chooses the best checkpoint; without `dev_bleu` it is the loss."""
-    patience: int = Field(0, ge=0)
+    patience: NonNegativeInt = 0
     """Stop after this many validations without a new best; 0 = never."""
-    log_every: int = Field(50, ge=1)
+    log_every: AtLeastOne = 50
     """Updates between two lines of the log."""
-    samples: int = Field(2, ge=0)
+    samples: NonNegativeInt = 2
     """Number of sample translations in the log at each validation."""
     log_to: Literal["auto", "tensorboard", "wandb", "none"] = "auto"
     """Where curves and sample translations go, beside train.log and metrics.jsonl: TensorBoard,
@@ -333,7 +338,7 @@ class SearchSettings(Section):
     """b of the limit a·n+b."""
     nbest: int = Field(1, ge=1, le=10_000)
     """Translations written for each sentence; at most `beam`."""
-    average: int = Field(1, ge=1)
+    average: AtLeastOne = 1
     """Average the parameters of this many of the last checkpoints at multiples of
     `train.checkpoint_every`; 1 = only the best checkpoint.
     """
@@ -353,21 +358,21 @@ class SearchSettings(Section):
     """Draw translations from the model's distribution instead of searching; `nbest` of each
     sentence.
     """
-    temperature: float = Field(1.0, gt=0)
+    temperature: PositiveFloat = 1.0
     """sample: below 1, probable tokens are drawn more often; above 1, less often."""
-    top_k: int = Field(0, ge=0)
+    top_k: NonNegativeInt = 0
     """sample: draw only from the k most probable tokens; 0 = from all."""
     top_p: float = Field(1.0, gt=0, le=1)
     """sample: draw only from the most probable tokens that together have this probability."""
-    seed: int = Field(1, ge=0)
+    seed: NonNegativeInt = 1
     """sample: seed of the draws."""
     mbr: int = Field(0, ge=0, le=10_000)
     """Choose by minimum Bayes risk among this many candidates: samples with `sample`, else the best
     of the beam. The utility is chrF; 0 = choose the most probable.
     """
-    diverse_groups: int = Field(1, ge=1)
+    diverse_groups: AtLeastOne = 1
     """Groups of a diverse beam search, which share `beam` equally; 1 = plain beam search."""
-    diversity: float = Field(0.5, ge=0)
+    diversity: NonNegativeFloat = 0.5
     """diverse_groups: penalty λ for a token that each hypothesis of an earlier group has chosen at
     the same step.
     """

@@ -13,7 +13,7 @@ import abc
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
-from pydantic import Field, create_model
+from pydantic import create_model
 from torch import Tensor, nn
 
 from nmtkit.data.batches import Batch
@@ -22,7 +22,7 @@ from nmtkit.data.documents import ContextRule
 from nmtkit.errors import ConfigError
 from nmtkit.nn.embeddings import Embedding
 from nmtkit.nn.masks import Sight, Visible, own_sentence, visible_positions
-from nmtkit.settings import Section
+from nmtkit.settings import BelowOne, Section
 
 # Nested dicts (and lists) of tensors, rows first (axis 0). Search does only one thing with them: it
 # selects rows (`nmtkit.nn.state`). A leaf that is not a tensor either holds for all rows (a step
@@ -43,7 +43,7 @@ class Vocabularies:
 class ModelSettings(Section):
     """Settings that every model has; a variant's own class adds to them."""
 
-    dropout: float = Field(0.1, ge=0, lt=1)
+    dropout: BelowOne = 0.1
     """Dropout on embeddings and on the output of every sublayer."""
 
 

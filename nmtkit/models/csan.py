@@ -10,7 +10,7 @@ import math
 from typing import NamedTuple
 
 import torch
-from pydantic import Field
+from pydantic import NonNegativeInt
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -23,6 +23,7 @@ from nmtkit.nn.attention import SelfAttention, attention
 from nmtkit.nn.cache import Cache
 from nmtkit.nn.capture import capturing, record
 from nmtkit.nn.masks import Sight, additive
+from nmtkit.settings import AtLeastOne
 
 BLOCK = 64
 """The most positions of a block, W. Memory grows with S·W and not with S²."""
@@ -31,13 +32,13 @@ BLOCK = 64
 class ConvolutionalSettings(TransformerSettings):
     """Settings of a Transformer, and of convolutional self-attention."""
 
-    window: int = Field(11, ge=1)
+    window: AtLeastOne = 11
     """Positions that a query sees, M, an odd number: its own, and as many before as after it."""
-    head_window: int = Field(3, ge=1)
+    head_window: AtLeastOne = 3
     """Heads whose keys and values a query sees, N, an odd number: its own and its neighbours
     (2D-CSAN), or 1 (1D-CSAN).
     """
-    local_layers: int = Field(0, ge=0)
+    local_layers: NonNegativeInt = 0
     """Layers of the encoder that have convolutional self-attention, from the lowest; 0 = the lower
     half of the encoder, as in the paper (3 of 6).
     """

@@ -26,6 +26,7 @@ from nmtkit.nn.embeddings import Embedding, OutputLayer
 from nmtkit.nn.linear import Linear
 from nmtkit.nn.loops import LoopProduct, eager
 from nmtkit.nn.recurrent import GRU, Recurrent, cell_step
+from nmtkit.settings import BelowOne
 
 
 class RNNSearchSettings(ModelSettings):
@@ -39,7 +40,7 @@ class RNNSearchSettings(ModelSettings):
     """
     d_alignment: int = Field(0, ge=0, le=1_000_000)
     """A: width of the attention's hidden layer; 0 = as wide as the state."""
-    dropout: float = Field(0.2, ge=0, lt=1)
+    dropout: BelowOne = 0.2
     """Dropout on embeddings and on the readout."""
     tie: Literal["none", "target", "all"] = "none"
     """Shared weights: none; target, the output layer uses the target embeddings; all, source and

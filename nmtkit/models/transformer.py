@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, NonNegativeInt
 from torch import Tensor, nn
 
 from nmtkit.data.batches import Batch
@@ -29,6 +29,7 @@ from nmtkit.nn.linear import Init, Linear
 from nmtkit.nn.masks import Sight, own_sentence, packing_of, visible_positions
 from nmtkit.nn.sharing import Share, share_parameters
 from nmtkit.nn.sublayer import FeedForward, Norm, Residual
+from nmtkit.settings import AtLeastOne, BelowOne
 
 
 class TransformerSettings(ModelSettings):
@@ -38,15 +39,15 @@ class TransformerSettings(ModelSettings):
     """Width of embeddings, of every layer and of the memory."""
     d_ff: int = Field(2048, ge=1, le=10_000_000)
     """Width of the feed-forward sublayers."""
-    heads: int = Field(8, ge=1)
+    heads: AtLeastOne = 8
     """Attention heads; a divisor of d_model."""
     encoder_layers: int = Field(6, ge=0, le=10_000)
     """Layers of the encoder."""
     decoder_layers: int = Field(6, ge=1, le=10_000)
     """Layers of the decoder."""
-    attention_dropout: float = Field(0.0, ge=0, lt=1)
+    attention_dropout: BelowOne = 0.0
     """Dropout on attention weights."""
-    activation_dropout: float = Field(0.0, ge=0, lt=1)
+    activation_dropout: BelowOne = 0.0
     """Dropout on the feed-forward sublayer's hidden units."""
     norm: Norm = "post"
     """Layer norm after each residual sum (as in the papers), or before each sublayer and at the end
@@ -64,7 +65,7 @@ class TransformerSettings(ModelSettings):
     """Initial weights of all matrices except embeddings: fan_in, uniform within 1/sqrt(inputs); or
     xavier. Post-norm learns much faster with fan_in.
     """
-    distinct_layers: int = Field(0, ge=0)
+    distinct_layers: NonNegativeInt = 0
     """Layers of each stack with parameters of their own, which the other layers use too; 0 = every
     layer has its own.
     """
@@ -258,7 +259,7 @@ class DocumentSettings(TransformerSettings):
     """
     context_size: int = Field(1, ge=1, le=5)
     """The number of context sentences; fewer where the document has fewer."""
-    context_seed: int = Field(1, ge=0)
+    context_seed: NonNegativeInt = 1
     """Seed of the random and foreign contexts; it does not depend on the training's seed, and is
     combined with the document's number in its set.
     """

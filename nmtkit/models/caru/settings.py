@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, PositiveFloat
 
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import ModelSettings, with_defaults
 from nmtkit.models.caru.unit import FirstStep
+from nmtkit.settings import AtLeastOne, BelowOne
 
 
 class CARUSettings(ModelSettings):
@@ -50,7 +51,7 @@ class CARUSettings(ModelSettings):
     """How scores e become weights: softmax(e), or L1(exp(N e)) = softmax(N e)."""
     n_scale: Literal["length", "const"] = "const"
     """N of L1(exp(Nx)): length, the sentence's number of source tokens; or const, `n_constant`."""
-    n_constant: float = Field(2.0, gt=0)
+    n_constant: PositiveFloat = 2.0
     """N if `n_scale` is const; N = 1 is the usual softmax."""
     caembed: Literal["off", "state", "embed", "replace"] = "state"
     """CAEmbed, a CARU that reads earlier vectors and then the context. state: it reads decoder
@@ -58,7 +59,7 @@ class CARUSettings(ModelSettings):
     target embeddings, and the cell reads only its result. replace: it reads decoder states, and its
     result is the next state, without a cell.
     """
-    history: int = Field(1, ge=1)
+    history: AtLeastOne = 1
     """p: the number of earlier vectors that CAEmbed reads."""
     first_step: FirstStep = "tanh"
     """The state of a CARU cell after its first input: tanh, tanh x as in the authors' code; or
@@ -68,7 +69,7 @@ class CARUSettings(ModelSettings):
     """The input of the output layer: the new state (linear), or RNNSearch's maxout of word,
     previous state and context, which is as wide as the embeddings (maxout).
     """
-    dropout: float = Field(0.0, ge=0, lt=1)
+    dropout: BelowOne = 0.0
     """Dropout on embeddings and on what the output layer reads."""
     tie: Literal["none", "target", "all"] = "none"
     """Shared weights: none; target, the output layer uses the target embeddings; all, source and
