@@ -912,7 +912,7 @@ class ScoredFrom(Part):
     draws: JsonObject
     seeds: list[Any]
     files: dict[str, str]
-    budgets: dict[str, Budget] = Field(default_factory=dict)
+    budgets: dict[str, Budget] = {}
     """By system."""
     metrics: dict[str, str] = {}
     """The metrics that were asked for; of an external one a hash of what it depends on."""

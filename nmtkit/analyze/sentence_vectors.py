@@ -18,7 +18,7 @@ import nmtkit
 from nmtkit import console, files
 from nmtkit.analyze.study import Study
 from nmtkit.arrays import Array
-from nmtkit.data.batches import Batch, source_batch
+from nmtkit.data.batches import Batch, longest_first, source_batch
 from nmtkit.errors import DataError
 from nmtkit.measures.probes import Task
 from nmtkit.models import checkpoints, loading
@@ -93,13 +93,7 @@ def by_length(lengths: Sequence[int]) -> list[list[int]]:
     Args:
         lengths: number of tokens of each sentence.
     """
-    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
-    batches = []
-    while order:
-        size = max(1, POSITIONS // lengths[order[0]])
-        batches.append(order[:size])
-        order = order[size:]
-    return batches
+    return longest_first(lengths, POSITIONS, len(lengths))
 
 
 class Reader:

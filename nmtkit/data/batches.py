@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -371,6 +371,24 @@ def _with_targets(batch: Batch, tgt_out: Ids, tgt_lengths: Ids) -> Batch:
         tgt_padded=is_padded,
         real=tensor(real, device) if is_padded else None,
     )
+
+
+def longest_first(lengths: Sequence[int], positions: int, sentences: int) -> list[list[int]]:
+    """Return batches of sentence indices, the longest sentences first.
+
+    Args:
+        lengths: number of tokens of each sentence.
+        positions: the most of a batch, padding included; a longer sentence is a batch by itself.
+        sentences: the most of a batch.
+    """
+    batches: list[list[int]] = []
+    rows = 0
+    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        if not batches or len(batches[-1]) >= rows:
+            batches.append([])
+            rows = max(1, min(sentences, positions // lengths[i]))
+        batches[-1].append(i)
+    return batches
 
 
 def source_batch(

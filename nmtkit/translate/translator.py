@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from nmtkit import console
-from nmtkit.data.batches import source_batch
+from nmtkit.data.batches import longest_first, source_batch
 from nmtkit.data.context import Context, contexts
 from nmtkit.data.documents import ContextRule, Documents
 from nmtkit.errors import ConfigError
@@ -383,15 +383,8 @@ class Translator:
         """Return indices in batches, the longest first, so that workers end together and memory
         runs out at the start or never.
         """
-        batches: list[list[int]] = []
-        size, rows = sentences_at_once(self.settings, self.device, len(lengths)), 0
-        most = positions_at_once(self.settings, self.device)
-        for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-            if not batches or len(batches[-1]) >= rows:
-                batches.append([])
-                rows = max(1, min(size, most // lengths[i]))
-            batches[-1].append(i)
-        return batches
+        size = sentences_at_once(self.settings, self.device, len(lengths))
+        return longest_first(lengths, positions_at_once(self.settings, self.device), size)
 
     def _search(self, pieces: list[Piece], leaves: bool) -> list[NBest]:
         """Translate a batch.
