@@ -215,6 +215,10 @@ class Run:
         systems = map(self.system, self.with_file("config.toml"))
         return sorted(systems, key=lambda s: (s.made, s.name))
 
+    def system_names(self) -> list[str]:
+        """Return the names of `systems`, in the same order."""
+        return [system.name for system in self.systems()]
+
     def with_file(self, name: str) -> dict[str, Path]:
         """Return the file of each system that has one, by the system's name.
 
@@ -234,7 +238,7 @@ class Run:
         Raises: ConfigError naming the nearest one.
         """
         message, where = f"this run has no system '{name}'", self.path / "systems"
-        check_known(name, [s.name for s in self.systems()], message, where, "first: nmtkit train")
+        check_known(name, self.system_names(), message, where, "first: nmtkit train")
         return self.system(name)
 
     @contextlib.contextmanager

@@ -217,7 +217,7 @@ def _tidy(run: Run, work: Path) -> None:
 
 
 def _warn_of_systems(run: Run, old: Manifest | None, new: Manifest) -> None:
-    names = [system.name for system in run.systems()]
+    names = run.system_names()
     before = old.fingerprint if old else "none"
     if names and before != new.fingerprint:
         change = f"fingerprint {before[:12]} -> {new.fingerprint[:12]}"

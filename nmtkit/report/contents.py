@@ -270,7 +270,7 @@ def _finding(contents: Contents, folder: Path) -> ReportedFinding:
         for system, digests in inputs.weights.items()
         if checkpoints.have_changed(run.system(system), digests)
     ]
-    command = analyze_command(stored.name, inputs, [system.name for system in run.systems()])
+    command = analyze_command(stored.name, inputs, run.system_names())
     remarks = []
     if changed:
         remarks.append(Remark(f"Made before these changed: {_some(changed)}", command))

@@ -131,7 +131,7 @@ def _part(contents: Contents, number: int, runs: int) -> page.Part:
 
 def _compute_attention(run: Run, options: ReportOptions) -> None:
     """Run `analyze attention` for the systems that the run has."""
-    known = [system.name for system in run.systems()]
+    known = run.system_names()
     if systems := [name for name in dict.fromkeys(options.attention) if name in known]:
         from nmtkit.analyze.attention import Attention, AttentionOptions
         from nmtkit.analyze.stage import current

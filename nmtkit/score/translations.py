@@ -60,7 +60,7 @@ def _folders(run: Run, set_name: str) -> dict[str, Path]:
     """
     paths = run.with_file(f"translate/{set_name}/hyp.txt")
     folders = {name: path.parent for name, path in paths.items()}
-    trained = [system.name for system in run.systems() if system.name in folders]
+    trained = [name for name in run.system_names() if name in folders]
     return {name: folders[name] for name in (*trained, *sorted(folders.keys() - set(trained)))}
 
 
@@ -77,7 +77,7 @@ def translated_systems(
     set_name = text_set.name
     wanted = [*systems, *([against] if against else [])]
     translated = _folders(run, set_name)
-    untranslated = [s.name for s in run.systems() if s.name not in translated]
+    untranslated = [name for name in run.system_names() if name not in translated]
     folders = {}
     for name, folder in translated.items():
         # The set may have been prepared anew, with as many lines.
