@@ -19,6 +19,7 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     Field,
+    NonNegativeInt,
     TypeAdapter,
     ValidationError,
     model_validator,
@@ -107,7 +108,7 @@ class Consistency(BaseModel):
 
     src: str
     dst: list[str]
-    true_ind: int = Field(ge=0)
+    true_ind: NonNegativeInt
     ctx_dist: int
 
     def items(self, default_type: str) -> list[Item]:

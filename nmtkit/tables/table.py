@@ -288,7 +288,7 @@ def text(value: Any, column: Column) -> str:
     if isinstance(value, Estimate):
         shown, low, high = (text(number, column) for number in astuple(value))
         return shown if EMPTY in (low, high) else f"{shown} [{low}, {high}]"
-    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+    if plain(value) is None:
         return EMPTY
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return str(value)
