@@ -43,7 +43,7 @@ LARGE_CORPUS = 100_000
 READABLE = 1024
 """The longest sentence, in subwords, that analyses and validations read whole (see `readable`)."""
 Sides = list[tuple[Ids, Ids]]
-"""Of both sides, the ids of sentences and their lengths."""
+"""For each side, the ids of its sentences and their lengths."""
 # The third number of the seed of a window after the first (see `nmtkit.data.order`).
 OF_WINDOW = 2
 

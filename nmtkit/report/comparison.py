@@ -17,7 +17,8 @@ from nmtkit.report.contents import Contents, Remark, TrainedSystem
 from nmtkit.score import result_tables
 from nmtkit.score.budgets import budget, unequal
 from nmtkit.score.metrics import header
-from nmtkit.score.resampling import FEW
+from nmtkit.score.resampling import FEW, FEWEST_FOR_P
+from nmtkit.score.seeds import NOT_KNOWN
 from nmtkit.score.significance import LEVEL, TESTS
 from nmtkit.tables.figures import Difference
 from nmtkit.tables.table import Column, Estimate, Table, text
@@ -254,7 +255,8 @@ def _seed_verdicts(by_seed: SeedResult, result: Scores) -> list[str]:
         name = f"{group.name} ({counted(len(group.systems), 'seed')})"
         if against.p is None or against.p_holm is None:
             alone = single[group.systems[0]]
-            mean = f"{name}: {against.difference:+.2f} BLEU in the mean; {FEW}."
+            why = FEW if result.sentences < FEWEST_FOR_P else NOT_KNOWN
+            mean = f"{name}: {against.difference:+.2f} BLEU in the mean; {why}."
             of_one = not group.systems[1:] and alone.tests
             sentences.append(_system_verdict(alone, result) if of_one else mean)
             continue

@@ -49,7 +49,8 @@ FEWEST_FREEDOM = 3
 fewer, hardly any difference would be clear.
 """
 METHOD = 2
-"""Scores of another number are out of date: it counts the changes of `over_seeds_and_sentences`."""
+"""Version of the statistics over seeds; scores of another version are out of date."""
+NOT_KNOWN = "no p: too few seeds to know how much they vary"
 
 
 def group_systems(

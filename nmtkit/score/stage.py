@@ -142,7 +142,10 @@ class ScoredSet:
             baseline=check_baseline(self.options.against, list(self.folders)),
             test=self.options.test,
             draws=asdict(Draws.of(self.options, 1)),
-            seeds=[seeds.METHOD, *([group.systems, group.seeds] for group in self.seed_groups)],
+            seeds=[
+                [seeds.METHOD, self.grouping],
+                *([group.systems, group.seeds] for group in self.seed_groups),
+            ],
             files=files.hashes(inputs, self.run.path),
             budgets={
                 name: known for name in self.folders if (known := read_budget(self.run, name))
@@ -174,7 +177,7 @@ class ScoredSet:
 
     @property
     def grouping(self) -> str:
-        """What seeds of a system have in common; as in an earlier call if this one is silent."""
+        """The value of --group-by; without it that of an earlier call, or else "seed"."""
         earlier = self.stored and self.stored.seeds
         return self.options.group_by or (earlier.grouping if earlier else "seed")
 

@@ -6,12 +6,14 @@ import shutil
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import sacrebleu
 
 from nmtkit import files
 from nmtkit.errors import DataError
 from nmtkit.records import Scores, load
+from nmtkit.score.seeds import Resampled, over_seeds
 from nmtkit.tables.table import Column, StoredTable, Table, text_column
 from recipes.verdict import kernel_sizes, leavings, pages, tables
 from recipes.verdict.folders import Folders
@@ -133,6 +135,20 @@ def test_the_figure_has_the_windows_and_the_divergence_of_each_seed(folders, tmp
     small = {row: found[row] for row in found if row.name in ("transformer", "enc-dc")}
     kernel_sizes.draw(small, folders, tmp_path / "figure.png")
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_single_seed_has_the_error_of_all_systems_with_several():
+    rng, counts = np.random.default_rng(1), {"base": 2, "one": 1, "two": 2, "three": 3}
+    rows = {name: replace(ITEMS[0].row, name=name) for name in counts}
+    scores = {
+        rows[name]: [Resampled(value, value + rng.normal(size=100)) for value in rng.normal(size=n)]
+        for name, n in counts.items()
+    }
+    found = tables.against_first(scores, 50, 1)
+    base, one, *others = scores.values()
+    values = [[score.value for score in of_row] for of_row in others]
+    assert found[rows["one"]] == over_seeds(one, base, 50, 1, values)
+    assert found[rows["two"]] == over_seeds(others[0], base, 50, 1)
 
 
 def test_p_is_corrected_within_a_part_of_the_list():

@@ -34,6 +34,7 @@ from nmtkit.report.contents import analyze_command, read_contents
 from nmtkit.report.texts import Texts, differences, read_texts, side_by_side
 from nmtkit.score.budgets import unequal
 from nmtkit.score.resampling import FEW
+from nmtkit.score.seeds import NOT_KNOWN
 from nmtkit.score.stage import score
 from nmtkit.tables import figures
 from nmtkit.tables.table import Estimate, Table, text_column
@@ -541,6 +542,12 @@ def test_the_error_of_one_seed_needs_several_seeds_of_others(tmp_path):
     assert b.delta.low is not None and b.delta.low < b.delta.value < b.delta.high
     assert later.startswith("b-1 (1 seed) is ") and "(Holm " in later
     assert c.delta.value == pytest.approx(result.seeds.groups[1].against["bleu"].difference)
+    made = ReportedRun(tmp_path / "one-baseline")
+    for name, seed in (("a-1", 1), ("b-1", 1), ("b-2", 2)):
+        made.add(name, 0.1, seed=seed, variant=name[0])
+    score(made.run, resamples=20, trials=20)
+    (verdict,) = comparison.verdicts(read_contents(made.run).scores["test"])
+    assert verdict.startswith("b (2 seeds): ") and verdict.endswith(f"; {NOT_KNOWN}.")
 
 
 def test_seeds_are_put_together(tmp_path):

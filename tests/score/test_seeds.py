@@ -254,6 +254,15 @@ def test_seeds_are_one_row_and_significance_is_said_honestly(seeded, stdout):
         facts = {"name": systems[0], "systems": systems, "seeds": numbers}
         assert facts.items() <= group.items()
     assert other["scores"]["bleu"]["n"] == 1
+    of_bleu = {name: metrics.bleu(hyp, [ref]) for name, hyp in hyps.items()}
+    delta, p = seeds.over_seeds_and_sentences(
+        [of_bleu["other"]],
+        [of_bleu[name] for name in base["systems"]],
+        Draws(60, 100),
+        [[value[name] for name in new["systems"]]],
+    )
+    found = other["against"]["bleu"]
+    assert (found["low"], found["high"], found["p"]) == pytest.approx((delta.low, delta.high, p))
     ours, theirs = ([value[name] for name in group["systems"]] for group in (new, base))
     spread, against = new["scores"]["bleu"], new["against"]["bleu"]
     assert spread["mean"] == pytest.approx(statistics.fmean(ours))
@@ -340,6 +349,14 @@ def test_seeds_with_one_name_may_differ_in_the_search_which_the_table_lists(fake
     fake.score(group_by="seed")
     assert "they also differ" not in stdout()
     assert len(result_of(fake.run)["seeds"]["groups"]) == 2
+
+
+def test_another_grouping_with_the_same_groups_is_kept(fake):
+    for seed in (1, 2):
+        fake.add(f"base-s{seed}", 0.4, seed=seed)
+    fake.score()
+    fake.score(group_by="name")
+    assert result_of(fake.run)["seeds"]["grouping"] == "name"
 
 
 def test_scores_of_an_earlier_method_are_out_of_date(seeded, stderr):
