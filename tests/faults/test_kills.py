@@ -42,7 +42,7 @@ STAGES = {
     "export": "export --system transformer --to huggingface",
     "export again": "export --system transformer --to huggingface --force",
     "report": "report",
-    "report again": "report --title again --figure-width 3",
+    "report again": "report --title again",
 }
 """The commands, each in the run that the one before has left."""
 WHOLE = (

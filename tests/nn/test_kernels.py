@@ -3,6 +3,7 @@ in float32 and float16: it has no products of bfloat16.
 """
 
 import importlib
+import itertools
 from types import SimpleNamespace
 
 import numpy as np
@@ -55,10 +56,14 @@ def gradients(outputs, seeds, inputs):
 # Attention of few queries
 
 
-@TYPES
 @pytest.mark.parametrize(("width", "queries"), [(8, 1), (24, 5), (64, 4), (128, 16)])
-@pytest.mark.parametrize("keys", [1, 30, 32, 33, 150])
-@pytest.mark.parametrize("masked", ["not", "sentences", "queries"])
+@pytest.mark.parametrize(
+    ("keys", "masked", "dtype"),
+    [
+        *itertools.product([1, 30, 32, 33, 150], ["not", "sentences", "queries"], [WIDE]),
+        *itertools.product([33, 150], ["queries"], [NARROW]),
+    ],
+)
 def test_attention_of_few_queries(width, queries, keys, masked, dtype):
     """Keys whose place is in a longer buffer; numbers that are hidden are any."""
     torch.manual_seed(1)

@@ -1,14 +1,25 @@
+import contextlib
+
 import pytest
 
 from nmtkit.prep import check, learn, shards, stage, steps
 
 
 @pytest.fixture
-def small_shards(monkeypatch):
+def small_shards():
     """Shards so small that a few hundred lines make many, and workers are used everywhere."""
-    for module in (check, shards):
-        monkeypatch.setattr(module, "MARK_EVERY", 3)
-    monkeypatch.setattr(shards, "FEWEST", 37)
-    monkeypatch.setattr(steps, "PART_BYTES", 3000)
-    monkeypatch.setattr(stage, "FEW_LINES", 0)
-    monkeypatch.setattr(learn, "WORDS_PER_CHUNK", 10)
+    with shards_made_small():
+        yield
+
+
+@contextlib.contextmanager
+def shards_made_small():
+    """Do what the fixture does, for fixtures of a module."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (check, shards):
+            patch.setattr(module, "MARK_EVERY", 3)
+        patch.setattr(shards, "FEWEST", 37)
+        patch.setattr(steps, "PART_BYTES", 3000)
+        patch.setattr(stage, "FEW_LINES", 0)
+        patch.setattr(learn, "WORDS_PER_CHUNK", 10)
+        yield

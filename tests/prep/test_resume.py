@@ -5,6 +5,7 @@ in the work folder is noticed.
 import multiprocessing
 import os
 import random
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -19,6 +20,7 @@ from nmtkit.prep.work import WORK_RECORD, work_folder
 from nmtkit.run import Run, locked
 from tests import ROOT
 from tests.manifests import read_json
+from tests.prep.conftest import shards_made_small
 from tests.prep.corpora import own_files, pairs, prepare, write
 from tests.refused import refused
 
@@ -39,14 +41,21 @@ def facts(work):
     return {path: path.stat().st_mtime_ns for path in work.glob("*/0*.json")}
 
 
-@pytest.fixture
-def text(tmp_path):
-    return own_files(tmp_path, pairs(600, 4))
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    return own_files(tmp_path_factory.mktemp("text"), pairs(600, 4))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, text):
+    """What a prep leaves that is never stopped."""
+    with shards_made_small():
+        return contents(prepare(tmp_path_factory.mktemp("whole"), text, "run", SETTINGS))
 
 
 @pytest.fixture
-def expected(tmp_path, text, small_shards):
-    return contents(prepare(tmp_path, text, "whole", SETTINGS))
+def expected(whole, small_shards):
+    return whole
 
 
 def is_killed(count, before, *arguments, **options):
@@ -112,20 +121,26 @@ def test_a_full_disk_ends_prep_and_the_same_command_goes_on(tmp_path, text, stde
     assert "going on in" in printed and "shards are done already" in printed
 
 
-def stopped(tmp_path, text, step):
-    """The work folder of a prep that was stopped when a step began."""
-    run, begun = tasks.Runner.run, []
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory, text):
+    """A function: the work folder, in a folder, of a prep that was stopped when a step began."""
+    run, folders = tasks.Runner.run, {}
 
-    def stop(runner, label, of_step):
-        begun.append(label)
-        if of_step and of_step[0].step.startswith(step):
-            raise EnvironmentProblem("stopped")
-        return run(runner, label, of_step)
+    def work_of(folder, step):
+        def stop(runner, label, of_step):
+            if of_step and of_step[0].step.startswith(step):
+                raise EnvironmentProblem("stopped")
+            return run(runner, label, of_step)
 
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(EnvironmentProblem):
-        patch.setattr(tasks.Runner, "run", stop)
-        prepare(tmp_path, text, "run", SETTINGS)
-    return tmp_path / "run" / "prep-work"
+        if step not in folders:
+            folders[step] = tmp_path_factory.mktemp(step)
+            with pytest.MonkeyPatch.context() as patch, pytest.raises(EnvironmentProblem):
+                patch.setattr(tasks.Runner, "run", stop)
+                prepare(folders[step], text, "run", SETTINGS)
+        shutil.copytree(folders[step] / "run", folder / "run")
+        return folder / "run" / "prep-work"
+
+    return work_of
 
 
 @pytest.mark.parametrize(
@@ -145,9 +160,9 @@ def stopped(tmp_path, text, step):
 )
 @pytest.mark.parametrize("how", ["changed", "gone"])
 def test_a_damaged_shard_is_named_and_made_again(
-    tmp_path, text, stderr, step, victim, how, expected
+    tmp_path, text, stopped, stderr, step, victim, how, expected
 ):
-    path = stopped(tmp_path, text, step) / victim
+    path = stopped(tmp_path, step) / victim
     if how == "gone":
         path.unlink()
     else:
@@ -176,8 +191,8 @@ def test_a_shard_that_is_damaged_while_prep_works(tmp_path, text, stderr, expect
     assert warned in stderr()
 
 
-def test_another_command_does_not_go_on(tmp_path, text, small_shards, stderr):
-    stopped(tmp_path, text, "encode")
+def test_another_command_does_not_go_on(tmp_path, text, stopped, small_shards, stderr):
+    stopped(tmp_path, "encode")
     stderr()
     other = [*SETTINGS[1:], "merges=30"]
     assert contents(prepare(tmp_path, text, "run", other)) == contents(
@@ -240,16 +255,16 @@ def test_two_preps_in_one_work_folder(tmp_path, text):
         prepare(tmp_path, text, "run", SETTINGS, work=work)
 
 
-def test_only_files_of_prep_are_removed(tmp_path, text, small_shards):
+def test_only_files_of_prep_are_removed(tmp_path, text, stopped, small_shards):
     """A file that a person puts into the work folder stays."""
-    work = stopped(tmp_path, text, "encode")
+    work = stopped(tmp_path, "encode")
     (work / "notes.txt").write_text("mine")
     prepare(tmp_path, text, "run", SETTINGS)
     assert [path.name for path in work.iterdir()] == ["notes.txt"]
 
 
-def test_a_fact_names_the_file_that_has_changed(tmp_path, text, small_shards):
-    work = stopped(tmp_path, text, "encode")
+def test_a_fact_names_the_file_that_has_changed(tmp_path, stopped, small_shards):
+    work = stopped(tmp_path, "encode")
     fact = read_fact(work, "clean", 1)
     assert fact.value["kept"] > 0
     (work / "clean" / "00001.kept.npy").unlink()
@@ -258,16 +273,16 @@ def test_a_fact_names_the_file_that_has_changed(tmp_path, text, small_shards):
 
 
 def test_models_that_an_interrupted_call_left_are_not_taken_for_given_ones(
-    tmp_path, text, expected
+    tmp_path, text, stopped, expected
 ):
-    work = stopped(tmp_path, text, "merge")
+    work = stopped(tmp_path, "merge")
     for name in ("codes.src.bpe", "vocab.src.txt", "truecase.de"):
         (work / "out" / name).write_text("#version: 0.2\na b\n", "utf-8")
     assert contents(prepare(tmp_path, text, "run", SETTINGS)) == expected
 
 
-def test_shards_that_other_models_encoded_are_encoded_again(tmp_path, text, expected):
-    work = stopped(tmp_path, text, "sets")
+def test_shards_that_other_models_encoded_are_encoded_again(tmp_path, text, stopped, expected):
+    work = stopped(tmp_path, "sets")
     fact = read_fact(work, "encode", 0)
     other = fact.model_copy(update={"models": "of other models"})
     other.write(work / "encode" / "00000.json")
