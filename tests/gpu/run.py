@@ -109,6 +109,7 @@ def main() -> None:
     parser.add_argument(
         "--jobs", type=int, default=min(8, os.cpu_count() or 1), help="tests at once"
     )
+    parser.add_argument("--systems", default="", help="variants: measure only their trainings")
     given = parser.parse_args()
     if ON_GPU and not torch.cuda.is_available():
         print("no GPU here; NMTKIT_DEVICE=cpu tries this script on the CPU", file=sys.stderr)
@@ -119,13 +120,15 @@ def main() -> None:
         (out / name).unlink(missing_ok=True)
     print(f"device: {device_name()}" + ("" if ON_GPU else ": no GPU, tiny models"), flush=True)
     done: list[Step] = []
-    for number, (name, command) in enumerate(steps(given.jobs).items(), 1):
+    tests = {} if given.systems else steps(given.jobs)
+    for number, (name, command) in enumerate(tests.items(), 1):
         limit = max(LEAST, SHARE * given.seconds)
         done.append(run(name, command, limit, out / f"step{number}.log"))
         report(out, done)
     left = max(LEAST, end - time.monotonic())
     # A row that has begun may take some time.
     command = ["tests.gpu.table", str(out), "--seconds", f"{0.8 * left:.0f}"]
+    command += ["--systems", given.systems] if given.systems else []
     command += [] if ON_GPU else ["--tiny"]
     done.append(run("table", command, left, out / "table.log"))
     report(out, done)

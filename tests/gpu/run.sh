@@ -6,7 +6,8 @@
 #   NMTKIT_DEVICE=cpu bash tests/gpu/run.sh     without one: a few tests and tiny models on the CPU, to try this script
 #
 # OUT=DIR is the folder of report.json, report.md and the logs (default: runs/gpu). PYTHON names an interpreter that has nmtkit's packages;
-# without it, and if python3 lacks them, the environment of the recipes is used. Other arguments: --seconds N (default: 570), --jobs N.
+# without it, and if python3 lacks them, the environment of the recipes is used. Other arguments: --seconds N (default: 570), --jobs N;
+# --systems amn,han measures only the trainings of these variants and of the Transformer, without tests.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 python=${PYTHON:-python3}

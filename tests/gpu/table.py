@@ -1,6 +1,8 @@
 """The benchmark table: training speed of every variant over its arithmetic, and search speed.
 
-python -m tests.gpu.table FOLDER [--seconds 240] [--tiny]     writes FOLDER/table.json and table.md
+    python -m tests.gpu.table FOLDER [--seconds 240] [--tiny] [--systems amn,han]
+
+The command writes table.json and table.md to the folder.
 
 Corpora are made up. Models are trained with nmtkit's own stage for a few updates; their speeds are
 the medians of the later lines of metrics.jsonl. The most important rows come first, and those for
@@ -21,7 +23,7 @@ import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -248,10 +250,19 @@ class Bench:
         self.rows.append(row | {"seconds": round(time.monotonic() - start, 1)})
         print(json.dumps(self.rows[-1]), flush=True)
 
-    def work(self) -> Iterator[Callable[[], None]]:
-        """Yield everything to measure, the most important first."""
+    def work(self, systems: Sequence[str] = ()) -> Iterator[Callable[[], None]]:
+        """Yield everything to measure, the most important first.
+
+        Args:
+            systems: only their trainings and that of the baseline; none = everything.
+        """
         corpora = (BASE, IWSLT, SMALL)
         bind = functools.partial
+        for variant in (BASELINE, *systems) if systems else ():
+            measure = bind(self.training, IWSLT, variant)
+            yield bind(self.add, IWSLT, variant, "training", measure)
+        if systems:
+            return
         for corpus in corpora:
             yield bind(
                 self.add, corpus, BASELINE, "training", bind(self.training, corpus, BASELINE)
@@ -359,13 +370,14 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seconds", type=float, default=240)
     parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--systems", default="", help="variants, with commas between them")
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + given.seconds
     with tempfile.TemporaryDirectory(prefix="nmtkit-gpu-") as scratch:
         bench = Bench(Path(scratch), given.tiny)
         left_out = 0
-        for measure in bench.work():
+        for measure in bench.work(list(filter(None, given.systems.split(",")))):
             if time.monotonic() < end:
                 measure()
             else:

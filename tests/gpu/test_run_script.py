@@ -44,6 +44,13 @@ def test_the_script_on_a_cpu(tmp_path):
     assert done.stdout.endswith(report + "\n") and "no GPU, tiny models" in done.stdout
 
 
+def test_chosen_systems_are_measured_alone(tmp_path):
+    """The Transformer comes first: times of the others are relative to its."""
+    rows = [of_row.args[:3] for of_row in table.Bench(tmp_path, tiny=True).work(["amn", "caru"])]
+    measured = [(system, measure) for _, system, measure in rows]
+    assert measured == [(name, "training") for name in ("transformer", "amn", "caru")]
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_it_says_so(tmp_path):
     done = run_script(tmp_path / "out", "cuda")
