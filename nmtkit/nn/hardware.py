@@ -5,6 +5,7 @@ Facts of the hardware decide, never a timing, so the same command gives the same
 
 from __future__ import annotations
 
+import functools
 import platform
 import re
 import tomllib
@@ -142,6 +143,7 @@ def _float32_path() -> str:
     return path if path == "highest" or _is_float32(path) else "highest"
 
 
+@functools.cache
 def _is_float32(path: str) -> bool:
     """True if products on a path are as exact as float32 is."""
     generator = torch.Generator().manual_seed(1)

@@ -166,7 +166,7 @@ def server(tmp_path, monkeypatch):
         server.asked, server.sent = [], 0
         server.gate = threading.Event()
         server.address = f"http://127.0.0.1:{server.server_address[1]}"
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield server
         server.gate.set()
         server.shutdown()

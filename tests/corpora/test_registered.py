@@ -316,7 +316,7 @@ def test_from_the_network_out_of_a_whole_release(known, folder, tmp_path, monkey
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(folder))
     monkeypatch.setattr(http.server.SimpleHTTPRequestHandler, "log_message", lambda *_: None)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         address = f"http://127.0.0.1:{server.server_address[1]}/"
         found = {
             name: one.model_copy(update={"urls": [f"{address}gone/{name}", *one.urls]})

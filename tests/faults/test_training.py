@@ -461,7 +461,8 @@ def test_facts_of_the_processor_decide(maker, flags, matmul, precision, monkeypa
 
 
 def test_a_path_that_rounds_the_factors_is_not_float32(monkeypatch):
-    assert hardware._is_float32("highest")
+    is_float32 = hardware._is_float32.__wrapped__  # without the answers that are kept
+    assert is_float32("highest")
     product = torch.Tensor.__matmul__
 
     def rounding(x, w):
@@ -470,7 +471,7 @@ def test_a_path_that_rounds_the_factors_is_not_float32(monkeypatch):
         return product(x, w)
 
     monkeypatch.setattr(torch.Tensor, "__matmul__", rounding)
-    assert not hardware._is_float32("highest")
+    assert not is_float32("highest")
 
 
 def test_the_choice_stands_beside_the_settings(run, monkeypatch):
