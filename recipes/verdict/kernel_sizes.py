@@ -56,7 +56,8 @@ def draw(found: tables.Found, folders: Folders, target: Path) -> None:
         bleu.errorbar(places, middles, errors, fmt="os"[number], label=label, capsize=2, ms=5)
     bleu.axhline(0, color="0.5", linewidth=0.8)
     bleu.set(xlabel="f (positions)", ylabel="Δ BLEU to the Transformer [95%]", xticks=order)
-    bleu.legend(title="test set", frameon=False)
+    bleu.margins(y=0.3)  # room for the legend
+    bleu.legend(title="test set", frameon=False, ncols=2, loc="lower right")
     points = [(size, value) for size in order for value in divergences(found[sizes[size]])]
     divergence.plot(*zip(*points, strict=True), "o", color="C2")
     divergence.set(xlabel="f (positions)", ylabel="E_d (at most 0.69)", xticks=order, ylim=(0, 0.7))
