@@ -258,7 +258,7 @@ class Bench:
         """
         corpora = (BASE, IWSLT, SMALL)
         bind = functools.partial
-        for variant in (BASELINE, *systems) if systems else ():
+        for variant in dict.fromkeys((BASELINE, *systems)) if systems else ():
             measure = bind(self.training, IWSLT, variant)
             yield bind(self.add, IWSLT, variant, "training", measure)
         if systems:

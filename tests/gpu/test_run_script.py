@@ -12,7 +12,7 @@ import torch
 
 from nmtkit.settings import SearchSettings
 from nmtkit.translate.beam import Beams, search
-from tests.gpu import table
+from tests.gpu import run, table
 from tests.models.conftest import on_the_device  # noqa: F401
 from tests.models.contract import Case, batch_for
 
@@ -44,11 +44,25 @@ def test_the_script_on_a_cpu(tmp_path):
     assert done.stdout.endswith(report + "\n") and "no GPU, tiny models" in done.stdout
 
 
-def test_chosen_systems_are_measured_alone(tmp_path):
-    """The Transformer comes first: times of the others are relative to its."""
-    rows = [of_row.args[:3] for of_row in table.Bench(tmp_path, tiny=True).work(["amn", "caru"])]
+def test_chosen_systems_are_measured_alone(tmp_path, monkeypatch):
+    """The Transformer comes first: times of the others are relative to that of the Transformer."""
+    bench = table.Bench(tmp_path, tiny=True)
+    rows = [of_row.args[:3] for of_row in bench.work(["amn", "transformer", "caru"])]
     measured = [(system, measure) for _, system, measure in rows]
     assert measured == [(name, "training") for name in ("transformer", "amn", "caru")]
+    begun = []
+
+    def begin(name, command, limit, log):
+        begun.append(command)
+        return run.Step(name, command, 0, 0.0, "")
+
+    monkeypatch.setattr(run, "run", begin)
+    monkeypatch.setattr(run, "ON_GPU", False)
+    monkeypatch.setattr(sys, "argv", ["run", "--out", str(tmp_path), "--systems", "amn,caru"])
+    with pytest.raises(SystemExit) as ended:
+        run.main()
+    assert ended.value.code == 0 and len(begun) == 1
+    assert begun[0][begun[0].index("--systems") + 1] == "amn,caru"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -41,7 +41,8 @@ def whole_gradients_are_right(model: Model) -> bool:
             whole, {f"model.{name}": p for name, p in zip(names, parameters, strict=True)}, ()
         )
 
-    return torch.autograd.gradcheck(logits, values, fast_mode=True)
+    # Projections of all gradients: an error of one of them is small beside the others.
+    return torch.autograd.gradcheck(logits, values, fast_mode=True, atol=1e-7, rtol=1e-5)
 
 
 def similarity_in_bfloat16(model: Model, batch: Batch) -> float:

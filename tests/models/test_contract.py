@@ -48,24 +48,26 @@ both_precisions = pytest.mark.parametrize("dtype", [torch.float32, torch.float64
 
 
 @both_precisions
-@torch.no_grad()
 def test_01_step_by_step_equals_full_decoding(case, dtype):
-    """Steps may have any size, and a sentence several rows."""
+    """Steps may have any size, and a sentence several rows. The whole has gradients, as in training;
+    the steps have none, as in a search.
+    """
     steps_equal_whole(case.build(dtype=dtype))
 
 
 def steps_equal_whole(model):
     batch = batch_for(model)
     for rows in (1, 3):
-        memory = model.encode(batch)
         tokens = torch.randint(3, V, (rows * len(batch.src), 8))
         tgt_in = torch.cat([batch.tgt_in[:, :1].repeat(rows, 1), tokens], dim=1)
-        whole = model.logits(model.decode(tgt_in, memory)[0])
-        for cuts in (range(10), (0, 3, 4, 9), (0, 1, 9)):
-            state = {}
-            for start, end in zip(cuts, cuts[1:], strict=False):
-                hidden, state = model.decode(tgt_in[:, start:end], memory, state)
-                close(model.logits(hidden), whole[:, start:end])
+        whole = model.logits(model.decode(tgt_in, model.encode(batch))[0]).detach()
+        with torch.no_grad():
+            memory = model.encode(batch)
+            for cuts in (range(10), (0, 3, 4, 9), (0, 1, 9)):
+                state = {}
+                for start, end in zip(cuts, cuts[1:], strict=False):
+                    hidden, state = model.decode(tgt_in[:, start:end], memory, state)
+                    close(model.logits(hidden), whole[:, start:end])
 
 
 @both_precisions

@@ -14,7 +14,7 @@ def small_shards():
 
 @contextlib.contextmanager
 def shards_made_small():
-    """Do what the fixture does, for fixtures of a module."""
+    """Make shards small, for fixtures of a module."""
     with pytest.MonkeyPatch.context() as patch:
         for module in (check, shards):
             patch.setattr(module, "MARK_EVERY", 3)

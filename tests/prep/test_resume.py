@@ -123,7 +123,7 @@ def test_a_full_disk_ends_prep_and_the_same_command_goes_on(tmp_path, text, stde
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory, text):
-    """A function: the work folder, in a folder, of a prep that was stopped when a step began."""
+    """Return a function that copies the work folder of a prep which was stopped when a step began."""
     run, folders = tasks.Runner.run, {}
 
     def work_of(folder, step):
@@ -133,10 +133,11 @@ def stopped(tmp_path_factory, text):
             return run(runner, label, of_step)
 
         if step not in folders:
-            folders[step] = tmp_path_factory.mktemp(step)
+            original = tmp_path_factory.mktemp(step)
             with pytest.MonkeyPatch.context() as patch, pytest.raises(EnvironmentProblem):
                 patch.setattr(tasks.Runner, "run", stop)
-                prepare(folders[step], text, "run", SETTINGS)
+                prepare(original, text, "run", SETTINGS)
+            folders[step] = original
         shutil.copytree(folders[step] / "run", folder / "run")
         return folder / "run" / "prep-work"
 

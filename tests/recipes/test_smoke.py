@@ -12,7 +12,6 @@ import torch
 
 from nmtkit import demo
 from nmtkit.analyze import cost, timing
-from nmtkit.tables import figures
 from nmtkit.tables.table import SUFFIXES
 from tests.manifests import read_json
 from tests.recipes.recipe_calls import RECIPES, ROOT, run_recipe
@@ -100,12 +99,6 @@ def quick_cost(monkeypatch):
     monkeypatch.setattr(timing, "MOST", 2)
 
 
-@pytest.fixture
-def no_figures(monkeypatch):
-    """Figures have their own tests."""
-    monkeypatch.setattr(figures, "available", lambda: False)
-
-
 @pytest.fixture(scope="module")
 def shared_run(short_sets, tmp_path_factory):
     """The variables that give all recipes one run, with a tree for each of its sentences:
@@ -135,7 +128,7 @@ def test_every_recipe_is_here():
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_the_table_has_its_systems_and_its_analyses(name, shared_run, no_figures, tmp_path):
+def test_the_table_has_its_systems_and_its_analyses(name, shared_run, tmp_path):
     names, analyses = TABLES[name]
     names = [f"{system}-s1" for system in names]
     done = smoke(name, tmp_path, shared_run)
