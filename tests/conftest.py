@@ -37,6 +37,15 @@ settings.register_profile(
 settings.load_profile("bounded")
 
 
+LONGEST = ("test_a_training_with_a_real_compiler", "test_types_agree")
+"""Tests that take up to a minute each where nothing is cached."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the longest tests: at the end one would run alone, on one core."""
+    items.sort(key=lambda item: item.name not in LONGEST)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def every_printed_table_fits() -> Iterator[None]:
     """Every table that a test prints is tried on terminals of several widths, too."""
