@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from nmtkit.models.variants import VARIANTS
 from tests.device import ON_GPU
 from tests.gpu.table import device_name
 
@@ -109,8 +110,14 @@ def main() -> None:
     parser.add_argument(
         "--jobs", type=int, default=min(8, os.cpu_count() or 1), help="tests at once"
     )
-    parser.add_argument("--systems", default="", help="variants: measure only their trainings")
+    parser.add_argument(
+        "--systems",
+        default="",
+        help="variants with commas between them: no tests, only their trainings and the Transformer's",
+    )
     given = parser.parse_args()
+    if unknown := {*filter(None, given.systems.split(","))} - VARIANTS.keys():
+        parser.error(f"--systems: no variant {', '.join(sorted(unknown))} (see nmtkit variants)")
     if ON_GPU and not torch.cuda.is_available():
         print("no GPU here; NMTKIT_DEVICE=cpu tries this script on the CPU", file=sys.stderr)
         raise SystemExit(3)

@@ -44,7 +44,7 @@ def test_the_script_on_a_cpu(tmp_path):
     assert done.stdout.endswith(report + "\n") and "no GPU, tiny models" in done.stdout
 
 
-def test_chosen_systems_are_measured_alone(tmp_path, monkeypatch):
+def test_chosen_systems_are_measured_alone(tmp_path, monkeypatch, capsys):
     """The Transformer comes first: times of the others are relative to that of the Transformer."""
     bench = table.Bench(tmp_path, tiny=True)
     rows = [of_row.args[:3] for of_row in bench.work(["amn", "transformer", "caru"])]
@@ -63,6 +63,11 @@ def test_chosen_systems_are_measured_alone(tmp_path, monkeypatch):
         run.main()
     assert ended.value.code == 0 and len(begun) == 1
     assert begun[0][begun[0].index("--systems") + 1] == "amn,caru"
+    monkeypatch.setattr(sys, "argv", ["run", "--out", str(tmp_path), "--systems", "amn,cary"])
+    with pytest.raises(SystemExit) as ended:
+        run.main()
+    assert ended.value.code == 2 and len(begun) == 1
+    assert "no variant cary" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
