@@ -101,9 +101,7 @@ def _real_positions(batch: Batch) -> tuple[Tensor | None, Tensor]:
         return None, targets
     real = batch.real
     if real is None:  # a batch that was not made by `collate`
-        assert batch.tgt_lengths is not None
-        steps = torch.arange(batch.tgt_out.size(1), device=targets.device)
-        real = (steps < batch.tgt_lengths[:, None]).flatten().nonzero().squeeze(1)
+        real = (targets != PAD).nonzero().squeeze(1)
     return real, targets.index_select(0, real)
 
 
