@@ -6,7 +6,7 @@ rows of the subwords that both have are copied.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,20 +64,14 @@ def copy_matching(run: Run, name: str, model: Model) -> None:
     stored = own | {key: own[first[key]] for key in first if first[key] in own}
     common = weights.keys() & stored.keys()
     rows = {} if _same_vocabularies(path, run) else _common_rows(path, run, model)
-    other_shape = set()
-    of_words = set()
     copied = {}
     for key in sorted(common):
         target, source, match = weights[key], stored[key], rows.get(key)
         if match is not None:
             copied[key] = match.copy(source, target)
-            if not copied[key]:
-                of_words.add(key)
         elif target.shape == source.shape:
             target.copy_(source)
             copied[key] = target.numel()
-        else:
-            other_shape.add(key)
     if not any(copied.values()):
         raise CheckpointError(
             f"nothing in {path} matches this model",
@@ -85,10 +79,11 @@ def copy_matching(run: Run, name: str, model: Model) -> None:
             hint="name a system of the same family and sizes",
         )
     _print_copied(f"initialised from {path}", weights, copied)
+    other_shape = common - copied.keys()
     not_copied = {
         "new here": weights.keys() - stored.keys(),
         "of another shape": other_shape,
-        "of another vocabulary": of_words,
+        "of another vocabulary": {key for key, numbers in copied.items() if not numbers},
         "rows of known subwords only": {key for key in rows if copied.get(key)},
         "not used from there": own.keys() - {first.get(key, key) for key in common},
     }
@@ -136,9 +131,11 @@ class _Rows:
 def _common_rows(path: Path, run: Run, model: Model) -> dict[str, _Rows]:
     """Return the common subwords for each parameter with an axis of a vocabulary.
 
-    There are none if the vocabularies of the checkpoint are not known.
+    There are none if the checkpoint's run no longer has the vocabularies of its training.
     """
-    here, there = load_vocabularies(run.prep), _vocabularies_of(path)
+    here, source = load_vocabularies(run.prep), _run_of(path)
+    known = _same_vocabularies(path, source)
+    there: Sequence[Iterable[str]] = load_vocabularies(source.prep) if known else ((), ())
     shared = here[0] is here[1]
 
     @functools.cache
@@ -168,17 +165,6 @@ def _vocabulary_axes(build: Callable[[Vocabularies], Model]) -> dict[str, tuple[
         for axis, length in enumerate(parameter.shape)
         if sizes[name].shape[axis] == length + 8 and length in (8, 9)
     }
-
-
-def _vocabularies_of(path: Path) -> tuple[Sequence[str], Sequence[str]]:
-    """Return the vocabularies that a checkpoint was trained with; empty ones if its run no longer
-    has them.
-    """
-    run = _run_of(path)
-    if not _same_vocabularies(path, run):
-        return (), ()
-    src, tgt = load_vocabularies(run.prep)
-    return list(src), list(tgt)
 
 
 def _run_of(path: Path) -> Run:
