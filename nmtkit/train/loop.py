@@ -413,7 +413,7 @@ class Trainer:
         assert self.validator is not None
         try:
             with self.averages.in_model():
-                return self.validator.validate(self.model, self.stop)
+                return self.validator.validate(self.stop)
         except Abandoned:
             return None
 

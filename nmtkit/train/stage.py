@@ -173,7 +173,7 @@ class _Training:
         model = self.make_model(store, dev, weights, path)
         place = machines.pick_device(device)
         model.to(place).train()
-        validator = Validator(run, dev, settings, place, autocast, self.ranks) if dev else None
+        validator = Validator(run, dev, settings, model, autocast, self.ranks) if dev else None
         hashes = loading.vocabulary_hashes(run)
         about = {"variant": self.plan.variant, "corpus": self.plan.corpus, "vocabulary": hashes}
         trainer = Trainer(

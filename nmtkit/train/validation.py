@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,7 +19,6 @@ import torch
 
 from nmtkit import console, files
 from nmtkit.data.batches import READABLE, Pairs, batch_list, collate, readable
-from nmtkit.data.documents import ContextRule
 from nmtkit.data.padding import Ids
 from nmtkit.data.store import Store
 from nmtkit.errors import NmtkitError, counted
@@ -142,7 +141,7 @@ class Validator:
         run: the run.
         dev: the development set.
         settings: batch size and unit, smoothing, dev_bleu, dev_sentences, samples.
-        device: of the model.
+        model: on its device.
         autocast: arguments of torch.autocast.
         ranks: the processes that share the work.
     """
@@ -152,18 +151,17 @@ class Validator:
         run: Run,
         dev: TextSet,
         settings: TrainSettings,
-        device: torch.device,
+        model: Model,
         autocast: dict[str, Any],
         ranks: Ranks,
     ) -> None:
         self._ranks = ranks
-        self._settings, self._device, self._autocast = settings, device, autocast
+        self._settings, self._model, self._autocast = settings, model, autocast
         self._store = store = Store(run.prep / dev.name)
         lengths = store.src_lengths, store.tgt_lengths
         self._batches = batch_list(*lengths, settings.batch_size, settings.batch_unit, 0, 0)
         hashes, subwords = run.manifest().files, run.manifest().settings.max_subwords
         self._most = max(READABLE, subwords + 1)
-        self._rows: dict[ContextRule | None, list[int]] = {}
         self._dev_set = _dev_set_hash(hashes, dev.name, settings.dev_sentences)
         self._decodes = settings.dev_bleu or settings.samples > 0
         if self._decodes:
@@ -177,47 +175,49 @@ class Validator:
         self._source = list(files.text_lines(run.source(name)))
         self._references = [list(files.text_lines(path)) for path in run.references(name)]
 
-    def _readable(self, model: Model) -> list[int]:
-        """Return the sentences that are not too long to be read."""
-        rule = model.context_rule
-        if rule not in self._rows:
-            rows = readable(self._store, rule, np.arange(len(self._store)), self._most)
-            if left_out := len(self._store) - len(rows):
-                console.warn(
-                    f"validation leaves out {counted(left_out, 'sentence')} longer than"
-                    f" {self._most:,} subwords, with the context that the model reads"
-                )
-            self._rows[rule] = rows.tolist()
-        return self._rows[rule]
+    @cached_property
+    def _readable(self) -> Ids:
+        """The sentences that are not too long to be read."""
+        every = np.arange(len(self._store))
+        rows = readable(self._store, self._model.context_rule, every, self._most)
+        if left_out := len(every) - len(rows):
+            console.warn(
+                f"validation leaves out {counted(left_out, 'sentence')} longer than"
+                f" {self._most:,} subwords, with the context that the model reads"
+            )
+        return rows
 
-    def validate(self, model: Model, stop: Stop) -> Validation:
-        """Measure a model on all ranks, and leave it in training mode.
+    def validate(self, stop: Stop) -> Validation:
+        """Measure the model on all ranks, and leave it in training mode.
 
         Returns: the same on every rank, but for the seconds.
         Raises: Abandoned on all ranks if a signal meanwhile stops one.
         """
         start = time.monotonic()
-        model.eval()
+        measured: Measured = None, None, []
+        self._model.eval()
         try:
-            loss_and_smoothed = self._loss(model, stop)
+            loss_and_smoothed = self._loss(stop)
             loss_end = time.monotonic()
-            bleu, signature, samples = (
-                self._bleu(model, stop) if self._decodes else (None, None, [])
-            )
+            if self._decodes:
+                measured = self._bleu(stop)
+        except Undecodable as error:
+            console.warn(f"decoding the development set failed ({error}); its loss decides")
         finally:
-            model.train()
+            self._model.train()
+        bleu, signature, samples = measured
         seconds = loss_end - start, time.monotonic() - loss_end
         return Validation(*loss_and_smoothed, bleu, signature, *seconds, samples, self._dev_set)
 
-    def _loss(self, model: Model, stop: Stop) -> tuple[float, float]:
+    def _loss(self, stop: Stop) -> tuple[float, float]:
         """Return the loss and the smoothed loss per target token."""
         nll = smoothed = 0.0
-        rows = self._readable(model)
+        rows = self._readable
         batches = [batch[np.isin(batch, rows)] for batch in self._batches]
         batches = [batch for batch in batches if len(batch)]
 
         def loss(rows: Ids) -> tuple[float, float]:
-            return batch_loss(model, self._store, rows, self._settings, self._autocast)
+            return batch_loss(self._model, self._store, rows, self._settings, self._autocast)
 
         for of_batch in self._shared(batches, loss, stop):
             nll += of_batch[0]
@@ -245,16 +245,8 @@ class Validator:
         world = self._ranks.world
         return [of_ranks[i % world][1][i // world] for i in range(len(items))]
 
-    def _bleu(self, model: Model, stop: Stop) -> Measured:
-        """Return BLEU, its signature and samples; if decoding fails, warn and return none."""
-        try:
-            return self._measure_bleu(model, stop)
-        except Undecodable as error:
-            console.warn(f"decoding the development set failed ({error}); its loss decides")
-            return None, None, []
-
-    def _measure_bleu(self, model: Model, stop: Stop) -> Measured:
-        """As `_bleu`.
+    def _bleu(self, stop: Stop) -> Measured:
+        """Return BLEU, its signature and samples.
 
         Raises: Undecodable.
         """
@@ -264,10 +256,10 @@ class Validator:
             count = min(count, limit)
         # Samples are spread evenly over the set.
         spread = np.linspace(0, size - 1, self._settings.samples + 2)[1:-1]
-        readable_rows = set(self._readable(model))
+        readable_rows = set(self._readable.tolist())
         shown = [row for row in spread.round().astype(int).tolist() if row in readable_rows]
         scored_rows = [row for row in range(count) if row in readable_rows]
-        ids = self._translate(model, sorted({*scored_rows, *shown}), stop)
+        ids = self._translate(sorted({*scored_rows, *shown}), stop)
         score = partial(self._score, ids, scored_rows, shown)
         scored = self._ranks.first_does(partial(attempt, score))
         bleu, signature, samples = succeeded([scored])[0]
@@ -294,7 +286,7 @@ class Validator:
             for row, sentence in ids.items()
         }
 
-    def _translate(self, model: Model, rows: list[int], stop: Stop) -> Decoded:
+    def _translate(self, rows: list[int], stop: Stop) -> Decoded:
         """Return translations of sentences, </s> included.
 
         If the model reads earlier translations, the earlier sentences are translated too. A blank
@@ -302,35 +294,36 @@ class Validator:
 
         Raises: Undecodable.
         """
-        rule, store = model.context_rule, self._store
+        rule, store = self._model.context_rule, self._store
         ids: Decoded = {}
         rounds = store.documents.rounds(rows) if rule is not None and rule.targets else [rows]
         for sentences in rounds:
             # A blank line has </s> only. No sentence that is translated reads a too long one.
             blank = (store.src_lengths == 1) | (store.src_lengths > self._most)
             ids |= {row: np.array([EOS]) for row in sentences if blank[row]}
-            self._search_round(model, [row for row in sentences if row not in ids], ids, stop)
+            self._search_round([row for row in sentences if row not in ids], ids, stop)
         return ids
 
-    def _search_round(self, model: Model, rows: list[int], ids: Decoded, stop: Stop) -> None:
+    def _search_round(self, rows: list[int], ids: Decoded, stop: Stop) -> None:
         """Add translations to those in `ids`, in batches of similar length."""
         rows = sorted(rows, key=lambda row: int(self._store.src_lengths[row]))
         starts = range(0, len(rows), DECODE_SENTENCES)
         batches = [np.asarray(rows[start : start + DECODE_SENTENCES]) for start in starts]
 
         def work(batch: Ids) -> tuple[list[Ids] | None, str]:
-            return attempt(partial(self._search, model, batch, ids))
+            return attempt(partial(self._search, batch, ids))
 
         for batch, translations in zip(
             batches, succeeded(self._shared(batches, work, stop)), strict=True
         ):
             ids |= dict(zip(batch.tolist(), translations, strict=True))
 
-    def _search(self, model: Model, rows: Ids, ids: Decoded) -> list[Ids]:
+    def _search(self, rows: Ids, ids: Decoded) -> list[Ids]:
         """Return the translation of each row of a batch; `ids`: of earlier sentences."""
-        batch = collate(self._store, rows, self._device, model.context_rule, ids.__getitem__)
+        device, rule = next(self._model.parameters()).device, self._model.context_rule
+        batch = collate(self._store, rows, device, rule, ids.__getitem__)
         with torch.autocast(**self._autocast):
-            nbest = search([model], batch, DEV_SEARCH)
+            nbest = search([self._model], batch, DEV_SEARCH)
         return [np.array([*hypotheses[0].ids, EOS]) for hypotheses in nbest]
 
 

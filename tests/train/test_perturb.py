@@ -195,9 +195,9 @@ def test_validation_reads_what_is_written(tmp_path, monkeypatch):
         Perturbation, "inputs", lambda *args: calls.append(args[2]) or inputs(*args)
     )
 
-    def measured(self, model, stop):
+    def measured(self, stop):
         before = len(calls)
-        losses.append([measure(self, model, stop) for _ in range(2)])
+        losses.append([measure(self, stop) for _ in range(2)])
         assert len(calls) == before
         return losses[-1][0]
 

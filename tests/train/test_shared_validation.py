@@ -74,7 +74,7 @@ def validate(run, variant, world, decode=None, stopped=None, dtype=torch.float32
         autocast = {"device_type": "cpu", "enabled": False}
         dev = next(iter(run.sets("dev")))
         ranks = Thread(group, rank) if world > 1 else Ranks()
-        validator = Validator(run, dev, settings, torch.device("cpu"), autocast, ranks)
+        validator = Validator(run, dev, settings, model, autocast, ranks)
         translate, search = validator._translate, validator._search
 
         def kept(*arguments):
@@ -87,7 +87,7 @@ def validate(run, variant, world, decode=None, stopped=None, dtype=torch.float32
         stop = Stop()
         stop.signal = 15 if rank == stopped else 0
         try:
-            results[rank] = validator.validate(model, stop)
+            results[rank] = validator.validate(stop)
         except Abandoned as error:
             results[rank] = error
         assert model.training
@@ -126,9 +126,9 @@ def test_any_number_of_ranks_has_the_result_of_one(run, variant, dtype):
 def test_each_sentence_is_searched_once(run):
     searched = []
 
-    def decode(rank, search, model, rows, ids):
+    def decode(rank, search, rows, ids):
         searched.append((rank, rows.tolist()))
-        return search(model, rows, ids)
+        return search(rows, ids)
 
     validate(run, "transformer", 3, decode)
     assert sorted(itertools.chain(*(rows for _, rows in searched))) == list(range(70))

@@ -280,7 +280,7 @@ def test_patience(run, monkeypatch, stderr):
 
 
 def test_the_learning_rate_has_run_down(run, monkeypatch):
-    monkeypatch.setattr(Validator, "_loss", lambda self, model, stop: (1.0, 1.0))
+    monkeypatch.setattr(Validator, "_loss", lambda self, stop: (1.0, 1.0))
     more = (
         "train.schedule=plateau",
         "train.lr=0.01",
@@ -443,7 +443,7 @@ def on_dev(run, monkeypatch):
     monkeypatch.setattr(TextSide, "encode", lambda self, line: line.split())
 
     def prepared(model, **values):
-        settings, cpu = TrainSettings.model_validate(values), torch.device("cpu")
+        settings = TrainSettings.model_validate(values)
         autocast = {"device_type": "cpu", "enabled": False}
         translator = Translator([model], side, side, vocabulary, vocabulary, DEV_SEARCH)
 
@@ -451,7 +451,7 @@ def on_dev(run, monkeypatch):
             found = translator.translate_window(lines, documents=documents)
             return [translation.text for translation in found]
 
-        return Validator(run, run.sets("dev")[0], settings, cpu, autocast, Ranks()), translated
+        return Validator(run, run.sets("dev")[0], settings, model, autocast, Ranks()), translated
 
     return prepared
 
@@ -466,7 +466,7 @@ def test_translations_before_are_the_context_in_validation_too(run, on_dev):
     files.write_text(documents_file(run.prep, "dev"), "0\n4\n")
     model = drawn_model("han", **JOINT)
     validator, translated = on_dev(model)
-    texts = validator._texts(validator._translate(model, [1, 5], Stop()))
+    texts = validator._texts(validator._translate([1, 5], Stop()))
     assert sorted(texts) == [0, 1, 4, 5]
     lines = list(files.text_lines(run.source("dev")))
     whole, alone = translated(lines, Documents([0, 4], 6)), translated(lines, None)
@@ -499,9 +499,9 @@ def test_blank_lines_stay_blank_in_validation_and_are_no_context(run, on_dev, na
     validator, translated = on_dev(model, samples=6)
     real = translated(source, Documents([0, 3], 6))
     assert [text == "" for text in real] == [row in (0, 3, 5) for row in range(6)]
-    found = validator._translate(model, list(range(6)), Stop())
+    found = validator._translate(list(range(6)), Stop())
     assert validator._texts(found) == dict(enumerate(real))
-    measured = validator.validate(model, Stop())
+    measured = validator.validate(Stop())
     assert measured.bleu == bleu(real, [target], "de").value
     assert {sample[0]: sample[2] for sample in measured.samples}[""] == ""
 
