@@ -115,6 +115,12 @@ def plain(message: str) -> str:
     return message[:1].lower() + message[1:]
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message; without a message, the error's class."""
+    lines = map(str.strip, str(error).splitlines())
+    return next(filter(None, lines), type(error).__name__)
+
+
 def short(value: object) -> str:
     """Return a value for a message, at most 80 characters of it."""
     try:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nmtkit.data.packing import Packing, Segments, segments
+from nmtkit.errors import first_line
 
 
 class Kernels(NamedTuple):
@@ -45,7 +46,7 @@ def load_kernels(device: torch.device) -> str:
         return ""
     # The errors have no common class: a C compiler or Python's headers may be missing.
     except Exception as error:
-        return str(error).partition("\n")[0] or type(error).__name__
+        return first_line(error)
     _kernels = kernels
     return ""
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from nmtkit import console
-from nmtkit.errors import is_out_of_memory
+from nmtkit.errors import first_line, is_out_of_memory
 from nmtkit.nn import masks
 from nmtkit.nn.dropout import forget_seeds
 
@@ -94,7 +94,7 @@ def try_to_record(
     except RuntimeError as error:
         if _lacks_memory(error):
             raise OutOfMemory from error
-        reason = str(error.__context__ or error).partition("\n")[0]
+        reason = first_line(error.__context__ or error)
     finally:
         forget()
     console.warn(f"{otherwise}: {reason}")

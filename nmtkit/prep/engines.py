@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 import nmtkit
 from nmtkit import console, environment, trust
-from nmtkit.errors import ConfigError, EnvironmentProblem, NmtkitError, nearest
+from nmtkit.errors import ConfigError, EnvironmentProblem, NmtkitError, first_line, nearest
 from nmtkit.parallel import processes
 from nmtkit.records import Record, load
 from nmtkit.user_classes import load_object, place_of
@@ -238,9 +238,10 @@ def _keeping_sigterm() -> Iterator[None]:
 
 
 def _no_answer(server: str, address: str | None, error: Exception) -> EnvironmentProblem:
-    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
     hint = "start it first, or check the address (auto: one on this machine)"
-    return EnvironmentProblem(f"no {server} answers: {reason}", f"--address {address}", hint)
+    return EnvironmentProblem(
+        f"no {server} answers: {first_line(error)}", f"--address {address}", hint
+    )
 
 
 class _RayExecutor(Executor):

@@ -16,7 +16,7 @@ from nmtkit import console, files
 from nmtkit.arrays import Mask
 from nmtkit.data.ragged import Ragged, ragged_files
 from nmtkit.data.store import MAGIC, shard_path, spans_path, spans_writer
-from nmtkit.errors import DataError, EnvironmentProblem
+from nmtkit.errors import DataError, EnvironmentProblem, first_line
 from nmtkit.prep.clean import read_rows
 from nmtkit.prep.shards import Shard
 from nmtkit.prep.tasks import Outcome
@@ -187,11 +187,10 @@ class Stanza:
                 verbose=False,
             )
         except Exception as error:  # stanza's own classes for this differ from version to version
-            reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-            problem = f"stanza has no constituency parser for '{language}' here: {reason}"
+            missing = f"stanza has no constituency parser for '{language}' here"
             get = f"python -c \"import stanza; stanza.download('{language}')\" gets it"
             hint = f"{get}, if there is one for this language"
-            raise EnvironmentProblem(problem, where, hint) from error
+            raise EnvironmentProblem(f"{missing}: {first_line(error)}", where, hint) from error
         self.tools = {"stanza": str(stanza.__version__)}
 
     def __call__(self, sentences: list[list[str]]) -> list[str]:

@@ -14,7 +14,7 @@ import torch
 
 from nmtkit import console
 from nmtkit.data.batches import Batch
-from nmtkit.errors import ConfigError
+from nmtkit.errors import ConfigError, first_line
 from nmtkit.models.base import Model, target_states
 from nmtkit.nn.loops import keep_eager
 
@@ -34,9 +34,8 @@ def check_compiler(device: torch.device) -> None:
         torch.compile(lambda x: torch.relu(x + 1).sum())(torch.ones(64, device=device))
     # The errors have no common class: g++, Python's headers, OpenMP or Triton may be missing.
     except Exception as error:
-        reason = next(filter(None, map(str.strip, str(error).splitlines())), type(error).__name__)
         raise ConfigError(
-            f"torch.compile does not work on this machine: {reason}",
+            f"torch.compile does not work on this machine: {first_line(error)}",
             where="--compile",
             hint="install a C++ compiler (g++, or what CXX names) and Python's headers, or leave"
             " --compile out",

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from nmtkit import console, files
-from nmtkit.errors import EnvironmentProblem
+from nmtkit.errors import EnvironmentProblem, first_line
 from nmtkit.records import WandbRun, load
 from nmtkit.run import System
 
@@ -114,9 +114,8 @@ class WeightsAndBiases(Logger):
                 settings={"console": "off"},
             )
         except Exception as error:  # its errors have no common class
-            reason = next(iter(str(error).splitlines()), type(error).__name__)
             raise EnvironmentProblem(
-                f"wandb does not start: {reason}",
+                f"wandb does not start: {first_line(error)}",
                 where=SETTING,
                 hint="wandb login, or WANDB_MODE=offline in the environment",
             ) from error

@@ -34,6 +34,7 @@ from nmtkit.errors import (
     Interrupted,
     NmtkitError,
     TrainingDiverged,
+    first_line,
 )
 
 T = TypeVar("T")
@@ -143,7 +144,7 @@ class Group(Ranks):
         except RuntimeError as error:
             raise EnvironmentProblem(
                 f"rank {rank} of {world} cannot reach the others at {address[0]}:{address[1]}:"
-                f" {str(error).splitlines()[0]}",
+                f" {first_line(error)}",
                 hint="start it with torchrun, with the same --rdzv-endpoint on every machine",
             ) from error
 
