@@ -35,7 +35,7 @@ from nmtkit.parallel import cores
 from nmtkit.run import Run
 from nmtkit.score.significance import wilson
 from nmtkit.tables import figures
-from nmtkit.tables.table import Column, Estimate, Table, named_bars
+from nmtkit.tables.table import Column, Estimate, Table, percent_bars
 from nmtkit.translate import workers
 
 FEATURES = ".features"
@@ -152,7 +152,7 @@ class Probing(PaperAnalysis[ProbingOptions, Probes]):
                 "test sentences, not the training seed."
             ),
             figure=figures.grouped_bars(names, estimates, "task", "accuracy, %", upright=True),
-            bars="\n\n".join(bars(label, values) for label, values in series.items()),
+            bars=percent_bars(names, estimates),
             facts={
                 "probes": str(result.folder),
                 "layer": self.options.layer or "what the decoder reads",
@@ -346,9 +346,3 @@ def notes(tasks: Sequence[Task], layer: int) -> list[str]:
     lines += [f"{t.name}: {t.split}, one in {FOLDS} of each label" for t in tasks if t.split]
     stand = "test sentences stand in the training part too"
     return lines + [f"{task.name}: {task.seen:,} {stand}" for task in tasks if task.seen]
-
-
-def bars(series: str, values: Mapping[str, Estimate]) -> str:
-    """Return a bar of each task's accuracy for a terminal."""
-    known = [(name, e.value, "") for name, e in values.items() if e.value is not None]
-    return named_bars(series, known, 100, "5.1f")

@@ -376,13 +376,13 @@ def percent_bars(
 
     Args:
         labels: of the lines.
-        series: name -> a share for each label.
+        series: name -> a share for each label; an empty one has no line.
         remarks: behind each line (default: none).
     """
     blocks = []
     for name, shares in series.items():
-        values = [share.value or 0.0 for share in shares]
-        bars = list(zip(labels, values, remarks or [""] * len(labels), strict=True))
+        lines = zip(labels, shares, remarks or [""] * len(labels), strict=True)
+        bars = [(label, s.value, remark) for label, s, remark in lines if s.value is not None]
         blocks.append(named_bars(name, bars, 100.0, "5.1f"))
     return "\n\n".join(blocks)
 
