@@ -15,12 +15,11 @@ from nmtkit.analyze.study import Study
 from nmtkit.analyze.timing import Timing, measure_speed
 from nmtkit.data.documents import ContextRule
 from nmtkit.data.store import Store
-from nmtkit.errors import DataError
 from nmtkit.measures.macs import Macs, Parameters, count_macs, count_parameters
 from nmtkit.models import checkpoints
 from nmtkit.models.loading import build_untrained
 from nmtkit.records import MetricsLine, load_lines
-from nmtkit.run import Run, System
+from nmtkit.run import System
 from nmtkit.score import paper as papers
 from nmtkit.score.translations import described
 from nmtkit.tables import figures
@@ -132,7 +131,7 @@ class Cost(PaperAnalysis[CostOptions, Costs]):
         if self.options.measure:
             # oneDNN reads this at the first product.
             environment.room_for_products(len(systems))
-        store = training_pairs(study.run)
+        store = Store(study.run.prep / "train")
         counts = count_all(study, store)
         src_length, tgt_length = typical_lengths(store)
         in_turn = measure_speed(study, tgt_length) if self.options.measure else stored_speeds(study)
@@ -254,18 +253,6 @@ def figure(result: Costs) -> str | None:
         speed = result.speeds[name]
         series[name] = [parameters, train, speed.train_ratio, step, speed.decode_ratio]
     return figures.grouped_bars(BARS, series, "", f"relative to {baseline}")
-
-
-def training_pairs(run: Run) -> Store:
-    """Return the training set.
-
-    Raises: DataError if the run has no training pairs.
-    """
-    sets = run.sets("train")
-    if sets and len(store := Store(run.prep / sets[0].name)):
-        return store
-    message = "the training set of this run is empty" if sets else "this run has no training set"
-    raise DataError(message, where=run.prep, hint="nmtkit prep --force")
 
 
 def typical_lengths(store: Store) -> tuple[int, int]:

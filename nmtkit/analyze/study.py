@@ -92,9 +92,9 @@ class Study:
     @cached_property
     def device(self) -> torch.device:
         """Where models compute."""
-        import torch
+        from nmtkit.nn.hardware import pick_device
 
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return pick_device("auto")
 
     def model(self, name: str, precision: Precision = "float32") -> Model:
         """Return a system's model in evaluation mode, with the weights that it translates with.

@@ -111,7 +111,7 @@ class Bench:
         self.device, self.autocast = study.device, autocast_arguments(training)
         self.models = {name: study.model(name, decoding) for name in study.systems}
         self.sources = {name: _sources(study, name, self.models[name]) for name in study.systems}
-        self.pairs = Store(study.run.prep / study.run.sets("train")[0].name)
+        self.pairs = Store(study.run.prep / "train")
         shards = epoch_windows(self.pairs.shard_sizes, SEED, 0)[0]
         size, unit = self.training.batch_size, self.training.batch_unit
         self.batches = window_batches(self.pairs, shards, size, unit, SEED, 0)
