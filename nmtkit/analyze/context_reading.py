@@ -219,10 +219,10 @@ def example(
     of_context = reading.share @ reading.weights
     if (total := of_context.sum()) > 0:
         of_context = of_context / total
-    names = []
-    for symbol, before in zip(reading.symbols, [EOS, *reading.symbols], strict=False):
-        first = symbol == BOS and before == EOS
-        names.append("<s>" if first else BROKEN if symbol == BREAK else vocabulary[symbol])
+    names = [  # a <s> that begins a context is no break
+        BROKEN if symbol == BREAK and before != EOS else vocabulary[symbol]
+        for symbol, before in zip(reading.symbols, [EOS, *reading.symbols], strict=False)
+    ]
     context = [(word, float(sum(values))) for word, values in _words(names, of_context, splitter)]
     subwords = [vocabulary[i] for i in source]
     taken = _words(subwords, reading.share, splitter)
@@ -234,16 +234,18 @@ def _words(
     subwords: Sequence[str], values: Floats, splitter: Splitter
 ) -> list[tuple[str, list[float]]]:
     """Return words, each with the values of its subwords."""
-    words: list[tuple[str, list[float]]] = []
-    parts: list[str] = []
-    of_word: list[float] = []
-    rows = zip(subwords, values.tolist(), splitter.ends(subwords), strict=True)
-    for (subword, value, is_end), following in zip(rows, [*subwords[1:], BROKEN], strict=True):
-        parts, of_word = [*parts, subword], [*of_word, value]
-        if is_end or following == BROKEN:
-            words.append(("".join(splitter.join(parts)), of_word))
-            parts, of_word = [], []
-    return words
+    words: list[tuple[list[str], list[float]]] = []
+    begins = True
+    for subword, value, is_end in zip(
+        subwords, values.tolist(), splitter.ends(subwords), strict=True
+    ):
+        if begins or subword == BROKEN:
+            words.append(([], []))
+        parts, of_word = words[-1]
+        parts.append(subword)
+        of_word.append(value)
+        begins = is_end
+    return [("".join(splitter.join(parts)), of_word) for parts, of_word in words]
 
 
 def as_text(examples: Sequence[Example]) -> str:
