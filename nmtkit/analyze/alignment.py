@@ -78,16 +78,13 @@ def select_sites(model: Model, layer: str, only_cross: bool, device: torch.devic
     if layer in sites and not only_cross:
         return {layer: sites[layer]}
     cross = recording.cross_sites(model, device)
-    if not layer:
-        return dict.fromkeys(cross, CROSS)
-    if layer in cross:
-        return {layer: CROSS}
+    layers = {site: str(recording.layer_of(site)) for site in cross}
+    selected = [site for site in cross if layer in ("", site, layers[site])]
+    if selected:
+        return dict.fromkeys(selected, CROSS)
     if layer in sites:
         message = f"'{layer}' is no attention from the target to the source, so it aligns nothing"
         raise ConfigError(message, where="--layer", hint=", ".join(cross))
-    layers = {site: str(recording.layer_of(site)) for site in cross}
-    if layer in layers.values():
-        return {site: CROSS for site in cross if layers[site] == layer}
     hint = nearest(layer, layers.values() if layer.isdecimal() else sites)
     raise ConfigError(f"no layer '{layer}'", where="--layer", hint=hint)
 
