@@ -18,7 +18,7 @@ from nmtkit.parallel import cores
 from nmtkit.records import StoredFinding, TextSet
 from nmtkit.run import Run
 from nmtkit.score.resampling import Draws, Resampling
-from nmtkit.score.translations import compared
+from nmtkit.score.translations import translated_systems
 from nmtkit.settings import SearchSettings
 
 if TYPE_CHECKING:
@@ -200,9 +200,15 @@ class Study:
         """Return the translation folders of the systems that have translated a set (default: the
         one that is read).
 
-        Raises: DataError if none has.
+        Raises: as `translated_systems`; DataError if none has.
         """
-        return compared(self.run, text_set or self.text_set, self.systems)
+        text_set = text_set or self.text_set
+        translated = translated_systems(self.run, text_set, [])
+        folders = {name: translated[name] for name in self.systems if name in translated}
+        if not folders:
+            message = f"none of {', '.join(self.systems)} has a translation of {text_set.name}"
+            raise DataError(message, where=self.run.path, hint="nmtkit translate")
+        return folders
 
     def resampling(self, sentences: int) -> Resampling:
         """Return the resamples of N sentences from which intervals are computed."""

@@ -140,23 +140,6 @@ def _warn_if_trained_on(run: Run, set_name: str, folders: Mapping[str, Path]) ->
             )
 
 
-def compared(run: Run, text_set: TextSet, systems: Sequence[str]) -> dict[str, Path]:
-    """Return the translation folders of a set by system, in the order of the systems; systems
-    without a translation are left out.
-
-    Raises: as `translated_systems`; DataError if none of them has a translation.
-    """
-    translated = translated_systems(run, text_set, [])
-    folders = {name: translated[name] for name in systems if name in translated}
-    if not folders:
-        raise DataError(
-            f"none of {', '.join(systems)} has a translation of {text_set.name}",
-            where=run.path,
-            hint="nmtkit translate",
-        )
-    return folders
-
-
 def source_lengths(run: Run, text_set: TextSet) -> Array:
     """Return (N) source lengths of a set in subwords, without </s>.
 
