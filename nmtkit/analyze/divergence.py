@@ -16,6 +16,7 @@ from nmtkit.analyze.study import Study
 from nmtkit.data.batches import Batch
 from nmtkit.measures import recording
 from nmtkit.models.base import Model
+from nmtkit.nn.masks import real_positions
 from nmtkit.tables import figures
 from nmtkit.tables.table import Column, Rows, Table, named_bars
 
@@ -115,7 +116,7 @@ def _sums_of_batch(model: Model, batch: Batch) -> Iterator[tuple[tuple[str, str]
 def _sums(heads: Sequence[Tensor], lengths: Tensor) -> Tensor:
     """Return the sums of dv over the real queries by mode, and last the number of queries."""
     local, whole = heads
-    real = torch.arange(local.size(2), device=lengths.device) < lengths[:, None]  # (B, T)
+    real = real_positions(lengths, local.size(2))  # (B, T)
     sums = [divergence(local, whole, mode)[real].sum() for mode in REDUCTIONS]
     return torch.stack([*sums, lengths.sum()]).cpu()
 

@@ -28,6 +28,7 @@ from nmtkit.measures.words import (
     training_counts,
 )
 from nmtkit.models.base import Model
+from nmtkit.nn.masks import real_positions
 from nmtkit.score.resampling import Resampling, estimate
 from nmtkit.tables import figures
 from nmtkit.tables.table import Column, Estimate, Table, named_bars, text_column
@@ -64,7 +65,7 @@ def of_subwords(opened: Tensor, batch: Batch, site: str, side: Side) -> list[Flo
     assert batch.tgt_lengths is not None
     opened = opened.double()
     if opened.dim() == 3:
-        real = torch.arange(opened.size(1), device=opened.device) < batch.tgt_lengths[:, None]
+        real = real_positions(batch.tgt_lengths, opened.size(1))
         opened = opened.masked_fill(~real.unsqueeze(-1), torch.nan).nanmean(1)
     lengths = batch.src_lengths if side == "src" else batch.tgt_lengths
     first = 1 if side == "tgt" and not site.endswith(OF_CONTEXT) else 0

@@ -25,6 +25,7 @@ from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Model
 from nmtkit.models.lookups import word_tables
 from nmtkit.nn.capture import capture
+from nmtkit.nn.masks import real_positions
 from nmtkit.parallel import cores
 from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import EOS, UNK, load_vocabularies
@@ -163,12 +164,11 @@ class Reader:
         """
         with torch.inference_mode():
             batch = source_batch(ids, self.study.device)
-            steps = torch.arange(batch.src.size(1), device=batch.src.device)
-            padding = (steps >= batch.src_lengths[:, None]).unsqueeze(-1)  # (B, S, 1)
+            real = real_positions(batch.src_lengths, batch.src.size(1)).unsqueeze(-1)  # (B, S, 1)
             values = [encoder_states(self.model, batch, self.layer)]
             if self.table is not None:
                 values.append(F.embedding(batch.src, self.table))
-            sums = [x.float().masked_fill(padding, 0).sum(1) for x in values]
+            sums = [x.float().masked_fill(~real, 0).sum(1) for x in values]
             sums.append(batch.src_lengths[:, None].float())
             return torch.cat(sums, 1).cpu().numpy()  # type: ignore[no-any-return]
 

@@ -23,6 +23,7 @@ from nmtkit.errors import LeftOut
 from nmtkit.measures import context_spread, recording
 from nmtkit.models.base import Memory, Model, State
 from nmtkit.nn.capture import capture
+from nmtkit.nn.masks import real_positions
 from nmtkit.nn.state import select_rows
 
 SEED = 1
@@ -257,7 +258,7 @@ def compare(attention: Ablation, batch: Batch) -> Comparison:
     """
     assert batch.tgt_in is not None and batch.tgt_lengths is not None
     chances = drawn_chances(batch.rows, batch.tgt_in.size(1))
-    real = torch.arange(chances.size(1), device=chances.device) < batch.tgt_lengths[:, None]
+    real = real_positions(batch.tgt_lengths, chances.size(1))
     points = real & (batch.src_lengths > 1)[:, None]  # (B, T)
     with torch.inference_mode():
         with capture():  # some models keep the source states only while a capture is open

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from nmtkit.arrays import Floats
+from nmtkit.nn.masks import real_positions
 from nmtkit.score.resampling import Resampling, estimate
 from nmtkit.tables.table import Estimate
 
@@ -27,8 +28,8 @@ def even_weights(weights: Tensor, src_lengths: Tensor) -> Tensor:
     Args:
         weights: of the attention, (B, …, S); src_lengths: real positions of each sentence (B).
     """
-    keys = torch.arange(weights.size(-1), device=weights.device)
-    even = (keys < src_lengths[:, None]).to(weights.dtype) / src_lengths[:, None]  # (B, S)
+    real = real_positions(src_lengths, weights.size(-1))  # (B, S)
+    even = real.to(weights.dtype) / src_lengths[:, None]
     return even.view(len(even), *[1] * (weights.dim() - 2), -1).expand_as(weights)
 
 
@@ -44,7 +45,7 @@ def distances(contexts: Tensor, lengths: Tensor) -> Tensor:
     Returns: (B, T) in float64; NaN behind the end, in a sentence of one step, for empty contexts.
     """
     contexts = contexts.double()
-    real = torch.arange(contexts.size(1), device=lengths.device) < lengths[:, None]
+    real = real_positions(lengths, contexts.size(1))
     pairs = torch.cdist(contexts, contexts, compute_mode="donot_use_mm_for_euclid_dist")
     sums = pairs.masked_fill(~real.unsqueeze(1), 0).sum(-1)
     length = (contexts.norm(dim=-1) * real).sum(-1) / lengths

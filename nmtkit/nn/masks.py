@@ -27,6 +27,16 @@ def own_sentence(packing: Packing | None) -> Segments | None:
     return None if packing is None else Segments(packing, packing)
 
 
+def real_positions(lengths: Tensor, length: int) -> Tensor:
+    """Return bool (B, S), True at the real positions of rows.
+
+    Args:
+        lengths: (B) real lengths.
+        length: S, the padded length.
+    """
+    return torch.arange(length, device=lengths.device) < lengths.unsqueeze(1)
+
+
 def visible_positions(lengths: Tensor, length: int, padded: bool = True) -> Visible:
     """Return a mask of the real positions of rows.
 
@@ -39,7 +49,7 @@ def visible_positions(lengths: Tensor, length: int, padded: bool = True) -> Visi
     """
     if not padded:
         return None
-    return (torch.arange(length, device=lengths.device) < lengths.unsqueeze(1)).unsqueeze(1)
+    return real_positions(lengths, length).unsqueeze(1)
 
 
 def future(queries: int, keys: int, device: torch.device) -> Tensor:

@@ -16,6 +16,7 @@ from nmtkit.data.ragged import RaggedShards
 from nmtkit.models.base import Model
 from nmtkit.nn.hardware import widest
 from nmtkit.nn.linear import inference
+from nmtkit.nn.masks import real_positions
 from nmtkit.translate.steps import wide
 
 CHUNK_LOGITS = 1 << 22
@@ -37,7 +38,7 @@ def forced_scores(models: Sequence[Model], batch: Batch) -> list[list[float]]:
     if batch.tgt_in is None or batch.tgt_out is None or batch.tgt_lengths is None:
         raise ValueError("forced_scores needs a batch with targets")
     lengths = batch.tgt_lengths
-    real = torch.arange(batch.tgt_out.size(1), device=lengths.device) < lengths[:, None]  # (B, T)
+    real = real_positions(lengths, batch.tgt_out.size(1))  # (B, T)
     with inference(models):
         of_models = [
             _token_scores(model, batch.tgt_in, batch.tgt_out[real], real, model.encode(batch))
