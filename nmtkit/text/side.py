@@ -11,7 +11,14 @@ from nmtkit.text.bpe import Bpe
 from nmtkit.text.sentencepiece import SentencePiece
 from nmtkit.text.splitter import Splitter
 from nmtkit.text.tidy import tidy
-from nmtkit.text.tokenizer import Name, Side, make_tokenizer, tokenizer_name, usual_tokenizer
+from nmtkit.text.tokenizer import (
+    Name,
+    Side,
+    make_tokenizer,
+    split_words,
+    tokenizer_name,
+    usual_tokenizer,
+)
 from nmtkit.text.truecase import Truecaser, detruecase
 from nmtkit.text.vocabulary import read_counts
 from nmtkit.text.words import Numbers
@@ -71,8 +78,7 @@ class TextSide:
 
     def tokens(self, line: str) -> list[str]:
         """Tidy, tokenize, lowercase (if set) and truecase one raw line, and return its words."""
-        line = self.tokenized(tidy(line))
-        tokens = line.split(" ") if line else []
+        tokens = split_words(self.tokenized(tidy(line)))
         return self.truecaser.truecase(tokens) if self.truecaser else tokens
 
     def cased(self, line: str) -> str:
@@ -111,8 +117,7 @@ class TextSide:
 
     def encode_inside(self, text: str) -> list[str]:
         """Return the subwords of words that stand inside a sentence."""
-        line = self.tokenized(tidy(text))
-        words = line.split(" ") if line else []
+        words = split_words(self.tokenized(tidy(text)))
         if self.truecaser:
             words = self.truecaser.words(words, first=False)
         return self.splitter.segment(words)

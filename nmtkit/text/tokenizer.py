@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from nmtkit.settings import PrepSettings
@@ -41,83 +42,70 @@ class Tokenizer(Protocol):
         label: its name in the signatures of scores.
     """
 
-    label: str
+    @property
+    def label(self) -> str: ...
 
-    def tokenize(self, line: str) -> str:
-        """Return the words of a tidy line, separated by single spaces."""
-
-    def parts(self, line: str) -> list[str]:
-        """Return what `tokenize` returns as strings of one or more words each."""
+    def parts(self, line: str, /) -> list[str]:
+        """Return the words of a tidy line as strings of one or more words each."""
 
     def numbered(self, line: str, numbers: Numbers) -> list[int]:
         """Return the number of each of `parts`."""
 
-    def detokenize(self, tokens: list[str]) -> str:
+    def detokenize(self, tokens: list[str], /) -> str:
         """Return the text of words."""
 
 
+@dataclass(frozen=True)
 class _WordByWord:
     """A tokenizer whose parts are single words."""
 
-    def parts(self: Tokenizer, line: str) -> list[str]:
-        """Return the words of a tidy line."""
-        text = self.tokenize(line)
-        return text.split(" ") if text else []
+    label: str
+    parts: Callable[[str], list[str]]
+    detokenize: Callable[[list[str]], str]
 
-    def numbered(self: Tokenizer, line: str, numbers: Numbers) -> list[int]:
-        """Return the number of each word."""
+    def numbered(self, line: str, numbers: Numbers) -> list[int]:
         return [numbers[part] for part in self.parts(line)]
 
 
-class _Jieba(_WordByWord):
-    label = "jieba"
-
-    def tokenize(self, line: str) -> str:
-        return chinese.segment(line)
-
-    def detokenize(self, tokens: list[str]) -> str:
-        return chinese.detokenize(tokens)
+def split_words(text: str) -> list[str]:
+    """Return the words of a text that separates them by single spaces."""
+    return text.split(" ") if text else []
 
 
-class _Characters(_WordByWord):
-    """Every character is a word, with the marks that it carries; so is a run of Latin letters or
-    digits.
+def _jieba(line: str) -> list[str]:
+    return split_words(chinese.segment(line))
+
+
+def _characters(line: str) -> list[str]:
+    """Return every character as a word, with the marks that it carries, and a run of Latin letters
+    or digits as one word.
     """
-
-    label = "characters"
-
-    def tokenize(self, line: str) -> str:
-        words: list[str] = []
-        for part in _WORD.findall(line):
-            if words and words[-1] != SPACE and unicodedata.category(part[0]) in {"Mn", "Mc"}:
-                words[-1] += part
-            else:
-                words.append(SPACE if part == " " else part)
-        return " ".join(words)
-
-    def detokenize(self, tokens: list[str]) -> str:
-        return "".join(tokens).replace(SPACE, " ").strip(" ")
+    words: list[str] = []
+    for part in _WORD.findall(line):
+        if words and words[-1] != SPACE and unicodedata.category(part[0]) in {"Mn", "Mc"}:
+            words[-1] += part
+        else:
+            words.append(SPACE if part == " " else part)
+    return words
 
 
-class _None(_WordByWord):
-    """The text is tokenized already: words end at spaces, and nothing is undone."""
-
-    label = "none"
-
-    def tokenize(self, line: str) -> str:
-        return line
-
-    def detokenize(self, tokens: list[str]) -> str:
-        return " ".join(tokens)
+def _joined_characters(words: list[str]) -> str:
+    return "".join(words).replace(SPACE, " ").strip(" ")
 
 
-class _Raw(_None):
-    """For SentencePiece: words end at spaces, and the text of a translation is plain text."""
+def _raw(line: str) -> list[str]:
+    """Return the words of plain text for SentencePiece: they end at spaces."""
+    return list(filter(None, line.replace(SPACE, " ").split(" ")))
 
-    label = "raw"
 
-    def tokenize(self, line: str) -> str:
-        return " ".join(filter(None, line.replace(SPACE, " ").split(" ")))
+_WORDS: dict[Name, tuple[Callable[[str], list[str]], Callable[[list[str]], str]]] = {
+    "jieba": (_jieba, chinese.detokenize),
+    "characters": (_characters, _joined_characters),
+    # The text is tokenized already: nothing is undone.
+    "none": (split_words, " ".join),
+    "raw": (_raw, " ".join),
+}
+"""How the tokenizers that are not Moses' cut a tidy line into words, and join words."""
 
 
 Side = Literal["src", "tgt"]
@@ -161,13 +149,7 @@ def make_tokenizer(
     if name == "moses":
         options = settings.normalize, settings.aggressive_hyphens, settings.escape
         return Moses(lang, *options, caseless=caseless)
-    others: dict[str, Callable[[], Tokenizer]] = {
-        "jieba": _Jieba,
-        "characters": _Characters,
-        "none": _None,
-        "raw": _Raw,
-    }
-    return others[name]()
+    return _WordByWord(name, *_WORDS[name])
 
 
 def joiner(lines: Sequence[str]) -> str | None:
