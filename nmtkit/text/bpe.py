@@ -104,9 +104,6 @@ class Bpe(CachingSplitter):
         """The number of different merges."""
         return len(self._ranks)
 
-    def ends(self, subwords: Sequence[str]) -> list[bool]:
-        return [not subword.endswith(JOINER) for subword in subwords]
-
     def joins_next(self, subword: str) -> bool:
         return subword.endswith(JOINER)
 

@@ -29,7 +29,7 @@ class Splitter:
 
     def ends(self, subwords: Sequence[str]) -> list[bool]:
         """Return for each subword True if a word ends with it."""
-        return [True] * len(subwords)
+        return [not self.joins_next(subword) for subword in subwords]
 
     def joins_next(self, subword: str) -> bool:
         """True if the next subword always belongs to the same word."""
