@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import hashlib
 import itertools
 from bisect import bisect_left, bisect_right
@@ -61,10 +60,12 @@ class Documents:
     """
 
     def __init__(self, starts: Sequence[int], count: int, before: int = 0) -> None:
-        self._starts, self._count, self._before = list(starts), count, before
+        # Where documents start, then the end of the last.
+        self._edges: Sequence[int] = [*starts, count] if starts else range(count + 1)
+        self._before = before
         # Sentences that can be a context, and the starts of the documents that have such sentences.
         self._readable: Sequence[int] = range(count)
-        self._readable_starts: Sequence[int] = self._starts
+        self._readable_starts = self._edges
         self._whole_contexts: dict[tuple[int, ContextRule], list[int]] = {}
 
     @classmethod
@@ -98,22 +99,18 @@ class Documents:
         documents._readable = readable
         documents._readable_starts = [
             start
-            for start, end in itertools.pairwise([*self._starts, self._count])
+            for start, end in itertools.pairwise(self._edges)
             if bisect_left(readable, start) < bisect_left(readable, end)
         ]
         return documents
 
     def __len__(self) -> int:
-        return len(self._starts) or self._count
+        return len(self._edges) - 1
 
     def bounds(self, sentence: int) -> tuple[int, int]:
         """Return the first sentence of the sentence's document, and of the document after it."""
-        if not self._starts:
-            return sentence, sentence + 1
-        after = bisect_right(self._starts, sentence)
-        return self._starts[after - 1], (
-            self._starts[after] if after < len(self._starts) else self._count
-        )
+        after = bisect_right(self._edges, sentence)
+        return self._edges[after - 1], self._edges[after]
 
     def rounds(self, sentences: Iterable[int]) -> list[list[int]]:
         """Return these sentences, and all earlier sentences of their documents, in rounds.
@@ -135,18 +132,13 @@ class Documents:
 
         The end of the set counts as a start.
         """
-        if not self._starts:
-            return list(range(first, last + 1))
-        starts = self._starts[bisect_left(self._starts, first) : bisect_right(self._starts, last)]
-        return [*starts, self._count] if last == self._count else starts
+        edges = self._edges
+        return list(edges[bisect_left(edges, first) : bisect_right(edges, last)])
 
     def context(self, sentence: int, rule: ContextRule) -> list[int]:
         """Return the sentences that are the context of a sentence, in the order of the text."""
-        return (
-            self._document_context(sentence, dataclasses.replace(rule, whole=False))
-            if rule.whole
-            else self._sentence_context(sentence, rule)
-        )
+        context = self._document_context if rule.whole else self._sentence_context
+        return context(sentence, rule)
 
     def _sentence_context(self, sentence: int, rule: ContextRule) -> list[int]:
         """Return the context of one sentence; `rule.whole` is ignored."""
@@ -168,9 +160,7 @@ class Documents:
         pool, gap = document, place
         if rule.kind == "foreign":
             pool, gap = range(len(self._readable)), document
-        number = place.start
-        if self._starts:
-            number = bisect_left(self._readable_starts, self.bounds(sentence)[0])
+        number = bisect_left(self._readable_starts, self.bounds(sentence)[0])
         drawn = _draw(
             len(pool) - len(gap), rule, self._before + number, place.start - document.start
         )
