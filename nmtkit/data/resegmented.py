@@ -109,12 +109,11 @@ class Resegmented:
     def lengths(self, pairs: Ids) -> tuple[Ids, Ids]:
         """Return the tokens of source and target of some pairs (B), </s> included."""
         src, tgt = self._store.lengths(pairs)
-        shards = np.searchsorted(self._starts, pairs, "right") - 1
-        for shard in {*np.unique(shards).tolist()} & self._held.keys():
-            here = shards == shard
-            drawn, first = self._held[shard]
-            places = first + pairs[here] - self._starts[shard]
-            src[here], tgt[here] = drawn.sizes[2 * places], drawn.sizes[2 * places + 1]
+        for shard, here, places in self._store.by_shard(pairs):
+            if shard in self._held:
+                drawn, first = self._held[shard]
+                sizes = drawn.sizes[2 * first :]
+                src[here], tgt[here] = sizes[2 * places], sizes[2 * places + 1]
         return src, tgt
 
     def begin(self, epoch: int, window: int, shards: list[int]) -> None:

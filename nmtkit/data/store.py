@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from nmtkit.arrays import Array, Integers, Ints
+from nmtkit.arrays import Array, Integers, Ints, Mask
 from nmtkit.data.documents import Documents
 from nmtkit.data.ragged import AGAIN, RaggedShards, RaggedWriter, ragged_files
 from nmtkit.errors import DataError
@@ -77,10 +77,8 @@ class Store:
         return self._all_lengths(1)
 
     def _all_lengths(self, side: int) -> Ints:
-        lengths = np.empty(len(self), np.int64)
-        for shard, (start, size) in enumerate(zip(self._starts, self.shard_sizes, strict=False)):
-            lengths[start : start + size] = self.shard_lengths(shard)[side]
-        return lengths
+        shards = range(len(self.shard_sizes))
+        return np.concatenate([self.shard_lengths(shard)[side] for shard in shards], dtype=np.int64)
 
     def shard_lengths(self, shard: int) -> tuple[Integers, Integers]:
         """Return the tokens of each source and each target of a shard, </s> included, in the
@@ -95,26 +93,28 @@ class Store:
     def lengths(self, pairs: Ints) -> tuple[Ints, Ints]:
         """Return the tokens of source and target of some pairs (B), </s> included."""
         src, tgt = np.empty((2, len(pairs)), np.int64)
-        shards = np.searchsorted(self._starts, pairs, "right") - 1
-        for shard in np.unique(shards).tolist():
-            here = shards == shard
-            first = 2 * (pairs[here] - self._starts[shard])
-            offsets = self._sentences.shard(shard).offsets
+        for shard, here, places in self.by_shard(pairs):
+            offsets, first = self._sentences.shard(shard).offsets, 2 * places
             middle = offsets[first + 1]
             src[here], tgt[here] = middle - offsets[first], offsets[first + 2] - middle
         return src, tgt
+
+    def by_shard(self, pairs: Ints) -> Iterator[tuple[int, Mask, Ints]]:
+        """Yield each shard of some pairs (B), the mask of its pairs (B), and their places in it."""
+        shards = np.searchsorted(self._starts, pairs, "right") - 1
+        for shard in np.unique(shards).tolist():
+            here = shards == shard
+            yield shard, here, pairs[here] - self._starts[shard]
 
     def sides(self, pairs: Ints) -> list[tuple[Array, Ints]]:
         """Return the sources and the targets of some pairs (B): the ids of all sentences, one after
         another, and the tokens of each (B), </s> included.
         """
         sides = [(np.empty(lengths.sum(), np.int64), lengths) for lengths in self.lengths(pairs)]
-        shards = np.searchsorted(self._starts, pairs, "right") - 1
-        for shard in np.unique(shards).tolist():
-            here = shards == shard
-            first = 2 * (pairs[here] - self._starts[shard])
+        for shard, here, places in self.by_shard(pairs):
+            sentences = self._sentences.shard(shard)
             for side, (ids, lengths) in enumerate(sides):
-                ids[np.repeat(here, lengths)] = self._sentences.shard(shard).joined(first + side)
+                ids[np.repeat(here, lengths)] = sentences.joined(2 * places + side)
         return sides
 
     @functools.cached_property
