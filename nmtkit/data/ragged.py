@@ -62,13 +62,8 @@ class Ragged:
             else np.empty(0, dtype)
         )
 
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    def __getitem__(self, i: int) -> Array:
-        """Return sequence i, a view into the file."""
-        if not 0 <= i < len(self):
-            raise IndexError(f"sequence {i} of {len(self)}")
+    def sequence(self, i: int) -> Array:
+        """Return sequence i (from 0, which is not checked), a view into the file."""
         start, end = self.offsets[i : i + 2]
         return self._numbers[start:end]
 
@@ -105,7 +100,7 @@ class RaggedShards:
         if not 0 <= i < len(self):
             raise IndexError(f"sequence {i} of {len(self)}")
         shard = bisect_right(self.starts, i) - 1
-        return self.shard(shard)[i - self.starts[shard]]
+        return self.shard(shard).sequence(i - self.starts[shard])
 
 
 def _check(path: Path, magic: bytes, fields: int) -> tuple[int, int, int]:
