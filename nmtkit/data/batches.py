@@ -221,10 +221,10 @@ def collate(
     context = None
     if rule is not None:
         sentences = [store.documents.context(int(i), rule) for i in rows]
-        read = store.src, rule, device, translated or store.tgt
-        context = contexts(sentences, *read)
+        context = contexts(sentences, store.src, rule, device, translated or store.tgt)
     spans = None if store.spans is None else [store.spans[int(i)] for i in rows]
-    sides = _sides(store, np.asarray(rows))
+    joined_sides = _joined_sides(store, np.asarray(rows))
+    sides = [(as_rows(ids, lengths), lengths) for ids, lengths in joined_sides]
     if few_shapes:
         sides = [rounded(*sides[0], 1), rounded(*sides[1], 0)]
     batch = _source_batch(*sides[0], spans, context, few_shapes)
@@ -249,11 +249,6 @@ def readable(
         [i for i in rows.tolist() if not long[[i, *store.documents.context(i, rule)]].any()],
         dtype=np.int64,
     )
-
-
-def _sides(store: Pairs, rows: Ids) -> Sides:
-    """Return the padded sources (B, S) and targets (B, T) of some pairs, and their lengths (B)."""
-    return [(as_rows(ids, lengths), lengths) for ids, lengths in _joined_sides(store, rows)]
 
 
 def _joined_sides(store: Pairs, rows: Ids) -> Sides:
@@ -329,9 +324,8 @@ def collate_packed(
         sides[0] = joined([with_source(context, store.src, i) for context, i in read])
     (src, src_lengths), (tgt, tgt_lengths) = (in_one_row(*side, multiple) for side in sides)
     if rule and form != "source":
-        lengths, read_sides = (src_lengths, tgt_lengths), (store.src, store.tgt)
-        shape = multiple, few_shapes, form
-        context = packed_contexts(of_rows, read_sides, rule, lengths, *shape)
+        lengths, ids = (src_lengths, tgt_lengths), (store.src, store.tgt)
+        context = packed_contexts(of_rows, ids, rule, lengths, multiple, few_shapes, form)
     spans = None if store.spans is None else [store.spans[int(i)] for i in rows]
     where = segments(src_lengths, tgt_lengths, few_shapes)
     batch = Batch(

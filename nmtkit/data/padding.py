@@ -38,24 +38,22 @@ def as_rows(ids: Array, lengths: Ids, behind: int = PAD) -> Ids:
     return out
 
 
-def rounded(ids: Ids, lengths: Ids, least: int, rows: int = 0, steps: int = 0) -> tuple[Ids, Ids]:
+def rounded(ids: Ids, lengths: Ids, least: int, rows: int = 0) -> tuple[Ids, Ids]:
     """Return padded ids (B, S) and lengths with B and S rounded up, so that few shapes occur.
 
     Args:
         ids, lengths: padded rows.
         least: the length of new rows: a model reads a source of one position at least.
         rows: the new B; 0 = the next of four sizes per octave.
-        steps: the new S; 0 = the next multiple of ROUND_TO.
     """
-    wide = rounded_steps(ids, steps)
     more = (rows or next_size(len(ids), 4)) - len(ids)
-    wide = np.pad(wide, ((0, more), (0, 0)), constant_values=PAD)
+    wide = np.pad(rounded_steps(ids), ((0, more), (0, 0)), constant_values=PAD)
     return wide, np.pad(lengths, (0, more), constant_values=least)
 
 
-def rounded_steps(ids: Ids, steps: int = 0) -> Ids:
-    """Return padded ids (B, S) with S = `steps`; 0 = the next multiple of ROUND_TO."""
-    more = steps - ids.shape[1] if steps else -ids.shape[1] % ROUND_TO
+def rounded_steps(ids: Ids) -> Ids:
+    """Return padded ids (B, S) with S rounded up to a multiple of ROUND_TO."""
+    more = -ids.shape[1] % ROUND_TO
     return np.pad(ids, ((0, 0), (0, more)), constant_values=PAD)
 
 
