@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,13 +60,7 @@ class Words(Sequence[str]):
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    @overload
-    def __getitem__(self, number: int) -> str: ...
-    @overload
-    def __getitem__(self, number: slice) -> list[str]: ...
-    def __getitem__(self, number: int | slice) -> str | list[str]:
-        if isinstance(number, slice):
-            return [self[n] for n in range(len(self))[number]]
+    def __getitem__(self, number: int) -> str:  # type: ignore[override]  # no slices
         number = range(len(self))[number]
         start, end = self.offsets[number], self.offsets[number + 1]
         return self.data[start:end].tobytes().decode("utf-8", _SURROGATES)
