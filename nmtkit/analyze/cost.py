@@ -204,8 +204,8 @@ def notes(result: Costs) -> list[str]:
     facts = result.facts
     speed = result.speeds[facts.baseline]
     how = (
-        "target tokens/s; training: median of metrics.jsonl; decoding: logged for "
-        f"{facts.set}; no interval (--measure takes the systems in turn)"
+        "target tokens/s; training: median of metrics.jsonl, of a processor second on a CPU; "
+        f"decoding: logged for {facts.set}; no interval (--measure takes the systems in turn)"
     )
     if speed.rounds:
         how = (
@@ -345,16 +345,23 @@ def logged_speeds(study: Study) -> dict[str, Timing]:
 def logged(system: System, set_name: str) -> tuple[float | None, float | None, float | None]:
     """Return the target tokens/s and updates/s of training, and the target tokens/s of decoding.
 
-    Those of training are medians over the logged stretches, without the first (its warm-up).
+    Those of training are medians over the logged stretches, without the first (its warm-up). On a
+    CPU their seconds are processor seconds, which other work of the machine makes little longer.
     Without a log, or without a translation: None.
 
     Raises: DataError for a damaged metrics.jsonl or meta.json.
     """
     log = load_lines(MetricsLine, system.metrics) if system.metrics.is_file() else ()
-    lines = [line for line in log if line.tgt_tokens_per_s]
+    on_cpu = bool(log) and system.read_config().hardware.get("device") == "cpu"
+    tokens, updates = [], []
+    for line in log:
+        used = line.cpu_seconds if on_cpu else None
+        share = used / line.seconds if used and line.seconds else 1.0
+        if line.tgt_tokens_per_s:
+            tokens.append(line.tgt_tokens_per_s / share)
+            if line.updates and line.seconds:
+                updates.append(line.updates / line.seconds / share)
     speed = described(system.translation(set_name)).speed
-    tokens = [line.tgt_tokens_per_s or 0.0 for line in lines]
-    updates = [line.updates / line.seconds for line in lines if line.updates and line.seconds]
     return median(tokens), median(updates), speed.tokens_per_second if speed else None
 
 

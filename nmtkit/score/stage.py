@@ -82,7 +82,7 @@ def score(run: Run, **values: Any) -> None:
             scored_set = ScoredSet(run, text_set, folders, options)
             files.recover(scored_set.folder, SCORES)
             result = scored_set.current(call.commit)
-            if len(result.systems) == 1:
+            if len(result.systems) == 1 and not options.systems:
                 console.say(
                     f"{text_set.name}: only '{result.systems[0].name}' is translated, so there is"
                     " nothing to compare with; train and translate another system"

@@ -71,7 +71,7 @@ def translated_systems(
 
     Args:
         run: the run; text_set: the set.
-        systems: only these; the baseline `against` is added.
+        systems: only these; the baseline is added: `against`, or the system trained first.
     Raises: DataError if one of them is not translated, ConfigError if it does not exist.
     """
     set_name = text_set.name
@@ -97,7 +97,8 @@ def translated_systems(
         hint = f"nmtkit translate --on {set_name}"
         raise _nothing(run, f"no system of this run has translated {set_name}", hint)
     if systems:
-        folders = {name: folder for name, folder in folders.items() if name in wanted}
+        shown = {*systems, against or next(iter(folders))}
+        folders = {name: folder for name, folder in folders.items() if name in shown}
     else:
         for name in untranslated:
             hint = _command(name, set_name)

@@ -254,6 +254,8 @@ def test_baseline_and_choice_of_systems_and_sets(fake_run, stdout):
     assert [s["name"] for s in result["systems"]] == ["alpha", "mid"]
     assert result["baseline"] == "alpha"
     assert result["systems"][1]["differences"]["bleu"]["value"] < 0
+    fake.score(systems=["mid"], set_names=["dev"])
+    assert [s["name"] for s in result_of(fake.run, "dev")["systems"]] == ["zeta", "mid"]
     stdout()
     fake.score(set_names=["one", "dev"], output_format="csv", force=True)
     rows = list(csv.DictReader(io.StringIO(stdout())))
