@@ -44,9 +44,9 @@ def tables(contents: Contents, set_name: str) -> list[Table]:
     by_seed = [result_tables.seeds_table(result)] if result.has_seeds else []
     cost = [i for i, column in enumerate(whole.columns) if column.key not in SHOWN]
     scores = [i for i, column in enumerate(whole.columns) if column.key in SHOWN]
-    notes, title = whole.notes, f"{result.set}: size and cost"
-    systems, costs = whole.only(scores, whole.title, notes), whole.only([0, *cost], title)
-    return [*by_seed, systems, replace(costs, name="cost")]
+    title = f"{result.set}: size and cost"
+    costs = replace(whole.only([0, *cost]), name="cost", title=title, notes=())
+    return [*by_seed, whole.only(scores), costs]
 
 
 def group_of(result: Scores) -> dict[str, str]:

@@ -188,9 +188,9 @@ def _environment() -> Environment:
 def _for_page(table: Table) -> Table:
     """Return a table as it is shown: turned if it is of costs, or wide, and has few rows."""
     many = len(table.columns) > len(table.rows) > 0 and not table.first
-    if many and (table.least_width > MOST_WIDTH or table.name == "cost"):
+    if many and (table.grid().width > MOST_WIDTH or table.name == "cost"):
         turned = table.turned()
-        if turned.least_width <= MOST_WIDTH:
+        if turned.grid().width <= MOST_WIDTH:
             return turned
     return table
 

@@ -10,8 +10,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
+from typing import TYPE_CHECKING
 
 from rich.cells import cell_len  # a Chinese character takes two places
+
+if TYPE_CHECKING:
+    from nmtkit.tables.table import Table
 
 GAP = "  "
 LEAST_PROSE = 20
@@ -42,18 +46,6 @@ class Grid:
     def columns(self) -> list[list[str]]:
         """The cells by column."""
         return [[row[i] for row in self.rows] for i in range(len(self.headers))]
-
-    def only(self, kept: Sequence[int]) -> Grid:
-        """Return the grid with some columns alone, in their order."""
-        rows = [[row[i] for i in kept] for row in self.rows]
-        return Grid([self.headers[i] for i in kept], [self.left[i] for i in kept], rows)
-
-    def turned(self) -> Grid:
-        """Return the grid with a line for each column but the first, whose cells are headers."""
-        corner, *names = self.headers
-        heads, *columns = self.columns
-        rows = [[name, *cells] for name, cells in zip(names, columns, strict=True)]
-        return Grid([corner, *heads], [True] + [False] * len(heads), rows)
 
     def natural(self) -> list[int]:
         """Return the width of each column if nothing is wrapped."""
@@ -99,11 +91,8 @@ class Grid:
         """Return the lines of one row of wrapped cells."""
         lines = []
         for pieces in zip_longest(*cells, fillvalue=""):
-            padded = []
-            for piece, left, size in zip(pieces, self.left, widths, strict=True):
-                space = " " * (size - cell_len(piece))
-                padded.append(piece + space if left else space + piece)
-            lines.append(GAP.join(padded).rstrip())
+            row = zip(pieces, widths, self.left, strict=True)
+            lines.append(GAP.join(padded(*cell) for cell in row).rstrip())
         return lines
 
     def listed(self, width: int) -> list[str]:
@@ -113,27 +102,32 @@ class Grid:
         for row in self.rows:
             lines += [""] * bool(lines)
             for header, left, cell in zip(self.headers, self.left, row, strict=True):
-                start = header + " " * (size - cell_len(header)) + GAP
+                start = padded(header, size) + GAP
                 lines += wrapped(start + cell, width if left else None, " " * len(start))
         return lines
 
 
-def fit(grid: Grid, width: int | None, ranked: Sequence[int], least: int, turns: bool) -> list[str]:
+def padded(text: str, width: int, left: bool = True) -> str:
+    """Return a text with spaces behind it, up to a width; or before it, if it is not `left`."""
+    space = " " * (width - cell_len(text))
+    return text + space if left else space + text
+
+
+def fit(table: Table, width: int | None) -> list[str]:
     """Return a table as lines of at most `width` characters, the last of which names the columns
     that are left out; None: of any width.
-
-    Args:
-        ranked: the numbers of the columns, the most important first.
-        least: the number of them that are always shown.
-        turns: a table of few rows is turned rather than cut.
     """
+    grid = table.grid()
     if width is None or grid.width <= width:
         return grid.lines(width)
-    turned = grid.turned()
-    if turns and len(grid.rows) < len(grid.headers) and turned.width <= width:
-        return turned.lines(width)
-    for count in range(len(ranked) - 1, least - 1, -1):
-        smaller = grid.only(sorted(ranked[:count]))
+    if not table.first and len(table.rows) < len(table.columns):
+        turned = table.turned().grid()
+        if turned.width <= width:
+            return turned.lines(width)
+    ranked = table.ranked()
+    always = 1 + min(len(table.first), 3) if table.first else 2
+    for count in range(len(ranked) - 1, always - 1, -1):
+        smaller = table.only(sorted(ranked[:count])).grid()
         if smaller.width <= width:
             names = " · ".join(grid.headers[i] for i in sorted(ranked[count:]))
             return [*smaller.lines(width), *wrapped(f"left out: {names}; {WHOLE}", width)]

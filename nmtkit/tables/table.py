@@ -10,15 +10,16 @@ import math
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+from rich.cells import cell_len
 
 from nmtkit import console, files
 from nmtkit.errors import check_known
-from nmtkit.tables.fitting import Grid, fit, wrapped
+from nmtkit.tables.fitting import Grid, fit, padded, wrapped
 
 SUFFIXES = ("md", "tex", "csv")
 """The files that `Table.write` makes."""
@@ -97,25 +98,25 @@ class Table:
             for row in self.rows
         ]
 
-    def only(self, kept: Sequence[int], title: str, notes: Sequence[str] = ()) -> Table:
-        """Return a table of some columns."""
+    def only(self, kept: Sequence[int]) -> Table:
+        """Return the table with some of its columns."""
         rows = [[row[i] for i in kept] for row in self.rows]
         columns = [self.columns[i] for i in kept]
         keys = {column.key for column in columns}
         first = [key for key in self.first if key in keys]
-        return Table(self.name, title, columns, rows, notes, first)
+        return replace(self, columns=columns, rows=rows, first=first)
 
     def turned(self) -> Table:
         """Return the table with a row for each column but the first, all cells as text."""
-        names, *columns = zip(*self.cells(), strict=True)
+        names, *columns = self.grid().columns
         heads = [text_column("", self.columns[0].header), *(Column(name, name) for name in names)]
         rows = [[c.header, *cells] for c, cells in zip(self.columns[1:], columns, strict=True)]
         return Table(self.name, self.title, heads, rows, self.notes)
 
-    @property
-    def least_width(self) -> int:
-        """The number of characters of a line, if headers and prose are wrapped."""
-        return self._grid().width
+    def grid(self) -> Grid:
+        """Return the table as text, to be laid out in lines."""
+        headers = [column.header for column in self.columns]
+        return Grid(headers, [column.left for column in self.columns], self.cells())
 
     def markdown(self) -> str:
         """Return a GitHub table; vertical bars are escaped."""
@@ -208,15 +209,9 @@ class Table:
         """Return title, table and notes as text for a terminal of some width; None for a pipe."""
         title = wrapped(self.title, width) if self.title else []
         notes = [line for note in self.notes for line in wrapped(note, width, "  ")]
-        least = 1 + min(len(self.first), 3) if self.first else 2
-        lines = fit(self._grid(), width, self._ranked(), least, not self.first)
-        return [*title, *lines, *notes]
+        return [*title, *fit(self, width), *notes]
 
-    def _grid(self) -> Grid:
-        headers = [column.header for column in self.columns]
-        return Grid(headers, [column.left for column in self.columns], self.cells())
-
-    def _ranked(self) -> list[int]:
+    def ranked(self) -> list[int]:
         """Return the numbers of the columns, the most important first: what a row is of, those of
         `first` (or those with intervals), the others from left to right.
         """
@@ -362,10 +357,8 @@ def named_bars(
 
 
 def _flush_right(names: Sequence[str]) -> list[str]:
-    from rich.cells import cell_len  # a Chinese character takes two places
-
     width = max(map(cell_len, names), default=0)
-    return [" " * (width - cell_len(name)) + name for name in names]
+    return [padded(name, width, left=False) for name in names]
 
 
 def percent_bars(
