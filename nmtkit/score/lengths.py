@@ -118,21 +118,14 @@ def in_groups(
         inside = {system: metric.part(rows) for system, metric in scores.items()}
         group_draws = replace(draws, sentences=len(rows))
         for system, metric in inside.items():
-            base = None if baseline in (None, system) else inside[baseline]
-            yield _score(group.label, system, metric, base, group_draws, test), metric, group_draws
-
-
-def _score(
-    label: str, system: str, metric: Metric, base: Metric | None, draws: Draws, test: str
-) -> GroupScore:
-    """Return one system's score in one group; `base` is None for no comparison."""
-    gap, p = Estimate(None), None
-    if not draws.sentences:
-        return GroupScore(label, 0, system, None, gap, gap)
-    score = estimate(metric.value, draws.full.scores(metric), draws.sentences)
-    if base is not None:
-        gap, p = difference(metric, base, draws), compare(test, metric, base, draws).p
-    return GroupScore(label, draws.sentences, system, p, score, gap)
+            value, gap, p = Estimate(None), Estimate(None), None
+            if len(rows):
+                value = estimate(metric.value, group_draws.full.scores(metric), len(rows))
+                if baseline not in (None, system):
+                    pair = metric, inside[baseline], group_draws
+                    gap, p = difference(*pair), compare(test, *pair).p
+            score = GroupScore(group.label, len(rows), system, p, value, gap)
+            yield score, metric, group_draws
 
 
 COLUMNS = (

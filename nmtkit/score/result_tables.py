@@ -31,12 +31,9 @@ def tables(result: Scores) -> dict[str, Table]:
         by_stem["significance"] = significance_table(result)
     if result.has_seeds:
         by_stem["seeds"] = seeds_table(result)
-    if result.by_length:
-        by_stem["lengths"] = length_table(result, result.by_length)
-        for key in result.by_length.further:
-            by_stem[f"lengths-{key}"] = length_table(result, result.by_length, key)
-        if result.has_seeds:
-            by_stem["lengths-by-seed"] = seed_length_table(result, result.by_length)
+    by_stem |= length_tables(result)
+    if result.by_length and result.has_seeds:
+        by_stem["lengths-by-seed"] = seed_length_table(result)
     return by_stem
 
 
@@ -47,11 +44,11 @@ def print_results(results: Sequence[Scores], options: ScoreOptions) -> None:
     asked for). Other forms have the significance of BLEU and of metrics that are asked for too;
     that of all metrics is in the files of a run, and in JSON.
     """
-    form, by_seed = options.output_format, options.group_by is not None
+    form = options.output_format
     if form == "json":
         console.print_json([result.model_dump() for result in results])
         return
-    blocks = [_printed(result, options, by_seed) for result in results]
+    blocks = [_printed(result, options) for result in results]
     if form == "csv":
         _print_csv([result.set for result in results], blocks)
         return
@@ -88,18 +85,18 @@ def _print_csv(set_names: Sequence[str], blocks: Sequence[dict[str, Table]]) -> 
         Table("score", "", [text_column("set"), *columns], rows).print("csv")
 
 
-def _printed(result: Scores, options: ScoreOptions, by_seed: bool) -> dict[str, Table]:
+def _printed(result: Scores, options: ScoreOptions) -> dict[str, Table]:
     """Return the tables of a result that are asked for, in their order."""
+    by_seed = options.group_by is not None
     block = {"scores": seeds_table(result) if by_seed else main_table(result)}
     if len(result.systems) > 1 and not by_seed:
         block["significance"] = significance_table(result, ["bleu", *result.asked])
     if result.paper and options.paper:
         block["paper"] = result.paper.table
     if options.length_groups is not None and result.by_length:
-        by_group = seed_length_table if by_seed and result.has_seeds else length_table
-        block["lengths"] = by_group(result, result.by_length)
-        for key in result.by_length.further:
-            block[f"lengths-{key}"] = length_table(result, result.by_length, key)
+        block |= length_tables(result)
+        if by_seed and result.has_seeds:
+            block["lengths"] = seed_length_table(result)
     return block
 
 
@@ -165,12 +162,23 @@ def seeds_table(result: Scores) -> Table:
     return seeds.table(result.seeds, title, notes)
 
 
-def length_table(result: Scores, by_length: LengthResult, key: str = "bleu") -> Table:
+def length_tables(result: Scores) -> dict[str, Table]:
+    """Return the table of the length groups of each metric that was asked for, if any, by the stem
+    of its files.
+    """
+    metrics = ["bleu", *result.by_length.further] if result.by_length else []
+    tables = [length_table(result, key) for key in metrics]
+    return {table.name: table for table in tables}
+
+
+def length_table(result: Scores, key: str) -> Table:
     """Return one row a length group and system, for BLEU with the length ratio.
 
     Args:
         key: the metric.
     """
+    by_length = result.by_length
+    assert by_length is not None
     of_bleu, draws = key == "bleu", result.resampling
     groups: Sequence[LengthScore | GroupScore] = (
         by_length.groups if of_bleu else by_length.further[key]
@@ -203,9 +211,10 @@ def length_table(result: Scores, by_length: LengthResult, key: str = "bleu") -> 
     return Table(name, _length_title(result, by_length), columns, rows, notes, first)
 
 
-def seed_length_table(result: Scores, by_length: LengthResult) -> Table:
+def seed_length_table(result: Scores) -> Table:
     """Return one row a length group and group of training seeds."""
-    assert result.seeds is not None
+    by_length = result.by_length
+    assert result.seeds is not None and by_length is not None
     title = f"{_length_title(result, by_length)}, by training seed"
     notes = [f"BLEU: {result.signatures['bleu']}", *result.remarks]
     return seeds.length_table(result.seeds, by_length.groups, title, notes)
