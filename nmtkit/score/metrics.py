@@ -53,9 +53,9 @@ two spaces far more.
 """
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Metric:
-    """A corpus score with its signature.
+    """A corpus score with its signature. Two of them are never equal.
 
     Attributes:
         key: one of METRICS; name: its name there.

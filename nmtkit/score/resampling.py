@@ -81,17 +81,13 @@ class Resampling:
         the same statistics.
         """
         formula = formula or metric.formula
-        key = id(metric), id(formula)
-        if key not in self._scores:
-            scores = formula(self.sums(metric.statistics))
-            self._scores[key] = metric, formula, scores
-        return self._scores[key][-1]
+        if (metric, formula) not in self._scores:
+            self._scores[metric, formula] = formula(self.sums(metric.statistics))
+        return self._scores[metric, formula]
 
     @cached_property
-    def _scores(self) -> dict[tuple[int, int], tuple[Metric, Formula, Array]]:
-        """The scores of earlier calls: several tests ask for the same. Metric and formula are held
-        so that their ids stay their own.
-        """
+    def _scores(self) -> dict[tuple[Metric, Formula], Array]:
+        """The scores of earlier calls: several tests ask for the same."""
         return {}
 
     def describe(self) -> str:
