@@ -62,7 +62,6 @@ PAPER: dict[Any, Any] = {
 """Of a figure in a column of a paper."""
 DESCRIPTION = "{http://purl.org/dc/elements/1.1/}description"
 """The element of a figure's SVG with the numbers that it was drawn from."""
-SMALL_LEGEND: dict[str, Any] = {"frameon": False, "fontsize": 8}
 
 
 @dataclass(frozen=True)
@@ -194,25 +193,28 @@ def _options_of(draw: Callable[..., None], values: Mapping[str, Any]) -> dict[st
     return {name: getattr(model, name) for name in values}
 
 
-def _sized(figure: Figure, width: float, height: float, panels: int = 1) -> bool:
-    """Set the size of a figure. In a paper it is as wide as a column, its panels stand one below
-    the other, and the result is True.
-    """
-    column = _column_width.get()
-    if column is None:
-        figure.set_size_inches(width, height)
-        return False
-    figure.set_size_inches(column, (0.62 * column + 0.2) * panels)
-    return True
-
-
 def _panels(
-    figure: Figure, width: float, height: float, panels: int, same: bool = False
-) -> tuple[Any, bool]:
-    """Return the axes of panels side by side, on the same scales or not, and what `_sized` does."""
-    paper = _sized(figure, width, height, panels)
-    shape = (panels, 1) if paper else (1, panels)
-    return figure.subplots(*shape, squeeze=False, sharex=same, sharey=same).ravel(), paper
+    figure: Figure,
+    width: float,
+    height: float,
+    panels: int = 1,
+    column_height: float | None = None,
+    same: bool = False,
+) -> Any:
+    """Return the axes of panels side by side.
+
+    Args:
+        width, height: of the whole figure on a page. In a paper it is as wide as a column, and its
+            panels stand one below the other.
+        column_height: of the whole figure in a paper.
+        same: all panels have the same scales.
+    """
+    shape = 1, panels
+    if column := _column_width.get():
+        shape, width = (panels, 1), column
+        height = column_height or (0.62 * column + 0.2) * panels
+    figure.set_size_inches(width, height)
+    return figure.subplots(*shape, squeeze=False, sharex=same, sharey=same).ravel()
 
 
 def _legend(figure: Figure, handles: Mapping[str, Any], columns: int) -> None:
@@ -235,11 +237,10 @@ def differences(
         points: the differences; xlabel: text.
         groups: all groups in the order of their colours.
     """
-    _sized(figure, 7.2, 0.3 * len(points) + 0.75)
+    column_height = 0.17 * len(points) + 0.6
+    (axes,) = _panels(figure, 7.2, 0.3 * len(points) + 0.75, column_height=column_height)
     if column := _column_width.get():
-        figure.set_size_inches(column, 0.17 * len(points) + 0.6)
         xlabel = textwrap.fill(xlabel, int(15 * column))
-    axes = figure.add_subplot()
     for place, point in enumerate(points):
         colour, delta = f"C{groups.index(point.group) % 10}", point.delta
         if delta.low is not None and delta.high is not None:
@@ -276,9 +277,9 @@ def grouped_bars(
     known = [
         i for i in range(len(groups)) if any(bars[i].value is not None for bars in series.values())
     ]
-    if _sized(figure, max(4.5, 0.28 * len(known) * (len(series) + 1) + 1.2), 3.2):
-        upright = upright or sum(len(groups[i]) + 2 for i in known) > 15 * figure.get_figwidth()
-    axes = figure.add_subplot()
+    (axes,) = _panels(figure, max(4.5, 0.28 * len(known) * (len(series) + 1) + 1.2), 3.2)
+    if column := _column_width.get():
+        upright = upright or sum(len(groups[i]) + 2 for i in known) > 15 * column
     step = 0.8 / max(1, len(series))
     for number, (name, estimates) in enumerate(series.items()):
         by_place = {
@@ -329,17 +330,16 @@ def lines(
         means: name -> one number for all groups together, drawn as bars on a panel of their own;
             means_label: their axis.
     """
-    columns = 2 if means else 1
+    panels = 2 if means else 1
     height = max(3.2, 0.22 * len(means or ()) + 0.8)
-    width = max(4.5, 0.5 * len(groups) + 1.5) * columns
-    (axes, *beside), paper = _panels(figure, width, height, columns)
+    axes, *beside = _panels(figure, max(4.5, 0.5 * len(groups) + 1.5) * panels, height, panels)
     for number, (name, values) in enumerate(series.items()):
         heights = [float("nan") if value is None else value for value in values]
         marker = MARKERS[number % len(MARKERS)]
         axes.plot(range(len(groups)), heights, f"{marker}-", label=name, linewidth=1.2, ms=4)
     axes.set_xticks(range(len(groups)), groups)
     axes.set(xlabel=xlabel, ylabel=ylabel)
-    axes.legend(**SMALL_LEGEND)
+    axes.legend(frameon=False, fontsize=8)
     if means:
         colours = [f"C{list(series).index(name) % 10}" for name in means]
         axes = beside[0]
@@ -353,11 +353,14 @@ def lines(
 def curves(figure: Figure, panels: Sequence[Panel]) -> None:
     """Draw panels side by side with one legend; every horizontal axis begins at 0."""
     names = list(dict.fromkeys(curve.name for panel in panels for curve in panel.curves))
-    grid, _ = _panels(figure, max(4.5, 4.2 * len(panels)), 3.2, len(panels))
+    grid = _panels(figure, max(4.5, 4.2 * len(panels)), 3.2, len(panels))
     shown: dict[str, Any] = {}
     for axes, panel in zip(grid, panels, strict=True):
         for curve in panel.curves:
-            drawn = _curve(axes, curve, names.index(curve.name))
+            number = names.index(curve.name)
+            marker, width = ("", 0.7) if curve.faint else (MARKERS[number % len(MARKERS)], 1.2)
+            style: dict[str, Any] = {"color": f"C{number % 10}", "linewidth": width, "ms": 3}
+            (drawn,) = axes.plot(curve.x, curve.y, f"{marker}-", **style)
             if not curve.faint:
                 shown.setdefault(curve.name, drawn)
         axes.set(xlabel=panel.xlabel, ylabel=panel.ylabel)
@@ -366,24 +369,17 @@ def curves(figure: Figure, panels: Sequence[Panel]) -> None:
         _legend(figure, shown, min(4, len(shown)))
 
 
-def _curve(axes: Axes, curve: Curve, number: int) -> Any:
-    marker, width = ("", 0.7) if curve.faint else (MARKERS[number % len(MARKERS)], 1.2)
-    (drawn,) = axes.plot(
-        curve.x, curve.y, f"{marker}-", color=f"C{number % 10}", linewidth=width, ms=3
-    )
-    return drawn
-
-
 @_as_svg
 def scatter(figure: Figure, panels: Mapping[str, Cloud], xlabel: str, ylabel: str) -> None:
     """Draw one cloud of points a panel (title -> points), side by side on the same axes, with the
     diagonal on which x = y.
     """
-    row, paper = _panels(figure, 3.4 * len(panels) + 0.4, 3.4, len(panels), same=True)
+    row = _panels(figure, 3.4 * len(panels) + 0.4, 3.4, len(panels), same=True)
     for axes, (title, cloud) in zip(row, panels.items(), strict=True):
         axes.plot([0, 1], [0, 1], "-", color="0.6", linewidth=0.8, zorder=0)
         axes.plot(cloud.x, cloud.y, "o", markersize=2, alpha=0.5, markeredgewidth=0)
-        axes.set(xlabel=xlabel, ylabel=ylabel if paper or axes is row[0] else "", title=title)
+        leftmost = axes is row[0] or _column_width.get() is not None
+        axes.set(xlabel=xlabel, ylabel=ylabel if leftmost else "", title=title)
 
 
 @_as_svg
@@ -391,16 +387,16 @@ def heat_map(figure: Figure, panels: Mapping[str, Heat], xlabel: str, ylabel: st
     """Draw one heat map a panel (by title), side by side, darker for more, on one scale."""
     width = sum(0.22 * len(panel.columns) + 2.0 for panel in panels.values())
     height = max(0.22 * len(panel.rows) for panel in panels.values()) + 1.8
-    grid, paper = _panels(figure, max(3.5, width), max(2.5, height), len(panels))
-    if column := _column_width.get():
-        figure.set_size_inches(column, len(panels) * column)
+    column = _column_width.get()
+    below = column and len(panels) * column
+    grid = _panels(figure, max(3.5, width), max(2.5, height), len(panels), below)
     top = max((max(row, default=0.0) for heat in panels.values() for row in heat.values), default=0)
     for axes, (title, panel) in zip(grid, panels.items(), strict=True):
         axes.spines[:].set_visible(True)
         mesh = axes.pcolormesh(panel.values, cmap="Greys", vmin=0, vmax=top or 1, edgecolors="none")
         axes.set_xticks(*_middles(panel.columns), rotation=90)
         axes.set_yticks(*_middles(panel.rows))
-        if paper:
+        if column:
             axes.tick_params(labelsize=6, length=2)
         axes.invert_yaxis()
         axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
