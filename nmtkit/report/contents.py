@@ -240,11 +240,8 @@ def _read_translations(contents: Contents) -> None:
 
 
 def _read_findings(contents: Contents) -> None:
-    folders = {
-        path.name: path
-        for path in sorted((contents.run.path / "analyze").glob("*"))
-        if path.is_dir() and not path.name.startswith(".")
-    }
+    paths = sorted((contents.run.path / "analyze").glob("[!.]*"))
+    folders = {path.name: path for path in paths if path.is_dir()}
     for name in dict.fromkeys([*(name for name in ANALYSES if name in folders), *folders]):
         if not (folders[name] / "finding.json").is_file():
             contents.note(

@@ -114,7 +114,7 @@ def _outputs(contents: Contents, set_name: str, again: str) -> dict[str, list[st
     """
     result, outputs = contents.scores[set_name], {}
     for name in dict.fromkeys([result.baseline, *result.names]):
-        path = contents.run.path / "systems" / name / "translate" / set_name / "hyp.txt"
+        path = contents.run.system(name).translation(set_name) / "hyp.txt"
         lines = list(files.text_lines(path)) if path.is_file() else []
         if len(lines) == result.sentences:
             outputs[name] = lines

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.metrics.helpers import extract_all_char_ngrams, extract_word_ngrams
 
 from nmtkit.score import formulas
 from nmtkit.score.scripts import References, Script
@@ -65,14 +66,11 @@ def _chrf(metric: CHRF, hyp: str, refs: Sequence[str]) -> list[float]:
 
 def _ngrams(metric: CHRF, line: str) -> list[Counter[Any]]:
     """Return the n-grams of characters of each order, and for chrF++ those of words."""
-    words = (line.lower() if metric.lowercase else line).split()
-    text, split = "".join(words), [part for word in words for part in _without_mark(word)]
-    units = [(text, metric.char_order), (tuple(split), metric.word_order)]
-    return [
-        Counter(unit[i : i + n] for i in range(len(unit) - n + 1))
-        for unit, order in units
-        for n in range(1, order + 1)
-    ]
+    line = line.lower() if metric.lowercase else line
+    words = [part for word in line.split() for part in _without_mark(word)]
+    orders = range(1, metric.word_order + 1)
+    characters = extract_all_char_ngrams(line, metric.char_order)
+    return [*characters, *(extract_word_ngrams(words, n) for n in orders)]
 
 
 def _without_mark(word: str) -> list[str]:
