@@ -9,6 +9,7 @@ vectorised formulas of `nmtkit.score.formulas`.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,6 +27,7 @@ from nmtkit.errors import DataError, EnvironmentProblem
 from nmtkit.score import counts, formulas
 from nmtkit.score.formulas import Formula
 from nmtkit.score.scripts import Mteval, References, multi_bleu
+from nmtkit.text.tokenizer import UNSPACED, usual_tokenizer
 
 if TYPE_CHECKING:
     from nmtkit.text.side import TextSide
@@ -33,15 +35,12 @@ if TYPE_CHECKING:
 WESTERN = "13a"
 """sacreBLEU's default tokenizer, that of mteval-v13a.pl."""
 TOKENIZERS = {
-    "zh": "zh",
-    "ja": "ja-mecab",
-    "ko": "ko-mecab",
-    **dict.fromkeys(("th", "km", "lo", "my"), "char"),
+    **dict.fromkeys(UNSPACED, "char"),
+    **dict.fromkeys(("ja", "jpn", "jp"), "ja-mecab"),
+    **dict.fromkeys(("zh", "zho", "cmn"), "zh"),
+    **dict.fromkeys(("ko", "kor"), "ko-mecab"),
 }
 """sacreBLEU's tokenizers of languages that have their own, or no spaces between words."""
-_CODES = {"cmn": "zh", "zho": "zh", "jp": "ja", "jpn": "ja", "kor": "ko"}
-_CODES |= {"tha": "th", "khm": "km", "lao": "lo", "mya": "my", "bur": "my"}
-_UNSPACED = {"zh", "ja", "th", "km", "lo", "my"}
 TER_WORDS = 500
 """With a longer line, in words, TER is left out: sacreBLEU's search for shifts takes about 10 s for
 a shuffled line of 500 words, and minutes for one of 2,000."""
@@ -149,12 +148,6 @@ class Kind:
     most_words: int | None = None
 
 
-def _base(lang: str) -> str:
-    """Return a language code without regions and scripts, in two letters if we know them."""
-    base = lang.lower().replace("_", "-").partition("-")[0]
-    return _CODES.get(base, base)
-
-
 def _has_words(refs: References) -> bool:
     """True if text in a language without spaces was cut into words."""
     words = [len(word) for ref in refs for line in ref for word in line.split()]
@@ -173,19 +166,18 @@ def tokenizer_for(lang: str, tokenized: bool = False) -> tuple[str, str | None]:
             "BLEU of the tokens as they are (tok:none): compare it only with BLEU of the same"
             " tokenization; NIST BLEU is left out"
         )
-    base = _base(lang)
-    name = TOKENIZERS.get(base, WESTERN)
+    name = TOKENIZERS.get(re.split("[-_]", lang.lower())[0], WESTERN)
     if name == WESTERN:
         return name, None
     without = "; NIST BLEU, whose words end at spaces, is left out"
-    if base in _UNSPACED:
+    if usual_tokenizer(lang) != "moses":
         without += "; TER of single Asian characters (norm:yes, asian:yes)"
     try:
         BLEU(tokenize=name)
     except (RuntimeError, ImportError) as error:
         missing = (
             f"BLEU of '{lang}' by characters (tok:char): sacreBLEU's tokenizer {name} is not"
-            f" installed: pip install 'sacrebleu[{base}]'"
+            f" installed: pip install 'sacrebleu[{name[:2]}]'"
         )
         return "char", missing + f" ({str(error).strip().splitlines()[0]})" + without
     return name, f"BLEU of '{lang}' with sacreBLEU's tokenizer {name}, not 13a" + without
@@ -221,7 +213,7 @@ class Scorer:
             self.tokenized_refs = [[side.cased(line) for line in ref] for ref in refs]
         self.tokenizer: str
         self.tokenizer, self.remark = tokenizer_for(lang, tokenized)
-        self.spaced = tokenized or _base(lang) not in _UNSPACED
+        self.spaced = tokenized or usual_tokenizer(lang) == "moses"
         if self.tokenized_refs and not self.spaced and not _has_words(self.tokenized_refs):
             self.tokenized_refs = []
             self.remark = (
