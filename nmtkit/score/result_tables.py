@@ -1,5 +1,5 @@
 """The tables of a result (the record saved as scores.json): scores, significance, training seeds,
-lengths; and how they are printed.
+lengths.
 """
 
 from __future__ import annotations
@@ -7,21 +7,35 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
-from nmtkit import console
 from nmtkit.errors import counted
-from nmtkit.records import GroupScore, LengthResult, LengthScore, Scores
-from nmtkit.score import lengths, seeds
+from nmtkit.records import (
+    GroupScore,
+    LengthResult,
+    LengthScore,
+    Scores,
+    SeedDifference,
+    SeedResult,
+    Spread,
+)
+from nmtkit.score import lengths
 from nmtkit.score.metrics import decimals, header
-from nmtkit.score.options import ScoreOptions
 from nmtkit.score.resampling import few_note
+from nmtkit.score.seeds import FEWEST_FREEDOM, spread
 from nmtkit.score.significance import LEVEL, TESTS
-from nmtkit.tables.fitting import as_wide
 from nmtkit.tables.table import Column, Estimate, Table, text_column
 
 FIRST = ("bleu", "delta", "p", "chrf", "ter", "length_ratio")
 """The columns that a narrow terminal keeps, the most important first."""
 DELTA = Column("delta", "Δ [95%]", signed=True, interval=True)
+MEAN_DELTA = Column("delta", "Δ mean", signed=True)
+SEED_COLUMNS = (
+    text_column("system"),
+    Column("n", "seeds"),
+    Column("bleu", "BLEU mean"),
+    Column("bleu_half_range", "± half-range"),
+)
 
 
 def tables(result: Scores) -> dict[str, Table]:
@@ -35,69 +49,6 @@ def tables(result: Scores) -> dict[str, Table]:
     if result.by_length and result.has_seeds:
         by_stem["lengths-by-seed"] = seed_length_table(result)
     return by_stem
-
-
-def print_results(results: Sequence[Scores], options: ScoreOptions) -> None:
-    """Print results, one a test set, on stdout. CSV gets a column `set`, JSON is one list.
-
-    CSV has the scores alone (and each after a blank line, those by length and those of a paper, if
-    asked for). Other forms have the significance of BLEU and of metrics that are asked for too;
-    that of all metrics is in the files of a run, and in JSON.
-    """
-    form = options.output_format
-    if form == "json":
-        console.print_json([result.model_dump() for result in results])
-        return
-    blocks = [_printed(result, options) for result in results]
-    if form == "csv":
-        _print_csv([result.set for result in results], blocks)
-        return
-    for number, (result, block) in enumerate(zip(results, blocks, strict=True)):
-        for stem, table in block.items():
-            if number or stem != "scores":
-                console.put()
-            table.print(form)
-        by_system = "lengths" in block and block["lengths"].name == "lengths"
-        if form == "table" and result.by_length and by_system:
-            console.put("\n" + as_wide(lengths.bars(result.by_length.groups), console.width()))
-
-
-def _print_csv(set_names: Sequence[str], blocks: Sequence[dict[str, Table]]) -> None:
-    """Print the tables of each kind as one, with a column `set` and the columns of the widest
-    table.
-    """
-    for stem in dict.fromkeys(stem for block in blocks for stem in block):
-        if stem == "significance":
-            continue
-        tables = {
-            name: block[stem]
-            for name, block in zip(set_names, blocks, strict=True)
-            if stem in block
-        }
-        columns = max((table.columns for table in tables.values()), key=len)
-        rows = []
-        for name, table in tables.items():
-            for row in table.rows:
-                cells = dict(zip([c.key for c in table.columns], row, strict=True))
-                rows.append([name, *(cells.get(column.key) for column in columns)])
-        if stem != "scores":
-            console.put()
-        Table("score", "", [text_column("set"), *columns], rows).print("csv")
-
-
-def _printed(result: Scores, options: ScoreOptions) -> dict[str, Table]:
-    """Return the tables of a result that are asked for, in their order."""
-    by_seed = options.group_by is not None
-    block = {"scores": seeds_table(result) if by_seed else main_table(result)}
-    if len(result.systems) > 1 and not by_seed:
-        block["significance"] = significance_table(result, ["bleu", *result.asked])
-    if result.paper and options.paper:
-        block["paper"] = result.paper.table
-    if options.length_groups is not None and result.by_length:
-        block |= length_tables(result)
-        if by_seed and result.has_seeds:
-            block["lengths"] = seed_length_table(result)
-    return block
 
 
 def main_table(result: Scores) -> Table:
@@ -140,10 +91,7 @@ def significance_table(result: Scores, metrics: Sequence[str] | None = None) -> 
     columns = [text_column("system"), text_column("metric"), replace(DELTA, decimals=digits)]
     columns += [p_column(result, test, f"p_{test}", _header_of(test)) for test in result.tests]
     rows = [
-        [
-            *(system.name, header(key), delta),
-            *(system.tests[test][key].p for test in result.tests),
-        ]
+        [system.name, header(key), delta, *(system.tests[test][key].p for test in result.tests)]
         for system in result.systems
         for key, delta in system.differences.items()
         if key in metrics
@@ -154,12 +102,53 @@ def significance_table(result: Scores, metrics: Sequence[str] | None = None) -> 
 
 
 def seeds_table(result: Scores) -> Table:
-    """Return one row a group of systems that differ in the training seed."""
+    """Return one row a group of systems that differ in the training seed: BLEU with its spread and
+    its difference to the baseline's group, and the means of the other metrics.
+    """
     assert result.seeds is not None
-    against = f", Δ against {result.seeds.baseline}" if len(result.seeds.groups) > 1 else ""
+    groups = result.seeds.groups
+    several = len(groups) > 1
+    further = [key for key in groups[0].scores if key != "bleu"]
+    columns = [*SEED_COLUMNS, Column("bleu_deviation", "deviation")]
+    if several:
+        columns += [
+            replace(MEAN_DELTA, interval=True),
+            Column("better", f"better, p<{LEVEL:g}"),
+            Column("pairs", "of"),
+            Column("p_seeds", "p (seeds)", decimals=3),
+            Column("p", "p", decimals=3),
+            Column("p_holm", "p (Holm)", decimals=3),
+        ]
+    for key in further:
+        means = (group.scores[key].mean for group in groups)
+        columns.append(Column(key, header(key), decimals(key, means)))
+    rows = []
+    for group in groups:
+        bleu = group.scores["bleu"]
+        row = [group.name, *_spread_cells(bleu), bleu.deviation]
+        if several:
+            row += _difference_cells(group.against.get("bleu"))
+        rows.append([*row, *(group.scores[key].mean for key in further)])
+    against = f", Δ against {result.seeds.baseline}" if several else ""
     title = f"{_title(result)}, by training seed{against}"
     notes = [*_signatures(result), *few_note(result.sentences), *result.remarks, _version(result)]
-    return seeds.table(result.seeds, title, notes)
+    notes += _seed_notes(result.seeds)
+    first = ["bleu", "bleu_half_range", "delta", "n", "p_holm", "p", "better", "pairs", "p_seeds"]
+    return Table("seeds", title, columns, rows, notes, first)
+
+
+def _spread_cells(scores: Spread) -> list[Any]:
+    """Return number, mean and half-range; one value has no range."""
+    return [scores.n, scores.mean, scores.half_range if scores.n > 1 else None]
+
+
+def _difference_cells(against: SeedDifference | None) -> list[Any]:
+    if against is None:
+        return [None] * 6
+    pairs = against.pairs
+    tested = [pair.better and pair.p < LEVEL for pair in pairs if pair.p is not None]
+    counts = [sum(tested) if tested else None, len(pairs) or None]
+    return [against.estimate, *counts, against.p_seeds, against.p, against.p_holm]
 
 
 def length_tables(result: Scores) -> dict[str, Table]:
@@ -212,12 +201,33 @@ def length_table(result: Scores, key: str) -> Table:
 
 
 def seed_length_table(result: Scores) -> Table:
-    """Return one row a length group and group of training seeds."""
-    by_length = result.by_length
-    assert result.seeds is not None and by_length is not None
+    """Return one row a length group and group of training seeds: mean BLEU, its spread, and the
+    mean's difference to the baseline's group.
+    """
+    by_seed, by_length = result.seeds, result.by_length
+    assert by_seed is not None and by_length is not None
+    bleu = {(score.group, score.system): score.bleu.value for score in by_length.groups}
+    sizes = {score.group: score.sentences for score in by_length.groups}
+    rows = []
+    for label, sentences in sizes.items():
+        spreads = {}
+        for group in by_seed.groups:
+            values = (bleu.get((label, name)) for name in group.systems)
+            known = [value for value in values if value is not None]
+            spreads[group.name] = spread(known) if known else None
+        base = spreads[by_seed.baseline]
+        for name, of_group in spreads.items():
+            if of_group is None or base is None:  # the length group is empty
+                rows.append([label, sentences, name, 0, None, None, None])
+                continue
+            delta = of_group.mean - base.mean if name != by_seed.baseline else None
+            rows.append([label, sentences, name, *_spread_cells(of_group), delta])
+    columns = [*lengths.COLUMNS[:2], *SEED_COLUMNS, MEAN_DELTA]
     title = f"{_length_title(result, by_length)}, by training seed"
     notes = [f"BLEU: {result.signatures['bleu']}", *result.remarks]
-    return seeds.length_table(result.seeds, by_length.groups, title, notes)
+    notes.append("half-range: (max - min) / 2 of the seeds")
+    first = ["system", "bleu", "bleu_half_range", "delta"]
+    return Table("lengths-by-seed", title, columns, rows, notes, first)
 
 
 def _length_title(result: Scores, by_length: LengthResult) -> str:
@@ -291,4 +301,45 @@ def _test_notes(result: Scores) -> list[str]:
         "compare a p only with a p of the same test; no p accounts for the training "
         "seed (--group-by seed)"
     )
+    return notes
+
+
+def _seed_notes(result: SeedResult) -> list[str]:
+    """Return the notes on groups of training seeds."""
+    notes = [
+        (
+            "half-range: (max - min) / 2; deviation: sample standard deviation (n - 1); "
+            "the other columns: means over the seeds"
+        )
+    ]
+    for group in result.groups:
+        if len(group.systems) > 1:
+            members = zip(group.systems, group.seeds, strict=True)
+            seeds = ", ".join(f"{name} (seed {seed})" for name, seed in members)
+            unequal = f"; they also differ in {', '.join(group.unequal)}" if group.unequal else ""
+            notes.append(f"{group.name}: {seeds}{unequal}")
+    compared = [group.against["bleu"] for group in result.groups if group.against]
+    if compared:
+        notes.append(
+            f"better, p<{LEVEL:g}: number of pairs with equal seeds whose BLEU is higher "
+            f"with p < {LEVEL:g} ({result.test}); a test within one seed does not account "
+            "for the seed"
+        )
+        limit = ", ".join(sorted({f"{against.smallest_p_seeds:.2g}" for against in compared}))
+        notes.append(
+            "p (seeds): exact permutation test between the two groups of scores, "
+            f"two-sided; with this number of seeds it cannot be below {limit}"
+        )
+        notes.append(
+            "[95%], p: of other seeds and other sentences at once (hierarchical bootstrap); if the "
+            "row or the baseline has one seed, its error is that of all rows with several "
+            f"(none below {FEWEST_FREEDOM} degrees of freedom); p (Holm): corrected for the "
+            f"{len(compared)} comparisons of this table"
+        )
+    for group in result.groups:
+        known = [seed for seed in group.seeds if seed is not None]
+        if len(set(known)) < len(known):
+            notes.append(f"{group.name}: a seed occurs twice, so its spread is too small")
+    if not result.several:
+        notes.append("no system has several seeds, so every row is one system")
     return notes

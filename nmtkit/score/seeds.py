@@ -22,7 +22,6 @@ import numpy as np
 
 from nmtkit.arrays import Array
 from nmtkit.records import (
-    LengthScore,
     SeedDifference,
     SeedGroup,
     SeedPair,
@@ -30,10 +29,10 @@ from nmtkit.records import (
     SeedScores,
     Spread,
 )
-from nmtkit.score.metrics import Metric, decimals, header
+from nmtkit.score.metrics import Metric
 from nmtkit.score.resampling import FEWEST_FOR_P, Draws, estimate
-from nmtkit.score.significance import LEVEL, compare, holm
-from nmtkit.tables.table import Column, Estimate, Table, text_column
+from nmtkit.score.significance import compare, holm
+from nmtkit.tables.table import Estimate
 
 _MOST_SPLITS = 200_000
 SPACED, ORDERS = 199, 20
@@ -293,135 +292,3 @@ def _against(
     delta, p_both = over_seeds_and_sentences(ours, theirs, draws, others)
     p_seeds = permutation(values[group.name], values[base.name])
     return SeedDifference(delta.value or 0.0, pairs, *p_seeds, delta.low, delta.high, p_both)
-
-
-COLUMNS = (
-    text_column("system"),
-    Column("n", "seeds"),
-    Column("bleu", "BLEU mean"),
-    Column("bleu_half_range", "± half-range"),
-)
-DELTA = Column("delta", "Δ mean", signed=True)
-
-
-def table(result: SeedResult, title: str, notes: Sequence[str]) -> Table:
-    """Return one row a group: BLEU with its spread and its difference to the baseline's group, and
-    the means of the other metrics.
-
-    Args:
-        result: of `summarize`; title, notes: around the table.
-    """
-    further = [key for key in result.groups[0].scores if key != "bleu"]
-    columns = [*COLUMNS, Column("bleu_deviation", "deviation")]
-    several = len(result.groups) > 1
-    if several:
-        columns += [
-            replace(DELTA, interval=True),
-            Column("better", f"better, p<{LEVEL:g}"),
-            Column("pairs", "of"),
-            Column("p_seeds", "p (seeds)", decimals=3),
-            Column("p", "p", decimals=3),
-            Column("p_holm", "p (Holm)", decimals=3),
-        ]
-    for key in further:
-        means = (group.scores[key].mean for group in result.groups)
-        columns.append(Column(key, header(key), decimals(key, means)))
-    rows = []
-    for group in result.groups:
-        bleu = group.scores["bleu"]
-        row = [group.name, *_cells(bleu), bleu.deviation]
-        if several:
-            row += _difference_cells(group.against.get("bleu"))
-        rows.append([*row, *(group.scores[key].mean for key in further)])
-    first = ["bleu", "bleu_half_range", "delta", "n", "p_holm", "p", "better", "pairs", "p_seeds"]
-    return Table("seeds", title, columns, rows, [*notes, *_notes(result)], first)
-
-
-def _cells(scores: Spread) -> list[Any]:
-    """Return number, mean and half-range; one value has no range."""
-    return [scores.n, scores.mean, scores.half_range if scores.n > 1 else None]
-
-
-def _difference_cells(against: SeedDifference | None) -> list[Any]:
-    if against is None:
-        return [None] * 6
-    pairs = against.pairs
-    tested = [pair.better and pair.p < LEVEL for pair in pairs if pair.p is not None]
-    better = sum(tested) if tested else None
-    counts = [better, len(pairs) or None]
-    return [against.estimate, *counts, against.p_seeds, against.p, against.p_holm]
-
-
-def length_table(
-    result: SeedResult, scores: Sequence[LengthScore], title: str, notes: Sequence[str]
-) -> Table:
-    """Return one row a length group and a group of seeds: mean BLEU, its spread, and the mean's
-    difference to the baseline's group.
-
-    Args:
-        result: of `summarize`.
-        scores: BLEU by length, of every system.
-        title, notes: around the table.
-    """
-    group_columns = [text_column("group", "source length"), Column("sentences", "sentences")]
-    bleu = {(score.group, score.system): score.bleu.value for score in scores}
-    rows = []
-    for label, sentences in dict.fromkeys((score.group, score.sentences) for score in scores):
-        spreads = {}
-        for group in result.groups:
-            values = (bleu.get((label, name)) for name in group.systems)
-            known = [value for value in values if value is not None]
-            spreads[group.name] = spread(known) if known else None
-        base = spreads[result.baseline]
-        for name, of_group in spreads.items():
-            if of_group is None or base is None:  # the length group is empty
-                rows.append([label, sentences, name, 0, None, None, None])
-                continue
-            delta = of_group.mean - base.mean if name != result.baseline else None
-            rows.append([label, sentences, name, *_cells(of_group), delta])
-    note = "half-range: (max - min) / 2 of the seeds"
-    columns, first = (
-        [*group_columns, *COLUMNS, DELTA],
-        ["system", "bleu", "bleu_half_range", "delta"],
-    )
-    return Table("lengths-by-seed", title, columns, rows, [*notes, note], first)
-
-
-def _notes(result: SeedResult) -> list[str]:
-    notes = [
-        (
-            "half-range: (max - min) / 2; deviation: sample standard deviation (n - 1); "
-            "the other columns: means over the seeds"
-        )
-    ]
-    for group in result.groups:
-        if len(group.systems) > 1:
-            members = zip(group.systems, group.seeds, strict=True)
-            seeds = ", ".join(f"{name} (seed {seed})" for name, seed in members)
-            unequal = f"; they also differ in {', '.join(group.unequal)}" if group.unequal else ""
-            notes.append(f"{group.name}: {seeds}{unequal}")
-    compared = [group.against["bleu"] for group in result.groups if group.against]
-    if compared:
-        notes.append(
-            f"better, p<{LEVEL:g}: number of pairs with equal seeds whose BLEU is higher "
-            f"with p < {LEVEL:g} ({result.test}); a test within one seed does not account "
-            "for the seed"
-        )
-        limit = ", ".join(sorted({f"{against.smallest_p_seeds:.2g}" for against in compared}))
-        notes.append(
-            "p (seeds): exact permutation test between the two groups of scores, "
-            f"two-sided; with this number of seeds it cannot be below {limit}"
-        )
-        notes.append(
-            "[95%], p: of other seeds and other sentences at once (hierarchical bootstrap); if the "
-            "row or the baseline has one seed, its error is that of all rows with several "
-            f"(none below {FEWEST_FREEDOM} degrees of freedom); p (Holm): corrected for the "
-            f"{len(compared)} comparisons of this table"
-        )
-    for group in result.groups:
-        known = [seed for seed in group.seeds if seed is not None]
-        if len(set(known)) < len(known):
-            notes.append(f"{group.name}: a seed occurs twice, so its spread is too small")
-    if not result.several:
-        notes.append("no system has several seeds, so every row is one system")
-    return notes

@@ -31,8 +31,9 @@ from nmtkit.score.external_metrics import SetTexts, check_paths, external_metric
 from nmtkit.score.metrics import METRICS
 from nmtkit.score.options import ScoreOptions
 from nmtkit.score.plain_files import score_files
+from nmtkit.score.printing import print_results
 from nmtkit.score.resampling import Draws
-from nmtkit.score.result_tables import print_results, tables
+from nmtkit.score.result_tables import tables
 from nmtkit.score.translations import (
     described,
     read_output,
