@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, get_type_hints
 from xml.etree import ElementTree
 
 import numpy as np
-from pydantic import TypeAdapter, ValidationError, create_model
+from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
 from nmtkit import console
@@ -188,9 +188,8 @@ def as_pdf(svg: str, width: float) -> bytes | None:
 def _options_of(draw: Callable[..., None], values: Mapping[str, Any]) -> dict[str, Any]:
     """Return plain values as what a drawing function takes."""
     hints = get_type_hints(draw, localns={"Figure": object})
-    fields: dict[str, Any] = {name: (hints[name], ...) for name in values}
-    model = create_model("Drawing", **fields).model_validate(values)
-    return {name: getattr(model, name) for name in values}
+    kinds = {name: TypeAdapter(hints[name]) for name in values}
+    return {name: kind.validate_python(values[name]) for name, kind in kinds.items()}
 
 
 def _panels(
