@@ -100,14 +100,17 @@ def list_settings(
     if as_toml:
         _print_toml(tables, variant)
         return
-    columns = [text_column(name) for name in ("setting", preset or "default", "values", "meaning")]
+    names = ("setting", preset or "default", "values", "meaning")
+    columns = [text_column(name) for name in names]
     for number, (name, rows) in enumerate(tables.items()):
         if number:
             console.put()
         cells = [
-            [f"{name}.{row.name}", row.default_text, row.values, row.description] for row in rows
+            # Spaces let a narrow terminal wrap the values.
+            [f"{name}.{s.name}", s.default_text, s.values.replace("|", " | "), s.description]
+            for s in rows
         ]
-        Table(name, name, columns, cells).print()
+        Table(name, name, columns, cells, first=[names[1], "meaning"]).print()
 
 
 def _print_toml(tables: dict[str, list[fields.Setting]], variant: str | None) -> None:

@@ -187,7 +187,7 @@ def _environment() -> Environment:
 
 def _for_page(table: Table) -> Table:
     """Return a table as it is shown: turned if it is of costs, or wide, and has few rows."""
-    many = len(table.columns) > len(table.rows) > 0 and not table.first
+    many = len(table.columns) > len(table.rows) > 0 and table.may_turn
     if many and (table.grid().width > MOST_WIDTH or table.name == "cost"):
         turned = table.turned()
         if turned.grid().width <= MOST_WIDTH:

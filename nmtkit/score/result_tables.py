@@ -70,8 +70,8 @@ def main_table(result: Scores) -> Table:
             score = system.scores[key]
             row.append(score.estimate if key in result.asked else score.value)
         rows.append([*row, system.length_ratio.value])
-    first = () if result.asked_further else FIRST  # then it is turned, not cut
-    return Table("score", _title(result), columns, rows, _main_notes(result, several), first)
+    notes, turns = _main_notes(result, several), bool(result.asked_further)
+    return Table("score", _title(result), columns, rows, notes, FIRST, turns)
 
 
 def metric_column(result: Scores, key: str, interval: bool) -> Column:

@@ -120,7 +120,7 @@ def fit(table: Table, width: int | None) -> list[str]:
     grid = table.grid()
     if width is None or grid.width <= width:
         return grid.lines(width)
-    if not table.first and len(table.rows) < len(table.columns):
+    if table.may_turn and len(table.rows) < len(table.columns):
         turned = table.turned().grid()
         if turned.width <= width:
             return turned.lines(width)

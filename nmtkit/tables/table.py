@@ -80,8 +80,9 @@ class Table:
     above, notes below.
 
     Args:
-        first: keys of the columns that a narrow terminal keeps, the most important first; without
-            any, the whole table is turned if it fits so.
+        first: keys of the columns that a narrow terminal keeps, the most important first.
+        turns: the whole table is turned on a narrow terminal if it fits so; so it is without
+            `first`.
     """
 
     name: str
@@ -90,6 +91,12 @@ class Table:
     rows: Sequence[Sequence[Any]]
     notes: Sequence[str] = ()
     first: Sequence[str] = ()
+    turns: bool = False
+
+    @property
+    def may_turn(self) -> bool:
+        """True if a narrow place may have a row for each column."""
+        return self.turns or not self.first
 
     def cells(self) -> list[list[str]]:
         """Return the rows as text."""
