@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from nmtkit import console, settings, trust
 from nmtkit.errors import ConfigError, DataError, nearest
+from nmtkit.models import checkpoints
 from nmtkit.models.base import Model
 from nmtkit.models.variants import load_variant
 from nmtkit.records import SystemConfig
@@ -27,6 +28,13 @@ HARMLESS = {
 }
 
 
+SETTINGS_OPTIONS = (
+    *("preset", "config", "assignments", "seed"),
+    *("init_from", "match_parameters", "allow_change"),
+)
+"""The options that decide on settings, besides the variant."""
+
+
 class Plan(BaseModel, frozen=True):
     """All settings of a training, in the order of config.toml; corpus: its fingerprint."""
 
@@ -37,6 +45,24 @@ class Plan(BaseModel, frozen=True):
     model: dict[str, Any]
     train: TrainSettings
     search: SearchSettings
+
+
+def with_its_own_settings(system: System, options: TrainOptions) -> TrainOptions:
+    """Return the options of a call that gives no settings with those of the system's config.toml,
+    if the system has begun.
+
+    A class of the user's own must be named: a run is no reason to import code.
+    """
+    settings_given = options.model_dump(include={*SETTINGS_OPTIONS}, exclude_defaults=True)
+    if settings_given or options.force or not checkpoints.candidates(system.checkpoints):
+        return options
+    stored = system.read_config()
+    unnamed = "variant" not in options.model_dump(exclude_defaults=True)
+    if options.variant != stored.variant and (not unnamed or ":" in stored.variant):
+        return options
+    console.say(f"no settings are given: '{system.name}' has those of {system.config}")
+    own = {"variant": stored.variant, "preset": stored.preset or None, "config": system.config}
+    return options.model_copy(update=own)
 
 
 def make_plan(run: Run, options: TrainOptions) -> Plan:
@@ -156,8 +182,9 @@ def check_unchanged(system: System, plan: Plan, run: Run, allowed: Collection[st
         raise ConfigError(
             f"the settings of '{system.name}' have changed since it was started",
             where=_table([("key", "old", "new"), *harmful]),
-            hint=f"use the settings of {system.config}, or --system for a second system, --force to"
-            " begin this one anew, --allow-change KEY to resume with the new value",
+            hint=f"leave all settings out to resume with those of {system.config}, or --system for"
+            " a second system, --force to begin this one anew, --allow-change KEY to resume with"
+            " the new value",
         )
     for key, (before, after) in changed.items():
         console.say(f"{key}: {before} -> {after}")

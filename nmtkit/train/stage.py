@@ -42,7 +42,15 @@ from nmtkit.train.loop import Trainer
 from nmtkit.train.matching import match_parameters
 from nmtkit.train.optimizer import put_optimizer_tensors
 from nmtkit.train.options import TrainOptions
-from nmtkit.train.plan import Plan, changes, check_known, check_unchanged, common_width, make_plan
+from nmtkit.train.plan import (
+    Plan,
+    changes,
+    check_known,
+    check_unchanged,
+    common_width,
+    make_plan,
+    with_its_own_settings,
+)
 from nmtkit.train.ranks import Ranks, bytes_sent
 from nmtkit.train.state import TrainState
 from nmtkit.train.validation import Validator
@@ -64,9 +72,9 @@ def train(run: Run, *, ranks: Ranks | None = None, **values: Any) -> None:
     """
     options = TrainOptions.of(values)
     ranks = ranks or Ranks()
-    plan = make_plan(run, options)
     name = default_name(options.variant) if options.name is None else options.name
     system = run.new_system(name)
+    plan = make_plan(run, with_its_own_settings(system, options))
     opening = []
     if options.match_parameters:
         plan, sizes = match_parameters(run, plan, name, options)
