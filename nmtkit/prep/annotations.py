@@ -15,10 +15,11 @@ from nmtkit.corpora.corpus import SetFiles
 from nmtkit.corpora.document_starts import kept_starts
 from nmtkit.data.documents import documents_file
 from nmtkit.prep.check import inspect
-from nmtkit.prep.clean import read_rows
+from nmtkit.prep.clean import read_kept
 from nmtkit.prep.parse_spans import CutSpans, Stanza, check_parses, parse_text, sum_of_outcomes
 from nmtkit.prep.shards import Shard, TextFile, cut
 from nmtkit.prep.tasks import Runner, Task
+from nmtkit.prep.work import OUT
 from nmtkit.text.side import TextSide
 
 
@@ -28,14 +29,12 @@ class Annotations:
 
     Args:
         runner: of the tasks, whose results are those of the sets.
-        out: folder in the work folder, the prep folder to be.
         plain: every text file, so that shards can be cut from it.
         parser: of the source language, for the sets without a file of parses.
         timed: prints and records how fast a step was, by its name and lines.
     """
 
     runner: Runner
-    out: str
     plain: dict[Path, TextFile]
     parser: Stanza | None
     timed: Callable[[str, int], AbstractContextManager[None]]
@@ -55,16 +54,14 @@ class Annotations:
     @property
     def folder(self) -> Path:
         """The prep folder to be."""
-        return self.runner.work / self.out
+        return self.runner.work / OUT
 
     def _kept(self, text: SetFiles, shards: Sequence[Shard]) -> Mask:
         """Return which lines of the files of a set are in the set."""
         if text.split != "train":
             return np.ones(sum(shard.rows for shard in shards), bool)
         encode = self.runner.work / "encode"
-        return np.concatenate(
-            [read_rows(encode / f"{shard.name}.kept.npy", shard.rows) for shard in shards]
-        )
+        return np.concatenate([read_kept(encode, shard) for shard in shards])
 
     def _write_documents(self, name: str, docs: Path, kept: Mask) -> int:
         """Write docs/<set>.txt, and return how many documents there are."""
@@ -91,7 +88,7 @@ class Annotations:
         streams = [[self.plain[path] for path in text.src], [trees]]
         tasks = []
         for shard in cut(streams, shards[0].rows):
-            spans = CutSpans(shard, text.name, self.out, text.split == "train")
+            spans = CutSpans(shard, text.name, text.split == "train")
             tasks.append(Task(f"spans.{text.name}", shard.index, spans, shard.rows))
         with self.timed(f"phrases of {text.name}", sum(shard.rows for shard in shards)):
             facts = self.runner.run(f"parses of {text.name}", tasks)

@@ -16,6 +16,7 @@ from nmtkit.prep.repeats import read_wanted
 from nmtkit.prep.shards import Shard
 from nmtkit.prep.tasks import Outcome, step_cache
 from nmtkit.prep.words import SideText
+from nmtkit.prep.work import GIVEN
 from nmtkit.settings import PrepSettings
 from nmtkit.text.side import TextSide, load_splitter
 from nmtkit.text.splitter import Splitter
@@ -165,17 +166,13 @@ class CleanShard:
 
     Attributes:
         shard: of the training text.
-        key: of the work, for what this process keeps in memory.
         languages, settings: as of `Cleaner`.
-        models: folder in the work folder, with the models of subwords that are given.
         dropped: folder in the work folder, with the repeated pairs that are dropped; empty: none.
     """
 
     shard: Shard
-    key: str
     languages: tuple[str, str]
     settings: PrepSettings
-    models: str
     dropped: str = ""
 
     def __call__(self, work: Path, index: int) -> Outcome:
@@ -184,7 +181,7 @@ class CleanShard:
         Returns: pairs kept, dropped pairs by reason, and changes of the text; the files.
         """
         # the words that it has met serve all shards
-        clean = step_cache((Cleaner, self.key), lambda: self._cleaner(work / self.models))
+        clean = step_cache(Cleaner, lambda: self._cleaner(work / GIVEN))
         clean.reset()
         wanted = read_wanted(work / self.dropped, self.shard) if self.dropped else None
         masks = []
@@ -200,7 +197,7 @@ class CleanShard:
             mask[mask] = clean(chunk)
             masks.append(mask)
         rows_kept = np.concatenate(masks)
-        paths = [write_rows(work / "clean" / f"{self.shard.name}.kept.npy", rows_kept)]
+        paths = [write_kept(work / "clean", self.shard, rows_kept)]
         for name, text in zip(SIDES, clean.texts, strict=True):
             forms, table = text.finish(self.shard.index)
             path = work / "clean" / f"{self.shard.name}.{name}"
@@ -222,12 +219,12 @@ def _selected(text: bytes, mask: Mask) -> bytes:
     return b"".join([line + b"\n" for line in compress(text.split(b"\n"), mask.tolist())])
 
 
-def write_rows(path: Path, mask: Mask) -> Path:
-    """Write which rows of a shard are kept, and return the path."""
-    return files.write_array(path, np.packbits(mask))
+def write_kept(folder: Path, shard: Shard, mask: Mask) -> Path:
+    """Write which rows of a shard are kept, and return the file."""
+    return files.write_array(folder / f"{shard.name}.kept.npy", np.packbits(mask))
 
 
-def read_rows(path: Path, rows: int) -> Mask:
+def read_kept(folder: Path, shard: Shard) -> Mask:
     """Return which of the rows of a shard are kept."""
-    packed = np.load(path, allow_pickle=False)
-    return np.unpackbits(packed, count=rows).astype(bool)
+    packed = np.load(folder / f"{shard.name}.kept.npy", allow_pickle=False)
+    return np.unpackbits(packed, count=shard.rows).astype(bool)

@@ -17,22 +17,23 @@ from nmtkit import files
 from nmtkit.arrays import Array, Ints, Mask
 from nmtkit.data.ragged import ragged_files
 from nmtkit.data.store import StoreWriter, id_type, shard_path
-from nmtkit.prep.clean import SIDES, read_rows, write_rows
-from nmtkit.prep.lookup import LOOKUP, SideLookup
+from nmtkit.prep.clean import SIDES, read_kept, write_kept
+from nmtkit.prep.lookup import SideLookup
 from nmtkit.prep.shards import Shard
 from nmtkit.prep.tasks import Outcome, read_fact, step_cache
 from nmtkit.prep.word_table import WordTable
+from nmtkit.prep.work import LOOKUP, OUT
 from nmtkit.text.segmented import joined, starts_of
 from nmtkit.text.side import TextSide
 from nmtkit.text.tidy import tidy, utf8_lines
 from nmtkit.text.vocabulary import UNK, Vocabulary, load_vocabularies
 
 
-def _lookups(work: Path, out: str, key: str) -> list[SideLookup]:
+def _lookups(work: Path) -> list[SideLookup]:
     """Return the token ids of the words of both sides."""
 
     def load_text(side: int) -> tuple[TextSide, Vocabulary]:
-        sides, vocabularies = _text(work / out, key)
+        sides, vocabularies = _text(work / OUT)
         return sides[side], vocabularies[side]
 
     def make() -> list[SideLookup]:
@@ -40,7 +41,7 @@ def _lookups(work: Path, out: str, key: str) -> list[SideLookup]:
         folder, numbers = work / LOOKUP, range(len(SIDES))
         return [SideLookup(folder, side, functools.partial(load_text, side)) for side in numbers]
 
-    return step_cache((SideLookup, key), make)
+    return step_cache(SideLookup, make)
 
 
 @dataclass(frozen=True)
@@ -49,15 +50,11 @@ class EncodeShard:
 
     Attributes:
         shard: of the training text, cleaned.
-        key: of the work, for what this process keeps in memory.
-        out: folder in the work folder, the prep folder to be.
         vocabulary: size of the larger one.
         max_subwords: of the settings.
     """
 
     shard: Shard
-    key: str
-    out: str
     vocabulary: int
     max_subwords: int
 
@@ -66,9 +63,10 @@ class EncodeShard:
 
         Returns: subwords and unknown ones of both sides, pairs kept, dropped pairs; the files.
         """
+        read_fact(work, "clean", index)  # a damaged shard is cleaned again
         name = self.shard.name
         ids, lengths = [], []
-        for lookup, suffix in zip(_lookups(work, self.out, self.key), SIDES, strict=True):
+        for lookup, suffix in zip(_lookups(work), SIDES, strict=True):
             path = work / "clean" / f"{name}.{suffix}"
             text = np.load(path.with_name(f"{path.name}.text.npy"), allow_pickle=False)
             side_ids, side_lengths = lookup.encode(WordTable.load(path), text)
@@ -77,10 +75,10 @@ class EncodeShard:
         long = np.stack(lengths) - 1 > self.max_subwords
         kept = np.logical_not(long.any(0))
         flat, sizes = interleaved(ids, lengths, kept)
-        paths = write_store(work / self.out / "train", index, self.vocabulary, flat, sizes)
-        rows = read_rows(work / "clean" / f"{name}.kept.npy", self.shard.rows)
+        paths = write_store(work / OUT / "train", index, self.vocabulary, flat, sizes)
+        rows = read_kept(work / "clean", self.shard)
         rows[rows] = kept
-        paths.append(write_rows(work / "encode" / f"{name}.kept.npy", rows))
+        paths.append(write_kept(work / "encode", self.shard, rows))
         reasons = []
         if not kept.all():
             counts = {"pairs": int((~kept).sum())}
@@ -132,14 +130,11 @@ class EncodeSet:
         shard: all rows of the set.
         name: of the set.
         streams: src, ref, ref1, …
-        key, out: as of `EncodeShard`.
     """
 
     shard: Shard
-    key: str
     name: str
     streams: tuple[str, ...]
-    out: str
 
     def __call__(self, work: Path, index: int) -> Outcome:
         """Write the token ids of source and first reference, and the tidied text of all.
@@ -147,8 +142,8 @@ class EncodeSet:
         Returns: subwords and unknown ones of both sides, changes of the text, blank lines; the
             files.
         """
-        out = work / self.out
-        sides, vocabularies = _text(out, self.key)
+        out = work / OUT
+        sides, vocabularies = _text(out)
         changes: list[Counter[str]] = [Counter(), Counter()]
         blank: Counter[str] = Counter()
         paths = [out / "text" / f"{self.name}.{stream}" for stream in self.streams]
@@ -180,13 +175,13 @@ class EncodeSet:
         return {"sizes": sizes, "changes": counts, "blank": dict(+blank)}, paths
 
 
-def _text(prep: Path, key: str) -> tuple[list[TextSide], Sequence[Vocabulary]]:
+def _text(prep: Path) -> tuple[list[TextSide], Sequence[Vocabulary]]:
     """Return the text of both sides and their vocabularies."""
 
     def make() -> tuple[list[TextSide], Sequence[Vocabulary]]:
         return [TextSide.load(prep, side) for side in SIDES], load_vocabularies(prep)
 
-    return step_cache((TextSide, key), make)
+    return step_cache(TextSide, make)
 
 
 def subword_counts(sizes: Ints) -> dict[str, int]:

@@ -18,14 +18,13 @@ from nmtkit.prep.clean import SIDES
 from nmtkit.prep.learn import Models, file_names, learn
 from nmtkit.prep.tasks import Outcome
 from nmtkit.prep.word_table import FREQUENT, Frequent, WordTable, concatenated
+from nmtkit.prep.work import GIVEN, LOOKUP, OUT
 from nmtkit.settings import PrepSettings
 from nmtkit.text.segmented import LINE_END, joined, starts_of
 from nmtkit.text.side import TextSide
 from nmtkit.text.tokenizer import Side
 from nmtkit.text.vocabulary import EOS, Vocabulary
 
-LOOKUP = "lookup"
-"""Folder of the work folder: the ids of the words that were learnt from."""
 SPANS = np.dtype([("start", "<i8", 2), ("length", "<u2", 2)])
 """Where the ids of a word are, and how many it has: elsewhere, and where a sentence starts."""
 
@@ -38,9 +37,6 @@ class LearnModels:
         words: the folder of the tables in the work folder (`word_table.MergeWords`).
         parts: how many tables each side has.
         languages, settings: as of `learn`.
-        given: folder in the work folder, with the files that are not learnt.
-        out: folder in the work folder, the prep folder to be.
-        lookup: folder in the work folder, for the token ids of the words.
         jobs: worker processes.
     """
 
@@ -48,9 +44,6 @@ class LearnModels:
     parts: int
     languages: tuple[str, str]
     settings: PrepSettings
-    given: str
-    out: str
-    lookup: str
     jobs: int
 
     def __call__(self, work: Path, index: int) -> Outcome:
@@ -68,16 +61,16 @@ class LearnModels:
                 types += np.bincount(np.minimum(counts, FREQUENT), minlength=len(types))
         frequent = Frequent.of(types, self.settings.max_types)
         tables = [concatenated(list(map(frequent, self._parts(work, side)))) for side in SIDES]
-        out = work / self.out
+        out = work / OUT
         names = file_names(self.languages, self.settings)
         for name in names:  # an interrupted or damaged file of an earlier call
             (out / name).unlink(missing_ok=True)
-        shutil.copytree(work / self.given, out, dirs_exist_ok=True)
+        shutil.copytree(work / GIVEN, out, dirs_exist_ok=True)
         models = learn(tables, self.languages, self.settings, out, self.jobs)
         numbers |= models.counts
         if left_out := int(types.sum()) - sum(map(len, tables)):
             numbers["types_left_out"] = left_out
-        paths = write_lookup(work / self.lookup, models, tables)
+        paths = write_lookup(work / LOOKUP, models, tables)
         paths += [out / name for name in names]
         sizes = list(map(len, models.vocabularies))
         return {"counts": numbers, "vocabularies": sizes}, [p for p in paths if p.is_file()]

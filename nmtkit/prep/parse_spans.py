@@ -17,10 +17,11 @@ from nmtkit.arrays import Mask
 from nmtkit.data.ragged import Ragged, ragged_files
 from nmtkit.data.store import MAGIC, shard_path, spans_path, spans_writer
 from nmtkit.errors import DataError, EnvironmentProblem, first_line
-from nmtkit.prep.clean import read_rows
+from nmtkit.prep.clean import read_kept
 from nmtkit.prep.shards import Shard
 from nmtkit.prep.tasks import Outcome
 from nmtkit.prep.trees import Unusable, parse_phrases
+from nmtkit.prep.work import OUT
 from nmtkit.text.side import TextSide
 from nmtkit.text.tidy import tidy, utf8_lines
 
@@ -71,13 +72,11 @@ class CutSpans:
     Attributes:
         shard: source and parses.
         name: of the set, whose ids are written.
-        out: folder in the work folder, the prep folder to be.
         train: True for the training text, of which some rows are dropped.
     """
 
     shard: Shard
     name: str
-    out: str
     train: bool
 
     def __call__(self, work: Path, index: int) -> Outcome:
@@ -86,10 +85,10 @@ class CutSpans:
         Returns: for each outcome, how many sentences have it, and the first of their lines.
         Raises: DataError if the text is not that of the set.
         """
-        out = work / self.out
+        out = work / OUT
         kept = np.ones(self.shard.rows, bool)
         if self.train:
-            kept = read_rows(work / "encode" / f"{self.shard.name}.kept.npy", self.shard.rows)
+            kept = read_kept(work / "encode", self.shard)
         side = TextSide.load(out, "src")
         array = shard_path(out / self.name, index)
         subwords = iter(np.diff(Ragged(array, MAGIC, fields=2).offsets)[::2].tolist())

@@ -125,7 +125,7 @@ class Plan(Steps):
             encoded: the entry of the training text.
         """
         entries = [encoded, *self.encode_sets(shards)]
-        annotations = Annotations(self.runner, OUT, self.plain, self.parser, self.timed)
+        annotations = Annotations(self.runner, self.plain, self.parser, self.timed)
         foreign = foreign_lines(shards, surveyed)
         return [
             TextSet(

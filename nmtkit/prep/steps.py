@@ -19,14 +19,14 @@ from nmtkit.prep.clean import SIDES, CleanShard, Reasons
 from nmtkit.prep.encode import EncodeSet, EncodeShard, subword_counts
 from nmtkit.prep.engines import Engine
 from nmtkit.prep.given import Given, GivenRun
-from nmtkit.prep.lookup import LOOKUP, LearnModels
+from nmtkit.prep.lookup import LearnModels
 from nmtkit.prep.parse_spans import Stanza
 from nmtkit.prep.repeats import CompareHashes, Survey
 from nmtkit.prep.shards import SetShards, Shard, TextFile, Unpack, cut, shard_rows
 from nmtkit.prep.sums import by_reason, sum_reasons
 from nmtkit.prep.tasks import Fact, Runner, Task
 from nmtkit.prep.word_table import MergeWords
-from nmtkit.prep.work import OUT
+from nmtkit.prep.work import GIVEN, OUT
 from nmtkit.records import (
     Overlap,
     Repeats,
@@ -35,8 +35,6 @@ from nmtkit.records import (
 from nmtkit.settings import PrepSettings
 from nmtkit.text.vocabulary import SPECIALS
 
-GIVEN = "given"
-"""The folder of the work folder with the text model that is not learnt."""
 PART_BYTES = 1 << 26
 """Bytes of hashes or words that one task compares or adds up, if memory allows more."""
 
@@ -74,7 +72,7 @@ class Steps:
         self.work = self.work.absolute()  # workers may have another current folder
         self.languages = (self.corpus.src, self.corpus.tgt)
         self.out = self.work / OUT
-        self.runner = Runner(self.work, self.engine)
+        self.runner = Runner(self.work, self.key, self.engine)
         memory = self.settings.memory or memory_bytes() / (1 << 30) / 4
         self.budget = max(1 << 20, int(memory * (1 << 30)))  # below it, pieces are too many
 
@@ -167,7 +165,7 @@ class Steps:
         """Clean the training text, without the pairs in the folder `dropped` (empty: all)."""
         tasks = []
         for shard in shards:
-            clean = CleanShard(shard, self.key, self.languages, self.settings, GIVEN, dropped)
+            clean = CleanShard(shard, self.languages, self.settings, dropped)
             tasks.append(Task("clean", shard.index, clean, shard.rows))
         with self.timed("tidy, tokenize, clean, count", 2 * sum(s.rows for s in shards)):
             return self.runner.run("tokenizing", tasks)
@@ -189,7 +187,7 @@ class Steps:
     def learn(self, merged: tuple[str, int]) -> Fact:
         """Learn truecasers, subwords and vocabularies, here."""
         start = time.perf_counter()
-        learn = LearnModels(*merged, self.languages, self.settings, GIVEN, OUT, LOOKUP, self.jobs)
+        learn = LearnModels(*merged, self.languages, self.settings, self.jobs)
         fact = self.runner.run_here(Task("learn", 0, learn, 0))
         self.runner.models = fact.checksum()
         if max(fact.value["vocabularies"]) == len(SPECIALS):
@@ -211,8 +209,8 @@ class Steps:
         size = max(learnt.value["vocabularies"])
         tasks = []
         for shard in shards:
-            encode = EncodeShard(shard, self.key, OUT, size, self.settings.max_subwords)
-            tasks.append(Task("encode", shard.index, encode, shard.rows, ("clean",)))
+            encode = EncodeShard(shard, size, self.settings.max_subwords)
+            tasks.append(Task("encode", shard.index, encode, shard.rows))
         with self.timed("truecase, segment, encode", 2 * sum(s.rows for s in shards)):
             encoded = self.runner.run("encoding", tasks)
         reasons += sum_reasons(encoded)
@@ -240,7 +238,7 @@ class Steps:
         tasks = []
         for number, text in enumerate(self.corpus.sets[1:]):
             (shard,) = shards[text.name]
-            encode = EncodeSet(shard, self.key, text.name, tuple(text.sides()), OUT)
+            encode = EncodeSet(shard, text.name, tuple(text.sides()))
             tasks.append(Task("sets", number, encode, shard.rows))
         lines = sum(task.lines for task in tasks)
         entries = []

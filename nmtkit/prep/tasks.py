@@ -69,16 +69,18 @@ Outcome = tuple[files.JsonObject, list[Path]]
 """The result of a task, and the files that it wrote."""
 
 _cache: dict[Hashable, Any] = {}
-_cached_step = [""]
+_current = ["", ""]
+"""The step of the task that this process does, and the key of its work."""
 
 
 def step_cache(key: Hashable, make: Callable[[], Cached]) -> Cached:
     """Return an object that a process makes once for all its tasks of a step.
 
     Args:
-        key: of the object, with the key of the work.
+        key: of the object, among those of the same work.
         make: makes the object if the process does not have it.
     """
+    key = (_current[1], key)
     if key not in _cache:
         _cache[key] = make()
     result: Cached = _cache[key]
@@ -95,7 +97,7 @@ class Task:
         function: called with the work folder and the index; returns what it found, and the files
             that it wrote. It may run again, in another process: then it writes the same files.
         lines: its share of the step, for the progress.
-        needs: steps of which it reads the files of the task with the same number.
+        key: of the work (`work.work_key`), for what a process keeps in memory.
         models: checksum of the models that it reads, for a task after learning.
         version: of the nmtkit that asks for it.
     """
@@ -104,7 +106,7 @@ class Task:
     index: int
     function: Callable[[Path, int], Outcome]
     lines: int
-    needs: tuple[str, ...] = ()
+    key: str = ""
     models: str = ""
     version: str = nmtkit.__version__
 
@@ -160,11 +162,9 @@ def perform(work: Path, task: Task) -> Fact:
             where="--work",
             hint="name a folder with --work that all nodes share",
         )
-    for step in task.needs:
-        read_fact(work, step, task.index)
-    if _cached_step != [task.step]:  # free what the process made for another step
+    if _current[0] != task.step:  # free what the process made for another step
         _cache.clear()
-        _cached_step[:] = [task.step]
+    _current[:] = [task.step, task.key]
     collecting = gc.isenabled()
     gc.disable()  # there are no cycles to find, but millions of objects to walk through
     try:
@@ -194,6 +194,7 @@ class Runner:
 
     Attributes:
         work: the work folder.
+        key: of the work.
         engine: which processes do the work.
         steps: the tasks of every step so far, so that a damaged file can be made again.
         facts: of all tasks of those steps.
@@ -204,6 +205,7 @@ class Runner:
     """
 
     work: Path
+    key: str
     engine: Engine
     steps: dict[str, Sequence[Task]] = field(default_factory=dict)
     facts: list[Fact] = field(default_factory=list)
@@ -220,7 +222,7 @@ class Runner:
         Returns: the fact of each task.
         Raises: the error of a task; EnvironmentProblem if workers are lost again and again.
         """
-        tasks = [replace(task, models=self.models) for task in tasks]
+        tasks = [replace(task, key=self.key, models=self.models) for task in tasks]
         if tasks:
             self.steps[tasks[0].step] = tasks
         facts = {}

@@ -17,8 +17,12 @@ from nmtkit.run import locked
 
 OUT = "out"
 """The folder of a work folder that becomes the prep folder."""
+GIVEN = "given"
+"""Its folder with the text model that is not learnt."""
+LOOKUP = "lookup"
+"""Its folder with the ids of the words that were learnt from."""
 FOLDERS = (
-    *("raw", "plain", "given", "survey", "repeats.*", "clean", "merge.*", "learn", "lookup"),
+    *("raw", "plain", GIVEN, "survey", "repeats.*", "clean", "merge.*", "learn", LOOKUP),
     *("encode", "sets", "spans.*", OUT),
 )
 """The folders that prep makes in a work folder."""

@@ -54,10 +54,10 @@ def main() -> None:
         recipe.write(work / "out" / "manifest.json")
         steps: list[tuple[str, Callable[[Path, int], Any]]] = [
             ("survey", Survey(shard, ("src", "ref"), languages)),
-            ("clean", CleanShard(shard, "key", languages, settings, "given")),
+            ("clean", CleanShard(shard, languages, settings)),
             ("merge", MergeWords("merge", 1, 1)),
-            ("learn", LearnModels("merge", 1, languages, settings, "given", "out", "lookup", 1)),
-            ("encode", EncodeShard(shard, "key", "out", 1 << 14, settings.max_subwords)),
+            ("learn", LearnModels("merge", 1, languages, settings, 1)),
+            ("encode", EncodeShard(shard, 1 << 14, settings.max_subwords)),
         ]
         print(
             f"{pairs:,} pairs; processor microseconds a pair; read and check: {checked * 1e6:.2f}"

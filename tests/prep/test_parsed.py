@@ -254,7 +254,7 @@ def test_trees_of_another_text_are_refused(tmp_path, options):
     (shard,) = cut(streams, 15)
     shutil.copytree(run.prep, tmp_path / "out")
     with pytest.raises(DataError, match="files changed while they were read"):
-        CutSpans(shard, "news", "out", train=False)(tmp_path, 0)
+        CutSpans(shard, "news", train=False)(tmp_path, 0)
 
 
 @pytest.mark.parametrize(
