@@ -73,8 +73,6 @@ class Corpus:
     src: str
     """Language of the source."""
     tgt: str
-    preset: str
-    """The default preset of systems trained on it."""
     sets: list[SetFiles]
     """Train first, then dev, then tests."""
     extras: dict[str, Path] = field(default_factory=dict)
@@ -90,7 +88,6 @@ def own_files(
     test: Sequence[Sequence[Path]],
     src: str | None,
     tgt: str | None,
-    preset: str,
 ) -> Corpus:
     """Return the user's own files as a corpus.
 
@@ -100,7 +97,6 @@ def own_files(
         test: for each test set source, reference and further references, or one TSV file.
         src, tgt: language codes; None: guessed from the suffix of the training files
             (news.de.gz -> de), or of their TSV file (news.de-en.tsv).
-        preset: the preset of its systems.
     Raises: ConfigError if files or languages are missing, or the name is not one of a folder
         directly under ./runs, where runs are looked for.
     """
@@ -117,7 +113,7 @@ def own_files(
         _own_set("dev", "dev", dev),
         *own_tests(test, [src, tgt], {"train", "dev"}),
     ]
-    return Corpus(name or f"{src}-{tgt}", src, tgt, preset, sets)
+    return Corpus(name or f"{src}-{tgt}", src, tgt, sets)
 
 
 def _own_set(name: str, split: str, paths: Sequence[Path]) -> SetFiles:

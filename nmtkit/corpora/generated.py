@@ -11,7 +11,7 @@ from nmtkit.corpora.corpus import Corpus, SetFiles
 from nmtkit.corpora.table import Dataset, registered
 
 
-def corpus(dataset: Dataset, folder: Path, preset: str, size: int, seed: int) -> Corpus:
+def corpus(dataset: Dataset, folder: Path, size: int, seed: int) -> Corpus:
     """Return the corpus that a data set's generator writes into a folder.
 
     The generator is a function `generate(folder, size=…, seed=…)`. For each SET of train, dev, test
@@ -22,7 +22,6 @@ def corpus(dataset: Dataset, folder: Path, preset: str, size: int, seed: int) ->
     Args:
         dataset: a data set with a generator.
         folder: where the generator writes.
-        preset: the default preset of systems trained on the corpus.
         size, seed: the number of training pairs, and the seed of the generator.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -36,7 +35,7 @@ def corpus(dataset: Dataset, folder: Path, preset: str, size: int, seed: int) ->
         f"eval/{path.name.split('.')[0]}.json": path for path in sorted(folder.glob("*.json"))
     }
     extras |= {f"eval/probing/{path.name}": path for path in sorted(folder.glob("probing/*.txt"))}
-    return Corpus(dataset.name, dataset.src, dataset.tgt, preset, sets, extras)
+    return Corpus(dataset.name, dataset.src, dataset.tgt, sets, extras)
 
 
 def expression_lists() -> dict[str, Dataset]:

@@ -30,14 +30,13 @@ def identity(dataset: Dataset, settings: PrepSettings) -> dict[str, str]:
 
 
 def find(
-    dataset: Dataset, settings: PrepSettings, preset: str, from_dir: Path | None
+    dataset: Dataset, settings: PrepSettings, from_dir: Path | None
 ) -> Callable[[Path], Corpus]:
     """Find or download the files of a data set.
 
     Args:
         dataset: the data set.
         settings: of prep, of which dev and test name sets.
-        preset: of the systems to come.
         from_dir: searched before the cache and the network.
     Returns: a function that makes the files readable in a folder.
     Raises: DataError, EnvironmentProblem as Finder.find.
@@ -53,8 +52,7 @@ def find(
         for file in files:
             file.remember()
         facts = {file.name: file.facts() for file in files}
-        name, src, tgt = dataset.name, dataset.src, dataset.tgt
-        return Corpus(name, src, tgt, preset, unpacked, published=facts)
+        return Corpus(dataset.name, dataset.src, dataset.tgt, unpacked, published=facts)
 
     return read
 

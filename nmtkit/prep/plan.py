@@ -151,7 +151,7 @@ class Plan(Steps):
             dataset=corpus.name,
             src=corpus.src,
             tgt=corpus.tgt,
-            preset=corpus.preset,
+            preset=self.request.preset,
             source=self.identity,
             settings=self.settings,
             sets=sets,

@@ -56,10 +56,12 @@ class Request:
         own_corpus: the user's own files: a whole corpus, or test sets beside those of a data set.
         given: the text model that is not learnt.
         preset: of the systems to come.
+        settings: of prep.
         doubts: what may be a slip, a line each.
         note: which preset was chosen for own files, and why.
-    Raises: ConfigError if files or languages are missing, for a name that is wrong or taken, or an
-        option that means nothing here; DataError if own training text cannot be read.
+    Raises: ConfigError if files or languages are missing, for a name that is wrong or taken, an
+        option that means nothing here, or a setting that does not exist, is not one of prep, or
+        contradicts a given text model; DataError if own training text cannot be read.
     """
 
     def __init__(self, options: PrepOptions) -> None:
@@ -78,8 +80,8 @@ class Request:
         if options.train is not None or options.dev is not None:
             self.dataset: Dataset | None = None
             self.own_corpus = self._own_corpus(documents)
+            self.preset = options.preset or self._preset_by_size()
             self.doubts = language_doubts(self.own_corpus)
-            self.preset = self.own_corpus.preset
         else:
             self.dataset = _dataset(options)
             self.generator = self.dataset.entry.generator
@@ -94,13 +96,11 @@ class Request:
         if options.parser is not None:
             unknown = f"unknown parser '{options.parser}'"
             check_known(options.parser, PARSERS, unknown, "--parser")
+        self.settings = self._settings()
 
-    def settings(self) -> PrepSettings:
+    def _settings(self) -> PrepSettings:
         """Return the settings: default, data set, preset, data set with this preset, file, --set;
         what a given text model brings along counts most.
-
-        Raises: ConfigError for a setting that does not exist, is not one of prep, or contradicts
-            a given text model.
         """
         assigned_values = settings.parse_set(self.options.assignments)
         for section, values in assigned_values.items():
@@ -124,31 +124,30 @@ class Request:
             load_package()
         return result
 
-    def identity(self, known: files.JsonObject, prep_settings: PrepSettings) -> files.JsonObject:
+    def identity(self, known: files.JsonObject) -> files.JsonObject:
         """Return what the text is, so that equal requests give equal corpora.
 
         Args:
             known: the files that were read the last time, as in the manifest.
-            prep_settings: the settings of prep.
         Raises: ConfigError for sets that cannot be chosen or have a name that is taken; DataError
             for a file that cannot be read.
         """
         corpus, dataset, size = self.own_corpus, self.dataset, self.options.size
         identity: files.JsonObject = {"dataset": corpus.name, "src": corpus.src, "tgt": corpus.tgt}
         if dataset:
-            _refuse_taken_names(dataset, prep_settings, corpus)
+            _refuse_taken_names(dataset, self.settings, corpus)
             _check_named_files(corpus)
         if corpus.sets:
             identity["sets"] = [_set_identity(text, known) for text in corpus.sets]
         if self.generator or not dataset:
-            _refuse_choice(corpus.name if dataset else "own files", prep_settings)
+            _refuse_choice(corpus.name if dataset else "own files", self.settings)
         else:
-            identity["resources"] = published.identity(dataset, prep_settings)
+            identity["resources"] = published.identity(dataset, self.settings)
         if self.generator:
             identity |= self._drawn()
         elif size is not None:
             identity["size"] = size
-        if given := self.given.paths(prep_settings):
+        if given := self.given.paths(self.settings):
             hashes = {name: _known_sha256(path, known) for name, path in given.items()}
             identity["given"] = hashes
         if self.parses:
@@ -162,15 +161,15 @@ class Request:
         size = self.options.size or self.dataset.entry.train_pairs
         return {"size": size, "seed": self.options.seed}
 
-    def find(self, prep_settings: PrepSettings) -> Callable[[Path], Corpus]:
+    def find(self) -> Callable[[Path], Corpus]:
         """Find or download the files; return what makes the corpus readable in a folder."""
-        dataset, preset = self.dataset, self.preset
+        dataset = self.dataset
         if dataset is None:
             return lambda folder: self.own_corpus
         if self.generator:
             drawn = self._drawn()
-            return lambda folder: self._with_own(generated.corpus(dataset, folder, preset, **drawn))
-        read = published.find(dataset, prep_settings, preset, self.options.from_dir)
+            return lambda folder: self._with_own(generated.corpus(dataset, folder, **drawn))
+        read = published.find(dataset, self.settings, self.options.from_dir)
         return lambda folder: _with_first(self._with_own(read(folder)), self.options.size)
 
     def _with_own(self, corpus: Corpus) -> Corpus:
@@ -189,19 +188,20 @@ class Request:
             for value, option in ((options.train, "--train"), (options.dev, "--dev"))
         )
         tests = [file_list(value, "--test") for value in options.test]
-        name, preset = options.dataset, options.preset or MANY
-        corpus = own_files(name, train, dev, tests, options.src, options.tgt, preset)
+        corpus = own_files(options.dataset, train, dev, tests, options.src, options.tgt)
         corpus = with_documents(with_markup(corpus), documents)
         _check_named_files(corpus)
         corpus = _with_first(with_parses(corpus, self.parses), options.size)
         _refuse_ignored("own files are taken as they are", options, "from_dir", "seed")
-        if options.preset is None:
-            few = _pairs(corpus.sets[0], MANY_PAIRS) < MANY_PAIRS
-            corpus = replace(corpus, preset=FEW if few else MANY)
-            pairs = f"{MANY_PAIRS:,} training pairs"
-            why = f"fewer than {pairs}" if few else f"{pairs} or more"
-            self.note = f"preset {corpus.preset}, for {why}; another one: --preset NAME"
         return corpus
+
+    def _preset_by_size(self) -> str:
+        """Return the preset for the user's own training text, and note why."""
+        few = _pairs(self.own_corpus.sets[0], MANY_PAIRS) < MANY_PAIRS
+        preset, pairs = FEW if few else MANY, f"{MANY_PAIRS:,} training pairs"
+        why = f"fewer than {pairs}" if few else f"{pairs} or more"
+        self.note = f"preset {preset}, for {why}; another one: --preset NAME"
+        return preset
 
 
 def _check_array(options: PrepOptions) -> None:
@@ -317,7 +317,7 @@ def _further_tests(dataset: Dataset, test: Sequence[str], documents: Mapping[str
     """
     tests = [file_list(value, "--test") for value in test]
     sets = own_tests(tests, [dataset.src, dataset.tgt])
-    own_corpus = with_markup(Corpus(dataset.name, dataset.src, dataset.tgt, "", sets))
+    own_corpus = with_markup(Corpus(dataset.name, dataset.src, dataset.tgt, sets))
     names = [text.name for text in own_corpus.sets]
     published_with = "the documents it was published with"
     for name in documents:

@@ -49,16 +49,15 @@ def prep(dataset: str | None = None, **values: Any) -> Run:
     """
     options = PrepOptions.of({"dataset": dataset, **values})
     request = Request(options)
-    settings = request.settings()
     run = Run(options.run_dir or Path("runs") / request.own_corpus.name)
     if run.path.exists() and not run.path.is_dir():
         hint = "name a folder, or a new one, with --run DIR"
         raise DataError(f"{run.path} is a file, not a run folder", where="--run", hint=hint)
     console.say(f"run {run.path}")
     old = load_or_warn(Manifest, run.prep / MANIFEST)
-    identity = request.identity(old.inputs if old else {}, settings)
-    if not old or options.force or not _up_to_date(run, old, identity, settings):
-        _prepare(run, request, settings, identity, old)
+    identity = request.identity(old.inputs if old else {})
+    if not old or options.force or not _up_to_date(run, old, identity, request.settings):
+        _prepare(run, request, identity, old)
     else:
         _tidy(run, options.work or run.path / WORK)
     return run
@@ -67,18 +66,17 @@ def prep(dataset: str | None = None, **values: Any) -> Run:
 def _prepare(
     run: Run,
     request: Request,
-    settings: PrepSettings,
     identity: dict[str, Any],
     old: Manifest | None,
 ) -> None:
     """Make the prep folder anew; `old` describes the one that it replaces."""
-    options = request.options
+    options, settings = request.options, request.settings
     work = options.work or run.path / WORK
     raw = work / (RAW if options.shard is None else f"{RAW}-{socket.gethostname()}-{os.getpid()}")
     inputs = Inputs(settings.on_bad_utf8 == "error", raw)
     inputs.check(request.own_corpus.sets)
-    _say_what_is_chosen(request, settings)
-    read = request.find(settings)
+    _say_what_is_chosen(request)
+    read = request.find()
     share = options.shard is not None
     asked = {"identity": identity, "settings": settings.model_dump(exclude=MACHINE)}
     key = work_key(asked | {"format": FORMAT, "version": nmtkit.__version__})
@@ -103,9 +101,7 @@ def _prepare(
         # for a training text of a few lines, this process
         few = inputs.lines(corpus.sets[0].src) <= FEW_LINES and options.engine == LOCAL
         with engines.opened(options.engine, options.address, 1 if few else jobs) as engine:
-            plan = Plan(
-                work, key, corpus, inputs, settings, engine, jobs, identity, parser, request.given
-            )
+            plan = Plan(work, key, corpus, inputs, request, engine, jobs, identity, parser)
             if options.shard is not None:
                 assert options.shards is not None
                 plan.run_share(options.shard, options.shards)
@@ -121,10 +117,10 @@ def _prepare(
         console.say(f"prepared {run.prep} in {seconds} {result}")
 
 
-def _say_what_is_chosen(request: Request, settings: PrepSettings) -> None:
+def _say_what_is_chosen(request: Request) -> None:
     own = request.own_corpus
     for side, language in zip(TEXT_SIDES, (own.src, own.tgt), strict=True):
-        if tokenizer_name(side, language, settings) == "raw":
+        if tokenizer_name(side, language, request.settings) == "raw":
             continue
         if name := unspaced(language):
             console.say(f"{name} has no spaces between words: by default characters are its words")

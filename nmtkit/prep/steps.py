@@ -18,10 +18,11 @@ from nmtkit.prep.check import Inputs
 from nmtkit.prep.clean import SIDES, CleanShard, Reasons
 from nmtkit.prep.encode import EncodeSet, EncodeShard, subword_counts
 from nmtkit.prep.engines import Engine
-from nmtkit.prep.given import Given, GivenRun
+from nmtkit.prep.given import GivenRun
 from nmtkit.prep.lookup import LearnModels
 from nmtkit.prep.parse_spans import Stanza
 from nmtkit.prep.repeats import CompareHashes, Survey
+from nmtkit.prep.request import Request
 from nmtkit.prep.shards import SetShards, Shard, TextFile, Unpack, cut, shard_rows
 from nmtkit.prep.sums import by_reason, sum_reasons
 from nmtkit.prep.tasks import Fact, Runner, Task
@@ -32,7 +33,6 @@ from nmtkit.records import (
     Repeats,
     TextRecipe,
 )
-from nmtkit.settings import PrepSettings
 from nmtkit.text.vocabulary import SPECIALS
 
 PART_BYTES = 1 << 26
@@ -48,28 +48,27 @@ class Steps:
         key: of the work (`work.work_key`).
         corpus: what to prepare.
         inputs: its files.
-        settings: of prep.
+        request: what was asked for.
         engine: where the tasks run; the output does not depend on it.
         jobs: worker processes, for what is done here.
-        identity: what was asked for, the manifest's `source`.
+        identity: what the text is, the manifest's `source`.
         parser: of the source language, for the sets without a file of parses.
-        given: the text model that is not learnt.
     """
 
     work: Path
     key: str
     corpus: Corpus
     inputs: Inputs
-    settings: PrepSettings
+    request: Request
     engine: Engine
     jobs: int
     identity: files.JsonObject
     parser: Stanza | None
-    given: Given
     speed: list[files.JsonObject] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.work = self.work.absolute()  # workers may have another current folder
+        self.settings = self.request.settings
         self.languages = (self.corpus.src, self.corpus.tgt)
         self.out = self.work / OUT
         self.runner = Runner(self.work, self.key, self.engine)
@@ -85,7 +84,7 @@ class Steps:
         """Make what every task reads: the given text model, and how text becomes subwords."""
         for folder in (self.out, self.work / GIVEN):
             folder.mkdir(parents=True, exist_ok=True)
-        self.given.copy(self.work / GIVEN, self.settings)
+        self.request.given.copy(self.work / GIVEN, self.settings)
         recipe = TextRecipe(src=self.corpus.src, tgt=self.corpus.tgt, settings=self.settings)
         recipe.write(self.out / "manifest.json")
 
@@ -198,7 +197,7 @@ class Steps:
         subwords = {"bpe": ", BPE", "sentencepiece": ", SentencePiece", "none": ""}
         stage = f"truecaser{subwords[self.settings.subwords]}, vocabulary"
         self.speed.append({"stage": stage, "types": types, "seconds": round(seconds, 3)})
-        if not isinstance(self.given, GivenRun):
+        if not isinstance(self.request.given, GivenRun):
             console.say(f"{stage}: from {types:,} words in {seconds:.1f}s")
         if left_out := counts.get("types_left_out"):
             console.say(f"{left_out:,} rare words are not learnt from (prep.max_types)")

@@ -172,7 +172,7 @@ def test_settings_of_preset_and_data_set_in_the_right_order():
 
     def chosen(name, preset=None, *assignments):
         options = PrepOptions(dataset=name, preset=preset, assignments=list(assignments))
-        return Request(options).settings()
+        return Request(options).settings
 
     assert chosen("iwslt14-esen").merges == 34000  # preset dc-iwslt: 32000
     assert chosen("iwslt14-esen", "tiny").merges == 1000

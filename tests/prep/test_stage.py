@@ -388,7 +388,7 @@ def test_names_of_own_test_sets():
         "ö b.de,ö b.en",
     ]
     paths = [file_list(value, "--test") for value in tests]
-    corpus = own_files(None, own, own, paths, None, None, "base")
+    corpus = own_files(None, own, own, paths, None, None)
     assert [one.name for one in corpus.sets] == [
         "train",
         "dev",
@@ -460,7 +460,7 @@ def test_training_pairs_are_counted_before_the_preset_is_chosen(
     monkeypatch.setattr(request, "MANY_PAIRS", limit)
     asked = request.Request(PrepOptions(dataset="mine", **files, size=size))
     assert asked.preset == preset and asked.note.startswith(f"preset {preset}, for ")
-    assert asked.settings().merges == {"small": 8000, "base": 32000}[preset]
+    assert asked.settings.merges == {"small": 8000, "base": 32000}[preset]
 
 
 def test_a_file_whose_suffix_is_of_another_language_is_said(tmp_path, files, stderr, test):
