@@ -96,10 +96,9 @@ def write_lookup(folder: Path, models: Models, tables: Sequence[WordTable]) -> l
         ids = np.array(vocabulary.encode(pieces.pieces)[:-1], kind)[pieces.flat]
         starts = starts_of(pieces.lengths)
         spans = np.zeros(len(table), SPANS)
-        for place, numbers in enumerate((words.elsewhere, words.at_start)):
-            used = numbers >= 0
-            spans["start"][used, place] = starts[numbers[used]]
-            spans["length"][used, place] = pieces.lengths[numbers[used]]
+        used = words.forms >= 0
+        spans["start"][used] = starts[words.forms[used]]
+        spans["length"][used] = pieces.lengths[words.forms[used]]
         hashes = np.ascontiguousarray(table.rows["hash"])
         for name, values in (("ids", ids), ("hash", hashes), ("spans", spans)):
             paths.append(files.write_array(folder / f"{side}.{name}.npy", values))

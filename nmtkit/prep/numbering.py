@@ -14,6 +14,9 @@ from nmtkit.prep.word_table import WordTable
 from nmtkit.text.truecase import Truecaser
 from nmtkit.text.words import Words
 
+PLACES = "elsewhere", "at_start"
+"""Where a word stands, by the column of `SideWords.forms`."""
+
 
 @dataclass
 class SideWords:
@@ -23,10 +26,9 @@ class SideWords:
     """By number; of both sides if they share them."""
     counts: Ints
     """How often each occurs on this side."""
-    at_start: Ints
-    """For each word of the table, the number of its form where a sentence starts; -1 if it never
-    occurs there."""
-    elsewhere: Ints
+    forms: Ints
+    """For each word of the table, the number of its form elsewhere and where a sentence starts; -1
+    if it never occurs there (W, 2)."""
 
 
 def number_words(
@@ -46,31 +48,25 @@ def number_words(
     ]
     words = [Words.of([*number]) for number in numbers[: 1 if shared else 2]]
     result = []
-    for table, (at_start, elsewhere), text in zip(
-        tables, forms, words * (len(SIDES) // len(words)), strict=True
-    ):
+    for table, places, text in zip(tables, forms, words * (len(SIDES) // len(words)), strict=True):
         counts = np.zeros(len(text), np.int64)
-        for places, field in ((at_start, "at_start"), (elsewhere, "elsewhere")):
-            used = places >= 0
-            np.add.at(counts, places[used], table.rows[field][used])
-        result.append(SideWords(text, counts, at_start, elsewhere))
+        for column, field in enumerate(PLACES):
+            used = places[:, column] >= 0
+            np.add.at(counts, places[used, column], table.rows[field][used])
+        result.append(SideWords(text, counts, places))
     return result
 
 
-def _forms(
-    table: WordTable, truecaser: Truecaser | None, number: dict[str, int]
-) -> tuple[Ints, Ints]:
-    """Return the number of the truecased form of each word, where a sentence starts and elsewhere.
+def _forms(table: WordTable, truecaser: Truecaser | None, number: dict[str, int]) -> Ints:
+    """Return the numbers of the truecased forms of each word, as `SideWords.forms`.
 
     New forms are added to `number`.
     """
     words = table.words()
-    result = []
-    for field, first in (("at_start", True), ("elsewhere", False)):
-        used = table.rows[field] > 0
+    forms = np.full((len(words), 2), -1)
+    for column, first in ((1, True), (0, False)):
+        used = table.rows[PLACES[column]] > 0
         some = list(itertools.compress(words, used.tolist()))
         cased = truecaser.words(some, first) if truecaser else some
-        places = np.full(len(words), -1)
-        places[used] = [number.setdefault(word, len(number)) for word in cased]
-        result.append(places)
-    return result[0], result[1]
+        forms[used, column] = [number.setdefault(word, len(number)) for word in cased]
+    return forms

@@ -152,7 +152,7 @@ def test_words_lead_to_their_truecased_forms(sentences):
         _, side = number_words([nothing, table], [None, caser], shared)
         assert dict(zip(side.words, side.counts.tolist(), strict=True)) == Counter(expected)
         numbers = [
-            (side.at_start if starts else side.elsewhere)[rows[token]]
+            side.forms[rows[token], int(starts)]
             for token, starts in zip(tokens, first, strict=True)
         ]
         assert [side.words[number] for number in numbers] == expected
