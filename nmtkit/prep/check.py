@@ -185,6 +185,7 @@ class Sample:
 
     Attributes:
         side: src or tgt; its settings begin so.
+        language, opposite: of this side, and of the other one.
         name: for messages.
         where: its files.
         is_scored: True for a target that translations are compared with.
@@ -192,6 +193,8 @@ class Sample:
     """
 
     side: str
+    language: str
+    opposite: str
     name: str
     where: str
     is_scored: bool
@@ -216,20 +219,22 @@ def check_samples(
         settings: of prep.
     Raises: DataError with what to do.
     """
-    samples = list(_samples(sets))
+    samples = list(_samples(sets, languages))
     for sample in samples:
-        _check_script(sample, languages)
+        _check_script(sample)
         _check_whole_words(sample, settings)
-    _check_moses(samples, languages, settings)
+    _check_moses(samples, settings)
 
 
-def _samples(sets: Sequence[SetFiles]) -> Iterator[Sample]:
+def _samples(sets: Sequence[SetFiles], languages: tuple[str, str]) -> Iterator[Sample]:
     for text in sets:
         for number, paths in enumerate(text.sides().values()):
             lines = itertools.chain.from_iterable(map(files.byte_lines, paths))
             side = min(number, 1)  # further references are targets, too
             yield Sample(
                 side=SIDES[side],
+                language=languages[side],
+                opposite=languages[1 - side],
                 name=f"the {SIDE_NAMES[side]} of {text.name}",
                 where=", ".join(map(str, paths)),
                 is_scored=side == 1 and text.split != "train",
@@ -237,12 +242,20 @@ def _samples(sets: Sequence[SetFiles]) -> Iterator[Sample]:
             )
 
 
-def _check_script(sample: Sample, languages: tuple[str, str]) -> None:
-    language, opposite = languages if sample.side == "src" else languages[::-1]
-    if hint := _wrong_script(sample.raw, language, opposite, sample.side):
-        script = " or ".join(scripts(language))
-        problem = f"has hardly a line with {script} letters, but is taken for '{language}'"
-        raise DataError(f"{sample.name} {problem}", sample.where, f"{hint}; {NOTHING}")
+def _check_script(sample: Sample) -> None:
+    """Refuse text of which nearly all lines are in another script."""
+    text = [line + b"\n" for line in sample.raw if line.strip()]
+    joined = b"".join(text)
+    foreign = ForeignLines(sample.language).count(joined)
+    if len(text) < FEW_LINES or foreign < NEARLY_ALL * len(text):
+        return
+    hint = f"name its language with --{sample.side}, with a script that is unusual (hi-Latn)"
+    opposite = sample.opposite
+    if scripts(opposite) and ForeignLines(opposite).count(joined) < len(text) / 2:
+        hint = f"its letters are those of '{opposite}': give the file of the source first"
+    script = " or ".join(scripts(sample.language))
+    problem = f"has hardly a line with {script} letters, but is taken for '{sample.language}'"
+    raise DataError(f"{sample.name} {problem}", sample.where, f"{hint}; {NOTHING}")
 
 
 def _check_whole_words(sample: Sample, settings: PrepSettings) -> None:
@@ -256,15 +269,14 @@ def _check_whole_words(sample: Sample, settings: PrepSettings) -> None:
         console.warn(f"{problem}: BLEU and the other scores are those of subwords")
 
 
-def _check_moses(
-    samples: Sequence[Sample], languages: tuple[str, str], settings: PrepSettings
-) -> None:
+def _check_moses(samples: Sequence[Sample], settings: PrepSettings) -> None:
     """Refuse text for which Moses is wrong, with the settings of both sides."""
     problems = {}  # by setting
     places, choices = [], []
     for sample in samples:
-        setting, language = f"{sample.side}_tokenizer", languages[SIDES.index(sample.side)]
-        is_moses = getattr(settings, setting) == "auto" and usual_tokenizer(language) == "moses"
+        setting = f"{sample.side}_tokenizer"
+        is_auto = getattr(settings, setting) == "auto"
+        is_moses = is_auto and usual_tokenizer(sample.language) == "moses"
         if setting in problems or not is_moses or not (doubt := moses_doubt(sample.lines)):
             continue
         problem, tokenizers = doubt
@@ -275,17 +287,6 @@ def _check_moses(
     if problems:
         hint = f"pass {' and '.join(choices)} (or moses, to tokenize it); {NOTHING}"
         raise DataError("; ".join(problems.values()), ", ".join(places), hint)
-
-
-def _wrong_script(sample: Sequence[bytes], language: str, opposite: str, side: str) -> str:
-    """Return what to do about lines of which nearly all are in another script; else ""."""
-    text = [line.rstrip(b"\n") + b"\n" for line in sample if line.strip()]
-    joined = b"".join(text)
-    if len(text) < FEW_LINES or ForeignLines(language).count(joined) < NEARLY_ALL * len(text):
-        return ""
-    if scripts(opposite) and ForeignLines(opposite).count(joined) < len(text) / 2:
-        return f"its letters are those of '{opposite}': give the file of the source first"
-    return f"name its language with --{side}, with a script that is unusual (hi-Latn)"
 
 
 def _check_some_text(text: SetFiles, paths: Sequence[Path]) -> None:
