@@ -21,7 +21,6 @@ def split_columns(text: SetFiles, folder: Path) -> SetFiles:
     Returns: the set that was written. Its documents and parses are those of `text`.
     Raises: DataError for a line without a tab, or with a wrong number of columns.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     rows = ((cells, False) for cells in _rows(text.src[0], text.split))
     written = write_set(rows, folder, text.name, text.split, documents=False)
     return replace(

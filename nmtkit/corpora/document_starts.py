@@ -147,7 +147,6 @@ def separate(text: SetFiles, languages: tuple[str, str], folder: Path) -> SetFil
     Raises: DataError if nothing separates documents, nothing else is there, or it is not on every
         side; for markup as `readers.markup`, or if its sides differ in their segments or documents.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     sides = _sides(text, languages)
     count = len(sides.streams)
     parses = text.parses is not None

@@ -109,7 +109,7 @@ def write_set(
 
     Args:
         rows: the rows of the set.
-        folder: an existing folder.
+        folder: where the files go; it is made.
         name, split: the name of the set, and its split (train, dev or test).
         documents: True if the set has documents.
         parses: True if the last line of every row is a parse; parses go to NAME.parses.
@@ -122,6 +122,7 @@ def write_set(
         raise DataError(f"the {name} set has no line")
     further = [f"ref{number}" for number in range(1, len(first[0]) - 1 - parses)]
     suffixes = ["src", "ref", *further, *["parses"] * parses]
+    folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{name}.{suffix}" for suffix in suffixes]
     starts = _write_rows(itertools.chain([first], rows), paths, name)
     trees = paths.pop() if parses else None

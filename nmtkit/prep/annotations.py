@@ -66,9 +66,7 @@ class Annotations:
     def _write_documents(self, name: str, docs: Path, kept: Mask) -> int:
         """Write docs/<set>.txt, and return how many documents there are."""
         starts = kept_starts(docs, kept)
-        path = documents_file(self.folder, name)
-        path.parent.mkdir(exist_ok=True)
-        files.write_lines(path, list(map(str, starts)))
+        files.write_lines(documents_file(self.folder, name), list(map(str, starts)))
         return len(starts)
 
     def _parsed(self, text: SetFiles, kept: Mask) -> Path | None:

@@ -79,17 +79,11 @@ class EncodeShard:
         rows = read_kept(work / "clean", self.shard)
         rows[rows] = kept
         paths.append(write_kept(work / "encode", self.shard, rows))
-        reasons = []
-        if not kept.all():
-            counts = {"pairs": int((~kept).sum())}
-            counts |= dict(zip(SIDES, long.sum(1).tolist(), strict=True))
-            reasons = [
-                ["too many subwords", side, count] for side, count in counts.items() if count
-            ]
+        counts = zip(("pairs", *SIDES), [np.sum(~kept), *long.sum(1)], strict=True)
         value = {
             "sizes": subwords(flat, sizes).tolist(),
             "kept": int(kept.sum()),
-            "reasons": reasons,
+            "reasons": [["too many subwords", side, int(count)] for side, count in counts],
         }
         return value, paths
 

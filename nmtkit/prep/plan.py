@@ -98,7 +98,7 @@ class Plan(Steps):
         repeats, dropped = self.compare(shards, surveyed)
         cleaned = self.clean(train, dropped)
         reasons = sum_reasons(cleaned)
-        if dropped:
+        if dropped:  # += leaves out reasons without pairs, here and in `encode`
             reasons += Counter(dropped_counts(self.work / dropped))
         self.refuse_nothing(sum(fact.value["kept"] for fact in cleaned), reasons)
         learnt = self.learn(self.merge(cleaned))

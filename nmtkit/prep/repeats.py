@@ -114,25 +114,25 @@ class CompareHashes:
         Returns: duplicates; for each dev or test set the pairs that training has, exactly and
             normalised.
         """
-        exact, rows = self._part(work, range(self.train), 0, index)
-        folded, folded_rows = self._part(work, range(self.train), 1, index)
+        train = [self._part(work, range(self.train), kind, index) for kind in (0, 1)]
         held_out = [
             [self._part(work, shards, kind, index, text_only=True)[0] for kind in (0, 1)]
             for shards in self.held_out
         ]
         overlap = [
             [
-                int(np.isin(ours, all_of).sum())
-                for ours, all_of in zip(pairs, (exact, folded), strict=True)
+                int(np.isin(ours, theirs).sum())
+                for ours, (theirs, _) in zip(pairs, train, strict=True)
             ]
             for pairs in held_out
         ]
+        exact, rows = train[0]
         first = np.unique(exact, return_index=True)[1]
         dropped = {}
         if self.drop_overlap != "none":
             kind = int(self.drop_overlap == "normalised")
             theirs = np.concatenate([pairs[kind] for pairs in held_out])
-            ours, places = ((exact, rows), (folded, folded_rows))[kind]
+            ours, places = train[kind]
             dropped[LEAKED] = places[np.isin(ours, theirs)]
         if self.deduplicate:
             dropped[REPEATED] = np.delete(rows, first)
@@ -183,4 +183,4 @@ def dropped_counts(folder: Path) -> dict[tuple[str, str], int]:
         for reason in (LEAKED, REPEATED)
     )
     counts = {HELD_OUT: len(leaked), DUPLICATE: len(np.setdiff1d(duplicate, leaked))}
-    return {(reason, "pairs"): count for reason, count in counts.items() if count}
+    return {(reason, "pairs"): count for reason, count in counts.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -132,10 +133,8 @@ class Steps:
         """
         settings = self.settings
         sizes = [len(part) for part in shards.values()]
-        ends = np.cumsum(sizes).tolist()
-        held_out = tuple(
-            range(end - size, end) for end, size in zip(ends[1:], sizes[1:], strict=True)
-        )
+        ends = itertools.accumulate(sizes)
+        held_out = tuple(itertools.starmap(range, itertools.pairwise(ends)))
         rows = sum(shard.rows for shard in shards["train"])
         parts = self._parts(16 * rows)
         step = f"repeats.{parts}"

@@ -7,6 +7,7 @@ and the result depends on the text alone.
 from __future__ import annotations
 
 import hashlib
+import itertools
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -73,11 +74,7 @@ class WordTable:
     def words(self) -> list[str]:
         """Return the words in the order of the rows."""
         text, ends = self.text.tobytes(), self.rows["end"].tolist()
-        return (
-            [text[start:end].decode() for start, end in zip([0, *ends[:-1]], ends, strict=True)]
-            if ends
-            else []
-        )
+        return [text[start:end].decode() for start, end in itertools.pairwise([0, *ends])]
 
     def lengths(self) -> Ints:
         """Return the bytes of each word."""
