@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
+import pkgutil
 from pathlib import Path
-from typing import Any
 
 from nmtkit.corpora.corpus import Corpus, SetFiles
 from nmtkit.corpora.table import Dataset, registered
@@ -25,7 +23,7 @@ def corpus(dataset: Dataset, folder: Path, size: int, seed: int) -> Corpus:
         size, seed: the number of training pairs, and the seed of the generator.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    _function(dataset.entry.generator)(folder, size=size, seed=seed)
+    pkgutil.resolve_name(dataset.entry.generator)(folder, size=size, seed=seed)
     sets = []
     for name in ("train", "dev", "test"):
         docs = folder / f"{name}.docs"
@@ -47,11 +45,5 @@ def expression_lists() -> dict[str, Dataset]:
 
 def expressions(dataset: Dataset, name: str) -> list[str]:
     """Return a list of expressions of a data set, as lines for `nmtkit.measures.expressions`."""
-    entries = _function(dataset.entry.expressions[name])()
+    entries = pkgutil.resolve_name(dataset.entry.expressions[name])()
     return [f"{source}\t{' | '.join(targets)}\t{name}" for source, targets, name in entries]
-
-
-def _function(target: str) -> Callable[..., Any]:
-    """Return the function that `module:function` names."""
-    module, _, function = target.partition(":")
-    return getattr(importlib.import_module(module), function)  # type: ignore[no-any-return]
