@@ -21,6 +21,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, NamedTuple, Self
 
@@ -212,35 +213,33 @@ def _check_complete(archive: Path, paths: Extracted, names: list[str]) -> None:
             raise DataError(f"{archive.name} has no {wanted}", archive, hint)
 
 
+@dataclass
 class _Writer:
     """Writes members as numbered files with the last part of their names, within bounds."""
 
-    def __init__(
-        self, archive: Path, folder: Path, decompress: bool, advance: console.Advance
-    ) -> None:
-        self._archive = archive
-        self._folder = folder
-        self._decompress = decompress
-        self._advance = advance
-        self._written = 0
-        self._count = 0
+    archive: Path
+    folder: Path
+    decompress: bool
+    advance: console.Advance
+    written: int = 0
+    count: int = 0
 
     def write(self, member: Member) -> Path:
         """Write a member."""
         name = member.name
         if not member.plain:
-            raise DataError(f"{name} is a link, not a file", self._archive, ANOTHER_COPY)
-        if member.size > shutil.disk_usage(self._folder).free:
-            problem = f"no space to unpack {name} ({decimal(member.size)}) in {self._folder}"
+            raise DataError(f"{name} is a link, not a file", self.archive, ANOTHER_COPY)
+        if member.size > shutil.disk_usage(self.folder).free:
+            problem = f"no space to unpack {name} ({decimal(member.size)}) in {self.folder}"
             hint = "free some space, or choose another --run folder"
-            raise EnvironmentProblem(problem, self._archive, hint)
-        _check_growth(self._archive, self._written + member.size, name)
+            raise EnvironmentProblem(problem, self.archive, hint)
+        _check_growth(self.archive, self.written + member.size, name)
         plain_name = re.sub(r"[^\w.-]", "_", PurePosixPath(name).name)
-        path = self._folder / f"{self._count:05d}-{plain_name}"
-        self._count += 1
+        path = self.folder / f"{self.count:05d}-{plain_name}"
+        self.count += 1
         with member.open() as stream:
             self._copy(name, stream, path)
-        if not self._decompress or path.suffix not in COMPRESSED:
+        if not self.decompress or path.suffix not in COMPRESSED:
             return path
         with open_binary(path) as stream:
             self._copy(name, stream, path.with_suffix(""))
@@ -250,7 +249,7 @@ class _Writer:
     def _copy(self, name: str, stream: IO[bytes], path: Path) -> None:
         with open(path, "xb") as copy:
             while block := stream.read(BLOCK):
-                self._written += len(block)
-                _check_growth(self._archive, self._written, name)
-                self._advance(len(block))
+                self.written += len(block)
+                _check_growth(self.archive, self.written, name)
+                self.advance(len(block))
                 copy.write(block)

@@ -13,6 +13,7 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future
+from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, ClassVar
@@ -47,6 +48,7 @@ class InProcess(Executor):
         return future
 
 
+@dataclass
 class Engine:
     """An Executor, and how to get another one when its processes are lost.
 
@@ -58,27 +60,24 @@ class Engine:
         ahead: tasks that are submitted at a time.
     """
 
-    def __init__(
-        self,
-        make: Callable[[], Executor],
-        renewable: bool = False,
-        note: str = "",
-        lost: type[Exception] = BrokenExecutor,
-        ahead: int = 1000,
-    ) -> None:
-        self._make, self._renewable = make, renewable
-        self.note, self.lost, self.ahead = note, lost, ahead
-        self.executor = make()
+    make: Callable[[], Executor]
+    renewable: bool = False
+    note: str = ""
+    lost: type[Exception] = BrokenExecutor
+    ahead: int = 1000
+
+    def __post_init__(self) -> None:
+        self.executor = self.make()
 
     def renew(self) -> bool:
         """Replace an Executor that has lost a process.
 
         Returns: True if all tasks that were submitted are lost.
         """
-        if self._renewable:
+        if self.renewable:
             self.executor.shutdown(wait=False, cancel_futures=True)
-            self.executor = self._make()
-        return self._renewable
+            self.executor = self.make()
+        return self.renewable
 
     def close(self) -> None:
         """End its processes; tasks that have not begun are dropped."""
