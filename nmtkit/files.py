@@ -128,9 +128,14 @@ def check_file(
         )
 
 
+def uncompressed(path: Path) -> Path:
+    """Return a path without the suffix of compression."""
+    return path.with_suffix("") if path.suffix in COMPRESSED else path
+
+
 def is_tsv(path: Path) -> bool:
     """True if a file is a TSV file by its name, compressed or not."""
-    return (path.with_suffix("") if path.suffix in COMPRESSED else path).suffix == TSV
+    return uncompressed(path).suffix == TSV
 
 
 def open_binary(path: Path, once: bool = False) -> BinaryIO:

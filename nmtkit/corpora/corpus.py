@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from nmtkit.errors import ConfigError, check_known
-from nmtkit.files import COMPRESSED, TSV, open_binary
+from nmtkit.files import TSV, uncompressed
 from nmtkit.names import HINT, is_new_name
 from nmtkit.text import chinese, moses
 from nmtkit.text.scripts import scripts
@@ -221,10 +221,8 @@ def with_parses(corpus: Corpus, parses: Mapping[str, Path]) -> Corpus:
 def guess_language(path: Path, option: str) -> str:
     """Return the language that a file's suffix names: news.de.gz -> de.
 
-    Raises: ConfigError if it names none; DataError for a folder or a pipe.
+    Raises: ConfigError if it names none.
     """
-    if path.exists() and not path.is_file():
-        open_binary(path).close()  # raises the error
     suffix = _suffix(path)
     if not re.fullmatch(r"[a-z]{2,3}", suffix) or suffix in {"txt", "tok", "raw"}:
         hint = f"pass {option} LANG, for example {option} de"
@@ -283,7 +281,7 @@ def suffix_doubts(corpus: Corpus) -> list[str]:
 
 def is_markup(path: Path) -> bool:
     """True if a file is SGM or XML, by its name."""
-    return _uncompressed(path).suffix in MARKUP
+    return uncompressed(path).suffix in MARKUP
 
 
 def _suffix(path: Path) -> str:
@@ -292,9 +290,5 @@ def _suffix(path: Path) -> str:
 
 def _plain(path: Path) -> str:
     """Return a file's name without the suffixes of compression, markup and TSV."""
-    name = _uncompressed(path)
+    name = uncompressed(path)
     return name.stem if name.suffix in {*MARKUP, TSV} else name.name
-
-
-def _uncompressed(path: Path) -> Path:
-    return path.with_suffix("") if path.suffix in COMPRESSED else path
