@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,13 +30,11 @@ class Annotations:
         runner: of the tasks, whose results are those of the sets.
         plain: every text file, so that shards can be cut from it.
         parser: of the source language, for the sets without a file of parses.
-        timed: prints and records how fast a step was, by its name and lines.
     """
 
     runner: Runner
     plain: dict[Path, TextFile]
     parser: Stanza | None
-    timed: Callable[[str, int], AbstractContextManager[None]]
 
     def of_set(self, text: SetFiles, shards: Sequence[Shard]) -> files.JsonObject:
         """Write those of a set, and return what its entry of the manifest says of them."""
@@ -76,7 +73,7 @@ class Annotations:
         path = self.folder / "parses" / f"{text.name}.txt"
         if not path.is_file():
             (source,) = cut([[self.plain[file] for file in text.src]], len(kept))
-            with self.timed(f"parsing {text.name}", len(kept)):
+            with self.runner.timed(f"parsing {text.name}", len(kept)):
                 parse_text(self.parser, TextSide.load(self.folder, "src"), source, kept, path)
         return path
 
@@ -88,8 +85,8 @@ class Annotations:
         for shard in cut(streams, shards[0].rows):
             spans = CutSpans(shard, text.name, text.split == "train")
             tasks.append(Task(f"spans.{text.name}", shard.index, spans, shard.rows))
-        with self.timed(f"phrases of {text.name}", sum(shard.rows for shard in shards)):
-            facts = self.runner.run(f"parses of {text.name}", tasks)
+        stage, label = f"phrases of {text.name}", f"parses of {text.name}"
+        facts = self.runner.run_timed(stage, label, tasks, sides=1)
         outcomes = sum_of_outcomes([fact.value["outcomes"] for fact in facts])
         check_parses(text.name, parses, **outcomes, strict=text.parses is not None)
         return outcomes

@@ -125,7 +125,7 @@ class Plan(Steps):
             encoded: the entry of the training text.
         """
         entries = [encoded, *self.encode_sets(shards)]
-        annotations = Annotations(self.runner, self.plain, self.parser, self.timed)
+        annotations = Annotations(self.runner, self.plain, self.parser)
         foreign = foreign_lines(shards, surveyed)
         return [
             TextSet(
@@ -161,7 +161,7 @@ class Plan(Steps):
             files=hashes,
             inputs=corpus.published | self.inputs.as_json(),
             tools=tools(self.languages, self.settings) | (self.parser.tools if self.parser else {}),
-            speed=self.speed,
+            speed=self.runner.speed,
             jobs=self.jobs,
             fingerprint=fingerprint(self.languages, self.settings, hashes),
             repeats=repeats,

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -65,7 +64,6 @@ class Steps:
     jobs: int
     identity: files.JsonObject
     parser: Stanza | None
-    speed: list[files.JsonObject] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.work = self.work.absolute()  # workers may have another current folder
@@ -83,8 +81,7 @@ class Steps:
 
     def begin(self) -> None:
         """Make what every task reads: the given text model, and how text becomes subwords."""
-        for folder in (self.out, self.work / GIVEN):
-            folder.mkdir(parents=True, exist_ok=True)
+        (self.work / GIVEN).mkdir(parents=True, exist_ok=True)
         self.request.given.copy(self.work / GIVEN, self.settings)
         recipe = TextRecipe(src=self.corpus.src, tgt=self.corpus.tgt, settings=self.settings)
         recipe.write(self.out / "manifest.json")
@@ -123,8 +120,7 @@ class Steps:
             for shard in shards[text.name]:
                 survey = Survey(shard, tuple(text.sides()), self.languages)
                 tasks.append(Task("survey", len(tasks), survey, shard.rows))
-        with self.timed("find repeated pairs", 2 * sum(task.lines for task in tasks)):
-            return self.runner.run("finding repeated pairs", tasks)
+        return self.runner.run_timed("find repeated pairs", "finding repeated pairs", tasks)
 
     def compare(self, shards: SetShards, surveyed: Sequence[Fact]) -> tuple[Repeats, str]:
         """Count repeated pairs.
@@ -165,8 +161,7 @@ class Steps:
         for shard in shards:
             clean = CleanShard(shard, self.languages, self.settings, dropped)
             tasks.append(Task("clean", shard.index, clean, shard.rows))
-        with self.timed("tidy, tokenize, clean, count", 2 * sum(s.rows for s in shards)):
-            return self.runner.run("tokenizing", tasks)
+        return self.runner.run_timed("tidy, tokenize, clean, count", "tokenizing", tasks)
 
     def merge(self, cleaned: Sequence[Fact]) -> tuple[str, int]:
         """Add up the words of all shards; return the folder with the parts, and their number."""
@@ -195,7 +190,7 @@ class Steps:
         types, seconds = counts["src_types"] + counts["tgt_types"], time.perf_counter() - start
         subwords = {"bpe": ", BPE", "sentencepiece": ", SentencePiece", "none": ""}
         stage = f"truecaser{subwords[self.settings.subwords]}, vocabulary"
-        self.speed.append({"stage": stage, "types": types, "seconds": round(seconds, 3)})
+        self.runner.speed.append({"stage": stage, "types": types, "seconds": round(seconds, 3)})
         if not isinstance(self.request.given, GivenRun):
             console.say(f"{stage}: from {types:,} words in {seconds:.1f}s")
         if left_out := counts.get("types_left_out"):
@@ -209,8 +204,7 @@ class Steps:
         for shard in shards:
             encode = EncodeShard(shard, size, self.settings.max_subwords)
             tasks.append(Task("encode", shard.index, encode, shard.rows))
-        with self.timed("truecase, segment, encode", 2 * sum(s.rows for s in shards)):
-            encoded = self.runner.run("encoding", tasks)
+        encoded = self.runner.run_timed("truecase, segment, encode", "encoding", tasks)
         reasons += sum_reasons(encoded)
         kept = sum(fact.value["kept"] for fact in encoded)
         self.refuse_nothing(kept, reasons)
@@ -238,26 +232,10 @@ class Steps:
             (shard,) = shards[text.name]
             encode = EncodeSet(shard, text.name, tuple(text.sides()))
             tasks.append(Task("sets", number, encode, shard.rows))
-        lines = sum(task.lines for task in tasks)
         entries = []
-        with self.timed("dev and test sets", 2 * lines):
-            facts = self.runner.run("encoding dev and test sets", tasks)
+        facts = self.runner.run_timed("dev and test sets", "encoding dev and test sets", tasks)
         for task, fact in zip(tasks, facts, strict=True):
             changes = dict(zip(SIDES, fact.value["changes"], strict=True))
             edits = {"changed": changes, "blank": fact.value["blank"]}
             entries.append({"lines": task.lines, **subword_counts(fact.value["sizes"]), **edits})
         return entries
-
-    @contextlib.contextmanager
-    def timed(self, stage: str, lines: int) -> Iterator[None]:
-        """Print and record how fast a step was (lines count each side)."""
-        start, reused = time.perf_counter(), self.runner.reused
-        yield
-        if self.runner.reused > reused:
-            console.say(f"{stage}: {lines:,} lines, some of them by an earlier call")
-            return
-        seconds = max(time.perf_counter() - start, 1e-6)
-        speed = lines / seconds
-        facts = {"stage": stage, "lines": lines, "seconds": round(seconds, 3)}
-        self.speed.append(facts | {"lines_per_second": round(speed)})
-        console.say(f"{stage}: {lines:,} lines in {seconds:.1f}s ({speed:,.0f} lines/s)")

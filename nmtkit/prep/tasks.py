@@ -6,10 +6,12 @@ its files. A task with a fact is done.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import socket
+import time
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -202,6 +204,7 @@ class Runner:
             takes of the others only what is done.
         models: checksum of the models that further tasks read.
         reused: how many tasks an earlier call has done.
+        speed: of the steps, for the manifest.
     """
 
     work: Path
@@ -212,6 +215,7 @@ class Runner:
     share: tuple[int, int] | None = None
     models: str = ""
     reused: int = 0
+    speed: list[files.JsonObject] = field(default_factory=list)
 
     def run(self, label: str, tasks: Sequence[Task]) -> list[Fact]:
         """Do the tasks of a step.
@@ -242,6 +246,33 @@ class Runner:
         result = [facts[task.index] for task in tasks if task.index in facts]
         self.facts += result
         return result
+
+    def run_timed(
+        self, stage: str, label: str, tasks: Sequence[Task], sides: int = 2
+    ) -> list[Fact]:
+        """Do the tasks of a step as `run`, and print and record how fast it was.
+
+        Args:
+            stage: its name in the manifest.
+            label, tasks: as of `run`.
+            sides: how many sides of the text it reads.
+        """
+        with self.timed(stage, sides * sum(task.lines for task in tasks)):
+            return self.run(label, tasks)
+
+    @contextlib.contextmanager
+    def timed(self, stage: str, lines: int) -> Iterator[None]:
+        """Print and record how fast a step was (lines count each side)."""
+        start, reused = time.perf_counter(), self.reused
+        yield
+        if self.reused > reused:
+            console.say(f"{stage}: {lines:,} lines, some of them by an earlier call")
+            return
+        seconds = max(time.perf_counter() - start, 1e-6)
+        speed = lines / seconds
+        facts = {"stage": stage, "lines": lines, "seconds": round(seconds, 3)}
+        self.speed.append(facts | {"lines_per_second": round(speed)})
+        console.say(f"{stage}: {lines:,} lines in {seconds:.1f}s ({speed:,.0f} lines/s)")
 
     def run_here(self, task: Task) -> Fact:
         """Do a step of one task in this process, unless it is done."""
