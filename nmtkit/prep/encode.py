@@ -5,7 +5,6 @@ sets line by line, as translation will.
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from nmtkit.prep.lookup import SideLookup
 from nmtkit.prep.shards import Shard
 from nmtkit.prep.tasks import Outcome, read_fact, step_cache
 from nmtkit.prep.word_table import WordTable
-from nmtkit.prep.work import LOOKUP, OUT
+from nmtkit.prep.work import OUT
 from nmtkit.text.segmented import joined, starts_of
 from nmtkit.text.side import TextSide
 from nmtkit.text.tidy import tidy, utf8_lines
@@ -32,14 +31,9 @@ from nmtkit.text.vocabulary import UNK, Vocabulary, load_vocabularies
 def _lookups(work: Path) -> list[SideLookup]:
     """Return the token ids of the words of both sides."""
 
-    def load_text(side: int) -> tuple[TextSide, Vocabulary]:
-        sides, vocabularies = _text(work / OUT)
-        return sides[side], vocabularies[side]
-
     def make() -> list[SideLookup]:
         read_fact(work, "learn", 0)  # a damaged model is learnt again
-        folder, numbers = work / LOOKUP, range(len(SIDES))
-        return [SideLookup(folder, side, functools.partial(load_text, side)) for side in numbers]
+        return [SideLookup(work, side) for side in SIDES]
 
     return step_cache(SideLookup, make)
 

@@ -4,8 +4,9 @@ of every word, which all tasks then map into memory.
 
 from __future__ import annotations
 
+import functools
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from nmtkit.settings import PrepSettings
 from nmtkit.text.segmented import LINE_END, joined, starts_of
 from nmtkit.text.side import TextSide
 from nmtkit.text.tokenizer import Side
-from nmtkit.text.vocabulary import EOS, Vocabulary
+from nmtkit.text.vocabulary import EOS, Vocabulary, load_vocabularies
 
 SPANS = np.dtype([("start", "<i8", 2), ("length", "<u2", 2)])
 """Where the ids of a word are, and how many it has: elsewhere, and where a sentence starts."""
@@ -109,18 +110,21 @@ class SideLookup:
     """The token ids of the words of a side.
 
     Args:
-        folder: as of `write_lookup`.
-        side: its number, 0 for the source, 1 for the target.
-        load_text: returns what splits the words that were not learnt from, and their vocabulary.
+        work: the work folder.
+        side: src or tgt.
     """
 
-    def __init__(
-        self, folder: Path, side: int, load_text: Callable[[], tuple[TextSide, Vocabulary]]
-    ) -> None:
+    def __init__(self, work: Path, side: Side) -> None:
+        self._prep, self._side = work / OUT, side
         self._ids, self._hashes, self._spans = (
-            np.load(folder / f"{SIDES[side]}.{name}.npy", "r") for name in ("ids", "hash", "spans")
+            np.load(work / LOOKUP / f"{side}.{name}.npy", "r") for name in ("ids", "hash", "spans")
         )
-        self._load_text = load_text
+
+    @functools.cached_property
+    def _text(self) -> tuple[TextSide, Vocabulary]:
+        """What splits the words that were not learnt from, and their vocabulary."""
+        vocabulary = load_vocabularies(self._prep)[self._side == "tgt"]
+        return TextSide.load(self._prep, self._side), vocabulary
 
     def encode(self, table: WordTable, text: Ints32) -> tuple[Array, Ints]:
         """Return the ids of a text, each line with its </s>, and how many each line has.
@@ -154,7 +158,7 @@ class SideLookup:
 
     def _rare(self, table: WordTable) -> list[list[int]]:
         """Return the ids of each word elsewhere, and where a sentence starts, in turn."""
-        text, vocabulary = self._load_text()
+        text, vocabulary = self._text
         words = table.words()
         cased = [
             text.truecaser.words(words, first) if text.truecaser else words
