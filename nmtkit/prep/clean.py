@@ -183,21 +183,15 @@ class CleanShard:
         # the words that it has met serve all shards
         clean = step_cache(Cleaner, lambda: self._cleaner(work / GIVEN))
         clean.reset()
-        wanted = read_wanted(work / self.dropped, self.shard) if self.dropped else None
-        masks = []
+        kept = read_wanted(work / self.dropped, self.shard)
         row = 0
         for chunk in self.shard.chunks():
-            rows = chunk[0].count(b"\n")
-            mask = np.ones(rows, bool)
-            if wanted is not None:
-                mask = wanted[row : row + rows]
+            mask = kept[row : row + chunk[0].count(b"\n")]  # a view of these rows
+            row += len(mask)
+            if not mask.all():
                 chunk = [_selected(text, mask) for text in chunk]
-            row += rows
-            mask = mask.copy()
             mask[mask] = clean(chunk)
-            masks.append(mask)
-        rows_kept = np.concatenate(masks)
-        paths = [write_kept(work / "clean", self.shard, rows_kept)]
+        paths = [write_kept(work / "clean", self.shard, kept)]
         for name, text in zip(SIDES, clean.texts, strict=True):
             forms, table = text.finish(self.shard.index)
             path = work / "clean" / f"{self.shard.name}.{name}"
@@ -207,7 +201,7 @@ class CleanShard:
             ]
         reasons = [[*reason, count] for reason, count in sorted(clean.reasons.items())]
         changes = [dict(counts) for counts in clean.changes]
-        value = {"kept": int(rows_kept.sum()), "reasons": reasons, "changes": changes}
+        value = {"kept": int(kept.sum()), "reasons": reasons, "changes": changes}
         return value, paths
 
     def _cleaner(self, models: Path) -> Cleaner:

@@ -97,10 +97,9 @@ class CutSpans:
         row = 0
         with spans_writer(out / self.name, index) as writer:
             for texts in self.shard.chunks():
-                rows = texts[0].count(b"\n")
-                first_row, of_chunk = self.shard.first + row, kept[row : row + rows]
-                cuts = list(cut_sentences(side, first_row, of_chunk, texts))
-                row += rows
+                of_chunk = kept[row : row + texts[0].count(b"\n")]
+                cuts = list(cut_sentences(side, self.shard.first + row, of_chunk, texts))
+                row += len(of_chunk)
                 for cut, size in zip(cuts, subwords, strict=False):
                     if cut.phrases and sum(cut.phrases) != size:
                         problem = "the files changed while they were read: text and parses are not"

@@ -168,7 +168,7 @@ def dropped_rows(folder: Path, reason: str) -> list[Ints]:
 
 
 def read_wanted(folder: Path, shard: Shard) -> Mask:
-    """Return which rows of a shard of training text are wanted."""
+    """Return which rows of a shard of training text are wanted: all, if the folder drops none."""
     wanted = np.ones(shard.rows, bool)
     for numbers in dropped_rows(folder, LEAKED) + dropped_rows(folder, REPEATED):
         low, high = np.searchsorted(numbers, [shard.first, shard.first + shard.rows])
