@@ -137,23 +137,25 @@ def _members(archive: Path) -> Iterator[Member]:
             pass  # to the very end, so that checksums inside the compressed data are compared
 
 
+@dataclass
 class _Bounded:
     """The content of a tarball, of which no more is read than text can have, in wanted members or
     others.
     """
 
-    def __init__(self, stream: IO[bytes], archive: Path) -> None:
-        self._stream, self._archive, self._read = stream, archive, 0
+    stream: IO[bytes]
+    archive: Path
+    size: int = 0
 
     def read(self, size: int) -> bytes:
         """Read at most `size` bytes.
 
         Raises: DataError if the content is larger than any text.
         """
-        block = self._stream.read(size)
+        block = self.stream.read(size)
         # tarfile reads on at the end, 10 kB at once, for all that a header announces.
-        self._read += len(block) or BLOCK
-        _check_growth(self._archive, self._read)
+        self.size += len(block) or BLOCK
+        _check_growth(self.archive, self.size)
         return block
 
 

@@ -49,6 +49,7 @@ class VerifiedFile:
                 console.warn(f"{error.message}: {problem}")
 
 
+@dataclass(frozen=True)
 class Finder:
     """Finds published files.
 
@@ -58,18 +59,14 @@ class Finder:
         advice: how the user names such a folder, for the error about a file that cannot be had.
     """
 
-    def __init__(
-        self,
-        published: Mapping[str, Resource],
-        from_dir: Path | None = None,
-        advice: str = "pass --from-dir DIR",
-    ) -> None:
-        if from_dir is not None and not from_dir.is_dir():
+    published: Mapping[str, Resource]
+    from_dir: Path | None = None
+    advice: str = "pass --from-dir DIR"
+
+    def __post_init__(self) -> None:
+        if self.from_dir is not None and not self.from_dir.is_dir():
             hint = "name the folder that holds the data set's files, or leave it out"
-            raise DataError(f"no such folder: {from_dir}", where="--from-dir", hint=hint)
-        self._published = published
-        self._from_dir = from_dir
-        self._advice = advice
+            raise DataError(f"no such folder: {self.from_dir}", where="--from-dir", hint=hint)
 
     def find(self, name: str) -> VerifiedFile:
         """Find a file on this machine, or download it.
@@ -93,7 +90,7 @@ class Finder:
             if not difference:
                 return file
             wrong.append((path, difference))
-        published = self._published[name].checksum is not None
+        published = self.published[name].checksum is not None
         if wrong and not (published and self._namesakes(name)):  # `test.tgz` of another year
             path, difference = wrong[0]
             expected = "published file" if published else "copy seen before"
@@ -108,10 +105,10 @@ class Finder:
 
         With True if the file was compressed after it was published: its content is verified.
         """
-        if self._from_dir is None:
+        if self.from_dir is None:
             return
         for suffix in ("", *COMPRESSED):
-            paths = self._from_dir.rglob(PurePosixPath(name).name + suffix)
+            paths = self.from_dir.rglob(PurePosixPath(name).name + suffix)
             for path in sorted(paths, key=lambda p: (-_agreement(p, name), len(p.parts), p)):
                 best = max(_agreement(path, other) for other in (name, *self._namesakes(name)))
                 if path.is_file() and _agreement(path, name) == best:
@@ -120,7 +117,7 @@ class Finder:
     def _namesakes(self, name: str) -> list[str]:
         """Return published files of the same name in other folders: `test.tgz` of each year."""
         base = PurePosixPath(name).name
-        return [other for other in self._published if other != name and other.endswith(f"/{base}")]
+        return [other for other in self.published if other != name and other.endswith(f"/{base}")]
 
     def _in_cache(self, name: str, problem: str) -> VerifiedFile | None:
         """Return the file in the cache; a wrong one is set aside as NAME.bad."""
@@ -137,7 +134,7 @@ class Finder:
 
     def _compare(self, name: str, path: Path, packed: bool = False) -> tuple[VerifiedFile, str]:
         """Return a file as the published one, and the difference between the two ("": none)."""
-        expected = self._published[name].checksum or recorded(name)
+        expected = self.published[name].checksum or recorded(name)
         algorithm, _, digest = (expected or "sha256").partition(":")
         actual = checksum(path, algorithm, packed)
         difference = ""
@@ -149,7 +146,7 @@ class Finder:
 
     def _bring(self, name: str) -> VerifiedFile:
         """Put the file into the cache: from an archive on this machine, else from an address."""
-        urls = self._published[name].urls
+        urls = self.published[name].urls
         local = {url: self._local(url.partition(MEMBER)[0]) for url in urls if MEMBER in url}
         failures = []
         for url in sorted(urls, key=lambda url: not local.get(url)):
@@ -166,12 +163,12 @@ class Finder:
                 hint = "set NMTKIT_CACHE to a folder with space"
                 raise EnvironmentProblem(problem, hint=hint) from error
         base = PurePosixPath(name).name
-        hint = f"try again, or fetch {base} by other means and {self._advice}"
-        hint += f"; --from-dir {self._from_dir} does not hold it" if self._from_dir else ""
+        hint = f"try again, or fetch {base} by other means and {self.advice}"
+        hint += f"; --from-dir {self.from_dir} does not hold it" if self.from_dir else ""
         raise Failed(f"cannot download {name}", "\n  ".join(failures) or name, hint)
 
     def _download(self, name: str, url: str) -> VerifiedFile:
-        resource, path = self._published[name], cached(name)
+        resource, path = self.published[name], cached(name)
         continued = download(url, path, resource.size, resource.checksum is not None)
         if continued and not self._in_cache(name, ANOTHER):
             # Two files may have been mixed: once more, from the beginning.

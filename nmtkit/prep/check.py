@@ -57,39 +57,32 @@ class Facts:
         return {key: value for key, value in vars(self).items() if key != "marks"}
 
 
+@dataclass
 class Inputs:
     """The files of a corpus, each read and checked once.
 
     Args:
         strict: True if bytes that are not UTF-8 are an error.
         temporary: a folder whose files exist only while prep works.
+    Attributes:
+        facts: of each file that was checked.
     """
 
-    def __init__(self, strict: bool, temporary: Path) -> None:
-        self._strict, self._temporary = strict, temporary
-        self._facts: dict[Path, Facts] = {}
+    strict: bool
+    temporary: Path
+    facts: dict[Path, Facts] = field(default_factory=dict)
 
     def lines(self, paths: Sequence[Path]) -> int:
         """Return the lines of several files together."""
-        return sum(self._facts[path].lines for path in paths)
-
-    def text_file(self, path: Path, plain: Path) -> TextFile:
-        """Return a file that shards can be cut from.
-
-        Args:
-            path: the file that was checked.
-            plain: the same text, not compressed.
-        """
-        return self._facts[path].text_file(plain)
+        return sum(self.facts[path].lines for path in paths)
 
     def as_json(self) -> dict[str, files.JsonObject]:
         """Return the facts for the manifest, by path, or by name for a temporary file."""
-        temporary = self._temporary
         return {
-            path.relative_to(temporary).as_posix()
-            if path.is_relative_to(temporary)
+            path.relative_to(self.temporary).as_posix()
+            if path.is_relative_to(self.temporary)
             else str(path): facts.as_json()
-            for path, facts in self._facts.items()
+            for path, facts in self.facts.items()
         }
 
     def check(self, sets: Sequence[SetFiles]) -> None:
@@ -101,8 +94,8 @@ class Inputs:
         """
         for text in sets:
             for path in (*text.files(), text.docs, text.parses):
-                if path is not None and path not in self._facts:
-                    self._facts[path] = inspect(path, self._strict)
+                if path is not None and path not in self.facts:
+                    self.facts[path] = inspect(path, self.strict)
         for text in sets:
             if text.between != "markup":  # its lines are no sentences
                 self._check_lines(text)

@@ -110,7 +110,8 @@ class Steps:
         ]
         self.runner.run("decompressing", tasks)
         return {
-            path: self.inputs.text_file(path, names.get(path, path).absolute()) for path in paths
+            path: self.inputs.facts[path].text_file(names.get(path, path).absolute())
+            for path in paths
         }
 
     def survey(self, shards: SetShards) -> list[Fact]:
