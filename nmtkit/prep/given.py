@@ -192,16 +192,16 @@ def _from_models(models: tuple[Path, ...]) -> Given:
 def _from_codes(options: PrepOptions) -> GivenCodes:
     codes = model_files(options.codes, "--codes")
     vocabularies = model_files(options.vocab, "--vocab")
-    settings: dict[str, Any] = {"subwords": "bpe"} if codes else {}
+    settings: dict[str, Any] = {}
     parts = []
     if codes:
-        merges = [Bpe(path).merges for path in codes]
-        for path, count in zip(codes, merges, strict=True):
+        merges = {path: Bpe(path).merges for path in codes}
+        for path, count in merges.items():
             if not count:
                 hint = "name a codes file of subword-nmt"
                 raise DataError(f"{path} has no merges", where="--codes", hint=hint)
-        settings["merges"] = max(merges)
-        parts.append(_described("merges", dict(zip(codes, merges, strict=True))))
+        settings |= {"subwords": "bpe", "merges": max(merges.values())}
+        parts.append(_described("merges", merges))
     if vocabularies:
         sizes = {path: len(read_counts(path)) for path in vocabularies}
         parts.append(_described("subwords", sizes))
