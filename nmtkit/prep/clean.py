@@ -57,20 +57,15 @@ class Cleaner:
         settings: PrepSettings,
         splitters: Sequence[Splitter | None] = (None, None),
     ) -> None:
-        names = list(map(tokenizer_name, SIDES, languages, [settings] * 2))
-        self._sides = [
-            TextSide(language, settings, None, splitter, name)
-            for language, splitter, name in zip(languages, splitters, names, strict=True)
-        ]
-        by_character = [
-            name == "raw" and usual_tokenizer(language) != "moses"
-            for name, language in zip(names, languages, strict=True)
-        ]
-        truecase = map(truecased, [settings] * 2, SIDES, languages)
+        self._sides, self.texts = [], []
+        for side, language, splitter in zip(SIDES, languages, splitters, strict=True):
+            name = tokenizer_name(side, language, settings)
+            self._sides.append(TextSide(language, settings, None, splitter, name))
+            by_character = name == "raw" and usual_tokenizer(language) != "moses"
+            self.texts.append(SideText(truecased(settings, side, language), by_character))
         self._settings = settings
         # A longer line cannot become short enough: tokenization joins two words at most.
         self._hopeless = 10 * settings.max_words
-        self.texts = list(map(SideText, truecase, by_character))
         self.reset()
 
     def reset(self) -> None:
@@ -197,7 +192,7 @@ class CleanShard:
             path = work / "clean" / f"{self.shard.name}.{name}"
             paths += [
                 *table.save(path),
-                files.write_array(path.with_name(f"{path.name}.text.npy"), forms),
+                files.write_array(Path(f"{path}.text.npy"), forms),
             ]
         reasons = [[*reason, count] for reason, count in sorted(clean.reasons.items())]
         changes = [dict(counts) for counts in clean.changes]

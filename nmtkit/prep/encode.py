@@ -62,7 +62,7 @@ class EncodeShard:
         ids, lengths = [], []
         for lookup, suffix in zip(_lookups(work), SIDES, strict=True):
             path = work / "clean" / f"{name}.{suffix}"
-            text = np.load(path.with_name(f"{path.name}.text.npy"), allow_pickle=False)
+            text = np.load(f"{path}.text.npy", allow_pickle=False)
             side_ids, side_lengths = lookup.encode(WordTable.load(path), text)
             ids.append(side_ids)
             lengths.append(side_lengths)

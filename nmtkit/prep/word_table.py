@@ -104,7 +104,7 @@ class WordTable:
 
     def save(self, path: Path) -> list[Path]:
         """Write the table as path.npy and path.txt, and return both."""
-        rows, text = (path.with_name(f"{path.name}.{kind}") for kind in ("npy", "txt"))
+        rows, text = (Path(f"{path}.{kind}") for kind in ("npy", "txt"))
         files.write_array(rows, self.rows)
         with files.writing(text, "wb", durable=False) as stream:
             stream.write(np.ascontiguousarray(self.text).data)
@@ -113,8 +113,8 @@ class WordTable:
     @classmethod
     def load(cls, path: Path) -> WordTable:
         """Return a table that `save` wrote, memory-mapped."""
-        rows = np.load(path.with_name(f"{path.name}.npy"), "r", allow_pickle=False)
-        text = path.with_name(f"{path.name}.txt")
+        rows = np.load(f"{path}.npy", "r", allow_pickle=False)
+        text = Path(f"{path}.txt")
         size = text.stat().st_size
         return cls(rows, np.memmap(text, np.uint8, "r") if size else np.zeros(0, np.uint8))
 
