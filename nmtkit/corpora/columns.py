@@ -23,9 +23,7 @@ def split_columns(text: SetFiles, folder: Path) -> SetFiles:
     """
     rows = ((cells, False) for cells in _rows(text.src[0], text.split))
     written = write_set(rows, folder, text.name, text.split, documents=False)
-    return replace(
-        text, src=written.src, tgt=written.tgt, references=written.references, columns=False
-    )
+    return replace(text, sides=written.sides, columns=False)
 
 
 def _rows(path: Path, split: str) -> Iterator[tuple[bytes, ...]]:

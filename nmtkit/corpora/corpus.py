@@ -37,10 +37,8 @@ class SetFiles:
     name: str
     split: str
     """train, dev or test."""
-    src: tuple[Path, ...]
-    tgt: tuple[Path, ...]
-    references: tuple[tuple[Path, ...], ...] = ()
-    """Further references (.ref1, .ref2, …)."""
+    sides: Mapping[str, tuple[Path, ...]]
+    """The files of every side by its name (`side_names`)."""
     docs: Path | None = None
     """Where documents start (`document_starts.read_starts`)."""
     parses: Path | None = None
@@ -50,19 +48,29 @@ class SetFiles:
     (`document_starts.separate`): lines that are blank, or <d>, on every side; the markup of SGM or
     XML."""
     columns: bool = False
-    """True if one TSV file, in both `src` and `tgt`, holds all sides (`columns.split_columns`)."""
+    """True if one TSV file, both source and target, holds all sides (`columns.split_columns`)."""
     first: int | None = None
     """The number of pairs wanted, with the rest of the last one's document; None means all
     (`prep.rewrite`)."""
 
-    def sides(self) -> dict[str, tuple[Path, ...]]:
-        """Return the files of every side by its name: src, ref, ref1, …"""
-        further = {f"ref{i}": reference for i, reference in enumerate(self.references, 1)}
-        return {"src": self.src, "ref": self.tgt} | further
+    @property
+    def src(self) -> tuple[Path, ...]:
+        """The files of the source."""
+        return self.sides["src"]
+
+    @property
+    def tgt(self) -> tuple[Path, ...]:
+        """The files of the target, the first reference."""
+        return self.sides["ref"]
 
     def files(self) -> Iterator[Path]:
         """Return every file of every side."""
-        return itertools.chain.from_iterable(self.sides().values())
+        return itertools.chain.from_iterable(self.sides.values())
+
+
+def side_names(count: int) -> list[str]:
+    """Return the names of the sides of a set: src, ref, and of further references ref1, ref2, …"""
+    return ["src", "ref", *(f"ref{number}" for number in range(1, count - 1))]
 
 
 @dataclass(frozen=True)
@@ -118,8 +126,10 @@ def own_files(
 
 def _own_set(name: str, split: str, paths: Sequence[Path]) -> SetFiles:
     """Return a set of source, target and further references, or of one TSV file."""
-    src, tgt, *references = ((path,) for path in (paths if len(paths) > 1 else [*paths] * 2))
-    return SetFiles(name, split, src, tgt, tuple(references), columns=len(paths) == 1)
+    columns = len(paths) == 1
+    files = [*paths] * 2 if columns else paths
+    sides = {side: (path,) for side, path in zip(side_names(len(files)), files, strict=True)}
+    return SetFiles(name, split, sides, columns=columns)
 
 
 def _languages(train: Sequence[Path], src: str | None, tgt: str | None) -> tuple[str, str]:
@@ -258,10 +268,10 @@ def suffix_doubts(corpus: Corpus) -> list[str]:
             hint = "a line is source TAB target; or correct --src and --tgt"
             raise ConfigError(f"{problem} '{suffix}'", f"--{text.split}", hint)
     for text in (text for text in corpus.sets if not text.columns):
-        for number, paths in enumerate(text.sides().values()):
+        for number, paths in enumerate(text.sides.values()):
             sides = (corpus.src, corpus.tgt)
             language, opposite = sides[::-1] if number else sides
-            role = f"reference {number}" if text.references else "target"
+            role = f"reference {number}" if len(text.sides) > 2 else "target"
             for path in paths:
                 suffix = _suffix(path)
                 same = suffix == language.lower()

@@ -161,7 +161,7 @@ def separate(text: SetFiles, languages: tuple[str, str], folder: Path) -> SetFil
 def _sides(text: SetFiles, languages: tuple[str, str]) -> ParallelText:
     """Open every side of a set; of a file of markup each reference is a side."""
     sides = ParallelText(text.name, HINTS[text.between].format(name=text.name))
-    for side, (path,) in text.sides().items():
+    for side, (path,) in text.sides.items():
         language = languages[side != "src"]
         streams = readers.markup(path, language) if is_markup(path) else [readers.text(path)]
         if side == "src" and len(streams) > 1:

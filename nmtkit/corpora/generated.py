@@ -27,8 +27,9 @@ def corpus(dataset: Dataset, folder: Path, size: int, seed: int) -> Corpus:
     sets = []
     for name in ("train", "dev", "test"):
         docs = folder / f"{name}.docs"
-        src, tgt = ((folder / f"{name}.{language}",) for language in (dataset.src, dataset.tgt))
-        sets.append(SetFiles(name, name, src, tgt, docs=docs if docs.is_file() else None))
+        languages = {"src": dataset.src, "ref": dataset.tgt}
+        sides = {side: (folder / f"{name}.{language}",) for side, language in languages.items()}
+        sets.append(SetFiles(name, name, sides, docs=docs if docs.is_file() else None))
     extras = {
         f"eval/{path.name.split('.')[0]}.json": path for path in sorted(folder.glob("*.json"))
     }

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from nmtkit import console, files
-from nmtkit.corpora.corpus import SetFiles
+from nmtkit.corpora.corpus import SetFiles, side_names
 from nmtkit.corpora.readers import Stream
 from nmtkit.errors import DataError, counted
 
@@ -120,17 +120,15 @@ def write_set(
     first = next(rows, None)
     if first is None:
         raise DataError(f"the {name} set has no line")
-    further = [f"ref{number}" for number in range(1, len(first[0]) - 1 - parses)]
-    suffixes = ["src", "ref", *further, *["parses"] * parses]
     folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"{name}.{suffix}" for suffix in suffixes]
+    sides = {side: (folder / f"{name}.{side}",) for side in side_names(len(first[0]) - parses)}
+    trees = folder / f"{name}.parses" if parses else None
+    paths = [*itertools.chain(*sides.values()), *filter(None, [trees])]
     starts = _write_rows(itertools.chain([first], rows), paths, name)
-    trees = paths.pop() if parses else None
-    src, tgt, *references = ((path,) for path in paths)
     docs = folder / f"{name}.docs" if documents else None
     if docs is not None:
         files.write_lines(docs, starts)
-    return SetFiles(name, split, src, tgt, tuple(references), docs, trees)
+    return SetFiles(name, split, sides, docs, trees)
 
 
 def _write_rows(rows: Iterable[Row], paths: list[Path], name: str) -> list[str]:

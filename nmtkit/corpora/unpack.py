@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from nmtkit.corpora import archives, readers
 from nmtkit.corpora.archives import NUMBER
-from nmtkit.corpora.corpus import SetFiles, is_markup
+from nmtkit.corpora.corpus import SetFiles, is_markup, side_names
 from nmtkit.corpora.parallel_text import ParallelText, Row, write_set
 from nmtkit.corpora.readers import Stream
 from nmtkit.corpora.table import TRAIN, Dataset, File, RegisteredSet, SetTable
@@ -139,10 +139,11 @@ class SetReader:
         """Return the set as its files lie, if they are plain text."""
         if self.documents or not self._plain:
             return None
-        src, tgt = (
-            tuple(self._paths[part[side]][0] for part in self._text.parts) for side in (0, 1)
-        )
-        return SetFiles(self._text.name, self._text.split, src, tgt)
+        sides = {
+            side: tuple(self._paths[part[number]][0] for part in self._text.parts)
+            for number, side in enumerate(side_names(2))
+        }
+        return SetFiles(self._text.name, self._text.split, sides)
 
     def write(self, folder: Path) -> SetFiles:
         """Write the set anew."""

@@ -43,7 +43,9 @@ class Annotations:
         entry = {}
         kept = self._kept(text, shards)
         if text.docs is not None:
-            entry["documents"] = self._write_documents(text.name, text.docs, kept)
+            starts = kept_starts(text.docs, kept)
+            files.write_lines(documents_file(self.folder, text.name), list(map(str, starts)))
+            entry["documents"] = len(starts)
         if parses := text.parses or self._parsed(text, kept):
             entry |= self._spans(text, parses, shards)
         return entry
@@ -59,12 +61,6 @@ class Annotations:
             return np.ones(sum(shard.rows for shard in shards), bool)
         encode = self.runner.work / "encode"
         return np.concatenate([read_kept(encode, shard) for shard in shards])
-
-    def _write_documents(self, name: str, docs: Path, kept: Mask) -> int:
-        """Write docs/<set>.txt, and return how many documents there are."""
-        starts = kept_starts(docs, kept)
-        files.write_lines(documents_file(self.folder, name), list(map(str, starts)))
-        return len(starts)
 
     def _parsed(self, text: SetFiles, kept: Mask) -> Path | None:
         """Parse the source of a set, and return the file of its trees."""

@@ -101,13 +101,13 @@ class Inputs:
                 self._check_lines(text)
             # Cleaning counts the blank lines of training text, `separate` those between documents.
             if text.split != "train" and not text.between:
-                for paths in text.sides().values():
+                for paths in text.sides.values():
                     _check_some_text(text, paths)
             if text.docs is not None:
                 read_starts(text.docs, self.lines(text.src))
 
     def _check_lines(self, text: SetFiles) -> None:
-        src, *targets = text.sides().values()
+        src, *targets = text.sides.values()
         for side in targets:
             # file by file, if the sides have as many files
             pairs: Iterable[tuple[Sequence[Path], Sequence[Path]]] = [(src, side)]
@@ -221,7 +221,7 @@ def check_samples(
 
 def _samples(sets: Sequence[SetFiles], languages: tuple[str, str]) -> Iterator[Sample]:
     for text in sets:
-        for number, paths in enumerate(text.sides().values()):
+        for number, paths in enumerate(text.sides.values()):
             lines = itertools.chain.from_iterable(map(files.byte_lines, paths))
             side = min(number, 1)  # further references are targets, too
             yield Sample(

@@ -131,7 +131,7 @@ class Plan(Steps):
             TextSet(
                 name=text.name,
                 split=text.split,
-                references=1 + len(text.references),
+                references=len(text.sides) - 1,
                 foreign=foreign[text.name],
                 **entry,
                 **annotations.of_set(text, shards[text.name]),

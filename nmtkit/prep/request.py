@@ -270,7 +270,7 @@ def _refuse_choice(corpus: str, prep_settings: PrepSettings) -> None:
 def _set_identity(text: SetFiles, known: files.JsonObject) -> files.JsonObject:
     documents = text.between or (text.docs and _known_sha256(text.docs, known))
     sides = {
-        side: [_known_sha256(path, known) for path in paths] for side, paths in text.sides().items()
+        side: [_known_sha256(path, known) for path in paths] for side, paths in text.sides.items()
     }
     identity = {"name": text.name, "split": text.split, **sides}
     return identity | ({"docs": documents} if documents else {})

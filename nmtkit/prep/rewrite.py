@@ -58,17 +58,17 @@ def _first_pairs(text: SetFiles, pairs: int, inputs: Inputs, folder: Path) -> Se
         return replace(text, first=None)
     console.say(f"training text: the first {taken:,} of {total:,} pairs{whole}")
     folder.mkdir(parents=True, exist_ok=True)
-    src, tgt, *references = (
-        (_first_lines(paths, taken, folder / f"{text.name}.{side}"),)
-        for side, paths in text.sides().items()
-    )
+    sides = {
+        side: (_first_lines(paths, taken, folder / f"{text.name}.{side}"),)
+        for side, paths in text.sides.items()
+    }
     docs, parses = text.docs, text.parses
     if docs is not None:
         docs = folder / f"{text.name}.docs"
         files.write_lines(docs, list(map(str, starts[:documents])))
     if parses is not None and inputs.lines([parses]) == total:
         parses = _first_lines([parses], taken, folder / f"{text.name}.parses")
-    return SetFiles(text.name, text.split, src, tgt, tuple(references), docs, parses)
+    return SetFiles(text.name, text.split, sides, docs, parses)
 
 
 def _first_lines(paths: Sequence[Path], count: int, path: Path) -> Path:

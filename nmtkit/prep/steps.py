@@ -91,7 +91,7 @@ class Steps:
         self.plain = plain = self._plain_texts()
         result = {}
         for text in self.corpus.sets:
-            streams = [[plain[path] for path in paths] for paths in text.sides().values()]
+            streams = [[plain[path] for path in paths] for paths in text.sides.values()]
             lines = self.inputs.lines(text.src)
             train = text.split == "train"
             rows = shard_rows(lines, self.settings.shard_lines) if train else max(lines, 1)
@@ -119,7 +119,7 @@ class Steps:
         tasks: list[Task] = []
         for text in self.corpus.sets:
             for shard in shards[text.name]:
-                survey = Survey(shard, tuple(text.sides()), self.languages)
+                survey = Survey(shard, tuple(text.sides), self.languages)
                 tasks.append(Task("survey", len(tasks), survey, shard.rows))
         return self.runner.run_timed("find repeated pairs", "finding repeated pairs", tasks)
 
@@ -231,7 +231,7 @@ class Steps:
         tasks = []
         for number, text in enumerate(self.corpus.sets[1:]):
             (shard,) = shards[text.name]
-            encode = EncodeSet(shard, text.name, tuple(text.sides()))
+            encode = EncodeSet(shard, text.name, tuple(text.sides))
             tasks.append(Task("sets", number, encode, shard.rows))
         entries = []
         facts = self.runner.run_timed("dev and test sets", "encoding dev and test sets", tasks)

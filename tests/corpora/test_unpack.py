@@ -39,7 +39,7 @@ def read(one, folder, paths, chosen=None):
     """Unpack: {set: (src lines, tgt lines, starts or None)}."""
     result = {}
     for files in files_of(one, folder, paths, chosen):
-        sides = (files.src, files.tgt, *files.references)
+        sides = files.sides.values()
         starts = [int(line) for line in text_lines(files.docs)] if files.docs else None
         texts = ([line for path in side for line in text_lines(path)] for side in sides)
         result[files.name] = (*texts, starts)
@@ -70,7 +70,9 @@ XY = {"a.en": "1\n2\n3\n4\n5\n", "a.de": "eins\nzwei\ndrei\nvier\nfünf\n"}
 def separated(folder, paths, between):
     """A set of the user's own, English and German: src lines, tgt lines, starts."""
     files = separate(
-        SetFiles("dev", "dev", (paths[0],), (paths[1],), between=between), ("en", "de"), folder
+        SetFiles("dev", "dev", {"src": (paths[0],), "ref": (paths[1],)}, between=between),
+        ("en", "de"),
+        folder,
     )
     return lines(files.src[0]), lines(files.tgt[0]), [int(line) for line in text_lines(files.docs)]
 

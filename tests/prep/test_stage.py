@@ -399,7 +399,7 @@ def test_names_of_own_test_sets():
         "ö_b",
     ]
     assert corpus.name == "de-en"
-    assert corpus.sets[4].references == ((Path("ref2.txt"),),)
+    assert corpus.sets[4].sides["ref1"] == (Path("ref2.txt"),)
 
 
 def warnings_of(stderr):
