@@ -20,7 +20,6 @@ from nmtkit.prep.clean import SIDES, read_kept, write_kept
 from nmtkit.prep.lookup import SideLookup
 from nmtkit.prep.shards import Shard
 from nmtkit.prep.tasks import Outcome, read_fact, step_cache
-from nmtkit.prep.word_table import WordTable
 from nmtkit.prep.work import OUT
 from nmtkit.text.segmented import joined, starts_of
 from nmtkit.text.side import TextSide
@@ -58,14 +57,8 @@ class EncodeShard:
         Returns: subwords and unknown ones of both sides, pairs kept, dropped pairs; the files.
         """
         read_fact(work, "clean", index)  # a damaged shard is cleaned again
-        name = self.shard.name
-        ids, lengths = [], []
-        for lookup, suffix in zip(_lookups(work), SIDES, strict=True):
-            path = work / "clean" / f"{name}.{suffix}"
-            text = np.load(f"{path}.text.npy", allow_pickle=False)
-            side_ids, side_lengths = lookup.encode(WordTable.load(path), text)
-            ids.append(side_ids)
-            lengths.append(side_lengths)
+        cleaned = work / "clean" / self.shard.name
+        ids, lengths = zip(*(lookup.encode(cleaned) for lookup in _lookups(work)), strict=True)
         long = np.stack(lengths) - 1 > self.max_subwords
         kept = np.logical_not(long.any(0))
         flat, sizes = interleaved(ids, lengths, kept)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from nmtkit import files
-from nmtkit.arrays import Array, Ints, Ints32
+from nmtkit.arrays import Array, Ints
 from nmtkit.data.store import id_type
 from nmtkit.prep.clean import SIDES
 from nmtkit.prep.learn import Models, file_names, learn
@@ -126,13 +126,15 @@ class SideLookup:
         vocabulary = load_vocabularies(self._prep)[self._side == "tgt"]
         return TextSide.load(self._prep, self._side), vocabulary
 
-    def encode(self, table: WordTable, text: Ints32) -> tuple[Array, Ints]:
-        """Return the ids of a text, each line with its </s>, and how many each line has.
+    def encode(self, shard: Path) -> tuple[Array, Ints]:
+        """Return the ids of the text of a shard, each line with its </s>, and how many each line
+        has.
 
         Args:
-            table: the words of its shard.
-            text: the numbers of its words, as `SideText.finish` returns them.
+            shard: the beginning of its files, which `CleanShard` wrote.
         """
+        path = Path(f"{shard}.{self._side}")
+        table, text = WordTable.load(path), np.load(f"{path}.text.npy", allow_pickle=False)
         hashes = np.ascontiguousarray(table.rows["hash"])
         places = np.searchsorted(self._hashes, hashes)
         known = places < len(self._hashes)
