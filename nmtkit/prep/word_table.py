@@ -119,16 +119,24 @@ class WordTable:
         return cls(rows, np.memmap(text, np.uint8, "r") if size else np.zeros(0, np.uint8))
 
 
+def concatenated(tables: Sequence[WordTable]) -> WordTable:
+    """Return the words of several tables one after another: of consecutive parts
+    (`WordTable.part`) the whole table, of any others words that are not sorted.
+    """
+    rows = np.concatenate([table.rows for table in tables])
+    rows["end"] = np.cumsum(np.concatenate([table.lengths() for table in tables]))
+    return WordTable(rows, np.concatenate([table.text for table in tables]))
+
+
 def merged(tables: Sequence[WordTable]) -> WordTable:
     """Return one table with the words of several; counts are sums.
 
     Raises: DataError if two words have the same hash but not the same length.
     """
-    rows = np.concatenate([table.rows for table in tables])
-    lengths = np.concatenate([table.lengths() for table in tables])
-    text = np.concatenate([table.text for table in tables])
-    order = np.argsort(rows["hash"], kind="stable")
-    rows, starts, lengths = rows[order], starts_of(lengths)[order], lengths[order]
+    table = concatenated(tables)
+    lengths = table.lengths()
+    order = np.argsort(table.rows["hash"], kind="stable")
+    rows, starts, lengths = table.rows[order], starts_of(lengths)[order], lengths[order]
     groups = np.flatnonzero(np.diff(rows["hash"], prepend=~rows["hash"][:1]))
     result = rows[groups]
     if len(groups):
@@ -138,7 +146,7 @@ def merged(tables: Sequence[WordTable]) -> WordTable:
         if (np.maximum.reduceat(lengths, groups) != np.minimum.reduceat(lengths, groups)).any():
             raise _collision()
     result["end"] = np.cumsum(lengths[groups])
-    return WordTable(result, joined(text, starts[groups], lengths[groups]))
+    return WordTable(result, joined(table.text, starts[groups], lengths[groups]))
 
 
 @dataclass(frozen=True)
@@ -199,12 +207,3 @@ class Frequent:
         counts, hashes = table.counts(), table.rows["hash"]
         rest = (counts == self.least - 1) & (hashes < np.uint64(self.below))
         return table.some((counts >= self.least) | rest)
-
-
-def concatenated(tables: Sequence[WordTable]) -> WordTable:
-    """Return the table of consecutive parts (`WordTable.part`)."""
-    rows = np.concatenate([np.array(table.rows) for table in tables])
-    sizes = [len(table.text) for table in tables]
-    shifts = np.repeat(np.cumsum([0, *sizes[:-1]]), [len(table) for table in tables])
-    rows["end"] += shifts
-    return WordTable(rows, np.concatenate([table.text for table in tables]))
