@@ -192,15 +192,19 @@ def _sentence_marks(tokens: Ints32, kinds: Mask) -> tuple[Mask, Mask]:
     is_end, is_delayed, is_tagged = kinds
     is_skipped = is_delayed | is_tagged
     line_end = tokens == 0
-    place = np.arange(len(tokens))
     # A sentence starts after an end mark or the end of a line; quotes and brackets do not count.
-    solid = np.where(~is_delayed[tokens], place, -1)
-    before = np.concatenate([[-1], np.maximum.accumulate(solid)[:-1]]) if len(place) else solid
-    starts = np.where(before < 0, True, (is_end[tokens] | line_end)[before]) & ~line_end
+    before = _last_before(~is_delayed[tokens])
+    starts = ((before < 0) | (is_end[tokens] | line_end)[before]) & ~line_end
     evidence = np.zeros(len(tokens), bool)
     read = np.flatnonzero(~is_skipped[tokens])  # tokens that evidence looks at, and line ends
     evidence[read] = _evidence(is_end[tokens[read]], line_end[read])
     return starts, evidence
+
+
+def _last_before(mask: Mask) -> Ints:
+    """Return for each place the last one before it where the mask is True; -1: none."""
+    places = np.where(mask, np.arange(len(mask)), -1)
+    return np.concatenate([[-1], np.maximum.accumulate(places)[:-1]])
 
 
 def _evidence(end_mark: Mask, line_end: Mask) -> Mask:
@@ -209,10 +213,9 @@ def _evidence(end_mark: Mask, line_end: Mask) -> Mask:
     The first token of a line begins a sentence, whatever it is. After that an end mark lets the
     next token begin one, again whatever it is: in a row of end marks every second one is used up.
     """
-    place = np.arange(len(end_mark))
-    other = np.concatenate([[-1], np.maximum.accumulate(np.where(~end_mark, place, -1))[:-1]])
-    marks = place - other - 1  # end marks directly before the token
-    after_line_end = np.where(other < 0, True, line_end[other])
+    other = _last_before(~end_mark)
+    marks = np.arange(len(other)) - other - 1  # end marks directly before the token
+    after_line_end = (other < 0) | line_end[other]
     begins = (marks % 2 == 1) ^ after_line_end
     result: Mask = ~begins & ~end_mark & ~line_end
     return result
