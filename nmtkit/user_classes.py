@@ -68,9 +68,11 @@ def load_class(name: str, base: type, kind: str, where: str, guide: str) -> Any:
 
 
 @contextlib.contextmanager
-def blamed_on(cls: type) -> Iterator[None]:
-    """Turn an exception into an error of the user's analysis, unless nmtkit defines the class.
+def blamed_on(cls: type, kind: str) -> Iterator[None]:
+    """Turn an exception into an error of the user's class, unless nmtkit defines the class.
 
+    Args:
+        cls: the class; kind: "analysis" or "model", for the message.
     Raises: ConfigError naming the deepest line in the file of the class. NmtkitError and OSError
         are passed on, because they explain themselves.
     """
@@ -84,7 +86,7 @@ def blamed_on(cls: type) -> Iterator[None]:
             raise
         lines = [f.lineno for f in extract_tb(error.__traceback__) if f.filename == file]
         where = f"{file}, line {lines[-1]}" if lines else place_of(cls)
-        message = f"your analysis {cls.__qualname__} failed: {_summary(error)}"
+        message = f"your {kind} {cls.__qualname__} failed: {_summary(error)}"
         hint = "mend it there (--debug shows the traceback)"
         raise ConfigError(message, where=where, hint=hint) from error
 

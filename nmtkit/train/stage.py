@@ -25,7 +25,7 @@ from nmtkit.data.store import Store
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Model
-from nmtkit.models.variants import build_model, count_parameters, default_name
+from nmtkit.models.variants import build_model, count_parameters, default_name, load_variant
 from nmtkit.nn import hardware as machines
 from nmtkit.owned_files import MANIFEST
 from nmtkit.records import Manifest, StageCall, TextSet, values_of
@@ -54,6 +54,7 @@ from nmtkit.train.plan import (
 from nmtkit.train.ranks import Ranks, bytes_sent
 from nmtkit.train.state import TrainState
 from nmtkit.train.validation import Validator
+from nmtkit.user_classes import blamed_on
 
 MANY_FIXED = 0.5
 """Share of words without another segmentation from which `train.subword_dropout` is doubted."""
@@ -90,11 +91,12 @@ def train(run: Run, *, ranks: Ranks | None = None, **values: Any) -> None:
     with deterministic(plan.train.deterministic, options.device):
         if options.compile_model:
             check_compiler(machines.pick_device(options.device))
+        blamed = blamed_on(load_variant(plan.variant), "model")
         if options.dry_run:
-            with without_form_refused():
+            with blamed, without_form_refused():
                 training.rehearse()
             return
-        with training.recorded() as call, without_form_refused():
+        with training.recorded() as call, blamed, without_form_refused():
             training.train(call)
 
 
@@ -275,6 +277,12 @@ class _Training:
         for line in lines:
             self.opening.append(line)
             console.say(line)
+        train = self.plan.train
+        if train.warmup >= train.max_steps:
+            console.warn(
+                f"train.warmup is {train.warmup:,} of {train.max_steps:,} updates: the learning"
+                " rate rises until the end"
+            )
 
 
 def _check_prepared(run: Run) -> None:

@@ -3,6 +3,7 @@ endings, what is written.
 """
 
 import signal
+from functools import partial
 
 import numpy as np
 import pytest
@@ -35,6 +36,7 @@ from nmtkit.translate.beam import search
 from nmtkit.translate.translator import Translator
 from tests.manifests import read_json
 from tests.refused import refused
+from tests.toy_recurrent import ToyRecurrent
 from tests.train.tiny import last, lines_of, make_run, metrics, options, state_of, trainer
 
 QUIET = (
@@ -46,6 +48,7 @@ QUIET = (
 SETTINGS = options("train.max_steps=4", *QUIET)
 go = trainer(SETTINGS)
 VARIANT = "transformer"
+TOY = "tests.toy_recurrent:ToyRecurrent"
 
 
 # Settings
@@ -185,12 +188,21 @@ def test_the_log_that_stays_tells_of_stops_and_of_warnings(run, monkeypatch):
 def test_a_variant_outside_the_package(run):
     settings = [s for s in SETTINGS if s.startswith(("model.d_model", "train."))]
     longer = trainer([*settings, "train.max_steps=60", "train.dev_bleu=true"])
-    longer(run, variant="tests.toy_recurrent:ToyRecurrent")
+    longer(run, variant=TOY)
     system = run.system("toy-recurrent")
     assert type(loading.load_system(run, system)).__name__ == "ToyRecurrent"
     assert read_json(system.path / "best.json")["dev_bleu"] is not None
 
 
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_fault_of_a_model_outside_the_package_is_named(run, monkeypatch, dry_run):
+    monkeypatch.setattr(ToyRecurrent, "encode", lambda *_: {})
+    faulty = partial(few_of_toy, run, variant=TOY, name="toy", dry_run=dry_run)
+    caught = refused(ConfigError, "your model ToyRecurrent failed: KeyError", faulty)
+    assert "toy_recurrent.py, line " in caught.where
+
+
+few_of_toy = trainer([*QUIET, "model.d_model=16", "train.max_steps=1"])
 one_step = trainer([*QUIET, "train.max_steps=1", "train.batch_size=64"])
 
 
@@ -326,6 +338,47 @@ def test_other_settings_are_fine_as_long_as_nothing_is_saved(run):
     assert system.read_config().variant == VARIANT
 
 
+def test_a_call_without_settings_resumes_with_those_of_the_system(run, stderr):
+    go(run, "train.lr=0.5", name="mine", variant="enc-dc", seed=3)
+    config = run.system("mine").read_config()
+    for variant in ({}, {"variant": "enc-dc"}):
+        stderr()
+        train(run, name="mine", **variant)
+        assert f"no settings are given: 'mine' has those of {run.system('mine').config}" in stderr()
+        assert run.system("mine").read_config() == config
+    for given in ({"variant": "pr"}, {"seed": 3}, {"preset": "tiny"}):
+        caught = refused(
+            ConfigError, "settings of 'mine' have changed", train, run, name="mine", **given
+        )
+        assert "leave all settings out to resume" in caught.hint
+
+
+def test_a_call_without_settings_runs_no_code_that_only_the_system_names(run, monkeypatch, stderr):
+    few_of_toy(run, variant=TOY, name="mine")
+    train(run, name="mine", variant=TOY)
+    assert "no settings are given" in stderr()
+    monkeypatch.setattr("nmtkit.train.plan.load_variant", lambda name: 1 / (name != TOY))
+    refused(AttributeError, "'float' object", train, run, name="mine")
+
+
+def test_settings_of_prep_that_the_corpus_does_not_have_are_warned_about(run, stderr, tmp_path):
+    merges = run.manifest().settings.merges
+    for value in (merges, merges + 1):
+        stderr()
+        text = f"[prep]\nmerges = {value}\n"
+        (tmp_path / "mine.toml").write_text(text, "utf-8")
+        go(run, name="mine", config=tmp_path / "mine.toml", dry_run=True)
+        assert ("prep.merges" in stderr()) is (value != merges)
+
+
+def test_a_training_that_ends_in_its_warm_up_is_warned_about(run, stderr):
+    message = "the learning rate rises until the end"
+    for warmup, warned in ((3, False), (4, True)):
+        stderr()
+        go(run, f"train.warmup={warmup}", name=f"w{warmup}", dry_run=True)
+        assert (message in stderr()) is warned
+
+
 def test_settings_that_came_later_have_the_value_that_systems_were_trained_with(run):
     sizes = ["model.d_embedding=8", "model.d_hidden=8", "model.dropout=0.1"]
 
@@ -377,7 +430,7 @@ def test_init_from_says_what_did_not_match(run, stderr):
     assert "new here: encoder.1." in said
     assert "of another shape: decoder.0.feed_forward" in said
     with pytest.raises(CheckpointError, match="nothing in .* matches"):
-        train(run, name="other", variant="tests.toy_recurrent:ToyRecurrent", init_from=VARIANT)
+        train(run, name="other", variant=TOY, init_from=VARIANT)
     with pytest.raises(ConfigError, match="no system or folder 'transformr'") as caught:
         go(run, name="third", init_from="transformr")
     assert "transformer" in caught.value.hint
