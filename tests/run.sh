@@ -13,7 +13,7 @@ FAST=(
   tests/report/test_report.py::test_what_is_missing_is_said
   tests/text/test_{truecase,vocabulary,text}.py tests/data
   tests/tables tests/corpora/test_readers.py tests/nn/test_{attention,linear,cache,blocks}.py
-  tests/models/test_{variants,transformer,toy}.py tests/score/test_{metrics,significance,seeds}.py
+  tests/models/test_{variants,transformer,toy_recurrent,toy_local}.py tests/score/test_{metrics,significance,seeds}.py
   tests/translate/test_{beam,forced}.py tests/train/test_{loss,optimizer}.py
   tests/analyze/test_layers.py tests/measures/test_{expressions,macs}.py tests/docs/test_pages.py
 )

@@ -6,7 +6,7 @@ from nmtkit import trust
 from nmtkit.models.variants import VARIANTS
 from tests.models.contract import Case
 
-TOY = "tests.toy_recurrent:ToyRecurrent"
+TOY, LOCAL = "tests.toy_recurrent:ToyRecurrent", "tests.toy_local:LocalTransformer"
 
 
 def case(variant, **values):
@@ -109,5 +109,5 @@ MORE = [
     case("caru", cell="mgu", tie="all", softmax_bias=False, caembed="off"),
     case("gru-inv", bidirectional=False, alignment_width=5, cell="mgu"),
 ]
-CASES = [*map(Case, VARIANTS), *MORE, Case(TOY)]
+CASES = [*map(Case, VARIANTS), *MORE, Case(TOY), Case(LOCAL)]
 trust.allow(case.variant for case in CASES if ":" in case.variant)
