@@ -96,6 +96,9 @@ def test_config_file_errors_name_the_file(tmp_path):
     refused(ConfigError, "not valid TOML", load_config, bad)
     bad.write_text("train = 3\n")
     refused(ConfigError, "is a section", load_config, bad)
+    bad.write_text("max_steps = 3\n")
+    message = r"'max_steps' is in no section.*\n.*bad.toml\n.*write \[train\]"
+    refused(ConfigError, message, load_config, bad)
 
 
 def test_written_settings_read_back_the_same():

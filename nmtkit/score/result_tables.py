@@ -341,5 +341,9 @@ def _seed_notes(result: SeedResult) -> list[str]:
         if len(set(known)) < len(known):
             notes.append(f"{group.name}: a seed occurs twice, so its spread is too small")
     if not result.several:
-        notes.append("no system has several seeds, so every row is one system")
+        hint = " (--group-by name groups by name alone)" if result.grouping == "seed" else ""
+        notes.append(
+            "no system has several seeds, so every row is one system: a row is of systems that"
+            f" differ in nothing but the seed{hint}"
+        )
     return notes
