@@ -33,7 +33,7 @@ READING = (
     "of machines that may have done other work."
 )
 SHOWN = {"system", "bleu", "delta", "p", "chrf"}
-"""The columns of the scores that stand in the comparison."""
+"""The columns of the scores that stand in the comparison, besides metrics that are asked for."""
 
 
 def tables(contents: Contents, set_name: str) -> list[Table]:
@@ -42,8 +42,9 @@ def tables(contents: Contents, set_name: str) -> list[Table]:
     """
     result, whole = contents.scores[set_name], table(contents, set_name)
     by_seed = [result_tables.seeds_table(result)] if result.has_seeds else []
-    cost = [i for i, column in enumerate(whole.columns) if column.key not in SHOWN]
-    scores = [i for i, column in enumerate(whole.columns) if column.key in SHOWN]
+    shown = {*SHOWN, *result.asked}
+    cost = [i for i, column in enumerate(whole.columns) if column.key not in shown]
+    scores = [i for i, column in enumerate(whole.columns) if column.key in shown]
     title = f"{result.set}: size and cost"
     costs = replace(whole.only([0, *cost]), name="cost", title=title, notes=())
     return [*by_seed, whole.only(scores), costs]

@@ -579,6 +579,10 @@ def test_seeds_are_put_together(tmp_path):
     score(made.run, resamples=20, trials=20)
     points = comparison.differences(read_contents(made.run).scores["test"])
     assert [(point.name, len(point.seeds)) for point in points] == [("b, 2 seeds", 2), ("c-1", 0)]
+    score(made.run, resamples=20, trials=20, metrics="bleu,ter")
+    _, scores, cost = comparison.tables(read_contents(made.run), "test")
+    keys = [[column.key for column in table.columns] for table in (scores, cost)]
+    assert "ter" in keys[0] and "ter" not in keys[1]
 
 
 def test_tables_are_linked_as_latex_and_csv(reported):
