@@ -2,10 +2,12 @@
 own. NMTKIT_DEVICE=cuda runs it on a GPU.
 """
 
+import contextlib
+
 import pytest
 import torch
 
-from tests.device import DEVICE
+from tests.device import DEVICE, ON_GPU
 from tests.train.conftest import one_thread  # noqa: F401
 
 
@@ -15,7 +17,9 @@ def on_the_device():
 
     Without cuDNN, whose recurrent layers have 10-bit products, and no gradient in evaluation.
     """
-    with torch.device(DEVICE), torch.backends.cudnn.flags(enabled=False):
+    # On a CPU they are there anyway, and the context would slow every call of torch.
+    place = torch.device(DEVICE) if ON_GPU else contextlib.nullcontext()
+    with place, torch.backends.cudnn.flags(enabled=False):
         yield
 
 
