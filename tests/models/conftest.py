@@ -2,12 +2,10 @@
 own. NMTKIT_DEVICE=cuda runs it on a GPU.
 """
 
-import contextlib
-
 import pytest
 import torch
 
-from tests.device import DEVICE, ON_GPU
+from tests.device import DEVICE, placed_on
 from tests.train.conftest import one_thread  # noqa: F401
 
 
@@ -17,9 +15,7 @@ def on_the_device():
 
     Without cuDNN, whose recurrent layers have 10-bit products, and no gradient in evaluation.
     """
-    # On a CPU they are there anyway, and the context would slow every call of torch.
-    place = torch.device(DEVICE) if ON_GPU else contextlib.nullcontext()
-    with place, torch.backends.cudnn.flags(enabled=False):
+    with placed_on(DEVICE), torch.backends.cudnn.flags(enabled=False):
         yield
 
 

@@ -23,7 +23,7 @@ from nmtkit.models.base import Model, Vocabularies
 from nmtkit.models.transformer import TransformerSettings
 from nmtkit.models.variants import build_model, count_parameters, load_variant
 from nmtkit.text.vocabulary import BOS, EOS, PAD
-from tests.device import DEVICE
+from tests.device import DEVICE, placed_on
 
 V = 23
 SIZES = {
@@ -56,7 +56,7 @@ class Case:
         that no bias or norm is trivial.
         """
         values = load_variant(self.variant).adapt(SIZES) | dict(self.values) | more
-        with torch.device("cpu"), torch.no_grad():  # the same weights on every device
+        with placed_on("cpu"), torch.no_grad():  # the same weights on every device
             torch.manual_seed(seed)
             model = build_model(self.variant, values, Vocabularies(V, V, shared=True))
             for parameter in model.parameters():
