@@ -65,7 +65,7 @@ corpus() {
   options=(--run "$run" --preset "$preset" "${@:3}")
   if [ "$SCALE" = smoke ]; then
     options+=(--size 300)
-    training+=(--set train.max_steps=2 --set train.batch_size=1000 --set train.log_every=1 --set train.dev_bleu=false --set train.samples=0)
+    training+=(--set train.max_steps=2 --set train.batch_size=300 --set train.log_every=1 --set train.dev_bleu=false --set train.samples=0)
     training+=(--set train.precision=float32 --set search.beam=1 --set search.max_length_a=0 --set search.max_length_b=5)
     scoring+=(--resamples 100 --trials 100)
   fi

@@ -85,9 +85,9 @@ def one_thread():
 
 @pytest.fixture(scope="module", autouse=True)
 def short_sets():
-    """A dev and a test set of 60 sentences: those of 500 take half the time of all recipes."""
+    """A dev and a test set of 20 sentences: those of 500 take half the time of all recipes."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(demo, "generate", functools.partial(demo.generate, dev=60, test=60))
+        patch.setattr(demo, "generate", functools.partial(demo.generate, dev=20, test=20))
         yield
 
 
