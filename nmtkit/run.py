@@ -9,6 +9,7 @@ import contextlib
 import errno
 import fcntl
 import glob
+import functools
 import json
 import os
 import platform
@@ -477,8 +478,11 @@ def _now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S%z")
 
 
+@functools.cache
 def code_commit() -> str | None:
-    """Return the commit of nmtkit's checkout, if it runs from one."""
+    """Return the commit of nmtkit's checkout, if it runs from one, at the first call: the code that
+    runs is that of then.
+    """
     folder = Path(nmtkit.__file__).parent
     try:
         result = subprocess.run(

@@ -3,9 +3,11 @@
 import builtins
 import contextlib
 import errno
+import functools
 import io
 import os
 import runpy
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from nmtkit import demo
 from nmtkit.tables.table import Table
 from tests import ROOT, fitted
 from tests.device import ON_GPU
@@ -57,6 +60,27 @@ def every_printed_table_fits() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Table, "print", tried)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def a_demo_corpus_is_generated_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A demo corpus of the same arguments is a copy of the first one; tests/demo shows that it is
+    the same.
+    """
+    generate = demo.generate
+
+    @functools.cache
+    def generated(**arguments: int) -> Path:
+        folder = tmp_path_factory.mktemp("demo")
+        generate(folder, **arguments)
+        return folder
+
+    def copied(out_dir: Path, **arguments: int) -> None:
+        shutil.copytree(generated(**arguments), out_dir, dirs_exist_ok=True)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(demo, "generate", copied)
         yield
 
 
