@@ -8,8 +8,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import glob
 import functools
+import glob
 import json
 import os
 import platform
