@@ -536,7 +536,7 @@ def test_the_reader_of_stdout_may_leave(run):
 
 @pytest.mark.parametrize(
     "arguments",
-    ["--help", "prep --help", "--version", "variants", "settings", "settings --json"],
+    ["--help", "prep --help", "--version", "datasets", "settings train", "settings train --json"],
 )
 def test_the_reader_may_have_left_before_anything_is_printed(arguments):
     reader, writer = os.pipe()
@@ -611,7 +611,7 @@ main()
 
 @pytest.mark.parametrize(
     "arguments",
-    ["settings train", "variants", "prep --help", "--help", "--version"],
+    ["settings train", "datasets", "prep --help", "--help", "--version"],
 )
 def test_a_full_disk_behind_stdout_is_the_machines_fault(arguments):
     done = shell(f"nmtkit {arguments} > /dev/full")
