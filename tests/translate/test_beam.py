@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy_models import Table, batch_of, log_probs, recurrent, sources
+from toy_models import Table, batch_of, of_prefixes, recurrent, sources
 
 from nmtkit.errors import TrainingDiverged
 from nmtkit.settings import SearchSettings
@@ -39,9 +39,8 @@ def slow_search(models, source, o, forced=()):
     limit = max(1, int(o.max_length_a * len(source) + o.max_length_b))
     live, finished, unfinished, slots = [((), 0.0)], [], [], o.beam
     for length in range(1, limit + 1):
-        candidates = []
-        for beam, (prefix, log_p) in enumerate(live):
-            row = log_probs(models, source, prefix)
+        candidates, rows = [], of_prefixes(models, source, [prefix for prefix, _ in live])
+        for beam, ((_, log_p), row) in enumerate(zip(live, rows, strict=True)):
             candidates += [
                 (-(log_p + row[token]), beam, token)
                 for token in range(len(row))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from test_beam import assert_same, options, score, slow_search
 from test_stage import read, read_json, translated
 from test_translator import heir, make, texts
-from toy_models import batch_of, log_probs, recurrent, sources
+from toy_models import batch_of, of_prefixes, recurrent, sources
 
 import nmtkit
 from nmtkit.data.documents import Documents
@@ -53,9 +53,8 @@ def slow_constrained(models, source, o, phrases, unfinished=(), forced=()):
     limit = max(1, int(o.max_length_a * len(source) + o.max_length_b))
     live, ended, slots = [((), 0.0)], [], o.beam
     for length in range(1, limit + 1):
-        candidates = []
-        for beam, (prefix, log_p) in enumerate(live):
-            row = log_probs(models, source, prefix)
+        candidates, rows = [], of_prefixes(models, source, [prefix for prefix, _ in live])
+        for beam, ((prefix, log_p), row) in enumerate(zip(live, rows, strict=True)):
             for t in range(len(row)):
                 ids = (*prefix, t)
                 possible = t not in (PAD, BOS) and forced[length - 1 : length] in ((), (t,))

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 from test_beam import assert_same, score, slow_search
-from toy_models import batch_of, log_probs, recurrent, sources
+from toy_models import batch_of, of_prefixes, recurrent, sources
 
 from nmtkit.errors import ConfigError
 from nmtkit.settings import SearchSettings, build
@@ -37,9 +37,9 @@ def slow_diverse(models, source, o):
     for length in range(1, limit + 1):
         used = []
         for group, hypotheses in enumerate(live):
-            candidates = []
-            for beam, (prefix, log_p) in enumerate(hypotheses):
-                row = log_probs(models, source, prefix)
+            prefixes = [prefix for prefix, _ in hypotheses]
+            candidates, rows = [], of_prefixes(models, source, prefixes) if prefixes else []
+            for beam, ((_, log_p), row) in enumerate(zip(hypotheses, rows, strict=True)):
                 candidates += [
                     (-(log_p + row[t] - o.diversity * used.count(t)), beam, t, log_p + row[t])
                     for t in range(len(row))

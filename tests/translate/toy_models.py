@@ -124,8 +124,13 @@ def log_probs(models, source, prefix):
     """log P(next token | prefix) by decoding the whole prefix of one sentence: no state, no
     batch.
     """
-    probabilities = torch.zeros(())
+    return of_prefixes(models, source, [prefix])[0]
+
+
+def of_prefixes(models, source, prefixes):
+    """`log_probs` of prefixes of one length."""
+    tgt_in, probabilities = torch.tensor([[BOS, *prefix] for prefix in prefixes]), torch.zeros(())
     for model in models:
-        hidden, _ = model.decode(torch.tensor([[BOS, *prefix]]), model.encode(batch_of([source])))
-        probabilities = probabilities + model.logits(hidden)[0, -1].softmax(-1)
+        hidden, _ = model.decode(tgt_in, model.encode(batch_of([source])))
+        probabilities = probabilities + model.logits(hidden)[:, -1].softmax(-1)
     return (probabilities / len(models)).log().tolist()
