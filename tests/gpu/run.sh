@@ -11,7 +11,8 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 python=${PYTHON:-python3}
-if ! "$python" -c 'import torch, typer, rich, sacrebleu, hypothesis, pytest, xdist' 2>/dev/null; then
+found='import sys; from importlib.util import find_spec; sys.exit(not all(map(find_spec, sys.argv[1:])))' # nothing is imported
+if ! "$python" -c "$found" torch typer rich sacrebleu hypothesis pytest xdist 2>/dev/null; then
   source recipes/environment.sh
   python=python
 fi
