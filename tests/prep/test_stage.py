@@ -21,6 +21,7 @@ from nmtkit.cli import app
 from nmtkit.corpora import parallel_text, table
 from nmtkit.corpora.corpus import guess_language, own_files
 from nmtkit.data.store import Store
+from nmtkit.demo import generate
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.files import sha256
 from nmtkit.prep import request, steps
@@ -697,8 +698,9 @@ def test_a_file_is_not_a_run_folder(tmp_path, files, name):
 # generated corpora
 
 
-def test_demo(tmp_path):
+def test_demo(tmp_path, monkeypatch):
     """The embedded corpus: sets, documents and evaluation files, the same for the same seed."""
+    monkeypatch.setattr(demo, "generate", generate)
     runs = [
         prep("demo", size=300, seed=seed, run_dir=tmp_path / name, jobs=2)
         for name, seed in (("a", 1), ("b", 1), ("c", 2))

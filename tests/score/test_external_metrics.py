@@ -32,6 +32,12 @@ for line in sys.stdin:
     source, hypothesis, *references = line.rstrip("\\n").split("\\t")
     print(sentence_chrf(hypothesis, references).score)
 """
+LENGTH = """
+import sys
+for line in sys.stdin:
+    print(len(line.split("\\t")[1]))
+"""
+"""Starts in a tenth of the time."""
 
 
 @pytest.fixture
@@ -170,7 +176,7 @@ def test_the_report_has_the_metric_and_its_length_groups(fake, command):
 
 
 def test_a_command_runs_again_only_if_something_has_changed(fake, command, stderr):
-    script = command(CHRF)
+    script = command(LENGTH)
     metric = {"metric": [f"own={script}"]}
     fake.score(**metric)
     assert command.runs() == 2
@@ -187,7 +193,7 @@ def test_a_command_runs_again_only_if_something_has_changed(fake, command, stder
         fake.score(**metric, by_length=True)
         fake.score(**metric, test="sign")
     assert command.runs() == 5
-    command(CHRF + "# another script")
+    command(LENGTH + "# another script")
     fake.score(**metric)
     assert command.runs() == 7
     fake.score(**metric, force=True)
