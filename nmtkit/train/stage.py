@@ -25,6 +25,7 @@ from nmtkit.data.store import Store
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Model
+from nmtkit.models.properties import lacking
 from nmtkit.models.variants import build_model, count_parameters, default_name, load_variant
 from nmtkit.nn import hardware as machines
 from nmtkit.owned_files import MANIFEST
@@ -56,6 +57,8 @@ from nmtkit.train.state import TrainState
 from nmtkit.train.validation import Validator
 from nmtkit.user_classes import blamed_on
 
+FIRST_PAIRS = 1000
+"""Pairs of the training set of which some are tried with a model of the user's own."""
 MANY_FIXED = 0.5
 """Share of words without another segmentation from which `train.subword_dropout` is doubted."""
 
@@ -160,6 +163,8 @@ class _Training:
             self.plan = check_unchanged(self.system, self.plan, self.run, self.options.allow_change)
         with console.warnings_told_to(self.opening.append):
             trainer = self.make_trainer(begun)
+            if not trainer.state.step and ":" in self.plan.variant:
+                self.check_model(trainer.model)
         if self.options.compile_model:
             model = trainer.model
             place = next(model.parameters()).device
@@ -203,6 +208,19 @@ class _Training:
         _check_alike(self.ranks, self.plan, state, model)
         self.announce(state, model, len(store))
         return trainer
+
+    def check_model(self, model: Model) -> None:
+        """Warn of properties that a model of the user's own lacks."""
+        store, place = Store(self.run.prep / "train"), next(model.parameters()).device
+        by_length = np.argsort(store.tgt_lengths[:FIRST_PAIRS])
+        rows = np.unique(by_length[np.linspace(0, len(by_length) - 1, 4).astype(int)])
+        batch, *alone = (
+            collate(store, r, place, model.context_rule) for r in (rows, *rows[:, None])
+        )
+        model.eval()
+        for sentence in lacking(model, batch, alone):
+            console.warn(f"{self.plan.variant}: {sentence} (nmtkit/models/README.md)")
+        model.train()
 
     def choose_hardware(self, device: str, state: TrainState) -> machines.Hardware:
         """Choose what to compute with; warn if the training continues on other hardware."""

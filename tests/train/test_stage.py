@@ -16,6 +16,7 @@ from nmtkit.data.store import Store, StoreWriter
 from nmtkit.errors import CheckpointError, ConfigError, DataError, Interrupted
 from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Vocabularies
+from nmtkit.models.properties import NOT_CAUSAL
 from nmtkit.models.variants import build_model
 from nmtkit.nn import hardware
 from nmtkit.run import Run
@@ -200,6 +201,23 @@ def test_a_fault_of_a_model_outside_the_package_is_named(run, monkeypatch, dry_r
     faulty = partial(few_of_toy, run, variant=TOY, name="toy", dry_run=dry_run)
     caught = refused(ConfigError, "your model ToyRecurrent failed: KeyError", faulty)
     assert "toy_recurrent.py, line " in caught.where
+
+
+def test_a_model_outside_the_package_that_reads_the_future_is_warned_about(
+    run, monkeypatch, stderr
+):
+    few_of_toy(run, variant=TOY, name="sound")
+    assert stderr().count(TOY) == 1  # beside the number of its parameters
+    decode = ToyRecurrent.decode
+
+    def faulty(self, tgt_in, memory, state=None):
+        hidden, after = decode(self, tgt_in, memory, state)
+        return hidden.flip(1).cumsum(1).flip(1), after
+
+    monkeypatch.setattr(ToyRecurrent, "decode", faulty)
+    few_of_toy(run, variant=TOY, name="faulty")
+    assert f"{TOY}: {NOT_CAUSAL}" in " ".join(stderr().split())
+    assert NOT_CAUSAL in (run.system("faulty").path / "train.log").read_text("utf-8")
 
 
 few_of_toy = trainer([*QUIET, "model.d_model=16", "train.max_steps=1"])

@@ -1,0 +1,59 @@
+"""Properties of a model that are tried before a training of a class of the user's own."""
+
+import pytest
+import torch
+from torch import nn
+
+from nmtkit.models.properties import NOT_ALONE, NOT_CAUSAL, NOT_STEPWISE, lacking
+from nmtkit.models.variants import VARIANTS
+from tests.models.cases import TOY
+from tests.models.contract import Case, batch_for, pairs
+from tests.toy_recurrent import ToyRecurrent
+
+
+def lacked(model):
+    alone = [batch_for(model, [pair]) for pair in pairs()]
+    return lacking(model.eval(), batch_for(model), alone)
+
+
+@pytest.mark.parametrize("variant", [*VARIANTS, TOY])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_no_variant_lacks_a_property(variant, dtype):
+    assert lacked(Case(variant).build(dtype=dtype)) == []
+
+
+def reads_the_future(self, tgt_in, memory, state=None):
+    hidden, after = decode(self, tgt_in, memory, state)
+    return hidden + hidden.mean(1, keepdim=True), after
+
+
+def forgets(self, tgt_in, memory, state=None):
+    hidden, after = decode(self, tgt_in, memory, {} if state else state)
+    return hidden, after
+
+
+def reads_padding(self, batch):
+    return {"summary": self.src_embedding(batch.src).mean(1)}
+
+
+def reads_its_neighbours(self, batch):
+    return {
+        "summary": nn.functional.layer_norm(encode(self, batch)["summary"].T, batch.src.shape[:1]).T
+    }
+
+
+encode, decode = ToyRecurrent.encode, ToyRecurrent.decode
+
+
+@pytest.mark.parametrize(
+    ("method", "faulty", "lacks"),
+    [
+        ("decode", reads_the_future, [NOT_CAUSAL, NOT_ALONE, NOT_STEPWISE]),
+        ("decode", forgets, [NOT_STEPWISE]),
+        ("encode", reads_padding, [NOT_ALONE]),
+        ("encode", reads_its_neighbours, [NOT_ALONE]),
+    ],
+)
+def test_what_a_model_lacks_is_said(method, faulty, lacks, monkeypatch):
+    monkeypatch.setattr(ToyRecurrent, method, faulty)
+    assert lacked(Case(TOY).build()) == lacks
