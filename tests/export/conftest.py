@@ -2,8 +2,11 @@
 drawn.
 """
 
+import functools
+
 import pytest
 
+from nmtkit import demo
 from nmtkit.nn.hardware import Hardware
 from tests.ready import add_system, prepare
 
@@ -29,6 +32,14 @@ EOS = 2.0
 """Makes </s> likely enough for most translations to end before the limit, behind which the
 engines rank what has not ended differently.
 """
+
+
+@pytest.fixture(scope="package", autouse=True)
+def sets_of_the_usual_size():
+    """In smaller ones too few lines are short enough to be compared."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(demo, "generate", functools.partial(demo.generate, dev=500, test=500))
+        yield
 
 
 @pytest.fixture(scope="package")
