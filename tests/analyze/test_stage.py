@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import os
 import resource
 import shutil
@@ -175,6 +176,21 @@ def test_cost_of_a_variant_inside_and_one_outside_the_package(two, stdout):
     out = stdout()
     assert "no interval" in out and found["text"] in out
     assert "relative to base" in two.text("cost")
+
+
+@pytest.mark.parametrize(("device", "updates"), [("cpu", 5.0), ("cuda", 2.5)])
+def test_logged_costs_of_a_cpu_are_of_processor_time(two, device, updates):
+    """Other work made the updates of the system take twice their processor time."""
+    for name, seconds in (("base", 2.0), ("own", 4.0)):
+        system = two.run.system(name)
+        line = {"step": 10, "kind": "train", "updates": 10, "tgt_tokens_per_s": 100 / seconds}
+        line |= {"seconds": seconds, "cpu_seconds": 2.0}
+        system.metrics.write_text(json.dumps(line) + "\n", "utf-8")
+        config = system.config.read_text("utf-8")
+        system.config.write_text(f'{config}\n[hardware]\ndevice = "{device}"\n', "utf-8")
+    _, own = two.rows("cost")
+    assert own["updates_per_s"] == pytest.approx(updates)
+    assert own["train_time_ratio"]["value"] == pytest.approx(5.0 / updates)
 
 
 def test_cost_of_a_document_model_counts_its_contexts(analysed, decoded):
