@@ -79,12 +79,12 @@ def make_plan(run: Run, options: TrainOptions) -> Plan:
     preset = options.preset or manifest.preset
     of_preset = settings.load_preset(preset) if preset else {}
     of_file = settings.load_config(options.config, options.variant) if options.config else {}
-    prepared = manifest.settings.model_dump()
     for key, value in of_file.get("prep", {}).items():
-        if prepared.get(key) != value:
+        prepared = getattr(manifest.settings, key, None)
+        if prepared != value:
             console.warn(
                 f"{options.config}: prep.{key} = {value} has no effect now; the corpus was prepared"
-                f" with {prepared.get(key)}"
+                f" with {prepared}"
             )
     sections = settings.merge(
         {**of_preset, "model": cls.adapt(of_preset.get("model", {}))},

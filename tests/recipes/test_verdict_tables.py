@@ -4,13 +4,14 @@ import json
 import re
 import shutil
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import sacrebleu
 
-from nmtkit import files
+from nmtkit import demo, files
 from nmtkit.errors import DataError
 from nmtkit.records import Scores, load
 from nmtkit.score.seeds import Resampled, over_seeds
@@ -210,6 +211,7 @@ def test_what_is_missing_is_said(tmp_path, folders):
 
 def test_the_page_has_the_numbers_of_the_results(tmp_path, monkeypatch):
     """Translations, curves, sizes and findings of systems whose weights are not here."""
+    monkeypatch.setattr(demo, "generate", partial(demo.generate, dev=500, test=500))
     names = ["transformer-s1", "transformer-s2", "amn-s1", "amn-s2"]
     folders = Folders(tmp_path / "state", tmp_path / "results")
     for name in [*names, "texts"]:
