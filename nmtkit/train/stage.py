@@ -212,7 +212,7 @@ class _Training:
     def check_model(self, model: Model) -> None:
         """Warn of properties that a model of the user's own lacks."""
         store, place = Store(self.run.prep / "train"), next(model.parameters()).device
-        by_length = np.argsort(store.tgt_lengths[:FIRST_PAIRS])
+        by_length = np.argsort(store.lengths(np.arange(min(len(store), FIRST_PAIRS)))[1])
         rows = np.unique(by_length[np.linspace(0, len(by_length) - 1, 4).astype(int)])
         batch, *alone = (
             collate(store, r, place, model.context_rule) for r in (rows, *rows[:, None])
