@@ -546,6 +546,7 @@ class MetricsLine(Record):
     tgt_tokens_per_s: float | None = None
     seconds: float | None = None
     cpu_seconds: float | None = None
+    processes: int = 1
     dev_loss: float | None = None
     dev_bleu: float | None = None
     signature: str | None = None

@@ -505,12 +505,11 @@ def read_toml(path: Path, what: str, option: str, example: str) -> dict[str, Any
 
 def _sections(values: dict[str, Any], where: str) -> Values:
     for key, value in values.items():
-        of = [section for section, schema in STAGES.items() if key in schema.model_fields]
-        if of and not isinstance(value, dict):
+        if key not in SECTIONS and not isinstance(value, dict):
+            sections = [name for name, schema in STAGES.items() if key in schema.model_fields]
+            names = " or ".join(f"[{name}]" for name in sections or SECTIONS)
             raise ConfigError(
-                f"the setting '{key}' is in no section",
-                where=where,
-                hint=f"write [{of[0]}] on a line before it",
+                f"'{key}' is in no section", where=where, hint=f"write {names} on a line before it"
             )
         check_known(key, SECTIONS, f"unknown section '{key}'", where)
         if not isinstance(value, dict):

@@ -11,7 +11,7 @@ from traceback import extract_tb
 from typing import Any
 
 from nmtkit import trust
-from nmtkit.errors import ConfigError, NmtkitError, nearest
+from nmtkit.errors import ConfigError, NmtkitError, nearest, of_the_machine
 
 
 def is_class_name(word: str) -> bool:
@@ -73,8 +73,8 @@ def blamed_on(cls: type, kind: str) -> Iterator[None]:
 
     Args:
         cls: the class; kind: "analysis" or "model", for the message.
-    Raises: ConfigError naming the deepest line in the file of the class. NmtkitError and OSError
-        are passed on, because they explain themselves.
+    Raises: ConfigError naming the deepest line in the file of the class. NmtkitError, OSError and
+        errors of the machine are passed on, because they explain themselves.
     """
     try:
         yield
@@ -82,7 +82,7 @@ def blamed_on(cls: type, kind: str) -> Iterator[None]:
         raise
     except Exception as error:
         file = getattr(sys.modules.get(cls.__module__), "__file__", None)
-        if cls.__module__.startswith("nmtkit.") or file is None:
+        if cls.__module__.startswith("nmtkit.") or file is None or of_the_machine(error):
             raise
         lines = [f.lineno for f in extract_tb(error.__traceback__) if f.filename == file]
         where = f"{file}, line {lines[-1]}" if lines else place_of(cls)

@@ -22,7 +22,7 @@ class LocalAttention(SelfAttention):
         place = torch.arange(x.size(1), device=x.device)
         near = (place[:, None] - place).abs() <= self.reach  # (S, S)
         near = near.expand(x.size(0), -1, -1) if visible is None else near & visible  # (B, S, S)
-        # What stands behind the end of a sentence is never read, but it must see something.
+        # Padding is never read, but each of its positions must see one.
         return super().forward(x, near | torch.eye(x.size(1), dtype=torch.bool, device=x.device))
 
 

@@ -204,8 +204,9 @@ def notes(result: Costs) -> list[str]:
     facts = result.facts
     speed = result.speeds[facts.baseline]
     how = (
-        "target tokens/s; training: median of metrics.jsonl, of a processor second on a CPU; "
-        f"decoding: logged for {facts.set}; no interval (--measure takes the systems in turn)"
+        "target tokens/s; training: median of metrics.jsonl, of a processor second on a CPU where "
+        f"it was logged; decoding: logged for {facts.set}; no interval (--measure takes the systems"
+        " in turn)"
     )
     if speed.rounds:
         how = (
@@ -355,8 +356,8 @@ def logged(system: System, set_name: str) -> tuple[float | None, float | None, f
     on_cpu = bool(log) and system.read_config().hardware.get("device") == "cpu"
     tokens, updates = [], []
     for line in log:
-        used = line.cpu_seconds if on_cpu else None
-        share = used / line.seconds if used and line.seconds else 1.0
+        used = line.cpu_seconds if on_cpu else None  # of one of several ranks
+        share = used * line.processes / line.seconds if used and line.seconds else 1.0
         if line.tgt_tokens_per_s:
             tokens.append(line.tgt_tokens_per_s / share)
             if line.updates and line.seconds:

@@ -54,7 +54,7 @@ two spaces far more.
 
 @dataclass(frozen=True, eq=False)
 class Metric:
-    """A corpus score with its signature. Two of them are never equal.
+    """A corpus score with its signature. Metrics compare by identity.
 
     Attributes:
         key: one of METRICS; name: its name there.

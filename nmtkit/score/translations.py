@@ -71,7 +71,8 @@ def translated_systems(
 
     Args:
         run: the run; text_set: the set.
-        systems: only these; the baseline is added: `against`, or the system trained first.
+        systems: only these; the baseline is added: `against`, or the first of all that are
+            translated.
     Raises: DataError if one of them is not translated, ConfigError if it does not exist.
     """
     set_name = text_set.name

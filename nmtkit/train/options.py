@@ -20,8 +20,9 @@ from nmtkit.options import (
 class TrainOptions(Options):
     """The options of `nmtkit train`."""
 
-    variant: str = option("transformer", "NAME")
-    """The model: a variant (see `nmtkit variants`), or package.module:Class for your own."""
+    variant: str | None = option(None, "NAME")
+    """The model: a variant (see `nmtkit variants`), or package.module:Class for your own (default:
+    transformer)."""
     name: str | None = option(None, "NAME", "--system")
     """Name of the system in the run (default: the name of the variant)."""
     init_from: str | None = option(None, "SYSTEM")

@@ -5,6 +5,7 @@ training that is continued.
 from __future__ import annotations
 
 from collections.abc import Collection
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
@@ -14,9 +15,10 @@ from nmtkit.errors import ConfigError, DataError, nearest
 from nmtkit.models import checkpoints
 from nmtkit.models.base import Model
 from nmtkit.models.variants import load_variant
+from nmtkit.presets import preset_names
 from nmtkit.records import SystemConfig
 from nmtkit.run import Run, System
-from nmtkit.settings import SearchSettings, Section, TrainSettings
+from nmtkit.settings import PrepSettings, SearchSettings, Section, TrainSettings
 from nmtkit.train.options import TrainOptions
 
 # Settings that may change when a training continues: they decide how long it lasts and what is kept
@@ -28,11 +30,12 @@ HARMLESS = {
 }
 
 
-SETTINGS_OPTIONS = (
-    *("preset", "config", "assignments", "seed"),
-    *("init_from", "match_parameters", "allow_change"),
-)
-"""The options that decide on settings, besides the variant."""
+SETTINGS_OPTIONS = ("preset", "config", "assignments", "seed", "init_from", "match_parameters")
+"""The options that give settings, besides the variant."""
+BASELINE = "transformer"
+"""The variant of a call that names none."""
+SCHEMAS: dict[str, type[Section]] = {"train": TrainSettings, "search": SearchSettings}
+"""The settings of a system by section, besides those of its model."""
 
 
 class Plan(BaseModel, frozen=True):
@@ -47,22 +50,33 @@ class Plan(BaseModel, frozen=True):
     search: SearchSettings
 
 
-def with_its_own_settings(system: System, options: TrainOptions) -> TrainOptions:
-    """Return the options of a call that gives no settings with those of the system's config.toml,
-    if the system has begun.
+def plan_of_system(run: Run, system: System, options: TrainOptions) -> Plan | None:
+    """Return the settings of a system that has begun, if the call gives none; else None.
 
-    A class of the user's own must be named: a run is no reason to import code.
+    Raises: ConfigError for a bad value in config.toml, or if the model is a class of the user's own
+        and not named: a run is no reason to import code.
     """
-    settings_given = options.model_dump(include={*SETTINGS_OPTIONS}, exclude_defaults=True)
-    if settings_given or options.force or not checkpoints.candidates(system.checkpoints):
-        return options
+    given = options.model_dump(include={*SETTINGS_OPTIONS}, exclude_defaults=True)
+    if given or options.force or not checkpoints.candidates(system.checkpoints):
+        return None
     stored = system.read_config()
-    unnamed = "variant" not in options.model_dump(exclude_defaults=True)
-    if options.variant != stored.variant and (not unnamed or ":" in stored.variant):
-        return options
+    if options.variant is None and ":" in stored.variant:
+        message = f"'{system.name}' is a system of a class that must be named"
+        raise ConfigError(message, where=system.config, hint=f"--variant {stored.variant}")
+    if options.variant not in (None, stored.variant):
+        return None
     console.say(f"no settings are given: '{system.name}' has those of {system.config}")
-    own = {"variant": stored.variant, "preset": stored.preset or None, "config": system.config}
-    return options.model_copy(update=own)
+    schemas = {"model": named_variant(stored.variant).Settings} | SCHEMAS
+    values: dict[str, Any] = {
+        "variant": stored.variant,
+        "preset": stored.preset if stored.preset in preset_names() else "",
+        "init_from": stored.init_from,
+        "corpus": run.manifest().fingerprint,
+    }
+    for section, schema in schemas.items():
+        known = settings.known(schema, getattr(stored, section))
+        values[section] = settings.build(schema, known, section, system.config).model_dump()
+    return Plan.model_validate(values)
 
 
 def make_plan(run: Run, options: TrainOptions) -> Plan:
@@ -74,18 +88,13 @@ def make_plan(run: Run, options: TrainOptions) -> Plan:
     Raises: ConfigError naming the key and the nearest known one; DataError if the run is not
         prepared.
     """
-    manifest = run.manifest()
-    cls = _named_variant(options.variant)
+    manifest, variant = run.manifest(), options.variant or BASELINE
+    cls = named_variant(variant)
     preset = options.preset or manifest.preset
     of_preset = settings.load_preset(preset) if preset else {}
-    of_file = settings.load_config(options.config, options.variant) if options.config else {}
-    for key, value in of_file.get("prep", {}).items():
-        prepared = getattr(manifest.settings, key, None)
-        if prepared != value:
-            console.warn(
-                f"{options.config}: prep.{key} = {value} has no effect now; the corpus was prepared"
-                f" with {prepared}"
-            )
+    of_file = settings.load_config(options.config, variant) if options.config else {}
+    if of_file.get("prep"):
+        _warn_of_prep(of_file["prep"], manifest.settings, options.config)
     sections = settings.merge(
         {**of_preset, "model": cls.adapt(of_preset.get("model", {}))},
         of_file,
@@ -93,7 +102,7 @@ def make_plan(run: Run, options: TrainOptions) -> Plan:
         {"train": {} if options.seed is None else {"seed": options.seed}},
     )
     return Plan(
-        variant=options.variant,
+        variant=variant,
         preset=preset,
         init_from=options.init_from or "",
         corpus=manifest.fingerprint,
@@ -103,7 +112,22 @@ def make_plan(run: Run, options: TrainOptions) -> Plan:
     )
 
 
-def _named_variant(name: str) -> type[Model]:
+def _warn_of_prep(values: dict[str, Any], prepared: PrepSettings, file: Path | None) -> None:
+    """Warn of settings of prep in the file of a training that the corpus does not have.
+
+    Raises: ConfigError for an unknown setting or a bad value.
+    """
+    wanted = settings.build(PrepSettings, values, "prep", file)
+    for key in values:
+        asked, there = getattr(wanted, key), getattr(prepared, key)
+        if asked != there:
+            console.warn(
+                f"{file}: prep.{key} = {settings.toml_value(asked)} has no effect: the corpus was"
+                f" prepared with {settings.toml_value(there)}"
+            )
+
+
+def named_variant(name: str) -> type[Model]:
     """Return the class of a variant that the user names; from now on its code is allowed."""
     if ":" in name:
         trust.allow([name])
@@ -211,7 +235,7 @@ def _complete(system: System, stored: SystemConfig, plan: Plan) -> SystemConfig:
 
     Raises: ConfigError naming the file and the key.
     """
-    schemas: dict[str, type[Section]] = {"train": TrainSettings, "search": SearchSettings}
+    schemas: dict[str, type[Section]] = dict(SCHEMAS)
     if stored.variant == plan.variant:
         schemas["model"] = load_variant(plan.variant).Settings
     for section, schema in schemas.items():

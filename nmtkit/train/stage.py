@@ -44,13 +44,15 @@ from nmtkit.train.matching import match_parameters
 from nmtkit.train.optimizer import put_optimizer_tensors
 from nmtkit.train.options import TrainOptions
 from nmtkit.train.plan import (
+    BASELINE,
     Plan,
     changes,
     check_known,
     check_unchanged,
     common_width,
     make_plan,
-    with_its_own_settings,
+    named_variant,
+    plan_of_system,
 )
 from nmtkit.train.ranks import Ranks, bytes_sent
 from nmtkit.train.state import TrainState
@@ -58,7 +60,7 @@ from nmtkit.train.validation import Validator
 from nmtkit.user_classes import blamed_on
 
 FIRST_PAIRS = 1000
-"""Pairs of the training set of which some are tried with a model of the user's own."""
+"""Four of the first pairs of the training set are tried with a model of the user's own."""
 MANY_FIXED = 0.5
 """Share of words without another segmentation from which `train.subword_dropout` is doubted."""
 
@@ -76,9 +78,11 @@ def train(run: Run, *, ranks: Ranks | None = None, **values: Any) -> None:
     """
     options = TrainOptions.of(values)
     ranks = ranks or Ranks()
-    name = default_name(options.variant) if options.name is None else options.name
+    variant = options.variant or BASELINE
+    named_variant(variant)  # an unknown one cannot name a system either
+    name = default_name(variant) if options.name is None else options.name
     system = run.new_system(name)
-    plan = make_plan(run, with_its_own_settings(system, options))
+    plan = plan_of_system(run, system, options) or make_plan(run, options)
     opening = []
     if options.match_parameters:
         plan, sizes = match_parameters(run, plan, name, options)
@@ -210,7 +214,7 @@ class _Training:
         return trainer
 
     def check_model(self, model: Model) -> None:
-        """Warn of properties that a model of the user's own lacks."""
+        """Warn of properties that a model of the user's own lacks; it may draw random numbers."""
         store, place = Store(self.run.prep / "train"), next(model.parameters()).device
         by_length = np.argsort(store.lengths(np.arange(min(len(store), FIRST_PAIRS)))[1])
         rows = np.unique(by_length[np.linspace(0, len(by_length) - 1, 4).astype(int)])
@@ -218,8 +222,9 @@ class _Training:
             collate(store, r, place, model.context_rule) for r in (rows, *rows[:, None])
         )
         model.eval()
-        for sentence in lacking(model, batch, alone):
-            console.warn(f"{self.plan.variant}: {sentence} (nmtkit/models/README.md)")
+        with torch.random.fork_rng([place] if place.type == "cuda" else []):
+            for sentence in lacking(model, batch, alone):
+                console.warn(f"{self.plan.variant}: {sentence} (nmtkit/models/README.md)")
         model.train()
 
     def choose_hardware(self, device: str, state: TrainState) -> machines.Hardware:

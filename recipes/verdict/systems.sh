@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# The systems of the verdict, in the order of their parts; list.sh explains the words. recipes/verdict/README.md says what each part is for.
+# The systems of the verdict, in the order of their parts; list.sh explains the words. recipes/verdict/findings.md says what came out.
 
 # Until dev BLEU has not risen for five validations. The schedule must not depend on the number of updates, which nobody knows before: plateau.
 converged=(--set train.schedule=plateau --set train.patience=5 --set train.max_steps=9000 --set train.validate_every=250)

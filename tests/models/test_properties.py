@@ -57,3 +57,20 @@ encode, decode = ToyRecurrent.encode, ToyRecurrent.decode
 def test_what_a_model_lacks_is_said(method, faulty, lacks, monkeypatch):
     monkeypatch.setattr(ToyRecurrent, method, faulty)
     assert lacked(Case(TOY).build()) == lacks
+
+
+def test_numbers_that_are_not_finite_are_left_to_the_training():
+    """They may stand at padded positions alone."""
+    model = Case(TOY).build()
+    model.src_embedding.weight.data[:] = torch.nan
+    assert lacked(model) == []
+
+
+def test_a_model_without_steps_lacks_them(monkeypatch):
+    def whole(self, tgt_in, memory, state=None):
+        if state is not None:
+            raise NotImplementedError
+        return decode(self, tgt_in, memory)
+
+    monkeypatch.setattr(ToyRecurrent, "decode", whole)
+    assert lacked(Case(TOY).build()) == [NOT_STEPWISE]

@@ -13,7 +13,13 @@ from nmtkit import console, files, settings
 from nmtkit.data.batches import collate
 from nmtkit.data.documents import Documents, documents_file
 from nmtkit.data.store import Store, StoreWriter
-from nmtkit.errors import CheckpointError, ConfigError, DataError, Interrupted
+from nmtkit.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    EnvironmentProblem,
+    Interrupted,
+)
 from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Vocabularies
 from nmtkit.models.properties import NOT_CAUSAL
@@ -364,19 +370,44 @@ def test_a_call_without_settings_resumes_with_those_of_the_system(run, stderr):
         train(run, name="mine", **variant)
         assert f"no settings are given: 'mine' has those of {run.system('mine').config}" in stderr()
         assert run.system("mine").read_config() == config
-    for given in ({"variant": "pr"}, {"seed": 3}, {"preset": "tiny"}):
-        caught = refused(
-            ConfigError, "settings of 'mine' have changed", train, run, name="mine", **given
-        )
+    message = "settings of 'mine' have changed"
+    for given in ({"variant": "transformer"}, {"seed": 3}, {"preset": "tiny"}):
+        caught = refused(ConfigError, message, train, run, name="mine", **given)
         assert "leave all settings out to resume" in caught.hint
 
 
-def test_a_call_without_settings_runs_no_code_that_only_the_system_names(run, monkeypatch, stderr):
+def test_a_call_without_settings_reads_those_of_an_earlier_version(run, stderr):
+    go(run, name="mine")
+    config = run.system("mine").config
+    lines = config.read_text("utf-8").splitlines()
+    removed = ("values", "preset", "word_dropout", "replace")
+    lines = [line for line in lines if not line.startswith(removed)]
+    config.write_text("\n".join(['preset = "gone"', *lines]) + "\n", "utf-8")
+    train(run, name="mine")
+    assert "already at step 4 of 4" in stderr()
+    text = config.read_text("utf-8").replace("[train]\n", "[train]\nold = 1\n")
+    lines = [line for line in text.splitlines() if not line.startswith("values")]
+    config.write_text("\n".join(lines) + "\n", "utf-8")
+    refused(ConfigError, "have changed(?s:.*)train.old", train, run, name="mine")
+    train(run, name="mine", allow_change=["train.old"])
+
+
+def test_a_class_of_the_users_own_is_named_again(run, stderr):
     few_of_toy(run, variant=TOY, name="mine")
+    caught = refused(ConfigError, "'mine' is a system of a class", train, run, name="mine")
+    assert caught.hint == f"--variant {TOY}"
     train(run, name="mine", variant=TOY)
     assert "no settings are given" in stderr()
-    monkeypatch.setattr("nmtkit.train.plan.load_variant", lambda name: 1 / (name != TOY))
-    refused(AttributeError, "'float' object", train, run, name="mine")
+
+
+@pytest.mark.parametrize("fault", [RuntimeError("CUDA out of memory"), MemoryError()])
+def test_the_machine_is_not_the_fault_of_a_model_outside_the_package(run, monkeypatch, fault):
+    def encode(*_):
+        raise fault
+
+    monkeypatch.setattr(ToyRecurrent, "encode", encode)
+    with pytest.raises((type(fault), EnvironmentProblem)):
+        few_of_toy(run, variant=TOY, name="mine")
 
 
 def test_settings_of_prep_that_the_corpus_does_not_have_are_warned_about(run, stderr, tmp_path):
@@ -386,7 +417,9 @@ def test_settings_of_prep_that_the_corpus_does_not_have_are_warned_about(run, st
         text = f"[prep]\nmerges = {value}\n"
         (tmp_path / "mine.toml").write_text(text, "utf-8")
         go(run, name="mine", config=tmp_path / "mine.toml", dry_run=True)
-        assert ("prep.merges" in stderr()) is (value != merges)
+        assert (f"prep.merges = {merges + 1} has no effect" in stderr()) is (value != merges)
+    (tmp_path / "mine.toml").write_text("[prep]\nmergs = 3\n", "utf-8")
+    refused(ConfigError, "unknown setting 'prep.mergs'", go, run, config=tmp_path / "mine.toml")
 
 
 def test_a_training_that_ends_in_its_warm_up_is_warned_about(run, stderr):

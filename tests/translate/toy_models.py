@@ -121,14 +121,14 @@ def batch_of(ids):
 
 
 def log_probs(models, source, prefix):
-    """log P(next token | prefix) by decoding the whole prefix of one sentence: no state, no
-    batch.
+    """log P(next token | prefix) by decoding the whole prefix of one sentence, without a
+    state.
     """
     return of_prefixes(models, source, [prefix])[0]
 
 
 def of_prefixes(models, source, prefixes):
-    """`log_probs` of prefixes of one length."""
+    """`log_probs` of prefixes of one length, decoded together."""
     tgt_in, probabilities = torch.tensor([[BOS, *prefix] for prefix in prefixes]), torch.zeros(())
     for model in models:
         hidden, _ = model.decode(tgt_in, model.encode(batch_of([source])))
