@@ -115,10 +115,10 @@ def list_settings(
 
 def _print_toml(tables: dict[str, list[fields.Setting]], variant: str | None) -> None:
     """Print settings as a file for --config, each after its meaning."""
-    from nmtkit.models.variants import VARIANTS
+    from nmtkit.models.variants import BASELINE
 
     if "model" in tables:
-        console.put(f"variant = {settings.toml_value(variant or next(iter(VARIANTS)))}")
+        console.put(f"variant = {settings.toml_value(variant or BASELINE)}")
     for section, rows in tables.items():
         console.put(f"\n[{section}]")
         for row in rows:
@@ -144,11 +144,11 @@ def _settings_of(section: str, values: dict[str, Any], variant: str | None) -> l
     """Return the settings of a section, with a preset's values for defaults."""
     if section != "model":
         return fields.describe(settings.STAGES[section], values, section)
-    from nmtkit.models.variants import VARIANTS, load_variant
+    from nmtkit.models.variants import BASELINE, load_variant
 
     if variant is not None:
         trust.allow([variant])
-    cls = load_variant(variant or next(iter(VARIANTS)))
+    cls = load_variant(variant or BASELINE)
     return fields.describe(cls.Settings, cls.adapt(values), section)
 
 

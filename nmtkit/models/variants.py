@@ -26,6 +26,8 @@ class Variant(NamedTuple):
 
 _TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 VARIANTS = {name: Variant(**entry) for name, entry in _TABLE.items()}
+BASELINE = next(iter(VARIANTS))
+"""The variant of a call that names none."""
 
 
 def load_variant(name: str) -> type[Model]:

@@ -14,7 +14,7 @@ from nmtkit import console, settings, trust
 from nmtkit.errors import ConfigError, DataError, nearest
 from nmtkit.models import checkpoints
 from nmtkit.models.base import Model
-from nmtkit.models.variants import load_variant
+from nmtkit.models.variants import BASELINE, load_variant
 from nmtkit.presets import preset_names
 from nmtkit.records import SystemConfig
 from nmtkit.run import Run, System
@@ -32,8 +32,6 @@ HARMLESS = {
 
 SETTINGS_OPTIONS = ("preset", "config", "assignments", "seed", "init_from", "match_parameters")
 """The options that give settings, besides the variant."""
-BASELINE = "transformer"
-"""The variant of a call that names none."""
 SCHEMAS: dict[str, type[Section]] = {"train": TrainSettings, "search": SearchSettings}
 """The settings of a system by section, besides those of its model."""
 

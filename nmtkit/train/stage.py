@@ -26,7 +26,13 @@ from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Model
 from nmtkit.models.properties import lacking
-from nmtkit.models.variants import build_model, count_parameters, default_name, load_variant
+from nmtkit.models.variants import (
+    BASELINE,
+    build_model,
+    count_parameters,
+    default_name,
+    load_variant,
+)
 from nmtkit.nn import hardware as machines
 from nmtkit.owned_files import MANIFEST
 from nmtkit.records import Manifest, StageCall, TextSet, values_of
@@ -44,7 +50,6 @@ from nmtkit.train.matching import match_parameters
 from nmtkit.train.optimizer import put_optimizer_tensors
 from nmtkit.train.options import TrainOptions
 from nmtkit.train.plan import (
-    BASELINE,
     Plan,
     changes,
     check_known,
