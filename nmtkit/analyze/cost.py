@@ -346,8 +346,9 @@ def logged_speeds(study: Study) -> dict[str, Timing]:
 def logged(system: System, set_name: str) -> tuple[float | None, float | None, float | None]:
     """Return the target tokens/s and updates/s of training, and the target tokens/s of decoding.
 
-    Those of training are medians over the logged stretches, without the first (its warm-up). On a
-    CPU their seconds are processor seconds, which other work of the machine makes little longer.
+    The speeds of training are medians over the lines of the log. The first line is left out,
+    because it has the start. On a CPU a second is a second of processor time, which other work of
+    the machine changes little.
     Without a log, or without a translation: None.
 
     Raises: DataError for a damaged metrics.jsonl or meta.json.

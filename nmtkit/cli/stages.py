@@ -70,8 +70,9 @@ def prep(**options: Any) -> None:
         "torchrun --nproc-per-node 4 -m nmtkit train",
         before="For example, after `nmtkit prep`:",
         after=(
-            "Run `nmtkit train` again to resume a stopped training. Ctrl-C and SIGTERM save a"
-            " checkpoint first."
+            "Ctrl-C and SIGTERM save a checkpoint and stop. The same command resumes the training;"
+            " without any settings (`nmtkit train --system NAME`), it resumes with those of the"
+            " system."
         ),
     ),
 )

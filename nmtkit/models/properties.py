@@ -53,7 +53,7 @@ def lacking(model: Model, batch: Batch, alone: Sequence[Batch]) -> list[str]:
                 hidden, after = model.decode(tgt_in[:, t : t + 1], memory, state)
                 state = after or {}
                 steps.append(hidden)
-        except NotImplementedError:
+        except NotImplementedError:  # such a model can be trained, but no search can use it
             return [*sentences, NOT_STEPWISE]
         if not _equal(torch.cat(steps, 1)[real], whole[real]):
             sentences.append(NOT_STEPWISE)

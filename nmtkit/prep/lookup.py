@@ -122,7 +122,7 @@ class SideLookup:
 
     @functools.cached_property
     def _text(self) -> tuple[TextSide, Vocabulary]:
-        """What splits the words that were not learnt from, and their vocabulary."""
+        """The text model and the vocabulary of the side, for words that are not in the table."""
         vocabulary = load_vocabularies(self._prep)[self._side == "tgt"]
         return TextSide.load(self._prep, self._side), vocabulary
 

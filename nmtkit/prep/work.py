@@ -18,9 +18,9 @@ from nmtkit.run import locked
 OUT = "out"
 """The folder of a work folder that becomes the prep folder."""
 GIVEN = "given"
-"""Its folder with the text model that is not learnt."""
+"""Folder in the work folder: models of the text that the user gives."""
 LOOKUP = "lookup"
-"""Its folder with the ids of the words that were learnt from."""
+"""Folder in the work folder: the table of words with their token ids."""
 FOLDERS = (
     *("raw", "plain", GIVEN, "survey", "repeats.*", "clean", "merge.*", "learn", LOOKUP),
     *("encode", "sets", "spans.*", OUT),

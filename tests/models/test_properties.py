@@ -27,6 +27,13 @@ def reads_the_future(self, tgt_in, memory, state=None):
     return hidden + hidden.mean(1, keepdim=True), after
 
 
+def reads_the_next_word(self, tgt_in, memory, state=None):
+    """As a mask that is shifted by one."""
+    hidden, after = decode(self, tgt_in, memory, state)
+    following = nn.functional.pad(hidden, (0, 0, 0, 1))[:, 1:]
+    return hidden + following, after
+
+
 def forgets(self, tgt_in, memory, state=None):
     hidden, after = decode(self, tgt_in, memory, {} if state else state)
     return hidden, after
@@ -49,6 +56,7 @@ encode, decode = ToyRecurrent.encode, ToyRecurrent.decode
     ("method", "faulty", "lacks"),
     [
         ("decode", reads_the_future, [NOT_CAUSAL, NOT_ALONE, NOT_STEPWISE]),
+        ("decode", reads_the_next_word, [NOT_CAUSAL, NOT_ALONE, NOT_STEPWISE]),
         ("decode", forgets, [NOT_STEPWISE]),
         ("encode", reads_padding, [NOT_ALONE]),
         ("encode", reads_its_neighbours, [NOT_ALONE]),
