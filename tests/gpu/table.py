@@ -56,6 +56,8 @@ LINES = {BASE: (2, 120), IWSLT: (10, 40), SMALL: (20, 70)}
 """Updates of a line of the log, and lines of a training. The lines are short, so that most of the
 later ones have no batch of a new shape, whose graph is recorded.
 """
+MINUTES = 0.5
+"""Of the training of a slow system, which then has fewer lines."""
 TINY = {"d_model": 16, "d_ff": 32, "heads": 2, "encoder_layers": 1, "decoder_layers": 1}
 FEW = ("transformer", "han", "caru")
 """The variants of a tiny table."""
@@ -124,6 +126,7 @@ class Bench:
         updates = log_every * lines_of_log
         settings = [f"train.max_steps={updates}", f"train.log_every={log_every}"]
         settings += ["train.checkpoint_every=1000000", "train.log_to=none"]
+        settings += [f"train.max_minutes={MINUTES}"]
         if self.tiny:
             settings += ["train.batch_size=200", "train.update_size=400"]
             sizes = load_variant(variant).adapt(TINY)
