@@ -7,9 +7,11 @@ generator has then.
 from __future__ import annotations
 
 import functools
+import gc
 import pickle
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -32,23 +34,38 @@ def record(compute: Callable[[], Tensor], pool: Any) -> tuple[Callable[[], objec
 
     Returns: what computes again; the tensor that holds the result then.
     """
+    try:
+        return _recorded(compute, pool)
+    except RuntimeError:
+        # torch leaves the generator as it is in a recording, which no replay accepts.
+        _recorded(lambda: torch.zeros(1, device="cuda"), None)
+        raise
+
+
+def _recorded(compute: Callable[[], Tensor], pool: Any) -> tuple[Callable[[], object], Tensor]:
     device = torch.device("cuda", torch.cuda.current_device())
     graph, stream = torch.cuda.CUDAGraph(), _stream(device)
-    generator = torch.cuda.default_generators[device.index]
-    numbers = generator.clone_state()
     stream.wait_stream(torch.cuda.current_stream())
-    try:
-        with torch.cuda.stream(stream):
-            # A thread makes the next batches meanwhile: only this one is held to what graphs allow.
-            graph.capture_begin(pool, capture_error_mode="thread_local")
-            try:
-                result = compute()
-            finally:
-                graph.capture_end()
-    except RuntimeError:
-        generator.graphsafe_set_state(numbers)  # torch leaves it as it is in a recording
-        raise
+    with torch.cuda.stream(stream), _without_collector():
+        # A thread makes the next batches meanwhile: only this one is held to what graphs allow.
+        graph.capture_begin(pool, capture_error_mode="thread_local")
+        try:
+            result = compute()
+        finally:
+            graph.capture_end()
     return graph.replay, result
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Leave garbage alone: the end of an earlier graph would spoil a recording."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @functools.cache

@@ -1,5 +1,7 @@
 """Trainings on the device: deterministic mode, resuming, two ranks that share it."""
 
+import gc
+
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -65,6 +67,45 @@ def test_replayed_graphs_make_the_updates_of_kernels(variant, tmp_path, monkeypa
     assert "no CUDA graphs" in capsys.readouterr().err
     monkeypatch.setattr(graphs, "SHAPES", 0)
     assert same_bits(replayed, trained(run, "kernels", variant))
+
+
+@pytest.mark.skipif(not ON_GPU, reason="only a GPU records")
+def test_earlier_graphs_replay_after_a_recording_that_failed(tmp_path, monkeypatch):
+    run, record, first, events = make_run(tmp_path, pairs=60, dev=6), recording.record, [], []
+
+    def later_ones_wait(compute, pool):
+        if first:
+            events.append("fails")
+            return record(lambda: compute() * float(compute().sum()), pool)
+        replay, result = record(compute, pool)
+        first.append(result)
+        return lambda: (events.append("replay"), replay()), result
+
+    every = trained(run, "every", "caru")
+    monkeypatch.setattr(recording, "record", later_ones_wait)
+    assert same_bits(every, trained(run, "first", "caru"))
+    assert "replay" in events[events.index("fails") :]
+
+
+@pytest.mark.skipif(not ON_GPU, reason="only a GPU records")
+def test_the_collector_does_not_destroy_a_graph_during_a_recording():
+    numbers = torch.ones(4, device=DEVICE)
+    cycle = [recording.record(lambda: numbers + 1, recording.new_pool())]
+    cycle.append(cycle)
+    del cycle
+    before = gc.get_threshold()
+
+    def compute():
+        gc.set_threshold(1, 1, 1)
+        _ = [[] for _ in range(1000)]
+        return numbers + 1
+
+    try:
+        replay, result = recording.record(compute, recording.new_pool())
+    finally:
+        gc.set_threshold(*before)
+    replay()
+    assert result.tolist() == [2.0] * 4
 
 
 # Joined batches are cut for the number of ranks, which changes the dropout masks.

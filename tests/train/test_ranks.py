@@ -25,6 +25,7 @@ from nmtkit.train import ranks
 from nmtkit.train.gradients import Gradients
 from nmtkit.train.state import TrainState
 from tests import ROOT
+from tests.device import ON_GPU
 from tests.models.contract import Case
 from tests.train.tiny import lines_of, make_run, metrics, options, state_of
 
@@ -76,7 +77,8 @@ class Together:
     """Some ranks at work on one command (or each on its own)."""
 
     def __init__(self, folder, world, argv, timeout=60, before=None):
-        context = multiprocessing.get_context("forkserver")
+        # CUDA does not outlive a fork.
+        context = multiprocessing.get_context("spawn" if ON_GPU else "forkserver")
         context.set_forkserver_preload(
             ["tests.train.test_ranks", "nmtkit.cli", "nmtkit.train.stage"]
         )
