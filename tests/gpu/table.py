@@ -5,14 +5,15 @@
 The command writes table.json and table.md to the folder.
 
 Corpora are made up. Models are trained with nmtkit's own stage for a few updates; their speeds are
-the medians of the later lines of metrics.jsonl. The most important rows come first, and those for
-which there is no time are left out. `over MACs` is the time of a target token relative to that of the
+the medians of the later lines of metrics.jsonl during which no CUDA graph was recorded. The most
+important rows come first, and those for which there is no time are left out. `over MACs` is the time of a target token relative to that of the
 Transformer, over the ratio of their multiply-accumulates.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import importlib.util
 import json
@@ -40,6 +41,8 @@ from nmtkit.models.variants import VARIANTS, load_variant
 from nmtkit.run import Run
 from nmtkit.text.splitter import Splitter
 from nmtkit.text.vocabulary import load_vocabularies
+from nmtkit.train.graphs import Graphs
+from nmtkit.train.reporting import Reporter
 from nmtkit.train.stage import train
 from nmtkit.translate.beam import Beams
 from nmtkit.translate.systems import SystemGroup
@@ -52,11 +55,11 @@ BASE, IWSLT, SMALL = (
     Corpus("dc-iwslt", 21_000, 24, 20_000),
     Corpus("small", 8_000, 14, 20_000),
 )
-LINES = {BASE: (2, 120), IWSLT: (10, 40), SMALL: (20, 70)}
-"""Updates of a line of the log, and lines of a training. The lines are short, so that most of the
+LINES = {BASE: (2, 120), IWSLT: (5, 80), SMALL: (20, 70)}
+"""Updates of a line of the log, and lines of a training. The lines are short, so that some of the
 later ones have no batch of a new shape, whose graph is recorded.
 """
-MINUTES = 0.5
+MINUTES = 0.8
 """Of the training of a slow system, which then has fewer lines."""
 TINY = {"d_model": 16, "d_ff": 32, "heads": 2, "encoder_layers": 1, "decoder_layers": 1}
 FEW = ("transformer", "han", "caru")
@@ -78,6 +81,7 @@ COLUMNS = {
     "macs": "MACs",
     "over_macs": "over MACs",
     "share_of_peak": "of the bf16 peak",
+    "graphs": "graphs",
     "memory_gib": "GiB",
     "error": "error",
 }
@@ -135,16 +139,19 @@ class Bench:
         if ON_GPU:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
-        train(run, variant=variant, name=name, device=DEVICE, assignments=settings, **values)
+        with graphs_at_lines() as graphs:
+            train(run, variant=variant, name=name, device=DEVICE, assignments=settings, **values)
         if name != BASELINE:
             shutil.rmtree(run.system(name).checkpoints)
         lines = [json.loads(line) for line in run.system(name).metrics.read_text().splitlines()]
-        later = lines[len(lines) // 2 :]  # most shapes of batches have a CUDA graph then
-        speed = statistics.median(line["tgt_tokens_per_s"] for line in later)
+        later = range(len(lines) // 2, len(lines))  # most shapes of batches have a CUDA graph then
+        replayed = [i for i in later if graphs[i] == graphs[i - 1]] or later
+        speed = statistics.median(lines[i]["tgt_tokens_per_s"] for i in replayed)
         self._speeds[corpus.preset, name] = speed
         macs = self.macs(corpus, variant).train
         row = {
             "speed": speed,
+            "graphs": graphs[-1],
             "memory_gib": lines[-1]["memory_gib"],
             **self._over_macs(corpus, name, variant),
         }
@@ -297,6 +304,30 @@ class Bench:
                     search = functools.partial(measure, BASE, compute, beam)
                     label = f"{name}, {compute}"
                     yield functools.partial(self.add, BASE, label, f"beam {beam}", search)
+
+
+@contextlib.contextmanager
+def graphs_at_lines() -> Iterator[list[int]]:
+    """Yield how many graphs a training has recorded at each line of its log."""
+    counts: list[int] = []
+    recorded = 0
+    record, report = Graphs._record, Reporter.record
+
+    def counting(graphs: Graphs, *of_batch: Any) -> Any:
+        nonlocal recorded
+        recorded += 1
+        return record(graphs, *of_batch)
+
+    def reporting(reporter: Reporter, kind: str, *values: Any) -> None:
+        if kind == "train":
+            counts.append(recorded)
+        report(reporter, kind, *values)
+
+    with (
+        mock.patch.object(Graphs, "_record", counting),
+        mock.patch.object(Reporter, "record", reporting),
+    ):
+        yield counts
 
 
 def waits_a_step(search: Callable[[], Any]) -> float:
