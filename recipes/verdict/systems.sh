@@ -57,7 +57,10 @@ system full-dc --variant full-dc
 part documents
 source recipes/memory/rows.sh
 corpus tvsub-zhen small-postnorm --size 191686
-for name in transformer amn context-aware han concat; do row "$name"; done
+analysis context context
+settings "${converged[@]}"
+rates 1000 2e-3 # as all systems of the captions chose
+for name in transformer amn context-aware concat han; do row "$name"; done
 seeds 1 2 3
 corpus demo demo
 demo_analyses
