@@ -15,7 +15,7 @@ import torch
 
 from nmtkit.models.variants import VARIANTS
 from tests.device import ON_GPU
-from tests.gpu.table import device_name
+from tests.gpu.table import COMPILED, device_name
 
 LEAST = 60.0
 """Seconds that the table gets even if the tests took longer than they may."""
@@ -113,10 +113,12 @@ def main() -> None:
     parser.add_argument(
         "--systems",
         default="",
-        help="variants with commas between them: no tests, only their trainings and the Transformer's",
+        help="variants with commas between them: no tests, only their trainings and the Transformer's; "
+        "pr-compiled: with --compile",
     )
     given = parser.parse_args()
-    if unknown := {*filter(None, given.systems.split(","))} - VARIANTS.keys():
+    systems = filter(None, given.systems.split(","))
+    if unknown := {name.removesuffix(COMPILED) for name in systems} - VARIANTS.keys():
         parser.error(f"--systems: no variant {', '.join(sorted(unknown))} (see nmtkit variants)")
     if ON_GPU and not torch.cuda.is_available():
         print("no GPU here; NMTKIT_DEVICE=cpu tries this script on the CPU", file=sys.stderr)

@@ -7,7 +7,7 @@
 #
 # OUT=DIR is the folder of report.json, report.md and the logs (default: runs/gpu). PYTHON names an interpreter that has nmtkit's packages;
 # without it, and if python3 lacks them, the environment of the recipes is used. Other arguments: --seconds N (default: 570), --jobs N;
-# --systems amn,han measures only the trainings of these variants and of the Transformer, without tests.
+# --systems amn,pr-compiled measures only the trainings of these variants and of the Transformer, without tests; pr-compiled is pr with --compile.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 python=${PYTHON:-python3}

@@ -65,6 +65,8 @@ TINY = {"d_model": 16, "d_ff": 32, "heads": 2, "encoder_layers": 1, "decoder_lay
 FEW = ("transformer", "han", "caru")
 """The variants of a tiny table."""
 BASELINE = "transformer"
+COMPILED = "-compiled"
+"""Ends the name of a system that is trained with --compile."""
 BEAMS = (5, 1)
 SEARCHES = {"nmtkit": "auto", "nmtkit, bfloat16": "bfloat16"}
 """Name of each measured search, and its precision."""
@@ -264,13 +266,16 @@ class Bench:
         """Yield everything to measure, the most important first.
 
         Args:
-            systems: only their trainings and that of the baseline; none = everything.
+            systems: only their trainings and that of the baseline; none = everything. A name may
+                end in `COMPILED`.
         """
         corpora = (BASE, IWSLT, SMALL)
         bind = functools.partial
-        for variant in dict.fromkeys((BASELINE, *systems)) if systems else ():
-            measure = bind(self.training, IWSLT, variant)
-            yield bind(self.add, IWSLT, variant, "training", measure)
+        for name in dict.fromkeys((BASELINE, *systems)) if systems else ():
+            variant = name.removesuffix(COMPILED)
+            options = {} if name == variant else {"label": COMPILED, "compile_model": True}
+            measure = bind(self.training, IWSLT, variant, **options)
+            yield bind(self.add, IWSLT, name, "training", measure)
         if systems:
             return
         for corpus in corpora:
@@ -288,8 +293,8 @@ class Bench:
                     measure = bind(self.training, corpus, variant)
                     yield bind(self.add, corpus, variant, "training", measure)
             if ON_GPU and corpus is IWSLT:
-                measure = bind(self.training, BASE, BASELINE, "-compiled", compile_model=True)
-                yield bind(self.add, BASE, BASELINE + ", compiled", "training", measure)
+                measure = bind(self.training, BASE, BASELINE, COMPILED, compile_model=True)
+                yield bind(self.add, BASE, BASELINE + COMPILED, "training", measure)
 
     def _peers(self) -> Iterator[Callable[[], None]]:
         """Yield the searches of the installed engines."""
