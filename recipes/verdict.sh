@@ -13,7 +13,7 @@
 #   JOBS=2               systems that are trained at the same time, one core each (default: 1); all: the whole list, for a GPU
 #   NMTKIT_VERDICT=DIR   folder of the state: runs, checkpoints, results (default: nmtkit/verdict in the user's cache folder)
 #   FROM_DIR=DIR         folder that is searched, with its sub-folders, for the data sets' files before the network is used
-#   TEXT=DIR             the texts of the mixed corpus, as for recipes/dual_context/agreement.sh
+#   TEXT=DIR             the texts of the mixed corpus; recipes/verdict/prepare.sh lists them
 #   DEVICE=cuda          as --device of nmtkit train
 #   LIST=FILE            another list
 #   RESULTS=DIR          another folder for --collect, --tables and --page; what it has already is not trained again

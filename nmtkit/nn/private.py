@@ -5,6 +5,9 @@ A version of torch without one of them gives the same results, more slowly.
 
 from __future__ import annotations
 
+from contextlib import suppress
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.autograd.graph import Node
@@ -102,3 +105,11 @@ def will_run(node: Node) -> bool:
 def has_hooks(x: Tensor) -> bool:
     """True if torch calls something with the gradient of a parameter."""
     return bool(x._backward_hooks or getattr(x, "_post_accumulate_grad_hooks", None))
+
+
+def end_allocations(pool: Any) -> None:
+    """Let the GPU's allocator serve a pool no longer, if a recording that failed left it so."""
+    end = getattr(torch._C, "_cuda_endAllocateToPool", None)
+    if end is not None:
+        with suppress(RuntimeError):  # torch has ended it
+            end(torch.cuda.current_device(), pool)

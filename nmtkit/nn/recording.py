@@ -11,7 +11,7 @@ import gc
 import pickle
 import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from nmtkit import console
 from nmtkit.errors import first_line, is_out_of_memory
-from nmtkit.nn import masks
+from nmtkit.nn import masks, private
 from nmtkit.nn.dropout import forget_seeds
 
 
@@ -35,30 +35,35 @@ def record(compute: Callable[[], Tensor], pool: Any) -> tuple[Callable[[], objec
     Returns: what computes again; the tensor that holds the result then.
     """
     try:
-        return _recorded(compute, pool)
+        return _record_once(compute, pool)
     except RuntimeError:
-        # torch leaves the generator as it is in a recording, which no replay accepts.
-        _recorded(lambda: torch.zeros(1, device="cuda"), None)
+        # torch does not undo what it did at the beginning. Its allocator and its generator still
+        # count as recording, and then no earlier graph replays. A recording that ends resets the
+        # generator, even if that recording lacks memory.
+        private.end_allocations(pool)
+        with suppress(RuntimeError):
+            _record_once(lambda: torch.zeros(1, device="cuda"), None)
         raise
 
 
-def _recorded(compute: Callable[[], Tensor], pool: Any) -> tuple[Callable[[], object], Tensor]:
+def _record_once(compute: Callable[[], Tensor], pool: Any) -> tuple[Callable[[], object], Tensor]:
     device = torch.device("cuda", torch.cuda.current_device())
     graph, stream = torch.cuda.CUDAGraph(), _stream(device)
     stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream), _without_collector():
+    with torch.cuda.stream(stream), without_collector():
         # A thread makes the next batches meanwhile: only this one is held to what graphs allow.
         graph.capture_begin(pool, capture_error_mode="thread_local")
         try:
             result = compute()
         finally:
             graph.capture_end()
+    torch.cuda.current_stream().wait_stream(stream)  # which has written the generator's state
     return graph.replay, result
 
 
 @contextmanager
-def _without_collector() -> Iterator[None]:
-    """Leave garbage alone: the end of an earlier graph would spoil a recording."""
+def without_collector() -> Iterator[None]:
+    """Turn the garbage collector off: to destroy an earlier graph breaks a recording."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -97,11 +102,8 @@ def try_to_record(
     forget()
     before = _host_draws()
     try:
-        try:
-            recorded = record(compute, pool)
-        except RuntimeError as error:
-            if not _lacks_memory(error):
-                raise
+        recorded = _unless_memory_lacks(compute, pool)
+        if recorded is None:
             torch.cuda.empty_cache()  # a recording cannot give back what torch keeps
             forget()
             recorded = record(compute, pool)
@@ -116,6 +118,18 @@ def try_to_record(
         forget()
     console.warn(f"{otherwise}: {reason}")
     return None
+
+
+def _unless_memory_lacks(
+    compute: Callable[[], Tensor], pool: Any
+) -> tuple[Callable[[], object], Tensor] | None:
+    """Return what `record` returns; None if memory lacks, and hold none of it."""
+    try:
+        return record(compute, pool)
+    except RuntimeError as error:
+        if _lacks_memory(error):
+            return None
+        raise
 
 
 def _lacks_memory(error: BaseException) -> bool:

@@ -36,11 +36,11 @@ rows caatt caembed caru
 rates 1000 5e-4 1e-3 2e-3
 
 # Tatoeba, Europarl and Multi30k: longer and more varied sentences, for agreement. Batches are four times as large. The learning rate is the one
-# that all systems of the captions chose, and half of it for twice the width.
+# that all systems of the captions chose which had a choice, and half of it for twice the width.
 part mixed
 seeds 1 2
 corpus mixed small-postnorm
-text=runs/mixed.text
+text=runs/mixed.text # from prepare.sh, in the folder of the state
 analysis agreement agreement --pairs "$text/agreement.src.en,$text/agreement.tgt.correct.de,$text/agreement.tgt.incorrect.de"
 settings "${converged[@]}" --set train.batch_size=8192 --set train.max_steps=4000
 rates 1000 2e-3
@@ -59,7 +59,7 @@ source recipes/memory/rows.sh
 corpus tvsub-zhen small-postnorm --size 191686
 analysis context context
 settings "${converged[@]}"
-rates 1000 2e-3 # as all systems of the captions chose
+rates 1000 2e-3 # that of the captions
 for name in transformer amn context-aware concat han; do row "$name"; done
 seeds 1 2 3
 corpus demo demo

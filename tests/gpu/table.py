@@ -6,8 +6,9 @@ The command writes table.json and table.md to the folder.
 
 Corpora are made up. Models are trained with nmtkit's own stage for a few updates; their speeds are
 the medians of the later lines of metrics.jsonl during which no CUDA graph was recorded. The most
-important rows come first, and those for which there is no time are left out. `over MACs` is the time of a target token relative to that of the
-Transformer, over the ratio of their multiply-accumulates.
+important rows come first, and those for which there is no time are left out. `over MACs` is the
+time of a target token relative to that of the Transformer, over the ratio of their
+multiply-accumulates.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ LINES = {BASE: (2, 120), IWSLT: (5, 80), SMALL: (20, 70)}
 later ones have no batch of a new shape, whose graph is recorded.
 """
 MINUTES = 0.8
-"""Of the training of a slow system, which then has fewer lines."""
+"""Longest training; a slow system writes fewer lines."""
 TINY = {"d_model": 16, "d_ff": 32, "heads": 2, "encoder_layers": 1, "decoder_layers": 1}
 FEW = ("transformer", "han", "caru")
 """The variants of a tiny table."""

@@ -77,7 +77,7 @@ class Together:
     """Some ranks at work on one command (or each on its own)."""
 
     def __init__(self, folder, world, argv, timeout=60, before=None):
-        # CUDA does not outlive a fork.
+        # Importing tests.device uses CUDA on a GPU, and a fork cannot use CUDA again.
         context = multiprocessing.get_context("spawn" if ON_GPU else "forkserver")
         context.set_forkserver_preload(
             ["tests.train.test_ranks", "nmtkit.cli", "nmtkit.train.stage"]

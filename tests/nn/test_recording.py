@@ -1,0 +1,82 @@
+"""What is done about a recording that fails; tests/gpu records on a GPU."""
+
+import gc
+import weakref
+
+import pytest
+import torch
+
+from nmtkit.nn import recording
+from nmtkit.nn.recording import OutOfMemory, try_to_record, without_collector
+
+
+class Tensors:
+    """Stands for the memory that a failed forward pass holds."""
+
+
+def fails(cause):
+    """As the end of a recording fails, which hides the cause."""
+    try:
+        raise cause
+    finally:
+        raise RuntimeError("operation failed due to a previous error during capture")
+
+
+@pytest.fixture
+def recordings(monkeypatch):
+    """The results of the next recordings, in their order; an error is raised."""
+    results = []
+
+    def record_once(compute, pool):
+        result = results.pop(0)
+        if isinstance(result, Exception):
+            fails(result)
+        return result() if callable(result) else result
+
+    monkeypatch.setattr(recording, "_record_once", record_once)
+    monkeypatch.setattr(recording.private, "end_allocations", lambda pool: None)
+    return results
+
+
+def test_the_reason_is_that_of_the_first_recording(recordings, capsys):
+    """The second one only resets the generator."""
+    recordings += [RuntimeError("waits for the GPU"), torch.OutOfMemoryError("out of memory")]
+    assert try_to_record(lambda: torch.zeros(1), None, "no graph") is None
+    assert capsys.readouterr().err == "nmtkit: warning: no graph: waits for the GPU\n"
+    assert not recordings
+
+
+def test_a_second_try_has_the_memory_of_the_first(recordings):
+    held = []
+
+    def first():
+        tensors = Tensors()
+        held.append(weakref.ref(tensors))
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    def second():
+        assert held[0]() is None
+        return "a graph"
+
+    recordings += [first, "reset", second]
+    assert try_to_record(lambda: torch.zeros(1), None, "no graph") == "a graph"
+
+
+def test_memory_that_lacks_twice_is_told_apart(recordings):
+    lacks = torch.OutOfMemoryError("CUDA out of memory")
+    recordings += [lacks, "reset", lacks, "reset"]
+    with pytest.raises(OutOfMemory):
+        try_to_record(lambda: torch.zeros(1), None, "no graph")
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_the_collector_is_off_in_a_recording_alone(before):
+    enabled = gc.isenabled()
+    try:
+        gc.enable() if before else gc.disable()
+        with pytest.raises(ValueError), without_collector():
+            assert not gc.isenabled()
+            raise ValueError
+        assert gc.isenabled() == before
+    finally:
+        gc.enable() if enabled else gc.disable()
