@@ -20,7 +20,7 @@ from recipes.verdict.folders import TEXTS, Folders, held, json_lines
 from recipes.verdict.listing import Item
 from recipes.verdict.tables import Found, Summary, finished, side_by_side
 
-TITLE = "Systems trained until dev BLEU stopped rising"
+TITLE = "The systems of four papers"
 OF_A_SYSTEM = ("config.toml", "metrics.jsonl", "best.json", "translate")
 ONE_SEED = ("--significance", "sacrebleu_randomization")
 """A two-sided test, as that of the tables; with several seeds `score` tests seeds and sentences."""
