@@ -24,6 +24,5 @@ fi
 
 ruff check nmtkit tests
 ruff format --check --quiet nmtkit tests
-# One thread a process: small models gain nothing from threads. One process more than cores: some tests wait, for ranks or servers. In tests of two
-# threads, a thread that waits gives its core back.
-OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive exec pytest -n "${JOBS:-$(($(env -u OMP_NUM_THREADS nproc) + 1))}" --dist worksteal "$@"
+# One process a core, one thread each: small models gain nothing from threads. In tests of two threads, a thread that waits gives its core back.
+OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive exec pytest -n "${JOBS:-$(env -u OMP_NUM_THREADS nproc)}" --dist worksteal "$@"
