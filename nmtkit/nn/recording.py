@@ -102,7 +102,7 @@ def try_to_record(
     forget()
     before = _host_draws()
     try:
-        recorded = _unless_memory_lacks(compute, pool)
+        recorded = _record_if_it_fits(compute, pool)
         if recorded is None:
             torch.cuda.empty_cache()  # a recording cannot give back what torch keeps
             forget()
@@ -120,10 +120,10 @@ def try_to_record(
     return None
 
 
-def _unless_memory_lacks(
+def _record_if_it_fits(
     compute: Callable[[], Tensor], pool: Any
 ) -> tuple[Callable[[], object], Tensor] | None:
-    """Return what `record` returns; None if memory lacks, and hold none of it."""
+    """Return what `record` returns; None if memory does not suffice, and then hold none of it."""
     try:
         return record(compute, pool)
     except RuntimeError as error:

@@ -25,6 +25,8 @@ from recipes.verdict.measured import measured
 
 MOST_BYTES = 20_000_000
 """Of all results together."""
+LARGEST_TEXT = 100_000
+"""Bytes of a source or a reference of a test set that is copied to the repository."""
 
 
 def keep_rates(item: Item, trials: list[dict[str, Any]], chosen: str, folders: Folders) -> None:
@@ -177,15 +179,18 @@ def collect(folders: Folders) -> list[str]:
 
 
 def _copy_texts(folders: Folders) -> None:
-    """Copy the sources and references of the test sets beside the systems, which are then scored
-    anywhere.
+    """Copy the sources and references of small test sets beside the systems, which are then scored
+    anywhere. Larger sets are data, which the repository does not hold.
     """
     for scores in folders.results.glob("*/*/scores/*.json"):
         corpus = scores.parents[2]
-        for kind in ("src", "ref"):
-            for path in folders.texts(corpus.name, f"{scores.stem}.{kind}"):
-                if not (copy := corpus / TEXTS / path.name).exists():
-                    _copy(path, copy)
+        of_kinds = (folders.texts(corpus.name, f"{scores.stem}.{kind}") for kind in ("src", "ref"))
+        texts = [path for of_kind in of_kinds for path in of_kind]
+        if any(path.stat().st_size > LARGEST_TEXT for path in texts):
+            continue
+        for path in texts:
+            if not (copy := corpus / TEXTS / path.name).exists():
+                _copy(path, copy)
 
 
 def _check_size(paths: list[Path]) -> None:

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from nmtkit import files
+from nmtkit import console, files
 from nmtkit.errors import DataError
 from nmtkit.records import Part, Record, Scores, StoredFinding, load
 from nmtkit.score.metrics import Metric, Scorer
@@ -95,12 +95,18 @@ class Summary(Record):
 def tables(items: Iterable[Item], folders: Folders) -> list[Table]:
     """Return the tables of each corpus.
 
-    Raises: DataError as `finished`, or if references are missing.
+    A test set whose texts are not here is left out, with a warning.
+
+    Raises: DataError as `finished`.
     """
     made: list[Table] = []
     for found in finished(items, folders):
-        first = next(iter(found.values()))
+        row, first = next(iter(found.items()))
         sets = sorted(path.stem for path in (first[0] / "scores").glob("*.json"))
+        for name in sets.copy():
+            if not all(folders.texts(row.dataset, f"{name}.{kind}") for kind in ("src", "ref")):
+                console.warn(f"{row.dataset}: no texts of {name}; --page prepares the corpus")
+                sets.remove(name)
         made += [table(name, found, folders) for table in (scores, lengths) for name in sets]
         made.append(costs(found, folders))
         made += findings(found)
@@ -248,11 +254,7 @@ def _growth(short: Resampled, long: Resampled) -> Resampled:
 
 def _text(name: str, row: Row, folders: Folders, kind: str) -> list[list[str]]:
     """Return the lines of the sources (src) or of each of the references (ref) of a test set."""
-    texts = [list(files.text_lines(path)) for path in folders.texts(row.dataset, f"{name}.{kind}")]
-    if not texts:
-        hint = "bash recipes/verdict.sh prepares the corpus"
-        raise DataError(f"no {name}.{kind}", where=folders.run(row.dataset), hint=hint)
-    return texts
+    return [list(files.text_lines(path)) for path in folders.texts(row.dataset, f"{name}.{kind}")]
 
 
 def _scorer(name: str, found: Found, folders: Folders) -> Scorer:
