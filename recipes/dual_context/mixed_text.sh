@@ -16,9 +16,9 @@ mixed_text() {
   local to=$1 file europarl multi30k
   if [ -f "$to/test.de" ]; then return; fi
   mkdir -p "$to"
-  file=$(find "$TEXT/" -name deu-eng.zip -print -quit)
-  europarl=$(find "$TEXT/" -path '*europarl*' -name train.en.xz -print -quit)
-  multi30k=$(find "$TEXT/" -path '*multi30k*' -name train.en.gz -print -quit)
+  file=$(find -L "$TEXT" -name deu-eng.zip -print -quit)
+  europarl=$(find -L "$TEXT" -path '*europarl*' -name train.en.xz -print -quit)
+  multi30k=$(find -L "$TEXT" -path '*multi30k*' -name train.en.gz -print -quit)
   if [ -z "$file" ] || [ -z "$europarl" ] || [ -z "$multi30k" ]; then
     echo "$table: $TEXT must contain deu-eng.zip, europarl*/train.{en,de}.xz and multi30k*/train.{en,de}.gz" >&2
     exit 2

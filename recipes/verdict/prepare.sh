@@ -10,7 +10,7 @@ run=$1 dataset=$2 options=(--run "$1" --preset "$3" --jobs 1 "${@:4}")
 # unpack PATH: write an .xz file under TEXT to stdout; PATH is the end of its path.
 unpack() {
   local file
-  file=$(find "$TEXT/" -path "*/$1" -print -quit)
+  file=$(find -L "$TEXT" -path "*/$1" -print -quit)
   if [ -z "$file" ]; then
     echo "verdict: $TEXT must contain $1 (recipes/verdict/prepare.sh lists the files)" >&2
     exit 2

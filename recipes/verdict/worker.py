@@ -6,6 +6,7 @@ worker that was killed is followed by another one that repeats the commands.
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 from dataclasses import dataclass, field
@@ -96,7 +97,7 @@ def last_message(log: Path, begin: int) -> str:
     """Return the last message in a log from a position on: its last line that is not indented."""
     text = log.read_bytes()[begin:].decode("utf-8", "replace")
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith(" ")]
-    return lines[-1].removeprefix("nmtkit: ") if lines else "no message"
+    return re.sub("^(nmtkit|verdict): ", "", lines[-1]) if lines else "no message"
 
 
 @dataclass
