@@ -79,21 +79,58 @@ class Workers(Generic[Chunk, Result]):
         Raises: the error of the function; EnvironmentProblem if a worker was killed.
         """
         waiting: collections.deque[Future[Result]] = collections.deque()
-        try:
+        with _killed_worker_reported():
             for chunk in chunks:
                 waiting.append(self._executor.submit(_work, chunk))
                 if len(waiting) > 2 * self._jobs + 1:
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()
-        except BrokenProcessPool as error:
-            raise EnvironmentProblem(
-                "a worker process was killed", hint="memory may have run out: try fewer --jobs"
-            ) from error
+
+    def begin(self, chunks: Iterable[Chunk]) -> Iterator[Result]:
+        """Begin with all chunks now; return an iterator as `map` does. All chunks and results are
+        in memory.
+
+        Raises: EnvironmentProblem if a worker was killed; the iterator raises as `map` does.
+        """
+        with _killed_worker_reported():
+            begun = [self._executor.submit(_work, chunk) for chunk in chunks]
+        return _results(begun)
 
     def close(self) -> None:
         """End the processes; work that has not begun is left undone."""
         self._executor.shutdown(wait=True, cancel_futures=True)
+
+
+def _results(begun: Iterable[Future[Result]]) -> Iterator[Result]:
+    with _killed_worker_reported():
+        for future in begun:
+            yield future.result()
+
+
+@contextlib.contextmanager
+def _killed_worker_reported() -> Iterator[None]:
+    try:
+        yield
+    except BrokenProcessPool as error:
+        raise EnvironmentProblem(
+            "a worker process was killed", hint="memory may have run out: try fewer --jobs"
+        ) from error
+
+
+def one_ahead(items: Iterable[Result]) -> Iterator[Result]:
+    """Yield items, each when the next one is there, so that work that an item begins goes on
+    meanwhile. An error is raised after the last item before it.
+    """
+    waiting: list[Result] = []
+    try:
+        for item in items:
+            yield from waiting
+            waiting = [item]
+    except Exception:
+        yield from waiting
+        raise
+    yield from waiting
 
 
 def processes(jobs: int, make: Callable[[], Any] = object) -> ProcessPoolExecutor:

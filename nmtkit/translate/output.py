@@ -4,13 +4,14 @@ targets, and how fast it was.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import itertools
 import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from nmtkit.records import SearchSpeed
 from nmtkit.translate.demands import LineDemand, read_demands
 from nmtkit.translate.scorer import Scorer
 from nmtkit.translate.systems import SystemGroup
-from nmtkit.translate.translator import Translation
+from nmtkit.translate.translator import Translation, Window
 from nmtkit.translate.windows import (
     MARKED,
     Boundaries,
@@ -71,13 +72,19 @@ def print_translations(
 
     # A pipe gets a translation as it is, a terminal no control characters.
     shown = console.visible if sys.stdout.isatty() else str
+    waiting: collections.deque[list[str]] = collections.deque()
+
+    def read(windows: Iterable[list[str]]) -> Iterator[Window]:
+        for lines, documents in windows_for(scorer.context_rule, windows, boundaries):
+            waiting.append(lines)
+            asked = list(itertools.islice(demands, len(lines)))
+            yield Window(boundaries.sentences(lines), None, documents, asked)
+
     with _progress(group, source) as scorer.done:
         windows = stream_windows(sys.stdin.buffer) if source == "-" else file_windows(source)
-        for window, documents in windows_for(scorer.context_rule, windows, boundaries):
-            sentences = boundaries.sentences(window)
-            asked = list(itertools.islice(demands, len(window)))
-            translations = scorer.translate_window(sentences, None, documents, asked)
-            for line, translation in zip(window, translations, strict=True):
+        # Who writes lines to stdin may wait for their translations before writing more.
+        for translations in scorer.translate_windows(read(windows), ahead=source != "-"):
+            for line, translation in zip(waiting.popleft(), translations, strict=True):
                 number += 1
                 marked = marked or is_marker(line)
                 sys.stdout.write(shown(printed(line, translation)))

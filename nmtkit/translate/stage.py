@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ from nmtkit.translate.output import (
 from nmtkit.translate.risk import external_utility
 from nmtkit.translate.scorer import Scorer
 from nmtkit.translate.systems import SystemGroup, choose, search_overrides
+from nmtkit.translate.translator import Window
 from nmtkit.translate.windows import Boundaries, file_windows, named_boundaries, windows_for
 
 READERS = 4
@@ -280,25 +282,29 @@ class _Stage:
     def _write(self, folder: Path, text_set: TextSet, scorer: Scorer) -> list[str]:
         """Write the translation of a set; return the names of its files."""
         names = [HYPOTHESES, SUBWORDS] + [NBEST] * (scorer.settings.nbest > 1)
+        with contextlib.ExitStack() as stack:
+            streams = [stack.enter_context(files.writing(folder / name)) for name in names]
+            translated = scorer.translate_windows(self._windows(text_set, scorer))
+            for number, translation in enumerate(itertools.chain.from_iterable(translated), 1):
+                lines = [translation.text + "\n", " ".join(translation.subwords) + "\n"]
+                if NBEST in names:
+                    lines.append(nbest_line(number, translation))
+                for stream, line in zip(streams, lines, strict=True):
+                    stream.write(line)
+        return names
+
+    def _windows(self, text_set: TextSet, scorer: Scorer) -> Iterator[Window]:
+        """Yield the lines of a set, and what is known and asked of them."""
         spans = load_spans(self.run.prep / text_set.name, text_set.lines)
         windows = file_windows(str(self.run.source(text_set.name)))
         boundaries = _boundaries(self.run, text_set)
         demands = read_demands(self.options.prefix, self.options.constraints)
         number = 0
-        with contextlib.ExitStack() as stack:
-            streams = [stack.enter_context(files.writing(folder / name)) for name in names]
-            for window, documents in windows_for(scorer.context_rule, windows, boundaries):
-                rows = range(number, number + len(window))
-                of_window = None if spans is None else [spans[row].tolist() for row in rows]
-                asked = list(itertools.islice(demands, len(window)))
-                for translation in scorer.translate_window(window, of_window, documents, asked):
-                    number += 1
-                    lines = [translation.text + "\n", " ".join(translation.subwords) + "\n"]
-                    if NBEST in names:
-                        lines.append(nbest_line(number, translation))
-                    for stream, line in zip(streams, lines, strict=True):
-                        stream.write(line)
-        return names
+        for lines, documents in windows_for(scorer.context_rule, windows, boundaries):
+            rows = range(number, number + len(lines))
+            number += len(lines)
+            of_window = None if spans is None else [spans[row].tolist() for row in rows]
+            yield Window(lines, of_window, documents, list(itertools.islice(demands, len(lines))))
 
 
 def _sha256(path: Path | None) -> str | None:

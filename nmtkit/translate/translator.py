@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import sys
 from collections import Counter
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 import torch
@@ -22,7 +23,7 @@ from nmtkit.data.documents import ContextRule, Documents
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Model
 from nmtkit.nn.recording import graphs_fit
-from nmtkit.parallel import Workers
+from nmtkit.parallel import Workers, one_ahead
 from nmtkit.settings import SearchSettings
 from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import EOS, UNK, Vocabulary, load_vocabularies
@@ -91,11 +92,32 @@ MANY_LINES, SHARE = 4000, 250
 """Text of fewer lines is read in this process, and searched in smaller batches; a worker reads a
 share at a time.
 """
+OBJECTS = 50_000
+"""New objects after which Python looks for cycles. Translations have none, and several objects a
+line; with Python's 700 the search for cycles takes a tenth of the time beside a GPU.
+"""
 
 Read = tuple[tuple[int, ...], tuple[int, ...]]
 """What a model reads of a line as context: source ids (of an over-long line its first piece) and,
 for models that read targets, the ids of the translation. Both end in </s>.
 """
+
+
+class Window(NamedTuple):
+    """Lines that are translated together.
+
+    Attributes:
+        lines: in their order.
+        spans: of each line, where known (see `nmtkit.data.store`); a line in pieces is translated
+            without.
+        documents: of the lines, whole ones; None = every line is one.
+        demands: what is asked of each translation; None = nothing.
+    """
+
+    lines: list[str]
+    spans: Sequence[Sequence[int]] | None = None
+    documents: Documents | None = None
+    demands: Sequence[LineDemand] | None = None
 
 
 @dataclass(frozen=True)
@@ -201,17 +223,35 @@ class Translator:
         if jobs <= 1 or not sys.platform.startswith("linux"):
             yield
             return
-        make = partial(partial, _apply_to_share, self)
-        with contextlib.closing(Workers(make, jobs)) as self._readers:
-            try:
+        make, before = partial(partial, _apply_to_share, self), gc.get_threshold()
+        gc.set_threshold(OBJECTS)
+        try:
+            with contextlib.closing(Workers(make, jobs)) as self._readers:
                 yield
-            finally:
-                self._readers = None
+        finally:
+            self._readers = None
+            gc.set_threshold(*before)
 
     def translate(self, lines: Iterable[str]) -> Iterator[Translation]:
         """Translate lines, in their order, a window at a time."""
-        for window in windowed(lines):
-            yield from self.translate_window(window)
+        windows = map(Window, windowed(lines))
+        return itertools.chain.from_iterable(self.translate_windows(windows))
+
+    def translate_windows(
+        self, windows: Iterable[Window], ahead: bool = True
+    ) -> Iterator[list[Translation]]:
+        """Translate windows, in their order. If there are workers (`reading`), they turn the next
+        window into ids, and the translations of the last one into text, during a search.
+
+        Args:
+            windows: of one text.
+            ahead: False = nothing is read before the lines before it are translated.
+        Raises: DataError if a demand cannot be met.
+        """
+        begin: Callable[[Iterable[Any]], Iterator[Any]]
+        begin = one_ahead if ahead and self._readers is not None else iter
+        read = begin((window, self._mapped(Translator._pieces, window.lines)) for window in windows)
+        return map(list, begin(self._translate(window, list(ids)) for window, ids in read))
 
     def translate_window(
         self,
@@ -220,19 +260,21 @@ class Translator:
         documents: Documents | None = None,
         demands: Sequence[LineDemand] | None = None,
     ) -> list[Translation]:
-        """Translate some lines together, in their order.
+        """Translate a single `Window`.
 
-        Args:
-            lines: the window.
-            spans: of each line, where known (see `nmtkit.data.store`); a line in pieces is
-                translated without.
-            documents: of the lines, whole ones; None = every line is one.
-            demands: what is asked of each translation; None = nothing.
         Raises: DataError if a demand cannot be met.
         """
-        ids = self._mapped(Translator._pieces, lines)
+        return next(self.translate_windows([Window(lines, spans, documents, demands)]))
+
+    def _translate(self, window: Window, ids: list[list[list[int]]]) -> Iterator[Translation]:
+        """Search a window, and begin with the text of its translations.
+
+        Args:
+            ids: of each line the ids of its pieces.
+        """
         for pieces in ids:
             self._count_source(pieces)
+        lines, spans, documents, demands = window
         asked = LineDemands(self.tgt_side, self.tgt_vocab, self.settings, lines, demands, ids)
         fitting = [
             of_line if len(pieces) == 1 and sum(of_line) == len(pieces[0]) else ()
@@ -244,8 +286,8 @@ class Translator:
             )
         translated = self._translated(ids, fitting, documents, self.done, asked.demands)
         subwords = list(map(self._subwords, translated, asked.prefixes))
-        texts = iter(self._mapped(Translator._text, list(itertools.chain(*subwords))))
-        return [self._join(*of_line, texts) for of_line in zip(translated, subwords, strict=True)]
+        texts = self._mapped(Translator._text, list(itertools.chain(*subwords)))
+        return (self._join(*of_line, texts) for of_line in zip(translated, subwords, strict=True))
 
     @property
     def _reads_targets(self) -> bool:
@@ -346,12 +388,14 @@ class Translator:
 
     def _mapped(
         self, function: Callable[[Translator, Item], Result], items: list[Item]
-    ) -> list[Result]:
-        """Apply a method that handles text to the items of a window, to many in workers."""
+    ) -> Iterator[Result]:
+        """Apply a method that handles text to the items of a window. Workers begin with many items
+        at once; few are handled here, when they are asked for.
+        """
         if self._readers is None or len(items) < MANY_LINES:
-            return [function(self, item) for item in items]
+            return map(partial(function, self), items)
         shares = [(function, items[i : i + SHARE]) for i in range(0, len(items), SHARE)]
-        return list(itertools.chain.from_iterable(self._readers.map(shares)))
+        return itertools.chain.from_iterable(self._readers.begin(shares))
 
     def _pieces(self, line: str) -> list[list[int]]:
         """Return the ids of the pieces of a line, each ending in </s>; none for a blank line."""

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from nmtkit.errors import DataError, EnvironmentProblem
-from nmtkit.parallel import ordered_map
+from nmtkit.parallel import one_ahead, ordered_map
 
 
 def upper():
@@ -151,3 +151,25 @@ def test_workers_end_with_their_parent(number):
     ):
         assert time.monotonic() < deadline, "a worker outlived its parent"
         time.sleep(0.1)
+
+
+def test_one_ahead():
+    """An item comes when the next one is there; before an error all items come."""
+    made = []
+
+    def items(stop: int):
+        for number in range(4):
+            if number == stop:
+                raise ValueError
+            made.append(number)
+            yield number
+
+    assert [(item, len(made)) for item in one_ahead(items(9))] == [(0, 2), (1, 3), (2, 4), (3, 4)]
+    assert list(one_ahead([])) == []
+    came = one_ahead(items(2))
+    assert [next(came), next(came)] == [0, 1]
+    with pytest.raises(ValueError):
+        next(came)
+    came = one_ahead(items(9))
+    next(came)
+    came.close()

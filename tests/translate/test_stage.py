@@ -434,8 +434,8 @@ def test_a_failure_in_the_middle_leaves_nothing_half_written(run, monkeypatch):
     before = (folder / "hyp.txt").read_bytes()
     monkeypatch.setattr(
         stage.Scorer,
-        "translate_window",
-        lambda self, *window: (_ for _ in ()).throw(RuntimeError("broke")),
+        "translate_windows",
+        lambda self, windows: (_ for _ in ()).throw(RuntimeError("broke")),
     )
     with pytest.raises(RuntimeError):
         translated(run, beam=2)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import io
+import itertools
 import math
 import multiprocessing
 import os
@@ -20,13 +22,14 @@ from nmtkit import files
 from nmtkit.data.batches import collate
 from nmtkit.data.documents import ContextRule, Documents
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
+from nmtkit.parallel import Workers
 from nmtkit.settings import SearchSettings
 from nmtkit.text.vocabulary import SPECIALS, Vocabulary
 from nmtkit.translate import output, workers
 from nmtkit.translate import translator as translator_module
 from nmtkit.translate.forced import GivenPairs
 from nmtkit.translate.scorer import Scorer
-from nmtkit.translate.translator import Translator, readable, sentences_at_once
+from nmtkit.translate.translator import Translator, Window, readable, sentences_at_once
 from nmtkit.translate.windows import (
     Boundaries,
     file_windows,
@@ -165,6 +168,37 @@ def test_workers_read_many_lines(options, monkeypatch):
     with together.reading(1):
         list(together.translate(text))
         assert set(multiprocessing.active_children()) <= before
+
+
+def test_workers_read_and_write_during_a_search(monkeypatch):
+    """During a search workers read the next window, and write the translations of the last one."""
+    monkeypatch.setattr(translator_module, "MANY_LINES", 2)
+    monkeypatch.setattr(translator_module, "windowed", functools.partial(windowed, size=5))
+    events: list[str] = []
+    begin, search = Workers.begin, Translator._searched
+
+    def begun(workers, shares):
+        events.append({Translator._pieces: "read", Translator._text: "write"}[shares[0][0]])
+        return begin(workers, shares)
+
+    def searched(*arguments):
+        events.append("search")
+        return search(*arguments)
+
+    monkeypatch.setattr(Workers, "begin", begun)
+    monkeypatch.setattr(Translator, "_searched", searched)
+    translator, text = make(), lines(14, seed=4)
+    text[3] = ""
+    with translator.reading(2):
+        found = list(translator.translate(text))
+        assert " ".join(events) == "read read search write read search write search write"
+        events.clear()
+        windows, expected = map(Window, windowed(text, 5)), iter(found)
+        for of_window in translator.translate_windows(windows, ahead=False):
+            assert events == ["read", "search", "write"]
+            assert of_window == list(itertools.islice(expected, len(of_window)))
+            events.clear()
+    assert found == list(make().translate(text))
 
 
 @pytest.mark.parametrize(

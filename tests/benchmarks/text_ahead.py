@@ -1,0 +1,67 @@
+"""Lines a second of a translation whose text is read and written by workers: during the searches of
+other windows, and between them.
+
+A search is stood in for by a pause, as of a GPU that leaves the processors idle. Both forms take
+turns in one process.
+
+python tests/benchmarks/text_ahead.py --run RUN [--on SET] [--lines 60000] [--microseconds 158]
+    [--readers 4] [--rounds 3]
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import arguments
+
+from nmtkit import files
+from nmtkit.run import Run
+from nmtkit.settings import SearchSettings
+from nmtkit.translate.beam import Hypothesis, NBest
+from nmtkit.translate.translator import Piece, Translator, Window
+from nmtkit.translate.windows import windowed
+
+NO_MODEL = SimpleNamespace(reads_spans=False, reads_batch_length=False, context_rule=None)
+
+
+class Pausing(Translator):
+    """Pauses for the time of a search; a translation has the ids of its source."""
+
+    seconds: float
+    """Of a sentence."""
+
+    def _searched(self, pieces: list[Piece], *_: object) -> dict[int, NBest]:
+        time.sleep(self.seconds * len(pieces))
+        last = len(self.tgt_vocab) - 1
+        ids = [[min(token, last) for token in piece.ids[:-1]] for piece in pieces]
+        return {i: [Hypothesis(of_piece, 0.0, 0.0, True)] for i, of_piece in enumerate(ids)}
+
+
+def main() -> None:
+    parser = arguments.parser(__doc__, lines=60_000, microseconds=158, readers=4, rounds=3)
+    parser.add_argument("--run", required=True)
+    parser.add_argument("--on", default="test")
+    a = parser.parse_args()
+    run = Run(Path(a.run))
+    test = run.text_set(a.on)
+    text = itertools.cycle(files.text_lines(run.source(test.name)))
+    lines = list(itertools.islice(text, a.lines))
+    translator = Pausing.for_corpus(run.prep, [NO_MODEL], SearchSettings())
+    translator.seconds = a.microseconds / 1e6
+    taken: dict[bool, list[float]] = {False: [], True: []}
+    with translator.reading(a.readers):
+        for _, ahead in itertools.product(range(a.rounds + 1), taken):
+            start = time.perf_counter()
+            for _window in translator.translate_windows(map(Window, windowed(lines)), ahead):
+                pass
+            taken[ahead].append(time.perf_counter() - start)
+    between, during = (a.lines / statistics.median(seconds[1:]) for seconds in taken.values())
+    print(f"{test.name}: {between:,.0f} lines/s, ahead {during:,.0f}: {during / between:.2f} x")
+
+
+if __name__ == "__main__":
+    main()
