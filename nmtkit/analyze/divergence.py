@@ -15,6 +15,7 @@ from nmtkit.analyze.presenting import text_columns
 from nmtkit.analyze.study import Study
 from nmtkit.data.batches import Batch
 from nmtkit.measures import recording
+from nmtkit.measures.ablation import without
 from nmtkit.models.base import Model
 from nmtkit.nn.masks import real_positions
 from nmtkit.tables import figures
@@ -36,7 +37,8 @@ def max_raw(weights: Tensor) -> Tensor:
 
 def max_renorm(weights: Tensor) -> Tensor:
     """Return the maximum over the heads, scaled to sum to 1."""
-    return _normalised(max_raw(weights))
+    largest = max_raw(weights)
+    return largest / largest.sum(-1, keepdim=True).clamp(min=TINY)
 
 
 def peak_head(weights: Tensor) -> Tensor:
@@ -109,8 +111,9 @@ def _sums_of_batch(model: Model, batch: Batch) -> Iterator[tuple[tuple[str, str]
             heads = [sites[name + ending].double() for ending in (LOCAL, GLOBAL)]
             yield (stack, ALL), layer, _sums(heads, lengths)
             if stack == "encoder":  # what the decoder reads does not end in </s>
-                heads = [_without(weights, lengths - 1) for weights in heads]
-                yield (stack, WITHOUT_END), layer, _sums(heads, lengths - 1)
+                words = lengths - 1
+                heads = [without(weights, words[:, None], renormalise=True) for weights in heads]
+                yield (stack, WITHOUT_END), layer, _sums(heads, words)
 
 
 def _sums(heads: Sequence[Tensor], lengths: Tensor) -> Tensor:
@@ -119,16 +122,6 @@ def _sums(heads: Sequence[Tensor], lengths: Tensor) -> Tensor:
     real = real_positions(lengths, local.size(2))  # (B, T)
     sums = [divergence(local, whole, mode)[real].sum() for mode in REDUCTIONS]
     return torch.stack([*sums, lengths.sum()]).cpu()
-
-
-def _without(weights: Tensor, keys: Tensor) -> Tensor:
-    """Take one key of each sentence (B) away; the other weights sum to 1 again."""
-    gone = torch.arange(weights.size(-1), device=keys.device) == keys[:, None, None, None]
-    return _normalised(weights.masked_fill(gone, 0))
-
-
-def _normalised(weights: Tensor) -> Tensor:
-    return weights / weights.sum(-1, keepdim=True).clamp(min=TINY)
 
 
 @dataclass(frozen=True)
@@ -259,11 +252,10 @@ def differing(models: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
         for key in dict.fromkeys(itertools.chain(*models.values()))
         if key not in STACKS and len({repr(s.get(key)) for s in models.values()}) > 1
     ]
-    texts = {}
-    for name, settings in models.items():
-        named = [f"{key}={settings[key]}" for key in differ if settings.get(key) not in {None, ""}]
-        texts[name] = ", ".join(named)
-    return texts
+    return {
+        name: ", ".join(f"{key}={s[key]}" for key in differ if s.get(key) not in {None, ""})
+        for name, s in models.items()
+    }
 
 
 def _figure(series: Mapping[str, Mapping[int, float]], overall: Mapping[str, float]) -> str | None:

@@ -42,7 +42,7 @@ def without(weights: Tensor, positions: Tensor, renormalise: bool) -> Tensor:
 
     Args:
         weights: (B, H, queries, S) or (B, queries, S).
-        positions: (B, queries), NOTHING where all stay.
+        positions: (B, queries), or (B, 1) for all queries; NOTHING where all stay.
         renormalise: scale the weights that are left to sum to 1 in each head, if any is left.
     """
     keys = torch.arange(weights.size(-1), device=weights.device)
