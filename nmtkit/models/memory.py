@@ -309,8 +309,10 @@ class AssociatedMemory(nn.Module):
         if self.settings.inter_attention:
             contexts = *self.inter.source(*parts), of_context
             return self.inter.read(queries, contexts, rows, visible, everywhere)
-        means = _mean_of_contexts(stacked(parts), rows, of_context)
-        return means.unsqueeze(1).expand_as(queries)
+        words = stacked(parts)
+        means = mean(words, of_context)[rows.clamp(min=0)]  # (B, J, D)
+        total = mean(means, (rows >= 0).unsqueeze(1)).to(words.dtype)
+        return total.unsqueeze(1).expand_as(queries)
 
     def _meet_packed(self, queries: Tensor, copies: Copies, parts: list[Tensor]) -> Tensor:
         """Return what the queries (1, S, D) of a packed batch read: (1, S, D).
@@ -334,13 +336,6 @@ class AssociatedMemory(nn.Module):
             self.first_residual(words, partial(self.first, visible=real))
             for words, real in zip(parts, visible, strict=True)
         ]
-
-
-def _mean_of_contexts(words: Tensor, rows: Tensor, visible: Visible) -> Tensor:
-    """Return the mean over contexts (B, J) of the mean of their words (U, M, D): (B, D)."""
-    real = (rows >= 0).unsqueeze(-1)  # (B, J, 1)
-    means = mean(words, visible)[rows.clamp(min=0)].masked_fill(~real, 0)
-    return (means.sum(1) / real.sum(1).clamp(min=1)).to(words.dtype)
 
 
 class AssociatedMemoryTransformer(DocumentTransformer):
