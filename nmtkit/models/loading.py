@@ -43,7 +43,7 @@ def load_system(
     for path in paths:
         check_vocabulary(path, run)
     model = build_untrained(run, system)
-    put_weights(model, average(paths, checked=True), where=paths[-1])
+    put_weights(model, average(paths), where=paths[-1])
     model.to(device).eval()
     pack(model, precision)
     return model
@@ -106,20 +106,19 @@ def of_ids(hashes: Mapping[str, str]) -> dict[str, str]:
     return {name: digest for name, digest in hashes.items() if name.startswith("vocab")}
 
 
-def average(paths: Sequence[Path], checked: bool = False) -> dict[str, Tensor]:
+def average(paths: Sequence[Path]) -> dict[str, Tensor]:
     """Return the mean of the weights of checkpoints, tied weights once.
 
     Floating tensors are added up in float64; other tensors are those of the last checkpoint.
 
     Args:
-        paths: their folders.
-        checked: as of `load_weights`.
+        paths: their folders; their hashes have been compared (see `load_weights`).
     Raises: CheckpointError if they are not of one model.
     """
     sums: dict[str, Tensor] = {}
     last: dict[str, Tensor] = {}
     for path in paths:
-        weights = load_weights(path, checked)
+        weights = load_weights(path, checked=True)
         if last and _shapes(weights) != _shapes(last):
             hint = "average checkpoints of one system"
             raise CheckpointError("not a checkpoint of the same model", where=path, hint=hint)
