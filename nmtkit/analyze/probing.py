@@ -15,9 +15,9 @@ from nmtkit import console
 from nmtkit.analyze import sentence_vectors
 from nmtkit.analyze.analysis import Finding, Measured, PaperAnalysis, PaperOptions, option
 from nmtkit.analyze.presenting import interval_column, text_columns
-from nmtkit.analyze.sentence_vectors import EMBEDDINGS, STATES, NoStates, Reader
+from nmtkit.analyze.sentence_vectors import EMBEDDINGS, STATES, Reader
 from nmtkit.analyze.study import SEED, Study
-from nmtkit.errors import ConfigError, LeftOut
+from nmtkit.errors import ConfigError
 from nmtkit.measures import classifier
 from nmtkit.measures.classifier import Examples
 from nmtkit.measures.probes import (
@@ -127,10 +127,7 @@ class Probing(PaperAnalysis[ProbingOptions, Probes]):
 
         def vectors_of(name: str) -> dict[str, Path]:
             reader = Reader(study, name, self.options.layer)
-            try:
-                return {task.name: reader.file(study.folder / FEATURES, task) for task in tasks}
-            except NoStates as error:
-                raise LeftOut(error.message) from None
+            return {task.name: reader.file(study.folder / FEATURES, task) for task in tasks}
 
         nobody = "no system of this run has the states that are asked for"
         hint = "leave --layer out, or train a system that has states of source positions"

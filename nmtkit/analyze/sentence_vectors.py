@@ -19,7 +19,7 @@ from nmtkit import console, files
 from nmtkit.analyze.study import Study
 from nmtkit.arrays import Array
 from nmtkit.data.batches import Batch, longest_first, source_batch
-from nmtkit.errors import DataError
+from nmtkit.errors import DataError, LeftOut
 from nmtkit.measures.probes import Task
 from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Model
@@ -42,8 +42,8 @@ Vectors = Array
 has size 0 if the model has no source embeddings."""
 
 
-class NoStates(DataError):
-    """The encoder of a system does not have the requested states."""
+class NoStates(DataError, LeftOut):
+    """The encoder of a system does not have the requested states: an analysis leaves it out."""
 
 
 def encoder_states(model: Model, batch: Batch, layer: int) -> Tensor:
@@ -82,8 +82,7 @@ def _layer(model: Model, number: int) -> nn.Module:
     problem = "its encoder has no separate layers"
     if layers:
         problem = f"its encoder has {len(layers)}"
-    hint = "without --layer, the states that the decoder reads are used"
-    raise NoStates(f"no layer {number}: {problem}", where="--layer", hint=hint)
+    raise NoStates(f"no layer {number}: {problem}")
 
 
 def by_length(lengths: Sequence[int]) -> list[list[int]]:
