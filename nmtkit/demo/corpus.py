@@ -56,9 +56,9 @@ class Writer(Sentences):
         held: English and German sentences that must not be drawn.
     """
 
-    def __init__(self, seed: int, stream: int = 0, held: set[str] | None = None) -> None:
+    def __init__(self, seed: int, stream: int, held: set[str]) -> None:
         super().__init__(seed, stream)
-        self.held = set() if held is None else held
+        self.held = held
         self.genders: list[str] = []
 
     def pair(self, draw: Callable[..., Clause], *gender: str) -> Pair:

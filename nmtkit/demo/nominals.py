@@ -23,7 +23,7 @@ class Draw:
         stream: the number of one of the seed's independent streams.
     """
 
-    def __init__(self, seed: int, stream: int = 0) -> None:
+    def __init__(self, seed: int, stream: int) -> None:
         self.random = Random(seed * 1_000_003 + stream).random
 
     def pick(self, options: Sequence[T]) -> T:

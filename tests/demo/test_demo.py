@@ -163,7 +163,7 @@ def test_nothing_else_gives_the_gender_away():
     """Drawn with the same choices for the three genders, sentences about "it" are alike in English,
     and in German but for the pronouns.
     """
-    tellers = {gender: Writer(9, 1) for gender in "mfn"}
+    tellers = {gender: Writer(9, 1, set()) for gender in "mfn"}
     different = 0
     for _ in range(300):
         for teller in tellers.values():

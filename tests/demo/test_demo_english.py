@@ -24,7 +24,7 @@ PRONOUNS = {"I": 0, "we": 2, "he": 1, "she": 1, "they": 2, "it": 1}
 @pytest.fixture(scope="module")
 def drawn():
     """1,200 pairs of the grammar, in documents."""
-    return [pair for document in Writer(12, 1).documents(1200) for pair in document]
+    return [pair for document in Writer(12, 1, set()).documents(1200) for pair in document]
 
 
 def head(np):

@@ -16,7 +16,7 @@ from tests.demo import demo_checker as checker
 @pytest.fixture(scope="module")
 def drawn():
     """2,000 pairs of the grammar, in documents."""
-    return [pair for document in Writer(11, 1).documents(2000) for pair in document]
+    return [pair for document in Writer(11, 1, set()).documents(2000) for pair in document]
 
 
 @pytest.mark.parametrize("rule", checker.RULES, ids=lambda rule: rule.__name__)

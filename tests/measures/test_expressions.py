@@ -211,7 +211,7 @@ def test_the_separable_verbs_of_the_demo_grammar_are_found_where_its_trees_have_
         "built in",
     )
     total = apart = 0
-    for document in Writer(7, 5).documents(1500):
+    for document in Writer(7, 5, set()).documents(1500):
         for pair in document:
             gold = Counter(
                 leaf.lex.lemma
