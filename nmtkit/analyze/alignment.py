@@ -171,8 +171,11 @@ class Alignment(Analysis[AlignmentOptions, Aligned]):
             _tokens(batch, side, count, writes, vocabularies)
             for side, count in zip(sites[site], (len(matrix), len(matrix[0])), strict=True)
         )
-        contexts = recorded["decoder"].get(site + context_spread.ENDING) if writes else None
-        distances = _distances(contexts, batch) or [None] * len(matrix)
+        contexts = recorded["decoder"].get(site + context_spread.ENDING)
+        distances: list[float | None] = [None] * len(matrix)
+        if writes and contexts is not None and batch.tgt_lengths is not None:
+            values = context_spread.distances(contexts, batch.tgt_lengths)[0].tolist()
+            distances = [None if math.isnan(value) else value for value in values]
         return Drawn(name, site, Heat(matrix, rows, columns), distances)
 
     def _agreement(
@@ -236,18 +239,6 @@ def _csv(weights: Heat) -> str:
     """Return weights with the names of rows and columns as the text of a CSV file."""
     rows = ([row, *values] for row, values in zip(weights.rows, weights.values, strict=True))
     return csv_text([["", *weights.columns], *rows])
-
-
-def _distances(contexts: Tensor | None, batch: Batch) -> list[float | None]:
-    """Return how far the context of each step of one pair is from those of the other steps.
-
-    Args:
-        contexts: that a decoder read at the steps; None: not known.
-    """
-    if contexts is None or batch.tgt_lengths is None:
-        return []
-    values = context_spread.distances(contexts, batch.tgt_lengths)[0].tolist()
-    return [None if math.isnan(value) else value for value in values]
 
 
 def _of_file(path: Path, gold: GoldSet) -> AgreementRow:

@@ -155,10 +155,10 @@ def _gates(study: Study, readers: Mapping[str, Reader]) -> Finding | None:
 def _rows(name: str, conditions: Conditions, draws: Draws) -> Rows:
     rows, base = [], conditions[OWN]
     for label, condition in conditions.items():
-        cells = [name, label, condition.changed]
-        cells += _cells(condition.loss, base.loss, draws)
-        cells += _cells(condition.bleu, base.bleu, draws)
-        rows.append([*cells, condition.kept, condition.on_words])
+        loss = _cells(condition.loss, base.loss, draws)
+        bleu = _cells(condition.bleu, base.bleu, draws)
+        about = name, label, condition.changed
+        rows.append([*about, *loss, *bleu, condition.kept, condition.on_words])
     return rows
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import BaseModel, ValidationError
 
 from nmtkit import console, environment, files
-from nmtkit.analyze.analysis import Finding, Measured, PaperAnalysis, PaperOptions
+from nmtkit.analyze.analysis import Finding, Measured, PaperAnalysis, PaperOptions, stored
 from nmtkit.analyze.study import Study
 from nmtkit.analyze.timing import Timing, measure_speed
 from nmtkit.data.documents import ContextRule
@@ -310,7 +310,7 @@ def stored_speeds(study: Study) -> dict[str, Timing]:
 
     Returns: system -> timing; {} without such timings.
     """
-    earlier = study.previous()
+    earlier = stored(study.folder)
     if earlier is None or not earlier.facts.get("measured"):
         return {}
     with contextlib.suppress(ValidationError):  # a finding of another version

@@ -114,7 +114,7 @@ class Examples(PaperAnalysis[ExamplesOptions, Example]):
             means = result.resampling.sums(bleu[:, None])[:, 0] / len(bleu)
             mean = estimate(float(bleu.mean()), means, len(bleu))
             scores = [float(bleu[self.options.sentence - 1]), mean]
-            rows.append([name, *scores, *(_compared(bleu - result.bleu[base], name == base))])
+            rows.append([name, *scores, *_compared(bleu - result.bleu[base], name == base)])
         return rows
 
     def printed_too(self, result: Example) -> Measured:

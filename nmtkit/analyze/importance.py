@@ -18,7 +18,6 @@ from nmtkit.score.resampling import FEW, Resampling, estimate
 from nmtkit.tables import figures
 from nmtkit.tables.table import Column, Estimate, Table, csv_text, named_bars
 
-Rows = Ints
 REMOVALS = {
     "renormalised": "the other weights of the step are scaled up to sum to one",
     "raw": "the other weights of the step stay as they are",
@@ -41,14 +40,14 @@ class Points:
         spread: see `ablation.Comparison` (2, sentences of the set).
     """
 
-    rows: Rows
-    steps: Rows
+    rows: Ints
+    steps: Ints
     alpha: Floats
     js: Floats
     spread: Floats
 
 
-def points_of(study: Study, name: str, attention: Ablation, rows: Rows) -> Points:
+def points_of(study: Study, name: str, attention: Ablation, rows: Ints) -> Points:
     """Return the points of a system over some sentences of the set."""
     length = min(int(study.store.tgt_lengths.max()), recording.POSITIONS)
     sentences = len(study.store)
@@ -93,7 +92,7 @@ def numbers_of(totals: Floats) -> dict[str, Floats]:
         }
 
 
-def estimates(points: Points, draws: Resampling, rows: Rows) -> list[Estimate]:
+def estimates(points: Points, draws: Resampling, rows: Ints) -> list[Estimate]:
     """Return the table's numbers of a system, with intervals over resamples of the sentences."""
     of_sentences = sums(points, points.spread.shape[1])[rows]
     values, resampled = numbers_of(of_sentences.sum(0)), numbers_of(draws.sums(of_sentences))
@@ -102,13 +101,11 @@ def estimates(points: Points, draws: Resampling, rows: Rows) -> list[Estimate]:
     return [*numbers, *(context_spread.mean(spread[rows], draws) for spread in points.spread)]
 
 
-def draw(size: int, count: int) -> Rows:
-    """Return `count` of the numbers from 0 to size - 1, drawn at random and sorted; all of them
-    if there are no more.
+def draw(size: int, count: int) -> Ints:
+    """Return `count` of the numbers from 0 to size - 1 (all if there are no more), drawn at random
+    and sorted.
     """
-    if count >= size:
-        return np.arange(size)
-    return np.sort(np.random.default_rng(SEED).choice(size, count, replace=False))
+    return np.sort(np.random.default_rng(SEED).choice(size, min(count, size), replace=False))
 
 
 class ImportanceOptions(Options):

@@ -19,6 +19,7 @@ from nmtkit.analyze.analysis import (
     PaperAnalysis,
     as_words,
     flag,
+    stored,
 )
 from nmtkit.analyze.study import Study
 from nmtkit.data.documents import documents_file
@@ -136,7 +137,7 @@ def current(analysis: AnyAnalysis, study: Study, force: bool = False) -> Finding
     name = analysis.name
     with locked(study.run.path, "analyze", shared=True), locked(study.folder, "analyze"):
         inputs = inputs_of(study, analysis.options)
-        earlier = None if force or analysis.repeats else study.previous()
+        earlier = None if force or analysis.repeats else stored(study.folder)
         if earlier is not None and earlier.made_from == inputs:
             console.say(f"{name}: up to date (--force repeats it)")
             return Finding.of(earlier)

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from nmtkit import console
-from nmtkit.analyze.analysis import stored
 from nmtkit.arrays import Ints
 from nmtkit.errors import DataError, LeftOut
 from nmtkit.parallel import cores
-from nmtkit.records import StoredFinding, TextSet
+from nmtkit.records import TextSet
 from nmtkit.run import Run
 from nmtkit.score.resampling import Draws, Resampling
 from nmtkit.score.translations import translated_systems
@@ -217,7 +216,3 @@ class Study:
     def draws(self, sentences: int) -> Draws:
         """Return the resamples and swaps of N sentences for significance tests."""
         return Draws(sentences, RESAMPLES, seed=SEED)
-
-    def previous(self) -> StoredFinding | None:
-        """Return the finding of an earlier call; None if there is none that can be read."""
-        return stored(self.folder)

@@ -55,8 +55,7 @@ def words(line: str, match_case: bool) -> list[str]:
 
 def spaced(line: str, match_case: bool) -> str:
     """Return a line in the form that phrases search: its words with a space around each word."""
-    tokens = words(line, match_case)
-    return f" {' '.join(tokens)} " if tokens else ""
+    return f" {' '.join(words(line, match_case))} "
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,6 @@ LAYOUTS = (
 )
 FOLDS = 10
 """A missing part is one in FOLDS sentences of each label of another part."""
-Rows = Ints
 
 
 class Line(NamedTuple):
@@ -71,7 +70,7 @@ class Task:
     name: str
     sentences: list[str]
     labels: list[str]
-    parts: dict[str, Rows]
+    parts: dict[str, Ints]
     digest: str
     split: str = ""
 
@@ -212,7 +211,7 @@ def _split(task: Task, first: Line, seed: int) -> Task:
     return replace(task, parts=task.parts | parts, split=split)
 
 
-def _folds(labels: Sequence[str], seed: int) -> Rows:
+def _folds(labels: Sequence[str], seed: int) -> Ints:
     """Return a random number below FOLDS for each sentence, evenly spread over each label."""
     folds = np.zeros(len(labels), dtype=np.int64)
     rows_of: dict[str, list[int]] = {}
