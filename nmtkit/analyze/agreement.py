@@ -136,8 +136,13 @@ class Agreement(Analysis[AgreementOptions, AgreementResult]):
         if kind != "auto" and not self.options.scores:
             message = "there is no score file"
             raise ConfigError(message, where="--score-kind", hint="--scores FILE")
-        paths = map(Path, self.options.scores)
-        files = {path.name.split(".")[0]: read_scores(path, items, kind) for path in paths}
+        files: dict[str, ScoreFile] = {}
+        for path in map(Path, self.options.scores):
+            name = path.name.split(".")[0]
+            if name in files:
+                message = f"two score files are both named '{name}', up to their first dot"
+                raise DataError(message, where="--scores", hint="rename one of them")
+            files[name] = read_scores(path, items, kind)
         by_signs = " (by their signs; --score-kind names it)" if kind == "auto" else ""
         for name, file in files.items():
             console.say(f"scores of {name}: read as {file.meaning}{by_signs}")

@@ -446,6 +446,10 @@ def test_systems_and_score_files_side_by_side(
     write(other, list("122945"))
     assert float(analyze(documented, scores=scores)[0]["all", "all"]["others"]) == 100.0
     analysed.refused("agreement", ConfigError, "no score file", pairs=documented, score_kind="nll")
+    write(tmp_path / "others.2017.scores", list("122954"))
+    scores = (str(other), str(tmp_path / "others.2017.scores"))
+    words = "two score files are both named 'others'"
+    analysed.refused("agreement", DataError, words, pairs=documented, scores=scores)
 
 
 @pytest.fixture
