@@ -227,7 +227,8 @@ def best_rows(result: Trainings, name: str) -> Rows:
 def notes(result: Trainings) -> list[str]:
     """Return the notes of the table."""
     curves, ways = result.curves, list(result.dev_bleu.values())
-    signature = f", {ways[0].signatures[0]}" if len(set(ways)) == 1 else ""
+    shared = ways[0].signatures[0] if ways and result.comparable else None
+    signature = f", {shared}" if shared else ""
     lines = [
         (
             "reached: for the first time, interpolated linearly between two validations; "

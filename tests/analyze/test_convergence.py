@@ -365,6 +365,21 @@ def test_bleu_measured_in_two_ways_is_said(trained, analyze, capsys):
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("signatures", "note"),
+    [
+        ((SIGNATURE, SIGNATURE), f"greedy search, {SIGNATURE};"),
+        ((SIGNATURE, "nrefs:1|case:lc"), "greedy search;"),
+        ((None, None), "greedy search;"),
+    ],
+)
+def test_a_note_has_the_signature_of_all_measurements_or_none(trained, analyze, signatures, note):
+    looks = [dev(step, 3.0, signature=s) for step, s in zip((50, 60), signatures, strict=True)]
+    log(trained.run.path / "systems" / "fast" / "metrics.jsonl", [train(50), *looks])
+    notes = analyze("fast")["table"]["notes"]
+    assert any(line.startswith(f"dev BLEU: {note}") for line in notes)
+
+
 def test_a_system_that_has_not_begun_is_left_out(trained, analyze, stderr):
     (trained.run.path / "systems" / "fast" / "metrics.jsonl").unlink()
     found = analyze("fast", "base")
