@@ -4,7 +4,6 @@ explorer of the report.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -48,7 +47,9 @@ class SentenceAttention:
 
 
 class SystemAttention(Record):
-    """The attention of one system on some sentences of a set: analyze/attention/SYSTEM.json.
+    """The attention of one system on some sentences of a set.
+
+    It is stored as analyze/attention/SYSTEM.attention.json.
 
     Attributes:
         what: which attention, and which heads.
@@ -163,7 +164,7 @@ class Attention(Analysis[AttentionOptions, list[SystemAttention]]):
             ),
             facts={"set": set_name},
             attachments={
-                f"{system.system}.json": json.dumps(system.model_dump(), ensure_ascii=False) + "\n"
+                f"{system.system}.attention.json": system.model_dump_json() + "\n"
                 for system in result
             },
         )

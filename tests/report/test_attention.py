@@ -1,14 +1,24 @@
 """The attention that the explorer shows is the model's own on its own translations."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from nmtkit.analyze.attention import attention_of, lines_that_differ
+from nmtkit.analyze.analysis import stored
+from nmtkit.analyze.attention import (
+    Attention,
+    AttentionOptions,
+    SystemAttention,
+    attention_of,
+    lines_that_differ,
+)
 from nmtkit.analyze.study import Study
 from nmtkit.data.store import Store
 from nmtkit.errors import DataError, LeftOut
 from nmtkit.measures import recording
 from nmtkit.models import loading
+from nmtkit.records import FindingInputs, load
 from nmtkit.text.vocabulary import load_vocabularies
 from nmtkit.translate.forced import pair_batch
 from tests.analyze.conftest import SMALL, AnalysedRun
@@ -59,6 +69,15 @@ def test_it_is_that_of_each_sentence_by_itself(analysed):
             and len(one.src) == weights.size(1)
             and one.src[-1] == "</s>"
         )
+
+
+def test_a_system_of_any_name_leaves_the_finding_whole(tmp_path):
+    kept = SystemAttention(system="finding", what="last", set_name="test", sentences={})
+    finding = Attention(AttentionOptions()).present([kept])
+    finding = replace(finding, name="attention", title="")
+    finding.write(tmp_path, FindingInputs(systems=["finding"], files={}))
+    (name,) = stored(tmp_path).attachments
+    assert load(SystemAttention, tmp_path / name) == kept
 
 
 def test_what_cannot_be_shown_is_refused(analysed):
