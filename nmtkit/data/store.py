@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -145,22 +145,16 @@ class Store:
         return self._sentences[2 * pair + 1]
 
 
-class StoreWriter(RaggedWriter):
-    """Writes the sentences of a shard, each pair's source first, in constant memory.
+def store_writer(folder: Path, shard: int, vocab_size: int) -> RaggedWriter:
+    """Return a writer of the sentences of a shard, each pair's source first, in constant memory.
 
     Args:
         folder: of the set, as for Store.
         shard: its number, from 0.
-        vocab_size: tokens of the larger vocabulary; decides the type of the ids.
+        vocab_size: tokens of the larger vocabulary; decides the type of the ids (`id_type`).
     """
-
-    def __init__(self, folder: Path, shard: int, vocab_size: int) -> None:
-        self._kind = id_type(vocab_size)
-        super().__init__(shard_path(folder, shard), MAGIC, self._kind.itemsize, vocab_size)
-
-    def add(self, src: Sequence[int], tgt: Sequence[int]) -> None:
-        """Add a pair of sentences, each a sequence of ids that ends in </s>."""
-        self.add_block(np.array([*src, *tgt], self._kind).tobytes(), [len(src), len(tgt)])
+    id_bytes = id_type(vocab_size).itemsize
+    return RaggedWriter(shard_path(folder, shard), MAGIC, id_bytes, vocab_size)
 
 
 def spans_writer(folder: Path, shard: int) -> RaggedWriter:

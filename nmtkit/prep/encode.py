@@ -15,7 +15,7 @@ import numpy as np
 from nmtkit import files
 from nmtkit.arrays import Array, Ints, Mask
 from nmtkit.data.ragged import ragged_files
-from nmtkit.data.store import StoreWriter, id_type, shard_path
+from nmtkit.data.store import id_type, shard_path, store_writer
 from nmtkit.prep.clean import SIDES, read_kept, write_kept
 from nmtkit.prep.lookup import SideLookup
 from nmtkit.prep.shards import Shard
@@ -98,7 +98,7 @@ def subwords(ids: Array, lengths: Ints) -> Ints:
 
 def write_store(folder: Path, index: int, vocabulary: int, ids: Array, lengths: Ints) -> list[Path]:
     """Write a shard of a store, and return its files."""
-    with StoreWriter(folder, index, vocabulary) as store:
+    with store_writer(folder, index, vocabulary) as store:
         store.add_block(ids.tobytes(), lengths)
     return [*ragged_files(shard_path(folder, index))]
 
