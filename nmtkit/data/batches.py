@@ -137,7 +137,7 @@ def batch_list(
     """
     # An epoch of one window is drawn as before there were windows.
     draw = [seed, epoch, OF_WINDOW, window] if window else [seed, epoch]
-    rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence(draw)))
+    rng = np.random.Generator(np.random.PCG64(draw))
     # Lengths of the side that the budget counts, and of the other side.
     first, second = (
         (src_lengths, tgt_lengths) if unit == "src_tokens" else (tgt_lengths, src_lengths)
