@@ -8,8 +8,9 @@ from nmtkit.prep.stage import prep
 from nmtkit.text.bpe import Bpe, learn_bpe
 from nmtkit.text.side import TextSide
 from nmtkit.text.tidy import tidy
-from nmtkit.text.truecase import evidence, learn_truecaser
+from nmtkit.text.truecase import learn_truecaser
 from nmtkit.text.vocabulary import Vocabulary
+from tests.text.evidence import evidence
 
 SUBJECTS = [
     ("The dog", "Der Hund"),
