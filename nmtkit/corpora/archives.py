@@ -48,8 +48,14 @@ _OPENERS: dict[bytes, Callable[..., Any]] = {_GZIP: gzip.open, _XZ: lzma.open, _
 Extracted = dict[str, dict[int, Path]]
 """For each name of a member its files by number."""
 _DAMAGED = (
-    *(tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError),
-    *(EOFError, OSError, ValueError, RuntimeError),
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    EOFError,
+    OSError,
+    ValueError,
+    RuntimeError,
 )
 
 

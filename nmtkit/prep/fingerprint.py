@@ -17,8 +17,15 @@ from nmtkit.text.tokenizer import tokenizer_name
 
 FORMAT = 2
 IDENTIFYING = (
-    *("vocab.", "codes.", "truecase.", "bpe-vocab.", "subwords."),
-    *("train/", "dev/", "docs/train.", "docs/dev."),
+    "vocab.",
+    "codes.",
+    "truecase.",
+    "bpe-vocab.",
+    "subwords.",
+    "train/",
+    "dev/",
+    "docs/train.",
+    "docs/dev.",
 )
 """The beginnings of the names of files that a trained system depends on: test sets are none."""
 MACHINE = {"memory"}

@@ -26,8 +26,15 @@ from nmtkit.text.sentencepiece import SentencePiece
 from nmtkit.text.vocabulary import read_counts
 
 OF_THE_CORPUS = {
-    *("dev", "test", "min_words", "max_words", "max_ratio", "max_subwords", "on_bad_utf8"),
-    *("deduplicate", "drop_overlap"),
+    "dev",
+    "test",
+    "min_words",
+    "max_words",
+    "max_ratio",
+    "max_subwords",
+    "on_bad_utf8",
+    "deduplicate",
+    "drop_overlap",
 }
 """Settings of prep that choose text; all others shape it."""
 

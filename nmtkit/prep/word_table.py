@@ -27,8 +27,12 @@ FREQUENT = 1 << 16
 """Words that occur so often are always learnt from."""
 WORD = np.dtype(
     [
-        *[("hash", "<u8"), ("at_start", "<i8"), ("elsewhere", "<i8")],
-        *[("evidence", "<i8"), ("first", "<i8"), ("end", "<i8")],
+        ("hash", "<u8"),
+        ("at_start", "<i8"),
+        ("elsewhere", "<i8"),
+        ("evidence", "<i8"),
+        ("first", "<i8"),
+        ("end", "<i8"),
     ]
 )
 """A word of a table.
