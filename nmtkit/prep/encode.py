@@ -27,16 +27,6 @@ from nmtkit.text.tidy import tidy, utf8_lines
 from nmtkit.text.vocabulary import UNK, Vocabulary, load_vocabularies
 
 
-def _lookups(work: Path) -> list[SideLookup]:
-    """Return the token ids of the words of both sides."""
-
-    def make() -> list[SideLookup]:
-        read_fact(work, "learn", 0)  # a damaged model is learnt again
-        return [SideLookup(work, side) for side in SIDES]
-
-    return step_cache(SideLookup, make)
-
-
 @dataclass(frozen=True)
 class EncodeShard:
     """Encodes one shard of the training text, and drops pairs with too many subwords.
@@ -58,7 +48,8 @@ class EncodeShard:
         """
         read_fact(work, "clean", index)  # a damaged shard is cleaned again
         cleaned = work / "clean" / self.shard.name
-        ids, lengths = zip(*(lookup.encode(cleaned) for lookup in _lookups(work)), strict=True)
+        lookups = step_cache(SideLookup, lambda: _lookups(work))
+        ids, lengths = zip(*(lookup.encode(cleaned) for lookup in lookups), strict=True)
         long = np.stack(lengths) - 1 > self.max_subwords
         kept = np.logical_not(long.any(0))
         flat, sizes = interleaved(ids, lengths, kept)
@@ -73,6 +64,17 @@ class EncodeShard:
             "reasons": [["too many subwords", side, int(count)] for side, count in counts],
         }
         return value, paths
+
+
+def _lookups(work: Path) -> list[SideLookup]:
+    """Return the token ids of the words of both sides."""
+    read_fact(work, "learn", 0)  # a damaged model is learnt again
+    return [SideLookup(work, side) for side in SIDES]
+
+
+def encoded_rows(work: Path, shard: Shard, train: bool) -> Mask:
+    """Return which rows of a shard are encoded: all, except in the training text."""
+    return read_kept(work / "encode", shard) if train else np.ones(shard.rows, bool)
 
 
 def interleaved(ids: Sequence[Array], lengths: Sequence[Ints], kept: Mask) -> tuple[Array, Ints]:
@@ -124,7 +126,7 @@ class EncodeSet:
             files.
         """
         out = work / OUT
-        sides, vocabularies = _text(out)
+        sides, vocabularies = step_cache(TextSide, lambda: _text(out))
         changes: list[Counter[str]] = [Counter(), Counter()]
         blank: Counter[str] = Counter()
         paths = [out / "text" / f"{self.name}.{stream}" for stream in self.streams]
@@ -158,11 +160,7 @@ class EncodeSet:
 
 def _text(prep: Path) -> tuple[list[TextSide], Sequence[Vocabulary]]:
     """Return the text of both sides and their vocabularies."""
-
-    def make() -> tuple[list[TextSide], Sequence[Vocabulary]]:
-        return [TextSide.load(prep, side) for side in SIDES], load_vocabularies(prep)
-
-    return step_cache(TextSide, make)
+    return [TextSide.load(prep, side) for side in SIDES], load_vocabularies(prep)
 
 
 def subword_counts(sizes: Ints) -> dict[str, int]:
