@@ -130,7 +130,8 @@ class EncodeSet:
         changes: list[Counter[str]] = [Counter(), Counter()]
         blank: Counter[str] = Counter()
         paths = [out / "text" / f"{self.name}.{stream}" for stream in self.streams]
-        kind = id_type(max(map(len, vocabularies)))
+        size = max(map(len, vocabularies))
+        kind = id_type(size)
         encoded: list[Array] = []
         with contextlib.ExitStack() as stack:
             outputs = [stack.enter_context(files.writing(path)) for path in paths]
@@ -152,7 +153,7 @@ class EncodeSet:
                 ]
         lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
         ids = np.concatenate(encoded)
-        paths += write_store(out / self.name, 0, max(map(len, vocabularies)), ids, lengths)
+        paths += write_store(out / self.name, 0, size, ids, lengths)
         counts = [dict(sorted(count.items())) for count in changes]
         sizes = subwords(ids, lengths).tolist()
         return {"sizes": sizes, "changes": counts, "blank": dict(+blank)}, paths

@@ -55,14 +55,12 @@ class Engine:
     Args:
         make: makes the Executor.
         renewable: True if an Executor that has lost a process is of no more use.
-        note: what the user may want to know, such as the address of a dashboard.
         lost: errors of a task whose process was lost.
         ahead: tasks that are submitted at a time.
     """
 
     make: Callable[[], Executor]
     renewable: bool = False
-    note: str = ""
     lost: type[Exception] = BrokenExecutor
     ahead: int = 1000
 
@@ -101,8 +99,6 @@ def opened(name: str, address: str | None, jobs: int) -> Iterator[Engine]:
     with contextlib.ExitStack() as stack:
         engine = _named(name, None if address == AUTO else address, jobs, stack)
         stack.callback(engine.close)
-        if engine.note:
-            console.say(engine.note)
         yield engine
 
 
@@ -177,8 +173,8 @@ def _dask(address: str | None, jobs: int, stack: contextlib.ExitStack) -> Engine
     for worker, version in versions.items():
         if version != nmtkit.__version__:
             raise other_version(worker, version)
-    note = f"Dask: {len(versions)} workers, dashboard {client.dashboard_link}"
-    return Engine(lambda: client.get_executor(pure=False), note=note, lost=distributed.KilledWorker)
+    console.say(f"Dask: {len(versions)} workers, dashboard {client.dashboard_link}")
+    return Engine(lambda: client.get_executor(pure=False), lost=distributed.KilledWorker)
 
 
 async def _greet(distributed: Any, address: str) -> None:
@@ -285,8 +281,8 @@ def _ray(address: str | None, jobs: int, stack: contextlib.ExitStack) -> Engine:
     except (OSError, ValueError, RuntimeError) as error:
         raise _no_answer("Ray cluster", address, error) from error
     stack.callback(_keeping_sigterm()(ray.shutdown))
-    note = f"Ray: {ray.cluster_resources().get('CPU', 0):.0f} cores"
-    return Engine(lambda: _RayExecutor(ray), note=note, lost=ray.exceptions.RayError)
+    console.say(f"Ray: {ray.cluster_resources().get('CPU', 0):.0f} cores")
+    return Engine(lambda: _RayExecutor(ray), lost=ray.exceptions.RayError)
 
 
 def _users(name: str, address: str | None, jobs: int) -> Engine:

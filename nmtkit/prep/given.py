@@ -186,11 +186,14 @@ def _from_run(run: Run) -> GivenRun:
 def _from_models(models: tuple[Path, ...]) -> Given:
     """Return given models of SentencePiece."""
     sizes = {path: len(SentencePiece(path).pieces) for path in models}
-    names = [f"subwords.{side}.spm" for side in SIDES] if len(models) > 1 else ["subwords.spm"]
+    settings: dict[str, Any] = {"subwords": "sentencepiece"}
+    names = ["subwords.spm"]
+    if len(models) > 1:
+        settings["joint_vocab"] = False
+        names = [f"subwords.{side}.spm" for side in SIDES]
     return Given(
         source=f"--spm {' '.join(map(str, models))}",
-        settings={"subwords": "sentencepiece"}
-        | ({"joint_vocab": False} if len(models) > 1 else {}),
+        settings=settings,
         message=_described("pieces", sizes),
         files=dict(zip(names, models, strict=True)),
     )
