@@ -22,7 +22,15 @@ from nmtkit.prep.shards import MARK_EVERY, TextFile
 from nmtkit.settings import PrepSettings
 from nmtkit.text.scripts import ForeignLines, scripts
 from nmtkit.text.tidy import tidy
-from nmtkit.text.tokenizer import SPACE, joiner, moses_doubt, usual_tokenizer
+from nmtkit.text.tokenizer import (
+    SIDE_NAMES,
+    SIDES,
+    SPACE,
+    Side,
+    joiner,
+    moses_doubt,
+    usual_tokenizer,
+)
 
 NOTHING = "nothing was written"
 SAMPLE = 2000
@@ -34,7 +42,6 @@ JOIN = {
     SPACE: "join them (spm_decode; --spm MODEL splits words in the same way)",
 }
 """How to join text that is split already, by the mark of its subwords."""
-SIDES, SIDE_NAMES = ("src", "tgt"), ("source", "target")
 
 
 @dataclass(frozen=True)
@@ -185,7 +192,7 @@ class Sample:
         raw: the lines as they are.
     """
 
-    side: str
+    side: Side
     language: str
     opposite: str
     name: str
@@ -223,14 +230,15 @@ def _samples(sets: Sequence[SetFiles], languages: tuple[str, str]) -> Iterator[S
     for text in sets:
         for number, paths in enumerate(text.sides.values()):
             lines = itertools.chain.from_iterable(map(files.byte_lines, paths))
-            side = min(number, 1)  # further references are targets, too
+            is_target = number > 0  # further references are targets, too
+            side = SIDES[is_target]
             yield Sample(
-                side=SIDES[side],
-                language=languages[side],
-                opposite=languages[1 - side],
+                side=side,
+                language=languages[is_target],
+                opposite=languages[not is_target],
                 name=f"the {SIDE_NAMES[side]} of {text.name}",
                 where=", ".join(map(str, paths)),
-                is_scored=side == 1 and text.split != "train",
+                is_scored=is_target and text.split != "train",
                 raw=list(itertools.islice(lines, SAMPLE)),
             )
 

@@ -21,9 +21,8 @@ from nmtkit.settings import PrepSettings
 from nmtkit.text.side import TextSide, load_splitter
 from nmtkit.text.splitter import Splitter
 from nmtkit.text.tidy import tidy, utf8_lines
-from nmtkit.text.tokenizer import Side, tokenizer_name, usual_tokenizer
+from nmtkit.text.tokenizer import SIDES, Side, tokenizer_name, usual_tokenizer
 
-SIDES: tuple[Side, Side] = ("src", "tgt")
 Reasons = Counter[tuple[str, str]]
 """Dropped pairs by reason, under "pairs" and under each side that is to blame."""
 

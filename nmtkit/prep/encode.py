@@ -16,7 +16,7 @@ from nmtkit import files
 from nmtkit.arrays import Array, Ints, Mask
 from nmtkit.data.ragged import ragged_files
 from nmtkit.data.store import id_type, shard_path, store_writer
-from nmtkit.prep.clean import SIDES, read_kept, write_kept
+from nmtkit.prep.clean import read_kept, write_kept
 from nmtkit.prep.lookup import SideLookup
 from nmtkit.prep.shards import Shard
 from nmtkit.prep.tasks import Outcome, read_fact, step_cache
@@ -24,6 +24,7 @@ from nmtkit.prep.work import OUT
 from nmtkit.text.segmented import joined, starts_of
 from nmtkit.text.side import TextSide
 from nmtkit.text.tidy import tidy, utf8_lines
+from nmtkit.text.tokenizer import SIDES
 from nmtkit.text.vocabulary import UNK, Vocabulary, load_vocabularies
 
 

@@ -10,10 +10,9 @@ from collections.abc import Mapping
 
 import nmtkit
 from nmtkit import files
-from nmtkit.prep.clean import SIDES
 from nmtkit.settings import PrepSettings
 from nmtkit.text import chinese
-from nmtkit.text.tokenizer import tokenizer_name
+from nmtkit.text.tokenizer import SIDES, tokenizer_name
 
 FORMAT = 2
 IDENTIFYING = (

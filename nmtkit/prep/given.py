@@ -14,7 +14,6 @@ from typing import Any
 
 from nmtkit import files
 from nmtkit.errors import ConfigError, DataError
-from nmtkit.prep.clean import SIDES
 from nmtkit.prep.file_values import model_files
 from nmtkit.prep.learn import file_names, write_vocabularies
 from nmtkit.prep.options import PrepOptions
@@ -23,6 +22,7 @@ from nmtkit.run import Run
 from nmtkit.settings import PrepSettings, toml_value
 from nmtkit.text.bpe import Bpe
 from nmtkit.text.sentencepiece import SentencePiece
+from nmtkit.text.tokenizer import SIDES
 from nmtkit.text.vocabulary import read_counts
 
 OF_THE_CORPUS = {

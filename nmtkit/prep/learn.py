@@ -19,7 +19,7 @@ import numpy as np
 from nmtkit import console, files
 from nmtkit.arrays import Ints
 from nmtkit.parallel import ordered_map
-from nmtkit.prep.clean import SIDES, truecased
+from nmtkit.prep.clean import truecased
 from nmtkit.prep.numbering import SideWords, number_words
 from nmtkit.prep.word_table import WordTable
 from nmtkit.settings import PrepSettings
@@ -28,7 +28,7 @@ from nmtkit.text.segmented import Segmented
 from nmtkit.text.sentencepiece import SentencePiece, learn_sentencepiece
 from nmtkit.text.side import load_splitter
 from nmtkit.text.splitter import Splitter
-from nmtkit.text.tokenizer import Side
+from nmtkit.text.tokenizer import SIDES, Side
 from nmtkit.text.truecase import Truecaser, learn_truecaser
 from nmtkit.text.vocabulary import Vocabulary, by_frequency, read_counts
 

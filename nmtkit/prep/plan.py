@@ -25,7 +25,6 @@ from dataclasses import dataclass
 
 from nmtkit.errors import DataError
 from nmtkit.files import JsonObject
-from nmtkit.prep.clean import SIDES
 from nmtkit.prep.fingerprint import fingerprint, tools
 from nmtkit.prep.repeats import dropped_counts
 from nmtkit.prep.shards import SetShards
@@ -33,6 +32,7 @@ from nmtkit.prep.steps import Steps
 from nmtkit.prep.sums import by_reason, file_hashes, foreign_lines, sum_changes, sum_reasons
 from nmtkit.prep.tasks import Fact, fact_path
 from nmtkit.records import Cleaning, Manifest, Repeats, TextSet, VocabularySizes
+from nmtkit.text.tokenizer import SIDES
 
 
 @dataclass

@@ -18,7 +18,7 @@ from nmtkit.data.documents import documents_file
 from nmtkit.errors import DataError
 from nmtkit.parallel import memory_bytes
 from nmtkit.prep.check import Inputs, inspect
-from nmtkit.prep.clean import SIDES, CleanShard, Reasons
+from nmtkit.prep.clean import CleanShard, Reasons
 from nmtkit.prep.encode import EncodeSet, EncodeShard, encoded_rows, subword_counts
 from nmtkit.prep.engines import Engine
 from nmtkit.prep.given import GivenRun
@@ -33,6 +33,7 @@ from nmtkit.prep.word_table import MergeWords
 from nmtkit.prep.work import GIVEN, OUT
 from nmtkit.records import Overlap, Repeats, TextRecipe
 from nmtkit.text.side import TextSide
+from nmtkit.text.tokenizer import SIDES
 from nmtkit.text.vocabulary import SPECIALS
 
 PART_BYTES = 1 << 26

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nmtkit import files
-from nmtkit.prep.clean import SIDES, Reasons
+from nmtkit.prep.clean import Reasons
 from nmtkit.prep.shards import SetShards
 from nmtkit.prep.tasks import Fact
 from nmtkit.prep.work import OUT
+from nmtkit.text.tokenizer import SIDES
 
 
 def sum_reasons(facts: Sequence[Fact]) -> Reasons:
