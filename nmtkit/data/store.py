@@ -55,11 +55,11 @@ class Store:
         self.shard_sizes = [sentences // 2 for sentences in self._sentences.sizes]
         self._starts = np.array(self._sentences.starts) // 2
         self.spans = _open_spans(self.path)
-        if self.spans is not None and self.spans.sizes != self.shard_sizes:
-            pairs = zip(self._shards, self.shard_sizes, self.spans.sizes, strict=True)
-            wrong, count = next((path, size) for path, size, spans in pairs if size != spans)
-            index = ragged_files(spans_path(wrong))[1]
-            raise DataError(f"not the spans of {count:,} sentences", where=index, hint=AGAIN)
+        spans_sizes = self.shard_sizes if self.spans is None else self.spans.sizes
+        for path, pairs, spans in zip(self._shards, self.shard_sizes, spans_sizes, strict=True):
+            if pairs != spans:
+                index = ragged_files(spans_path(path))[1]
+                raise DataError(f"not the spans of {pairs:,} sentences", where=index, hint=AGAIN)
 
     def _damaged(self, shard: int) -> DataError:
         index = ragged_files(self._shards[shard])[1]

@@ -16,7 +16,7 @@ from nmtkit import files
 from nmtkit.arrays import Array, Ints, Mask
 from nmtkit.data.ragged import ragged_files
 from nmtkit.data.store import id_type, shard_path, store_writer
-from nmtkit.prep.clean import read_kept, write_kept
+from nmtkit.prep.clean import blamed, read_kept, write_kept
 from nmtkit.prep.lookup import SideLookup
 from nmtkit.prep.shards import Shard
 from nmtkit.prep.tasks import Outcome, read_fact, step_cache
@@ -58,11 +58,11 @@ class EncodeShard:
         rows = read_kept(work / "clean", self.shard)
         rows[rows] = kept
         paths.append(write_kept(work / "encode", self.shard, rows))
-        counts = zip(("pairs", *SIDES), [np.sum(~kept), *long.sum(1)], strict=True)
+        reasons = blamed("too many subwords", long)
         value = {
             "sizes": subwords(flat, sizes).tolist(),
             "kept": int(kept.sum()),
-            "reasons": [["too many subwords", side, int(count)] for side, count in counts],
+            "reasons": [[*reason, count] for reason, count in reasons.items()],
         }
         return value, paths
 
