@@ -46,15 +46,15 @@ class Store:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = Path(path)
-        self._shards = _shards(self.path)
+        self.path = path
+        self._shards = _shards(path)
         self._sentences = RaggedShards(self._shards, MAGIC, fields=2)
         for shard, sentences in enumerate(self._sentences.sizes):
             if sentences % 2:
                 raise self._damaged(shard)
         self.shard_sizes = [sentences // 2 for sentences in self._sentences.sizes]
         self._starts = np.array(self._sentences.starts) // 2
-        self.spans = _open_spans(self.path)
+        self.spans = _open_spans(path)
         spans_sizes = self.shard_sizes if self.spans is None else self.spans.sizes
         for path, pairs, spans in zip(self._shards, self.shard_sizes, spans_sizes, strict=True):
             if pairs != spans:
@@ -164,7 +164,7 @@ def spans_writer(folder: Path, shard: int) -> RaggedWriter:
 
 def shard_path(folder: Path, shard: int) -> Path:
     """Return the array of a shard of a set."""
-    return Path(folder) / f"{shard:05d}"
+    return folder / f"{shard:05d}"
 
 
 def spans_path(shard: Path) -> Path:
