@@ -203,8 +203,9 @@ def _from_codes(options: PrepOptions) -> GivenCodes:
     codes = model_files(options.codes, "--codes")
     vocabularies = model_files(options.vocab, "--vocab")
     settings: dict[str, Any] = {}
-    parts = []
+    source, parts = [], []
     if codes:
+        source.append(f"--codes {' '.join(map(str, codes))}")
         merges = {path: Bpe(path).merges for path in codes}
         for path, count in merges.items():
             if not count:
@@ -213,6 +214,7 @@ def _from_codes(options: PrepOptions) -> GivenCodes:
         settings |= {"subwords": "bpe", "merges": max(merges.values())}
         parts.append(_described("merges", merges))
     if vocabularies:
+        source.append(f"--vocab {' '.join(map(str, vocabularies))}")
         sizes = {path: len(read_counts(path)) for path in vocabularies}
         parts.append(_described("subwords", sizes))
     if len(codes) == 2:
@@ -222,10 +224,8 @@ def _from_codes(options: PrepOptions) -> GivenCodes:
             raise ConfigError("two files of merges need two vocabularies", "--vocab", hint)
     elif len(vocabularies) == 1:
         settings["joint_vocab"] = True
-    values = [f"--codes {' '.join(map(str, codes))}"] * bool(codes)
-    values += [f"--vocab {' '.join(map(str, vocabularies))}"] * bool(vocabularies)
     return GivenCodes(
-        source=" ".join(values),
+        source=" ".join(source),
         settings=settings,
         message="; ".join(parts),
         codes=codes,
