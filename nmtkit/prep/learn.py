@@ -180,8 +180,10 @@ def _bpe(
 ) -> tuple[list[Segmented], dict[str, int]]:
     """Segment the words of both sides with merges, which are learnt if there are none."""
     codes = [folder / name for name in _names("codes", "bpe", settings)]
-    given = codes[0].exists()
-    by_file = (_read_merges if given else _learn_merges)(words, settings, codes, jobs)
+    if codes[0].exists():
+        by_file = _read_merges(words, codes, jobs)
+    else:
+        by_file = _learn_merges(words, settings, codes, jobs)
     keys = ["merges"] if settings.joint_vocab else [f"{side}_merges" for side in SIDES]
     merges = {key: pieces.merges for key, pieces in zip(keys, by_file, strict=True)}
     shared = len(SIDES) // len(codes)  # 2 if the sides share one codes file
@@ -207,9 +209,7 @@ def _learn_merges(
     return learnt
 
 
-def _read_merges(
-    words: Sequence[SideWords], settings: PrepSettings, codes: Sequence[Path], jobs: int
-) -> list[Segmented]:
+def _read_merges(words: Sequence[SideWords], codes: Sequence[Path], jobs: int) -> list[Segmented]:
     """Return the words as the merges of each codes file segment them."""
     result = []
     for side, path in zip(words[: len(codes)], codes, strict=True):
