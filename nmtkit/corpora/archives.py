@@ -42,14 +42,26 @@ IN_MEMORY = b"LKxgX"
 """Types of headers whose content is a name or a list of properties."""
 ANOTHER_COPY = "get another copy of the archive"
 _GZIP, _XZ, _BZIP2 = b"\x1f\x8b", b"\xfd7zXZ\x00", b"BZh"
-_MAGIC = {".zip": b"PK", ".gz": _GZIP, ".tgz": _GZIP, ".xz": _XZ, ".bz2": _BZIP2}
-_MAGIC[".zst"] = b"\x28\xb5\x2f\xfd"
+_MAGIC = {
+    ".zip": b"PK",
+    ".gz": _GZIP,
+    ".tgz": _GZIP,
+    ".xz": _XZ,
+    ".bz2": _BZIP2,
+    ".zst": b"\x28\xb5\x2f\xfd",
+}
 _OPENERS: dict[bytes, Callable[..., Any]] = {_GZIP: gzip.open, _XZ: lzma.open, _BZIP2: bz2.open}
 Extracted = dict[str, dict[int, Path]]
 """For each name of a member its files by number."""
 _DAMAGED = (
-    *(tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError),
-    *(EOFError, OSError, ValueError, RuntimeError),
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    EOFError,
+    OSError,
+    ValueError,
+    RuntimeError,
 )
 
 
@@ -227,7 +239,6 @@ class _Writer:
     count: int = 0
 
     def write(self, member: Member) -> Path:
-        """Write a member."""
         name = member.name
         if not member.plain:
             raise DataError(f"{name} is a link, not a file", self.archive, ANOTHER_COPY)

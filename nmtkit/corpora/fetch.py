@@ -84,15 +84,15 @@ class Finder:
 
         Raises: DataError if it has one with another checksum.
         """
-        wrong = []
+        wrong = None
         for path, packed in self._candidates(name):
             file, difference = self._compare(name, path, packed)
             if not difference:
                 return file
-            wrong.append((path, difference))
+            wrong = wrong or (path, difference)
         published = self.published[name].checksum is not None
         if wrong and not (published and self._namesakes(name)):  # `test.tgz` of another year
-            path, difference = wrong[0]
+            path, difference = wrong
             expected = "published file" if published else "copy seen before"
             hint = "fetch the file again, or take it out of the folder so that it is downloaded"
             if recorded(name):

@@ -152,18 +152,17 @@ def _write_rows(rows: Iterable[Row], paths: list[Path], name: str) -> list[str]:
 
 def first_odd_pair(src: Sequence[Path], tgt: Sequence[Path]) -> str:
     """Return the first line where the lengths of two sides, both with text, stop agreeing."""
-    sizes, words = [], []
+    sides = []  # for each line its bytes and its words
     for paths in (src, tgt):
         lines = itertools.chain.from_iterable(map(files.byte_lines, paths))
-        both = [(len(line), len(line.split())) for line in itertools.islice(lines, COMPARED_LINES)]
-        sizes.append([size for size, _ in both])
-        words.append([count for _, count in both])
-    line = first_odd_line(*sizes)
+        compared = itertools.islice(lines, COMPARED_LINES)
+        sides.append([(len(line), len(line.split())) for line in compared])
+    line = first_odd_line(*([size for size, _ in side] for side in sides))
     first, second = (
-        counted(side[line], "word") if line < len(side) else "no line" for side in words
+        counted(side[line][1], "word") if line < len(side) else "no line" for side in sides
     )
     if "no line" not in (first, second):
-        second = f"{words[1][line]:,}"
+        second = f"{sides[1][line][1]:,}"
     return f"first odd pair: line {line + 1:,} ({first} vs {second})"
 
 

@@ -97,6 +97,6 @@ def _copied(file: VerifiedFile) -> Path:
     return path
 
 
-def evaluation_set(name: str, from_dir: Path | None = None) -> Path:
-    """Return the folder of an evaluation set's verified files; arguments as of `fetch`."""
-    return fetch(name, from_dir)[0].parent
+def evaluation_set(name: str) -> Path:
+    """Return the folder of an evaluation set's verified files, which are fetched if needed."""
+    return fetch(name)[0].parent

@@ -299,7 +299,10 @@ def describe() -> list[dict[str, Any]]:
 
 
 def _row(dataset: Dataset) -> dict[str, Any]:
-    entry = dataset.entry
+    entry, needed = dataset.entry, dataset.needed()
+    sizes = [resource.size for resource in needed.values()]
+    known = sum(filter(None, sizes))
+    parts = [decimal(known)] * bool(known) + ["?"] * (None in sizes)
     generated = [TRAIN, "dev", "test"] if entry.generator else []
     return {
         "name": dataset.name,
@@ -309,21 +312,11 @@ def _row(dataset: Dataset) -> dict[str, Any]:
         "title": entry.title,
         "pairs": entry.train_pairs,
         "approximate": entry.approximate,
-        **_download(dataset.needed()),
-        **entry.model_dump(include={"licence", "citation", "homepage", "note", "preset"}),
-        "sets": [text.name for text in dataset.choose()] or generated,
-        "further_sets": [key for key in entry.sets if key not in {TRAIN, entry.dev, *entry.test}],
-    }
-
-
-def _download(needed: dict[str, Resource]) -> dict[str, Any]:
-    """Return the columns of a row that describe the download."""
-    sizes = [resource.size for resource in needed.values()]
-    known = sum(filter(None, sizes))
-    parts = [decimal(known)] * bool(known) + ["?"] * (None in sizes)
-    return {
         "bytes": None if None in sizes else known,
         "size": " + ".join(parts) or "none",
         "verified": all(resource.checksum for resource in needed.values()),
         "cached": all(is_cached(name, resource.size) for name, resource in needed.items()),
+        **entry.model_dump(include={"licence", "citation", "homepage", "note", "preset"}),
+        "sets": [text.name for text in dataset.choose()] or generated,
+        "further_sets": [key for key in entry.sets if key not in {TRAIN, entry.dev, *entry.test}],
     }

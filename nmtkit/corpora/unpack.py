@@ -6,7 +6,7 @@ so that memory stays bounded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
 from nmtkit.corpora import archives, readers
@@ -81,40 +81,28 @@ def _split(
     ranges = {text.name: text.table.selected(total) for text in sets}
     rows_of: dict[str, list[Row]] = {name: [] for name in ranges}
     taken = [table.selected(total) for table in held_out]
-    rest = _training_rows(train, ranges, taken, rows_of)
-    unpacked = {TRAIN: write_set(rest, folder, TRAIN, TRAIN, train.documents)}
+
+    def training_rows() -> Iterator[Row]:
+        """Yield the rows that are not held out, and collect those of the sets."""
+        without_row = set[str]()  # sets that have no row of the document yet
+        for number, (lines, starts) in enumerate(train.rows()):
+            if starts:
+                without_row = {TRAIN, *ranges}
+            for name, rows in ranges.items():
+                if number in rows:
+                    rows_of[name].append((lines, name in without_row))
+                    without_row.discard(name)
+            if not any(number in rows for rows in taken):
+                yield lines, TRAIN in without_row
+                without_row.discard(TRAIN)
+
+    unpacked = {TRAIN: write_set(training_rows(), folder, TRAIN, TRAIN, train.documents)}
     for text in sets:
         # Of every 23rd line no document is left; a block of lines has its documents.
         documents = train.documents and ranges[text.name].step == 1
         rows = rows_of[text.name]
         unpacked[text.name] = write_set(rows, folder, text.name, text.split, documents)
     return unpacked
-
-
-def _training_rows(
-    train: SetReader,
-    ranges: Mapping[str, range],
-    taken: Sequence[range],
-    rows_of: Mapping[str, list[Row]],
-) -> Iterator[Row]:
-    """Yield the rows of the training text that are not held out, and collect those of sets.
-
-    Args:
-        train: the whole training text.
-        ranges: the rows of each set to collect.
-        taken: all rows that are held out.
-        rows_of: where the rows of each set go.
-    """
-    without_row = set()  # sets that have no row of the document yet
-    for number, (lines, starts) in enumerate(train.rows()):
-        if starts:
-            without_row = {TRAIN, *ranges}
-        for name in (name for name, rows in ranges.items() if number in rows):
-            rows_of[name].append((lines, name in without_row))
-            without_row.discard(name)
-        if not any(number in rows for rows in taken):
-            yield lines, TRAIN in without_row
-            without_row.discard(TRAIN)
 
 
 class SetReader:

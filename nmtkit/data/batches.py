@@ -42,8 +42,6 @@ BAND_WIDTHS = (1, 2, 3, 4, 6, 8)
 LARGE_CORPUS = 100_000
 READABLE = 1024
 """The longest sentence, in subwords, that analyses and validations read whole (see `readable`)."""
-Sides = list[tuple[Ids, Ids]]
-"""For each side, the ids of its sentences and their lengths."""
 # The third number of the seed of a window after the first (see `nmtkit.data.order`).
 OF_WINDOW = 2
 
@@ -137,7 +135,7 @@ def batch_list(
     """
     # An epoch of one window is drawn as before there were windows.
     draw = [seed, epoch, OF_WINDOW, window] if window else [seed, epoch]
-    rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence(draw)))
+    rng = np.random.Generator(np.random.PCG64(draw))
     # Lengths of the side that the budget counts, and of the other side.
     first, second = (
         (src_lengths, tgt_lengths) if unit == "src_tokens" else (tgt_lengths, src_lengths)
@@ -251,7 +249,7 @@ def readable(
     )
 
 
-def _joined_sides(store: Pairs, rows: Ids) -> Sides:
+def _joined_sides(store: Pairs, rows: Ids) -> list[tuple[Ids, Ids]]:
     """Return the sources and the targets of some pairs (B), one after another, and their lengths
     (B).
     """

@@ -111,7 +111,10 @@ def contexts(
     order = sorted(texts, key=lambda key: -len(texts[key]))
     sides = [padded([texts[key] for key in order])]
     if rule.targets:
-        sides.append(_decoder_inputs(order, targets))
+        if targets is None:
+            raise ValueError("the model reads the target sides of contexts, but there are none")
+        tgt_out, lengths = padded([_joined(key, targets) for key in order])
+        sides.append((shifted(tgt_out, lengths), lengths))
     number = {key: i for i, key in enumerate(order)}
     rows, _ = padded([[number[key] for key in of_row] for of_row in keys], -1)
     least = SAVED if torch.device(device).type == "cpu" else SAVED_ELSEWHERE
@@ -195,14 +198,6 @@ def _joined(sentences: Sequence[int], ids: IdsOf) -> Ids:
     joined = np.concatenate([ids(sentence) for sentence in sentences]).astype(np.int64)
     joined[:-1][joined[:-1] == EOS] = BREAK
     return joined
-
-
-def _decoder_inputs(order: list[tuple[int, ...]], targets: IdsOf | None) -> tuple[Ids, Ids]:
-    """Return the target sides of contexts as a decoder reads them, padded, and their lengths."""
-    if targets is None:
-        raise ValueError("the model reads the target sides of contexts, but there are none")
-    tgt_out, lengths = padded([_joined(key, targets) for key in order])
-    return shifted(tgt_out, lengths), lengths
 
 
 def _with_parts(sides: list[tuple[Ids, Ids]], rows: Tensor, least: int) -> Context:

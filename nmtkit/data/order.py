@@ -59,8 +59,8 @@ def epoch_windows(sizes: Sequence[int], seed: int, epoch: int) -> list[list[int]
     pairs = np.array(sizes, np.int64)[shards]
     total = int(pairs.sum())
     count = -(-total // WINDOW_PAIRS)
-    draw = np.random.SeedSequence([seed, epoch, OF_SHARDS])
-    order = np.random.Generator(np.random.PCG64(draw)).permutation(len(shards))
+    rng = np.random.Generator(np.random.PCG64([seed, epoch, OF_SHARDS]))
+    order = rng.permutation(len(shards))
     shards, pairs = shards[order], pairs[order]
     # A shard is in the window that the middle of the shard is in.
     window = (2 * np.cumsum(pairs) - pairs) * count // (2 * total)

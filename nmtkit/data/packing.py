@@ -146,7 +146,7 @@ def in_one_row(ids: Array, lengths: Ids, multiple: int) -> tuple[Ids, Ids]:
 def shifted_row(row: Ids, lengths: Ids) -> Ids:
     """Return the decoder input for targets in one row (N): each sentence begins with <s>."""
     out = np.roll(row, 1)
-    out[(np.cumsum(lengths) - lengths)] = BOS
+    out[np.cumsum(lengths) - lengths] = BOS
     return out
 
 

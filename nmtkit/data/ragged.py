@@ -144,7 +144,7 @@ class RaggedWriter:
     """
 
     def __init__(self, path: Path, magic: bytes, *fields: int) -> None:
-        data, index = ragged_files(Path(path))
+        data, index = ragged_files(path)
         self._total = 0
         with contextlib.ExitStack() as stack:
             self._index = stack.enter_context(files.writing(index, "wb"))

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any
 
 import numpy as np
 
@@ -65,6 +64,7 @@ class Resegmented:
     ) -> None:
         self._store, self._seed = store, seed
         self._splitters, self._vocabularies = splitters, vocabularies
+        self._id_type = id_type(max(map(len, vocabularies)))
         self.shard_sizes = store.shard_sizes
         self.spans: RaggedShards | None = None
         self._starts = [0, *itertools.accumulate(store.shard_sizes)]
@@ -132,15 +132,13 @@ class Resegmented:
 
     def _read(self, rows: Sequence[int]) -> _Words:
         """Return the words of some pairs."""
-        kind = id_type(max(map(len, self._vocabularies)))
         types: dict[tuple[int, bytes], int] = {}
-        chunks = list(_words(self._store, rows, self._edges, types, kind))
+        chunks = [
+            self._words_of(rows[first : first + ROWS], types) for first in range(0, len(rows), ROWS)
+        ]
         numbers = np.concatenate([numbers for numbers, _ in chunks])
         starts = np.cumsum(np.concatenate([[0], *(counts for _, counts in chunks)]))
-        word_types = [
-            _type(side, np.frombuffer(ids, kind), self._splitters[side], self._vocabularies[side])
-            for side, ids in types
-        ]
+        word_types = [self._type(*key) for key in types]
         counts = np.bincount(numbers, minlength=len(types))
         several = np.array([bool(text) for _, text, _ in word_types])
         draws = np.where(several, np.minimum(counts, DRAWS), 1)
@@ -178,7 +176,52 @@ class Resegmented:
                     drawn = ids
                 flat += drawn
                 lengths.append(len(drawn))
-        return np.array(flat, id_type(max(map(len, self._vocabularies)))), np.array(lengths)
+        return np.array(flat, self._id_type), np.array(lengths)
+
+    def _words_of(
+        self, pairs: Sequence[int], types: dict[tuple[int, bytes], int]
+    ) -> tuple[Ints32, Ids]:
+        """Return the numbers of the words of some pairs, and how many words each sentence has.
+
+        Args:
+            types: gets the number of each different word, given by side and ids; </s> is a word.
+        """
+        store = self._store
+        sentences = [ids for pair in pairs for ids in (store.src(pair), store.tgt(pair))]
+        lengths = np.array(list(map(len, sentences)))
+        ids = np.concatenate(sentences).astype(self._id_type)
+        side = np.repeat(np.arange(len(sentences)) % 2, lengths)
+        # Of an id that only the vocabulary of the other side has, any answer will do.
+        may_end, may_begin = (
+            np.where(side, tgt.take(ids, mode="wrap"), src.take(ids, mode="wrap"))
+            for src, tgt in zip(*self._edges, strict=True)
+        )
+        is_end = (may_end & np.append(may_begin[1:], True)) | (ids == EOS)
+        is_end[:-1] |= ids[1:] == EOS
+        ends = np.flatnonzero(is_end) + 1
+        data, width = ids.tobytes(), ids.itemsize
+        keys = (
+            (of_side, data[start * width : end * width])
+            for of_side, (start, end) in zip(
+                side[ends - 1].tolist(), itertools.pairwise([0, *ends.tolist()]), strict=True
+            )
+        )
+        numbers = np.fromiter((types.setdefault(key, len(types)) for key in keys), np.int32)
+        sentence = np.searchsorted(np.cumsum(lengths), ends, "left")
+        return numbers, np.bincount(sentence, minlength=len(sentences))
+
+    def _type(self, side: int, word: bytes) -> tuple[int, str, list[int]]:
+        """Return the side, the text and the ids of a word; the text is empty if it is never split
+        anew: </s>, words with an unknown part, and words that the splitter would not split like
+        this.
+        """
+        ids: list[int] = np.frombuffer(word, self._id_type).tolist()
+        if EOS in ids or UNK in ids:
+            return side, "", ids
+        pieces = [self._vocabularies[side][i] for i in ids]
+        words = self._splitters[side].join(pieces)
+        usual = len(words) == 1 and self._splitters[side].segment(words) == pieces
+        return side, words[0] if usual else "", ids
 
 
 @dataclass(frozen=True)
@@ -214,10 +257,7 @@ class _Drawn:
         return self.ids[start:end]
 
 
-Edges = tuple[Mask, Mask]
-
-
-def _edges(splitter: Splitter, vocabulary: Vocabulary) -> Edges:
+def _edges(splitter: Splitter, vocabulary: Vocabulary) -> tuple[Mask, Mask]:
     """Return for each id whether a word may end with it, and whether a word may begin with it.
 
     A word ends between two subwords if it may end with the first and begin with the second.
@@ -226,56 +266,3 @@ def _edges(splitter: Splitter, vocabulary: Vocabulary) -> Edges:
         np.array([splitter.ends([subword])[0] for subword in vocabulary]),
         np.array([splitter.ends(["a", subword])[0] for subword in vocabulary]),
     )
-
-
-def _words(
-    store: Store,
-    pairs: Sequence[int],
-    edges: Sequence[Edges],
-    types: dict[tuple[int, bytes], int],
-    kind: np.dtype[Any],
-) -> Iterator[tuple[Ints32, Ids]]:
-    """Yield the numbers of the words of chunks of pairs, and how many words each sentence has.
-
-    Args:
-        types: gets the number of each different word, given by side and ids; </s> is a word.
-        kind: type of the ids.
-    """
-    for first in range(0, len(pairs), ROWS):
-        rows = pairs[first : first + ROWS]
-        sentences = [ids for row in rows for ids in (store.src(row), store.tgt(row))]
-        lengths = np.array(list(map(len, sentences)))
-        ids = np.concatenate(sentences).astype(kind)
-        side = np.repeat(np.arange(len(sentences)) % 2, lengths)
-        may_end, may_begin = (
-            np.where(side, edges[1][i][ids % len(edges[1][i])], edges[0][i][ids % len(edges[0][i])])
-            for i in (0, 1)
-        )
-        is_end = (may_end & np.append(may_begin[1:], True)) | (ids == EOS)
-        is_end[:-1] |= ids[1:] == EOS
-        ends = np.flatnonzero(is_end) + 1
-        data, width = ids.tobytes(), kind.itemsize
-        keys = (
-            (of_side, data[start * width : end * width])
-            for of_side, (start, end) in zip(
-                side[ends - 1].tolist(), itertools.pairwise([0, *ends.tolist()]), strict=True
-            )
-        )
-        numbers = np.fromiter((types.setdefault(key, len(types)) for key in keys), np.int32)
-        sentence = np.searchsorted(np.cumsum(lengths), ends, "left")
-        yield numbers, np.bincount(sentence, minlength=len(sentences))
-
-
-def _type(
-    side: int, ids: Array, splitter: Splitter, vocabulary: Vocabulary
-) -> tuple[int, str, list[int]]:
-    """Return the side, the text and the ids of a word; the text is empty if it is never split anew:
-    </s>, words with an unknown part, and words that the splitter would not split like this.
-    """
-    numbers: list[int] = ids.tolist()
-    if EOS in numbers or UNK in numbers:
-        return side, "", numbers
-    pieces = [vocabulary[i] for i in numbers]
-    words = splitter.join(pieces)
-    usual = len(words) == 1 and splitter.segment(words) == pieces
-    return side, words[0] if usual else "", numbers

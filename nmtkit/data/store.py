@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,20 +46,20 @@ class Store:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = Path(path)
-        self._shards = _shards(self.path)
+        self.path = path
+        self._shards = _shards(path)
         self._sentences = RaggedShards(self._shards, MAGIC, fields=2)
         for shard, sentences in enumerate(self._sentences.sizes):
             if sentences % 2:
                 raise self._damaged(shard)
         self.shard_sizes = [sentences // 2 for sentences in self._sentences.sizes]
         self._starts = np.array(self._sentences.starts) // 2
-        self.spans = _open_spans(self.path)
-        if self.spans is not None and self.spans.sizes != self.shard_sizes:
-            pairs = zip(self._shards, self.shard_sizes, self.spans.sizes, strict=True)
-            wrong, count = next((path, size) for path, size, spans in pairs if size != spans)
-            index = ragged_files(spans_path(wrong))[1]
-            raise DataError(f"not the spans of {count:,} sentences", where=index, hint=AGAIN)
+        self.spans = _open_spans(path)
+        spans_sizes = self.shard_sizes if self.spans is None else self.spans.sizes
+        for path, pairs, spans in zip(self._shards, self.shard_sizes, spans_sizes, strict=True):
+            if pairs != spans:
+                index = ragged_files(spans_path(path))[1]
+                raise DataError(f"not the spans of {pairs:,} sentences", where=index, hint=AGAIN)
 
     def _damaged(self, shard: int) -> DataError:
         index = ragged_files(self._shards[shard])[1]
@@ -145,22 +145,16 @@ class Store:
         return self._sentences[2 * pair + 1]
 
 
-class StoreWriter(RaggedWriter):
-    """Writes the sentences of a shard, each pair's source first, in constant memory.
+def store_writer(folder: Path, shard: int, vocab_size: int) -> RaggedWriter:
+    """Return a writer of the sentences of a shard, each pair's source first, in constant memory.
 
     Args:
         folder: of the set, as for Store.
         shard: its number, from 0.
-        vocab_size: tokens of the larger vocabulary; decides the type of the ids.
+        vocab_size: tokens of the larger vocabulary; decides the type of the ids (`id_type`).
     """
-
-    def __init__(self, folder: Path, shard: int, vocab_size: int) -> None:
-        self._kind = id_type(vocab_size)
-        super().__init__(shard_path(folder, shard), MAGIC, self._kind.itemsize, vocab_size)
-
-    def add(self, src: Sequence[int], tgt: Sequence[int]) -> None:
-        """Add a pair of sentences, each a sequence of ids that ends in </s>."""
-        self.add_block(np.array([*src, *tgt], self._kind).tobytes(), [len(src), len(tgt)])
+    id_bytes = id_type(vocab_size).itemsize
+    return RaggedWriter(shard_path(folder, shard), MAGIC, id_bytes, vocab_size)
 
 
 def spans_writer(folder: Path, shard: int) -> RaggedWriter:
@@ -170,7 +164,7 @@ def spans_writer(folder: Path, shard: int) -> RaggedWriter:
 
 def shard_path(folder: Path, shard: int) -> Path:
     """Return the array of a shard of a set."""
-    return Path(folder) / f"{shard:05d}"
+    return folder / f"{shard:05d}"
 
 
 def spans_path(shard: Path) -> Path:

@@ -22,7 +22,15 @@ from nmtkit.prep.shards import MARK_EVERY, TextFile
 from nmtkit.settings import PrepSettings
 from nmtkit.text.scripts import ForeignLines, scripts
 from nmtkit.text.tidy import tidy
-from nmtkit.text.tokenizer import SPACE, joiner, moses_doubt, usual_tokenizer
+from nmtkit.text.tokenizer import (
+    SIDE_NAMES,
+    SIDES,
+    SPACE,
+    Side,
+    joiner,
+    moses_doubt,
+    usual_tokenizer,
+)
 
 NOTHING = "nothing was written"
 SAMPLE = 2000
@@ -34,7 +42,6 @@ JOIN = {
     SPACE: "join them (spm_decode; --spm MODEL splits words in the same way)",
 }
 """How to join text that is split already, by the mark of its subwords."""
-SIDES, SIDE_NAMES = ("src", "tgt"), ("source", "target")
 
 
 @dataclass(frozen=True)
@@ -180,12 +187,12 @@ class Sample:
         side: src or tgt; its settings begin so.
         language, opposite: of this side, and of the other one.
         name: for messages.
-        where: its files.
+        where: its files, as the user gave them.
         is_scored: True for a target that translations are compared with.
         raw: the lines as they are.
     """
 
-    side: str
+    side: Side
     language: str
     opposite: str
     name: str
@@ -200,14 +207,14 @@ class Sample:
 
 
 def check_samples(
-    sets: Sequence[SetFiles], languages: tuple[str, str], settings: PrepSettings
+    sets: Sequence[tuple[SetFiles, SetFiles]], languages: tuple[str, str], settings: PrepSettings
 ) -> None:
     """Refuse text in another script than its language's, text that is split into subwords unless
     words stay whole (then warn), and text for which Moses is wrong, unless a setting asks for
     Moses.
 
     Args:
-        sets: the user's own, one sentence a line.
+        sets: the user's own, one sentence a line, each with the set as the user gave it.
         languages: of source and target.
         settings: of prep.
     Raises: DataError with what to do.
@@ -219,18 +226,22 @@ def check_samples(
     _check_moses(samples, settings)
 
 
-def _samples(sets: Sequence[SetFiles], languages: tuple[str, str]) -> Iterator[Sample]:
-    for text in sets:
-        for number, paths in enumerate(text.sides.values()):
+def _samples(
+    sets: Sequence[tuple[SetFiles, SetFiles]], languages: tuple[str, str]
+) -> Iterator[Sample]:
+    for text, given in sets:
+        for number, (key, paths) in enumerate(text.sides.items()):
             lines = itertools.chain.from_iterable(map(files.byte_lines, paths))
-            side = min(number, 1)  # further references are targets, too
+            is_target = number > 0  # further references are targets, too
+            side = SIDES[is_target]
             yield Sample(
-                side=SIDES[side],
-                language=languages[side],
-                opposite=languages[1 - side],
+                side=side,
+                language=languages[is_target],
+                opposite=languages[not is_target],
                 name=f"the {SIDE_NAMES[side]} of {text.name}",
-                where=", ".join(map(str, paths)),
-                is_scored=side == 1 and text.split != "train",
+                # One file of the user's may hold further references.
+                where=", ".join(map(str, given.sides.get(key, given.tgt))),
+                is_scored=is_target and text.split != "train",
                 raw=list(itertools.islice(lines, SAMPLE)),
             )
 
@@ -279,7 +290,8 @@ def _check_moses(samples: Sequence[Sample], settings: PrepSettings) -> None:
             choices.append(" or ".join(f"--set prep.{setting}={name}" for name in tokenizers))
     if problems:
         hint = f"pass {' and '.join(choices)} (or moses, to tokenize it); {NOTHING}"
-        raise DataError("; ".join(problems.values()), ", ".join(places), hint)
+        where = ", ".join(dict.fromkeys(places))  # a TSV file holds both sides
+        raise DataError("; ".join(problems.values()), where, hint)
 
 
 def _check_some_text(text: SetFiles, paths: Sequence[Path]) -> None:

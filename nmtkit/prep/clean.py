@@ -21,9 +21,8 @@ from nmtkit.settings import PrepSettings
 from nmtkit.text.side import TextSide, load_splitter
 from nmtkit.text.splitter import Splitter
 from nmtkit.text.tidy import tidy, utf8_lines
-from nmtkit.text.tokenizer import Side, tokenizer_name, usual_tokenizer
+from nmtkit.text.tokenizer import SIDES, Side, tokenizer_name, usual_tokenizer
 
-SIDES: tuple[Side, Side] = ("src", "tgt")
 Reasons = Counter[tuple[str, str]]
 """Dropped pairs by reason, under "pairs" and under each side that is to blame."""
 
@@ -99,14 +98,12 @@ class Cleaner:
         ]
         words = np.stack([side.words for side in sides])
         giant = np.stack([side.giant for side in sides])
-        kept = ~bad.any(0) & ~giant.any(0) & self._sizes_fit(words)
-        for row in np.flatnonzero(~kept).tolist():
-            reason, blame = "not UTF-8", bad[:, row].tolist()
-            if not any(blame):
-                reason, blame = drop_reason(
-                    words[:, row].tolist(), giant[:, row].tolist(), self._settings
-                )
-            self.reasons.update((reason, name) for name in ("pairs", *compress(SIDES, blame)))
+        kept = np.ones(len(src), bool)
+        reasons = {"not UTF-8": bad, **drop_reasons(words, giant, self._settings)}
+        for reason, blame in reasons.items():
+            blame = blame & kept
+            kept &= ~blame.any(0)
+            self.reasons += blamed(reason, blame)
         for text, side in zip(self.texts, sides, strict=True):
             text.keep(side, kept)
         return kept
@@ -120,39 +117,37 @@ class Cleaner:
             return [self.texts[side].parts["x"]] * (self._hopeless + 1)
         return self._sides[side].numbered(line, self.texts[side].parts)
 
-    def _sizes_fit(self, words: Ints) -> Mask:
-        """Return for each pair whether `drop_reason` has nothing against its sizes (2, N)."""
-        shorter, longer = words.min(0), words.max(0)
-        settings = self._settings
-        fits = (shorter >= max(1, settings.min_words)) & (longer <= settings.max_words)
-        result: Mask = fits & (longer / np.maximum(shorter, 1) <= settings.max_ratio)
-        return result
 
+def drop_reasons(words: Ints, giant: Mask, settings: PrepSettings) -> dict[str, Mask]:
+    """Return the reasons to drop training pairs, each with the sides that are to blame (2, N).
 
-def drop_reason(
-    words: Sequence[int], giant: Sequence[bool], settings: PrepSettings
-) -> tuple[str, list[bool]]:
-    """Return why a training pair is dropped, and for each side True if it is to blame.
-
-    The rules are those of Moses' clean-corpus-n.perl, and a limit for single words.
+    A pair is dropped for the first reason that blames one of its sides. The rules are those of
+    Moses' clean-corpus-n.perl, and a limit for single words.
 
     Args:
-        words: of both sides; characters, for a side without spaces between words.
-        giant: True for a side with a word that is too long.
+        words: of both sides; characters, for a side without spaces between words (2, N).
+        giant: True for a side with a word that is too long (2, N).
         settings: of prep.
-    Returns: "empty", "too long", "too short", "ratio", "word too long", or "" for a pair that is
-        kept.
     """
-    shorter, longer = sorted(words)
-    if not shorter:
-        return "empty", [count == 0 for count in words]
-    if longer > settings.max_words:
-        return "too long", [count > settings.max_words for count in words]
-    if shorter < settings.min_words:
-        return "too short", [count < settings.min_words for count in words]
-    if longer / shorter > settings.max_ratio:
-        return "ratio", [count == longer for count in words]
-    return "word too long" if any(giant) else "", list(giant)
+    shorter, longer = words.min(0), words.max(0)
+    is_unlike = longer / np.maximum(shorter, 1) > settings.max_ratio
+    return {
+        "empty": words == 0,
+        "too long": words > settings.max_words,
+        "too short": words < settings.min_words,
+        "ratio": is_unlike & (words == longer),
+        "word too long": giant,
+    }
+
+
+def blamed(reason: str, blame: Mask) -> Reasons:
+    """Return how many pairs are dropped for a reason, and how often each side is to blame.
+
+    Args:
+        blame: True for a side that is to blame (2, N).
+    """
+    counts = zip(("pairs", *SIDES), [blame.any(0).sum(), *blame.sum(1)], strict=True)
+    return Reasons({(reason, name): int(count) for name, count in counts})
 
 
 @dataclass(frozen=True)

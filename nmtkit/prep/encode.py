@@ -15,8 +15,8 @@ import numpy as np
 from nmtkit import files
 from nmtkit.arrays import Array, Ints, Mask
 from nmtkit.data.ragged import ragged_files
-from nmtkit.data.store import StoreWriter, id_type, shard_path
-from nmtkit.prep.clean import SIDES, read_kept, write_kept
+from nmtkit.data.store import id_type, shard_path, store_writer
+from nmtkit.prep.clean import blamed, read_kept, write_kept
 from nmtkit.prep.lookup import SideLookup
 from nmtkit.prep.shards import Shard
 from nmtkit.prep.tasks import Outcome, read_fact, step_cache
@@ -24,17 +24,8 @@ from nmtkit.prep.work import OUT
 from nmtkit.text.segmented import joined, starts_of
 from nmtkit.text.side import TextSide
 from nmtkit.text.tidy import tidy, utf8_lines
+from nmtkit.text.tokenizer import SIDES
 from nmtkit.text.vocabulary import UNK, Vocabulary, load_vocabularies
-
-
-def _lookups(work: Path) -> list[SideLookup]:
-    """Return the token ids of the words of both sides."""
-
-    def make() -> list[SideLookup]:
-        read_fact(work, "learn", 0)  # a damaged model is learnt again
-        return [SideLookup(work, side) for side in SIDES]
-
-    return step_cache(SideLookup, make)
 
 
 @dataclass(frozen=True)
@@ -58,7 +49,8 @@ class EncodeShard:
         """
         read_fact(work, "clean", index)  # a damaged shard is cleaned again
         cleaned = work / "clean" / self.shard.name
-        ids, lengths = zip(*(lookup.encode(cleaned) for lookup in _lookups(work)), strict=True)
+        lookups = step_cache(SideLookup, lambda: _lookups(work))
+        ids, lengths = zip(*(lookup.encode(cleaned) for lookup in lookups), strict=True)
         long = np.stack(lengths) - 1 > self.max_subwords
         kept = np.logical_not(long.any(0))
         flat, sizes = interleaved(ids, lengths, kept)
@@ -66,13 +58,24 @@ class EncodeShard:
         rows = read_kept(work / "clean", self.shard)
         rows[rows] = kept
         paths.append(write_kept(work / "encode", self.shard, rows))
-        counts = zip(("pairs", *SIDES), [np.sum(~kept), *long.sum(1)], strict=True)
+        reasons = blamed("too many subwords", long)
         value = {
             "sizes": subwords(flat, sizes).tolist(),
             "kept": int(kept.sum()),
-            "reasons": [["too many subwords", side, int(count)] for side, count in counts],
+            "reasons": [[*reason, count] for reason, count in reasons.items()],
         }
         return value, paths
+
+
+def _lookups(work: Path) -> list[SideLookup]:
+    """Return the token ids of the words of both sides."""
+    read_fact(work, "learn", 0)  # a damaged model is learnt again
+    return [SideLookup(work, side) for side in SIDES]
+
+
+def encoded_rows(work: Path, shard: Shard, train: bool) -> Mask:
+    """Return which rows of a shard are encoded: all, except in the training text."""
+    return read_kept(work / "encode", shard) if train else np.ones(shard.rows, bool)
 
 
 def interleaved(ids: Sequence[Array], lengths: Sequence[Ints], kept: Mask) -> tuple[Array, Ints]:
@@ -98,7 +101,7 @@ def subwords(ids: Array, lengths: Ints) -> Ints:
 
 def write_store(folder: Path, index: int, vocabulary: int, ids: Array, lengths: Ints) -> list[Path]:
     """Write a shard of a store, and return its files."""
-    with StoreWriter(folder, index, vocabulary) as store:
+    with store_writer(folder, index, vocabulary) as store:
         store.add_block(ids.tobytes(), lengths)
     return [*ragged_files(shard_path(folder, index))]
 
@@ -124,11 +127,12 @@ class EncodeSet:
             files.
         """
         out = work / OUT
-        sides, vocabularies = _text(out)
+        sides, vocabularies = step_cache(TextSide, lambda: _text(out))
         changes: list[Counter[str]] = [Counter(), Counter()]
         blank: Counter[str] = Counter()
         paths = [out / "text" / f"{self.name}.{stream}" for stream in self.streams]
-        kind = id_type(max(map(len, vocabularies)))
+        size = max(map(len, vocabularies))
+        kind = id_type(size)
         encoded: list[Array] = []
         with contextlib.ExitStack() as stack:
             outputs = [stack.enter_context(files.writing(path)) for path in paths]
@@ -150,7 +154,7 @@ class EncodeSet:
                 ]
         lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
         ids = np.concatenate(encoded)
-        paths += write_store(out / self.name, 0, max(map(len, vocabularies)), ids, lengths)
+        paths += write_store(out / self.name, 0, size, ids, lengths)
         counts = [dict(sorted(count.items())) for count in changes]
         sizes = subwords(ids, lengths).tolist()
         return {"sizes": sizes, "changes": counts, "blank": dict(+blank)}, paths
@@ -158,11 +162,7 @@ class EncodeSet:
 
 def _text(prep: Path) -> tuple[list[TextSide], Sequence[Vocabulary]]:
     """Return the text of both sides and their vocabularies."""
-
-    def make() -> tuple[list[TextSide], Sequence[Vocabulary]]:
-        return [TextSide.load(prep, side) for side in SIDES], load_vocabularies(prep)
-
-    return step_cache(TextSide, make)
+    return [TextSide.load(prep, side) for side in SIDES], load_vocabularies(prep)
 
 
 def subword_counts(sizes: Ints) -> dict[str, int]:

@@ -53,31 +53,27 @@ class Engine:
     """An Executor, and how to get another one when its processes are lost.
 
     Args:
-        make: makes the Executor.
-        renewable: True if an Executor that has lost a process is of no more use.
-        note: what the user may want to know, such as the address of a dashboard.
+        executor: does the tasks.
+        another: makes another Executor, if one that has lost a process is of no more use.
         lost: errors of a task whose process was lost.
         ahead: tasks that are submitted at a time.
     """
 
-    make: Callable[[], Executor]
-    renewable: bool = False
-    note: str = ""
+    executor: Executor
+    another: Callable[[], Executor] | None = None
     lost: type[Exception] = BrokenExecutor
     ahead: int = 1000
-
-    def __post_init__(self) -> None:
-        self.executor = self.make()
 
     def renew(self) -> bool:
         """Replace an Executor that has lost a process.
 
         Returns: True if all tasks that were submitted are lost.
         """
-        if self.renewable:
-            self.executor.shutdown(wait=False, cancel_futures=True)
-            self.executor = self.make()
-        return self.renewable
+        if self.another is None:
+            return False
+        self.executor.shutdown(wait=False, cancel_futures=True)
+        self.executor = self.another()
+        return True
 
     def close(self) -> None:
         """End its processes; tasks that have not begun are dropped."""
@@ -101,8 +97,6 @@ def opened(name: str, address: str | None, jobs: int) -> Iterator[Engine]:
     with contextlib.ExitStack() as stack:
         engine = _named(name, None if address == AUTO else address, jobs, stack)
         stack.callback(engine.close)
-        if engine.note:
-            console.say(engine.note)
         yield engine
 
 
@@ -126,8 +120,8 @@ def _named(name: str, address: str | None, jobs: int, stack: contextlib.ExitStac
 def local(jobs: int) -> Engine:
     """Return processes of this machine; this process itself if jobs is 1."""
     if jobs <= 1:
-        return Engine(InProcess, ahead=1)
-    return Engine(lambda: processes(jobs), renewable=True, ahead=2 * jobs)
+        return Engine(InProcess(), ahead=1)
+    return Engine(processes(jobs), lambda: processes(jobs), ahead=2 * jobs)
 
 
 def _library(module: str, extra: str) -> Any:
@@ -177,8 +171,8 @@ def _dask(address: str | None, jobs: int, stack: contextlib.ExitStack) -> Engine
     for worker, version in versions.items():
         if version != nmtkit.__version__:
             raise other_version(worker, version)
-    note = f"Dask: {len(versions)} workers, dashboard {client.dashboard_link}"
-    return Engine(lambda: client.get_executor(pure=False), note=note, lost=distributed.KilledWorker)
+    console.say(f"Dask: {len(versions)} workers, dashboard {client.dashboard_link}")
+    return Engine(client.get_executor(pure=False), lost=distributed.KilledWorker)
 
 
 async def _greet(distributed: Any, address: str) -> None:
@@ -285,8 +279,8 @@ def _ray(address: str | None, jobs: int, stack: contextlib.ExitStack) -> Engine:
     except (OSError, ValueError, RuntimeError) as error:
         raise _no_answer("Ray cluster", address, error) from error
     stack.callback(_keeping_sigterm()(ray.shutdown))
-    note = f"Ray: {ray.cluster_resources().get('CPU', 0):.0f} cores"
-    return Engine(lambda: _RayExecutor(ray), note=note, lost=ray.exceptions.RayError)
+    console.say(f"Ray: {ray.cluster_resources().get('CPU', 0):.0f} cores")
+    return Engine(_RayExecutor(ray), lost=ray.exceptions.RayError)
 
 
 def _users(name: str, address: str | None, jobs: int) -> Engine:
@@ -305,4 +299,4 @@ def _users(name: str, address: str | None, jobs: int) -> Engine:
     if not isinstance(executor, Executor):
         hint = f"return a concurrent.futures.Executor (it returned {type(executor).__name__})"
         raise ConfigError(f"{name} returned no Executor", "--engine", hint)
-    return Engine(lambda: executor)
+    return Engine(executor)

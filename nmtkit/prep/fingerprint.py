@@ -10,15 +10,21 @@ from collections.abc import Mapping
 
 import nmtkit
 from nmtkit import files
-from nmtkit.prep.clean import SIDES
 from nmtkit.settings import PrepSettings
 from nmtkit.text import chinese
-from nmtkit.text.tokenizer import tokenizer_name
+from nmtkit.text.tokenizer import SIDES, tokenizer_name
 
 FORMAT = 2
 IDENTIFYING = (
-    *("vocab.", "codes.", "truecase.", "bpe-vocab.", "subwords."),
-    *("train/", "dev/", "docs/train.", "docs/dev."),
+    "vocab.",
+    "codes.",
+    "truecase.",
+    "bpe-vocab.",
+    "subwords.",
+    "train/",
+    "dev/",
+    "docs/train.",
+    "docs/dev.",
 )
 """The beginnings of the names of files that a trained system depends on: test sets are none."""
 MACHINE = {"memory"}

@@ -14,7 +14,6 @@ from typing import Any
 
 from nmtkit import files
 from nmtkit.errors import ConfigError, DataError
-from nmtkit.prep.clean import SIDES
 from nmtkit.prep.file_values import model_files
 from nmtkit.prep.learn import file_names, write_vocabularies
 from nmtkit.prep.options import PrepOptions
@@ -23,11 +22,19 @@ from nmtkit.run import Run
 from nmtkit.settings import PrepSettings, toml_value
 from nmtkit.text.bpe import Bpe
 from nmtkit.text.sentencepiece import SentencePiece
+from nmtkit.text.tokenizer import SIDES
 from nmtkit.text.vocabulary import read_counts
 
 OF_THE_CORPUS = {
-    *("dev", "test", "min_words", "max_words", "max_ratio", "max_subwords", "on_bad_utf8"),
-    *("deduplicate", "drop_overlap"),
+    "dev",
+    "test",
+    "min_words",
+    "max_words",
+    "max_ratio",
+    "max_subwords",
+    "on_bad_utf8",
+    "deduplicate",
+    "drop_overlap",
 }
 """Settings of prep that choose text; all others shape it."""
 
@@ -179,11 +186,14 @@ def _from_run(run: Run) -> GivenRun:
 def _from_models(models: tuple[Path, ...]) -> Given:
     """Return given models of SentencePiece."""
     sizes = {path: len(SentencePiece(path).pieces) for path in models}
-    names = [f"subwords.{side}.spm" for side in SIDES] if len(models) > 1 else ["subwords.spm"]
+    settings: dict[str, Any] = {"subwords": "sentencepiece"}
+    names = ["subwords.spm"]
+    if len(models) > 1:
+        settings["joint_vocab"] = False
+        names = [f"subwords.{side}.spm" for side in SIDES]
     return Given(
         source=f"--spm {' '.join(map(str, models))}",
-        settings={"subwords": "sentencepiece"}
-        | ({"joint_vocab": False} if len(models) > 1 else {}),
+        settings=settings,
         message=_described("pieces", sizes),
         files=dict(zip(names, models, strict=True)),
     )
@@ -193,8 +203,9 @@ def _from_codes(options: PrepOptions) -> GivenCodes:
     codes = model_files(options.codes, "--codes")
     vocabularies = model_files(options.vocab, "--vocab")
     settings: dict[str, Any] = {}
-    parts = []
+    source, parts = [], []
     if codes:
+        source.append(f"--codes {' '.join(map(str, codes))}")
         merges = {path: Bpe(path).merges for path in codes}
         for path, count in merges.items():
             if not count:
@@ -203,6 +214,7 @@ def _from_codes(options: PrepOptions) -> GivenCodes:
         settings |= {"subwords": "bpe", "merges": max(merges.values())}
         parts.append(_described("merges", merges))
     if vocabularies:
+        source.append(f"--vocab {' '.join(map(str, vocabularies))}")
         sizes = {path: len(read_counts(path)) for path in vocabularies}
         parts.append(_described("subwords", sizes))
     if len(codes) == 2:
@@ -212,10 +224,8 @@ def _from_codes(options: PrepOptions) -> GivenCodes:
             raise ConfigError("two files of merges need two vocabularies", "--vocab", hint)
     elif len(vocabularies) == 1:
         settings["joint_vocab"] = True
-    values = [f"--codes {' '.join(map(str, codes))}"] * bool(codes)
-    values += [f"--vocab {' '.join(map(str, vocabularies))}"] * bool(vocabularies)
     return GivenCodes(
-        source=" ".join(values),
+        source=" ".join(source),
         settings=settings,
         message="; ".join(parts),
         codes=codes,

@@ -19,7 +19,7 @@ import numpy as np
 from nmtkit import console, files
 from nmtkit.arrays import Ints
 from nmtkit.parallel import ordered_map
-from nmtkit.prep.clean import SIDES, truecased
+from nmtkit.prep.clean import truecased
 from nmtkit.prep.numbering import SideWords, number_words
 from nmtkit.prep.word_table import WordTable
 from nmtkit.settings import PrepSettings
@@ -28,7 +28,7 @@ from nmtkit.text.segmented import Segmented
 from nmtkit.text.sentencepiece import SentencePiece, learn_sentencepiece
 from nmtkit.text.side import load_splitter
 from nmtkit.text.splitter import Splitter
-from nmtkit.text.tokenizer import Side
+from nmtkit.text.tokenizer import SIDES, Side
 from nmtkit.text.truecase import Truecaser, learn_truecaser
 from nmtkit.text.vocabulary import Vocabulary, by_frequency, read_counts
 
@@ -180,8 +180,10 @@ def _bpe(
 ) -> tuple[list[Segmented], dict[str, int]]:
     """Segment the words of both sides with merges, which are learnt if there are none."""
     codes = [folder / name for name in _names("codes", "bpe", settings)]
-    given = codes[0].exists()
-    by_file = (_read_merges if given else _learn_merges)(words, settings, codes, jobs)
+    if codes[0].exists():
+        by_file = _read_merges(words, codes, jobs)
+    else:
+        by_file = _learn_merges(words, settings, codes, jobs)
     keys = ["merges"] if settings.joint_vocab else [f"{side}_merges" for side in SIDES]
     merges = {key: pieces.merges for key, pieces in zip(keys, by_file, strict=True)}
     shared = len(SIDES) // len(codes)  # 2 if the sides share one codes file
@@ -207,9 +209,7 @@ def _learn_merges(
     return learnt
 
 
-def _read_merges(
-    words: Sequence[SideWords], settings: PrepSettings, codes: Sequence[Path], jobs: int
-) -> list[Segmented]:
+def _read_merges(words: Sequence[SideWords], codes: Sequence[Path], jobs: int) -> list[Segmented]:
     """Return the words as the merges of each codes file segment them."""
     result = []
     for side, path in zip(words[: len(codes)], codes, strict=True):

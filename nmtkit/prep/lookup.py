@@ -15,7 +15,6 @@ import numpy as np
 from nmtkit import files
 from nmtkit.arrays import Array, Ints
 from nmtkit.data.store import id_type
-from nmtkit.prep.clean import SIDES
 from nmtkit.prep.learn import Models, file_names, learn
 from nmtkit.prep.tasks import Outcome
 from nmtkit.prep.word_table import FREQUENT, Frequent, WordTable, concatenated
@@ -23,7 +22,7 @@ from nmtkit.prep.work import GIVEN, LOOKUP, OUT
 from nmtkit.settings import PrepSettings
 from nmtkit.text.segmented import LINE_END, joined, starts_of
 from nmtkit.text.side import TextSide
-from nmtkit.text.tokenizer import Side
+from nmtkit.text.tokenizer import SIDES, Side
 from nmtkit.text.vocabulary import EOS, Vocabulary, load_vocabularies
 
 SPANS = np.dtype([("start", "<i8", 2), ("length", "<u2", 2)])

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from nmtkit.arrays import Ints
-from nmtkit.prep.clean import SIDES
 from nmtkit.prep.word_table import WordTable
+from nmtkit.text.tokenizer import SIDES
 from nmtkit.text.truecase import Truecaser
 from nmtkit.text.words import Words
 

@@ -17,7 +17,7 @@ from nmtkit.arrays import Mask
 from nmtkit.data.ragged import Ragged, ragged_files
 from nmtkit.data.store import MAGIC, shard_path, spans_path, spans_writer
 from nmtkit.errors import DataError, EnvironmentProblem, first_line
-from nmtkit.prep.clean import read_kept
+from nmtkit.prep.encode import encoded_rows
 from nmtkit.prep.shards import Shard
 from nmtkit.prep.tasks import Outcome
 from nmtkit.prep.trees import Unusable, parse_phrases
@@ -86,9 +86,7 @@ class CutSpans:
         Raises: DataError if the text is not that of the set.
         """
         out = work / OUT
-        kept = np.ones(self.shard.rows, bool)
-        if self.train:
-            kept = read_kept(work / "encode", self.shard)
+        kept = encoded_rows(work, self.shard, self.train)
         side = TextSide.load(out, "src")
         array = shard_path(out / self.name, index)
         subwords = iter(np.diff(Ragged(array, MAGIC, fields=2).offsets)[::2].tolist())

@@ -25,22 +25,14 @@ from dataclasses import dataclass
 
 from nmtkit.errors import DataError
 from nmtkit.files import JsonObject
-from nmtkit.prep.annotations import Annotations
-from nmtkit.prep.clean import SIDES
 from nmtkit.prep.fingerprint import fingerprint, tools
 from nmtkit.prep.repeats import dropped_counts
 from nmtkit.prep.shards import SetShards
 from nmtkit.prep.steps import Steps
 from nmtkit.prep.sums import by_reason, file_hashes, foreign_lines, sum_changes, sum_reasons
 from nmtkit.prep.tasks import Fact, fact_path
-from nmtkit.prep.work import OUT
-from nmtkit.records import (
-    Cleaning,
-    Manifest,
-    Repeats,
-    TextSet,
-    VocabularySizes,
-)
+from nmtkit.records import Cleaning, Manifest, Repeats, TextSet, VocabularySizes
+from nmtkit.text.tokenizer import SIDES
 
 
 @dataclass
@@ -125,7 +117,6 @@ class Plan(Steps):
             encoded: the entry of the training text.
         """
         entries = [encoded, *self.encode_sets(shards)]
-        annotations = Annotations(self.runner, self.plain, self.parser)
         foreign = foreign_lines(shards, surveyed)
         return [
             TextSet(
@@ -134,7 +125,7 @@ class Plan(Steps):
                 references=len(text.sides) - 1,
                 foreign=foreign[text.name],
                 **entry,
-                **annotations.of_set(text, shards[text.name]),
+                **self.annotate(text, shards[text.name]),
             )
             for text, entry in zip(self.corpus.sets, entries, strict=True)
         ]
@@ -144,7 +135,7 @@ class Plan(Steps):
     ) -> Manifest:
         for path in self.out.rglob(".*"):
             path.unlink()  # a killed process has left it half-written
-        hashes = file_hashes(self.out, self.runner.facts, f"{OUT}/")
+        hashes = file_hashes(self.out, self.runner.facts)
         corpus = self.corpus
         manifest = Manifest(
             format=1,

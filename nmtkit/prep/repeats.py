@@ -63,15 +63,13 @@ class Survey:
 
         Returns: pairs whose sides are the same, not blank; foreign lines by side.
         """
-        foreign = [ForeignLines(self.languages[number > 0]) for number in range(len(self.sides))]
-        counts = [0] * len(self.sides)
+        finders = {side: ForeignLines(self.languages[side != "src"]) for side in self.sides}
+        foreign = dict.fromkeys(self.sides, 0)
         identical = 0
         hashes = []
         for chunk in self.shard.chunks():
-            counts = [
-                count + side.count(text)
-                for count, side, text in zip(counts, foreign, chunk, strict=True)
-            ]
+            for (side, finder), text in zip(finders.items(), chunk, strict=True):
+                foreign[side] += finder.count(text)
             src, tgt = (text.split(b"\n")[:-1] for text in chunk[:2])
             identical += sum(a == b != b"" for a, b in zip(src, tgt, strict=True))
             plain_src, plain_tgt = (normalised(text).split(b"\n")[:-1] for text in chunk[:2])
@@ -80,8 +78,7 @@ class Survey:
             hashes.append(np.stack([pair_hashes(src, tgt), folded]))
         path = hashes_path(work, index)
         files.write_array(path, np.concatenate(hashes, axis=1))
-        numbers = dict(zip(self.sides, counts, strict=True))
-        return {"identical": identical, "foreign": numbers}, [path]
+        return {"identical": identical, "foreign": foreign}, [path]
 
 
 def hashes_path(work: Path, index: int) -> Path:

@@ -11,8 +11,8 @@ from nmtkit.prep.repeats import DUPLICATE, HELD_OUT
 from nmtkit.records import Cleaning, Manifest, Repeats, TextSet
 from nmtkit.run import Run
 from nmtkit.text.scripts import scripts
+from nmtkit.text.tokenizer import SIDE_NAMES
 
-SIDES = (("src", "source"), ("tgt", "target"))
 MANY_UNKNOWN, MANY_FOREIGN = 0.05, 0.01
 """From these shares prep warns: of unknown subwords of a dev or test set, and of lines of a side in
 another script than its language's.
@@ -59,7 +59,7 @@ def _report_cleaning(cleaning: Cleaning) -> None:
         blame = f"(source {count['src']:,}, target {count['tgt']:,})"
         sides = blame if count["src"] or count["tgt"] else ""
         console.say(f"  dropped: {reason:<{width}} {count['pairs']:>9,}  {sides}".rstrip())
-    for side, name in SIDES:
+    for side, name in SIDE_NAMES.items():
         for kind, number in cleaning.changed[side].items():
             console.say(f"  changed: {kind:<{width}} {number:>9,}  in the {name}")
 
@@ -98,14 +98,14 @@ def _report_set(run: Run, text: TextSet, given: bool) -> None:
     tgt = text.tgt_unknown / max(text.tgt_tokens, 1)
     shares = f"unknown subwords source {src:.2%}, target {tgt:.2%}"
     console.say(f"  {text.split:<5} {text.name}: {text.lines:,} lines, {shares}")
-    for share, (_, name) in zip((src, tgt), SIDES, strict=True):
+    for share, name in zip((src, tgt), SIDE_NAMES.values(), strict=True):
         if share >= MANY_UNKNOWN:
             console.warn(
                 f"{share:.1%} of the subwords of {text.name} are unknown in the {name}: is the"
                 f" {'text that the vocabulary is from' if given else 'training text'} of the same"
                 " language and preprocessing?"
             )
-    for side, name in SIDES:
+    for side, name in SIDE_NAMES.items():
         for kind, count in (text.changed or {}).get(side, {}).items():
             console.say(f"  changed in {text.name}: {kind} {count:,}  in the {name}")
     if text.blank:

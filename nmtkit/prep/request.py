@@ -147,12 +147,9 @@ class Request:
             identity |= self._drawn()
         elif size is not None:
             identity["size"] = size
-        if given := self.given.paths(self.settings):
-            hashes = {name: _known_sha256(path, known) for name, path in given.items()}
-            identity["given"] = hashes
-        if self.parses:
-            trees = {name: _known_sha256(path, known) for name, path in self.parses.items()}
-            identity["parses"] = trees
+        for key, paths in {"given": self.given.paths(self.settings), "parses": self.parses}.items():
+            if paths:
+                identity[key] = {name: _known_sha256(path, known) for name, path in paths.items()}
         return identity | ({"parser": self.options.parser} if self.options.parser else {})
 
     def _drawn(self) -> dict[str, int]:
@@ -197,7 +194,7 @@ class Request:
 
     def _preset_by_size(self) -> str:
         """Return the preset for the user's own training text, and note why."""
-        few = _pairs(self.own_corpus.sets[0], MANY_PAIRS) < MANY_PAIRS
+        few = _few_pairs(self.own_corpus.sets[0])
         preset, pairs = FEW if few else MANY, f"{MANY_PAIRS:,} training pairs"
         why = f"fewer than {pairs}" if few else f"{pairs} or more"
         self.note = f"preset {preset}, for {why}; another one: --preset NAME"
@@ -247,8 +244,8 @@ def _refuse_ignored(subject: str, options: PrepOptions, *names: str) -> None:
             raise ConfigError(f"{subject}: {flag(name)} has no effect", flag(name), hint)
 
 
-def _pairs(train: SetFiles, limit: int) -> int:
-    """Count the pairs of an own training text; at most `limit` are read."""
+def _few_pairs(train: SetFiles) -> bool:
+    """True if an own training text has fewer than `MANY_PAIRS` pairs; at most as many are read."""
     lines = itertools.chain.from_iterable(map(files.byte_lines, train.src))
     is_pair = {
         BLANK: bytes.strip,
@@ -256,7 +253,8 @@ def _pairs(train: SetFiles, limit: int) -> int:
         "markup": lambda line: b"<seg" in line.lower(),
     }
     pairs = filter(is_pair[train.between], lines) if train.between else lines
-    return sum(1 for _ in itertools.islice(pairs, min(limit, train.first or limit)))
+    read = itertools.islice(pairs, min(MANY_PAIRS, train.first or MANY_PAIRS))
+    return sum(1 for _ in read) < MANY_PAIRS
 
 
 def _refuse_choice(corpus: str, prep_settings: PrepSettings) -> None:

@@ -123,11 +123,6 @@ class TextFile:
     lines: int
     marks: Ints
 
-    def part(self, first: int, last: int) -> Lines:
-        """Return the lines from `first` up to, not including, `last`."""
-        mark, skip = divmod(first, MARK_EVERY)
-        return Lines(self.path, int(self.marks[mark]), skip, last - first)
-
 
 def shard_rows(total: int, wanted: int) -> int:
     """Return the rows of each shard but the last.
@@ -162,7 +157,8 @@ def _parts(stream: Sequence[TextFile], first: int, last: int) -> Iterator[Lines]
     for text in stream:
         begin, end = max(first - before, 0), min(last - before, text.lines)
         if begin < end:
-            yield text.part(begin, end)
+            mark, skip = divmod(begin, MARK_EVERY)
+            yield Lines(text.path, int(text.marks[mark]), skip, end - begin)
         before += text.lines
 
 

@@ -19,7 +19,6 @@ from nmtkit.owned_files import MANIFEST, PREP
 from nmtkit.parallel import cores
 from nmtkit.prep import engines
 from nmtkit.prep.check import Inputs, check_samples
-from nmtkit.prep.clean import SIDES as TEXT_SIDES
 from nmtkit.prep.fingerprint import FORMAT, MACHINE
 from nmtkit.prep.options import PrepOptions
 from nmtkit.prep.parse_spans import Stanza
@@ -31,7 +30,7 @@ from nmtkit.prep.work import OUT, remove_left, work_folder, work_key
 from nmtkit.records import Manifest, load, load_or_warn
 from nmtkit.run import Run, locked, write_toml
 from nmtkit.settings import PrepSettings, flat
-from nmtkit.text.tokenizer import tokenizer_name, unspaced
+from nmtkit.text.tokenizer import SIDES, tokenizer_name, unspaced
 
 WORK, RAW, LOCAL = "prep-work", "raw", "local"
 FEW_LINES = 2000
@@ -93,8 +92,8 @@ def _prepare(
         if request.dataset:
             inputs.check(corpus.sets)
         corpus = rewritten(corpus, inputs, raw)
-        names = {text.name for text in request.own_corpus.sets}
-        own_sets = [text for text in corpus.sets if text.name in names]
+        given = {text.name: text for text in request.own_corpus.sets}
+        own_sets = [(text, given[text.name]) for text in corpus.sets if text.name in given]
         check_samples(own_sets, (corpus.src, corpus.tgt), settings)
         parser = Stanza(corpus.src) if options.parser else None
         jobs = options.jobs or cores()
@@ -119,7 +118,7 @@ def _prepare(
 
 def _say_what_is_chosen(request: Request) -> None:
     own = request.own_corpus
-    for side, language in zip(TEXT_SIDES, (own.src, own.tgt), strict=True):
+    for side, language in zip(SIDES, (own.src, own.tgt), strict=True):
         if tokenizer_name(side, language, request.settings) == "raw":
             continue
         if name := unspaced(language):

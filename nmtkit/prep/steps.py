@@ -11,16 +11,19 @@ from pathlib import Path
 import numpy as np
 
 from nmtkit import console, files
-from nmtkit.corpora.corpus import Corpus
+from nmtkit.arrays import Mask
+from nmtkit.corpora.corpus import Corpus, SetFiles
+from nmtkit.corpora.document_starts import kept_starts
+from nmtkit.data.documents import documents_file
 from nmtkit.errors import DataError
 from nmtkit.parallel import memory_bytes
-from nmtkit.prep.check import Inputs
-from nmtkit.prep.clean import SIDES, CleanShard, Reasons
-from nmtkit.prep.encode import EncodeSet, EncodeShard, subword_counts
+from nmtkit.prep.check import Inputs, inspect
+from nmtkit.prep.clean import CleanShard, Reasons
+from nmtkit.prep.encode import EncodeSet, EncodeShard, encoded_rows, subword_counts
 from nmtkit.prep.engines import Engine
 from nmtkit.prep.given import GivenRun
 from nmtkit.prep.lookup import LearnModels
-from nmtkit.prep.parse_spans import Stanza
+from nmtkit.prep.parse_spans import CutSpans, Stanza, check_parses, parse_text, sum_of_outcomes
 from nmtkit.prep.repeats import CompareHashes, Survey
 from nmtkit.prep.request import Request
 from nmtkit.prep.shards import SetShards, Shard, TextFile, Unpack, cut, shard_rows
@@ -28,11 +31,9 @@ from nmtkit.prep.sums import by_reason, sum_reasons
 from nmtkit.prep.tasks import Fact, Runner, Task
 from nmtkit.prep.word_table import MergeWords
 from nmtkit.prep.work import GIVEN, OUT
-from nmtkit.records import (
-    Overlap,
-    Repeats,
-    TextRecipe,
-)
+from nmtkit.records import Overlap, Repeats, TextRecipe
+from nmtkit.text.side import TextSide
+from nmtkit.text.tokenizer import SIDES
 from nmtkit.text.vocabulary import SPECIALS
 
 PART_BYTES = 1 << 26
@@ -116,11 +117,12 @@ class Steps:
 
     def survey(self, shards: SetShards) -> list[Fact]:
         """Hash the pairs of all sets."""
-        tasks: list[Task] = []
-        for text in self.corpus.sets:
-            for shard in shards[text.name]:
-                survey = Survey(shard, tuple(text.sides), self.languages)
-                tasks.append(Task("survey", len(tasks), survey, shard.rows))
+        surveys = [
+            Survey(shard, tuple(text.sides), self.languages)
+            for text in self.corpus.sets
+            for shard in shards[text.name]
+        ]
+        tasks = [Task("survey", i, survey, survey.shard.rows) for i, survey in enumerate(surveys)]
         return self.runner.run_timed("find repeated pairs", "finding repeated pairs", tasks)
 
     def compare(self, shards: SetShards, surveyed: Sequence[Fact]) -> tuple[Repeats, str]:
@@ -158,10 +160,11 @@ class Steps:
 
     def clean(self, shards: Sequence[Shard], dropped: str) -> list[Fact]:
         """Clean the training text, without the pairs in the folder `dropped` (empty: all)."""
-        tasks = []
-        for shard in shards:
-            clean = CleanShard(shard, self.languages, self.settings, dropped)
-            tasks.append(Task("clean", shard.index, clean, shard.rows))
+        of_corpus = self.languages, self.settings, dropped
+        tasks = [
+            Task("clean", shard.index, CleanShard(shard, *of_corpus), shard.rows)
+            for shard in shards
+        ]
         return self.runner.run_timed("tidy, tokenize, clean, count", "tokenizing", tasks)
 
     def merge(self, cleaned: Sequence[Fact]) -> tuple[str, int]:
@@ -200,11 +203,10 @@ class Steps:
 
     def encode(self, shards: Sequence[Shard], learnt: Fact, reasons: Reasons) -> files.JsonObject:
         """Encode the training text, and return its entry of the manifest."""
-        size = max(learnt.value["vocabularies"])
-        tasks = []
-        for shard in shards:
-            encode = EncodeShard(shard, size, self.settings.max_subwords)
-            tasks.append(Task("encode", shard.index, encode, shard.rows))
+        limits = max(learnt.value["vocabularies"]), self.settings.max_subwords
+        tasks = [
+            Task("encode", shard.index, EncodeShard(shard, *limits), shard.rows) for shard in shards
+        ]
         encoded = self.runner.run_timed("truecase, segment, encode", "encoding", tasks)
         reasons += sum_reasons(encoded)
         kept = sum(fact.value["kept"] for fact in encoded)
@@ -233,10 +235,56 @@ class Steps:
             (shard,) = shards[text.name]
             encode = EncodeSet(shard, text.name, tuple(text.sides))
             tasks.append(Task("sets", number, encode, shard.rows))
-        entries = []
         facts = self.runner.run_timed("dev and test sets", "encoding dev and test sets", tasks)
-        for task, fact in zip(tasks, facts, strict=True):
-            changes = dict(zip(SIDES, fact.value["changes"], strict=True))
-            edits = {"changed": changes, "blank": fact.value["blank"]}
-            entries.append({"lines": task.lines, **subword_counts(fact.value["sizes"]), **edits})
-        return entries
+        return [
+            {
+                "lines": task.lines,
+                **subword_counts(fact.value["sizes"]),
+                "changed": dict(zip(SIDES, fact.value["changes"], strict=True)),
+                "blank": fact.value["blank"],
+            }
+            for task, fact in zip(tasks, facts, strict=True)
+        ]
+
+    def annotate(self, text: SetFiles, shards: Sequence[Shard]) -> files.JsonObject:
+        """Write where the documents of a set start, and the spans that its parses cut the source
+        into; return what its entry of the manifest says of them.
+        """
+        if text.docs is None and text.parses is None and self.parser is None:
+            return {}
+        entry = {}
+        train = text.split == "train"
+        kept = np.concatenate([encoded_rows(self.work, shard, train) for shard in shards])
+        if text.docs is not None:
+            starts = kept_starts(text.docs, kept)
+            files.write_lines(documents_file(self.out, text.name), list(map(str, starts)))
+            entry["documents"] = len(starts)
+        if parses := text.parses or self._parsed(text, kept):
+            entry |= self._spans(text, parses, shards)
+        return entry
+
+    def _parsed(self, text: SetFiles, kept: Mask) -> Path | None:
+        """Parse the source of a set, and return the file of its trees."""
+        if self.parser is None:
+            return None
+        path = self.out / "parses" / f"{text.name}.txt"
+        if not path.is_file():
+            (source,) = cut([[self.plain[file] for file in text.src]], len(kept))
+            with self.runner.timed(f"parsing {text.name}", len(kept)):
+                parse_text(self.parser, TextSide.load(self.out, "src"), source, kept, path)
+        return path
+
+    def _spans(self, text: SetFiles, parses: Path, shards: Sequence[Shard]) -> files.JsonObject:
+        """Cut the sources of a set by their parses."""
+        trees = self.plain.get(parses) or inspect(parses, strict=True).text_file(parses)
+        streams = [[self.plain[path] for path in text.src], [trees]]
+        of_set = text.name, text.split == "train"
+        tasks = [
+            Task(f"spans.{text.name}", shard.index, CutSpans(shard, *of_set), shard.rows)
+            for shard in cut(streams, shards[0].rows)
+        ]
+        stage, label = f"phrases of {text.name}", f"parses of {text.name}"
+        facts = self.runner.run_timed(stage, label, tasks, sides=1)
+        outcomes = sum_of_outcomes([fact.value["outcomes"] for fact in facts])
+        check_parses(text.name, parses, **outcomes, strict=text.parses is not None)
+        return outcomes

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nmtkit import files
-from nmtkit.prep.clean import SIDES, Reasons
+from nmtkit.prep.clean import Reasons
 from nmtkit.prep.shards import SetShards
 from nmtkit.prep.tasks import Fact
+from nmtkit.prep.work import OUT
+from nmtkit.text.tokenizer import SIDES
 
 
 def sum_reasons(facts: Sequence[Fact]) -> Reasons:
@@ -50,16 +52,15 @@ def foreign_lines(shards: SetShards, surveyed: Sequence[Fact]) -> dict[str, dict
     return result
 
 
-def file_hashes(folder: Path, facts: Sequence[Fact], prefix: str) -> dict[str, str]:
+def file_hashes(folder: Path, facts: Sequence[Fact]) -> dict[str, str]:
     """Return the checksum of every file of a folder but the manifest.
 
     Args:
         folder: the prep folder to be.
         facts: of all tasks, which know the checksums of their files.
-        prefix: of the names of these files.
     """
     known = {
-        name.removeprefix(prefix): written.sha256
+        name.removeprefix(f"{OUT}/"): written.sha256
         for fact in facts
         for name, written in fact.files.items()
     }

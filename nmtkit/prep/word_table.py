@@ -21,14 +21,19 @@ from nmtkit.arrays import Array, Ints, Mask
 from nmtkit.errors import DataError
 from nmtkit.prep.tasks import Outcome, read_fact
 from nmtkit.text.segmented import joined, starts_of
+from nmtkit.text.tokenizer import SIDES
 
 NEVER = np.iinfo(np.int64).max
 FREQUENT = 1 << 16
 """Words that occur so often are always learnt from."""
 WORD = np.dtype(
     [
-        *[("hash", "<u8"), ("at_start", "<i8"), ("elsewhere", "<i8")],
-        *[("evidence", "<i8"), ("first", "<i8"), ("end", "<i8")],
+        ("hash", "<u8"),
+        ("at_start", "<i8"),
+        ("elsewhere", "<i8"),
+        ("evidence", "<i8"),
+        ("first", "<i8"),
+        ("end", "<i8"),
     ]
 )
 """A word of a table.
@@ -168,7 +173,7 @@ class MergeWords:
         for shard in range(index, self.shards, self.parts):  # each shard is checked by one task
             read_fact(work, "clean", shard)
         paths = []
-        for side in ("src", "tgt"):
+        for side in SIDES:
             tables = [
                 WordTable.load(work / "clean" / f"{shard:05}.{side}").part(index, self.parts)
                 for shard in range(self.shards)

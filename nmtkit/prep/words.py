@@ -183,7 +183,8 @@ def _is_giant(part: str) -> bool:
 def _sentence_marks(tokens: Ints32, kinds: Mask) -> tuple[Mask, Mask]:
     """Return which tokens start a sentence, and which are evidence of how words are written.
 
-    They are those of `truecase.sentence_starts` and `truecase.evidence`, for all lines at once.
+    The starts are those of `truecase.sentence_starts`, for all lines at once. The evidence is the
+    words that do not begin a sentence, without marks and tags.
 
     Args:
         tokens: numbers of words; 0 ends a line.

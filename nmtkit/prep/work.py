@@ -22,8 +22,19 @@ GIVEN = "given"
 LOOKUP = "lookup"
 """Folder in the work folder: the table of words with their token ids."""
 FOLDERS = (
-    *("raw", "plain", GIVEN, "survey", "repeats.*", "clean", "merge.*", "learn", LOOKUP),
-    *("encode", "sets", "spans.*", OUT),
+    "raw",
+    "plain",
+    GIVEN,
+    "survey",
+    "repeats.*",
+    "clean",
+    "merge.*",
+    "learn",
+    LOOKUP,
+    "encode",
+    "sets",
+    "spans.*",
+    OUT,
 )
 """The folders that prep makes in a work folder."""
 

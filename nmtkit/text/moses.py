@@ -143,7 +143,6 @@ class Moses:
         from sacremoses import MosesDetokenizer, MosesPunctNormalizer
 
         self._arguments = (lang, normalize, aggressive_hyphens, escape, caseless)
-        self.lang = lang
         steps = [*["normalized"] * normalize, *["split-hyphens"] * aggressive_hyphens]
         self.label = "-".join(["moses", *steps])
         self.aggressive_hyphens = aggressive_hyphens

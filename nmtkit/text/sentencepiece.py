@@ -106,16 +106,16 @@ class SentencePiece(CachingSplitter):
 
     def __init__(self, path: Path) -> None:
         super().__init__()
-        self.path = Path(path)
+        self.path = path
         package = load_package()
-        files.check_file(self.path, where="--spm")
+        files.check_file(path, where="--spm")
         self._model = package.SentencePieceProcessor()
         try:
-            self._model.LoadFromSerializedProto(self.path.read_bytes())
+            self._model.LoadFromSerializedProto(path.read_bytes())
             self.pieces = [self._model.id_to_piece(i) for i in range(len(self._model))]
         except (RuntimeError, OSError, ValueError, UnicodeDecodeError) as error:
             hint = "give the .model file that spm_train wrote"
-            raise DataError("not a SentencePiece model", where=self.path, hint=hint) from error
+            raise DataError("not a SentencePiece model", where=path, hint=hint) from error
         self._bytes = any(map(self._model.is_byte, range(len(self.pieces))))
         # byte-pair encoding has the scores 0, -1, -2, …, a unigram model log-probabilities
         scores = map(self._model.get_score, range(len(self.pieces)))
@@ -145,8 +145,14 @@ class SentencePiece(CachingSplitter):
         return self._model.encode(word, out_type=str)  # type: ignore[no-any-return]
 
     def sampler(self, strength: float, vocabulary: Container[str]) -> Draw:
-        normal = (i for i in range(len(self.pieces)) if not self._special(i))
-        scores = {self.pieces[i]: float(self._model.get_score(i)) for i in normal}
+        model = self._model
+        # Text is not split into pieces of these kinds by their scores.
+        special = model.is_control, model.is_unknown, model.is_unused, model.is_byte
+        scores = {
+            piece: float(model.get_score(i))
+            for i, piece in enumerate(self.pieces)
+            if not any(is_kind(i) for is_kind in special)
+        }
         if self.unigram:
             usable = {piece: score for piece, score in scores.items() if piece in vocabulary}
             draw = unigram_draw(usable, strength)
@@ -155,12 +161,6 @@ class SentencePiece(CachingSplitter):
         return lambda word, random: merge_with_dropout(
             [SPACE, *word], lambda pair: ranks.get(pair[0] + pair[1]), strength, random.random
         )
-
-    def _special(self, number: int) -> bool:
-        """True for a piece that text is not split into by its score."""
-        model = self._model
-        kinds = model.is_control, model.is_unknown, model.is_unused, model.is_byte
-        return any(is_kind(number) for is_kind in kinds)
 
     def ends(self, subwords: Sequence[str]) -> list[bool]:
         return [following[:1] == SPACE for following in itertools.chain(subwords[1:], [SPACE])]

@@ -16,6 +16,9 @@ from nmtkit.text.moses import Moses
 from nmtkit.text.words import Numbers
 
 Name = Literal["moses", "jieba", "characters", "none", "raw"]
+Side = Literal["src", "tgt"]
+SIDES: tuple[Side, Side] = ("src", "tgt")
+SIDE_NAMES: dict[Side, str] = {"src": "source", "tgt": "target"}
 UNSPACED = {
     **dict.fromkeys(("ja", "jpn", "jp"), "Japanese"),
     **dict.fromkeys(("th", "tha"), "Thai"),
@@ -106,9 +109,6 @@ _WORDS: dict[Name, tuple[Callable[[str], list[str]], Callable[[list[str]], str]]
     "raw": (_raw, " ".join),
 }
 """How the tokenizers that are not Moses' cut a tidy line into words, and join words."""
-
-
-Side = Literal["src", "tgt"]
 
 
 def tokenizer_name(side: Side, lang: str, settings: PrepSettings) -> Name:

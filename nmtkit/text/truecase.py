@@ -18,8 +18,6 @@ from nmtkit.files import text_lines, writing
 
 SENTENCE_END = frozenset({".", ":", "?", "!"})
 DELAYED_START = frozenset({"(", "[", '"', "'", "&apos;", "&quot;", "&#91;", "&#93;"})
-SPECIAL = SENTENCE_END | DELAYED_START
-"""A line without these inside is one sentence without quotes or brackets."""
 _TAG = re.compile(r"<\S[^>]*>")
 
 
@@ -31,7 +29,8 @@ def learn_truecaser(counts: Counter[str], path: Path) -> Truecaser:
     (count) …`, in the order of first appearance.
 
     Args:
-        counts: of the `evidence` of all lines.
+        counts: how often each form occurs as evidence (`prep.words`): not at the start of a
+            sentence, where every word may have a capital.
         path: the file.
     Raises: EnvironmentProblem if it cannot be written.
     """
@@ -49,25 +48,6 @@ def learn_truecaser(counts: Counter[str], path: Path) -> Truecaser:
             stream.write(f"{best} ({counts[best]}/{total}){others}\n")
     best_forms = {lower: variants[0] for lower, variants in forms.items()}
     return Truecaser(best_forms, frozenset(itertools.chain.from_iterable(forms.values())))
-
-
-def evidence(tokens: Iterable[str]) -> list[str]:
-    """Return the words of a tokenized line that show how words are written.
-
-    These are the words that do not begin a sentence, without marks and tags.
-    """
-    first = True
-    result = []
-    for token in tokens:
-        if token in DELAYED_START or is_tag(token):
-            continue
-        if first:
-            first = False
-        elif token in SENTENCE_END:
-            first = True
-        else:
-            result.append(token)
-    return result
 
 
 def is_tag(token: str) -> bool:

@@ -336,7 +336,7 @@ def lingeval(tmp_path, monkeypatch, values):
 def test_an_evaluation_set_is_kept_for_the_analyses(lingeval, tmp_path):
     with pytest.raises(EnvironmentProblem, match="cannot download lingeval97"):
         published.evaluation_set("lingeval97")
-    folder = published.evaluation_set("lingeval97", lingeval.parent)
+    folder = published.fetch("lingeval97", lingeval.parent)[0].parent
     assert folder == tmp_path / "cache" / "lingeval97"
     assert [p.name for p in folder.iterdir()] == ["lingeval97.json"]
     lingeval.unlink()
@@ -348,7 +348,7 @@ def test_an_evaluation_set_is_kept_for_the_analyses(lingeval, tmp_path):
 def test_an_evaluation_set_compressed_since_is_kept_uncompressed(lingeval, tmp_path):
     (lingeval.parent / "lingeval97.json.xz").write_bytes(lzma.compress(lingeval.read_bytes()))
     lingeval.unlink()
-    folder = published.evaluation_set("lingeval97", lingeval.parent)
+    folder = published.fetch("lingeval97", lingeval.parent)[0].parent
     assert (folder / "lingeval97.json").read_text() == "[]"
 
 

@@ -25,8 +25,9 @@ from nmtkit.data.batches import (
 )
 from nmtkit.data.context import Context, contexts
 from nmtkit.data.documents import ContextRule, Documents
-from nmtkit.data.store import Store, StoreWriter
+from nmtkit.data.store import Store
 from nmtkit.text.vocabulary import BOS, PAD
+from tests.stored import pair_writer
 
 LENGTHS = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=120)
 UNITS = st.sampled_from(["tgt_tokens", "src_tokens", "sentences"])
@@ -108,11 +109,9 @@ def test_a_million_pairs_take_little_time():
 def store(tmp_path):
     draw = np.random.default_rng(1)
     for shard, pairs in enumerate((25, 0, 15)):
-        with StoreWriter(tmp_path / "train", shard, 100) as writer:
+        with pair_writer(tmp_path / "train", shard, 100) as add:
             for _ in range(pairs):
-                writer.add(
-                    *([*draw.integers(4, 100, draw.integers(0, 12)).tolist(), 2] for _ in range(2))
-                )
+                add(*([*draw.integers(4, 100, draw.integers(0, 12)).tolist(), 2] for _ in range(2)))
     return Store(tmp_path / "train")
 
 

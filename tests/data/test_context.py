@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from nmtkit.data.batches import collate
 from nmtkit.data.context import BREAK, contexts, stacked
 from nmtkit.data.documents import ContextRule, Documents
-from nmtkit.data.store import Store, StoreWriter
+from nmtkit.data.store import Store
 from nmtkit.errors import DataError
 from nmtkit.text.vocabulary import BOS, EOS, PAD
+from tests.stored import pair_writer
 
 SIZES = st.lists(st.integers(1, 6), min_size=1, max_size=8)  # sentences of each document
 RULES = st.builds(
@@ -201,9 +202,9 @@ def test_a_batch_of_a_prepared_set_brings_its_contexts(tmp_path, sizes):
     """A document may cross the border of a shard."""
     sentences = iter(TEXT)
     for shard, size in enumerate(sizes):
-        with StoreWriter(tmp_path / "dev", shard, 20) as writer:
+        with pair_writer(tmp_path / "dev", shard, 20) as add:
             for ids in itertools.islice(sentences, size):
-                writer.add(ids, [4, EOS])
+                add(ids, [4, EOS])
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "dev.txt").write_text("0\n2\n")
     store, rows, rule = Store(tmp_path / "dev"), np.array([1, 3, 0]), ContextRule()

@@ -18,15 +18,16 @@ from nmtkit.data.ragged import RaggedWriter
 from nmtkit.data.store import (
     MAGIC,
     Store,
-    StoreWriter,
     id_type,
     load_spans,
     shard_path,
     spans_files,
     spans_writer,
+    store_writer,
 )
 from nmtkit.errors import DataError, EnvironmentProblem
 from tests.refused import refused
+from tests.stored import pair_writer
 
 HEADER = 24
 CUTS = [[2, 1], [], [3, 3, 1], [1], [255, 7]]
@@ -49,9 +50,9 @@ def shards_of(items, sizes):
 
 def write(path, items, vocab_size=10, sizes=None):
     for shard, part in enumerate(shards_of(items, sizes)):
-        with StoreWriter(path, shard, vocab_size) as writer:
+        with pair_writer(path, shard, vocab_size) as add:
             for src, tgt in part:
-                writer.add(src, tgt)
+                add(src, tgt)
     return path
 
 
@@ -100,7 +101,7 @@ def test_round_trip(tmp_path, vocab_size, kind, sizes):
 def test_blocks_equal_pairs(tmp_path, vocab_size):
     items = pairs(300, vocab_size)
     write(tmp_path / "a", items, vocab_size)
-    with StoreWriter(tmp_path / "b", 0, vocab_size) as writer:
+    with store_writer(tmp_path / "b", 0, vocab_size) as writer:
         for start in range(0, 300, 70):
             sentences = [s for pair in items[start : start + 70] for s in pair]
             flat = np.array([i for s in sentences for i in s], id_type(vocab_size))
@@ -135,11 +136,11 @@ def test_an_empty_store(tmp_path):
 
 @pytest.mark.parametrize("error", [RuntimeError, OverflowError])
 def test_an_error_leaves_no_files(tmp_path, error):
-    with pytest.raises(error), StoreWriter(tmp_path, 0, 10) as writer:
-        writer.add([5, 2], [2])
+    with pytest.raises(error), pair_writer(tmp_path, 0, 10) as add:
+        add([5, 2], [2])
         assert not (tmp_path / "00000.bin").exists()
         if error is OverflowError:
-            writer.add([70_000, 2], [2])
+            add([70_000, 2], [2])
         raise error
     assert list(tmp_path.iterdir()) == []
 
@@ -147,7 +148,7 @@ def test_an_error_leaves_no_files(tmp_path, error):
 def test_an_unwritable_folder_is_an_environment_problem(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(EnvironmentProblem):
-        StoreWriter(tmp_path / "file" / "x", 0, 10)
+        store_writer(tmp_path / "file" / "x", 0, 10)
 
 
 def cut(name, size):

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from nmtkit.data.documents import documents_file
-from nmtkit.data.store import StoreWriter
 from nmtkit.run import Run
 from nmtkit.text.vocabulary import EOS, Vocabulary
 from tests.manifests import write_manifest
+from tests.stored import pair_writer
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,9 @@ def make(corpus: Corpus, folder: Path) -> Run:
     vocabulary = Vocabulary(["<pad>", "<s>", "</s>", "<unk>", *words])
     vocabulary.save(prep / "vocab.txt")
     draw = np.random.default_rng(1)
-    with StoreWriter(prep / "train", 0, len(vocabulary)) as writer:
+    with pair_writer(prep / "train", 0, len(vocabulary)) as add:
         for source, target in zip(*_lengths(draw, corpus), strict=True):
-            writer.add(*(_sentence(draw, length, len(vocabulary)) for length in (source, target)))
+            add(*(_sentence(draw, length, len(vocabulary)) for length in (source, target)))
     starts = range(0, corpus.pairs, DOCUMENT)
     documents_file(prep, "train").write_text("".join(f"{start}\n" for start in starts), "utf-8")
     hashes = {

@@ -3,13 +3,16 @@
 import random
 from collections import Counter
 
-from nmtkit.prep.clean import drop_reason
+import numpy as np
+
+from nmtkit.prep.clean import drop_reasons
 from nmtkit.prep.stage import prep
 from nmtkit.text.bpe import Bpe, learn_bpe
 from nmtkit.text.side import TextSide
 from nmtkit.text.tidy import tidy
-from nmtkit.text.truecase import evidence, learn_truecaser
+from nmtkit.text.truecase import learn_truecaser
 from nmtkit.text.vocabulary import Vocabulary
+from tests.text.evidence import evidence
 
 SUBJECTS = [
     ("The dog", "Der Hund"),
@@ -70,6 +73,13 @@ def own_files(folder, lines, dev=None):
     """Write train and dev files into folder/in; returns them by the options of prep."""
     sets = {"train": lines, "dev": dev or pairs(20, 7)}
     return {name: write(folder / "in", name, rows) for name, rows in sets.items()}
+
+
+def drop_reason(words, giant, settings):
+    """Why one pair is dropped ("": it is kept), and for each side True if it is to blame."""
+    reasons = drop_reasons(np.array(words)[:, None], np.array(giant)[:, None], settings)
+    found = ((reason, blame[:, 0].tolist()) for reason, blame in reasons.items() if blame.any())
+    return next(found, ("", [False, False]))
 
 
 def slow_reason(pair, settings):

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nmtkit.prep.clean import drop_reason
 from nmtkit.prep.words import SideText
 from nmtkit.settings import PrepSettings
 from nmtkit.text.tidy import tidy
+from tests.prep.corpora import drop_reason
 
 SPECIAL = "\x00\t\r\n\x0b\x0c\x1c\x1f\x7f\x85\u2028\u2029\ufeff @-a\u0301\u200b\u00a0\u3000"
 NASTY = st.text(st.one_of(st.sampled_from(SPECIAL), st.characters(exclude_categories=["Cs"])))

@@ -97,9 +97,21 @@ def test_each_column_of_a_tsv_file_is_looked_at_by_itself(iwslt, tmp_path):
     (tmp_path / "train.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in pairs), "utf-8")
     dev = f"{iwslt / 'dev.de'},{iwslt / 'dev.en'}"
     train = str(tmp_path / "train.tsv")
-    with pytest.raises(DataError, match="the target of train looks tokenized"):
+    with pytest.raises(DataError, match="the target of train looks tokenized") as error:
         prep("iwslt", train=train, dev=dev, src="de", tgt="en", run_dir=tmp_path / "run")
+    # not a column of it, which is removed
+    assert set(error.value.where.split(", ")) == {train, str(iwslt / "dev.de")}
     assert not (tmp_path / "run").exists()
+
+
+def test_a_tsv_file_with_two_problems_is_named_once(iwslt, tmp_path):
+    pairs = zip(lines(iwslt / "train.de"), lines(iwslt / "train.en"), strict=True)
+    (tmp_path / "train.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in pairs), "utf-8")
+    values = {"dev": f"{iwslt / 'dev.de'},{iwslt / 'dev.en'}", "src": "de", "tgt": "en"}
+    problem = "the source of train looks .*; the target of train"
+    with pytest.raises(DataError, match=problem) as error:
+        prep("iwslt", train=str(tmp_path / "train.tsv"), run_dir=tmp_path / "run", **values)
+    assert error.value.where == str(tmp_path / "train.tsv")
 
 
 def test_a_perfect_system_of_tokenized_text_scores_100(iwslt, tmp_path):

@@ -16,7 +16,8 @@ from nmtkit.prep.numbering import number_words
 from nmtkit.prep.word_table import FREQUENT, WORD, Frequent, WordTable, concatenated, merged
 from nmtkit.prep.words import SideText
 from nmtkit.text.segmented import LINE_END
-from nmtkit.text.truecase import Truecaser, evidence, sentence_starts
+from nmtkit.text.truecase import Truecaser, sentence_starts
+from tests.text.evidence import evidence
 
 WORDS = 'Der der DER hund Hund . ? ( " : x U-Bahn &quot; <b> Ä'
 SENTENCES = st.lists(

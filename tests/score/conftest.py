@@ -8,10 +8,10 @@ import pytest
 import sentencepiece
 from sacrebleu.tokenizers import tokenizer_spm
 
-from nmtkit.data.store import StoreWriter
 from nmtkit.run import Run, write_toml
 from nmtkit.score.stage import score
 from tests.manifests import write_manifest
+from tests.stored import pair_writer
 
 FLORES = "flores200sacrebleuspm"
 """sacreBLEU's file of the tokenizer of spBLEU."""
@@ -71,10 +71,10 @@ class FakeRun:
             write(path / "prep" / "text" / f"{name}.src", lines)
             for i in range(references):
                 write(path / "prep" / "text" / f"{name}.ref{i or ''}", spoil(lines, 0.2 * i, i))
-            with StoreWriter(path / "prep" / name, 0, 100) as store:
+            with pair_writer(path / "prep" / name, 0, 100) as add:
                 for line in lines:
                     ids = [5] * len(line.split()) + [2]
-                    store.add(ids, ids)
+                    add(ids, ids)
         entries = [(name, "dev" if name == "dev" else "test", count, references) for name in sets]
         write_manifest(path / "prep", entries, {"lowercase": lowercase}, tgt=tgt, dataset=path.name)
 

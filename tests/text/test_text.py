@@ -11,10 +11,11 @@ import pytest
 from nmtkit.errors import DataError
 from nmtkit.text.bpe import Bpe, learn_bpe
 from nmtkit.text.side import TextSide
-from nmtkit.text.truecase import evidence, learn_truecaser
+from nmtkit.text.truecase import learn_truecaser
 from nmtkit.text.vocabulary import SPECIALS
 from tests.manifests import write_json
 from tests.prep.real import lines
+from tests.text.evidence import evidence
 
 DEFAULTS = {"normalize": True, "aggressive_hyphens": False, "escape": True, "lowercase": False}
 TEXT = [

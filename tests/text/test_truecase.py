@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from nmtkit.errors import DataError
 from nmtkit.text.moses import Moses
-from nmtkit.text.truecase import Truecaser, detruecase, evidence, learn_truecaser, sentence_starts
+from nmtkit.text.truecase import Truecaser, detruecase, learn_truecaser, sentence_starts
 from tests.prep.real import lines
+from tests.text.evidence import evidence
 
 VOCABULARY = "the The THE House house . : ! &quot; ( [ ' 12 - ß Über über A1"
 TOKENS = st.lists(st.sampled_from(VOCABULARY.split()), max_size=12)

@@ -12,7 +12,7 @@ import torch
 from nmtkit import console, files, settings
 from nmtkit.data.batches import collate
 from nmtkit.data.documents import Documents, documents_file
-from nmtkit.data.store import Store, StoreWriter
+from nmtkit.data.store import Store
 from nmtkit.errors import (
     CheckpointError,
     ConfigError,
@@ -43,6 +43,7 @@ from nmtkit.translate.beam import search
 from nmtkit.translate.translator import Translator
 from tests.manifests import read_json
 from tests.refused import refused
+from tests.stored import pair_writer
 from tests.toy_recurrent import ToyRecurrent
 from tests.train.tiny import last, lines_of, make_run, metrics, options, state_of, trainer
 
@@ -594,9 +595,9 @@ def test_blank_lines_stay_blank_in_validation_and_are_no_context(run, on_dev, na
     for row in (0, 3, 5):
         source[row] = ""
     vocabulary = Vocabulary.load(run.prep / "vocab.txt")
-    with StoreWriter(run.prep / "dev", 0, len(vocabulary)) as writer:
+    with pair_writer(run.prep / "dev", 0, len(vocabulary)) as add:
         for pair in zip(source, target, strict=True):
-            writer.add(*(vocabulary.encode(line.split()) for line in pair))
+            add(*(vocabulary.encode(line.split()) for line in pair))
     files.write_lines(run.source("dev"), source)
     files.write_text(documents_file(run.prep, "dev"), "0\n3\n")
     model = drawn_model(name, **options)

@@ -8,12 +8,12 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
-from nmtkit.data.store import StoreWriter
 from nmtkit.models import checkpoints
 from nmtkit.run import Run
 from nmtkit.text.vocabulary import Vocabulary
 from nmtkit.train.stage import train
 from tests.manifests import read_json, write_manifest
+from tests.stored import pair_writer
 
 LETTERS = "abcdefghijkl"
 # d=16: a step takes a few milliseconds.
@@ -54,9 +54,9 @@ def make_run(path: Path, pairs: int = 60, dev: int = 6, seed: int = 1, shard: in
     )
     for name, split, lines in sets:
         for number, start in enumerate(range(0, len(lines), shard or len(lines))):
-            with StoreWriter(prep / name, number, len(vocabulary)) as writer:
+            with pair_writer(prep / name, number, len(vocabulary)) as add:
                 for source, target in lines[start : start + (shard or len(lines))]:
-                    writer.add(vocabulary.encode(source), vocabulary.encode(target))
+                    add(vocabulary.encode(source), vocabulary.encode(target))
         if split != "train":
             (prep / "text" / f"{name}.src").write_text(
                 "".join(" ".join(s) + "\n" for s, _ in lines), "utf-8"
