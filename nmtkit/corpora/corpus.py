@@ -52,6 +52,8 @@ class SetFiles:
     first: int | None = None
     """The number of pairs wanted, with the rest of the last one's document; None means all
     (`prep.rewrite`)."""
+    given: Mapping[str, tuple[Path, ...]] = field(default_factory=dict)
+    """The files of the sides that these files were written from, if they were."""
 
     @property
     def src(self) -> tuple[Path, ...]:
@@ -66,6 +68,13 @@ class SetFiles:
     def files(self) -> Iterator[Path]:
         """Return every file of every side."""
         return itertools.chain.from_iterable(self.sides.values())
+
+    def where(self, *sides: str) -> str:
+        """Return the files of sides for a message: those that the user has."""
+        sources = self.given or self.sides
+        # A TSV file holds both sides, and further references that have no file.
+        paths = itertools.chain(*(sources.get(side, sources["ref"]) for side in sides))
+        return ", ".join(map(str, dict.fromkeys(paths)))
 
 
 def side_names(count: int) -> list[str]:

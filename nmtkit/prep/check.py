@@ -108,8 +108,8 @@ class Inputs:
                 self._check_lines(text)
             # Cleaning counts the blank lines of training text, `separate` those between documents.
             if text.split != "train" and not text.between:
-                for paths in text.sides.values():
-                    _check_some_text(text, paths)
+                for side in text.sides:
+                    _check_some_text(text, side)
             if text.docs is not None:
                 read_starts(text.docs, self.lines(text.src))
 
@@ -207,14 +207,14 @@ class Sample:
 
 
 def check_samples(
-    sets: Sequence[tuple[SetFiles, SetFiles]], languages: tuple[str, str], settings: PrepSettings
+    sets: Sequence[SetFiles], languages: tuple[str, str], settings: PrepSettings
 ) -> None:
     """Refuse text in another script than its language's, text that is split into subwords unless
     words stay whole (then warn), and text for which Moses is wrong, unless a setting asks for
     Moses.
 
     Args:
-        sets: the user's own, one sentence a line, each with the set as the user gave it.
+        sets: the user's own, one sentence a line.
         languages: of source and target.
         settings: of prep.
     Raises: DataError with what to do.
@@ -226,10 +226,8 @@ def check_samples(
     _check_moses(samples, settings)
 
 
-def _samples(
-    sets: Sequence[tuple[SetFiles, SetFiles]], languages: tuple[str, str]
-) -> Iterator[Sample]:
-    for text, given in sets:
+def _samples(sets: Sequence[SetFiles], languages: tuple[str, str]) -> Iterator[Sample]:
+    for text in sets:
         for number, (key, paths) in enumerate(text.sides.items()):
             lines = itertools.chain.from_iterable(map(files.byte_lines, paths))
             is_target = number > 0  # further references are targets, too
@@ -239,8 +237,7 @@ def _samples(
                 language=languages[is_target],
                 opposite=languages[not is_target],
                 name=f"the {SIDE_NAMES[side]} of {text.name}",
-                # One file of the user's may hold further references.
-                where=", ".join(map(str, given.sides.get(key, given.tgt))),
+                where=text.where(key),
                 is_scored=is_target and text.split != "train",
                 raw=list(itertools.islice(lines, SAMPLE)),
             )
@@ -294,14 +291,14 @@ def _check_moses(samples: Sequence[Sample], settings: PrepSettings) -> None:
         raise DataError("; ".join(problems.values()), where, hint)
 
 
-def _check_some_text(text: SetFiles, paths: Sequence[Path]) -> None:
+def _check_some_text(text: SetFiles, side: str) -> None:
     """Refuse a side on which nothing could be measured."""
-    lines = itertools.chain.from_iterable(map(files.byte_lines, paths))
+    lines = itertools.chain.from_iterable(map(files.byte_lines, text.sides[side]))
     if not any(tidy(line.decode(errors="replace")).strip() for line in lines):
-        names = " + ".join(path.name for path in paths)
+        name = "source" if side == "src" else "target"
         hint = "name files with one sentence a line, line i of one the translation of line i of"
         raise DataError(
-            f"{text.name} has no line with text: all of {names} is blank",
-            where=", ".join(map(str, paths)),
+            f"{text.name} has no line with text: all of the {name} is blank",
+            where=text.where(side),
             hint=f"{hint} the other; {NOTHING}",
         )

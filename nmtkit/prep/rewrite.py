@@ -25,17 +25,21 @@ def rewritten(corpus: Corpus, inputs: Inputs, folder: Path) -> Corpus:
         inputs: gets the files that are written.
         folder: where they go.
     """
+
+    def checked(text: SetFiles, given: SetFiles) -> SetFiles:
+        text = replace(text, given=given.given or given.sides)
+        inputs.check([text])
+        return text
+
     sets = []
     for text in corpus.sets:
         if text.columns:
-            text = split_columns(text, folder / "columns")
-            inputs.check([text])
+            text = checked(split_columns(text, folder / "columns"), text)
         if text.between:
-            text = separate(text, (corpus.src, corpus.tgt), folder / "separated")
-            inputs.check([text])
+            languages = corpus.src, corpus.tgt
+            text = checked(separate(text, languages, folder / "separated"), text)
         if text.first is not None:
-            text = _first_pairs(text, text.first, inputs, folder / "first")
-            inputs.check([text])
+            text = checked(_first_pairs(text, text.first, inputs, folder / "first"), text)
         sets.append(text)
     return replace(corpus, sets=sets)
 

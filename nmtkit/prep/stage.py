@@ -92,8 +92,8 @@ def _prepare(
         if request.dataset:
             inputs.check(corpus.sets)
         corpus = rewritten(corpus, inputs, raw)
-        given = {text.name: text for text in request.own_corpus.sets}
-        own_sets = [(text, given[text.name]) for text in corpus.sets if text.name in given]
+        names = {text.name for text in request.own_corpus.sets}
+        own_sets = [text for text in corpus.sets if text.name in names]
         check_samples(own_sets, (corpus.src, corpus.tgt), settings)
         parser = Stanza(corpus.src) if options.parser else None
         jobs = options.jobs or cores()

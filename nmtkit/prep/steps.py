@@ -224,7 +224,7 @@ class Steps:
         names = "prep.min_words, max_words, max_ratio, max_subwords, drop_overlap"
         raise DataError(
             f"cleaning dropped all {self.inputs.lines(train.src):,} training pairs: {counts}",
-            where=", ".join(map(str, (*train.src, *train.tgt))),
+            where=train.where("src", "ref"),
             hint=f"check the files, or the settings {names}",
         )
 

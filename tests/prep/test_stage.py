@@ -145,8 +145,9 @@ def test_a_set_without_a_line_with_text_is_refused_and_nothing_is_written(
         "utf-8",
         newline="\n",
     )
+    of_side = "target" if side else "source"
     with pytest.raises(
-        DataError, match=f"^{which} has no line with text: all of {path.name} is blank"
+        DataError, match=f"^{which} has no line with text: all of the {of_side} is blank"
     ) as caught:
         run_prep(tmp_path, files, test=joined((*test, second)))
     assert str(path) in caught.value.where and "one sentence a line" in caught.value.hint
