@@ -21,20 +21,26 @@ def split_columns(text: SetFiles, folder: Path) -> SetFiles:
     Returns: the set that was written. Its documents and parses are those of `text`.
     Raises: DataError for a line without a tab, or with a wrong number of columns.
     """
-    rows = ((cells, False) for cells in _rows(text.src[0], text.split))
+    rows = ((cells, False) for cells in _rows(text))
     written = write_set(rows, folder, text.name, text.split, documents=False)
     return replace(text, sides=written.sides, columns=False)
 
 
-def _rows(path: Path, split: str) -> Iterator[tuple[bytes, ...]]:
-    """Yield the cells of each line. Only a test set may have more than two."""
-    columns = 0 if split == "test" else 2
+def _rows(text: SetFiles) -> Iterator[tuple[bytes, ...]]:
+    """Yield the cells of each line. Only a test set may have more than two. A blank line between
+    documents is blank on every side.
+    """
+    path, columns = text.src[0], 2
+    if text.split == "test":
+        first = next(filter(bytes.strip, byte_lines(path)), b"")
+        columns = max(columns, first.count(b"\t") + 1)
     for number, line in enumerate(byte_lines(path), 1):
         cells = tuple(line.split(b"\t"))
-        columns = columns or max(len(cells), 2)
+        if text.between == "blank" and not line.strip():
+            cells = (b"",) * columns
         if len(cells) != columns:
             expected = "source TAB target" + " TAB reference" * (columns - 2)
             problem = f"has {counted(len(cells), 'column')}" if len(cells) > 1 else "has no tab"
-            hint = f"every line of this {split} set is {expected}"
+            hint = f"every line of this {text.split} set is {expected}"
             raise DataError(f"a TSV line {problem}", f"{path}, line {number:,}", hint)
         yield cells

@@ -175,6 +175,27 @@ def test_a_table_with_documents_and_parses(sets, tmp_path):
     assert "docs/train.txt" in first
 
 
+def test_blank_lines_separate_the_documents_of_a_table(sets, tmp_path):
+    """They have no tab, or only tabs. A test set may begin with one, and has three columns."""
+    two, one = {}, {}
+    for name, rows in sets.items():
+        if name == "test":
+            rows = [(src, tgt, tgt.upper()) for src, tgt in rows]
+        blank = ("",) * len(rows[0])
+        documents = [blank, *rows[:4], blank, *rows[4:7], blank, *rows[7:]]
+        two[name] = write(tmp_path, name, documents, ("en", "de", "de1")[: len(blank)])
+        forms = iter([("",), blank, (" ",)])
+        lines = (next(forms) if row == blank else row for row in documents)
+        one[name] = [write_table(tmp_path / f"{name}.en-de.tsv", lines)]
+    docs = [f"{name}=blank" for name in sets]
+    first, second = (
+        prepared(prepare(tmp_path, files, form, test=[files.pop("test")], docs=docs).path)
+        for form, files in (("two", two), ("one", one))
+    )
+    assert first == second
+    assert "docs/test.txt" in first
+
+
 @pytest.mark.parametrize("suffix", ["", ".gz", ".xz"])
 def test_real_text_as_a_table(tmp_path, shared, suffix):
     """Europarl as two compressed files and as one table gives the same corpus."""
