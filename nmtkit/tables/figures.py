@@ -171,8 +171,8 @@ def as_pdf(svg: str, width: float) -> bytes | None:
     Returns: a PDF with embedded fonts; None if the SVG does not hold its numbers.
     """
     try:
-        described = ElementTree.fromstring(svg).find(f".//{DESCRIPTION}")
-        values = _VALUES.validate_json(described.text or "") if described is not None else {}
+        numbers = ElementTree.fromstring(svg).findtext(f".//{DESCRIPTION}", "")
+        values = _VALUES.validate_json(numbers)
         draw = DRAWINGS[str(values.pop("figure"))]
         options = _options_of(draw, values)
     except (ElementTree.ParseError, ValidationError, ValueError, KeyError):
