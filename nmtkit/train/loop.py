@@ -8,7 +8,7 @@ import math
 import signal
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -92,8 +92,8 @@ class Trainer:
     about: dict[str, Any]
     validator: Validator | None
     ranks: Ranks
-    moments: Mapping[str, Tensor] = field(default_factory=dict)
-    opening: list[str] = field(default_factory=list)
+    moments: Mapping[str, Tensor]
+    opening: list[str]
 
     def __post_init__(self) -> None:
         state = self.state
