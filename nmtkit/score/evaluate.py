@@ -19,6 +19,7 @@ from nmtkit.records import (
     SignificanceTest,
     SystemScores,
 )
+from nmtkit.run import code_commit
 from nmtkit.score import formulas, lengths, seeds
 from nmtkit.score.budgets import unequal
 from nmtkit.score.external_metrics import SetTexts, external_metrics
@@ -57,7 +58,6 @@ class Task:
         src_lengths: (N) for results by length; length_unit: their unit.
         texts: of the set, for external metrics.
         seed_groups: the systems by training seed.
-        commit: of nmtkit, for the record.
         budgets: of the systems' trainings.
     """
 
@@ -69,7 +69,6 @@ class Task:
     length_unit: str
     texts: SetTexts
     seed_groups: Sequence[SeedGroup] = ()
-    commit: str | None = None
     budgets: Mapping[str, Budget] = field(default_factory=dict)
 
 
@@ -191,7 +190,7 @@ def evaluate(metrics: SystemMetrics, task: Task) -> Scores:
             for key, test in TESTS.items()
         },
         version=nmtkit.__version__,
-        commit=task.commit,
+        commit=code_commit(),
         remarks=[
             *([scorer.remark] if scorer.remark else []),
             *_left_out(metrics[baseline], task),

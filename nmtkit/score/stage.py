@@ -44,6 +44,7 @@ from nmtkit.score.translations import (
 )
 from nmtkit.settings import SearchSettings, TrainSettings, complete
 from nmtkit.tables.table import StoredTable
+from nmtkit.text.side import TextSide
 
 __all__ = ["score", "score_files"]
 
@@ -70,7 +71,7 @@ def score(run: Run, **values: Any) -> None:
     printed = paper.asked(options.paper or "", options.table)
     run.manifest()  # refuses a run that is not prepared
     with (
-        run.recorded("score", seed=options.seed) as call,
+        run.recorded("score", seed=options.seed),
         locked(run.path, "score", shared=True),
         locked(run.path / "score", "score"),
     ):
@@ -82,7 +83,7 @@ def score(run: Run, **values: Any) -> None:
             check_paths(options, "{system}", list(folders))
             scored_set = ScoredSet(run, text_set, folders, options)
             files.recover(scored_set.folder, SCORES)
-            result = scored_set.current(call.commit)
+            result = scored_set.current()
             if len(result.systems) == 1 and not options.systems:
                 console.say(
                     f"{text_set.name}: only '{result.systems[0].name}' is translated, so there is"
@@ -196,19 +197,17 @@ class ScoredSet:
         }
         return earlier.model_copy(update={"metrics": kept}) == wanted
 
-    def current(self, commit: str | None) -> Scores:
+    def current(self) -> Scores:
         """Return the scores; those of an earlier call if they are up to date."""
         stored = self.stored
         if stored and not self.options.force and self._is_current(stored):
             again = "--force computes them again"
             console.say(f"{self.text_set.name}: scores are up to date ({again})")
             return stored
-        return self.score(commit)
+        return self.score()
 
-    def score(self, commit: str | None) -> Scores:
+    def score(self) -> Scores:
         """Score all systems and write the folder."""
-        from nmtkit.text.side import TextSide
-
         self._say_replaced()
         name, side = self.text_set.name, TextSide.load(self.run.prep, "tgt")
         scorer = scorer_of(self.run, name, side)
@@ -225,7 +224,6 @@ class ScoredSet:
             "subwords",
             texts,
             self.seed_groups,
-            commit,
             self.made_from.budgets,
         )
         if task.scorer.lowercase:
