@@ -87,9 +87,10 @@ class Graphs:
     def _record(self, shape: Shape, batch: Batch, scale: Tensor) -> Recorded | None:
         tensors = tensors_of(batch)
         inputs = []
-        for key in ((i, tensor.shape, tensor.dtype) for i, tensor in enumerate(tensors)):
+        for i, tensor in enumerate(tensors):
+            key = i, tensor.shape, tensor.dtype
             if key not in self._inputs:
-                self._inputs[key] = torch.empty_like(tensors[key[0]])
+                self._inputs[key] = torch.empty_like(tensor)
             inputs.append(self._inputs[key])
         torch._foreach_copy_(inputs, tensors)
         copies, scale = iter(inputs), scale.clone()
