@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from sacrebleu.metrics.bleu import BLEU
@@ -27,10 +27,8 @@ from nmtkit.errors import DataError, EnvironmentProblem
 from nmtkit.score import counts, formulas
 from nmtkit.score.formulas import Formula
 from nmtkit.score.scripts import Mteval, References, multi_bleu
+from nmtkit.text.side import TextSide
 from nmtkit.text.tokenizer import UNSPACED, usual_tokenizer
-
-if TYPE_CHECKING:
-    from nmtkit.text.side import TextSide
 
 WESTERN = "13a"
 """sacreBLEU's default tokenizer, that of mteval-v13a.pl."""
