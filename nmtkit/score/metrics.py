@@ -60,8 +60,8 @@ class Metric:
         signature: what makes two values comparable; only equal signatures may be compared.
         statistics: (N, F) the counts of each of N sentences; a corpus score is
             `formula(statistics.sum(0))`.
-        formula: (…, F) summed counts -> (…) scores; sentence_formula: the same for single sentences
-            (BLEU: effective order).
+        formula: (…, F) summed counts -> (…) scores.
+        sentence_formula: the same for single sentences, if it is another (BLEU: effective order).
         higher_is_better: False for TER.
         empty_hypotheses: lines without a word; they are scored like any other, and counted here.
         details: for BLEU the precisions, brevity penalty and lengths.
@@ -73,14 +73,14 @@ class Metric:
     signature: str
     statistics: Array = field(repr=False)
     formula: Formula = field(repr=False)
-    sentence_formula: Formula = field(repr=False)
+    sentence_formula: Formula | None = field(default=None, repr=False)
     higher_is_better: bool = True
     empty_hypotheses: int = 0
     details: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def sentence_scores(self) -> Array:
         """Return (N) the score of each sentence by itself."""
-        return self.sentence_formula(self.statistics)
+        return (self.sentence_formula or self.formula)(self.statistics)
 
     def part(self, rows: Array) -> Metric:
         """Return the metric of some of the sentences (without details).
@@ -138,7 +138,7 @@ class Kind:
     name: str
     counter: Callable[[Scorer], Any]
     formula: Formula
-    sentence_formula: Formula
+    sentence_formula: Formula | None = None
     of_tokens: bool = False
     western: bool = False
     higher_is_better: bool = True
@@ -341,14 +341,12 @@ METRICS: dict[str, Kind] = {
         "NIST BLEU (mteval-v13a.pl -c)",
         lambda scorer: Mteval(scorer.refs, scorer.lowercase),
         formulas.mteval_bleu,
-        formulas.mteval_bleu,
         western=True,
     ),
     "mteval_uncased": Kind(
         "NIST uncased",
         "NIST BLEU, uncased (mteval-v13a.pl)",
         lambda scorer: Mteval(scorer.refs, lowercase=True),
-        formulas.mteval_bleu,
         formulas.mteval_bleu,
         western=True,
     ),
@@ -357,13 +355,11 @@ METRICS: dict[str, Kind] = {
         "chrF2",
         lambda scorer: CHRF(lowercase=scorer.lowercase, references=scorer.refs),
         formulas.chrf,
-        formulas.chrf,
     ),
     "ter": Kind(
         "TER",
         "TER",
         _ter,
-        formulas.ter,
         formulas.ter,
         higher_is_better=False,
         most_words=TER_WORDS,
@@ -372,7 +368,6 @@ METRICS: dict[str, Kind] = {
         "chrF++",
         "chrF2++",
         lambda scorer: CHRF(word_order=2, lowercase=scorer.lowercase, references=scorer.refs),
-        formulas.chrf,
         formulas.chrf,
         on_request=True,
     ),
@@ -427,7 +422,13 @@ def of_sentences(
     statistics = np.stack([np.array(scores, dtype=np.float64), np.ones(len(scores))], axis=1)
     value = float(formulas.mean(statistics.sum(0)))
     return Metric(
-        name, name, value, signature, statistics, formulas.mean, formulas.mean, higher_is_better
+        name,
+        name,
+        value,
+        signature,
+        statistics,
+        formulas.mean,
+        higher_is_better=higher_is_better,
     )
 
 
