@@ -72,12 +72,13 @@ class Graphs:
         inputs = tensors_of(batch)
         shape = tuple(tensor.shape for tensor in inputs)
         known = self._recorded.get(shape)
-        fits = bool(self._largest) and larger(shape, self._largest) == self._largest
+        largest = larger(shape, self._largest)
+        fits = largest == self._largest
         if known is None and fits and len(self._recorded) < self._most:
             known = self._record(shape, batch, scale)
         if known is None:
             result = self._compute(batch, scale)
-            self._largest = larger(shape, self._largest)
+            self._largest = largest
             return result
         torch._foreach_copy_(known.inputs, inputs)
         known.scale.copy_(scale)

@@ -240,10 +240,10 @@ class _Training:
         settings = self.plan.train
         width = common_width(self.plan.preset, self.plan.model)
         hardware = machines.choose(device, settings.precision, width, settings.matmul)
-        machine = hardware.describe() + describe(settings.deterministic, hardware.device)
+        algorithms = describe(settings.deterministic, hardware.device)
         versions = f"nmtkit {nmtkit.__version__}, torch {torch.__version__}"
-        self.opening.append(f"{versions}: {machine}")
-        console.say(hardware.brief() + describe(settings.deterministic, hardware.device))
+        self.opening.append(f"{versions}: {hardware.describe()}{algorithms}")
+        console.say(hardware.brief() + algorithms)
         of_first = self.ranks.first_does(hardware.values)
         if state.hardware and state.hardware != of_first:
             console.warn(_hardware_warning(state.hardware, of_first))
