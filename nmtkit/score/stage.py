@@ -134,6 +134,7 @@ class ScoredSet:
     @cached_property
     def made_from(self) -> ScoredFrom:
         """Everything the scores depend on: they are up to date while it is the same."""
+        external, names = external_metrics(self.options), list(self.folders)
         inputs = self.run.references(self.text_set.name)
         for folder in self.folders.values():
             inputs += [folder / "hyp.txt", folder / "hyp.subwords.txt"]
@@ -141,7 +142,7 @@ class ScoredSet:
             nmtkit=nmtkit.__version__,
             sacrebleu=sacrebleu.__version__,
             prepared=self.run.manifest().fingerprint,
-            baseline=check_baseline(self.options.against, list(self.folders)),
+            baseline=check_baseline(self.options.against, names),
             test=self.options.test,
             draws=asdict(Draws.of(self.options, 1)),
             seeds=[
@@ -149,19 +150,12 @@ class ScoredSet:
                 *([group.systems, group.seeds] for group in self.seed_groups),
             ],
             files=files.hashes(inputs, self.run.path),
-            budgets={
-                name: known for name in self.folders if (known := read_budget(self.run, name))
+            budgets={name: known for name in names if (known := read_budget(self.run, name))},
+            metrics={
+                key: external[key].depends_on(self.text_set.name, names) if key in external else ""
+                for key in asked_metrics(self.options)
             },
-            metrics=self._metrics(),
         )
-
-    def _metrics(self) -> dict[str, str]:
-        """Return the metrics that are asked for, each with what it depends on."""
-        external, names = external_metrics(self.options), list(self.folders)
-        return {
-            key: external[key].depends_on(self.text_set.name, names) if key in external else ""
-            for key in asked_metrics(self.options)
-        }
 
     @cached_property
     def stored(self) -> Scores | None:
