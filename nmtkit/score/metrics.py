@@ -229,11 +229,12 @@ class Scorer:
         words that end at spaces, or a line of the outputs or references is too long for it; None if
         it makes sense.
         """
-        if METRICS[key].of_tokens and not self.tokenized_refs:
+        kind = METRICS[key]
+        if kind.of_tokens and not self.tokenized_refs:
             return "the references are not tokenized"
-        if METRICS[key].western and self.tokenizer != WESTERN:
+        if kind.western and self.tokenizer != WESTERN:
             return f"it needs sacreBLEU's tokenizer {WESTERN}, and this text has {self.tokenizer}"
-        if outputs and (most := METRICS[key].most_words):
+        if outputs and (most := kind.most_words):
             lines = itertools.chain(*self.refs, *outputs)
             longest = max(len(line.split() if self.spaced else line) for line in lines)
             unit = "words" if self.spaced else "characters"

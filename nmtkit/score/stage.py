@@ -120,12 +120,12 @@ class ScoredSet:
                 continue
             config = system.read_config()
             train = complete(TrainSettings, config.train)
-            seed = train.pop("seed", None)
+            seed = train.pop("seed")
             search = complete(SearchSettings, described(folder).settings or config.search)
             best = search["average"] == 1
             search.pop("batch_size")
             for key in (*UNCOMPARED, *(ONLY_AVERAGED if best else ())):
-                train.pop(key, None)
+                train.pop(key)
             # The settings of the preset are compared. A seed may be trained on another machine.
             compared = config.model_dump(exclude={"preset", "hardware"})
             settings[name] = ({**compared, "train": train, "search": search}, seed)
