@@ -192,9 +192,8 @@ class LoadedSystem:
         lines = _lines(lines, "lines")
         beginnings = [""] * len(lines) if prefix is None else _lines(prefix, "prefix")
         _check_counts(beginnings, lines, "prefixes")
-        phrases = [
-            tuple(_lines(of_line, "constraints")) for of_line in constraints or [()] * len(lines)
-        ]
+        of_lines = [()] * len(lines) if constraints is None else constraints
+        phrases = [tuple(_lines(of_line, "constraints")) for of_line in of_lines]
         _check_counts(phrases, lines, "lists of phrases")
         demands = itertools.starmap(
             LineDemand, zip(range(len(lines)), beginnings, phrases, strict=True)

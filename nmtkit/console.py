@@ -17,6 +17,8 @@ _CONTROL = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f"
     r"\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"  # end a line, or turn its direction
 )
+EVERY = 10.0
+"""Seconds between two lines of progress where stderr is no terminal."""
 _quiet = False
 _muted = False
 Advance = Callable[[float], None]
@@ -101,14 +103,13 @@ def duration(seconds: float) -> str:
 
 
 @contextlib.contextmanager
-def progress(label: str, total: float | None, every: float = 10.0) -> Iterator[Advance]:
+def progress(label: str, total: float | None) -> Iterator[Advance]:
     """Show how far a long job is, with the time left: a rich bar on a terminal, else a line every
     few seconds.
 
     Args:
         label: what is being done.
         total: units of work in all, None if unknown.
-        every: seconds between two plain lines when stderr is not a terminal.
     Yields: a function to call with the units done since the last call.
     """
     if _quiet:
@@ -136,7 +137,7 @@ def progress(label: str, total: float | None, every: float = 10.0) -> Iterator[A
         nonlocal done, last
         done += amount
         now = time.monotonic()
-        if now - last >= every:
+        if now - last >= EVERY:
             last = now
             left = (
                 f", {100 * done / total:.0f}%, {duration((now - start) * (total - done) / done)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -184,15 +184,16 @@ def panels(
         groups: system -> the group whose colour and name it has; default: its own.
     """
     labels = {False: "loss per target token (thin: training)", True: "dev BLEU"}
-    both = []
-    for bleu, label in labels.items():
-        lines = drawn(curves, axis, bleu)
-        named = [replace(line, name=(groups or {}).get(line.name, line.name)) for line in lines]
-        both.append(Panel(axis, label, named))
+    both = [
+        Panel(axis, label, _drawn(curves, axis, bleu, groups or {}))
+        for bleu, label in labels.items()
+    ]
     return [panel for panel in both if panel.curves]
 
 
-def drawn(curves: Mapping[str, Curves], axis: str, bleu: bool) -> list[Curve]:
+def _drawn(
+    curves: Mapping[str, Curves], axis: str, bleu: bool, groups: Mapping[str, str]
+) -> list[Curve]:
     """Return the curves of a panel."""
     lines = []
     for name, training in curves.items():
@@ -202,5 +203,5 @@ def drawn(curves: Mapping[str, Curves], axis: str, bleu: bool) -> list[Curve]:
             places = [(training.at(step, axis), value) for step, value in points]
             if known := [(x, y) for x, y in places if x is not None and y is not None]:
                 x, y = zip(*known, strict=True)
-                lines.append(Curve(name, x, y, faint))
+                lines.append(Curve(groups.get(name, name), x, y, faint))
     return lines

@@ -70,6 +70,7 @@ LARGEST = {int: 10**18, float: 1e30}
 """The largest magnitude of every setting and option; a field may have a lower limit."""
 SMALLEST = 1e-30
 AtLeastOne = Annotated[int, Field(ge=1)]
+Tokenizer = Literal["auto", "moses", "jieba", "characters", "none"]
 BelowOne = Annotated[float, Field(ge=0, lt=1)]
 """A share that is not the whole: from 0 to 1, but not 1."""
 
@@ -113,13 +114,13 @@ class PrepSettings(Section):
     """The development set, by its name in the table of data sets; empty: the data set's own."""
     test: list[str] = []
     """The test sets, by their names in the table of data sets; empty: the data set's own."""
-    src_tokenizer: Literal["auto", "moses", "jieba", "characters", "none"] = "auto"
+    src_tokenizer: Tokenizer = "auto"
     """How the source is cut into words. moses; jieba; characters; none: at spaces, for text that is
     tokenized already: nothing else is changed, and nothing is undone. auto: jieba for Chinese,
     characters for Japanese, Thai, Khmer, Lao and Burmese, else moses. With
     `subwords=sentencepiece` auto leaves the text as it is: SentencePiece reads plain text.
     """
-    tgt_tokenizer: Literal["auto", "moses", "jieba", "characters", "none"] = "auto"
+    tgt_tokenizer: Tokenizer = "auto"
     """How the target is cut into words, as `src_tokenizer`. With none, scores have the signature
     tok:none.
     """

@@ -191,7 +191,7 @@ class Reader:
 def _loss(sums: Floats) -> Metric:
     """Return the loss of a set, from nats and subwords of its sentences (N, 2)."""
     value, signature = float(_ratio(sums.sum(0))), "nats a subword, </s> included"
-    return Metric("loss", "loss", value, signature, sums, _ratio, _ratio, higher_is_better=False)
+    return Metric("loss", "loss", value, signature, sums, _ratio, higher_is_better=False)
 
 
 def _shares(sums: Floats, sites: context_reading.Sites, draws: Draws) -> list[Estimate]:

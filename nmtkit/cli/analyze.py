@@ -22,6 +22,7 @@ from nmtkit.options import (
     run_option,
     set_names_option,
 )
+from nmtkit.run import choose
 from nmtkit.tables.table import Table, text_column
 from nmtkit.user_classes import is_class_name
 
@@ -50,8 +51,6 @@ def analysis_command(name: str) -> Any:
     from nmtkit.analyze import stage
 
     def call(run: Path | None = None, **options: Any) -> None:
-        from nmtkit.run import choose
-
         stage.analyze(choose(run), name, **options)
 
     cls, shows = stage.find(name), stage.shows(name)

@@ -88,30 +88,19 @@ def command(
     parameters = [_parameter(key, field) for key, field in fields.items()]
 
     def register(function: Callable[..., None]) -> None:
-        within.command(name, cls=cls, **help_texts)(_with_parameters(function, parameters))
+        def call(**values: Any) -> None:
+            for key in ("quiet", "debug", "allow_code"):  # `Command.invoke` has read them
+                values.pop(key, None)
+            function(**{key: value for key, value in values.items() if value is not None})
+
+        # The list of commands keeps newlines.
+        call.__doc__ = " ".join((function.__doc__ or "").split())
+        # Typer reads these two.
+        vars(call)["__signature__"] = inspect.Signature(parameters)
+        call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        within.command(name, cls=cls, **help_texts)(call)
 
     return register
-
-
-def _with_parameters(
-    function: Callable[..., None], parameters: list[inspect.Parameter]
-) -> Callable[..., None]:
-    """Return the function with the signature that typer reads.
-
-    Args:
-        function: the body of the command.
-        parameters: its parameters.
-    """
-
-    def call(**values: Any) -> None:
-        for key in ("quiet", "debug", "allow_code"):  # `Command.invoke` has read them
-            values.pop(key, None)
-        function(**{key: value for key, value in values.items() if value is not None})
-
-    call.__doc__ = " ".join((function.__doc__ or "").split())  # the list of commands keeps newlines
-    vars(call)["__signature__"] = inspect.Signature(parameters)
-    call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return call
 
 
 def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:

@@ -13,6 +13,7 @@ from nmtkit.options import CodeOptions
 from nmtkit.prep.file_values import joined_words
 from nmtkit.prep.options import PrepOptions
 from nmtkit.report.options import ReportOptions
+from nmtkit.run import choose
 from nmtkit.score.options import ScoreOptions
 from nmtkit.train.options import TrainOptions
 from nmtkit.translate.options import TranslateOptions
@@ -78,7 +79,6 @@ def prep(**options: Any) -> None:
 )
 def train(run: Path | None = None, **options: Any) -> None:
     """Train a system. Run the same command again to resume a stopped training."""
-    from nmtkit.run import choose
     from nmtkit.train import stage
     from nmtkit.train.ranks import joined
 
@@ -103,7 +103,6 @@ def train(run: Path | None = None, **options: Any) -> None:
 )
 def translate(run: Path | None = None, **options: Any) -> None:
     """Translate the run's test sets with every trained system, or translate a file or stdin."""
-    from nmtkit.run import choose
     from nmtkit.translate import stage
 
     stage.translate(choose(run), **options)
@@ -133,7 +132,6 @@ def score(
     """Print BLEU, chrF and TER of all systems, with confidence intervals, and significance tests
     against a baseline.
     """
-    from nmtkit.run import choose
     from nmtkit.score import stage
 
     if hyps or hyp or ref:
@@ -158,7 +156,6 @@ def report(run: Path | None = None, **options: Any) -> None:
     curves, findings, translations, provenance.
     """
     from nmtkit.report import stage
-    from nmtkit.run import choose
 
     stage.report(choose(run), **options)
 
@@ -178,6 +175,5 @@ def export(run: Path | None = None, **options: Any) -> None:
     transformers. Models that the engine cannot run are refused at once.
     """
     from nmtkit.export import stage
-    from nmtkit.run import choose
 
     stage.export(choose(run), **options)

@@ -21,7 +21,7 @@ from nmtkit.score.resampling import FEW, FEWEST_FOR_P
 from nmtkit.score.seeds import NOT_KNOWN
 from nmtkit.score.significance import LEVEL, TESTS
 from nmtkit.tables.figures import Difference
-from nmtkit.tables.table import Column, Estimate, Table, text
+from nmtkit.tables.table import Column, Estimate, Table, text, text_column
 
 READING = (
     f"A system is called better or worse if p < {LEVEL:g}, and only perhaps so if "
@@ -40,14 +40,9 @@ def tables(contents: Contents, set_name: str) -> list[Table]:
     """Return the tables that a set's scores are read from first: the groups of training seeds, if
     several were trained, the systems, and what the systems cost.
     """
-    result, whole = contents.scores[set_name], table(contents, set_name)
+    result = contents.scores[set_name]
     by_seed = [result_tables.seeds_table(result)] if result.has_seeds else []
-    shown = {*SHOWN, *result.asked}
-    cost = [i for i, column in enumerate(whole.columns) if column.key not in shown]
-    scores = [i for i, column in enumerate(whole.columns) if column.key in shown]
-    title = f"{result.set}: size and cost"
-    costs = replace(whole.only([0, *cost]), name="cost", title=title, notes=())
-    return [*by_seed, whole.only(scores), costs]
+    return [*by_seed, score_table(result), cost_table(contents, set_name)]
 
 
 def group_of(result: Scores) -> dict[str, str]:
@@ -112,20 +107,26 @@ def difference_label(result: Scores) -> str:
     return f"Δ BLEU against {result.baseline} [95%]"
 
 
-def table(contents: Contents, set_name: str) -> Table:
-    """Return one row a system: BLEU, its difference to the baseline's and p, parameters, and the
-    cost of training and decoding.
-
-    Args:
-        contents: the run; set_name: one of its scored sets.
+def score_table(result: Scores) -> Table:
+    """Return one row a system: BLEU, its difference to the baseline's and p, chrF, and the metrics
+    that were asked for.
     """
+    whole = result_tables.main_table(result)
+    shown = {*SHOWN, *result.asked}
+    scores = whole.only([i for i, column in enumerate(whole.columns) if column.key in shown])
+    signatures = [f"{header(key)}:" for key in ("bleu", *result.asked)]
+    beginnings = (*signatures, "[95%]", "Δ, p", "one system", "empty", FEW)
+    notes = [note for note in whole.notes if note.startswith(beginnings)]
+    return replace(scores, name="comparison", notes=notes, turns=False)
+
+
+def cost_table(contents: Contents, set_name: str) -> Table:
+    """Return one row a system: parameters, and the cost of training and decoding."""
     result = contents.scores[set_name]
-    scores = result_tables.main_table(result)
-    shown = [i for i, column in enumerate(scores.columns) if column.key in {*SHOWN, *result.asked}]
     trained = {system.name: system for system in contents.systems}
     time_columns, times = _times(contents, set_name)
     columns = [
-        *(scores.columns[i] for i in shown),
+        text_column("system"),
         Column("seed", "seed"),
         Column("parameters", "parameters, M"),
         Column("updates", "updates"),
@@ -133,14 +134,10 @@ def table(contents: Contents, set_name: str) -> Table:
         *time_columns,
     ]
     rows = []
-    for cells in scores.rows:
-        name = cells[0]
+    for name in result.names:
         training = _training(trained[name]) if name in trained else [None] * 4
-        rows.append([*(cells[i] for i in shown), *training, *times.get(name, [None, None])])
-    signatures = [f"{header(key)}:" for key in ("bleu", *result.asked)]
-    beginnings = (*signatures, "[95%]", "Δ, p", "one system", "empty", FEW)
-    notes = [note for note in scores.notes if note.startswith(beginnings)]
-    return Table("comparison", scores.title, columns, rows, notes, result_tables.FIRST)
+        rows.append([name, *training, *times.get(name, [None, None])])
+    return Table("cost", f"{result.set}: size and cost", columns, rows)
 
 
 def _training(system: TrainedSystem) -> list[Any]:

@@ -71,8 +71,8 @@ def report(run: Run, **values: Any) -> Path:
                 _part(each, number if options.also else 0, len(runs))
                 for number, each in enumerate(contents, 1)
             ]
-            about = {"commit": call.commit or "", "digest": digest}
-            _write(path, parts, options, scores=digests.of_scores(run), **about)
+            scores = digests.of_scores(run)
+            _write(path, parts, options, commit=call.commit or "", digest=digest, scores=scores)
     console.put(str(path))
     return path
 

@@ -19,6 +19,7 @@ from nmtkit.records import (
     SignificanceTest,
     SystemScores,
 )
+from nmtkit.run import code_commit
 from nmtkit.score import formulas, lengths, seeds
 from nmtkit.score.budgets import unequal
 from nmtkit.score.external_metrics import SetTexts, external_metrics
@@ -57,7 +58,6 @@ class Task:
         src_lengths: (N) for results by length; length_unit: their unit.
         texts: of the set, for external metrics.
         seed_groups: the systems by training seed.
-        commit: of nmtkit, for the record.
         budgets: of the systems' trainings.
     """
 
@@ -69,7 +69,6 @@ class Task:
     length_unit: str
     texts: SetTexts
     seed_groups: Sequence[SeedGroup] = ()
-    commit: str | None = None
     budgets: Mapping[str, Budget] = field(default_factory=dict)
 
 
@@ -191,7 +190,7 @@ def evaluate(metrics: SystemMetrics, task: Task) -> Scores:
             for key, test in TESTS.items()
         },
         version=nmtkit.__version__,
-        commit=task.commit,
+        commit=code_commit(),
         remarks=[
             *([scorer.remark] if scorer.remark else []),
             *_left_out(metrics[baseline], task),
@@ -220,11 +219,11 @@ def _system(name: str, metrics: SystemMetrics, baseline: str, draws: Draws) -> S
     bleu, n = metrics[name]["bleu"], draws.sentences
     ratio = estimate(bleu.details["ratio"], draws.full.scores(bleu, formulas.length_ratio), n)
     scores = {key: _score(metric, draws) for key, metric in metrics[name].items()}
-    if name == baseline:
-        return SystemScores(name, scores, ratio, bleu.empty_hypotheses, {}, {})
-    pairs = {key: (metric, metrics[baseline][key], draws) for key, metric in metrics[name].items()}
-    differences = {key: difference(*pair) for key, pair in pairs.items()}
-    tests = {test: {key: compare(test, *pair) for key, pair in pairs.items()} for test in TESTS}
+    differences, tests = {}, {}
+    if name != baseline:
+        pairs = {key: (of, metrics[baseline][key], draws) for key, of in metrics[name].items()}
+        differences = {key: difference(*pair) for key, pair in pairs.items()}
+        tests = {test: {key: compare(test, *pair) for key, pair in pairs.items()} for test in TESTS}
     return SystemScores(name, scores, ratio, bleu.empty_hypotheses, differences, tests)
 
 

@@ -15,6 +15,8 @@ from nmtkit.arrays import Array
 
 Formula = Callable[[Array], Array]
 
+BETA = 2.0
+"""The weight of recall in chrF."""
 _LOG_OF_ZERO = -9999999999.0  # sacreBLEU's my_log(0)
 
 
@@ -65,9 +67,9 @@ sentence_multi_bleu: Formula = partial(bleu, smooth="none", effective_order=True
 mteval_bleu: Formula = partial(bleu, smooth="mteval")
 
 
-def chrf(sums: Array, beta: float = 2.0) -> Array:
-    """chrF (Popović 2015): F of character n-gram precision and recall, averaged over the orders
-    that occur. chrF++ (Popović 2017) averages over word n-grams too.
+def chrf(sums: Array) -> Array:
+    """chrF2 (Popović 2015): F of character n-gram precision and recall, averaged over the orders
+    that occur; recall counts twice as much. chrF2++ (Popović 2017) averages over word n-grams too.
 
     Args:
         sums: (…, 18) for each order 1 to 6: n-grams of the hypothesis, of the reference, matching;
@@ -79,7 +81,7 @@ def chrf(sums: Array, beta: float = 2.0) -> Array:
     orders = np.maximum(counted.sum(-1), 1)
     precision = _ratio(match, np.where(counted, hyp, 0)).sum(-1) / orders
     recall = _ratio(match, np.where(counted, ref, 0)).sum(-1) / orders
-    return _ratio(100 * (1 + beta**2) * precision * recall, beta**2 * precision + recall)
+    return _ratio(100 * (1 + BETA**2) * precision * recall, BETA**2 * precision + recall)
 
 
 def ter(sums: Array) -> Array:

@@ -17,6 +17,7 @@ from nmtkit.score import formulas
 from nmtkit.score.metrics import Metric
 from nmtkit.score.resampling import Draws, estimate
 from nmtkit.score.significance import compare, difference
+from nmtkit.tables import figures
 from nmtkit.tables.table import Column, Estimate, bar, text_column
 
 
@@ -166,8 +167,6 @@ def bars(scores: Sequence[LengthScore]) -> str:
 
 def figure(scores: Sequence[LengthScore], unit: str, title: str) -> str | None:
     """Return the groups as a figure (SVG) with intervals as error bars; None without matplotlib."""
-    from nmtkit.tables import figures
-
     labels = list(dict.fromkeys(score.group for score in scores))
     series: dict[str, list[Estimate]] = {}
     for score in scores:

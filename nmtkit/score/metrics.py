@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from sacrebleu.metrics.bleu import BLEU
@@ -27,10 +27,8 @@ from nmtkit.errors import DataError, EnvironmentProblem
 from nmtkit.score import counts, formulas
 from nmtkit.score.formulas import Formula
 from nmtkit.score.scripts import Mteval, References, multi_bleu
+from nmtkit.text.side import TextSide
 from nmtkit.text.tokenizer import UNSPACED, usual_tokenizer
-
-if TYPE_CHECKING:
-    from nmtkit.text.side import TextSide
 
 WESTERN = "13a"
 """sacreBLEU's default tokenizer, that of mteval-v13a.pl."""
@@ -62,8 +60,8 @@ class Metric:
         signature: what makes two values comparable; only equal signatures may be compared.
         statistics: (N, F) the counts of each of N sentences; a corpus score is
             `formula(statistics.sum(0))`.
-        formula: (…, F) summed counts -> (…) scores; sentence_formula: the same for single sentences
-            (BLEU: effective order).
+        formula: (…, F) summed counts -> (…) scores.
+        sentence_formula: the same for single sentences, if it is another (BLEU: effective order).
         higher_is_better: False for TER.
         empty_hypotheses: lines without a word; they are scored like any other, and counted here.
         details: for BLEU the precisions, brevity penalty and lengths.
@@ -75,14 +73,14 @@ class Metric:
     signature: str
     statistics: Array = field(repr=False)
     formula: Formula = field(repr=False)
-    sentence_formula: Formula = field(repr=False)
+    sentence_formula: Formula | None = field(default=None, repr=False)
     higher_is_better: bool = True
     empty_hypotheses: int = 0
     details: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def sentence_scores(self) -> Array:
         """Return (N) the score of each sentence by itself."""
-        return self.sentence_formula(self.statistics)
+        return (self.sentence_formula or self.formula)(self.statistics)
 
     def part(self, rows: Array) -> Metric:
         """Return the metric of some of the sentences (without details).
@@ -140,7 +138,7 @@ class Kind:
     name: str
     counter: Callable[[Scorer], Any]
     formula: Formula
-    sentence_formula: Formula
+    sentence_formula: Formula | None = None
     of_tokens: bool = False
     western: bool = False
     higher_is_better: bool = True
@@ -231,11 +229,12 @@ class Scorer:
         words that end at spaces, or a line of the outputs or references is too long for it; None if
         it makes sense.
         """
-        if METRICS[key].of_tokens and not self.tokenized_refs:
+        kind = METRICS[key]
+        if kind.of_tokens and not self.tokenized_refs:
             return "the references are not tokenized"
-        if METRICS[key].western and self.tokenizer != WESTERN:
+        if kind.western and self.tokenizer != WESTERN:
             return f"it needs sacreBLEU's tokenizer {WESTERN}, and this text has {self.tokenizer}"
-        if outputs and (most := METRICS[key].most_words):
+        if outputs and (most := kind.most_words):
             lines = itertools.chain(*self.refs, *outputs)
             longest = max(len(line.split() if self.spaced else line) for line in lines)
             unit = "words" if self.spaced else "characters"
@@ -343,14 +342,12 @@ METRICS: dict[str, Kind] = {
         "NIST BLEU (mteval-v13a.pl -c)",
         lambda scorer: Mteval(scorer.refs, scorer.lowercase),
         formulas.mteval_bleu,
-        formulas.mteval_bleu,
         western=True,
     ),
     "mteval_uncased": Kind(
         "NIST uncased",
         "NIST BLEU, uncased (mteval-v13a.pl)",
         lambda scorer: Mteval(scorer.refs, lowercase=True),
-        formulas.mteval_bleu,
         formulas.mteval_bleu,
         western=True,
     ),
@@ -359,13 +356,11 @@ METRICS: dict[str, Kind] = {
         "chrF2",
         lambda scorer: CHRF(lowercase=scorer.lowercase, references=scorer.refs),
         formulas.chrf,
-        formulas.chrf,
     ),
     "ter": Kind(
         "TER",
         "TER",
         _ter,
-        formulas.ter,
         formulas.ter,
         higher_is_better=False,
         most_words=TER_WORDS,
@@ -374,7 +369,6 @@ METRICS: dict[str, Kind] = {
         "chrF++",
         "chrF2++",
         lambda scorer: CHRF(word_order=2, lowercase=scorer.lowercase, references=scorer.refs),
-        formulas.chrf,
         formulas.chrf,
         on_request=True,
     ),
@@ -429,7 +423,13 @@ def of_sentences(
     statistics = np.stack([np.array(scores, dtype=np.float64), np.ones(len(scores))], axis=1)
     value = float(formulas.mean(statistics.sum(0)))
     return Metric(
-        name, name, value, signature, statistics, formulas.mean, formulas.mean, higher_is_better
+        name,
+        name,
+        value,
+        signature,
+        statistics,
+        formulas.mean,
+        higher_is_better=higher_is_better,
     )
 
 

@@ -236,8 +236,8 @@ def beside(paper: Printed, result: Scores, dataset: str) -> Table:
     ]
     notes = [note, "measured: mean over the seeds; " + "; ".join(dict.fromkeys(meanings))]
     signatures = {column.name: result.signatures.get(column.score, "") for column in columns}
-    comparison = _Comparison(paper, columns, _scores(result), signatures, bool(same))
-    return comparison.table(notes, f"{result.set}: ")
+    before = f"{result.set}: "
+    return _compared(paper, columns, _scores(result), signatures, bool(same), notes, before)
 
 
 def _scores(result: Scores) -> dict[str, dict[str, float]]:
@@ -307,78 +307,78 @@ def numbers_beside(
             " (pr, dc, or borders)"
         )
     signatures = dict.fromkeys([column.name for column in columns], signature)
-    return _Comparison(paper, columns, known, signatures, same).table([*notes, *remarks])
+    return _compared(paper, columns, known, signatures, same, [*notes, *remarks])
 
 
-@dataclass(frozen=True)
-class _Comparison:
-    """Printed and measured numbers.
+def _compared(
+    paper: Printed,
+    shown: Sequence[PaperColumn],
+    known: Numbers,
+    signatures: Mapping[str, str],
+    same: bool,
+    notes: Sequence[str],
+    before: str = "",
+) -> Table:
+    """Return the table of printed and measured numbers.
 
     Args:
-        paper: the printed table; columns: those of its columns that are shown.
+        paper: the printed table; shown: those of its columns that are shown.
         known: the measured numbers; signatures: how they were measured, by the columns' names.
         same: True if they were measured on the paper's own corpus.
+        notes: between the citation and the paper's remarks; before: of the title.
     """
+    decimals = 3 if any(column.sentence for column in shown) else 2
+    columns = [
+        text_column("row", "paper's row"),
+        text_column("system"),
+        text_column("column", "paper's column"),
+        Column("paper", "paper", decimals),
+        Column("paper_spread", "±"),
+        Column("seeds", "seeds"),
+        Column("measured", "measured", decimals),
+        Column("difference", "difference", decimals, signed=True),
+        text_column("signature"),
+    ]
+    rows = []
+    for row in paper.table.rows:
+        systems = [known[name] for name in _of_row(row.system, known)]
+        keys = set()
+        for column in shown:
+            if column.name in row.numbers:
+                # On another corpus a number stands once, not beside each of the paper's.
+                hidden = column.key in keys and not same
+                signature = signatures[column.name]
+                rows.append(_cells(row, column, systems, hidden, same, signature))
+                keys.add(column.key)
+    if all(row[4] is None for row in rows):  # no spread is printed
+        columns, rows = columns[:4] + columns[5:], [row[:4] + row[5:] for row in rows]
+    printed = paper.table
+    title = f"{before}{printed.title}, printed and measured"
+    if not same:
+        title += " (another corpus than the paper's)"
+    citation = f"paper: {paper.citation}; {printed.metric}"
+    return Table("paper", title, columns, rows, [citation, *notes, *printed.remarks])
 
-    paper: Printed
-    columns: Sequence[PaperColumn]
-    known: Numbers
-    signatures: Mapping[str, str]
-    same: bool
 
-    def table(self, notes: Sequence[str], before: str = "") -> Table:
-        """Return the table of both.
-
-        Args:
-            notes: between the citation and the paper's remarks; before: of the title.
-        """
-        decimals = 3 if any(column.sentence for column in self.columns) else 2
-        columns = [
-            text_column("row", "paper's row"),
-            text_column("system"),
-            text_column("column", "paper's column"),
-            Column("paper", "paper", decimals),
-            Column("paper_spread", "±"),
-            Column("seeds", "seeds"),
-            Column("measured", "measured", decimals),
-            Column("difference", "difference", decimals, signed=True),
-            text_column("signature"),
-        ]
-        rows = list(self._rows())
-        if all(row[4] is None for row in rows):  # no spread is printed
-            columns, rows = columns[:4] + columns[5:], [row[:4] + row[5:] for row in rows]
-        printed = self.paper.table
-        title = f"{before}{printed.title}, printed and measured"
-        if not self.same:
-            title += " (another corpus than the paper's)"
-        citation = f"paper: {self.paper.citation}; {printed.metric}"
-        return Table("paper", title, columns, rows, [citation, *notes, *printed.remarks])
-
-    def _rows(self) -> Iterator[list[Any]]:
-        for row in self.paper.table.rows:
-            systems = [self.known[name] for name in _of_row(row.system, self.known)]
-            shown = set()
-            for column in self.columns:
-                if column.name in row.numbers:
-                    # On another corpus a number stands once, not beside each of the paper's.
-                    hidden = column.key in shown and not self.same
-                    yield self._cells(row, column, systems, hidden)
-                    shown.add(column.key)
-
-    def _cells(
-        self, row: PaperRow, column: PaperColumn, systems: list[Mapping[str, float]], hidden: bool
-    ) -> list[Any]:
-        number = row.numbers[column.name]
-        value, spread = number if isinstance(number, tuple) else (number, None)
-        measured = [numbers[column.key] for numbers in systems if column.key in numbers]
-        system = row.system
-        if not measured:
-            missing = "not in this comparison" if row.system else "not trained here"
-            system = "not measured" if systems else missing
-        cells = [row.printed, system, column.name, value, spread]
-        if hidden or not measured:
-            return [*cells, None, None, None, None]
-        mean = statistics.fmean(measured)
-        comparable = self.same and column.cost != OF_MACHINES
-        difference = mean - value if comparable else None
-        return [*cells, len(measured), mean, difference, self.signatures[column.name]]
+def _cells(
+    row: PaperRow,
+    column: PaperColumn,
+    systems: list[Mapping[str, float]],
+    hidden: bool,
+    same: bool,
+    signature: str,
+) -> list[Any]:
+    """Return the cells of a printed number and of what was measured, which may be hidden."""
+    number = row.numbers[column.name]
+    value, spread = number if isinstance(number, tuple) else (number, None)
+    measured = [numbers[column.key] for numbers in systems if column.key in numbers]
+    system = row.system
+    if not measured:
+        missing = "not in this comparison" if row.system else "not trained here"
+        system = "not measured" if systems else missing
+    cells = [row.printed, system, column.name, value, spread]
+    if hidden or not measured:
+        return [*cells, None, None, None, None]
+    mean = statistics.fmean(measured)
+    difference = mean - value if same and column.cost != OF_MACHINES else None
+    return [*cells, len(measured), mean, difference, signature]

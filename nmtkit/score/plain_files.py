@@ -14,7 +14,6 @@ import numpy as np
 from nmtkit import console, files
 from nmtkit.corpora.parallel_text import first_odd_pair
 from nmtkit.errors import ConfigError, DataError, counted
-from nmtkit.run import code_commit
 from nmtkit.score.evaluate import (
     Output,
     Task,
@@ -82,7 +81,6 @@ def score_files(hyps: Sequence[Path], refs: Sequence[Path], **values: Any) -> No
         np.array([len(line.split()) for line in words], dtype=np.int64),
         unit,
         SetTexts(_called(ref), sources, scorer.refs),
-        commit=code_commit(),
     )
     tokens = "tok. BLEU takes its tokens" if side else "tok. BLEU needs --lang"
     console.say(

@@ -44,6 +44,7 @@ from nmtkit.score.translations import (
 )
 from nmtkit.settings import SearchSettings, TrainSettings, complete
 from nmtkit.tables.table import StoredTable
+from nmtkit.text.side import TextSide
 
 __all__ = ["score", "score_files"]
 
@@ -70,7 +71,7 @@ def score(run: Run, **values: Any) -> None:
     printed = paper.asked(options.paper or "", options.table)
     run.manifest()  # refuses a run that is not prepared
     with (
-        run.recorded("score", seed=options.seed) as call,
+        run.recorded("score", seed=options.seed),
         locked(run.path, "score", shared=True),
         locked(run.path / "score", "score"),
     ):
@@ -82,7 +83,7 @@ def score(run: Run, **values: Any) -> None:
             check_paths(options, "{system}", list(folders))
             scored_set = ScoredSet(run, text_set, folders, options)
             files.recover(scored_set.folder, SCORES)
-            result = scored_set.current(call.commit)
+            result = scored_set.current()
             if len(result.systems) == 1 and not options.systems:
                 console.say(
                     f"{text_set.name}: only '{result.systems[0].name}' is translated, so there is"
@@ -119,12 +120,12 @@ class ScoredSet:
                 continue
             config = system.read_config()
             train = complete(TrainSettings, config.train)
-            seed = train.pop("seed", None)
+            seed = train.pop("seed")
             search = complete(SearchSettings, described(folder).settings or config.search)
             best = search["average"] == 1
             search.pop("batch_size")
             for key in (*UNCOMPARED, *(ONLY_AVERAGED if best else ())):
-                train.pop(key, None)
+                train.pop(key)
             # The settings of the preset are compared. A seed may be trained on another machine.
             compared = config.model_dump(exclude={"preset", "hardware"})
             settings[name] = ({**compared, "train": train, "search": search}, seed)
@@ -133,6 +134,7 @@ class ScoredSet:
     @cached_property
     def made_from(self) -> ScoredFrom:
         """Everything the scores depend on: they are up to date while it is the same."""
+        external, names = external_metrics(self.options), list(self.folders)
         inputs = self.run.references(self.text_set.name)
         for folder in self.folders.values():
             inputs += [folder / "hyp.txt", folder / "hyp.subwords.txt"]
@@ -140,7 +142,7 @@ class ScoredSet:
             nmtkit=nmtkit.__version__,
             sacrebleu=sacrebleu.__version__,
             prepared=self.run.manifest().fingerprint,
-            baseline=check_baseline(self.options.against, list(self.folders)),
+            baseline=check_baseline(self.options.against, names),
             test=self.options.test,
             draws=asdict(Draws.of(self.options, 1)),
             seeds=[
@@ -148,19 +150,12 @@ class ScoredSet:
                 *([group.systems, group.seeds] for group in self.seed_groups),
             ],
             files=files.hashes(inputs, self.run.path),
-            budgets={
-                name: known for name in self.folders if (known := read_budget(self.run, name))
+            budgets={name: known for name in names if (known := read_budget(self.run, name))},
+            metrics={
+                key: external[key].depends_on(self.text_set.name, names) if key in external else ""
+                for key in asked_metrics(self.options)
             },
-            metrics=self._metrics(),
         )
-
-    def _metrics(self) -> dict[str, str]:
-        """Return the metrics that are asked for, each with what it depends on."""
-        external, names = external_metrics(self.options), list(self.folders)
-        return {
-            key: external[key].depends_on(self.text_set.name, names) if key in external else ""
-            for key in asked_metrics(self.options)
-        }
 
     @cached_property
     def stored(self) -> Scores | None:
@@ -196,19 +191,17 @@ class ScoredSet:
         }
         return earlier.model_copy(update={"metrics": kept}) == wanted
 
-    def current(self, commit: str | None) -> Scores:
+    def current(self) -> Scores:
         """Return the scores; those of an earlier call if they are up to date."""
         stored = self.stored
         if stored and not self.options.force and self._is_current(stored):
             again = "--force computes them again"
             console.say(f"{self.text_set.name}: scores are up to date ({again})")
             return stored
-        return self.score(commit)
+        return self.score()
 
-    def score(self, commit: str | None) -> Scores:
+    def score(self) -> Scores:
         """Score all systems and write the folder."""
-        from nmtkit.text.side import TextSide
-
         self._say_replaced()
         name, side = self.text_set.name, TextSide.load(self.run.prep, "tgt")
         scorer = scorer_of(self.run, name, side)
@@ -225,7 +218,6 @@ class ScoredSet:
             "subwords",
             texts,
             self.seed_groups,
-            commit,
             self.made_from.budgets,
         )
         if task.scorer.lowercase:

@@ -7,12 +7,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from nmtkit import console, files
 from nmtkit.arrays import Array
+from nmtkit.data.store import Store
 from nmtkit.errors import DataError, check_known
 from nmtkit.models import checkpoints
 from nmtkit.records import TextSet, TranslationMeta, load
@@ -20,9 +21,7 @@ from nmtkit.run import Run
 from nmtkit.score.evaluate import Output
 from nmtkit.score.metrics import Metric, Scorer
 from nmtkit.settings import SearchSettings
-
-if TYPE_CHECKING:
-    from nmtkit.text.side import TextSide
+from nmtkit.text.side import TextSide
 
 NOT_THE_SEARCH = ("batch_size", "nbest")
 """Settings of a search that the best translation does not depend on."""
@@ -147,8 +146,6 @@ def source_lengths(run: Run, text_set: TextSet) -> Array:
 
     Raises: DataError if the store and the text do not belong together.
     """
-    from nmtkit.data.store import Store
-
     lengths = np.asarray(Store(run.prep / text_set.name).src_lengths - 1)
     if len(lengths) != text_set.lines:
         raise DataError(

@@ -136,9 +136,9 @@ def _as_svg(draw: Callable[Concatenate[Figure, P], None]) -> Callable[P, str | N
     def drawn(*args: P.args, **options: P.kwargs) -> str | None:
         if not available():
             return None
-        given = inspect.signature(draw).bind(None, *args, **options).arguments
-        _, *values = given.items()
-        numbers = to_json({"figure": draw.__name__, **dict(values)}, fallback=np.ndarray.tolist)
+        # The name stands in the place of the first argument, `figure`.
+        values = inspect.signature(draw).bind(draw.__name__, *args, **options).arguments
+        numbers = to_json(values, fallback=np.ndarray.tolist)
         metadata = {"Date": None, "Description": numbers.decode()}
         return _saved(lambda figure: draw(figure, *args, **options), "svg", metadata).decode()
 
@@ -171,8 +171,8 @@ def as_pdf(svg: str, width: float) -> bytes | None:
     Returns: a PDF with embedded fonts; None if the SVG does not hold its numbers.
     """
     try:
-        described = ElementTree.fromstring(svg).find(f".//{DESCRIPTION}")
-        values = _VALUES.validate_json(described.text or "") if described is not None else {}
+        numbers = ElementTree.fromstring(svg).findtext(f".//{DESCRIPTION}", "")
+        values = _VALUES.validate_json(numbers)
         draw = DRAWINGS[str(values.pop("figure"))]
         options = _options_of(draw, values)
     except (ElementTree.ParseError, ValidationError, ValueError, KeyError):

@@ -93,5 +93,4 @@ class Ahead:
         padding = positions - tokens - sum(int(src.sum()) for src, _ in lengths)
         place = updates.epoch, updates.window, updates.index
         share = self._gradients.share(rows, make=True) if self._count else None
-        facts = tokens, positions, padding, place, updates.passes
-        return Prepared(rows, *facts, share)
+        return Prepared(rows, tokens, positions, padding, place, updates.passes, share)

@@ -76,7 +76,6 @@ class Updates:
     epoch: int = 0
     window: int = 0
     index: int = 0
-    batches: WindowBatches = field(init=False)
 
     def __post_init__(self) -> None:
         self._windows = self._epoch_windows()
@@ -90,7 +89,7 @@ class Updates:
         s, shards = self.settings, self._windows[self.window]
         if isinstance(self.pairs, Resegmented):
             self.pairs.begin(self.epoch, self.window, shards)
-        self.batches = window_batches(
+        self.batches: WindowBatches = window_batches(
             self.pairs, shards, s.batch_size, s.batch_unit, s.seed, self.epoch, self.window
         )
 
@@ -255,14 +254,14 @@ class Share:
     """A rank's share of an update.
 
     Attributes:
+        parts: place in the update, which seeds the random numbers, and rows.
         split_from: of the state on which the parts depend.
-        parts: place in the update, and rows.
         batches: by place; those that are made already.
     """
 
-    split_from: int | None
     parts: list[tuple[int, Ids]]
-    batches: dict[int, Batch]
+    split_from: int | None = None
+    batches: dict[int, Batch] = field(default_factory=dict)
 
 
 @dataclass
@@ -291,17 +290,14 @@ class Gradients:
     state: TrainState
     ranks: Ranks = field(default_factory=Ranks)
     note: Callable[[], Sequence[float]] = list
-    device: torch.device = field(init=False)
-    joins: bool = field(init=False)
-    graphs: Graphs | None = field(init=False, default=None)
-    notes: list[list[float]] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
         parameters = [p for p in self.model.parameters() if p.requires_grad]
         dtype = getattr(torch, self.settings.sums)
-        self._made: dict[int, Batch] = {}
         self.device = parameters[0].device
         self.joins = joins(self.settings, self.device)
+        self.graphs: Graphs | None = None
+        self.notes: list[list[float]] = []
         self._chunk = losses.chunk_rows(self.model.vocabularies.tgt, self.device.type)
         if reason := gpu.load_kernels(self.device):
             console.warn(f"nmtkit's kernels do not work here, torch's are slower: {reason}")
@@ -325,7 +321,7 @@ class Gradients:
         split_from = self.state.split_from
         parts = self.ranks.share(list(enumerate(self.parts(update))))
         batches = {micro: self._batch(rows) for micro, rows in parts} if make else {}
-        return Share(split_from, parts, batches)
+        return Share(parts, split_from, batches)
 
     def _batch(self, rows: Ids) -> Batch:
         few, rule = self.graphs is not None, self.model.context_rule
@@ -356,9 +352,7 @@ class Gradients:
             if share is None or share.split_from != self.state.split_from:
                 share = self.share(update)
             self._sums.begin()
-            self._made = share.batches
-            sums, too_big = self.add(share.parts, step, divisor, self._sums.overlap)
-            self._made = {}
+            sums, too_big = self.add(share, step, divisor, self._sums.overlap)
             sums, self.notes = self._sums.finish(sums, [too_big, *self.note()])
             smallest = min(int(row.pop(0)) for row in self.notes)
             if smallest == FITS:
@@ -376,15 +370,15 @@ class Gradients:
 
     def add(
         self,
-        parts: Sequence[tuple[int, Ids]],
+        share: Share,
         step: int,
         divisor: float,
         before_last: Callable[[Tensor], object] | None = None,
     ) -> tuple[Tensor, int]:
-        """Add the gradients of some parts of an update in this process.
+        """Add the gradients of a share of an update in this process.
 
         Args:
-            parts: place in the update, which seeds the random numbers, and rows.
+            share: its parts may be all of the update.
             step, divisor: as of `compute`.
             before_last: gets the hidden states of the last part before their backward pass.
         Returns: sums (2) of the smoothed loss and of the negative log-likelihood; positions of the
@@ -393,13 +387,16 @@ class Gradients:
         sums = torch.zeros(2, dtype=widest(self.device), device=self.device)
         # The outermost region keeps the 16-bit copies of weights for all parts.
         with torch.autocast(**self.autocast | {"enabled": False}):
-            for micro, rows in parts:
+            for micro, rows in share.parts:
                 try:
-                    batch = self._seeded_batch(rows, step, micro)
+                    seed_everything(self.settings.seed, step, micro)
+                    batch = share.batches.get(micro) or self._batch(rows)
+                    if self._perturb:
+                        batch = self._perturb.inputs(batch, step)
                     if self.graphs:
                         sums += self.graphs(batch, torch.full_like(sums[0], 1 / divisor))
                         continue
-                    before = before_last if micro == parts[-1][0] else None
+                    before = before_last if micro == share.parts[-1][0] else None
                     sums += self._add_part(batch, 1 / divisor, before)
                 except (RuntimeError, MemoryError) as error:
                     if not is_out_of_memory(error):
@@ -424,12 +421,6 @@ class Gradients:
         if self._multiple:
             return sum(filled(side, self._multiple) for side in (src_lengths, tgt_lengths))
         return padded_positions(src_lengths, tgt_lengths)
-
-    def _seeded_batch(self, rows: Ids, step: int, micro: int) -> Batch:
-        """Return a micro-batch, after seeding the random numbers of its computation."""
-        seed_everything(self.settings.seed, step, micro)
-        batch = self._made.get(micro) or self._batch(rows)
-        return self._perturb.inputs(batch, step) if self._perturb else batch
 
     def _add_part(
         self,

@@ -72,12 +72,13 @@ class Graphs:
         inputs = tensors_of(batch)
         shape = tuple(tensor.shape for tensor in inputs)
         known = self._recorded.get(shape)
-        fits = bool(self._largest) and larger(shape, self._largest) == self._largest
+        largest = larger(shape, self._largest)
+        fits = largest == self._largest
         if known is None and fits and len(self._recorded) < self._most:
             known = self._record(shape, batch, scale)
         if known is None:
             result = self._compute(batch, scale)
-            self._largest = larger(shape, self._largest)
+            self._largest = largest
             return result
         torch._foreach_copy_(known.inputs, inputs)
         known.scale.copy_(scale)
@@ -87,9 +88,10 @@ class Graphs:
     def _record(self, shape: Shape, batch: Batch, scale: Tensor) -> Recorded | None:
         tensors = tensors_of(batch)
         inputs = []
-        for key in ((i, tensor.shape, tensor.dtype) for i, tensor in enumerate(tensors)):
+        for i, tensor in enumerate(tensors):
+            key = i, tensor.shape, tensor.dtype
             if key not in self._inputs:
-                self._inputs[key] = torch.empty_like(tensors[key[0]])
+                self._inputs[key] = torch.empty_like(tensor)
             inputs.append(self._inputs[key])
         torch._foreach_copy_(inputs, tensors)
         copies, scale = iter(inputs), scale.clone()

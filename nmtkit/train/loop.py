@@ -8,7 +8,7 @@ import math
 import signal
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,6 @@ from torch import Tensor
 
 from nmtkit import console
 from nmtkit.data.order import ShardedPairs
-from nmtkit.data.padding import Ids
 from nmtkit.errors import Interrupted, NmtkitError, TrainingDiverged
 from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Model
@@ -27,7 +26,7 @@ from nmtkit.settings import TrainSettings
 from nmtkit.train import divergence, saving
 from nmtkit.train.ahead import Ahead, Prepared
 from nmtkit.train.ema import Averages
-from nmtkit.train.gradients import Gradients, Updates
+from nmtkit.train.gradients import Gradients, Share, Updates
 from nmtkit.train.graphs import Repeated
 from nmtkit.train.optimizer import (
     Plateau,
@@ -55,21 +54,15 @@ class Update:
     """An update that was made unless `sums` are not finite, which only the device knows yet.
 
     Attributes:
-        batches: the rows of each.
+        prepared: without its share.
         rate: the learning rate.
         sums: (3) the smoothed loss, the negative log-likelihood and the norm of the gradient.
-        tokens, positions, padding: see Window.
-        passes: over the training set, up to the end of the update.
     """
 
     step: int
-    batches: list[Ids]
+    prepared: Prepared
     rate: float
     sums: Tensor
-    tokens: int
-    positions: int
-    padding: int
-    passes: float
 
 
 @dataclass
@@ -99,8 +92,8 @@ class Trainer:
     about: dict[str, Any]
     validator: Validator | None
     ranks: Ranks
-    moments: Mapping[str, Tensor] = field(default_factory=dict)
-    opening: list[str] = field(default_factory=list)
+    moments: Mapping[str, Tensor]
+    opening: list[str]
 
     def __post_init__(self) -> None:
         state = self.state
@@ -234,9 +227,8 @@ class Trainer:
         )
         if self.settings.ema:
             self.averages.update(self.state.step, _finite(sums))
-        facts = update.tokens, update.positions, update.padding, update.passes
-        made = Update(self.state.step, update.rows, rate, sums, *facts)
-        self._unread.append(made)
+        prepared = replace(update, share=None)  # whose batches take memory
+        self._unread.append(Update(self.state.step, prepared, rate, sums))
 
     def _gradient(self, update: Prepared) -> Tensor:
         """Compute the gradient of an update, times the scale of the loss.
@@ -300,10 +292,10 @@ class Trainer:
                 self._count(update, *sums)
 
     def _count(self, update: Update, smoothed: float, nll: float, norm: float) -> None:
-        self._last_read, tokens = update, update.tokens
-        if divergence.check_finite(self.state, update.step, smoothed / tokens, norm):
-            self.state.tokens += tokens
-            sums = smoothed, nll, tokens, update.positions, update.padding
+        self._last_read, prepared = update, update.prepared
+        if divergence.check_finite(self.state, update.step, smoothed / prepared.tokens, norm):
+            self.state.tokens += prepared.tokens
+            sums = smoothed, nll, prepared.tokens, prepared.positions, prepared.padding
             for window in (self.state.log, self.state.loss):
                 window.add(Window(1, *sums, norm=norm))
 
@@ -318,7 +310,8 @@ class Trainer:
         left = None if at_the_end else seconds_left(state, s, state.log)
         last = self._last_read
         assert last is not None
-        self.reporter.progress(state.step, s.max_steps, last.passes, state.log, last.rate, left)
+        passes, rate = last.prepared.passes, last.rate
+        self.reporter.progress(state.step, s.max_steps, passes, state.log, rate, left)
         if not at_the_end:
             self._logged, state.log = state.log, Window()
 
@@ -427,15 +420,12 @@ class Trainer:
         """
         self.read()
         if self.saved != (self.state.step, self.state.validated):
-            if self.state.validated < self.state.step:
-                self._check_loss()
+            unmeasured = self.state.validated < self.state.step
+            if unmeasured and not self.ranks.first_does(self._is_finite):
+                raise TrainingDiverged(f"the loss is not finite after step {self.state.step}")
             if self.ranks.first:
                 self._begin_to_write()
             self.saved = (self.state.step, self.state.validated)
-
-    def _check_loss(self) -> None:
-        if not self.ranks.first_does(self._is_finite):
-            raise TrainingDiverged(f"the loss is not finite after step {self.state.step}")
 
     def _is_finite(self) -> bool:
         """True if the loss of a few pairs is finite: no update may follow that would tell."""
@@ -486,13 +476,13 @@ class Trainer:
         if (update := self._last_read) is None:
             return error
         self.state.step = update.step
-        parts = list(enumerate(self.gradients.parts(update.batches)))
+        rows = update.prepared.rows
+        share = Share(list(enumerate(self.gradients.parts(rows))))
         self.gradients.graphs = None  # a replay calls no module
         cause = divergence.first_not_finite(
-            self.model, lambda: self.gradients.add(parts, self.state.step, 1)
+            self.model, lambda: self.gradients.add(share, self.state.step, 1)
         )
-        batches, rate = update.batches, update.rate
-        return divergence.write_report(error, self.system, self.state, cause, batches, rate)
+        return divergence.write_report(error, self.system, self.state, cause, rows, update.rate)
 
 
 def _finite(sums: Tensor) -> Tensor:

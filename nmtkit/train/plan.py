@@ -229,18 +229,18 @@ def check_unchanged(system: System, plan: Plan, run: Run, allowed: Collection[st
 def _complete(system: System, stored: SystemConfig, plan: Plan) -> SystemConfig:
     """Return the settings of config.toml, with the values of settings that are newer than the file.
 
-    A bad value is refused; --allow-change decides on a setting that is unknown now.
+    A bad value of the model is refused, as `read_config` refuses others; --allow-change decides on
+    a setting that is unknown now.
 
     Raises: ConfigError naming the file and the key.
     """
-    schemas: dict[str, type[Section]] = dict(SCHEMAS)
+    schemas = SCHEMAS
     if stored.variant == plan.variant:
-        schemas["model"] = load_variant(plan.variant).Settings
-    for section, schema in schemas.items():
-        values = getattr(stored, section)
-        settings.build(schema, settings.known(schema, values), section, system.config)
-        stored = stored.model_copy(update={section: settings.complete(schema, values)})
-    return stored
+        schema = load_variant(plan.variant).Settings
+        settings.build(schema, settings.known(schema, stored.model), "model", system.config)
+        schemas = SCHEMAS | {"model": schema}
+    sections = {key: settings.complete(of, getattr(stored, key)) for key, of in schemas.items()}
+    return stored.model_copy(update=sections)
 
 
 def changes(old: dict[str, Any], new: dict[str, Any]) -> dict[str, tuple[str, str]]:

@@ -45,9 +45,7 @@ def overflowed(scaler: GradScaler, loss: float, norm: float) -> bool:
         loss: of the update.
         norm: of its gradient.
     """
-    if math.isfinite(norm) or not math.isfinite(loss):
-        return False
-    if not scaler.is_enabled() or scaler.get_scale() <= 1:
+    if math.isfinite(norm) or not math.isfinite(loss) or scaler.get_scale() <= 1:
         return False
     scaler.update()
     return True

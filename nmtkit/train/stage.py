@@ -88,17 +88,15 @@ def train(run: Run, *, ranks: Ranks | None = None, **values: Any) -> None:
     name = default_name(variant) if options.name is None else options.name
     system = run.new_system(name)
     plan = plan_of_system(run, system, options) or make_plan(run, options)
-    opening = []
+    training = _Training(run, system, plan, options, ranks)
     if options.match_parameters:
-        plan, sizes = match_parameters(run, plan, name, options)
-        console.say(sizes)
-        opening.append(sizes)
-    check_known(options.allow_change, system, plan)
+        training.plan, sizes = match_parameters(run, plan, name, options)
+        training.say(sizes)
+    check_known(options.allow_change, system, training.plan)
     if options.init_from:
         find_source(run, options.init_from)
     if ranks.first:
         check_installed(plan.train.log_to)
-    training = _Training(run, system, plan, options, ranks, opening)
     # Before anything starts CUDA.
     with deterministic(plan.train.deterministic, options.device):
         if options.compile_model:
@@ -122,6 +120,11 @@ class _Training:
     options: TrainOptions
     ranks: Ranks
     opening: list[str] = field(default_factory=list)
+
+    def say(self, line: str) -> None:
+        """Print a line, which train.log then begins with."""
+        console.say(line)
+        self.opening.append(line)
 
     @contextlib.contextmanager
     def recorded(self) -> Iterator[StageCall]:
@@ -237,10 +240,10 @@ class _Training:
         settings = self.plan.train
         width = common_width(self.plan.preset, self.plan.model)
         hardware = machines.choose(device, settings.precision, width, settings.matmul)
-        machine = hardware.describe() + describe(settings.deterministic, hardware.device)
+        algorithms = describe(settings.deterministic, hardware.device)
         versions = f"nmtkit {nmtkit.__version__}, torch {torch.__version__}"
-        self.opening.append(f"{versions}: {machine}")
-        console.say(hardware.brief() + describe(settings.deterministic, hardware.device))
+        self.opening.append(f"{versions}: {hardware.describe()}{algorithms}")
+        console.say(hardware.brief() + algorithms)
         of_first = self.ranks.first_does(hardware.values)
         if state.hardware and state.hardware != of_first:
             console.warn(_hardware_warning(state.hardware, of_first))
@@ -290,21 +293,18 @@ class _Training:
         """Say what is trained by how many processes."""
         world = self.ranks.world
         parameters = count_parameters(model)
-        lines = [f"{self.plan.variant}: {parameters:,} parameters; {pairs:,} training pairs"]
+        self.say(f"{self.plan.variant}: {parameters:,} parameters; {pairs:,} training pairs")
         if world > 1 or state.processes > 1:
             dtype = getattr(torch, self.plan.train.sums)
             megabytes = bytes_sent(parameters, world, dtype) / 1e6
             before = ""
             if state.step and state.processes != world:
                 before = f" ({state.processes} before, with the same batches)"
-            lines.append(
+            self.say(
                 f"{world} processes{before}: each sends and receives {megabytes:,.1f} MB of"
                 " gradients an update"
             )
         state.processes = world
-        for line in lines:
-            self.opening.append(line)
-            console.say(line)
         train = self.plan.train
         if train.warmup >= train.max_steps:
             console.warn(

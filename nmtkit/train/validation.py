@@ -160,20 +160,15 @@ class Validator:
         self._store = store = Store(run.prep / dev.name)
         lengths = store.src_lengths, store.tgt_lengths
         self._batches = batch_list(*lengths, settings.batch_size, settings.batch_unit, 0, 0)
-        hashes, subwords = run.manifest().files, run.manifest().settings.max_subwords
-        self._most = max(READABLE, subwords + 1)
-        self._dev_set = _dev_set_hash(hashes, dev.name, settings.dev_sentences)
+        self._manifest = manifest = run.manifest()
+        self._most = max(READABLE, manifest.settings.max_subwords + 1)
+        self._dev_set = _dev_set_hash(manifest.files, dev.name, settings.dev_sentences)
         self._decodes = settings.dev_bleu or settings.samples > 0
         if self._decodes:
-            self._load_text(run, dev.name)
-
-    def _load_text(self, run: Run, name: str) -> None:
-        self._vocabulary = load_vocabularies(run.prep)[1]
-        self._side = TextSide.load(run.prep, "tgt")
-        self._language = run.manifest().tgt
-        self._tokenized = run.manifest().settings.tgt_tokenizer == "none"
-        self._source = list(files.text_lines(run.source(name)))
-        self._references = [list(files.text_lines(path)) for path in run.references(name)]
+            self._vocabulary = load_vocabularies(run.prep)[1]
+            self._side = TextSide.load(run.prep, "tgt")
+            self._source = list(files.text_lines(run.source(dev.name)))
+            self._references = [list(files.text_lines(path)) for path in run.references(dev.name)]
 
     @cached_property
     def _readable(self) -> Ids:
@@ -275,8 +270,8 @@ class Validator:
         bleu = metrics.bleu(
             [texts[i] for i in rows],
             references,
-            self._language,
-            tokenized=self._tokenized,
+            self._manifest.tgt,
+            tokenized=self._manifest.settings.tgt_tokenizer == "none",
         )
         return float(bleu.value or 0.0), bleu.signature, samples
 

@@ -133,7 +133,7 @@ def test_a_verdict_needs_p_and_interval(low, p, said):
 
 def test_cost_of_training_and_decoding(reported):
     def own():
-        table = comparison.table(read_contents(reported.run), "test")
+        table = comparison.tables(read_contents(reported.run), "test")[-1]
         return table.as_json()["rows"][1], table.columns[-2].header
 
     speed = {"seconds": 1.0, "sentences_per_second": 1.0, "tokens_per_second": 123.4}
@@ -517,7 +517,7 @@ def test_few_sentences_get_no_verdict(tmp_path):
     contents = read_contents(made.run)
     (verdict,) = comparison.verdicts(contents.scores["test"])
     assert verdict.startswith("b-1 - a-1: +") and verdict.endswith(f"] BLEU; {FEW}.")
-    assert FEW in comparison.table(contents, "test").notes and FEW in made.page().text
+    assert FEW in comparison.tables(contents, "test")[0].notes and FEW in made.page().text
     made.add("a-2", 0.5, seed=2, variant="a")
     made.add("b-2", 0.1, seed=2, variant="b")
     score(made.run, resamples=20, trials=20)

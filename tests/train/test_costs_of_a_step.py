@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from nmtkit.nn import cpu, masks
 from nmtkit.settings import TrainSettings
-from nmtkit.train.gradients import Gradients
+from nmtkit.train.gradients import Gradients, Share
 from nmtkit.train.state import TrainState
 from tests.models.contract import Case, batch_for, packed_for, pairs
 
@@ -76,7 +76,7 @@ def test_weights_are_copied_to_16_bits_once_an_update(monkeypatch):
     gradients._chunk = 3
     parts = [(0, np.array([0, 1])), (1, np.array([2, 3])), (2, np.array([4]))]
     with Operations() as operations:
-        gradients.add(parts, 0, 1.0)
+        gradients.add(Share(parts), 0, 1.0)
     weights = {p.data_ptr(): name for name, p in model.named_parameters()}
     copied = [
         weights[tensors[0].data_ptr()]

@@ -17,7 +17,7 @@ from nmtkit.models.variants import build_model
 from nmtkit.settings import TrainSettings
 from nmtkit.train import gradient_sums, gradients
 from nmtkit.train import loss as losses
-from nmtkit.train.gradients import Gradients
+from nmtkit.train.gradients import Gradients, Share
 from nmtkit.train.ranks import Ranks
 from nmtkit.train.state import TrainState
 from tests.train.graph_stand_in import standing_in
@@ -138,7 +138,7 @@ def plain_sums(model, store, update):
     loss = torch.zeros(2, dtype=torch.float64)
     for part in enumerate(update):
         alone = copy.deepcopy(model)
-        loss += computer(alone, store).add([part], 1, 30)[0]
+        loss += computer(alone, store).add(Share([part]), 1, 30)[0]
         for name, parameter in alone.named_parameters():
             if parameter.grad is not None:
                 total[name] = parameter.grad + (0 if total[name] is None else total[name])

@@ -14,7 +14,7 @@ from nmtkit.models.base import Vocabularies
 from nmtkit.models.variants import build_model
 from nmtkit.settings import TrainSettings
 from nmtkit.text.vocabulary import BOS, EOS, PAD, UNK
-from nmtkit.train.gradients import Gradients, seed_everything
+from nmtkit.train.gradients import Gradients, Share, seed_everything
 from nmtkit.train.perturb import Perturbation, keep_probability, perturbation
 from nmtkit.train.ranks import Ranks
 from nmtkit.train.state import TrainState
@@ -232,7 +232,8 @@ def test_processes_make_the_update_of_one(tmp_path):
         chosen = settings(replace="similar", word_dropout=0.2)
         autocast = {"device_type": "cpu", "enabled": False}
         gradients = Gradients(model, store, chosen, autocast, TrainState(), ranks)
-        gradients.add(ranks.share(list(enumerate(gradients.parts(update)))), STEP, 30)
+        parts = ranks.share(list(enumerate(gradients.parts(update))))
+        gradients.add(Share(parts), STEP, 30)
         return torch.cat([p.grad.flatten() for p in model.parameters()])
 
     alone, shares = gradient(Ranks()), [gradient(First()), gradient(Second())]

@@ -200,5 +200,6 @@ def test_from_python(run):
     system = nmtkit.load(run.path, "one", device="cpu")
     (translation,) = system.translations(["two men"], constraints=[["green", "dog"]])
     assert {"green", "dog"} <= set(translation.subwords)
-    with pytest.raises(DataError, match="1 lists of phrases for 2 sources"):
-        system.translate(["a", "b"], constraints=[["dog"]])
+    for lists in ([["dog"]], []):
+        with pytest.raises(DataError, match=f"{len(lists)} lists of phrases for 2 sources"):
+            system.translate(["a", "b"], constraints=lists)
