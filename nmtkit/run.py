@@ -116,14 +116,16 @@ class System:
 
         Raises: DataError as `read_config`; ConfigError naming the file and the key of a bad value.
         """
-        return build(TrainSettings, self.read_config().train, "train", self.config)
+        config = self.read_config().train
+        return build(TrainSettings, known(TrainSettings, config), "train", self.config)
 
     def searching(self) -> SearchSettings:
         """Return the section search of the settings.
 
         Raises: as `training`.
         """
-        return build(SearchSettings, self.read_config().search, "search", self.config)
+        config = self.read_config().search
+        return build(SearchSettings, known(SearchSettings, config), "search", self.config)
 
 
 @dataclass(frozen=True)

@@ -101,6 +101,16 @@ def test_damaged_settings_of_a_system_are_named(tmp_path, damaged, field):
     )
 
 
+def test_settings_of_another_version_are_passed_over(tmp_path):
+    """A system of a later version is read as far as this version knows its settings."""
+    system = Run(tmp_path).system("mine")
+    system.path.mkdir(parents=True)
+    system.config.write_text(
+        'variant = "x"\n[train]\nlater = 1\nmax_steps = 7\n[search]\nlater = 1\nbeam = 3\n[model]\n'
+    )
+    assert (system.training().max_steps, system.searching().beam) == (7, 3)
+
+
 HOLD = """
 import sys, pathlib
 from nmtkit.run import locked

@@ -32,7 +32,7 @@ from nmtkit.text.side import TextSide
 STDIN = Path("-")
 MOST_LINES = 10_000_000
 """All lines are in memory."""
-NO_LANGUAGES = {"txt", "ref", "tok", "tc", "lc", "out", "hyp"}
+NO_LANGUAGES = {"src", "tgt", "ref", "hyp", "sys", "out", "txt", "tok", "tc", "lc", "bpe", "spm"}
 """Suffixes of files that look like language codes."""
 
 
