@@ -88,8 +88,8 @@ class Workers(Generic[Chunk, Result]):
                 yield waiting.popleft().result()
 
     def begin(self, chunks: Iterable[Chunk]) -> Iterator[Result]:
-        """Begin with all chunks now; return an iterator as `map` does. All chunks and results are
-        in memory.
+        """Submit all chunks now; return an iterator over the results, in order. All chunks and
+        results are in memory.
 
         Raises: EnvironmentProblem if a worker was killed; the iterator raises as `map` does.
         """
@@ -119,15 +119,15 @@ def _killed_worker_reported() -> Iterator[None]:
 
 
 def one_ahead(items: Iterable[Result]) -> Iterator[Result]:
-    """Yield items, each when the next one is there, so that work that an item begins goes on
-    meanwhile. An error is raised after the last item before it.
+    """Yield each item after taking the next one, so that background work of the next item has
+    begun. An error or Ctrl-C while the next one is taken is raised after the item.
     """
     waiting: list[Result] = []
     try:
         for item in items:
             yield from waiting
             waiting = [item]
-    except Exception:
+    except (Exception, KeyboardInterrupt):
         yield from waiting
         raise
     yield from waiting

@@ -112,7 +112,7 @@ class System:
         return config
 
     def training(self) -> TrainSettings:
-        """Return the section train of the settings.
+        """Return the section train of the settings; those of another version are passed over.
 
         Raises: DataError as `read_config`; ConfigError naming the file and the key of a bad value.
         """
@@ -122,10 +122,10 @@ class System:
     def searching(self) -> SearchSettings:
         """Return the section search of the settings.
 
-        Raises: as `training`.
+        Raises: as `training`; ConfigError for a setting that this version does not know, because it
+            may change translations.
         """
-        config = self.read_config().search
-        return build(SearchSettings, known(SearchSettings, config), "search", self.config)
+        return build(SearchSettings, self.read_config().search, "search", self.config)
 
 
 @dataclass(frozen=True)

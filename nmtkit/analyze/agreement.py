@@ -140,7 +140,7 @@ class Agreement(Analysis[AgreementOptions, AgreementResult]):
         for path in map(Path, self.options.scores):
             name = path.name.split(".")[0]
             if name in files:
-                message = f"two score files are both named '{name}', up to their first dot"
+                message = f"two score files have the same name before the first dot: '{name}'"
                 raise DataError(message, where="--scores", hint="rename one of them")
             files[name] = read_scores(path, items, kind)
         by_signs = " (by their signs; --score-kind names it)" if kind == "auto" else ""

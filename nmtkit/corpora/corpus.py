@@ -52,8 +52,8 @@ class SetFiles:
     first: int | None = None
     """The number of pairs wanted, with the rest of the last one's document; None means all
     (`prep.rewrite`)."""
-    given: Mapping[str, tuple[Path, ...]] = field(default_factory=dict)
-    """The files of the sides that these files were written from, if they were."""
+    original: SetFiles | None = None
+    """The user's set that these files were written from, if they were."""
 
     @property
     def src(self) -> tuple[Path, ...]:
@@ -70,10 +70,10 @@ class SetFiles:
         return itertools.chain.from_iterable(self.sides.values())
 
     def where(self, *sides: str) -> str:
-        """Return the files of sides for a message: those that the user has."""
-        sources = self.given or self.sides
-        # A TSV file holds both sides, and further references that have no file.
-        paths = itertools.chain(*(sources.get(side, sources["ref"]) for side in sides))
+        """Return the user's files of some sides, for a message."""
+        originals = (self.original or self).sides
+        # One TSV file, or one file of markup, holds all references.
+        paths = itertools.chain(*(originals.get(side, originals["ref"]) for side in sides))
         return ", ".join(map(str, dict.fromkeys(paths)))
 
 

@@ -32,6 +32,8 @@ HINTS = {
     "markup": "segment i of one side translates segment i of the other, in the same document",
 }
 """What to do where the sides do not match, by what separates their documents."""
+COLUMNS = {"src": "the source", "ref": "the target"}
+"""Sides of a TSV file in messages."""
 
 
 def with_documents(corpus: Corpus, sources: Mapping[str, str]) -> Corpus:
@@ -160,12 +162,15 @@ def separate(text: SetFiles, languages: tuple[str, str], folder: Path) -> SetFil
 
 def _sides(text: SetFiles, languages: tuple[str, str]) -> ParallelText:
     """Open every side of a set; of a file of markup each reference is a side."""
-    sides = ParallelText(text.name, HINTS[text.between].format(name=text.name))
+    hint = HINTS[text.between].format(name=text.name)
+    sides = ParallelText(text.name, hint, text.where("src", "ref"))
     for side, (path,) in text.sides.items():
         language = languages[side != "src"]
         streams = readers.markup(path, language) if is_markup(path) else [readers.text(path)]
         if side == "src" and len(streams) > 1:
             problem = f"the source has several versions of a document ({text.name} set)"
             raise DataError(problem, path, "keep one of them")
-        sides.add(path.name, *streams)
+        # A TSV file has both sides.
+        name = path.name if text.original is None else COLUMNS.get(side, side)
+        sides.add(name, *streams)
     return sides

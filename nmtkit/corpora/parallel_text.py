@@ -31,6 +31,8 @@ class ParallelText:
     set_name: str
     hint: str
     """The hint of an error: what to do if the sides do not match."""
+    where: str = ""
+    """The files of the sides, for an error."""
     names: list[str] = field(default_factory=list)
     """The name of each stream's side, for error messages."""
     streams: list[Stream] = field(default_factory=list)
@@ -93,7 +95,7 @@ class ParallelText:
         return [self.names[flags.index(flag)] for flag in (True, False)]
 
     def _error(self, problem: str, number: int) -> DataError:
-        where = f"line {number + 1:,}"
+        where = f"{self.where}, line {number + 1:,}".removeprefix(", ")
         return DataError(f"{problem} ({self.set_name} set)", where, self.hint)
 
 

@@ -55,10 +55,12 @@ class Store:
         self.shard_sizes = [sentences // 2 for sentences in self._sentences.sizes]
         self._starts = np.array(self._sentences.starts) // 2
         self.spans = _open_spans(path)
-        spans_sizes = self.shard_sizes if self.spans is None else self.spans.sizes
-        for path, pairs, spans in zip(self._shards, self.shard_sizes, spans_sizes, strict=True):
+        if self.spans is None:
+            return
+        sizes = zip(self._shards, self.shard_sizes, self.spans.sizes, strict=True)
+        for file, pairs, spans in sizes:
             if pairs != spans:
-                index = ragged_files(spans_path(path))[1]
+                index = ragged_files(spans_path(file))[1]
                 raise DataError(f"not the spans of {pairs:,} sentences", where=index, hint=AGAIN)
 
     def _damaged(self, shard: int) -> DataError:

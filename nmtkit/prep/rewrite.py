@@ -26,8 +26,8 @@ def rewritten(corpus: Corpus, inputs: Inputs, folder: Path) -> Corpus:
         folder: where they go.
     """
 
-    def checked(text: SetFiles, given: SetFiles) -> SetFiles:
-        text = replace(text, given=given.given or given.sides)
+    def checked(text: SetFiles, before: SetFiles) -> SetFiles:
+        text = replace(text, original=before.original or before)
         inputs.check([text])
         return text
 

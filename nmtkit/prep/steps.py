@@ -286,5 +286,6 @@ class Steps:
         stage, label = f"phrases of {text.name}", f"parses of {text.name}"
         facts = self.runner.run_timed(stage, label, tasks, sides=1)
         outcomes = sum_of_outcomes([fact.value["outcomes"] for fact in facts])
-        check_parses(text.name, parses, **outcomes, strict=text.parses is not None)
+        of_user = (text.original or text).parses
+        check_parses(text.name, of_user or parses, **outcomes, strict=of_user is not None)
         return outcomes

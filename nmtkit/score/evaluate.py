@@ -221,7 +221,9 @@ def _system(name: str, metrics: SystemMetrics, baseline: str, draws: Draws) -> S
     scores = {key: _score(metric, draws) for key, metric in metrics[name].items()}
     differences, tests = {}, {}
     if name != baseline:
-        pairs = {key: (of, metrics[baseline][key], draws) for key, of in metrics[name].items()}
+        pairs = {
+            key: (metric, metrics[baseline][key], draws) for key, metric in metrics[name].items()
+        }
         differences = {key: difference(*pair) for key, pair in pairs.items()}
         tests = {test: {key: compare(test, *pair) for key, pair in pairs.items()} for test in TESTS}
     return SystemScores(name, scores, ratio, bleu.empty_hypotheses, differences, tests)

@@ -239,7 +239,9 @@ def _complete(system: System, stored: SystemConfig, plan: Plan) -> SystemConfig:
         schema = load_variant(plan.variant).Settings
         settings.build(schema, settings.known(schema, stored.model), "model", system.config)
         schemas = SCHEMAS | {"model": schema}
-    sections = {key: settings.complete(of, getattr(stored, key)) for key, of in schemas.items()}
+    sections = {
+        key: settings.complete(schema, getattr(stored, key)) for key, schema in schemas.items()
+    }
     return stored.model_copy(update=sections)
 
 

@@ -92,7 +92,8 @@ def train(run: Run, *, ranks: Ranks | None = None, **values: Any) -> None:
     if options.match_parameters:
         training.plan, sizes = match_parameters(run, plan, name, options)
         training.say(sizes)
-    check_known(options.allow_change, system, training.plan)
+        plan = training.plan
+    check_known(options.allow_change, system, plan)
     if options.init_from:
         find_source(run, options.init_from)
     if ranks.first:

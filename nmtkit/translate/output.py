@@ -82,7 +82,7 @@ def print_translations(
 
     with _progress(group, source) as scorer.done:
         windows = stream_windows(sys.stdin.buffer) if source == "-" else file_windows(source)
-        # Who writes lines to stdin may wait for their translations before writing more.
+        # A program that writes to stdin may wait for translations before it writes more.
         for translations in scorer.translate_windows(read(windows), ahead=source != "-"):
             for line, translation in zip(waiting.popleft(), translations, strict=True):
                 number += 1

@@ -93,8 +93,8 @@ MANY_LINES, SHARE = 4000, 250
 share at a time.
 """
 OBJECTS = 50_000
-"""New objects after which Python looks for cycles. Translations have none, and several objects a
-line; with Python's 700 the search for cycles takes a tenth of the time beside a GPU.
+"""New objects after which Python looks for cycles, beside a GPU. Translations have no cycles, but
+several objects a line (`tests/benchmarks/text_ahead.py` measures the gain).
 """
 
 Read = tuple[tuple[int, ...], tuple[int, ...]]
@@ -215,7 +215,8 @@ class Translator:
     @contextlib.contextmanager
     def reading(self, jobs: int) -> Iterator[None]:
         """Let workers turn the text of many lines into ids and back. A GPU searches several
-        thousand lines a second, so reading them in one process takes a good part of the time.
+        thousand lines a second, so reading them in one process takes a good part of the time. For
+        the same reason this process looks for cycles of objects less often meanwhile.
 
         Args:
             jobs: worker processes. They do not see later changes of this translator.
@@ -240,18 +241,24 @@ class Translator:
     def translate_windows(
         self, windows: Iterable[Window], ahead: bool = True
     ) -> Iterator[list[Translation]]:
-        """Translate windows, in their order. If there are workers (`reading`), they turn the next
-        window into ids, and the translations of the last one into text, during a search.
+        """Translate windows, in their order. If there are workers (`reading`), they encode the next
+        window and decode the previous one during a search.
 
         Args:
             windows: of one text.
-            ahead: False = nothing is read before the lines before it are translated.
+            ahead: False: a window is taken only after the previous one is translated.
         Raises: DataError if a demand cannot be met.
         """
-        begin: Callable[[Iterable[Any]], Iterator[Any]]
-        begin = one_ahead if ahead and self._readers is not None else iter
-        read = begin((window, self._mapped(Translator._pieces, window.lines)) for window in windows)
-        return map(list, begin(self._translate(window, list(ids)) for window, ids in read))
+        encoded: Iterator[tuple[Window, Iterator[list[list[int]]]]]
+        translated: Iterator[Iterator[Translation]]
+        encoded = ((w, self._mapped(Translator._pieces, w.lines)) for w in windows)
+        overlaps = ahead and self._readers is not None
+        if overlaps:
+            encoded = one_ahead(encoded)
+        translated = (self._translate(window, list(ids)) for window, ids in encoded)
+        if overlaps:  # encode 1, encode 2, search 1, decode 1, encode 3, search 2, decode 2, …
+            translated = one_ahead(translated)
+        return map(list, translated)
 
     def translate_window(
         self,

@@ -448,7 +448,7 @@ def test_systems_and_score_files_side_by_side(
     analysed.refused("agreement", ConfigError, "no score file", pairs=documented, score_kind="nll")
     write(tmp_path / "others.2017.scores", list("122954"))
     scores = (str(other), str(tmp_path / "others.2017.scores"))
-    words = "two score files are both named 'others'"
+    words = "two score files have the same name before the first dot: 'others'"
     analysed.refused("agreement", DataError, words, pairs=documented, scores=scores)
 
 

@@ -114,26 +114,27 @@ def test_a_tsv_file_with_two_problems_is_named_once(iwslt, tmp_path):
     assert error.value.where == str(tmp_path / "train.tsv")
 
 
-def test_a_tsv_file_is_named_when_all_of_it_is_blank_or_dropped(iwslt, tmp_path):
-    """Not its columns, which are removed."""
-    one, blank = tmp_path / "one.tsv", tmp_path / "blank.tsv"
-    one.write_text("ein Haus\ta house\n" * 3, "utf-8")
-    blank.write_text("ein Haus\t \n" * 3, "utf-8")
-    for train, dev, message in (
-        (one, blank, "dev has no line with text: all of the target is blank"),
-        (one, one, "cleaning dropped all 3 training pairs: too short 3"),
-    ):
-        with pytest.raises(DataError, match=message) as error:
-            prep(
-                "tsv",
-                train=str(train),
-                dev=str(dev),
-                src="de",
-                tgt="en",
-                run_dir=tmp_path / "run",
-                assignments=["prep.min_words=3"],
-            )
-        assert error.value.where == str(blank if dev == blank else one)
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        ("ein Haus\t \n", {}, "dev has no line with text: all of the target is blank"),
+        ("ein Haus\ta house\n", {}, "cleaning dropped all 3 training pairs: too short 3"),
+        (
+            "ein Haus\t\n",
+            {"docs": ["dev=blank"]},
+            "line 1 is blank in the target but not in the source",
+        ),
+    ],
+)
+def test_a_tsv_file_is_named_and_not_its_columns(tmp_path, text, options, message):
+    train, dev, run = tmp_path / "train.tsv", tmp_path / "dev.tsv", tmp_path / "run"
+    train.write_text("ein Haus\ta house\n" * 3, "utf-8")
+    dev.write_text(text * 3, "utf-8")
+    files = {"train": str(train), "dev": str(dev), "src": "de", "tgt": "en", "run_dir": run}
+    with pytest.raises(DataError, match=message) as error:
+        prep("tsv", assignments=["prep.min_words=3"], **files, **options)
+    place = train if "cleaning" in message else dev
+    assert error.value.where.removesuffix(", line 1") == str(place)
 
 
 def test_a_perfect_system_of_tokenized_text_scores_100(iwslt, tmp_path):

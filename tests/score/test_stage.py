@@ -22,6 +22,7 @@ from nmtkit.files import write_json
 from nmtkit.owned_files import SCORES
 from nmtkit.prep.stage import prep
 from nmtkit.run import Run
+from nmtkit.score import plain_files
 from nmtkit.score.metrics import METRICS
 from nmtkit.score.options import ScoreOptions
 from nmtkit.score.resampling import FEW
@@ -420,6 +421,11 @@ def result_of_files(capsys, hyps, refs, **options):
     score_files(hyps, refs, output_format="json", **{"resamples": 5, **options})
     out, err = capsys.readouterr()
     return json.loads(out)[0], err
+
+
+@pytest.mark.parametrize("name", ["news.tgt", "news.sys", "news.bpe.gz"])
+def test_a_suffix_that_is_no_language(name, tmp_path):
+    assert plain_files._language(tmp_path / name) == ""
 
 
 def test_outside_files(tmp_path, capsys):

@@ -1,5 +1,6 @@
 """The stage: what is written where, what is up to date, what is refused."""
 
+import functools
 import io
 import json
 import re
@@ -17,11 +18,13 @@ from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.models import checkpoints, loading
 from nmtkit.nn import hardware
 from nmtkit.nn.hardware import Hardware
+from nmtkit.parallel import Workers
 from nmtkit.run import Run, locked
-from nmtkit.translate import stage
+from nmtkit.translate import stage, translator
 from nmtkit.translate.options import TranslateOptions
 from nmtkit.translate.stage import translate
 from nmtkit.translate.systems import choose, search_overrides
+from nmtkit.translate.windows import file_windows
 from tests.manifests import read_json, write_best
 
 HERE = Path(__file__).parent
@@ -427,6 +430,18 @@ def test_bytes_that_are_not_utf8_stop_before_any_output(run, tmp_path, capsys):
         and "prep." not in caught.value.hint
     )
     assert capsys.readouterr().out == ""
+
+
+def test_a_set_is_written_in_order_when_workers_are_ahead(run, monkeypatch):
+    monkeypatch.setattr(stage, "file_windows", functools.partial(file_windows, size=3))
+    alone = (translated(run, nbest=2) / "nbest.jsonl").read_bytes()
+    read_by = stage.Scorer.reading
+    monkeypatch.setattr(stage.Scorer, "reading", lambda scorer, jobs: read_by(scorer, 2))
+    monkeypatch.setattr(translator, "MANY_LINES", 2)
+    begun, begin = [], Workers.begin
+    monkeypatch.setattr(Workers, "begin", lambda *of: begun.append(of) or begin(*of))
+    folder = translated(run, nbest=2, force=True)
+    assert (folder / "nbest.jsonl").read_bytes() == alone and len(begun) > 4
 
 
 def test_a_failure_in_the_middle_leaves_nothing_half_written(run, monkeypatch):

@@ -767,6 +767,34 @@ def test_lines_that_mark_documents_are_printed_again_or_missed(
     assert ("warning" in captured.err) == bool(warning) and warning in captured.err
 
 
+def test_text_is_printed_in_order_when_workers_are_ahead(tmp_path, monkeypatch, capsys):
+    """Lines of stdin are answered before more of them are read."""
+    text, seen = lines(14, seed=4), []
+    path = tmp_path / "text"
+    path.write_text("".join(line + "\n" for line in text))
+
+    def waiting(stream):
+        for window in windowed(text, 5):
+            seen.append(capsys.readouterr().out.count("\n"))
+            yield window
+
+    monkeypatch.setattr(translator_module, "MANY_LINES", 2)
+    monkeypatch.setattr(output, "file_windows", functools.partial(file_windows, size=5))
+    monkeypatch.setattr(output, "stream_windows", waiting)
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=None, close=lambda: None))
+
+    def printed(source, jobs):
+        scorer = make(nbest=2)
+        with scorer.reading(jobs):
+            output.print_translations(scorer, named_group(scorer), source, Boundaries())
+        return capsys.readouterr().out
+
+    expected = printed(str(path), 1)
+    assert printed(str(path), 2) == expected and expected.count("\n") == 14
+    last = printed("-", 2)
+    assert expected.endswith(last) and seen == [0, 5, 5] and last.count("\n") == 4
+
+
 def named_group(scorer):
     return SimpleNamespace(name="gossip", settings=scorer.settings)
 
