@@ -153,14 +153,15 @@ def test_workers_end_with_their_parent(number):
         time.sleep(0.1)
 
 
-def test_one_ahead():
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_one_ahead(error):
     """An item comes when the next one is there; before an error all items come."""
     made = []
 
     def items(stop: int):
         for number in range(4):
             if number == stop:
-                raise ValueError
+                raise error
             made.append(number)
             yield number
 
@@ -168,7 +169,7 @@ def test_one_ahead():
     assert list(one_ahead([])) == []
     came = one_ahead(items(2))
     assert [next(came), next(came)] == [0, 1]
-    with pytest.raises(ValueError):
+    with pytest.raises(error):
         next(came)
     came = one_ahead(items(9))
     next(came)
