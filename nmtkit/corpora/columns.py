@@ -42,5 +42,7 @@ def _rows(text: SetFiles) -> Iterator[tuple[bytes, ...]]:
             expected = "source TAB target" + " TAB reference" * (columns - 2)
             problem = f"has {counted(len(cells), 'column')}" if len(cells) > 1 else "has no tab"
             hint = f"every line of this {text.split} set is {expected}"
+            if not line.strip():
+                hint += f"; --docs {text.name}=blank: blank lines separate documents"
             raise DataError(f"a TSV line {problem}", f"{path}, line {number:,}", hint)
         yield cells

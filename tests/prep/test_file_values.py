@@ -156,6 +156,7 @@ def test_a_wrong_line_of_a_table_is_named(sets, tmp_path, name, number, line, me
     test = [files.pop("test")]
     caught = refused(DataError, message, prepare, tmp_path, files, test=test)
     assert caught.where == f"{path}, line {number}"
+    assert (f"--docs {name}=blank" in caught.hint) == (not line)
     assert not (tmp_path / "run").exists()
 
 
