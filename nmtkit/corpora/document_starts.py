@@ -163,7 +163,7 @@ def separate(text: SetFiles, languages: tuple[str, str], folder: Path) -> SetFil
 def _sides(text: SetFiles, languages: tuple[str, str]) -> ParallelText:
     """Open every side of a set; of a file of markup each reference is a side."""
     hint = HINTS[text.between].format(name=text.name)
-    sides = ParallelText(text.name, hint, text.where("src", "ref"))
+    sides = ParallelText(text.name, hint, text.where(*text.sides))
     for side, (path,) in text.sides.items():
         language = languages[side != "src"]
         streams = readers.markup(path, language) if is_markup(path) else [readers.text(path)]

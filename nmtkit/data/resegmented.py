@@ -191,7 +191,7 @@ class Resegmented:
         lengths = np.array(list(map(len, sentences)))
         ids = np.concatenate(sentences).astype(self._id_type)
         side = np.repeat(np.arange(len(sentences)) % 2, lengths)
-        # Of an id that only the vocabulary of the other side has, any answer will do.
+        # An id of the other side may be beyond this vocabulary; its value here is not chosen.
         may_end, may_begin = (
             np.where(side, tgt.take(ids, mode="wrap"), src.take(ids, mode="wrap"))
             for src, tgt in zip(*self._edges, strict=True)

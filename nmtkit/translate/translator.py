@@ -246,7 +246,7 @@ class Translator:
 
         Args:
             windows: of one text.
-            ahead: False: a window is taken only after the previous one is translated.
+            ahead: True to take a window before the previous one is translated.
         Raises: DataError if a demand cannot be met.
         """
         encoded: Iterator[tuple[Window, Iterator[list[list[int]]]]]

@@ -255,7 +255,10 @@ def test_lines_that_cannot_separate(tmp_path, name, suffix, how, message):
     }
     for path in (tmp_path / "in").glob(f"{name}.{suffix}"):
         written(path, changes[how](path.read_text("utf-8").split("\n")[:-1]))
-    assert refused(DataError, message, prepared, tmp_path, options).hint
+    caught = refused(DataError, message, prepared, tmp_path, options)
+    assert caught.hint
+    if how != "shorter":  # that place is a pair of lines
+        assert f"{tmp_path / 'in' / name}.{suffix.replace('*', 'en')}" in caught.where
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
