@@ -20,8 +20,9 @@ from nmtkit.text.side import TextSide
 from nmtkit.translate import workers
 from nmtkit.translate.beam import length_limit
 from nmtkit.translate.forced import forced_scores, pair_batch
+from nmtkit.translate.searcher import sentences_at_once
 from nmtkit.translate.systems import SystemGroup
-from nmtkit.translate.translator import Translator, sentences_at_once
+from nmtkit.translate.translator import Translator
 
 WARM = 8
 """Number of lines translated before the time is measured."""

@@ -14,7 +14,8 @@ from nmtkit.errors import DataError
 from nmtkit.text.vocabulary import EOS, UNK
 from nmtkit.translate.beam import NBest
 from nmtkit.translate.forced import forced_scores
-from nmtkit.translate.translator import POSITIONS, Read, Translator, best_ids, readable
+from nmtkit.translate.searcher import POSITIONS, Read, best_ids, readable
+from nmtkit.translate.translator import Translator
 
 MOST_SUBWORDS = 20_000
 """The longest line whose given translation is scored. The line is not cut, and the time of

@@ -1,4 +1,4 @@
-"""From lines to lines: the one path of files, stdin and test sets."""
+"""Translate lines of text: files, stdin and test sets all come this way."""
 
 from __future__ import annotations
 
@@ -6,56 +6,28 @@ import contextlib
 import gc
 import itertools
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
 
-import numpy as np
 import torch
 
-from nmtkit import console
-from nmtkit.data.batches import longest_first, source_batch
-from nmtkit.data.context import Context, contexts
-from nmtkit.data.documents import ContextRule, Documents
-from nmtkit.errors import ConfigError
+from nmtkit.data.documents import Documents
 from nmtkit.models.base import Model
-from nmtkit.nn.recording import graphs_fit
 from nmtkit.parallel import Workers, one_ahead
 from nmtkit.settings import SearchSettings
 from nmtkit.text.side import TextSide
-from nmtkit.text.vocabulary import EOS, UNK, Vocabulary, load_vocabularies
-from nmtkit.translate import workers
+from nmtkit.text.vocabulary import UNK, Vocabulary, load_vocabularies
 from nmtkit.translate.beam import Hypothesis, NBest
 from nmtkit.translate.demands import LineDemand, LineDemands
-from nmtkit.translate.methods import decode
 from nmtkit.translate.over_long import cut
-from nmtkit.translate.prefix import Demand
-from nmtkit.translate.risk import PairUtility, distinct, least_risk
+from nmtkit.translate.searcher import MANY_LINES, Searcher
 from nmtkit.translate.windows import windowed
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-
-POSITIONS = 64
-"""A batch holds at most search.batch_size times this number of source positions, padding included:
-long sentences come in smaller batches.
-"""
-ROOMY = 64 << 30
-"""Bytes of memory. A larger GPU takes twice as many positions, unless search.batch_size is set."""
-AT_ONCE, AT_ONCE_ON_A_GPU = 128, 512
-"""Sentences in a batch, unless search.batch_size says how many. Greedy search of MANY_LINES on a
-CPU has twice as many, because its sentences have one hypothesis each.
-"""
-
-ENOUGH = 8
-"""From this number of batches on, each leaves its last sentences, which are searched together."""
-LEFT = 8
-"""A batch leaves at most one of this number of its sentences."""
-ROWS = 8
-"""On a CPU a batch leaves at most this number of hypotheses: more of them are worth a step."""
 
 
 @dataclass(frozen=True)
@@ -88,18 +60,11 @@ class Translation:
         return self.candidates[0].subwords if self.candidates else []
 
 
-MANY_LINES, SHARE = 4000, 250
-"""Text of fewer lines is read in this process, and searched in smaller batches; a worker reads a
-share at a time.
-"""
+SHARE = 250
+"""Lines of text that a worker handles at once."""
 OBJECTS = 50_000
 """New objects after which Python looks for cycles, beside a GPU. Translations have no cycles, but
 several objects a line (`tests/benchmarks/text_ahead.py` measures the gain).
-"""
-
-Read = tuple[tuple[int, ...], tuple[int, ...]]
-"""What a model reads of a line as context: source ids (of an over-long line its first piece) and,
-for models that read targets, the ids of the translation. Both end in </s>.
 """
 
 
@@ -120,54 +85,18 @@ class Window(NamedTuple):
     demands: Sequence[LineDemand] | None = None
 
 
-@dataclass(frozen=True)
-class Piece:
-    """A line, or a part of an over-long line: the number of the line, token ids, </s> last, the
-    spans if they are known, the context, and what is asked of its translation.
-    """
-
-    line: int
-    ids: list[int]
-    spans: Sequence[int]
-    context: list[Read]
-    demand: Demand
-
-
-def sentences_at_once(settings: SearchSettings, device: torch.device, lines: int) -> int:
-    """Return the sentences in a batch of the search; lines: how many are searched together."""
-    if device.type == "cuda":
-        return settings.batch_size or AT_ONCE_ON_A_GPU
-    many = settings.beam == 1 and lines >= MANY_LINES
-    return settings.batch_size or (2 * AT_ONCE if many else AT_ONCE)
-
-
-def positions_at_once(settings: SearchSettings, device: torch.device) -> int:
-    """Return the most source positions in a batch of the search, padding included."""
-    automatic = device.type == "cuda" and not settings.batch_size
-    roomy = automatic and torch.cuda.get_device_properties(device).total_memory >= ROOMY
-    return sentences_at_once(settings, device, 0) * POSITIONS * (2 if roomy else 1)
-
-
-class Translator:
+class Translator(Searcher):
     """Translates lines with one model or an ensemble.
 
-    Lines are read in windows; a window is sorted by length, cut into batches, searched, and put in
-    order again. A blank line stays blank and is not given to the model. A line of more than
-    `max_source` subwords is translated in pieces. The batches of a window do not depend on the
-    number of workers, so neither do the results.
-
+    Lines are read in windows, whose batches do not depend on the number of workers. A blank line
+    stays blank and is not given to the model. A line of more than `max_source` subwords is
+    translated in pieces.
 
     Args:
-        models: in eval mode, on `device`, sharing the target vocabulary.
+        models, settings, device, jobs: see `Searcher`.
         src_side, tgt_side: text to subwords and back.
         src_vocab, tgt_vocab: the vocabularies.
-        settings: beam, length_penalty, max_length_a, max_length_b, nbest, batch_size, max_source.
-        device: where the models are.
-        jobs: worker processes (1 on a GPU).
     Attributes:
-        done: called with the number of lines of each batch that is finished.
-        utility: of minimum Bayes risk; None = chrF.
-        context_rule: which other lines of a document the models read with each; None if none.
         counts: lines, empty (blank lines), no_output (other lines translated as nothing), over_long
             (lines), pieces (of these), unfinished (lines cut at the length limit), unknown (source
             subwords), src_tokens, tgt_tokens; no_spans (pieces without the spans that a model
@@ -185,19 +114,10 @@ class Translator:
         device: torch.device | str = "cpu",
         jobs: int = 1,
     ) -> None:
-        self.models, self.settings = list(models), settings
+        super().__init__(models, settings, device, jobs)
         self.src_side, self.tgt_side = src_side, tgt_side
         self.src_vocab, self.tgt_vocab = src_vocab, tgt_vocab
-        self.device = torch.device(device)
-        self.jobs = jobs if self.device.type == "cpu" else 1
         self._readers: Workers[tuple[Any, list[Any]], list[Any]] | None = None
-        self.done: console.Advance = lambda amount: None
-        self.utility: PairUtility | None = None
-        self._reads_spans = any(model.reads_spans for model in self.models)
-        rounds = not any(model.reads_batch_length for model in self.models)
-        self._replayed = rounds and graphs_fit(self.device)
-        self.context_rule = _one_rule(self.models)
-        self.counts: Counter[str] = Counter()
 
     @classmethod
     def for_corpus(
@@ -296,99 +216,6 @@ class Translator:
         texts = self._mapped(Translator._text, list(itertools.chain(*subwords)))
         return (self._join(*of_line, texts) for of_line in zip(translated, subwords, strict=True))
 
-    @property
-    def _reads_targets(self) -> bool:
-        return self.context_rule is not None and self.context_rule.targets
-
-    def _translated(
-        self,
-        ids: list[list[list[int]]],
-        spans: Sequence[Sequence[int]],
-        documents: Documents | None,
-        done: console.Advance,
-        demands: list[list[Demand]] | None = None,
-    ) -> list[list[NBest]]:
-        """Translate each piece of each line: all lines at once or, if translations are read as
-        context, each line after those before it.
-
-        Args:
-            ids: of each line the ids of its pieces.
-            spans: of each line, empty if they are not known.
-            documents: of the lines.
-            done: called with the number of lines of each batch.
-            demands: of each piece of each line.
-        Returns: of each line, of each piece, the n best translations.
-        """
-        documents = readable(documents, ids)
-        rounds = [list(range(len(ids)))]
-        if documents is not None and self._reads_targets:
-            rounds = list(documents.rounds(range(len(ids))))
-        heads: list[Read] = [(tuple(pieces[0]) if pieces else (), ()) for pieces in ids]
-        hypotheses: list[list[NBest]] = [[] for _ in ids]
-        share = len(ids) / max(1, sum(map(len, ids)))
-        for lines in rounds:
-            pieces: list[Piece] = []
-            for line in lines:
-                context = self._context(line, heads, documents)
-                for number, of_piece in enumerate(ids[line]):
-                    demand = demands[line][number] if demands else Demand((line, number))
-                    pieces.append(Piece(line, of_piece, spans[line], context, demand))
-            results = self._searched(pieces, done, share)
-            if self.settings.mbr and self.utility is not None:
-                results = self._of_utility(self.utility, pieces, results)
-            for number, piece in enumerate(pieces):
-                hypotheses[piece.line].append(results[number])
-            if self._reads_targets:
-                for line in lines:
-                    heads[line] = (heads[line][0], best_ids(hypotheses[line]))
-        return hypotheses
-
-    def _searched(
-        self, pieces: list[Piece], done: console.Advance, share: float
-    ) -> dict[int, NBest]:
-        """Search all pieces. The few sentences of a batch that go on when all others have ended are
-        searched again, together with those of the other batches: a step of few sentences takes
-        nearly as long as one of many.
-        """
-        results: dict[int, NBest] = {}
-        waiting = dict(enumerate(pieces))
-        while waiting:
-            numbers = list(waiting)
-            batches = [
-                [numbers[i] for i in batch]
-                for batch in self._batches([len(piece.ids) for piece in waiting.values()])
-            ]
-            work = partial(self._search, leaves=len(batches) >= ENOUGH)
-            found = self._by_batch(work, waiting, batches, done, share)
-            results |= {number: hypotheses for number, hypotheses in found.items() if hypotheses}
-            waiting = {n: piece for n, piece in waiting.items() if n not in results}
-        return results
-
-    def _by_batch(
-        self,
-        function: Callable[[list[Item]], list[Result]],
-        items: Mapping[int, Item],
-        batches: Sequence[Sequence[int]],
-        done: console.Advance,
-        share: float = 1,
-    ) -> dict[int, Result]:
-        """Apply a function to the items of each batch, on the workers.
-
-        Args:
-            function: returns a result for each item of a batch.
-            items: by number.
-            batches: numbers of items.
-            done: called with the number of lines of each batch that is finished.
-            share: lines of an item.
-        Returns: the results by the numbers of the items.
-        """
-        work = [[items[number] for number in batch] for batch in batches]
-        results: dict[int, Result] = {}
-        for batch, of_batch in zip(batches, workers.mapped(function, work, self.jobs), strict=True):
-            results.update(zip(batch, of_batch, strict=True))
-            done(sum(map(bool, of_batch)) * share)
-        return results
-
     def _cut(self, subwords: list[str]) -> list[list[str]]:
         """Cut a line into pieces that are translated one by one."""
         return cut(subwords, self.settings.max_source, self.src_side.splitter)
@@ -418,80 +245,11 @@ class Translator:
         self.counts["src_tokens"] += sum(map(len, pieces))
         self.counts["unknown"] += sum(piece.count(UNK) for piece in pieces)
 
-    def _context(self, line: int, heads: list[Read], documents: Documents | None) -> list[Read]:
-        """Return what is read of the lines that are the context of a line.
-
-        Args:
-            heads: what is read of each line; documents: of `readable`.
-        """
-        if self.context_rule is None or not heads[line][0]:
-            return []
-        sentences = [] if documents is None else documents.context(line, self.context_rule)
-        self.counts["no_context"] += not len(sentences)
-        return [heads[sentence] for sentence in sentences]
-
-    def _batches(self, lengths: list[int]) -> list[list[int]]:
-        """Return indices in batches, the longest first, so that workers end together and memory
-        runs out at the start or never.
-        """
-        size = sentences_at_once(self.settings, self.device, len(lengths))
-        return longest_first(lengths, positions_at_once(self.settings, self.device), size)
-
-    def _search(self, pieces: list[Piece], leaves: bool) -> list[NBest]:
-        """Translate a batch.
-
-        Args:
-            leaves: the last few sentences are left, and have no hypotheses.
-        """
-        spans = [piece.spans for piece in pieces] if self._reads_spans else None
-        context = self._contexts([piece.context for piece in pieces])
-        ids, few_shapes = [piece.ids for piece in pieces], self._replayed
-        batch = source_batch(ids, self.device, spans, context, few_shapes)
-        few = len(pieces) // LEFT if leaves else 0
-        if self.device.type == "cpu":
-            few = min(few, ROWS // self.settings.beam)
-        demands = [piece.demand for piece in pieces]
-        found = decode(self.models, batch, self.settings, demands, few)
-        if not self.settings.mbr or self.utility is not None:
-            return found
-        nbest, drawn = self.settings.nbest, self.settings.sample
-        return [least_risk(h, self._texts(h), nbest, drawn) if h else [] for h in found]
-
-    def _of_utility(
-        self,
-        utility: PairUtility,
-        pieces: Sequence[Piece],
-        candidates: Mapping[int, NBest],
-    ) -> dict[int, NBest]:
-        """Return the hypotheses of each piece that minimum Bayes risk chooses, best first. The
-        utility is measured for all pieces at once, as a command may load a model each time.
-        """
-        nbest, drawn = self.settings.nbest, self.settings.sample
-        texts = {number: self._texts(candidates[number]) for number in range(len(pieces))}
-        sources = [piece.demand.source for piece in pieces]
-        matrices = utility(sources, [distinct(of_piece) for of_piece in texts.values()])
-        return {
-            number: least_risk(candidates[number], texts[number], nbest, drawn, matrix)
-            for number, matrix in enumerate(matrices)
-        }
-
     def _texts(self, hypotheses: Sequence[Hypothesis]) -> list[str]:
         return [self._text(self.tgt_vocab.decode(h.ids)) for h in hypotheses]
 
     def _text(self, subwords: list[str]) -> str:
         return self.tgt_side.decode(subwords)
-
-    def _contexts(self, reads: Sequence[Sequence[Read]]) -> Context | None:
-        """Return the contexts of a batch; equal contexts are stored once."""
-        if self.context_rule is None:
-            return None
-        distinct = list(dict.fromkeys(itertools.chain.from_iterable(reads)))
-        number = {read: i for i, read in enumerate(distinct)}
-        sources, targets = ([np.asarray(read[side]) for read in distinct] for side in (0, 1))
-        rows = [[number[read] for read in of_row] for of_row in reads]
-        return contexts(
-            rows, sources.__getitem__, self.context_rule, self.device, targets.__getitem__
-        )
 
     def _subwords(self, pieces: list[NBest], begins: Sequence[str]) -> list[list[str]]:
         """Return the subwords of the translations of a line, those of its pieces joined: the best
@@ -541,31 +299,3 @@ def _apply_to_share(
 ) -> list[Result]:
     function, items = share
     return [function(translator, item) for item in items]
-
-
-def readable(documents: Documents | None, lines: Sequence[object]) -> Documents | None:
-    """Return the documents of the lines that may be read as context.
-
-    Args:
-        lines: a blank line is false.
-    """
-    if documents is None:
-        return None
-    return documents.without({number for number, line in enumerate(lines) if not line})
-
-
-def best_ids(pieces: list[NBest]) -> tuple[int, ...]:
-    """Return the ids of the best translation of a line's first piece, </s> last; for a blank line
-    </s> alone.
-    """
-    return (*(pieces[0][0].ids if pieces else ()), EOS)
-
-
-def _one_rule(models: Sequence[Model]) -> ContextRule | None:
-    rules = {model.context_rule for model in models}
-    if len(rules) > 1:
-        hint = "translate with systems of the same model.context settings together"
-        raise ConfigError(
-            "the systems of an ensemble read different contexts", where="--ensemble", hint=hint
-        )
-    return rules.pop()

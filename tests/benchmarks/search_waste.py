@@ -1,6 +1,6 @@
 """Steps of a search, and rows of all steps, if each batch goes on until its last sentence is over,
 and if its last sentences are searched together with those of the other batches
-(`Translator._searched`).
+(`Searcher._searched`).
 
 python tests/benchmarks/search_waste.py --run RUN --system NAME [--text FILE] [--beam 5 1]
 

@@ -23,7 +23,8 @@ from nmtkit import files
 from nmtkit.run import Run
 from nmtkit.settings import SearchSettings
 from nmtkit.translate.beam import Hypothesis, NBest
-from nmtkit.translate.translator import Piece, Translator, Window
+from nmtkit.translate.searcher import Piece
+from nmtkit.translate.translator import Translator, Window
 from nmtkit.translate.windows import windowed
 
 NO_MODEL = SimpleNamespace(reads_spans=False, reads_batch_length=False, context_rule=None)

@@ -25,11 +25,12 @@ from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.parallel import Workers
 from nmtkit.settings import SearchSettings
 from nmtkit.text.vocabulary import SPECIALS, Vocabulary
-from nmtkit.translate import output, workers
+from nmtkit.translate import output, searcher, workers
 from nmtkit.translate import translator as translator_module
 from nmtkit.translate.forced import GivenPairs
 from nmtkit.translate.scorer import Scorer
-from nmtkit.translate.translator import Translator, Window, readable, sentences_at_once
+from nmtkit.translate.searcher import readable, sentences_at_once
+from nmtkit.translate.translator import Translator, Window
 from nmtkit.translate.windows import (
     Boundaries,
     file_windows,
@@ -214,7 +215,7 @@ def test_workers_read_and_write_during_a_search(monkeypatch):
 def test_the_last_sentences_of_the_batches_are_searched_together(options, monkeypatch):
     text, batches, progress = lines(150), [], []
     for at_once in (math.inf, 2):
-        monkeypatch.setattr(translator_module, "ENOUGH", at_once)
+        monkeypatch.setattr(searcher, "ENOUGH", at_once)
         model = recurrent(4, len(VOCABULARY), eos_bias=2.0, sharpness=3)
         model.__class__, model.lengths = Watched, []
         translator = make(model, batch_size=16, max_length_b=30, **options)
@@ -249,7 +250,7 @@ def test_greedy_search_of_many_lines_has_larger_batches(monkeypatch):
     translator = make(beam=1, batch_size=0)
     sizes = []
     for most in (300, 301):
-        monkeypatch.setattr(translator_module, "MANY_LINES", most)
+        monkeypatch.setattr(searcher, "MANY_LINES", most)
         sizes.append([len(batch) for batch in translator._batches([5] * 300)])
     assert sizes == [[256, 44], [128, 128, 44]]
 
@@ -261,7 +262,7 @@ def test_a_gpu_with_much_memory_takes_twice_as_many_positions(monkeypatch):
         "get_device_properties",
         lambda on: SimpleNamespace(total_memory=memory[str(on)]),
     )
-    positions = translator_module.positions_at_once
+    positions = searcher.positions_at_once
     automatic = [positions(SearchSettings(), torch.device(device)) for device in memory]
     assert automatic == [128 * 64, 512 * 64, 2 * 512 * 64]
     chosen = [positions(SearchSettings(batch_size=7), torch.device(device)) for device in memory]
@@ -270,14 +271,14 @@ def test_a_gpu_with_much_memory_takes_twice_as_many_positions(monkeypatch):
 
 @pytest.mark.parametrize("replayed", [False, True])
 def test_sources_get_few_lengths_where_steps_are_replayed(replayed, monkeypatch):
-    monkeypatch.setattr(translator_module, "graphs_fit", lambda device: replayed)
-    widths, of = [], translator_module.source_batch
+    monkeypatch.setattr(searcher, "graphs_fit", lambda device: replayed)
+    widths, of = [], searcher.source_batch
     monkeypatch.setattr(
-        translator_module, "source_batch", lambda *a: widths.append(of(*a).src.shape[1]) or of(*a)
+        searcher, "source_batch", lambda *a: widths.append(of(*a).src.shape[1]) or of(*a)
     )
     found = texts(make().translate(lines(40)))
     assert all(width % 8 == 0 for width in widths) == replayed
-    monkeypatch.setattr(translator_module, "graphs_fit", lambda device: False)
+    monkeypatch.setattr(searcher, "graphs_fit", lambda device: False)
     assert found == texts(make().translate(lines(40)))
 
 
