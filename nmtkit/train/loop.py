@@ -8,7 +8,7 @@ import math
 import signal
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -19,26 +19,18 @@ from torch import Tensor
 from nmtkit import console
 from nmtkit.data.order import ShardedPairs
 from nmtkit.errors import Interrupted, NmtkitError, TrainingDiverged
-from nmtkit.models import checkpoints, loading
+from nmtkit.models import loading
 from nmtkit.models.base import Model
 from nmtkit.run import System
 from nmtkit.settings import TrainSettings
 from nmtkit.train import divergence, saving
 from nmtkit.train.ahead import Ahead, Prepared
+from nmtkit.train.descent import Descent, describe_overflows, finite, warn_of_parts
 from nmtkit.train.ema import Averages
 from nmtkit.train.gradients import Gradients, Share, Updates
-from nmtkit.train.graphs import Repeated
-from nmtkit.train.optimizer import (
-    Plateau,
-    learning_rate,
-    make_optimizer,
-    optimizer_tensors,
-    set_rate,
-    step_if,
-)
+from nmtkit.train.optimizer import Plateau, learning_rate, optimizer_tensors
 from nmtkit.train.ranks import Ranks
 from nmtkit.train.reporting import Reporter
-from nmtkit.train.scaling import describe_overflows, make_scaler, overflowed
 from nmtkit.train.state import Best, TrainState, Window
 from nmtkit.train.stop import Abandoned, Stop, reason_to_end, seconds_left
 from nmtkit.train.validation import Validation, Validator, batch_loss, is_better
@@ -56,7 +48,7 @@ class Update:
     Attributes:
         prepared: without its share.
         rate: the learning rate.
-        sums: (3) the smoothed loss, the negative log-likelihood and the norm of the gradient.
+        sums: (3) of `Descent.step`.
     """
 
     step: int
@@ -98,17 +90,13 @@ class Trainer:
     def __post_init__(self) -> None:
         state = self.state
         self.averages = Averages(self.model, self.settings.ema, self.moments)
-        self.optimizer = make_optimizer(self.model, self.settings)
-        device = next(self.model.parameters()).device
-        self.scaler = make_scaler(self.autocast, device, state)
         place = state.epoch, state.window, state.index
         self.updates = Updates(self.store, self.settings, *place)
         self.gradients = Gradients(
             self.model, self.store, self.settings, self.autocast, state, self.ranks, self._note
         )
-        graphs = self.gradients.graphs is not None
-        self._finish = Repeated(self._clipped_step) if graphs else self._clipped_step
-        self.ahead = Ahead(self.updates, self.gradients, device)
+        self.descent = Descent(self.model, self.settings, self.autocast, state, self.gradients)
+        self.ahead = Ahead(self.updates, self.gradients, self.descent.device)
         self.stop = Stop()
         # When the count of `state.seconds` begins, when it was read, and what is not counted yet.
         self._since = self._read_at = self._uncounted = 0.0
@@ -148,7 +136,7 @@ class Trainer:
         state, s = self.state, self.settings
         begin = state.step
         if state.split_from is not None:
-            self._warn_of_parts()
+            warn_of_parts(state)
         signal_name = self.signal_of_any_rank()
         while not signal_name:
             self.writer.check()
@@ -189,7 +177,7 @@ class Trainer:
         state, before = self.state, self.state.overflows
         self.make_update()
         if state.overflows > before:
-            self.reporter.detail(describe_overflows(self.scaler, state, before))
+            self.reporter.detail(describe_overflows(self.descent.scaler, state, before))
         if state.step % self.settings.log_every == 0:
             self._log()
         window = self._logged or state.log
@@ -204,8 +192,6 @@ class Trainer:
         state.step += 1
         state.epoch, state.window, state.index = update.place
         self._descend(update, learning_rate(s, self.model.width, state.step, state.plateau))
-        if self.gradients.graphs is None:  # else gradients stay in their places
-            self.optimizer.zero_grad(set_to_none=True)
         if state.step % s.log_every == 0:
             self.read()
         # All ranks take over the clock of rank 0, so that they make the same decisions.
@@ -216,66 +202,12 @@ class Trainer:
         state.log.cpu += time.process_time() - cpu
 
     def _descend(self, update: Prepared, rate: float) -> None:
-        """Compute the gradients of all batches, then make a step of Adam if they are finite.
-
-        All ranks decide alike, because the gradients and losses are sums over the ranks.
-        """
-        set_rate(self.optimizer, rate)
-        losses = self._gradient(update)
-        sums = (
-            self._scaled_step(update, losses) if self.scaler.is_enabled() else self._finish(losses)
-        )
+        """Make the step of an update, and average the weights if that is set."""
+        sums = self.descent.step(update, rate)
         if self.settings.ema:
-            self.averages.update(self.state.step, _finite(sums))
+            self.averages.update(self.state.step, finite(sums))
         prepared = replace(update, share=None)  # whose batches take memory
         self._unread.append(Update(self.state.step, prepared, rate, sums))
-
-    def _gradient(self, update: Prepared) -> Tensor:
-        """Compute the gradient of an update, times the scale of the loss.
-
-        Returns: the smoothed loss and the negative log-likelihood (2).
-        """
-        state, split_before = self.state, self.state.split_from
-        divisor = update.tokens / self.scaler.get_scale()
-        losses = self.gradients.compute(update.rows, state.step, divisor, update.share)
-        if state.split_from != split_before:
-            self._warn_of_parts()
-        return losses
-
-    def _clipped_step(self, losses: Tensor) -> Tensor:
-        """Clip the gradients and make a step of Adam, if losses and gradients are finite.
-
-        Returns: the losses, and the norm of the gradients before (3).
-        """
-        sums = self._clip(losses)
-        step_if(self.optimizer, _finite(sums))
-        return sums
-
-    def _clip(self, losses: Tensor) -> Tensor:
-        """Clip the gradients; return the losses, and the norm of the gradients before (3)."""
-        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients)
-        if limit := self.settings.clip_norm:
-            torch.nn.utils.clip_grads_with_norm_(self.model.parameters(), limit, norm)
-        return torch.cat([losses, norm.to(losses.dtype)[None]])
-
-    def _scaled_step(self, update: Prepared, losses: Tensor) -> Tensor:
-        """Return `_clipped_step` for float16.
-
-        It waits for the numbers, because it may have to compute the update again.
-        """
-        while True:
-            self.scaler.unscale_(self.optimizer)
-            sums = self._clip(losses)
-            if not overflowed(self.scaler, *sums[::2].tolist()):
-                break
-            self.state.overflows += 1
-            self.optimizer.zero_grad(set_to_none=True)
-            losses = self._gradient(update)
-        if _finite(sums):
-            self.scaler.step(self.optimizer)
-        self.scaler.update()
-        return sums
 
     def read(self) -> None:
         """Read and count what the updates since the last reading were like.
@@ -324,14 +256,7 @@ class Trainer:
             updates = itertools.islice(self.updates.of_window(), PROBED)
             update = max(updates, key=self.gradients.largest_part, default=update)
         self.gradients.compute(update, 0, 1)
-        self.optimizer.zero_grad(set_to_none=True)
-
-    def _warn_of_parts(self) -> None:
-        console.warn(
-            f"memory does not hold a batch of {self.state.split_from:,} positions: batches from"
-            " that size on are computed in parts; the update is that of the same pairs, but with"
-            " other dropout masks"
-        )
+        self.descent.optimizer.zero_grad(set_to_none=True)
 
     # Validations and checkpoints
 
@@ -440,28 +365,15 @@ class Trainer:
 
     def _begin_to_write(self) -> None:
         self.writer.finish()  # so that there is one copy of the tensors at a time
-        self.state.scaler = self.scaler.state_dict()
-        moments = optimizer_tensors(self.model, self.optimizer)
+        self.state.scaler = self.descent.scaler.state_dict()
+        moments = optimizer_tensors(self.model, self.descent.optimizer)
         with self.averages.in_model() as raw:
             weights = saving.copied(loading.weights_of(self.model))
             tensors = saving.copied(moments | raw)
-        write = partial(self._write, copy.deepcopy(self.state), weights, tensors)
-        self.writer.begin(write)
-
-    def _write(
-        self, state: TrainState, weights: dict[str, Tensor], tensors: dict[str, Tensor]
-    ) -> None:
-        """Write a checkpoint and best.json, and remove old checkpoints; runs in a thread."""
-        folder = self.system.checkpoints
-
-        def write() -> None:
-            checkpoints.save(folder, state.step, weights, tensors, asdict(state), self.about)
-
-        saving.retried(write, partial(checkpoints.clean, folder))
-        saving.note_trained(self.system)
-        saving.write_best(self.system, state, self.settings)
-        saving.remove_replaced(self.system)
-        saving.prune(self.system, state, self.settings)
+        state = copy.deepcopy(self.state)
+        self.writer.begin(
+            partial(saving.write, self.system, self.settings, state, weights, tensors, self.about)
+        )
 
     def _end_writing(self) -> None:
         """Wait for a write when the training ends with an error, which hides that of the write."""
@@ -483,11 +395,6 @@ class Trainer:
             self.model, lambda: self.gradients.add(share, self.state.step, 1)
         )
         return divergence.write_report(error, self.system, self.state, cause, rows, update.rate)
-
-
-def _finite(sums: Tensor) -> Tensor:
-    """Return true if the smoothed loss and the norm are finite."""
-    return torch.isfinite(sums[::2]).all()
 
 
 def _signal_name(notes: list[list[float]]) -> str | None:

@@ -8,7 +8,10 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -80,6 +83,37 @@ def retried(write: Callable[[], object], tidy: Callable[[], object]) -> None:
             console.warn(f"{error.message}; trying once more{f' in {pause} s' if pause else ''}")
             time.sleep(pause)
             tidy()
+
+
+def write(
+    system: System,
+    settings: TrainSettings,
+    state: TrainState,
+    weights: dict[str, Tensor],
+    tensors: dict[str, Tensor],
+    about: dict[str, Any],
+) -> None:
+    """Write a checkpoint and best.json, and remove old checkpoints.
+
+    Args:
+        system: whose checkpoint it is.
+        settings: which checkpoints to keep.
+        state: of the training.
+        weights: of the model.
+        tensors: of the optimiser.
+        about: facts about model and corpus, for the manifest.
+    Raises: EnvironmentProblem if the disk refuses.
+    """
+    folder = system.checkpoints
+
+    def save() -> None:
+        checkpoints.save(folder, state.step, weights, tensors, asdict(state), about)
+
+    retried(save, partial(checkpoints.clean, folder))
+    note_trained(system)
+    write_best(system, state, settings)
+    remove_replaced(system)
+    prune(system, state, settings)
 
 
 def prune(system: System, state: TrainState, settings: TrainSettings) -> None:

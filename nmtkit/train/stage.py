@@ -217,7 +217,7 @@ class _Training:
             moments,
             self.opening,
         )
-        put_optimizer_tensors(model, trainer.optimizer, moments, where=path)
+        put_optimizer_tensors(model, trainer.descent.optimizer, moments, where=path)
         _check_alike(self.ranks, self.plan, state, model)
         self.announce(state, model, len(store))
         return trainer
