@@ -21,9 +21,8 @@ from __future__ import annotations
 
 import functools
 import tomllib
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
@@ -32,8 +31,6 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    FiniteFloat,
-    NonNegativeFloat,
     NonNegativeInt,
     PositiveInt,
     TypeAdapter,
@@ -49,7 +46,7 @@ from nmtkit.files import JsonObject
 from nmtkit.names import Name, RelativePath
 from nmtkit.owned_files import WEIGHTS
 from nmtkit.settings import PrepSettings, SearchSettings, Section, known
-from nmtkit.tables.table import Estimate, StoredTable
+from nmtkit.tables.table import StoredTable
 
 R = TypeVar("R")
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
@@ -220,13 +217,13 @@ def _has(*keys: str) -> AfterValidator:
     """Return a check that an object has some keys."""
 
     def check(values: JsonObject) -> JsonObject:
-        _agrees(values.keys() >= {*keys}, f"lacks one of {', '.join(keys)}")
+        require(values.keys() >= {*keys}, f"lacks one of {', '.join(keys)}")
         return values
 
     return AfterValidator(check)
 
 
-def _agrees(condition: object, message: str) -> None:
+def require(condition: object, message: str) -> None:
     """Refuse a file whose parts do not agree.
 
     Raises: ValueError with the message.
@@ -372,7 +369,7 @@ class Manifest(Record):
     @model_validator(mode="after")
     def _has_sets(self) -> Self:
         names = [text_set.name for text_set in self.sets]
-        _agrees(names and len({*names}) == len(names), "'sets' is empty, or names a set twice")
+        require(names and len({*names}) == len(names), "'sets' is empty, or names a set twice")
         return self
 
 
@@ -505,7 +502,7 @@ class SystemConfig(BaseModel):
     def _is_whole(cls, sections: JsonObject) -> JsonObject:
         """Refuse a file that was cut off, which may be TOML."""
         stated, found = sections.get("values"), values_of(sections)
-        _agrees(
+        require(
             not isinstance(stated, int) or found >= stated, f"it has {found} of {stated} values"
         )
         return sections
@@ -567,7 +564,7 @@ class BestCheckpoint(Record):
     @model_validator(mode="after")
     def _names_its_step(self) -> Self:
         name = f"step-{self.step:08d}"
-        _agrees(self.checkpoint == name, f"'checkpoint' is not that of 'step' ({name})")
+        require(self.checkpoint == name, f"'checkpoint' is not that of 'step' ({name})")
         return self
 
 
@@ -605,7 +602,7 @@ class CheckpointManifest(Record):
 
     @model_validator(mode="after")
     def _has_weights(self) -> Self:
-        _agrees(WEIGHTS in self.files, f"'files' lacks {WEIGHTS}")
+        require(WEIGHTS in self.files, f"'files' lacks {WEIGHTS}")
         return self
 
 
@@ -614,7 +611,7 @@ class CheckpointManifest(Record):
 
 def _names_sets(options: JsonObject) -> JsonObject:
     names = options.get("set_names", [])
-    _agrees(
+    require(
         isinstance(names, list) and all(isinstance(name, str) for name in names),
         "set_names must be a list of names",
     )
@@ -652,339 +649,3 @@ class StoredFinding(Record):
     attachments: list[RelativePath]
     """The names of its further files."""
     made_from: FindingInputs
-
-
-# score/<set>/metrics/<metric>/<system>.json
-
-
-class ExternalScores(Record):
-    """What the command of an external metric printed for a system."""
-
-    again: ClassVar[str] = "nmtkit score --force"
-    format: Literal[1]
-    made_from: str
-    """A hash of the command and of all texts."""
-    scores: list[FiniteFloat]
-    """Of each sentence."""
-
-
-# score/<set>/scores.json
-
-
-@dataclass(frozen=True)
-class MetricScore:
-    """One metric of one system, with its 95% interval."""
-
-    name: str
-    value: float | None
-    low: float | None
-    high: float | None
-    signature: str
-    details: JsonObject
-
-    @property
-    def estimate(self) -> Estimate:
-        """The value with its interval."""
-        return Estimate(self.value, self.low, self.high)
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """The outcome of one significance test of a system against a baseline on one metric.
-
-    Attributes:
-        p: as the test defines it; None for few sentences.
-        setting: what was drawn, or counted.
-        better, worse, ties: shares of the resamples (sign test: of the sentences) in which the
-            system was better (for TER: lower), worse, equal; None where the test does not ask.
-    """
-
-    p: float | None
-    setting: str
-    better: float | None = None
-    worse: float | None = None
-    ties: float | None = None
-
-
-@dataclass(frozen=True)
-class SystemScores:
-    """One system on a set; the baseline has no differences and tests."""
-
-    name: Name
-    scores: dict[str, MetricScore]
-    length_ratio: Estimate
-    empty_hypotheses: int
-    differences: dict[str, Estimate]
-    tests: dict[str, dict[str, Comparison]]
-
-
-@dataclass(frozen=True)
-class SignificanceTest:
-    """A significance test; finest: its smallest p above 0 with these resamples (0: any)."""
-
-    name: str
-    reading: str
-    finest: NonNegativeFloat
-
-
-@dataclass(frozen=True)
-class DrawnResamples:
-    """What was drawn for intervals and tests."""
-
-    resamples: int
-    trials: int
-    ratio: float
-    seed: int
-    interval: str
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Scores of several seeds.
-
-    Attributes:
-        half_range: (max - min) / 2, the b of papers that write a±b.
-        mid_range: (max + min) / 2, their a.
-        deviation: of a sample: n - 1; None for one value.
-    """
-
-    n: int
-    mean: float
-    half_range: float
-    mid_range: float
-    deviation: float | None
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
-class SeedPair:
-    """A system against the baseline of the same seed."""
-
-    seed: int
-    system: str
-    baseline: str
-    difference: float
-    better: bool
-    p: float | None
-
-
-@dataclass(frozen=True)
-class SeedDifference:
-    """A group of seeds against the baseline's.
-
-    Attributes:
-        difference: of the means.
-        p_seeds: of an exact permutation test; None: too many splits to count.
-        smallest_p_seeds: the smallest p_seeds that groups of these sizes can have.
-        low, high, p: the 95% interval of the difference, and its p, over other seeds and other
-            sentences; None: the error of the seeds is not known, or there are few sentences.
-        p_holm: p after Holm's correction over all groups that are compared on this metric.
-    """
-
-    difference: float
-    pairs: list[SeedPair]
-    p_seeds: float | None
-    smallest_p_seeds: float
-    low: float | None = None
-    high: float | None = None
-    p: float | None = None
-    p_holm: float | None = None
-
-    @property
-    def estimate(self) -> Estimate:
-        """The difference with its interval."""
-        return Estimate(self.difference, self.low, self.high)
-
-
-@dataclass(frozen=True)
-class SeedGroup:
-    """Systems that differ in the training seed.
-
-    Attributes:
-        name: what their names begin with, without a seed's mark (base-s1, base-s2: base).
-        systems: their names.
-        seeds: of each; None for an ensemble or an outside system.
-        unequal: other settings in which they differ, if they were grouped by name.
-    """
-
-    name: str
-    systems: list[str]
-    seeds: list[int | None]
-    unequal: list[str] = field(default_factory=list, kw_only=True)
-
-
-@dataclass(frozen=True)
-class SeedScores(SeedGroup):
-    """Scores of a group by metric, and differences to the baseline's group, which has none."""
-
-    scores: dict[str, Spread]
-    against: dict[str, SeedDifference]
-
-
-@dataclass(frozen=True)
-class SeedResult:
-    """All groups of training seeds; baseline: a group, test: whose p the pairs have."""
-
-    baseline: str
-    test: str
-    groups: list[SeedScores]
-    grouping: str = "seed"
-    """One of `score.seeds.GROUPINGS`."""
-
-    def check(self, names: Collection[str], keys: Sequence[str]) -> None:
-        """Refuse groups of other systems, or without a metric.
-
-        Raises: ValueError that says so.
-        """
-        members = sorted(name for group in self.groups for name in group.systems)
-        _agrees(members == sorted(names), "'seeds.groups' has other systems")
-        _agrees(self.baseline in {g.name for g in self.groups}, "'seeds' lacks its baseline")
-        for group in self.groups:
-            place = f"'seeds.groups': {group.name}"
-            _agrees(len(group.seeds) == len(group.systems) > 0, f"{place} has other seeds")
-            against = [] if group.name == self.baseline else keys
-            same = [*group.scores] == [*keys] and [*group.against] == [*against]
-            _agrees(same, f"{place} lacks a metric")
-
-    @property
-    def several(self) -> bool:
-        """True if some group has two systems or more."""
-        return any(len(group.systems) > 1 for group in self.groups)
-
-
-@dataclass(frozen=True)
-class LengthScore:
-    """One system in one length group; BLEU and ratio have None in them where the group is empty.
-
-    Difference and p are against the baseline inside the group, and empty for the baseline
-    itself. A group of few sentences has no p, and one of very few no intervals.
-    """
-
-    group: str
-    sentences: int
-    system: str
-    p: float | None
-    bleu: Estimate
-    length_ratio: Estimate
-    difference: Estimate
-
-
-@dataclass(frozen=True)
-class GroupScore:
-    """Another metric of one system in one length group; see `LengthScore`."""
-
-    group: str
-    sentences: int
-    system: str
-    p: float | None
-    score: Estimate
-    difference: Estimate
-
-
-class LengthResult(Part):
-    """All length groups; buckets: as asked for, unit: in what sources are measured."""
-
-    buckets: str
-    unit: str
-    groups: list[LengthScore]
-    further: dict[str, list[GroupScore]] = {}
-    """Of each other metric that was asked for."""
-
-
-@dataclass(frozen=True)
-class Budget:
-    """What a system was trained with; None or "" where it is not known."""
-
-    updates: int | None
-    tokens: int | None
-    """Target tokens seen."""
-    preset: str
-
-
-class ScoredFrom(Part):
-    """Everything that scores depend on; if it has not changed, they are up to date."""
-
-    nmtkit: str
-    sacrebleu: str
-    prepared: str
-    baseline: str
-    test: str
-    draws: JsonObject
-    seeds: list[Any]
-    files: dict[str, str]
-    budgets: dict[str, Budget] = {}
-    """By system."""
-    metrics: dict[str, str] = {}
-    """The metrics that were asked for; of an external one a hash of what it depends on."""
-
-
-class Scores(Record):
-    """All systems on one test set, side by side."""
-
-    again: ClassVar[str] = "nmtkit score --force"
-    format: Literal[4]
-    set: str
-    language: str
-    sentences: int
-    references: int
-    empty_references: int
-    baseline: str
-    signatures: dict[str, str]
-    resampling: DrawnResamples
-    test: str
-    """Whose p stands in the main table."""
-    tests: dict[str, SignificanceTest]
-    version: str
-    commit: str | None
-    remarks: list[str]
-    systems: list[SystemScores]
-    seeds: SeedResult | None = None
-    by_length: LengthResult | None = None
-    made_from: ScoredFrom | None = None
-    paper: StoredTable | None = None
-    """A paper's numbers beside these."""
-    asked: list[str] = []
-    """The metrics that --metrics and --metric name. BLEU is the first if --metrics does."""
-
-    @model_validator(mode="after")
-    def _is_whole(self) -> Self:
-        """Every system has all that the tables show."""
-        keys, tests = self.signatures.keys(), self.tests.keys()
-        names = {*self.names}
-        _agrees("bleu" in keys and keys >= {*self.asked}, "'signatures' lacks a metric")
-        _agrees(self.test in tests, "'tests' lacks 'test'")
-        _agrees(len(names) == len(self.systems), "'systems' names a system twice")
-        _agrees(self.baseline in names, "'systems' lacks 'baseline'")
-        for system in self.systems:
-            place = f"'systems': {system.name}"
-            measured: list[Mapping[str, object]] = [system.scores]
-            if system.name != self.baseline:
-                measured += [system.differences, *system.tests.values()]
-                _agrees(system.tests.keys() == tests, f"{place} lacks a test")
-            _agrees(all(of.keys() == keys for of in measured), f"{place} lacks a metric")
-        if self.seeds:
-            self.seeds.check(names, [*keys])
-        if self.by_length:
-            _agrees(self.by_length.further.keys() <= keys, "'by_length' has an unknown metric")
-            scored = [g.system for g in self.by_length.groups]
-            _agrees(
-                Counter(scored) == Counter(len(scored) // len(names) * [*names]),
-                "'by_length.groups' has other systems",
-            )
-        return self
-
-    @property
-    def names(self) -> Sequence[str]:
-        """Those of the systems."""
-        return [system.name for system in self.systems]
-
-    @property
-    def asked_further(self) -> list[str]:
-        """The metrics that were asked for, besides BLEU."""
-        return [key for key in self.asked if key != "bleu"]
-
-    @property
-    def has_seeds(self) -> bool:
-        """True if some system has several seeds."""
-        return self.seeds is not None and self.seeds.several

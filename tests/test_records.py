@@ -11,7 +11,6 @@ from nmtkit.records import (
     CheckpointManifest,
     Manifest,
     MetricsLine,
-    Scores,
     StoredFinding,
     TextRecipe,
     TranslationMeta,
@@ -19,6 +18,7 @@ from nmtkit.records import (
     load_lines,
 )
 from nmtkit.score.stage import score
+from nmtkit.score.stored_scores import Scores
 from nmtkit.translate.stage import translate
 from tests.manifests import read_json, write_best, write_json
 from tests.ready import add_system, prepare

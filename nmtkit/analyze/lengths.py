@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from nmtkit.analyze.analysis import Finding, Measured, PaperAnalysis, PaperOptions, option
 from nmtkit.analyze.study import RESAMPLES, SEED, Study
-from nmtkit.records import LengthScore
 from nmtkit.score import lengths
 from nmtkit.score import paper as papers
 from nmtkit.score.resampling import few_note
+from nmtkit.score.stored_scores import LengthScore
 from nmtkit.score.translations import bleu_of, sets_to_score, source_lengths
 from nmtkit.tables.table import Table, text_column
 

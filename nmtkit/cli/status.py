@@ -13,9 +13,10 @@ from nmtkit.cli.command import command
 from nmtkit.cli.program import examples
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.options import Options, option
-from nmtkit.records import BestCheckpoint, Scores, TranslationMeta, load
+from nmtkit.records import BestCheckpoint, TranslationMeta, load
 from nmtkit.report import digests
 from nmtkit.run import Run, System
+from nmtkit.score.stored_scores import Scores
 from nmtkit.tables.table import Column, Table, text_column
 
 PARTS = ("prep", "systems", "history.jsonl")

@@ -12,7 +12,6 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from nmtkit.errors import counted
-from nmtkit.records import Scores, SeedResult, SystemScores
 from nmtkit.report.contents import Contents, Remark, TrainedSystem
 from nmtkit.score import result_tables
 from nmtkit.score.budgets import budget, unequal
@@ -20,6 +19,7 @@ from nmtkit.score.metrics import header
 from nmtkit.score.resampling import FEW, FEWEST_FOR_P
 from nmtkit.score.seeds import NOT_KNOWN
 from nmtkit.score.significance import LEVEL, TESTS
+from nmtkit.score.stored_scores import Scores, SeedResult, SystemScores
 from nmtkit.tables.figures import Difference
 from nmtkit.tables.table import Column, Estimate, Table, text, text_column
 

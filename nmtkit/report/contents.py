@@ -18,7 +18,6 @@ from nmtkit.models import checkpoints
 from nmtkit.records import (
     FindingInputs,
     Manifest,
-    Scores,
     StageCall,
     StoredFinding,
     TranslationMeta,
@@ -27,6 +26,7 @@ from nmtkit.records import (
 )
 from nmtkit.run import Run
 from nmtkit.score.metrics import METRICS
+from nmtkit.score.stored_scores import Scores
 from nmtkit.score.translations import described
 
 FIGURE = "figure.svg"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from nmtkit.curves import Curves, read
-from nmtkit.records import Budget, SeedGroup
 from nmtkit.run import Run
+from nmtkit.score.stored_scores import Budget, SeedGroup
 from nmtkit.settings import TrainSettings, complete
 
 ALIKE = 1.05

@@ -9,7 +9,15 @@ import nmtkit
 from nmtkit import console
 from nmtkit.arrays import Array
 from nmtkit.errors import ConfigError, DataError, check_known
-from nmtkit.records import (
+from nmtkit.run import code_commit
+from nmtkit.score import formulas, lengths, seeds
+from nmtkit.score.budgets import unequal
+from nmtkit.score.external_metrics import SetTexts, external_metrics
+from nmtkit.score.metrics import METRICS, Metric, Scorer, looks_tokenized
+from nmtkit.score.options import ScoreOptions
+from nmtkit.score.resampling import Draws, estimate
+from nmtkit.score.significance import TESTS, compare, difference
+from nmtkit.score.stored_scores import (
     Budget,
     DrawnResamples,
     LengthResult,
@@ -19,14 +27,6 @@ from nmtkit.records import (
     SignificanceTest,
     SystemScores,
 )
-from nmtkit.run import code_commit
-from nmtkit.score import formulas, lengths, seeds
-from nmtkit.score.budgets import unequal
-from nmtkit.score.external_metrics import SetTexts, external_metrics
-from nmtkit.score.metrics import METRICS, Metric, Scorer, looks_tokenized
-from nmtkit.score.options import ScoreOptions
-from nmtkit.score.resampling import Draws, estimate
-from nmtkit.score.significance import TESTS, compare, difference
 from nmtkit.tables.table import check_format
 
 SystemMetrics = dict[str, dict[str, Metric]]

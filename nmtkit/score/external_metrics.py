@@ -23,10 +23,11 @@ from typing import ClassVar
 
 from nmtkit import console, files
 from nmtkit.errors import ConfigError, DataError, counted
-from nmtkit.records import ExternalScores, load_or_warn
+from nmtkit.records import load_or_warn
 from nmtkit.score.metrics import METRICS, Metric, of_sentences
 from nmtkit.score.options import ScoreOptions
 from nmtkit.score.scripts import References
+from nmtkit.score.stored_scores import ExternalScores
 
 LOWER = "lower"
 """`NAME:lower=…`: lower is better."""

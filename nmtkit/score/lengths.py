@@ -12,11 +12,11 @@ import numpy as np
 
 from nmtkit.arrays import Array
 from nmtkit.errors import ConfigError
-from nmtkit.records import GroupScore, LengthScore
 from nmtkit.score import formulas
 from nmtkit.score.metrics import Metric
 from nmtkit.score.resampling import Draws, estimate
 from nmtkit.score.significance import compare, difference
+from nmtkit.score.stored_scores import GroupScore, LengthScore
 from nmtkit.tables import figures
 from nmtkit.tables.table import Column, Estimate, bar, text_column
 

@@ -14,8 +14,8 @@ from typing import Any, Literal
 from pydantic import Field
 
 from nmtkit.errors import ConfigError, check_known, nearest
-from nmtkit.records import Scores
 from nmtkit.score.metrics import METRICS
+from nmtkit.score.stored_scores import Scores
 from nmtkit.settings import Section, build, read_toml
 from nmtkit.tables.table import Column, Table, text_column
 

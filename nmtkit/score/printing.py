@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nmtkit import console
-from nmtkit.records import Scores
 from nmtkit.score import lengths
 from nmtkit.score.options import ScoreOptions
 from nmtkit.score.result_tables import (
@@ -15,6 +14,7 @@ from nmtkit.score.result_tables import (
     seeds_table,
     significance_table,
 )
+from nmtkit.score.stored_scores import Scores
 from nmtkit.tables.fitting import as_wide
 from nmtkit.tables.table import Table, text_column
 

@@ -10,7 +10,12 @@ from dataclasses import replace
 from typing import Any
 
 from nmtkit.errors import counted
-from nmtkit.records import (
+from nmtkit.score import lengths
+from nmtkit.score.metrics import decimals, header
+from nmtkit.score.resampling import few_note
+from nmtkit.score.seeds import FEWEST_FREEDOM, spread
+from nmtkit.score.significance import LEVEL, TESTS
+from nmtkit.score.stored_scores import (
     GroupScore,
     LengthResult,
     LengthScore,
@@ -19,11 +24,6 @@ from nmtkit.records import (
     SeedResult,
     Spread,
 )
-from nmtkit.score import lengths
-from nmtkit.score.metrics import decimals, header
-from nmtkit.score.resampling import few_note
-from nmtkit.score.seeds import FEWEST_FREEDOM, spread
-from nmtkit.score.significance import LEVEL, TESTS
 from nmtkit.tables.table import Column, Estimate, Table, text_column
 
 FIRST = ("bleu", "delta", "p", "chrf", "ter", "length_ratio")

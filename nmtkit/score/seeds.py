@@ -21,7 +21,10 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from nmtkit.arrays import Array
-from nmtkit.records import (
+from nmtkit.score.metrics import Metric
+from nmtkit.score.resampling import FEWEST_FOR_P, Draws, estimate
+from nmtkit.score.significance import compare, holm
+from nmtkit.score.stored_scores import (
     SeedDifference,
     SeedGroup,
     SeedPair,
@@ -29,9 +32,6 @@ from nmtkit.records import (
     SeedScores,
     Spread,
 )
-from nmtkit.score.metrics import Metric
-from nmtkit.score.resampling import FEWEST_FOR_P, Draws, estimate
-from nmtkit.score.significance import compare, holm
 from nmtkit.tables.table import Estimate
 
 _MOST_SPLITS = 200_000

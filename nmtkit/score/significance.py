@@ -14,9 +14,9 @@ import numpy as np
 
 from nmtkit.arrays import Array
 from nmtkit.errors import DataError
-from nmtkit.records import Comparison
 from nmtkit.score.metrics import Metric
 from nmtkit.score.resampling import FEWEST_FOR_P, Draws, Resampling, estimate
+from nmtkit.score.stored_scores import Comparison
 from nmtkit.tables.table import Estimate
 
 # Two scores nearer than this are the same number, summed in another order; one n-gram in a million

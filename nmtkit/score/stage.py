@@ -14,7 +14,7 @@ import nmtkit
 from nmtkit import console, files
 from nmtkit.errors import ConfigError
 from nmtkit.owned_files import PAPER, SCORES
-from nmtkit.records import ScoredFrom, Scores, SeedGroup, TextSet, load_or_warn
+from nmtkit.records import TextSet, load_or_warn
 from nmtkit.run import Run, locked
 from nmtkit.score import lengths, paper, seeds
 from nmtkit.score.budgets import read_budget
@@ -34,6 +34,7 @@ from nmtkit.score.plain_files import score_files
 from nmtkit.score.printing import print_results
 from nmtkit.score.resampling import Draws
 from nmtkit.score.result_tables import tables
+from nmtkit.score.stored_scores import ScoredFrom, Scores, SeedGroup
 from nmtkit.score.translations import (
     described,
     read_output,

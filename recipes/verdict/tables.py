@@ -15,11 +15,12 @@ from pydantic import Field
 
 from nmtkit import console, files
 from nmtkit.errors import DataError
-from nmtkit.records import Part, Record, Scores, StoredFinding, load
+from nmtkit.records import Part, Record, StoredFinding, load
 from nmtkit.score.metrics import Metric, Scorer
 from nmtkit.score.resampling import Draws
 from nmtkit.score.seeds import FEWEST_FREEDOM, Resampled, over_seeds
 from nmtkit.score.significance import holm
+from nmtkit.score.stored_scores import Scores
 from nmtkit.tables.table import Column, Estimate, StoredTable, Table, text_column
 from recipes.verdict.folders import Folders, json_lines, read_json
 from recipes.verdict.listing import Item, Row

@@ -20,6 +20,7 @@ from nmtkit.models import checkpoints
 from nmtkit.models.loading import vocabulary_sizes
 from nmtkit.report import stage
 from nmtkit.run import Run, System
+from nmtkit.score import stored_scores
 from nmtkit.settings import to_toml
 from nmtkit.tables.figures import DESCRIPTION, as_pdf
 from nmtkit.train.reporting import cut_metrics
@@ -66,11 +67,11 @@ SAMPLES = {
         },
     ),
     "score/test/metrics/comet/base.json": (
-        records.ExternalScores,
+        stored_scores.ExternalScores,
         {"format": 1, "made_from": SHA, "scores": [0.5, 1.0]},
     ),
     "prep/manifest.json": (records.Manifest, None),
-    "score/test/scores.json": (records.Scores, None),
+    "score/test/scores.json": (stored_scores.Scores, None),
     "analyze/cost/finding.json": (records.StoredFinding, None),
     "systems/base/config.toml": (
         records.SystemConfig,
@@ -262,7 +263,7 @@ SCORES = {
 @pytest.mark.parametrize("change", SCORES.values(), ids=SCORES)
 def test_scores_whose_parts_do_not_agree_are_not_shown(run, change):
     path = damage(run, "score/test/scores.json", change)
-    assert "damaged" in refusal(records.Scores, path)
+    assert "damaged" in refusal(stored_scores.Scores, path)
     with pytest.raises(DataError, match=r"nothing to report: score/test cannot be read"):
         stage.report(run, force=True)
     assert "scores.json" in status(run)

@@ -13,8 +13,9 @@ import sacrebleu
 
 from nmtkit import demo, files
 from nmtkit.errors import DataError
-from nmtkit.records import Scores, load
+from nmtkit.records import load
 from nmtkit.score.seeds import Resampled, over_seeds
+from nmtkit.score.stored_scores import Scores
 from nmtkit.tables.table import Column, StoredTable, Table, text_column
 from recipes.verdict import kernel_sizes, leavings, pages, tables
 from recipes.verdict.folders import Folders

@@ -19,16 +19,7 @@ from nmtkit.analyze.attention import SentenceAttention, SystemAttention
 from nmtkit.curves import AXES
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.models import checkpoints
-from nmtkit.records import (
-    Budget,
-    Comparison,
-    FindingInputs,
-    MetricScore,
-    Scores,
-    SignificanceTest,
-    SystemRecord,
-    SystemScores,
-)
+from nmtkit.records import FindingInputs, SystemRecord
 from nmtkit.report import comparison, explorer, page, stage, svg
 from nmtkit.report.contents import analyze_command, read_contents
 from nmtkit.report.texts import Texts, differences, read_texts, side_by_side
@@ -36,6 +27,14 @@ from nmtkit.score.budgets import unequal
 from nmtkit.score.resampling import FEW
 from nmtkit.score.seeds import NOT_KNOWN
 from nmtkit.score.stage import score
+from nmtkit.score.stored_scores import (
+    Budget,
+    Comparison,
+    MetricScore,
+    Scores,
+    SignificanceTest,
+    SystemScores,
+)
 from nmtkit.tables import figures
 from nmtkit.tables.table import Estimate, Table, text_column
 from tests.manifests import edit, read_json, write_json

@@ -12,7 +12,6 @@ import pytest
 import sacrebleu
 
 from nmtkit.errors import ConfigError, DataError
-from nmtkit.records import Scores
 from nmtkit.report import stage as report
 from nmtkit.report.contents import score_command
 from nmtkit.score.external_metrics import SetTexts, external_metrics
@@ -20,6 +19,7 @@ from nmtkit.score.metrics import Scorer
 from nmtkit.score.options import ScoreOptions
 from nmtkit.score.result_tables import main_table
 from nmtkit.score.stage import score_files
+from nmtkit.score.stored_scores import Scores
 from tests.manifests import read_json, write_json
 from tests.refused import refused
 

@@ -9,8 +9,8 @@ import json
 import pytest
 
 from nmtkit.errors import ConfigError
-from nmtkit.records import MetricScore, Scores, SystemScores
 from nmtkit.score import paper
+from nmtkit.score.stored_scores import MetricScore, Scores, SystemScores
 from nmtkit.tables.table import Estimate
 from tests.manifests import read_json
 from tests.refused import refused
