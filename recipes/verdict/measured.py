@@ -17,7 +17,7 @@ class Measured:
         updates: done; 0 before the first line of the log.
         best: the validation with the highest dev BLEU, or without BLEU the lowest dev loss.
         last: the last validation (with a finite loss, like the best).
-        training: processor seconds of the updates.
+        training: processor seconds of the updates, those of rank 0 for every rank.
         validation: seconds of the validations.
     """
 
@@ -42,7 +42,7 @@ def measured(system: Path) -> Measured:
         updates=max((line["step"] for line in lines), default=0),
         best=best,
         last=dev[-1] if dev else None,
-        training=sum(line.get("cpu_seconds") or 0.0 for line in lines),
+        training=sum((line.get("cpu_seconds") or 0.0) * line.get("processes", 1) for line in lines),
         validation=sum(
             (line.get(key) or 0.0) for line in dev for key in ("loss_seconds", "bleu_seconds")
         ),

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from nmtkit import console, files
 from nmtkit.errors import DataError
-from nmtkit.records import Part, Record, StoredFinding, load
+from nmtkit.records import Part, Record, StoredFinding, SystemConfig, load
 from nmtkit.score.metrics import Metric, Scorer
 from nmtkit.score.resampling import Draws
 from nmtkit.score.seeds import FEWEST_FREEDOM, Resampled, over_seeds
@@ -275,11 +275,11 @@ def _score(scorer: Scorer, key: str, result: Path, name: str) -> Metric:
 
 def costs(found: Found, folders: Folders) -> Table:
     """Return what the systems of a corpus cost: means over seeds, sums of hours."""
-    of_base = _seconds(_on_a_cpu(next(iter(found.values()))))
-    rows = [_cost(row, paths, folders, of_base) for row, paths in found.items()]
+    base = _on_a_cpu(next(iter(found.values())))
+    rows = [_cost(row, paths, folders, base) for row, paths in found.items()]
     notes = [
         "s an update, core hours: processor seconds of trainings on a CPU; other work of the"
-        " machine makes them longer",
+        " machine makes them longer; ÷ baseline: only with the baseline's CPU and number type",
         "core hours: of all seeds; for the rate: those of the learning rates that were not chosen",
     ]
     dataset = next(iter(found)).dataset
@@ -337,8 +337,16 @@ def _seconds(paths: Sequence[Path]) -> float | None:
     return sum(of.seconds.training for of in summaries) / updates if updates else None
 
 
-def _cost(row: Row, paths: Sequence[Path], folders: Folders, of_base: float | None) -> list[Any]:
+def _machines(paths: Sequence[Path]) -> set[tuple[object, object]]:
+    """Return the names of the CPUs of systems, each with the number type of its products."""
+    configs = (load(SystemConfig, path / "config.toml").hardware for path in paths)
+    return {(config.get("name"), config.get("precision")) for config in configs}
+
+
+def _cost(row: Row, paths: Sequence[Path], folders: Folders, base: Sequence[Path]) -> list[Any]:
     summaries, timed = _summaries(paths), _on_a_cpu(paths)
+    alike = _machines(timed) == _machines(base)
+    of_base = _seconds(base) if alike else None
     choice = folders.rates(row)
     tried = [] if choice is None else read_json(choice)["trials"]
     unused = [trial for trial in tried if trial["rate"] != summaries[0].rate]

@@ -20,6 +20,7 @@ from nmtkit.tables.table import Column, StoredTable, Table, text_column
 from recipes.verdict import kernel_sizes, leavings, pages, tables
 from recipes.verdict.folders import Folders
 from recipes.verdict.listing import HERE, read_list
+from recipes.verdict.measured import measured
 from tests.recipes.recipe_calls import in_this_process
 from tests.refused import refused
 
@@ -123,6 +124,19 @@ def test_several_seeds_are_one_row_with_their_mean_and_spread(tmp_path):
     assert other["n"] == 2 and other["delta"].value == pytest.approx(other["bleu"] - base["bleu"])
     # Only seeds that were trained on a CPU have costs.
     assert made[f"{CORPUS}-costs"]["enc-dc"]["hours"] == costs["enc-dc"]["hours"]
+    # Times on different CPUs are not compared.
+    assert made[f"{CORPUS}-costs"]["enc-dc"]["over"] == costs["enc-dc"]["over"] > 1
+    path = folders.results / CORPUS / "enc-dc-s1" / "config.toml"
+    path.write_text(path.read_text("utf-8").replace("AMD EPYC", "another CPU"), "utf-8")
+    of_another = rows(tables.costs(captions(folders), folders))["enc-dc"]
+    assert of_another["over"] is None and of_another["seconds"] == costs["enc-dc"]["seconds"]
+
+
+def test_ranks_are_counted_in_processor_seconds(tmp_path):
+    lines = [{"step": 1, "kind": "train", "cpu_seconds": 2.0}]
+    lines.append({"step": 2, "kind": "train", "cpu_seconds": 3.0, "processes": 2})
+    files.write_lines(tmp_path / "metrics.jsonl", map(json.dumps, lines))
+    assert measured(tmp_path).training == 2 + 2 * 3
 
 
 def test_the_figure_has_the_windows_and_the_divergence_of_each_seed(folders, tmp_path):
