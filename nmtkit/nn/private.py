@@ -107,6 +107,17 @@ def has_hooks(x: Tensor) -> bool:
     return bool(x._backward_hooks or getattr(x, "_post_accumulate_grad_hooks", None))
 
 
+def keep_sizes_apart() -> None:
+    """Let torch.compile take sizes that are equal by chance for different ones: else other batches
+    need other graphs.
+    """
+    with suppress(ImportError):
+        from torch.fx.experimental import _config
+
+        if hasattr(_config, "use_duck_shape"):
+            _config.use_duck_shape = False
+
+
 def end_allocations(pool: Any) -> None:
     """Let the GPU's allocator serve a pool no longer, if a recording that failed left it so."""
     end = getattr(torch._C, "_cuda_endAllocateToPool", None)

@@ -17,6 +17,7 @@ import torch
 from nmtkit.data.order import ShardedPairs
 from nmtkit.data.padding import Ids
 from nmtkit.data.resegmented import Resegmented
+from nmtkit.errors import is_out_of_memory
 from nmtkit.train.gradients import Gradients, Share, Updates
 
 UPDATES = 3
@@ -32,7 +33,8 @@ class Prepared:
         tokens, positions, padding: see Window.
         place: epoch, window and index behind the update (see `Updates`).
         passes: over the training set, up to the end of the update.
-        share: of this rank, with its batches; None if nothing is prepared ahead.
+        share: of this rank, with its batches; None if nothing is prepared ahead, or memory does not
+            hold it.
     """
 
     rows: list[Ids]
@@ -92,5 +94,17 @@ class Ahead:
         positions = sum(self._gradients.positions(src, tgt) for src, tgt in lengths)
         padding = positions - tokens - sum(int(src.sum()) for src, _ in lengths)
         place = updates.epoch, updates.window, updates.index
-        share = self._gradients.share(rows, make=True) if self._count else None
+        share = self._share(rows) if self._count else None
         return Prepared(rows, tokens, positions, padding, place, updates.passes, share)
+
+    def _share(self, rows: list[Ids]) -> Share | None:
+        """Return the share of this rank with its batches; None if memory does not hold them.
+
+        `Gradients.compute` then makes the batches, and can give back the memory of graphs.
+        """
+        try:
+            return self._gradients.share(rows, make=True)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            return None

@@ -16,6 +16,7 @@ from nmtkit import console
 from nmtkit.data.batches import Batch
 from nmtkit.errors import ConfigError, first_line
 from nmtkit.models.base import Model, target_states
+from nmtkit.nn import private
 from nmtkit.nn.loops import keep_eager
 
 
@@ -56,6 +57,7 @@ def compile_training(model: Model, example: Batch, backend: str = "inductor") ->
         target_states(model.eval(), example)
     model.train(training)
     keep_eager(model)
+    private.keep_sizes_apart()
     for verb in ("encode", "decode"):
         setattr(model, verb, _in_training(model, getattr(model, verb), backend))
     console.say("compiling: the first updates take a minute or more")

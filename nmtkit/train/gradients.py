@@ -347,7 +347,7 @@ class Gradients:
         Returns: sums (2) of the smoothed loss and of the negative log-likelihood, not divided.
         Raises: EnvironmentProblem if memory does not hold a single pair.
         """
-        cleared = self.graphs is None and self.device.type != "cuda"
+        cleared = self.graphs is None and self.device.type != "cuda"  # of what graphs hold
         while True:
             if share is None or share.split_from != self.state.split_from:
                 share = self.share(update)
@@ -359,14 +359,17 @@ class Gradients:
                 return sums
             if cleared:
                 self.state.split_from = smallest
-            else:  # the memory may be that of graphs
-                step_graphs.forget()
-                if self.graphs:
-                    self.graphs.clear()
-                cleared = True
+            cleared = True
             self.model.zero_grad(set_to_none=True)
-            if self.device.type == "cuda":
-                torch.cuda.empty_cache()
+            self.release_memory()
+
+    def release_memory(self) -> None:
+        """Give back the memory of all graphs, and what torch keeps of a GPU's memory."""
+        step_graphs.forget()
+        if self.graphs:
+            self.graphs.clear()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
 
     def add(
         self,

@@ -1,15 +1,13 @@
 """CUDA graphs of batches: a GPU repeats the kernels of an earlier batch of the same shape.
 
 The host needs more time to start the kernels of a small model than the GPU needs to run them. A
-replay starts all of them at once. A batch that is larger than those before is computed kernel by
-kernel, which also makes what lasts, like tables of positions and compiled kernels. Any other batch
-of a new shape is recorded.
+replay starts all of them at once. The first batch of a shape is computed kernel by kernel, which
+also makes what lasts, like tables of positions and compiled kernels. The second one is recorded.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -56,7 +54,7 @@ class Graphs:
         self._recorded: dict[Shape, Recorded] = {}
         # Graphs share the tensors that they read: only one of them runs at a time.
         self._inputs: dict[tuple[int, torch.Size, torch.dtype], Tensor] = {}
-        self._largest: Shape = ()
+        self._computed: set[Shape] = set()
         self._most = SHAPES
         self._pool = new_pool()
 
@@ -72,13 +70,11 @@ class Graphs:
         inputs = tensors_of(batch)
         shape = tuple(tensor.shape for tensor in inputs)
         known = self._recorded.get(shape)
-        largest = larger(shape, self._largest)
-        fits = largest == self._largest
-        if known is None and fits and len(self._recorded) < self._most:
+        if known is None and shape in self._computed and len(self._recorded) < self._most:
             known = self._record(shape, batch, scale)
         if known is None:
             result = self._compute(batch, scale)
-            self._largest = largest
+            self._computed.add(shape)
             return result
         torch._foreach_copy_(known.inputs, inputs)
         known.scale.copy_(scale)
@@ -140,15 +136,6 @@ class Repeated:
         self._input.copy_(x)
         self._graph[0]()
         return self._graph[1].clone()
-
-
-def larger(shape: Shape, other: Shape) -> Shape:
-    """Return the larger size of each dimension."""
-    pairs = itertools.zip_longest(shape, other, fillvalue=())
-    return tuple(
-        torch.Size(max(sizes) for sizes in itertools.zip_longest(*pair, fillvalue=0))
-        for pair in pairs
-    )
 
 
 def copied_fields(batch: Batch) -> Batch:

@@ -95,6 +95,8 @@ class Trainer:
         self.gradients = Gradients(
             self.model, self.store, self.settings, self.autocast, state, self.ranks, self._note
         )
+        if self.validator is not None:
+            self.validator.release_memory = self.gradients.release_memory
         self.descent = Descent(self.model, self.settings, self.autocast, state, self.gradients)
         self.ahead = Ahead(self.updates, self.gradients, self.descent.device)
         self.stop = Stop()

@@ -35,7 +35,7 @@ def make_optimizer(model: nn.Module, settings: TrainSettings) -> AdamW:
     """
     parameters = list(_parameters(model).values())
     cuda = parameters[0].device.type == "cuda"
-    return Adam(
+    optimizer = Adam(
         parameters,
         lr=torch.zeros((), device=parameters[0].device) if cuda else 0.0,
         betas=settings.betas,
@@ -44,6 +44,12 @@ def make_optimizer(model: nn.Module, settings: TrainSettings) -> AdamW:
         fused=all(p.device.type != "mps" for p in parameters),
         capturable=cuda,
     )
+    # Before the first batches, which may take all memory.
+    for p in parameters:
+        step = torch.zeros((), device=p.device if optimizer.defaults["fused"] else "cpu")
+        moments = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
+        optimizer.state[p] = {"step": step, **moments}
+    return optimizer
 
 
 def set_rate(optimizer: AdamW, rate: float) -> None:

@@ -232,6 +232,8 @@ class Group(Ranks):
         different = set(self.gather_values(identity)) - {""}
         if len(different) == self.world:
             self._gpus = dist.new_group(backend="nccl", timeout=self._limit)
+            # NCCL begins with its first sum, and takes memory that torch may hold later.
+            self.begin_sum(torch.zeros(1, device=f"cuda:{number}"))()
         elif gpus:
             console.warn(
                 f"{self.world} processes have {len(different)} GPUs between them:"

@@ -100,8 +100,10 @@ def train(run: Run, *, ranks: Ranks | None = None, **values: Any) -> None:
         check_installed(plan.train.log_to)
     # Before anything starts CUDA.
     with deterministic(plan.train.deterministic, options.device):
+        with console.warnings_told_to(training.opening.append):
+            training.device = ranks.device(options.device)
         if options.compile_model:
-            check_compiler(machines.pick_device(options.device))
+            check_compiler(machines.pick_device(training.device))
         blamed = blamed_on(load_variant(plan.variant), "model")
         if options.dry_run:
             with blamed, without_form_refused():
@@ -113,13 +115,16 @@ def train(run: Run, *, ranks: Ranks | None = None, **values: Any) -> None:
 
 @dataclass
 class _Training:
-    """One call of `train`: its arguments, and the first lines of train.log."""
+    """One call of `train`: its arguments, the device of this rank, and the first lines of
+    train.log.
+    """
 
     run: Run
     system: System
     plan: Plan
     options: TrainOptions
     ranks: Ranks
+    device: str = ""
     opening: list[str] = field(default_factory=list)
 
     def say(self, line: str) -> None:
@@ -195,11 +200,10 @@ class _Training:
         weights, moments, state, path = (
             saving.newest(self.system) if begun else ({}, {}, TrainState(), None)
         )
-        device = self.ranks.device(self.options.device)
-        autocast = autocast_arguments(self.choose_hardware(device, state))
+        autocast = autocast_arguments(self.choose_hardware(self.device, state))
         dev = next(iter(run.sets("dev")), None)
         model = self.make_model(store, dev, weights, path)
-        place = machines.pick_device(device)
+        place = machines.pick_device(self.device)
         model.to(place).train()
         validator = Validator(run, dev, settings, model, autocast, self.ranks) if dev else None
         hashes = loading.vocabulary_hashes(run)

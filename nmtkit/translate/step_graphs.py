@@ -146,6 +146,8 @@ class StepGraphs:
                 assign(search, inputs)
                 search.step()
                 after = leaves_of(search)
+                if len(after) != len(inputs):
+                    raise RuntimeError("the state of the search grows")
                 pairs = enumerate(zip(inputs, after, strict=True))
                 counts.update((i, y - x) for i, (x, y) in pairs if type(x) is int)
                 _copy(inputs, after)

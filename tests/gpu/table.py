@@ -151,23 +151,23 @@ class Bench:
         replayed = [i for i in later if graphs[i] == graphs[i - 1]] or later
         speed = statistics.median(lines[i]["tgt_tokens_per_s"] for i in replayed)
         self._speeds[corpus.preset, name] = speed
-        macs = self.macs(corpus, variant).train
+        macs = self.macs(corpus, name).train
         row = {
             "speed": speed,
             "graphs": graphs[-1],
             "memory_gib": lines[-1]["memory_gib"],
-            **self._over_macs(corpus, name, variant),
+            **self._over_macs(corpus, name),
         }
         if self.peak:
             row["share_of_peak"] = 2 * macs * speed / self.peak
         return row
 
-    def _over_macs(self, corpus: Corpus, name: str, variant: str) -> Row:
+    def _over_macs(self, corpus: Corpus, name: str) -> Row:
         baseline = self._speeds.get((corpus.preset, BASELINE))
         if baseline is None:
             return {}
         slower = baseline / self._speeds[corpus.preset, name]
-        macs = self.macs(corpus, variant).train / self.macs(corpus, BASELINE).train
+        macs = self.macs(corpus, name).train / self.macs(corpus, BASELINE).train
         return {"time": slower, "macs": macs, "over_macs": slower / macs}
 
     def searching(self, corpus: Corpus, beam: int, precision: str = "auto") -> Row:

@@ -64,6 +64,23 @@ def test_batches_are_made_anew_where_memory_is_short(run, without, monkeypatch):
     assert outcome(run) == wanted and wanted["state"]["split_from"]
 
 
+def test_memory_that_does_not_hold_a_batch_ahead_ends_nothing(run, without, monkeypatch):
+    """The main thread makes the batch, when it is needed."""
+    wanted, collate, fails = without(), gradients.collate, [2, 3]
+
+    def short(*args, **named):
+        if threading.current_thread().name.startswith("batches"):
+            fails[0] -= 1
+            if fails[0] <= 0 < fails[1]:
+                fails[1] -= 1
+                raise torch.OutOfMemoryError("CUDA out of memory")
+        return collate(*args, **named)
+
+    monkeypatch.setattr(gradients, "collate", short)
+    go(run)
+    assert outcome(run) == wanted and fails[1] == 0
+
+
 def test_the_thread_is_ahead(run, monkeypatch):
     """When an update is computed, three further ones are prepared or being prepared."""
     waiting, make_update = [], Trainer.make_update

@@ -92,3 +92,9 @@ def test_adam_is_torchs_to_the_bit(decay):
     states = optimizer_tensors(ours, adam)
     assert set(states) == set(of_torch) and len(states) == 6
     assert all(torch.equal(states[key], of_torch[key]) for key in states)
+
+
+def test_adam_has_its_memory_before_the_first_step():
+    model = nn.Linear(5, 3)
+    states = optimizer_tensors(model, make_optimizer(model, settings()))
+    assert len(states) == 6 and not any(state.any() for state in states.values())

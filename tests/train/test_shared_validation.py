@@ -158,3 +158,27 @@ def test_if_one_rank_cannot_decode_the_loss_decides_on_all(run, failing, error, 
         assert (result.loss, result.bleu, result.samples) == (one.loss, None, [])
     expected = f"decoding the development set failed ({problem}); its loss decides"
     assert expected in " ".join(stderr().split())
+
+
+def test_memory_that_graphs_hold_is_released_for_another_attempt(run, monkeypatch):
+    """A batch of the loss and one of the search do not fit until it is."""
+    (wanted,), _ = validate(run, "transformer", 1)
+    released, batch_loss = [], validation.batch_loss
+    release = property(lambda self: lambda: released.append(1), lambda self, value: None)
+    monkeypatch.setattr(Validator, "release_memory", release, raising=False)
+
+    def fails(number):
+        if len(released) == number:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    def loss(*arguments):
+        fails(0)
+        return batch_loss(*arguments)
+
+    def decode(rank, search, *arguments):
+        fails(1)
+        return search(*arguments)
+
+    monkeypatch.setattr(validation, "batch_loss", loss)
+    (found,), _ = validate(run, "transformer", 1, decode)
+    assert without_clocks(found) == without_clocks(wanted) and len(released) == 2

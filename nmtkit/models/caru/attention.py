@@ -25,8 +25,10 @@ from nmtkit.nn.loops import loop_product
 from nmtkit.nn.masks import Visible, additive
 from nmtkit.nn.private import softmax_backward
 
-NUMBERS_AT_ONCE = 1 << 20
-"""Size of (B, K, S, W) that a step of a search computes at once, so that it stays in the caches."""
+NUMBERS_AT_ONCE, ELSEWHERE = 1 << 20, 1 << 26
+"""Size of (B, K, S, W) that a step of a search computes at once, on a CPU so that it stays in the
+caches, and elsewhere.
+"""
 Attended = tuple[Tensor, Tensor, Tensor | None]
 """Context (R, W), weights (B, K, S), and openness: in a capture how open the gate is (B, K, S), NaN
 where the gate has no effect; otherwise None."""
@@ -101,7 +103,8 @@ class GatedAttention(nn.Module):
         project = (lambda x, _: linear(x)) if packed else F.linear
         numbers = q.size(1) * h.size(2) * gate.width
         # A change of weights sees the whole batch.
-        at_once = len(q) if changing() else max(1, NUMBERS_AT_ONCE // numbers)
+        most = NUMBERS_AT_ONCE if q.device.type == "cpu" else ELSEWHERE
+        at_once = len(q) if changing() else max(1, most // numbers)
         results = []
         for start in range(0, len(q), at_once):
             # Tensors of more than two axes have sentences first.

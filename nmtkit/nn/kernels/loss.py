@@ -13,7 +13,8 @@ BLOCK = 4096
 """Classes of a row that a program reads at once."""
 
 
-@triton.jit(do_not_specialize=["classes"])
+# A chunk's targets may begin anywhere. A recording of a graph cannot load another kernel.
+@triton.jit(do_not_specialize=["classes"], do_not_specialize_on_alignment=["targets"])
 def _loss(
     logits, row, targets, losses, scale, classes, smoothing,
     PAD: tl.constexpr, BLOCK: tl.constexpr,
