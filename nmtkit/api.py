@@ -76,8 +76,8 @@ def load(
         path: a run directory, or a system's folder in it (runs/mine/systems/baseline).
         system: the name of the system; None = the system trained last.
         device: auto, cpu, cuda or mps.
-        jobs: number of worker processes on a CPU, each with one thread; 0 = one per core. The
-            output does not depend on `jobs`.
+        jobs: number of worker processes on a CPU of Linux, each with one thread; 0 = one per core.
+            Elsewhere there are none. The output does not depend on `jobs`.
         allow_code: modules that may be imported if the system names them. Read a module first, if
             somebody else has made the run: importing executes it.
         search: search settings that replace the system's own (beam=10, length_penalty=1.0,

@@ -435,11 +435,27 @@ def _taken(stream: IO[str], kind: int) -> bool:
     The last holder takes the lock alone for a moment when it leaves, to empty the file.
     """
     for pause in (0.02, 0.05, 0.1, 0.0):
-        with contextlib.suppress(OSError):
-            fcntl.flock(stream, kind | fcntl.LOCK_NB)
+        if take_lock(stream, kind):
             return True
         time.sleep(pause)
     return False
+
+
+def take_lock(stream: IO[Any], kind: int) -> bool:
+    """Take a lock of fcntl, and return True if that worked at once.
+
+    The file systems of some clusters have no locks; there a warning takes the place of the lock.
+    """
+    try:
+        fcntl.flock(stream, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        console.warn_once(
+            f"the file system of {stream.name} has no locks ({error.strerror}): do not start two"
+            " commands that write the same files"
+        )
+    return True
 
 
 def _note(stream: IO[str], holder: Holder) -> None:

@@ -18,6 +18,8 @@
 #
 # Paths are absolute or relative to the repository's folder. Tables in the same run share systems with equal names, so each value of STEPS has
 # its own run (unless RUN is set). The same command again continues where it stopped.
+#
+# A Mac's bash is of 2007: with set -u, it refuses "${x[@]}" of an empty array. So an array that may be empty is ${x[@]+"${x[@]}"}.
 
 case ${SCALE:-} in
   smoke | small | full) ;;
@@ -127,7 +129,7 @@ compare() {
   trained
   beside score
   nmtkit translate --run "$run" "${systems[@]}"
-  nmtkit score "${scoring[@]}" --against "$baseline" "${systems[@]}" "${printed[@]}" "$@"
+  nmtkit score "${scoring[@]}" --against "$baseline" "${systems[@]}" ${printed[@]+"${printed[@]}"} "$@"
   keep score
 }
 
@@ -150,7 +152,7 @@ analysis() {
     lengths) beside group ;;
     probing) beside task ;;
   esac
-  nmtkit analyze "$@" --run "$run" "${systems[@]}" "${printed[@]}"
+  nmtkit analyze "$@" --run "$run" "${systems[@]}" ${printed[@]+"${printed[@]}"}
   keep "analyze/$1"
 }
 

@@ -31,4 +31,4 @@ if [ "$SCALE" = small ]; then analysis_of_first_seed agreement --pairs pronouns 
 table=compare_all documents=$run run=$sentences
 also=(--also "$documents")
 if [ "$documents" = "$sentences" ]; then also=(); fi # one corpus with one PRESET: both halves are in one run
-page "$title; document models and their baseline on $dataset" "${also[@]}" --attention "$baseline" --sentences 50
+page "$title; document models and their baseline on $dataset" ${also[@]+"${also[@]}"} --attention "$baseline" --sentences 50

@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Column, Table
 
+from nmtkit.parallel import cores
 from nmtkit.run import Run
 from recipes.verdict.folders import json_lines
 from recipes.verdict.measured import measured
@@ -77,8 +78,8 @@ class Trainings:
         terminal = Console(stderr=True)
         self._live = Live(console=terminal, auto_refresh=False) if terminal.is_terminal else None
         # No more threads than cores, or they wait for each other.
-        cores = max(1, (os.cpu_count() or 1) // at_once)
-        self._environment = {"OMP_NUM_THREADS": str(cores), **os.environ}
+        threads = max(1, cores() // at_once)
+        self._environment = {"OMP_NUM_THREADS": str(threads), **os.environ}
 
     def work(self) -> int:
         """Train all systems; return 0, or the exit code of the first training that failed."""

@@ -25,4 +25,4 @@ fi
 ruff check nmtkit tests
 ruff format --check --quiet nmtkit tests
 # One process a core, one thread each: small models gain nothing from threads. In tests of two threads, a thread that waits gives its core back.
-OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive exec pytest -n "${JOBS:-$(env -u OMP_NUM_THREADS nproc)}" --dist worksteal "$@"
+OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive exec pytest -n "${JOBS:-$(python -c 'from nmtkit import parallel; print(parallel.cores())')}" --dist worksteal "$@"

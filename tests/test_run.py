@@ -294,3 +294,15 @@ def test_history_has_one_line_a_stage_call_however_it_ends(tmp_path, monkeypatch
     keys = "stage argv version commit python device seed start end exit"
     written = list(map(json.loads, run.history.read_text("utf-8").splitlines()))
     assert [" ".join(line) for line in written] == [f"{keys} systems", *[f"{keys} error"] * 3]
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS])
+def test_a_file_system_without_locks_is_warned_of(tmp_path, monkeypatch, stderr, number):
+    def refuses(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", refuses)
+    for shared in (False, True):
+        with locked(tmp_path, "train", shared=shared):
+            pass
+    assert f"has no locks ({os.strerror(number)})" in " ".join(stderr().split())

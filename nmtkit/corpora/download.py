@@ -24,6 +24,7 @@ from rich.filesize import decimal
 
 from nmtkit import console
 from nmtkit.errors import EnvironmentProblem
+from nmtkit.run import take_lock
 
 CONNECT_SECONDS = 15
 SILENT_SECONDS = 30
@@ -359,9 +360,7 @@ def _sole_writer(part: Path) -> Iterator[BinaryIO]:
     """Open NAME.part for appending, with a lock that only one process can hold."""
     while True:
         with open(part, "ab") as stream:
-            try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if not take_lock(stream, fcntl.LOCK_EX):
                 console.say(f"another process is downloading {part.stem}; waiting for it")
                 fcntl.flock(stream, fcntl.LOCK_EX)
             # The process that held the lock may have renamed or removed the file opened here.

@@ -27,8 +27,10 @@ from nmtkit.errors import DataError
 from nmtkit.text.segmented import joined
 
 AGAIN = "prepare it again: nmtkit prep … --force"
-MAPPED = 64
-"""Shards of an array that are mapped at a time."""
+MAPPED = 40
+"""Shards of an array that are mapped at a time. macOS allows 256 open files; a shard has
+four at most.
+"""
 
 
 def ragged_files(path: Path) -> tuple[Path, Path]:

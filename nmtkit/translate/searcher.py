@@ -96,7 +96,7 @@ class Searcher:
         models: in eval mode, on `device`, sharing the target vocabulary.
         settings: of the search and its batches.
         device: where the models are.
-        jobs: worker processes (1 on a GPU).
+        jobs: worker processes on a CPU of Linux (1 elsewhere).
     Attributes:
         done: called with the number of lines of each batch that is finished.
         utility: of minimum Bayes risk; None = chrF.
@@ -113,7 +113,7 @@ class Searcher:
     ) -> None:
         self.models, self.settings = list(models), settings
         self.device = torch.device(device)
-        self.jobs = jobs if self.device.type == "cpu" else 1
+        self.jobs = workers.most_jobs(self.device) or jobs
         self.done: console.Advance = lambda amount: None
         self.utility: PairUtility | None = None
         self._reads_spans = any(model.reads_spans for model in self.models)

@@ -150,8 +150,9 @@ class _Stage:
 
     def __init__(self, run: Run, device: torch.device, options: TranslateOptions) -> None:
         self.run, self.device, self.options = run, device, options
-        jobs, on_a_cpu = options.jobs or cores(), device.type == "cpu"
-        self.jobs, self.readers = (jobs, 1) if on_a_cpu else (1, min(jobs, READERS))
+        jobs = options.jobs or cores()
+        self.jobs = workers.most_jobs(device) or jobs
+        self.readers = 1 if device.type == "cpu" else min(jobs, READERS)
         self._hardware: files.JsonObject = {}
         self.metric = parse(CommandMetric, options.metric) if options.metric else None
 

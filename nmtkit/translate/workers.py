@@ -34,6 +34,14 @@ def one_thread(device: torch.device) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def most_jobs(device: torch.device) -> int | None:
+    """Return the most worker processes of a search on a device; None = any number.
+
+    Outside Linux a fork is not safe, and starting processes anew costs more than it gains.
+    """
+    return None if device.type == "cpu" and sys.platform.startswith("linux") else 1
+
+
 def mapped(function: Callable[[Chunk], Result], chunks: list[Chunk], jobs: int) -> Iterator[Result]:
     """Apply a function to each chunk, in order, in worker processes where there are several jobs
     and several chunks.
@@ -45,9 +53,8 @@ def mapped(function: Callable[[Chunk], Result], chunks: list[Chunk], jobs: int) 
     Returns: the results in the order of the chunks.
     Raises: what the function raised; EnvironmentProblem if a worker was killed.
     """
-    jobs = min(jobs, len(chunks))
-    # Outside Linux a fork is not safe, and starting processes anew costs more than it gains.
-    if jobs <= 1 or not sys.platform.startswith("linux"):
+    jobs = min(jobs, len(chunks), most_jobs(torch.device("cpu")) or jobs)
+    if jobs <= 1:
         yield from map(function, chunks)
         return
 

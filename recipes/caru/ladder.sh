@@ -15,17 +15,17 @@ one_way=(--set model.bidirectional=false --set model.readout=linear --set model.
 # row NAME: train one row of the tables.
 row() {
   case $1 in
-    rnnsearch) system "$1" --variant rnnsearch "${rnnsearch_sizes[@]}" ;;
-    gru-inv) system "$1" --variant gru-inv "${sizes[@]}" ;;
-    gatt) system "$1" --variant gatt "${sizes[@]}" ;;
-    plain) system "$1" --variant caru --set model.caatt=false "${without_embed[@]}" "${sizes[@]}" ;;         # CARU cells, attention as RNNSearch's
-    caatt) system "$1" --variant caru "${without_embed[@]}" "${sizes[@]}" ;;                                 # + gated attention
-    caembed) system "$1" --variant caru "${softmax[@]}" "${sizes[@]}" ;;                                     # + CAEmbed
-    caru) system "$1" --variant caru "${sizes[@]}" ;;                                                        # + L1(exp(Nx))
-    plain-one-way) system "$1" --variant caru "${one_way[@]}" --set model.caatt=false "${without_embed[@]}" "${sizes[@]}" ;;
-    caatt-one-way) system "$1" --variant caru "${one_way[@]}" "${without_embed[@]}" "${sizes[@]}" ;;
-    caembed-one-way) system "$1" --variant caru "${one_way[@]}" "${softmax[@]}" "${sizes[@]}" ;;
-    caru-one-way) system "$1" --variant caru "${one_way[@]}" "${sizes[@]}" ;;
+    rnnsearch) system "$1" --variant rnnsearch ${rnnsearch_sizes[@]+"${rnnsearch_sizes[@]}"} ;;
+    gru-inv) system "$1" --variant gru-inv ${sizes[@]+"${sizes[@]}"} ;;
+    gatt) system "$1" --variant gatt ${sizes[@]+"${sizes[@]}"} ;;
+    plain) system "$1" --variant caru --set model.caatt=false "${without_embed[@]}" ${sizes[@]+"${sizes[@]}"} ;;         # CARU cells, attention as RNNSearch's
+    caatt) system "$1" --variant caru "${without_embed[@]}" ${sizes[@]+"${sizes[@]}"} ;;                                 # + gated attention
+    caembed) system "$1" --variant caru "${softmax[@]}" ${sizes[@]+"${sizes[@]}"} ;;                                     # + CAEmbed
+    caru) system "$1" --variant caru ${sizes[@]+"${sizes[@]}"} ;;                                                        # + L1(exp(Nx))
+    plain-one-way) system "$1" --variant caru "${one_way[@]}" --set model.caatt=false "${without_embed[@]}" ${sizes[@]+"${sizes[@]}"} ;;
+    caatt-one-way) system "$1" --variant caru "${one_way[@]}" "${without_embed[@]}" ${sizes[@]+"${sizes[@]}"} ;;
+    caembed-one-way) system "$1" --variant caru "${one_way[@]}" "${softmax[@]}" ${sizes[@]+"${sizes[@]}"} ;;
+    caru-one-way) system "$1" --variant caru "${one_way[@]}" ${sizes[@]+"${sizes[@]}"} ;;
     *)
       echo "recipes/caru/ladder.sh: no row '$1'" >&2
       exit 2

@@ -11,7 +11,7 @@ size=${SIZE:-$(at_scale "" 191686 "")}
 if [ -n "$size" ]; then more+=(--size "$size"); fi
 for set in ${TESTS:-}; do more+=(--test "$set"); done
 for start in ${DOCS:-}; do more+=(--docs "$start"); done
-corpus "$(at_scale demo tvsub-zhen tvsub-zhen)" "$(at_scale tiny small amn)" "${more[@]}"
+corpus "$(at_scale demo tvsub-zhen tvsub-zhen)" "$(at_scale tiny small amn)" ${more[@]+"${more[@]}"}
 rows transformer amn context-aware
 compare --significance sign
 cost

@@ -13,7 +13,7 @@
 #
 # and may source the rows of the papers' tables (row, rows), which call `system`.
 set -euo pipefail
-file=$(realpath "$1") SCALE=small PRESET=""
+file=$(cd "$(dirname "$1")" && pwd)/$(basename "$1") SCALE=small PRESET=""
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." # the repository's folder, as for all recipes
 part="" seeds="" updates="" rates="" dataset="" preset="" prep="" awaits="" after="" analyses="" settings=()
 
@@ -38,6 +38,6 @@ after() {
   after=""
 }
 system() {
-  echo "$part"$'\t'"$dataset"$'\t'"$preset"$'\t'"$prep"$'\t'"$1"$'\t'"$seeds"$'\t'"$updates"$'\t'"$rates"$'\t'"$awaits"$'\t'"$after"$'\t'"$analyses"$'\t'"$(quoted "${settings[@]}" "${@:2}")"
+  echo "$part"$'\t'"$dataset"$'\t'"$preset"$'\t'"$prep"$'\t'"$1"$'\t'"$seeds"$'\t'"$updates"$'\t'"$rates"$'\t'"$awaits"$'\t'"$after"$'\t'"$analyses"$'\t'"$(quoted ${settings[@]+"${settings[@]}"} "${@:2}")"
 }
 source "$file"

@@ -4,7 +4,6 @@ arguments on to this process.
 torch is loaded here already, so that a call costs what it does, and not seconds of importing.
 """
 
-import hashlib
 import os
 import re
 import socket
@@ -83,6 +82,13 @@ def nothing(arguments: list[str]) -> tuple[int, str, str]:
     return 0, "", ""
 
 
+def note_installed(folder):
+    """Make a folder an environment in which recipes have nothing to install."""
+    names = "pyproject.toml", "recipes/requirements.lock"
+    both = b"".join((ROOT / name).read_bytes() for name in names)
+    (folder / ".installed").write_bytes(subprocess.check_output(["cksum"], input=both))
+
+
 def run_recipe(recipe: Path, folder: Path, answer=in_this_process, **environment: object) -> Done:
     """Run a recipe.
 
@@ -95,13 +101,7 @@ def run_recipe(recipe: Path, folder: Path, answer=in_this_process, **environment
     program = folder / "bin" / "nmtkit"
     program.write_text(CLIENT, "utf-8")
     program.chmod(0o755)
-    wanted = hashlib.sha256(
-        (ROOT / "pyproject.toml").read_bytes()
-        + (ROOT / "recipes" / "requirements.lock").read_bytes()
-    ).hexdigest()
-    (folder / ".installed").write_text(
-        wanted + "\n", "utf-8"
-    )  # the environment is there: nothing is to be installed
+    note_installed(folder)
     variables = {key: value for key, value in os.environ.items() if key not in ASKED}
     variables |= {key: str(value) for key, value in environment.items()}
     calls = []

@@ -3,6 +3,7 @@ exists, and has the papers' sizes and updates.
 """
 
 import functools
+import re
 import tomllib
 from types import SimpleNamespace
 
@@ -446,3 +447,18 @@ def test_a_line_that_is_no_number_is_refused_before_any_work(line, tmp_path):
 def test_the_scale_is_asked_for(scale, tmp_path):
     done = asked("dual_context/table1", tmp_path, code=2, SCALE=scale)
     assert "SCALE=smoke" in done.stderr and not done.calls
+
+
+def test_a_macs_bash_can_read_the_recipes():
+    """Bash before 4.4 refuses "${x[@]}" of an empty array under set -u."""
+    scripts = [*(ROOT / "recipes").rglob("*.sh"), ROOT / "tests/run.sh"]
+    filled = {"systems", "first_seed"}  # by the first system of a table
+    for script in scripts:
+        text = script.read_text("utf-8")
+        for name in set(re.findall(r"\b(\w+)=\(\)", text)) - filled:
+            guarded = '${x[@]+"${x[@]}"}'.replace("x", name)
+            assert not re.search(rf"\b{name}\[@\]", text.replace(guarded, "")), f"{script}: {name}"
+        newer = (
+            r"\b(mapfile|readarray|declare -A|wait -n|sha256sum|nproc|realpath)\b|\$\{\w+(,,|\^\^)"
+        )
+        assert not re.search(newer, text), script

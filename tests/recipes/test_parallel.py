@@ -1,6 +1,5 @@
 """PARALLEL=K: K trainings of a recipe at once, and the same systems as one after the other."""
 
-import hashlib
 import os
 import signal
 import subprocess
@@ -9,7 +8,8 @@ import time
 
 import pytest
 
-from tests.recipes.recipe_calls import ASKED, ROOT
+from nmtkit.parallel import cores
+from tests.recipes.recipe_calls import ASKED, ROOT, note_installed
 
 STUB = """
 import fcntl, json, os, signal, sys, time
@@ -55,10 +55,7 @@ NAMES += ["transformer-cycle", "attention-rep"]
 @pytest.fixture
 def begin(tmp_path):
     """A function that starts the recipe."""
-    wanted = b"".join(
-        (ROOT / name).read_bytes() for name in ("pyproject.toml", "recipes/requirements.lock")
-    )
-    (tmp_path / ".installed").write_text(hashlib.sha256(wanted).hexdigest() + "\n")
+    note_installed(tmp_path)
     (tmp_path / "bin").mkdir()
     program = tmp_path / "bin" / "nmtkit"
     program.write_text(f"#!{sys.executable}\n{STUB}")
@@ -119,7 +116,7 @@ def test_so_many_at_once_and_all_before_the_next_stage(at_once, seeds, begin, tm
             *("attention-rep-s1", "done", "7", "3.21", "4,567", "12.34", "7")
         ]
         threads = {line[2] for line in found if line[0] == "begin"}
-        assert threads == {str(max(1, os.cpu_count() // at_once))}
+        assert threads == {str(max(1, cores() // at_once))}
 
 
 def test_a_failure_stops_the_others_and_is_named(begin, tmp_path):
@@ -130,6 +127,7 @@ def test_a_failure_stops_the_others_and_is_named(begin, tmp_path):
     assert "translate" not in [line[0] for line in found]
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
 def test_a_signal_stops_all(begin, tmp_path):
     process = begin(PARALLEL=3, PACE="60")
     end = time.monotonic() + 60

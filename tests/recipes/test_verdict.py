@@ -3,7 +3,6 @@ table of what is done.
 """
 
 import contextlib
-import hashlib
 import os
 import shutil
 import signal
@@ -24,7 +23,7 @@ from recipes.verdict.folders import Folders, held, is_held
 from recipes.verdict.listing import HERE, read_list, why_unknown
 from recipes.verdict.tables import tables
 from tests.manifests import read_json
-from tests.recipes.recipe_calls import ASKED, ROOT, in_this_process, run_recipe
+from tests.recipes.recipe_calls import ASKED, ROOT, in_this_process, note_installed, run_recipe
 from tests.refused import refused
 
 SCRIPT = ROOT / "recipes" / "verdict.sh"
@@ -42,10 +41,7 @@ system b --variant enc-dc
 
 def new_queue(tmp_path):
     """A folder with a list of two systems of two seeds, and a program that stands for nmtkit."""
-    wanted = b"".join(
-        (ROOT / n).read_bytes() for n in ("pyproject.toml", "recipes/requirements.lock")
-    )
-    (tmp_path / ".installed").write_text(hashlib.sha256(wanted).hexdigest() + "\n")
+    note_installed(tmp_path)
     (tmp_path / "bin").mkdir()
     program = tmp_path / "bin" / "nmtkit"
     program.write_text(f"#!{sys.executable}\n" + STUB.read_text("utf-8"))
@@ -203,6 +199,7 @@ def test_two_workers_never_take_the_same_system(queue):
     assert alone != sorted(alone, key=[name for name, _ in words(queue)].index)  # at the same time
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
 def test_a_training_whose_worker_was_killed_is_not_taken(queue):
     """nmtkit goes on then; the lock is its own, too."""
     (queue / "list.sh").write_text(ONE_SEED)

@@ -2,7 +2,6 @@
 scripts that do what matters here.
 """
 
-import hashlib
 import os
 import socket
 import subprocess
@@ -11,6 +10,7 @@ import sys
 import pytest
 
 from tests import ROOT
+from tests.recipes.recipe_calls import note_installed
 from tests.train.tiny import last, make_run, options
 
 RECIPE = ROOT / "recipes" / "slurm" / "train.sbatch"
@@ -45,13 +45,7 @@ def job(tmp_path):
         script("srun", SRUN)
         script("scontrol", SCONTROL)
         script("python", python)
-        wanted = hashlib.sha256(
-            (ROOT / "pyproject.toml").read_bytes()
-            + (ROOT / "recipes" / "requirements.lock").read_bytes()
-        ).hexdigest()
-        (tmp_path / ".installed").write_text(
-            wanted + "\n"
-        )  # the environment is there: nothing is to be installed
+        note_installed(tmp_path)
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             number = (free.getsockname()[1] - 20000) % 20000

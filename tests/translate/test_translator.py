@@ -8,6 +8,7 @@ import itertools
 import math
 import multiprocessing
 import os
+import sys
 import threading
 from types import SimpleNamespace
 
@@ -142,6 +143,7 @@ class CountingSpaces(Spaces):
         return super().decode(subwords)
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux has workers")
 @pytest.mark.parametrize("options", [{}, {"nbest": 2}, {"max_source": 3}])
 def test_workers_read_many_lines(options, monkeypatch):
     """This process reads few lines, and all lines later. A killed worker is reported."""
@@ -171,6 +173,7 @@ def test_workers_read_many_lines(options, monkeypatch):
         assert set(multiprocessing.active_children()) <= before
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux has workers")
 def test_workers_read_and_write_during_a_search(monkeypatch):
     """During a search workers read the next window, and write the translations of the last one."""
     monkeypatch.setattr(translator_module, "MANY_LINES", 2)
