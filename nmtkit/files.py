@@ -303,6 +303,13 @@ def changed(folder: Path, hashes: Mapping[str, str]) -> list[str]:
     ]
 
 
+def give_usual_mode(path: Path) -> None:
+    """Let a file be read by whoever may read the user's new files (umask)."""
+    mask = os.umask(0)
+    os.umask(mask)
+    path.chmod(0o666 & ~mask)
+
+
 @contextlib.contextmanager
 def writing(path: Path, mode: str = "w", durable: bool = True) -> Iterator[IO[Any]]:
     """Write a file completely or not at all: write a temporary file beside it, fsync, rename.
@@ -330,9 +337,7 @@ def writing(path: Path, mode: str = "w", durable: bool = True) -> Iterator[IO[An
             stream.flush()
             if durable:
                 os.fsync(stream.fileno())
-        mask = os.umask(0)
-        os.umask(mask)
-        Path(temporary).chmod(0o666 & ~mask)
+        give_usual_mode(Path(temporary))
         os.replace(temporary, path)
         temporary = None
     except OSError as error:

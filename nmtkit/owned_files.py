@@ -18,8 +18,8 @@ TRANSLATION = (META, HYPOTHESES, SUBWORDS, NBEST)
 WEIGHTS, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
 MANIFEST = "manifest.json"
 STEP = "step-" + 8 * "[0-9]"
-CHECKPOINT = (WEIGHTS, OPTIMIZER, STATE, MANIFEST)
-"""systems/<name>/checkpoints/step-*"""
+CHECKPOINT = (WEIGHTS, OPTIMIZER, STATE, MANIFEST, ".tmp??????")
+"""systems/<name>/checkpoints/step-*. The last one is what safetensors leaves if it is killed."""
 
 TRAINING = (
     *("best.json", "train.log", "metrics.jsonl", "diverged.json", "wandb.json"),

@@ -14,14 +14,13 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nmtkit import files
 from nmtkit.errors import EnvironmentProblem
 from nmtkit.export.engine import FULL, Engine, Sentences
+from nmtkit.models.checkpoints import write_tensors
 from nmtkit.nn.embeddings import sinusoids
 from nmtkit.text.vocabulary import BOS, EOS, PAD, SPECIALS, Vocabulary
 
@@ -263,9 +262,11 @@ class HuggingFace(Engine):
             files.write_text(folder / name, text + "\n")
         path = folder / "model.safetensors"
         try:
-            save_file(weights(model, about.positions), path, metadata={"format": "pt"})
-        except SafetensorError as error:  # its only error of writing, for example on a full disk
-            raise EnvironmentProblem(f"cannot write {path}: {error}", hint=FULL) from error
+            write_tensors(path, weights(model, about.positions))
+        except OSError as error:
+            raise EnvironmentProblem(
+                f"cannot write {path}: {error.strerror or error}", hint=FULL
+            ) from error
 
     def load(self, folder: Path) -> _Loaded:
         return _Loaded(folder)

@@ -62,8 +62,8 @@ def save(
     final = folder / f"step-{step:08d}"
     temporary = files.temporary_name(final, "tmp")
     tensors = {WEIGHTS: weights, OPTIMIZER: optimizer}
-    files.check_place(final)
     try:
+        files.check_place(final)
         # Do not make its parents: if the system's folder has disappeared, saving must fail.
         folder.mkdir(exist_ok=True)
         _check_room(folder, tensors)
@@ -73,7 +73,7 @@ def save(
         manifest = CheckpointManifest(format=1, step=step, **about, files=described)
         manifest.write(temporary / MANIFEST)
         _publish(temporary, final)
-    except (OSError, SafetensorError, EnvironmentProblem) as error:
+    except (OSError, EnvironmentProblem) as error:
         shutil.rmtree(temporary, ignore_errors=True)
         message = (
             f"cannot write checkpoint {final.name}: {getattr(error, 'strerror', None) or error}"
@@ -93,14 +93,29 @@ def _check_room(folder: Path, tensors: dict[str, Tensors]) -> None:
 
 def _write(folder: Path, tensors: dict[str, Tensors], state: dict[str, Any]) -> None:
     """Write the tensors and the state into a new folder."""
-    from safetensors.torch import save_file
-
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     for name, part in tensors.items():
-        plain = {key: t.detach().cpu().contiguous() for key, t in part.items()}
-        save_file(plain, folder / name, {"format": "pt"})
+        write_tensors(folder / name, part)
     (folder / STATE).write_text(json.dumps(state, allow_nan=False), encoding="utf-8")
+
+
+def write_tensors(path: Path, tensors: Tensors) -> None:
+    """Write tensors into a file of safetensors, with the mode of the user's other files.
+
+    Raises: OSError.
+    """
+    from safetensors.torch import save_file
+
+    plain = {key: t.detach().cpu().contiguous() for key, t in tensors.items()}
+    try:
+        save_file(plain, path, {"format": "pt"})
+    except SafetensorError as error:  # it has the error's number in its text alone
+        if not (found := re.search(r"os error (\d+)", str(error))):
+            raise OSError(str(error)) from error
+        number = int(found[1])
+        raise OSError(number, os.strerror(number)) from error
+    files.give_usual_mode(path)
 
 
 def _publish(temporary: Path, final: Path) -> None:

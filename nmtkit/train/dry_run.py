@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from nmtkit import console, settings
@@ -64,7 +65,9 @@ def rehearse(trainer: Trainer) -> Estimate:
         trainer.make_update()
     trainer.read()
     tokens, timed, start = state.tokens, 0, time.monotonic()
-    while timed < UPDATES[0] or (timed < UPDATES[1] and time.monotonic() - start < SECONDS):
+    # The clock of rank 0 decides: all ranks make the same updates.
+    in_time = partial(trainer.ranks.first_does, lambda: time.monotonic() - start < SECONDS)
+    while timed < UPDATES[0] or (timed < UPDATES[1] and in_time()):
         trainer.make_update()
         timed += 1
     trainer.read()

@@ -17,7 +17,7 @@ import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -48,6 +48,7 @@ from nmtkit.translate import step_graphs
 
 FEW_ROWS = 128
 """On a GPU, the rows of packed batches have a multiple of this many positions."""
+T = TypeVar("T")
 FITS = 2**53
 """More positions than any batch has: everything fits into memory."""
 PART = 8192
@@ -298,6 +299,7 @@ class Gradients:
         self.joins = joins(self.settings, self.device)
         self.graphs: Graphs | None = None
         self.notes: list[list[float]] = []
+        self._released = False  # the memory that graphs hold, since the update began
         self._chunk = losses.chunk_rows(self.model.vocabularies.tgt, self.device.type)
         if reason := gpu.load_kernels(self.device):
             console.warn(f"nmtkit's kernels do not work here, torch's are slower: {reason}")
@@ -347,7 +349,7 @@ class Gradients:
         Returns: sums (2) of the smoothed loss and of the negative log-likelihood, not divided.
         Raises: EnvironmentProblem if memory does not hold a single pair.
         """
-        cleared = self.graphs is None and self.device.type != "cuda"  # of what graphs hold
+        self._released = self.graphs is None and self.device.type != "cuda"
         while True:
             if share is None or share.split_from != self.state.split_from:
                 share = self.share(update)
@@ -357,9 +359,8 @@ class Gradients:
             smallest = min(int(row.pop(0)) for row in self.notes)
             if smallest == FITS:
                 return sums
-            if cleared:
+            if self._released:
                 self.state.split_from = smallest
-            cleared = True
             self.model.zero_grad(set_to_none=True)
             self.release_memory()
 
@@ -370,6 +371,17 @@ class Gradients:
             self.graphs.clear()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
+        self._released = True
+
+    def with_memory(self, work: Callable[..., T], *arguments: Any) -> T:
+        """Return what `work` returns. If memory does not suffice, release some and work again."""
+        try:
+            return work(*arguments)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+        self.release_memory()
+        return work(*arguments)
 
     def add(
         self,
@@ -466,10 +478,10 @@ class Gradients:
     def _too_big(self, rows: Ids) -> int:
         """Return the positions of a batch that does not fit into memory.
 
-        Raises: EnvironmentProblem if it is a single pair.
+        Raises: EnvironmentProblem if it is a single pair, and graphs hold no memory.
         """
         positions = self._positions(rows)
-        if len(rows) == 1:
+        if len(rows) == 1 and self._released:
             raise EnvironmentProblem(
                 f"out of memory on a single sentence pair of {positions} positions (line"
                 f" {int(rows[0]) + 1} of the training set)",

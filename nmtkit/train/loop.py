@@ -96,7 +96,7 @@ class Trainer:
             self.model, self.store, self.settings, self.autocast, state, self.ranks, self._note
         )
         if self.validator is not None:
-            self.validator.release_memory = self.gradients.release_memory
+            self.validator.with_memory = self.gradients.with_memory
         self.descent = Descent(self.model, self.settings, self.autocast, state, self.gradients)
         self.ahead = Ahead(self.updates, self.gradients, self.descent.device)
         self.stop = Stop()
@@ -350,6 +350,8 @@ class Trainer:
             unmeasured = self.state.validated < self.state.step
             if unmeasured and not self.ranks.first_does(self._is_finite):
                 raise TrainingDiverged(f"the loss is not finite after step {self.state.step}")
+            # There is one copy of the tensors at a time. The other ranks wait as long as it takes.
+            self.ranks.first_does(self.writer.finish)
             if self.ranks.first:
                 self._begin_to_write()
             self.saved = (self.state.step, self.state.validated)
@@ -360,13 +362,14 @@ class Trainer:
         self.model.eval()
         try:
             with self.averages.in_model():
-                of_pairs = batch_loss(self.model, self.store, rows, self.settings, self.autocast)
+                of_pairs = self.gradients.with_memory(
+                    batch_loss, self.model, self.store, rows, self.settings, self.autocast
+                )
         finally:
             self.model.train()
         return all(map(math.isfinite, of_pairs))
 
     def _begin_to_write(self) -> None:
-        self.writer.finish()  # so that there is one copy of the tensors at a time
         self.state.scaler = self.descent.scaler.state_dict()
         moments = optimizer_tensors(self.model, self.descent.optimizer)
         with self.averages.in_model() as raw:

@@ -35,6 +35,7 @@ from nmtkit.errors import (
     NmtkitError,
     TrainingDiverged,
     first_line,
+    of_the_machine,
 )
 
 T = TypeVar("T")
@@ -71,6 +72,8 @@ class Cause:
             return cls(rank, False, error.exit_code, error.message, error.where, error.hint)
         if isinstance(error, KeyboardInterrupt):
             return cls(rank, False, 130, "stopped by Ctrl-C", hint=None)
+        if problem := of_the_machine(error):
+            return cls.of_error(rank, problem)
         message = f"internal error: {type(error).__name__}: {error}"
         return cls(rank, False, 1, message, hint="this is a fault of nmtkit; --debug shows where")
 

@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -82,7 +83,8 @@ def retried(write: Callable[[], object], tidy: Callable[[], object]) -> None:
             pause = pauses[attempt]
             console.warn(f"{error.message}; trying once more{f' in {pause} s' if pause else ''}")
             time.sleep(pause)
-            tidy()
+            with suppress(OSError, EnvironmentProblem):  # the next attempt meets the same
+                tidy()
 
 
 def write(
@@ -109,9 +111,12 @@ def write(
     def save() -> None:
         checkpoints.save(folder, state.step, weights, tensors, asdict(state), about)
 
+    def note() -> None:
+        note_trained(system)
+        write_best(system, state, settings)
+
     retried(save, partial(checkpoints.clean, folder))
-    note_trained(system)
-    write_best(system, state, settings)
+    retried(note, lambda: None)
     remove_replaced(system)
     prune(system, state, settings)
 

@@ -5,7 +5,7 @@ training.
 from __future__ import annotations
 
 import contextlib
-import zlib
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -222,7 +222,7 @@ class _Training:
             self.opening,
         )
         put_optimizer_tensors(model, trainer.descent.optimizer, moments, where=path)
-        _check_alike(self.ranks, self.plan, state, model)
+        _check_alike(self.ranks, self.plan, state, model, autocast)
         self.announce(state, model, len(store))
         return trainer
 
@@ -405,20 +405,28 @@ def _check_reading(model: Model, variant: str, run: Run, store: Store, dev: Text
         )
 
 
-def _check_alike(ranks: Ranks, plan: Plan, state: TrainState, model: Model) -> None:
+def _check_alike(
+    ranks: Ranks, plan: Plan, state: TrainState, model: Model, autocast: dict[str, Any]
+) -> None:
     """Raise EnvironmentProblem naming a rank that does not begin as rank 0 does."""
     parameters = [p.detach() for p in model.parameters()]
     weights = float(sum(p.to(machines.widest(p.device)).abs().sum() for p in parameters))
-    settings = float(zlib.crc32(repr(plan.model_dump()).encode()))
-    rows = ranks.gather([state.step, settings, weights])
-    for rank, row in enumerate(rows):
-        for fact, value, first in zip(("step", "settings", "weights"), row, rows[0], strict=True):
-            if value != first:
+    facts = {
+        "step": f"{state.step:,}",
+        "settings": hashlib.sha256(repr(plan.model_dump()).encode()).hexdigest()[:8],
+        "weights": f"{weights:.12g}",  # GPUs of different kinds differ in later digits
+        "device": autocast["device_type"],
+        "number type": str(autocast["dtype"] if autocast["enabled"] else "float32"),
+    }
+    of_ranks = ranks.gather_values(facts)
+    for rank, others in enumerate(of_ranks):
+        for fact, first in of_ranks[0].items():
+            if others[fact] != first:
                 message = f"rank {rank} does not begin with the {fact} of rank 0"
                 raise EnvironmentProblem(
-                    f"{message} ({value:g}, not {first:g})",
+                    f"{message} ({others[fact]}, not {first})",
                     hint=(
-                        "all machines must see the same run folder and have the same nmtkit and"
-                        " torch"
+                        "all machines must see the same run folder and have the same nmtkit, torch"
+                        " and kind of device (--device, train.precision)"
                     ),
                 )

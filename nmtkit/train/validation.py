@@ -21,7 +21,7 @@ from nmtkit import console, files
 from nmtkit.data.batches import READABLE, Pairs, batch_list, collate, readable
 from nmtkit.data.padding import Ids
 from nmtkit.data.store import Store
-from nmtkit.errors import NmtkitError, counted, is_out_of_memory
+from nmtkit.errors import NmtkitError, counted
 from nmtkit.models.base import Model, target_states
 from nmtkit.records import TextSet
 from nmtkit.run import Run
@@ -145,7 +145,7 @@ class Validator:
         autocast: arguments of torch.autocast.
         ranks: the processes that share the work.
     Attributes:
-        release_memory: called when memory does not suffice, before another attempt.
+        with_memory: calls a function, and once more if memory does not suffice.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class Validator:
         autocast: dict[str, Any],
         ranks: Ranks,
     ) -> None:
-        self.release_memory: Callable[[], None] = lambda: None
+        self.with_memory: Callable[..., Any] = lambda work, *arguments: work(*arguments)
         self._ranks = ranks
         self._settings, self._model, self._autocast = settings, model, autocast
         self._store = store = Store(run.prep / dev.name)
@@ -216,7 +216,8 @@ class Validator:
 
         def loss(rows: Ids) -> tuple[float, float]:
             of_rows = self._model, self._store, rows, self._settings, self._autocast
-            return self._with_memory(batch_loss, *of_rows)
+            sums: tuple[float, float] = self.with_memory(batch_loss, *of_rows)
+            return sums
 
         for of_batch in self._shared(batches, loss, stop):
             nll += of_batch[0]
@@ -243,16 +244,6 @@ class Validator:
             raise Abandoned
         world = self._ranks.world
         return [of_ranks[i % world][1][i // world] for i in range(len(items))]
-
-    def _with_memory(self, work: Callable[..., T], *arguments: Any) -> T:
-        """Return what `work` returns. If memory does not suffice, release some and work again."""
-        try:
-            return work(*arguments)
-        except RuntimeError as error:
-            if not is_out_of_memory(error):
-                raise
-        self.release_memory()
-        return work(*arguments)
 
     def _bleu(self, stop: Stop) -> Measured:
         """Return BLEU, its signature and samples.
@@ -320,7 +311,7 @@ class Validator:
         batches = [np.asarray(rows[start : start + DECODE_SENTENCES]) for start in starts]
 
         def work(batch: Ids) -> tuple[list[Ids] | None, str]:
-            return attempt(partial(self._with_memory, self._search, batch, ids))
+            return attempt(partial(self.with_memory, self._search, batch, ids))
 
         for batch, translations in zip(
             batches, succeeded(self._shared(batches, work, stop)), strict=True

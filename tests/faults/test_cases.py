@@ -250,7 +250,8 @@ def without_sleep(monkeypatch):
 
 def test_29_a_disk_that_is_away_for_a_while_is_waited_for(run, monkeypatch, stderr):
     slept = without_sleep(monkeypatch)
-    error = OSError(errno.ESTALE, "Stale file handle")
+    text = f"Error while serializing: I/O error: Stale file handle (os error {errno.ESTALE})"
+    error = safetensors.SafetensorError(text)
     calls = fail(monkeypatch, safetensors.torch, "save_file", error, {1, 2, 3})
     fit(run)
     assert slept == list(saving.PAUSES[:3])

@@ -56,6 +56,16 @@ def test_save_and_load(tmp_path):
     assert state == {"step": 12}
     names = {"manifest.json", "model.safetensors", "optimizer.safetensors", "state.json"}
     assert {p.name for p in path.iterdir()} == names
+    (path / "mine").touch()
+    assert len({p.stat().st_mode for p in path.iterdir()}) == 1  # colleagues may read all of them
+
+
+def test_what_safetensors_leaves_when_it_is_killed_is_removed(tmp_path, stderr):
+    left = tmp_path / ".nmtkit-tmp-step-00000003-1"
+    left.mkdir()
+    (left / ".tmpAb3dEf").touch()
+    checkpoints.clean(tmp_path)
+    assert not list(tmp_path.iterdir()) and "half-written" in stderr()
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from nmtkit.data import packing
 from nmtkit.data.batches import collate, with_tensors
 from nmtkit.nn import recording
 from nmtkit.train import gradients, graphs
+from nmtkit.train import loss as losses
 from nmtkit.train.stage import train
 from tests.models.cases import CASES
 from tests.models.contract import (
@@ -133,6 +134,21 @@ def test_memory_of_graphs_is_given_back_if_it_does_not_suffice(monkeypatch, caps
     fails += [False, True]
     found(batch, one)
     assert len(recorded) == 1 and not fails and not capsys.readouterr().err
+
+
+def test_memory_of_graphs_is_given_back_for_a_single_pair(tmp_path, replays, monkeypatch):
+    backward, calls = losses.backward, []
+
+    def short(*arguments):
+        calls.append(1)
+        if len(calls) == 3:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return backward(*arguments)
+
+    monkeypatch.setattr(losses, "backward", short)
+    run = make_run(tmp_path / "run", pairs=1, dev=0)
+    train(run, variant="transformer", assignments=[*SETTINGS, "train.max_steps=5"])
+    assert metrics(run, "train")[-1]["step"] == 5 and len(calls) > 5
 
 
 @pytest.mark.parametrize(

@@ -12,17 +12,21 @@ import socket
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from nmtkit.errors import EnvironmentProblem
 from nmtkit.models import checkpoints
 from nmtkit.settings import TrainSettings
 from nmtkit.train import loss as losses
 from nmtkit.train import ranks
 from nmtkit.train.gradients import Gradients
+from nmtkit.train.ranks import Ranks
+from nmtkit.train.stage import _check_alike
 from nmtkit.train.state import TrainState
 from tests import ROOT
 from tests.device import ON_GPU
@@ -295,6 +299,18 @@ def test_ranks_with_other_settings_do_not_begin(tmp_path, run):
     commands = [arguments(run, name="other"), arguments(run, "train.lr=0.5", name="other")]
     said = Together(tmp_path / "logs", 2, commands).ended(3, 3)
     assert "rank 1 does not begin with the settings of rank 0" in said[0]
+
+
+def test_ranks_with_other_number_types_do_not_begin():
+    class Two(Ranks):
+        def gather_values(self, value):
+            return [value, value | {"number type": "torch.float16"}]
+
+    plan, state = SimpleNamespace(model_dump=dict), SimpleNamespace(step=0)
+    autocast = {"device_type": "cpu", "dtype": torch.bfloat16, "enabled": False}
+    message = r"rank 1 does not begin with the number type of rank 0 \(torch.float16, not float32\)"
+    with pytest.raises(EnvironmentProblem, match=message):
+        _check_alike(Two(), plan, state, torch.nn.Linear(1, 1), autocast)
 
 
 def test_a_missing_rank_is_named(tmp_path, run):

@@ -3,6 +3,8 @@
 import copy
 import itertools
 import threading
+from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from nmtkit.models.base import Vocabularies
 from nmtkit.models.variants import build_model, load_variant
 from nmtkit.settings import TrainSettings
 from nmtkit.train import validation
+from nmtkit.train.gradients import Gradients
 from nmtkit.train.ranks import Ranks
 from nmtkit.train.stop import Abandoned, Stop
 from nmtkit.train.validation import Validator
@@ -54,7 +57,7 @@ def run(tmp_path_factory):
     return run
 
 
-def validate(run, variant, world, decode=None, stopped=None, dtype=torch.float32):
+def validate(run, variant, world, decode=None, stopped=None, dtype=torch.float32, make=Validator):
     """Validate with as many ranks; return the results (or errors) of all and the translations.
 
     Args:
@@ -74,7 +77,7 @@ def validate(run, variant, world, decode=None, stopped=None, dtype=torch.float32
         autocast = {"device_type": "cpu", "enabled": False}
         dev = next(iter(run.sets("dev")))
         ranks = Thread(group, rank) if world > 1 else Ranks()
-        validator = Validator(run, dev, settings, model, autocast, ranks)
+        validator = make(run, dev, settings, model, autocast, ranks)
         translate, search = validator._translate, validator._search
 
         def kept(*arguments):
@@ -164,8 +167,13 @@ def test_memory_that_graphs_hold_is_released_for_another_attempt(run, monkeypatc
     """A batch of the loss and one of the search do not fit until it is."""
     (wanted,), _ = validate(run, "transformer", 1)
     released, batch_loss = [], validation.batch_loss
-    release = property(lambda self: lambda: released.append(1), lambda self, value: None)
-    monkeypatch.setattr(Validator, "release_memory", release, raising=False)
+
+    def made(*arguments):
+        validator = Validator(*arguments)
+        validator.with_memory = partial(
+            Gradients.with_memory, SimpleNamespace(release_memory=lambda: released.append(1))
+        )
+        return validator
 
     def fails(number):
         if len(released) == number:
@@ -180,5 +188,5 @@ def test_memory_that_graphs_hold_is_released_for_another_attempt(run, monkeypatc
         return search(*arguments)
 
     monkeypatch.setattr(validation, "batch_loss", loss)
-    (found,), _ = validate(run, "transformer", 1, decode)
+    (found,), _ = validate(run, "transformer", 1, decode, make=made)
     assert without_clocks(found) == without_clocks(wanted) and len(released) == 2
