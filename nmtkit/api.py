@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,7 +24,7 @@ from nmtkit.data.documents import Documents
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.models.base import Model
 from nmtkit.nn import hardware
-from nmtkit.nn.linear import Precision, inference
+from nmtkit.nn.linear import Precision, inference, product_precision_restored
 from nmtkit.parallel import cores
 from nmtkit.run import Run
 from nmtkit.settings import SearchSettings
@@ -39,6 +40,10 @@ Starting = Sequence[int] | Literal["blank"] | None
 """Where documents start: the numbers of their first lines, from 0; "blank" = after blank lines;
 None = every line is a document.
 """
+
+
+_one_thread_at_a_time = threading.RLock()
+"""Held while a system computes: threads share torch's settings, and the graphs of a GPU."""
 
 
 class NotLines(ConfigError, TypeError):
@@ -70,7 +75,8 @@ def load(
 
     While the system computes, it sets torch's number of threads and precision of matrix products.
     Then it restores them. Two changes last until the process ends: denormal numbers count as zero,
-    and the allocator has other settings (see `nmtkit.nn.hardware.choose`).
+    and the allocator has other settings (see `nmtkit.nn.hardware.choose`). Systems may be used from
+    several threads, of which one computes at a time.
 
     Args:
         path: a run directory, or a system's folder in it (runs/mine/systems/baseline).
@@ -272,8 +278,7 @@ class LoadedSystem:
         return self._scorer(forced=True)
 
     def _scorer(self, forced: bool) -> Scorer:
-        before = torch.get_float32_matmul_precision()
-        try:
+        with _one_thread_at_a_time, product_precision_restored():
             machine = self._group.hardware(self.device, forced)
             if not self._loaded:
                 self._matmul = machine.matmul
@@ -282,22 +287,17 @@ class LoadedSystem:
             if machine.precision not in self._loaded:
                 scorer = self._group.scorer(self.device, machine.precision, self._jobs)
                 self._loaded[machine.precision] = scorer
-        finally:
-            torch.set_float32_matmul_precision(before)
         return self._loaded[machine.precision]
 
     @contextlib.contextmanager
     def _computing(self) -> Iterator[None]:
         """Compute as the commands do, so that results are identical to the last bit: one thread per
-        process, and the precision of products chosen for the device.
+        process, and the precision of products chosen for the device. Another thread waits.
         """
-        before = torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision(self._matmul)
-        try:
+        with _one_thread_at_a_time, product_precision_restored():
+            torch.set_float32_matmul_precision(self._matmul)
             with workers.one_thread(self.device):
                 yield
-        finally:
-            torch.set_float32_matmul_precision(before)
 
     def _windows(
         self, scorer: Scorer, lines: list[str], documents: Starting

@@ -2,10 +2,13 @@
 README.
 """
 
+import contextlib
 import json
 import os
 import re
 import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -250,6 +253,42 @@ def test_scores_are_float32_beside_a_search_in_bfloat16(run, monkeypatch):
     finally:
         torch.set_num_threads(threads)
         torch.set_float32_matmul_precision(matmul)
+
+
+def test_threads_wait_for_each_other(run):
+    """Torch's settings are those of before when all threads have ended."""
+    system, wanted = nmtkit.load(run.path, "plain", "cpu"), []
+    wanted = system.translate(SRC)
+    before = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    inside, most, original = [], [0], api.workers.one_thread
+
+    @contextlib.contextmanager
+    def watched(device):
+        inside.append(1)
+        most[0] = max(most[0], len(inside))
+        with original(device):
+            time.sleep(0.02)
+            yield
+        inside.pop()
+
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(3) as threads:
+        patch.setattr(api.workers, "one_thread", watched)
+        assert list(threads.map(lambda _: system.translate(SRC), range(6))) == [wanted] * 6
+    assert most == [1]
+    assert (torch.get_num_threads(), torch.get_float32_matmul_precision()) == before
+
+
+def test_precision_that_is_set_by_torchs_newer_attributes_stays(run):
+    matmul = torch.backends.cuda.matmul
+    if not hasattr(matmul, "fp32_precision"):
+        pytest.skip("this torch has one way to set it")
+    before = torch.get_float32_matmul_precision()
+    try:
+        matmul.fp32_precision = "tf32"
+        assert nmtkit.load(run.path, "plain", "cpu").translate(SRC)
+        assert matmul.fp32_precision == "tf32"
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def test_importing_loads_nothing():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -156,8 +157,12 @@ def _scored(scores: Scores, folder: Path) -> dict[str, str]:
 
 
 def _size(folder: Path) -> int:
-    """Return the bytes of all files in a folder."""
-    return sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir())
+    """Return the bytes of all files in a folder; a training may remove some meanwhile."""
+    total = 0
+    for path in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            total += 0 if path.is_dir() else path.lstat().st_size
+    return total
 
 
 def _print_run(values: files.JsonObject) -> None:

@@ -53,7 +53,12 @@ def export(run: Run, system: str, to: str, **values: Any) -> Path:
     engine = _engine(to, quantization)
     refuse(run, system, engine)
     _check_package(engine, to, options.check)
-    target = options.out or run.system(system).path / "export" / to
+    target = run.system(system).path / "export" / to
+    if options.out:
+        target = options.out.resolve()
+        if target == Path.cwd():
+            message = "the current folder cannot be replaced by an export"
+            raise ConfigError(message, where="--out", hint="name a folder in it")
     alone = contextlib.nullcontext() if options.out else locked(target.parent, "export")
     with (
         run.recorded("export", device="cpu") as call,

@@ -17,7 +17,7 @@ import torch
 
 from nmtkit.errors import ConfigError, EnvironmentProblem, counted
 from nmtkit.nn import cpu
-from nmtkit.nn.linear import WIDE, Precision
+from nmtkit.nn.linear import WIDE, Precision, product_precision_restored
 
 _CPUS = tomllib.loads(Path(__file__).with_name("cpus.toml").read_text("utf-8"))["cpu"]
 # Products of 1,024 terms with a larger error than this, relative to the largest result, are not
@@ -149,12 +149,9 @@ def _is_float32(path: str) -> bool:
     generator = torch.Generator().manual_seed(1)
     x, w = (torch.randn(512, 1024, generator=generator) for _ in range(2))
     exact = x.double() @ w.double().T
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(path)
-    try:
+    with product_precision_restored():
+        torch.set_float32_matmul_precision(path)
         return float((x @ w.T - exact).abs().max() / exact.abs().max()) < FLOAT32_ERROR
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 def _fastest(device: torch.device, width: int) -> Precision:

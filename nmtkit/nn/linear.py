@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -49,6 +49,29 @@ def pack(model: nn.Module, precision: Precision = "float32") -> None:
 
 
 @contextlib.contextmanager
+def product_precision_restored() -> Iterator[None]:
+    """Restore how torch multiplies float32 at the end, in whichever of torch's two ways it was set.
+
+    Once `torch.backends.cuda.matmul.fp32_precision` is set, the older function cannot read it.
+    """
+    backends: Any = torch.backends
+    parts: list[Any] = [getattr(part, "matmul", None) for part in (backends.cuda, backends.mkldnn)]
+    newer = [part for part in parts if hasattr(part, "fp32_precision")]
+    values = [b.fp32_precision for b in newer]
+    older: str | None = None
+    with contextlib.suppress(RuntimeError):
+        older = torch.get_float32_matmul_precision()
+    try:
+        yield
+    finally:
+        if older is not None:
+            torch.set_float32_matmul_precision(older)
+        else:
+            for backend, value in zip(newer, values, strict=True):
+                backend.fp32_precision = value
+
+
+@contextlib.contextmanager
 def inference(models: Sequence[nn.Module]) -> Iterator[None]:
     """Decode with these models: no gradients, torch's default path for what is not packed, and on
     a GPU products of the precision of `pack`.
@@ -56,20 +79,18 @@ def inference(models: Sequence[nn.Module]) -> Iterator[None]:
     The default path is for small batched products, which oneDNN would copy, and compile anew for
     every shape.
     """
-    before = torch.get_float32_matmul_precision()
     modules = [m for model in models for m in model.modules() if isinstance(m, Packable)]
-    if any(module.packed is not None for module in modules):
-        torch.set_float32_matmul_precision("highest")
     narrow = next((m for m in modules if m.narrow is not None), None)
     weight = None if narrow is None else next(narrow.parameters())
-    try:
-        with torch.inference_mode(), contextlib.ExitStack() as stack:
-            if narrow is not None and weight is not None:
-                # It rounds a weight once: this serves a whole batch.
-                stack.enter_context(torch.autocast(weight.device.type, narrow.narrow))
-            yield
-    finally:
-        torch.set_float32_matmul_precision(before)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(product_precision_restored())
+        if any(module.packed is not None for module in modules):
+            torch.set_float32_matmul_precision("highest")
+        stack.enter_context(torch.inference_mode())
+        if narrow is not None and weight is not None:
+            # It rounds a weight once: this serves a whole batch.
+            stack.enter_context(torch.autocast(weight.device.type, narrow.narrow))
+        yield
 
 
 class Packable(nn.Module):

@@ -38,7 +38,8 @@ ROOMY = 64 << 30
 """Bytes of memory. A larger GPU takes twice as many positions, unless search.batch_size is set."""
 AT_ONCE, AT_ONCE_ON_A_GPU = 128, 512
 """Sentences in a batch, unless search.batch_size says how many. Greedy search of MANY_LINES on a
-CPU has twice as many, because its sentences have one hypothesis each.
+CPU has twice as many, because its sentences have one hypothesis each. Sentences with 2·ROWS samples
+or hypotheses are half as many, and so on.
 """
 
 ENOUGH = 8
@@ -46,7 +47,9 @@ ENOUGH = 8
 LEFT = 8
 """A batch leaves at most one of this number of its sentences."""
 ROWS = 8
-"""On a CPU a batch leaves at most this number of hypotheses: more of them are worth a step."""
+"""On a CPU a batch leaves at most this number of hypotheses: more of them are worth a step. Memory
+holds whole batches with fewer than twice this number of hypotheses a sentence.
+"""
 
 
 MANY_LINES = 4000
@@ -73,10 +76,12 @@ class Piece:
 
 def sentences_at_once(settings: SearchSettings, device: torch.device, lines: int) -> int:
     """Return the sentences in a batch of the search; lines: how many are searched together."""
-    if device.type == "cuda":
-        return settings.batch_size or AT_ONCE_ON_A_GPU
-    many = settings.beam == 1 and lines >= MANY_LINES
-    return settings.batch_size or (2 * AT_ONCE if many else AT_ONCE)
+    if settings.batch_size:
+        return settings.batch_size
+    rows = (settings.mbr or settings.nbest) if settings.sample else settings.beam
+    many = rows == 1 and lines >= MANY_LINES
+    size = AT_ONCE_ON_A_GPU if device.type == "cuda" else AT_ONCE * (2 if many else 1)
+    return max(1, size // max(1, rows // ROWS))
 
 
 def positions_at_once(settings: SearchSettings, device: torch.device) -> int:

@@ -17,7 +17,7 @@ from nmtkit import console, files
 from nmtkit.corpora.parallel_text import first_odd_pair
 from nmtkit.data.documents import Documents, documents_file
 from nmtkit.data.store import load_spans, spans_files
-from nmtkit.errors import ConfigError, DataError, counted
+from nmtkit.errors import CheckpointError, ConfigError, DataError, counted
 from nmtkit.nn import hardware
 from nmtkit.owned_files import HYPOTHESES, META, NBEST, SUBWORDS, TRANSLATION
 from nmtkit.parallel import cores
@@ -200,14 +200,14 @@ class _Stage:
             print_forced(scorer, group, source, boundaries, target)
 
     def translate_all(self, groups: list[SystemGroup], sets: list[TextSet]) -> None:
-        """Translate the sets with every group that lacks them. A system that is unavailable is
-        skipped, unless it was asked for or none is left.
+        """Translate the sets with every group that lacks them. A system that is unavailable, or has
+        no valid checkpoint, is skipped, unless it was asked for or none is left.
         """
         skipped = 0
         for group in groups:
             try:
                 self.translate_sets(group, sets)
-            except Unavailable as error:
+            except (Unavailable, CheckpointError) as error:
                 skipped += 1
                 if self.options.systems or skipped == len(groups):
                     raise

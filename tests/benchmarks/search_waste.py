@@ -18,7 +18,7 @@ import torch
 
 from nmtkit import files
 from nmtkit.run import Run
-from nmtkit.translate import beam, steps, translator
+from nmtkit.translate import beam, searcher, steps
 from nmtkit.translate.systems import SystemGroup
 from nmtkit.translate.translator import Translator
 
@@ -45,7 +45,7 @@ def as_on_a_gpu() -> None:
     """Look at hypotheses and leave sentences as a search on a GPU does."""
     looks = property(lambda self: self.step % beam.LOOK == 0 or self.step >= self.longest)
     beam.Beams.looks = looks  # type: ignore[assignment, method-assign]
-    translator.ROWS = 1 << 30
+    searcher.ROWS = 1 << 30
 
 
 def main() -> None:
@@ -62,8 +62,8 @@ def main() -> None:
     lines = list(files.text_lines(text))
     print("| as on a | beam | steps alone | steps together | rows alone | rows together |")
     print("| --- | --- | --- | --- | --- | --- |")
-    enough = translator.ENOUGH
-    for device, size in (("CPU", translator.AT_ONCE), ("GPU", translator.AT_ONCE_ON_A_GPU)):
+    enough = searcher.ENOUGH
+    for device, size in (("CPU", searcher.AT_ONCE), ("GPU", searcher.AT_ONCE_ON_A_GPU)):
         if device == "GPU":
             as_on_a_gpu()
         for width in given.beam:
@@ -72,7 +72,7 @@ def main() -> None:
             group = SystemGroup(run, [system], settings)
             models = group.load(torch.device("cpu"), group.hardware(torch.device("cpu")).precision)
             figures = []
-            for translator.ENOUGH in (math.inf, enough):  # type: ignore[assignment]
+            for searcher.ENOUGH in (math.inf, enough):  # type: ignore[assignment]
                 search = Translator.for_corpus(run.prep, models, settings)
                 figures.append(counted(search, lines))
             (steps_alone, rows_alone), (steps_together, rows_together) = figures

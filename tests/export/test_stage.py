@@ -140,6 +140,12 @@ def test_a_folder_of_something_else_is_left_alone(copy, without_package, tmp_pat
     assert (tmp_path / "empty" / folder.README).is_file()
 
 
+def test_the_current_folder_is_not_replaced(copy, without_package, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = {"out": Path(".")}
+    refused(ConfigError, "the current folder", stage.export, copy, "post", "ctranslate2", **options)
+
+
 def test_a_record_names_files_not_patterns(copy, without_package, tmp_path):
     out = stage.export(copy, "post", "ctranslate2", out=tmp_path / "out")
     record = read_json(out / folder.ABOUT)

@@ -14,7 +14,7 @@ import torch
 from toy_run import LINES, save_system
 
 from nmtkit import settings
-from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
+from nmtkit.errors import CheckpointError, ConfigError, DataError, EnvironmentProblem
 from nmtkit.models import checkpoints, loading
 from nmtkit.nn import hardware
 from nmtkit.nn.hardware import Hardware
@@ -478,6 +478,16 @@ def test_a_system_whose_class_is_gone_is_skipped_unless_it_is_named(run, capsys)
     assert "skipping 'two': " in (err := capsys.readouterr().err) and "nowhere" in err
     assert (run.system("one").translation("test") / "hyp.txt").exists()
     with pytest.raises(DataError, match="nowhere"):
+        translate(run, systems=["two"], jobs=1)
+
+
+def test_a_system_without_a_valid_checkpoint_is_skipped_unless_it_is_named(run, capsys):
+    (path,) = run.system("two").checkpoints.glob("*/manifest.json")
+    path.write_text(re.sub(r'"[0-9a-f]{64}"', f'"{64 * "0"}"', path.read_text("utf-8")), "utf-8")
+    translate(run, set_names=["test"], jobs=1)
+    assert "skipping 'two': no valid checkpoint" in capsys.readouterr().err
+    assert (run.system("one").translation("test") / "hyp.txt").exists()
+    with pytest.raises(CheckpointError):
         translate(run, systems=["two"], jobs=1)
 
 

@@ -247,6 +247,8 @@ def test_the_sentences_of_a_batch(device, beam, lines, count):
     place = torch.device(device)
     assert sentences_at_once(SearchSettings(beam=beam), place, lines) == count
     assert sentences_at_once(SearchSettings(beam=beam, batch_size=7), place, lines) == 7
+    samples = SearchSettings(sample=True, mbr=32)
+    assert sentences_at_once(samples, place, 3) == (512 if device == "cuda" else 128) // 4
 
 
 def test_greedy_search_of_many_lines_has_larger_batches(monkeypatch):
