@@ -81,10 +81,10 @@ def _jieba(line: str) -> list[str]:
 
 def _characters(line: str) -> list[str]:
     """Return every character as a word, with the marks that it carries, and a run of Latin letters
-    or digits as one word.
+    or digits as one word. White space of any kind is a space.
     """
     words: list[str] = []
-    for part in _WORD.findall(line):
+    for part in _WORD.findall(" ".join(line.split())):
         if words and words[-1] != SPACE and unicodedata.category(part[0]) in {"Mn", "Mc"}:
             words[-1] += part
         else:
@@ -105,7 +105,7 @@ _WORDS: dict[Name, tuple[Callable[[str], list[str]], Callable[[list[str]], str]]
     "jieba": (_jieba, chinese.detokenize),
     "characters": (_characters, _joined_characters),
     # The text is tokenized already: nothing is undone.
-    "none": (split_words, " ".join),
+    "none": (str.split, " ".join),
     "raw": (_raw, " ".join),
 }
 """How the tokenizers that are not Moses' cut a tidy line into words, and join words."""

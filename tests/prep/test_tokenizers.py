@@ -10,6 +10,7 @@ from nmtkit.score.translations import scorer_of
 from nmtkit.settings import PrepSettings
 from nmtkit.text.side import TextSide
 from nmtkit.text.tokenizer import joiner, moses_doubt, tokenizer_name, unspaced
+from tests.prep.corpora import prepare, write
 from tests.prep.real import lines
 from tests.refused import refused
 
@@ -181,3 +182,28 @@ def test_only_clear_cases_are_doubted():
     assert moses_doubt([line.replace(".", " .") for line in raw[:20]])[1] == ["none"]
     assert moses_doubt(["Vraiment ?"] * 100) is None  # French puts a space before its marks
     assert moses_doubt([UNSPACED["lo"] * 2] * 20)[1] == ["characters", "jieba"]
+
+
+@pytest.mark.parametrize(
+    ("lang", "name"), [("ja", "characters"), ("fr", "none"), ("fr", "moses"), ("zh", "jieba")]
+)
+def test_white_space_of_any_kind_is_a_space(lang, name):
+    side = TextSide(lang, PrepSettings(), tokenizer=name)
+    line = "\u3000国境\u3000 長い\u202f:\u00a0B\u2009C\u3000"
+    words = side.tokens(line)
+    assert not any(any(map(str.isspace, word)) for word in words)
+    assert words == side.tokens("国境 長い : B C")
+    assert side.tokens("\u3000\u00a0") == []
+    if name in {"characters", "none"}:
+        assert side.decode(words) == "国境 長い : B C"
+
+
+def test_text_with_odd_white_space_is_prepared_with_any_tokenizer(tmp_path):
+    rows = [(f"国境\u3000{n}", f"« la\u00a0frontière\u202f» {n}") for n in range(30)]
+    files = {name: write(tmp_path, name, rows, ("ja", "fr")) for name in ("train", "dev")}
+    settings = ["tgt_tokenizer=none", "merges=20"]
+    run = prepare(tmp_path, files, "bpe", settings)
+    assert TextSide.load(run.prep, "src").decode(["国", "▁", "7"]) == "国 7"
+    run = prepare(tmp_path, files, "spm", [*settings, "subwords=sentencepiece", "vocab_size=80"])
+    side = TextSide.load(run.prep, "tgt")
+    assert side.decode(side.encode(rows[0][1])) == "« la frontière » 0"
