@@ -84,6 +84,7 @@ def _prepare(
         locked(run.path, "prep", shared=share),
         run.recorded("prep", seed=identity.get("seed")),
         work_folder(work, key, share),
+        _only_of_this_call(raw),
     ):
         start = time.perf_counter()
         files.check_place(run.prep)
@@ -188,6 +189,13 @@ def _nothing_left(run: Run, work: Path) -> Iterator[None]:
             hint = "free some space or choose another --run folder"
             raise EnvironmentProblem(problem, hint=hint) from error
         raise
+
+
+@contextlib.contextmanager
+def _only_of_this_call(raw: Path) -> Iterator[None]:
+    """Remove what a call that was killed left of the text as it was published."""
+    shutil.rmtree(raw, ignore_errors=True)
+    yield
 
 
 def _owned(prep: Path) -> Collection[str]:

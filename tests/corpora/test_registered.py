@@ -22,6 +22,7 @@ from nmtkit.corpora.fetch import Finder
 from nmtkit.corpora.unpack import unpack
 from nmtkit.errors import EnvironmentProblem
 from nmtkit.files import text_lines
+from nmtkit.prep import tasks
 from nmtkit.run import Run
 from tests.corpora import lookalikes
 from tests.corpora.lookalikes import HELD, TRAIN
@@ -136,6 +137,25 @@ def family(name):
 
 def text(run, name, side):
     return list(text_lines(run.prep / "text" / f"{name}.{side}"))
+
+
+def test_an_archive_that_a_killed_call_unpacked_is_unpacked_again(look_alikes, folder, tmp_path):
+    run, begin = tmp_path / "run", tasks.Runner.run
+
+    def stop(runner, label, of_step):
+        if of_step and of_step[0].step.startswith("merge"):
+            raise KeyboardInterrupt
+        return begin(runner, label, of_step)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tasks.Runner, "run", stop)
+        stopped = nmtkit(f"prep ted-esen --from-dir {folder} --run {run} --jobs 1 {SMALL}")
+    assert stopped.exit_code == 130, stopped.stderr
+    left = run / "prep-work" / "raw" / "archive-0" / "a file"
+    left.parent.mkdir(parents=True, exist_ok=True)
+    left.write_text("of a call that was killed")
+    _, printed = prepare("ted-esen", folder, run)
+    assert "going on in" in printed and not (run / "prep-work").exists()
 
 
 @pytest.mark.parametrize("name", CORPORA)
