@@ -527,6 +527,20 @@ def test_other_settings_are_refused_with_old_and_new(tmp_path, files, run):
     )
 
 
+def test_another_preset_with_the_same_text_is_noted(tmp_path, files, stderr):
+    run = prepare(tmp_path, files, settings=["merges=20"])
+    before, manifest = snapshot(run.prep), run.manifest()
+    stderr()
+    prepare(tmp_path, files, settings=["merges=20"], preset="base")
+    assert "preset tiny -> base" in stderr()
+    assert run.manifest() == manifest.model_copy(update={"preset": "base"})
+    assert tomllib.loads((run.path / "run.toml").read_text("utf-8"))["preset"] == "base"
+    del before["manifest.json"]
+    assert before.items() <= snapshot(run.prep).items()
+    prepare(tmp_path, files, settings=["merges=20"], preset=None)  # none is asked for
+    assert run.manifest().preset == "base" and "preset base ->" not in stderr()
+
+
 def test_another_text_is_refused(tmp_path, files):
     run_prep(tmp_path, files)
     write(tmp_path / "in", "train", pairs(61))
