@@ -31,6 +31,8 @@ UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG}
 """Errors that only writing raises: disk full, quota exceeded, read-only, file too large."""
 LONGEST = 1 << 24
 """The most bytes of a line of text."""
+ZSTANDARD_BLOCK = 1 << 12
+"""Bytes that are decompressed at once. Damaged data may grow to 2 ** 15 times its size."""
 UNFINISHED = ".nmtkit-"
 """How the name of a file begins while it is written."""
 
@@ -153,16 +155,54 @@ def open_binary(path: Path, once: bool = False) -> BinaryIO:
             stream: BinaryIO = importlib.import_module(_OPENERS[path.suffix]).open(path, "rb")
             return stream
         if path.suffix == ".zst":
-            import zstandard
-
-            return io.BufferedReader(
-                zstandard.ZstdDecompressor().stream_reader(
-                    open(path, "rb"), read_across_frames=True
-                )
-            )  # type: ignore[arg-type]
+            return io.BufferedReader(_Zstandard(open(path, "rb")))
         return open(path, "rb")
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+class _Zstandard(io.RawIOBase):
+    """The content of a .zst file. The reader of zstandard takes a file that is cut short for whole.
+
+    Args:
+        stream: the compressed data; its frames are read one after another.
+    """
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._frame: Any = None
+        self._compressed = b""
+        self._content = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._content:
+            data = self._compressed or self._stream.read(ZSTANDARD_BLOCK)
+            if not data and self._frame:
+                raise EOFError("Compressed file ended before the end-of-stream marker was reached")
+            if not data:
+                return 0
+            self._content = memoryview(self._decompressed(data))
+        size = min(len(buffer), len(self._content))
+        buffer[:size] = self._content[:size]
+        self._content = self._content[size:]
+        return size
+
+    def _decompressed(self, data: bytes) -> bytes:
+        import zstandard
+
+        self._frame = self._frame or zstandard.ZstdDecompressor().decompressobj()
+        content: bytes = self._frame.decompress(data)
+        self._compressed = self._frame.unused_data
+        if self._frame.eof:
+            self._frame = None
+        return content
+
+    def close(self) -> None:
+        self._stream.close()
+        super().close()
 
 
 def line_blocks(path: Path, size: int = 256, once: bool = False) -> Iterator[list[bytes]]:

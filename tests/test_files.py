@@ -35,12 +35,33 @@ def test_lines_end_at_lf_only_in_every_compression(tmp_path, suffix, pack):
 
 
 @pytest.mark.parametrize(
-    ("suffix", "pack"), [(".gz", gzip.compress), (".xz", lzma.compress), (".bz2", bz2.compress)]
+    ("suffix", "pack"),
+    [
+        (".gz", gzip.compress),
+        (".xz", lzma.compress),
+        (".bz2", bz2.compress),
+        (".zst", zstandard.compress),
+    ],
 )
 def test_damaged_compressed_file_is_named(tmp_path, suffix, pack):
     path = tmp_path / f"text{suffix}"
-    path.write_bytes(pack(b"line\n" * 5000)[:-20])
-    refused(DataError, r"text\.\w+", files.count_lines, path)
+    data = pack(b"".join(b"line %d\n" % number for number in range(5000)))
+    for whole in (b"", data):
+        path.write_bytes(whole + data[:-20])
+        refused(DataError, "ended before the end-of-stream marker", files.count_lines, path)
+    path.write_bytes(data + data)
+    assert files.count_lines(path) == 10_000
+
+
+def test_the_frames_of_a_zst_file_are_read_one_after_another(tmp_path):
+    path, skipped = tmp_path / "text.zst", b"\x50\x2a\x4d\x18\x04\0\0\0skip"
+    frames = [
+        zstandard.compress(text) for text in (b"", b"one\n", b"x" * 300_000 + b"\n", b"three")
+    ]
+    path.write_bytes(skipped + b"".join(frames) + skipped)
+    assert list(files.text_lines(path)) == ["one", "x" * 300_000, "three"]
+    path.write_bytes(b"")
+    assert list(files.text_lines(path)) == []
 
 
 @pytest.mark.parametrize(("suffix", "pack"), [("", bytes), (".gz", gzip.compress)])
