@@ -19,6 +19,7 @@ from nmtkit.corpora.readers import Stream
 from nmtkit.errors import DataError, counted
 
 COMPARED_LINES = 5_000_000
+"""The most lines of a side in which the first odd pair is looked for."""
 ROWS_PER_REPORT = 10_000
 Row = tuple[tuple[bytes, ...], bool]
 """One line of every side, and True if a document starts with it."""
@@ -152,13 +153,17 @@ def _write_rows(rows: Iterable[Row], paths: list[Path], name: str) -> list[str]:
     return starts
 
 
-def first_odd_pair(src: Sequence[Path], tgt: Sequence[Path]) -> str:
-    """Return the first line where the lengths of two sides, both with text, stop agreeing."""
+def first_odd_pair(src: Sequence[Path], tgt: Sequence[Path]) -> str | None:
+    """Return the first line where the lengths of two sides, both with text, stop agreeing; None if
+    a side has too many lines to tell.
+    """
     sides = []  # for each line its bytes and its words
     for paths in (src, tgt):
         lines = itertools.chain.from_iterable(map(files.byte_lines, paths))
         compared = itertools.islice(lines, COMPARED_LINES)
         sides.append([(len(line), len(line.split())) for line in compared])
+        if next(lines, None) is not None:
+            return None
     line = first_odd_line(*([size for size, _ in side] for side in sides))
     first, second = (
         counted(side[line][1], "word") if line < len(side) else "no line" for side in sides

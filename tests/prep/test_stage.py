@@ -254,6 +254,17 @@ def test_the_suspicious_line_of_a_file_cut_short_is_the_first_that_is_missing():
     assert parallel_text.first_odd_line([7] * 20, [7] * 50) == 20
 
 
+def test_no_line_is_suspected_in_a_file_that_is_not_compared_whole(tmp_path, monkeypatch):
+    paths = [(path,) for path in write(tmp_path, "long", [("a b c", "d e f")] * 12)]
+    odd = "x y z w v u t s r q p o n\n" + paths[0][0].read_text("utf-8")
+    paths[0][0].write_text(odd, "utf-8")
+    assert parallel_text.first_odd_pair(*paths) == "first odd pair: line 1 (13 words vs 3)"
+    for limit in (12, 10):
+        monkeypatch.setattr(parallel_text, "COMPARED_LINES", limit)
+        assert parallel_text.first_odd_pair(*paths[::-1]) is None
+        assert parallel_text.first_odd_pair(*paths) is None
+
+
 def test_the_suspicious_line_in_real_text(shared):
     raw = shared / "data" / "multi30k" / "raw"
     src, tgt = (
