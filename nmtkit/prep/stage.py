@@ -87,7 +87,7 @@ def _prepare(
         locked(run.path, "prep", shared=share),
         run.recorded("prep", seed=identity.get("seed")),
         work_folder(work, key, share),
-        _only_of_this_call(raw),
+        _only_of_this_call(raw, share),
     ):
         start = time.perf_counter()
         files.check_place(run.prep)
@@ -108,7 +108,6 @@ def _prepare(
             if options.shard is not None:
                 assert options.shards is not None
                 plan.run_share(options.shard, options.shards)
-                shutil.rmtree(raw, ignore_errors=True)
                 return
             manifest = plan.run(options.finish)
         _warn_of_systems(run, old, manifest)
@@ -204,10 +203,16 @@ def _nothing_left(run: Run, work: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _only_of_this_call(raw: Path) -> Iterator[None]:
-    """Remove what a call that was killed left of the text as it was published."""
+def _only_of_this_call(raw: Path, share: bool) -> Iterator[None]:
+    """Remove what a call that was killed left of the text as it was published; that of a job of an
+    array is removed at its end, too.
+    """
     shutil.rmtree(raw, ignore_errors=True)
-    yield
+    try:
+        yield
+    finally:
+        if share:
+            shutil.rmtree(raw, ignore_errors=True)
 
 
 def _owned(prep: Path) -> Collection[str]:

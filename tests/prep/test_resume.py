@@ -332,6 +332,20 @@ def test_jobs_of_an_array(tmp_path, small_shards, capsys):
     assert contents(prepare(tmp_path, text, "run", settings, finish=True)) == expected
 
 
+def test_text_of_a_job_that_failed_or_was_killed_is_removed(tmp_path, text, monkeypatch):
+    array = {"size": 100, "shards": 2, "shard": 0}
+    monkeypatch.setattr(CleanShard, "__call__", lambda task, work, index: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        prepare(tmp_path, text, "run", SETTINGS[:1], **array)
+    work = tmp_path / "run" / "prep-work"
+    assert not [*work.glob("raw*")] and (work / WORK_RECORD).exists()
+    monkeypatch.undo()
+    (work / "raw-node7-123" / "first").mkdir(parents=True)  # of a job that was killed
+    for _ in range(2):
+        prepare(tmp_path, text, "run", SETTINGS[:1], force=True)
+        assert not work.exists()
+
+
 def test_an_array_that_drops_repeated_pairs_runs_twice(tmp_path, small_shards):
     text = own_files(tmp_path, pairs(150, 4))
     expected = contents(prepare(tmp_path, text, "whole", SETTINGS))
