@@ -125,6 +125,13 @@ def test_a_table_on_disk(tmp_path):
         same_tables(WordTable.load(tmp_path / "00000.src"), table)
 
 
+def test_a_part_of_a_table_keeps_no_file_open(tmp_path):
+    side_text([["Ein", "Hund"]])[1].save(tmp_path / "00000.src")
+    part = WordTable.load(tmp_path / "00000.src").part(0, 1)
+    assert sorted(part.words()) == ["Ein", "Hund"]
+    assert part.rows.flags.owndata and part.text.flags.owndata
+
+
 def test_two_words_with_one_hash_are_an_error(monkeypatch):
     hashes = lambda words: np.array([len(word) for word in words], np.uint64)  # noqa: E731
     monkeypatch.setattr(words, "word_hashes", hashes)
