@@ -278,6 +278,15 @@ def text_lines(path: Path, once: bool = False) -> Iterator[str]:
     return decoded(byte_lines(path, once), path)
 
 
+def unmarked_lines(path: Path) -> Iterator[str]:
+    """Return the lines of a file that is no text to translate (merges, counts, document starts,
+    links), without a BOM at its beginning; errors as of `text_lines`.
+    """
+    lines = text_lines(path)
+    first = (line.removeprefix("\ufeff") for line in itertools.islice(lines, 1))
+    return itertools.chain(first, lines)
+
+
 def decoded(lines: Iterable[bytes], where: object) -> Iterator[str]:
     """Yield lines without their LF as text; errors as of `text_lines`."""
     offset = 0

@@ -179,3 +179,22 @@ def test_an_older_folder_comes_back_if_the_new_one_cannot_take_its_place(tmp_pat
     with pytest.raises(FileNotFoundError):
         files.publish(tmp_path / "missing", final, ())
     assert [path.name for path in tmp_path.iterdir()] == ["final"]
+
+
+def test_a_bom_at_the_beginning_of_a_side_file_is_no_part_of_it(tmp_path):
+    from nmtkit.corpora.document_starts import read_starts
+    from nmtkit.measures.links import read_links
+    from nmtkit.text.bpe import Bpe
+    from nmtkit.text.vocabulary import read_counts
+
+    path = tmp_path / "file"
+
+    def marked(text):
+        path.write_text(text, "utf-8-sig")
+        return path
+
+    assert Bpe(marked("#version: 0.2\na b</w>\n")).segment(["ab", "ba"]) == ["ab", "b@@", "a"]
+    assert read_counts(marked("a@@ 3\nb 2\n")) == {"a@@": 3, "b": 2}
+    assert read_starts(marked("0\n2\n"), 3) == [0, 2]
+    assert read_starts(marked("talk\ntalk\nnews\n"), 3) == [0, 2]
+    assert read_links(marked("0-0 1-1\n")) == [frozenset({(0, 0), (1, 1)})]
