@@ -315,7 +315,10 @@ UNUSED = [  # a command, options that mean nothing there, why
     ("settings train", ["--variant x"], "only the section model depends on the variant"),
     (
         "prep mine --spm x.model",
-        ["--set prep.vocab_size=9", "--set prep.merges=9", "--set prep.sentencepiece=bpe"],
+        [
+            *("--set prep.vocab_size=9", "--set prep.vocab_threshold=9"),
+            *("--set prep.merges=9", "--set prep.sentencepiece=bpe"),
+        ],
         "--spm brings a model that is learnt already",
     ),
     ("datasets", ["--from-dir x"], "data sets are listed"),

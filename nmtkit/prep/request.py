@@ -42,6 +42,11 @@ from nmtkit.text.sentencepiece import load_package
 FEW, MANY = "small", "base"
 """Presets of own files with fewer training pairs than `MANY_PAIRS`, and with as many or more."""
 MANY_PAIRS = 500_000
+WITHOUT_EFFECT = {
+    "bpe": ("vocab_size", "prep.merges is the size"),
+    "sentencepiece": ("vocab_threshold", "it is for prep.subwords=bpe"),
+}
+"""A setting of prep without effect by `prep.subwords`, and why."""
 USES = {"from_dir": "data sets that are downloaded", "seed": "generated corpora such as demo"}
 
 
@@ -120,6 +125,10 @@ class Request:
         own = settings.build(PrepSettings, values, "prep")
         result = settings.build(PrepSettings, values | self.given.settings, "prep")
         self.given.check(own, asked.get("prep", {}))
+        key, why = WITHOUT_EFFECT.get(result.subwords, ("", ""))
+        if asked.get("prep", {}).get(key):
+            without = f"prep.{key} has no effect with prep.subwords={result.subwords}"
+            self.doubts.append(f"{without}: {why}")
         if result.subwords == "sentencepiece":
             load_package()
         return result

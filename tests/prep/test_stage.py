@@ -552,6 +552,26 @@ def test_another_preset_with_the_same_text_is_noted(tmp_path, files, stderr):
     assert run.manifest().preset == "base" and "preset base ->" not in stderr()
 
 
+@pytest.mark.parametrize(
+    ("setting", "subwords", "ineffective"),
+    [
+        ("vocab_size", "bpe", True),
+        ("vocab_size", "sentencepiece", False),
+        ("vocab_threshold", "sentencepiece", True),
+        ("vocab_threshold", "bpe", False),
+        ("vocab_size", "none", False),
+    ],
+)
+def test_a_setting_without_effect_is_warned_of(files, setting, subwords, ineffective):
+    values = [f"prep.subwords={subwords}", f"prep.{setting}="]
+    made = lambda number: request.Request(  # noqa: E731
+        PrepOptions.of(files | {"assignments": [values[0], values[1] + number]})
+    )
+    warning = f"prep.{setting} has no effect with prep.subwords={subwords}"
+    assert any(warning in doubt for doubt in made("90").doubts) == ineffective
+    assert not made("0").doubts
+
+
 def test_another_text_is_refused(tmp_path, files):
     run_prep(tmp_path, files)
     write(tmp_path / "in", "train", pairs(61))
