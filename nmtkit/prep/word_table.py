@@ -105,7 +105,7 @@ class WordTable:
         begin = int(self.rows["end"][low - 1]) if low else 0
         end = int(rows["end"][-1]) if len(rows) else begin
         rows["end"] -= begin
-        # a view would keep the file open, and there is one of every shard
+        # A view would keep the file open, and there is one of every shard.
         return WordTable(rows, np.array(self.text[begin:end]))
 
     def save(self, path: Path) -> list[Path]:
