@@ -59,6 +59,7 @@ class Task:
         texts: of the set, for external metrics.
         seed_groups: the systems by training seed.
         budgets: of the systems' trainings.
+        remarks: on the translations.
     """
 
     set_name: str
@@ -70,6 +71,7 @@ class Task:
     texts: SetTexts
     seed_groups: Sequence[SeedGroup] = ()
     budgets: Mapping[str, Budget] = field(default_factory=dict)
+    remarks: Sequence[str] = ()
 
 
 def check_options(options: ScoreOptions) -> None:
@@ -195,6 +197,7 @@ def evaluate(metrics: SystemMetrics, task: Task) -> Scores:
             *([scorer.remark] if scorer.remark else []),
             *_left_out(metrics[baseline], task),
             *unequal(task.budgets, task.seed_groups),
+            *task.remarks,
         ],
         systems=[_system(name, metrics, baseline, draws) for name in metrics],
         seeds=by_seed,

@@ -37,6 +37,7 @@ from nmtkit.score.result_tables import tables
 from nmtkit.score.stored_scores import ScoredFrom, Scores, SeedGroup
 from nmtkit.score.translations import (
     described,
+    older_checkpoints,
     read_output,
     scorer_of,
     sets_to_score,
@@ -156,6 +157,7 @@ class ScoredSet:
                 key: external[key].depends_on(self.text_set.name, names) if key in external else ""
                 for key in asked_metrics(self.options)
             },
+            older_checkpoints=older_checkpoints(self.run, self.text_set.name, self.folders),
         )
 
     @cached_property
@@ -220,6 +222,7 @@ class ScoredSet:
             texts,
             self.seed_groups,
             self.made_from.budgets,
+            self.made_from.older_checkpoints,
         )
         if task.scorer.lowercase:
             console.say(

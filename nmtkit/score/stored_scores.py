@@ -277,6 +277,8 @@ class ScoredFrom(Part):
     """By system."""
     metrics: dict[str, str] = {}
     """The metrics that were asked for; of an external one a hash of what it depends on."""
+    older_checkpoints: list[str] = []
+    """A remark on each system that translated with other checkpoints than its current ones."""
 
 
 class Scores(Record):

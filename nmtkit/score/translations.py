@@ -103,7 +103,8 @@ def translated_systems(
         for name in untranslated:
             hint = _command(name, set_name)
             console.say(f"{set_name}: '{name}' is left out, it has no translation yet ({hint})")
-    _warn_if_trained_on(run, set_name, folders)
+    for remark in older_checkpoints(run, set_name, folders):
+        console.warn(remark)
     if unlike := unlike_searches(set_name, folders):
         console.warn(f"{unlike.text}; alike after: {', then '.join(unlike.commands)}")
     return folders
@@ -127,18 +128,22 @@ def _command(name: str, set_name: str) -> str:
     return f"nmtkit translate --system {name} --on {set_name}"
 
 
-def _warn_if_trained_on(run: Run, set_name: str, folders: Mapping[str, Path]) -> None:
-    """Warn if the weights of a system are of other checkpoints than it translated with."""
+def older_checkpoints(run: Run, set_name: str, folders: Mapping[str, Path]) -> list[str]:
+    """Return a remark on each system whose weights are of other checkpoints than it translated
+    with.
+    """
+    remarks = []
     for name, folder in folders.items():
         meta = described(folder)
         # An ensemble has no checkpoints of its own.
         then = [used.name for used in meta.checkpoints if used.system == name]
         now = list(checkpoints.current(run.system(name), meta.settings.get("average")))
         if then and now and then != now:
-            console.warn(
+            remarks.append(
                 f"{set_name}: '{name}' was translated with {', '.join(then)}, its weights are now"
                 f" those of {', '.join(now)} ({_command(name, set_name)})"
             )
+    return remarks
 
 
 def source_lengths(run: Run, text_set: TextSet) -> Array:

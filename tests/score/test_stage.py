@@ -763,11 +763,18 @@ def test_a_system_trained_on_since_it_was_translated_is_named(fake, stderr):
         write_best(folder, best)
         fake.score()
         assert (message in stderr()) is warned
+        shown = result_of(fake.run)["remarks"], read(fake.run, "test", "table.md")
+        assert [message in str(text) for text in shown] == [warned, warned]
     (folder / "config.toml").write_text(
         'variant = "x"\n[train]\ncheckpoint_every = 10\n[search]\naverage = 2\n'
     )
     fake.score()
     assert "its weights are now those of step-00000010, step-00000020" in stderr()
+    fake.translate("a", [], "meta.json")
+    translated_as(fake, "a", fake.lines["test"], "step-00000020")
+    (folder / "config.toml").write_text('variant = "x"\n')
+    fake.score()
+    assert "weights" not in stderr() and not result_of(fake.run)["remarks"]
 
 
 def test_systems_that_were_not_searched_alike_are_named(fake, stderr):
