@@ -31,7 +31,7 @@ from nmtkit.models.base import Model
 from nmtkit.models.variants import VARIANTS, load_variant
 from nmtkit.score.metrics import Metric
 from nmtkit.score.resampling import FEW, Draws, estimate
-from nmtkit.score.significance import TESTS, compare, difference
+from nmtkit.score.significance import FEW_DIFFERENT, TESTS, compare, difference
 from nmtkit.score.translations import scorer_of
 from nmtkit.tables import figures
 from nmtkit.tables.table import Column, Rows, Table
@@ -205,7 +205,7 @@ def _table(result: ContextUse) -> Table:
         (
             "Δ and p: against the system's own context; no p if the outputs are the same "
             f"or both scores are zero; {tests}; {draws.full.describe()}; "
-            f"{draws.swaps.describe()}; {FEW}"
+            f"{draws.swaps.describe()}; {FEW}; {FEW_DIFFERENT}"
         ),
         (
             "own state kept: mean of the gate λ over source subwords that have a context "

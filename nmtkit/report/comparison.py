@@ -18,7 +18,7 @@ from nmtkit.score.budgets import budget, unequal
 from nmtkit.score.metrics import header
 from nmtkit.score.resampling import FEW, FEWEST_FOR_P
 from nmtkit.score.seeds import NOT_KNOWN
-from nmtkit.score.significance import LEVEL, TESTS
+from nmtkit.score.significance import FEW_DIFFERENT, LEVEL, TESTS
 from nmtkit.score.stored_scores import Scores, SeedResult, SystemScores
 from nmtkit.tables.figures import Difference
 from nmtkit.tables.table import Column, Estimate, Table, text, text_column
@@ -115,7 +115,7 @@ def score_table(result: Scores) -> Table:
     shown = {*SHOWN, *result.asked}
     scores = whole.only([i for i, column in enumerate(whole.columns) if column.key in shown])
     signatures = [f"{header(key)}:" for key in ("bleu", *result.asked)]
-    beginnings = (*signatures, "[95%]", "Δ, p", "one system", "empty", FEW)
+    beginnings = (*signatures, "[95%]", "Δ, p", "one system", "empty", FEW, FEW_DIFFERENT)
     notes = [note for note in whole.notes if note.startswith(beginnings)]
     return replace(scores, name="comparison", notes=notes, turns=False)
 
@@ -220,10 +220,12 @@ def verdicts(result: Scores) -> list[str]:
 
 def _system_verdict(system: SystemScores, result: Scores) -> str:
     """Return a sentence on one system, over other sentences."""
-    delta, p = system.differences["bleu"], system.tests[result.test]["bleu"].p
+    delta, test = system.differences["bleu"], system.tests[result.test]["bleu"]
+    p = test.p
     difference = text(delta, result_tables.DELTA)
     if p is None:
-        return f"{system.name} - {result.baseline}: {difference} BLEU; {FEW}."
+        why = FEW if result.sentences < FEWEST_FOR_P else test.setting
+        return f"{system.name} - {result.baseline}: {difference} BLEU; {why}."
     shown = text(p, result_tables.p_column(result, result.test, "p", "p"))
     shown = f"p < {shown[1:]}" if shown.startswith("<") else f"p = {shown}"
     return (

@@ -5,7 +5,7 @@ lengths.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from nmtkit.score import lengths
 from nmtkit.score.metrics import decimals, header
 from nmtkit.score.resampling import few_note
 from nmtkit.score.seeds import FEWEST_FREEDOM, spread
-from nmtkit.score.significance import LEVEL, TESTS
+from nmtkit.score.significance import FEW_DIFFERENT, LEVEL, TESTS
 from nmtkit.score.stored_scores import (
     GroupScore,
     LengthResult,
@@ -274,6 +274,7 @@ def _main_notes(result: Scores, several: bool) -> list[str]:
     notes += few_note(result.sentences)
     if several:
         notes.append(f"Δ, p: BLEU against {result.baseline}; {_test(result, result.test)}")
+        notes += _few_different(result, [result.test])
     else:
         notes.append("one system: nothing to compare with")
     empty = [f"{s.name} {s.empty_hypotheses}" for s in result.systems if s.empty_hypotheses]
@@ -295,13 +296,21 @@ def _test_notes(result: Scores) -> list[str]:
     if any(nothing in system.differences.values() for system in compared):
         notes.append(
             "a difference of 0 in every resample: the outputs score the same, and "
-            "sacreBLEU's p, small by definition, means nothing"
+            "the p of sacreBLEU's bootstrap, small by definition, means nothing"
         )
+    notes += _few_different(result, result.tests)
     notes.append(
         "compare a p only with a p of the same test; no p accounts for the training "
         "seed (--group-by seed)"
     )
     return notes
+
+
+def _few_different(result: Scores, tests: Iterable[str]) -> list[str]:
+    """Return the note on comparisons that have no p because few sentences differ."""
+    compared = (system.tests[test] for system in result.systems if system.tests for test in tests)
+    settings = {comparison.setting for of_test in compared for comparison in of_test.values()}
+    return [FEW_DIFFERENT] * (FEW_DIFFERENT in settings)
 
 
 def _seed_notes(result: SeedResult) -> list[str]:

@@ -22,6 +22,13 @@ from nmtkit.tables.table import Estimate
 # Two scores nearer than this are the same number, summed in another order; one n-gram in a million
 # words is 1e-4.
 _SAME = 1e-9
+FEWEST_DIFFERENT = 6
+FEW_DIFFERENT = (
+    f"no p of random swaps if fewer than {FEWEST_DIFFERENT} sentences have another score"
+)
+"""Swaps of fewer sentences often repeat the observed difference. sacreBLEU does not count these
+trials, so its p is small; the exact p, with 2^n splits of n sentences, is above LEVEL.
+"""
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,7 @@ class Test:
         counts: p is a share of the resamples, so 0 means less than one resample.
         by_chance: about this share of comparisons of equal systems has p < LEVEL (simulated in
             tests/score/test_significance.py).
+        fewest_different: sentences with different scores that p needs.
     """
 
     header: str
@@ -43,6 +51,7 @@ class Test:
     run: Callable[[Metric, Metric, Draws], Comparison]
     counts: bool = False
     by_chance: float = 0.05
+    fewest_different: int = 0
 
     def finest(self, draws: Draws) -> float:
         """The smallest p above 0 that can come out, as far as the number of resamples limits it
@@ -188,6 +197,7 @@ TESTS = {
         "sacreBLEU's approximate randomization (--paired-ar)",
         "two-sided; p from |Δ| after random swaps, + 1",
         _sacrebleu_randomization,
+        fewest_different=FEWEST_DIFFERENT,
     ),
     "sign": Test(
         "sign",
@@ -207,7 +217,8 @@ LEVEL = 0.05
 
 
 def compare(test: str, system: Metric, baseline: Metric, draws: Draws) -> Comparison:
-    """Return the result of one test; without p and shares if there are few sentences.
+    """Return the result of one test; without p and shares if there are few sentences, or few that
+    differ.
 
     Args:
         test: one of TESTS.
@@ -218,6 +229,9 @@ def compare(test: str, system: Metric, baseline: Metric, draws: Draws) -> Compar
     _check(system, baseline)
     if draws.sentences < FEWEST_FOR_P:
         return Comparison(None, f"no p below {FEWEST_FOR_P} sentences")
+    different = (system.statistics != baseline.statistics).any(1).sum()
+    if different < TESTS[test].fewest_different:
+        return Comparison(None, FEW_DIFFERENT)
     return TESTS[test].run(system, baseline, draws)
 
 

@@ -26,6 +26,7 @@ from nmtkit.report.texts import Texts, differences, read_texts, side_by_side
 from nmtkit.score.budgets import unequal
 from nmtkit.score.resampling import FEW
 from nmtkit.score.seeds import NOT_KNOWN
+from nmtkit.score.significance import FEW_DIFFERENT
 from nmtkit.score.stage import score
 from nmtkit.score.stored_scores import (
     Budget,
@@ -506,6 +507,17 @@ def test_unequal_budgets_are_said_as_score_says_them(tmp_path):
     (said,) = (one.text for one in comparison.cautions(contents) if "budgets" in one.text)
     assert said == "The systems had different budgets: updates (a 10, b 99)."
     assert contents.scores["test"].remarks == [said]
+
+
+def test_few_sentences_that_differ_get_no_verdict(tmp_path):
+    made = ReportedRun(tmp_path / "alike")
+    for name in ("a", "b"):
+        made.add(name, 0.3, variant=name)
+    score(made.run, resamples=20, trials=20, test="sacrebleu_randomization")
+    contents = read_contents(made.run)
+    (verdict,) = comparison.verdicts(contents.scores["test"])
+    assert verdict.startswith("b - a: ") and verdict.endswith(f"] BLEU; {FEW_DIFFERENT}.")
+    assert FEW_DIFFERENT in comparison.tables(contents, "test")[0].notes
 
 
 def test_few_sentences_get_no_verdict(tmp_path):

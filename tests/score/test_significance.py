@@ -19,6 +19,7 @@ from nmtkit.score.evaluate import check_options
 from nmtkit.score.options import ScoreOptions
 from nmtkit.score.resampling import Draws, Resampling, estimate
 from nmtkit.score.significance import (
+    FEW_DIFFERENT,
     LEVEL,
     TESTS,
     binomial,
@@ -212,10 +213,10 @@ def test_p_of_equal_of_much_better_and_of_swapped_systems(key):
     good, bad = (score(key, spoiled(ref, share, 5), [ref]) for share in (0.05, 0.5))
     draws = Draws(120, 200, 300)
     same = {test: compare(test, good, good, draws) for test in TESTS}
-    # sacreBLEU's tests count what exceeds the observed difference: of equal outputs nothing does,
-    # and p is as small as it can be.
+    # sacreBLEU's bootstrap counts what exceeds the observed difference: of equal outputs nothing
+    # does, and p is as small as it can be.
     p = dict.fromkeys(TESTS, 1.0)
-    p |= {"sacrebleu_bootstrap": 1 / 201, "sacrebleu_randomization": 1 / 301}
+    p |= {"sacrebleu_bootstrap": 1 / 201, "sacrebleu_randomization": None}
     assert {test: found.p for test, found in same.items()} == p
     assert same["paired_bootstrap"].ties == same["sign"].ties == 1.0
     for test in TESTS:
@@ -230,6 +231,21 @@ def test_p_of_equal_of_much_better_and_of_swapped_systems(key):
     up, down = difference(good, bad, draws), difference(bad, good, draws)
     assert up.value == -down.value == good.value - bad.value
     assert up.low == pytest.approx(-down.high)
+
+
+@pytest.mark.parametrize("different", [1, 5, 6])
+def test_swaps_of_fewer_than_six_sentences_have_no_p(different):
+    """With sacreBLEU's p, one better sentence of 100 would be significant."""
+    ref = corpus(100)
+    theirs = [*(["x"] * different), *spoiled(ref, 0.3, 1)[different:]]
+    ours, draws = [*ref[:different], *theirs[different:]], Draws(100, 50, 300)
+    test = "sacrebleu_randomization"
+    for key in ("bleu", "chrf", "ter"):
+        system, baseline = score(key, ours, [ref]), score(key, theirs, [ref])
+        assert TESTS[test].run(system, baseline, draws).p == 1 / 301
+        found = compare(test, system, baseline, draws)
+        assert (found.p is None) == (found.setting == FEW_DIFFERENT) == (different < 6)
+        assert compare("sign", system, baseline, draws).p == pytest.approx(2 * 0.5**different)
 
 
 def test_how_many_p_of_equal_systems_are_small_by_chance():
