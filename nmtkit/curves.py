@@ -22,7 +22,7 @@ class Stretch:
     """The updates begin+1 … end that one line of the log describes; None: not logged.
 
     Attributes:
-        seconds, cpu: clock time and processor time of these updates.
+        seconds, cpu: clock time and processor time of these updates, of all processes.
         epoch: passes over the training set at the end.
         loss: mean loss.
         tokens: of the target, seen in these updates.
@@ -170,7 +170,8 @@ def _with_line(train: Sequence[Stretch], line: MetricsLine, log_every: int | Non
     else:
         begin = min(train[-1].end if train else 0, step - 1)
     earlier = [s if s.end <= begin else s.until(begin) for s in train if s.begin < begin]
-    times = line.seconds, line.cpu_seconds
+    cpu = None if line.cpu_seconds is None else line.cpu_seconds * line.processes
+    times = line.seconds, cpu
     return [*earlier, Stretch(begin, step, *times, line.epoch, line.nll, line.tgt_tokens)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 from dataclasses import dataclass
 from typing import Any
 
@@ -205,8 +206,8 @@ def notes(result: Costs) -> list[str]:
     speed = result.speeds[facts.baseline]
     how = (
         "target tokens/s; training: median of metrics.jsonl, of a processor second on a CPU where "
-        f"it was logged; decoding: logged for {facts.set}; no interval (--measure takes the systems"
-        " in turn)"
+        f"it was logged; decoding: logged for {facts.set}; no interval, and no time × of another"
+        " processor or number type (--measure takes the systems in turn)"
     )
     if speed.rounds:
         how = (
@@ -334,13 +335,29 @@ def stored_speeds(study: Study) -> dict[str, Timing]:
 
 
 def logged_speeds(study: Study) -> dict[str, Timing]:
-    """Return the speeds that training and translation logged: system -> timing without interval."""
+    """Return the speeds that training and translation logged: system -> timing without interval,
+    and without a ratio to a baseline of another processor or number type.
+    """
     logs = {name: logged(study.run.system(name), study.set_name) for name in study.systems}
-    train, _, decode = logs[study.systems[0]]
-    return {
-        name: Timing(*log, Estimate(relative(train, log[0])), Estimate(relative(decode, log[2])))
-        for name, log in logs.items()
-    }
+    machines = {name: _machines(study.run.system(name), study.set_name) for name in logs}
+    first = study.systems[0]
+    train, _, decode = logs[first]
+    timings = {}
+    for name, log in logs.items():
+        trained, translated = map(operator.eq, machines[name], machines[first])
+        train_ratio = Estimate(relative(train, log[0]) if trained else None)
+        decode_ratio = Estimate(relative(decode, log[2]) if translated else None)
+        timings[name] = Timing(*log, train_ratio, decode_ratio)
+    return timings
+
+
+def _machines(system: System, set_name: str) -> list[list[Any]]:
+    """Return the names of the processors of a training and of a translation, each with the number
+    type of its products.
+    """
+    translation = described(system.translation(set_name))
+    hardware = system.read_config().hardware, translation.hardware
+    return [[values.get(key) for key in ("name", "precision")] for values in hardware]
 
 
 def logged(system: System, set_name: str) -> tuple[float | None, float | None, float | None]:

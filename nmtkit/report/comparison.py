@@ -30,7 +30,8 @@ READING = (
     "(×) are relative to the baseline: measured ones come from nmtkit analyze cost "
     "--measure, which alternates the systems (its finding has their intervals); "
     "logged ones are processor time of updates on a CPU, and otherwise clock time "
-    "of machines that may have done other work."
+    "of machines that may have done other work, and only given if the baseline was trained "
+    "with the same processor and number type."
 )
 SHOWN = {"system", "bleu", "delta", "p", "chrf"}
 """The columns of the scores that stand in the comparison, besides metrics that are asked for."""
@@ -159,11 +160,13 @@ def _times(contents: Contents, set_name: str) -> tuple[list[Column], dict[str, l
             for name, times in measured.items()
         }
     minutes = {system.name: _minutes_an_update(system) for system in contents.systems}
+    machines = {system.name: _machine(system) for system in contents.systems}
     base = minutes.get(result.baseline)
     cells = {}
     for name in result.names:
         update = minutes.get(name)
-        ratio = update / base if update and base else None
+        alike = machines.get(name) == machines.get(result.baseline)
+        ratio = update / base if update and base and alike else None
         meta = contents.translations[set_name].get(name)
         cells[name] = [ratio, meta.speed.tokens_per_second if meta and meta.speed else None]
     return [
@@ -191,6 +194,11 @@ def _measured(contents: Contents, result: Scores) -> dict[str, MeasuredTimes]:
         return TypeAdapter(dict[str, MeasuredTimes]).validate_python(cost.finding.facts["measured"])
     except (KeyError, ValidationError):
         return {}
+
+
+def _machine(system: TrainedSystem) -> list[Any]:
+    """Return what trained a system: the name of the processor and the number type."""
+    return [system.settings.get(f"hardware.{key}") for key in ("name", "precision")]
 
 
 def _minutes_an_update(system: TrainedSystem) -> float | None:

@@ -193,6 +193,24 @@ def test_logged_costs_of_a_cpu_are_of_processor_time(two, device, speed):
     assert own["train_time_ratio"]["value"] == pytest.approx(50.0 / speed)
 
 
+def test_logged_times_of_other_machines_have_no_ratio(two):
+    """Another processor trained the second system; both translated with one."""
+
+    def ratios(**hardware):
+        for name, values in (("base", {"name": "one", "precision": "float32"}), ("own", hardware)):
+            config = two.run.system(name).config
+            edited = config.read_text("utf-8").partition("\n[hardware]")[0]
+            table = "".join(f'{key} = "{value}"\n' for key, value in values.items())
+            config.write_text(f"{edited}\n[hardware]\n{table}", "utf-8")
+        _, own = two.rows("cost")
+        return own["train_time_ratio"]["value"], own["decode_time_ratio"]["value"]
+
+    train, decode = ratios(name="one", precision="float32")
+    assert train and decode
+    assert ratios(name="two", precision="float32") == (None, decode)
+    assert ratios(name="one", precision="bfloat16") == (None, decode)
+
+
 def test_cost_of_a_document_model_counts_its_contexts(analysed, decoded):
     """As many as the training set's sentences have; decoding is measured with those of the set
     that is decoded.

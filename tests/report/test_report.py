@@ -146,16 +146,22 @@ def test_cost_of_training_and_decoding(reported):
     logged = {"updates": 10, "seed": 1, "parameters": 12e-6, "decoding": 123.4}
     assert logged.items() <= row.items() and header == "update, × (logged)"
     assert (row["minutes"], row["update_ratio"]) == pytest.approx((1.0, 2.0))
-    for name, seconds in (("base", 3.0), ("own", 9.0)):  # on a CPU, processor time counts
+    # On a CPU, processor time counts, of all processes.
+    for name, seconds, processes in (("base", 3.0, 1), ("own", 4.5, 2)):
         folder = reported.run.system(name).path
         with open(folder / "config.toml", "a", encoding="utf-8") as stream:
             stream.write('\n[hardware]\ndevice = "cpu"\n')
         lines = [json.loads(line) for line in files.text_lines(folder / "metrics.jsonl")]
         files.write_lines(
             folder / "metrics.jsonl",
-            [json.dumps(line | {"cpu_seconds": seconds}) for line in lines],
+            [json.dumps(line | {"cpu_seconds": seconds, "processes": processes}) for line in lines],
         )
     assert own()[0]["update_ratio"] == pytest.approx(3.0)
+    config = reported.run.system("own").config
+    text = config.read_text("utf-8")
+    config.write_text(f'{text}name = "another"\n', "utf-8")
+    assert own()[0]["update_ratio"] is None
+    config.write_text(text, "utf-8")
     measured = {"own": {"train_ratio": {"value": 1.2}, "decode_ratio": {"value": 1.5}}}
     facts = {"baseline": "base", "measured": measured}
     reported.finding("cost", "cost", facts=facts)
