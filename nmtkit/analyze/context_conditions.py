@@ -51,8 +51,8 @@ def conditions(rule: ContextRule) -> dict[str, ContextRule]:
 
 
 class Replaced(Documents):
-    """Documents whose contexts come from another rule than the system's. A sentence that has no
-    context under the system's rule gets none.
+    """Documents whose contexts come from another rule than the system's. A sentence gets at most as
+    many sentences as it has under the system's rule; contexts of whole documents are not counted.
 
     Args:
         documents: the documents of the set.
@@ -64,7 +64,9 @@ class Replaced(Documents):
         self._rule = rule
 
     def context(self, sentence: int, rule: ContextRule) -> list[int]:
-        return super().context(sentence, self._rule) if super().context(sentence, rule) else []
+        own = super().context(sentence, rule)
+        size = self._rule.size if rule.whole else len(own)
+        return super().context(sentence, dataclasses.replace(self._rule, size=size)) if own else []
 
 
 @dataclass(frozen=True)

@@ -116,7 +116,7 @@ def test_what_takes_the_place_of_a_context():
     assert read["none"] == [[]] * 8
     for i, own in enumerate(read["own"]):
         same, others = read["same document"][i], read["other documents"][i]
-        assert bool(same) == bool(others) == bool(own)  # a sentence that has none still has none
+        assert len(same) == len(others) == len(own)  # a sentence that has none still has none
         start, end = documents.bounds(i)
         assert all(start <= other < end and other != i for other in same)
         assert all(not start <= other < end for other in others)
