@@ -301,7 +301,8 @@ def side_by_side(name: str, tables: Sequence[StoredTable]) -> Table:
     of each system. Rows with the same words are one row.
     """
     of_all = [c for c in tables[0].columns if all(c in table.columns for table in tables)]
-    words = [column.key for column in of_all if column.left]
+    all_rows = [row for table in tables for row in table.rows]
+    words = [c.key for c in of_all if any(isinstance(row[c.key], str) for row in all_rows)]
     columns, rows = list(of_all), {}
     for table in tables:
         more = [column for column in table.columns if column not in of_all]

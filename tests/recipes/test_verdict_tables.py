@@ -13,7 +13,7 @@ import sacrebleu
 
 from nmtkit import demo, files
 from nmtkit.errors import DataError
-from nmtkit.records import load
+from nmtkit.records import StoredFinding, load
 from nmtkit.score.seeds import Resampled, over_seeds
 from nmtkit.score.stored_scores import Scores
 from nmtkit.tables.table import Column, StoredTable, Table, text_column
@@ -192,6 +192,11 @@ def test_findings_of_single_systems_are_one_table():
     assert table.rows == [["near", 10, 1, None], ["far", 10, 2, 3], ["all", 10, None, 4]]
     one, two = of_system("a", {"near": 1}), of_system("a", {"far": 2})
     assert tables.side_by_side("corpus-x", [one, two]).rows == [["near", 10, 1], ["far", 10, 2]]
+    stored = (
+        HERE / "results/multi30k-ende/enc-dc-s2/analyze/divergence.json"
+    )  # its layers are not left-aligned
+    divergence = load(StoredFinding, stored).table
+    assert len(tables.side_by_side("x", [divergence]).rows) == len(divergence.rows)
 
 
 def test_what_is_missing_is_said(tmp_path, folders, capsys, monkeypatch):
