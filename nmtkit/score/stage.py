@@ -28,7 +28,7 @@ from nmtkit.score.evaluate import (
     sentence_rows,
 )
 from nmtkit.score.external_metrics import SetTexts, check_paths, external_metrics
-from nmtkit.score.metrics import METRICS
+from nmtkit.score.metrics import METRICS, tokenizer_for
 from nmtkit.score.options import ScoreOptions
 from nmtkit.score.plain_files import score_files
 from nmtkit.score.printing import print_results
@@ -192,7 +192,8 @@ class ScoredSet:
             for key, depends_on in earlier.metrics.items()
             if key in METRICS or key in wanted.metrics
         }
-        return earlier.model_copy(update={"metrics": kept}) == wanted
+        same = earlier.model_copy(update={"metrics": kept}) == wanted
+        return same and self._of_the_same_texts(stored)
 
     def current(self) -> Scores:
         """Return the scores; those of an earlier call if they are up to date."""
@@ -257,10 +258,15 @@ class ScoredSet:
             console.say(f"{self.text_set.name}: {', '.join(lost)}")
 
     def _of_the_same_texts(self, stored: Scores) -> bool:
-        """True if scores are of these translations, whatever the options."""
+        """True if scores are of these translations, whatever the options, and of the tokenizer of
+        BLEU that is installed now.
+        """
         inputs = {"files", "prepared", "nmtkit", "sacrebleu"}
         earlier = stored.made_from and stored.made_from.model_dump(include=inputs)
-        return earlier == self.made_from.model_dump(include=inputs)
+        manifest = self.run.manifest()
+        tokenizer, _ = tokenizer_for(manifest.tgt, manifest.settings.tgt_tokenizer == "none")
+        same_tokenizer = f"|tok:{tokenizer}" in stored.signatures["bleu"]
+        return same_tokenizer and earlier == self.made_from.model_dump(include=inputs)
 
     def _write(self, result: Scores, sentences: list[str]) -> None:
         kept = self.stored and self._of_the_same_texts(self.stored)

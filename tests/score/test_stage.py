@@ -23,7 +23,7 @@ from nmtkit.owned_files import SCORES
 from nmtkit.prep.stage import prep
 from nmtkit.run import Run
 from nmtkit.score import plain_files
-from nmtkit.score.metrics import METRICS
+from nmtkit.score.metrics import METRICS, TOKENIZERS
 from nmtkit.score.options import ScoreOptions
 from nmtkit.score.resampling import FEW
 from nmtkit.score.significance import FEW_DIFFERENT, TESTS
@@ -682,6 +682,20 @@ def test_a_chinese_target_is_scored_by_characters(fake_run, capsys):
     out, err = capsys.readouterr()
     assert "tokenizer zh, not 13a; NIST BLEU" in err
     assert "NIST BLEU  " not in out
+
+
+def test_scores_of_another_tokenizer_are_not_up_to_date(fake, monkeypatch, stderr):
+    """As after an installation of sacreBLEU's tokenizer for the language."""
+    fake.add("a", 0.3)
+    with monkeypatch.context() as patch:
+        patch.setitem(TOKENIZERS, "de", "char")
+        fake.score()
+        assert "tok:char" in result_of(fake.run)["signatures"]["bleu"]
+        fake.score()
+        assert "up to date" in stderr()
+    fake.score()
+    assert "tok:13a" in result_of(fake.run)["signatures"]["bleu"]
+    assert "up to date" not in stderr()
 
 
 def test_every_test_is_shown_under_its_name(fake_run, stdout):
