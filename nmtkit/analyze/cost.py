@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -136,6 +136,9 @@ class Cost(PaperAnalysis[CostOptions, Costs]):
         counts = count_all(study, store)
         src_length, tgt_length = typical_lengths(store)
         in_turn = measure_speed(study, tgt_length) if self.options.measure else stored_speeds(study)
+        if in_turn:  # the searches were timed with the beam of the first system
+            beam = counts[systems[0]].beam
+            counts = {name: replace(of_system, beam=beam) for name, of_system in counts.items()}
         facts = CostFacts(
             baseline=systems[0],
             src_length=src_length,

@@ -311,6 +311,21 @@ def paper(tmp_path):
     return str(tmp_path / "paper.toml")
 
 
+def test_the_arithmetic_beside_measured_times_is_of_the_beam_that_was_timed(two, brief):
+    """That of the baseline."""
+    config = two.run.system("own").config
+    text = config.read_text("utf-8")
+    assert "beam = 2" in text
+    config.write_text(text.replace("beam = 2", "beam = 7"), "utf-8")
+    found = two.analyze("cost", measure=True)
+    length = found["facts"]["src_length"]
+    macs = [count_macs(two.models[name], length, length) for name in ("base", "own")]
+    base, own = (count.encode * length + 2 * count.step * length for count in macs)
+    row = found["table"]["rows"][1]
+    per_mac = row["decode_time_ratio"]["value"] / (own / base)
+    assert row["decode_time_per_mac"] == pytest.approx(per_mac)
+
+
 def test_measured_times_outlive_a_call_that_takes_none(two, brief, paper, capsys):
     """As long as they are of the same systems, baseline and set; what is lost is said. And a
     paper's numbers stand beside them.
