@@ -170,8 +170,12 @@ def lengths(name: str, found: Found, folders: Folders) -> Table:
     The thirds of the sentences with the shortest and with the longest sources are resampled apart.
     """
     first = next(iter(found))
-    counts = np.array([len(line.split()) for line in _text(name, first, folders, "src")[0]])
+    lines, unit = _text(name, first, folders, "src")[0], "words"
+    counts = np.array([len(line.split()) for line in lines])
     low, high = np.quantile(counts, [1 / 3, 2 / 3])
+    if low == high:  # Chinese has no spaces
+        counts, unit = np.array(list(map(len, lines))), "characters"
+        low, high = np.quantile(counts, [1 / 3, 2 / 3])
     parts = [np.flatnonzero(counts <= low), np.flatnonzero(counts >= high)]
     draws = [Draws(len(part), seed=seed) for seed, part in enumerate(parts, 1)]
     scorer = _scorer(name, found, folders)
@@ -197,7 +201,7 @@ def lengths(name: str, found: Found, folders: Folders) -> Table:
         for row, p in p_holm.items()
     ]
     title = (
-        f"{first.dataset}: {name}, Δ BLEU of {len(parts[0]):,} short sources (up to {low:g} words)"
+        f"{first.dataset}: {name}, Δ BLEU of {len(parts[0]):,} short sources (up to {low:g} {unit})"
         f" and {len(parts[1]):,} long ones (from {high:g})"
     )
     notes = [

@@ -99,6 +99,10 @@ def test_differences_grow_with_the_length_of_the_source(tmp_path):
         assert row["growth"].low < row["growth"].value < row["growth"].high
     assert before["csan"]["short"] == after["csan"]["short"]
     assert before["csan"]["p"] > 0.5 and after["csan"]["p_holm"] < 0.05
+    path = copied.results / CORPUS / "texts" / f"{SET}.src"
+    lines = files.text_lines(HERE / "results" / CORPUS / "texts" / f"{SET}.src")
+    files.write_lines(path, [line.replace(" ", "") for line in lines])
+    assert "characters" in tables.lengths(SET, captions(copied), copied).title
 
 
 def test_several_seeds_are_one_row_with_their_mean_and_spread(tmp_path):
