@@ -4,6 +4,7 @@ nmtkit_environment() {
   local root venv wanted
   root=$(cd "$(dirname "$1")/.." && pwd) || return 1
   venv=${NMTKIT_VENV:-$root/.venv}
+  case $venv in /*) ;; *) venv=$PWD/$venv ;; esac
   wanted=$(cat "$root/pyproject.toml" "$root/recipes/requirements.lock" | cksum)
   if [ "$(cat "$venv/.installed" 2>/dev/null)" != "$wanted" ]; then
     echo "installing nmtkit into $venv" >&2

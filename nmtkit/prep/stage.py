@@ -58,9 +58,8 @@ def prep(dataset: str | None = None, **values: Any) -> Run:
     if not old or options.force or not _up_to_date(run, old, identity, request.settings):
         _prepare(run, request, identity, old)
     else:
-        preset = request.options.preset or old.preset
-        if preset != old.preset:
-            _note_preset(run, old, preset, identity)
+        if options.preset and options.preset != old.preset:
+            _note_preset(run, options.preset, identity)
         _tidy(run, options.work or run.path / WORK)
     return run
 
@@ -164,12 +163,13 @@ def _up_to_date(run: Run, old: Manifest, identity: dict[str, Any], settings: Pre
     return True
 
 
-def _note_preset(run: Run, old: Manifest, preset: str, identity: dict[str, Any]) -> None:
+def _note_preset(run: Run, preset: str, identity: dict[str, Any]) -> None:
     """Record another preset, which shapes no text: it is that of the systems to come."""
     with locked(run.path, "prep"), run.recorded("prep", seed=identity.get("seed")):
+        old = load(Manifest, run.prep / MANIFEST)
         manifest = old.model_copy(update={"preset": preset})
-        write_toml(run.path / "run.toml", _run_toml(manifest, identity))
         manifest.write(run.prep / MANIFEST)
+        write_toml(run.path / "run.toml", _run_toml(manifest, identity))
     console.say(f"preset {old.preset} -> {preset}, for the systems that you train from now on")
 
 

@@ -23,7 +23,7 @@ LOOKUP = "lookup"
 """Folder in the work folder: the table of words with their token ids."""
 FOLDERS = (
     "raw",
-    "raw-*",
+    "raw-*-[0-9]*",
     "plain",
     GIVEN,
     "survey",

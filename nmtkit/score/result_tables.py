@@ -194,7 +194,7 @@ def length_table(result: Scores, key: str) -> Table:
         if tests := sum(score.p is not None for score in groups):
             by_chance = tests * TESTS[result.test].by_chance
             note += f"; about {by_chance:.1f} of {tests} such p are below {LEVEL:g} by chance"
-        notes.append(note)
+        notes += [note, *([FEW_DIFFERENT] if TESTS[result.test].fewest_different else [])]
     name = "lengths" if of_bleu else f"lengths-{key}"
     first = ["system", key, "delta", "p", "sentences"]
     return Table(name, _length_title(result, by_length), columns, rows, notes, first)

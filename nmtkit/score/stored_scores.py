@@ -53,7 +53,7 @@ class Comparison:
     """The outcome of one significance test of a system against a baseline on one metric.
 
     Attributes:
-        p: as the test defines it; None for few sentences.
+        p: as the test defines it; None for few sentences, or few that differ.
         setting: what was drawn, or counted.
         better, worse, ties: shares of the resamples (sign test: of the sentences) in which the
             system was better (for TER: lower), worse, equal; None where the test does not ask.

@@ -13,7 +13,8 @@
 #
 # and may source the rows of the papers' tables (row, rows), which call `system`.
 set -euo pipefail
-file=$(cd "$(dirname "$1")" && pwd)/$(basename "$1") SCALE=small PRESET=""
+folder=$(cd "$(dirname "$1")" && pwd)
+file=$folder/$(basename "$1") SCALE=small PRESET=""
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." # the repository's folder, as for all recipes
 part="" seeds="" updates="" rates="" dataset="" preset="" prep="" awaits="" after="" analyses="" settings=()
 

@@ -9,6 +9,7 @@ import http.server
 import lzma
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -526,7 +527,8 @@ def test_the_first_copy_is_recorded_and_later_ones_compared(server, tmp_path, mi
     path = find(server, "/good", **UNKNOWN)
     recorded = path.parent / "train.bin.sha256"
     assert recorded.read_text() == f"{sha256(CONTENT)}  train.bin\n"
-    subprocess.run(["sha256sum", "-c", recorded.name], cwd=path.parent, check=True)
+    if shutil.which("sha256sum"):
+        subprocess.run(["sha256sum", "-c", recorded.name], cwd=path.parent, check=True)
     path.unlink()
     assert find(server, "/wrong", "/good", **UNKNOWN).read_bytes() == CONTENT
     assert cache(tmp_path)["train.bin.bad"] == OTHER
