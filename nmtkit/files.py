@@ -33,6 +33,8 @@ LONGEST = 1 << 24
 """The most bytes of a line of text."""
 ZSTANDARD_BLOCK = 1 << 12
 """Bytes that are decompressed at once. Damaged data may grow to 2 ** 15 times its size."""
+_MASK = os.umask(0)  # reading it changes it, also for other threads: so once, at the start
+os.umask(_MASK)
 UNFINISHED = ".nmtkit-"
 """How the name of a file begins while it is written."""
 
@@ -354,9 +356,7 @@ def changed(folder: Path, hashes: Mapping[str, str]) -> list[str]:
 
 def give_usual_mode(path: Path) -> None:
     """Let a file be read by whoever may read the user's new files (umask)."""
-    mask = os.umask(0)
-    os.umask(mask)
-    path.chmod(0o666 & ~mask)
+    path.chmod(0o666 & ~_MASK)
 
 
 @contextlib.contextmanager

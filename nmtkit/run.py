@@ -441,6 +441,9 @@ def _taken(stream: IO[str], kind: int) -> bool:
     return False
 
 
+WITHOUT_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
+
+
 def take_lock(stream: IO[Any], kind: int) -> bool:
     """Take a lock of fcntl, and return True if that worked at once.
 
@@ -448,9 +451,9 @@ def take_lock(stream: IO[Any], kind: int) -> bool:
     """
     try:
         fcntl.flock(stream, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
     except OSError as error:
+        if error.errno not in WITHOUT_LOCKS:
+            return False
         console.warn_once(
             f"the file system of {stream.name} has no locks ({error.strerror}): do not start two"
             " commands that write the same files"

@@ -284,9 +284,10 @@ def test_precision_that_is_set_by_torchs_newer_attributes_stays(run):
         pytest.skip("this torch has one way to set it")
     before = torch.get_float32_matmul_precision()
     try:
-        matmul.fp32_precision = "tf32"
-        assert nmtkit.load(run.path, "plain", "cpu").translate(SRC)
-        assert matmul.fp32_precision == "tf32"
+        for value in (matmul.fp32_precision, "tf32", "ieee"):
+            matmul.fp32_precision = value
+            assert nmtkit.load(run.path, "plain", "cpu").translate(SRC)
+            assert matmul.fp32_precision == value
     finally:
         torch.set_float32_matmul_precision(before)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -159,9 +160,10 @@ def _scored(scores: Scores, folder: Path) -> dict[str, str]:
 def _size(folder: Path) -> int:
     """Return the bytes of all files in a folder; a training may remove some meanwhile."""
     total = 0
-    for path in folder.rglob("*"):
-        with contextlib.suppress(FileNotFoundError):
-            total += 0 if path.is_dir() else path.lstat().st_size
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                total += Path(parent, name).lstat().st_size
     return total
 
 

@@ -65,10 +65,9 @@ def product_precision_restored() -> Iterator[None]:
         yield
     finally:
         if older is not None:
-            torch.set_float32_matmul_precision(older)
-        else:
-            for backend, value in zip(newer, values, strict=True):
-                backend.fp32_precision = value
+            torch.set_float32_matmul_precision(older)  # which sets the newer ones, too
+        for backend, value in zip(newer, values, strict=True):
+            backend.fp32_precision = value
 
 
 @contextlib.contextmanager

@@ -104,7 +104,7 @@ class Ahead:
         """
         try:
             return self._gradients.share(rows, make=True)
-        except RuntimeError as error:
+        except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
             return None

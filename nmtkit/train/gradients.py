@@ -377,7 +377,7 @@ class Gradients:
         """Return what `work` returns. If memory does not suffice, release some and work again."""
         try:
             return work(*arguments)
-        except RuntimeError as error:
+        except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
         self.release_memory()

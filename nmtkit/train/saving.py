@@ -75,16 +75,29 @@ def retried(write: Callable[[], object], tidy: Callable[[], object]) -> None:
         try:
             write()
             return
-        except EnvironmentProblem as error:
-            number = getattr(error.__cause__, "errno", None)
+        except (EnvironmentProblem, OSError) as error:
+            number = _number(error)
             pauses = PAUSES[:1] if number is None or number in UNWRITABLE else PAUSES
+            message = getattr(error, "message", str(error))
             if attempt >= len(pauses):
-                raise
+                if isinstance(error, EnvironmentProblem):
+                    raise
+                raise EnvironmentProblem(message) from error
             pause = pauses[attempt]
-            console.warn(f"{error.message}; trying once more{f' in {pause} s' if pause else ''}")
+            console.warn(f"{message}; trying once more{f' in {pause} s' if pause else ''}")
             time.sleep(pause)
             with suppress(OSError, EnvironmentProblem):  # the next attempt meets the same
                 tidy()
+
+
+def _number(error: BaseException) -> int | None:
+    """Return the number of the system's error that an error comes from, if any."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if (number := getattr(cause, "errno", None)) is not None:
+            return int(number)
+        cause = cause.__cause__
+    return None
 
 
 def write(
@@ -111,14 +124,15 @@ def write(
     def save() -> None:
         checkpoints.save(folder, state.step, weights, tensors, asdict(state), about)
 
+    retried(save, partial(checkpoints.clean, folder))
+
     def note() -> None:
         note_trained(system)
         write_best(system, state, settings)
+        remove_replaced(system)
+        prune(system, state, settings)
 
-    retried(save, partial(checkpoints.clean, folder))
     retried(note, lambda: None)
-    remove_replaced(system)
-    prune(system, state, settings)
 
 
 def prune(system: System, state: TrainState, settings: TrainSettings) -> None:

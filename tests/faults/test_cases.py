@@ -261,6 +261,13 @@ def test_29_a_disk_that_is_away_for_a_while_is_waited_for(run, monkeypatch, stde
     assert state_of(run)["step"] == 6
 
 
+def test_29_records_beside_a_checkpoint_are_waited_for(run, monkeypatch):
+    slept, error = without_sleep(monkeypatch), OSError(errno.EIO, "Input/output error")
+    fail(monkeypatch, saving, "note_trained", error, {1, 2})
+    fit(run)
+    assert slept == list(saving.PAUSES[:2]) and state_of(run)["step"] == 6
+
+
 def test_29_a_folder_that_has_gone_ends_the_training_after_a_minute(run, monkeypatch):
     slept, system = without_sleep(monkeypatch), run.system("transformer")
     message = "cannot write checkpoint step-00000004: No such file"
