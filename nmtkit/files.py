@@ -171,7 +171,9 @@ class _Zstandard(io.RawIOBase):
     """
 
     def __init__(self, stream: BinaryIO) -> None:
-        self._stream = stream
+        import zstandard
+
+        self._package, self._stream = zstandard, stream
         self._frame: Any = None
         self._compressed = b""
         self._content = memoryview(b"")
@@ -193,9 +195,7 @@ class _Zstandard(io.RawIOBase):
         return size
 
     def _decompressed(self, data: bytes) -> bytes:
-        import zstandard
-
-        self._frame = self._frame or zstandard.ZstdDecompressor().decompressobj()
+        self._frame = self._frame or self._package.ZstdDecompressor().decompressobj()
         content: bytes = self._frame.decompress(data)
         self._compressed = self._frame.unused_data
         if self._frame.eof:
