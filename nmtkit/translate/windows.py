@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import select
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ WINDOW = 10_000
 """Lines sorted by length together; memory grows with this, not with the input."""
 SILENCE = 0.05
 """Seconds without input after which what has come is translated."""
+PATIENCE = 1.0
+"""Seconds after which a line is translated even if more lines come all the time."""
 BYTES = 1 << 16
 MARKED = MARKER_LINE.decode()
 
@@ -152,7 +155,7 @@ def stream_windows(
     stream: BinaryIO, size: int = WINDOW, silence: float = SILENCE
 ) -> Iterator[list[str]]:
     """Yield the lines of a stream in windows that end when nothing more has come for a moment, so
-    that a dialogue is answered line by line.
+    that a dialogue is answered line by line; or when a line has waited for PATIENCE.
 
     Args:
         stream: stdin's bytes; only its file descriptor is read if it has one.
@@ -181,23 +184,29 @@ def _raw_windows(stream: BinaryIO, size: int, silence: float) -> Iterator[list[b
     except OSError:  # not a real file (a test's BytesIO): it never makes anyone wait
         yield from windowed((line.removesuffix(b"\n") for line in stream), size)
         return
-    waiting = []
+    waiting: list[bytes] = []
     partial = []  # of the line not ended yet
     number = 0  # lines that have ended
+    begin = 0.0  # when the first waiting line has come, or the last window has ended
     while block := os.read(descriptor, BYTES):
         first, *rest = block.split(b"\n")
         partial.append(first)
         number += len(rest)
         if rest:
+            begin = begin if waiting else time.monotonic()
             waiting += [b"".join(partial), *rest[:-1]]
             partial = [rest[-1]]
         if sum(map(len, partial)) > files.LONGEST:
             yield from windowed(waiting, size)
             raise files.too_long(number + 1, "stdin")
         while len(waiting) >= size or (
-            waiting and not select.select([descriptor], [], [], silence)[0]
+            waiting
+            and (
+                time.monotonic() - begin > PATIENCE
+                or not select.select([descriptor], [], [], silence)[0]
+            )
         ):
             yield waiting[:size]
-            waiting = waiting[size:]
+            waiting, begin = waiting[size:], time.monotonic()  # a search may have taken long
     last = b"".join(partial)
     yield from windowed([*waiting, *([last] if last else [])], size)

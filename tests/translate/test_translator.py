@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import sys
 import threading
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -28,6 +29,7 @@ from nmtkit.settings import SearchSettings
 from nmtkit.text.vocabulary import SPECIALS, Vocabulary
 from nmtkit.translate import output, searcher, workers
 from nmtkit.translate import translator as translator_module
+from nmtkit.translate import windows as windows_module
 from nmtkit.translate.forced import GivenPairs
 from nmtkit.translate.scorer import Scorer
 from nmtkit.translate.searcher import readable, sentences_at_once
@@ -410,6 +412,25 @@ def test_a_dialogue_is_answered_line_by_line():
         os.write(into, b"st")
         os.close(into)
         assert list(windows) == [["last"]]
+
+
+def test_lines_that_come_all_the_time_are_answered(monkeypatch):
+    monkeypatch.setattr(windows_module, "PATIENCE", 0.1)
+    out, into = os.pipe()
+
+    def write():
+        for number in range(40):
+            os.write(into, f"{number}\n".encode())
+            time.sleep(0.01)
+        os.close(into)
+
+    thread = threading.Thread(target=write)
+    with os.fdopen(out, "rb") as stream:
+        thread.start()
+        windows = list(stream_windows(stream, silence=0.5))
+        thread.join()
+    assert list(itertools.chain(*windows)) == [str(number) for number in range(40)]
+    assert len(windows) > 1
 
 
 def test_a_stream_is_read_in_windows_and_whole():
