@@ -39,6 +39,11 @@ def normalised(text: bytes) -> bytes:
     return wide.encode().translate(None, ASCII_IGNORED)
 
 
+def tidy_lines(text: bytes) -> list[bytes]:
+    """Return lines with single spaces, as cleaning leaves them: CRLF makes no other pair."""
+    return [b" ".join(line.split()) for line in text.split(b"\n")[:-1]]
+
+
 def pair_hashes(src: Iterable[bytes], tgt: Iterable[bytes]) -> Hashes:
     """Return a hash of each pair of lines."""
     return word_hashes(map(b"\n".join, zip(src, tgt, strict=True)))
@@ -70,7 +75,7 @@ class Survey:
         for chunk in self.shard.chunks():
             for (side, finder), text in zip(finders.items(), chunk, strict=True):
                 foreign[side] += finder.count(text)
-            src, tgt = (text.split(b"\n")[:-1] for text in chunk[:2])
+            src, tgt = map(tidy_lines, chunk[:2])
             identical += sum(a == b != b"" for a, b in zip(src, tgt, strict=True))
             plain_src, plain_tgt = (normalised(text).split(b"\n")[:-1] for text in chunk[:2])
             folded = pair_hashes(plain_src, plain_tgt).copy()

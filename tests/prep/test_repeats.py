@@ -190,6 +190,14 @@ def test_other_values_are_refused(tmp_path, setting):
         prepared(tmp_path, pairs(9), {"dev": pairs(9, 7)}, settings=[setting])
 
 
+def test_pairs_that_cleaning_makes_alike_are_one(tmp_path):
+    """CRLF, and spaces at the end or side by side."""
+    train = [("A pair of words.", "Ein Paar."), ("A  pair of words.", "Ein Paar. \r")]
+    dev = [(" A pair of  words.\r", "Ein Paar.")]
+    repeats = prepared(tmp_path, [*pairs(20), *train], {"dev": dev}).manifest().repeats
+    assert repeats.duplicates == 1 and repeats.overlap[0].exact == 1
+
+
 def test_normalised_text_keeps_its_lines():
     text = "Das „Haus“ – GROẞ!\n\n«Ça va?»\n你好，世界。\n".encode()
     assert normalised(text) == "dashausgross\n\nçava\n你好世界\n".encode()
