@@ -164,7 +164,7 @@ def open_binary(path: Path, once: bool = False) -> BinaryIO:
 
 
 class _Zstandard(io.RawIOBase):
-    """The content of a .zst file. The reader of zstandard takes a file that is cut short for whole.
+    """The content of a .zst file. zstandard's own reader does not notice that a file is cut short.
 
     Args:
         stream: the compressed data; its frames are read one after another.
@@ -280,9 +280,9 @@ def text_lines(path: Path, once: bool = False) -> Iterator[str]:
     return decoded(byte_lines(path, once), path)
 
 
-def unmarked_lines(path: Path) -> Iterator[str]:
-    """Return the lines of a file that is no text to translate (merges, counts, document starts,
-    links), without a BOM at its beginning; errors as of `text_lines`.
+def lines_without_bom(path: Path) -> Iterator[str]:
+    """Return the lines of a file of merges, counts, document starts or links, without a BOM at its
+    beginning; errors as of `text_lines`.
     """
     lines = text_lines(path)
     first = (line.removeprefix("\ufeff") for line in itertools.islice(lines, 1))

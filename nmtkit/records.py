@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import functools
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
@@ -506,6 +506,16 @@ class SystemConfig(BaseModel):
             not isinstance(stated, int) or found >= stated, f"it has {found} of {stated} values"
         )
         return sections
+
+
+def processor_of(hardware: Mapping[str, object]) -> tuple[object, object]:
+    """Return the name of a processor and the number type of its products; only times on equal ones
+    compare.
+
+    Args:
+        hardware: of a system's config.toml, or of a translation's meta.json.
+    """
+    return hardware.get("name"), hardware.get("precision")
 
 
 def values_of(sections: JsonObject) -> int:

@@ -358,14 +358,15 @@ def locked(folder: Path, what: str, shared: bool = False) -> Iterator[None]:
 @contextlib.contextmanager
 def _held(stream: IO[str], folder: Path, holder: Holder, shared: bool) -> Iterator[None]:
     """Hold the lock of a folder, with the holder's line in the lock file."""
-    if not _taken(stream, fcntl.LOCK_SH if shared else fcntl.LOCK_EX):
+    taken = _taken(stream, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+    if taken is False:
         raise DataError(
             f"{folder} is in use by {_holders(stream)}",
             where=stream.name,
             hint="wait for it to end, or stop it",
         )
     try:
-        if not shared:
+        if taken and not shared:  # without a lock, another process may be writing
             stream.truncate(0)
             files.remove_unfinished(folder)
         try:
@@ -429,14 +430,14 @@ def _unwritable(folder: Path, error: OSError) -> EnvironmentProblem:
     return EnvironmentProblem(f"cannot write in {folder}: {error.strerror}", hint=hint)
 
 
-def _taken(stream: IO[str], kind: int) -> bool:
-    """Take a lock, and return True if that worked within a moment.
+def _taken(stream: IO[str], kind: int) -> bool | None:
+    """Try for a moment to take a lock; return what `take_lock` does.
 
     The last holder takes the lock alone for a moment when it leaves, to empty the file.
     """
     for pause in (0.02, 0.05, 0.1, 0.0):
-        if take_lock(stream, kind):
-            return True
+        if (taken := take_lock(stream, kind)) is not False:
+            return taken
         time.sleep(pause)
     return False
 
@@ -444,10 +445,11 @@ def _taken(stream: IO[str], kind: int) -> bool:
 WITHOUT_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 
 
-def take_lock(stream: IO[Any], kind: int) -> bool:
-    """Take a lock of fcntl, and return True if that worked at once.
+def take_lock(stream: IO[Any], kind: int) -> bool | None:
+    """Take a lock of fcntl if nobody holds it.
 
-    The file systems of some clusters have no locks; there a warning takes the place of the lock.
+    Returns: True if it is taken, False if somebody holds it; None, after a warning, if the file
+        system has no locks, as on some clusters.
     """
     try:
         fcntl.flock(stream, kind | fcntl.LOCK_NB)
@@ -458,6 +460,7 @@ def take_lock(stream: IO[Any], kind: int) -> bool:
             f"the file system of {stream.name} has no locks ({error.strerror}): do not start two"
             " commands that write the same files"
         )
+        return None
     return True
 
 

@@ -52,7 +52,7 @@ def conditions(rule: ContextRule) -> dict[str, ContextRule]:
 
 class Replaced(Documents):
     """Documents whose contexts come from another rule than the system's. A sentence gets at most as
-    many sentences as it has under the system's rule; contexts of whole documents are not counted.
+    many sentences as it has under the system's rule, unless that rule takes whole documents.
 
     Args:
         documents: the documents of the set.

@@ -19,7 +19,7 @@ from nmtkit.data.store import Store
 from nmtkit.measures.macs import Macs, Parameters, count_macs, count_parameters
 from nmtkit.models import checkpoints
 from nmtkit.models.loading import build_untrained
-from nmtkit.records import MetricsLine, load_lines
+from nmtkit.records import MetricsLine, load_lines, processor_of
 from nmtkit.run import System
 from nmtkit.score import paper as papers
 from nmtkit.score.translations import described
@@ -342,25 +342,22 @@ def logged_speeds(study: Study) -> dict[str, Timing]:
     and without a ratio to a baseline of another processor or number type.
     """
     logs = {name: logged(study.run.system(name), study.set_name) for name in study.systems}
-    machines = {name: _machines(study.run.system(name), study.set_name) for name in logs}
+    processors = {name: _processors(study.run.system(name), study.set_name) for name in logs}
     first = study.systems[0]
     train, _, decode = logs[first]
     timings = {}
     for name, log in logs.items():
-        trained, translated = map(operator.eq, machines[name], machines[first])
+        trained, translated = map(operator.eq, processors[name], processors[first])
         train_ratio = Estimate(relative(train, log[0]) if trained else None)
         decode_ratio = Estimate(relative(decode, log[2]) if translated else None)
         timings[name] = Timing(*log, train_ratio, decode_ratio)
     return timings
 
 
-def _machines(system: System, set_name: str) -> list[list[Any]]:
-    """Return the names of the processors of a training and of a translation, each with the number
-    type of its products.
-    """
+def _processors(system: System, set_name: str) -> list[tuple[object, object]]:
+    """Return the processors (`processor_of`) of a training and of a translation."""
     translation = described(system.translation(set_name))
-    hardware = system.read_config().hardware, translation.hardware
-    return [[values.get(key) for key in ("name", "precision")] for values in hardware]
+    return [processor_of(system.read_config().hardware), processor_of(translation.hardware)]
 
 
 def logged(system: System, set_name: str) -> tuple[float | None, float | None, float | None]:

@@ -360,7 +360,7 @@ def _sole_writer(part: Path) -> Iterator[BinaryIO]:
     """Open NAME.part for appending, with a lock that only one process can hold."""
     while True:
         with open(part, "ab") as stream:
-            if not take_lock(stream, fcntl.LOCK_EX):
+            if take_lock(stream, fcntl.LOCK_EX) is False:
                 console.say(f"another process is downloading {part.stem}; waiting for it")
                 fcntl.flock(stream, fcntl.LOCK_EX)
             # The process that held the lock may have renamed or removed the file opened here.

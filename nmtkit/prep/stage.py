@@ -204,8 +204,8 @@ def _nothing_left(run: Run, work: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _only_of_this_call(raw: Path, share: bool) -> Iterator[None]:
-    """Remove what a call that was killed left of the text as it was published; that of a job of an
-    array is removed at its end, too.
+    """Remove the raw text that a killed call has left. A job of an array also removes its own raw
+    text when it ends.
     """
     shutil.rmtree(raw, ignore_errors=True)
     try:

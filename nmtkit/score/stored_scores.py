@@ -18,14 +18,14 @@ from nmtkit.tables.table import Estimate, StoredTable
 
 
 class ExternalScores(Record):
-    """What the command of an external metric printed for a system."""
+    """Scores of an external metric for one system, as its command printed them."""
 
     again: ClassVar[str] = "nmtkit score --force"
     format: Literal[1]
     made_from: str
     """A hash of the command and of all texts."""
     scores: list[FiniteFloat]
-    """Of each sentence."""
+    """One for each sentence."""
 
 
 # score/<set>/scores.json
@@ -89,7 +89,7 @@ class SignificanceTest:
 
 @dataclass(frozen=True)
 class DrawnResamples:
-    """What was drawn for intervals and tests."""
+    """The resamples behind intervals and tests."""
 
     resamples: int
     trials: int
@@ -249,12 +249,12 @@ class LengthResult(Part):
     unit: str
     groups: list[LengthScore]
     further: dict[str, list[GroupScore]] = {}
-    """Of each other metric that was asked for."""
+    """Groups of the other metrics of --metrics and --metric, by metric."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What a system was trained with; None or "" where it is not known."""
+    """The training budget of a system; None or "" if it is unknown."""
 
     updates: int | None
     tokens: int | None
@@ -274,7 +274,7 @@ class ScoredFrom(Part):
     seeds: list[Any]
     files: dict[str, str]
     budgets: dict[str, Budget] = {}
-    """By system."""
+    """The budget of each system, by name."""
     metrics: dict[str, str] = {}
     """The metrics that were asked for; of an external one a hash of what it depends on."""
     older_checkpoints: list[str] = []
@@ -338,7 +338,7 @@ class Scores(Record):
 
     @property
     def names(self) -> Sequence[str]:
-        """Those of the systems."""
+        """The names of the systems."""
         return [system.name for system in self.systems]
 
     @property

@@ -25,7 +25,7 @@ def read_counts(path: Path) -> dict[str, int]:
     Raises: DataError naming the line that is not a subword, a space and a count.
     """
     counts: dict[str, int] = {}
-    for number, line in enumerate(files.unmarked_lines(path), 1):
+    for number, line in enumerate(files.lines_without_bom(path), 1):
         token, _, count = line.rpartition(" ")
         if not token or not (count.isascii() and count.isdigit()):
             raise DataError(

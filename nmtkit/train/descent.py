@@ -1,9 +1,9 @@
 """The step of an update: gradients of all its batches, clipping, Adam.
 
-In float16 the loss is scaled: small gradients would become zero without. The scale begins at 2^16.
-It is halved when a gradient overflows, and doubled after 2,000 updates without an overflow. An
-update that overflows is computed again with the lower scale. Until it succeeds, Adam makes no step
-and the learning rate does not move; no sentence is lost.
+In float16 the loss is scaled: without a scale, small gradients would become zero. The scale begins
+at 2^16. It is halved when a gradient overflows, and doubled after 2,000 updates without an
+overflow. An update that overflows is computed again with the lower scale. Until it succeeds, Adam
+makes no step and the learning rate does not move; no sentence is lost.
 
 Source: Micikevicius et al. 2018, *Mixed precision training*, §3.2.
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -91,7 +92,7 @@ def positions_at_once(settings: SearchSettings, device: torch.device) -> int:
     return sentences_at_once(settings, device, 0) * POSITIONS * (2 if roomy else 1)
 
 
-class Searcher:
+class Searcher(ABC):
     """Searches lines with one model or an ensemble.
 
     Pieces of lines are sorted by length, cut into batches and searched. The batches do not depend
@@ -127,9 +128,9 @@ class Searcher:
         self.context_rule = _one_rule(self.models)
         self.counts: Counter[str] = Counter()
 
+    @abstractmethod
     def _texts(self, hypotheses: Sequence[Hypothesis]) -> list[str]:
         """Return the text of hypotheses, which minimum Bayes risk compares."""
-        raise NotImplementedError
 
     @property
     def _reads_targets(self) -> bool:

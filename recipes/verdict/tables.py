@@ -15,7 +15,7 @@ from pydantic import Field
 
 from nmtkit import console, files
 from nmtkit.errors import DataError
-from nmtkit.records import Part, Record, StoredFinding, SystemConfig, load
+from nmtkit.records import Part, Record, StoredFinding, SystemConfig, load, processor_of
 from nmtkit.score.metrics import Metric, Scorer
 from nmtkit.score.resampling import Draws
 from nmtkit.score.seeds import FEWEST_FREEDOM, Resampled, over_seeds
@@ -342,15 +342,14 @@ def _seconds(paths: Sequence[Path]) -> float | None:
     return sum(of.seconds.training for of in summaries) / updates if updates else None
 
 
-def _machines(paths: Sequence[Path]) -> set[tuple[object, object]]:
-    """Return the names of the CPUs of systems, each with the number type of its products."""
-    configs = (load(SystemConfig, path / "config.toml").hardware for path in paths)
-    return {(config.get("name"), config.get("precision")) for config in configs}
+def _processors(paths: Sequence[Path]) -> set[tuple[object, object]]:
+    """Return the processors on which systems were trained."""
+    return {processor_of(load(SystemConfig, path / "config.toml").hardware) for path in paths}
 
 
 def _cost(row: Row, paths: Sequence[Path], folders: Folders, base: Sequence[Path]) -> list[Any]:
     summaries, timed = _summaries(paths), _on_a_cpu(paths)
-    alike = _machines(timed) == _machines(base)
+    alike = _processors(timed) == _processors(base)
     of_base = _seconds(base) if alike else None
     choice = folders.rates(row)
     tried = [] if choice is None else read_json(choice)["trials"]

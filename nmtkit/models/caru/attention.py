@@ -26,8 +26,8 @@ from nmtkit.nn.masks import Visible, additive
 from nmtkit.nn.private import softmax_backward
 
 NUMBERS_AT_ONCE, ELSEWHERE = 1 << 20, 1 << 26
-"""Size of (B, K, S, W) that a step of a search computes at once, on a CPU so that it stays in the
-caches, and elsewhere.
+"""Size of (B, K, S, W) that a step of a search computes at once: on a CPU, where it stays in the
+caches, and on other devices.
 """
 Attended = tuple[Tensor, Tensor, Tensor | None]
 """Context (R, W), weights (B, K, S), and openness: in a capture how open the gate is (B, K, S), NaN
