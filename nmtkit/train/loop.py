@@ -182,8 +182,9 @@ class Trainer:
             self.reporter.detail(describe_overflows(self.descent.scaler, state, before))
         if state.step % self.settings.log_every == 0:
             self._log()
-        window = self._logged or state.log
-        self.reporter.move_bar(state.step, window, seconds_left(state, self.settings, window))
+        window = self._logged
+        left = seconds_left(state, self.settings, window) if window else 0.0
+        self.reporter.move_bar(state.step, window, left)
 
     def make_update(self) -> None:
         """Make one update without a report."""

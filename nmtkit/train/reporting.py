@@ -130,9 +130,11 @@ class Reporter:
             line += f", {console.duration(left)} left"
         self.detail(f"step {step:,}/{last_step:,}, epoch {epoch:.2f}: {line}")
 
-    def move_bar(self, step: int, window: Window, left: float) -> None:
-        """Show loss and speed of a stretch of training, and the seconds to go, beside the bar."""
-        if not window.tokens:  # no loss was read yet
+    def move_bar(self, step: int, window: Window | None, left: float) -> None:
+        """Show the step, and beside the bar loss and speed of the last line of the log, and the
+        seconds to go; None = there is no line yet.
+        """
+        if window is None:
             self._bar.move(step, "")
         elif self._bar.shown:
             loss, speed = window.nll / window.tokens, window.tokens / max(1e-9, window.seconds)

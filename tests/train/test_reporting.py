@@ -174,7 +174,19 @@ def test_a_terminal_shows_a_bar_and_keeps_one_line_a_validation(run, monkeypatch
     assert "step 4/8, epoch" in log and "  translation " in log and "a word in between" in log
 
 
-def test_the_bar_has_loss_and_speed_from_the_first_update(tmp_path, monkeypatch):
+def test_the_bar_shows_the_last_line_of_the_log(run, monkeypatch):
+    """Not a speed of words that were read some updates ago in the time until now."""
+    bars, moved = [], console.Bar.move
+    monkeypatch.setattr(console.Bar, "move", lambda bar, *of: (bars.append(of), moved(bar, *of)))
+    with terminal(monkeypatch):
+        go(run, "train.log_every=4", "train.validate_every=2")
+    texts = {step: text for step, text in bars if text != "validating"}
+    assert texts[1] == texts[2] == texts[3] == "" and texts[4].startswith("loss ")
+    speeds = {step: texts[step].split(", ")[1] for step in (4, 5, 6, 7)}
+    assert len(set(speeds.values())) == 1
+
+
+def test_the_bar_has_loss_and_speed(tmp_path, monkeypatch):
     system, first = System(tmp_path / "a"), Window(steps=1, nll=20.0, tokens=10, seconds=2.0)
     with terminal(monkeypatch) as sent:
         reporter = Reporter(system, 0, Ranks(), TrainSettings(max_steps=2_000))
