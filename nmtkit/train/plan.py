@@ -49,13 +49,18 @@ class Plan(BaseModel, frozen=True):
 
 
 def plan_of_system(run: Run, system: System, options: TrainOptions) -> Plan | None:
-    """Return the settings of a system that has begun, if the call gives none; else None.
+    """Return the settings of a system that has begun, with those of --set, if the call gives no
+    others than may change when a training continues; else None.
 
-    Raises: ConfigError for a bad value in config.toml, or if the model is a class of the user's own
-        and not named: a run is no reason to import code.
+    Raises: ConfigError for a bad value in config.toml or --set, or if the model is a class of the
+        user's own and not named: a run is no reason to import code.
     """
     given = options.model_dump(include={*SETTINGS_OPTIONS}, exclude_defaults=True)
-    if given or options.force or not checkpoints.candidates(system.checkpoints):
+    assigned = _assigned(options)
+    continues = given.keys() <= {"assignments"} and all(
+        may_change(key, options.allow_change) for key in settings.flat(assigned)
+    )
+    if not continues or options.force or not checkpoints.candidates(system.checkpoints):
         return None
     stored = system.read_config()
     if options.variant is None and ":" in stored.variant:
@@ -63,7 +68,8 @@ def plan_of_system(run: Run, system: System, options: TrainOptions) -> Plan | No
         raise ConfigError(message, where=system.config, hint=f"--variant {stored.variant}")
     if options.variant not in (None, stored.variant):
         return None
-    console.say(f"no settings are given: '{system.name}' has those of {system.config}")
+    other = "no other settings" if assigned else "no settings"
+    console.say(f"{other} are given: '{system.name}' has those of {system.config}")
     schemas = {"model": named_variant(stored.variant).Settings} | SCHEMAS
     values: dict[str, Any] = {
         "variant": stored.variant,
@@ -73,8 +79,20 @@ def plan_of_system(run: Run, system: System, options: TrainOptions) -> Plan | No
     }
     for section, schema in schemas.items():
         known = settings.known(schema, getattr(stored, section))
-        values[section] = settings.build(schema, known, section, system.config).model_dump()
+        built = settings.build(schema, known, section, system.config).model_dump()
+        changed = built | assigned.get(section, {})
+        values[section] = settings.build(schema, changed, section).model_dump()
     return Plan.model_validate(values)
+
+
+def may_change(key: str, allowed: Collection[str]) -> bool:
+    """Return True if a training can continue with another value of a setting.
+
+    Args:
+        key: section.key.
+        allowed: keys of --allow-change.
+    """
+    return key in HARMLESS or key in allowed or key.startswith("search.")
 
 
 def make_plan(run: Run, options: TrainOptions) -> Plan:
@@ -206,15 +224,14 @@ def check_unchanged(system: System, plan: Plan, run: Run, allowed: Collection[st
     stored = _complete(system, stored, plan)
     old = settings.flat(stored.model_dump(exclude={"hardware"}))  # which is no setting
     changed = changes(old, settings.flat(plan.model_dump()))
-    may_change = {*HARMLESS, *allowed, *(key for key in changed if key.startswith("search."))}
-    harmful = [(key, *values) for key, values in changed.items() if key not in may_change]
+    harmful = [(key, *of) for key, of in changed.items() if not may_change(key, allowed)]
     if harmful:
         raise ConfigError(
             f"the settings of '{system.name}' have changed since it was started",
             where=_table([("key", "old", "new"), *harmful]),
-            hint=f"leave all settings out to resume with those of {system.config}, or --system for"
-            " a second system, --force to begin this one anew, --allow-change KEY to resume with"
-            " the new value",
+            hint=f"leave these settings out to resume with those of {system.config}, or --system"
+            " for a second system, --force to begin this one anew, --allow-change KEY to resume"
+            " with the new value",
         )
     for key, (before, after) in changed.items():
         console.say(f"{key}: {before} -> {after}")

@@ -374,7 +374,24 @@ def test_a_call_without_settings_resumes_with_those_of_the_system(run, stderr):
     message = "settings of 'mine' have changed"
     for given in ({"variant": "transformer"}, {"seed": 3}, {"preset": "tiny"}):
         caught = refused(ConfigError, message, train, run, name="mine", **given)
-        assert "leave all settings out to resume" in caught.hint
+        assert "leave these settings out to resume" in caught.hint
+
+
+def test_a_setting_that_may_change_resumes_with_the_others_of_the_system(run, stderr):
+    """Not with those of the preset of the data set."""
+    go(run, "train.lr=0.5", name="mine", variant="enc-dc", preset="tiny", seed=3)
+    before = run.system("mine").read_config()
+    train(run, name="mine", assignments=["train.max_steps=5", "search.beam=2"])
+    after = run.system("mine").read_config()
+    assert "train.max_steps: 4 -> 5" in stderr()
+    assert after.train == {**before.train, "max_steps": 5}
+    assert after.search == {**before.search, "beam": 2}
+    assert (after.model, after.preset) == (before.model, "tiny")
+    train(run, name="mine", assignments=["train.lr=0.1"], allow_change=["train.lr"])
+    assert run.system("mine").read_config().train == {**after.train, "lr": 0.1}
+    wrong = {"lr=0.2": "have changed", "max_step=9": "max_step", "max_steps=x": "bad value"}
+    for assigned, message in wrong.items():
+        refused(ConfigError, message, train, run, name="mine", assignments=[f"train.{assigned}"])
 
 
 def test_a_call_without_settings_reads_those_of_an_earlier_version(run, stderr):
