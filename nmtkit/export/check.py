@@ -18,8 +18,8 @@ from nmtkit.run import Run
 from nmtkit.tables.table import Column, Table
 from nmtkit.text.side import TextSide
 from nmtkit.translate import workers
-from nmtkit.translate.beam import length_limit
 from nmtkit.translate.forced import forced_scores, pair_batch
+from nmtkit.translate.hypotheses import length_limit
 from nmtkit.translate.searcher import sentences_at_once
 from nmtkit.translate.systems import SystemGroup
 from nmtkit.translate.translator import Translator

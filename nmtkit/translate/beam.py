@@ -32,7 +32,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -47,6 +47,7 @@ from nmtkit.nn.linear import inference
 from nmtkit.nn.state import Continued
 from nmtkit.settings import SearchSettings
 from nmtkit.text.vocabulary import BOS, EOS
+from nmtkit.translate.hypotheses import End, NBest, Past, length_limit, length_penalty
 from nmtkit.translate.prefix import Demand, ForcedPrefixes
 from nmtkit.translate.step_graphs import StepGraphs, step_graphs
 from nmtkit.translate.steps import Decoders, top_sorted
@@ -61,39 +62,6 @@ goes on for half of these steps in vain, so with some 30 steps 8 cost the least 
 """
 CHANGING = ("live", "slots", "left", "chosen", "step")
 """The attributes of `Beams` that a step changes."""
-
-
-@dataclass(frozen=True)
-class Hypothesis:
-    """One translation: token ids without </s>.
-
-    log_prob is the natural logarithm of its probability, that of </s> included if it is finished;
-    score = log_prob / lp. finished is False if it reached the length limit without </s>.
-    """
-
-    ids: list[int]
-    log_prob: float
-    score: float
-    finished: bool
-
-
-NBest = list[Hypothesis]
-"""The hypotheses of a sentence, the best first."""
-
-
-def length_penalty(length: int, alpha: float) -> float:
-    """GNMT's lp(|Y|) = ((5+|Y|)/6)^α (Wu et al. 2016, eq. 14).
-
-    Args:
-        length: |Y|, tokens of the hypothesis including </s>.
-        alpha: 0 = no penalty.
-    """
-    return float(((5 + length) / 6) ** alpha)
-
-
-def length_limit(source_length: int, settings: SearchSettings) -> int:
-    """Return the most tokens that a hypothesis may have, at least 1; </s> counts on both sides."""
-    return max(1, int(settings.max_length_a * source_length + settings.max_length_b))
 
 
 def search(
@@ -130,31 +98,6 @@ def search(
             hint="use an earlier checkpoint; train.log shows the loss",
         )
     return results
-
-
-class End(NamedTuple):
-    """A hypothesis that has ended: of a sentence, in a slot, after `length` steps."""
-
-    sentence: int
-    slot: int
-    length: int
-    log_prob: float
-    score: float
-    finished: bool
-
-
-class Step(NamedTuple):
-    """The choices of one search step, on the host.
-
-    Attributes:
-        rows: (B) the row of each sentence.
-        tokens: (M, K) chosen.
-        parents: (M, K) the slot of the step before that each token continues.
-    """
-
-    rows: np.ndarray
-    tokens: np.ndarray
-    parents: np.ndarray
 
 
 Chosen = Tensor | tuple[Tensor, ...]
@@ -216,6 +159,7 @@ class Beams:
         slots: (M, 1) the slots that no finished hypothesis has taken.
         left: (M, 1) the tokens that a hypothesis may still get.
         chosen: the choices of the last step.
+        past: the choices of the steps that the host has read.
         step: tokens of the live hypotheses.
         look_every: steps between two looks.
     """
@@ -235,8 +179,7 @@ class Beams:
         self.look_every = 1 if cpu.reads_at_once(batch.src) else LOOK
         self.chosen: Chosen = ()
         self._unread: list[Chosen] = []
-        self._steps: list[Step] = []
-        self._rows = np.arange(count)
+        self.past = Past(count)
         self._ended: list[list[End]] = [[] for _ in limits]
         self._to_beat = np.full(count, -math.inf)  # the n-th best score
         self._penalties = np.array([length_penalty(n, settings.length_penalty) for n in limits])
@@ -321,7 +264,7 @@ class Beams:
         steps, best = _read(self._unread, self.live.amax(1))
         self._unread = []
         for tokens, parents, live, ended in steps:
-            self._steps.append(Step(self._rows, tokens, parents))
+            self.past.add(tokens, parents)
             places = ended.nonzero()
             log_probs = live[places].tolist()
             for row, slot, log_prob in zip(*(p.tolist() for p in places), log_probs, strict=True):
@@ -332,9 +275,9 @@ class Beams:
 
     def _end(self, row: int, slot: int, log_prob: float) -> End:
         """Return a hypothesis that has ended with the last step that was read."""
-        length = len(self._steps)
+        length = len(self.past.steps)
         score = log_prob / length_penalty(length, self.settings.length_penalty)
-        finished = bool(self._steps[-1].tokens[row, slot] == EOS)
+        finished = bool(self.past.steps[-1].tokens[row, slot] == EOS)
         return End(int(self.sentences[row]), slot, length, log_prob, score, finished)
 
     def add(self, row: int, end: End) -> None:
@@ -355,8 +298,7 @@ class Beams:
         """
         index = np.array(staying)
         self.sentences, rows = self.sentences[index], torch.from_numpy(index).to(self.device)
-        self._rows = np.zeros_like(self._rows)
-        self._rows[self.sentences] = np.arange(len(index))
+        self.past.keep(self.sentences)
         self.live, self.slots, self.left = self.live[rows], self.slots[rows], self.left[rows]
         if isinstance(self.chosen, Tensor):
             self.chosen = self.chosen[:, rows]
@@ -364,47 +306,14 @@ class Beams:
             self.forced = self.forced.keep(rows)
         return rows
 
-    def tokens_of(
-        self, sentences: Sequence[int], slots: Sequence[int], lengths: Sequence[int]
-    ) -> list[list[int]]:
-        """Return the tokens of hypotheses, followed back from the last token.
-
-        Args:
-            sentences, slots: where each hypothesis is after its last step.
-            lengths: number of steps of each.
-        """
-        order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
-        of, slot, length = (np.array(x, dtype=int)[order] for x in (sentences, slots, lengths))
-        ids = np.zeros((len(of), max(lengths, default=0)), dtype=int)
-        for i in range(ids.shape[1] - 1, -1, -1):
-            long = np.searchsorted(
-                -length, -i
-            )  # the first `long` hypotheses have more than i tokens
-            step = self._steps[i]
-            place = step.rows[of[:long]], slot[:long]
-            ids[:long, i], slot[:long] = step.tokens[place], step.parents[place]
-        ids[order] = ids.copy()
-        return [row[:n] for row, n in zip(ids.tolist(), lengths, strict=True)]
-
-    def hypotheses(self, ended: Sequence[Sequence[End]]) -> list[NBest]:
-        """Return hypotheses, some of each sentence, with their tokens."""
-        flat = [end for of_sentence in ended for end in of_sentence]
-        columns = zip(*(end[:3] for end in flat), strict=True) if flat else [(), (), ()]
-        ids = iter(self.tokens_of(*columns))
-        return [[_hypothesis(next(ids), end) for end in of_sentence] for of_sentence in ended]
-
     def ranked(self) -> list[NBest]:
         """Return the n best of each sentence; among equals the one that came first."""
-        return self.hypotheses(
+        return self.past.hypotheses(
             [
                 sorted(ended, key=lambda e: (not e.finished, -e.score))[: self.settings.nbest]
                 for ended in self._ended
             ]
         )
-
-
-def _hypothesis(ids: list[int], end: End) -> Hypothesis:
-    return Hypothesis(ids[:-1] if end.finished else ids, end.log_prob, end.score, end.finished)
 
 
 @dataclass

@@ -32,7 +32,8 @@ from torch import Tensor
 from nmtkit.data.batches import Batch
 from nmtkit.settings import SearchSettings
 from nmtkit.text.vocabulary import EOS, PAD
-from nmtkit.translate.beam import Beams, End, NBest
+from nmtkit.translate.beam import Beams
+from nmtkit.translate.hypotheses import End, NBest
 from nmtkit.translate.prefix import Demand
 from nmtkit.translate.steps import top_sorted
 
@@ -124,7 +125,7 @@ class ConstrainedBeams(Beams):
             return
         self._prepared, width = self.step, self.live.shape[1]
         of, slots = zip(*itertools.product(self.sentences, range(width)), strict=True)
-        tokens = self.tokens_of(of, slots, [self.step] * len(of))
+        tokens = self.past.tokens_of(of, slots, [self.step] * len(of))
         self._prefixes = [tokens[i : i + width] for i in range(0, len(tokens), width)]  # (M, K)
         special, lacking = [], []
         for sentence, of_slots, prefixes in zip(
@@ -198,7 +199,7 @@ class ConstrainedBeams(Beams):
         return super().keep(staying)
 
     def ranked(self) -> list[NBest]:
-        incomplete = self.hypotheses(self._incomplete)
+        incomplete = self.past.hypotheses(self._incomplete)
         return [
             complete or sorted(others, key=lambda h: -h.score)[: self.settings.nbest]
             for complete, others in zip(super().ranked(), incomplete, strict=True)

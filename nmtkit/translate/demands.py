@@ -12,7 +12,7 @@ from nmtkit.errors import DataError, counted
 from nmtkit.settings import SearchSettings
 from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import UNK, Vocabulary
-from nmtkit.translate.beam import length_limit
+from nmtkit.translate.hypotheses import length_limit
 from nmtkit.translate.prefix import Demand
 from nmtkit.translate.windows import is_marker
 

@@ -21,7 +21,8 @@ from torch import Tensor
 
 from nmtkit.data.batches import Batch
 from nmtkit.settings import SearchSettings
-from nmtkit.translate.beam import Beams, Hypothesis, NBest
+from nmtkit.translate.beam import Beams
+from nmtkit.translate.hypotheses import Hypothesis, NBest
 from nmtkit.translate.prefix import Demand
 from nmtkit.translate.steps import top_sorted
 

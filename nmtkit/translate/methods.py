@@ -8,9 +8,10 @@ from nmtkit.data.batches import Batch
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Model
 from nmtkit.settings import SearchSettings
-from nmtkit.translate.beam import Beams, NBest, search
+from nmtkit.translate.beam import Beams, search
 from nmtkit.translate.constraints import ConstrainedBeams
 from nmtkit.translate.diverse import DiverseBeams
+from nmtkit.translate.hypotheses import NBest
 from nmtkit.translate.prefix import Demand
 from nmtkit.translate.sampling import Samples
 

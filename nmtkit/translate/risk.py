@@ -23,7 +23,7 @@ import numpy as np
 from nmtkit.arrays import Floats
 from nmtkit.score import formulas
 from nmtkit.score.external_metrics import ExternalMetric, SetTexts
-from nmtkit.translate.beam import Hypothesis, NBest
+from nmtkit.translate.hypotheses import Hypothesis, NBest
 
 Matrix = Floats
 PairUtility = Callable[[Sequence[str], Sequence[Sequence[str]]], list[Matrix]]

@@ -27,7 +27,8 @@ from torch import Tensor
 
 from nmtkit.data.batches import Batch
 from nmtkit.settings import SearchSettings
-from nmtkit.translate.beam import Beams, End, NBest
+from nmtkit.translate.beam import Beams
+from nmtkit.translate.hypotheses import End, NBest
 from nmtkit.translate.prefix import Demand
 from nmtkit.translate.steps import top_sorted
 
@@ -71,7 +72,7 @@ class Samples(Beams):
         return rows
 
     def ranked(self) -> list[NBest]:
-        return self.hypotheses([sorted(ended, key=lambda e: e.slot) for ended in self._ended])
+        return self.past.hypotheses([sorted(ended, key=lambda e: e.slot) for ended in self._ended])
 
 
 def draw(logits: Tensor, numbers: Tensor, settings: SearchSettings) -> tuple[Tensor, Tensor]:

@@ -12,8 +12,8 @@ from nmtkit.data.batches import source_batch, with_targets
 from nmtkit.data.documents import Documents
 from nmtkit.errors import DataError
 from nmtkit.text.vocabulary import EOS, UNK
-from nmtkit.translate.beam import NBest
 from nmtkit.translate.forced import forced_scores
+from nmtkit.translate.hypotheses import NBest
 from nmtkit.translate.searcher import POSITIONS, Read, best_ids, readable
 from nmtkit.translate.translator import Translator
 

@@ -23,7 +23,7 @@ from nmtkit.nn.recording import graphs_fit
 from nmtkit.settings import SearchSettings
 from nmtkit.text.vocabulary import EOS
 from nmtkit.translate import workers
-from nmtkit.translate.beam import Hypothesis, NBest
+from nmtkit.translate.hypotheses import Hypothesis, NBest
 from nmtkit.translate.methods import decode
 from nmtkit.translate.prefix import Demand
 from nmtkit.translate.risk import PairUtility, distinct, least_risk

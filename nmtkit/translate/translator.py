@@ -20,8 +20,8 @@ from nmtkit.parallel import Workers, one_ahead
 from nmtkit.settings import SearchSettings
 from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import UNK, Vocabulary, load_vocabularies
-from nmtkit.translate.beam import Hypothesis, NBest
 from nmtkit.translate.demands import LineDemand, LineDemands
+from nmtkit.translate.hypotheses import Hypothesis, NBest
 from nmtkit.translate.over_long import cut
 from nmtkit.translate.searcher import MANY_LINES, Searcher
 from nmtkit.translate.windows import windowed
@@ -32,8 +32,8 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Candidate:
-    """One translation of a line: for people, as subwords, and its scores (see `beam.Hypothesis`;
-    sums over the pieces of a line).
+    """One translation of a line: for people, as subwords, and its scores (see
+    `hypotheses.Hypothesis`; sums over the pieces of a line).
     """
 
     text: str

@@ -22,7 +22,7 @@ import arguments
 from nmtkit import files
 from nmtkit.run import Run
 from nmtkit.settings import SearchSettings
-from nmtkit.translate.beam import Hypothesis, NBest
+from nmtkit.translate.hypotheses import Hypothesis, NBest
 from nmtkit.translate.searcher import Piece
 from nmtkit.translate.translator import Translator, Window
 from nmtkit.translate.windows import windowed

@@ -23,7 +23,7 @@ from nmtkit.models.variants import VARIANTS, load_variant
 from nmtkit.options import Options
 from nmtkit.score import plain_files
 from nmtkit.settings import LARGEST, STAGES, SearchSettings, build, parse_set, read_toml
-from nmtkit.translate.beam import length_limit, length_penalty
+from nmtkit.translate.hypotheses import length_limit, length_penalty
 from nmtkit.translate.options import TranslateOptions
 from tests.manifests import write_best
 from tests.processes import python

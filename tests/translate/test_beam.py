@@ -17,7 +17,8 @@ from nmtkit.settings import SearchSettings
 from nmtkit.text.vocabulary import BOS, EOS, PAD
 from nmtkit.translate import beam as search_module
 from nmtkit.translate import steps
-from nmtkit.translate.beam import ROUND, Hypothesis, length_limit, length_penalty, search
+from nmtkit.translate.beam import ROUND, search
+from nmtkit.translate.hypotheses import Hypothesis, length_limit, length_penalty
 
 pytestmark = pytest.mark.usefixtures("each_path")
 

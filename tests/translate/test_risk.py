@@ -15,7 +15,7 @@ from nmtkit.data.documents import Documents
 from nmtkit.errors import ConfigError
 from nmtkit.score.external_metrics import ExternalMetric
 from nmtkit.settings import SearchSettings, build
-from nmtkit.translate.beam import Hypothesis
+from nmtkit.translate.hypotheses import Hypothesis
 from nmtkit.translate.risk import chrf, external_utility, least_risk
 
 TEXTS = st.lists(st.text(alphabet="ab cdé", max_size=12), min_size=1, max_size=6)
