@@ -18,7 +18,8 @@ from nmtkit.data.order import ShardedPairs
 from nmtkit.data.padding import Ids
 from nmtkit.data.resegmented import Resegmented
 from nmtkit.errors import is_out_of_memory
-from nmtkit.train.gradients import Gradients, Share, Updates
+from nmtkit.train.gradients import Gradients, Share
+from nmtkit.train.updates import Updates
 
 UPDATES = 3
 """Updates that are prepared ahead."""

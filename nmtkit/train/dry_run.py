@@ -11,10 +11,10 @@ from nmtkit import console, settings
 from nmtkit.errors import counted
 from nmtkit.models.variants import count_parameters, load_variant
 from nmtkit.tables.table import Table, text_column
-from nmtkit.train.gradients import Updates
 from nmtkit.train.loop import Trainer
 from nmtkit.train.plan import Plan
 from nmtkit.train.reporting import memory
+from nmtkit.train.updates import Updates
 
 WARM_UP = 2
 """Updates before the timed ones: the first ones fill caches of the libraries."""

@@ -1,4 +1,4 @@
-"""An update: which micro-batches it consists of, and its gradient.
+"""The gradient of an update.
 
 Each micro-batch has its own random numbers, seeded by its place in the update and not by the rank
 that computes it. So an update is the same for any number of ranks.
@@ -12,10 +12,8 @@ same. An update with fewer micro-batches than ranks is cut, too.
 from __future__ import annotations
 
 import contextlib
-import itertools
-import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -26,10 +24,9 @@ from torch import Tensor
 from nmtkit import console
 from nmtkit.arrays import Integers
 from nmtkit.data.batches import Batch, collate, collate_packed, padded_positions
-from nmtkit.data.order import ShardedPairs, WindowBatches, epoch_windows, window_batches
+from nmtkit.data.order import ShardedPairs
 from nmtkit.data.packing import filled
 from nmtkit.data.padding import Ids
-from nmtkit.data.resegmented import Resegmented
 from nmtkit.errors import ConfigError, EnvironmentProblem, is_out_of_memory
 from nmtkit.models.base import Model, target_states
 from nmtkit.nn import cpu, gpu
@@ -44,6 +41,7 @@ from nmtkit.train.graphs import Graphs
 from nmtkit.train.perturb import perturbation
 from nmtkit.train.ranks import Ranks
 from nmtkit.train.state import TrainState
+from nmtkit.train.updates import cuts_for_ranks, equal_parts
 from nmtkit.translate import step_graphs
 
 FEW_ROWS = 128
@@ -51,90 +49,6 @@ FEW_ROWS = 128
 T = TypeVar("T")
 FITS = 2**53
 """More positions than any batch has: everything fits into memory."""
-PART = 8192
-"""A part costs a GPU as much time as about this many positions, beside its own: an estimate from
-counted launches.
-"""
-
-
-@dataclass
-class Updates:
-    """The micro-batches of update after update; an update may cross the end of a window or epoch.
-
-    Subwords that are drawn anew are drawn when their window begins. An update may hold batches of
-    several windows. A pair that is in two of them is then read as the later one has it.
-
-    Args:
-        pairs: the training set, with a pair.
-        settings: batch_size, batch_unit, update_size, seed.
-        epoch, window, index: where to begin; index: of the batch in the window.
-    Attributes:
-        batches: of the window.
-    """
-
-    pairs: ShardedPairs
-    settings: TrainSettings
-    epoch: int = 0
-    window: int = 0
-    index: int = 0
-
-    def __post_init__(self) -> None:
-        self._windows = self._epoch_windows()
-        self._begin()
-
-    def _epoch_windows(self) -> list[list[int]]:
-        return epoch_windows(self.pairs.shard_sizes, self.settings.seed, self.epoch)
-
-    def _begin(self) -> None:
-        """Begin the window that `epoch` and `window` point at."""
-        s, shards = self.settings, self._windows[self.window]
-        if isinstance(self.pairs, Resegmented):
-            self.pairs.begin(self.epoch, self.window, shards)
-        self.batches: WindowBatches = window_batches(
-            self.pairs, shards, s.batch_size, s.batch_unit, s.seed, self.epoch, self.window
-        )
-
-    def next(self) -> list[Ids]:
-        """Return the rows of each micro-batch; `epoch`, `window` and `index` then point behind
-        them.
-        """
-        if isinstance(self.pairs, Resegmented):
-            self.pairs.forget_earlier_windows()
-        update: list[Ids] = []
-        size = 0
-        while not update or size < self.settings.update_size:
-            if self.index >= len(self.batches):
-                self._begin_next()
-            update.append(self.batches[self.index])
-            size += self.batches.size(self.index, self.settings.batch_unit)
-            self.index += 1
-        return update
-
-    def of_window(self) -> Iterator[list[Ids]]:
-        """Yield the rows of the updates that lie in the window, from its beginning."""
-        update: list[Ids] = []
-        size = 0
-        for i in range(len(self.batches)):
-            update.append(self.batches[i])
-            size += self.batches.size(i, self.settings.batch_unit)
-            if size >= self.settings.update_size:
-                yield update
-                update, size = [], 0
-
-    def _begin_next(self) -> None:
-        self.window, self.index = self.window + 1, 0
-        if self.window >= len(self._windows):
-            self.epoch, self.window = self.epoch + 1, 0
-            self._windows = self._epoch_windows()
-        self._begin()
-
-    @property
-    def passes(self) -> float:
-        """Passes over the training set so far, with fraction; a window counts by its pairs."""
-        sizes = self.pairs.shard_sizes
-        pairs = [sum(sizes[shard] for shard in shards) for shards in self._windows]
-        in_window = self.index / len(self.batches) * pairs[self.window]
-        return self.epoch + (sum(pairs[: self.window]) + in_window) / sum(pairs)
 
 
 def autocast_arguments(hardware: Hardware) -> dict[str, Any]:
@@ -159,21 +73,6 @@ def seed_everything(seed: int, step: int, micro: int) -> None:
         torch.mps.manual_seed(mixed)
     np.random.seed(mixed)
     random.seed(mixed)
-
-
-def cuts_for_ranks(batches: int, ranks: int) -> int:
-    """Return into how many parts each batch of an update is cut to occupy all ranks.
-
-    It is 1 if every rank has a batch, else what takes least time: that of the rank with most parts,
-    where each further part of a batch costs a twentieth more, since short batches are slower for
-    their length.
-    """
-    if batches >= ranks:
-        return 1
-    return min(
-        range(1, ranks + 1),
-        key=lambda count: math.ceil(batches * count / ranks) / count * (1 + count / 20),
-    )
 
 
 def packed_multiple(model: Model, settings: TrainSettings, device: str) -> int:
@@ -205,44 +104,6 @@ def packed_multiple(model: Model, settings: TrainSettings, device: str) -> int:
         return FEW_ROWS
     joined = settings.update_size if settings.micro_batch == "auto" else 0
     return max(FEW_ROWS, max(settings.batch_size // 8, joined // 24) // FEW_ROWS * FEW_ROWS)
-
-
-def equal_parts(
-    rows: Ids,
-    src: Integers,
-    tgt: Integers,
-    ranks: int,
-    below: int,
-    positions_of: Callable[[Integers, Integers], int] = padded_positions,
-) -> list[Ids]:
-    """Cut pairs into parts of similar length and equal work, as many for each rank.
-
-    The number of parts is the one that takes least time: more parts have less padding, but each
-    costs `PART` positions more.
-
-    Args:
-        rows: (N) of an update.
-        src, tgt: (N), the tokens of each.
-        ranks: W.
-        below: each part has fewer positions, if one pair for each part allows that.
-        positions_of: returns the positions of a part from its tokens.
-    Returns: W parts, or a multiple of it; fewer for fewer pairs.
-    """
-    order = np.lexsort((src, tgt))[::-1]  # longest target first
-    rows, src, tgt = rows[order], src[order], tgt[order]
-    work = np.cumsum(src + tgt)
-    best: list[Ids] = []
-    least = math.inf
-    for count in range(ranks, len(rows) + ranks, ranks):
-        if count * PART >= least:
-            break
-        ends = np.searchsorted(work, work[-1] * np.arange(1, count) / count)
-        edges = list(itertools.pairwise(np.unique([0, *ends, len(rows)]).tolist()))
-        positions = [positions_of(src[start:end], tgt[start:end]) for start, end in edges]
-        time = sum(positions) + count * PART if max(positions) < below else math.inf
-        if not best or time < least:
-            best, least = [rows[start:end] for start, end in edges], time
-    return best
 
 
 def joins(settings: TrainSettings, device: torch.device) -> bool:

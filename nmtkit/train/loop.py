@@ -27,12 +27,13 @@ from nmtkit.train import divergence, saving
 from nmtkit.train.ahead import Ahead, Prepared
 from nmtkit.train.descent import Descent, describe_overflows, finite, warn_of_parts
 from nmtkit.train.ema import Averages
-from nmtkit.train.gradients import Gradients, Share, Updates
+from nmtkit.train.gradients import Gradients, Share
 from nmtkit.train.optimizer import Plateau, learning_rate, optimizer_tensors
 from nmtkit.train.ranks import Ranks
 from nmtkit.train.reporting import Reporter
 from nmtkit.train.state import Best, TrainState, Window
 from nmtkit.train.stop import Abandoned, Stop, reason_to_end, seconds_left
+from nmtkit.train.updates import Updates
 from nmtkit.train.validation import Validation, Validator, batch_loss, is_better
 
 PROBED = 200

@@ -26,7 +26,7 @@ from nmtkit.data import order
 from nmtkit.data.ragged import ragged_files
 from nmtkit.data.store import MAGIC, Store, shard_path
 from nmtkit.settings import TrainSettings, build
-from nmtkit.train.gradients import Updates
+from nmtkit.train.updates import Updates
 
 LIMITS = {"open": 1.0, "window": 2.0, "MB": 500, "padding": 0.04}
 

@@ -15,7 +15,7 @@ from nmtkit.data import order
 from nmtkit.data.batches import batch_list
 from nmtkit.data.order import epoch_windows
 from nmtkit.settings import TrainSettings
-from nmtkit.train.gradients import Updates
+from nmtkit.train.updates import Updates
 from tests.sharded import Sharded
 
 WINDOW = 20

@@ -10,8 +10,8 @@ import pytest
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.models.variants import count_parameters
 from nmtkit.train import dry_run
-from nmtkit.train.gradients import Updates
 from nmtkit.train.loop import Trainer
+from nmtkit.train.updates import Updates
 from tests.train.tiny import options, trainer
 
 SETTINGS = options("train.max_steps=40", "train.update_size=150", "train.validate_every=100")

@@ -10,7 +10,7 @@ import torch
 from nmtkit.data import packing
 from nmtkit.data.batches import collate, with_tensors
 from nmtkit.nn import recording
-from nmtkit.train import gradients, graphs
+from nmtkit.train import gradients, graphs, updates
 from nmtkit.train import loss as losses
 from nmtkit.train.stage import train
 from tests.models.cases import CASES
@@ -72,7 +72,7 @@ def test_tables_of_positions_that_graphs_read_stay():
 def test_a_packed_update_is_one_part_a_rank():
     lengths = np.random.default_rng(1).integers(5, 60, 3000)
     for ranks in (1, 4):
-        parts = gradients.equal_parts(
+        parts = updates.equal_parts(
             np.arange(3000), lengths, lengths, ranks, gradients.FITS, lambda *sides: np.sum(sides)
         )
         assert len(parts) == ranks

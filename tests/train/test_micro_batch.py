@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from nmtkit.data.batches import padded_positions
 from nmtkit.settings import TrainSettings
-from nmtkit.train import gradients
+from nmtkit.train import gradients, updates
 from nmtkit.train import loss as losses
-from nmtkit.train.gradients import equal_parts
+from nmtkit.train.updates import equal_parts
 from tests.faults.test_training import gradients_of_an_update
 from tests.train.test_resume import SETTINGS, outcome, short_of_memory, stop
 from tests.train.tiny import make_run, state_of, trainer
@@ -24,7 +24,7 @@ LENGTHS = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), min_size=1
 @pytest.fixture
 def joined(monkeypatch):
     monkeypatch.setattr(gradients, "joins", lambda settings, device: True)
-    monkeypatch.setattr(gradients, "PART", 40)
+    monkeypatch.setattr(updates, "PART", 40)
 
 
 def positions(parts, src, tgt):
@@ -59,7 +59,7 @@ def test_the_number_of_parts_is_that_of_least_time(monkeypatch):
     src, tgt = draw.integers(5, 60, (2, 100))
     rows = np.arange(100)
     for part in (1, 50, 500, 10**6):
-        monkeypatch.setattr(gradients, "PART", part)
+        monkeypatch.setattr(updates, "PART", part)
         chosen = equal_parts(rows, src, tgt, 1, gradients.FITS)
         order = np.lexsort((src, tgt))[::-1]
         work = (src + tgt)[order].cumsum()
@@ -98,7 +98,7 @@ def test_the_largest_parts_are_tried_before_the_first_update(tmp_path, joined, m
         return original(logits_of, hidden, batch, *rest)
 
     monkeypatch.setattr(losses, "backward", noted)
-    monkeypatch.setattr(gradients, "PART", 10**6)  # one part an update
+    monkeypatch.setattr(updates, "PART", 10**6)  # one part an update
     run = make_run(tmp_path / "run")
     go(run)
     assert len(computed) == 1 + 12

@@ -16,8 +16,8 @@ from nmtkit.models.checkpoints import load_weights
 from nmtkit.text.splitter import Splitter
 from nmtkit.text.vocabulary import load_vocabularies
 from nmtkit.train import dry_run
-from nmtkit.train.gradients import Updates
 from nmtkit.train.stage import _Training
+from nmtkit.train.updates import Updates
 from tests.train.test_ranks import Together, arguments, largest_difference, weights
 from tests.train.test_resume import SETTINGS, outcome, stop
 from tests.train.tiny import last, make_run, metrics, state_of, trainer
