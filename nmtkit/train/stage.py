@@ -5,8 +5,6 @@ training.
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,16 +15,14 @@ import torch
 from torch import Tensor
 
 import nmtkit
-from nmtkit import console, files
+from nmtkit import console
 from nmtkit import run as runs
 from nmtkit.data.batches import collate
-from nmtkit.data.documents import Documents
 from nmtkit.data.resegmented import Resegmented
 from nmtkit.data.store import Store
-from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
+from nmtkit.errors import ConfigError, DataError
 from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Model
-from nmtkit.models.properties import lacking
 from nmtkit.models.variants import (
     BASELINE,
     build_model,
@@ -35,12 +31,11 @@ from nmtkit.models.variants import (
     load_variant,
 )
 from nmtkit.nn import hardware as machines
-from nmtkit.owned_files import MANIFEST
-from nmtkit.records import Manifest, StageCall, TextSet, values_of
+from nmtkit.records import StageCall, TextSet, values_of
 from nmtkit.run import Run, System
 from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import load_vocabularies
-from nmtkit.train import dry_run, saving
+from nmtkit.train import checks, dry_run, saving
 from nmtkit.train.compiling import check_compiler, compile_training
 from nmtkit.train.deterministic import describe, deterministic, without_form_refused
 from nmtkit.train.gradients import autocast_arguments
@@ -52,7 +47,6 @@ from nmtkit.train.optimizer import put_optimizer_tensors
 from nmtkit.train.options import TrainOptions
 from nmtkit.train.plan import (
     Plan,
-    changes,
     check_known,
     check_unchanged,
     common_width,
@@ -65,8 +59,6 @@ from nmtkit.train.state import TrainState
 from nmtkit.train.validation import Validator
 from nmtkit.user_classes import blamed_on
 
-FIRST_PAIRS = 1000
-"""Four of the first pairs of the training set are tried with a model of the user's own."""
 MANY_FIXED = 0.5
 """Share of words without another segmentation from which `train.subword_dropout` is doubted."""
 
@@ -149,7 +141,7 @@ class _Training:
     def train(self, call: StageCall) -> None:
         """Train, and note device and steps in the line of history."""
         system, first_does = self.system, self.ranks.first_does
-        first_does(lambda: _check_prepared(self.run))
+        first_does(lambda: checks.check_prepared(self.run))
         first_does(lambda: _tidy(system, self.options.force))
         trainer = self.ready_trainer()
         state, plan = trainer.state, self.plan
@@ -169,7 +161,7 @@ class _Training:
 
     def rehearse(self) -> None:
         """Time a few updates and print what the training would be; write nothing."""
-        self.ranks.first_does(lambda: _check_prepared(self.run))
+        self.ranks.first_does(lambda: checks.check_prepared(self.run))
         trainer = self.ready_trainer()
         estimate = dry_run.rehearse(trainer)
         if self.ranks.first:
@@ -183,7 +175,8 @@ class _Training:
         with console.warnings_told_to(self.opening.append):
             trainer = self.make_trainer(begun)
             if not trainer.state.step and ":" in self.plan.variant:
-                self.check_model(trainer.model)
+                store = Store(self.run.prep / "train")
+                checks.warn_of_model(self.plan.variant, trainer.model, store)
         if self.options.compile_model:
             model = trainer.model
             place = next(model.parameters()).device
@@ -223,23 +216,9 @@ class _Training:
             self.opening,
         )
         put_optimizer_tensors(model, trainer.descent.optimizer, moments, where=path)
-        _check_alike(self.ranks, self.plan, state, model, autocast)
+        checks.check_alike(self.ranks, self.plan, state, model, autocast)
         self.announce(state, model, len(store))
         return trainer
-
-    def check_model(self, model: Model) -> None:
-        """Warn of properties that a model of the user's own lacks; it may draw random numbers."""
-        store, place = Store(self.run.prep / "train"), next(model.parameters()).device
-        by_length = np.argsort(store.lengths(np.arange(min(len(store), FIRST_PAIRS)))[1])
-        rows = np.unique(by_length[np.linspace(0, len(by_length) - 1, 4).astype(int)])
-        batch, *alone = (
-            collate(store, r, place, model.context_rule) for r in (rows, *rows[:, None])
-        )
-        model.eval()
-        with torch.random.fork_rng([place] if place.type == "cuda" else []):
-            for sentence in lacking(model, batch, alone):
-                console.warn(f"{self.plan.variant}: {sentence} (nmtkit/models/README.md)")
-        model.train()
 
     def choose_hardware(self, device: str, state: TrainState) -> machines.Hardware:
         """Choose what to compute with; warn if the training continues on other hardware."""
@@ -252,7 +231,7 @@ class _Training:
         console.say(hardware.brief() + algorithms)
         of_first = self.ranks.first_does(hardware.values)
         if state.hardware and state.hardware != of_first:
-            console.warn(_hardware_warning(state.hardware, of_first))
+            console.warn(checks.hardware_warning(state.hardware, of_first))
             state.split_from = None  # its memory may be larger
         state.hardware = of_first
         return hardware
@@ -264,7 +243,7 @@ class _Training:
         run, plan = self.run, self.plan
         torch.manual_seed(plan.train.seed)
         model = build_model(plan.variant, plan.model, loading.vocabulary_sizes(run))
-        _check_reading(model, plan.variant, run, store, dev)
+        checks.check_reading(model, plan.variant, run, store, dev)
         if path is not None:
             loading.check_vocabulary(path, run)
             loading.put_weights(model, weights, where=path)
@@ -319,32 +298,6 @@ class _Training:
             )
 
 
-def _check_prepared(run: Run) -> None:
-    """Raise DataError naming the first file for training that is not as prep wrote it."""
-    wanted = ("train/", "vocab", *(f"{s.name}/" for s in run.sets("dev")))
-    hashes = {
-        name: digest for name, digest in run.manifest().files.items() if name.startswith(wanted)
-    }
-    for name in files.changed(run.prep, hashes)[:1]:
-        path = run.prep / name
-        changed = f"has changed since it was prepared: {MANIFEST} has another checksum"
-        problem = changed if path.is_file() else "is missing"
-        raise DataError(f"{name} {problem}", where=path, hint=Manifest.again)
-
-
-def _hardware_warning(before: files.JsonObject, now: files.JsonObject) -> str:
-    """Return the warning that a training goes on with other hardware or another arithmetic."""
-    changed = changes(before, now)
-    differences = ", ".join(f"{key} {old} -> {new}" for key, (old, new) in changed.items())
-    message = (
-        f"this machine does not compute as at the last start ({differences}): training goes on,"
-        " but not with the same bits"
-    )
-    if before.get("matmul") and changed.keys() == {"matmul"}:
-        return f"{message}; with the old ones: --set train.matmul={before['matmul']}"
-    return message
-
-
 def _tidy(system: System, force: bool) -> None:
     """Tidy up after a killed training. Refuse a system that has lost its checkpoints.
 
@@ -378,58 +331,3 @@ def _write_settings(run: Run, system: System, plan: Plan, trainer: Trainer) -> N
     runs.write_toml(system.config, {"values": values_of(values), **values})
     saving.write_best(system, state, plan.train)
     saving.prune(system, state, plan.train)  # a killed training may not have got to it
-
-
-def _check_reading(model: Model, variant: str, run: Run, store: Store, dev: TextSet | None) -> None:
-    """Refuse a training set without the parses that a model reads; warn of missing documents."""
-    if model.reads_spans and store.spans is None:
-        raise ConfigError(
-            "this system reads parses of the source, and the training set has none",
-            where=store.path,
-            hint="prepare them: nmtkit prep … --parses train=FILE (one bracketed tree a line) or"
-            " --parser stanza",
-        )
-    rule = model.context_rule
-    if rule is None or rule.kind == "foreign":
-        return
-    if len(store.documents) == len(store):
-        console.warn(
-            f"{variant} reads other sentences of a document, and every sentence of the"
-            " training set is a document of its own: none has a context (nmtkit prep --docs says"
-            " where documents start)"
-        )
-    elif dev and len(Documents.beside(run.prep, dev.name, dev.lines)) == dev.lines > 1:
-        console.warn(
-            f"every sentence of '{dev.name}' is a document of its own: loss and BLEU on it, and"
-            f" so the choice of the checkpoint, are those of {variant} without a context"
-            f" (nmtkit prep --docs {dev.name}=FILE says where its documents start)"
-        )
-
-
-def _check_alike(
-    ranks: Ranks, plan: Plan, state: TrainState, model: Model, autocast: dict[str, Any]
-) -> None:
-    """Raise EnvironmentProblem naming a rank that does not begin as rank 0 does."""
-    parameters = [p.detach() for p in model.parameters()]
-    weights = float(sum(p.to(machines.widest(p.device)).abs().sum() for p in parameters))
-    facts = {
-        "device": autocast["device_type"],
-        "number type": str(autocast["dtype"] if autocast["enabled"] else "float32"),
-        "step": state.step,
-        "settings": hashlib.sha256(repr(plan.model_dump()).encode()).hexdigest()[:8],
-        "weights": weights,
-    }
-    of_ranks = ranks.gather_values(facts)
-    for rank, others in enumerate(of_ranks):
-        for fact, first in of_ranks[0].items():
-            # GPUs of different kinds differ in the last digits of a sum.
-            near = fact == "weights" and math.isclose(others[fact], first, rel_tol=1e-12)
-            if others[fact] != first and not near:
-                message = f"rank {rank} does not begin with the {fact} of rank 0"
-                raise EnvironmentProblem(
-                    f"{message} ({others[fact]}, not {first})",
-                    hint=(
-                        "all machines must see the same run folder and have the same nmtkit, torch"
-                        " and kind of device (--device, train.precision)"
-                    ),
-                )

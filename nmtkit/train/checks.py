@@ -1,0 +1,126 @@
+"""What is checked before the first update of a call of `train`."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import Any
+
+import numpy as np
+import torch
+
+from nmtkit import console, files
+from nmtkit.data.batches import collate
+from nmtkit.data.documents import Documents
+from nmtkit.data.store import Store
+from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
+from nmtkit.models.base import Model
+from nmtkit.models.properties import lacking
+from nmtkit.nn.hardware import widest
+from nmtkit.owned_files import MANIFEST
+from nmtkit.records import Manifest, TextSet
+from nmtkit.run import Run
+from nmtkit.train.plan import Plan, changes
+from nmtkit.train.ranks import Ranks
+from nmtkit.train.state import TrainState
+
+FIRST_PAIRS = 1000
+"""Four of the first pairs of the training set are tried with a model of the user's own."""
+
+
+def check_prepared(run: Run) -> None:
+    """Raise DataError naming the first file for training that is not as prep wrote it."""
+    wanted = ("train/", "vocab", *(f"{s.name}/" for s in run.sets("dev")))
+    hashes = {
+        name: digest for name, digest in run.manifest().files.items() if name.startswith(wanted)
+    }
+    for name in files.changed(run.prep, hashes)[:1]:
+        path = run.prep / name
+        changed = f"has changed since it was prepared: {MANIFEST} has another checksum"
+        problem = changed if path.is_file() else "is missing"
+        raise DataError(f"{name} {problem}", where=path, hint=Manifest.again)
+
+
+def hardware_warning(before: files.JsonObject, now: files.JsonObject) -> str:
+    """Return the warning that a training goes on with other hardware or another arithmetic."""
+    changed = changes(before, now)
+    differences = ", ".join(f"{key} {old} -> {new}" for key, (old, new) in changed.items())
+    message = (
+        f"this machine does not compute as at the last start ({differences}): training goes on,"
+        " but not with the same bits"
+    )
+    if before.get("matmul") and changed.keys() == {"matmul"}:
+        return f"{message}; with the old ones: --set train.matmul={before['matmul']}"
+    return message
+
+
+def check_reading(model: Model, variant: str, run: Run, store: Store, dev: TextSet | None) -> None:
+    """Refuse a training set without the parses that a model reads; warn of missing documents."""
+    if model.reads_spans and store.spans is None:
+        raise ConfigError(
+            "this system reads parses of the source, and the training set has none",
+            where=store.path,
+            hint="prepare them: nmtkit prep … --parses train=FILE (one bracketed tree a line) or"
+            " --parser stanza",
+        )
+    rule = model.context_rule
+    if rule is None or rule.kind == "foreign":
+        return
+    if len(store.documents) == len(store):
+        console.warn(
+            f"{variant} reads other sentences of a document, and every sentence of the"
+            " training set is a document of its own: none has a context (nmtkit prep --docs says"
+            " where documents start)"
+        )
+    elif dev and len(Documents.beside(run.prep, dev.name, dev.lines)) == dev.lines > 1:
+        console.warn(
+            f"every sentence of '{dev.name}' is a document of its own: loss and BLEU on it, and"
+            f" so the choice of the checkpoint, are those of {variant} without a context"
+            f" (nmtkit prep --docs {dev.name}=FILE says where its documents start)"
+        )
+
+
+def warn_of_model(variant: str, model: Model, store: Store) -> None:
+    """Warn of properties that a model of the user's own lacks; it may draw random numbers.
+
+    Args:
+        store: the training set; four of its first pairs are read.
+    """
+    place = next(model.parameters()).device
+    by_length = np.argsort(store.lengths(np.arange(min(len(store), FIRST_PAIRS)))[1])
+    rows = np.unique(by_length[np.linspace(0, len(by_length) - 1, 4).astype(int)])
+    batch, *alone = (collate(store, r, place, model.context_rule) for r in (rows, *rows[:, None]))
+    model.eval()
+    with torch.random.fork_rng([place] if place.type == "cuda" else []):
+        for sentence in lacking(model, batch, alone):
+            console.warn(f"{variant}: {sentence} (nmtkit/models/README.md)")
+    model.train()
+
+
+def check_alike(
+    ranks: Ranks, plan: Plan, state: TrainState, model: Model, autocast: dict[str, Any]
+) -> None:
+    """Raise EnvironmentProblem naming a rank that does not begin as rank 0 does."""
+    parameters = [p.detach() for p in model.parameters()]
+    weights = float(sum(p.to(widest(p.device)).abs().sum() for p in parameters))
+    facts = {
+        "device": autocast["device_type"],
+        "number type": str(autocast["dtype"] if autocast["enabled"] else "float32"),
+        "step": state.step,
+        "settings": hashlib.sha256(repr(plan.model_dump()).encode()).hexdigest()[:8],
+        "weights": weights,
+    }
+    of_ranks = ranks.gather_values(facts)
+    for rank, others in enumerate(of_ranks):
+        for fact, first in of_ranks[0].items():
+            # GPUs of different kinds differ in the last digits of a sum.
+            near = fact == "weights" and math.isclose(others[fact], first, rel_tol=1e-12)
+            if others[fact] != first and not near:
+                message = f"rank {rank} does not begin with the {fact} of rank 0"
+                raise EnvironmentProblem(
+                    f"{message} ({others[fact]}, not {first})",
+                    hint=(
+                        "all machines must see the same run folder and have the same nmtkit, torch"
+                        " and kind of device (--device, train.precision)"
+                    ),
+                )
