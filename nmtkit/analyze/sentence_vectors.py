@@ -18,7 +18,8 @@ import nmtkit
 from nmtkit import console, files
 from nmtkit.analyze.study import Study
 from nmtkit.arrays import Array
-from nmtkit.data.batches import Batch, longest_first, source_batch
+from nmtkit.data.batch_lists import longest_first
+from nmtkit.data.batches import Batch, source_batch
 from nmtkit.errors import DataError, LeftOut
 from nmtkit.measures.probes import Task
 from nmtkit.models import checkpoints, loading

@@ -18,7 +18,8 @@ from typing import Protocol
 import numpy as np
 
 from nmtkit.arrays import Integers
-from nmtkit.data.batches import Pairs, Unit, batch_list, padded_positions
+from nmtkit.data.batch_lists import Unit, batch_list, padded_positions
+from nmtkit.data.batches import Pairs
 from nmtkit.data.padding import Ids
 
 WINDOW_PAIRS = 2_000_000

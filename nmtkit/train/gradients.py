@@ -23,7 +23,8 @@ from torch import Tensor
 
 from nmtkit import console
 from nmtkit.arrays import Integers
-from nmtkit.data.batches import Batch, collate, collate_packed, padded_positions
+from nmtkit.data.batch_lists import padded_positions
+from nmtkit.data.batches import Batch, collate, collate_packed
 from nmtkit.data.order import ShardedPairs
 from nmtkit.data.packing import filled
 from nmtkit.data.padding import Ids

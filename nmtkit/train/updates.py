@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nmtkit.arrays import Integers
-from nmtkit.data.batches import padded_positions
+from nmtkit.data.batch_lists import padded_positions
 from nmtkit.data.order import ShardedPairs, WindowBatches, epoch_windows, window_batches
 from nmtkit.data.padding import Ids
 from nmtkit.data.resegmented import Resegmented

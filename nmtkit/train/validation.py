@@ -18,7 +18,8 @@ import numpy as np
 import torch
 
 from nmtkit import console, files
-from nmtkit.data.batches import READABLE, Pairs, batch_list, collate, readable
+from nmtkit.data.batch_lists import batch_list
+from nmtkit.data.batches import READABLE, Pairs, collate, readable
 from nmtkit.data.padding import Ids
 from nmtkit.data.store import Store
 from nmtkit.errors import NmtkitError, counted

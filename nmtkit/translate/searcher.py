@@ -14,7 +14,8 @@ import numpy as np
 import torch
 
 from nmtkit import console
-from nmtkit.data.batches import longest_first, source_batch
+from nmtkit.data.batch_lists import longest_first
+from nmtkit.data.batches import source_batch
 from nmtkit.data.context import Context, contexts
 from nmtkit.data.documents import ContextRule, Documents
 from nmtkit.errors import ConfigError

@@ -27,7 +27,8 @@ import torch
 
 from nmtkit import environment, settings
 from nmtkit.analyze.timing import Endless
-from nmtkit.data.batches import batch_list, collate, source_batch
+from nmtkit.data.batch_lists import batch_list
+from nmtkit.data.batches import collate, source_batch
 from nmtkit.data.store import Store
 from nmtkit.models import loading
 from nmtkit.models.base import Model

@@ -13,12 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nmtkit.data import batches, context
+from nmtkit.data.batch_lists import batch_list, padded_positions
 from nmtkit.data.batches import (
     Batch,
-    batch_list,
     collate,
     collate_packed,
-    padded_positions,
     readable,
     source_batch,
     with_targets,

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from nmtkit import files, settings
-from nmtkit.data.batches import padded_positions
+from nmtkit.data.batch_lists import padded_positions
 from nmtkit.data.store import Store
 from nmtkit.errors import (
     ConfigError,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from nmtkit import settings
 from nmtkit.data import order
-from nmtkit.data.batches import batch_list
+from nmtkit.data.batch_lists import batch_list
 from nmtkit.data.order import epoch_windows
 from nmtkit.settings import TrainSettings
 from nmtkit.train.updates import Updates

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nmtkit.data.batches import padded_positions
+from nmtkit.data.batch_lists import padded_positions
 from nmtkit.settings import TrainSettings
 from nmtkit.train import gradients, updates
 from nmtkit.train import loss as losses
