@@ -546,13 +546,13 @@ class MetricsLine(Record):
     again: ClassVar[str] = "take that line out of the file"
     step: PositiveInt
     kind: Literal["train", "dev"]
-    updates: int | None = None
+    updates: int = 0
     epoch: float | None = None
     nll: float | None = None
-    tgt_tokens: int | None = None
+    tgt_tokens: int = 0
     tgt_tokens_per_s: float | None = None
-    seconds: float | None = None
-    cpu_seconds: float | None = None
+    seconds: float = 0
+    cpu_seconds: float = 0
     processes: int = 1
     dev_loss: float | None = None
     dev_bleu: float | None = None

@@ -155,7 +155,7 @@ def _read_systems(contents: Contents) -> None:
         except NmtkitError as error:
             contents.note(f"systems/{system.name}: its settings cannot be read ({error.message})")
         try:
-            curves = read(system.metrics, values.get("train.log_every"))
+            curves = read(system.metrics)
         except DataError as error:
             contents.note(f"systems/{system.name}: its log cannot be read ({error.message})")
         record = system.read_record()
