@@ -87,6 +87,20 @@ class Curves:
         known = self.train and not self.unlogged
         return round(sum(stretch.tokens for stretch in self.train)) if known else None
 
+    def speed(self, on_cpu: bool) -> tuple[float | None, float | None]:
+        """Return the target tokens/s and updates/s; None without a log.
+
+        The speeds are medians over the lines of the log. The first line is left out, because it has
+        the start. On a CPU a second is a second of processor time, which other work of the machine
+        changes little.
+        """
+        times = [(s.cpu if on_cpu else s.seconds, s) for s in self.train]
+        rates = [(s.tokens / time, (s.end - s.begin) / time) for time, s in times if time]
+        if not rates:
+            return None, None
+        tokens, updates = np.median(rates[1:] or rates, axis=0)
+        return float(tokens), float(updates)
+
     def at(self, step: float, axis: str) -> float | None:
         """Return where an update is on one of AXES.
 

@@ -550,7 +550,6 @@ class MetricsLine(Record):
     epoch: float | None = None
     nll: float | None = None
     tgt_tokens: int = 0
-    tgt_tokens_per_s: float | None = None
     seconds: float = 0
     cpu_seconds: float = 0
     processes: int = 1
