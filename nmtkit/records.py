@@ -433,20 +433,6 @@ class TranslationMeta(TranslationInputs):
     hardware: dict[str, str | bool | int | float | None] = {}
     version: str | None = None
 
-    @property
-    def machine(self) -> str | None:
-        """The processor it was made on."""
-        return self._of_hardware("name")
-
-    @property
-    def precision(self) -> str | None:
-        """What `search.precision=auto` came to."""
-        return self._of_hardware("precision")
-
-    def _of_hardware(self, key: str) -> str | None:
-        value = self.hardware.get(key)
-        return None if value is None else str(value)
-
 
 # systems/<name>/export/<engine>/nmtkit.json
 

@@ -282,7 +282,7 @@ def _search(meta: TranslationMeta, averaged: Counter[str]) -> files.JsonObject:
         averaged: the number of checkpoints by system.
     """
     younger = SearchSettings.younger_defaults() if meta.settings else {}
-    settings = {**younger, **meta.settings, "precision": meta.precision}
+    settings = {**younger, **meta.settings, "precision": meta.hardware.get("precision")}
     if averaged and "average" in settings:
         settings["average"] = max(averaged.values())  # fewer than asked for if fewer were kept
     return {
