@@ -97,7 +97,6 @@ class Context(Analysis[Options, ContextUse]):
                 "set": set_name,
                 "sentences": len(store),
                 "documents": len(store.documents),
-                "left_out": list(study.left_out),
                 "rules": {name: dataclasses.asdict(r.rule) for name, r in readers.items()},
                 "resamples": draws.resamples,
                 "trials": draws.trials,
