@@ -120,7 +120,7 @@ def test_a_mistake_in_your_own_analysis_is_named(
     module = f"mistaken_{len(changed)}"
     (tmp_path / f"{module}.py").write_text(OWN.replace(line, changed, 1), "utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    words = ["analyze", "--run", str(two.run.path), f"{module}:Mine"]  # options may come first
+    words = ["analyze", f"{module}:Mine", "--run", str(two.run.path)]
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 2
     said = result.stderr
