@@ -30,19 +30,16 @@ class Stretch:
 
     begin: int
     end: int
-    seconds: float | None
-    cpu: float | None
+    seconds: float
+    cpu: float
     epoch: float | None
     loss: float | None
-    tokens: float | None = None
+    tokens: float
 
     def until(self, end: int) -> Stretch:
         """Return the part up to an earlier update, with its share of the time."""
         share = (end - self.begin) / (self.end - self.begin)
-        seconds, cpu, tokens = (
-            None if amount is None else amount * share
-            for amount in (self.seconds, self.cpu, self.tokens)
-        )
+        seconds, cpu, tokens = (amount * share for amount in (self.seconds, self.cpu, self.tokens))
         return Stretch(self.begin, end, seconds, cpu, None, self.loss, tokens)
 
 
@@ -86,10 +83,23 @@ class Curves:
 
     @property
     def tokens(self) -> int | None:
-        """Target tokens seen; None if the log does not tell them of every update."""
-        tokens = [stretch.tokens for stretch in self.train if stretch.tokens is not None]
-        complete = len(tokens) == len(self.train) > 0 and not self.unlogged
-        return round(sum(tokens)) if complete else None
+        """Target tokens seen; None if the log lacks updates."""
+        known = self.train and not self.unlogged
+        return round(sum(stretch.tokens for stretch in self.train)) if known else None
+
+    def speed(self, on_cpu: bool) -> tuple[float | None, float | None]:
+        """Return the target tokens/s and updates/s; None without a log.
+
+        The speeds are medians over the lines of the log. The first line is left out, because it has
+        the start. On a CPU a second is a second of processor time, which other work of the machine
+        changes little.
+        """
+        times = [(s.cpu if on_cpu else s.seconds, s) for s in self.train]
+        rates = [(s.tokens / time, (s.end - s.begin) / time) for time, s in times if time]
+        if not rates:
+            return None, None
+        tokens, updates = np.median(rates[1:] or rates, axis=0)
+        return float(tokens), float(updates)
 
     def at(self, step: float, axis: str) -> float | None:
         """Return where an update is on one of AXES.
@@ -105,11 +115,6 @@ class Curves:
         """Return where an update is on each of AXES; None if there is no update."""
         return [None if step is None else self.at(step, axis) for axis in AXES]
 
-    @property
-    def timed(self) -> bool:
-        """True if every line of the log has processor time."""
-        return bool(len(self._corners["processor_minutes"][0]))
-
     @cached_property
     def _corners(self) -> dict[str, Floats]:
         """By axis: updates and the values there (2, N), between which the axis is linear."""
@@ -123,25 +128,22 @@ class Curves:
             axis: np.array(points, np.float64).reshape(-1, 2).T for axis, points in corners.items()
         }
 
-    def _minutes(self, seconds: Sequence[float | None]) -> list[tuple[int, float]]:
-        """Return (updates, minutes) where each stretch begins and ends; [] if a time is missing."""
+    def _minutes(self, seconds: Sequence[float]) -> list[tuple[int, float]]:
+        """Return (updates, minutes) where each stretch begins and ends."""
         clock, corners = 0.0, [(0, 0.0)] * bool(seconds)
         for stretch, spent in zip(self.train, seconds, strict=True):
-            if spent is None:
-                return []
             corners += [(stretch.begin, clock / 60), (stretch.end, (clock + spent) / 60)]
             clock += spent
         return corners
 
 
-def read(path: Path, log_every: int | None = None) -> Curves:
+def read(path: Path) -> Curves:
     """Return the curves in a metrics.jsonl, without a last line that was cut off.
 
     Where a training went back to a checkpoint, later lines are dropped: each update counts once.
 
     Args:
         path: the file; a missing one has no curves.
-        log_every: updates between two lines, for logs that do not tell it.
     Raises: DataError for a damaged line.
     """
     train: list[Stretch] = []
@@ -156,22 +158,16 @@ def read(path: Path, log_every: int | None = None) -> Curves:
         if line.kind == "dev":
             dev[step] = Validation(step, line.dev_loss, line.dev_bleu, line.signature)
         else:
-            train = _with_line(train, line, log_every)
+            train = _with_line(train, line)
     return Curves(train, list(dev.values()))
 
 
-def _with_line(train: Sequence[Stretch], line: MetricsLine, log_every: int | None) -> list[Stretch]:
+def _with_line(train: Sequence[Stretch], line: MetricsLine) -> list[Stretch]:
     """Return stretches with that of one more line, which takes its updates off the earlier ones."""
     step = line.step
-    if line.updates is not None:
-        begin = max(0, step - max(1, line.updates))
-    elif log_every:
-        begin = (step - 1) // log_every * log_every
-    else:
-        begin = min(train[-1].end if train else 0, step - 1)
+    begin = max(0, step - max(1, line.updates))
     earlier = [s if s.end <= begin else s.until(begin) for s in train if s.begin < begin]
-    cpu = None if line.cpu_seconds is None else line.cpu_seconds * line.processes
-    times = line.seconds, cpu
+    times = line.seconds, line.cpu_seconds * line.processes
     return [*earlier, Stretch(begin, step, *times, line.epoch, line.nll, line.tgt_tokens)]
 
 

@@ -433,20 +433,6 @@ class TranslationMeta(TranslationInputs):
     hardware: dict[str, str | bool | int | float | None] = {}
     version: str | None = None
 
-    @property
-    def machine(self) -> str | None:
-        """The processor it was made on."""
-        return self._of_hardware("name")
-
-    @property
-    def precision(self) -> str | None:
-        """What `search.precision=auto` came to."""
-        return self._of_hardware("precision")
-
-    def _of_hardware(self, key: str) -> str | None:
-        value = self.hardware.get(key)
-        return None if value is None else str(value)
-
 
 # systems/<name>/export/<engine>/nmtkit.json
 
@@ -546,13 +532,12 @@ class MetricsLine(Record):
     again: ClassVar[str] = "take that line out of the file"
     step: PositiveInt
     kind: Literal["train", "dev"]
-    updates: int | None = None
+    updates: int = 0
     epoch: float | None = None
     nll: float | None = None
-    tgt_tokens: int | None = None
-    tgt_tokens_per_s: float | None = None
-    seconds: float | None = None
-    cpu_seconds: float | None = None
+    tgt_tokens: int = 0
+    seconds: float = 0
+    cpu_seconds: float = 0
     processes: int = 1
     dev_loss: float | None = None
     dev_bleu: float | None = None

@@ -378,21 +378,6 @@ class SearchSettings(Section):
     """diverse_groups: penalty λ for a token that each hypothesis of an earlier group has chosen at
     the same step.
     """
-    younger: ClassVar[tuple[str, ...]] = (
-        *("sample", "temperature", "top_k", "top_p", "seed"),
-        *("mbr", "diverse_groups", "diversity"),
-    )
-    """Settings that older translations do not record."""
-
-    @classmethod
-    def younger_defaults(cls) -> dict[str, Any]:
-        """Return the values of the settings that older translations do not record."""
-        return {key: cls.model_fields[key].default for key in cls.younger}
-
-    def recorded(self) -> dict[str, Any]:
-        """Return the settings as meta.json has them: younger ones only if they are changed."""
-        unchanged = self.younger_defaults().items()
-        return {key: v for key, v in self.model_dump().items() if (key, v) not in unchanged}
 
     @model_validator(mode="after")
     def _fits_the_method(self) -> Self:

@@ -387,9 +387,9 @@ def test_every_case_of_the_table_is_tried():
             assert key in STAGES[section].model_fields
 
 
-def test_the_list_of_analyses_takes_no_option():
-    for option in ("--system toy", "--system lengths", "--buckets dc", "--force"):
-        assert "no analysis is named" in wrong(f"analyze {option}")
+def test_the_name_of_an_analysis_comes_before_its_options():
+    for option in ("--system toy", "--buckets dc", "--force", "--run x cost"):
+        assert "no analysis is named before the options" in wrong(f"analyze {option}")
 
 
 def test_the_environment_and_what_an_option_implies(run, tmp_path, monkeypatch):

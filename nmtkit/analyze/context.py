@@ -1,11 +1,10 @@
 """Analysis `context`: is the context used? It compares loss and BLEU with the true context, with
-none, and with other contexts, and shows gates, attention and examples.
+none, and with other contexts, and shows attention and examples.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +21,6 @@ from nmtkit.analyze.context_conditions import (
     Reader,
 )
 from nmtkit.analyze.context_reading import Example
-from nmtkit.analyze.gates import OF_CONTEXT, Gates, GatesOptions, gates_of
 from nmtkit.analyze.presenting import interval_column, text_columns
 from nmtkit.analyze.study import SEED, Study
 from nmtkit.data.documents import documents_file
@@ -49,7 +47,6 @@ class ContextUse:
         draws: of the significance tests.
         systems: system -> condition -> loss, BLEU and the use of the context.
         examples: the sentences that gain most from their context.
-        gates: the finding of `gates` for the systems that weigh their context by a gate.
         facts: of the finding.
     """
 
@@ -58,7 +55,6 @@ class ContextUse:
     draws: Draws
     systems: dict[str, Conditions]
     examples: list[Example]
-    gates: Finding | None
     facts: dict[str, Any]
 
 
@@ -97,12 +93,10 @@ class Context(Analysis[Options, ContextUse]):
             draws,
             systems,
             examples,
-            _gates(study, readers),
             {
                 "set": set_name,
                 "sentences": len(store),
                 "documents": len(store.documents),
-                "left_out": list(study.left_out),
                 "rules": {name: dataclasses.asdict(r.rule) for name, r in readers.items()},
                 "resamples": draws.resamples,
                 "trials": draws.trials,
@@ -121,10 +115,6 @@ class Context(Analysis[Options, ContextUse]):
         )
         bars = [f"{title}\n({note})", context_reading.as_text(result.examples)]
         attachments = {"examples.html": context_reading.as_html(title, note, result.examples)}
-        if result.gates is not None:
-            bars.append(result.gates.bars)
-            forms = result.gates.table.forms().items()
-            attachments |= {f"gates.{suffix}": content for suffix, content in forms}
         return Finding(
             table=_table(result),
             text=(
@@ -137,19 +127,6 @@ class Context(Analysis[Options, ContextUse]):
             facts=result.facts,
             attachments=attachments,
         )
-
-
-def _gates(study: Study, readers: Mapping[str, Reader]) -> Finding | None:
-    """Return what `analyze gates` finds of the systems that weigh their context by a gate."""
-    systems = [
-        name
-        for name, reader in readers.items()
-        if any(site.endswith(OF_CONTEXT) for site in gates_of(reader.model, study.device))
-    ]
-    if not systems:
-        return None
-    gates = Gates(GatesOptions())
-    return gates.present(gates.measure(Study(study.run, "gates", systems, [study.set_name])))
 
 
 def _rows(name: str, conditions: Conditions, draws: Draws) -> Rows:
@@ -213,7 +190,7 @@ def _table(result: ContextUse) -> Table:
             "attention to the context that falls on words, not on breaks and ends (if both "
             "are one text: share of all the encoder's attention)"
         ),
-        "gates.md: λ by word and frequency; examples.html: the sentences that gain most",
+        "examples.html: the sentences that gain most",
     ]
     rows = [
         row for name, conditions in result.systems.items() for row in _rows(name, conditions, draws)

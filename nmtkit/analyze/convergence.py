@@ -74,15 +74,6 @@ class Trainings:
         ways = {(s, way.sentences) for way in self.dev_bleu.values() for s in way.signatures}
         return len(ways) <= 1
 
-    @property
-    def axes(self) -> tuple[str, ...]:
-        """AXES, without processor time if no log has it, as those of earlier versions."""
-        return AXES if any(curve.timed for curve in self.curves.values()) else AXES[:-1]
-
-    def place(self, name: str, step: float | None) -> list[float | None]:
-        """Return where an update of a system is on each of the axes."""
-        return self.curves[name].place(step)[: len(self.axes)]
-
 
 class Convergence(Analysis[ConvergenceOptions, Trainings]):
     """The trainings of some systems over the same axes."""
@@ -98,7 +89,7 @@ class Convergence(Analysis[ConvergenceOptions, Trainings]):
         settings = {s: study.run.system(s).read_config().train for s in study.systems}
 
         def curves_of(name: str) -> Curves:
-            curves = read(study.run.system(name).metrics, settings[name].get("log_every"))
+            curves = read(study.run.system(name).metrics)
             if curves.train or curves.dev:
                 return curves
             raise LeftOut("its log has no measurement yet")
@@ -127,7 +118,7 @@ class Convergence(Analysis[ConvergenceOptions, Trainings]):
             text_column("point"),
             Column("bleu", "dev BLEU"),
             text_column("system"),
-            *(Column(axis, axis.replace("_", " "), DECIMALS.get(axis, 1)) for axis in result.axes),
+            *(Column(axis, axis.replace("_", " "), DECIMALS.get(axis, 1)) for axis in AXES),
             Column("ratio", f"updates, × {result.baseline}"),
             Column("dev_loss", "dev loss", decimals=3),
             text_column("how"),
@@ -205,7 +196,7 @@ def level_rows(result: Trainings, level: float) -> Rows:
     for name, (steps, how) in reached.items():
         exact = how == how_base == INTERPOLATED  # the ratio of upper bounds says nothing
         ratio = steps / base if exact and steps and base else None
-        rows.append(["level", level, name, *result.place(name, steps), ratio, None, how])
+        rows.append(["level", level, name, *result.curves[name].place(steps), ratio, None, how])
     return rows
 
 
@@ -220,7 +211,7 @@ def best_rows(result: Trainings, name: str) -> Rows:
     if not looks:
         return []
     best = max(looks, key=rank)
-    place = result.place(name, best.step)
+    place = result.curves[name].place(best.step)
     return [["best", best.bleu, name, *place, None, best.loss, "best validation"]]
 
 
@@ -240,13 +231,15 @@ def notes(result: Trainings) -> list[str]:
             "machine. Validation, saving and the time between a stop and a restart are not "
             "counted; an update repeated after a restart counts once"
         ),
+        (
+            "processor minutes: processor time of the same updates, over all threads of "
+            "rank 0; other work on the machine is not counted, nor is a GPU's"
+        ),
+        (
+            f"dev BLEU: greedy search{signature}; dev loss and training loss: per target token, "
+            "without label smoothing, training loss with dropout"
+        ),
     ]
-    if result.axes == AXES:
-        lines.append(processor_note(curves))
-    lines.append(
-        f"dev BLEU: greedy search{signature}; dev loss and training loss: per target token, "
-        "without label smoothing, training loss with dropout"
-    )
     if not ways:
         lines.append("no training measured BLEU (train.dev_bleu), so there are no levels")
     elif not result.levels:
@@ -264,16 +257,6 @@ def notes(result: Trainings) -> list[str]:
         for name, curve in curves.items()
         if (count := curve.unlogged)
     ]
-
-
-def processor_note(curves: Mapping[str, Curves]) -> str:
-    """Return the note on processor minutes."""
-    untimed = ", ".join(name for name, curve in curves.items() if not curve.timed)
-    note = (
-        "processor minutes: processor time of the same updates, over all threads of "
-        "rank 0; other work on the machine is not counted, nor is a GPU's"
-    )
-    return f"{note}; not in the log of {untimed}" if untimed else note
 
 
 def facts_of(result: Trainings, levels_given: bool) -> dict[str, Any]:

@@ -14,12 +14,13 @@ from nmtkit import console, environment, files
 from nmtkit.analyze.analysis import Finding, Measured, PaperAnalysis, PaperOptions, stored
 from nmtkit.analyze.study import Study
 from nmtkit.analyze.timing import Timing, measure_speed
+from nmtkit.curves import read
 from nmtkit.data.documents import ContextRule
 from nmtkit.data.store import Store
 from nmtkit.measures.macs import Macs, Parameters, count_macs, count_parameters
 from nmtkit.models import checkpoints
 from nmtkit.models.loading import build_untrained
-from nmtkit.records import MetricsLine, load_lines, processor_of
+from nmtkit.records import processor_of
 from nmtkit.run import System
 from nmtkit.score import paper as papers
 from nmtkit.score.translations import described
@@ -208,9 +209,9 @@ def notes(result: Costs) -> list[str]:
     facts = result.facts
     speed = result.speeds[facts.baseline]
     how = (
-        "target tokens/s; training: median of metrics.jsonl, of a processor second on a CPU where "
-        f"it was logged; decoding: logged for {facts.set}; no interval, and no time × of another"
-        " processor or number type (--measure takes the systems in turn)"
+        "target tokens/s; training: median of metrics.jsonl, of a processor second on a CPU; "
+        f"decoding: logged for {facts.set}; no interval, and no time × of another processor or "
+        "number type (--measure takes the systems in turn)"
     )
     if speed.rounds:
         how = (
@@ -363,27 +364,11 @@ def _processors(system: System, set_name: str) -> list[tuple[object, object]]:
 def logged(system: System, set_name: str) -> tuple[float | None, float | None, float | None]:
     """Return the target tokens/s and updates/s of training, and the target tokens/s of decoding.
 
-    The speeds of training are medians over the lines of the log. The first line is left out,
-    because it has the start. On a CPU a second is a second of processor time, which other work of
-    the machine changes little.
     Without a log, or without a translation: None.
 
     Raises: DataError for a damaged metrics.jsonl or meta.json.
     """
-    log = load_lines(MetricsLine, system.metrics) if system.metrics.is_file() else ()
-    on_cpu = bool(log) and system.read_config().hardware.get("device") == "cpu"
-    tokens, updates = [], []
-    for line in log:
-        used = line.cpu_seconds if on_cpu else None  # of one of several ranks
-        share = used * line.processes / line.seconds if used and line.seconds else 1.0
-        if line.tgt_tokens_per_s:
-            tokens.append(line.tgt_tokens_per_s / share)
-            if line.updates and line.seconds:
-                updates.append(line.updates / line.seconds / share)
+    on_cpu = system.read_config().hardware.get("device") == "cpu"
+    tokens, updates = read(system.metrics).speed(on_cpu)
     speed = described(system.translation(set_name)).speed
-    return median(tokens), median(updates), speed.tokens_per_second if speed else None
-
-
-def median(values: list[float]) -> float | None:
-    """Return the median without the first value if there are more; None without values."""
-    return float(np.median(values[1:] or values)) if values else None
+    return tokens, updates, speed.tokens_per_second if speed else None

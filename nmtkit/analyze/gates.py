@@ -183,7 +183,6 @@ class GateMeans:
     Attributes:
         set_name: the set; sentences: their number.
         gates: system -> site -> the side whose words the gate belongs to.
-        left_out: the systems without gates.
         meanings: what an open gate does, see `meanings`.
         rows: the means of each gate in each group of words.
         tokens: side -> the words of each sentence.
@@ -192,7 +191,6 @@ class GateMeans:
     set_name: str
     sentences: int
     gates: dict[str, dict[str, Side]]
-    left_out: list[str]
     meanings: list[str]
     rows: list[GateMean]
     tokens: dict[Side, list[list[str]]]
@@ -236,7 +234,6 @@ class Gates(Analysis[GatesOptions, GateMeans]):
             study.set_name,
             draws.sentences,
             {name: sites for name, (_, sites) in gated.items()},
-            list(study.left_out),
             meanings({name: openings(model) for name, (model, _) in gated.items()}),
             rows,
             {side: of_side.lines for side, of_side in words.items()},
@@ -288,7 +285,6 @@ class Gates(Analysis[GatesOptions, GateMeans]):
                 "seed": SEED,
                 "resamples": RESAMPLES,
                 "gates": result.gates,
-                "left_out": result.left_out,
                 "tags": self._tag_files(),
             },
             attachments=attachments,

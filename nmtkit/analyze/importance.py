@@ -135,7 +135,6 @@ class Importances:
     sentences: int
     set_size: int
     systems: dict[str, SystemImportance]
-    left_out: dict[str, str]
 
 
 class Importance(Analysis[ImportanceOptions, Importances]):
@@ -160,7 +159,7 @@ class Importance(Analysis[ImportanceOptions, Importances]):
 
         hint = "`nmtkit variants` lists the variants, with and without attention"
         systems = study.each(importance_of, "no system whose attention can be taken away", hint)
-        return Importances(study.set_name, len(rows), size, systems, study.left_out)
+        return Importances(study.set_name, len(rows), size, systems)
 
     def present(self, result: Importances) -> Finding:
         removal, systems = self.options.removal, result.systems
@@ -184,7 +183,6 @@ class Importance(Analysis[ImportanceOptions, Importances]):
                 "seed": SEED,
                 "resamples": RESAMPLES,
                 "attentions": {name: system.site for name, system in systems.items()},
-                "left_out": result.left_out,
             },
             attachments={f"points.{name}.csv": _csv(s.points) for name, s in systems.items()},
         )

@@ -88,14 +88,12 @@ class Probes:
         tasks: the tasks, in the order of the table.
         classifiers: series -> task -> result; embeddings that a system lacks have no results.
         systems: the systems that were probed.
-        left_out: the systems without states.
         folder: the folder of the probing files.
     """
 
     tasks: list[Task]
     classifiers: dict[str, dict[str, Probed]]
     systems: list[str]
-    left_out: list[str]
     folder: Path
 
     def by_category(self) -> dict[str, list[Task]]:
@@ -132,7 +130,7 @@ class Probing(PaperAnalysis[ProbingOptions, Probes]):
         nobody = "no system of this run has the states that are asked for"
         hint = "leave --layer out, or train a system that has states of source positions"
         files = study.each(vectors_of, nobody, hint)
-        return Probes(tasks, classify(tasks, files), list(files), list(study.left_out), folder)
+        return Probes(tasks, classify(tasks, files), list(files), folder)
 
     def present(self, result: Probes) -> Finding:
         names = [task.name for task in result.tasks]
@@ -154,7 +152,6 @@ class Probing(PaperAnalysis[ProbingOptions, Probes]):
                 "probes": str(result.folder),
                 "layer": self.options.layer or "what the decoder reads",
                 "seed": SEED,
-                "left_out": result.left_out,
                 "tasks": {
                     task.name: {
                         **{part: len(rows) for part, rows in task.parts.items()},

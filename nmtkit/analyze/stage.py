@@ -154,6 +154,8 @@ def measured(analysis: AnyAnalysis, study: Study) -> Finding:
         printed = papers.asked(options.paper, options.table, analysis.paper)
     result = analysis.measure(study)
     finding = replace(analysis.present(result), name=analysis.name, title=analysis.title)
+    if study.left_out:
+        finding.facts["left_out"] = study.left_out
     if study.checkpoints:
         finding.facts["checkpoints"] = study.checkpoints
     if not isinstance(analysis, PaperAnalysis) or printed is None:

@@ -81,7 +81,6 @@ class SentenceWeights:
         steps: target tokens of the reference.
         weights: by system; by system and site if a system has several sites.
         meanings: what an open gate does.
-        left_out: the systems without gated attention.
     """
 
     set_name: str
@@ -89,7 +88,6 @@ class SentenceWeights:
     steps: int
     weights: dict[str, WordWeights]
     meanings: list[str]
-    left_out: list[str]
 
 
 class Weights(Analysis[SentenceOptions, SentenceWeights]):
@@ -121,7 +119,6 @@ class Weights(Analysis[SentenceOptions, SentenceWeights]):
             int(store.tgt_lengths[row]),
             weights,
             meanings(opens),
-            list(study.left_out),
         )
 
     def present(self, result: SentenceWeights) -> Finding:
@@ -144,7 +141,6 @@ class Weights(Analysis[SentenceOptions, SentenceWeights]):
                 "set": result.set_name,
                 "line": line,
                 "steps": result.steps,
-                "left_out": result.left_out,
             },
         )
 

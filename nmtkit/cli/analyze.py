@@ -24,7 +24,6 @@ from nmtkit.options import (
 )
 from nmtkit.run import choose
 from nmtkit.tables.table import Table, text_column
-from nmtkit.user_classes import is_class_name
 
 
 class EveryAnalysis(Options):
@@ -83,7 +82,7 @@ class _AnalysisCommand(Command):
 
 
 class _Analyses(Help, TyperGroup):
-    """The group of all analyses; options may stand before the name of the analysis, too."""
+    """The group of all analyses; the name of one comes before its options."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(ANALYSES)
@@ -93,27 +92,15 @@ class _Analyses(Help, TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0].startswith("-") and not {"-h", "--help"} & set(args):
-            args = _name_first(args)
+            raise ConfigError(
+                "no analysis is named before the options",
+                where="nmtkit analyze",
+                hint="nmtkit analyze lists them; then: nmtkit analyze NAME …",
+            )
         return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         return args[0], self.get_command(ctx, args[0]), args[1:]
-
-
-def _name_first(args: list[str]) -> list[str]:
-    """Return the words with the name of the analysis first.
-
-    Raises: ConfigError if there is none.
-    """
-    with_value = {"--system", "--on", "--run", "--format", "--table", "--allow-code"}
-    for place, word in enumerate(args):
-        if (word in ANALYSES or is_class_name(word)) and args[place - 1] not in with_value:
-            return [word, *args[:place], *args[place + 1 :]]
-    raise ConfigError(
-        "no analysis is named",
-        where="nmtkit analyze",
-        hint="nmtkit analyze lists them; then: nmtkit analyze NAME …",
-    )
 
 
 group = typer.Typer(cls=_Analyses, invoke_without_command=True, add_completion=False)

@@ -118,34 +118,14 @@ def batches(
         rows: the numbers of the pairs to read; None: all.
     Raises: DataError if all pairs are too long.
     """
-    rows = readable_rows(store, rule, np.arange(len(store.src_lengths)) if rows is None else rows)
-    order = rows[np.lexsort((store.tgt_lengths[rows], store.src_lengths[rows]))[::-1]]
-    return ordered_batches(store, device, rule, order)
-
-
-def readable_rows(store: Store | GivenPairs, rule: ContextRule | None, rows: Ints) -> Ints:
-    """Return the rows without those that are too long (see `readable`), with a message.
-
-    Raises: DataError if all are too long.
-    """
+    rows = np.arange(len(store.src_lengths)) if rows is None else rows
     short = readable(store, rule, rows)
     most = f"longer than {READABLE:,} subwords, with the context that the system reads"
     if len(rows) and not len(short):
         raise DataError(f"{counted(len(rows), 'sentence')}: {most}", hint="choose shorter ones")
     if left_out := len(rows) - len(short):
         console.warn(f"{counted(left_out, 'sentence')} left out: {most}")
-    return short
-
-
-def ordered_batches(
-    store: Store | GivenPairs,
-    device: torch.device,
-    rule: ContextRule | None,
-    order: Ints,
-) -> Iterator[Batch]:
-    """Yield pairs of a set in batches, in an order in which no source is longer than the one
-    before.
-    """
+    order = short[np.lexsort((store.tgt_lengths[short], store.src_lengths[short]))[::-1]]
     while len(order):
         size = max(1, POSITIONS // int(store.src_lengths[order[0]]))
         yield collate(store, order[:size], device, rule)

@@ -5,7 +5,6 @@ and the same in sentences.
 from __future__ import annotations
 
 import itertools
-import statistics
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -159,14 +158,17 @@ def _times(contents: Contents, set_name: str) -> tuple[list[Column], dict[str, l
             name: [times.train_ratio.value, times.decode_ratio.value]
             for name, times in measured.items()
         }
-    minutes = {system.name: _minutes_an_update(system) for system in contents.systems}
+    speeds = {
+        system.name: system.curves.speed(system.settings.get("hardware.device") == "cpu")[1]
+        for system in contents.systems
+    }
     machines = {system.name: _machine(system) for system in contents.systems}
-    base = minutes.get(result.baseline)
+    base = speeds.get(result.baseline)
     cells = {}
     for name in result.names:
-        update = minutes.get(name)
+        speed = speeds.get(name)
         alike = machines.get(name) == machines.get(result.baseline)
-        ratio = update / base if update and base and alike else None
+        ratio = base / speed if speed and base and alike else None
         meta = contents.translations[set_name].get(name)
         cells[name] = [ratio, meta.speed.tokens_per_second if meta and meta.speed else None]
     return [
@@ -199,18 +201,6 @@ def _measured(contents: Contents, result: Scores) -> dict[str, MeasuredTimes]:
 def _machine(system: TrainedSystem) -> list[Any]:
     """Return what trained a system: the name of the processor and the number type."""
     return [system.settings.get(f"hardware.{key}") for key in ("name", "precision")]
-
-
-def _minutes_an_update(system: TrainedSystem) -> float | None:
-    """Return the median over the log, without its first line, in which everything starts: of
-    processor time on a CPU, which other work of the machine changes less.
-    """
-    on_cpu = system.settings.get("hardware.device") == "cpu"
-    times = [(line.cpu if on_cpu else line.seconds, line) for line in system.curves.train]
-    minutes = [
-        seconds / 60 / (line.end - line.begin) for seconds, line in times if seconds is not None
-    ]
-    return statistics.median(minutes[1:] or minutes) if minutes else None
 
 
 def verdicts(result: Scores) -> list[str]:

@@ -90,26 +90,15 @@ class Contents:
     calls: list[StageCall] = field(default_factory=list)
     """The calls of stages in history.jsonl, the oldest first, without those of reports."""
     remarks: list[Remark] = field(default_factory=list)
-    _hashes: dict[str, str | None] = field(default_factory=dict)
 
     def note(self, text: str, command: str = "") -> None:
         """Add a remark."""
         self.remarks.append(Remark(text, command))
 
     def changed(self, hashes: Mapping[str, str]) -> list[str]:
-        """Return the files of the run whose SHA-256 is another one by now, or that are gone. Each
-        file is read once.
-        """
-        changed = []
-        for name, value in hashes.items():
-            if not name.startswith(("systems/", "prep/")):
-                continue
-            path = self.run.path / name
-            if name not in self._hashes:
-                self._hashes[name] = files.sha256(path) if path.is_file() else None
-            if self._hashes[name] != value:
-                changed.append(name)
-        return changed
+        """Return the files of the run whose SHA-256 is another one by now, or that are gone."""
+        of_run = {n: sha for n, sha in hashes.items() if n.startswith(("systems/", "prep/"))}
+        return files.changed(self.run.path, of_run)
 
 
 def read_contents(run: Run) -> Contents:
@@ -155,7 +144,7 @@ def _read_systems(contents: Contents) -> None:
         except NmtkitError as error:
             contents.note(f"systems/{system.name}: its settings cannot be read ({error.message})")
         try:
-            curves = read(system.metrics, values.get("train.log_every"))
+            curves = read(system.metrics)
         except DataError as error:
             contents.note(f"systems/{system.name}: its log cannot be read ({error.message})")
         record = system.read_record()

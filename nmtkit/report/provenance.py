@@ -128,7 +128,7 @@ def _checkpoints(contents: Contents, system: str, set_name: str) -> str | None:
     if meta is None:
         return None
     names = ", ".join(checkpoint.name for checkpoint in meta.checkpoints)
-    return f"{names} on {meta.machine}" if names else None
+    return f"{names} on {meta.hardware.get('name')}" if names else None
 
 
 def commits(records: list[StageCall]) -> Table:

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from nmtkit.curves import Curves, read
 from nmtkit.run import Run
 from nmtkit.score.stored_scores import Budget, SeedGroup
-from nmtkit.settings import TrainSettings, complete
 
 ALIKE = 1.05
 """Counts of target tokens with a smaller ratio are called equal: batches differ between seeds."""
@@ -29,8 +28,7 @@ def read_budget(run: Run, name: str) -> Budget | None:
     if not system.config.is_file():
         return None
     config = system.read_config()
-    log_every = complete(TrainSettings, config.train)["log_every"]
-    return budget(read(system.metrics, log_every), config.preset)
+    return budget(read(system.metrics), config.preset)
 
 
 def unequal(budgets: Mapping[str, Budget], groups: Sequence[SeedGroup] = ()) -> list[str]:

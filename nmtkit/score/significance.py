@@ -61,16 +61,12 @@ class Test:
 
 
 def _koehn(system: Metric, baseline: Metric, resampling: Resampling) -> Comparison:
-    """p = 1 - share of resamples in which A > B, A being the system that is better on the whole
-    set (two equal outputs: 1).
+    """p = 1 - share of resamples in which A > B, A being the system with the higher score on the
+    whole set (two equal outputs: 1).
     """
-    sign = 1.0 if system.higher_is_better else -1.0
-    ours, theirs = sign * resampling.scores(system), sign * resampling.scores(baseline)
-    better, worse = float((ours > theirs).mean()), float((ours < theirs).mean())
-    ahead = sign * system.value >= sign * baseline.value
-    return Comparison(
-        1 - (better if ahead else worse), resampling.describe(), better, worse, 1 - better - worse
-    )
+    ours, theirs = resampling.scores(system), resampling.scores(baseline)
+    won = ours > theirs if system.value >= baseline.value else ours < theirs
+    return Comparison(1 - float(won.mean()), resampling.describe())
 
 
 def _sacrebleu_bootstrap(system: Metric, baseline: Metric, draws: Draws) -> Comparison:
@@ -109,9 +105,8 @@ def _sign(system: Metric, baseline: Metric, draws: Draws) -> Comparison:
     )
     changes = (scores[1:] - scores[0]) * (1.0 if baseline.higher_is_better else -1.0)
     plus, minus = int((changes > _SAME).sum()), int((changes < -_SAME).sum())
-    n = len(changes)
-    setting = f"{plus:,} sentences +, {minus:,} -, {n - plus - minus:,} ties"
-    return Comparison(binomial(plus, minus), setting, plus / n, minus / n, 1 - (plus + minus) / n)
+    setting = f"{plus:,} sentences +, {minus:,} -, {len(changes) - plus - minus:,} ties"
+    return Comparison(binomial(plus, minus), setting)
 
 
 def binomial(plus: int, minus: int) -> float:
@@ -217,8 +212,7 @@ LEVEL = 0.05
 
 
 def compare(test: str, system: Metric, baseline: Metric, draws: Draws) -> Comparison:
-    """Return the result of one test; without p and shares if there are few sentences, or few that
-    differ.
+    """Return the result of one test; without p if there are few sentences, or few that differ.
 
     Args:
         test: one of TESTS.

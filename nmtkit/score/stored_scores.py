@@ -55,15 +55,10 @@ class Comparison:
     Attributes:
         p: as the test defines it; None for few sentences, or few that differ.
         setting: what was drawn, or counted.
-        better, worse, ties: shares of the resamples (sign test: of the sentences) in which the
-            system was better (for TER: lower), worse, equal; None where the test does not ask.
     """
 
     p: float | None
     setting: str
-    better: float | None = None
-    worse: float | None = None
-    ties: float | None = None
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from nmtkit.records import TextSet, TranslationMeta, load
 from nmtkit.run import Run
 from nmtkit.score.evaluate import Output
 from nmtkit.score.metrics import Metric, Scorer
-from nmtkit.settings import SearchSettings
+from nmtkit.settings import SearchSettings, complete
 from nmtkit.text.side import TextSide
 
 NOT_THE_SEARCH = ("batch_size", "nbest")
@@ -281,8 +281,8 @@ def _search(meta: TranslationMeta, averaged: Counter[str]) -> files.JsonObject:
     Args:
         averaged: the number of checkpoints by system.
     """
-    younger = SearchSettings.younger_defaults() if meta.settings else {}
-    settings = {**younger, **meta.settings, "precision": meta.precision}
+    settings = complete(SearchSettings, meta.settings) if meta.settings else {}
+    settings["precision"] = meta.hardware.get("precision")
     if averaged and "average" in settings:
         settings["average"] = max(averaged.values())  # fewer than asked for if fewer were kept
     return {

@@ -31,6 +31,7 @@ from nmtkit.records import (
 )
 from nmtkit.run import Run, locked
 from nmtkit.score.external_metrics import CommandMetric, parse
+from nmtkit.settings import SearchSettings, complete
 from nmtkit.translate import workers
 from nmtkit.translate.demands import read_demands
 from nmtkit.translate.options import TranslateOptions
@@ -244,7 +245,7 @@ class _Stage:
         return TranslationInputs(
             format=1,
             set=text_set.name,
-            settings=group.settings.recorded(),
+            settings=group.settings.model_dump(),
             checkpoints=group.checkpoints(),
             source=SourceText(text_set.lines, files.sha256(self.run.source(text_set.name))),
             prep=self.run.manifest().fingerprint,
@@ -315,6 +316,10 @@ def _sha256(path: Path | None) -> str | None:
 def _up_to_date(folder: Path, inputs: TranslationInputs) -> bool:
     """True if the translation has these inputs, and its files have not changed."""
     meta = load_or_warn(TranslationMeta, folder / META)
-    if meta is None or load(TranslationInputs, folder / META) != inputs:
+    if meta is None:
+        return False
+    made_from = load(TranslationInputs, folder / META)
+    settings = complete(SearchSettings, made_from.settings)
+    if made_from.model_copy(update={"settings": settings}) != inputs:
         return False
     return not files.changed(folder, meta.files)

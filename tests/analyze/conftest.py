@@ -104,7 +104,7 @@ class AnalysedRun(FakeRun, Findings):
         search = {"beam": 2, "max_length_a": 0.0, "max_length_b": 6}
         built = save_system(self.run, name, variant, model, **search)
         logged = [
-            {"step": i, "kind": "train", "tgt_tokens_per_s": speed}
+            {"step": i, "kind": "train", "tgt_tokens": speed, "seconds": 1.0}
             for i, speed in enumerate(speeds, 1)
         ]
         logged.append({"step": 9, "kind": "dev", "loss": 1.0})

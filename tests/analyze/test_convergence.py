@@ -34,14 +34,17 @@ floats = functools.partial(
 SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
 
 
-def train(step, seconds=60.0, **more):
+def train(step, seconds=60.0, updates=50, **more):
     return {
         "step": step,
         "kind": "train",
         "epoch": step / 100,
         "nll": 5.0 - step / 100,
         "loss": 6.0,
+        "updates": updates,
+        "tgt_tokens": 10 * updates,
         "seconds": seconds,
+        "cpu_seconds": seconds / 2,
         **more,
     }
 
@@ -55,8 +58,8 @@ def log(path, records):
     return path
 
 
-def read(folder, records, *distance):
-    return curves.read(log(folder / "m", records), *distance)
+def read(folder, records):
+    return curves.read(log(folder / "m", records))
 
 
 def stretches(curve):
@@ -71,8 +74,7 @@ def at(found, axis, steps):
 
 
 def test_a_plain_log(tmp_path):
-    first, last = (train(step, updates=50) for step in (50, 150))
-    records = [first, train(100, 30.0, updates=50), dev(100, 7.5), last]
+    records = [train(50), train(100, 30.0), dev(100, 7.5), train(150)]
     found = read(tmp_path, records)
     assert stretches(found) == [(0, 50, 60.0), (50, 100, 30.0), (100, 150, 60.0)]
     assert [s.loss for s in found.train] == [4.5, 4.0, 3.5]
@@ -84,18 +86,15 @@ def test_a_plain_log(tmp_path):
     assert (found.last, found.unlogged) == (150, 0)
 
 
-@pytest.mark.parametrize("updates", [True, False])
-def test_the_closing_line_of_a_training_that_went_on_is_counted_once(updates, tmp_path):
+def test_the_closing_line_of_a_training_that_went_on_is_counted_once(tmp_path):
     """At its end a training tells of the updates since the last line; one that continues tells
     of them again.
     """
-    lines = [(50, 50, 60.0), (87, 37, 44.4), (100, 50, 61.0), (150, 50, 59.0)]
-    records = [
-        train(step, seconds, **({"updates": n} if updates else {})) for step, n, seconds in lines
-    ]
-    found = read(tmp_path, records, 50)
+    lines = [(50, 60.0, 50), (87, 44.4, 37), (100, 61.0, 50), (150, 59.0, 50)]
+    records = [train(*line) for line in lines]
+    found = read(tmp_path, records)
     assert stretches(found) == [(0, 50, 60.0), (50, 100, 61.0), (100, 150, 59.0)]
-    unfinished = read(tmp_path, records[:2], 50)
+    unfinished = read(tmp_path, records[:2])
     assert stretches(unfinished) == [(0, 50, 60.0), (50, 87, 44.4)]
 
 
@@ -104,7 +103,7 @@ def test_of_updates_made_again_the_later_count(tmp_path):
     first = [r for step, bleu in bleus.items() for r in (train(step, 10.0), dev(step, bleu))]
     again = [dev(125, 5.5), train(150, 20.0), dev(150, 6.2)]  # it stops before it saves
     again += [train(150, 40.0), dev(150, 6.5), train(200, 50.0)]
-    found = read(tmp_path, first + again, 50)
+    found = read(tmp_path, first + again)
     assert [s.seconds for s in found.train] == [10.0, 10.0, 40.0, 50.0]
     assert found.measured == [(100, 5.0), (125, 5.5), (150, 6.5)]
 
@@ -114,7 +113,7 @@ def test_another_distance_of_lines_after_a_restart(tmp_path):
     time.
     """
     lines = [(50, 50.0, 50), (100, 50.0, 50), (130, 30.0, 60)]
-    found = read(tmp_path, [train(step, seconds, updates=n) for step, seconds, n in lines])
+    found = read(tmp_path, [train(*line) for line in lines])
     assert stretches(found) == [(0, 50, 50.0), (50, 70, 20.0), (70, 130, 30.0)]
     assert at(found, "minutes", [70, 100, 130]) == pytest.approx([70 / 60, 85 / 60, 100 / 60])
 
@@ -138,19 +137,19 @@ def test_a_line_that_is_no_measurement_is_named(tmp_path, odd):
 
 def test_what_was_not_measured_is_none(tmp_path):
     looks = [dev(5, None), dev(6, 3.0, loss=None)]
-    lines = [{**train(7, None), "nll": None}, {"step": 8, "kind": "train"}]
+    lines = [train(7, updates=7, nll=None), train(8, updates=1, epoch=None)]
     found = read(tmp_path, looks + lines)
     assert [(look.step, look.loss, look.bleu) for look in found.dev] == [
         (5, 2.0, None),
         (6, None, 3.0),
     ]
-    assert [(s.begin, s.end, s.loss) for s in found.train] == [(0, 7, None), (7, 8, None)]
-    assert at(found, "minutes", [5]) == [None] and at(found, "epochs", [8]) == [None]
+    assert [(s.begin, s.end, s.loss) for s in found.train] == [(0, 7, None), (7, 8, 4.92)]
+    assert at(found, "epochs", [7, 8]) == [0.07, None]
     assert curves.read(tmp_path / "none").last == 0
 
 
 def test_a_gap_in_the_log_is_counted(tmp_path):
-    found = read(tmp_path, [train(50, updates=50), train(150, updates=47)])
+    found = read(tmp_path, [train(50), train(150, updates=47)])
     assert found.unlogged == 53 and at(found, "minutes", [100]) == [1.0]
 
 
@@ -163,7 +162,7 @@ def test_each_update_has_one_line_and_time_never_runs_back(tmp_path_factory, mov
 
     def line(step, window):
         spent = sum(clock[s] for s in range(step - window + 1, step + 1))
-        return train(step, spent, updates=window)
+        return train(step, spent, window)
 
     for forward, back, pace in moves:
         if back:
@@ -198,7 +197,7 @@ def test_what_the_reporter_writes_is_read(tmp_path, capsys):
     assert [(s.begin, s.end, s.loss) for s in found.train] == [(0, 20, 2.0), (20, 40, 2.0)]
     assert at(found, "minutes", [40]) == pytest.approx([40 / 60])
     processor = at(found, "processor_minutes", [10, 40, 41])
-    assert found.timed and processor == pytest.approx([30 / 60, 120 / 60, None])
+    assert processor == pytest.approx([30 / 60, 120 / 60, None])
 
 
 # When a level was reached
@@ -284,7 +283,7 @@ def test_systems_side_by_side(trained, analyze, stdout):
         assert values(rows[key], *PLACE) == expected
     assert values(rows["best", None, "mute"], "dev_loss", "updates") == [1.0, 200]
     assert values(facts, "levels", "levels_from") == [[12.0, 20.0, 21.0], "given"]
-    axes = {"updates": 100, "epochs": 1.0, "minutes": 4.0, "processor_minutes": None}
+    axes = {"updates": 100, "epochs": 1.0, "minutes": 4.0, "processor_minutes": 2.0}
     assert facts["logged"]["fast"] == {**axes, "unlogged": 0}
     out = stdout()
     assert "without dev BLEU, so without levels: mute" in out and out.count("best 20.00") == 2
@@ -292,27 +291,16 @@ def test_systems_side_by_side(trained, analyze, stdout):
     assert points(trained, "base", "train", "minutes") == ["1.0", "2.0", "3.0", "4.0"]
 
 
-def test_processor_minutes_stand_beside_those_of_the_clock_where_they_were_logged(
-    trained, analyze, stdout
-):
-    analyze("base", "fast", levels="12")
-    assert "processor" not in stdout()
-    for first in (None, 60.0):
-        records = []
-        for step, cpu in {25: first, 50: 90.0, 75: 30.0, 100: 30.0}.items():
-            spent = {"cpu_seconds": cpu} if cpu else {}
-            records += [train(step, updates=25, **spent), dev(step, step * 20 / 100)]
-        log(trained.run.path / "systems" / "fast" / "metrics.jsonl", records)
-        rows = analyze("base", "fast", levels="12")["rows"]
-        level = rows["level", 12.0, "fast"]
-        # A line without it: nothing is known of the whole.
-        assert ("processor_minutes" in level) == (first is not None)
-    minutes = values(level, "updates", "minutes", "processor_minutes")
+def test_processor_minutes_stand_beside_those_of_the_clock(trained, analyze):
+    records = []
+    for step, cpu in {25: 60.0, 50: 90.0, 75: 30.0, 100: 30.0}.items():
+        records += [train(step, updates=25, cpu_seconds=cpu), dev(step, step * 20 / 100)]
+    log(trained.run.path / "systems" / "fast" / "metrics.jsonl", records)
+    rows = analyze("base", "fast", levels="12")["rows"]
+    minutes = values(rows["level", 12.0, "fast"], "updates", "minutes", "processor_minutes")
     assert minutes == pytest.approx([60.0, 2.4, 2.5 + 0.5 * 10 / 25])
     assert rows["best", 20.0, "fast"]["processor_minutes"] == 3.5
-    assert rows["level", 12.0, "base"]["processor_minutes"] is None
-    out = stdout()
-    assert "not in the log of base" in out
+    assert rows["level", 12.0, "base"]["processor_minutes"] == 1.25
     assert points(trained, "fast", "dev", "processor_minutes") == ["1.0", "2.5", "3.0", "3.5"]
 
 
@@ -333,13 +321,12 @@ def test_levels_of_its_own_and_the_figure(trained, analyze):
     assert figure.count(">base<") == 1
 
 
-def test_without_times_there_is_no_axis_of_minutes(trained, analyze):
+def test_beyond_the_last_line_of_a_training_time_is_unknown(trained, analyze):
     path = trained.run.path / "systems" / "base" / "metrics.jsonl"
-    log(path, [train(50, None), dev(50, 3.0), dev(60, 6.0)])
+    log(path, [train(50), dev(50, 3.0), dev(60, 6.0)])
     rows = analyze("base", levels="3,6")["table"]["rows"]
-    places = [[50.0, 0.5, None], [60.0, None, None], [60.0, None, None]]
+    places = [[50.0, 0.5, 1.0], [60.0, None, None], [60.0, None, None]]
     assert [values(row, "updates", "epochs", "minutes") for row in rows] == places
-    assert "minutes" not in trained.text("convergence")
 
 
 def test_where_nobody_measured_bleu_losses_are_shown(trained, analyze, stdout):

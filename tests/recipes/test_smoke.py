@@ -225,7 +225,6 @@ def context_used(kept):
         ("amn-s1", name) for name in ("own", "none", "same document", "other documents")
     ]
     assert (kept / "context" / "examples.html").is_file()
-    assert (kept / "context" / "gates.md").is_file()
     found = rows(kept, "agreement")
     assert {"transformer-s1", "amn-s1", "amn-s1, none", "amn-s1, foreign"} <= found[0].keys()
     assert [(row["section"], row["label"]) for row in found[:2]] == [

@@ -843,6 +843,10 @@ def test_what_was_really_averaged_is_compared(searched):
         "many": searched("many", [("many", 1)], average=99),
     }
     assert unlike_searches("test", folders) is None
+    # One setting of the search is newer than the first two translations.
+    assert (
+        unlike_searches("test", {**folders, "new": searched("new", [("new", 1)], seed=1)}) is None
+    )
     folders["three"] = searched("three", [("three", i) for i in range(3)], average=99)
     assert "search.average (1: one, many; 3: three)" in unlike_searches("test", folders).text
 

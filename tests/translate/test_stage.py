@@ -25,7 +25,7 @@ from nmtkit.translate.options import TranslateOptions
 from nmtkit.translate.stage import translate
 from nmtkit.translate.systems import choose, search_overrides
 from nmtkit.translate.windows import file_windows
-from tests.manifests import read_json, write_best
+from tests.manifests import read_json, write_best, write_json
 
 HERE = Path(__file__).parent
 
@@ -115,6 +115,19 @@ def test_each_device_searches_in_its_precisions(run, monkeypatch, device, precis
         with pytest.raises(ConfigError, match=f"does not search in {precision}") as error:
             group.hardware(torch.device(device))
         assert "float32" in error.value.hint
+
+
+def test_a_translation_older_than_a_setting_is_up_to_date(run, capsys):
+    meta = translated(run) / "meta.json"
+    values = read_json(meta)
+    for key in ("sample", "temperature", "top_k", "top_p", "seed", "mbr", "diversity"):
+        del values["settings"][key]
+    write_json(meta, values)
+    translated(run)
+    assert "up to date" in capsys.readouterr().err
+    assert read_json(meta) == values
+    translated(run, sample=True)
+    assert read_json(meta)["settings"]["sample"] is True
 
 
 def test_up_to_date_says_so_and_stops(run, capsys):
