@@ -29,6 +29,7 @@ from nmtkit.score.metrics import Scorer
 from nmtkit.score.resampling import Draws
 from nmtkit.tables.table import Estimate
 from nmtkit.text.bpe import Bpe
+from nmtkit.text.sentencepiece import SentencePiece, learn_sentencepiece
 from nmtkit.text.vocabulary import BOS, EOS
 from nmtkit.translate.forced import GivenPairs, forced_scores, pair_batch
 from nmtkit.translate.stage import translate
@@ -314,6 +315,15 @@ def test_words_of_an_example_are_sums_and_means_of_their_subwords(tmp_path):
     assert example.source == [("ab", pytest.approx(0.375))]
     text = context_reading.as_text([example])
     assert "*c*(0.67)" in text and "*####*" not in text
+
+
+def test_the_end_of_a_context_is_a_word_of_its_own_with_sentencepiece(tmp_path):
+    learn_sentencepiece({"▁Ein": 9, "▁Hund.": 9, "▁und": 9}, 30, "bpe", tmp_path / "model")
+    splitter = SentencePiece(tmp_path / "model")
+    vocabulary = dict(enumerate(["▁Ein", "<s>", "</s>", "▁Hund", "."]))
+    reading = Reading(np.full((1, 4), 0.25), None, [0, 3, 4, EOS])
+    example = context_reading.example("x", reading, [0], "r", vocabulary, splitter)
+    assert example.context == [("Ein", 0.25), ("Hund.", 0.5), ("</s>", 0.25)]
 
 
 def test_html_is_escaped_and_stands_alone():
