@@ -541,7 +541,7 @@ def test_an_analysis_depends_on_its_own_options_only(two, stderr):
 @pytest.mark.parametrize(
     ("name", "words", "hint"),
     [
-        ("alignment", "attends to the source", ""),
+        ("alignment", "has this attention", ""),
         ("divergence", "attends locally and globally", THAT_DOES + "enc-dc, dec-dc, full-dc"),
         ("gates", "has a gate", THAT_DOES + "amn, context-aware, han, caru, gru-inv, gatt"),
         ("importance", "whose attention can be taken away", ""),
