@@ -84,6 +84,18 @@ def cross_sites(model: Model, device: torch.device) -> list[str]:
     return cross
 
 
+def check_positions(weights: Tensor, batch: Batch) -> None:
+    """Refuse attention to a text of which the source is only a part.
+
+    Args:
+        weights: (…, keys) on a batch.
+    Raises: LeftOut.
+    """
+    if weights.size(-1) != batch.src.size(1):
+        message = "it attends to more than the source, so positions are not those of the source"
+        raise LeftOut(message)
+
+
 def made_up(lengths: tuple[int, int], device: torch.device, pairs: int = 1) -> Batch:
     """Return equal sentence pairs of a given source and target length, </s> included."""
     src, tgt = ([UNK] * (length - 1) + [EOS] for length in lengths)
