@@ -90,12 +90,10 @@ def attention_of(study: Study, name: str, lines: Sequence[int]) -> SystemAttenti
     src_vocabulary, tgt_vocabulary = load_vocabularies(study.run.prep)
     src, tgt = map(store.src, range(len(store))), map(tgt_vocabulary.encode, subwords)
     pairs = GivenPairs(list(src), list(tgt), store.spans, store.documents)
-    chosen = [i for i in lines if subwords[i]]
-    longest_first = np.array(sorted(chosen, key=lambda i: -store.src_lengths[i]), dtype=np.int64)
-    rows = recording.readable_rows(pairs, model.context_rule, longest_first)
+    rows = np.array([i for i in lines if subwords[i]], dtype=np.int64)
     sentences = {}
     with console.progress(f"{name}: attention", len(rows)) as advance:
-        for batch in recording.ordered_batches(pairs, study.device, model.context_rule, rows):
+        for batch in recording.batches(pairs, study.device, model.context_rule, rows):
             weights = of_head(recording.look(model, batch)["decoder"][site], 0).float().cpu()
             recording.check_positions(weights, batch)
             for i, matrix in zip(batch.rows.tolist(), weights, strict=True):

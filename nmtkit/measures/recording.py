@@ -12,7 +12,7 @@ from torch import Tensor
 
 from nmtkit import console
 from nmtkit.arrays import Ints
-from nmtkit.data.batches import READABLE, Batch, collate, on_device, readable
+from nmtkit.data.batches import READABLE, Batch, collate, longest_first, on_device, readable
 from nmtkit.data.context import contexts
 from nmtkit.data.documents import ContextRule
 from nmtkit.data.store import Store
@@ -24,7 +24,7 @@ from nmtkit.text.vocabulary import EOS, UNK
 from nmtkit.translate.forced import GivenPairs, pair_batch
 
 POSITIONS = READABLE
-"""Most source positions of a batch, with padding: all weights are in memory at once."""
+"""Most positions of a side of a batch, with padding: all weights are in memory at once."""
 CROSS = ("target", "source")
 """Queries and keys of an attention from the target to the source."""
 Sites = dict[str, tuple[str, str]]
@@ -130,12 +130,13 @@ def batches(
         rows: the numbers of the pairs to read; None: all.
     Raises: DataError if all pairs are too long.
     """
-    rows = readable_rows(store, rule, np.arange(len(store.src_lengths)) if rows is None else rows)
-    order = rows[np.lexsort((store.tgt_lengths[rows], store.src_lengths[rows]))[::-1]]
-    return ordered_batches(store, device, rule, order)
+    rows = _readable_rows(store, rule, np.arange(len(store.src_lengths)) if rows is None else rows)
+    longest = np.maximum(store.src_lengths[rows], store.tgt_lengths[rows])
+    for batch in longest_first(longest.tolist(), POSITIONS, POSITIONS):
+        yield collate(store, rows[batch], device, rule)
 
 
-def readable_rows(store: Store | GivenPairs, rule: ContextRule | None, rows: Ints) -> Ints:
+def _readable_rows(store: Store | GivenPairs, rule: ContextRule | None, rows: Ints) -> Ints:
     """Return the rows without those that are too long (see `readable`), with a message.
 
     Raises: DataError if all are too long.
@@ -147,21 +148,6 @@ def readable_rows(store: Store | GivenPairs, rule: ContextRule | None, rows: Int
     if left_out := len(rows) - len(short):
         console.warn(f"{counted(left_out, 'sentence')} left out: {most}")
     return short
-
-
-def ordered_batches(
-    store: Store | GivenPairs,
-    device: torch.device,
-    rule: ContextRule | None,
-    order: Ints,
-) -> Iterator[Batch]:
-    """Yield pairs of a set in batches, in an order in which no source is longer than the one
-    before.
-    """
-    while len(order):
-        size = max(1, POSITIONS // int(store.src_lengths[order[0]]))
-        yield collate(store, order[:size], device, rule)
-        order = order[size:]
 
 
 def variants_with(recorded: Callable[[Model, torch.device], Any]) -> str:

@@ -261,6 +261,15 @@ def test_contexts_of_different_lengths_are_read_in_parts_and_looked_at_all_the_s
         assert_same(one, *readings(model, pairs, i))
 
 
+def test_both_sides_of_a_batch_are_bounded():
+    """All attention of a batch is in memory at once, and one long target pads all others."""
+    ids = [np.array([5] * length + [EOS]) for length in (2, 900)]
+    pairs = GivenPairs([ids[0]] * 340, [ids[1], *[ids[0]] * 339])
+    read = list(recording.batches(pairs, CPU))
+    assert sorted(row for batch in read for row in batch.rows.tolist()) == list(range(340))
+    assert max(batch.tgt_out.numel() for batch in read) <= recording.POSITIONS
+
+
 def test_what_amn_and_concat_read_by_hand():
     """Sentence 3 of a document, its contexts in parallel, against the recorded weights of that
     sentence alone; concat by positions.
