@@ -132,7 +132,9 @@ def batches(
     """
     rows = _readable_rows(store, rule, np.arange(len(store.src_lengths)) if rows is None else rows)
     longest = np.maximum(store.src_lengths[rows], store.tgt_lengths[rows])
-    for batch in longest_first(longest.tolist(), POSITIONS, POSITIONS):
+    # Where a whole document is the context, each sentence attends to as much as a batch.
+    sentences = 1 if rule is not None and rule.whole else POSITIONS
+    for batch in longest_first(longest.tolist(), POSITIONS, sentences):
         yield collate(store, rows[batch], device, rule)
 
 

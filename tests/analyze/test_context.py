@@ -270,6 +270,12 @@ def test_both_sides_of_a_batch_are_bounded():
     assert max(batch.tgt_out.numel() for batch in read) <= recording.POSITIONS
 
 
+def test_a_sentence_that_reads_its_whole_document_is_a_batch():
+    rule = small("amn", memory_scope="batch").context_rule
+    read = list(recording.batches(probe_store([4]), CPU, rule))
+    assert [len(batch.src) for batch in read] == [1] * 4
+
+
 def test_what_amn_and_concat_read_by_hand():
     """Sentence 3 of a document, its contexts in parallel, against the recorded weights of that
     sentence alone; concat by positions.
