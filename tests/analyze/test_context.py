@@ -180,6 +180,16 @@ def test_the_table_by_hand(findings, run, capsys):
     assert "up to date" in capsys.readouterr().err
 
 
+def test_a_set_of_one_document_has_no_row_of_other_documents(analysed, monkeypatch):
+    monkeypatch.setattr(context_conditions.Reader, "_translations", lambda *_: ["x"] * 40)
+    system(analysed.run, "doc", "concat")
+    (analysed.run.prep / "docs").mkdir()
+    (analysed.run.prep / "docs" / "test.txt").write_text("0\n", "utf-8")
+    table = analysed.analyze("context", set_names=["test"])["table"]
+    assert [row["context"] for row in table["rows"]] == ["own", "none", "same document"]
+    assert "no row of other documents: the set is a single document" in table["notes"]
+
+
 def test_the_own_context_is_that_of_translate_and_other_ones_change_translations(
     findings, run, monkeypatch
 ):
