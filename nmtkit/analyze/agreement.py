@@ -253,8 +253,9 @@ def rows_of(result: AgreementResult) -> Rows:
         shares = shares_of([[column[index] for index in indices] for column in right])
         rows.append([section, label, len(indices), *shares])
     if any(len(item.errors) > 1 for item in result.items):
+        count = sum(bool(item.errors) for item in result.items)
         shares = shares_of([preferred(scores) for scores in result.columns.values()])
-        rows.insert(1, ["sentence", "better than every wrong one", len(result.items), *shares])
+        rows.insert(1, ["sentence", "better than every wrong one", count, *shares])
     return rows
 
 

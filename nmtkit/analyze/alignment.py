@@ -24,7 +24,7 @@ from nmtkit.analyze.presenting import (
 from nmtkit.analyze.study import Study
 from nmtkit.data.batches import Batch
 from nmtkit.data.context import BREAK
-from nmtkit.errors import ConfigError, nearest
+from nmtkit.errors import ConfigError, LeftOut, nearest
 from nmtkit.measures import context_spread, links, recording
 from nmtkit.measures.links import GoldSet
 from nmtkit.measures.recording import CROSS, Sites
@@ -71,8 +71,7 @@ def select_sites(model: Model, layer: str, only_cross: bool, device: torch.devic
     """Return the attentions from target to source of all layers or of one, or any attention by its
     name.
 
-    Raises: ConfigError naming the known ones for an unknown layer or attention; LeftOut for a model
-        without attention from target to source.
+    Raises: LeftOut for a model without such a layer or attention, naming those that it has.
     """
     sites = recording.sides(model, device)
     if layer in sites and not only_cross:
@@ -84,9 +83,9 @@ def select_sites(model: Model, layer: str, only_cross: bool, device: torch.devic
         return dict.fromkeys(selected, CROSS)
     if layer in sites:
         message = f"'{layer}' is no attention from the target to the source, so it aligns nothing"
-        raise ConfigError(message, where="--layer", hint=", ".join(cross))
-    hint = nearest(layer, layers.values() if layer.isdecimal() else sites)
-    raise ConfigError(f"no layer '{layer}'", where="--layer", hint=hint)
+        raise LeftOut(f"{message}, known: {', '.join(cross)}")
+    known = nearest(layer, layers.values() if layer.isdecimal() else sites)
+    raise LeftOut(f"no layer '{layer}', {known}")
 
 
 def drawn_site(sites: Iterable[str]) -> str:
@@ -98,11 +97,10 @@ def of_head(weights: Tensor, head: int) -> Tensor:
     """Return one head's weights, counted from 1, or the mean over heads for 0: (B, H, T, S) -> (B,
     T, S).
 
-    Raises: ConfigError if there are fewer heads.
+    Raises: LeftOut if there are fewer heads.
     """
     if head > weights.size(1):
-        hint = f"1 to {weights.size(1)}; without --head their mean"
-        raise ConfigError(f"there are {weights.size(1)} heads", where="--head", hint=hint)
+        raise LeftOut(f"no head {head}, there are {weights.size(1)} heads")
     return weights[:, head - 1] if head else weights.mean(1)
 
 
@@ -152,8 +150,8 @@ class Alignment(Analysis[AlignmentOptions, Aligned]):
                 agreement.extend(self._agreement(study, name, model, sites, gold))
             return self._drawn(study, name, model, sites, pairs)
 
-        hint = "train one that does; `nmtkit variants` lists them"
-        drawn = study.each(draw, "no system of this run attends to the source", hint)
+        hint = "another --layer or --head, or a system with attention (`nmtkit variants`)"
+        drawn = study.each(draw, "no system has this attention", hint)
         sentences = gold.name if gold else study.set_name
         return Aligned(sentences, list(drawn.values()), agreement if gold else None)
 

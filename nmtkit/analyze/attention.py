@@ -90,14 +90,12 @@ def attention_of(study: Study, name: str, lines: Sequence[int]) -> SystemAttenti
     src_vocabulary, tgt_vocabulary = load_vocabularies(study.run.prep)
     src, tgt = map(store.src, range(len(store))), map(tgt_vocabulary.encode, subwords)
     pairs = GivenPairs(list(src), list(tgt), store.spans, store.documents)
-    rows = np.array([i for i in lines if subwords[i]], np.int64)
+    rows = np.array([i for i in lines if subwords[i]], dtype=np.int64)
     sentences = {}
     with console.progress(f"{name}: attention", len(rows)) as advance:
         for batch in recording.batches(pairs, study.device, model.context_rule, rows):
             weights = of_head(recording.look(model, batch)["decoder"][site], 0).float().cpu()
-            if weights.size(-1) != batch.src.size(1):
-                message = "it attends to more than the source, so its attention cannot be shown"
-                raise LeftOut(f"{message} beside the source")
+            recording.check_positions(weights, batch)
             for i, matrix in zip(batch.rows.tolist(), weights, strict=True):
                 read = [src_vocabulary[k] for k in pairs.src(i).tolist()]
                 written = [*subwords[i], SPECIALS[EOS]]

@@ -15,8 +15,8 @@ from nmtkit.analyze.analysis import Analysis, Finding, Options
 from nmtkit.analyze.context_conditions import (
     EXAMPLES,
     NONE,
+    OTHERS,
     OWN,
-    REPLACEMENTS,
     Conditions,
     Reader,
 )
@@ -192,6 +192,8 @@ def _table(result: ContextUse) -> Table:
         ),
         "examples.html: the sentences that gain most",
     ]
+    if result.facts["documents"] == 1:
+        notes.append(f"no row of {OTHERS}: the set is a single document")
     rows = [
         row for name, conditions in result.systems.items() for row in _rows(name, conditions, draws)
     ]
@@ -203,7 +205,8 @@ def _figure(result: ContextUse) -> str | None:
     systems, draws = result.systems, result.draws
     series = {
         label: [difference(c[label].loss, c[OWN].loss, draws) for c in systems.values()]
-        for label in REPLACEMENTS
+        for label in next(iter(systems.values()))
+        if label != OWN
     }
     xlabel = "another context in the place of the own one"
     return figures.grouped_bars(list(systems), series, xlabel, "Δ loss, nats a subword")

@@ -29,11 +29,11 @@ from nmtkit.translate import workers
 from nmtkit.translate.forced import forced_scores
 from nmtkit.translate.scorer import Scorer
 
-OWN, NONE = "own", "none"
+OWN, NONE, OTHERS = "own", "none", "other documents"
 REPLACEMENTS: dict[str, Kind] = {
     NONE: "none",
     "same document": "random",
-    "other documents": "foreign",
+    OTHERS: "foreign",
 }
 EXAMPLES = 5
 """Sentences shown of each system: those that gain most from their context."""
@@ -118,11 +118,15 @@ class Reader:
         return self.study.scorer(self.model, self.study.search_settings(self.name))
 
     def compare(self, draws: Draws) -> Conditions:
-        """Return the results of the system under each condition."""
+        """Return the results of the system under each condition; without the one of other documents
+        if there are none.
+        """
         results = {}
         metrics = scorer_of(self.study.run, self.study.set_name)
         with workers.one_thread(self.device):
             for label, rule in conditions(self.rule).items():
+                if label == OTHERS and len(self.store.documents) == 1:
+                    continue
                 store = copy.copy(self.store)
                 store.documents = Replaced(self.store.documents, rule)
                 bleu = None

@@ -20,7 +20,7 @@ from nmtkit.data.context import BREAK, Context
 from nmtkit.measures import recording
 from nmtkit.models.base import Model
 from nmtkit.text.splitter import Splitter
-from nmtkit.text.vocabulary import BOS, EOS, Vocabulary
+from nmtkit.text.vocabulary import BOS, EOS, SPECIALS, Vocabulary
 
 WeightedWord = tuple[str, float]
 LENGTH = 23
@@ -233,13 +233,13 @@ def example(
 def _words(
     subwords: Sequence[str], values: Floats, splitter: Splitter
 ) -> list[tuple[str, list[float]]]:
-    """Return words, each with the values of its subwords."""
+    """Return words, each with the values of its subwords; a break and </s> are words."""
     words: list[tuple[list[str], list[float]]] = []
     begins = True
     for subword, value, is_end in zip(
         subwords, values.tolist(), splitter.ends(subwords), strict=True
     ):
-        if begins or subword == BROKEN:
+        if begins or subword in (BROKEN, SPECIALS[EOS]):
             words.append(([], []))
         parts, of_word = words[-1]
         parts.append(subword)

@@ -300,8 +300,8 @@ def count_all(study: Study, store: Store) -> dict[str, Count]:
 
 def count(study: Study, name: str, store: Store) -> Count:
     """Return the counts of a system for a typical sentence of a training set."""
-    model = build_untrained(study.run, study.run.system(name)).eval()
-    rule = model.context_rule
+    model = build_untrained(study.run, study.run.system(name))
+    rule = model.train().context_rule
     contexts = None if rule is None else typical_contexts(store, rule)
     lengths = typical_lengths(store)
     spans = typical_spans(store, lengths[0]) if model.reads_spans else []

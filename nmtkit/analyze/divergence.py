@@ -147,9 +147,8 @@ class StackDivergence:
 
     @property
     def label(self) -> str:
-        """The label of the stack in the figure and the bars."""
-        settings = f" ({self.settings})" if self.settings else ""
-        return f"{self.system}{settings}, {self.stack}"
+        """The label of the stack in the figure and the bars; the settings are in the table."""
+        return f"{self.system}, {self.stack}"
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from nmtkit.analyze.presenting import interval_column, interval_note, text_colum
 from nmtkit.analyze.study import RESAMPLES, SEED, Study
 from nmtkit.arrays import Floats, Ints
 from nmtkit.data.batches import Batch
-from nmtkit.errors import ConfigError
+from nmtkit.errors import ConfigError, DataError
 from nmtkit.measures import recording
 from nmtkit.measures.words import (
     TOP,
@@ -216,6 +216,10 @@ class Gates(Analysis[GatesOptions, GateMeans]):
             side: read_words(study.run, study.store, side) for side in dict.fromkeys(sides.values())
         }
         of_sides = self._groups(study, words)
+        sides = {site: side for site, side in sides.items() if of_sides[side]}
+        if not sides:
+            message = "the set has no words of the side that the gates belong to"
+            raise DataError(message, where=f"--on {study.set_name}", hint="name another set")
         draws = study.resampling(len(study.store))
         values = {
             name: of_words(study, name, model, sides, words) for name, (model, _) in gated.items()

@@ -20,15 +20,15 @@ from nmtkit.analyze.study import Study
 from nmtkit.arrays import Floats
 from nmtkit.data.batches import Batch, collate
 from nmtkit.data.order import epoch_windows, window_batches
+from nmtkit.data.padding import Ids
 from nmtkit.data.store import Store
-from nmtkit.models.base import Memory, Model, State, target_states
+from nmtkit.models.base import Memory, Model, State
 from nmtkit.nn import hardware
-from nmtkit.nn.dropout import seed_dropout
 from nmtkit.tables.table import Estimate
 from nmtkit.text.vocabulary import EOS
-from nmtkit.train import loss
-from nmtkit.train.gradients import autocast_arguments
+from nmtkit.train.gradients import Gradients, Share, autocast_arguments
 from nmtkit.train.plan import common_width
+from nmtkit.train.state import TrainState
 from nmtkit.translate.beam import search
 
 UPDATES, SENTENCES = 3, 48
@@ -89,7 +89,7 @@ class Bench:
     """The models of a study, and the work that each of them does in a round.
 
     Args:
-        study: training and search settings are those of its first system.
+        study: batches, precision and search settings are those of its first system.
         steps: target tokens of every decoded sentence.
     """
 
@@ -112,6 +112,10 @@ class Bench:
         self.models = {name: study.model(name, decoding) for name in study.systems}
         self.sources = {name: _sources(study, name, self.models[name]) for name in study.systems}
         self.pairs = Store(study.run.prep / "train")
+        self.gradients = {}
+        for name, model in self.models.items():
+            own = study.run.system(name).training()
+            self.gradients[name] = Gradients(model, self.pairs, own, self.autocast, TrainState())
         shards = epoch_windows(self.pairs.shard_sizes, SEED, 0)[0]
         size, unit = self.training.batch_size, self.training.batch_unit
         self.batches = window_batches(self.pairs, shards, size, unit, SEED, 0)
@@ -125,29 +129,22 @@ class Bench:
         drawn = [self.batches[i % len(self.batches)] for i in range(first, first + UPDATES)]
         seconds = np.empty((len(self.models), 2))
         for i, (name, model) in list(enumerate(self.models.items()))[:: 1 if number % 2 else -1]:
-            batches = [collate(self.pairs, rows, self.device, model.context_rule) for rows in drawn]
-            updates = partial(self._update, model, batches)
+            model.train()  # it may read another context than in evaluation
+            gradients = self.gradients[name]
+            shares = [(rows, gradients.share([rows], make=True)) for rows in drawn]
+            updates = partial(self._update, gradients, shares, first + 1)
             decoding = partial(self._decode, model, self.sources[name])
             seconds[i] = self._seconds(updates), self._seconds(decoding)
             advance(1)
         return sum(int(self.pairs.lengths(rows)[1].sum()) for rows in drawn), seconds
 
-    def _update(self, model: Model, batches: Sequence[Batch]) -> None:
+    def _update(
+        self, gradients: Gradients, shares: Sequence[tuple[Ids, Share]], first: int
+    ) -> None:
         """Compute forward and backward as training does, without the optimiser's step."""
-
-        def logits(hidden: Tensor) -> Tensor:
-            with torch.autocast(**self.autocast):
-                return model.logits(hidden)
-
-        model.train()
-        smoothing = self.training.label_smoothing
-        for number, batch in enumerate(batches):
-            seed_dropout(SEED, number, 0)
-            with torch.autocast(**self.autocast):
-                hidden = target_states(model, batch)
-            rows = loss.chunk_rows(model.vocabularies.tgt, hidden.device.type)
-            loss.backward(logits, hidden, batch, smoothing, 1.0, rows)
-            model.zero_grad(set_to_none=True)
+        for step, (rows, share) in enumerate(shares, first):
+            gradients.compute([rows], step, 1.0, share)
+            gradients.model.zero_grad(set_to_none=True)
 
     def _decode(self, model: Model, sources: Batch) -> None:
         model.eval()

@@ -90,7 +90,7 @@ class Documents:
         raise DataError(problem, where=path, hint="prepare it again: nmtkit prep … --force")
 
     def without(self, blank: Collection[int]) -> Documents:
-        """Return the same documents, with these blank lines excluded from every context."""
+        """Return the same documents, where these blank lines are in no context and have none."""
         if not blank:
             return self
         documents = copy.copy(self)
@@ -144,12 +144,12 @@ class Documents:
         """Return the context of one sentence; `rule.whole` is ignored."""
         readable = self._readable
         document, place = self._places(sentence)
+        if not place or rule.kind == "none":
+            return []
         if rule.kind == "previous":
             return list(readable[max(document.start, place.start - rule.size) : place.start])
         if rule.kind == "next":
             return list(readable[place.stop : min(document.stop, place.stop + rule.size)])
-        if rule.kind == "none":
-            return []
         return self._drawn_context(sentence, rule, document, place)
 
     def _drawn_context(

@@ -128,7 +128,7 @@ class Ablation:
         block = rows.size(1) if self.in_parallel else 1  # steps of a pass
         passes = []
         for steps, drawn in zip(*(torch.split(x, block, 1) for x in (rows, chances)), strict=True):
-            removal = _Removal(self.renormalise, drawn, batch.src_lengths)
+            removal = _Removal(self.renormalise, drawn, batch)
             removed, state = self._pass(steps, memory, state, removal)
             passes.append(removed)
         alpha, hidden, contexts = zip(*passes, strict=True)
@@ -164,7 +164,8 @@ class _Removal:
 
     Args:
         renormalise: see `without`.
-        chances: of the steps of the pass (B, T); src_lengths: (B).
+        chances: of the steps of the pass (B, T); batch: the sentences.
+    Raises: LeftOut if the model attends to more than the source.
     Attributes:
         alpha: the weights of the removed positions (B, T, K).
     """
@@ -172,16 +173,17 @@ class _Removal:
     alpha: Tensor
     positions: Tensor | None = None
 
-    def __init__(self, renormalise: bool, chances: Tensor, src_lengths: Tensor) -> None:
-        self.renormalise, self.chances, self.src_lengths = renormalise, chances, src_lengths
+    def __init__(self, renormalise: bool, chances: Tensor, batch: Batch) -> None:
+        self.renormalise, self.chances, self.batch = renormalise, chances, batch
 
     def __call__(self, weights: Tensor) -> Tensor:
         steps = self.chances.size(1)
         if self.positions is None:
+            recording.check_positions(weights, self.batch)
             whole = (weights if weights.dim() == 4 else weights.unsqueeze(1))[..., :steps, :]
             mean = whole.mean(1)  # (B, T, S)
             strongest = mean.argmax(-1)  # the first of equals
-            other = other_positions(self.chances, strongest, self.src_lengths)
+            other = other_positions(self.chances, strongest, self.batch.src_lengths)
             self.positions = torch.stack([strongest, other], dim=1)  # (B, K, T)
             keys = self.positions.transpose(1, 2).clamp(max=mean.size(-1) - 1)
             self.alpha = mean.double().gather(-1, keys)

@@ -18,12 +18,14 @@ from functools import lru_cache
 from itertools import groupby, pairwise
 
 from nmtkit.errors import DataError
+from nmtkit.text.scripts import UNSPACED
+from nmtkit.text.tokenizer import characters
 
 GAP = re.compile(r"\.\.\.(\d*)|…")
 END = "$"
 FORM = "source phrase, tab, accepted target phrases separated by ' | '"
-# Japanese and Chinese have no spaces between words, so each character is a word.
-_ALONE = re.compile("[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
+# Where no spaces separate words, each character is a word.
+_ALONE = re.compile(f"[{UNSPACED}]")
 _STOP = r"(?! [.!?;…。！？；] )"  # noqa: RUF001
 
 
@@ -38,7 +40,8 @@ def _kind(character: str) -> str:
 
 
 def words(line: str, match_case: bool) -> list[str]:
-    """Return the words of a line: runs of letters and digits, and each other character by itself.
+    """Return the words of a line: runs of letters and digits, and each other character by itself,
+    with its marks.
 
     Args:
         match_case: keep the case; False folds the case.
@@ -49,7 +52,7 @@ def words(line: str, match_case: bool) -> list[str]:
         if kind == "word":
             tokens.append("".join(run))
         elif kind != "space":
-            tokens += run
+            tokens += characters("".join(run))
     return tokens
 
 

@@ -22,7 +22,7 @@ from nmtkit.data.context import Context
 from nmtkit.data.context import contexts as collate_contexts
 from nmtkit.data.documents import ContextRule
 from nmtkit.measures import recording
-from nmtkit.models.base import Memory, Model, State, target_states
+from nmtkit.models.base import Memory, Model, State, Vocabularies, target_states
 from nmtkit.nn.capture import capture
 from nmtkit.nn.dropout import seed_dropout
 from nmtkit.text.vocabulary import BOS
@@ -47,7 +47,7 @@ class Parameters:
 
     Attributes:
         total: all.
-        embeddings: those with one row for each token of a vocabulary (embeddings, output layer).
+        embeddings: those whose size depends on a vocabulary (embeddings, output layer).
     """
 
     total: int
@@ -83,11 +83,16 @@ class Macs:
 
 
 def count_parameters(model: Model) -> Parameters:
-    """Return the parameters of a model; one whose first axis is a vocabulary is an embedding."""
-    vocabularies = {model.vocabularies.src, model.vocabularies.tgt}
-    parameters = list(model.parameters())
-    embeddings = [p.numel() for p in parameters if p.dim() and p.size(0) in vocabularies]
-    return Parameters(sum(p.numel() for p in parameters), sum(embeddings))
+    """Return the parameters of a model; they are embeddings if a model with other vocabularies has
+    them in another size.
+    """
+    sizes = model.vocabularies
+    with torch.device("meta"):  # shapes alone, no memory
+        larger = Vocabularies(sizes.src + 1, sizes.tgt + 1, sizes.shared)
+        others = dict(type(model)(model.settings, larger).named_parameters())
+    parameters = dict(model.named_parameters())
+    embeddings = [p.numel() for name, p in parameters.items() if p.shape != others[name].shape]
+    return Parameters(sum(p.numel() for p in parameters.values()), sum(embeddings))
 
 
 def count_macs(

@@ -97,7 +97,7 @@ def find(folder: Path) -> dict[str, list[Path]]:
 
     Args:
         folder: of tasks, or the folder of one task's parts.
-    Raises: DataError if it is missing or has no task.
+    Raises: DataError if it is missing, has no task, or has two tasks of one name.
     """
     if not folder.is_dir():
         problem = f"no such folder of probing files: {folder}"
@@ -106,10 +106,15 @@ def find(folder: Path) -> dict[str, list[Path]]:
         raise DataError(problem, where="--probes", hint="a folder, or senteval")
     if parts := _part_files(folder):
         return {folder.name: parts}
-    tasks = {}
+    tasks: dict[str, list[Path]] = {}
     for path in sorted(folder.iterdir()):
-        if paths := _task_files(path):
-            tasks[path.name if path.is_dir() else _stem(path)] = paths
+        if not (paths := _task_files(path)):
+            continue
+        name = path.name if path.is_dir() else _stem(path)
+        if name in tasks:
+            message = f"two probing tasks have the same name before the first dot: '{name}'"
+            raise DataError(message, where=folder, hint="rename one of them")
+        tasks[name] = paths
     if not tasks:
         raise DataError("no probing files", where=folder, hint=LAYOUTS)
     order = [name for names in CATEGORIES.values() for name in names if name in tasks]

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from nmtkit import console
 from nmtkit.arrays import Ints
+from nmtkit.data.batch_lists import longest_first
 from nmtkit.data.batches import READABLE, Batch, collate, on_device, readable
 from nmtkit.data.context import contexts
 from nmtkit.data.documents import ContextRule
@@ -24,7 +25,7 @@ from nmtkit.text.vocabulary import EOS, UNK
 from nmtkit.translate.forced import GivenPairs, pair_batch
 
 POSITIONS = READABLE
-"""Most source positions of a batch, with padding: all weights are in memory at once."""
+"""Most positions of a side of a batch, with padding: all weights are in memory at once."""
 CROSS = ("target", "source")
 """Queries and keys of an attention from the target to the source."""
 Sites = dict[str, tuple[str, str]]
@@ -84,6 +85,18 @@ def cross_sites(model: Model, device: torch.device) -> list[str]:
     return cross
 
 
+def check_positions(weights: Tensor, batch: Batch) -> None:
+    """Refuse attention to a text of which the source is only a part.
+
+    Args:
+        weights: (…, keys) on a batch.
+    Raises: LeftOut.
+    """
+    if weights.size(-1) != batch.src.size(1):
+        message = "it attends to more than the source, so positions are not those of the source"
+        raise LeftOut(message)
+
+
 def made_up(lengths: tuple[int, int], device: torch.device, pairs: int = 1) -> Batch:
     """Return equal sentence pairs of a given source and target length, </s> included."""
     src, tgt = ([UNK] * (length - 1) + [EOS] for length in lengths)
@@ -118,18 +131,26 @@ def batches(
         rows: the numbers of the pairs to read; None: all.
     Raises: DataError if all pairs are too long.
     """
-    rows = np.arange(len(store.src_lengths)) if rows is None else rows
+    rows = _readable_rows(store, rule, np.arange(len(store.src_lengths)) if rows is None else rows)
+    longest = np.maximum(store.src_lengths[rows], store.tgt_lengths[rows])
+    # Where a whole document is the context, each sentence attends to as much as a batch.
+    sentences = 1 if rule is not None and rule.whole else POSITIONS
+    for batch in longest_first(longest.tolist(), POSITIONS, sentences):
+        yield collate(store, rows[batch], device, rule)
+
+
+def _readable_rows(store: Store | GivenPairs, rule: ContextRule | None, rows: Ints) -> Ints:
+    """Return the rows without those that are too long (see `readable`), with a message.
+
+    Raises: DataError if all are too long.
+    """
     short = readable(store, rule, rows)
     most = f"longer than {READABLE:,} subwords, with the context that the system reads"
     if len(rows) and not len(short):
         raise DataError(f"{counted(len(rows), 'sentence')}: {most}", hint="choose shorter ones")
     if left_out := len(rows) - len(short):
         console.warn(f"{counted(left_out, 'sentence')} left out: {most}")
-    order = short[np.lexsort((store.tgt_lengths[short], store.src_lengths[short]))[::-1]]
-    while len(order):
-        size = max(1, POSITIONS // int(store.src_lengths[order[0]]))
-        yield collate(store, order[:size], device, rule)
-        order = order[size:]
+    return short
 
 
 def variants_with(recorded: Callable[[Model, torch.device], Any]) -> str:

@@ -180,8 +180,9 @@ def layers_with_module(settings: DualContextSettings) -> range:
     Raises: ConfigError if there are none, or if `even_side` has no effect.
     """
     s = settings
-    if not (s.encoder or s.decoder):
-        hint = "set one of them, or train --variant transformer"
+    count = max(s.encoder * s.encoder_layers, s.decoder * s.decoder_layers)
+    if not count:
+        hint = "switch it on where there are layers, or train --variant transformer"
         where = "model.encoder, model.decoder"
         raise ConfigError("no layer has the module", where=where, hint=hint)
     # Windows of odd size are allowed: a sweep over sizes sets the side once.
@@ -189,7 +190,6 @@ def layers_with_module(settings: DualContextSettings) -> range:
         message = "only the decoder has the module, and its window never reaches to the right"
         hint = "leave out model.even_side, or --set model.encoder=true"
         raise ConfigError(message, where="model.even_side, model.encoder", hint=hint)
-    count = max(s.encoder * s.encoder_layers, s.decoder * s.decoder_layers)
     first, last = map(int, s.layers.split("-")) if s.layers else (1, count)
     if s.layers and not 1 <= first <= last <= count:
         message = f"layers '{s.layers}' are not among the layers 1-{count}"

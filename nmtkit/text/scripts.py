@@ -33,6 +33,15 @@ LETTERS = {
     "Telugu": "అ-హ",
 }
 """The letters of each script, as the inside of a regular expression's class."""
+UNSPACED = (
+    "\u0e00-\u0eff"  # Thai, Lao
+    "\u1000-\u109f"  # Burmese
+    "\u1780-\u17ff"  # Khmer
+    "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"  # Japanese, Chinese
+)
+"""Characters of the scripts without spaces between words, as the inside of a regular expression's
+class.
+"""
 LANGUAGES = {
     "Latin": (
         "af az bs ca cs cy da de en eo es et eu fi fo fr ga gl hr ht hu id is it la lb lt lv mg ms"

@@ -79,7 +79,7 @@ def _jieba(line: str) -> list[str]:
     return split_words(chinese.segment(line))
 
 
-def _characters(line: str) -> list[str]:
+def characters(line: str) -> list[str]:
     """Return every character as a word, with the marks that it carries, and a run of Latin letters
     or digits as one word. White space of any kind is a space.
     """
@@ -103,7 +103,7 @@ def _raw(line: str) -> list[str]:
 
 _WORDS: dict[Name, tuple[Callable[[str], list[str]], Callable[[list[str]], str]]] = {
     "jieba": (_jieba, chinese.detokenize),
-    "characters": (_characters, _joined_characters),
+    "characters": (characters, _joined_characters),
     # The text is tokenized already: nothing is undone.
     "none": (str.split, " ".join),
     "raw": (_raw, " ".join),

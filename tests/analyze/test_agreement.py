@@ -437,6 +437,8 @@ def test_systems_and_score_files_side_by_side(
         assert float(rows["all", "all"]["others"]) == pytest.approx(share)
     distances = {key: int(row["pairs"]) for key, row in rows.items() if "distance" in key[0]}
     assert distances == {("distance, subject-verb", label): 1 for label in ("0", ">15")}
+    # One of the three items has no wrong translation.
+    assert rows["sentence", "better than every wrong one"]["pairs"] == "2"
     frequency = "frequency: how often the word occurs in the training text of the set's authors"
     assert frequency in notes()
     own = stored_scores("base", documented)

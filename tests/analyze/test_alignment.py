@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from nmtkit.analyze.alignment import of_head, select_sites
+from nmtkit.analyze.alignment import Alignment, AlignmentOptions, of_head, select_sites
 from nmtkit.analyze.study import Study
 from nmtkit.data.context import contexts
 from nmtkit.errors import ConfigError, DataError
@@ -256,22 +256,33 @@ def test_a_sentence_is_read_with_its_context(analysed, variant):
     torch.testing.assert_close(stored, weights, rtol=1e-5, atol=1e-7)
 
 
+def test_a_system_without_the_layer_or_the_head_is_left_out(analysed):
+    analysed.system("deep", model=DEEP | {"heads": 4})
+    analysed.system("shallow", model=SMALL)
+    for options, reason in (({"layer": "3"}, "no layer '3'"), ({"head": 4}, "no head 4")):
+        study = Study(analysed.run, "alignment", ["deep", "shallow"], [])
+        aligned = Alignment(AlignmentOptions(**options)).measure(study)
+        assert [drawn.system for drawn in aligned.drawn] == ["deep"]
+        assert study.left_out["shallow"].startswith(reason)
+
+
 def test_what_is_not_there_is_said(analysed, goldset):
     model = analysed.system(model=DEEP)
     for options, words in (
-        ({"layer": "decoder.1.cros"}, "no layer"),
+        ({"layer": "4"}, "base: no layer '4', known: 1, 2, 3"),
+        ({"layer": "decoder.1.cros"}, "no layer 'decoder.1.cros', did you mean 'decoder.1.cross'"),
         ({"layer": "encoder.0.attention", "gold": goldset}, "no attention from the target to the"),
-        ({"head": 3}, "there are 2 heads"),
+        ({"head": 3}, "base: no head 3, there are 2 heads"),
+    ):
+        analysed.refused("alignment", DataError, words, **options)
+    for options, words in (
         ({"gold": goldset, "sentence": 4}, "no line 4: there are 3"),
         ({"gold": "one"}, "expected two files"),
         ({"gold": goldset, "set_names": ["test"]}, "those of --gold"),
     ):
         analysed.refused("alignment", ConfigError, words, **options)
-    for options, words, hint in (
-        ({"layer": "4"}, "no layer '4'", "known: 1, 2, 3"),
-        ({"sentence": 41}, "no line 41: there are 40", "1 to 40"),
-    ):
-        assert analysed.refused("alignment", ConfigError, words, **options).hint == hint
+    words = "no line 41: there are 40"
+    assert analysed.refused("alignment", ConfigError, words, sentence=41).hint == "1 to 40"
     site = "decoder.0.attention"
     assert list(select_sites(model, site, False, torch.device("cpu"))) == [site]
     assert of_head(torch.tensor([[[[0.0]], [[1.0]]]]), 0).item() == 0.5

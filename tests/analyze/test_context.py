@@ -29,6 +29,7 @@ from nmtkit.score.metrics import Scorer
 from nmtkit.score.resampling import Draws
 from nmtkit.tables.table import Estimate
 from nmtkit.text.bpe import Bpe
+from nmtkit.text.sentencepiece import SentencePiece, learn_sentencepiece
 from nmtkit.text.vocabulary import BOS, EOS
 from nmtkit.translate.forced import GivenPairs, forced_scores, pair_batch
 from nmtkit.translate.stage import translate
@@ -177,6 +178,16 @@ def test_the_table_by_hand(findings, run, capsys):
     assert "up to date" in capsys.readouterr().err
 
 
+def test_a_set_of_one_document_has_no_row_of_other_documents(analysed, monkeypatch):
+    monkeypatch.setattr(context_conditions.Reader, "_translations", lambda *_: ["x"] * 40)
+    system(analysed.run, "doc", "concat")
+    (analysed.run.prep / "docs").mkdir()
+    (analysed.run.prep / "docs" / "test.txt").write_text("0\n", "utf-8")
+    table = analysed.analyze("context", set_names=["test"])["table"]
+    assert [row["context"] for row in table["rows"]] == ["own", "none", "same document"]
+    assert "no row of other documents: the set is a single document" in table["notes"]
+
+
 def test_the_own_context_is_that_of_translate_and_other_ones_change_translations(
     findings, run, monkeypatch
 ):
@@ -259,6 +270,21 @@ def test_contexts_of_different_lengths_are_read_in_parts_and_looked_at_all_the_s
         assert_same(one, *readings(model, pairs, i))
 
 
+def test_both_sides_of_a_batch_are_bounded():
+    """All attention of a batch is in memory at once, and one long target pads all others."""
+    ids = [np.array([5] * length + [EOS]) for length in (2, 900)]
+    pairs = GivenPairs([ids[0]] * 340, [ids[1], *[ids[0]] * 339])
+    read = list(recording.batches(pairs, CPU))
+    assert sorted(row for batch in read for row in batch.rows.tolist()) == list(range(340))
+    assert max(batch.tgt_out.numel() for batch in read) <= recording.POSITIONS
+
+
+def test_a_sentence_that_reads_its_whole_document_is_a_batch():
+    rule = small("amn", memory_scope="batch").context_rule
+    read = list(recording.batches(probe_store([4]), CPU, rule))
+    assert [len(batch.src) for batch in read] == [1] * 4
+
+
 def test_what_amn_and_concat_read_by_hand():
     """Sentence 3 of a document, its contexts in parallel, against the recorded weights of that
     sentence alone; concat by positions.
@@ -313,6 +339,15 @@ def test_words_of_an_example_are_sums_and_means_of_their_subwords(tmp_path):
     assert example.source == [("ab", pytest.approx(0.375))]
     text = context_reading.as_text([example])
     assert "*c*(0.67)" in text and "*####*" not in text
+
+
+def test_the_end_of_a_context_is_a_word_of_its_own_with_sentencepiece(tmp_path):
+    learn_sentencepiece({"▁Ein": 9, "▁Hund.": 9, "▁und": 9}, 30, "bpe", tmp_path / "model")
+    splitter = SentencePiece(tmp_path / "model")
+    vocabulary = dict(enumerate(["▁Ein", "<s>", "</s>", "▁Hund", "."]))
+    reading = Reading(np.full((1, 4), 0.25), None, [0, 3, 4, EOS])
+    example = context_reading.example("x", reading, [0], "r", vocabulary, splitter)
+    assert example.context == [("Ein", 0.25), ("Hund.", 0.5), ("</s>", 0.25)]
 
 
 def test_html_is_escaped_and_stands_alone():

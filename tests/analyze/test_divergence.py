@@ -130,7 +130,7 @@ def test_systems_of_several_kernels_side_by_side(analysed, stderr):
     assert {row["layer"] for row in firsts} == {"E_d"} and list(rows) == [
         row["system"] for row in firsts[::2]
     ]
-    labels = [f"{name} ({own[0]['settings']}), encoder" for name, own in rows.items()]
+    labels = [f"{name}, encoder" for name in rows]
     overall, *blocks = (block.splitlines() for block in found["bars"].split("\n\n"))
     assert overall[0] == "E_d (max_renorm)"
     assert [block[0] for block in blocks] == [f"{label} (max_renorm)" for label in labels]

@@ -14,6 +14,7 @@ import torch
 
 from nmtkit.analyze import gates
 from nmtkit.analyze.gates import GateMean
+from nmtkit.analyze.study import Study
 from nmtkit.data.store import Store
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.measures import recording
@@ -31,6 +32,7 @@ from tests.refused import refused
 from tests.score.conftest import write
 
 from ..spaces import Spaces
+from ..stored import pair_writer
 from .conftest import GATED, TOY
 
 CPU = torch.device("cpu")
@@ -327,6 +329,20 @@ def test_the_stage_by_hand(analysed, tmp_path, capsys):
     tags.write_text("X\n" * 40, "utf-8")
     # Another tag file is another finding.
     analysed.refused("gates", DataError, "1 tags for", src_tags=str(tags))
+
+
+def test_gates_of_blank_references(analysed):
+    """A set without words for any gate is refused."""
+    analysed.system("target", "caru", GATED | {"caatt": False})
+    prep = analysed.run.prep
+    write(prep / "text" / "test.ref", [""] * 40)
+    with pair_writer(prep / "test", 0, 100) as add:
+        for line in analysed.lines["test"]:
+            add([5] * len(line.split()) + [EOS], [EOS])
+    analysed.refused("gates", DataError, "no words of the side that the gates belong to")
+    analysed.system("both", "caru", GATED)
+    measured = gates.Gates(gates.GatesOptions()).measure(Study(analysed.run, "", ["both"], []))
+    assert {row.site for row in measured.rows} == {"attention_gate"}
 
 
 def test_tags_without_a_file_or_a_gate(analysed, tmp_path):

@@ -8,12 +8,15 @@ import pytest
 import torch
 
 from nmtkit.analyze import importance
+from nmtkit.data.batches import collate
+from nmtkit.data.documents import Documents
 from nmtkit.errors import ConfigError, DataError, LeftOut
 from nmtkit.measures import ablation, context_spread, recording
 from nmtkit.measures.ablation import Ablation
 from nmtkit.nn.capture import capture
 from nmtkit.score.resampling import Resampling
 from nmtkit.text.vocabulary import EOS
+from nmtkit.translate.forced import GivenPairs
 from tests.models import contract
 
 from .conftest import GATED, SMALL
@@ -106,6 +109,14 @@ def test_a_batch_equals_one_removal_at_a_time(case):
         wanted = bits(whole, without_i) - bits(whole, without_j)
         assert d_js[row, t].item() == pytest.approx(wanted, abs=1e-10)
     assert d_js[points].abs().max() > 1e-8
+
+
+def test_a_model_that_attends_to_its_context_too_is_left_out():
+    model, ids = contract.Case("concat").build(), [[5, 6, EOS], [7, EOS]]
+    pairs = GivenPairs(ids, ids, documents=Documents([0], 2))
+    batch = collate(pairs, np.arange(2), CPU, model.context_rule)
+    with pytest.raises(LeftOut, match="attends to more than the source"):
+        ablation.compare(of_source(model), batch)
 
 
 def test_all_steps_go_in_one_pass_only_where_no_step_feels_another():

@@ -12,14 +12,14 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from nmtkit.analyze import ANALYSES, stage, timing
+from nmtkit.analyze import ANALYSES, cost, stage, timing
 from nmtkit.analyze.analysis import Finding
 from nmtkit.analyze.study import Study
 from nmtkit.cli import app
 from nmtkit.cli.analyze import analysis_command
 from nmtkit.data.batches import source_batch
 from nmtkit.data.documents import documents_file
-from nmtkit.data.store import spans_writer
+from nmtkit.data.store import Store, spans_writer
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.measures.macs import count_macs, count_parameters
 from nmtkit.options import GENERAL
@@ -233,6 +233,36 @@ def test_cost_of_a_document_model_counts_its_contexts(analysed, decoded):
     assert 0 < with_context < len(beside.src) and with_context >= len(beside.src) - 2
 
 
+def test_cost_of_training_is_of_the_contexts_that_training_reads(analysed, decoded, monkeypatch):
+    """A memory of the batch is in evaluation that of the whole document."""
+    batches = []
+    monkeypatch.setattr(
+        timing.Bench,
+        "_update",
+        lambda _, __, shares, *___: batches.extend(share.batches[0] for _, share in shares),
+    )
+    analysed.system("memory", "amn", {**SMALL, "memory_scope": "batch"})
+    write(documents_file(analysed.run.prep, "train"), ["0"])
+    asked, count = study(analysed, "memory"), len(analysed.lines["test"])
+    counted = cost.count(asked, "memory", Store(analysed.run.prep / "train"))
+    assert counted.contexts == pytest.approx((count - 1) / count)
+    timing.measure_speed(asked, 5, rounds=1)
+    assert {batch.context.rows.size(1) for batch in batches} == {1}
+
+
+def test_measured_updates_are_packed_as_training_packs_them(analysed, decoded, monkeypatch):
+    packed = []
+    monkeypatch.setattr(
+        timing.Gradients,
+        "_add_part",
+        lambda _, batch, *__: packed.append(batch.segments is not None) or torch.zeros(2),
+    )
+    for variant in ("transformer", "concat"):  # of these a CPU packs one
+        analysed.system(variant, variant)
+    timing.measure_speed(study(analysed, "transformer", "concat"), 5, rounds=1)
+    assert packed == [*[True] * 3, *[False] * 6, *[True] * 3]  # who begins alternates
+
+
 def test_cost_of_phrases_from_parses_counts_and_times_the_parses(analysed, decoded, stderr):
     """A system that cuts n-grams is counted and timed on these."""
     systems, prep = ["ngram", "parse"], analysed.run.prep
@@ -390,9 +420,9 @@ def test_measured_updates_are_of_new_batches_every_round_and_the_same_for_all(
     """As training meets them: a shape met before is faster."""
     seen, order = {}, []
 
-    def update(_, model, batches):
-        order.append(id(model))
-        seen.setdefault(id(model), []).append([batch.rows.tolist() for batch in batches])
+    def update(_, gradients, shares, first):
+        order.append(id(gradients))
+        seen.setdefault(id(gradients), []).append([rows.tolist() for rows, _ in shares])
 
     monkeypatch.setattr(timing.Bench, "_update", update)
     monkeypatch.setattr(timing, "window_batches", lambda *_: [np.array([i]) for i in range(12)])
@@ -541,7 +571,7 @@ def test_an_analysis_depends_on_its_own_options_only(two, stderr):
 @pytest.mark.parametrize(
     ("name", "words", "hint"),
     [
-        ("alignment", "attends to the source", ""),
+        ("alignment", "has this attention", ""),
         ("divergence", "attends locally and globally", THAT_DOES + "enc-dc, dec-dc, full-dc"),
         ("gates", "has a gate", THAT_DOES + "amn, context-aware, han, caru, gru-inv, gatt"),
         ("importance", "whose attention can be taken away", ""),

@@ -85,6 +85,17 @@ def test_without_boundaries_every_sentence_is_a_document():
     assert documents.context(1, ContextRule("foreign", 5)) == [0, 2]
 
 
+@given(RULES)
+def test_a_blank_line_has_no_context_and_is_in_none(rule):
+    """As in translation, which has nothing to translate there."""
+    blank = {1, 2, 7}
+    documents = Documents([0, 4], 9).without(blank)
+    contexts = [documents.context(sentence, rule) for sentence in range(9)]
+    assert not any(contexts[sentence] for sentence in blank)
+    assert not blank & {sentence for context in contexts for sentence in context}
+    assert any(contexts) == (rule.kind != "none")
+
+
 TEXT = [[5, 6, EOS], [7, EOS], [8, 9, 10, EOS], [11, EOS]]
 TARGETS = [[4, EOS], [EOS], [9, 8, 7, EOS], [5, 5, EOS]]
 

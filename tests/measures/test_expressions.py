@@ -44,6 +44,7 @@ def found(text, line, match_case=False):
         ("A\u0308pfel", ["äpfel"]),
         ("हिन्दी है", ["हिन्दी", "है"]),
         ("他放弃了2次。", ["他", "放", "弃", "了", "2", "次", "。"]),
+        ("ไม่ไป 2ครั้ง", ["ไ", "ม่", "ไ", "ป", "2", "ค", "รั้", "ง"]),
         ("  \t ", []),
     ],
 )
@@ -57,6 +58,10 @@ def test_words(line, wanted):
         ("look up", "We look up the word. Look up!", [("look up",)] * 2),
         ("give up", "give\u00a0 up, forgive up, give upper, give, up", [("give up",)]),
         ("schlägt … nach", "Sie schlägt es nach und er schlägt es nach", [("schlägt", "nach")] * 2),
+        ("ยอม", "เขายอมแพ้", [("ย อ ม",)]),  # Thai, Lao, Khmer and Burmese have no spaces
+        ("ໄປ", "ລາວໄປຕະຫຼາດ", [("ໄ ປ",)]),
+        ("ទៅ", "គាត់ទៅផ្សារ", [("ទៅ",)]),
+        ("ဈေး", "သူဈေးသွားတယ်", [("ဈေး",)]),
         ("schlägt ... nach", "Sie schlägt ihn. Er geht nach Hause.", []),
         ("schlägt ... nach", "Sie schlägt es nachher", []),
         ("schlägt ... nach", "Wer schlägt, schlägt das nach", [("schlägt", "nach")]),

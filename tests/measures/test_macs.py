@@ -134,8 +134,9 @@ def test_matrix_vector_products_are_counted():
 
 
 @pytest.mark.parametrize(("tie", "matrices"), [("none", 3), ("target", 2), ("all", 1)])
-def test_parameters_are_split_into_embeddings_and_the_rest(tie, matrices):
-    d, v = 64, 203
+@pytest.mark.parametrize("v", [203, 256])  # 256: as many tokens as a layer is wide
+def test_parameters_are_split_into_embeddings_and_the_rest(v, tie, matrices):
+    d = 64
     model = built("transformer", d, 256, 2, v, tie=tie, softmax_bias=True)
     found = macs.count_parameters(model)
     assert found.embeddings == matrices * v * d + v

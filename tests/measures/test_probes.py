@@ -101,6 +101,13 @@ def test_a_folder_without_probing_files_is_refused(tmp_path):
     refused(DataError, "no probing files", find, tmp_path)
 
 
+def test_two_tasks_of_one_name_are_refused(tmp_path):
+    for name in ("tense.de.txt", "tense.en.txt"):
+        write(tmp_path / name, SENTEVAL)
+    words = "two probing tasks have the same name before the first dot: 'tense'"
+    refused(DataError, words, find, tmp_path)
+
+
 @pytest.mark.parametrize(
     ("lines", "message", "line"),
     [

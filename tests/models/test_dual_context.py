@@ -172,6 +172,7 @@ def test_layers_choose_where_the_module_stands():
         ("enc-dc", {"layers": True}, "layers"),
         ("enc-dc", {"layers": [2]}, "layers"),
         ("enc-dc", {"encoder": False}, "no layer has the module"),
+        ("enc-dc", {"encoder_layers": 0}, "no layer has the module"),
         ("enc-dc", {"local": "none", "kernel_size": 3}, "leave out model.kernel_size"),
         ("full-dc", {"local": "none", "even_side": "right"}, "there is no window"),
         ("dec-dc", {"local": "mean"}, "bad value for 'model.local'"),
