@@ -28,7 +28,8 @@ from nmtkit.measures.contrastive import Error, Item
 from nmtkit.run import Run
 from nmtkit.score.significance import wilson
 from nmtkit.tables import figures
-from nmtkit.tables.table import Column, Estimate, Rows, Table, percent_bars, text_column
+from nmtkit.tables.bars import percent_bars
+from nmtkit.tables.table import Column, Estimate, Rows, Table, text_column
 
 AGREEMENT = "subj_verb_agreement"
 POLARITY = {

@@ -30,7 +30,8 @@ from nmtkit.measures.links import GoldSet
 from nmtkit.measures.recording import CROSS, Sites
 from nmtkit.models.base import Model
 from nmtkit.tables import figures
-from nmtkit.tables.table import Column, Estimate, Heat, Table, csv_text, heat, text_column
+from nmtkit.tables.bars import Heat, heat
+from nmtkit.tables.table import Column, Estimate, Table, csv_text, text_column
 from nmtkit.text.vocabulary import Vocabulary, load_vocabularies
 from nmtkit.translate.forced import GivenPairs
 

@@ -19,7 +19,8 @@ from nmtkit.measures.ablation import without
 from nmtkit.models.base import Model
 from nmtkit.nn.masks import real_positions
 from nmtkit.tables import figures
-from nmtkit.tables.table import Column, Rows, Table, named_bars
+from nmtkit.tables.bars import named_bars
+from nmtkit.tables.table import Column, Rows, Table
 
 LOCAL, GLOBAL = ".local", ".global"
 TINY = torch.finfo(torch.float64).tiny

@@ -31,7 +31,8 @@ from nmtkit.models.base import Model
 from nmtkit.nn.masks import real_positions
 from nmtkit.score.resampling import Resampling, estimate
 from nmtkit.tables import figures
-from nmtkit.tables.table import Column, Estimate, Table, named_bars, text_column
+from nmtkit.tables.bars import named_bars
+from nmtkit.tables.table import Column, Estimate, Table, text_column
 from nmtkit.text.tokenizer import Side
 
 ENDING, OF_CONTEXT = "_gate", ".gate"

@@ -16,7 +16,8 @@ from nmtkit.measures import ablation, context_spread, recording
 from nmtkit.measures.ablation import Ablation
 from nmtkit.score.resampling import FEW, Resampling, estimate
 from nmtkit.tables import figures
-from nmtkit.tables.table import Column, Estimate, Table, csv_text, named_bars
+from nmtkit.tables.bars import named_bars
+from nmtkit.tables.table import Column, Estimate, Table, csv_text
 
 REMOVALS = {
     "renormalised": "the other weights of the step are scaled up to sum to one",

@@ -13,7 +13,8 @@ from nmtkit.data.batches import source_batch
 from nmtkit.models.base import Model
 from nmtkit.nn.capture import capture
 from nmtkit.tables import figures
-from nmtkit.tables.table import Column, Heat, Table, heat, text_column
+from nmtkit.tables.bars import Heat, heat
+from nmtkit.tables.table import Column, Table, text_column
 from nmtkit.text.vocabulary import EOS, UNK
 
 ENDING = "_mixture"

@@ -24,7 +24,8 @@ from nmtkit.score.resampling import FEW, Resampling, estimate
 from nmtkit.score.significance import wilson
 from nmtkit.score.translations import sets_to_score
 from nmtkit.tables import figures
-from nmtkit.tables.table import Column, Estimate, Rows, Table, percent_bars, text_column
+from nmtkit.tables.bars import percent_bars
+from nmtkit.tables.table import Column, Estimate, Rows, Table, text_column
 
 MOST = 40
 """The table has at most this many expressions; every occurrence is in occurrences.tsv."""

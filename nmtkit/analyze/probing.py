@@ -35,7 +35,8 @@ from nmtkit.parallel import cores
 from nmtkit.run import Run
 from nmtkit.score.significance import wilson
 from nmtkit.tables import figures
-from nmtkit.tables.table import Column, Estimate, Table, percent_bars
+from nmtkit.tables.bars import percent_bars
+from nmtkit.tables.table import Column, Estimate, Table
 from nmtkit.translate import workers
 
 FEATURES = ".features"

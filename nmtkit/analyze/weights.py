@@ -18,7 +18,8 @@ from nmtkit.measures import recording
 from nmtkit.measures.words import read_words
 from nmtkit.models.base import Model
 from nmtkit.tables import figures
-from nmtkit.tables.table import Column, Estimate, Table, named_bars, text_column
+from nmtkit.tables.bars import named_bars
+from nmtkit.tables.table import Column, Estimate, Table, text_column
 
 END = "</s>"
 

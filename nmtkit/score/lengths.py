@@ -18,7 +18,8 @@ from nmtkit.score.resampling import Draws, estimate
 from nmtkit.score.significance import compare, difference
 from nmtkit.score.stored_scores import GroupScore, LengthScore
 from nmtkit.tables import figures
-from nmtkit.tables.table import Column, Estimate, bar, text_column
+from nmtkit.tables.bars import bar
+from nmtkit.tables.table import Column, Estimate, text_column
 
 
 @dataclass(frozen=True)

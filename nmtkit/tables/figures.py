@@ -22,7 +22,8 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
 from nmtkit import console
-from nmtkit.tables.table import Estimate, Heat
+from nmtkit.tables.bars import Heat
+from nmtkit.tables.table import Estimate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,7 +8,7 @@ import torch
 from nmtkit.analyze import layers
 from nmtkit.errors import ConfigError
 from nmtkit.nn.capture import record
-from nmtkit.tables.table import Heat, heat
+from nmtkit.tables.bars import Heat, heat
 
 from .conftest import SMALL
 

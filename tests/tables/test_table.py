@@ -12,17 +12,8 @@ import pytest
 from nmtkit import files
 from nmtkit.errors import ConfigError
 from nmtkit.tables import figures
-from nmtkit.tables.table import (
-    Column,
-    Estimate,
-    Heat,
-    StoredTable,
-    Table,
-    bar,
-    check_format,
-    tex,
-    text,
-)
+from nmtkit.tables.bars import Heat, bar
+from nmtkit.tables.table import Column, Estimate, StoredTable, Table, check_format, tex, text
 
 TABLE = Table(
     "t",
