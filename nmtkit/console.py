@@ -116,17 +116,10 @@ def progress(label: str, total: float | None) -> Iterator[Advance]:
         yield lambda amount: None
         return
     if sys.stderr.isatty():
-        from rich.console import Console
         from rich.markup import escape
         from rich.progress import Progress, TimeRemainingColumn
 
-        bar = Progress(
-            *Progress.get_default_columns()[:-1],
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-            transient=True,
-        )
-        with bar:
+        with _bar(*Progress.get_default_columns()[:-1], TimeRemainingColumn()) as bar:
             task = bar.add_task(escape(visible(label)), total=total)
             yield lambda amount: bar.advance(task, amount)
         return
@@ -150,6 +143,15 @@ def progress(label: str, total: float | None) -> Iterator[Advance]:
     yield advance
 
 
+def _bar(*columns: Any, **options: Any) -> Any:
+    """Return a bar of rich on stderr. Results that are printed meanwhile go to stdout."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    return Progress(*columns, console=console, transient=True, redirect_stdout=False, **options)
+
+
 class Bar:
     """A bar below all other lines of a terminal; nothing in a pipe or file, or with --quiet.
 
@@ -161,16 +163,12 @@ class Bar:
         self._live: Any = None
         if not sys.stderr.isatty() or _quiet or os.environ.get("TERM") == "dumb":
             return
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn
+        from rich.progress import BarColumn, TextColumn
 
         steps = TextColumn("step {task.completed:,}/{task.total:,}")
         columns = steps, BarColumn(None), TextColumn("{task.description}")
-        console = Console(stderr=True)
         # Each drawing takes time from the work, so there are few.
-        self._live = Progress(
-            *columns, console=console, refresh_per_second=4, transient=True, expand=True
-        )
+        self._live = _bar(*columns, refresh_per_second=4, expand=True)
         self._task = self._live.add_task("", completed=done, total=total)
         self._live.start()
 

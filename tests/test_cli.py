@@ -24,6 +24,7 @@ from nmtkit.cli.ineffective import table
 from nmtkit.settings import STAGES, TrainSettings, build, load_config, load_preset
 from tests.manifests import edit, read_json, write_json
 from tests.processes import python
+from tests.terminal import terminal
 
 TINY = (
     "--set model.d_model=16 --set model.d_ff=32 --set model.encoder_layers=1"
@@ -100,6 +101,16 @@ def test_a_file_and_the_test_set_translate_alike(run):
         f"translate {run / 'prep/text/test.src'} --run {run} --system toy --jobs 1 {SHORT}",
     ).stdout
     assert printed == (run / "systems/toy/translate/test/hyp.txt").read_text()
+
+
+def test_translations_go_to_a_file_while_the_terminal_shows_a_bar(run, tmp_path, monkeypatch):
+    source, printed = run / "prep/text/test.src", tmp_path / "out"
+    command = f"translate {source} --run {run} --system toy --jobs 1"
+    with printed.open("w") as out, terminal(monkeypatch) as sent, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", out)
+        app(shlex.split(command), standalone_mode=False)
+    assert printed.read_text() == ok(command).stdout
+    assert "100%" in sent[0]
 
 
 def test_analyses_and_lists(run):
