@@ -72,7 +72,7 @@ def warnings_told_to(listener: Callable[[str], None]) -> Iterator[None]:
 def _emit(message: str) -> None:
     if _muted:
         return
-    with contextlib.suppress(BrokenPipeError):
+    with contextlib.suppress(OSError):  # the terminal or the disk of a log does not end the work
         put(f"nmtkit: {message}", file=sys.stderr)
 
 
@@ -119,8 +119,11 @@ def progress(label: str, total: float | None) -> Iterator[Advance]:
         from rich.markup import escape
         from rich.progress import Progress, TimeRemainingColumn
 
-        with _bar(*Progress.get_default_columns()[:-1], TimeRemainingColumn()) as bar:
-            task = bar.add_task(escape(visible(label)), total=total)
+        bar = _bar(*Progress.get_default_columns()[:-1], TimeRemainingColumn())
+        task = bar.add_task(escape(visible(label)), total=total)
+        with contextlib.ExitStack() as stack:
+            stack.callback(_drawn, bar.stop)
+            _drawn(bar.start)
             yield lambda amount: bar.advance(task, amount)
         return
     start = last = time.monotonic()
@@ -152,6 +155,12 @@ def _bar(*columns: Any, **options: Any) -> Any:
     return Progress(*columns, console=console, transient=True, redirect_stdout=False, **options)
 
 
+def _drawn(change: Callable[[], None]) -> None:
+    """Start or stop a bar, also if the terminal has gone."""
+    with contextlib.suppress(OSError):
+        change()
+
+
 class Bar:
     """A bar below all other lines of a terminal; nothing in a pipe or file, or with --quiet.
 
@@ -170,7 +179,7 @@ class Bar:
         # Each drawing takes time from the work, so there are few.
         self._live = _bar(*columns, refresh_per_second=4, expand=True)
         self._task = self._live.add_task("", completed=done, total=total)
-        self._live.start()
+        _drawn(self._live.start)
 
     @property
     def shown(self) -> bool:
@@ -185,7 +194,7 @@ class Bar:
     def close(self) -> None:
         """Remove the bar from the terminal."""
         if self._live is not None:
-            self._live.stop()
+            _drawn(self._live.stop)
             self._live = None
 
 
