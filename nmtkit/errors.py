@@ -90,6 +90,18 @@ def of_the_machine(error: BaseException) -> EnvironmentProblem | None:
     return None
 
 
+def exit_code_of(error: BaseException) -> int:
+    """Return the exit code of a command that an error ends."""
+    if isinstance(error, NmtkitError):
+        return error.exit_code
+    if isinstance(error, KeyboardInterrupt):
+        return 130
+    if isinstance(error, BrokenPipeError):  # the reader of stdout has gone: `nmtkit … | head`
+        return 0
+    is_of_machine = isinstance(error, OSError) or of_the_machine(error)
+    return EnvironmentProblem.exit_code if is_of_machine else 1
+
+
 _WORDINGS = (
     (r"Input should be greater than or equal to (\S+)", r"must be at least \1"),
     (r"Input should be less than or equal to (\S+)", r"must be at most \1"),

@@ -24,7 +24,14 @@ from typing import IO, Any
 
 import nmtkit
 from nmtkit import console, files, names
-from nmtkit.errors import ConfigError, DataError, EnvironmentProblem, NmtkitError, check_known
+from nmtkit.errors import (
+    ConfigError,
+    DataError,
+    EnvironmentProblem,
+    NmtkitError,
+    check_known,
+    exit_code_of,
+)
 from nmtkit.records import (
     Manifest,
     StageCall,
@@ -277,7 +284,8 @@ class Run:
         try:
             yield call
         except BaseException as error:
-            call.exit, call.error = _outcome(error)
+            call.exit = exit_code_of(error)
+            call.error = error.message if isinstance(error, NmtkitError) else repr(error)
             raise
         finally:
             call.end = _now()
@@ -287,13 +295,6 @@ class Run:
                     files.appending(self.history, errors="replace") as stream,
                 ):
                     stream.write(json.dumps(call.model_dump(), ensure_ascii=False) + "\n")
-
-
-def _outcome(error: BaseException) -> tuple[int, str]:
-    """Return the exit code and the text of the error that ended a stage call."""
-    if isinstance(error, NmtkitError):
-        return error.exit_code, error.message
-    return 130 if isinstance(error, KeyboardInterrupt) else 1, repr(error)
 
 
 def choose(folder: Path | None) -> Run:

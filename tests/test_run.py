@@ -277,6 +277,9 @@ def test_history_has_one_line_a_stage_call_however_it_ends(tmp_path, monkeypatch
         ("score", DataError("no text.\udcff")),
         ("train", KeyboardInterrupt()),
         ("report", ZeroDivisionError("x")),
+        ("export", OSError(5, "x")),
+        ("analyze", ModuleNotFoundError("x", name="jieba")),
+        ("translate", BrokenPipeError()),
     ):
         with pytest.raises(type(error)), run.recorded(stage):
             raise error
@@ -288,12 +291,15 @@ def test_history_has_one_line_a_stage_call_however_it_ends(tmp_path, monkeypatch
         ("score", 2, None, "no text.?"),
         ("train", 130, None, "KeyboardInterrupt()"),
         ("report", 1, None, "ZeroDivisionError('x')"),
+        ("export", 3, None, "OSError(5, 'x')"),
+        ("analyze", 3, None, "ModuleNotFoundError('x')"),
+        ("translate", 0, None, "BrokenPipeError()"),
     ]
     assert all(line.start <= line.end and line.version for line in lines)
     assert lines[0].argv == ["prep", r"text.\xff"]
     keys = "stage argv version commit python device seed start end exit"
     written = list(map(json.loads, run.history.read_text("utf-8").splitlines()))
-    assert [" ".join(line) for line in written] == [f"{keys} systems", *[f"{keys} error"] * 3]
+    assert [" ".join(line) for line in written] == [f"{keys} systems", *[f"{keys} error"] * 6]
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS])
