@@ -565,8 +565,8 @@ def test_the_reader_may_have_left_before_anything_is_printed(arguments):
 def test_the_traceback_of_an_error_is_shown_on_request(tmp_path, option, variable):
     environment = {**os.environ, "NMTKIT_DEBUG": variable}
     done = shell(f"nmtkit score --run '{tmp_path}/nope\x1b[31m' {option}", env=environment)
-    assert done.returncode == 1
-    assert "Traceback" in done.stderr and "DataError: no run at" in done.stderr
+    assert done.returncode == 2
+    assert "Traceback" in done.stderr and "\nnmtkit: no run at" in done.stderr
     assert "\x1b" not in done.stderr and "nope\\u001b[31m" in done.stderr
 
 
