@@ -594,12 +594,15 @@ class FileFacts:
     sha256: Sha256
 
 
+TRAIN_AGAIN = "train it again with its options: nmtkit train --system NAME --force …"
+"""What to do about a system that cannot be used."""
+
+
 class CheckpointManifest(Record):
     """What a checkpoint is of, and the files that it must have."""
 
     again: ClassVar[str] = (
-        "move the folder of the checkpoint away to use another one, or train again:"
-        " nmtkit train --force"
+        f"move its folder away to use another checkpoint of a system, or {TRAIN_AGAIN}"
     )
     format: Literal[1]
     step: int

@@ -33,6 +33,7 @@ from nmtkit.errors import (
     exit_code_of,
 )
 from nmtkit.records import (
+    TRAIN_AGAIN,
     Manifest,
     StageCall,
     SystemConfig,
@@ -85,6 +86,11 @@ class System:
         return System(self.path.with_name(f".replaced-{self.name}"))
 
     @property
+    def train_again(self) -> str:
+        """The hint for a system that cannot be used."""
+        return TRAIN_AGAIN.replace("NAME", self.name)
+
+    @property
     def made(self) -> int:
         """When it was made (in ns since 1970): before all systems that were made later."""
         stored = self.read_record()
@@ -108,11 +114,10 @@ class System:
         Raises: DataError if the system was never trained, or the file is damaged; ConfigError
             naming the file and the key of a bad value of training or search.
         """
-        again = f"nmtkit train --system {self.name}"
         if not self.config.is_file():
             message = f"system '{self.name}' has not been trained"
-            raise DataError(message, where=self.path, hint=again)
-        hint = f"bring the file back from a copy, or train the system anew: {again} --force"
+            raise DataError(message, where=self.path, hint=f"nmtkit train --system {self.name}")
+        hint = f"bring the file back from a copy, or {self.train_again}"
         config = load(SystemConfig, self.config, hint)
         build(TrainSettings, known(TrainSettings, config.train), "train", self.config)
         build(SearchSettings, known(SearchSettings, config.search), "search", self.config)
