@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import errno
 import glob
@@ -263,30 +264,24 @@ def too_long(number: int, where: object) -> DataError:
 
 
 def byte_lines(path: Path, once: bool = False) -> Iterator[bytes]:
-    """Yield the lines of a file without their LF, as `line_blocks` splits them.
+    """Yield the lines of a file without their LF, as `line_blocks` splits them, and without a BOM
+    at its beginning.
 
     Raises: DataError if the file cannot be read or its compressed data is damaged.
     """
+    mark = codecs.BOM_UTF8
     for block in line_blocks(path, once=once):
         for line in block:
-            yield line[:-1]
+            yield line[:-1].removeprefix(mark)
+            mark = b""
 
 
 def text_lines(path: Path, once: bool = False) -> Iterator[str]:
-    """Return the lines of a UTF-8 file, split at LF only; with `once` it may be a pipe.
+    """Return the lines of a UTF-8 file as `byte_lines` does; with `once` it may be a pipe.
 
     Raises: DataError naming line and byte offset of the first byte that is not UTF-8.
     """
     return decoded(byte_lines(path, once), path)
-
-
-def lines_without_bom(path: Path) -> Iterator[str]:
-    """Return the lines of a file of merges, counts, document starts or links, without a BOM at its
-    beginning; errors as of `text_lines`.
-    """
-    lines = text_lines(path)
-    first = (line.removeprefix("\ufeff") for line in itertools.islice(lines, 1))
-    return itertools.chain(first, lines)
 
 
 def decoded(lines: Iterable[bytes], where: object) -> Iterator[str]:
@@ -298,7 +293,7 @@ def decoded(lines: Iterable[bytes], where: object) -> Iterator[str]:
 
 
 def decode_line(raw: bytes, path: object, number: int, offset: int) -> str:
-    """Decode one line of UTF-8.
+    """Decode one line of UTF-8, without a BOM at the beginning of the file.
 
     Args:
         raw: the bytes of the line.
@@ -307,7 +302,8 @@ def decode_line(raw: bytes, path: object, number: int, offset: int) -> str:
     Raises: DataError if the bytes are not UTF-8.
     """
     try:
-        return raw.decode("utf-8")
+        line = raw.decode("utf-8")
+        return line.removeprefix("\ufeff") if number == 1 else line
     except UnicodeDecodeError as error:
         around = raw[max(0, error.start - 15) : error.start + 15].decode("utf-8", "replace")
         raise DataError(

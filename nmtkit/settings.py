@@ -496,7 +496,7 @@ def read_toml(path: Path, what: str, option: str, example: str) -> dict[str, Any
             content = stream.read(files.LONGEST + 1)  # a pipe may never end
         if len(content) > files.LONGEST:
             raise ConfigError(f"{what} has more than 16 MiB", where=path, hint=f"check {option}")
-        return tomllib.loads(content.decode())
+        return tomllib.loads(content.decode("utf-8-sig"))
     except OSError as error:
         raise ConfigError(
             f"cannot read {what}: {error.strerror}", where=path, hint=f"check {option}"

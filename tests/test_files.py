@@ -181,6 +181,15 @@ def test_an_older_folder_comes_back_if_the_new_one_cannot_take_its_place(tmp_pat
     assert [path.name for path in tmp_path.iterdir()] == ["final"]
 
 
+def test_a_bom_at_the_beginning_of_a_file_is_no_part_of_it(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("<d>\n\ufeffb\n", "utf-8-sig")
+    assert list(files.byte_lines(path)) == [b"<d>", "\ufeffb".encode()]
+    assert list(files.text_lines(path)) == ["<d>", "\ufeffb"]
+    stdin = path.read_bytes().splitlines()
+    assert list(files.decoded(stdin, "stdin")) == ["<d>", "\ufeffb"]
+
+
 def test_a_bom_at_the_beginning_of_a_side_file_is_no_part_of_it(tmp_path):
     from nmtkit.corpora.document_starts import read_starts
     from nmtkit.measures.links import read_links
@@ -194,7 +203,8 @@ def test_a_bom_at_the_beginning_of_a_side_file_is_no_part_of_it(tmp_path):
         return path
 
     assert Bpe(marked("#version: 0.2\na b</w>\n")).segment(["ab", "ba"]) == ["ab", "b@@", "a"]
-    assert read_counts(marked("a@@ 3\nb 2\n")) == {"a@@": 3, "b": 2}
+    for end in ("\n", "\r\n"):
+        assert read_counts(marked(f"a@@ 3{end}b 2{end}")) == {"a@@": 3, "b": 2}
     assert read_starts(marked("0\n2\n"), 3) == [0, 2]
     assert read_starts(marked("talk\ntalk\nnews\n"), 3) == [0, 2]
     assert read_links(marked("0-0 1-1\n")) == [frozenset({(0, 0), (1, 1)})]
