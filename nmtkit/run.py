@@ -514,6 +514,8 @@ def code_commit() -> str | None:
     runs is that of then.
     """
     folder = Path(nmtkit.__file__).parent
+    if not (folder.parent / ".git").exists():  # the repository may be of the user's project
+        return None
     try:
         result = subprocess.run(
             ["git", "describe", "--always", "--dirty"],

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+import nmtkit
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.records import StageCall, load_lines
-from nmtkit.run import Run, choose, locked
+from nmtkit.run import Run, choose, code_commit, locked
 from tests.manifests import write_manifest
 from tests.refused import refused
 
@@ -300,6 +301,21 @@ def test_history_has_one_line_a_stage_call_however_it_ends(tmp_path, monkeypatch
     keys = "stage argv version commit python device seed start end exit"
     written = list(map(json.loads, run.history.read_text("utf-8").splitlines()))
     assert [" ".join(line) for line in written] == [f"{keys} systems", *[f"{keys} error"] * 6]
+
+
+def test_the_commit_is_that_of_nmtkit_and_not_of_the_repository_of_its_environment(
+    tmp_path, monkeypatch
+):
+    repository = tmp_path / "checkout"
+    (repository / "nmtkit").mkdir(parents=True)
+    identity = ["-c", "user.name=x", "-c", "user.email=x", "-c", "core.hooksPath=/dev/null"]
+    for words in (["init"], [*identity, "commit", "--allow-empty", "-m", "x"]):
+        subprocess.run(["git", "-C", str(repository), *words], check=True, capture_output=True)
+    installed = repository / "venv/lib/nmtkit"
+    installed.mkdir(parents=True)
+    for package, is_checkout in ((repository / "nmtkit", True), (installed, False)):
+        monkeypatch.setattr(nmtkit, "__file__", str(package / "__init__.py"))
+        assert bool(code_commit.__wrapped__()) == is_checkout
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS])
