@@ -229,8 +229,8 @@ def line_blocks(path: Path, size: int = 256, once: bool = False) -> Iterator[lis
                     where=path,
                     hint="is the file complete, and is it text?",
                 ) from error
-            except Exception as error:  # zlib, lzma and zstandard have their own error classes
-                if type(error).__module__.split(".")[0] in {"zlib", "lzma", "_lzma", "zstandard"}:
+            except Exception as error:
+                if is_damage(error):
                     number += len(block)
                     raise DataError(
                         f"damaged compressed data after line {number}: {error}",
@@ -244,6 +244,14 @@ def line_blocks(path: Path, size: int = 256, once: bool = False) -> Iterator[lis
             if not block[-1].endswith(b"\n"):
                 block[-1] += b"\n"
             yield block
+
+
+def is_damage(error: Exception) -> bool:
+    """True for an error of compressed data that are damaged or cut short."""
+    if isinstance(error, OSError):  # of gzip and bz2; an error of the disk has a number
+        return error.errno is None
+    packages = {"zlib", "lzma", "_lzma", "zstandard"}  # they have their own error classes
+    return isinstance(error, EOFError) or type(error).__module__.split(".")[0] in packages
 
 
 def stream_lines(stream: BinaryIO, where: object) -> Iterator[bytes]:
