@@ -358,9 +358,20 @@ def changed(folder: Path, hashes: Mapping[str, str]) -> list[str]:
     ]
 
 
+@contextlib.contextmanager
+def _if_supported() -> Iterator[None]:
+    """Go on if the file system has no such operation."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in {errno.EPERM, errno.EINVAL, errno.ENOTSUP}:
+            raise
+
+
 def give_usual_mode(path: Path) -> None:
     """Let a file be read by whoever may read the user's new files (umask)."""
-    path.chmod(0o666 & ~_MASK)
+    with _if_supported():
+        path.chmod(0o666 & ~_MASK)
 
 
 @contextlib.contextmanager
@@ -441,7 +452,8 @@ def sync_folder(path: Path) -> None:
     """Flush a folder's entries to disk, so that a rename in it survives a power cut."""
     handle = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(handle)
+        with _if_supported():
+            os.fsync(handle)
     finally:
         os.close(handle)
 

@@ -155,6 +155,18 @@ def test_every_step_of_writing_itself_is_an_environment_problem(tmp_path, monkey
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EINVAL, errno.ENOTSUP])
+def test_a_file_system_may_refuse_modes_and_the_flush_of_a_folder(tmp_path, monkeypatch, number):
+    def refuse(*_, **__):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(files.Path, "chmod", refuse)
+    files.write_text(tmp_path / "out.txt", "x")
+    assert (tmp_path / "out.txt").read_text() == "x"
+    monkeypatch.setattr(files.os, "fsync", refuse)
+    files.sync_folder(tmp_path)
+
+
 def test_a_full_device_is_noticed_inside_the_body_and_at_the_flush(tmp_path, monkeypatch):
     """A stream whose bytes go to a device without space: a long text fails in write, a short one
     only when it is flushed.
