@@ -619,12 +619,20 @@ def writing_folder(final: Path, owned: Owned, hint: str) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+def typed_path(path: str | Path) -> Path:
+    """Return a path of the user, with `~` as the home folder: a shell leaves it in `--run=~/x`."""
+    path = Path(path)
+    with contextlib.suppress(RuntimeError):  # no such user, as in ~x
+        return path.expanduser()
+    return path
+
+
 def cache_folder() -> Path:
     """Return the folder of downloads and parsed dictionaries: NMTKIT_CACHE if it is set, otherwise
     a folder in the user's cache folder.
     """
     if os.environ.get("NMTKIT_CACHE"):
-        return Path(os.environ["NMTKIT_CACHE"])
+        return typed_path(os.environ["NMTKIT_CACHE"])
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("nmtkit"))

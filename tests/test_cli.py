@@ -17,13 +17,16 @@ import typer
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from nmtkit import __version__, errors
+from nmtkit import __version__, errors, load
 from nmtkit.cli import app
 from nmtkit.cli.command import Command
 from nmtkit.cli.ineffective import table
+from nmtkit.errors import DataError
+from nmtkit.files import cache_folder
 from nmtkit.settings import STAGES, TrainSettings, build, load_config, load_preset
 from tests.manifests import edit, read_json, write_json
 from tests.processes import python
+from tests.refused import refused
 from tests.terminal import terminal
 
 TINY = (
@@ -201,6 +204,17 @@ def test_wrong_words_about_a_run(run, line, said):
     before = files_of(run)
     assert said in wrong(f"{line} --run {run}")
     assert files_of(run) == before
+
+
+def test_a_tilde_that_the_shell_leaves_is_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for command in ("report --run=~/x", "status ~/x", "score --hyp ~/x --ref ~/x"):
+        assert f"{tmp_path}/x" in wrong(command)
+    monkeypatch.setenv("NMTKIT_RUN", "~/x")
+    assert f"no run at {tmp_path}/x" in wrong("report")
+    refused(DataError, f"{tmp_path}/x", load, "~/x")
+    monkeypatch.setenv("NMTKIT_CACHE", "~/x")
+    assert cache_folder() == tmp_path / "x"
 
 
 def test_the_version_has_a_short_name():
