@@ -13,6 +13,7 @@ import glob
 import json
 import os
 import platform
+import shlex
 import socket
 import subprocess
 import sys
@@ -166,7 +167,7 @@ class Run:
             raise DataError(
                 "this run is not prepared",
                 where=self.path,
-                hint="nmtkit prep DATASET" + f" --run {self.path}",
+                hint=_prepare(self.path),
             )
         return load(Manifest, path)
 
@@ -309,9 +310,13 @@ def choose(folder: Path | None) -> Run:
     """
     run = Run(folder) if folder else _prepared_last(Path("runs"))
     if not run.path.is_dir():
-        raise DataError(f"no run at {run.path}", hint=f"nmtkit prep DATASET --run {run.path}")
+        raise DataError(f"no run at {run.path}", hint=_prepare(run.path))
     console.say(f"run {run.path}")
     return run
+
+
+def _prepare(path: Path) -> str:
+    return f"nmtkit prep DATASET --run {shlex.quote(str(path))}"
 
 
 def _prepared_last(root: Path) -> Run:

@@ -40,8 +40,9 @@ def test_the_run_prepared_last_is_chosen(tmp_path, monkeypatch, stderr):
 def test_no_run_says_what_to_do_first(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     refused(DataError, "nmtkit prep", choose, None)
-    refused(DataError, "no run at", choose, tmp_path / "nope")
-    refused(DataError, "not prepared", Run(tmp_path).manifest)
+    hint = "nmtkit prep DATASET --run 'my run'"
+    assert refused(DataError, "no run at", choose, Path("my run")).hint == hint
+    assert refused(DataError, "not prepared", Run(Path("my run")).manifest).hint == hint
 
 
 def test_sets_by_name(tmp_path):
