@@ -635,6 +635,8 @@ class FindingInputs(BaseModel):
     """Everything that a finding depends on. The finding is up to date while this is the same."""
 
     nmtkit: str = ""
+    analysis: str = ""
+    """package.module:Class of an analysis of the user's own."""
     prepared: str = ""
     systems: list[Name]
     options: Annotated[JsonObject, AfterValidator(_names_sets)] = {}
