@@ -28,7 +28,7 @@ def main() -> None:
         with contextlib.suppress(OSError, AttributeError):  # stderr is full, or closed
             os.write(sys.stderr.fileno(), b"nmtkit: stopped; nothing was begun\n")
         raise SystemExit(130) from None
-    except ModuleNotFoundError as error:
+    except (ImportError, OSError) as error:
         if (problem := of_the_machine(error)) is None:
             raise
         print(f"nmtkit: {problem}", file=sys.stderr)

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from nmtkit import console, trust
+from nmtkit import console, files, trust
 from nmtkit.analyze.sentence_vectors import by_length, encoder_states
 from nmtkit.corpora.document_starts import BLANK
 from nmtkit.data.batches import source_batch
@@ -93,7 +93,7 @@ def load(
         EnvironmentProblem if the device does not exist.
     """
     trust.allow(_lines(allow_code, "allow_code"))
-    run, name = _find(Path(path), system)
+    run, name = _find(files.typed_path(path), system)
     picked = hardware.pick_device(device)
     if name is None:
         systems = trained(run)

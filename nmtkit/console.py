@@ -72,7 +72,7 @@ def warnings_told_to(listener: Callable[[str], None]) -> Iterator[None]:
 def _emit(message: str) -> None:
     if _muted:
         return
-    with contextlib.suppress(BrokenPipeError):
+    with contextlib.suppress(OSError):  # the terminal or the disk of a log does not end the work
         put(f"nmtkit: {message}", file=sys.stderr)
 
 
@@ -116,18 +116,14 @@ def progress(label: str, total: float | None) -> Iterator[Advance]:
         yield lambda amount: None
         return
     if sys.stderr.isatty():
-        from rich.console import Console
         from rich.markup import escape
         from rich.progress import Progress, TimeRemainingColumn
 
-        bar = Progress(
-            *Progress.get_default_columns()[:-1],
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-            transient=True,
-        )
-        with bar:
-            task = bar.add_task(escape(visible(label)), total=total)
+        bar = _bar(*Progress.get_default_columns()[:-1], TimeRemainingColumn())
+        task = bar.add_task(escape(visible(label)), total=total)
+        with contextlib.ExitStack() as stack:
+            stack.callback(_drawn, bar.stop)
+            _drawn(bar.start)
             yield lambda amount: bar.advance(task, amount)
         return
     start = last = time.monotonic()
@@ -150,6 +146,21 @@ def progress(label: str, total: float | None) -> Iterator[Advance]:
     yield advance
 
 
+def _bar(*columns: Any, **options: Any) -> Any:
+    """Return a bar of rich on stderr. Results that are printed meanwhile go to stdout."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    return Progress(*columns, console=console, transient=True, redirect_stdout=False, **options)
+
+
+def _drawn(change: Callable[[], None]) -> None:
+    """Start or stop a bar, also if the terminal has gone."""
+    with contextlib.suppress(OSError):
+        change()
+
+
 class Bar:
     """A bar below all other lines of a terminal; nothing in a pipe or file, or with --quiet.
 
@@ -161,18 +172,14 @@ class Bar:
         self._live: Any = None
         if not sys.stderr.isatty() or _quiet or os.environ.get("TERM") == "dumb":
             return
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn
+        from rich.progress import BarColumn, TextColumn
 
         steps = TextColumn("step {task.completed:,}/{task.total:,}")
         columns = steps, BarColumn(None), TextColumn("{task.description}")
-        console = Console(stderr=True)
         # Each drawing takes time from the work, so there are few.
-        self._live = Progress(
-            *columns, console=console, refresh_per_second=4, transient=True, expand=True
-        )
+        self._live = _bar(*columns, refresh_per_second=4, expand=True)
         self._task = self._live.add_task("", completed=done, total=total)
-        self._live.start()
+        _drawn(self._live.start)
 
     @property
     def shown(self) -> bool:
@@ -187,7 +194,7 @@ class Bar:
     def close(self) -> None:
         """Remove the bar from the terminal."""
         if self._live is not None:
-            self._live.stop()
+            _drawn(self._live.stop)
             self._live = None
 
 

@@ -43,7 +43,8 @@ def prepare() -> None:
     room_for_products(1)
     # CUDA reads this at its first allocation. Batches have many shapes: blocks that can grow leave
     # fewer gaps in the memory of a GPU.
-    set_default("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    if not {"PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"} & os.environ.keys():  # its other names
+        set_default("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     if os.environ.get("WORLD_SIZE", "1") != "1":
         # torch reads this when it is loaded. By default, if one process dies, every other process
         # prints a stack trace of its broken connection.

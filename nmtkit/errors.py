@@ -76,18 +76,36 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def of_the_machine(error: BaseException) -> EnvironmentProblem | None:
     """Return what to say of an error of Python or a library that the machine is the cause of: a
-    package that is not installed, too little memory, no home folder.
+    package that is not installed or broken, too little memory, no home folder.
     """
     package = (isinstance(error, ModuleNotFoundError) and error.name or "nmtkit").partition(".")[0]
     if package != "nmtkit":
         command = f"{sys.executable} -m pip install {package.replace('_', '-')}"
         return EnvironmentProblem(f"the package {package} is not installed", hint=command)
+    # The loader of shared libraries gives no errno.
+    is_loading = isinstance(error, ImportError | OSError) and getattr(error, "errno", None) is None
+    if is_loading and re.search(r"\.(so|dylib)\b", str(error)):
+        command = f"{sys.executable} -m pip install --force-reinstall torch"
+        hint = f"install its package again; for torch: {command}"
+        return EnvironmentProblem(f"cannot load a library: {first_line(error)}", hint=hint)
     if is_out_of_memory(error):
         hint = "take smaller sizes, or a machine with more memory"
         return EnvironmentProblem("the machine has too little memory for this", hint=hint)
     if isinstance(error, RuntimeError) and "home directory" in str(error):  # ~ in a path
         return EnvironmentProblem("the home folder is unknown", hint="export HOME=/a/folder")
     return None
+
+
+def exit_code_of(error: BaseException) -> int:
+    """Return the exit code of a command that an error ends."""
+    if isinstance(error, NmtkitError):
+        return error.exit_code
+    if isinstance(error, KeyboardInterrupt):
+        return 130
+    if isinstance(error, BrokenPipeError):  # the reader of stdout has gone: `nmtkit … | head`
+        return 0
+    is_of_machine = isinstance(error, OSError) or of_the_machine(error)
+    return EnvironmentProblem.exit_code if is_of_machine else 1
 
 
 _WORDINGS = (

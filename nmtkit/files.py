@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import errno
 import glob
@@ -228,8 +229,8 @@ def line_blocks(path: Path, size: int = 256, once: bool = False) -> Iterator[lis
                     where=path,
                     hint="is the file complete, and is it text?",
                 ) from error
-            except Exception as error:  # zlib, lzma and zstandard have their own error classes
-                if type(error).__module__.split(".")[0] in {"zlib", "lzma", "_lzma", "zstandard"}:
+            except Exception as error:
+                if is_damage(error):
                     number += len(block)
                     raise DataError(
                         f"damaged compressed data after line {number}: {error}",
@@ -243,6 +244,14 @@ def line_blocks(path: Path, size: int = 256, once: bool = False) -> Iterator[lis
             if not block[-1].endswith(b"\n"):
                 block[-1] += b"\n"
             yield block
+
+
+def is_damage(error: Exception) -> bool:
+    """True for an error of compressed data that are damaged or cut short."""
+    if isinstance(error, OSError):  # of gzip and bz2; an error of the disk has a number
+        return error.errno is None
+    packages = {"zlib", "lzma", "_lzma", "zstandard"}  # they have their own error classes
+    return isinstance(error, EOFError) or type(error).__module__.split(".")[0] in packages
 
 
 def stream_lines(stream: BinaryIO, where: object) -> Iterator[bytes]:
@@ -263,30 +272,24 @@ def too_long(number: int, where: object) -> DataError:
 
 
 def byte_lines(path: Path, once: bool = False) -> Iterator[bytes]:
-    """Yield the lines of a file without their LF, as `line_blocks` splits them.
+    """Yield the lines of a file without their LF, as `line_blocks` splits them, and without a BOM
+    at its beginning.
 
     Raises: DataError if the file cannot be read or its compressed data is damaged.
     """
+    mark = codecs.BOM_UTF8
     for block in line_blocks(path, once=once):
         for line in block:
-            yield line[:-1]
+            yield line[:-1].removeprefix(mark)
+            mark = b""
 
 
 def text_lines(path: Path, once: bool = False) -> Iterator[str]:
-    """Return the lines of a UTF-8 file, split at LF only; with `once` it may be a pipe.
+    """Return the lines of a UTF-8 file as `byte_lines` does; with `once` it may be a pipe.
 
     Raises: DataError naming line and byte offset of the first byte that is not UTF-8.
     """
     return decoded(byte_lines(path, once), path)
-
-
-def lines_without_bom(path: Path) -> Iterator[str]:
-    """Return the lines of a file of merges, counts, document starts or links, without a BOM at its
-    beginning; errors as of `text_lines`.
-    """
-    lines = text_lines(path)
-    first = (line.removeprefix("\ufeff") for line in itertools.islice(lines, 1))
-    return itertools.chain(first, lines)
 
 
 def decoded(lines: Iterable[bytes], where: object) -> Iterator[str]:
@@ -298,7 +301,7 @@ def decoded(lines: Iterable[bytes], where: object) -> Iterator[str]:
 
 
 def decode_line(raw: bytes, path: object, number: int, offset: int) -> str:
-    """Decode one line of UTF-8.
+    """Decode one line of UTF-8, without a BOM at the beginning of the file.
 
     Args:
         raw: the bytes of the line.
@@ -307,7 +310,8 @@ def decode_line(raw: bytes, path: object, number: int, offset: int) -> str:
     Raises: DataError if the bytes are not UTF-8.
     """
     try:
-        return raw.decode("utf-8")
+        line = raw.decode("utf-8")
+        return line.removeprefix("\ufeff") if number == 1 else line
     except UnicodeDecodeError as error:
         around = raw[max(0, error.start - 15) : error.start + 15].decode("utf-8", "replace")
         raise DataError(
@@ -354,9 +358,20 @@ def changed(folder: Path, hashes: Mapping[str, str]) -> list[str]:
     ]
 
 
+@contextlib.contextmanager
+def _if_supported() -> Iterator[None]:
+    """Go on if the file system has no such operation."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in {errno.EPERM, errno.EINVAL, errno.ENOTSUP}:
+            raise
+
+
 def give_usual_mode(path: Path) -> None:
     """Let a file be read by whoever may read the user's new files (umask)."""
-    path.chmod(0o666 & ~_MASK)
+    with _if_supported():
+        path.chmod(0o666 & ~_MASK)
 
 
 @contextlib.contextmanager
@@ -437,7 +452,8 @@ def sync_folder(path: Path) -> None:
     """Flush a folder's entries to disk, so that a rename in it survives a power cut."""
     handle = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(handle)
+        with _if_supported():
+            os.fsync(handle)
     finally:
         os.close(handle)
 
@@ -603,12 +619,20 @@ def writing_folder(final: Path, owned: Owned, hint: str) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+def typed_path(path: str | Path) -> Path:
+    """Return a path of the user, with `~` as the home folder: a shell leaves it in `--run=~/x`."""
+    path = Path(path)
+    with contextlib.suppress(RuntimeError):  # no such user, as in ~x
+        return path.expanduser()
+    return path
+
+
 def cache_folder() -> Path:
     """Return the folder of downloads and parsed dictionaries: NMTKIT_CACHE if it is set, otherwise
     a folder in the user's cache folder.
     """
     if os.environ.get("NMTKIT_CACHE"):
-        return Path(os.environ["NMTKIT_CACHE"])
+        return typed_path(os.environ["NMTKIT_CACHE"])
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("nmtkit"))

@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -52,6 +53,15 @@ class Options(Section):
         for key in sorted(options.model_fields_set):
             _check_paths(cls, key, getattr(options, key))
         return options
+
+    def paths(self) -> list[Path]:
+        """Return the files and folders that the options name, by their metavars."""
+        named: list[Path] = []
+        for key in type(self).model_fields:
+            metavar = _shown(type(self), key).get("metavar") or ""
+            if _FILE.search(metavar) or _FOLDER.search(metavar):
+                named += _paths_in(getattr(self, key))
+        return named
 
 
 def option(
@@ -117,8 +127,7 @@ def _check_paths(cls: type[Options], key: str, value: Any) -> None:
     shown = _shown(cls, key)
     metavar = shown.get("metavar") or ""
     names = metavar.split("|")
-    words = value if isinstance(value, (list, tuple)) else [value]
-    for path in itertools.chain.from_iterable(map(_existing, map(str, words))):
+    for path in _paths_in(value):
         if str(path) in (*names, "-") or (path.is_dir() and "NAME" in names):
             continue
         if _FILE.search(metavar):
@@ -126,6 +135,12 @@ def _check_paths(cls: type[Options], key: str, value: Any) -> None:
             files.check_file(path, instead, shown.get("once", False), _typed(cls, key))
         elif _FOLDER.search(metavar) and not (path.is_dir() or path.is_file()):
             raise DataError(f"not a folder: {path}", _typed(cls, key), "name a folder")
+
+
+def _paths_in(value: Any) -> Iterator[Path]:
+    """Yield the paths in the value or the values of an option."""
+    words = value if isinstance(value, (list, tuple)) else [value]
+    return itertools.chain.from_iterable(map(_existing, map(str, words)))
 
 
 def _existing(text: str) -> list[Path]:

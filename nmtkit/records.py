@@ -579,12 +579,15 @@ class FileFacts:
     sha256: Sha256
 
 
+TRAIN_AGAIN = "train it again with its options: nmtkit train --system NAME --force …"
+"""What to do about a system that cannot be used."""
+
+
 class CheckpointManifest(Record):
     """What a checkpoint is of, and the files that it must have."""
 
     again: ClassVar[str] = (
-        "move the folder of the checkpoint away to use another one, or train again:"
-        " nmtkit train --force"
+        f"move its folder away to use another checkpoint of a system, or {TRAIN_AGAIN}"
     )
     format: Literal[1]
     step: int
@@ -617,6 +620,8 @@ class FindingInputs(BaseModel):
     """Everything that a finding depends on. The finding is up to date while this is the same."""
 
     nmtkit: str = ""
+    analysis: str = ""
+    """package.module:Class of an analysis of the user's own."""
     prepared: str = ""
     systems: list[Name]
     options: Annotated[JsonObject, AfterValidator(_names_sets)] = {}

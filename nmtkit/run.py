@@ -13,6 +13,7 @@ import glob
 import json
 import os
 import platform
+import shlex
 import socket
 import subprocess
 import sys
@@ -24,8 +25,16 @@ from typing import IO, Any
 
 import nmtkit
 from nmtkit import console, files, names
-from nmtkit.errors import ConfigError, DataError, EnvironmentProblem, NmtkitError, check_known
+from nmtkit.errors import (
+    ConfigError,
+    DataError,
+    EnvironmentProblem,
+    NmtkitError,
+    check_known,
+    exit_code_of,
+)
 from nmtkit.records import (
+    TRAIN_AGAIN,
     Manifest,
     StageCall,
     SystemConfig,
@@ -78,6 +87,11 @@ class System:
         return System(self.path.with_name(f".replaced-{self.name}"))
 
     @property
+    def train_again(self) -> str:
+        """The hint for a system that cannot be used."""
+        return TRAIN_AGAIN.replace("NAME", self.name)
+
+    @property
     def made(self) -> int:
         """When it was made (in ns since 1970): before all systems that were made later."""
         stored = self.read_record()
@@ -101,11 +115,10 @@ class System:
         Raises: DataError if the system was never trained, or the file is damaged; ConfigError
             naming the file and the key of a bad value of training or search.
         """
-        again = f"nmtkit train --system {self.name}"
         if not self.config.is_file():
             message = f"system '{self.name}' has not been trained"
-            raise DataError(message, where=self.path, hint=again)
-        hint = f"bring the file back from a copy, or train the system anew: {again} --force"
+            raise DataError(message, where=self.path, hint=f"nmtkit train --system {self.name}")
+        hint = f"bring the file back from a copy, or {self.train_again}"
         config = load(SystemConfig, self.config, hint)
         build(TrainSettings, known(TrainSettings, config.train), "train", self.config)
         build(SearchSettings, known(SearchSettings, config.search), "search", self.config)
@@ -154,7 +167,7 @@ class Run:
             raise DataError(
                 "this run is not prepared",
                 where=self.path,
-                hint="nmtkit prep DATASET" + f" --run {self.path}",
+                hint=_prepare(self.path),
             )
         return load(Manifest, path)
 
@@ -277,7 +290,8 @@ class Run:
         try:
             yield call
         except BaseException as error:
-            call.exit, call.error = _outcome(error)
+            call.exit = exit_code_of(error)
+            call.error = error.message if isinstance(error, NmtkitError) else repr(error)
             raise
         finally:
             call.end = _now()
@@ -289,13 +303,6 @@ class Run:
                     stream.write(json.dumps(call.model_dump(), ensure_ascii=False) + "\n")
 
 
-def _outcome(error: BaseException) -> tuple[int, str]:
-    """Return the exit code and the text of the error that ended a stage call."""
-    if isinstance(error, NmtkitError):
-        return error.exit_code, error.message
-    return 130 if isinstance(error, KeyboardInterrupt) else 1, repr(error)
-
-
 def choose(folder: Path | None) -> Run:
     """Return the run in a folder, else the one prepared last under ./runs; tell the user which.
 
@@ -303,9 +310,13 @@ def choose(folder: Path | None) -> Run:
     """
     run = Run(folder) if folder else _prepared_last(Path("runs"))
     if not run.path.is_dir():
-        raise DataError(f"no run at {run.path}", hint=f"nmtkit prep DATASET --run {run.path}")
+        raise DataError(f"no run at {run.path}", hint=_prepare(run.path))
     console.say(f"run {run.path}")
     return run
+
+
+def _prepare(path: Path) -> str:
+    return f"nmtkit prep DATASET --run {shlex.quote(str(path))}"
 
 
 def _prepared_last(root: Path) -> Run:
@@ -508,6 +519,8 @@ def code_commit() -> str | None:
     runs is that of then.
     """
     folder = Path(nmtkit.__file__).parent
+    if not (folder.parent / ".git").exists():  # the repository may be of the user's project
+        return None
     try:
         result = subprocess.run(
             ["git", "describe", "--always", "--dirty"],

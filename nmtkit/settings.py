@@ -352,7 +352,7 @@ class SearchSettings(Section):
     """Number type of the products inside the layers; auto: bfloat16 on a CPU that multiplies it
     faster, TF32 on a GPU. float16 needs a GPU. int8 (on a CPU) rounds weights and activations of
     all wide products to 255 levels, the output layer's too, which otherwise uses float32. Forced
-    scoring always uses float32.
+    scoring always uses float32, as TF32 on a GPU.
     """
     max_source: int = Field(250, ge=1, le=1_000_000)
     """Longer inputs (in subwords) are translated in pieces, cut at punctuation if there is any."""
@@ -481,7 +481,7 @@ def read_toml(path: Path, what: str, option: str, example: str) -> dict[str, Any
             content = stream.read(files.LONGEST + 1)  # a pipe may never end
         if len(content) > files.LONGEST:
             raise ConfigError(f"{what} has more than 16 MiB", where=path, hint=f"check {option}")
-        return tomllib.loads(content.decode())
+        return tomllib.loads(content.decode("utf-8-sig"))
     except OSError as error:
         raise ConfigError(
             f"cannot read {what}: {error.strerror}", where=path, hint=f"check {option}"

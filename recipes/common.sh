@@ -181,10 +181,10 @@ page() {
 }
 
 # keep FOLDER: copy results to this table's own folder, because the next table overwrites them in the run.
+# Files of other names in that folder, such as notes, stay.
 keep() {
   local to
   to=$run/recipes/$table/$(basename "$1")
-  rm -rf "$to"
   mkdir -p "$to"
   cp -R "$run/$1"/* "$to/"
   echo "$table: results are in $to" >&2

@@ -17,13 +17,17 @@ import typer
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from nmtkit import __version__, errors
+from nmtkit import __version__, errors, load
 from nmtkit.cli import app
 from nmtkit.cli.command import Command
 from nmtkit.cli.ineffective import table
+from nmtkit.errors import DataError
+from nmtkit.files import cache_folder
 from nmtkit.settings import STAGES, TrainSettings, build, load_config, load_preset
 from tests.manifests import edit, read_json, write_json
 from tests.processes import python
+from tests.refused import refused
+from tests.terminal import terminal
 
 TINY = (
     "--set model.d_model=16 --set model.d_ff=32 --set model.encoder_layers=1"
@@ -100,6 +104,16 @@ def test_a_file_and_the_test_set_translate_alike(run):
         f"translate {run / 'prep/text/test.src'} --run {run} --system toy --jobs 1 {SHORT}",
     ).stdout
     assert printed == (run / "systems/toy/translate/test/hyp.txt").read_text()
+
+
+def test_translations_go_to_a_file_while_the_terminal_shows_a_bar(run, tmp_path, monkeypatch):
+    source, printed = run / "prep/text/test.src", tmp_path / "out"
+    command = f"translate {source} --run {run} --system toy --jobs 1"
+    with printed.open("w") as out, terminal(monkeypatch) as sent, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", out)
+        app(shlex.split(command), standalone_mode=False)
+    assert printed.read_text() == ok(command).stdout
+    assert "100%" in sent[0]
 
 
 def test_analyses_and_lists(run):
@@ -190,6 +204,17 @@ def test_wrong_words_about_a_run(run, line, said):
     before = files_of(run)
     assert said in wrong(f"{line} --run {run}")
     assert files_of(run) == before
+
+
+def test_a_tilde_that_the_shell_leaves_is_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for command in ("report --run=~/x", "status ~/x", "score --hyp ~/x --ref ~/x"):
+        assert f"{tmp_path}/x" in wrong(command)
+    monkeypatch.setenv("NMTKIT_RUN", "~/x")
+    assert f"no run at {tmp_path}/x" in wrong("report")
+    refused(DataError, f"{tmp_path}/x", load, "~/x")
+    monkeypatch.setenv("NMTKIT_CACHE", "~/x")
+    assert cache_folder() == tmp_path / "x"
 
 
 def test_the_version_has_a_short_name():
@@ -554,8 +579,8 @@ def test_the_reader_may_have_left_before_anything_is_printed(arguments):
 def test_the_traceback_of_an_error_is_shown_on_request(tmp_path, option, variable):
     environment = {**os.environ, "NMTKIT_DEBUG": variable}
     done = shell(f"nmtkit score --run '{tmp_path}/nope\x1b[31m' {option}", env=environment)
-    assert done.returncode == 1
-    assert "Traceback" in done.stderr and "DataError: no run at" in done.stderr
+    assert done.returncode == 2
+    assert "Traceback" in done.stderr and "\nnmtkit: no run at" in done.stderr
     assert "\x1b" not in done.stderr and "nope\\u001b[31m" in done.stderr
 
 

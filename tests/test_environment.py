@@ -13,18 +13,22 @@ ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
 
 @pytest.mark.parametrize(
     ("of_user", "expected"),
-    [(None, "expandable_segments:True"), ("max_split_size_mb:64", "max_split_size_mb:64")],
+    [
+        (None, "expandable_segments:True"),
+        ("PYTORCH_CUDA_ALLOC_CONF", "of the user"),
+        ("PYTORCH_ALLOC_CONF", None),
+        ("PYTORCH_HIP_ALLOC_CONF", None),
+    ],
 )
 def test_blocks_of_a_gpu_may_grow_unless_the_user_says_otherwise(monkeypatch, of_user, expected):
     monkeypatch.setattr(environment, "_ours", {})
     for name in ("GOMP_SPINCOUNT", "ONEDNN_PRIMITIVE_CACHE_CAPACITY", ALLOCATOR):
         monkeypatch.setenv(name, "of the user")
-    if of_user is None:
-        monkeypatch.delenv(ALLOCATOR)
-    else:
-        monkeypatch.setenv(ALLOCATOR, of_user)
+    monkeypatch.delenv(ALLOCATOR)
+    if of_user is not None:
+        monkeypatch.setenv(of_user, "of the user")
     environment.prepare()
-    assert environment.os.environ[ALLOCATOR] == expected
+    assert environment.os.environ.get(ALLOCATOR) == expected
 
 
 def test_the_program_sets_them_before_torch_is_loaded():

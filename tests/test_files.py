@@ -155,6 +155,18 @@ def test_every_step_of_writing_itself_is_an_environment_problem(tmp_path, monkey
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EINVAL, errno.ENOTSUP])
+def test_a_file_system_may_refuse_modes_and_the_flush_of_a_folder(tmp_path, monkeypatch, number):
+    def refuse(*_, **__):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(files.Path, "chmod", refuse)
+    files.write_text(tmp_path / "out.txt", "x")
+    assert (tmp_path / "out.txt").read_text() == "x"
+    monkeypatch.setattr(files.os, "fsync", refuse)
+    files.sync_folder(tmp_path)
+
+
 def test_a_full_device_is_noticed_inside_the_body_and_at_the_flush(tmp_path, monkeypatch):
     """A stream whose bytes go to a device without space: a long text fails in write, a short one
     only when it is flushed.
@@ -181,6 +193,15 @@ def test_an_older_folder_comes_back_if_the_new_one_cannot_take_its_place(tmp_pat
     assert [path.name for path in tmp_path.iterdir()] == ["final"]
 
 
+def test_a_bom_at_the_beginning_of_a_file_is_no_part_of_it(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("<d>\n\ufeffb\n", "utf-8-sig")
+    assert list(files.byte_lines(path)) == [b"<d>", "\ufeffb".encode()]
+    assert list(files.text_lines(path)) == ["<d>", "\ufeffb"]
+    stdin = path.read_bytes().splitlines()
+    assert list(files.decoded(stdin, "stdin")) == ["<d>", "\ufeffb"]
+
+
 def test_a_bom_at_the_beginning_of_a_side_file_is_no_part_of_it(tmp_path):
     from nmtkit.corpora.document_starts import read_starts
     from nmtkit.measures.links import read_links
@@ -194,7 +215,8 @@ def test_a_bom_at_the_beginning_of_a_side_file_is_no_part_of_it(tmp_path):
         return path
 
     assert Bpe(marked("#version: 0.2\na b</w>\n")).segment(["ab", "ba"]) == ["ab", "b@@", "a"]
-    assert read_counts(marked("a@@ 3\nb 2\n")) == {"a@@": 3, "b": 2}
+    for end in ("\n", "\r\n"):
+        assert read_counts(marked(f"a@@ 3{end}b 2{end}")) == {"a@@": 3, "b": 2}
     assert read_starts(marked("0\n2\n"), 3) == [0, 2]
     assert read_starts(marked("talk\ntalk\nnews\n"), 3) == [0, 2]
     assert read_links(marked("0-0 1-1\n")) == [frozenset({(0, 0), (1, 1)})]

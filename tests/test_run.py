@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+import nmtkit
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.records import StageCall, load_lines
-from nmtkit.run import Run, choose, locked
+from nmtkit.run import Run, choose, code_commit, locked
 from tests.manifests import write_manifest
 from tests.refused import refused
 
@@ -39,8 +40,9 @@ def test_the_run_prepared_last_is_chosen(tmp_path, monkeypatch, stderr):
 def test_no_run_says_what_to_do_first(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     refused(DataError, "nmtkit prep", choose, None)
-    refused(DataError, "no run at", choose, tmp_path / "nope")
-    refused(DataError, "not prepared", Run(tmp_path).manifest)
+    hint = "nmtkit prep DATASET --run 'my run'"
+    assert refused(DataError, "no run at", choose, Path("my run")).hint == hint
+    assert refused(DataError, "not prepared", Run(Path("my run")).manifest).hint == hint
 
 
 def test_sets_by_name(tmp_path):
@@ -96,8 +98,8 @@ def test_damaged_settings_of_a_system_are_named(tmp_path, damaged, field):
     assert caught.where == str(system.config)
     assert (
         caught.hint
-        == "bring the file back from a copy, or train the system anew: nmtkit train --system mine"
-        " --force"
+        == "bring the file back from a copy, or train it again with its options: nmtkit train"
+        " --system mine --force …"
     )
 
 
@@ -277,6 +279,9 @@ def test_history_has_one_line_a_stage_call_however_it_ends(tmp_path, monkeypatch
         ("score", DataError("no text.\udcff")),
         ("train", KeyboardInterrupt()),
         ("report", ZeroDivisionError("x")),
+        ("export", OSError(5, "x")),
+        ("analyze", ModuleNotFoundError("x", name="jieba")),
+        ("translate", BrokenPipeError()),
     ):
         with pytest.raises(type(error)), run.recorded(stage):
             raise error
@@ -288,12 +293,30 @@ def test_history_has_one_line_a_stage_call_however_it_ends(tmp_path, monkeypatch
         ("score", 2, None, "no text.?"),
         ("train", 130, None, "KeyboardInterrupt()"),
         ("report", 1, None, "ZeroDivisionError('x')"),
+        ("export", 3, None, "OSError(5, 'x')"),
+        ("analyze", 3, None, "ModuleNotFoundError('x')"),
+        ("translate", 0, None, "BrokenPipeError()"),
     ]
     assert all(line.start <= line.end and line.version for line in lines)
     assert lines[0].argv == ["prep", r"text.\xff"]
     keys = "stage argv version commit python device seed start end exit"
     written = list(map(json.loads, run.history.read_text("utf-8").splitlines()))
-    assert [" ".join(line) for line in written] == [f"{keys} systems", *[f"{keys} error"] * 3]
+    assert [" ".join(line) for line in written] == [f"{keys} systems", *[f"{keys} error"] * 6]
+
+
+def test_the_commit_is_that_of_nmtkit_and_not_of_the_repository_of_its_environment(
+    tmp_path, monkeypatch
+):
+    repository = tmp_path / "checkout"
+    (repository / "nmtkit").mkdir(parents=True)
+    identity = ["-c", "user.name=x", "-c", "user.email=x", "-c", "core.hooksPath=/dev/null"]
+    for words in (["init"], [*identity, "commit", "--allow-empty", "-m", "x"]):
+        subprocess.run(["git", "-C", str(repository), *words], check=True, capture_output=True)
+    installed = repository / "venv/lib/nmtkit"
+    installed.mkdir(parents=True)
+    for package, is_checkout in ((repository / "nmtkit", True), (installed, False)):
+        monkeypatch.setattr(nmtkit, "__file__", str(package / "__init__.py"))
+        assert bool(code_commit.__wrapped__()) == is_checkout
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS])

@@ -101,6 +101,12 @@ def test_config_file_errors_name_the_file(tmp_path):
     refused(ConfigError, message, load_config, bad)
 
 
+def test_a_config_file_may_begin_with_a_bom(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text("[train]\nmax_steps = 7\n", "utf-8-sig")
+    assert load_config(path) == {"train": {"max_steps": 7}}
+
+
 def test_written_settings_read_back_the_same():
     values = {
         "variant": 'a "quoted" \\ name\x7f',

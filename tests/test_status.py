@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -82,7 +83,11 @@ def test_what_is_out_of_date_is_listed_with_its_command(folder, monkeypatch):
     assert "  nmtkit translate --run runs/demo" in lines
     config = (system / "config.toml").read_text()
     (system / "config.toml").write_text(re.sub("(?m)^corpus = .*", 'corpus = "x"', config))
-    assert "another preparation" in described()[0]["out_of_date"][0]
+    (line,) = (line for line in described()[0]["out_of_date"] if "another preparation" in line)
+    ok(line.rpartition(": nmtkit ")[2] + " --run runs/demo")
+    now = (system / "config.toml").read_text()
+    assert tomllib.loads(now) == tomllib.loads(config)
+    assert not described()[0]["out_of_date"][0].startswith("transformer: ")
 
 
 @pytest.mark.parametrize("newer", ["score", "report", "systems"])

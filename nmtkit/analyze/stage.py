@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import importlib
-import itertools
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import nmtkit
@@ -136,7 +134,7 @@ def current(analysis: AnyAnalysis, study: Study, force: bool = False) -> Finding
     """
     name = analysis.name
     with locked(study.run.path, "analyze", shared=True), locked(study.folder, "analyze"):
-        inputs = inputs_of(study, analysis.options)
+        inputs = inputs_of(study, analysis)
         earlier = None if force or analysis.repeats else stored(study.folder)
         if earlier is not None and earlier.made_from == inputs:
             console.say(f"{name}: up to date (--force repeats it)")
@@ -165,19 +163,18 @@ def measured(analysis: AnyAnalysis, study: Study) -> Finding:
     return finding.beside(papers.numbers_beside(printed, analysis.paper, ours.numbers, *how))
 
 
-def inputs_of(study: Study, options: Options) -> FindingInputs:
+def inputs_of(study: Study, analysis: AnyAnalysis) -> FindingInputs:
     """Return all inputs of a finding: options, corpus, texts, and each system's weights, log and
     translations.
     """
-    run, values = study.run, {"set_names": study.set_names, **options.model_dump(mode="json")}
-    texts = (value if isinstance(value, list) else [value] for value in values.values())
-    words = [word for word in itertools.chain(*texts) if isinstance(word, str)]
+    run, options, cls = study.run, analysis.options, type(analysis)
     return FindingInputs(
         nmtkit=nmtkit.__version__,
+        analysis="" if cls.name in ANALYSES else f"{cls.__module__}:{cls.__qualname__}",
         prepared=run.manifest().fingerprint,
         systems=study.systems,
-        options=values,
-        files=_hashes_of_run(study) | _hashes_of_options(words),
+        options={"set_names": study.set_names, **options.model_dump(mode="json")},
+        files=_hashes_of_run(study) | _hashes_of_options(options),
         weights={name: checkpoints.current(run.system(name)) for name in study.systems},
         words=as_words(options.model_dump(mode="json", exclude_defaults=True)),
     )
@@ -198,14 +195,10 @@ def _hashes_of_run(study: Study) -> dict[str, str]:
     return files.hashes(paths, run.path)
 
 
-def _hashes_of_options(words: Sequence[str]) -> dict[str, str]:
-    """Return path -> SHA-256, for files that options name and for texts in named folders.
-
-    Args:
-        words: the values of the options; commas separate several paths.
-    """
+def _hashes_of_options(options: Options) -> dict[str, str]:
+    """Return path -> SHA-256, for files that options name and for texts in named folders."""
     hashes: dict[str, str] = {}
-    for path in [Path(part) for part in ",".join(words).split(",") if part]:
+    for path in options.paths():
         named = path, *path.glob("*.txt*"), *path.glob("*/*.txt*")
         hashes |= {str(p): files.sha256(p) for p in named if p.is_file()}
     return hashes

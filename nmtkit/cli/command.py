@@ -6,13 +6,14 @@ import inspect
 import os
 import typing
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Annotated, Any, Optional
 
 import typer
 from pydantic.fields import FieldInfo
 from typer.core import TyperCommand
 
-from nmtkit import console, trust
+from nmtkit import console, files, trust
 from nmtkit.cli.ineffective import refuse_ineffective
 from nmtkit.cli.program import Help, app, set_debug
 from nmtkit.errors import ConfigError
@@ -91,7 +92,7 @@ def command(
         def call(**values: Any) -> None:
             for key in ("quiet", "debug", "allow_code"):  # `Command.invoke` has read them
                 values.pop(key, None)
-            function(**{key: value for key, value in values.items() if value is not None})
+            function(**{key: _typed(value) for key, value in values.items() if value is not None})
 
         # The list of commands keeps newlines.
         call.__doc__ = " ".join((function.__doc__ or "").split())
@@ -101,6 +102,13 @@ def command(
         within.command(name, cls=cls, **help_texts)(call)
 
     return register
+
+
+def _typed(value: Any) -> Any:
+    """Return the value of an option with its paths as `files.typed_path` reads them."""
+    if isinstance(value, list):
+        return list(map(_typed, value))
+    return files.typed_path(value) if isinstance(value, Path) else value
 
 
 def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:

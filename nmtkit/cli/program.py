@@ -16,7 +16,14 @@ from typer.core import TyperGroup
 
 import nmtkit
 from nmtkit import console, environment, settings
-from nmtkit.errors import ConfigError, EnvironmentProblem, NmtkitError, of_the_machine, plain
+from nmtkit.errors import (
+    ConfigError,
+    EnvironmentProblem,
+    NmtkitError,
+    exit_code_of,
+    of_the_machine,
+    plain,
+)
 
 STAGES = ("prep", "train", "translate", "score", "analyze", "report", "export")
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
@@ -128,7 +135,7 @@ def _explained(error: BaseException) -> typer.Exit | None:
     """Print what ended a command, with --debug its traceback, and return the exit with its code;
     None if typer itself ends the command.
     """
-    exit_code = 1
+    exit_code = exit_code_of(error)
     explanation: object = (
         f"internal error: {type(error).__name__}: {error}\n  this is a fault of nmtkit; --debug"
         " shows where"
@@ -137,17 +144,17 @@ def _explained(error: BaseException) -> typer.Exit | None:
         explanation, exit_code = _usage_error(error), ConfigError.exit_code
     elif type(error).__module__.startswith(("typer", "click")):
         return None
-    elif _debug:  # Python itself would print control characters of a run
-        explanation = "".join(traceback.format_exception(error))
     elif isinstance(error, NmtkitError):
-        explanation, exit_code = error, error.exit_code
+        explanation = error
     elif problem := of_the_machine(error):
-        explanation, exit_code = problem, problem.exit_code
+        explanation = problem
     elif isinstance(error, OSError):
-        explanation, exit_code = _machine_error(error), EnvironmentProblem.exit_code
+        explanation = _machine_error(error)
     elif isinstance(error, KeyboardInterrupt):
-        explanation, exit_code = f"stopped; {str(error) or 'what was finished before is kept'}", 130
+        explanation = f"stopped; {str(error) or 'what was finished before is kept'}"
     with contextlib.suppress(OSError):  # stderr is as full as the disk, or closed
+        if _debug:  # Python itself would print control characters of a run
+            console.put("".join(traceback.format_exception(error)), end="", file=sys.stderr)
         console.put(f"nmtkit: {explanation}", file=sys.stderr)
     return typer.Exit(exit_code)
 

@@ -121,14 +121,23 @@ def _outdated(run: Run, scores: dict[str, Scores]) -> Iterator[str]:
     fingerprint = run.manifest().fingerprint
     for system in run.systems():
         if system.read_config().corpus != fingerprint:
-            again = f"nmtkit train --system {system.name} --force"
-            yield f"{system.name}: trained on another preparation of the corpus: {again}"
+            about = f"{system.name}: trained on another preparation of the corpus"
+            yield f"{about}: {_train_again(system)}"
             continue
         for text_set in run.sets("test"):
             yield from _of_translation(run, system, text_set.name, scores.get(text_set.name))
     page = run.path / "report" / "index.html"
     if page.is_file() and not digests.has(page, digests.of_scores(run)):
         yield "report: older than the scores: nmtkit report"
+
+
+def _train_again(system: System) -> str:
+    """Return the command that trains a system again with its settings."""
+    stored = system.read_config()
+    words = ["nmtkit", "train", "--system", system.name, "--variant", stored.variant]
+    words += ["--preset", stored.preset] if stored.preset else []
+    words += ["--init-from", stored.init_from] if stored.init_from else []
+    return shlex.join([*words, "--config", str(system.config), "--force"])
 
 
 def _of_translation(run: Run, system: System, name: str, scores: Scores | None) -> Iterator[str]:

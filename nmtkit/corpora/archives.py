@@ -23,7 +23,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, NamedTuple, Self
+from typing import IO, Any, NamedTuple
 
 from rich.filesize import decimal
 
@@ -174,14 +174,12 @@ class _Bounded:
 class _SmallHeader(tarfile.TarInfo):
     """A header of a tarball; tarfile reads what some headers announce into memory."""
 
-    @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-        header = super().frombuf(buf, encoding, errors)
-        if header.type in IN_MEMORY and header.size > MOST_HEADER:
+    def _proc_member(self, tarball: tarfile.TarFile) -> Any:  # for subclasses, says tarfile
+        if self.type in IN_MEMORY and self.size > MOST_HEADER:
             raise DataError(
-                f"a header of {decimal(header.size)} is no file's name: refused", hint=ANOTHER_COPY
+                f"a header of {decimal(self.size)} is no file's name: refused", hint=ANOTHER_COPY
             )
-        return header
+        return super()._proc_member(tarball)  # type: ignore[misc]
 
 
 def _check_growth(archive: Path, size: int, name: str | None = None) -> None:

@@ -186,7 +186,7 @@ def _stem(paths: Sequence[Path], languages: list[str]) -> str:
         for path, language in zip((paths[0], paths[len(paths) > 1]), pair, strict=True)
     )
     name = src if src == tgt else "test"
-    return re.sub(r"[^\w.-]+", "_", name).strip(".") or "test"
+    return re.sub(r"[^\w.-]+", "_", name).lstrip(".-").rstrip(".") or "test"
 
 
 def assigned(assignments: list[str], option: str) -> dict[str, str]:

@@ -111,7 +111,7 @@ def kept_starts(path: Path, kept: Mask) -> list[int]:
 def _changes(path: Path) -> Iterator[int]:
     hint = "give one document id for each line, and keep the lines of a document together"
     documents = set()
-    lines = enumerate(map(str.strip, files.lines_without_bom(path)))
+    lines = enumerate(map(str.strip, files.text_lines(path)))
     for document, rows in itertools.groupby(lines, key=lambda line: line[1]):
         row, _ = next(rows)
         if not document:
@@ -125,7 +125,7 @@ def _changes(path: Path) -> Iterator[int]:
 
 def _numbers(path: Path, lines: int, count: int) -> list[int]:
     starts: list[int] = []
-    for number, text in enumerate(files.lines_without_bom(path), 1):
+    for number, text in enumerate(files.text_lines(path), 1):
         value = int(text) if text.strip().isdecimal() else -1
         if not (starts[-1] < value < lines if starts else value == 0):
             after = f", after {starts[-1]:,}" if starts else ""

@@ -19,7 +19,7 @@ from nmtkit.corpora.cache import cached, checksum, record, recorded
 from nmtkit.corpora.download import Failed, download
 from nmtkit.corpora.table import MEMBER, Resource
 from nmtkit.errors import DataError, EnvironmentProblem
-from nmtkit.files import COMPRESSED
+from nmtkit.files import COMPRESSED, is_damage
 
 ANOTHER = "is another file than the published one"
 
@@ -136,7 +136,12 @@ class Finder:
         """Return a file as the published one, and the difference between the two ("": none)."""
         expected = self.published[name].checksum or recorded(name)
         algorithm, _, digest = (expected or "sha256").partition(":")
-        actual = checksum(path, algorithm, packed)
+        try:
+            actual = checksum(path, algorithm, packed)
+        except Exception as error:
+            if not is_damage(error):
+                raise
+            return VerifiedFile(name, path, "", new=False), f"it is damaged: {error}"
         difference = ""
         if expected is None and not packed and not archives.is_kind(path, name):
             difference = f"it is no {path.suffix} file"

@@ -112,7 +112,7 @@ def read_links(path: Path) -> list[frozenset[Link]]:
 def _read(path: Path) -> list[list[tuple[int, str, int]]]:
     """Read the links of each line as source word, "-" or "p", target word."""
     lines = []
-    for number, line in enumerate(files.lines_without_bom(path), 1):
+    for number, line in enumerate(files.text_lines(path), 1):
         links = []
         for link in line.split():
             if (match := _LINK.fullmatch(link)) is None:
@@ -129,7 +129,7 @@ def read_pairs(path: Path) -> list[tuple[list[str], list[str]]]:
     Raises: DataError for a line without exactly one separator.
     """
     pairs = []
-    for number, line in enumerate(files.lines_without_bom(path), 1):
+    for number, line in enumerate(files.text_lines(path), 1):
         sides = line.split(SEPARATOR)
         if len(sides) != 2:
             hint = f"source {SEPARATOR} target, words separated by spaces"

@@ -36,7 +36,7 @@ PICKLED = (
     "{} may be a pickle, which nmtkit never loads (it can run code); "
     "convert it to safetensors with the tool that wrote it"
 )
-AGAIN = "move its folder away to use another checkpoint, or train again: nmtkit train --force"
+AGAIN = CheckpointManifest.again
 R = TypeVar("R")
 
 
@@ -280,7 +280,7 @@ def choose(system: System, average: int | None = None) -> list[Path]:
         message, hint = f"system '{system.name}' has no checkpoint yet", "first: nmtkit train"
         if candidates(system.checkpoints):
             message = f"no valid checkpoint of '{system.name}'"
-            hint = f"train it again with its options: nmtkit train --system {system.name} --force …"
+            hint = system.train_again
         raise CheckpointError(message, where=system.checkpoints, hint=hint)
     if len(paths) < average:
         number = counted(len(paths), "checkpoint")

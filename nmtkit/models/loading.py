@@ -16,6 +16,7 @@ from nmtkit.models.checkpoints import AGAIN, choose, load_weights, read_manifest
 from nmtkit.models.variants import build_model, load_variant
 from nmtkit.nn.linear import Precision, pack
 from nmtkit.owned_files import MANIFEST, TEXT_FILES
+from nmtkit.records import TRAIN_AGAIN
 from nmtkit.run import Run, System
 from nmtkit.text.vocabulary import load_vocabularies
 
@@ -84,7 +85,7 @@ def check_vocabulary(path: Path, run: Run) -> None:
         if of_ids(then) != of_ids(now):
             cause = "is of another vocabulary"
         message = f"the checkpoint {cause}: {differing[-1]} differs"  # vocab.txt is last
-        hint = f"the run {run.path} was prepared anew; train again with --force"
+        hint = f"the run {run.path} was prepared anew; {TRAIN_AGAIN}"
         raise CheckpointError(message, where=path / MANIFEST, hint=hint)
 
 

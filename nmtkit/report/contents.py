@@ -294,7 +294,7 @@ def analyze_command(name: str, inputs: FindingInputs, systems: Sequence[str]) ->
         words += [word for system in inputs.systems for word in ("--system", system)]
     for set_name in inputs.options.get("set_names", ()):
         words += ["--on", set_name]
-    return shlex.join(["nmtkit", "analyze", name, *words, *inputs.words])
+    return shlex.join(["nmtkit", "analyze", inputs.analysis or name, *words, *inputs.words])
 
 
 def _some(names: list[str]) -> str:

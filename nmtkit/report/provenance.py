@@ -105,7 +105,7 @@ def searches(contents: Contents) -> list[Remark]:
         readable = [name for name in result.names if name in contents.translations[set_name]]
         folders = {name: contents.run.system(name).translation(set_name) for name in readable}
         if unlike := unlike_searches(set_name, folders):
-            remarks.append(Remark(f"{unlike.text}.", ", then ".join(unlike.commands)))
+            remarks.append(Remark(f"{unlike.text}.", " && ".join(unlike.commands)))
     return remarks
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import nmtkit
 from nmtkit import console, files
-from nmtkit.errors import ConfigError, check_known
+from nmtkit.errors import ConfigError, EnvironmentProblem, check_known
 from nmtkit.models import checkpoints
 from nmtkit.report import digests, explorer, page
 from nmtkit.report.contents import Contents, read_contents
@@ -44,7 +44,8 @@ def report(run: Run, **values: Any) -> Path:
         values: of `ReportOptions`; only `attention` writes into the runs.
     Returns: the page.
     Raises: DataError if a run is not prepared or has no scores; ConfigError for an unknown system,
-        or a run that is named twice; EnvironmentProblem if the page cannot be written.
+        or a run that is named twice; EnvironmentProblem if the page cannot be written, or
+        matplotlib is missing for its figures.
     """
     options = ReportOptions.of(values)
     runs = [run, *map(choose, options.also)]
@@ -53,7 +54,7 @@ def report(run: Run, **values: Any) -> Path:
     _check(runs, options.attention)
     if options.figure_width and not figures.available():
         message = "figures need matplotlib"
-        raise ConfigError(message, where="--figure-width", hint="pip install matplotlib")
+        raise EnvironmentProblem(message, where="--figure-width", hint="pip install matplotlib")
     for each in runs:
         _compute_attention(each, options)
     path = run.path / "report" / "index.html"

@@ -12,7 +12,7 @@ import numpy as np
 
 from nmtkit.arrays import Ints
 from nmtkit.errors import DataError
-from nmtkit.files import lines_without_bom, writing
+from nmtkit.files import text_lines, writing
 from nmtkit.text.bpe_learner import END, Learner
 from nmtkit.text.sampling import Draw, merge_with_dropout
 from nmtkit.text.segmented import Segmented
@@ -160,7 +160,7 @@ def _read_codes(path: Path) -> tuple[dict[Pair, int], bool]:
     Returns: the rank of each pair, and True if the end of a word is a symbol of its own, as in
         version 0.1.
     """
-    lines = list(lines_without_bom(path))
+    lines = list(text_lines(path))
     versioned = bool(lines) and lines[0].startswith("#version:")
     split_end = not versioned or re.sub(r"(\.0+)*$", "", lines[0].split()[-1]) == "0.1"
     ranks: dict[Pair, int] = {}

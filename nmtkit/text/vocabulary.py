@@ -25,8 +25,8 @@ def read_counts(path: Path) -> dict[str, int]:
     Raises: DataError naming the line that is not a subword, a space and a count.
     """
     counts: dict[str, int] = {}
-    for number, line in enumerate(files.lines_without_bom(path), 1):
-        token, _, count = line.rpartition(" ")
+    for number, line in enumerate(files.text_lines(path), 1):
+        token, _, count = line.rstrip("\r").rpartition(" ")
         if not token or not (count.isascii() and count.isdigit()):
             raise DataError(
                 "not a subword vocabulary",

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.optim import AdamW
 
 from nmtkit.errors import CheckpointError
+from nmtkit.records import TRAIN_AGAIN
 from nmtkit.settings import TrainSettings
 from nmtkit.train.ema import RAW
 
@@ -102,7 +103,7 @@ def put_optimizer_tensors(
         parameter = parameters.get(name)
         if parameter is None or (kind != "step" and parameter.shape != tensor.shape):
             message = f"the optimiser's state is of another model: {key}"
-            raise CheckpointError(message, where=where, hint="train again with --force")
+            raise CheckpointError(message, where=where, hint=TRAIN_AGAIN)
         if kind != "step":
             tensor = tensor.to(parameter.device, parameter.dtype)
         elif optimizer.defaults["fused"]:  # other kernels have it in main memory

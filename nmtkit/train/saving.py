@@ -253,5 +253,5 @@ def newest(system: System) -> tuple[dict[str, Tensor], dict[str, Tensor], TrainS
     raise CheckpointError(
         "every checkpoint of this system is damaged",
         where=system.checkpoints,
-        hint="nmtkit train --force begins anew",
+        hint=system.train_again,
     )

@@ -12,13 +12,16 @@ from nmtkit import console
 from nmtkit.settings import TrainSettings
 from nmtkit.train.state import TrainState, Window
 
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
+"""Signals that ask a training to stop."""
+
 
 class Abandoned(Exception):
     """A validation was broken off because of a signal; it is repeated after resuming."""
 
 
 class Stop:
-    """Notes a signal that asks to stop: SIGTERM, SIGINT, SIGUSR1. A second Ctrl-C ends at once."""
+    """Notes a signal that asks to stop. A second Ctrl-C ends at once."""
 
     def __init__(self) -> None:
         self.signal = 0
@@ -29,8 +32,9 @@ class Stop:
         """Catch the signals in the body, in the main thread (other threads cannot catch any)."""
         before = {}
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
-                before[number] = signal.signal(number, self._receive)
+            for number in SIGNALS:
+                if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup
+                    before[number] = signal.signal(number, self._receive)
         try:
             yield
         finally:

@@ -23,7 +23,8 @@ from nmtkit.data.store import Store, spans_writer
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.measures.macs import count_macs, count_parameters
 from nmtkit.options import GENERAL
-from nmtkit.records import FindingInputs
+from nmtkit.records import FindingInputs, StoredFinding, load
+from nmtkit.report.contents import analyze_command
 from nmtkit.settings import SearchSettings, build
 from nmtkit.tables.table import Column, Table
 from nmtkit.text.vocabulary import EOS
@@ -138,6 +139,9 @@ def test_an_analysis_outside_the_package(two, capsys):
     _, *rows = csv.reader(out.splitlines())
     assert rows[0][1] in " ".join(two.lines["test"]).split() and len(rows) == 4
     assert "frequent-words: up to date" in err
+    inputs = load(StoredFinding, two.run.path / "analyze/frequent-words/finding.json").made_from
+    command = analyze_command("frequent-words", inputs, two.run.system_names())
+    assert command == f"nmtkit analyze {OUTSIDE} --words 2"
     error = two.refused(OUTSIDE, ConfigError, "bad value for '--words'", words=0)
     assert error.where == "--words"
     assert CliRunner().invoke(app, [*words, "--measure"]).exit_code == 2
@@ -490,6 +494,21 @@ def test_up_to_date_until_something_it_depends_on_changes(two, capsys):
     with spans_writer(two.run.prep / "test", 0) as writer:
         writer.add_block(bytes([1] * 40), np.ones(40, np.int64))
     assert "written to" in said(systems=["own"]).err
+
+
+def test_a_finding_depends_on_the_files_of_its_options_alone(two, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("test", "dc", "tags"):
+        write(tmp_path / name / "x.txt", ["x"])
+    study = Study(two.run, "gates", ["base"], ["test"])
+    for name, options, hashed in (
+        ("lengths", {"buckets": "dc"}, set()),
+        ("gates", {"src_tags": "tags/x.txt"}, {"tags/x.txt"}),
+        ("probing", {"probes": "tags"}, {"tags/x.txt"}),
+    ):
+        cls = stage.find(name)
+        inputs = stage.inputs_of(study, cls(cls.Options(**options)))
+        assert {"test/x.txt", "dc/x.txt", "tags/x.txt"} & inputs.files.keys() == hashed
 
 
 def test_what_an_earlier_call_attached_goes_with_it(tmp_path):

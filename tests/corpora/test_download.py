@@ -23,6 +23,7 @@ from nmtkit.corpora.cache import checksum, is_cached
 from nmtkit.corpora.fetch import Finder
 from nmtkit.corpora.table import Resource
 from nmtkit.errors import DataError, EnvironmentProblem
+from tests.refused import refused
 
 CONTENT = random.Random(1).randbytes(50_000)
 HALF = 3 * download.BLOCK
@@ -566,6 +567,15 @@ def test_from_dir_finds_the_file_compressed(server, mine, suffix, compress, chec
     path = mine / f"train.bin{suffix}"
     path.write_bytes(compress(CONTENT))
     assert find(server, "/good", from_dir=mine, checksum=checksum) == path
+
+
+def test_from_dir_with_a_compressed_file_that_is_cut_short_says_so(server, mine):
+    for suffix, compress in ((".gz", gzip.compress), (".xz", lzma.compress)):
+        path = mine / f"train.bin{suffix}"
+        path.write_bytes(compress(CONTENT)[:-10])
+        message = "is not the published file: it is damaged"
+        assert refused(DataError, message, find, server, "/good", from_dir=mine).where == str(path)
+        path.unlink()
 
 
 def test_from_dir_takes_the_copy_that_is_right(server, mine):

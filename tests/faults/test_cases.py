@@ -1,23 +1,28 @@
 """Faults that no other file has whole, by the number of their case (README.md lists all cases)."""
 
+import contextlib
 import ctypes
 import errno
 import gc
 import json
 import os
+import pty
 import signal
+import sys
 import time
 
 import pytest
 import safetensors.torch
 import torch
 
+from nmtkit import console
 from nmtkit.errors import CheckpointError, ConfigError, DataError, EnvironmentProblem, Interrupted
 from nmtkit.models import checkpoints, loading
 from nmtkit.nn import hardware
 from nmtkit.prep.stage import prep
 from nmtkit.run import locked
 from nmtkit.train import loop, reporting, saving
+from nmtkit.train.stop import Stop
 from nmtkit.train.validation import DEV_SEARCH, Validation
 from tests.faults.trainings import Killed, fail, fit, interfere
 from tests.manifests import read_json
@@ -89,7 +94,7 @@ def test_02_a_log_that_cannot_be_written_ends_nothing(run, monkeypatch, stderr):
     assert state_of(run)["step"] == 6
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP])
 def test_04_a_signal_saves_and_ends_with_the_code_for_resumable(run, monkeypatch, stderr, number):
     message = f"stopped by {number.name} after step 3; everything is saved"
     with monkeypatch.context() as patch:
@@ -102,6 +107,36 @@ def test_04_a_signal_saves_and_ends_with_the_code_for_resumable(run, monkeypatch
     assert json.loads((run.path / "history.jsonl").read_text().splitlines()[-1])["exit"] == 75
     fit(run)
     assert state_of(run)["step"] == 6
+
+
+def test_04_a_terminal_that_is_closed_ends_the_training_with_all_saved(run, monkeypatch):
+    primary, secondary = pty.openpty()
+
+    def hang_up():
+        os.close(primary)
+        os.kill(os.getpid(), signal.SIGHUP)
+
+    # stderr has the rest of its lines when it is closed
+    with (
+        monkeypatch.context() as patch,
+        contextlib.suppress(OSError),
+        os.fdopen(secondary, "w") as stream,
+    ):
+        patch.setattr(sys, "stderr", stream)
+        patch.setenv("TERM", "xterm")
+        interfere(patch, loop.Trainer, "update", {3}, hang_up)
+        with pytest.raises(Interrupted):
+            fit(run)
+        with console.progress("translating", 3) as advance:
+            advance(1)
+    assert state_of(run)["step"] == 3
+
+
+def test_04_nohup_keeps_a_training_going(monkeypatch):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with Stop().listening():
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    signal.signal(signal.SIGHUP, before)
 
 
 def test_05_a_change_that_is_allowed_is_said_and_taken(run, stderr):

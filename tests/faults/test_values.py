@@ -308,6 +308,24 @@ def test_too_little_memory_is_the_machines_fault(run, monkeypatch):
 # Packages and folders
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError("libcublas.so.12: cannot open shared object file: No such file or directory"),
+        ImportError("/x/libtorch_cpu.so: undefined symbol: iJIT_NotifyEvent", name="_C"),
+    ],
+)
+def test_a_broken_installation_of_torch_is_the_machines_fault(run, monkeypatch, error):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr("nmtkit.score.stage.score", fail)
+    result = CliRunner().invoke(app, ["score", "--run", str(run)])
+    assert result.exit_code == 3, result.output
+    assert f"cannot load a library: {error}" in result.output
+    assert "pip install --force-reinstall torch" in result.output
+
+
 def test_a_home_folder_that_is_unknown_is_the_machines_fault(monkeypatch):
     def unknown(*_):
         raise KeyError("getpwuid(): uid not found")

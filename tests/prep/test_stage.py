@@ -399,6 +399,7 @@ def test_names_of_own_test_sets():
         "source.txt,ref.txt,ref2.txt",
         "x/dev.de,y/dev.en",
         "ö b.de,ö b.en",
+        "./-set.de,./-set.en",
     ]
     paths = [file_list(value, "--test") for value in tests]
     corpus = own_files(None, own, own, paths, None, None)
@@ -410,6 +411,7 @@ def test_names_of_own_test_sets():
         "test",
         "dev-3",
         "ö_b",
+        "set",
     ]
     assert corpus.name == "de-en"
     assert corpus.sets[4].sides["ref1"] == (Path("ref2.txt"),)

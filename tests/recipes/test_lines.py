@@ -343,13 +343,19 @@ def test_of_several_seeds_the_first_is_looked_into(tmp_path):
     assert looked == [first, first]
 
 
-def test_a_prepared_run_keeps_its_corpus(tmp_path):
+def test_a_prepared_run_keeps_its_corpus_and_notes(tmp_path):
+    results = tmp_path / "mine/recipes/dual_context/table1/score"
+    for path in (results / "test/table.md", results / "notes.md"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("before")
     (tmp_path / "mine" / "prep").mkdir(parents=True)
     (tmp_path / "mine" / "prep" / "manifest.json").touch()
     done = asked("dual_context/table1", tmp_path, SCALE="small", RUN=tmp_path / "mine")
     assert not done.named("prep")
     runs = {run for call in done.calls for run in done.options(call[0], "--run")}
     assert runs == {str(tmp_path / "mine")}
+    assert (results / "test/table.md").read_text() == ""
+    assert (results / "notes.md").read_text() == "before"
     several = asked("dual_context/table2", tmp_path, code=2, SCALE="small", RUN=tmp_path / "mine")
     assert "leave RUN out" in several.stderr
 

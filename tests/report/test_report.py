@@ -17,7 +17,7 @@ from nmtkit.analyze import ANALYSES, attention
 from nmtkit.analyze.analysis import Finding
 from nmtkit.analyze.attention import SentenceAttention, SystemAttention
 from nmtkit.curves import AXES
-from nmtkit.errors import ConfigError, DataError
+from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.models import checkpoints
 from nmtkit.records import FindingInputs, SystemRecord
 from nmtkit.report import comparison, explorer, page, stage, svg
@@ -36,6 +36,7 @@ from nmtkit.score.stored_scores import (
     SignificanceTest,
     SystemScores,
 )
+from nmtkit.score.translations import Unlike
 from nmtkit.tables import figures
 from nmtkit.tables.table import Estimate, Table, text_column
 from tests.manifests import edit, read_json, write_json
@@ -628,6 +629,14 @@ def test_a_wide_table_of_few_rows_is_turned_and_its_links_are_not(reported):
     assert base64.b64decode(link["href"].partition("base64,")[2]).decode() == table.csv()
 
 
+def test_each_of_several_commands_names_the_run(reported, monkeypatch):
+    commands = ["nmtkit translate --system base", "nmtkit translate --ensemble"]
+    unlike = Unlike("not alike", commands)
+    monkeypatch.setattr("nmtkit.report.provenance.unlike_searches", lambda *_: unlike)
+    run = f"--run {shlex.quote(str(reported.run.path))}"
+    assert " && ".join(f"{command} {run}" for command in commands) in reported.page().text
+
+
 def test_figures_for_a_paper(reported, undrawn, stderr):
     undrawn()
     reported.finding("cost", "cost")  # a figure that nmtkit did not draw
@@ -641,7 +650,8 @@ def test_figures_for_a_paper(reported, undrawn, stderr):
 def test_figures_of_no_width_or_without_matplotlib_are_refused(reported):
     for width, message in ((0.5, "must be at least 1"), (21, "must be at most 20")):
         refused(ConfigError, message, stage.report, reported.run, figure_width=width)
-    refused(ConfigError, "figures need matplotlib", stage.report, reported.run, figure_width=3.3)
+    message = "figures need matplotlib"
+    refused(EnvironmentProblem, message, stage.report, reported.run, figure_width=3.3)
 
 
 def test_up_to_date_until_something_changes(reported, stderr, monkeypatch):

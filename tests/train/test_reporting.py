@@ -4,12 +4,9 @@ there.
 
 import contextlib
 import json
-import os
-import pty
 import re
 import sys
 import threading
-from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -23,6 +20,7 @@ from nmtkit.train.reporting import Reporter
 from nmtkit.train.state import Window
 from nmtkit.train.validation import Validator
 from tests.full_disk import full_disk
+from tests.terminal import terminal
 from tests.train.tiny import options, trainer
 
 MEASURED = {
@@ -119,31 +117,6 @@ def screen(data):
             lines[row] = lines[row][:column].ljust(column) + text + lines[row][column + len(text) :]
             column += len(text)
     return [line.rstrip() for line in lines]
-
-
-@contextmanager
-def terminal(monkeypatch):
-    """Make stderr a terminal of 80 columns; yield a list that gets everything it was sent."""
-    primary, secondary = pty.openpty()
-    sent, parts = [], []
-
-    def read():
-        while True:
-            try:
-                parts.append(os.read(primary, 65536))
-            except OSError:  # the other end is closed
-                return
-
-    reader = threading.Thread(target=read)
-    with monkeypatch.context() as patch, os.fdopen(secondary, "w") as stream:
-        patch.setattr(sys, "stderr", stream)
-        patch.setenv("COLUMNS", "80")
-        patch.setenv("TERM", "xterm")
-        reader.start()
-        yield sent
-    reader.join(10)
-    os.close(primary)
-    sent.append(b"".join(parts).decode())
 
 
 def test_a_terminal_shows_a_bar_and_keeps_one_line_a_validation(run, monkeypatch):
