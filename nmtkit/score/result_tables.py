@@ -13,7 +13,7 @@ from nmtkit.errors import counted
 from nmtkit.score import lengths
 from nmtkit.score.metrics import decimals, header
 from nmtkit.score.resampling import few_note
-from nmtkit.score.seeds import FEWEST_FREEDOM, spread
+from nmtkit.score.seeds import FEWEST_FREEDOM, smallest_p, spread
 from nmtkit.score.significance import FEW_DIFFERENT, LEVEL, TESTS
 from nmtkit.score.stored_scores import (
     GroupScore,
@@ -132,7 +132,7 @@ def seeds_table(result: Scores) -> Table:
     against = f", Δ against {result.seeds.baseline}" if several else ""
     title = f"{_title(result)}, by training seed{against}"
     notes = [*_signatures(result), *few_note(result.sentences), *result.remarks, _version(result)]
-    notes += _seed_notes(result.seeds)
+    notes += _seed_notes(result.seeds, result.resampling.resamples)
     first = ["bleu", "bleu_half_range", "delta", "n", "p_holm", "p", "better", "pairs", "p_seeds"]
     return Table("seeds", title, columns, rows, notes, first)
 
@@ -313,8 +313,8 @@ def _few_different(result: Scores, tests: Iterable[str]) -> list[str]:
     return [FEW_DIFFERENT] * (FEW_DIFFERENT in settings)
 
 
-def _seed_notes(result: SeedResult) -> list[str]:
-    """Return the notes on groups of training seeds."""
+def _seed_notes(result: SeedResult, resamples: int) -> list[str]:
+    """Return the notes on groups of training seeds; resamples: their number."""
     notes = [
         (
             "half-range: (max - min) / 2; deviation: sample standard deviation (n - 1); "
@@ -344,6 +344,13 @@ def _seed_notes(result: SeedResult) -> list[str]:
             "row or the baseline has one seed, its error is that of all rows with several "
             f"(none below {FEWEST_FREEDOM} degrees of freedom); p (Holm): corrected for the "
             f"{len(compared)} comparisons of this table"
+        )
+    smallest = smallest_p(resamples) * sum(against.p is not None for against in compared)
+    if smallest > LEVEL:
+        enough = math.ceil(10 * smallest / LEVEL) * resamples  # for a tenth of LEVEL
+        notes.append(
+            f"with {resamples:,} resamples no p (Holm) can be below {smallest:.2g}, whatever the "
+            f"difference: --resamples {enough}"
         )
     for group in result.groups:
         known = [seed for seed in group.seeds if seed is not None]

@@ -219,6 +219,11 @@ def over_seeds(
     return estimate(gap, samples, sentences), p
 
 
+def smallest_p(resamples: int) -> float:
+    """Return the smallest p of `over_seeds`, where no resample is on the other side of 0."""
+    return min(1.0, 2 / (resamples + 1))
+
+
 @lru_cache(maxsize=16)
 def student_t(freedom: int, count: int, seed: int) -> Array:
     """Return evenly spaced quantiles of Student's t in ORDERS random orders (ORDERS, count).
