@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch._dynamo.testing import CompileCounterWithBackend
 
+from nmtkit.data import packing
 from nmtkit.data.packing import segments
 from nmtkit.nn import gpu
 from nmtkit.nn.attention import SelfAttention
@@ -29,6 +30,16 @@ few_queries = importlib.import_module("nmtkit.nn.kernels.few_queries")
 WIDE, NARROW = torch.float32, torch.bfloat16 if ON_GPU else torch.float16
 TYPES = pytest.mark.parametrize("dtype", [WIDE, NARROW], ids=["wide", "narrow"])
 DROPOUT = pytest.mark.parametrize("p", [0.0, 0.3])
+
+
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch):
+    """Triton's interpreter runs one program after the other: on a CPU, batches of few shapes have
+    8 rows of 8 positions, not 64 of 32.
+    """
+    if not ON_GPU:
+        monkeypatch.setattr(packing, "LEAST_ROWS", 8)
+        monkeypatch.setattr(packing, "LEAST_LENGTH", 8)
 
 
 def numbers(*shape, dtype=WIDE):
