@@ -55,7 +55,7 @@ def test_replayed_steps_find_the_same(variant, width, monkeypatch, replays):
     found = [found_by([model], of, **options) for of in (first, second)]
     for pair in zip(found, expected, strict=True):
         assert_equal(*pair)
-    assert len(replays) > 50
+    assert len(replays) > 30
 
 
 def test_an_ensemble_and_changed_weights(monkeypatch, replays):
