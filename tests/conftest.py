@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from sacrebleu.metrics import ter
 
 from nmtkit import demo
 from nmtkit.tables.table import Table
@@ -82,6 +83,22 @@ def a_demo_corpus_is_generated_once(tmp_path_factory: pytest.TempPathFactory) ->
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(demo, "generate", copied)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def edit_rates_are_counted_once() -> Iterator[None]:
+    """sacreBLEU takes milliseconds for TER's edits of a sentence, and tests score equal sentences."""
+    count = ter.translation_edit_rate
+
+    @functools.cache
+    def counted(hypothesis: tuple[str, ...], reference: tuple[str, ...]) -> tuple[int, int]:
+        return count([*hypothesis], [*reference])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            ter, "translation_edit_rate", lambda words, of: counted(tuple(words), tuple(of))
+        )
         yield
 
 

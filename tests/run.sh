@@ -24,5 +24,7 @@ fi
 
 ruff check nmtkit tests
 ruff format --check --quiet nmtkit tests
+# Every start of nmtkit would compile its code anew.
+unset PYTHONDONTWRITEBYTECODE
 # One process a core, one thread each: small models gain nothing from threads. In tests of two threads, a thread that waits gives its core back.
 OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive exec pytest -n "${JOBS:-$(python -c 'from nmtkit import parallel; print(parallel.cores())')}" --dist worksteal "$@"

@@ -279,7 +279,7 @@ class _Loaded:
         from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
         from transformers.utils import logging
 
-        logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+        logging.disable_progress_bar()
         self._model = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
         self._source = AutoTokenizer.from_pretrained(folder)
         self._target = AutoTokenizer.from_pretrained(folder / TARGET)

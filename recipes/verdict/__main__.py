@@ -9,7 +9,7 @@ from pathlib import Path
 
 from nmtkit import files
 from nmtkit.errors import ConfigError, NmtkitError, nearest
-from recipes.verdict import corpus, leavings, pages, status, tables
+from recipes.verdict import corpus, leavings, status
 from recipes.verdict.folders import Folders, held
 from recipes.verdict.listing import HERE, Item, read_list
 from recipes.verdict.measured import measured
@@ -55,10 +55,14 @@ def main() -> None:
         elif given.collect:
             print(*leavings.collect(folders), sep="\n")
         elif given.tables:
+            from recipes.verdict import tables
+
             for table in tables.tables(items, folders):
                 table.print("md")
                 print()
         elif given.page:
+            from recipes.verdict import pages
+
             print(pages.page(items, folders))
         elif given.one:
             sys.exit(one(items, folders))

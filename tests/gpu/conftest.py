@@ -2,7 +2,7 @@ from nmtkit.models.variants import VARIANTS
 from tests.device import ON_GPU
 from tests.train.conftest import one_thread  # noqa: F401
 
-FEW = ["transformer", "caru", "han"]
+FEW = ["transformer"]
 """The variants on a CPU, where other tests have the rest."""
 
 

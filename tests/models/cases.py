@@ -109,5 +109,8 @@ MORE = [
     case("caru", cell="mgu", tie="all", softmax_bias=False, caembed="off"),
     case("gru-inv", bidirectional=False, alignment_width=5, cell="mgu"),
 ]
+SAME = {"transformer-cycle", "enc-dc", "dec-dc", "concat", "gru-inv", "gatt"}
+"""Variants whose code is that of other variants, with other settings."""
+DISTINCT = [name for name in VARIANTS if name not in SAME]
 CASES = [*map(Case, VARIANTS), *MORE, Case(TOY), Case(LOCAL)]
 trust.allow(case.variant for case in CASES if ":" in case.variant)

@@ -5,7 +5,7 @@ own. NMTKIT_DEVICE=cuda runs it on a GPU.
 import pytest
 import torch
 
-from tests.device import DEVICE, placed_on
+from tests.device import DEVICE, ON_GPU, placed_on
 from tests.train.conftest import one_thread  # noqa: F401
 
 
@@ -34,5 +34,8 @@ def pytest_generate_tests(metafunc):
     cases = [Case(name) for name in metafunc.config.getoption("--variant", default=[])] or CASES
     if "case" in metafunc.fixturenames:
         metafunc.parametrize("case", cases, ids=str)
+    plain = [case for case in cases if not case.values]
     if "plain_case" in metafunc.fixturenames:  # every variant once, with its defaults
-        metafunc.parametrize("plain_case", [case for case in cases if not case.values], ids=str)
+        metafunc.parametrize("plain_case", plain, ids=str)
+    if "thinned_case" in metafunc.fixturenames:  # a GPU has kernels of its own for settings
+        metafunc.parametrize("thinned_case", cases if ON_GPU else plain, ids=str)

@@ -55,7 +55,7 @@ def by_appearance(table):
 
 
 @given(SENTENCES)
-@hypothesis_settings(max_examples=400, deadline=None)
+@hypothesis_settings(max_examples=120, deadline=None)
 def test_a_table_has_the_counts_of_the_text(sentences):
     numbers, table = side_text(sentences)
     tokens = [word for sentence in sentences for word in sentence]
@@ -100,7 +100,7 @@ def same_tables(one, other):
 
 
 @given(SENTENCES, st.integers(1, 5), st.integers(1, 7))
-@hypothesis_settings(max_examples=200, deadline=None)
+@hypothesis_settings(max_examples=80, deadline=None)
 def test_tables_are_added_up_part_by_part(sentences, size, parts):
     """The order of first appearance, by which the truecaser goes, is that of the whole text."""
     _, whole = side_text(sentences)
@@ -144,7 +144,7 @@ def test_two_words_with_one_hash_are_an_error(monkeypatch):
 
 
 @given(SENTENCES)
-@hypothesis_settings(max_examples=200, deadline=None)
+@hypothesis_settings(max_examples=80, deadline=None)
 def test_words_lead_to_their_truecased_forms(sentences):
     """The counts BPE is learnt from come without a pass over the truecased text."""
     _, table = side_text(sentences)

@@ -73,7 +73,7 @@ def learnable(counts):
     return any(len(word) > 1 and "</w>" not in word for word in counts)
 
 
-@settings(max_examples=400)
+@settings(max_examples=120)
 @given(DICTIONARY, st.integers(1, 200), LIMITS)
 @example(
     {"aaa": 1, "aaaaaaa": 2, "baaaab": 1},
@@ -119,7 +119,7 @@ def plain_counts(state):
     return counts
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(DICTIONARY.filter(learnable), LIMITS, st.integers(1, 40))
 def test_every_frequent_pair_is_tracked_with_its_count_at_every_merge(counts, values, merges):
     distinct = [word for word in counts if "</w>" not in word]

@@ -113,7 +113,7 @@ def test_iwslt14_as_recorded(shared, lang):
 
 @pytest.mark.parametrize(
     ("lang", "suffix", "differ"),
-    [("en", "eng", (15, 22)), ("de", "deu", (23, 0)), ("es", "spa", (16, 0))],
+    [("en", "eng", (11, 16)), ("de", "deu", (6, 0)), ("es", "spa", (10, 0))],
 )
 def test_fast_way_equals_all_rules_on_real_text(shared, lang, suffix, differ):
     """Line by line on WMT news and Europarl; from plain sacremoses differ only last full stops
@@ -121,13 +121,9 @@ def test_fast_way_equals_all_rules_on_real_text(shared, lang, suffix, differ):
     """
     from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
-    text = [
-        line
-        for year in (2009, 2012)
-        for line in lines(shared / f"data/wmt_newstest/newstest{year}.{suffix}")
-    ]
+    text = [line for line in lines(shared / f"data/wmt_newstest/newstest2009.{suffix}")]
     if lang != "es":
-        text += lines(shared / f"data/europarl_deen_20k/train.{lang}")[:3000]
+        text += lines(shared / f"data/europarl_deen_20k/train.{lang}")[:800]
     moses, hyphens = Moses(lang), Moses(lang, aggressive_hyphens=True, escape=False)
     normalizer, plain = MosesPunctNormalizer(lang, perl_parity=True), MosesTokenizer(lang)
     stops = spaces = 0
@@ -174,7 +170,7 @@ def test_fast_way_equals_all_rules_on_made_up_text(lang):
     normalizer = MosesPunctNormalizer(lang, perl_parity=True)
     numbers = {one: Numbers() for one in (moses, hyphens, caseless)}
 
-    @settings(deadline=None, max_examples=300)
+    @settings(deadline=None, max_examples=100)
     @given(st.lists(WORDS, max_size=7).map(" ".join))
     def check(line):
         normalized = normalizer.normalize(

@@ -79,7 +79,7 @@ MADE_UP = st.dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=500)
+@settings(deadline=None, max_examples=150)
 @given(MADE_UP, st.integers(1, 300))
 def test_learning_equals_subword_nmt_on_made_up_words(tmp_path_factory, counts, merges):
     """Few letters: repeated letters, pairs that follow each other, and many ties. The order of the

@@ -13,12 +13,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from nmtkit.errors import ConfigError
 from nmtkit.models.transformer import Transformer
-from nmtkit.models.variants import VARIANTS, load_variant
+from nmtkit.models.variants import load_variant
 from nmtkit.nn import cpu
 from nmtkit.nn.hardware import pick_device
 from nmtkit.train import deterministic as ours
 from nmtkit.train import stage
 from nmtkit.train.stage import train
+from tests.models.cases import DISTINCT
 from tests.train.tiny import MODEL, TRAIN, make_run
 
 NAME = "CUBLAS_WORKSPACE_CONFIG"
@@ -163,7 +164,7 @@ def run(tmp_path_factory):
     return make_run(tmp_path_factory.mktemp("deterministic") / "run", pairs=40, dev=4)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", DISTINCT)
 def test_every_variant_trains_with_the_flags_set(run, variant, gpu, monkeypatch):
     """The GPU's way through attention, training and validation: no operation that raises there,
     and no memory is read before it is written.

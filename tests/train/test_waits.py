@@ -9,10 +9,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from nmtkit import files
 from nmtkit.data.documents import documents_file
-from nmtkit.models.variants import VARIANTS, load_variant
+from nmtkit.models.variants import load_variant
 from nmtkit.nn import cpu
 from nmtkit.train.loop import Trainer
 from nmtkit.train.stage import train
+from tests.models.cases import DISTINCT
 from tests.train.tiny import TRAIN, make_run, options
 
 SETTINGS = ("train.log_every=4", "train.update_size=150", "train.validate_every=1000")
@@ -61,7 +62,7 @@ def emulate(monkeypatch):
     monkeypatch.setattr(cpu, "dropout", lambda x, p: torch.dropout(x, p, True))
 
 
-@pytest.mark.parametrize("variant", sorted({*VARIANTS} - {"transformer-cycle"}))
+@pytest.mark.parametrize("variant", DISTINCT)
 def test_an_update_waits_for_the_device_at_a_line_of_the_log_only(variant, tmp_path, monkeypatch):
     """With documents, which some variants read."""
     emulate(monkeypatch)

@@ -87,7 +87,7 @@ def slow_constrained(models, source, o, phrases, unfinished=(), forced=()):
     eos_bias=st.sampled_from([-2.0, 0.0, 2.0]),
     data=st.data(),
 )
-@examples(max_examples=40, deadline=None)
+@examples(max_examples=20, deadline=None)
 def test_the_search_is_the_slow_search(seed, vocabulary, lengths, beam, eos_bias, data):
     models = [
         recurrent(seed + i, vocabulary, eos_bias=eos_bias)

@@ -86,7 +86,13 @@ METHODS = {
     "samples": {"sample": True, "nbest": 3, "top_k": 7, "top_p": 0.9},
     "diverse": {"beam": 4, "nbest": 4, "diverse_groups": 2},
 }
-methods = pytest.mark.parametrize("method", METHODS)
+every_variant_and_method = pytest.mark.parametrize(
+    ("variant", "method"),
+    [
+        *((name, "beam") for name in VARIANTS),
+        *(("transformer", method) for method in METHODS if method != "beam"),
+    ],
+)
 
 
 def found_by(model, method, **limits):
@@ -97,8 +103,7 @@ def found_by(model, method, **limits):
     return decode([model], batch, settings, demands)
 
 
-@methods
-@pytest.mark.parametrize("variant", VARIANTS)
+@every_variant_and_method
 def test_translations_do_not_depend_on_the_path(variant, method, monkeypatch):
     model = Case(variant).build()
     expected = found_by(model, method)
@@ -114,8 +119,7 @@ def test_translations_do_not_depend_on_the_path(variant, method, monkeypatch):
             )
 
 
-@methods
-@pytest.mark.parametrize("variant", VARIANTS)
+@every_variant_and_method
 def test_a_search_waits_for_the_device_every_eighth_step(variant, method, monkeypatch):
     emulate(monkeypatch)
     reads, steps, decoders_step = [], [], Decoders.step
