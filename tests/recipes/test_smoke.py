@@ -1,5 +1,5 @@
-"""The recipes of the papers' tables at SCALE=smoke: the lines of shell that larger scales run
-too, on one prepared demo corpus. Some recipes train; the calls of every recipe are checked.
+"""Every recipe of the papers' tables at SCALE=smoke: the lines of shell that larger scales run
+too, on one prepared demo corpus.
 """
 
 import functools
@@ -14,8 +14,7 @@ from nmtkit import demo
 from nmtkit.analyze import cost, timing
 from nmtkit.tables.table import SUFFIXES
 from tests.manifests import read_json
-from tests.recipes.recipe_calls import RECIPES, ROOT, nothing, run_recipe
-from tests.recipes.test_lines import understood
+from tests.recipes.recipe_calls import RECIPES, ROOT, run_recipe
 
 DC = ["transformer", "enc-dc", "dec-dc", "full-dc"]
 DC_TABLE_1 = [DC[0], "csan", *DC[1:]]
@@ -52,21 +51,6 @@ TABLES = {
     "phrase/length": (["transformer", "pr", "big"], ["lengths"]),
     "phrase/agreement": (["transformer", "pr", "big"], ["agreement"]),
 }
-TRAINED = (
-    "caru/table1",
-    "caru/importance",
-    "caru/phrases",
-    "dual_context/kernel_size",
-    "dual_context/controls",
-    "dual_context/probing",
-    "memory/context_use",
-    "memory/table2",
-    "phrase/table2",
-    "phrase/length",
-)
-"""The recipes that run with a real nmtkit. The other recipes have the same lines with variants and
-analyses that tests/models and tests/analyze run.
-"""
 HALVES = {
     "sentences": [*DC, "pr", "rnnsearch", "gru-inv", "caru"],
     "documents": ["transformer", "amn", "context-aware", "han", "concat"],
@@ -143,34 +127,7 @@ def test_every_recipe_is_here():
     assert found == {*TABLES, "compare_all"}
 
 
-def calls(name, folder):
-    """Return a recipe whose calls of nmtkit were recorded and not run."""
-    recipe, trees = ROOT / "recipes" / f"{name}.sh", folder / "trees"
-    trees.mkdir()
-    (trees / "train.trees").touch()
-    done = run_recipe(recipe, folder, nothing, SCALE="smoke", RUN=folder / "run", PARSES=trees)
-    assert done.code == 0, done.stderr
-    return done
-
-
 @pytest.mark.parametrize("name", TABLES)
-def test_the_calls_name_the_systems_and_the_analyses(name, tmp_path):
-    names, analyses = TABLES[name]
-    names = [f"{system}-s1" for system in names]
-    done = calls(name, tmp_path)
-    options = [understood(call) for call in done.calls]
-    for command in ("train", "translate", "score"):
-        assert done.options(command, "--system") == names
-    assert sorted(done.named("analyze")) == sorted(analyses)
-    assert not any(values.get("measure") for values in options)  # of the cost
-    assert done.options("score", "--against") == [names[0]]
-    assert bool(done.options("score", "--paper")) == (name in PRINTED)
-    assert len(done.options("analyze", "--paper")) == len(BESIDE.get(name, ()))
-    kept = tmp_path / "run" / "recipes" / name
-    assert {path.name for path in kept.iterdir()} == {"score", *analyses}
-
-
-@pytest.mark.parametrize("name", TRAINED)
 def test_the_table_has_its_systems_and_its_analyses(name, shared_run, tmp_path):
     names, analyses = TABLES[name]
     names = [f"{system}-s1" for system in names]
@@ -224,10 +181,10 @@ def seeded(*names):
     return {f"{name}-s1" for name in names}
 
 
-def test_table_1_of_dc_has_the_papers_lengths(tmp_path):
-    done = calls("dual_context/table1", tmp_path)
-    (score,) = (understood(call) for call in done.calls if call[0] == "score")
-    assert score["by_length"] and score["buckets"] == "dc"
+def by_length_of_dc(kept):
+    lengths = read_json(kept / "score" / "test" / "scores.json")["by_length"]
+    assert lengths["buckets"] == "dc"
+    assert {row["system"] for row in lengths["groups"]} == seeded(*DC_TABLE_1)
 
 
 def kernels(kept):
@@ -279,9 +236,11 @@ def context_used(kept):
 
 FURTHER = {
     "memory/context_use": context_used,
+    "dual_context/table1": by_length_of_dc,
     "dual_context/kernel_size": kernels,
     "dual_context/probing": ten_tasks,
     "phrase/length": groups_of_pr,
+    "phrase/agreement": distances,
 }
 """What else comes of a recipe that asks for it."""
 
@@ -323,8 +282,6 @@ def test_again_trains_and_translates_nothing_and_finds_the_same(shared_run, tmp_
 
 def test_seeds_become_one_row(shared_run, tmp_path):
     done = smoke("phrase/agreement", tmp_path, shared_run, SEEDS="1 2")
-    kept = shared_run["RUN"] / "recipes" / "phrase" / "agreement"
-    table = kept / "score" / "test" / "seeds.md"
+    table = shared_run["RUN"] / "recipes" / "phrase" / "agreement" / "score" / "test" / "seeds.md"
     assert first_column(table) == {"system", "transformer", "pr", "big"}
     assert "pr: pr-s1 (seed 1), pr-s2 (seed 2)" in done.stdout
-    distances(kept)
