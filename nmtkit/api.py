@@ -93,7 +93,7 @@ def load(
         EnvironmentProblem if the device does not exist.
     """
     trust.allow(_lines(allow_code, "allow_code"))
-    run, name = _find(files.typed_path(path), system)
+    run, name = _find(files.expanded_path(path), system)
     picked = hardware.pick_device(device)
     if name is None:
         systems = trained(run)

@@ -19,7 +19,7 @@ AXES = ("updates", "epochs", "minutes", "processor_minutes")
 
 @dataclass(frozen=True)
 class Stretch:
-    """The updates begin+1 … end that one line of the log describes; None: not logged.
+    """The updates begin+1 … end that one line of the log describes; None or 0: not logged.
 
     Attributes:
         seconds, cpu: clock time and processor time of these updates, of all processes.
@@ -84,8 +84,8 @@ class Curves:
     @property
     def tokens(self) -> int | None:
         """Target tokens seen; None if the log lacks updates."""
-        known = self.train and not self.unlogged
-        return round(sum(stretch.tokens for stretch in self.train)) if known else None
+        complete = bool(self.train) and not self.unlogged
+        return round(sum(stretch.tokens for stretch in self.train)) if complete else None
 
     def speed(self, on_cpu: bool) -> tuple[float | None, float | None]:
         """Return the target tokens/s and updates/s; None without a log.
@@ -129,8 +129,10 @@ class Curves:
         }
 
     def _minutes(self, seconds: Sequence[float]) -> list[tuple[int, float]]:
-        """Return (updates, minutes) where each stretch begins and ends."""
-        clock, corners = 0.0, [(0, 0.0)] * bool(seconds)
+        """Return (updates, minutes) where each stretch begins and ends; [] without logged time."""
+        if not any(seconds):
+            return []
+        clock, corners = 0.0, [(0, 0.0)]
         for stretch, spent in zip(self.train, seconds, strict=True):
             corners += [(stretch.begin, clock / 60), (stretch.end, (clock + spent) / 60)]
             clock += spent

@@ -74,6 +74,10 @@ def is_out_of_memory(error: BaseException) -> bool:
     )
 
 
+_BROKEN = re.compile("shared object|undefined symbol|[Ll]ibrary not loaded|[Ss]ymbol not found")
+"""What loaders of shared libraries say."""
+
+
 def of_the_machine(error: BaseException) -> EnvironmentProblem | None:
     """Return what to say of an error of Python or a library that the machine is the cause of: a
     package that is not installed or broken, too little memory, no home folder.
@@ -84,7 +88,7 @@ def of_the_machine(error: BaseException) -> EnvironmentProblem | None:
         return EnvironmentProblem(f"the package {package} is not installed", hint=command)
     # The loader of shared libraries gives no errno.
     is_loading = isinstance(error, ImportError | OSError) and getattr(error, "errno", None) is None
-    if is_loading and re.search(r"\.(so|dylib)\b", str(error)):
+    if is_loading and _BROKEN.search(str(error)):
         command = f"{sys.executable} -m pip install --force-reinstall torch"
         hint = f"install its package again; for torch: {command}"
         return EnvironmentProblem(f"cannot load a library: {first_line(error)}", hint=hint)

@@ -289,7 +289,8 @@ def text_lines(path: Path, once: bool = False) -> Iterator[str]:
 
     Raises: DataError naming line and byte offset of the first byte that is not UTF-8.
     """
-    return decoded(byte_lines(path, once), path)
+    blocks = line_blocks(path, once=once)
+    return decoded((line[:-1] for block in blocks for line in block), path)
 
 
 def decoded(lines: Iterable[bytes], where: object) -> Iterator[str]:
@@ -360,11 +361,11 @@ def changed(folder: Path, hashes: Mapping[str, str]) -> list[str]:
 
 @contextlib.contextmanager
 def _if_supported() -> Iterator[None]:
-    """Go on if the file system has no such operation."""
+    """Ignore the error of an operation that the file system does not support."""
     try:
         yield
     except OSError as error:
-        if error.errno not in {errno.EPERM, errno.EINVAL, errno.ENOTSUP}:
+        if error.errno not in {errno.EPERM, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP}:
             raise
 
 
@@ -619,8 +620,10 @@ def writing_folder(final: Path, owned: Owned, hint: str) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def typed_path(path: str | Path) -> Path:
-    """Return a path of the user, with `~` as the home folder: a shell leaves it in `--run=~/x`."""
+def expanded_path(path: str | Path) -> Path:
+    """Return a path with the home folder in place of a leading `~`, which a shell leaves in
+    `--run=~/x`.
+    """
     path = Path(path)
     with contextlib.suppress(RuntimeError):  # no such user, as in ~x
         return path.expanduser()
@@ -632,7 +635,7 @@ def cache_folder() -> Path:
     a folder in the user's cache folder.
     """
     if os.environ.get("NMTKIT_CACHE"):
-        return typed_path(os.environ["NMTKIT_CACHE"])
+        return expanded_path(os.environ["NMTKIT_CACHE"])
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("nmtkit"))

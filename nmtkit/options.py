@@ -55,12 +55,15 @@ class Options(Section):
         return options
 
     def paths(self) -> list[Path]:
-        """Return the files and folders that the options name, by their metavars."""
+        """Return the existing files and folders that the options name: those whose metavar says so,
+        and those without a metavar.
+        """
+        cls = type(self)
         named: list[Path] = []
-        for key in type(self).model_fields:
-            metavar = _shown(type(self), key).get("metavar") or ""
+        for key in cls.model_fields:
+            metavar = _shown(cls, key).get("metavar") or "FILE"
             if _FILE.search(metavar) or _FOLDER.search(metavar):
-                named += _paths_in(getattr(self, key))
+                named += _paths_in(cls, key, getattr(self, key))
         return named
 
 
@@ -126,21 +129,21 @@ def _check_paths(cls: type[Options], key: str, value: Any) -> None:
     """
     shown = _shown(cls, key)
     metavar = shown.get("metavar") or ""
-    names = metavar.split("|")
-    for path in _paths_in(value):
-        if str(path) in (*names, "-") or (path.is_dir() and "NAME" in names):
-            continue
+    for path in _paths_in(cls, key, value):
         if _FILE.search(metavar):
-            instead = "pipe it to -, or " * ("-" in names) + "write it to a file first"
+            instead = "pipe it to -, or " * ("-" in metavar.split("|")) + "write it to a file first"
             files.check_file(path, instead, shown.get("once", False), _typed(cls, key))
         elif _FOLDER.search(metavar) and not (path.is_dir() or path.is_file()):
             raise DataError(f"not a folder: {path}", _typed(cls, key), "name a folder")
 
 
-def _paths_in(value: Any) -> Iterator[Path]:
-    """Yield the paths in the value or the values of an option."""
+def _paths_in(cls: type[Options], key: str, value: Any) -> Iterator[Path]:
+    """Yield the existing paths in the value or the values of an option that may also be names."""
+    names = (_shown(cls, key).get("metavar") or "").split("|")
     words = value if isinstance(value, (list, tuple)) else [value]
-    return itertools.chain.from_iterable(map(_existing, map(str, words)))
+    for path in itertools.chain.from_iterable(map(_existing, map(str, words))):
+        if str(path) not in (*names, "-") and not (path.is_dir() and "NAME" in names):
+            yield path
 
 
 def _existing(text: str) -> list[Path]:

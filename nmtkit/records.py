@@ -579,7 +579,7 @@ class FileFacts:
     sha256: Sha256
 
 
-TRAIN_AGAIN = "train it again with its options: nmtkit train --system NAME --force …"
+TRAIN_AGAIN = "train the system again with its options: nmtkit train --system NAME --force …"
 """What to do about a system that cannot be used."""
 
 

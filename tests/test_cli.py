@@ -414,7 +414,7 @@ def test_every_case_of_the_table_is_tried():
 
 def test_the_name_of_an_analysis_comes_before_its_options():
     for option in ("--system toy", "--buckets dc", "--force", "--run x cost"):
-        assert "no analysis is named before the options" in wrong(f"analyze {option}")
+        assert "the name of the analysis must come before its options" in wrong(f"analyze {option}")
 
 
 def test_the_environment_and_what_an_option_implies(run, tmp_path, monkeypatch):

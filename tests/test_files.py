@@ -105,6 +105,8 @@ def test_bytes_that_are_not_utf8_are_located(tmp_path):
     path = tmp_path / "latin1"
     path.write_bytes("gut\nsch\xf6n\n".encode("latin-1"))
     refused(DataError, r"0xf6(.|\n)*line 2, byte 7", list, files.text_lines(path))
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    refused(DataError, r"0xf6(.|\n)*line 2, byte 10", list, files.text_lines(path))
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_no_litter(tmp_path):

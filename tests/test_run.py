@@ -98,7 +98,7 @@ def test_damaged_settings_of_a_system_are_named(tmp_path, damaged, field):
     assert caught.where == str(system.config)
     assert (
         caught.hint
-        == "bring the file back from a copy, or train it again with its options: nmtkit train"
+        == "bring the file back from a copy, or train the system again with its options: nmtkit train"
         " --system mine --force …"
     )
 

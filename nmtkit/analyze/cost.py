@@ -301,11 +301,14 @@ def count_all(study: Study, store: Store) -> dict[str, Count]:
 def count(study: Study, name: str, store: Store) -> Count:
     """Return the counts of a system for a typical sentence of a training set."""
     model = build_untrained(study.run, study.run.system(name))
-    rule = model.train().context_rule
-    contexts = None if rule is None else typical_contexts(store, rule)
+    rules = model.train().context_rule, model.eval().context_rule  # of training and of a search
+    contexts, searched = (None if r is None else typical_contexts(store, r) for r in rules)
     lengths = typical_lengths(store)
     spans = typical_spans(store, lengths[0]) if model.reads_spans else []
     macs = count_macs(model, *lengths, contexts or 0, spans)
+    if searched != contexts:
+        search = count_macs(model, *lengths, searched or 0, spans)
+        macs = replace(macs, encode=search.encode, step=search.step)
     beam = study.search_settings(name).beam
     return Count(count_parameters(model), macs, contexts, len(spans) or None, beam)
 

@@ -218,8 +218,9 @@ class Gates(Analysis[GatesOptions, GateMeans]):
         }
         of_sides = self._groups(study, words)
         sides = {site: side for site, side in sides.items() if of_sides[side]}
+        gated = {name: (m, s) for name, (m, s) in gated.items() if not sides.keys().isdisjoint(s)}
         if not sides:
-            message = "the set has no words of the side that the gates belong to"
+            message = "the gates are of words of a side that is blank in this set"
             raise DataError(message, where=f"--on {study.set_name}", hint="name another set")
         draws = study.resampling(len(study.store))
         values = {

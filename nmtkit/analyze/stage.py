@@ -168,9 +168,10 @@ def inputs_of(study: Study, analysis: AnyAnalysis) -> FindingInputs:
     translations.
     """
     run, options, cls = study.run, analysis.options, type(analysis)
+    own = f"{cls.__module__}:{cls.__qualname__}"
     return FindingInputs(
         nmtkit=nmtkit.__version__,
-        analysis="" if cls.name in ANALYSES else f"{cls.__module__}:{cls.__qualname__}",
+        analysis="" if cls.__module__.startswith("nmtkit.") else own,
         prepared=run.manifest().fingerprint,
         systems=study.systems,
         options={"set_names": study.set_names, **options.model_dump(mode="json")},

@@ -6,6 +6,7 @@ a common length, or a system that writes more would seem slower.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,9 +20,9 @@ from nmtkit import console
 from nmtkit.analyze.study import Study
 from nmtkit.arrays import Floats
 from nmtkit.data.batches import Batch, collate
-from nmtkit.data.order import epoch_windows, window_batches
 from nmtkit.data.padding import Ids
 from nmtkit.data.store import Store
+from nmtkit.errors import EnvironmentProblem
 from nmtkit.models.base import Memory, Model, State
 from nmtkit.nn import hardware
 from nmtkit.tables.table import Estimate
@@ -29,6 +30,7 @@ from nmtkit.text.vocabulary import EOS
 from nmtkit.train.gradients import Gradients, Share, autocast_arguments
 from nmtkit.train.plan import common_width
 from nmtkit.train.state import TrainState
+from nmtkit.train.updates import Updates
 from nmtkit.translate.beam import search
 
 UPDATES, SENTENCES = 3, 48
@@ -103,47 +105,55 @@ class Bench:
         decoding = hardware.choose(precision=wanted).precision
         # Last, since it sets how float32 is multiplied.
         width = common_width(config.preset, config.model)
-        training = hardware.choose("auto", self.training.precision, width, self.training.matmul)
-        self.where = training.describe()
-        if decoding != training.precision:
+        machine = hardware.choose("auto", self.training.precision, width, self.training.matmul)
+        self.where = machine.describe()
+        if decoding != machine.precision:
             self.where += f", decoding in {decoding}"
         console.say(f"measuring on: {self.where}")
-        self.device, self.autocast = study.device, autocast_arguments(training)
+        self.device, self.autocast = study.device, autocast_arguments(machine)
         self.models = {name: study.model(name, decoding) for name in study.systems}
         self.sources = {name: _sources(study, name, self.models[name]) for name in study.systems}
         self.pairs = Store(study.run.prep / "train")
         self.gradients = {}
         for name, model in self.models.items():
-            own = study.run.system(name).training()
-            self.gradients[name] = Gradients(model, self.pairs, own, self.autocast, TrainState())
-        shards = epoch_windows(self.pairs.shard_sizes, SEED, 0)[0]
-        size, unit = self.training.batch_size, self.training.batch_unit
-        self.batches = window_batches(self.pairs, shards, size, unit, SEED, 0)
+            training = study.run.system(name).training()
+            self.gradients[name] = Gradients(
+                model, self.pairs, training, self.autocast, TrainState()
+            )
+        self.updates = Updates(self.pairs, self.training)
 
     def round(self, number: int, advance: console.Advance) -> tuple[int, Floats]:
         """Do the work of a round: the same new batches for every system, as training has new ones.
 
         Returns: target tokens of the updates; seconds of updates and search, (systems, 2).
         """
-        first = number * UPDATES
-        drawn = [self.batches[i % len(self.batches)] for i in range(first, first + UPDATES)]
+        first = number * UPDATES + 1
+        drawn = [self.updates.next() for _ in range(UPDATES)]
         seconds = np.empty((len(self.models), 2))
         for i, (name, model) in list(enumerate(self.models.items()))[:: 1 if number % 2 else -1]:
             model.train()  # it may read another context than in evaluation
             gradients = self.gradients[name]
-            shares = [(rows, gradients.share([rows], make=True)) for rows in drawn]
-            updates = partial(self._update, gradients, shares, first + 1)
+            shares = [(update, gradients.share(update, make=True)) for update in drawn]
+            updates = partial(self._update, gradients, shares, first)
+            for _ in range(2 if gradients.graphs else 0):  # graphs are recorded the second time
+                updates()
             decoding = partial(self._decode, model, self.sources[name])
             seconds[i] = self._seconds(updates), self._seconds(decoding)
+            if gradients.state.split_from is not None:
+                message, hint = f"too little memory for an update of '{name}'", "a free GPU"
+                raise EnvironmentProblem(message, where="--measure", hint=hint)
+            if gradients.graphs:
+                gradients.release_memory()
             advance(1)
-        return sum(int(self.pairs.lengths(rows)[1].sum()) for rows in drawn), seconds
+        rows = itertools.chain.from_iterable(drawn)
+        return sum(int(self.pairs.lengths(of_batch)[1].sum()) for of_batch in rows), seconds
 
     def _update(
-        self, gradients: Gradients, shares: Sequence[tuple[Ids, Share]], first: int
+        self, gradients: Gradients, shares: Sequence[tuple[list[Ids], Share]], first: int
     ) -> None:
         """Compute forward and backward as training does, without the optimiser's step."""
-        for step, (rows, share) in enumerate(shares, first):
-            gradients.compute([rows], step, 1.0, share)
+        for step, (update, share) in enumerate(shares, first):
+            gradients.compute(update, step, 1.0, share)
             gradients.model.zero_grad(set_to_none=True)
 
     def _decode(self, model: Model, sources: Batch) -> None:

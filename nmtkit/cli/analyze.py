@@ -93,7 +93,7 @@ class _Analyses(Help, TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0].startswith("-") and not {"-h", "--help"} & set(args):
             raise ConfigError(
-                "no analysis is named before the options",
+                "the name of the analysis must come before its options",
                 where="nmtkit analyze",
                 hint="nmtkit analyze lists them; then: nmtkit analyze NAME …",
             )

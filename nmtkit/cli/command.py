@@ -92,7 +92,9 @@ def command(
         def call(**values: Any) -> None:
             for key in ("quiet", "debug", "allow_code"):  # `Command.invoke` has read them
                 values.pop(key, None)
-            function(**{key: _typed(value) for key, value in values.items() if value is not None})
+            function(
+                **{key: _expanded(value) for key, value in values.items() if value is not None}
+            )
 
         # The list of commands keeps newlines.
         call.__doc__ = " ".join((function.__doc__ or "").split())
@@ -104,11 +106,11 @@ def command(
     return register
 
 
-def _typed(value: Any) -> Any:
-    """Return the value of an option with its paths as `files.typed_path` reads them."""
+def _expanded(value: Any) -> Any:
+    """Return the value of an option with its paths as `files.expanded_path` returns them."""
     if isinstance(value, list):
-        return list(map(_typed, value))
-    return files.typed_path(value) if isinstance(value, Path) else value
+        return list(map(_expanded, value))
+    return files.expanded_path(value) if isinstance(value, Path) else value
 
 
 def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:

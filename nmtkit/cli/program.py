@@ -92,10 +92,11 @@ class Help:
         try:
             super().format_help(ctx, formatter)  # type: ignore[misc]
             sys.stdout.flush()
+        except (BrokenPipeError, SystemExit):
+            _drop_stdout()
+            raise typer.Exit(0) from None
         except OSError as error:
             raise _explained(error) or error from None
-        except SystemExit:
-            raise typer.Exit(0) from None
 
 
 class Program(Help, TyperGroup):

@@ -71,9 +71,9 @@ def prep(**options: Any) -> None:
         "torchrun --nproc-per-node 4 -m nmtkit train",
         before="For example, after `nmtkit prep`:",
         after=(
-            "Ctrl-C and SIGTERM save a checkpoint and stop. The same command resumes the training;"
-            " without any settings (`nmtkit train --system NAME`), it resumes with those of the"
-            " system."
+            "Ctrl-C, SIGTERM and a closed terminal save a checkpoint and stop. The same command"
+            " resumes the training. Without settings (`nmtkit train --system NAME`), or with `--set"
+            " train.max_steps=N` alone, it resumes with the settings of the system."
         ),
     ),
 )

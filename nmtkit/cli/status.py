@@ -15,6 +15,7 @@ from nmtkit.cli.command import command
 from nmtkit.cli.program import examples
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.options import Options, option
+from nmtkit.presets import preset_names
 from nmtkit.records import BestCheckpoint, TranslationMeta, load
 from nmtkit.report import digests
 from nmtkit.run import Run, System
@@ -135,7 +136,7 @@ def _train_again(system: System) -> str:
     """Return the command that trains a system again with its settings."""
     stored = system.read_config()
     words = ["nmtkit", "train", "--system", system.name, "--variant", stored.variant]
-    words += ["--preset", stored.preset] if stored.preset else []
+    words += ["--preset", stored.preset] if stored.preset in preset_names() else []
     words += ["--init-from", stored.init_from] if stored.init_from else []
     return shlex.join([*words, "--config", str(system.config), "--force"])
 

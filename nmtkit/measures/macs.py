@@ -83,16 +83,22 @@ class Macs:
 
 
 def count_parameters(model: Model) -> Parameters:
-    """Return the parameters of a model; they are embeddings if a model with other vocabularies has
-    them in another size.
+    """Return the number of parameters, and of those whose size depends on a vocabulary: a second
+    model with larger vocabularies shows which.
     """
-    sizes = model.vocabularies
-    with torch.device("meta"):  # shapes alone, no memory
-        larger = Vocabularies(sizes.src + 1, sizes.tgt + 1, sizes.shared)
-        others = dict(type(model)(model.settings, larger).named_parameters())
-    parameters = dict(model.named_parameters())
-    embeddings = [p.numel() for name, p in parameters.items() if p.shape != others[name].shape]
-    return Parameters(sum(p.numel() for p in parameters.values()), sum(embeddings))
+    parameters, sizes = dict(model.named_parameters()), model.vocabularies
+    larger = Vocabularies(2 * sizes.src, 2 * sizes.tgt, sizes.shared)
+    try:
+        with torch.device("meta"):  # shapes alone, no memory
+            second = type(model)(model.settings, larger)
+            second.initialise()
+        of_larger = {name: p.shape for name, p in second.named_parameters()}
+        depend = {name for name, p in parameters.items() if p.shape != of_larger.get(name, p.shape)}
+    except Exception:  # a class of the user's own may need numbers, or vectors of these words
+        known = {sizes.src, sizes.tgt}
+        depend = {name for name, p in parameters.items() if p.dim() and p.size(0) in known}
+    counts = {name: p.numel() for name, p in parameters.items()}
+    return Parameters(sum(counts.values()), sum(counts[name] for name in depend))
 
 
 def count_macs(

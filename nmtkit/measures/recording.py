@@ -25,7 +25,7 @@ from nmtkit.text.vocabulary import EOS, UNK
 from nmtkit.translate.forced import GivenPairs, pair_batch
 
 POSITIONS = READABLE
-"""Most positions of a side of a batch, with padding: all weights are in memory at once."""
+"""Most positions of each side of a batch, with padding: all weights are in memory at once."""
 CROSS = ("target", "source")
 """Queries and keys of an attention from the target to the source."""
 Sites = dict[str, tuple[str, str]]
@@ -86,11 +86,10 @@ def cross_sites(model: Model, device: torch.device) -> list[str]:
 
 
 def check_positions(weights: Tensor, batch: Batch) -> None:
-    """Refuse attention to a text of which the source is only a part.
+    """Raise LeftOut if the keys are more than the source's positions.
 
     Args:
-        weights: (…, keys) on a batch.
-    Raises: LeftOut.
+        weights: (…, keys), recorded on `batch`.
     """
     if weights.size(-1) != batch.src.size(1):
         message = "it attends to more than the source, so positions are not those of the source"
@@ -133,7 +132,7 @@ def batches(
     """
     rows = _readable_rows(store, rule, np.arange(len(store.src_lengths)) if rows is None else rows)
     longest = np.maximum(store.src_lengths[rows], store.tgt_lengths[rows])
-    # Where a whole document is the context, each sentence attends to as much as a batch.
+    # A sentence with its whole document needs the memory of a batch.
     sentences = 1 if rule is not None and rule.whole else POSITIONS
     for batch in longest_first(longest.tolist(), POSITIONS, sentences):
         yield collate(store, rows[batch], device, rule)

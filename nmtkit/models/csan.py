@@ -181,7 +181,7 @@ class ConvolutionalTransformer(Transformer):
                 message, hint = f"{name} {size} has no middle", f"--set model.{name}={size + 1}"
                 raise ConfigError(message, where=f"model.{name}", hint=hint)
         if not s.encoder_layers:
-            message, hint = "the encoder has no layer to be convolutional", "at least 1"
+            message, hint = "the encoder has no layers", "--set model.encoder_layers=1"
             raise ConfigError(message, where="model.encoder_layers", hint=hint)
         if s.local_layers > s.encoder_layers:
             message = f"{s.local_layers} layers are more than the {s.encoder_layers} of the encoder"

@@ -346,11 +346,11 @@ def _seed_notes(result: SeedResult, resamples: int) -> list[str]:
             f"{len(compared)} comparisons of this table"
         )
     smallest = smallest_p(resamples) * sum(against.p is not None for against in compared)
-    if smallest > LEVEL:
+    if smallest >= LEVEL:
         enough = math.ceil(10 * smallest / LEVEL) * resamples  # for a tenth of LEVEL
         notes.append(
-            f"with {resamples:,} resamples no p (Holm) can be below {smallest:.2g}, whatever the "
-            f"difference: --resamples {enough}"
+            f"with {resamples:,} resamples no p (Holm) can be below {min(1, smallest):.2g}; use "
+            f"--resamples {enough}"
         )
     for group in result.groups:
         known = [seed for seed in group.seeds if seed is not None]

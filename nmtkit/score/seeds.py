@@ -220,7 +220,7 @@ def over_seeds(
 
 
 def smallest_p(resamples: int) -> float:
-    """Return the smallest p of `over_seeds`, where no resample is on the other side of 0."""
+    """Return the smallest p that `over_seeds` can give: all resamples are on one side of 0."""
     return min(1.0, 2 / (resamples + 1))
 
 

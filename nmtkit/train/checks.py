@@ -1,4 +1,4 @@
-"""What is checked before the first update of a call of `train`."""
+"""Checks before the first update of a training."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nmtkit.data.store import Store
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.models.base import Model
 from nmtkit.models.properties import lacking
-from nmtkit.nn.hardware import widest
+from nmtkit.nn import hardware
 from nmtkit.owned_files import MANIFEST
 from nmtkit.records import Manifest, TextSet
 from nmtkit.run import Run
@@ -54,7 +54,9 @@ def hardware_warning(before: files.JsonObject, now: files.JsonObject) -> str:
     return message
 
 
-def check_reading(model: Model, variant: str, run: Run, store: Store, dev: TextSet | None) -> None:
+def check_parses_and_documents(
+    model: Model, variant: str, run: Run, store: Store, dev: TextSet | None
+) -> None:
     """Refuse a training set without the parses that a model reads; warn of missing documents."""
     if model.reads_spans and store.spans is None:
         raise ConfigError(
@@ -97,12 +99,12 @@ def warn_of_model(variant: str, model: Model, store: Store) -> None:
     model.train()
 
 
-def check_alike(
+def check_ranks_agree(
     ranks: Ranks, plan: Plan, state: TrainState, model: Model, autocast: dict[str, Any]
 ) -> None:
     """Raise EnvironmentProblem naming a rank that does not begin as rank 0 does."""
     parameters = [p.detach() for p in model.parameters()]
-    weights = float(sum(p.to(widest(p.device)).abs().sum() for p in parameters))
+    weights = float(sum(p.to(hardware.widest(p.device)).abs().sum() for p in parameters))
     facts = {
         "device": autocast["device_type"],
         "number type": str(autocast["dtype"] if autocast["enabled"] else "float32"),

@@ -68,8 +68,8 @@ def plan_of_system(run: Run, system: System, options: TrainOptions) -> Plan | No
         raise ConfigError(message, where=system.config, hint=f"--variant {stored.variant}")
     if options.variant not in (None, stored.variant):
         return None
-    other = "no other settings" if assigned else "no settings"
-    console.say(f"{other} are given: '{system.name}' has those of {system.config}")
+    more = ", with --set" if assigned else ""
+    console.say(f"'{system.name}' has the settings of {system.config}{more}")
     schemas = {"model": named_variant(stored.variant).Settings} | SCHEMAS
     values: dict[str, Any] = {
         "variant": stored.variant,
@@ -86,7 +86,7 @@ def plan_of_system(run: Run, system: System, options: TrainOptions) -> Plan | No
 
 
 def may_change(key: str, allowed: Collection[str]) -> bool:
-    """Return True if a training can continue with another value of a setting.
+    """True if a training can continue with another value of a setting.
 
     Args:
         key: section.key.
@@ -229,9 +229,9 @@ def check_unchanged(system: System, plan: Plan, run: Run, allowed: Collection[st
         raise ConfigError(
             f"the settings of '{system.name}' have changed since it was started",
             where=_table([("key", "old", "new"), *harmful]),
-            hint=f"leave these settings out to resume with those of {system.config}, or --system"
-            " for a second system, --force to begin this one anew, --allow-change KEY to resume"
-            " with the new value",
+            hint="leave out --preset, --config, --seed and --set of these keys to resume with the"
+            f" settings of {system.config}, or --system for a second system, --force to begin this"
+            " one anew, --allow-change KEY to resume with the new value",
         )
     for key, (before, after) in changed.items():
         console.say(f"{key}: {before} -> {after}")

@@ -134,7 +134,7 @@ class Reporter:
         """Show the step, and beside the bar loss and speed of the last line of the log, and the
         seconds to go; None = there is no line yet.
         """
-        if window is None:
+        if window is None or not window.tokens:  # all updates may have been left out
             self._bar.move(step, "")
         elif self._bar.shown:
             loss, speed = window.nll / window.tokens, window.tokens / max(1e-9, window.seconds)

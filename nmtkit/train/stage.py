@@ -216,7 +216,7 @@ class _Training:
             self.opening,
         )
         put_optimizer_tensors(model, trainer.descent.optimizer, moments, where=path)
-        checks.check_alike(self.ranks, self.plan, state, model, autocast)
+        checks.check_ranks_agree(self.ranks, self.plan, state, model, autocast)
         self.announce(state, model, len(store))
         return trainer
 
@@ -243,7 +243,7 @@ class _Training:
         run, plan = self.run, self.plan
         torch.manual_seed(plan.train.seed)
         model = build_model(plan.variant, plan.model, loading.vocabulary_sizes(run))
-        checks.check_reading(model, plan.variant, run, store, dev)
+        checks.check_parses_and_documents(model, plan.variant, run, store, dev)
         if path is not None:
             loading.check_vocabulary(path, run)
             loading.put_weights(model, weights, where=path)

@@ -47,7 +47,7 @@ from nmtkit.nn.linear import inference
 from nmtkit.nn.state import Continued
 from nmtkit.settings import SearchSettings
 from nmtkit.text.vocabulary import BOS, EOS
-from nmtkit.translate.hypotheses import End, NBest, Past, length_limit, length_penalty
+from nmtkit.translate.hypotheses import End, NBest, StepLog, length_limit, length_penalty
 from nmtkit.translate.prefix import Demand, ForcedPrefixes
 from nmtkit.translate.step_graphs import StepGraphs, step_graphs
 from nmtkit.translate.steps import Decoders, top_sorted
@@ -159,7 +159,7 @@ class Beams:
         slots: (M, 1) the slots that no finished hypothesis has taken.
         left: (M, 1) the tokens that a hypothesis may still get.
         chosen: the choices of the last step.
-        past: the choices of the steps that the host has read.
+        step_log: the choices of the steps that the host has read.
         step: tokens of the live hypotheses.
         look_every: steps between two looks.
     """
@@ -179,7 +179,7 @@ class Beams:
         self.look_every = 1 if cpu.reads_at_once(batch.src) else LOOK
         self.chosen: Chosen = ()
         self._unread: list[Chosen] = []
-        self.past = Past(count)
+        self.step_log = StepLog(count)
         self._ended: list[list[End]] = [[] for _ in limits]
         self._to_beat = np.full(count, -math.inf)  # the n-th best score
         self._penalties = np.array([length_penalty(n, settings.length_penalty) for n in limits])
@@ -264,7 +264,7 @@ class Beams:
         steps, best = _read(self._unread, self.live.amax(1))
         self._unread = []
         for tokens, parents, live, ended in steps:
-            self.past.add(tokens, parents)
+            self.step_log.add(tokens, parents)
             places = ended.nonzero()
             log_probs = live[places].tolist()
             for row, slot, log_prob in zip(*(p.tolist() for p in places), log_probs, strict=True):
@@ -275,9 +275,9 @@ class Beams:
 
     def _end(self, row: int, slot: int, log_prob: float) -> End:
         """Return a hypothesis that has ended with the last step that was read."""
-        length = len(self.past.steps)
+        length = len(self.step_log.steps)
         score = log_prob / length_penalty(length, self.settings.length_penalty)
-        finished = bool(self.past.steps[-1].tokens[row, slot] == EOS)
+        finished = bool(self.step_log.steps[-1].tokens[row, slot] == EOS)
         return End(int(self.sentences[row]), slot, length, log_prob, score, finished)
 
     def add(self, row: int, end: End) -> None:
@@ -298,7 +298,7 @@ class Beams:
         """
         index = np.array(staying)
         self.sentences, rows = self.sentences[index], torch.from_numpy(index).to(self.device)
-        self.past.keep(self.sentences)
+        self.step_log.keep(self.sentences)
         self.live, self.slots, self.left = self.live[rows], self.slots[rows], self.left[rows]
         if isinstance(self.chosen, Tensor):
             self.chosen = self.chosen[:, rows]
@@ -308,7 +308,7 @@ class Beams:
 
     def ranked(self) -> list[NBest]:
         """Return the n best of each sentence; among equals the one that came first."""
-        return self.past.hypotheses(
+        return self.step_log.hypotheses(
             [
                 sorted(ended, key=lambda e: (not e.finished, -e.score))[: self.settings.nbest]
                 for ended in self._ended

@@ -125,7 +125,7 @@ class ConstrainedBeams(Beams):
             return
         self._prepared, width = self.step, self.live.shape[1]
         of, slots = zip(*itertools.product(self.sentences, range(width)), strict=True)
-        tokens = self.past.tokens_of(of, slots, [self.step] * len(of))
+        tokens = self.step_log.tokens_of(of, slots, [self.step] * len(of))
         self._prefixes = [tokens[i : i + width] for i in range(0, len(tokens), width)]  # (M, K)
         special, lacking = [], []
         for sentence, of_slots, prefixes in zip(
@@ -199,7 +199,7 @@ class ConstrainedBeams(Beams):
         return super().keep(staying)
 
     def ranked(self) -> list[NBest]:
-        incomplete = self.past.hypotheses(self._incomplete)
+        incomplete = self.step_log.hypotheses(self._incomplete)
         return [
             complete or sorted(others, key=lambda h: -h.score)[: self.settings.nbest]
             for complete, others in zip(super().ranked(), incomplete, strict=True)

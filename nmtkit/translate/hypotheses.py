@@ -1,5 +1,4 @@
-"""Hypotheses of a search that have ended, and the past of a search from which their tokens are
-followed back.
+"""Ended hypotheses, and the steps of a search, from which the tokens of a hypothesis are read back.
 
 Legend: B sentences of a batch, M of them still searched, K slots a sentence.
 """
@@ -73,8 +72,8 @@ class Step(NamedTuple):
     parents: np.ndarray
 
 
-class Past:
-    """The choices of all steps of a search so far.
+class StepLog:
+    """The choices of all steps of a search that the host has read.
 
     Args:
         sentences: B.
@@ -91,7 +90,7 @@ class Past:
         self.steps.append(Step(self._rows, tokens, parents))
 
     def keep(self, sentences: np.ndarray) -> None:
-        """Go on with some of the sentences (M')."""
+        """Drop all sentences but these (M')."""
         self._rows = np.zeros_like(self._rows)
         self._rows[sentences] = np.arange(len(sentences))
 

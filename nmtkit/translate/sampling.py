@@ -72,7 +72,9 @@ class Samples(Beams):
         return rows
 
     def ranked(self) -> list[NBest]:
-        return self.past.hypotheses([sorted(ended, key=lambda e: e.slot) for ended in self._ended])
+        return self.step_log.hypotheses(
+            [sorted(ended, key=lambda e: e.slot) for ended in self._ended]
+        )
 
 
 def draw(logits: Tensor, numbers: Tensor, settings: SearchSettings) -> tuple[Tensor, Tensor]:

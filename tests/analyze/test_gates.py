@@ -339,7 +339,9 @@ def test_gates_of_blank_references(analysed):
     with pair_writer(prep / "test", 0, 100) as add:
         for line in analysed.lines["test"]:
             add([5] * len(line.split()) + [EOS], [EOS])
-    analysed.refused("gates", DataError, "no words of the side that the gates belong to")
+    analysed.refused(
+        "gates", DataError, "the gates are of words of a side that is blank in this set"
+    )
     analysed.system("both", "caru", GATED)
     measured = gates.Gates(gates.GatesOptions()).measure(Study(analysed.run, "", ["both"], []))
     assert {row.site for row in measured.rows} == {"attention_gate"}

@@ -22,6 +22,7 @@ from nmtkit.data.documents import documents_file
 from nmtkit.data.store import Store, spans_writer
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.measures.macs import count_macs, count_parameters
+from nmtkit.models.loading import build_untrained
 from nmtkit.options import GENERAL
 from nmtkit.records import FindingInputs, StoredFinding, load
 from nmtkit.report.contents import analyze_command
@@ -248,8 +249,13 @@ def test_cost_of_training_is_of_the_contexts_that_training_reads(analysed, decod
     analysed.system("memory", "amn", {**SMALL, "memory_scope": "batch"})
     write(documents_file(analysed.run.prep, "train"), ["0"])
     asked, count = study(analysed, "memory"), len(analysed.lines["test"])
-    counted = cost.count(asked, "memory", Store(analysed.run.prep / "train"))
+    store = Store(analysed.run.prep / "train")
+    counted = cost.count(asked, "memory", store)
     assert counted.contexts == pytest.approx((count - 1) / count)
+    model = build_untrained(asked.run, asked.run.system("memory")).eval()
+    lengths = counted.macs.src_length, counted.macs.tgt_length
+    whole = count_macs(model, *lengths, cost.typical_contexts(store, model.context_rule))
+    assert counted.macs.encode == pytest.approx(whole.encode)
     timing.measure_speed(asked, 5, rounds=1)
     assert {batch.context.rows.size(1) for batch in batches} == {1}
 
@@ -426,13 +432,14 @@ def test_measured_updates_are_of_new_batches_every_round_and_the_same_for_all(
 
     def update(_, gradients, shares, first):
         order.append(id(gradients))
-        seen.setdefault(id(gradients), []).append([rows.tolist() for rows, _ in shares])
+        seen.setdefault(id(gradients), []).extend(rows[0].tolist() for rows, _ in shares)
 
+    batches = iter(np.arange(24).reshape(-1, 2))
     monkeypatch.setattr(timing.Bench, "_update", update)
-    monkeypatch.setattr(timing, "window_batches", lambda *_: [np.array([i]) for i in range(12)])
+    monkeypatch.setattr(timing.Updates, "next", lambda _: [next(batches)])
     timing.measure_speed(study(two, "base", "own"), 5, rounds=2)
     base, own = seen.values()
-    assert base == own == [[[3 * number + i] for i in range(3)] for number in range(3)]
+    assert base == own == [[2 * i, 2 * i + 1] for i in range(9)]
     assert order[:2] == order[2:4][::-1] == order[4:]  # who begins alternates
 
 

@@ -94,6 +94,15 @@ def test_02_a_log_that_cannot_be_written_ends_nothing(run, monkeypatch, stderr):
     assert state_of(run)["step"] == 6
 
 
+@pytest.fixture
+def without_nohup():
+    """A closed terminal ends this process, also if the tests themselves run under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("without_nohup")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP])
 def test_04_a_signal_saves_and_ends_with_the_code_for_resumable(run, monkeypatch, stderr, number):
     message = f"stopped by {number.name} after step 3; everything is saved"
@@ -109,6 +118,7 @@ def test_04_a_signal_saves_and_ends_with_the_code_for_resumable(run, monkeypatch
     assert state_of(run)["step"] == 6
 
 
+@pytest.mark.usefixtures("without_nohup")
 def test_04_a_terminal_that_is_closed_ends_the_training_with_all_saved(run, monkeypatch):
     primary, secondary = pty.openpty()
 
@@ -116,12 +126,8 @@ def test_04_a_terminal_that_is_closed_ends_the_training_with_all_saved(run, monk
         os.close(primary)
         os.kill(os.getpid(), signal.SIGHUP)
 
-    # stderr has the rest of its lines when it is closed
-    with (
-        monkeypatch.context() as patch,
-        contextlib.suppress(OSError),
-        os.fdopen(secondary, "w") as stream,
-    ):
+    stream = os.fdopen(secondary, "w")
+    with monkeypatch.context() as patch:
         patch.setattr(sys, "stderr", stream)
         patch.setenv("TERM", "xterm")
         interfere(patch, loop.Trainer, "update", {3}, hang_up)
@@ -129,6 +135,8 @@ def test_04_a_terminal_that_is_closed_ends_the_training_with_all_saved(run, monk
             fit(run)
         with console.progress("translating", 3) as advance:
             advance(1)
+    with contextlib.suppress(OSError):  # it has the rest of its lines
+        stream.close()
     assert state_of(run)["step"] == 3
 
 

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from nmtkit.analyze import ANALYSES, stage
 from nmtkit.cli import app
 from nmtkit.cli.analyze import analysis_command
-from nmtkit.errors import ConfigError, DataError, is_out_of_memory
+from nmtkit.errors import ConfigError, DataError, is_out_of_memory, of_the_machine
 from nmtkit.models.variants import VARIANTS, load_variant
 from nmtkit.options import Options
 from nmtkit.score import plain_files
@@ -324,6 +324,11 @@ def test_a_broken_installation_of_torch_is_the_machines_fault(run, monkeypatch, 
     assert result.exit_code == 3, result.output
     assert f"cannot load a library: {error}" in result.output
     assert "pip install --force-reinstall torch" in result.output
+
+
+def test_a_name_that_a_library_lacks_is_no_broken_installation():
+    error = ImportError("cannot import name 'x' from 'y' (/z/y.cpython-311-x86_64-linux-gnu.so)")
+    assert of_the_machine(error) is None
 
 
 def test_a_home_folder_that_is_unknown_is_the_machines_fault(monkeypatch):

@@ -37,5 +37,5 @@ def pytest_generate_tests(metafunc):
     plain = [case for case in cases if not case.values]
     if "plain_case" in metafunc.fixturenames:  # every variant once, with its defaults
         metafunc.parametrize("plain_case", plain, ids=str)
-    if "thinned_case" in metafunc.fixturenames:  # a GPU has kernels of its own for settings
+    if "thinned_case" in metafunc.fixturenames:  # on a GPU a setting may choose a kernel
         metafunc.parametrize("thinned_case", cases if ON_GPU else plain, ids=str)

@@ -160,11 +160,11 @@ def have_their_forced_scores(model, found):
             assert abs(log_prob - hypothesis.log_prob) < 1e-9
 
 
-def test_04_search_agrees_with_forced_scores_and_greedy(thinned_case):
+def test_04_search_agrees_with_forced_scores_and_greedy(case):
     """A beam's log-probability is the one that forced decoding gives the same output; a beam of
     one is greedy search.
     """
-    model = thinned_case.build()
+    model = case.build()
     batch, limits = batch_for(model), {"max_length_a": 0, "max_length_b": 9}
     with torch.no_grad():
         best = search([model], batch, SearchSettings(beam=4, nbest=4, **limits))

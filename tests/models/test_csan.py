@@ -211,7 +211,7 @@ def test_the_lower_half_of_the_encoder_is_local_or_as_many_layers_as_chosen(laye
     [
         ({"window": 10}, "window 10 has no middle"),
         ({"head_window": 2}, "head_window 2 has no middle"),
-        ({"encoder_layers": 0}, "no layer to be convolutional\n  in: model.encoder_layers"),
+        ({"encoder_layers": 0}, "the encoder has no layers\n  in: model.encoder_layers"),
         ({"local_layers": 3}, "3 layers are more than the 2 of the encoder"),
     ],
 )

@@ -277,13 +277,13 @@ def treebank(shared):
 
 
 def test_real_trees(shared):
-    """Every fourth tree of the sample is aligned with our tokenization, all but one; with random
-    subwords, it is cut as by the slow algorithm.
+    """All trees of the sample are aligned with our tokenization but for one; every fourth, with
+    random subwords, is cut as by the slow algorithm.
     """
     trees = treebank(shared)
     assert len(trees) == 3914
     draw, moses, missed = random.Random(1), Moses("en", True, True, False), []
-    for text in trees[::4]:
+    for number, text in enumerate(trees):
         leaves = [leaf.text for leaf in read_tree(text).leaves()]
         sizes = [draw.choice([1, 1, 1, 2, 4]) for _ in leaves]
         n = longest_phrase(sum(sizes) + 1)
@@ -293,7 +293,8 @@ def test_real_trees(shared):
         tree.size += 1
         found = parse_phrases(text, leaves, sizes)
         assert sum(found) == sum(sizes) + 1 and max(found) <= n
-        assert found == [len(p) for p in Slow(tree).phrases(n)]
+        if number % 4 == 0:
+            assert found == [len(p) for p in Slow(tree).phrases(n)]
         words = moses.tokenize(plain(leaves)).split(" ")
         try:
             found = parse_phrases(text, words, [1] * len(words))

@@ -87,9 +87,9 @@ def is_killed(count, before, *arguments, **options):
     return process.exitcode != 0
 
 
-def test_killed_up_to_fifteen_times(tmp_path, text, expected):
+def test_killed_up_to_thirty_times(tmp_path, text, expected):
     draw, work, kills = random.Random(1), tmp_path / "run" / "prep-work", 0
-    for _ in range(15):
+    for _ in range(30):
         before = facts(work)
         count, early, jobs = draw.randint(1, 4), draw.random() < 0.5, draw.choice([1, 2])
         if not is_killed(count, early, tmp_path, text, "run", SETTINGS, jobs=jobs):
@@ -97,7 +97,7 @@ def test_killed_up_to_fifteen_times(tmp_path, text, expected):
         kills += 1
         assert before.items() <= facts(work).items()  # what was finished is not done again
     run = prepare(tmp_path, text, "run", SETTINGS, force=True)
-    assert contents(run) == expected and kills >= 10
+    assert contents(run) == expected and kills >= 15
     assert not work.exists()
 
 

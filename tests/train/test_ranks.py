@@ -24,7 +24,7 @@ from nmtkit.models import checkpoints
 from nmtkit.settings import TrainSettings
 from nmtkit.train import loss as losses
 from nmtkit.train import ranks
-from nmtkit.train.checks import check_alike
+from nmtkit.train.checks import check_ranks_agree
 from nmtkit.train.gradients import Gradients
 from nmtkit.train.ranks import Ranks
 from nmtkit.train.state import TrainState
@@ -310,7 +310,7 @@ def test_ranks_with_other_number_types_do_not_begin():
     autocast = {"device_type": "cpu", "dtype": torch.bfloat16, "enabled": False}
     message = r"rank 1 does not begin with the number type of rank 0 \(torch.float16, not float32\)"
     with pytest.raises(EnvironmentProblem, match=message):
-        check_alike(Two(), plan, state, torch.nn.Linear(1, 1), autocast)
+        check_ranks_agree(Two(), plan, state, torch.nn.Linear(1, 1), autocast)
 
 
 def test_a_missing_rank_is_named(tmp_path, run):

@@ -163,6 +163,7 @@ def test_the_bar_has_loss_and_speed(tmp_path, monkeypatch):
     system, first = System(tmp_path / "a"), Window(steps=1, nll=20.0, tokens=10, seconds=2.0)
     with terminal(monkeypatch) as sent:
         reporter = Reporter(system, 0, Ranks(), TrainSettings(max_steps=2_000))
+        reporter.move_bar(1, Window(steps=1, seconds=2.0), 0.0)  # its update was left out
         reporter.move_bar(1, first, 3725.0)
         reporter._bar._live.refresh()
         reporter.say("a line that stays")

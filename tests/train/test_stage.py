@@ -369,12 +369,12 @@ def test_a_call_without_settings_resumes_with_those_of_the_system(run, stderr):
     for variant in ({}, {"variant": "enc-dc"}):
         stderr()
         train(run, name="mine", **variant)
-        assert f"no settings are given: 'mine' has those of {run.system('mine').config}" in stderr()
+        assert f"'mine' has the settings of {run.system('mine').config}" in stderr()
         assert run.system("mine").read_config() == config
     message = "settings of 'mine' have changed"
     for given in ({"variant": "transformer"}, {"seed": 3}, {"preset": "tiny"}):
         caught = refused(ConfigError, message, train, run, name="mine", **given)
-        assert "leave these settings out to resume" in caught.hint
+        assert "leave out --preset, --config, --seed and --set" in caught.hint
 
 
 def test_a_setting_that_may_change_resumes_with_the_others_of_the_system(run, stderr):
@@ -415,7 +415,7 @@ def test_a_class_of_the_users_own_is_named_again(run, stderr):
     caught = refused(ConfigError, "'mine' is a system of a class", train, run, name="mine")
     assert caught.hint == f"--variant {TOY}"
     train(run, name="mine", variant=TOY)
-    assert "no settings are given" in stderr()
+    assert "has the settings of" in stderr()
 
 
 @pytest.mark.parametrize("fault", [RuntimeError("CUDA out of memory"), MemoryError()])

@@ -90,7 +90,7 @@ every_variant_and_method = pytest.mark.parametrize(
     ("variant", "method"),
     [
         *((name, "beam") for name in VARIANTS),
-        *(("transformer", method) for method in METHODS if method != "beam"),
+        *((n, method) for n in ("transformer", "caru") for method in METHODS if method != "beam"),
     ],
 )
 
