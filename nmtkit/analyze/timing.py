@@ -140,7 +140,8 @@ class Bench:
             decoding = partial(self._decode, model, self.sources[name])
             seconds[i] = self._seconds(updates), self._seconds(decoding)
             if gradients.state.split_from is not None:
-                message, hint = f"too little memory for an update of '{name}'", "a free GPU"
+                message = f"too little memory for an update of '{name}'"
+                hint = "measure on a machine with more memory"
                 raise EnvironmentProblem(message, where="--measure", hint=hint)
             if gradients.graphs:
                 gradients.release_memory()
