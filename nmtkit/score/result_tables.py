@@ -242,9 +242,8 @@ def p_column(result: Scores, test: str, key: str, header: str) -> Column:
 
 
 def _title(result: Scores) -> str:
-    return (
-        f"{result.set}: {result.sentences:,} sentences, {counted(result.references, 'reference')}"
-    )
+    sentences = counted(result.sentences, "sentence")
+    return f"{result.set}: {sentences}, {counted(result.references, 'reference')}"
 
 
 def _signatures(result: Scores) -> list[str]:
