@@ -156,7 +156,7 @@ def _bar(*columns: Any, **options: Any) -> Any:
 
 
 def _drawn(change: Callable[[], None]) -> None:
-    """Start or stop a bar, also if the terminal has gone."""
+    """Start or stop a bar; ignore the error of a terminal that is gone."""
     with contextlib.suppress(OSError):
         change()
 

@@ -112,6 +112,7 @@ class Bench:
         console.say(f"measuring on: {self.where}")
         self.device, self.autocast = study.device, autocast_arguments(machine)
         self.models = {name: study.model(name, decoding) for name in study.systems}
+        self.endless = {name: Endless(model) for name, model in self.models.items()}
         self.sources = {name: _sources(study, name, self.models[name]) for name in study.systems}
         self.pairs = Store(study.run.prep / "train")
         self.gradients = {}
@@ -137,14 +138,14 @@ class Bench:
             updates = partial(self._update, gradients, shares, first)
             for _ in range(2 if gradients.graphs else 0):  # graphs are recorded the second time
                 updates()
-            decoding = partial(self._decode, model, self.sources[name])
+            decoding = partial(self._decode, self.endless[name], self.sources[name])
             seconds[i] = self._seconds(updates), self._seconds(decoding)
             if gradients.state.split_from is not None:
                 message = f"too little memory for an update of '{name}'"
                 hint = "measure on a machine with more memory"
                 raise EnvironmentProblem(message, where="--measure", hint=hint)
-            if gradients.graphs:
-                gradients.release_memory()
+            if gradients.graphs:  # the graphs of a search serve the next round
+                gradients.graphs.clear()
             advance(1)
         rows = itertools.chain.from_iterable(drawn)
         return sum(int(self.pairs.lengths(of_batch)[1].sum()) for of_batch in rows), seconds
@@ -157,9 +158,8 @@ class Bench:
             gradients.compute(update, step, 1.0, share)
             gradients.model.zero_grad(set_to_none=True)
 
-    def _decode(self, model: Model, sources: Batch) -> None:
-        model.eval()
-        search([Endless(model).eval()], sources, self.search)
+    def _decode(self, model: Endless, sources: Batch) -> None:
+        search([model.eval()], sources, self.search)
 
     def _seconds(self, work: Callable[[], None]) -> float:
         start = time.perf_counter()

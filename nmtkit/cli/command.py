@@ -107,7 +107,7 @@ def command(
 
 
 def _expanded(value: Any) -> Any:
-    """Return the value of an option with its paths as `files.expanded_path` returns them."""
+    """Return the value of an option, with the home folder in place of a leading `~` of paths."""
     if isinstance(value, list):
         return list(map(_expanded, value))
     return files.expanded_path(value) if isinstance(value, Path) else value

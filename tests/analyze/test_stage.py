@@ -301,7 +301,7 @@ def test_cost_of_phrases_from_parses_counts_and_times_the_parses(analysed, decod
     decoded.clear()
     timing.measure_speed(study(analysed, *systems), 5, rounds=1)
     assert "n-grams instead" not in stderr()
-    batch = next(batch for model, batch in decoded if model.reads_spans)
+    batch = next(batch for endless, batch in decoded if endless.model.reads_spans)
     assert sorted([size for size in row if size] for row in batch.spans.tolist()) == sorted(cuts)
 
 
