@@ -118,7 +118,7 @@ GRAPHS = {
     **dict.fromkeys(("rnnsearch", "caru"), 4),
     "amn": 15,
 }
-# full-dc has its layers; the others are their own code with other settings, or with contexts.
+# Each is compiled as another one: as full-dc (the first two), han and caru.
 COVERED = {"transformer", "transformer-cycle", "concat", "gatt"}
 
 
