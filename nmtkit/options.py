@@ -182,7 +182,7 @@ def set_option(example: str, panel: str = SETTINGS) -> Any:
 def jobs_option() -> Any:
     """Return the option --jobs."""
     text = (
-        "At most N worker processes; 0 = one per CPU core. A search has them on Linux alone. The"
+        "At most N worker processes; 0 = one per CPU core. A search uses workers on Linux only. The"
         " output does not depend on N."
     )
     return option(0, "N", "--jobs", "-j", panel=GENERAL, help=text, shows_zero=True, ge=0, le=4096)

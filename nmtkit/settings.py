@@ -276,8 +276,8 @@ class TrainSettings(Section):
     clip_norm: NonNegativeFloat = 0.0
     """Clip the global gradient norm; 0 = off."""
     ema: BelowOne = 0.0
-    """Decay of an exponential moving average of the weights, such as 0.9999; 0 = none. The averages
-    are validated, saved and translated with; training goes on with the weights themselves.
+    """Decay of an exponential moving average of the weights, such as 0.9999; 0 = none. Validation
+    and all later stages use the averages; training goes on with the weights themselves.
     """
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """auto: bfloat16 where the hardware multiplies it faster, float16 with loss scaling on a GPU

@@ -87,7 +87,7 @@ def blamed_on(cls: type, kind: str) -> Iterator[None]:
         lines = [f.lineno for f in extract_tb(error.__traceback__) if f.filename == file]
         where = f"{file}, line {lines[-1]}" if lines else place_of(cls)
         message = f"your {kind} {cls.__qualname__} failed: {_summary(error)}"
-        hint = "mend it there (--debug shows the traceback)"
+        hint = "fix it there (--debug shows the traceback)"
         raise ConfigError(message, where=where, hint=hint) from error
 
 
@@ -103,7 +103,7 @@ def _not_imported(name: str, kind: str, where: str, error: Exception) -> ConfigE
             where = f"{frame.filename}, line {frame.lineno}"
     if isinstance(error, SyntaxError) and error.filename:
         where = f"{error.filename}, line {error.lineno}"
-    hint = "its module fails when it is imported: mend it there (--debug shows the traceback)"
+    hint = "its module fails when it is imported: fix it there (--debug shows the traceback)"
     return ConfigError(message + _summary(error), where=where, hint=hint)
 
 

@@ -24,7 +24,7 @@ class EveryCommand(Options):
     """The options of every command."""
 
     quiet: bool = option(False, None, "--quiet", "-q", panel=GENERAL)
-    """Say nothing on stderr but warnings and errors."""
+    """Print only warnings and errors on stderr."""
     debug: bool = option(False, panel=GENERAL)
     """Show the traceback of an error."""
 

@@ -186,7 +186,7 @@ def _machine_error(error: OSError) -> EnvironmentProblem:
         _drop_stdout()
     # An error of an open stream does not name it.
     where = error.filename or "stdout, or a file that was being written"
-    hint = "free some disk space, or mend the cause; --debug shows where"
+    hint = "free some disk space, or fix the cause; --debug shows the traceback"
     return EnvironmentProblem(error.strerror or str(error), where=where, hint=hint)
 
 

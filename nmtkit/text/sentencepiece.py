@@ -38,8 +38,7 @@ def load_package() -> Any:
         raise EnvironmentProblem(
             "sentencepiece is not installed",
             where="prep.subwords=sentencepiece",
-            hint="pip install 'nmtkit[sentencepiece]' (in nmtkit's checkout: pip install -e"
-            " '.[sentencepiece]')",
+            hint="in nmtkit's checkout: pip install -e '.[sentencepiece]'",
         ) from error
     return sentencepiece
 

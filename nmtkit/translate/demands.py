@@ -121,7 +121,7 @@ class LineDemands:
             raise DataError(message, where=where, hint="give a blank line there")
         if len(pieces) > 1:
             raise DataError(
-                "the source line is translated in pieces, and it is open which has the phrases",
+                "the source line is translated in pieces, so the place of the phrases is unknown",
                 where=where,
                 hint="split the line, or translate it whole: --set search.max_source=…",
             )

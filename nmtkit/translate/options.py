@@ -51,11 +51,11 @@ class TranslateOptions(Options):
     average: int | None = option(None, "K", panel=SEARCH, ge=1)
     """Average the last K checkpoints; 1 = use the best checkpoint (search.average)."""
     prefix: Path | None = option(None, "FILE", panel=OTHER)
-    """Lines that the translations begin with, one for each source line; a blank line asks for
-    nothing. The last word of a line is a whole word."""
+    """Lines that the translations begin with, one for each source line; a blank line means
+    no prefix. The last word of a prefix is a whole word."""
     constraints: Path | None = option(None, "FILE", panel=OTHER)
     """Phrases that the translations must have: one line for each source line, phrases separated by
-    tabs; a blank line asks for nothing. Works with the beam (--beam) alone."""
+    tabs; a blank line means no phrases. Needs beam search (--beam)."""
     sample: bool | None = option(None, None, "--sample", panel=OTHER)
     """Draw translations from the model's distribution instead of searching; --nbest N draws N of
     each line (search.sample)."""

@@ -199,7 +199,7 @@ def summary(counts: Counter[str], seconds: float) -> str:
             else "over-long, not cut"
         ),
         "unfinished": "cut at the length limit",
-        "no_output": "translated as nothing",
+        "no_output": "with an empty translation",
         "unknown": "unknown source subwords",
         "unknown_target": "unknown target subwords",
         "no_spans": "read without a parse",

@@ -175,7 +175,7 @@ class _Stage:
         if self.metric:
             if not scorer.settings.mbr:
                 raise ConfigError(
-                    "a metric chooses among candidates, but --mbr says not how many",
+                    "--metric chooses among candidates, and --mbr sets their number",
                     where="--metric",
                     hint="add --mbr N, or leave --metric out",
                 )
