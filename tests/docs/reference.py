@@ -163,6 +163,12 @@ def commands_page() -> str:
             ["code", "meaning"],
             [[code(str(number)), meaning] for number, meaning in EXIT_CODES.items()],
         ),
+        "## Environment variables",
+        "",
+        *table(
+            ["variable", "meaning"],
+            [[code(name), meaning] for name, meaning in VARIABLES.items()],
+        ),
     ]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -178,6 +184,24 @@ EXIT_CODES = {
     4: "the training diverged",
     75: "stopped and saved; the same command continues",
     130: "stopped immediately (Ctrl-C or SIGTERM; in training a second Ctrl-C)",
+}
+
+VARIABLES = {
+    "NMTKIT_RUN": "the run directory, where a command has no `--run`",
+    "NMTKIT_CACHE": "folder for downloads (default: `nmtkit` in the user's cache folder)",
+    "NMTKIT_ALLOW_CODE": (
+        "modules of systems that may be imported, separated by commas "
+        "([security](../security.md#a-run-that-somebody-else-made))"
+    ),
+    "NMTKIT_RANK_TIMEOUT": (
+        "seconds after which a rank that does not answer ends the training (default: 600)"
+    ),
+    "NMTKIT_DEBUG": "any value: as `--debug`",
+    "NMTKIT_VENV": "recipes: folder of their environment (default: `.venv` of the checkout)",
+    "NMTKIT_VERDICT": (
+        "`recipes/verdict.sh`: folder of its trainings (default: `verdict` in NMTKIT_CACHE)"
+    ),
+    "NMTKIT_DEVICE": "`tests/gpu/run.sh`: `cpu` tries the script without a GPU",
 }
 
 

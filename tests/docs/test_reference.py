@@ -1,8 +1,11 @@
 """The pages that are written from the program are those that it would write now."""
 
+import re
+
 import pytest
 
-from tests.docs.reference import PAGES, cell, table
+from tests import ROOT
+from tests.docs.reference import PAGES, VARIABLES, cell, table
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
@@ -13,3 +16,15 @@ def test_the_reference_is_current(path):
 def test_a_cell_keeps_its_text_from_being_markup():
     assert cell("a|b\n  <unk> *x* `c<d|e`") == "a\\|b \\<unk> \\*x\\* `c<d\\|e`"
     assert table(["a", "b"], [["1", "2"]]) == ["| a | b |", "|---|---|", "| 1 | 2 |", ""]
+
+
+def test_every_environment_variable_is_in_the_reference():
+    files = [
+        path
+        for folder, pattern in (("nmtkit", "*.py"), ("recipes", "*.sh"), ("tests/gpu", "*.sh"))
+        for path in (ROOT / folder).rglob(pattern)
+    ]
+    used = {
+        name for path in files for name in re.findall(r"NMTKIT_[A-Z_]+", path.read_text("utf-8"))
+    }
+    assert used == VARIABLES.keys()
