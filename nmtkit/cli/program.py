@@ -139,7 +139,7 @@ def _explained(error: BaseException) -> typer.Exit | None:
     exit_code = exit_code_of(error)
     explanation: object = (
         f"internal error: {type(error).__name__}: {error}\n  this is a fault of nmtkit; --debug"
-        " shows where"
+        " shows the traceback"
     )
     if hasattr(error, "format_message"):  # an error of typer's parser
         explanation, exit_code = _usage_error(error), ConfigError.exit_code

@@ -178,7 +178,8 @@ class ConvolutionalTransformer(Transformer):
         s = settings
         for name, size in (("window", s.window), ("head_window", s.head_window)):
             if size % 2 == 0:
-                message, hint = f"{name} {size} has no middle", f"--set model.{name}={size + 1}"
+                message = f"{name} {size} is even; a window has a middle"
+                hint = f"--set model.{name}={size + 1}"
                 raise ConfigError(message, where=f"model.{name}", hint=hint)
         if not s.encoder_layers:
             message, hint = "the encoder has no layers", "--set model.encoder_layers=1"

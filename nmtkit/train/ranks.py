@@ -75,7 +75,9 @@ class Cause:
         if problem := of_the_machine(error):
             return cls.of_error(rank, problem)
         message = f"internal error: {type(error).__name__}: {error}"
-        return cls(rank, False, 1, message, hint="this is a fault of nmtkit; --debug shows where")
+        return cls(
+            rank, False, 1, message, hint="this is a fault of nmtkit; --debug shows the traceback"
+        )
 
     def error(self) -> NmtkitError:
         """Return the error to raise in another rank."""
@@ -185,7 +187,7 @@ class Group(Ranks):
         except RuntimeError:
             missing = [str(r) for r, key in enumerate(keys) if not self._store.check([key])]
             raise EnvironmentProblem(
-                f"of {self.world} ranks these have not come within"
+                f"of {self.world} ranks these did not start within"
                 f" {self._limit.total_seconds():g} s: {', '.join(missing)}",
                 hint="see their messages",
             ) from None

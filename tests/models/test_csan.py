@@ -209,8 +209,8 @@ def test_the_lower_half_of_the_encoder_is_local_or_as_many_layers_as_chosen(laye
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"window": 10}, "window 10 has no middle"),
-        ({"head_window": 2}, "head_window 2 has no middle"),
+        ({"window": 10}, "window 10 is even; a window has a middle"),
+        ({"head_window": 2}, "head_window 2 is even; a window has a middle"),
         ({"encoder_layers": 0}, "the encoder has no layers\n  in: model.encoder_layers"),
         ({"local_layers": 3}, "3 layers are more than the 2 of the encoder"),
     ],

@@ -317,7 +317,7 @@ def test_a_missing_rank_is_named(tmp_path, run):
     together = Together(tmp_path / "logs", 2, arguments(run, name="missing"), timeout=5)
     together.processes[1].kill()
     assert together.codes()[0] == 3
-    assert "of 2 ranks these have not come within 5 s: 1" in together.said()[0]
+    assert "of 2 ranks these did not start within 5 s: 1" in together.said()[0]
 
 
 def test_through_torchrun(tmp_path, run):
