@@ -296,7 +296,10 @@ class LoadedSystem:
         """
         with _one_thread_at_a_time, product_precision_restored():
             torch.set_float32_matmul_precision(self._matmul)
-            with workers.one_thread(self.device):
+            # Kernels of Triton and graphs are of the current device, which each thread has.
+            gpu = self.device.type == "cuda"
+            current = torch.cuda.device(self.device) if gpu else contextlib.nullcontext()
+            with current, workers.one_thread(self.device):
                 yield
 
     def _windows(

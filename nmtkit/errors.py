@@ -66,11 +66,15 @@ class LeftOut(NmtkitError):
     """A system that an analysis cannot use; the message is the reason."""
 
 
+LACKS_MEMORY = ("can't allocate memory", "out of memory", "STATUS_ALLOC_FAILED")
+"""Parts of torch's messages; the last one is of cuBLAS and cuDNN."""
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """True if memory did not suffice, on the GPU or the CPU."""
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError)  # torch's errors of both kinds
-        and any(text in str(error) for text in ("can't allocate memory", "out of memory"))
+        and any(text in str(error) for text in LACKS_MEMORY)
     )
 
 

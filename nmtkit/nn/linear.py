@@ -40,6 +40,8 @@ def pack(model: nn.Module, precision: Precision = "float32") -> None:
         if weight.dtype == torch.float32:
             if weight.device.type != "cpu":
                 module.narrow = NARROW.get(precision)
+                if isinstance(module, Linear):
+                    module.keep_copies(module.narrow)
             rounds = isinstance(module, Linear) or precision == "int8"
             wide = min(weight.shape) >= WIDE
             key = id(weight), precision if rounds and wide else "float32"
@@ -123,7 +125,7 @@ class Linear(nn.Linear, Packable):
     """
 
     copies: tuple[Tensor, Tensor | None] | None = None
-    """Weight and bias in 16 bits, inside `parameters_at_once`."""
+    """Weight and bias in 16 bits, inside `parameters_at_once` and after `pack`."""
 
     def __init__(self, d_in: int, d_out: int, bias: bool = True, blocks: int = 1) -> None:
         self.blocks = blocks
@@ -136,10 +138,17 @@ class Linear(nn.Linear, Packable):
         copies = None if torch.compiler.is_compiling() else self.copies
         if copies and torch.is_autocast_enabled(x.device.type):
             weight, constant = copies
-        y = None
-        if torch.is_grad_enabled():
-            y = gpu.affine(x, weight, self.bias, constant, relu)
+        if not torch.is_grad_enabled():
+            return self.affine(x, weight, self.bias if constant is None else constant, relu)
+        y = gpu.affine(x, weight, self.bias, constant, relu)
         return self.affine(x, weight, self.bias, relu) if y is None else y
+
+    def keep_copies(self, dtype: torch.dtype | None) -> None:
+        """Keep copies of this number type, so that no search rounds weights; None = no copies."""
+        self.copies = None
+        if dtype is not None:
+            bias = None if self.bias is None else self.bias.detach().to(dtype)
+            self.copies = self.weight.detach().to(dtype), bias
 
     def reset_parameters(self) -> None:
         """Draw new weights from torch's current generator."""

@@ -29,30 +29,47 @@ def graphs_fit(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
-def record(compute: Callable[[], Tensor], pool: Any) -> tuple[Callable[[], object], Tensor]:
+class Pool:
+    """Memory for graphs of which one runs at a time; none without a GPU."""
+
+    def __init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        """Begin with no graph and new memory."""
+        self.id = torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None
+        self.has_graphs = False
+
+
+def record(
+    compute: Callable[[], Tensor], pool: Pool | None = None
+) -> tuple[Callable[[], object], Tensor]:
     """Record a computation in a graph, whose memory is of the pool.
 
     Returns: what computes again; the tensor that holds the result then.
     """
+    pool = pool or Pool()
     try:
-        return _record_once(compute, pool)
+        recorded = _record_once(compute, pool.id)
+        pool.has_graphs = True
+        return recorded
     except RuntimeError:
         # torch does not undo what it did at the beginning. Its allocator and its generator still
         # count as recording, and then no earlier graph replays. A recording that ends resets the
         # generator, even if that recording lacks memory.
-        private.end_allocations(pool)
+        private.end_allocations(pool.id)
         with suppress(RuntimeError):
             _record_once(lambda: torch.zeros(1, device="cuda"), None)
         raise
 
 
-def _record_once(compute: Callable[[], Tensor], pool: Any) -> tuple[Callable[[], object], Tensor]:
+def _record_once(compute: Callable[[], Tensor], memory: Any) -> tuple[Callable[[], object], Tensor]:
     device = torch.device("cuda", torch.cuda.current_device())
     graph, stream = torch.cuda.CUDAGraph(), _stream(device)
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream), without_collector():
         # A thread makes the next batches meanwhile: only this one is held to what graphs allow.
-        graph.capture_begin(pool, capture_error_mode="thread_local")
+        graph.capture_begin(memory, capture_error_mode="thread_local")
         try:
             result = compute()
         finally:
@@ -91,7 +108,7 @@ class OutOfMemory(Exception):
 
 
 def try_to_record(
-    compute: Callable[[], Tensor], pool: Any, otherwise: str
+    compute: Callable[[], Tensor], pool: Pool, otherwise: str
 ) -> tuple[Callable[[], object], Tensor] | None:
     """Return what `record` returns; if it fails, warn and return None.
 
@@ -104,8 +121,10 @@ def try_to_record(
     try:
         recorded = _record_if_it_fits(compute, pool)
         if recorded is None:
-            torch.cuda.empty_cache()  # a recording cannot give back what torch keeps
             forget()
+            torch.cuda.empty_cache()  # a recording cannot give back what torch keeps
+            if not pool.has_graphs:
+                pool.renew()  # torch ends a pool with its last graph
             recorded = record(compute, pool)
         if _host_draws() == before:
             return recorded
@@ -121,7 +140,7 @@ def try_to_record(
 
 
 def _record_if_it_fits(
-    compute: Callable[[], Tensor], pool: Any
+    compute: Callable[[], Tensor], pool: Pool
 ) -> tuple[Callable[[], object], Tensor] | None:
     """Return what `record` returns; None if memory does not suffice, and then hold none of it."""
     try:
@@ -141,8 +160,3 @@ def _host_draws() -> bytes:
     """Return the states of the random numbers that are drawn on the host."""
     numbers = torch.default_generator.get_state().numpy()
     return pickle.dumps((random.getstate(), np.random.get_state(), numbers))
-
-
-def new_pool() -> Any:
-    """Return memory for graphs of which one runs at a time; None without a GPU."""
-    return torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None

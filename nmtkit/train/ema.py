@@ -48,8 +48,10 @@ class Averages:
         """
         decay = min(self._decay, (1 + step) / (10 + step))
         share = finite * (1 - decay)
-        for name, tensor in self._tensors.items():
-            tensor.lerp_(self._parameters[name], share)
+        averages = [*self._tensors.values()]
+        differences = torch._foreach_sub([self._parameters[n] for n in self._tensors], averages)
+        torch._foreach_mul_(differences, share)
+        torch._foreach_add_(averages, differences)
 
     @contextlib.contextmanager
     def in_model(self) -> Iterator[dict[str, Tensor]]:

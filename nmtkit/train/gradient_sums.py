@@ -50,7 +50,7 @@ class GradientSums:
         dtype: torch.dtype,
         replayed: bool,
     ) -> None:
-        self._ranks, self._dtype, self._replayed = ranks, dtype, replayed
+        self._ranks, self._replayed = ranks, replayed
         self._travel = ranks.world > 1
         self._parameters = list(reversed(parameters)) if self._travel or replayed else []
         self._flats: list[Tensor] = []
@@ -63,6 +63,9 @@ class GradientSums:
             self._views += [part.view_as(p) for part, p in zip(parts, bucket, strict=False)]
             self._bucket_of += [number] * len(bucket)
             self._flats.append(flat)
+        # Made here, because `finish` has no answer to a lack of memory.
+        rounds = self._travel and dtype == torch.bfloat16
+        self._rounded = [flat[:-LOSSES].bfloat16() for flat in self._flats] if rounds else []
         self._nodes: list[Node] = []
         for i, parameter in enumerate([] if replayed else self._parameters):
             self._nodes.append(get_gradient_edge(parameter).node)
@@ -103,7 +106,7 @@ class GradientSums:
         self._flats[-1][-LOSSES:] = losses
         while len(self._waits) < len(self._flats):
             self._send()
-        if self._dtype == torch.bfloat16:
+        if self._rounded:
             self._waits.append(self._ranks.begin_sum(self._flats[-1][-LOSSES:]))
         flags = sum(1 << i for i in self._used)
         starts = range(0, len(self._parameters), BITS)
@@ -137,12 +140,13 @@ class GradientSums:
             self._send()
 
     def _send(self) -> None:
-        flat = self._flats[len(self._waits)]
-        if self._dtype != torch.bfloat16:
+        number = len(self._waits)
+        flat = self._flats[number]
+        if not self._rounded:
             self._waits.append(self._ranks.begin_sum(flat))
             return
         gradients = flat[:-LOSSES]
-        rounded = gradients.bfloat16()
+        rounded = self._rounded[number].copy_(gradients)
         wait = self._ranks.begin_sum(rounded)
         self._waits.append(lambda: (wait(), gradients.copy_(rounded)))
 

@@ -161,6 +161,8 @@ class Gradients:
         self.joins = joins(self.settings, self.device)
         self.graphs: Graphs | None = None
         self.notes: list[list[float]] = []
+        # A model in training mode has it; a thread makes batches during validations, too.
+        self._rule = self.model.context_rule
         self._released = False  # the memory that graphs hold, since the update began
         self._chunk = losses.chunk_rows(self.model.vocabularies.tgt, self.device.type)
         if reason := gpu.load_kernels(self.device):
@@ -188,7 +190,7 @@ class Gradients:
         return Share(parts, split_from, batches)
 
     def _batch(self, rows: Ids) -> Batch:
-        few, rule = self.graphs is not None, self.model.context_rule
+        few, rule = self.graphs is not None, self._rule
         if self._multiple:
             form = self.model.context_form
             batch = collate_packed(self.store, rows, self.device, self._multiple, few, rule, form)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from nmtkit.data.batches import Batch, with_tensors
-from nmtkit.nn.recording import OutOfMemory, new_pool, try_to_record
+from nmtkit.nn.recording import OutOfMemory, Pool, try_to_record
 
 SHAPES = 256
 """Shapes that get a graph; further ones are computed kernel by kernel."""
@@ -56,13 +56,13 @@ class Graphs:
         self._inputs: dict[tuple[int, torch.Size, torch.dtype], Tensor] = {}
         self._computed: set[Shape] = set()
         self._most = SHAPES
-        self._pool = new_pool()
+        self._pool = Pool()
 
     def clear(self) -> None:
         """Give back the memory of all graphs."""
         self._recorded.clear()
         self._inputs.clear()
-        self._pool = new_pool()
+        self._pool = Pool()
 
     def __call__(self, batch: Batch, scale: Tensor) -> Tensor:
         """Return what `compute` returns, valid until the next call."""
@@ -116,7 +116,7 @@ class Repeated:
     """
 
     def __init__(self, compute: Callable[[Tensor], Tensor]) -> None:
-        self._compute, self._pool = compute, new_pool()
+        self._compute, self._pool = compute, Pool()
         self._calls = 0
         self._input = torch.empty(0)
         self._graph: tuple[Callable[[], object], Tensor] | None = None

@@ -236,7 +236,9 @@ class Group(Ranks):
             identity = f"{socket.gethostname()} {uuid}"
         different = set(self.gather_values(identity)) - {""}
         if len(different) == self.world:
-            self._gpus = dist.new_group(backend="nccl", timeout=self._limit)
+            # If a rank hangs, Gloo's timeout ends the training and names the rank; NCCL's would
+            # abort the process.
+            self._gpus = dist.new_group(backend="nccl", timeout=2 * self._limit)
             # NCCL begins with its first sum, and takes memory that torch may hold later.
             self.begin_sum(torch.zeros(1, device=f"cuda:{number}"))()
         elif gpus:

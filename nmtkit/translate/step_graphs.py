@@ -23,7 +23,7 @@ from nmtkit.errors import is_out_of_memory
 from nmtkit.models.base import Model
 from nmtkit.nn import masks, recording
 from nmtkit.nn.capture import capturing
-from nmtkit.nn.recording import OutOfMemory, new_pool, try_to_record
+from nmtkit.nn.recording import OutOfMemory, Pool, try_to_record
 from nmtkit.nn.state import mapped
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class StepGraphs:
         self._recorded: dict[Key, Recorded] = {}
         # Graphs share the tensors that they read: only one of them runs at a time.
         self._inputs: dict[Key, Tensor] = {}
-        self._pool = new_pool()
+        self._pool = Pool()
         self._before: Key = ()
         self._size = 0
 

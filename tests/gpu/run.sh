@@ -18,5 +18,7 @@ if ! "$python" -c "$found" torch typer rich sacrebleu hypothesis pytest xdist 2>
 fi
 # cuBLAS reads the second when CUDA starts.
 export NMTKIT_DEVICE=${NMTKIT_DEVICE:-cuda} CUBLAS_WORKSPACE_CONFIG=${CUBLAS_WORKSPACE_CONFIG:-:4096:8}
+# As nmtkit sets it for its commands.
+export PYTORCH_CUDA_ALLOC_CONF=${PYTORCH_CUDA_ALLOC_CONF-expandable_segments:True}
 export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH} OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 exec "$python" -m tests.gpu.run --out "${OUT:-runs/gpu}" "$@"

@@ -91,7 +91,7 @@ def test_earlier_graphs_replay_after_a_recording_that_failed(tmp_path, monkeypat
 @pytest.mark.skipif(not ON_GPU, reason="only a GPU records")
 def test_the_collector_does_not_destroy_a_graph_during_a_recording():
     numbers = torch.ones(4, device=DEVICE)
-    cycle = [recording.record(lambda: numbers + 1, recording.new_pool())]
+    cycle = [recording.record(lambda: numbers + 1, recording.Pool())]
     cycle.append(cycle)
     del cycle
     before = gc.get_threshold()
@@ -102,7 +102,7 @@ def test_the_collector_does_not_destroy_a_graph_during_a_recording():
         return numbers + 1
 
     try:
-        replay, result = recording.record(compute, recording.new_pool())
+        replay, result = recording.record(compute, recording.Pool())
     finally:
         gc.set_threshold(*before)
     replay()

@@ -39,6 +39,6 @@ def test_a_graph_shares_no_seeds(monkeypatch):
         drawn.append(new_seed(CPU))
         return drawn[-1]
 
-    recording.try_to_record(compute, None, "")
+    recording.try_to_record(compute, recording.Pool(), "")
     drawn.append(new_seed(CPU))
     assert len({seed.untyped_storage().data_ptr() for seed in drawn}) == 3

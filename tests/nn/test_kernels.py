@@ -207,8 +207,8 @@ def test_gradients_of_no_positions(rows, steps):
 
 
 def test_heads_wider_than_a_block_of_keys():
-    assert attention.fits(torch.empty(1, 256, dtype=NARROW), torch.empty(1, 256, dtype=NARROW))
-    assert not attention.fits(torch.empty(1, 264, dtype=NARROW), torch.empty(1, 264, dtype=NARROW))
+    assert attention.fits(torch.empty(1, 128, dtype=NARROW), torch.empty(1, 128, dtype=NARROW))
+    assert not attention.fits(torch.empty(1, 136, dtype=NARROW), torch.empty(1, 136, dtype=NARROW))
     assert not attention.fits(torch.empty(1, 8, dtype=NARROW), torch.empty(1, 16, dtype=NARROW))
 
 

@@ -4,6 +4,7 @@ its gradients.
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from nmtkit.data.batches import source_batch
 from nmtkit.models.base import Vocabularies
@@ -125,6 +126,23 @@ def test_factors_are_rounded_and_sums_are_not_in_bfloat16(default_path, any_cpu,
         assert torch.equal(layer(x.bfloat16(), relu), y)
 
 
+@pytest.mark.parametrize("bias", [True, False])
+def test_copies_of_16_bits_change_no_product(bias):
+    torch.manual_seed(1)
+    layer, x = Linear(64, 160, bias), torch.randn(6, 64)
+    layer.narrow = torch.bfloat16
+    with inference([layer]):
+        rounded = layer(x)
+        layer.keep_copies(torch.bfloat16)
+        operations = Casts()
+        with operations:
+            assert torch.equal(layer(x), rounded)
+    assert operations.count == 1  # of x
+    assert layer(x).dtype == torch.float32
+    layer.keep_copies(None)
+    assert layer.copies is None
+
+
 def test_narrow_layers_and_scores_stay_float32_in_bfloat16(onednn):
     torch.manual_seed(1)
     narrow, output = Linear(64, 160), OutputLayer(160, 160, None, bias=True)
@@ -151,6 +169,16 @@ def test_a_transformer_in_bfloat16_is_close_to_itself(onednn, any_cpu):
     assert logits[1].dtype == torch.float32
     error = float((logits[0] - logits[1]).norm() / logits[0].norm())
     assert 1e-4 < error < 2e-2
+
+
+class Casts(TorchDispatchMode):
+    """Counts changes of number types."""
+
+    count = 0
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        self.count += operation._schema.name == "aten::to"
+        return operation(*args, **(kwargs or {}))
 
 
 class NoOperators:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from nmtkit.nn import recording
-from nmtkit.nn.recording import OutOfMemory, try_to_record, without_collector
+from nmtkit.nn.recording import OutOfMemory, Pool, try_to_record, without_collector
 
 
 class Tensors:
@@ -27,7 +27,7 @@ def recordings(monkeypatch):
     """The results of the next recordings, in their order; an error is raised."""
     results = []
 
-    def record_once(compute, pool):
+    def record_once(compute, memory):
         result = results.pop(0)
         if isinstance(result, Exception):
             fails(result)
@@ -41,13 +41,16 @@ def recordings(monkeypatch):
 def test_the_reason_is_that_of_the_first_recording(recordings, capsys):
     """The second one only resets the generator."""
     recordings += [RuntimeError("waits for the GPU"), torch.OutOfMemoryError("out of memory")]
-    assert try_to_record(lambda: torch.zeros(1), None, "no graph") is None
+    assert try_to_record(lambda: torch.zeros(1), Pool(), "no graph") is None
     assert capsys.readouterr().err == "nmtkit: warning: no graph: waits for the GPU\n"
     assert not recordings
 
 
-def test_a_second_try_has_the_memory_of_the_first(recordings):
-    held = []
+@pytest.mark.parametrize("earlier", [True, False])
+def test_a_second_try_has_the_memory_of_the_first(recordings, earlier):
+    """Memory without a graph is no longer usable after a recording that failed."""
+    held, pool = [], Pool()
+    pool.has_graphs, pool.id = earlier, "memory"
 
     def first():
         tensors = Tensors()
@@ -56,17 +59,19 @@ def test_a_second_try_has_the_memory_of_the_first(recordings):
 
     def second():
         assert held[0]() is None
+        assert (pool.id == "memory") == earlier
         return "a graph"
 
     recordings += [first, "reset", second]
-    assert try_to_record(lambda: torch.zeros(1), None, "no graph") == "a graph"
+    assert try_to_record(lambda: torch.zeros(1), pool, "no graph") == "a graph"
+    assert pool.has_graphs
 
 
 def test_memory_that_lacks_twice_is_told_apart(recordings):
     lacks = torch.OutOfMemoryError("CUDA out of memory")
     recordings += [lacks, "reset", lacks, "reset"]
     with pytest.raises(OutOfMemory):
-        try_to_record(lambda: torch.zeros(1), None, "no graph")
+        try_to_record(lambda: torch.zeros(1), Pool(), "no graph")
 
 
 @pytest.mark.parametrize("before", [True, False])

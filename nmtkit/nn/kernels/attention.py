@@ -333,7 +333,7 @@ def _launch(
 
 def fits(q: Tensor, v: Tensor) -> bool:
     """True if `within_sentences` takes queries and values (…, C)."""
-    return q.dtype.itemsize == 2 and q.size(-1) == v.size(-1) <= 256
+    return q.dtype.itemsize == 2 and q.size(-1) == v.size(-1) <= 128
 
 
 class _Parts(torch.autograd.Function):
