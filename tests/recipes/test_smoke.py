@@ -12,6 +12,7 @@ import torch
 
 from nmtkit import demo
 from nmtkit.analyze import cost, timing
+from nmtkit.tables import figures
 from nmtkit.tables.table import SUFFIXES
 from tests.manifests import read_json
 from tests.recipes.recipe_calls import RECIPES, ROOT, run_recipe
@@ -88,6 +89,15 @@ def short_sets():
     """A dev and a test set of 20 sentences: those of 500 take half the time of all recipes."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(demo, "generate", functools.partial(demo.generate, dev=20, test=20))
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def empty_figures():
+    """Figures take a seventh of the time, and no test here looks at them."""
+    with pytest.MonkeyPatch.context() as patch:
+        svg = b'<svg xmlns="http://www.w3.org/2000/svg"/>'
+        patch.setattr(figures, "_saved", lambda draw, form, metadata: svg)
         yield
 
 
