@@ -20,7 +20,7 @@ from nmtkit.report.contents import Contents, read_contents
 from nmtkit.report.options import ReportOptions
 from nmtkit.report.texts import read_texts
 from nmtkit.run import Run, choose, code_commit, locked
-from nmtkit.tables import figures
+from nmtkit.tables import drawing
 
 INPUTS = (
     "prep/manifest.json",
@@ -52,7 +52,7 @@ def report(run: Run, **values: Any) -> Path:
     for each in runs:
         each.manifest()
     _check(runs, options.attention)
-    if options.figure_width and not figures.available():
+    if options.figure_width and not drawing.available():
         message = "figures need matplotlib"
         raise EnvironmentProblem(message, where="--figure-width", hint="pip install matplotlib")
     for each in runs:
@@ -100,7 +100,7 @@ def _write(path: Path, parts: Sequence[page.Part], options: ReportOptions, **abo
 def _write_figures(folder: Path, drawn: Mapping[str, str], width: float) -> None:
     """Write the figures of the page as PDFs."""
     for name, svg in drawn.items():
-        if pdf := figures.as_pdf(svg, width):
+        if pdf := drawing.as_pdf(svg, width):
             with files.writing(folder / f"{name}.pdf", "wb") as stream:
                 stream.write(pdf)
         else:
@@ -147,7 +147,7 @@ def _compute_attention(run: Run, options: ReportOptions) -> None:
 
 def _digest(contents: Sequence[Contents], options: ReportOptions) -> str:
     """Return one number for all that the page depends on: options, files, weights, history."""
-    facts: list[object] = [nmtkit.__version__, code_commit(), figures.available()]
+    facts: list[object] = [nmtkit.__version__, code_commit(), drawing.available()]
     facts += [options.title, options.attention, options.sentences, options.figure_width]
     for part in contents:
         run = part.run

@@ -1,27 +1,16 @@
-"""Figures as SVG text, drawn with matplotlib if it is installed (the extra `plots`): object API, no
-display. The SVG holds the numbers it was drawn from, so that it can be drawn again for a paper.
-"""
+"""The kinds of figures: each function draws one and returns its SVG, None without matplotlib."""
 
 from __future__ import annotations
 
-import functools
-import importlib.util
-import inspect
-import io
 import math
 import textwrap
-import warnings
-from collections.abc import Callable, Mapping, Sequence
-from contextvars import ContextVar
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, get_type_hints
-from xml.etree import ElementTree
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from pydantic import TypeAdapter, ValidationError
-from pydantic_core import to_json
 
-from nmtkit import console
+from nmtkit.tables import drawing
 from nmtkit.tables.bars import Heat
 from nmtkit.tables.table import Estimate
 
@@ -30,39 +19,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MARKERS = "osD^vP*X"
-COLOURS = [
-    "#1f77b4",
-    "#cc6d00",
-    "#2ca02c",
-    "#d62728",
-    "#9467bd",
-    "#8c564b",
-    "#d65fa5",
-    "#7f7f7f",
-    "#8f8a00",
-    "#1292a4",
-]
-"""Matplotlib's ten colours, the light ones darkened: each has a contrast of 3 to 1 with white paper
-and with a dark page.
-"""
-STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none",  # text stays text: searchable and small
-    "svg.hashsalt": "nmtkit",  # the same element ids in every run
-    "font.size": 9,
-    "text.parse_math": False,  # texts and names may have dollar signs
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-}
-PAPER: dict[Any, Any] = {
-    "font.size": 7,
-    "legend.fontsize": 6.5,
-    "pdf.fonttype": 42,  # TrueType, embedded
-    "lines.linewidth": 1.0,
-    "axes.linewidth": 0.6,
-}
-"""Of a figure in a column of a paper."""
-DESCRIPTION = "{http://purl.org/dc/elements/1.1/}description"
-"""The element of a figure's SVG with the numbers that it was drawn from."""
 
 
 @dataclass(frozen=True)
@@ -109,124 +65,7 @@ class Difference:
     seeds: Sequence[float] = ()
 
 
-P = ParamSpec("P")
-DRAWINGS: dict[str, Callable[..., None]] = {}
-"""What draws a figure, by its name in the figure's description."""
-_VALUES = TypeAdapter(dict[str, Any])
-_column_width: ContextVar[float | None] = ContextVar("_column_width", default=None)
-"""Inches that a figure is wide in a paper; None on a page."""
-
-
-def available() -> bool:
-    """True if matplotlib is installed; if not, print how to install it."""
-    if importlib.util.find_spec("matplotlib") is not None:
-        return True
-    console.say(
-        "no figure: matplotlib is not installed (in nmtkit's checkout: pip install -e '.[plots]')"
-    )
-    return False
-
-
-def _as_svg(draw: Callable[Concatenate[Figure, P], None]) -> Callable[P, str | None]:
-    """Make a function that draws into a figure return the SVG: the same bytes for the same input,
-    None without matplotlib.
-    """
-    DRAWINGS[draw.__name__] = draw
-
-    @functools.wraps(draw)
-    def drawn(*args: P.args, **options: P.kwargs) -> str | None:
-        if not available():
-            return None
-        # The name stands in the place of the first argument, `figure`.
-        values = inspect.signature(draw).bind(draw.__name__, *args, **options).arguments
-        numbers = to_json(values, fallback=np.ndarray.tolist)
-        metadata = {"Date": None, "Description": numbers.decode()}
-        return _saved(lambda figure: draw(figure, *args, **options), "svg", metadata).decode()
-
-    return drawn
-
-
-def _saved(draw: Callable[[Figure], None], form: str, metadata: Mapping[str, Any]) -> bytes:
-    """Return a figure as the bytes of a file."""
-    import matplotlib
-    from cycler import cycler
-    from matplotlib.figure import Figure
-
-    stream = io.BytesIO()
-    style = {**STYLE, **(PAPER if form == "pdf" else {}), "axes.prop_cycle": cycler(color=COLOURS)}
-    with matplotlib.rc_context(style), warnings.catch_warnings():
-        # Chinese, for example, is written as text, for the reader's fonts.
-        warnings.filterwarnings("ignore", message="Glyph .* missing")
-        figure = Figure(layout="constrained")
-        draw(figure)
-        figure.savefig(stream, format=form, metadata=dict(metadata))
-    return stream.getvalue()
-
-
-def as_pdf(svg: str, width: float) -> bytes | None:
-    """Draw a figure again for a column of a paper.
-
-    Args:
-        svg: the figure, as nmtkit drew it.
-        width: of the column, in inches.
-    Returns: a PDF with embedded fonts; None if the SVG does not hold its numbers.
-    """
-    try:
-        numbers = ElementTree.fromstring(svg).findtext(f".//{DESCRIPTION}", "")
-        values = _VALUES.validate_json(numbers)
-        draw = DRAWINGS[str(values.pop("figure"))]
-        options = _options_of(draw, values)
-    except (ElementTree.ParseError, ValidationError, ValueError, KeyError):
-        return None
-    token = _column_width.set(width)
-    try:
-        metadata = {"CreationDate": None, "Producer": None}
-        return _saved(lambda figure: draw(figure, **options), "pdf", metadata)
-    finally:
-        _column_width.reset(token)
-
-
-def _options_of(draw: Callable[..., None], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return plain values as what a drawing function takes."""
-    hints = get_type_hints(draw, localns={"Figure": object})
-    kinds = {name: TypeAdapter(hints[name]) for name in values}
-    return {name: kind.validate_python(values[name]) for name, kind in kinds.items()}
-
-
-def _panels(
-    figure: Figure,
-    width: float,
-    height: float,
-    panels: int = 1,
-    column_height: float | None = None,
-    same: bool = False,
-) -> Any:
-    """Return the axes of panels side by side.
-
-    Args:
-        width, height: of the whole figure on a page. In a paper it is as wide as a column, and its
-            panels stand one below the other.
-        column_height: of the whole figure in a paper.
-        same: all panels have the same scales.
-    """
-    shape = 1, panels
-    if column := _column_width.get():
-        shape, width = (panels, 1), column
-        height = column_height or (0.62 * column + 0.2) * panels
-    figure.set_size_inches(width, height)
-    return figure.subplots(*shape, squeeze=False, sharex=same, sharey=same).ravel()
-
-
-def _legend(figure: Figure, handles: Mapping[str, Any], columns: int) -> None:
-    """Put one legend above all panels, at the left, where a phone begins to show the figure."""
-    names = list(handles)
-    if column := _column_width.get():
-        columns = max(1, min(columns, int(column / (0.45 + 0.055 * max(map(len, names))))))
-    place: Any = "outside upper left"
-    figure.legend(list(handles.values()), names, loc=place, ncols=columns, frameon=False)
-
-
-@_as_svg
+@drawing.as_svg
 def differences(
     figure: Figure, points: Sequence[Difference], xlabel: str, groups: Sequence[str]
 ) -> None:
@@ -238,8 +77,8 @@ def differences(
         groups: all groups in the order of their colours.
     """
     column_height = 0.17 * len(points) + 0.6
-    (axes,) = _panels(figure, 7.2, 0.3 * len(points) + 0.75, column_height=column_height)
-    if column := _column_width.get():
+    (axes,) = drawing.panels(figure, 7.2, 0.3 * len(points) + 0.75, column_height=column_height)
+    if column := drawing.column_width.get():
         xlabel = textwrap.fill(xlabel, int(15 * column))
     for place, point in enumerate(points):
         colour, delta = f"C{groups.index(point.group) % 10}", point.delta
@@ -256,7 +95,7 @@ def differences(
     axes.set(xlabel=xlabel, ylim=(len(points) - 0.5, -0.5))
 
 
-@_as_svg
+@drawing.as_svg
 def grouped_bars(
     figure: Figure,
     groups: Sequence[str],
@@ -277,8 +116,8 @@ def grouped_bars(
     known = [
         i for i in range(len(groups)) if any(bars[i].value is not None for bars in series.values())
     ]
-    (axes,) = _panels(figure, max(4.5, 0.28 * len(known) * (len(series) + 1) + 1.2), 3.2)
-    if column := _column_width.get():
+    (axes,) = drawing.panels(figure, max(4.5, 0.28 * len(known) * (len(series) + 1) + 1.2), 3.2)
+    if column := drawing.column_width.get():
         upright = upright or sum(len(groups[i]) + 2 for i in known) > 15 * column
     step = 0.8 / max(1, len(series))
     for number, (name, estimates) in enumerate(series.items()):
@@ -290,7 +129,7 @@ def grouped_bars(
     axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
     if len(series) > 1:
         handles, names = axes.get_legend_handles_labels()
-        _legend(figure, dict(zip(names, handles, strict=True)), min(3, len(series)))
+        drawing.legend(figure, dict(zip(names, handles, strict=True)), min(3, len(series)))
 
 
 def _bars(axes: Axes, name: str, by_place: Mapping[float, Estimate], width: float) -> None:
@@ -310,7 +149,7 @@ def _bars(axes: Axes, name: str, by_place: Mapping[float, Estimate], width: floa
     )
 
 
-@_as_svg
+@drawing.as_svg
 def lines(
     figure: Figure,
     groups: Sequence[str],
@@ -332,7 +171,8 @@ def lines(
     """
     panels = 2 if means else 1
     height = max(3.2, 0.22 * len(means or ()) + 0.8)
-    axes, *beside = _panels(figure, max(4.5, 0.5 * len(groups) + 1.5) * panels, height, panels)
+    width = max(4.5, 0.5 * len(groups) + 1.5) * panels
+    axes, *beside = drawing.panels(figure, width, height, panels)
     for number, (name, values) in enumerate(series.items()):
         heights = [float("nan") if value is None else value for value in values]
         marker = MARKERS[number % len(MARKERS)]
@@ -349,11 +189,11 @@ def lines(
         axes.set(xlabel=means_label)
 
 
-@_as_svg
+@drawing.as_svg
 def curves(figure: Figure, panels: Sequence[Panel]) -> None:
     """Draw panels side by side with one legend; every horizontal axis begins at 0."""
     names = list(dict.fromkeys(curve.name for panel in panels for curve in panel.curves))
-    grid = _panels(figure, max(4.5, 4.2 * len(panels)), 3.2, len(panels))
+    grid = drawing.panels(figure, max(4.5, 4.2 * len(panels)), 3.2, len(panels))
     shown: dict[str, Any] = {}
     for axes, panel in zip(grid, panels, strict=True):
         for curve in panel.curves:
@@ -366,30 +206,30 @@ def curves(figure: Figure, panels: Sequence[Panel]) -> None:
         axes.set(xlabel=panel.xlabel, ylabel=panel.ylabel)
         axes.set_xlim(left=0)
     if shown:
-        _legend(figure, shown, min(4, len(shown)))
+        drawing.legend(figure, shown, min(4, len(shown)))
 
 
-@_as_svg
+@drawing.as_svg
 def scatter(figure: Figure, panels: Mapping[str, Cloud], xlabel: str, ylabel: str) -> None:
     """Draw one cloud of points a panel (title -> points), side by side on the same axes, with the
     diagonal on which x = y.
     """
-    row = _panels(figure, 3.4 * len(panels) + 0.4, 3.4, len(panels), same=True)
+    row = drawing.panels(figure, 3.4 * len(panels) + 0.4, 3.4, len(panels), same=True)
     for axes, (title, cloud) in zip(row, panels.items(), strict=True):
         axes.plot([0, 1], [0, 1], "-", color="0.6", linewidth=0.8, zorder=0)
         axes.plot(cloud.x, cloud.y, "o", markersize=2, alpha=0.5, markeredgewidth=0)
-        leftmost = axes is row[0] or _column_width.get() is not None
+        leftmost = axes is row[0] or drawing.column_width.get() is not None
         axes.set(xlabel=xlabel, ylabel=ylabel if leftmost else "", title=title)
 
 
-@_as_svg
+@drawing.as_svg
 def heat_map(figure: Figure, panels: Mapping[str, Heat], xlabel: str, ylabel: str) -> None:
     """Draw one heat map a panel (by title), side by side, darker for more, on one scale."""
     width = sum(0.22 * len(panel.columns) + 2.0 for panel in panels.values())
     height = max(0.22 * len(panel.rows) for panel in panels.values()) + 1.8
-    column = _column_width.get()
+    column = drawing.column_width.get()
     below = column and len(panels) * column
-    grid = _panels(figure, max(3.5, width), max(2.5, height), len(panels), below)
+    grid = drawing.panels(figure, max(3.5, width), max(2.5, height), len(panels), below)
     top = max((max(row, default=0.0) for heat in panels.values() for row in heat.values), default=0)
     for axes, (title, panel) in zip(grid, panels.items(), strict=True):
         axes.spines[:].set_visible(True)

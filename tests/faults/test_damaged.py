@@ -22,7 +22,7 @@ from nmtkit.report import stage
 from nmtkit.run import Run, System
 from nmtkit.score import stored_scores
 from nmtkit.settings import to_toml
-from nmtkit.tables.figures import DESCRIPTION, as_pdf
+from nmtkit.tables.drawing import DESCRIPTION, as_pdf
 from nmtkit.train.reporting import cut_metrics
 from tests.manifests import edit, read_json, write_json
 from tests.refused import refused
@@ -116,7 +116,7 @@ def original(tmp_path_factory):
 @pytest.fixture
 def run(original, tmp_path, monkeypatch):
     """A copy of the run."""
-    monkeypatch.setattr("nmtkit.tables.figures.available", lambda: False)  # which is slow
+    monkeypatch.setattr("nmtkit.tables.drawing.available", lambda: False)  # which is slow
     return Run(shutil.copytree(original, tmp_path / "run"))
 
 

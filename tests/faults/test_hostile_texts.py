@@ -131,7 +131,7 @@ def hostile(original, tmp_path_factory):
     """The run, with hostile strings wherever it takes them."""
     run = Run(shutil.copytree(original.path, tmp_path_factory.mktemp("spoiled") / "run"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("nmtkit.tables.figures.available", lambda: False)  # which is slow
+        patch.setattr("nmtkit.tables.drawing.available", lambda: False)  # which is slow
         count, refused = spoil(run)
     assert count >= 40 and refused < count, (count, refused)
     return run

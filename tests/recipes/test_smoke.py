@@ -12,7 +12,7 @@ import torch
 
 from nmtkit import demo
 from nmtkit.analyze import cost, timing
-from nmtkit.tables import figures
+from nmtkit.tables import drawing
 from nmtkit.tables.table import SUFFIXES
 from tests.manifests import read_json
 from tests.recipes.recipe_calls import RECIPES, ROOT, run_recipe
@@ -97,7 +97,7 @@ def empty_figures():
     """Figures take a seventh of the time, and no test here looks at them."""
     with pytest.MonkeyPatch.context() as patch:
         svg = b'<svg xmlns="http://www.w3.org/2000/svg"/>'
-        patch.setattr(figures, "_saved", lambda draw, form, metadata: svg)
+        patch.setattr(drawing, "saved", lambda draw, form, metadata: svg)
         yield
 
 

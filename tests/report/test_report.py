@@ -37,7 +37,7 @@ from nmtkit.score.stored_scores import (
     SystemScores,
 )
 from nmtkit.score.translations import Unlike
-from nmtkit.tables import figures
+from nmtkit.tables import drawing
 from nmtkit.tables.table import Estimate, Table, text_column
 from tests.manifests import edit, read_json, write_json
 from tests.processes import python
@@ -54,7 +54,7 @@ OUTSIDE = re.compile(
 @pytest.fixture(autouse=True)
 def undrawn(monkeypatch):
     """A page is ten times as long in the making if it draws its own figures. Gives what lets it."""
-    monkeypatch.setattr(figures, "available", lambda: False)
+    monkeypatch.setattr(drawing, "available", lambda: False)
     return monkeypatch.undo
 
 
@@ -344,8 +344,8 @@ def test_colours_of_figures_are_seen_on_either_page():
         linear = [x / 12.92 if x <= 0.03928 else ((x + 0.055) / 1.055) ** 2.4 for x in parts]
         return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
-    assert len(set(grounds)) == 2 and len(set(figures.COLOURS)) == 10
-    for colour in figures.COLOURS:
+    assert len(set(grounds)) == 2 and len(set(drawing.COLOURS)) == 10
+    for colour in drawing.COLOURS:
         for back in grounds:
             low, high = sorted((luminance(colour), luminance(back)))
             assert (high + 0.05) / (low + 0.05) >= 3, (colour, back)

@@ -11,7 +11,7 @@ import pytest
 
 from nmtkit import files
 from nmtkit.errors import ConfigError
-from nmtkit.tables import figures
+from nmtkit.tables import drawing, figures
 from nmtkit.tables.bars import Heat, bar
 from nmtkit.tables.table import Column, Estimate, StoredTable, Table, check_format, tex, text
 
@@ -222,15 +222,15 @@ EVERY_DRAWING = {
 
 
 def test_every_drawing_is_tried():
-    assert EVERY_DRAWING.keys() == figures.DRAWINGS.keys()
+    assert EVERY_DRAWING.keys() == drawing.DRAWINGS.keys()
 
 
 @pytest.mark.parametrize("name", EVERY_DRAWING)
 def test_a_figure_is_drawn_again_for_a_column_of_a_paper(name):
     pytest.importorskip("matplotlib", reason="figures need the extra [plots]")
     svg = getattr(figures, name)(*EVERY_DRAWING[name])
-    pdf = figures.as_pdf(svg, 3.3)
-    assert pdf == figures.as_pdf(svg, 3.3) and pdf.startswith(b"%PDF")
+    pdf = drawing.as_pdf(svg, 3.3)
+    assert pdf == drawing.as_pdf(svg, 3.3) and pdf.startswith(b"%PDF")
     assert b"/FontFile2" in pdf and b"/Type3" not in pdf  # TrueType fonts, embedded
     streams = re.findall(rb"stream\r?\n(.*?)\r?\nendstream", pdf, re.DOTALL)
     page = zlib.decompress(streams[0])
@@ -257,7 +257,7 @@ def test_a_mean_is_a_diamond_and_its_seeds_are_dots():
 
 @pytest.mark.parametrize("svg", ["", "<svg/>", "no markup"])
 def test_a_figure_without_its_numbers_is_not_drawn_again(svg):
-    assert figures.as_pdf(svg, 3.3) is None
+    assert drawing.as_pdf(svg, 3.3) is None
 
 
 @pytest.mark.filterwarnings("error")
@@ -268,5 +268,5 @@ def test_a_script_that_the_drawing_font_lacks_is_text_all_the_same():
 
 def test_without_matplotlib_one_line_says_how_to_get_it(monkeypatch, stderr):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert not figures.available()
+    assert not drawing.available()
     assert "pip install -e '.[plots]'" in stderr()
