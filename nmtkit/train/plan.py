@@ -12,7 +12,6 @@ from pydantic import BaseModel
 
 from nmtkit import console, settings, trust
 from nmtkit.errors import ConfigError, DataError, nearest
-from nmtkit.models import checkpoints
 from nmtkit.models.base import Model
 from nmtkit.models.variants import BASELINE, load_variant
 from nmtkit.presets import preset_names
@@ -60,7 +59,7 @@ def plan_of_system(run: Run, system: System, options: TrainOptions) -> Plan | No
     continues = given.keys() <= {"assignments"} and all(
         may_change(key, options.allow_change) for key in settings.flat(assigned)
     )
-    if not continues or options.force or not checkpoints.candidates(system.checkpoints):
+    if not continues or options.force or not system.config.is_file():
         return None
     stored = system.read_config()
     if options.variant is None and ":" in stored.variant:

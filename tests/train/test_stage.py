@@ -363,6 +363,16 @@ def test_other_settings_are_fine_as_long_as_nothing_is_saved(run):
     assert system.read_config().variant == VARIANT
 
 
+def test_a_system_killed_before_its_first_checkpoint_keeps_its_settings(run, monkeypatch):
+    monkeypatch.setattr(loop.Trainer, "run", lambda self: None)
+    go(run, "train.lr=0.5", name="mine", variant="enc-dc", preset="tiny")
+    before = run.system("mine").read_config()
+    monkeypatch.undo()
+    train(run, name="mine", assignments=["train.max_steps=2"])
+    assert run.system("mine").read_config().variant == "enc-dc"
+    assert run.system("mine").read_config().train == {**before.train, "max_steps": 2}
+
+
 def test_a_call_without_settings_resumes_with_those_of_the_system(run, stderr):
     go(run, "train.lr=0.5", name="mine", variant="enc-dc", seed=3)
     config = run.system("mine").read_config()
