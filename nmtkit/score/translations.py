@@ -125,6 +125,9 @@ def _check_translated(
 
 
 def _command(name: str, set_name: str) -> str:
+    """Return the command that translates a set with a system or an ensemble."""
+    if "+" in name:
+        name = name.removeprefix("ensemble-").replace("+", " --system ") + " --ensemble"
     return f"nmtkit translate --system {name} --on {set_name}"
 
 
@@ -168,7 +171,7 @@ def read_output(side: TextSide, text_set: TextSet, name: str, folder: Path) -> O
     Raises: DataError if a file has another number of lines than the set.
     """
     lines = list(files.text_lines(folder / "hyp.txt"))
-    hint = f"nmtkit translate --system {name} --on {text_set.name} --force"
+    hint = f"{_command(name, text_set.name)} --force"
     if len(lines) != text_set.lines:
         raise DataError(
             f"{name}: {len(lines):,} translations of {text_set.lines:,} sentences",

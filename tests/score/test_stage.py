@@ -753,10 +753,13 @@ def test_a_translation_of_another_text_is_never_scored(fake, stderr):
     for name, text in (("today", fake.lines["test"]), ("earlier", fake.lines["test"][::-1])):
         fake.add(name, 0.3)
         translated_as(fake, name, text)
+    fake.translate("ensemble-a+b", fake.lines["test"])
+    translated_as(fake, "ensemble-a+b", fake.lines["test"][::-1])
     fake.score()
-    message = "the translation by 'earlier' is of an earlier test set and left out"
-    command = "(nmtkit translate --system earlier"
-    assert f"{message} {command}" in stderr()
+    said = stderr()
+    for name, systems in (("earlier", "earlier"), ("ensemble-a+b", "a --system b --ensemble")):
+        message = f"the translation by '{name}' is of an earlier test set and left out"
+        assert f"{message} (nmtkit translate --system {systems} --on" in said
     assert [s["name"] for s in result_of(fake.run)["systems"]] == ["today"]
     for named in ({"systems": ["earlier"]}, {"against": "earlier"}):
         refused(DataError, "is of an earlier test set", fake.score, **named)
