@@ -28,7 +28,7 @@ from nmtkit.score.options import ScoreOptions
 from nmtkit.score.resampling import FEW
 from nmtkit.score.significance import FEW_DIFFERENT, TESTS
 from nmtkit.score.stage import score, score_files
-from nmtkit.score.translations import unlike_searches
+from nmtkit.score.translations import FORCED, unlike_searches
 from nmtkit.text.side import TextSide
 from tests.manifests import edit, read_json, write_best
 from tests.prep.real import lines as real_lines
@@ -832,7 +832,9 @@ def searched(tmp_path):
     def describe(name, checkpoints, **settings):
         """The folder of a translation with these checkpoints: (system, number) each."""
         used = [{"system": s, "name": f"step-{i}", "sha256": SHA} for s, i in checkpoints]
+        forced = {key: settings.pop(key) for key in FORCED if key in settings}
         meta = {"format": 1, "settings": {"beam": 5, "average": 1, **settings}, "checkpoints": used}
+        meta |= forced
         write_json(tmp_path / name / "meta.json", meta)
         return tmp_path / name
 
@@ -852,6 +854,16 @@ def test_what_was_really_averaged_is_compared(searched):
     )
     folders["three"] = searched("three", [("three", i) for i in range(3)], average=99)
     assert "search.average (1: one, many; 3: three)" in unlike_searches("test", folders).text
+
+
+@pytest.mark.parametrize("option", FORCED)
+def test_a_forced_translation_is_not_compared_as_a_free_one(searched, option):
+    folders = {name: searched(name, [(name, 1)]) for name in "ab"}
+    folders["c"] = searched("c", [("c", 1)], **{option: SHA})
+    unlike = unlike_searches("test", folders)
+    assert unlike.text.endswith(f"the same --{option} (none: a, b; 00000000: c)")
+    command = "nmtkit translate --system a --system b --system c --force --on test"
+    assert unlike.commands == [command]
 
 
 def test_an_ensemble_is_searched_again_by_a_command_of_its_own(searched):
