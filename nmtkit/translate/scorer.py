@@ -15,15 +15,15 @@ from nmtkit.text.vocabulary import EOS, UNK
 from nmtkit.translate.forced import forced_scores
 from nmtkit.translate.hypotheses import NBest
 from nmtkit.translate.searcher import POSITIONS, Read, best_ids, readable
-from nmtkit.translate.translator import Translator
+from nmtkit.translate.translator import Translator, fitting_spans
 
 MOST_SUBWORDS = 20_000
 """The longest line whose given translation is scored. The line is not cut, and the time of
 attention grows with the square of its length.
 """
 Ids = list[int]
-Given = tuple[Ids, list[Ids], list[Read]]
-"""A source, its targets, and what is read as context."""
+Given = tuple[Ids, list[Ids], Sequence[int], list[Read]]
+"""A source, its targets, its spans, and what is read as context."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,11 @@ class Scorer(Translator):
     """
 
     def force(
-        self, sources: Sequence[str], targets: Sequence[str], documents: Documents | None = None
+        self,
+        sources: Sequence[str],
+        targets: Sequence[str],
+        documents: Documents | None = None,
+        spans: Sequence[Sequence[int]] | None = None,
     ) -> list[ForcedLine]:
         """Score given translations of lines, in their order; an over-long source is not cut, a
         blank one is scored as an empty sentence.
@@ -53,13 +57,14 @@ class Scorer(Translator):
         Args:
             sources, targets: (N) lines.
             documents: of the sources, whole ones, read as in translation; None = every line is one.
+            spans: of each source, where known.
         Raises: ValueError if there are more lines of one than of the other.
         """
         src, heads = self._uncut(sources)
         tokens = [self.tgt_side.encode(line) for line in targets]
         tgt = [[self.tgt_vocab.encode(line)] for line in tokens]
         batches = self._batches([max(len(s), len(t)) for s, (t,) in zip(src, tgt, strict=True)])
-        scores = self._score_all(src, heads, tgt, batches, documents)
+        scores = self._score_all(src, heads, tgt, batches, documents, spans)
         return [
             ForcedLine([*line, self.tgt_vocab[EOS]], of_line)
             for line, (of_line,) in zip(tokens, scores, strict=True)
@@ -141,13 +146,14 @@ class Scorer(Translator):
         tgt: list[list[Ids]],
         batches: Sequence[Sequence[int]],
         documents: Documents | None,
+        spans: Sequence[Sequence[int]] | None = None,
     ) -> list[list[list[float]]]:
         """Score the targets of each line, batch by batch on the workers.
 
         Args:
             src, heads: (N) of `_uncut`; tgt: (N, K_i).
             batches: numbers of lines; a line in no batch is not scored.
-            documents: of the lines.
+            documents, spans: of the lines.
         Returns: of each line, of each target, the log-probabilities of its tokens.
         """
         longest = max(map(len, itertools.chain(src, *tgt)), default=0)
@@ -157,11 +163,12 @@ class Scorer(Translator):
                 f" {MOST_SUBWORDS:,}",
                 hint="split the line",
             )
-        self._count_given(src, [target for targets in tgt for target in targets])
+        fitting = fitting_spans(spans, list(map(len, src)))
+        self._count_given(src, [target for targets in tgt for target in targets], fitting)
         reads = self._given_or_translated(heads, tgt, documents)
         documents = readable(documents, heads)
         items = {
-            line: (src[line], tgt[line], self._context(line, reads, documents))
+            line: (src[line], tgt[line], fitting[line], self._context(line, reads, documents))
             for batch in batches
             for line in batch
         }
@@ -169,14 +176,17 @@ class Scorer(Translator):
         return [scores.get(line, []) for line in range(len(src))]
 
     def _score(self, lines: list[Given]) -> list[list[list[float]]]:
-        src, tgt, reads = zip(*lines, strict=True)
-        batch = source_batch(src, self.device, context=self._contexts(reads))
+        src, tgt, spans, reads = zip(*lines, strict=True)
+        known = spans if self._reads_spans else None
+        batch = source_batch(src, self.device, known, self._contexts(reads))
         flat = [ids for targets in tgt for ids in targets]
         scores = forced_scores(self.models, with_targets(batch, flat))
         count = len(tgt[0])
         return [scores[start : start + count] for start in range(0, len(scores), count)]
 
-    def _count_given(self, src: list[Ids], tgt: list[Ids]) -> None:
+    def _count_given(
+        self, src: list[Ids], tgt: list[Ids], spans: Sequence[Sequence[int]]
+    ) -> None:
         """Count lines, and the targets of all of them."""
         self.counts.update(
             lines=len(src),
@@ -186,5 +196,5 @@ class Scorer(Translator):
             over_long=sum(len(line) > self.settings.max_source + 1 for line in src),
             unknown=sum(line.count(UNK) for line in src),
             unknown_target=sum(line.count(UNK) for line in tgt),
-            no_spans=len(src) if self._reads_spans else 0,
+            no_spans=sum(not of_line for of_line in spans) if self._reads_spans else 0,
         )

@@ -40,6 +40,7 @@ from nmtkit.translate.output import (
     nbest_line,
     print_forced,
     print_translations,
+    spans_of,
     speed,
     summary,
 )
@@ -189,8 +190,10 @@ class _Stage:
     ) -> None:
         """Print the translations of a file or of stdin, or the scores of given targets."""
         scorer, source, target = self.scorer(group), self.options.source, self.options.force_target
+        spans = None
         if source is None:
             source, boundaries = str(self.run.source(sets[0].name)), _boundaries(self.run, sets[0])
+            spans = load_spans(self.run.prep / sets[0].name, sets[0].lines)
         else:
             boundaries = checked_boundaries(scorer, group, source, boundaries)
         if target is None:
@@ -198,7 +201,7 @@ class _Stage:
             with scorer.reading(self.readers):
                 print_translations(scorer, group, source, boundaries, demands)
         else:
-            print_forced(scorer, group, source, boundaries, target)
+            print_forced(scorer, group, source, boundaries, target, spans)
 
     def translate_all(self, groups: list[SystemGroup], sets: list[TextSet]) -> None:
         """Translate the sets with every group that lacks them. A system that is unavailable, or has
@@ -303,9 +306,8 @@ class _Stage:
         demands = read_demands(self.options.prefix, self.options.constraints)
         number = 0
         for lines, documents in windows_for(scorer.context_rule, windows, boundaries):
-            rows = range(number, number + len(lines))
+            of_window = spans_of(spans, number, len(lines))
             number += len(lines)
-            of_window = None if spans is None else [spans[row].tolist() for row in rows]
             yield Window(lines, of_window, documents, list(itertools.islice(demands, len(lines))))
 
 

@@ -203,10 +203,8 @@ class Translator(Searcher):
             self._count_source(pieces)
         lines, spans, documents, demands = window
         asked = LineDemands(self.tgt_side, self.tgt_vocab, self.settings, lines, demands, ids)
-        fitting = [
-            of_line if len(pieces) == 1 and sum(of_line) == len(pieces[0]) else ()
-            for pieces, of_line in zip(ids, spans or [()] * len(ids), strict=True)
-        ]
+        lengths = [len(pieces[0]) if len(pieces) == 1 else -1 for pieces in ids]
+        fitting = fitting_spans(spans, lengths)
         if self._reads_spans:
             self.counts["no_spans"] += sum(
                 len(pieces) for pieces, of_line in zip(ids, fitting, strict=True) if not of_line
@@ -292,6 +290,14 @@ class Translator(Searcher):
                 len(hypotheses[0].ids) + hypotheses[0].finished for hypotheses in pieces
             )
         return Translation(candidates)
+
+
+def fitting_spans(
+    spans: Sequence[Sequence[int]] | None, lengths: Sequence[int]
+) -> list[Sequence[int]]:
+    """Return the spans of each line that has as many tokens; of other lines nothing."""
+    known = spans or [()] * len(lengths)
+    return [of if sum(of) == n else () for of, n in zip(known, lengths, strict=True)]
 
 
 def _apply_to_share(

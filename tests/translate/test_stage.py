@@ -9,18 +9,20 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from toy_run import LINES, save_system
 
 from nmtkit import settings
+from nmtkit.data.store import spans_writer
 from nmtkit.errors import CheckpointError, ConfigError, DataError, EnvironmentProblem
 from nmtkit.models import checkpoints, loading
 from nmtkit.nn import hardware
 from nmtkit.nn.hardware import Hardware
 from nmtkit.parallel import Workers
 from nmtkit.run import Run, locked
-from nmtkit.translate import stage, translator
+from nmtkit.translate import output, stage, translator
 from nmtkit.translate.options import TranslateOptions
 from nmtkit.translate.stage import translate
 from nmtkit.translate.systems import choose, search_overrides
@@ -260,6 +262,17 @@ def test_forced_scores(run, capsys):
         assert len(line["log_probs"]) == len(line["tokens"])
         assert line["log_prob"] == pytest.approx(sum(line["log_probs"]))
         assert all(p < 0 for p in line["log_probs"])
+
+
+def test_forced_scores_of_a_set_read_its_parses(run, monkeypatch):
+    (run.prep / "test").mkdir()
+    with spans_writer(run.prep / "test", 0) as writer:
+        writer.add_block(bytes(range(1, 1 + len(LINES))), np.ones(len(LINES), np.int64))
+    given, force = [], stage.Scorer.force
+    monkeypatch.setattr(output, "file_windows", functools.partial(file_windows, size=3))
+    monkeypatch.setattr(stage.Scorer, "force", lambda *of: given.extend(of[4]) or force(*of))
+    translated(run, force_target=run.source("test"))
+    assert given == [[i + 1] for i in range(len(LINES))]
 
 
 def test_forced_scores_need_as_many_lines(run, tmp_path):
