@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from nmtkit.data.batches import source_batch, with_targets
 from nmtkit.data.documents import Documents
-from nmtkit.errors import DataError
+from nmtkit.errors import DataError, short
+from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import EOS, UNK
 from nmtkit.translate.forced import forced_scores
 from nmtkit.translate.hypotheses import NBest
@@ -61,7 +62,7 @@ class Scorer(Translator):
         Raises: ValueError if there are more lines of one than of the other.
         """
         src, heads = self._uncut(sources)
-        tokens = [self.tgt_side.encode(line) for line in targets]
+        tokens = [_whole(self.tgt_side, line) for line in targets]
         tgt = [[self.tgt_vocab.encode(line)] for line in tokens]
         batches = self._batches([max(len(s), len(t)) for s, (t,) in zip(src, tgt, strict=True)])
         scores = self._score_all(src, heads, tgt, batches, documents, spans)
@@ -87,7 +88,7 @@ class Scorer(Translator):
         """
         src, heads = self._uncut(sources)
         tgt = [
-            [self.tgt_vocab.encode(self.tgt_side.encode(line)) for line in lines]
+            [self.tgt_vocab.encode(_whole(self.tgt_side, line)) for line in lines]
             for lines in targets
         ]
         batches = self._alternative_batches(src, tgt)
@@ -116,7 +117,7 @@ class Scorer(Translator):
         """Return the ids of lines, which are not cut, and of each line what is read of it as
         context: the first piece, nothing of a blank line.
         """
-        subwords = [self.src_side.encode(line) if line.strip() else [] for line in lines]
+        subwords = [_whole(self.src_side, line) if line.strip() else [] for line in lines]
         heads = [self._cut(words)[0] for words in subwords]
         encode = self.src_vocab.encode
         return list(map(encode, subwords)), [encode(head) if head else [] for head in heads]
@@ -156,13 +157,6 @@ class Scorer(Translator):
             documents, spans: of the lines.
         Returns: of each line, of each target, the log-probabilities of its tokens.
         """
-        longest = max(map(len, itertools.chain(src, *tgt)), default=0)
-        if longest > MOST_SUBWORDS:
-            raise DataError(
-                f"a line has {longest:,} subwords; forced scores read lines whole, of at most"
-                f" {MOST_SUBWORDS:,}",
-                hint="split the line",
-            )
         fitting = fitting_spans(spans, list(map(len, src)))
         self._count_given(src, [target for targets in tgt for target in targets], fitting)
         reads = self._given_or_translated(heads, tgt, documents)
@@ -198,3 +192,19 @@ class Scorer(Translator):
             unknown_target=sum(line.count(UNK) for line in tgt),
             no_spans=sum(not of_line for of_line in spans) if self._reads_spans else 0,
         )
+
+
+def _whole(side: TextSide, line: str) -> list[str]:
+    """Return the subwords of a line that is not cut.
+
+    Raises: DataError if there are too many.
+    """
+    subwords = side.encode(line)
+    if len(subwords) > MOST_SUBWORDS:
+        raise DataError(
+            f"a line has {len(subwords):,} subwords; forced scores read lines whole, of at most"
+            f" {MOST_SUBWORDS:,}",
+            where=f"the line {short(line)}",
+            hint="split the line",
+        )
+    return subwords
