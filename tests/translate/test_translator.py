@@ -676,6 +676,14 @@ def test_spans_that_do_not_fit_a_line_are_not_read():
     assert translator.counts["no_spans"] == 2
 
 
+def test_a_model_without_context_joins_one_with_context():
+    rule, documents = ContextRule(), Documents([0], 2)
+    models = [Gossip(len(VOCABULARY), rule), recurrent(1, len(VOCABULARY), eos_bias=-9)]
+    settings = SearchSettings()
+    joint = Translator(models, Spaces(), Spaces(), VOCABULARY, VOCABULARY, settings)
+    assert texts(joint.translate_window(["a b", "c"], documents=documents))[1] == "a b"
+
+
 def test_an_ensemble_reads_one_context():
     models = [Gossip(len(VOCABULARY), rule) for rule in (ContextRule(), ContextRule("next"))]
     with pytest.raises(ConfigError, match="different contexts"):
