@@ -17,7 +17,7 @@ from nmtkit import console, files
 from nmtkit.corpora.parallel_text import first_odd_pair
 from nmtkit.data.documents import Documents, documents_file
 from nmtkit.data.store import load_spans, spans_files
-from nmtkit.errors import CheckpointError, ConfigError, DataError, counted
+from nmtkit.errors import CheckpointError, ConfigError, DataError, TrainingDiverged, counted
 from nmtkit.nn import hardware
 from nmtkit.owned_files import HYPOTHESES, META, NBEST, SUBWORDS, TRANSLATION
 from nmtkit.parallel import cores
@@ -198,20 +198,35 @@ class _Stage:
             boundaries = checked_boundaries(scorer, group, source, boundaries)
         if target is None:
             demands = read_demands(self.options.prefix, self.options.constraints)
-            with scorer.reading(self.readers):
+            with self.searching(group.name, scorer):
                 print_translations(scorer, group, source, boundaries, demands)
         else:
             print_forced(scorer, group, source, boundaries, target, spans)
 
+    @contextlib.contextmanager
+    def searching(self, name: str, scorer: Scorer) -> Iterator[None]:
+        """Let workers read text during a search; name the system if its numbers are not finite."""
+        try:
+            with scorer.reading(self.readers):
+                yield
+        except TrainingDiverged as error:
+            precision = self._hardware["precision"]
+            hint = "move its checkpoint away to use an earlier one; train.log shows the loss"
+            if precision != "float32":
+                hint = "--set search.precision=float32"
+            message = f"'{name}' in {precision}: {error.message}"
+            raise TrainingDiverged(message, self.run.system(name).path, hint) from None
+
     def translate_all(self, groups: list[SystemGroup], sets: list[TextSet]) -> None:
         """Translate the sets with every group that lacks them. A system that is unavailable, or has
-        no valid checkpoint, is skipped, unless it was asked for or none is left.
+        no valid checkpoint or no finite weights, is skipped, unless it was asked for or none is
+        left.
         """
         skipped = 0
         for group in groups:
             try:
                 self.translate_sets(group, sets)
-            except (Unavailable, CheckpointError) as error:
+            except (Unavailable, CheckpointError, TrainingDiverged) as error:
                 skipped += 1
                 if self.options.systems or skipped == len(groups):
                     raise
@@ -270,7 +285,7 @@ class _Stage:
         start = time.monotonic()
         with files.writing_folder(final, TRANSLATION, "free some space") as folder:
             bar = console.progress(f"{name}: {text_set.name}", text_set.lines)
-            with bar as scorer.done, scorer.reading(self.readers):
+            with bar as scorer.done, self.searching(name, scorer):
                 names = self._write(folder, text_set, scorer)
             seconds = time.monotonic() - start
             TranslationMeta(

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from nmtkit import console, settings
-from nmtkit.errors import ConfigError, DataError
+from nmtkit.errors import ConfigError, DataError, NmtkitError
 from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Model
 from nmtkit.nn import hardware
@@ -118,6 +118,8 @@ def choose(
     systems = [run.find_system(name) for name in dict.fromkeys(names)]
     if not systems:
         systems = trained(run)
+        if not single and not ensemble:
+            systems = _readable(systems)
         if single and not ensemble and len(systems) > 1:
             systems = [trained_last(systems)]
             console.say(
@@ -146,6 +148,23 @@ def trained(run: Run) -> list[System]:
         missing = "has a checkpoint yet" if run.systems() else "has been trained in this run"
         raise DataError(f"no system {missing}", where=run.path / "systems", hint="nmtkit train")
     return systems
+
+
+def _readable(systems: list[System]) -> list[System]:
+    """Return the systems whose settings can be read; warn of the others.
+
+    Raises: ConfigError, DataError if there is none.
+    """
+    readable = list(systems)
+    for system in systems:
+        try:
+            system.searching()
+        except NmtkitError as error:
+            readable.remove(system)
+            if not readable:
+                raise
+            console.warn(f"skipping '{system.name}': {error.message} ({error.where})")
+    return readable
 
 
 def trained_last(systems: list[System]) -> System:

@@ -16,7 +16,7 @@ from toy_run import LINES, save_system
 
 from nmtkit import settings
 from nmtkit.data.store import spans_writer
-from nmtkit.errors import CheckpointError, ConfigError, DataError, EnvironmentProblem
+from nmtkit.errors import ConfigError, DataError, EnvironmentProblem, NmtkitError
 from nmtkit.models import checkpoints, loading
 from nmtkit.nn import hardware
 from nmtkit.nn.hardware import Hardware
@@ -507,14 +507,44 @@ def test_a_system_whose_class_is_gone_is_skipped_unless_it_is_named(run, capsys)
         translate(run, systems=["two"], jobs=1)
 
 
-def test_a_system_without_a_valid_checkpoint_is_skipped_unless_it_is_named(run, capsys):
-    (path,) = run.system("two").checkpoints.glob("*/manifest.json")
-    path.write_text(re.sub(r'"[0-9a-f]{64}"', f'"{64 * "0"}"', path.read_text("utf-8")), "utf-8")
+def damage_checkpoints(system):
+    for path in system.checkpoints.glob("*/manifest.json"):
+        text = path.read_text("utf-8")
+        path.write_text(re.sub(r'"[0-9a-f]{64}"', f'"{64 * "0"}"', text), "utf-8")
+
+
+def diverge(system):
+    weights = checkpoints.load_weights(system.checkpoints / "step-00000010")
+    weights = {name: torch.full_like(tensor, torch.nan) for name, tensor in weights.items()}
+    about = {"vocabulary": loading.vocabulary_hashes(Run(system.path.parents[1]))}
+    checkpoints.save(system.checkpoints, 40, weights, {}, {}, about)
+    write_best(system.path, "step-00000040")
+
+
+def edit_config(more):
+    return lambda system: system.config.write_text(system.config.read_text("utf-8") + more, "utf-8")
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (damage_checkpoints, "no valid checkpoint"),
+        (diverge, "'one' in float32: the model's probabilities are not finite"),
+        (edit_config("x = 1 ="), "the file is damaged"),
+        (edit_config("depth = 1"), "unknown setting 'search.depth'"),
+    ],
+)
+def test_a_system_that_cannot_translate_is_skipped_unless_it_is_named(run, capsys, damage, message):
+    system = run.system("one")
+    damage(system)
     translate(run, set_names=["test"], jobs=1)
-    assert "skipping 'two': no valid checkpoint" in capsys.readouterr().err
-    assert (run.system("one").translation("test") / "hyp.txt").exists()
-    with pytest.raises(CheckpointError):
-        translate(run, systems=["two"], jobs=1)
+    assert f"skipping 'one': {message}" in capsys.readouterr().err
+    assert (run.system("two").translation("test") / "hyp.txt").exists()
+    assert not list(system.path.glob("translate/*"))
+    with pytest.raises(NmtkitError, match=message):
+        translate(run, systems=["one"], jobs=1)
+    with pytest.raises(NmtkitError):
+        translate(run, systems=["one"], source=str(run.source("test")), jobs=1)
 
 
 def test_documents_of_what_is_not_searched_or_known_are_refused(run, tmp_path):
