@@ -169,13 +169,16 @@ def _searched(
 
 
 def _translator(group: SystemGroup, beam: int, limit: int) -> Translator:
-    """Return nmtkit's translator, without length penalty and with one length limit."""
+    """Return nmtkit's translator: plain search, no length penalty, one length limit."""
     changes = {
         "beam": beam,
         "nbest": 1,
         "length_penalty": 0.0,
         "max_length_a": 0.0,
         "max_length_b": limit,
+        "sample": False,
+        "mbr": 0,
+        "diverse_groups": 1,
     }
     group = replace(group, settings=group.settings.model_copy(update=changes))
     cpu = torch.device("cpu")

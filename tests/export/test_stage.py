@@ -20,6 +20,8 @@ from nmtkit.export.to_ctranslate2 import CTranslate2
 from nmtkit.run import Run
 from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import load_vocabularies
+from nmtkit.translate.hypotheses import length_limit
+from nmtkit.translate.systems import choose
 from tests.export.conftest import SETTINGS
 from tests.manifests import edit, read_json, write_json
 from tests.refused import refused
@@ -305,6 +307,14 @@ def test_too_few_equal_translations_end_with_1(copy, without_package, monkeypatc
     monkeypatch.setattr(CTranslate2, "same_search", False)  # only greedy search counts then
     assert command(copy, "post --check --lines 3").exit_code == 0
     assert asked == [check.comparable_lines(copy, 3, 20, TextSide.load(copy.prep, "src"))[1]] * 4
+
+
+def test_the_search_compared_is_a_plain_one(copy):
+    other_ways = {"sample": True, "top_k": 2, "mbr": 3}, {"beam": 4, "diverse_groups": 2}
+    for search in other_ways:
+        (group,) = choose(copy, ["post"], False, search, single=True)
+        settings = check._translator(group, 2, 9).settings
+        assert (settings.sample, settings.mbr, settings.diverse_groups) == (False, 0, 1)
 
 
 def test_the_lines_compared_are_neither_blank_nor_in_pieces(copy):
