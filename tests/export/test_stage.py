@@ -357,8 +357,15 @@ def test_the_real_engine_translates_alike(copy, name, stdout, monkeypatch):
         names = ["shared_vocabulary.json"] * 2
     assert [read_json(out / file) for file in names] == [list(source), list(target)]
     monkeypatch.chdir(out)
+    asked, translate = [], ctranslate2.Translator.translate_batch
+    watched = lambda *a, **options: asked.append(options) or translate(*a, **options)  # noqa: E731
+    monkeypatch.setattr(ctranslate2.Translator, "translate_batch", watched)
     exec(readme_code(out).replace('["…"]', repr(LINES)), {})
     assert stdout().startswith("['")
+    side, search = TextSide.load(copy.prep, "src"), copy.system(name).searching()
+    limit = max(length_limit(len(side.encode(line)) + 1, search) for line in LINES)
+    assert (asked[0]["beam_size"], asked[0]["max_decoding_length"]) == (3, limit)
+    assert asked[0]["max_input_length"] == asked[0]["min_decoding_length"] == 0
     assert ctranslate2.contains_model(str(out))
 
 
