@@ -337,6 +337,7 @@ UNUSED = [  # a command, options that mean nothing there, why
         "without --check nothing is compared",
     ),
     ("settings --json", ["--toml"], "JSON is printed"),
+    ("status .", ["--run ."], "runs are named without it"),
     ("settings train", ["--variant x"], "only the section model depends on the variant"),
     (
         "prep mine --spm x.model",

@@ -126,8 +126,14 @@ def test_no_run_and_a_missing_run(tmp_path, monkeypatch):
         assert not result.stdout
 
 
-def test_a_run_is_named_as_for_the_other_commands(folder):
-    assert ok("status --run runs/demo").stdout == ok("status runs/demo").stdout
+def test_a_run_is_named_as_for_the_other_commands(folder, monkeypatch):
+    shown = ok("status runs/demo").stdout
+    assert ok("status --run runs/demo").stdout == shown
+    Path("runs").rename("elsewhere")
+    monkeypatch.setenv("NMTKIT_RUN", "elsewhere/demo")
+    assert ok("status").stdout == shown.replace("runs/demo", "elsewhere/demo")
+    shutil.copytree("elsewhere/demo", "runs/demo")
+    assert ok("status runs/demo").stdout == shown
 
 
 def test_torch_is_not_loaded(folder):
