@@ -49,7 +49,7 @@ class Estimate:
 
     def within(self, seconds: float) -> Estimate:
         """Return the part of the training that this time allows."""
-        share = min(1.0, seconds / max(1e-9, self.seconds))
+        share = min(1.0, max(0.0, seconds) / max(1e-9, self.seconds))
         updates = round(share * self.updates)
         return replace(
             self, updates=updates, tokens=share * self.tokens, epochs=share * self.epochs
@@ -59,7 +59,7 @@ class Estimate:
 def rehearse(trainer: Trainer) -> Estimate:
     """Compute the largest batch and a few updates, which change the model but write nothing."""
     state, s = trainer.state, trainer.settings
-    begin = state.step
+    begin, seconds = state.step, state.seconds
     trainer.probe()
     for _ in range(WARM_UP):
         trainer.make_update()
@@ -76,7 +76,7 @@ def rehearse(trainer: Trainer) -> Estimate:
     updates, epoch_tokens = of_an_epoch(trainer)
     epochs = left / updates
     estimate = Estimate(timed, speed, left, epochs * epoch_tokens, epochs)
-    return estimate.within(60 * s.max_minutes) if s.max_minutes else estimate
+    return estimate.within(60 * s.max_minutes - seconds) if s.max_minutes else estimate
 
 
 def of_an_epoch(trainer: Trainer) -> tuple[float, float]:
