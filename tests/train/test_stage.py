@@ -316,6 +316,13 @@ def test_patience(run, monkeypatch, stderr):
     assert checkpoints.choose(run.system(VARIANT))[0].name == "step-00000002"
 
 
+def test_the_extra_validation_at_the_end_does_not_count_for_patience(run, monkeypatch):
+    better = iter([True, False, False, True])
+    monkeypatch.setattr(loop, "is_better", lambda *_: next(better))
+    go(run, "train.max_steps=7", "train.validate_every=2")
+    assert (state_of(run)["best"]["step"], state_of(run)["since_best"]) == (7, 2)
+
+
 def test_the_learning_rate_has_run_down(run, monkeypatch):
     monkeypatch.setattr(Validator, "_loss", lambda self, stop: (1.0, 1.0))
     more = (
