@@ -506,6 +506,8 @@ def test_init_from_a_system_a_folder_and_a_checkpoint(run, stderr):
     go(run, "train.max_steps=2", "train.lr=1e-12", name="s0")  # continuing needs no --init-from
     with pytest.raises(ConfigError, match="have changed"):
         go(run, "train.max_steps=2", "train.lr=1e-12", name="s0", init_from="s1")
+    run.system(VARIANT).path.rename(run.path / "gone")
+    go(run, "train.max_steps=3", "train.lr=1e-12", name="s0", init_from=VARIANT)
 
 
 def test_init_from_says_what_did_not_match(run, stderr):
