@@ -47,7 +47,8 @@ class TranslateOptions(Options):
     """Length penalty: a higher value favours longer translations, 0 = none (search.length_penalty).
     """
     nbest: int | None = option(None, "N", panel=SEARCH, ge=1)
-    """Print the N best translations per sentence, best first, as JSON lines (search.nbest)."""
+    """N above 1: print the N best translations per sentence, best first, as JSON lines
+    (search.nbest)."""
     average: int | None = option(None, "K", panel=SEARCH, ge=1)
     """Average the last K checkpoints; 1 = use the best checkpoint (search.average)."""
     prefix: Path | None = option(None, "FILE", panel=OTHER)
