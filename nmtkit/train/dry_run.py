@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from nmtkit import console, settings
 from nmtkit.errors import counted
 from nmtkit.models.variants import count_parameters, load_variant
 from nmtkit.tables.table import Table, text_column
 from nmtkit.train.loop import Trainer
-from nmtkit.train.plan import Plan
+from nmtkit.train.plan import SCHEMAS, Plan
 from nmtkit.train.reporting import memory
 from nmtkit.train.updates import Updates
 
@@ -106,8 +105,7 @@ def show(plan: Plan, trainer: Trainer, estimate: Estimate) -> None:
 
 def changed_settings(plan: Plan) -> dict[str, tuple[str, str]]:
     """Return default and value of each setting whose value is not the default."""
-    schemas: dict[str, Any] = {"model": load_variant(plan.variant).Settings}
-    schemas |= {"train": settings.TrainSettings, "search": settings.SearchSettings}
+    schemas = {"model": load_variant(plan.variant).Settings} | SCHEMAS
     defaults = {name: settings.complete(schema, {}) for name, schema in schemas.items()}
     before, now = settings.flat(defaults), settings.flat(plan.model_dump(include=set(schemas)))
     return {

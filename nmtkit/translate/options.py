@@ -8,6 +8,7 @@ from nmtkit.options import (
     GENERAL,
     Options,
     device_option,
+    flag,
     jobs_option,
     option,
     preset_option,
@@ -95,9 +96,5 @@ class TranslateOptions(Options):
 
     def beside_the_source(self) -> list[tuple[Path, str]]:
         """Return the files with one line for each source line, each with its option."""
-        named = (
-            (self.force_target, "--force-target"),
-            (self.prefix, "--prefix"),
-            (self.constraints, "--constraints"),
-        )
-        return [(path, name) for path, name in named if path is not None]
+        keys = ("force_target", "prefix", "constraints")
+        return [(path, flag(key)) for key in keys if (path := getattr(self, key)) is not None]

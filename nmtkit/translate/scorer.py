@@ -16,7 +16,7 @@ from nmtkit.text.vocabulary import EOS, UNK
 from nmtkit.translate.forced import forced_scores
 from nmtkit.translate.hypotheses import NBest
 from nmtkit.translate.searcher import POSITIONS, Read, best_ids, readable
-from nmtkit.translate.translator import Translator, fitting_spans
+from nmtkit.translate.translator import Translator
 
 MOST_SUBWORDS = 20_000
 """The longest line whose given translation is scored. The line is not cut, and the time of
@@ -157,8 +157,8 @@ class Scorer(Translator):
             documents, spans: of the lines.
         Returns: of each line, of each target, the log-probabilities of its tokens.
         """
-        fitting = fitting_spans(spans, list(map(len, src)))
-        self._count_given(src, [target for targets in tgt for target in targets], fitting)
+        fitting = self._fitting(spans, [[line] for line in src])
+        self._count_given(src, [target for targets in tgt for target in targets])
         reads = self._given_or_translated(heads, tgt, documents)
         documents = readable(documents, heads)
         items = {
@@ -178,9 +178,7 @@ class Scorer(Translator):
         count = len(tgt[0])
         return [scores[start : start + count] for start in range(0, len(scores), count)]
 
-    def _count_given(
-        self, src: list[Ids], tgt: list[Ids], spans: Sequence[Sequence[int]]
-    ) -> None:
+    def _count_given(self, src: list[Ids], tgt: list[Ids]) -> None:
         """Count lines, and the targets of all of them."""
         self.counts.update(
             lines=len(src),
@@ -190,7 +188,6 @@ class Scorer(Translator):
             over_long=sum(len(line) > self.settings.max_source + 1 for line in src),
             unknown=sum(line.count(UNK) for line in src),
             unknown_target=sum(line.count(UNK) for line in tgt),
-            no_spans=sum(not of_line for of_line in spans) if self._reads_spans else 0,
         )
 
 

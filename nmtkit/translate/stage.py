@@ -198,24 +198,10 @@ class _Stage:
             boundaries = checked_boundaries(scorer, group, source, boundaries)
         if target is None:
             demands = read_demands(self.options.prefix, self.options.constraints)
-            with self.searching(group.name, scorer):
+            with scorer.reading(self.readers):
                 print_translations(scorer, group, source, boundaries, demands)
         else:
             print_forced(scorer, group, source, boundaries, target, spans)
-
-    @contextlib.contextmanager
-    def searching(self, name: str, scorer: Scorer) -> Iterator[None]:
-        """Let workers read text during a search; name the system if its numbers are not finite."""
-        try:
-            with scorer.reading(self.readers):
-                yield
-        except TrainingDiverged as error:
-            precision = self._hardware["precision"]
-            hint = "move its checkpoint away to use an earlier one; train.log shows the loss"
-            if precision != "float32":
-                hint = "--set search.precision=float32"
-            message = f"'{name}' in {precision}: {error.message}"
-            raise TrainingDiverged(message, self.run.system(name).path, hint) from None
 
     def translate_all(self, groups: list[SystemGroup], sets: list[TextSet]) -> None:
         """Translate the sets with every group that lacks them. A system that is unavailable, or has
@@ -256,10 +242,7 @@ class _Stage:
 
     def _inputs(self, group: SystemGroup, text_set: TextSet) -> TranslationInputs:
         """Return everything that the translation depends on."""
-        optional = {
-            "spans": spans_files(self.run.prep / text_set.name),
-            "docs": [documents_file(self.run.prep, text_set.name)],
-        }
+        documents = documents_file(self.run.prep, text_set.name)
         return TranslationInputs(
             format=1,
             set=text_set.name,
@@ -270,11 +253,8 @@ class _Stage:
             prefix=_sha256(self.options.prefix),
             constraints=_sha256(self.options.constraints),
             metric=self.metric.depends_on(text_set.name, []) if self.metric else None,
-            **{
-                kind: [files.sha256(path) for path in paths]
-                for kind, paths in optional.items()
-                if paths and all(path.is_file() for path in paths)
-            },
+            spans=list(map(files.sha256, spans_files(self.run.prep / text_set.name))) or None,
+            docs=[files.sha256(documents)] if documents.is_file() else None,
         )
 
     def _translate_set(
@@ -285,7 +265,7 @@ class _Stage:
         start = time.monotonic()
         with files.writing_folder(final, TRANSLATION, "free some space") as folder:
             bar = console.progress(f"{name}: {text_set.name}", text_set.lines)
-            with bar as scorer.done, self.searching(name, scorer):
+            with bar as scorer.done, scorer.reading(self.readers):
                 names = self._write(folder, text_set, scorer)
             seconds = time.monotonic() - start
             TranslationMeta(

@@ -203,16 +203,25 @@ class Translator(Searcher):
             self._count_source(pieces)
         lines, spans, documents, demands = window
         asked = LineDemands(self.tgt_side, self.tgt_vocab, self.settings, lines, demands, ids)
-        lengths = [len(pieces[0]) if len(pieces) == 1 else -1 for pieces in ids]
-        fitting = fitting_spans(spans, lengths)
-        if self._reads_spans:
-            self.counts["no_spans"] += sum(
-                len(pieces) for pieces, of_line in zip(ids, fitting, strict=True) if not of_line
-            )
+        fitting = self._fitting(spans, ids)
         translated = self._translated(ids, fitting, documents, self.done, asked.demands)
         subwords = list(map(self._subwords, translated, asked.prefixes))
         texts = self._mapped(Translator._text, list(itertools.chain(*subwords)))
         return (self._join(*of_line, texts) for of_line in zip(translated, subwords, strict=True))
+
+    def _fitting(
+        self, spans: Sequence[Sequence[int]] | None, ids: Sequence[Sequence[Sequence[int]]]
+    ) -> list[Sequence[int]]:
+        """Return the spans of each line that has as many tokens, in one piece; count the others."""
+        fitting = [
+            of_line if len(pieces) == 1 and sum(of_line) == len(pieces[0]) else ()
+            for pieces, of_line in zip(ids, spans or [()] * len(ids), strict=True)
+        ]
+        if self._reads_spans:
+            self.counts["no_spans"] += sum(
+                len(pieces) for pieces, of_line in zip(ids, fitting, strict=True) if not of_line
+            )
+        return fitting
 
     def _cut(self, subwords: list[str]) -> list[list[str]]:
         """Cut a line into pieces that are translated one by one."""
@@ -290,14 +299,6 @@ class Translator(Searcher):
                 len(hypotheses[0].ids) + hypotheses[0].finished for hypotheses in pieces
             )
         return Translation(candidates)
-
-
-def fitting_spans(
-    spans: Sequence[Sequence[int]] | None, lengths: Sequence[int]
-) -> list[Sequence[int]]:
-    """Return the spans of each line that has as many tokens; of other lines nothing."""
-    known = spans or [()] * len(lengths)
-    return [of if sum(of) == n else () for of, n in zip(known, lengths, strict=True)]
 
 
 def _apply_to_share(

@@ -529,7 +529,7 @@ def edit_config(more):
     ("damage", "message"),
     [
         (damage_checkpoints, "no valid checkpoint"),
-        (diverge, "'one' in float32: the model's probabilities are not finite"),
+        (diverge, "the model's probabilities are not finite"),
         (edit_config("x = 1 ="), "the file is damaged"),
         (edit_config("depth = 1"), "unknown setting 'search.depth'"),
     ],
