@@ -291,7 +291,8 @@ class Trainer:
             self._forget_best()
         state.validated = state.step
         regular = state.step % s.validate_every == 0
-        new_best = is_better(measured, state.best, s.best_by)
+        by = s.best_by if s.dev_bleu else "dev_loss"
+        new_best = is_better(measured, state.best, by)
         if regular:
             self._show_to_plateau(measured)
             state.since_best = 0 if new_best else state.since_best + 1
