@@ -300,6 +300,11 @@ class _Training:
                 f"train.warmup is {train.warmup:,} of {train.max_steps:,} updates: the learning"
                 " rate rises until the end"
             )
+        if (average := self.plan.search.average) > train.keep_checkpoints:
+            console.warn(
+                f"search.average is {average}, but train.keep_checkpoints keeps only"
+                f" {train.keep_checkpoints}"
+            )
 
 
 def _tidy(system: System, force: bool) -> None:

@@ -457,12 +457,20 @@ def test_settings_of_prep_that_the_corpus_does_not_have_are_warned_about(run, st
     refused(ConfigError, "unknown setting 'prep.mergs'", go, run, config=tmp_path / "mine.toml")
 
 
-def test_a_training_that_ends_in_its_warm_up_is_warned_about(run, stderr):
-    message = "the learning rate rises until the end"
-    for warmup, warned in ((3, False), (4, True)):
+@pytest.mark.parametrize(
+    ("key", "good", "bad", "message"),
+    [
+        ("train.warmup", 3, 4, "the learning rate rises until the end"),
+        ("search.average", 5, 6, "search.average is 6, but train.keep_checkpoints keeps only 5"),
+    ],
+)
+def test_settings_that_cannot_do_what_they_say_are_warned_about(
+    run, stderr, key, good, bad, message
+):
+    for value in (good, bad):
         stderr()
-        go(run, f"train.warmup={warmup}", name=f"w{warmup}", dry_run=True)
-        assert (message in stderr()) is warned
+        go(run, f"{key}={value}", name=f"v{value}", dry_run=True)
+        assert (message in stderr()) is (value == bad)
 
 
 def test_settings_that_came_later_have_the_value_that_systems_were_trained_with(run):
