@@ -77,6 +77,10 @@ def test_what_is_out_of_date_is_listed_with_its_command(folder, monkeypatch):
     assert "other checkpoints: nmtkit translate" in described()[0]["out_of_date"][0]
     hyp.unlink()
     assert "not translated: nmtkit translate" in described()[0]["out_of_date"][0]
+    (system / "checkpoints").rename("moved")
+    command = "nmtkit train --system transformer"
+    assert f"not translated: {command}" in described()[0]["out_of_date"][0]
+    Path("moved").rename(system / "checkpoints")
     monkeypatch.setattr(console, "width", lambda: 60)
     lines = ok("status").stdout.splitlines()
     assert max(map(len, lines)) <= 60

@@ -147,7 +147,9 @@ def _of_translation(run: Run, system: System, name: str, scores: Scores | None) 
 
     folder, about = system.translation(name), f"{system.name} on {name}"
     if not (folder / "hyp.txt").is_file():
-        yield f"{about}: not translated: nmtkit translate"
+        trained = checkpoints.candidates(system.checkpoints)
+        command = "translate" if trained else f"train --system {system.name}"
+        yield f"{about}: not translated: nmtkit {command}"
         return
     if (folder / "meta.json").is_file():
         meta = load(TranslationMeta, folder / "meta.json")

@@ -143,10 +143,12 @@ def trained(run: Run) -> list[System]:
 
     Raises: DataError if there is none.
     """
-    systems = [s for s in run.systems() if checkpoints.candidates(s.checkpoints)]
+    begun = run.system_names()
+    systems = [s for s in map(run.system, begun) if checkpoints.candidates(s.checkpoints)]
     if not systems:
-        missing = "has a checkpoint yet" if run.systems() else "has been trained in this run"
-        raise DataError(f"no system {missing}", where=run.path / "systems", hint="nmtkit train")
+        missing = "has a checkpoint yet" if begun else "has been trained in this run"
+        hint = " --system ".join(["nmtkit train", *begun[:1]])
+        raise DataError(f"no system {missing}", where=run.path / "systems", hint=hint)
     return systems
 
 

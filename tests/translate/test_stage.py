@@ -4,6 +4,7 @@ import functools
 import io
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -439,6 +440,11 @@ def test_stdin_closed_by_the_shell(run):
 def test_unprepared_and_untrained(run, tmp_path):
     with pytest.raises(DataError, match="not prepared"):
         translate(Run(tmp_path))
+    for system in run.systems():
+        shutil.rmtree(system.checkpoints)
+    with pytest.raises(DataError, match="no system has a checkpoint yet") as caught:
+        translate(run)
+    assert caught.value.hint == "nmtkit train --system one"
     for system in run.systems():
         system.config.unlink()
     with pytest.raises(DataError, match="has been trained"):
