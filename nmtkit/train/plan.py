@@ -110,12 +110,16 @@ def make_plan(run: Run, options: TrainOptions) -> Plan:
     of_file = settings.load_config(options.config, variant) if options.config else {}
     if of_file.get("prep"):
         _warn_of_prep(of_file["prep"], manifest.settings, options.config)
-    sections = settings.merge(
-        {**of_preset, "model": cls.adapt(of_preset.get("model", {}))},
+    typed = settings.merge(
         of_file,
         _assigned(options),
         {"train": {} if options.seed is None else {"seed": options.seed}},
     )
+    if options.match_parameters and "d_ff" in typed.get("model", {}):
+        message = "model.d_ff is given, and this option chooses it"
+        raise ConfigError(message, where="--match-parameters", hint="leave out one of them")
+    adapted = {**of_preset, "model": cls.adapt(of_preset.get("model", {}))}
+    sections = settings.merge(adapted, typed)
     return Plan(
         variant=variant,
         preset=preset,
