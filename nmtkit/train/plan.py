@@ -29,6 +29,9 @@ HARMLESS = {
 }
 
 
+OF_PLATEAU = ("decay_factor", "decay_patience", "plateau_on", "min_lr")
+OF_REPLACE = ("replace_keep", "replace_decay")
+"""The settings of train.schedule=plateau, and those of train.replace."""
 SETTINGS_OPTIONS = ("preset", "config", "assignments", "seed", "init_from", "match_parameters")
 """The options that give settings, besides the variant."""
 SCHEMAS: dict[str, type[Section]] = {"train": TrainSettings, "search": SearchSettings}
@@ -120,7 +123,7 @@ def make_plan(run: Run, options: TrainOptions) -> Plan:
         raise ConfigError(message, where="--match-parameters", hint="leave out one of them")
     adapted = {**of_preset, "model": cls.adapt(of_preset.get("model", {}))}
     sections = settings.merge(adapted, typed)
-    return Plan(
+    plan = Plan(
         variant=variant,
         preset=preset,
         init_from=options.init_from or "",
@@ -129,6 +132,31 @@ def make_plan(run: Run, options: TrainOptions) -> Plan:
         train=settings.build(TrainSettings, sections.get("train", {}), "train"),
         search=settings.build(SearchSettings, sections.get("search", {}), "search"),
     )
+    before = of_preset.get("train", {}).get("schedule", "noam")
+    _check_effects(plan.train, typed["train"], before)
+    return plan
+
+
+def _check_effects(train: TrainSettings, typed: Collection[str], before: str) -> None:
+    """Refuse typed settings that have no effect without another setting; warn of a learning rate
+    that was chosen for another schedule.
+
+    Args:
+        typed: the settings that the user gave.
+        before: the schedule of the preset.
+    Raises: ConfigError.
+    """
+    idle = OF_PLATEAU * (train.schedule != "plateau") + OF_REPLACE * (train.replace == "none")
+    for key in idle:
+        if key in typed and getattr(train, key) != TrainSettings.model_fields[key].default:
+            needed = "replace" if key in OF_REPLACE else "schedule=plateau"
+            message = f"train.{key} has no effect without train.{needed}"
+            raise ConfigError(message, where=f"train.{key}", hint="leave it out")
+    if (train.schedule == "noam") != (before == "noam") and "lr" not in typed:
+        console.warn(
+            f"train.lr is {train.lr:g}, as for train.schedule={before}; it means something else"
+            f" with {train.schedule}"
+        )
 
 
 def _warn_of_prep(values: dict[str, Any], prepared: PrepSettings, file: Path | None) -> None:

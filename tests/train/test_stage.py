@@ -25,6 +25,7 @@ from nmtkit.models.base import Vocabularies
 from nmtkit.models.properties import NOT_CAUSAL
 from nmtkit.models.variants import build_model
 from nmtkit.nn import hardware
+from nmtkit.presets import preset_names
 from nmtkit.run import Run
 from nmtkit.score.metrics import bleu
 from nmtkit.settings import TrainSettings
@@ -93,6 +94,23 @@ def test_layers_of_settings(run, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("preset", "assignments", "warned"),
+    [
+        *((preset, [], False) for preset in preset_names()),
+        ("tiny", ["train.schedule=cosine"], True),
+        ("small", ["train.schedule=noam"], True),
+        ("small", ["train.schedule=constant"], False),
+        ("tiny", ["train.schedule=cosine", "train.lr=1e-3"], False),
+    ],
+)
+def test_a_learning_rate_of_another_schedule_is_warned_about(
+    run, stderr, preset, assignments, warned
+):
+    make_plan(run, TrainOptions.of({"preset": preset, "assignments": assignments}))
+    assert ("as for train.schedule=" in stderr()) is warned
+
+
+@pytest.mark.parametrize(
     ("assignment", "message"),
     [
         ("train.max_step=3", "did you mean 'max_steps'"),
@@ -102,6 +120,8 @@ def test_layers_of_settings(run, tmp_path, monkeypatch):
         ("train.lr=fast", "train.lr"),
         ("train.schedule=linear", "train.schedule"),
         ("prep.merges=3", "prep.merges cannot change now"),
+        ("train.min_lr=1e-5", "train.min_lr has no effect without train.schedule=plateau"),
+        ("train.replace_keep=0.8", "train.replace_keep has no effect without train.replace"),
     ],
 )
 def test_bad_settings_name_the_key(run, assignment, message):
