@@ -34,6 +34,7 @@ from nmtkit.score.external_metrics import CommandMetric, parse
 from nmtkit.settings import SearchSettings, complete
 from nmtkit.translate import workers
 from nmtkit.translate.demands import read_demands
+from nmtkit.translate.methods import refuse_phrases
 from nmtkit.translate.options import TranslateOptions
 from nmtkit.translate.output import (
     checked_boundaries,
@@ -181,6 +182,9 @@ class _Stage:
                     hint="add --mbr N, or leave --metric out",
                 )
             scorer.utility = external_utility(self.metric)
+        constraints = self.options.constraints
+        if constraints and any(demand.phrases for demand in read_demands(None, constraints)):
+            refuse_phrases(scorer.settings)
         averaged = " (averaged)" * (len(names) > len(scorer.models))
         console.say(f"loaded {', '.join(names)}{averaged}")
         return scorer
