@@ -176,7 +176,7 @@ class LoadedSystem:
             lines: (N) raw lines.
             documents: where documents start, for a system that reads context.
             prefix: (N) what each translation begins with, whole words; "" asks for nothing.
-            constraints: (N) lists of phrases that each translation has.
+            constraints: (N) lists of phrases that each translation has; empty phrases do not count.
         Raises: NotLines for anything but a list of strings; ConfigError if the system reads no
             context or `documents` is an unknown word; DataError for wrong line numbers, or for a
             prefix or phrase that no translation can have.
@@ -199,7 +199,7 @@ class LoadedSystem:
         beginnings = [""] * len(lines) if prefix is None else _lines(prefix, "prefix")
         _check_counts(beginnings, lines, "prefixes")
         of_lines = [()] * len(lines) if constraints is None else constraints
-        phrases = [tuple(_lines(of_line, "constraints")) for of_line in of_lines]
+        phrases = [tuple(filter(str.strip, _lines(line, "constraints"))) for line in of_lines]
         _check_counts(phrases, lines, "lists of phrases")
         demands = itertools.starmap(
             LineDemand, zip(range(len(lines)), beginnings, phrases, strict=True)

@@ -208,6 +208,7 @@ def test_a_set_with_phrases_is_recorded(run, tmp_path, capsys):
 
 def test_from_python(run):
     system = nmtkit.load(run.path, "one", device="cpu")
+    assert system.translate([""], constraints=[[" "]]) == [""]
     (translation,) = system.translations(["two men"], constraints=[["green", "dog"]])
     assert {"green", "dog"} <= set(translation.subwords)
     for lists in ([["dog"]], []):
