@@ -124,7 +124,7 @@ def choose(
             systems = [trained_last(systems)]
             console.say(
                 f"translating with '{systems[0].name}', the system trained last (others: --system"
-                " NAME)"
+                " NAME, in Python system=NAME)"
             )
     if ensemble and len(systems) < 2:
         message = f"an ensemble needs two systems or more, not {len(systems)}"
