@@ -55,10 +55,6 @@ READERS = 4
 """The most workers that read text for a GPU."""
 
 
-class Unavailable(DataError):
-    """A system that another process is writing to, or whose model cannot be made."""
-
-
 def translate(run: Run, **values: Any) -> None:
     """Translate test sets into systems/<name>/translate/<set>/, or a file or stdin to stdout.
 
@@ -160,20 +156,14 @@ class _Stage:
         self.metric = parse(CommandMetric, options.metric) if options.metric else None
 
     def scorer(self, group: SystemGroup) -> Scorer:
-        """Load what translates.
-
-        Raises: Unavailable if the class of a model is not found, or has changed.
-        """
+        """Load what translates."""
         machine = group.hardware(self.device, self.options.force_target is not None)
         before, self._hardware = self._hardware, {**machine.values(), "jobs": self.jobs}
         if self._hardware != before:
             processes = f"; up to {self.jobs} worker processes of one thread each"
             console.say(machine.describe() + processes * (self.jobs > 1))
         names = [f"{used.system}/{used.name}" for used in group.checkpoints()]
-        try:
-            scorer = group.scorer(self.device, machine.precision, self.jobs)
-        except ConfigError as error:
-            raise Unavailable(error.message, error.where, error.hint) from None
+        scorer = group.scorer(self.device, machine.precision, self.jobs)
         if self.metric:
             if not scorer.settings.mbr:
                 raise ConfigError(
@@ -208,15 +198,14 @@ class _Stage:
             print_forced(scorer, group, source, boundaries, target, spans)
 
     def translate_all(self, groups: list[SystemGroup], sets: list[TextSet]) -> None:
-        """Translate the sets with every group that lacks them. A system that is unavailable, or has
-        no valid checkpoint or no finite weights, is skipped, unless it was asked for or none is
-        left.
+        """Translate the sets with every group that lacks them. A system that cannot translate is
+        skipped, unless it was asked for or none is left.
         """
         skipped = 0
         for group in groups:
             try:
                 self.translate_sets(group, sets)
-            except (Unavailable, CheckpointError, TrainingDiverged) as error:
+            except (ConfigError, DataError, CheckpointError, TrainingDiverged) as error:
                 skipped += 1
                 if self.options.systems or skipped == len(groups):
                     raise
@@ -228,10 +217,7 @@ class _Stage:
         with contextlib.ExitStack() as locks:
             folders = {self.run.system(group.name).path, *(s.path for s in group.systems)}
             for path in sorted(folders):
-                try:
-                    locks.enter_context(locked(path, "translate"))
-                except DataError as error:
-                    raise Unavailable(error.message, error.where, error.hint) from None
+                locks.enter_context(locked(path, "translate"))
             for text_set in sets:
                 inputs, folder = self._inputs(group, text_set), group.translation(text_set.name)
                 files.recover(folder, TRANSLATION)

@@ -119,7 +119,7 @@ def choose(
     if not systems:
         systems = trained(run)
         if not single and not ensemble:
-            systems = _readable(systems)
+            systems = list(filter(_is_readable, systems)) or systems  # the first raises its error
         if single and not ensemble and len(systems) > 1:
             systems = [trained_last(systems)]
             console.say(
@@ -152,21 +152,14 @@ def trained(run: Run) -> list[System]:
     return systems
 
 
-def _readable(systems: list[System]) -> list[System]:
-    """Return the systems whose settings can be read; warn of the others.
-
-    Raises: ConfigError, DataError if there is none.
-    """
-    readable = list(systems)
-    for system in systems:
-        try:
-            system.searching()
-        except NmtkitError as error:
-            readable.remove(system)
-            if not readable:
-                raise
-            console.warn(f"skipping '{system.name}': {error.message} ({error.where})")
-    return readable
+def _is_readable(system: System) -> bool:
+    """True if the search settings of a system can be read; otherwise a warning gives the reason."""
+    try:
+        system.searching()
+    except NmtkitError as error:
+        console.warn(f"skipping '{system.name}': {error.message} ({error.where})")
+        return False
+    return True
 
 
 def trained_last(systems: list[System]) -> System:
