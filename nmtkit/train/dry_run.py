@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from nmtkit import console, settings
@@ -46,14 +46,6 @@ class Estimate:
         """Training time, without validations and checkpoints."""
         return self.tokens / self.speed
 
-    def within(self, seconds: float) -> Estimate:
-        """Return the part of the training that this time allows."""
-        share = min(1.0, max(0.0, seconds) / max(1e-9, self.seconds))
-        updates = round(share * self.updates)
-        return replace(
-            self, updates=updates, tokens=share * self.tokens, epochs=share * self.epochs
-        )
-
 
 def rehearse(trainer: Trainer) -> Estimate:
     """Compute the largest batch and a few updates, which change the model but write nothing."""
@@ -71,11 +63,12 @@ def rehearse(trainer: Trainer) -> Estimate:
         timed += 1
     trainer.read()
     speed = max(1, state.tokens - tokens) / max(1e-9, time.monotonic() - start)
-    left = max(0, s.max_steps - begin)
     updates, epoch_tokens = of_an_epoch(trainer)
-    epochs = left / updates
-    estimate = Estimate(timed, speed, left, epochs * epoch_tokens, epochs)
-    return estimate.within(60 * s.max_minutes - seconds) if s.max_minutes else estimate
+    epochs = (s.max_steps - begin) / updates
+    if s.max_minutes:
+        epochs = min(epochs, speed * (60 * s.max_minutes - seconds) / epoch_tokens)
+    epochs = max(0.0, epochs)
+    return Estimate(timed, speed, round(epochs * updates), epochs * epoch_tokens, epochs)
 
 
 def of_an_epoch(trainer: Trainer) -> tuple[float, float]:
