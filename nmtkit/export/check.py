@@ -15,6 +15,7 @@ from nmtkit import console, files
 from nmtkit.errors import NmtkitError
 from nmtkit.export.engine import Engine, Loaded, Sentences
 from nmtkit.run import Run
+from nmtkit.settings import SearchSettings
 from nmtkit.tables.table import Column, Table
 from nmtkit.text.side import TextSide
 from nmtkit.translate import workers
@@ -170,17 +171,10 @@ def _searched(
 
 def _translator(group: SystemGroup, beam: int, limit: int) -> Translator:
     """Return nmtkit's translator: plain search, no length penalty, one length limit."""
-    changes = {
-        "beam": beam,
-        "nbest": 1,
-        "length_penalty": 0.0,
-        "max_length_a": 0.0,
-        "max_length_b": limit,
-        "sample": False,
-        "mbr": 0,
-        "diverse_groups": 1,
-    }
-    group = replace(group, settings=group.settings.model_copy(update=changes))
+    own = group.settings.model_dump(include={"max_source", "batch_size"})
+    limits = {"length_penalty": 0, "max_length_a": 0, "max_length_b": limit}
+    plain = SearchSettings.model_validate(own | limits | {"beam": beam})
+    group = replace(group, settings=plain)
     cpu = torch.device("cpu")
     return group.scorer(cpu, group.hardware(cpu, forced=True).precision)
 
