@@ -125,11 +125,11 @@ def is_better(new: Validation, best: Best | None, by: str) -> bool:
         return False
     if best is None:
         return True
-
-    def rank(bleu: float | None, loss: float) -> tuple[float, float]:
-        return (bleu if by == "dev_bleu" and bleu is not None else -1, -loss)
-
-    return rank(new.bleu, new.loss) > rank(best.dev_bleu, best.dev_loss)
+    both = (new.bleu, new.loss), (best.dev_bleu, best.dev_loss)
+    ours, theirs = (
+        (bleu if by == "dev_bleu" and bleu is not None else -1, -loss) for bleu, loss in both
+    )
+    return ours > theirs
 
 
 def _dev_set_hash(hashes: dict[str, str], name: str, sentences: int) -> str:
