@@ -32,7 +32,7 @@ from nmtkit.text.vocabulary import EOS
 from nmtkit.translate import workers
 from nmtkit.translate.demands import LineDemand
 from nmtkit.translate.scorer import ForcedLine, Scorer
-from nmtkit.translate.systems import SystemGroup, choose, trained, trained_last
+from nmtkit.translate.systems import SystemGroup, choose
 from nmtkit.translate.translator import Translation
 from nmtkit.translate.windows import Boundaries, windowed, windows_for
 
@@ -95,14 +95,8 @@ def load(
     trust.allow(_lines(allow_code, "allow_code"))
     run, name = _find(files.expanded_path(path), system)
     picked = hardware.pick_device(device)
-    if name is None:
-        systems = trained(run)
-        name = trained_last(systems).name
-        if len(systems) > 1:
-            console.say(
-                f"loading '{name}', the system trained last (for another: load(path, system=NAME))"
-            )
-    return LoadedSystem(choose(run, [name], False, search, single=True)[0], picked, jobs or cores())
+    names = [] if name is None else [name]
+    return LoadedSystem(choose(run, names, False, search, single=True)[0], picked, jobs or cores())
 
 
 def _find(path: Path, system: str | None) -> tuple[Run, str | None]:
@@ -176,7 +170,7 @@ class LoadedSystem:
             lines: (N) raw lines.
             documents: where documents start, for a system that reads context.
             prefix: (N) what each translation begins with, whole words; "" asks for nothing.
-            constraints: (N) lists of phrases that each translation has.
+            constraints: (N) lists of phrases that each translation has; empty phrases do not count.
         Raises: NotLines for anything but a list of strings; ConfigError if the system reads no
             context or `documents` is an unknown word; DataError for wrong line numbers, or for a
             prefix or phrase that no translation can have.
@@ -199,11 +193,9 @@ class LoadedSystem:
         beginnings = [""] * len(lines) if prefix is None else _lines(prefix, "prefix")
         _check_counts(beginnings, lines, "prefixes")
         of_lines = [()] * len(lines) if constraints is None else constraints
-        phrases = [tuple(_lines(of_line, "constraints")) for of_line in of_lines]
+        phrases = [tuple(filter(str.strip, _lines(line, "constraints"))) for line in of_lines]
         _check_counts(phrases, lines, "lists of phrases")
-        demands = itertools.starmap(
-            LineDemand, zip(range(len(lines)), beginnings, phrases, strict=True)
-        )
+        demands = map(LineDemand, itertools.count(), beginnings, phrases)
         with self._computing():
             return [
                 translation

@@ -192,7 +192,7 @@ def test_one_target_for_each_source(run):
 
 def test_which_system(run, tmp_path, stderr, monkeypatch):
     assert nmtkit.load(run.path, device="cpu").name == "recurrent"
-    assert "loading 'recurrent', the system trained last" in stderr()
+    assert "translating with 'recurrent', the system trained last" in stderr()
     monkeypatch.chdir(run.path.parent)
     assert nmtkit.load(f"{run.path.name}/systems/plain", device="cpu").name == "plain"
     assert "trained last" not in stderr()

@@ -283,6 +283,7 @@ def test_the_terminal_shows_device_and_precision_and_the_log_the_rest(copy):
     assert "float32 path" in log and "float32 path" not in said
 
 
+WAYS = ("sample", "temperature", "top_k", "top_p", "seed", "mbr", "diverse_groups", "diversity")
 UNUSED = [  # a command, options that mean nothing there, why
     ("translate text.txt", ["--force", "--on test"], "a file or stdin goes to stdout"),
     ("translate -", ["--on test"], "a file or stdin goes to stdout"),
@@ -294,23 +295,30 @@ UNUSED = [  # a command, options that mean nothing there, why
             *("--set search.max_length_a=1.5", "--set search.max_length_b=9", "--config text.txt"),
             *("--prefix text.txt", "--constraints text.txt", "--metric x=cat", "--sample"),
             *("--temperature 2", "--top-k 2", "--top-p 0.5", "--seed 2", "--mbr 2"),
-            *("--diverse-groups 2", "--diversity 1"),
+            *("--diverse-groups 2", "--diversity 1", "--set search.precision=int8"),
+            *(f"--set search.{key}=1" for key in WAYS),
         ],
         "with --force-target nothing is searched or kept",
     ),
-    (
-        "translate --sample",
-        ["--beam 5", "--length-penalty 1", "--set search.beam=5", "--set search.length_penalty=1"],
-        "--sample draws translations, so that no beam is searched",
+    *(
+        (
+            f"translate {sample}",
+            [
+                *("--beam 5", "--length-penalty 1"),
+                *("--set search.beam=5", "--set search.length_penalty=1"),
+            ],
+            "--sample draws translations, so that no beam is searched",
+        )
+        for sample in ("--sample", "--set search.sample=true")
     ),
     ("train --seed 2", ["--set train.seed=3"], "--seed is given too, and wins"),
     *(
         (
-            f"translate --{key.replace('_', '-')} 2",
+            f"translate --{key.replace('_', '-')}" + " 2" * (key != "sample"),
             [f"--set search.{key}=1"],
             f"--{key.replace('_', '-')} is given too, and wins",
         )
-        for key in ("beam", "length_penalty", "nbest", "average")
+        for key in ("beam", "length_penalty", "nbest", "average", *WAYS)
     ),
     (
         "translate --force-target text.txt --on test",
@@ -337,6 +345,7 @@ UNUSED = [  # a command, options that mean nothing there, why
         "without --check nothing is compared",
     ),
     ("settings --json", ["--toml"], "JSON is printed"),
+    ("status .", ["--run ."], "runs are named without it"),
     ("settings train", ["--variant x"], "only the section model depends on the variant"),
     (
         "prep mine --spm x.model",

@@ -77,6 +77,10 @@ def test_what_is_out_of_date_is_listed_with_its_command(folder, monkeypatch):
     assert "other checkpoints: nmtkit translate" in described()[0]["out_of_date"][0]
     hyp.unlink()
     assert "not translated: nmtkit translate" in described()[0]["out_of_date"][0]
+    (system / "checkpoints").rename("moved")
+    command = "nmtkit train --system transformer"
+    assert f"not translated: {command}" in described()[0]["out_of_date"][0]
+    Path("moved").rename(system / "checkpoints")
     monkeypatch.setattr(console, "width", lambda: 60)
     lines = ok("status").stdout.splitlines()
     assert max(map(len, lines)) <= 60
@@ -126,8 +130,14 @@ def test_no_run_and_a_missing_run(tmp_path, monkeypatch):
         assert not result.stdout
 
 
-def test_a_run_is_named_as_for_the_other_commands(folder):
-    assert ok("status --run runs/demo").stdout == ok("status runs/demo").stdout
+def test_a_run_is_named_as_for_the_other_commands(folder, monkeypatch):
+    shown = ok("status runs/demo").stdout
+    assert ok("status --run runs/demo").stdout == shown
+    Path("runs").rename("elsewhere")
+    monkeypatch.setenv("NMTKIT_RUN", "elsewhere/demo")
+    assert ok("status").stdout == shown.replace("runs/demo", "elsewhere/demo")
+    shutil.copytree("elsewhere/demo", "runs/demo")
+    assert ok("status runs/demo").stdout == shown
 
 
 def test_torch_is_not_loaded(folder):

@@ -17,7 +17,8 @@ from nmtkit.errors import ConfigError
 @functools.cache
 def table() -> dict[str, list[dict[str, Any]]]:
     """Return the cases of each command. A case has `why`, `options`, `hint` and a condition:
-    `given` (one of these parameters is typed) or `missing` (none of these parameters is typed).
+    `given` (one of these parameters, or of these settings with their value, is typed) or `missing`
+    (none of these parameters is typed).
     """
     text = resources.files("nmtkit.cli").joinpath("ineffective.toml").read_text("utf-8")
     return tomllib.loads(text)
@@ -36,10 +37,10 @@ def refuse_ineffective(ctx: Any) -> None:
         for parameter in ctx.command.params
         if (source := ctx.get_parameter_source(parameter.name)) and source.name == "COMMANDLINE"
     }
-    settings = ctx.params.get("assignments") or ()
-    options = {*typed.values(), *(f"--set {text.partition('=')[0].strip()}" for text in settings)}
+    settings = [f"--set {text}" for text in ctx.params.get("assignments") or ()]
+    options = {*typed.values(), *(text.partition("=")[0].strip() for text in settings)}
     for case in table().get(ctx.info_name, []):
-        is_typed = not typed.keys().isdisjoint(case.get("given") or case["missing"])
+        is_typed = not {*typed, *settings}.isdisjoint(case.get("given") or case["missing"])
         if is_typed == ("given" in case):
             for option in case["options"]:
                 if option in options:

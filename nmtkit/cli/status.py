@@ -39,7 +39,7 @@ class StatusOptions(Options):
 
     runs: list[Path] = option([], "RUN", argument=True)
     """The run directories (default: all runs under ./runs)."""
-    run: Path | None = option(None, "DIR")
+    run: Path | None = option(None, "DIR", envvar="NMTKIT_RUN")
     """A run directory, named as for the other commands."""
     as_json: bool = option(False, None, "--json")
     """Print JSON."""
@@ -48,7 +48,7 @@ class StatusOptions(Options):
 @command("status", StatusOptions, epilog=examples("nmtkit status", "nmtkit status runs/mine"))
 def status(as_json: bool, runs: Sequence[Path] = (), run: Path | None = None) -> None:
     """List runs: systems, steps, best scores, what is out of date, and sizes on disk."""
-    named = [*runs, *filter(None, [run])]
+    named = runs or list(filter(None, [run]))
     for path in named:
         if not path.is_dir():
             raise DataError(f"no run at {path}", hint="nmtkit status lists all under ./runs")
@@ -147,7 +147,9 @@ def _of_translation(run: Run, system: System, name: str, scores: Scores | None) 
 
     folder, about = system.translation(name), f"{system.name} on {name}"
     if not (folder / "hyp.txt").is_file():
-        yield f"{about}: not translated: nmtkit translate"
+        trained = checkpoints.candidates(system.checkpoints)
+        command = "translate" if trained else f"train --system {system.name}"
+        yield f"{about}: not translated: nmtkit {command}"
         return
     if (folder / "meta.json").is_file():
         meta = load(TranslationMeta, folder / "meta.json")

@@ -15,6 +15,7 @@ from nmtkit import console, files
 from nmtkit.errors import NmtkitError
 from nmtkit.export.engine import Engine, Loaded, Sentences
 from nmtkit.run import Run
+from nmtkit.settings import SearchSettings
 from nmtkit.tables.table import Column, Table
 from nmtkit.text.side import TextSide
 from nmtkit.translate import workers
@@ -169,15 +170,11 @@ def _searched(
 
 
 def _translator(group: SystemGroup, beam: int, limit: int) -> Translator:
-    """Return nmtkit's translator, without length penalty and with one length limit."""
-    changes = {
-        "beam": beam,
-        "nbest": 1,
-        "length_penalty": 0.0,
-        "max_length_a": 0.0,
-        "max_length_b": limit,
-    }
-    group = replace(group, settings=group.settings.model_copy(update=changes))
+    """Return nmtkit's translator: plain search, no length penalty, one length limit."""
+    own = group.settings.model_dump(include={"max_source", "batch_size"})
+    limits = {"length_penalty": 0, "max_length_a": 0, "max_length_b": limit}
+    plain = SearchSettings.model_validate(own | limits | {"beam": beam})
+    group = replace(group, settings=plain)
     cpu = torch.device("cpu")
     return group.scorer(cpu, group.hardware(cpu, forced=True).precision)
 

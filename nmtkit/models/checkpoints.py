@@ -277,7 +277,8 @@ def choose(system: System, average: int | None = None) -> list[Path]:
     average = _average(system, average)
     paths = _selected(system, average, lambda path: _passes(_verify, path, WEIGHTS))
     if not paths:
-        message, hint = f"system '{system.name}' has no checkpoint yet", "first: nmtkit train"
+        message = f"system '{system.name}' has no checkpoint yet"
+        hint = f"first: nmtkit train --system {system.name}"
         if candidates(system.checkpoints):
             message = f"no valid checkpoint of '{system.name}'"
             hint = system.train_again

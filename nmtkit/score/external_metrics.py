@@ -148,8 +148,8 @@ class CommandMetric(ExternalMetric):
 
     def scores(self, system: str, hyps: Sequence[str], texts: SetTexts) -> list[float]:
         rows = texts.rows(hyps)
-        made_from = _sha256(rows, self.depends_on(texts.name, [system]))
         path = texts.folder and texts.folder / self.name / f"{system}.json"
+        made_from = _sha256(rows, self.depends_on(texts.name, [system])) if path else ""
         stored = load_or_warn(ExternalScores, path) if path and not texts.force else None
         if stored and stored.made_from == made_from and len(stored.scores) == len(hyps):
             return stored.scores

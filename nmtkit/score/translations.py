@@ -25,6 +25,8 @@ from nmtkit.text.side import TextSide
 
 NOT_THE_SEARCH = ("batch_size", "nbest")
 """Settings of a search that the best translation does not depend on."""
+FORCED = ("prefix", "constraints", "metric")
+"""Options of a translation that it depends on, recorded by their SHA-256."""
 
 
 def sets_to_score(run: Run, set_names: Sequence[str]) -> list[TextSet]:
@@ -125,6 +127,9 @@ def _check_translated(
 
 
 def _command(name: str, set_name: str) -> str:
+    """Return the command that translates a set with a system or an ensemble."""
+    if "+" in name:
+        name = name.removeprefix("ensemble-").replace("+", " --system ") + " --ensemble"
     return f"nmtkit translate --system {name} --on {set_name}"
 
 
@@ -168,7 +173,7 @@ def read_output(side: TextSide, text_set: TextSet, name: str, folder: Path) -> O
     Raises: DataError if a file has another number of lines than the set.
     """
     lines = list(files.text_lines(folder / "hyp.txt"))
-    hint = f"nmtkit translate --system {name} --on {text_set.name} --force"
+    hint = f"{_command(name, text_set.name)} --force"
     if len(lines) != text_set.lines:
         raise DataError(
             f"{name}: {len(lines):,} translations of {text_set.lines:,} sentences",
@@ -264,9 +269,9 @@ def unlike_searches(set_name: str, folders: Mapping[str, Path]) -> Unlike | None
     differences = []
     for key, systems in unlike.items():
         parts = [f"{value}: {', '.join(names)}" for value, names in systems.items()]
-        differences.append(f"search.{key} ({'; '.join(parts)})")
+        differences.append(f"{key} ({'; '.join(parts)})")
     text = f"{set_name}: not all systems were searched with the same {', '.join(differences)}"
-    settings = "".join(f" --set search.{key}=…" for key in unlike)
+    settings = "".join(f" --set {key}=…" for key in unlike if not key.startswith("--"))
     commands = []
     for kind, names in (("", single), *((" --ensemble", members) for members in ensembles)):
         if names:
@@ -276,7 +281,7 @@ def unlike_searches(set_name: str, folders: Mapping[str, Path]) -> Unlike | None
 
 
 def _search(meta: TranslationMeta, averaged: Counter[str]) -> files.JsonObject:
-    """Return the settings of a search that the translation depends on.
+    """Return the settings and options of a search that the translation depends on.
 
     Args:
         averaged: the number of checkpoints by system.
@@ -285,8 +290,9 @@ def _search(meta: TranslationMeta, averaged: Counter[str]) -> files.JsonObject:
     settings["precision"] = meta.hardware.get("precision")
     if averaged and "average" in settings:
         settings["average"] = max(averaged.values())  # fewer than asked for if fewer were kept
-    return {
-        key: value
+    options = {f"--{key}": (getattr(meta, key) or "none")[:8] for key in FORCED if meta.settings}
+    return options | {
+        f"search.{key}": value
         for key, value in settings.items()
         if value is not None and key not in NOT_THE_SEARCH
     }

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from nmtkit import console, settings
 from nmtkit.errors import counted
 from nmtkit.models.variants import count_parameters, load_variant
 from nmtkit.tables.table import Table, text_column
 from nmtkit.train.loop import Trainer
-from nmtkit.train.plan import Plan
+from nmtkit.train.plan import SCHEMAS, Plan
 from nmtkit.train.reporting import memory
 from nmtkit.train.updates import Updates
 
@@ -47,19 +46,11 @@ class Estimate:
         """Training time, without validations and checkpoints."""
         return self.tokens / self.speed
 
-    def within(self, seconds: float) -> Estimate:
-        """Return the part of the training that this time allows."""
-        share = min(1.0, seconds / max(1e-9, self.seconds))
-        updates = round(share * self.updates)
-        return replace(
-            self, updates=updates, tokens=share * self.tokens, epochs=share * self.epochs
-        )
-
 
 def rehearse(trainer: Trainer) -> Estimate:
     """Compute the largest batch and a few updates, which change the model but write nothing."""
     state, s = trainer.state, trainer.settings
-    begin = state.step
+    begin, seconds = state.step, state.seconds
     trainer.probe()
     for _ in range(WARM_UP):
         trainer.make_update()
@@ -72,11 +63,12 @@ def rehearse(trainer: Trainer) -> Estimate:
         timed += 1
     trainer.read()
     speed = max(1, state.tokens - tokens) / max(1e-9, time.monotonic() - start)
-    left = max(0, s.max_steps - begin)
     updates, epoch_tokens = of_an_epoch(trainer)
-    epochs = left / updates
-    estimate = Estimate(timed, speed, left, epochs * epoch_tokens, epochs)
-    return estimate.within(60 * s.max_minutes) if s.max_minutes else estimate
+    epochs = (s.max_steps - begin) / updates
+    if s.max_minutes:
+        epochs = min(epochs, speed * (60 * s.max_minutes - seconds) / epoch_tokens)
+    epochs = max(0.0, epochs)
+    return Estimate(timed, speed, round(epochs * updates), epochs * epoch_tokens, epochs)
 
 
 def of_an_epoch(trainer: Trainer) -> tuple[float, float]:
@@ -106,8 +98,7 @@ def show(plan: Plan, trainer: Trainer, estimate: Estimate) -> None:
 
 def changed_settings(plan: Plan) -> dict[str, tuple[str, str]]:
     """Return default and value of each setting whose value is not the default."""
-    schemas: dict[str, Any] = {"model": load_variant(plan.variant).Settings}
-    schemas |= {"train": settings.TrainSettings, "search": settings.SearchSettings}
+    schemas = {"model": load_variant(plan.variant).Settings} | SCHEMAS
     defaults = {name: settings.complete(schema, {}) for name, schema in schemas.items()}
     before, now = settings.flat(defaults), settings.flat(plan.model_dump(include=set(schemas)))
     return {

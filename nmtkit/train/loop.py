@@ -291,10 +291,11 @@ class Trainer:
             self._forget_best()
         state.validated = state.step
         regular = state.step % s.validate_every == 0
+        by = s.best_by if s.dev_bleu else "dev_loss"
+        new_best = is_better(measured, state.best, by)
         if regular:
             self._show_to_plateau(measured)
-        new_best = is_better(measured, state.best, s.best_by)
-        state.since_best = 0 if new_best else state.since_best + regular
+            state.since_best = 0 if new_best else state.since_best + 1
         if new_best:
             state.best = Best(
                 state.step, measured.loss, measured.bleu, measured.dev_set, measured.signature

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from nmtkit import settings
 from nmtkit.errors import ConfigError
 from nmtkit.models import loading
 from nmtkit.models.base import Vocabularies
@@ -24,11 +23,16 @@ def match_parameters(run: Run, plan: Plan, name: str, options: TrainOptions) -> 
         plan: its d_ff does not matter.
         name: of the system that is to be trained.
         options: `match_parameters` names the other system.
-    Raises: ConfigError if the variant has no d_ff, if d_ff is given too, if there is no such
-        system, or if no d_ff gives so few parameters.
+    Raises: ConfigError if the variant has no d_ff, if there is no such system, or if no d_ff gives
+        so few parameters.
     """
     other = options.match_parameters or ""
-    _check(plan, name, options)
+    if "d_ff" not in load_variant(plan.variant).Settings.model_fields:
+        message = f"variant {plan.variant} has no model.d_ff to choose"
+        raise ConfigError(message, where=OPTION, hint="give its sizes with --set")
+    if other == name:
+        message = f"'{name}' is the system that is to be trained"
+        raise ConfigError(message, where=OPTION, hint="--system gives another name")
     with torch.device("meta"):
         wanted = count_parameters(loading.build_untrained(run, run.find_system(other)))
     sizes = loading.vocabulary_sizes(run)
@@ -44,26 +48,6 @@ def match_parameters(run: Run, plan: Plan, name: str, options: TrainOptions) -> 
     found = plan.model_copy(update={"model": {**plan.model, "d_ff": d_ff}})
     count = _count(plan, sizes, d_ff)
     return found, f"model.d_ff = {d_ff}: {count:,} parameters; '{other}' has {wanted:,}"
-
-
-def _check(plan: Plan, name: str, options: TrainOptions) -> None:
-    """Refuse options that leave nothing to solve."""
-    problem, hint = "", "leave out one of them"
-    sources = [settings.parse_set(options.assignments)]
-    if options.config:
-        sources.append(settings.load_config(options.config))
-    if "d_ff" not in load_variant(plan.variant).Settings.model_fields:
-        problem = f"variant {plan.variant} has no model.d_ff to choose"
-        hint = "give its sizes with --set"
-    elif any("d_ff" in source.get("model", {}) for source in sources):
-        problem = "model.d_ff is given, and this option chooses it"
-    elif options.match_parameters == name:
-        problem, hint = (
-            f"'{name}' is the system that is to be trained",
-            "--system gives another name",
-        )
-    if problem:
-        raise ConfigError(problem, where=OPTION, hint=hint)
 
 
 def _count(plan: Plan, sizes: Vocabularies, d_ff: int) -> int:

@@ -12,7 +12,6 @@ from pydantic import BaseModel
 
 from nmtkit import console, settings, trust
 from nmtkit.errors import ConfigError, DataError, nearest
-from nmtkit.models import checkpoints
 from nmtkit.models.base import Model
 from nmtkit.models.variants import BASELINE, load_variant
 from nmtkit.presets import preset_names
@@ -30,6 +29,9 @@ HARMLESS = {
 }
 
 
+OF_PLATEAU = ("decay_factor", "decay_patience", "plateau_on", "min_lr")
+OF_REPLACE = ("replace_keep", "replace_decay")
+"""The settings of train.schedule=plateau, and those of train.replace."""
 SETTINGS_OPTIONS = ("preset", "config", "assignments", "seed", "init_from", "match_parameters")
 """The options that give settings, besides the variant."""
 SCHEMAS: dict[str, type[Section]] = {"train": TrainSettings, "search": SearchSettings}
@@ -60,7 +62,7 @@ def plan_of_system(run: Run, system: System, options: TrainOptions) -> Plan | No
     continues = given.keys() <= {"assignments"} and all(
         may_change(key, options.allow_change) for key in settings.flat(assigned)
     )
-    if not continues or options.force or not checkpoints.candidates(system.checkpoints):
+    if not continues or options.force or not system.config.is_file():
         return None
     stored = system.read_config()
     if options.variant is None and ":" in stored.variant:
@@ -111,13 +113,17 @@ def make_plan(run: Run, options: TrainOptions) -> Plan:
     of_file = settings.load_config(options.config, variant) if options.config else {}
     if of_file.get("prep"):
         _warn_of_prep(of_file["prep"], manifest.settings, options.config)
-    sections = settings.merge(
-        {**of_preset, "model": cls.adapt(of_preset.get("model", {}))},
+    typed = settings.merge(
         of_file,
         _assigned(options),
         {"train": {} if options.seed is None else {"seed": options.seed}},
     )
-    return Plan(
+    if options.match_parameters and "d_ff" in typed.get("model", {}):
+        message = "model.d_ff is given, and this option chooses it"
+        raise ConfigError(message, where="--match-parameters", hint="leave out one of them")
+    adapted = {**of_preset, "model": cls.adapt(of_preset.get("model", {}))}
+    sections = settings.merge(adapted, typed)
+    plan = Plan(
         variant=variant,
         preset=preset,
         init_from=options.init_from or "",
@@ -126,6 +132,31 @@ def make_plan(run: Run, options: TrainOptions) -> Plan:
         train=settings.build(TrainSettings, sections.get("train", {}), "train"),
         search=settings.build(SearchSettings, sections.get("search", {}), "search"),
     )
+    before = of_preset.get("train", {}).get("schedule", "noam")
+    _check_effects(plan.train, typed["train"], before)
+    return plan
+
+
+def _check_effects(train: TrainSettings, typed: Collection[str], before: str) -> None:
+    """Refuse typed settings that have no effect without another setting; warn of a learning rate
+    that was chosen for another schedule.
+
+    Args:
+        typed: the settings that the user gave.
+        before: the schedule of the preset.
+    Raises: ConfigError.
+    """
+    idle = OF_PLATEAU * (train.schedule != "plateau") + OF_REPLACE * (train.replace == "none")
+    for key in idle:
+        if key in typed and getattr(train, key) != TrainSettings.model_fields[key].default:
+            needed = "replace" if key in OF_REPLACE else "schedule=plateau"
+            message = f"train.{key} has no effect without train.{needed}"
+            raise ConfigError(message, where=f"train.{key}", hint="leave it out")
+    if (train.schedule == "noam") != (before == "noam") and "lr" not in typed:
+        console.warn(
+            f"train.lr is {train.lr:g}, as for train.schedule={before}; it means something else"
+            f" with {train.schedule}"
+        )
 
 
 def _warn_of_prep(values: dict[str, Any], prepared: PrepSettings, file: Path | None) -> None:

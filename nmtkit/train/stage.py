@@ -87,7 +87,7 @@ def train(run: Run, *, ranks: Ranks | None = None, **values: Any) -> None:
         training.say(sizes)
         plan = training.plan
     check_known(options.allow_change, system, plan)
-    if options.init_from:
+    if options.init_from and not training.begun:
         find_source(run, options.init_from)
     if ranks.first:
         check_installed(plan.train.log_to)
@@ -119,6 +119,11 @@ class _Training:
     ranks: Ranks
     device: str = ""
     opening: list[str] = field(default_factory=list)
+
+    @property
+    def begun(self) -> bool:
+        """True if the system has a checkpoint from which this call continues."""
+        return bool(checkpoints.candidates(self.system.checkpoints)) and not self.options.force
 
     def say(self, line: str) -> None:
         """Print a line, which train.log then begins with."""
@@ -169,8 +174,7 @@ class _Training:
 
     def ready_trainer(self) -> Trainer:
         """Return the trainer, after a check that a continued training has its settings."""
-        begun = bool(checkpoints.candidates(self.system.checkpoints)) and not self.options.force
-        if begun:
+        if begun := self.begun:
             self.plan = check_unchanged(self.system, self.plan, self.run, self.options.allow_change)
         with console.warnings_told_to(self.opening.append):
             trainer = self.make_trainer(begun)
@@ -295,6 +299,11 @@ class _Training:
             console.warn(
                 f"train.warmup is {train.warmup:,} of {train.max_steps:,} updates: the learning"
                 " rate rises until the end"
+            )
+        if (average := self.plan.search.average) > train.keep_checkpoints:
+            console.warn(
+                f"search.average is {average}, but train.keep_checkpoints keeps only"
+                f" {train.keep_checkpoints}"
             )
 
 

@@ -118,15 +118,18 @@ def batch_loss(
 def is_better(new: Validation, best: Best | None, by: str) -> bool:
     """True if a validation is a new best.
 
-    BLEU decides if both have it and `by` is dev_bleu; otherwise, or if it is equal, the loss does.
+    With `by` = dev_bleu BLEU decides, and one without BLEU is worse; if it is equal, or otherwise,
+    the loss decides.
     """
     if not math.isfinite(new.loss):
         return False
     if best is None:
         return True
-    if by == "dev_bleu" and new.bleu is not None and best.dev_bleu is not None:
-        return (new.bleu, -new.loss) > (best.dev_bleu, -best.dev_loss)
-    return new.loss < best.dev_loss
+    both = (new.bleu, new.loss), (best.dev_bleu, best.dev_loss)
+    ours, theirs = (
+        (bleu if by == "dev_bleu" and bleu is not None else -1, -loss) for bleu, loss in both
+    )
+    return ours > theirs
 
 
 def _dev_set_hash(hashes: dict[str, str], name: str, sentences: int) -> str:
@@ -201,7 +204,7 @@ class Validator:
             if self._decodes:
                 measured = self._bleu(stop)
         except Undecodable as error:
-            console.warn(f"decoding the development set failed ({error}); its loss decides")
+            console.warn(f"decoding the development set failed ({error}): no BLEU")
         finally:
             self._model.train()
         bleu, signature, samples = measured

@@ -95,7 +95,8 @@ def search(
         raise TrainingDiverged(
             "the model's probabilities are not finite",
             where="search",
-            hint="use an earlier checkpoint; train.log shows the loss",
+            hint="--set search.precision=float32; if it is float32, move the checkpoint away to use"
+            " an earlier one (train.log shows the loss)",
         )
     return results
 

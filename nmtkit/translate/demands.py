@@ -93,10 +93,11 @@ class LineDemands:
     def _of_pieces(
         self, demand: LineDemand, prefix: list[str], pieces: Sequence[Sequence[int]], line: str
     ) -> list[Demand]:
-        if prefix and not pieces:
+        if not pieces and (prefix or demand.phrases):
+            file = "prefixes" if prefix else "constraints"
             raise DataError(
-                "the source line is blank, so its translation is blank and has no prefix",
-                where=f"the prefixes, line {demand.number + 1:,}",
+                "the source line is blank, so its translation is blank",
+                where=f"the {file}, line {demand.number + 1:,}",
                 hint="give a blank line there",
             )
         forced = tuple(self._vocabulary.encode(prefix)[:-1])
@@ -116,9 +117,6 @@ class LineDemands:
     ) -> tuple[tuple[int, ...], ...]:
         """Return the ids of the phrases of a line."""
         where = f"the constraints, line {demand.number + 1:,}"
-        if not pieces:
-            message = "the source line is blank, so its translation is blank and has no phrases"
-            raise DataError(message, where=where, hint="give a blank line there")
         if len(pieces) > 1:
             raise DataError(
                 "the source line is translated in pieces, so the place of the phrases is unknown",

@@ -37,12 +37,7 @@ def decode(
     count = settings.mbr or settings.nbest
     method: type[Beams] = Beams
     if any(demand.phrases for demand in demands):
-        if settings.sample or settings.diverse_groups > 1:
-            raise ConfigError(
-                "phrases that must appear need a beam search without groups",
-                where="search.sample" if settings.sample else "search.diverse_groups",
-                hint="leave it out, or leave out the constraints",
-            )
+        refuse_phrases(settings)
         method = ConstrainedBeams
     elif settings.sample:
         method = Samples
@@ -51,3 +46,16 @@ def decode(
         method = DiverseBeams
     settings = settings.model_copy(update={"nbest": count})
     return search(models, batch, settings, method(batch, settings, demands), few)
+
+
+def refuse_phrases(settings: SearchSettings) -> None:
+    """Refuse phrases with a method that cannot search for them.
+
+    Raises: ConfigError.
+    """
+    if settings.sample or settings.diverse_groups > 1:
+        raise ConfigError(
+            "phrases that must appear need a beam search without groups",
+            where="search.sample" if settings.sample else "search.diverse_groups",
+            hint="leave it out, or leave out the constraints",
+        )

@@ -8,6 +8,7 @@ from nmtkit.options import (
     GENERAL,
     Options,
     device_option,
+    flag,
     jobs_option,
     option,
     preset_option,
@@ -47,7 +48,8 @@ class TranslateOptions(Options):
     """Length penalty: a higher value favours longer translations, 0 = none (search.length_penalty).
     """
     nbest: int | None = option(None, "N", panel=SEARCH, ge=1)
-    """Print the N best translations per sentence, best first, as JSON lines (search.nbest)."""
+    """N above 1: print the N best translations per sentence, best first, as JSON lines
+    (search.nbest)."""
     average: int | None = option(None, "K", panel=SEARCH, ge=1)
     """Average the last K checkpoints; 1 = use the best checkpoint (search.average)."""
     prefix: Path | None = option(None, "FILE", panel=OTHER)
@@ -94,9 +96,5 @@ class TranslateOptions(Options):
 
     def beside_the_source(self) -> list[tuple[Path, str]]:
         """Return the files with one line for each source line, each with its option."""
-        named = (
-            (self.force_target, "--force-target"),
-            (self.prefix, "--prefix"),
-            (self.constraints, "--constraints"),
-        )
-        return [(path, name) for path, name in named if path is not None]
+        keys = ("force_target", "prefix", "constraints")
+        return [(path, flag(key)) for key in keys if (path := getattr(self, key)) is not None]

@@ -18,6 +18,7 @@ from pathlib import Path
 from nmtkit import console, files
 from nmtkit.corpora.corpus import is_markup
 from nmtkit.corpora.document_starts import BLANK, MARKER
+from nmtkit.data.ragged import RaggedShards
 from nmtkit.errors import ConfigError, DataError, counted
 from nmtkit.records import SearchSpeed
 from nmtkit.translate.demands import LineDemand, read_demands
@@ -95,21 +96,36 @@ def print_translations(
 
 
 def print_forced(
-    scorer: Scorer, group: SystemGroup, source: str, boundaries: Boundaries, target: Path
+    scorer: Scorer,
+    group: SystemGroup,
+    source: str,
+    boundaries: Boundaries,
+    target: Path,
+    spans: RaggedShards | None,
 ) -> None:
-    """Print the log-probabilities of the target lines of a file, as JSON lines."""
+    """Print the log-probabilities of the target lines of a file, as JSON lines.
+
+    Args:
+        spans: of the lines of the source, if they are known.
+    """
     start = time.monotonic()
     targets = files.text_lines(target)
     number = 0
     with _progress(group, source) as scorer.done:
         for window, documents in windows_for(scorer.context_rule, file_windows(source), boundaries):
             references = boundaries.sentences(list(itertools.islice(targets, len(window))))
-            for line in scorer.force(boundaries.sentences(window), references, documents):
+            lines, known = boundaries.sentences(window), spans_of(spans, number, len(window))
+            for line in scorer.force(lines, references, documents, known):
                 number += 1
                 record = {"line": number, "log_prob": line.log_prob, **asdict(line)}
                 sys.stdout.write(console.visible(json.dumps(record, ensure_ascii=False)) + "\n")
     sys.stdout.flush()
     console.say(summary(scorer.counts, time.monotonic() - start))
+
+
+def spans_of(spans: RaggedShards | None, first: int, count: int) -> list[list[int]] | None:
+    """Return the spans of `count` lines from the first; None if no spans are known."""
+    return None if spans is None else [spans[i].tolist() for i in range(first, first + count)]
 
 
 def checked_boundaries(

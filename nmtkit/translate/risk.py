@@ -24,12 +24,15 @@ from nmtkit.arrays import Floats
 from nmtkit.score import formulas
 from nmtkit.score.external_metrics import ExternalMetric, SetTexts
 from nmtkit.translate.hypotheses import Hypothesis, NBest
+from nmtkit.translate.windows import windowed
 
 Matrix = Floats
 PairUtility = Callable[[Sequence[str], Sequence[Sequence[str]]], list[Matrix]]
 """Returns, for each source with N distinct texts, the utility (N, N) of each text, by rows, if
 another one, by columns, is the truth.
 """
+PAIRS = 1 << 18
+"""The most pairs that a command gets at once, so that memory does not grow with the text."""
 ORDERS = range(1, 7)
 """The lengths of the character n-grams of chrF2."""
 
@@ -67,28 +70,30 @@ def distinct(texts: Sequence[str]) -> list[str]:
 
 
 def external_utility(metric: ExternalMetric) -> PairUtility:
-    """Return the utility that an external metric measures, one call of it for all pairs.
+    """Return the utility that an external metric measures, of at most PAIRS pairs at once.
 
     Args:
         metric: of `nmtkit.score.external_metrics`.
     """
 
+    def measured(rows: list[tuple[str, str, str]]) -> list[float]:
+        columns = [list(column) for column in zip(*rows, strict=True)]
+        pairs = SetTexts(f"{len(rows):,} pairs", columns[0], [columns[2]])
+        return metric.scores("candidates", columns[1], pairs)
+
     def utility(sources: Sequence[str], texts: Sequence[Sequence[str]]) -> list[Matrix]:
-        rows = [
+        rows = (
             (source, text, other)
             for source, of_source in zip(sources, texts, strict=True)
             for text, other in itertools.product(of_source, repeat=2)
-        ]
-        if not rows:
-            return []
-        columns = [list(column) for column in zip(*rows, strict=True)]
-        pairs = SetTexts(f"{len(rows):,} pairs", columns[0], [columns[2]])
-        numbers = np.array(metric.scores("candidates", columns[1], pairs))
+        )
+        parts = map(measured, windowed(rows, PAIRS))
+        numbers = np.fromiter(itertools.chain.from_iterable(parts), float)
         if not metric.higher_is_better:
             numbers = -numbers
-        ends = np.cumsum([len(of_source) ** 2 for of_source in texts])[:-1]
-        parts = np.split(numbers, ends)
-        return [part.reshape(len(t), len(t)) for part, t in zip(parts, texts, strict=True)]
+        ends = np.cumsum([len(of_source) ** 2 for of_source in texts])
+        matrices = zip(np.split(numbers, ends), texts, strict=False)  # nothing is behind the last
+        return [matrix.reshape(len(t), len(t)) for matrix, t in matrices]
 
     return utility
 

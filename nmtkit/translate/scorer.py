@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from nmtkit.data.batches import source_batch, with_targets
 from nmtkit.data.documents import Documents
-from nmtkit.errors import DataError
+from nmtkit.errors import DataError, short
+from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import EOS, UNK
 from nmtkit.translate.forced import forced_scores
 from nmtkit.translate.hypotheses import NBest
@@ -22,8 +23,8 @@ MOST_SUBWORDS = 20_000
 attention grows with the square of its length.
 """
 Ids = list[int]
-Given = tuple[Ids, list[Ids], list[Read]]
-"""A source, its targets, and what is read as context."""
+Given = tuple[Ids, list[Ids], Sequence[int], list[Read]]
+"""A source, its targets, its spans, and what is read as context."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,11 @@ class Scorer(Translator):
     """
 
     def force(
-        self, sources: Sequence[str], targets: Sequence[str], documents: Documents | None = None
+        self,
+        sources: Sequence[str],
+        targets: Sequence[str],
+        documents: Documents | None = None,
+        spans: Sequence[Sequence[int]] | None = None,
     ) -> list[ForcedLine]:
         """Score given translations of lines, in their order; an over-long source is not cut, a
         blank one is scored as an empty sentence.
@@ -53,13 +58,14 @@ class Scorer(Translator):
         Args:
             sources, targets: (N) lines.
             documents: of the sources, whole ones, read as in translation; None = every line is one.
+            spans: of each source, where known.
         Raises: ValueError if there are more lines of one than of the other.
         """
         src, heads = self._uncut(sources)
-        tokens = [self.tgt_side.encode(line) for line in targets]
+        tokens = [_whole(self.tgt_side, line) for line in targets]
         tgt = [[self.tgt_vocab.encode(line)] for line in tokens]
         batches = self._batches([max(len(s), len(t)) for s, (t,) in zip(src, tgt, strict=True)])
-        scores = self._score_all(src, heads, tgt, batches, documents)
+        scores = self._score_all(src, heads, tgt, batches, documents, spans)
         return [
             ForcedLine([*line, self.tgt_vocab[EOS]], of_line)
             for line, (of_line,) in zip(tokens, scores, strict=True)
@@ -82,7 +88,7 @@ class Scorer(Translator):
         """
         src, heads = self._uncut(sources)
         tgt = [
-            [self.tgt_vocab.encode(self.tgt_side.encode(line)) for line in lines]
+            [self.tgt_vocab.encode(_whole(self.tgt_side, line)) for line in lines]
             for lines in targets
         ]
         batches = self._alternative_batches(src, tgt)
@@ -111,7 +117,7 @@ class Scorer(Translator):
         """Return the ids of lines, which are not cut, and of each line what is read of it as
         context: the first piece, nothing of a blank line.
         """
-        subwords = [self.src_side.encode(line) if line.strip() else [] for line in lines]
+        subwords = [_whole(self.src_side, line) if line.strip() else [] for line in lines]
         heads = [self._cut(words)[0] for words in subwords]
         encode = self.src_vocab.encode
         return list(map(encode, subwords)), [encode(head) if head else [] for head in heads]
@@ -141,27 +147,22 @@ class Scorer(Translator):
         tgt: list[list[Ids]],
         batches: Sequence[Sequence[int]],
         documents: Documents | None,
+        spans: Sequence[Sequence[int]] | None = None,
     ) -> list[list[list[float]]]:
         """Score the targets of each line, batch by batch on the workers.
 
         Args:
             src, heads: (N) of `_uncut`; tgt: (N, K_i).
             batches: numbers of lines; a line in no batch is not scored.
-            documents: of the lines.
+            documents, spans: of the lines.
         Returns: of each line, of each target, the log-probabilities of its tokens.
         """
-        longest = max(map(len, itertools.chain(src, *tgt)), default=0)
-        if longest > MOST_SUBWORDS:
-            raise DataError(
-                f"a line has {longest:,} subwords; forced scores read lines whole, of at most"
-                f" {MOST_SUBWORDS:,}",
-                hint="split the line",
-            )
+        fitting = self._fitting(spans, [[line] for line in src])
         self._count_given(src, [target for targets in tgt for target in targets])
         reads = self._given_or_translated(heads, tgt, documents)
         documents = readable(documents, heads)
         items = {
-            line: (src[line], tgt[line], self._context(line, reads, documents))
+            line: (src[line], tgt[line], fitting[line], self._context(line, reads, documents))
             for batch in batches
             for line in batch
         }
@@ -169,8 +170,9 @@ class Scorer(Translator):
         return [scores.get(line, []) for line in range(len(src))]
 
     def _score(self, lines: list[Given]) -> list[list[list[float]]]:
-        src, tgt, reads = zip(*lines, strict=True)
-        batch = source_batch(src, self.device, context=self._contexts(reads))
+        src, tgt, spans, reads = zip(*lines, strict=True)
+        known = spans if self._reads_spans else None
+        batch = source_batch(src, self.device, known, self._contexts(reads))
         flat = [ids for targets in tgt for ids in targets]
         scores = forced_scores(self.models, with_targets(batch, flat))
         count = len(tgt[0])
@@ -186,5 +188,20 @@ class Scorer(Translator):
             over_long=sum(len(line) > self.settings.max_source + 1 for line in src),
             unknown=sum(line.count(UNK) for line in src),
             unknown_target=sum(line.count(UNK) for line in tgt),
-            no_spans=len(src) if self._reads_spans else 0,
         )
+
+
+def _whole(side: TextSide, line: str) -> list[str]:
+    """Return the subwords of a line that is not cut.
+
+    Raises: DataError if there are too many.
+    """
+    subwords = side.encode(line)
+    if len(subwords) > MOST_SUBWORDS:
+        raise DataError(
+            f"a line has {len(subwords):,} subwords; forced scores read lines whole, of at most"
+            f" {MOST_SUBWORDS:,}",
+            where=f"the line {short(line)}",
+            hint="split the line",
+        )
+    return subwords

@@ -315,10 +315,10 @@ def best_ids(pieces: list[NBest]) -> tuple[int, ...]:
 
 
 def _one_rule(models: Sequence[Model]) -> ContextRule | None:
-    rules = {model.context_rule for model in models}
+    rules = {model.context_rule for model in models} - {None}
     if len(rules) > 1:
         hint = "translate with systems of the same model.context settings together"
         raise ConfigError(
             "the systems of an ensemble read different contexts", where="--ensemble", hint=hint
         )
-    return rules.pop()
+    return rules.pop() if rules else None

@@ -17,7 +17,7 @@ from nmtkit import console, files
 from nmtkit.corpora.parallel_text import first_odd_pair
 from nmtkit.data.documents import Documents, documents_file
 from nmtkit.data.store import load_spans, spans_files
-from nmtkit.errors import CheckpointError, ConfigError, DataError, counted
+from nmtkit.errors import CheckpointError, ConfigError, DataError, TrainingDiverged, counted
 from nmtkit.nn import hardware
 from nmtkit.owned_files import HYPOTHESES, META, NBEST, SUBWORDS, TRANSLATION
 from nmtkit.parallel import cores
@@ -34,12 +34,14 @@ from nmtkit.score.external_metrics import CommandMetric, parse
 from nmtkit.settings import SearchSettings, complete
 from nmtkit.translate import workers
 from nmtkit.translate.demands import read_demands
+from nmtkit.translate.methods import refuse_phrases
 from nmtkit.translate.options import TranslateOptions
 from nmtkit.translate.output import (
     checked_boundaries,
     nbest_line,
     print_forced,
     print_translations,
+    spans_of,
     speed,
     summary,
 )
@@ -51,10 +53,6 @@ from nmtkit.translate.windows import Boundaries, file_windows, named_boundaries,
 
 READERS = 4
 """The most workers that read text for a GPU."""
-
-
-class Unavailable(DataError):
-    """A system that another process is writing to, or whose model cannot be made."""
 
 
 def translate(run: Run, **values: Any) -> None:
@@ -158,20 +156,14 @@ class _Stage:
         self.metric = parse(CommandMetric, options.metric) if options.metric else None
 
     def scorer(self, group: SystemGroup) -> Scorer:
-        """Load what translates.
-
-        Raises: Unavailable if the class of a model is not found, or has changed.
-        """
+        """Load what translates."""
         machine = group.hardware(self.device, self.options.force_target is not None)
         before, self._hardware = self._hardware, {**machine.values(), "jobs": self.jobs}
         if self._hardware != before:
             processes = f"; up to {self.jobs} worker processes of one thread each"
             console.say(machine.describe() + processes * (self.jobs > 1))
         names = [f"{used.system}/{used.name}" for used in group.checkpoints()]
-        try:
-            scorer = group.scorer(self.device, machine.precision, self.jobs)
-        except ConfigError as error:
-            raise Unavailable(error.message, error.where, error.hint) from None
+        scorer = group.scorer(self.device, machine.precision, self.jobs)
         if self.metric:
             if not scorer.settings.mbr:
                 raise ConfigError(
@@ -180,6 +172,9 @@ class _Stage:
                     hint="add --mbr N, or leave --metric out",
                 )
             scorer.utility = external_utility(self.metric)
+        constraints = self.options.constraints
+        if constraints and any(demand.phrases for demand in read_demands(None, constraints)):
+            refuse_phrases(scorer.settings)
         averaged = " (averaged)" * (len(names) > len(scorer.models))
         console.say(f"loaded {', '.join(names)}{averaged}")
         return scorer
@@ -189,8 +184,10 @@ class _Stage:
     ) -> None:
         """Print the translations of a file or of stdin, or the scores of given targets."""
         scorer, source, target = self.scorer(group), self.options.source, self.options.force_target
+        spans = None
         if source is None:
             source, boundaries = str(self.run.source(sets[0].name)), _boundaries(self.run, sets[0])
+            spans = load_spans(self.run.prep / sets[0].name, sets[0].lines)
         else:
             boundaries = checked_boundaries(scorer, group, source, boundaries)
         if target is None:
@@ -198,17 +195,17 @@ class _Stage:
             with scorer.reading(self.readers):
                 print_translations(scorer, group, source, boundaries, demands)
         else:
-            print_forced(scorer, group, source, boundaries, target)
+            print_forced(scorer, group, source, boundaries, target, spans)
 
     def translate_all(self, groups: list[SystemGroup], sets: list[TextSet]) -> None:
-        """Translate the sets with every group that lacks them. A system that is unavailable, or has
-        no valid checkpoint, is skipped, unless it was asked for or none is left.
+        """Translate the sets with every group that lacks them. A system that cannot translate is
+        skipped, unless it was asked for or none is left.
         """
         skipped = 0
         for group in groups:
             try:
                 self.translate_sets(group, sets)
-            except (Unavailable, CheckpointError) as error:
+            except (ConfigError, DataError, CheckpointError, TrainingDiverged) as error:
                 skipped += 1
                 if self.options.systems or skipped == len(groups):
                     raise
@@ -220,10 +217,7 @@ class _Stage:
         with contextlib.ExitStack() as locks:
             folders = {self.run.system(group.name).path, *(s.path for s in group.systems)}
             for path in sorted(folders):
-                try:
-                    locks.enter_context(locked(path, "translate"))
-                except DataError as error:
-                    raise Unavailable(error.message, error.where, error.hint) from None
+                locks.enter_context(locked(path, "translate"))
             for text_set in sets:
                 inputs, folder = self._inputs(group, text_set), group.translation(text_set.name)
                 files.recover(folder, TRANSLATION)
@@ -238,10 +232,7 @@ class _Stage:
 
     def _inputs(self, group: SystemGroup, text_set: TextSet) -> TranslationInputs:
         """Return everything that the translation depends on."""
-        optional = {
-            "spans": spans_files(self.run.prep / text_set.name),
-            "docs": [documents_file(self.run.prep, text_set.name)],
-        }
+        documents = documents_file(self.run.prep, text_set.name)
         return TranslationInputs(
             format=1,
             set=text_set.name,
@@ -252,11 +243,8 @@ class _Stage:
             prefix=_sha256(self.options.prefix),
             constraints=_sha256(self.options.constraints),
             metric=self.metric.depends_on(text_set.name, []) if self.metric else None,
-            **{
-                kind: [files.sha256(path) for path in paths]
-                for kind, paths in optional.items()
-                if paths and all(path.is_file() for path in paths)
-            },
+            spans=list(map(files.sha256, spans_files(self.run.prep / text_set.name))) or None,
+            docs=[files.sha256(documents)] if documents.is_file() else None,
         )
 
     def _translate_set(
@@ -303,9 +291,8 @@ class _Stage:
         demands = read_demands(self.options.prefix, self.options.constraints)
         number = 0
         for lines, documents in windows_for(scorer.context_rule, windows, boundaries):
-            rows = range(number, number + len(lines))
+            of_window = spans_of(spans, number, len(lines))
             number += len(lines)
-            of_window = None if spans is None else [spans[row].tolist() for row in rows]
             yield Window(lines, of_window, documents, list(itertools.islice(demands, len(lines))))
 
 

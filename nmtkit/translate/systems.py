@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from nmtkit import console, settings
-from nmtkit.errors import ConfigError, DataError
+from nmtkit.errors import ConfigError, DataError, NmtkitError
 from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Model
 from nmtkit.nn import hardware
@@ -118,11 +118,13 @@ def choose(
     systems = [run.find_system(name) for name in dict.fromkeys(names)]
     if not systems:
         systems = trained(run)
+        if not single and not ensemble:
+            systems = list(filter(_is_readable, systems)) or systems  # the first raises its error
         if single and not ensemble and len(systems) > 1:
             systems = [trained_last(systems)]
             console.say(
                 f"translating with '{systems[0].name}', the system trained last (others: --system"
-                " NAME)"
+                " NAME, in Python system=NAME)"
             )
     if ensemble and len(systems) < 2:
         message = f"an ensemble needs two systems or more, not {len(systems)}"
@@ -141,11 +143,23 @@ def trained(run: Run) -> list[System]:
 
     Raises: DataError if there is none.
     """
-    systems = [s for s in run.systems() if checkpoints.candidates(s.checkpoints)]
+    begun = run.system_names()
+    systems = [s for s in map(run.system, begun) if checkpoints.candidates(s.checkpoints)]
     if not systems:
-        missing = "has a checkpoint yet" if run.systems() else "has been trained in this run"
-        raise DataError(f"no system {missing}", where=run.path / "systems", hint="nmtkit train")
+        missing = "has a checkpoint yet" if begun else "has been trained in this run"
+        hint = " --system ".join(["nmtkit train", *begun[:1]])
+        raise DataError(f"no system {missing}", where=run.path / "systems", hint=hint)
     return systems
+
+
+def _is_readable(system: System) -> bool:
+    """True if the search settings of a system can be read; otherwise a warning gives the reason."""
+    try:
+        system.searching()
+    except NmtkitError as error:
+        console.warn(f"skipping '{system.name}': {error.message} ({error.where})")
+        return False
+    return True
 
 
 def trained_last(systems: list[System]) -> System:

@@ -203,6 +203,16 @@ class Translator(Searcher):
             self._count_source(pieces)
         lines, spans, documents, demands = window
         asked = LineDemands(self.tgt_side, self.tgt_vocab, self.settings, lines, demands, ids)
+        fitting = self._fitting(spans, ids)
+        translated = self._translated(ids, fitting, documents, self.done, asked.demands)
+        subwords = list(map(self._subwords, translated, asked.prefixes))
+        texts = self._mapped(Translator._text, list(itertools.chain(*subwords)))
+        return (self._join(*of_line, texts) for of_line in zip(translated, subwords, strict=True))
+
+    def _fitting(
+        self, spans: Sequence[Sequence[int]] | None, ids: Sequence[Sequence[Sequence[int]]]
+    ) -> list[Sequence[int]]:
+        """Return the spans of each line that has as many tokens, in one piece; count the others."""
         fitting = [
             of_line if len(pieces) == 1 and sum(of_line) == len(pieces[0]) else ()
             for pieces, of_line in zip(ids, spans or [()] * len(ids), strict=True)
@@ -211,10 +221,7 @@ class Translator(Searcher):
             self.counts["no_spans"] += sum(
                 len(pieces) for pieces, of_line in zip(ids, fitting, strict=True) if not of_line
             )
-        translated = self._translated(ids, fitting, documents, self.done, asked.demands)
-        subwords = list(map(self._subwords, translated, asked.prefixes))
-        texts = self._mapped(Translator._text, list(itertools.chain(*subwords)))
-        return (self._join(*of_line, texts) for of_line in zip(translated, subwords, strict=True))
+        return fitting
 
     def _cut(self, subwords: list[str]) -> list[list[str]]:
         """Cut a line into pieces that are translated one by one."""

@@ -20,6 +20,8 @@ from nmtkit.export.to_ctranslate2 import CTranslate2
 from nmtkit.run import Run
 from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import load_vocabularies
+from nmtkit.translate.hypotheses import length_limit
+from nmtkit.translate.systems import choose
 from tests.export.conftest import SETTINGS
 from tests.manifests import edit, read_json, write_json
 from tests.refused import refused
@@ -307,6 +309,14 @@ def test_too_few_equal_translations_end_with_1(copy, without_package, monkeypatc
     assert asked == [check.comparable_lines(copy, 3, 20, TextSide.load(copy.prep, "src"))[1]] * 4
 
 
+def test_the_search_compared_is_a_plain_one(copy):
+    other_ways = {"sample": True, "top_k": 2, "mbr": 3}, {"beam": 4, "diverse_groups": 2}
+    for search in other_ways:
+        (group,) = choose(copy, ["post"], False, search, single=True)
+        settings = check._translator(group, 2, 9).settings
+        assert (settings.sample, settings.mbr, settings.diverse_groups) == (False, 0, 1)
+
+
 def test_the_lines_compared_are_neither_blank_nor_in_pieces(copy):
     (copy.prep / "text" / "test.src").write_text(
         f"\n{LINES[0]}\n{LINES[0] * 9}\n  \n{LINES[1]}\n{LINES[0]}\n", "utf-8"
@@ -347,8 +357,15 @@ def test_the_real_engine_translates_alike(copy, name, stdout, monkeypatch):
         names = ["shared_vocabulary.json"] * 2
     assert [read_json(out / file) for file in names] == [list(source), list(target)]
     monkeypatch.chdir(out)
+    asked, translate = [], ctranslate2.Translator.translate_batch
+    watched = lambda *a, **options: asked.append(options) or translate(*a, **options)  # noqa: E731
+    monkeypatch.setattr(ctranslate2.Translator, "translate_batch", watched)
     exec(readme_code(out).replace('["…"]', repr(LINES)), {})
     assert stdout().startswith("['")
+    side, search = TextSide.load(copy.prep, "src"), copy.system(name).searching()
+    limit = max(length_limit(len(side.encode(line)) + 1, search) for line in LINES)
+    assert (asked[0]["beam_size"], asked[0]["max_decoding_length"]) == (3, limit)
+    assert asked[0]["max_input_length"] == asked[0]["min_decoding_length"] == 0
     assert ctranslate2.contains_model(str(out))
 
 

@@ -297,7 +297,8 @@ def test_best_and_what_happens_without_it(tmp_path, stderr, monkeypatch):
 def test_the_checkpoints_of_a_system(tmp_path, stderr):
     system = trained(tmp_path)
     for average in (1, 2):
-        refused(CheckpointError, "no checkpoint yet", checkpoints.choose, system, average)
+        caught = refused(CheckpointError, "checkpoint yet", checkpoints.choose, system, average)
+        assert caught.hint == f"first: nmtkit train --system {system.name}"
     trained(tmp_path, (1, 2, 3))
     write_best(tmp_path, "step-00000001")
     assert [steps(checkpoints.choose(system, k)) for k in (1, 2, 3)] == [[1], [2, 3], [1, 2, 3]]

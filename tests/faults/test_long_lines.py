@@ -106,3 +106,4 @@ def test_forced_scores_of_a_long_line_are_refused(translated):
         2,
     )
     assert "forced scores read lines whole, of at most 20,000" in said
+    assert "in: the line '" in said

@@ -379,7 +379,7 @@ def test_failing_decoding_is_a_warning_and_the_loss_decides(tmp_path, monkeypatc
     run = make_run(tmp_path / "run", dev=6)
     fail(monkeypatch, validation, "search", RuntimeError("no beam today"), {1, 2})
     fit(run, "train.dev_bleu=true")
-    message = "decoding the development set failed (RuntimeError: no beam today); its loss decides"
+    message = "decoding the development set failed (RuntimeError: no beam today): no BLEU"
     assert message in stderr()
     best = read_json(run.system("transformer").path / "best.json")
     assert best["metric"] == "dev_loss"

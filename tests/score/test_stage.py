@@ -28,7 +28,7 @@ from nmtkit.score.options import ScoreOptions
 from nmtkit.score.resampling import FEW
 from nmtkit.score.significance import FEW_DIFFERENT, TESTS
 from nmtkit.score.stage import score, score_files
-from nmtkit.score.translations import unlike_searches
+from nmtkit.score.translations import FORCED, unlike_searches
 from nmtkit.text.side import TextSide
 from tests.manifests import edit, read_json, write_best
 from tests.prep.real import lines as real_lines
@@ -753,10 +753,13 @@ def test_a_translation_of_another_text_is_never_scored(fake, stderr):
     for name, text in (("today", fake.lines["test"]), ("earlier", fake.lines["test"][::-1])):
         fake.add(name, 0.3)
         translated_as(fake, name, text)
+    fake.translate("ensemble-a+b", fake.lines["test"])
+    translated_as(fake, "ensemble-a+b", fake.lines["test"][::-1])
     fake.score()
-    message = "the translation by 'earlier' is of an earlier test set and left out"
-    command = "(nmtkit translate --system earlier"
-    assert f"{message} {command}" in stderr()
+    said = stderr()
+    for name, systems in (("earlier", "earlier"), ("ensemble-a+b", "a --system b --ensemble")):
+        message = f"the translation by '{name}' is of an earlier test set and left out"
+        assert f"{message} (nmtkit translate --system {systems} --on" in said
     assert [s["name"] for s in result_of(fake.run)["systems"]] == ["today"]
     for named in ({"systems": ["earlier"]}, {"against": "earlier"}):
         refused(DataError, "is of an earlier test set", fake.score, **named)
@@ -829,7 +832,9 @@ def searched(tmp_path):
     def describe(name, checkpoints, **settings):
         """The folder of a translation with these checkpoints: (system, number) each."""
         used = [{"system": s, "name": f"step-{i}", "sha256": SHA} for s, i in checkpoints]
+        forced = {key: settings.pop(key) for key in FORCED if key in settings}
         meta = {"format": 1, "settings": {"beam": 5, "average": 1, **settings}, "checkpoints": used}
+        meta |= forced
         write_json(tmp_path / name / "meta.json", meta)
         return tmp_path / name
 
@@ -849,6 +854,16 @@ def test_what_was_really_averaged_is_compared(searched):
     )
     folders["three"] = searched("three", [("three", i) for i in range(3)], average=99)
     assert "search.average (1: one, many; 3: three)" in unlike_searches("test", folders).text
+
+
+@pytest.mark.parametrize("option", FORCED)
+def test_a_forced_translation_is_not_compared_as_a_free_one(searched, option):
+    folders = {name: searched(name, [(name, 1)]) for name in "ab"}
+    folders["c"] = searched("c", [("c", 1)], **{option: SHA})
+    unlike = unlike_searches("test", folders)
+    assert unlike.text.endswith(f"the same --{option} (none: a, b; 00000000: c)")
+    command = "nmtkit translate --system a --system b --system c --force --on test"
+    assert unlike.commands == [command]
 
 
 def test_an_ensemble_is_searched_again_by_a_command_of_its_own(searched):

@@ -77,6 +77,11 @@ def test_the_same_command_resumes_and_so_does_the_width(run):
         match(run, "train.max_steps=5")
 
 
+def test_a_width_in_a_pipe_of_settings_is_refused_too(run, pipe):
+    with pytest.raises(ConfigError, match="model.d_ff is given"):
+        match(run, config=pipe("[model]\nd_ff = 64\n"))
+
+
 def test_what_cannot_be_matched(run, tmp_path):
     config = tmp_path / "sizes.toml"
     config.write_text("[model]\nd_ff = 64\n", "utf-8")

@@ -25,6 +25,7 @@ from nmtkit.models.base import Vocabularies
 from nmtkit.models.properties import NOT_CAUSAL
 from nmtkit.models.variants import build_model
 from nmtkit.nn import hardware
+from nmtkit.presets import preset_names
 from nmtkit.run import Run
 from nmtkit.score.metrics import bleu
 from nmtkit.settings import TrainSettings
@@ -93,6 +94,23 @@ def test_layers_of_settings(run, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("preset", "assignments", "warned"),
+    [
+        *((preset, [], False) for preset in preset_names()),
+        ("tiny", ["train.schedule=cosine"], True),
+        ("small", ["train.schedule=noam"], True),
+        ("small", ["train.schedule=constant"], False),
+        ("tiny", ["train.schedule=cosine", "train.lr=1e-3"], False),
+    ],
+)
+def test_a_learning_rate_of_another_schedule_is_warned_about(
+    run, stderr, preset, assignments, warned
+):
+    make_plan(run, TrainOptions.of({"preset": preset, "assignments": assignments}))
+    assert ("as for train.schedule=" in stderr()) is warned
+
+
+@pytest.mark.parametrize(
     ("assignment", "message"),
     [
         ("train.max_step=3", "did you mean 'max_steps'"),
@@ -102,6 +120,8 @@ def test_layers_of_settings(run, tmp_path, monkeypatch):
         ("train.lr=fast", "train.lr"),
         ("train.schedule=linear", "train.schedule"),
         ("prep.merges=3", "prep.merges cannot change now"),
+        ("train.min_lr=1e-5", "train.min_lr has no effect without train.schedule=plateau"),
+        ("train.replace_keep=0.8", "train.replace_keep has no effect without train.replace"),
     ],
 )
 def test_bad_settings_name_the_key(run, assignment, message):
@@ -316,6 +336,13 @@ def test_patience(run, monkeypatch, stderr):
     assert checkpoints.choose(run.system(VARIANT))[0].name == "step-00000002"
 
 
+def test_the_extra_validation_at_the_end_does_not_count_for_patience(run, monkeypatch):
+    better = iter([True, False, False, True])
+    monkeypatch.setattr(loop, "is_better", lambda *_: next(better))
+    go(run, "train.max_steps=7", "train.validate_every=2")
+    assert (state_of(run)["best"]["step"], state_of(run)["since_best"]) == (7, 2)
+
+
 def test_the_learning_rate_has_run_down(run, monkeypatch):
     monkeypatch.setattr(Validator, "_loss", lambda self, stop: (1.0, 1.0))
     more = (
@@ -361,6 +388,16 @@ def test_other_settings_are_fine_as_long_as_nothing_is_saved(run):
     system.config.write_text('variant = "x"\n')
     go(run)
     assert system.read_config().variant == VARIANT
+
+
+def test_a_system_killed_before_its_first_checkpoint_keeps_its_settings(run, monkeypatch):
+    monkeypatch.setattr(loop.Trainer, "run", lambda self: None)
+    go(run, "train.lr=0.5", name="mine", variant="enc-dc", preset="tiny")
+    before = run.system("mine").read_config()
+    monkeypatch.undo()
+    train(run, name="mine", assignments=["train.max_steps=2"])
+    assert run.system("mine").read_config().variant == "enc-dc"
+    assert run.system("mine").read_config().train == {**before.train, "max_steps": 2}
 
 
 def test_a_call_without_settings_resumes_with_those_of_the_system(run, stderr):
@@ -440,12 +477,20 @@ def test_settings_of_prep_that_the_corpus_does_not_have_are_warned_about(run, st
     refused(ConfigError, "unknown setting 'prep.mergs'", go, run, config=tmp_path / "mine.toml")
 
 
-def test_a_training_that_ends_in_its_warm_up_is_warned_about(run, stderr):
-    message = "the learning rate rises until the end"
-    for warmup, warned in ((3, False), (4, True)):
+@pytest.mark.parametrize(
+    ("key", "good", "bad", "message"),
+    [
+        ("train.warmup", 3, 4, "the learning rate rises until the end"),
+        ("search.average", 5, 6, "search.average is 6, but train.keep_checkpoints keeps only 5"),
+    ],
+)
+def test_settings_that_cannot_do_what_they_say_are_warned_about(
+    run, stderr, key, good, bad, message
+):
+    for value in (good, bad):
         stderr()
-        go(run, f"train.warmup={warmup}", name=f"w{warmup}", dry_run=True)
-        assert (message in stderr()) is warned
+        go(run, f"{key}={value}", name=f"v{value}", dry_run=True)
+        assert (message in stderr()) is (value == bad)
 
 
 def test_settings_that_came_later_have_the_value_that_systems_were_trained_with(run):
@@ -489,6 +534,8 @@ def test_init_from_a_system_a_folder_and_a_checkpoint(run, stderr):
     go(run, "train.max_steps=2", "train.lr=1e-12", name="s0")  # continuing needs no --init-from
     with pytest.raises(ConfigError, match="have changed"):
         go(run, "train.max_steps=2", "train.lr=1e-12", name="s0", init_from="s1")
+    run.system(VARIANT).path.rename(run.path / "gone")
+    go(run, "train.max_steps=3", "train.lr=1e-12", name="s0", init_from=VARIANT)
 
 
 def test_init_from_says_what_did_not_match(run, stderr):
@@ -682,8 +729,11 @@ def test_init_from_what_gives_little_is_a_warning(run, stderr):
         ((1.5, 30.0), (2.0, 30.0), "dev_bleu", True),
         ((2.0, 30.0), (2.0, 30.0), "dev_bleu", False),
         ((1.5, 29.0), (2.0, 30.0), "dev_loss", True),
-        ((1.5, None), (2.0, 30.0), "dev_bleu", True),  # like with like: both have a loss
-        ((2.5, 40.0), (2.0, None), "dev_bleu", False),
+        # Decoding may have failed once.
+        ((1.5, None), (2.0, 30.0), "dev_bleu", False),
+        ((2.5, 40.0), (2.0, None), "dev_bleu", True),
+        ((1.5, None), (2.0, None), "dev_bleu", True),
+        ((1.5, None), (2.0, 30.0), "dev_loss", True),
     ],
 )
 def test_which_is_better(new, best, by, better):

@@ -184,6 +184,16 @@ def test_phrases_need_a_beam(key):
     assert key in str(caught.value.where)
 
 
+@pytest.mark.parametrize("values", [{"sample": True}, {"diverse_groups": 3}])
+def test_phrases_of_a_later_line_are_refused_before_any_output(run, tmp_path, capsys, values):
+    source, phrases = tmp_path / "source", tmp_path / "phrases"
+    source.write_text("a dog\n" * 10_001)
+    phrases.write_text("\n" * 10_000 + "meadow\n")
+    with pytest.raises(ConfigError, match="need a beam search"):
+        translated(run, set_names=[], source=str(source), constraints=phrases, **values)
+    assert capsys.readouterr().out == ""
+
+
 def test_a_set_with_phrases_is_recorded(run, tmp_path, capsys):
     path = tmp_path / "phrases"
     path.write_text("Two men\tmeadow\n\ngreen\n\n\n\nlook\n")
@@ -198,6 +208,7 @@ def test_a_set_with_phrases_is_recorded(run, tmp_path, capsys):
 
 def test_from_python(run):
     system = nmtkit.load(run.path, "one", device="cpu")
+    assert system.translate([""], constraints=[[" "]]) == [""]
     (translation,) = system.translations(["two men"], constraints=[["green", "dog"]])
     assert {"green", "dog"} <= set(translation.subwords)
     for lists in ([["dog"]], []):

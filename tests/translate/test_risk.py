@@ -1,5 +1,6 @@
 """Minimum Bayes risk against its definition, with sacreBLEU's chrF of each pair of texts."""
 
+import itertools
 import math
 import random
 
@@ -15,6 +16,7 @@ from nmtkit.data.documents import Documents
 from nmtkit.errors import ConfigError
 from nmtkit.score.external_metrics import ExternalMetric
 from nmtkit.settings import SearchSettings, build
+from nmtkit.translate import risk
 from nmtkit.translate.hypotheses import Hypothesis
 from nmtkit.translate.risk import chrf, external_utility, least_risk
 
@@ -77,8 +79,9 @@ class SameLetters(ExternalMetric):
 CALLS = []
 
 
-@pytest.mark.parametrize("better", [True, False])
-def test_an_external_metric_is_asked_once_for_all_pairs_of_all_lines(better):
+@pytest.mark.parametrize(("better", "most"), [(True, 1000), (False, 1000), (True, 5)])
+def test_an_external_metric_is_asked_for_pairs_of_all_lines_at_once(better, most, monkeypatch):
+    monkeypatch.setattr(risk, "PAIRS", most)
     CALLS.clear()
     lines = ["a b c", "", "d e f g", "h"]
     options = {"sample": True, "mbr": 6}
@@ -86,7 +89,8 @@ def test_an_external_metric_is_asked_once_for_all_pairs_of_all_lines(better):
     translator = make(**options, batch_size=1)
     translator.utility = external_utility(SameLetters("letters", "x", higher_is_better=better))
     found = translator.translate_window(lines)
-    (rows,) = CALLS
+    rows = list(itertools.chain(*CALLS))
+    assert [len(of_call) for of_call in CALLS[:-1]] == [most] * ((len(rows) - 1) // most)
     expected = []
     for line, of_line, chosen in zip(lines, candidates, found, strict=True):
         own = [c.text for c in of_line.candidates]

@@ -4,23 +4,26 @@ import functools
 import io
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from toy_run import LINES, save_system
 
 from nmtkit import settings
-from nmtkit.errors import CheckpointError, ConfigError, DataError, EnvironmentProblem
+from nmtkit.data.store import spans_writer
+from nmtkit.errors import ConfigError, DataError, EnvironmentProblem, NmtkitError
 from nmtkit.models import checkpoints, loading
 from nmtkit.nn import hardware
 from nmtkit.nn.hardware import Hardware
 from nmtkit.parallel import Workers
 from nmtkit.run import Run, locked
-from nmtkit.translate import stage, translator
+from nmtkit.translate import output, stage, translator
 from nmtkit.translate.options import TranslateOptions
 from nmtkit.translate.stage import translate
 from nmtkit.translate.systems import choose, search_overrides
@@ -262,6 +265,17 @@ def test_forced_scores(run, capsys):
         assert all(p < 0 for p in line["log_probs"])
 
 
+def test_forced_scores_of_a_set_read_its_parses(run, monkeypatch):
+    (run.prep / "test").mkdir()
+    with spans_writer(run.prep / "test", 0) as writer:
+        writer.add_block(bytes(range(1, 1 + len(LINES))), np.ones(len(LINES), np.int64))
+    given, force = [], stage.Scorer.force
+    monkeypatch.setattr(output, "file_windows", functools.partial(file_windows, size=3))
+    monkeypatch.setattr(stage.Scorer, "force", lambda *of: given.extend(of[4]) or force(*of))
+    translated(run, force_target=run.source("test"))
+    assert given == [[i + 1] for i in range(len(LINES))]
+
+
 def test_forced_scores_need_as_many_lines(run, tmp_path):
     target = tmp_path / "target.txt"
     target.write_text("a\nb\n")
@@ -427,6 +441,11 @@ def test_unprepared_and_untrained(run, tmp_path):
     with pytest.raises(DataError, match="not prepared"):
         translate(Run(tmp_path))
     for system in run.systems():
+        shutil.rmtree(system.checkpoints)
+    with pytest.raises(DataError, match="no system has a checkpoint yet") as caught:
+        translate(run)
+    assert caught.value.hint == "nmtkit train --system one"
+    for system in run.systems():
         system.config.unlink()
     with pytest.raises(DataError, match="has been trained"):
         translate(run)
@@ -490,18 +509,48 @@ def test_a_system_whose_class_is_gone_is_skipped_unless_it_is_named(run, capsys)
     translate(run, set_names=["test"], jobs=1)
     assert "skipping 'two': " in (err := capsys.readouterr().err) and "nowhere" in err
     assert (run.system("one").translation("test") / "hyp.txt").exists()
-    with pytest.raises(DataError, match="nowhere"):
+    with pytest.raises(ConfigError, match="nowhere"):
         translate(run, systems=["two"], jobs=1)
 
 
-def test_a_system_without_a_valid_checkpoint_is_skipped_unless_it_is_named(run, capsys):
-    (path,) = run.system("two").checkpoints.glob("*/manifest.json")
-    path.write_text(re.sub(r'"[0-9a-f]{64}"', f'"{64 * "0"}"', path.read_text("utf-8")), "utf-8")
+def damage_checkpoints(system):
+    for path in system.checkpoints.glob("*/manifest.json"):
+        text = path.read_text("utf-8")
+        path.write_text(re.sub(r'"[0-9a-f]{64}"', f'"{64 * "0"}"', text), "utf-8")
+
+
+def diverge(system):
+    weights = checkpoints.load_weights(system.checkpoints / "step-00000010")
+    weights = {name: torch.full_like(tensor, torch.nan) for name, tensor in weights.items()}
+    about = {"vocabulary": loading.vocabulary_hashes(Run(system.path.parents[1]))}
+    checkpoints.save(system.checkpoints, 40, weights, {}, {}, about)
+    write_best(system.path, "step-00000040")
+
+
+def edit_config(more):
+    return lambda system: system.config.write_text(system.config.read_text("utf-8") + more, "utf-8")
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (damage_checkpoints, "no valid checkpoint"),
+        (diverge, "the model's probabilities are not finite"),
+        (edit_config("x = 1 ="), "the file is damaged"),
+        (edit_config("depth = 1"), "unknown setting 'search.depth'"),
+    ],
+)
+def test_a_system_that_cannot_translate_is_skipped_unless_it_is_named(run, capsys, damage, message):
+    system = run.system("one")
+    damage(system)
     translate(run, set_names=["test"], jobs=1)
-    assert "skipping 'two': no valid checkpoint" in capsys.readouterr().err
-    assert (run.system("one").translation("test") / "hyp.txt").exists()
-    with pytest.raises(CheckpointError):
-        translate(run, systems=["two"], jobs=1)
+    assert f"skipping 'one': {message}" in capsys.readouterr().err
+    assert (run.system("two").translation("test") / "hyp.txt").exists()
+    assert not list(system.path.glob("translate/*"))
+    with pytest.raises(NmtkitError, match=message):
+        translate(run, systems=["one"], jobs=1)
+    with pytest.raises(NmtkitError):
+        translate(run, systems=["one"], source=str(run.source("test")), jobs=1)
 
 
 def test_documents_of_what_is_not_searched_or_known_are_refused(run, tmp_path):

@@ -328,8 +328,8 @@ def test_alternatives_come_in_batches_of_bounded_rows_and_positions(monkeypatch)
             (
                 len(work),
                 len(work[0][1]),
-                max(len(src) for src, _, _ in work),
-                max(len(ids) for _, tgt, _ in work for ids in tgt),
+                max(len(src) for src, *_ in work),
+                max(len(ids) for _, tgt, *_ in work for ids in tgt),
             )
         )
         return whole(work)
@@ -666,9 +666,22 @@ def test_spans_that_do_not_fit_a_line_are_not_read():
     model = recurrent(1, len(VOCABULARY))
     model.__class__ = Parsed
     translator = make(model)
-    translator.translate_window(["a b c", "d e"], [[2, 2], [1, 1]])
+    lines, spans = ["a b c", "d e"], [[2, 2], [1, 1]]
+    translator.translate_window(lines, spans)
     assert model.spans == [[2, 2], [0, 0]]
     assert translator.counts["no_spans"] == 1
+    model.spans = None
+    translator.force(lines, lines, spans=spans)
+    assert model.spans == [[2, 2], [0, 0]]
+    assert translator.counts["no_spans"] == 2
+
+
+def test_a_model_without_context_joins_one_with_context():
+    rule, documents = ContextRule(), Documents([0], 2)
+    models = [Gossip(len(VOCABULARY), rule), recurrent(1, len(VOCABULARY), eos_bias=-9)]
+    settings = SearchSettings()
+    joint = Translator(models, Spaces(), Spaces(), VOCABULARY, VOCABULARY, settings)
+    assert texts(joint.translate_window(["a b", "c"], documents=documents))[1] == "a b"
 
 
 def test_an_ensemble_reads_one_context():
