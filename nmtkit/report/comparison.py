@@ -72,11 +72,12 @@ def differences(result: Scores) -> list[Difference]:
 
 
 def _of_groups(by_seed: SeedResult, result: Scores) -> list[Difference]:
-    """Return the difference of each group; over other sentences alone of a single system, if the
-    error of its seed is not known.
+    """Return the difference of each group. If the error of the seed is not known, a difference of
+    two single systems has the interval over other sentences alone, and any other has none.
     """
     single = {system.name: system for system in result.systems}
-    base = next(g.scores["bleu"].mean for g in by_seed.groups if g.name == by_seed.baseline)
+    baseline = next(group for group in by_seed.groups if group.name == by_seed.baseline)
+    base = baseline.scores["bleu"].mean
     points = []
     for group in by_seed.groups:
         if against := group.against.get("bleu"):
@@ -86,8 +87,8 @@ def _of_groups(by_seed: SeedResult, result: Scores) -> list[Difference]:
                 label, gaps = f"{group.name}, {len(bleu)} seeds", [value - base for value in bleu]
                 points.append(Difference(label, group.name, against.estimate, gaps))
             else:
-                alone = first.differences.get("bleu", against.estimate)
-                delta = alone if against.p is None else against.estimate
+                alone = against.p is None and not baseline.systems[1:]
+                delta = first.differences["bleu"] if alone else against.estimate
                 points.append(Difference(first.name, group.name, delta))
     return points
 

@@ -554,10 +554,13 @@ def test_the_error_of_one_seed_needs_several_seeds_of_others(tmp_path):
         score(made.run, resamples=20, trials=20)
         result = read_contents(made.run).scores["test"]
         shown.append((comparison.verdicts(result), comparison.differences(result)))
+        if name == "b-1":
+            against_mean = result.seeds.groups[1].against["bleu"].difference
     (_, none), ((of_a,), (a,)), ((of_b,), (b,)), _, ((later,), (c,)) = shown
     assert none == [] and of_a.startswith("a-2 is ") and a.name == "a-2"
     assert of_b.startswith("b-1 is better than a-1: ") and b.name == "b-1"
-    assert b.delta.low is not None and b.delta.low < b.delta.value < b.delta.high
+    # The axis is of differences to the mean of a, as the table of seeds is; not to a-1.
+    assert b.delta == Estimate(against_mean)
     assert later.startswith("b-1 (1 seed) is ") and "(Holm " in later
     assert c.delta.value == pytest.approx(result.seeds.groups[1].against["bleu"].difference)
     made = ReportedRun(tmp_path / "one-baseline")
