@@ -16,6 +16,7 @@ from nmtkit.score import result_tables
 from nmtkit.score.budgets import budget, unequal
 from nmtkit.score.metrics import header
 from nmtkit.score.resampling import FEW, FEWEST_FOR_P
+from nmtkit.score.result_tables import P_SEEDS, known_p
 from nmtkit.score.seeds import NOT_KNOWN
 from nmtkit.score.significance import FEW_DIFFERENT, LEVEL, TESTS
 from nmtkit.score.stored_scores import Scores, SeedResult, SystemScores
@@ -23,9 +24,10 @@ from nmtkit.tables.figures import Difference
 from nmtkit.tables.table import Column, Estimate, Table, text, text_column
 
 READING = (
-    f"A system is called better or worse if p < {LEVEL:g}, and only perhaps so if "
-    "the 95% interval of its difference Δ contains 0. Tied parameters "
-    "count once. Minutes count updates only. Times "
+    f"A system is called better or worse if p < {LEVEL:g} (over several training seeds: if p after "
+    "Holm's correction is), and only perhaps so if the 95% interval of its difference Δ contains "
+    "0. "
+    "Tied parameters count once. Minutes count updates only. Times "
     "(×) are relative to the baseline: measured ones come from nmtkit analyze cost "
     "--measure, which alternates the systems (its finding has their intervals); "
     "logged ones are processor time of updates on a CPU, and otherwise clock time "
@@ -220,17 +222,21 @@ def verdicts(result: Scores) -> list[str]:
 def _system_verdict(system: SystemScores, result: Scores) -> str:
     """Return a sentence on one system, over other sentences."""
     delta, test = system.differences["bleu"], system.tests[result.test]["bleu"]
-    p = test.p
+    p, finest = test.p, result_tables.p_column(result, result.test, "p", "p")
     difference = text(delta, result_tables.DELTA)
     if p is None:
         why = FEW if result.sentences < FEWEST_FOR_P else test.setting
         return f"{system.name} - {result.baseline}: {difference} BLEU; {why}."
-    shown = text(p, result_tables.p_column(result, result.test, "p", "p"))
-    shown = f"p < {shown[1:]}" if shown.startswith("<") else f"p = {shown}"
     return (
         f"{system.name} is {_verdict(delta, p)} {result.baseline}:"
-        f" {difference.replace(' [', ' BLEU [')}, {shown}."
+        f" {difference.replace(' [', ' BLEU [')}, {_shown_p(p, finest)}."
     )
+
+
+def _shown_p(p: float, column: Column) -> str:
+    """Return "p = …", or "p < …" if p is finer than its column shows."""
+    shown = text(p, column)
+    return f"p < {shown[1:]}" if shown.startswith("<") else f"p = {shown}"
 
 
 def _verdict(delta: Estimate, p: float) -> str:
@@ -262,16 +268,17 @@ def _seed_verdicts(by_seed: SeedResult, result: Scores) -> list[str]:
         sentences.append(
             f"{name} is {_verdict(against.estimate, against.p_holm)} {by_seed.baseline}:"
             f" {against.difference:+.2f} BLEU [{against.low:+.2f}, {against.high:+.2f}],"
-            f" p = {against.p:.3f} (Holm {against.p_holm:.3f})."
+            f" {_shown_p(against.p, P_SEEDS)} (Holm {text(against.p_holm, P_SEEDS)})."
         )
     return sentences
 
 
-def _tested(result: Scores) -> int:
-    """Return how many differences in BLEU are tested: of groups of seeds, or of systems."""
+def _by_chance(result: Scores) -> list[float]:
+    """Return the chance of p < LEVEL without a difference, for each tested difference in BLEU."""
     if result.seeds and result.has_seeds:
-        return sum("bleu" in group.against for group in result.seeds.groups)
-    return sum(bool(system.tests) for system in result.systems)
+        differences = [group.against.get("bleu") for group in result.seeds.groups]
+        return [LEVEL for against in differences if against and against.p is not None]
+    return [TESTS[result.test].by_chance] * len(known_p(result, result.test))
 
 
 def cautions(contents: Contents) -> list[Remark]:
@@ -291,15 +298,11 @@ def cautions(contents: Contents) -> list[Remark]:
             )
         )
     texts = []
-    tested = [(result, _tested(result)) for result in compared]
-    if (tests := sum(count for _, count in tested)) > 4:
-        chance = sum(
-            count * (LEVEL if result.has_seeds else TESTS[result.test].by_chance)
-            for result, count in tested
-        )
+    by_chance = [chance for result in compared for chance in _by_chance(result)]
+    if len(by_chance) > 1:
         texts.append(
-            f"{tests} differences are tested: about {chance:.1f} of them would have "
-            f"p < {LEVEL:g} by chance alone."
+            f"{len(by_chance)} differences are tested: about {sum(by_chance):.1f} of them would "
+            f"have p < {LEVEL:g} by chance alone."
         )
     budgets = {
         system.name: budget(system.curves, system.settings.get("preset", ""))

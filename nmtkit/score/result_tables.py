@@ -30,6 +30,7 @@ FIRST = ("bleu", "delta", "p", "chrf", "ter", "length_ratio")
 """The columns that a narrow terminal keeps, the most important first."""
 DELTA = Column("delta", "Δ [95%]", signed=True, interval=True)
 MEAN_DELTA = Column("delta", "Δ mean", signed=True)
+P_SEEDS = Column("p", "p", decimals=3, below=0.001)
 SEED_COLUMNS = (
     text_column("system"),
     Column("n", "seeds"),
@@ -98,7 +99,7 @@ def significance_table(result: Scores, metrics: Sequence[str] | None = None) -> 
     ]
     title = f"{result.set}: p against {result.baseline}, by test"
     first = ["metric", "delta", f"p_{result.test}"]
-    return Table("significance", title, columns, rows, _test_notes(result), first)
+    return Table("significance", title, columns, rows, _test_notes(result, metrics), first)
 
 
 def seeds_table(result: Scores) -> Table:
@@ -115,9 +116,9 @@ def seeds_table(result: Scores) -> Table:
             replace(MEAN_DELTA, interval=True),
             Column("better", f"better, p<{LEVEL:g}"),
             Column("pairs", "of"),
-            Column("p_seeds", "p (seeds)", decimals=3),
-            Column("p", "p", decimals=3),
-            Column("p_holm", "p (Holm)", decimals=3),
+            replace(P_SEEDS, key="p_seeds", header="p (seeds)"),
+            P_SEEDS,
+            replace(P_SEEDS, key="p_holm", header="p (Holm)"),
         ]
     for key in further:
         means = (group.scores[key].mean for group in groups)
@@ -191,9 +192,7 @@ def length_table(result: Scores, key: str) -> Table:
         for row, score in zip(rows, groups, strict=True):
             row[4:4] = [score.difference, score.p]
         note = f"Δ, p: against {result.baseline} inside the group, {_test(result, result.test)}"
-        if tests := sum(score.p is not None for score in groups):
-            by_chance = tests * TESTS[result.test].by_chance
-            note += f"; about {by_chance:.1f} of {tests} such p are below {LEVEL:g} by chance"
+        note += _by_chance(result.test, sum(score.p is not None for score in groups))
         notes += [note, *([FEW_DIFFERENT] if TESTS[result.test].fewest_different else [])]
     name = "lengths" if of_bleu else f"lengths-{key}"
     first = ["system", key, "delta", "p", "sentences"]
@@ -258,6 +257,20 @@ def _test(result: Scores, test: str) -> str:
     return f"{result.tests[test].name}: {result.tests[test].reading}"
 
 
+def known_p(result: Scores, test: str, metrics: Sequence[str] = ("bleu",)) -> list[float]:
+    """Return every p of a test, of some metrics, against the baseline."""
+    tests = [
+        system.tests[test][key] for system in result.systems if system.tests for key in metrics
+    ]
+    return [compared.p for compared in tests if compared.p is not None]
+
+
+def _by_chance(test: str, count: int) -> str:
+    """Return the end of a note on `count` comparisons, if they are several."""
+    chance = count * TESTS[test].by_chance
+    return f"; about {chance:.1f} of {count} such p are below {LEVEL:g} by chance" * (count > 1)
+
+
 def _header_of(test: str) -> str:
     """Return the name of a test, which another version may have run, as the head of a column."""
     return TESTS[test].header if test in TESTS else test
@@ -272,7 +285,9 @@ def _main_notes(result: Scores, several: bool) -> list[str]:
     )
     notes += few_note(result.sentences)
     if several:
-        notes.append(f"Δ, p: BLEU against {result.baseline}; {_test(result, result.test)}")
+        by_chance = _by_chance(result.test, len(known_p(result, result.test)))
+        note = f"Δ, p: BLEU against {result.baseline}; {_test(result, result.test)}{by_chance}"
+        notes.append(note)
         notes += _few_different(result, [result.test])
     else:
         notes.append("one system: nothing to compare with")
@@ -284,13 +299,17 @@ def _main_notes(result: Scores, several: bool) -> list[str]:
     return [*notes, *result.remarks, _version(result)]
 
 
-def _test_notes(result: Scores) -> list[str]:
+def _test_notes(result: Scores, metrics: Sequence[str]) -> list[str]:
+    """Return the notes on the tests of some metrics."""
     compared = [system for system in result.systems if system.tests]
     notes = [*few_note(result.sentences), *result.remarks]
     for test in result.tests:
         note = f"{_header_of(test)}: {_test(result, test)}"
         settings = {system.tests[test]["bleu"].setting for system in compared}
-        notes.append(note + (f" ({settings.pop()})" if len(settings) == 1 else ""))
+        note += f" ({settings.pop()})" if len(settings) == 1 else ""
+        if test == result.test:
+            note += _by_chance(test, len(known_p(result, test, metrics)))
+        notes.append(note)
     nothing = Estimate(0.0, 0.0, 0.0)
     if any(nothing in system.differences.values() for system in compared):
         notes.append(

@@ -552,6 +552,12 @@ def test_of_many_comparisons_by_length_the_lucky_ones_are_said_where_there_are_s
         assert (f"{FEW}  " in lines) == (not some)
         note = next(line for line in lines if "inside the group, paired" in line)
         assert ("about 0.2 of 2 such p" in note) == ("by chance" in note) == some
+    fake.add("c", 0.3)
+    fake.score()
+    for table, chance in (("table", "0.2 of 2"), ("significance", "1.2 of 12")):
+        lines = read(fake.run, "test", f"{table}.md").splitlines()
+        note = next(line for line in lines if "paired bootstrap (Koehn 2004)" in line)
+        assert f"; about {chance} such p are below 0.05 by chance" in note
 
 
 def test_lines_that_do_not_pair_are_shown_where_they_begin_to(tmp_path):
