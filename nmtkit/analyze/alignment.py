@@ -184,7 +184,7 @@ class Alignment(Analysis[AlignmentOptions, Aligned]):
         contexts.
         """
         count = len(gold.gold)
-        aligned = {site: [frozenset[links.Link]()] * count for site in sites}
+        aligned = {site: dict[int, frozenset[links.Link]]() for site in sites}
         spread = {site: np.full(count, np.nan) for site in sites}
         for batch in study.batches(name, model, pairs=gold.pairs):
             assert batch.tgt_lengths is not None
@@ -199,7 +199,11 @@ class Alignment(Analysis[AlignmentOptions, Aligned]):
                     spread[site][rows] = values.cpu().numpy()
         draws = study.resampling(count)
         means = {site: context_spread.mean(spread[site], draws) for site in sites}
-        return [(name, s, links.rates(aligned[s], gold.gold), mean) for s, mean in means.items()]
+        of_read = {s: [gold.gold[row] for row in rows] for s, rows in aligned.items()}
+        return [
+            (name, s, links.rates([*aligned[s].values()], of_read[s]), mean)
+            for s, mean in means.items()
+        ]
 
     def present(self, result: Aligned) -> Finding:
         options = self.options

@@ -10,6 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+import numpy as np
+
 from nmtkit import console
 from nmtkit.arrays import Ints
 from nmtkit.errors import DataError, LeftOut
@@ -47,6 +49,7 @@ class Study:
         set_names: as asked for; empty: the analysis' default.
         left_out: system -> why the analysis cannot use it.
         checkpoints: system -> the checkpoints that its model was loaded from.
+        too_long: system -> the number of sentences that it did not read because of their length.
     """
 
     run: Run
@@ -55,6 +58,7 @@ class Study:
     set_names: list[str]
     left_out: dict[str, str] = field(default_factory=dict)
     checkpoints: dict[str, list[str]] = field(default_factory=dict)
+    too_long: dict[str, int] = field(default_factory=dict)
 
     @cached_property
     def set_name(self) -> str:
@@ -123,7 +127,8 @@ class Study:
     def batches(
         self, name: str, model: Model, rows: Ints | None = None, pairs: GivenPairs | None = None
     ) -> Iterator[Batch]:
-        """Yield the pairs of the one set in batches, with the contexts that a model reads.
+        """Yield the pairs of the one set in batches, with the contexts that a model reads. The
+        finding has a note if some are too long.
 
         Args:
             name: the system, for the progress that is shown; model: its model.
@@ -134,9 +139,12 @@ class Study:
 
         rule = model.context_rule if pairs is None else None
         store = pairs or self.store
-        count = len(store.src_lengths) if rows is None else len(rows)
-        with console.progress(f"{name}: sentences", count) as advance:
-            for batch in recording.batches(store, self.device, rule, rows):
+        rows = np.arange(len(store.src_lengths)) if rows is None else rows
+        short = recording.readable_rows(store, rule, rows)
+        if len(short) < len(rows):
+            self.too_long[name] = len(rows) - len(short)
+        with console.progress(f"{name}: sentences", len(short)) as advance:
+            for batch in recording.batches(store, self.device, rule, short):
                 yield batch
                 advance(len(batch.rows))
 

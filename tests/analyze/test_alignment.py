@@ -5,6 +5,7 @@ stage on toy and real sets.
 import csv
 import dataclasses
 import random
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import torch
 
 from nmtkit.analyze.alignment import Alignment, AlignmentOptions, of_head, select_sites
 from nmtkit.analyze.study import Study
+from nmtkit.data.batches import readable
 from nmtkit.data.context import contexts
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.measures import context_spread, recording
@@ -173,6 +175,16 @@ def test_error_rate_and_spread_of_every_layer_by_one_pair_at_a_time(analysed, go
     columns, steps, _ = stored_weights(analysed, "base.decoder.1.cross")
     assert (columns, steps) == (["w1", "w2", "w3", "</s>"], ["w4", "w5", "</s>"])
     assert "lower is better" in out
+
+
+def test_pairs_that_are_too_long_to_read_do_not_count(analysed, goldset, monkeypatch):
+    analysed.system(model=DEEP)
+    links = [row["links"] for row in analysed.rows("alignment", gold=goldset, head=1)]
+    monkeypatch.setattr(recording, "readable", partial(readable, most=3))  # of 4, 4 and 3 subwords
+    finding = analysed.analyze("alignment", gold=goldset, head=1, sentence=3, force=True)
+    assert links == [7] * 3 and [row["links"] for row in finding["table"]["rows"]] == [2] * 3
+    assert {row["recall"] for row in finding["table"]["rows"]} <= {0, 50, 100}
+    assert "base: 2 sentences left out, too long to be read" in finding["table"]["notes"]
 
 
 def test_hypothesised_files_stand_beside_the_systems(analysed, goldset, tmp_path):
