@@ -149,12 +149,10 @@ def _of_translation(run: Run, system: System, name: str, scores: Scores | None) 
     if not (folder / "hyp.txt").is_file():
         yield f"{about}: not translated: nmtkit translate"
         return
-    if (folder / "meta.json").is_file():
-        meta = load(TranslationMeta, folder / "meta.json")
-        used = {checkpoint.name: checkpoint.sha256 for checkpoint in meta.checkpoints}
-        if used and checkpoints.have_changed(system, used, meta.settings.get("average")):
-            yield f"{about}: translated with other checkpoints: nmtkit translate"
-            return
+    meta = folder / "meta.json"
+    if meta.is_file() and checkpoints.outdated(system, load(TranslationMeta, meta)):
+        yield f"{about}: translated with other checkpoints: nmtkit translate"
+        return
     if scores is None or system.name not in {row.name for row in scores.systems}:
         yield f"{about}: not scored: nmtkit score"
     elif files.changed(run.path, _scored(scores, folder.relative_to(run.path))):

@@ -23,7 +23,7 @@ from safetensors import SafetensorError
 from nmtkit import console, files
 from nmtkit.errors import CheckpointError, DataError, EnvironmentProblem, NmtkitError, counted
 from nmtkit.owned_files import CHECKPOINT, MANIFEST, OPTIMIZER, STATE, WEIGHTS, remove_folder
-from nmtkit.records import BestCheckpoint, CheckpointManifest, FileFacts, load
+from nmtkit.records import BestCheckpoint, CheckpointManifest, FileFacts, TranslationMeta, load
 from nmtkit.run import System
 
 if TYPE_CHECKING:  # a report only asks which checkpoints there are: torch comes with tensors
@@ -319,6 +319,15 @@ def have_changed(system: System, used: dict[str, str], average: int | None = Non
     False for a system without checkpoints, as in a run directory that was passed on without them.
     """
     return bool(candidates(system.checkpoints)) and current(system, average) != used
+
+
+def outdated(system: System, translation: TranslationMeta) -> bool:
+    """True if a system has other weights now than those it translated with."""
+    # An ensemble has no checkpoints of its own.
+    used = {
+        each.name: each.sha256 for each in translation.checkpoints if each.system == system.name
+    }
+    return bool(used) and have_changed(system, used, translation.settings.get("average"))
 
 
 def digests(paths: Sequence[Path]) -> dict[str, str]:

@@ -129,19 +129,14 @@ def _command(name: str, set_name: str) -> str:
 
 
 def older_checkpoints(run: Run, set_name: str, folders: Mapping[str, Path]) -> list[str]:
-    """Return a remark on each system whose weights are of other checkpoints than it translated
-    with.
-    """
+    """Return a remark on each system that has other weights now than those it translated with."""
     remarks = []
     for name, folder in folders.items():
-        meta = described(folder)
-        # An ensemble has no checkpoints of its own.
-        then = [used.name for used in meta.checkpoints if used.system == name]
-        now = list(checkpoints.current(run.system(name), meta.settings.get("average")))
-        if then and now and then != now:
+        if checkpoints.outdated(run.system(name), meta := described(folder)):
+            then = ", ".join(used.name for used in meta.checkpoints)
             remarks.append(
-                f"{set_name}: '{name}' was translated with {', '.join(then)}, its weights are now"
-                f" those of {', '.join(now)} ({_command(name, set_name)})"
+                f"{set_name}: '{name}' was translated with {then}, and its weights have changed"
+                f" since ({_command(name, set_name)})"
             )
     return remarks
 

@@ -43,6 +43,7 @@ from nmtkit.tables.table import Estimate, Table, text_column
 from tests.manifests import edit, read_json, write_json
 from tests.processes import python
 from tests.refused import refused
+from tests.score.conftest import write
 
 from .conftest import FIGURE, SCRIPT, ReportedRun, make
 
@@ -436,6 +437,20 @@ def test_a_damaged_translation_is_named_and_a_missing_one_is_not(reported, conte
         path.write_text(content, "utf-8")
     named = "systems/own/translate/test: its meta.json cannot be read (the file is damaged"
     assert (named in reported.page().text) == bool(content)
+
+
+def test_a_translation_with_earlier_weights_is_named(reported):
+    folder = reported.run.system("own").checkpoints / "step-00009000"
+    write(folder / "model.safetensors", [])
+    weights = {"model.safetensors": {"bytes": 0, "sha256": "9" * 64}}
+    write_json(folder / "manifest.json", {"format": 1, "step": 9000, "files": weights})
+    command = "nmtkit translate --system own --on test"
+    for step, old in (("3", True), ("9", False)):
+        used = {"system": "own", "name": f"step-0000{step}000", "sha256": step * 64}
+        reported.describe("own", checkpoints=[used])
+        remarks = {one.text: one.command for one in read_contents(reported.run).remarks}
+        found = remarks.get("test: the translation by own is older than its weights", "")
+        assert found.startswith(f"{command} && nmtkit score --on test") is old
 
 
 def test_attention_of_a_system_that_is_not_scored_is_refused(reported):
