@@ -211,7 +211,8 @@ def _left_out(measured: Mapping[str, Metric], task: Task) -> list[str]:
     if "bleu" in asked_metrics(task.options):
         return []
     return [
-        f"{METRICS[key].header} is left out: a line has more than {METRICS[key].most_words:,} words"
+        f"{METRICS[key].header} is left out: a line has more than {METRICS[key].most_words:,}"
+        f" {task.scorer.unit}"
         for key in task.scorer.keys
         if key not in measured
     ]

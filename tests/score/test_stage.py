@@ -914,7 +914,7 @@ def test_a_line_too_long_for_ter_costs_ter_alone(fake, capsys):
     assert not result_of(fake.run)["remarks"]
 
 
-def test_the_longest_line_with_ter(fake, capsys):
+def test_the_longest_line_with_ter(fake, fake_run):
     fake.add("base", 0.4)
     fake.translate("base", [" ".join(["x"] * 500), *fake.lines["test"][1:]])
     fake.score()
@@ -922,3 +922,9 @@ def test_the_longest_line_with_ter(fake, capsys):
     fake.translate("base", [" ".join(["x"] * 501), *fake.lines["test"][1:]])
     fake.score()
     assert "ter" not in result_of(fake.run)["signatures"]
+    chinese = fake_run("zh", tgt="zh", count=2)
+    chinese.add("base", 0.4)
+    chinese.translate("base", ["我" * 501, "你"])
+    chinese.score()
+    said = "TER is left out: a line has more than 500 characters"
+    assert said in result_of(chinese.run)["remarks"]
