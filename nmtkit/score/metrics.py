@@ -146,7 +146,7 @@ class Kind:
     most_words: int | None = None
 
 
-def _has_words(refs: References) -> bool:
+def has_words(refs: References) -> bool:
     """True if text in a language without spaces was cut into words."""
     words = [len(word) for ref in refs for line in ref for word in line.split()]
     return sum(words) <= _LONGEST_WORDS * len(words)
@@ -219,7 +219,7 @@ class Scorer:
         self.tokenizer: str
         self.tokenizer, self.remark = tokenizer_for(lang, tokenized)
         self.spaced = tokenized or usual_tokenizer(lang) == "moses"
-        if self.tokenized_refs and not self.spaced and not _has_words(self.tokenized_refs):
+        if self.tokenized_refs and not self.spaced and not has_words(self.tokenized_refs):
             self.tokenized_refs = []
             self.remark = (
                 f"{self.remark}; tokenised BLEU is left out: the references are not cut into words"
@@ -237,9 +237,9 @@ class Scorer:
         return "words" if self.spaced else "characters"
 
     def lacks(self, key: str, outputs: Iterable[Sequence[str]] = ()) -> str | None:
-        """Return why a metric makes no sense here: it reads tokens and there are none, it needs
-        words that end at spaces (or sacreBLEU's splitting of Chinese and Japanese), or a line of the outputs or references is too long for it; None if
-        it makes sense.
+        """Return why a metric makes no sense here; None if it does. Metrics of tokens need tokens,
+        some need words that end at spaces, and some take too long for a long line of the outputs or
+        references.
         """
         kind = METRICS[key]
         if kind.of_tokens and not self.tokenized_refs:

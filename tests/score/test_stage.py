@@ -539,6 +539,19 @@ def test_a_source_without_by_length_is_looked_for_and_said_to_be_unused(tmp_path
         score_files([ref], [ref], src=tmp_path / "pipe", **options)
     score_files([ref], [ref], src=ref, by_length=True, **options)
     assert "only used" not in capsys.readouterr().err
+    lengths = {"by_length": True, "buckets": "3,7"}
+    for name, lines, unit, sizes in (
+        ("s.zh", ["我们今天 去学校了吗", "他昨天没有来"], "characters of the source", [0, 1, 1]),
+        ("s.tok.zh", ["我们 今天 去", "他"], "words of the source", [1, 1, 0]),
+        ("s.en", ["supercalifragilistic", "a b c d e"], "words of the source", [1, 1, 0]),
+    ):
+        src = write(tmp_path / name, lines)
+        found = result_of_files(capsys, [ref], [ref], src=src, **lengths)[0]["by_length"]
+        assert found["unit"] == unit
+        assert [group["sentences"] for group in found["groups"]] == sizes
+    ref = write(tmp_path / "ref.zh", ["我们今天去学校", "他昨天没有来"])
+    found = result_of_files(capsys, [ref], [ref], **lengths)[0]["by_length"]
+    assert found["unit"] == "characters of the reference (no --src given)"
 
 
 def test_of_many_comparisons_by_length_the_lucky_ones_are_said_where_there_are_some(fake_run):
