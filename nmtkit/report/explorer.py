@@ -32,11 +32,15 @@ table cell for each weight.
 
 
 def read_attention(contents: Contents) -> list[SystemAttention]:
-    """Return what `analyze attention` keeps, a system each; [] if it was not run. A sentence with
-    too many weights is left out, with a remark.
+    """Return what `analyze attention` keeps, a system each; [] if it was not run. If it is out of
+    date it is left out with a remark, and so is a sentence with too many weights.
 
     Raises: DataError if a file is damaged.
     """
+    if (reported := contents.findings.get("attention")) and reported.outdated:
+        text = "The explorer leaves out the attention of analyze/attention: it is out of date."
+        contents.note(text, reported.command)
+        return []
     folder = contents.run.path / "analyze" / "attention"
     finding = stored(folder)
     names = finding.attachments if finding else []

@@ -780,6 +780,27 @@ def test_the_attention_of_each_run_that_has_the_system(reported, second, monkeyp
         assert packed["rows"] == ["z0", "iz"]  # 0 to 1 in 35 steps; not less, not more
 
 
+def test_attention_that_is_out_of_date_is_left_out_and_what_is_shown_is_counted(
+    reported, monkeypatch
+):
+    sentence = SentenceAttention(["ein", "</s>"], ["a", "</s>"], [[1.0, 0.0], [0.5, 0.5]])
+    kept = SystemAttention(
+        system="own", what="last", set_name="test", sentences=dict.fromkeys((0, 2, 3), sentence)
+    )
+    monkeypatch.setattr(explorer, "step_of", lambda *_: 2)
+    for hashes, shown in (({}, True), ({"systems/own/translate/test/hyp.txt": "0"}, False)):
+        reported.finding(
+            "attention",
+            "attention",
+            made_from={"systems": ["base", "own"], "files": hashes},
+            attachments={"own.json": kept.model_dump_json()},
+        )
+        page = reported.page()
+        assert ("attention" in json.loads(page.data)["sets"][0]) is shown
+        assert ("(last), for 2 sentences of test" in page.text) is shown
+        assert ("leaves out the attention of analyze/attention" in page.text) is not shown
+
+
 def test_a_page_is_there_whole_or_not_at_all(reported, monkeypatch):
     path = stage.report(reported.run)
     before = path.read_bytes()
