@@ -63,8 +63,8 @@ def read_attention(contents: Contents) -> list[SystemAttention]:
 
 def step_of(all_texts: Sequence[Texts], most: int = MOST) -> int:
     """Return n for which every n-th line of all sets takes at most `most` bytes."""
-    sizes = [len(_dumped(_rows(texts, range(len(texts.sources))))) for texts in all_texts]
-    return max(1, -(-sum(sizes) // most))
+    texts = (script_text(_rows(texts, range(len(texts.sources)))) for texts in all_texts)
+    return max(1, -(-sum(len(text.encode()) for text in texts) // most))
 
 
 def data(part: Part) -> JsonObject:

@@ -839,6 +839,9 @@ def test_the_page_stays_small():
     assert step == 1 and len(data) < 3_500_000
     data, step = explorer_data([long_texts(8000), long_texts(8000, "other")], [attention])
     assert step > 1 and len(data) < 1.1 * explorer.MOST
+    thai = replace(long_texts(1000), sources=["ก" * 3000] * 1000)
+    in_thai, of_thai = explorer_data([thai])
+    assert of_thai == 3 and len(in_thai.encode()) < 1.1 * explorer.MOST
     first, other = json.loads(data)["sets"]
     assert other["line"][:2] == [1, 1 + step]
     # a sentence's attention stands at the place of its line
