@@ -863,16 +863,22 @@ def test_differences_are_marked():
     ]
     assert differences("", "x") == [] and differences("x", "") == [("x", True)]
     assert differences("我爱狗", "我爱猫") == [("我爱", False), ("狗", True)]
+    assert differences("ที่นี่", "ที่นั่น") == [("ที่นี่", True)]  # marks are parts of words
 
 
 def test_side_by_side_shows_the_largest_gains_and_losses(reported):
     texts = read_texts(read_contents(reported.run), "test")
     base, own = texts.scores["bleu"].values()
     deltas = [mine - theirs for mine, theirs in zip(own, base, strict=True)]
-    lines = [shown.line - 1 for shown in side_by_side(texts)]
+    which, shown = side_by_side(texts)
+    lines = [one.line - 1 for one in shown]
+    assert "on which a system gains or loses most against base, by" in which
     by_gain = sorted(range(len(deltas)), key=lambda line: (deltas[line], line))
     assert deltas[by_gain[2]] < 0 < deltas[by_gain[-3]]
     assert lines == sorted([*by_gain[:3], *by_gain[-3:]])
+    assert side_by_side(replace(texts, scores={}))[0] == "The first sentences of test."
+    left = replace(texts, outputs={"own": texts.outputs["own"], "third": texts.outputs["base"]})
+    assert "on which own scores best and worst" in side_by_side(left)[0]  # the baseline is gone
 
 
 def test_no_torch_without_attention(reported):
