@@ -15,14 +15,15 @@ from nmtkit import console, files
 from nmtkit.analyze import context_reading
 from nmtkit.analyze.context_reading import Example, Reading
 from nmtkit.analyze.study import Study
-from nmtkit.arrays import Array, Floats, Ints
+from nmtkit.arrays import Floats, Ints
 from nmtkit.data.batches import collate
 from nmtkit.data.documents import ContextRule, Documents, Kind
 from nmtkit.data.store import Store
 from nmtkit.errors import LeftOut
 from nmtkit.measures import recording
+from nmtkit.score.formulas import mean
 from nmtkit.score.metrics import Metric
-from nmtkit.score.resampling import Draws, estimate
+from nmtkit.score.resampling import Draws, ratios
 from nmtkit.score.translations import scorer_of
 from nmtkit.tables.table import Estimate
 from nmtkit.translate import workers
@@ -208,8 +209,8 @@ class Reader:
 
 def _loss(sums: Floats) -> Metric:
     """Return the loss of a set, from nats and subwords of its sentences (N, 2)."""
-    value, signature = float(_ratio(sums.sum(0))), "nats a subword, </s> included"
-    return Metric("loss", "loss", value, signature, sums, _ratio, higher_is_better=False)
+    value, signature = float(mean(sums.sum(0))), "nats a subword, </s> included"
+    return Metric("loss", "loss", value, signature, sums, mean, higher_is_better=False)
 
 
 def _shares(sums: Floats, sites: context_reading.Sites, draws: Draws) -> list[Estimate]:
@@ -218,16 +219,6 @@ def _shares(sums: Floats, sites: context_reading.Sites, draws: Draws) -> list[Es
     Args:
         sums: (N, 3) as `Reader._read` returns them.
     """
-    resampled, total, sentences = draws.full.sums(sums), sums.sum(0), (sums[:, 2] > 0).sum()
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return [
-            estimate(float(total[i] / total[2]), resampled[:, i] / resampled[:, 2], sentences)
-            if recorded
-            else Estimate(None)
-            for i, recorded in enumerate((sites.gates, sites.attention))
-        ]
-
-
-def _ratio(sums: Array) -> Array:
-    ratios: Array = sums[..., 0] / np.maximum(sums[..., 1], 1)
-    return ratios
+    shares = ratios(sums[:, :2], sums[:, [2, 2]], draws.full)
+    recorded = sites.gates, sites.attention
+    return [share if of else Estimate(None) for share, of in zip(shares, recorded, strict=True)]

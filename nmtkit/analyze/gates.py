@@ -29,7 +29,7 @@ from nmtkit.measures.words import (
 )
 from nmtkit.models.base import Model
 from nmtkit.nn.masks import real_positions
-from nmtkit.score.resampling import Resampling, estimate
+from nmtkit.score.resampling import Resampling, ratios
 from nmtkit.tables import figures
 from nmtkit.tables.bars import named_bars
 from nmtkit.tables.table import Column, Estimate, Table, text_column
@@ -120,21 +120,13 @@ def means(
     draws: Resampling,
 ) -> list[Estimate]:
     """Return the mean of each group over its words, with intervals over resampled sentences."""
-    known = np.isfinite(values)
-    columns = []
+    sums, counts = [], []
     for group in in_groups:
-        members = group.members & known
-        for weights in (values[members], None):
-            columns.append(np.bincount(words.sentences[members], weights, draws.sentences))
-    sums = np.stack(columns, axis=1)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        totals, resampled = sums.sum(0), draws.sums(sums)
-        mean, spread = totals[::2] / totals[1::2], resampled[:, ::2] / resampled[:, 1::2]
-    sentences = (sums[:, 1::2] > 0).sum(0)
-    return [
-        estimate(float(value), column, count)
-        for value, column, count in zip(mean, spread.T, sentences, strict=True)
-    ]
+        members = group.members & np.isfinite(values)
+        sentences = words.sentences[members]
+        sums.append(np.bincount(sentences, values[members], draws.sentences))
+        counts.append(np.bincount(sentences, minlength=draws.sentences))
+    return ratios(np.stack(sums, axis=1), np.stack(counts, axis=1), draws)
 
 
 def openings(model: Model) -> list[str]:

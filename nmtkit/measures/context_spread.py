@@ -10,7 +10,7 @@ from torch import Tensor
 
 from nmtkit.arrays import Floats
 from nmtkit.nn.masks import real_positions
-from nmtkit.score.resampling import Resampling, estimate
+from nmtkit.score.resampling import Resampling, ratios
 from nmtkit.tables.table import Estimate
 
 ENDING = "_context"
@@ -62,8 +62,4 @@ def mean(values: Sequence[float] | Floats, draws: Resampling) -> Estimate:
     """Return the mean over the sentences with a value, with its interval over all sentences."""
     numbers = np.asarray(values, dtype=np.float64)
     known = np.isfinite(numbers)
-    if not known.any():
-        return Estimate(None)
-    sums, counts = draws.sums(np.stack([np.where(known, numbers, 0.0), known], axis=1)).T
-    with np.errstate(invalid="ignore"):
-        return estimate(float(numbers[known].mean()), sums / counts, known.sum())
+    return ratios(np.where(known, numbers, 0.0)[:, None], known[:, None], draws)[0]

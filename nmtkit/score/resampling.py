@@ -184,6 +184,18 @@ def few_note(*sentences: int) -> list[str]:
     return [FEW] * any(count < FEWEST_FOR_P for count in sentences)
 
 
+def ratios(above: Array, below: Array, draws: Resampling) -> list[Estimate]:
+    """Return the ratio of two sums over the sentences, of each of K pairs, with its interval.
+
+    Args:
+        above, below: (N, K) the two numbers of each sentence; one with 0 below does not count.
+    """
+    with np.errstate(invalid="ignore", divide="ignore"):
+        values, samples = above.sum(0) / below.sum(0), draws.sums(above) / draws.sums(below)
+    columns = zip(values.tolist(), samples.T, (below > 0).sum(0), strict=True)
+    return [estimate(*column) for column in columns]
+
+
 def estimate(value: float | None, samples: Array, sentences: int) -> Estimate:
     """Return a value (None if it is not finite) with the 95% interval of its resamples (percentile
     bootstrap).
