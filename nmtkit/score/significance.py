@@ -66,7 +66,7 @@ def _koehn(system: Metric, baseline: Metric, resampling: Resampling) -> Comparis
     """
     ours, theirs = resampling.scores(system), resampling.scores(baseline)
     won = ours > theirs if system.value >= baseline.value else ours < theirs
-    return Comparison(1 - float(won.mean()), resampling.describe())
+    return Comparison(float((~won).mean()), resampling.describe())
 
 
 def _sacrebleu_bootstrap(system: Metric, baseline: Metric, draws: Draws) -> Comparison:
