@@ -326,7 +326,7 @@ def _agreement_table(agreement: Sequence[AgreementRow], name: str, head: str) ->
             f"{context_spread.NOTE}, of all heads ({context_spread.GATED}: `analyze importance` has"
             " the spread with even weights beside it)"
         ),
-        interval_note("sentence pairs"),
+        interval_note("of the sentence pairs"),
     ]
     title = f"Agreement with gold word alignments, {head} ({name})"
     return Table("alignment", title, columns, rows, notes)
