@@ -154,9 +154,10 @@ def _times(contents: Contents, set_name: str) -> tuple[list[Column], dict[str, l
     """Return the columns of the times of an update and of a search, and their cells by system."""
     result = contents.scores[set_name]
     if measured := _measured(contents, result):
+        measured_on = contents.findings["cost"].finding.facts.get("set")
         return [
             Column("update_ratio", "update, × (measured)"),
-            Column("decoding", "search, × (measured)"),
+            Column("decoding", f"search, × (measured on {measured_on})"),
         ], {
             name: [times.train_ratio.value, times.decode_ratio.value]
             for name, times in measured.items()

@@ -137,7 +137,7 @@ def test_a_verdict_needs_p_and_interval(low, p, said):
 def test_cost_of_training_and_decoding(reported):
     def own():
         table = comparison.tables(read_contents(reported.run), "test")[-1]
-        return table.as_json()["rows"][1], table.columns[-2].header
+        return table.as_json()["rows"][1], table.columns[-2].header, table.columns[-1].header
 
     speed = {"seconds": 1.0, "sentences_per_second": 1.0, "tokens_per_second": 123.4}
     reported.describe("own", settings={"beam": 4}, speed=speed)
@@ -145,7 +145,7 @@ def test_cost_of_training_and_decoding(reported):
     started, _, later = log.read_text("utf-8").partition("30.0")  # the first line does not count
     log.write_text(started + "99.0" + later.replace("30.0", "15.0"), "utf-8")
     SystemRecord(made=1, parameters=12).write(reported.run.system("own").record)
-    row, header = own()
+    row, header, _ = own()
     logged = {"updates": 10, "seed": 1, "parameters": 12e-6, "decoding": 123.4}
     assert logged.items() <= row.items() and header == "update, × (logged)"
     assert (row["minutes"], row["update_ratio"]) == pytest.approx((1.0, 2.0))
@@ -166,9 +166,10 @@ def test_cost_of_training_and_decoding(reported):
     assert own()[0]["update_ratio"] is None
     config.write_text(text, "utf-8")
     measured = {"own": {"train_ratio": {"value": 1.2}, "decode_ratio": {"value": 1.5}}}
-    facts = {"baseline": "base", "measured": measured}
+    facts = {"baseline": "base", "measured": measured, "set": "dev"}
     reported.finding("cost", "cost", facts=facts)
-    row, header = own()
+    row, header, search = own()
+    assert search == "search, × (measured on dev)"
     assert (row["update_ratio"], row["decoding"], header) == (1.2, 1.5, "update, × (measured)")
     # Of another baseline, out of date, or damaged, the measured times say nothing here.
     stale = {"systems": ["base", "own"], "files": {"systems/own/config.toml": "another"}}
