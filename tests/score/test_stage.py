@@ -268,6 +268,11 @@ def test_baseline_and_choice_of_systems_and_sets(fake_run, stdout):
     fake.score(set_names=["two", "dev"], output_format="csv")
     rows = list(csv.DictReader(io.StringIO(stdout())))
     assert [row["p"] != "" for row in rows] == [False, False, True, True]
+    long = [" ".join(["x"] * 501), *fake.lines["dev"][1:]]
+    write(fake.run.path / "systems/zeta/translate/dev/hyp.txt", long)  # the wider table has no TER
+    fake.score(set_names=["two", "dev"], output_format="csv")
+    rows = list(csv.DictReader(io.StringIO(stdout())))
+    assert [row["ter"] != "" for row in rows] == [True, False, False, False]
 
 
 def test_multiple_references_and_lower_case_are_used(fake_run):
