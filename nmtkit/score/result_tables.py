@@ -37,6 +37,21 @@ SEED_COLUMNS = (
     Column("bleu", "BLEU mean"),
     Column("bleu_half_range", "± half-range"),
 )
+DEVIATION = Column("bleu_deviation", "deviation")
+SEED_DIFFERENCES = (
+    replace(MEAN_DELTA, interval=True),
+    Column("better", f"better, p<{LEVEL:g}"),
+    Column("pairs", "of"),
+    replace(P_SEEDS, key="p_seeds", header="p (seeds)"),
+    P_SEEDS,
+    replace(P_SEEDS, key="p_holm", header="p (Holm)"),
+)
+NAMES = {
+    "set",
+    *FIRST,
+    *(c.key for c in (*lengths.COLUMNS, *SEED_COLUMNS, DEVIATION, *SEED_DIFFERENCES)),
+}
+"""The names of all columns but those of metrics on request; no external metric may have one."""
 
 
 def tables(result: Scores) -> dict[str, Table]:
@@ -110,16 +125,7 @@ def seeds_table(result: Scores) -> Table:
     groups = result.seeds.groups
     several = len(groups) > 1
     further = [key for key in groups[0].scores if key != "bleu"]
-    columns = [*SEED_COLUMNS, Column("bleu_deviation", "deviation")]
-    if several:
-        columns += [
-            replace(MEAN_DELTA, interval=True),
-            Column("better", f"better, p<{LEVEL:g}"),
-            Column("pairs", "of"),
-            replace(P_SEEDS, key="p_seeds", header="p (seeds)"),
-            P_SEEDS,
-            replace(P_SEEDS, key="p_holm", header="p (Holm)"),
-        ]
+    columns = [*SEED_COLUMNS, DEVIATION, *(SEED_DIFFERENCES if several else ())]
     for key in further:
         means = (group.scores[key].mean for group in groups)
         columns.append(Column(key, header(key), decimals(key, means)))
