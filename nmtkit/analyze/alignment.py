@@ -45,12 +45,14 @@ class Drawn:
 
     Attributes:
         distances: from the context of each query to those of the other queries, if known.
+        writes: True if each query is a step that writes a target token.
     """
 
     system: str
     attention: str
     weights: Heat
     distances: Sequence[float | None]
+    writes: bool
 
 
 @dataclass(frozen=True)
@@ -175,7 +177,7 @@ class Alignment(Analysis[AlignmentOptions, Aligned]):
         if writes and contexts is not None and batch.tgt_lengths is not None:
             values = context_spread.distances(contexts, batch.tgt_lengths)[0].tolist()
             distances = [None if math.isnan(value) else value for value in values]
-        return Drawn(name, site, Heat(matrix, rows, columns), distances)
+        return Drawn(name, site, Heat(matrix, rows, columns), distances, writes)
 
     def _agreement(
         self, study: Study, name: str, model: Model, sites: Sites, gold: GoldSet
@@ -300,7 +302,7 @@ def _strongest_table(drawn: Sequence[Drawn], where: str, head: str) -> Table:
             "context from others: mean Euclidean distance from this step's context vector "
             "(all heads) to those of the other steps, divided by the vectors' mean length"
         ),
-    ]
+    ] * any(attention.writes for attention in drawn)
     title = f"Strongest weight of each query, {head} ({where})"
     return Table("alignment", title, columns, rows, notes)
 

@@ -234,7 +234,10 @@ def test_a_sentence_of_a_set_as_figure_and_text(analysed, stdout):
 )
 def test_any_attention_of_any_variant_by_its_name(analysed, variant, settings, site):
     analysed.system("own", variant, settings)
-    steps = analysed.rows("alignment", layer=site, sentence=2)
+    table = analysed.analyze("alignment", layer=site, sentence=2)["table"]
+    steps = table["rows"]
+    # Only the last of these attentions has a query for each token that is written.
+    assert bool(table["notes"]) is (variant == "rnnsearch")
     # The others do not read the source itself.
     wanted = {(site, variant != "rnnsearch")}
     assert {(row["attention"], row["context_distance"] is None) for row in steps} == wanted
