@@ -212,7 +212,10 @@ class Gates(Analysis[GatesOptions, GateMeans]):
         sides = {site: side for site, side in sides.items() if of_sides[side]}
         gated = {name: (m, s) for name, (m, s) in gated.items() if not sides.keys().isdisjoint(s)}
         if not sides:
-            message = "the gates are of words of a side that is blank in this set"
+            blank = " and ".join(SIDES[side] for side in words)
+            message = (
+                f"gates are measured on {blank} words, and this set has only blank lines there"
+            )
             raise DataError(message, where=f"--on {study.set_name}", hint="name another set")
         draws = study.resampling(len(study.store))
         values = {
@@ -245,7 +248,7 @@ class Gates(Analysis[GatesOptions, GateMeans]):
         tags = {}
         for side, file in self._tag_files().items():
             if side not in words:
-                message = f"no gate is of words of the {SIDES[side]}"
+                message = f"no system has a gate on {SIDES[side]} words"
                 raise ConfigError(message, where=f"--{side}-tags", hint="leave it out")
             tags[side] = read_tags(Path(file), words[side], side)
         return {

@@ -51,7 +51,7 @@ def test_gold_counts_from_one_and_a_link_that_is_both_is_sure(tmp_path):
     found = read_gold(write(tmp_path / "gold", "1-1 2p3 3p3 3-3", "", "4p1"))
     assert found == [gold({(0, 0), (2, 2)}, {(1, 2)}), gold(set()), gold(set(), {(3, 0)})]
     error = refused(DataError, "count from 1", read_gold, write(tmp_path / "gold", "1-1", "0-1"))
-    assert error.where.endswith("line 2")
+    assert error.where.endswith("line 2") and error.hint
     refused(DataError, "not a link: '1:2'", read_gold, write(tmp_path / "gold", "1-1 1:2"))
 
 
@@ -91,7 +91,7 @@ def test_links_that_do_not_belong_to_the_sentences_are_refused(tmp_path):
     pairs = read_pairs(write(tmp_path / "pairs", "a b   ||| A  ", "c ||| C D"))
     assert pairs == [(["a", "b"], ["A"]), (["c"], ["C", "D"])]
     check([gold({(1, 0)}), gold({(0, 1)})], pairs, "gold")
-    refused(DataError, "1 lines of links for 2", check, [gold({(1, 0)})], pairs, "gold")
+    assert refused(DataError, "1 lines of links for 2", check, [gold({(1, 0)})], pairs, "gold").hint
     with pytest.raises(DataError, match="a link 1-2 where there are 2 and 1 words") as error:
         check([gold({(0, 1)}), gold({(0, 1)})], pairs, "gold")
     assert error.value.where == "gold, line 1"
