@@ -29,6 +29,7 @@ from nmtkit.measures import context_spread, links, recording
 from nmtkit.measures.links import GoldSet
 from nmtkit.measures.recording import CROSS, Sites
 from nmtkit.models.base import Model
+from nmtkit.score.resampling import mean
 from nmtkit.tables import figures
 from nmtkit.tables.bars import Heat, heat
 from nmtkit.tables.table import Column, Estimate, Table, csv_text, text_column
@@ -200,11 +201,10 @@ class Alignment(Analysis[AlignmentOptions, Aligned]):
                     values = context_spread.spread(contexts, batch.tgt_lengths)
                     spread[site][rows] = values.cpu().numpy()
         draws = study.resampling(count)
-        means = {site: context_spread.mean(spread[site], draws) for site in sites}
-        of_read = {s: [gold.gold[row] for row in rows] for s, rows in aligned.items()}
+        means = {site: mean(spread[site], draws) for site in sites}
         return [
-            (name, s, links.rates([*aligned[s].values()], of_read[s]), mean)
-            for s, mean in means.items()
+            (name, s, links.rates([*found.values()], [gold.gold[row] for row in found]), means[s])
+            for s, found in aligned.items()
         ]
 
     def present(self, result: Aligned) -> Finding:

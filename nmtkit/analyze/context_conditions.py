@@ -124,11 +124,10 @@ class Reader:
         """
         results = {}
         metrics = scorer_of(self.study.run, self.study.set_name)
-        stores, rows = self._stores(), np.arange(len(self.store))
+        stores, rows = self._stores(), recording.readable_rows(self.store, None)
         for store in stores.values():
             rows = recording.readable_rows(store, self.rule, rows)
-        if len(rows) < len(self.store):
-            self.study.too_long[self.name] = len(self.store) - len(rows)
+        self.study.too_long[self.name] += len(self.store) - len(rows)
         with workers.one_thread(self.device):
             for label, store in stores.items():
                 bleu = None

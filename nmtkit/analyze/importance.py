@@ -14,7 +14,7 @@ from nmtkit.analyze.study import RESAMPLES, SEED, Study
 from nmtkit.arrays import Floats, Ints
 from nmtkit.measures import ablation, context_spread, recording
 from nmtkit.measures.ablation import Ablation
-from nmtkit.score.resampling import Resampling, estimate
+from nmtkit.score.resampling import Resampling, estimate, mean
 from nmtkit.tables import figures
 from nmtkit.tables.bars import named_bars
 from nmtkit.tables.table import Column, Estimate, Table, csv_text
@@ -99,7 +99,7 @@ def estimates(points: Points, draws: Resampling, rows: Ints) -> list[Estimate]:
     values, resampled = numbers_of(of_sentences.sum(0)), numbers_of(draws.sums(of_sentences))
     count = (of_sentences[:, 0] > 0).sum()
     numbers = [estimate(float(value), resampled[key], count) for key, value in values.items()]
-    return [*numbers, *(context_spread.mean(spread[rows], draws) for spread in points.spread)]
+    return [*numbers, *(mean(spread[rows], draws) for spread in points.spread)]
 
 
 def draw(size: int, count: int) -> Ints:

@@ -155,6 +155,7 @@ def measured(analysis: AnyAnalysis, study: Study) -> Finding:
     left_out = [
         f"{name}: {counted(count, 'sentence')} left out, too long to be read"
         for name, count in study.too_long.items()
+        if count
     ]
     table = replace(finding.table, notes=[*finding.table.notes, *left_out])
     finding = replace(finding, table=table, name=analysis.name, title=analysis.title)

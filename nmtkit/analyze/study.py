@@ -4,13 +4,12 @@ translations.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
-
-import numpy as np
 
 from nmtkit import console
 from nmtkit.arrays import Ints
@@ -58,7 +57,7 @@ class Study:
     set_names: list[str]
     left_out: dict[str, str] = field(default_factory=dict)
     checkpoints: dict[str, list[str]] = field(default_factory=dict)
-    too_long: dict[str, int] = field(default_factory=dict)
+    too_long: Counter[str] = field(default_factory=Counter)
 
     @cached_property
     def set_name(self) -> str:
@@ -139,10 +138,9 @@ class Study:
 
         rule = model.context_rule if pairs is None else None
         store = pairs or self.store
-        rows = np.arange(len(store.src_lengths)) if rows is None else rows
+        count = len(store.src_lengths) if rows is None else len(rows)
         short = recording.readable_rows(store, rule, rows)
-        if len(short) < len(rows):
-            self.too_long[name] = len(rows) - len(short)
+        self.too_long[name] += count - len(short)
         with console.progress(f"{name}: sentences", len(short)) as advance:
             for batch in recording.batches(store, self.device, rule, short):
                 yield batch

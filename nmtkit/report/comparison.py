@@ -16,7 +16,7 @@ from nmtkit.score import result_tables
 from nmtkit.score.budgets import budget, unequal
 from nmtkit.score.metrics import header
 from nmtkit.score.resampling import FEW, FEWEST_FOR_P
-from nmtkit.score.result_tables import P_SEEDS, known_p
+from nmtkit.score.result_tables import P_SEEDS, p_of_bleu
 from nmtkit.score.seeds import NOT_KNOWN
 from nmtkit.score.significance import FEW_DIFFERENT, LEVEL, TESTS
 from nmtkit.score.stored_scores import Scores, SeedResult, SystemScores
@@ -83,15 +83,13 @@ def _of_groups(by_seed: SeedResult, result: Scores) -> list[Difference]:
     points = []
     for group in by_seed.groups:
         if against := group.against.get("bleu"):
-            first = single[group.systems[0]]
-            bleu = [single[name].scores["bleu"].value or 0.0 for name in group.systems]
-            if bleu[1:]:
-                label, gaps = f"{group.name}, {len(bleu)} seeds", [value - base for value in bleu]
-                points.append(Difference(label, group.name, against.estimate, gaps))
-            else:
-                alone = against.p is None and not baseline.systems[1:]
-                delta = first.differences["bleu"] if alone else against.estimate
-                points.append(Difference(first.name, group.name, delta))
+            label, delta, gaps = group.systems[0], against.estimate, []
+            if seeds := len(group.systems[1:]):
+                label = f"{group.name}, {seeds + 1} seeds"
+                gaps = [(single[name].scores["bleu"].value or 0.0) - base for name in group.systems]
+            elif against.p is None and not baseline.systems[1:]:
+                delta = single[label].differences["bleu"]
+            points.append(Difference(label, group.name, delta, gaps))
     return points
 
 
@@ -276,10 +274,11 @@ def _seed_verdicts(by_seed: SeedResult, result: Scores) -> list[str]:
 
 def _by_chance(result: Scores) -> list[float]:
     """Return the chance of p < LEVEL without a difference, for each tested difference in BLEU."""
+    chance, tested = TESTS[result.test].by_chance, p_of_bleu(result)
     if result.seeds and result.has_seeds:
-        differences = [group.against.get("bleu") for group in result.seeds.groups]
-        return [LEVEL for against in differences if against and against.p is not None]
-    return [TESTS[result.test].by_chance] * len(known_p(result, result.test))
+        against = [group.against["bleu"] for group in result.seeds.groups if group.against]
+        chance, tested = LEVEL, [difference.p for difference in against]
+    return [chance for p in tested if p is not None]
 
 
 def cautions(contents: Contents) -> list[Remark]:

@@ -173,6 +173,17 @@ class Draws:
         """Resamples as large as the test set."""
         return self.resampling(1.0)
 
+    def score(self, metric: Metric, formula: Formula | None = None) -> Estimate:
+        """Return the corpus score with its interval; None of no sentences.
+
+        Args:
+            formula: as of `Resampling.scores`.
+        """
+        if not self.sentences:
+            return Estimate(None)
+        value = float(formula(metric.statistics.sum(0))) if formula else metric.value
+        return estimate(value, self.full.scores(metric, formula), self.sentences)
+
     @cached_property
     def swaps(self) -> Swaps:
         """Trials of approximate randomization."""
@@ -194,6 +205,16 @@ def ratios(above: Array, below: Array, draws: Resampling) -> list[Estimate]:
         values, samples = above.sum(0) / below.sum(0), draws.sums(above) / draws.sums(below)
     columns = zip(values.tolist(), samples.T, (below > 0).sum(0), strict=True)
     return [estimate(*column) for column in columns]
+
+
+def mean(values: Array, draws: Resampling) -> Estimate:
+    """Return the mean over the sentences with a value, with its interval over all sentences.
+
+    Args:
+        values: (N), NaN for a sentence without a value.
+    """
+    known = np.isfinite(values)
+    return ratios(np.where(known, values, 0.0)[:, None], known[:, None], draws)[0]
 
 
 def estimate(value: float | None, samples: Array, sentences: int) -> Estimate:

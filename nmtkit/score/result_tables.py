@@ -198,7 +198,7 @@ def length_table(result: Scores, key: str) -> Table:
         for row, score in zip(rows, groups, strict=True):
             row[4:4] = [score.difference, score.p]
         note = f"Δ, p: against {result.baseline} inside the group, {_test(result, result.test)}"
-        note += _by_chance(result.test, sum(score.p is not None for score in groups))
+        note += _by_chance(result.test, [score.p for score in groups])
         notes += [note, *([FEW_DIFFERENT] if TESTS[result.test].fewest_different else [])]
     name = "lengths" if of_bleu else f"lengths-{key}"
     first = ["system", key, "delta", "p", "sentences"]
@@ -263,16 +263,14 @@ def _test(result: Scores, test: str) -> str:
     return f"{result.tests[test].name}: {result.tests[test].reading}"
 
 
-def known_p(result: Scores, test: str, metrics: Sequence[str] = ("bleu",)) -> list[float]:
-    """Return every p of a test, of some metrics, against the baseline."""
-    tests = [
-        system.tests[test][key] for system in result.systems if system.tests for key in metrics
-    ]
-    return [compared.p for compared in tests if compared.p is not None]
+def p_of_bleu(result: Scores) -> list[float | None]:
+    """Return the p of each system's BLEU against the baseline."""
+    return [system.tests[result.test]["bleu"].p for system in result.systems if system.tests]
 
 
-def _by_chance(test: str, count: int) -> str:
-    """Return the end of a note on `count` comparisons, if they are several."""
+def _by_chance(test: str, p_values: Iterable[float | None]) -> str:
+    """Return the end of a note on several p of a test."""
+    count = sum(p is not None for p in p_values)
     chance = count * TESTS[test].by_chance
     return f"; about {chance:.1f} of {count} such p are below {LEVEL:g} by chance" * (count > 1)
 
@@ -291,9 +289,8 @@ def _main_notes(result: Scores, several: bool) -> list[str]:
     )
     notes += few_note(result.sentences)
     if several:
-        by_chance = _by_chance(result.test, len(known_p(result, result.test)))
-        note = f"Δ, p: BLEU against {result.baseline}; {_test(result, result.test)}{by_chance}"
-        notes.append(note)
+        note = f"Δ, p: BLEU against {result.baseline}; {_test(result, result.test)}"
+        notes.append(note + _by_chance(result.test, p_of_bleu(result)))
         notes += _few_different(result, [result.test])
     else:
         notes.append("one system: nothing to compare with")
@@ -314,7 +311,8 @@ def _test_notes(result: Scores, metrics: Sequence[str]) -> list[str]:
         settings = {system.tests[test]["bleu"].setting for system in compared}
         note += f" ({settings.pop()})" if len(settings) == 1 else ""
         if test == result.test:
-            note += _by_chance(test, len(known_p(result, test, metrics)))
+            p = (system.tests[test][key].p for system in compared for key in metrics)
+            note += _by_chance(test, p)
         notes.append(note)
     nothing = Estimate(0.0, 0.0, 0.0)
     if any(nothing in system.differences.values() for system in compared):
