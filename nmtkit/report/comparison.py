@@ -160,17 +160,12 @@ def _times(contents: Contents, set_name: str) -> tuple[list[Column], dict[str, l
             name: [times.train_ratio.value, times.decode_ratio.value]
             for name, times in measured.items()
         }
-    speeds = {
-        system.name: system.curves.speed(system.settings.get("hardware.device") == "cpu")[1]
-        for system in contents.systems
-    }
-    machines = {system.name: _machine(system) for system in contents.systems}
-    base = speeds.get(result.baseline)
+    speeds = {system.name: _speed(system) for system in contents.systems}
+    machine, base = speeds.get(result.baseline, (None, None))
     cells = {}
     for name in result.names:
-        speed = speeds.get(name)
-        alike = machines.get(name) == machines.get(result.baseline)
-        ratio = base / speed if speed and base and alike else None
+        own_machine, speed = speeds.get(name, (None, None))
+        ratio = base / speed if speed and base and own_machine == machine else None
         meta = contents.translations[set_name].get(name)
         cells[name] = [ratio, meta.speed.tokens_per_second if meta and meta.speed else None]
     return [
@@ -200,9 +195,14 @@ def _measured(contents: Contents, result: Scores) -> dict[str, MeasuredTimes]:
         return {}
 
 
-def _machine(system: TrainedSystem) -> list[Any]:
-    """Return what trained a system: the name of the processor and the number type."""
-    return [system.settings.get(f"hardware.{key}") for key in ("name", "precision")]
+def _speed(system: TrainedSystem) -> tuple[list[Any], float | None]:
+    """Return what trained a system (the name of the processor and the number type), and its updates
+    a second.
+    """
+    device, *machine = (
+        system.settings.get(f"hardware.{key}") for key in ("device", "name", "precision")
+    )
+    return machine, system.curves.speed(device == "cpu")[1]
 
 
 def verdicts(result: Scores) -> list[str]:

@@ -108,7 +108,6 @@ def render(parts: Sequence[Part], drawn: Drawn, **about: str) -> str:
 def _of_run(part: Part, parts: Sequence[Part], drawn: Drawn) -> dict[str, Any]:
     """Return what is shown of a run; parts: all of the page."""
     contents = part.contents
-    which, shown = side_by_side(part.texts[0]) if part.texts else ("", [])
     runs = (shlex.quote(str(each.contents.run.path)) for each in parts)
     sets = [_of_set(contents, name, drawn) for name in contents.scores]
     learning = _learning(contents, drawn)
@@ -133,8 +132,7 @@ def _of_run(part: Part, parts: Sequence[Part], drawn: Drawn) -> dict[str, Any]:
         "undone": {
             name: shows for name, shows in ANALYSES.items() if name not in contents.findings
         },
-        "which": which,
-        "shown": shown,
+        "shown": side_by_side(part.texts[0]) if part.texts else ("", []),
         "provenance": provenance.tables(contents),
     }
 

@@ -86,9 +86,9 @@ def read_texts(contents: Contents, set_name: str) -> Texts | None:
             " page has only the beginning"
         )
         for lines in shown:
-            for number, text in enumerate(lines):
-                if len(text) > MOST_CHARACTERS:
-                    lines[number] = text[:MOST_CHARACTERS] + " …"
+            lines[:] = [
+                text[:MOST_CHARACTERS] + " …" * (len(text) > MOST_CHARACTERS) for text in lines
+            ]
     path = run.path / "score" / set_name / "sentences.tsv"
     try:
         columns = _columns(path, count)

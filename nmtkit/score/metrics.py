@@ -219,6 +219,7 @@ class Scorer:
         self.tokenizer: str
         self.tokenizer, self.remark = tokenizer_for(lang, tokenized)
         self.spaced = tokenized or usual_tokenizer(lang) == "moses"
+        self.unit = "words" if self.spaced else "characters"  # of the length of a line
         if self.tokenized_refs and not self.spaced and not has_words(self.tokenized_refs):
             self.tokenized_refs = []
             self.remark = (
@@ -230,11 +231,6 @@ class Scorer:
     def keys(self) -> list[str]:
         """The keys of METRICS that are columns by default, and make sense here."""
         return [k for k, kind in METRICS.items() if not kind.on_request and not self.lacks(k)]
-
-    @property
-    def unit(self) -> str:
-        """What the length of a line is counted in."""
-        return "words" if self.spaced else "characters"
 
     def lacks(self, key: str, outputs: Iterable[Sequence[str]] = ()) -> str | None:
         """Return why a metric makes no sense here; None if it does. Metrics of tokens need tokens,

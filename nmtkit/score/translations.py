@@ -14,7 +14,7 @@ import numpy as np
 from nmtkit import console, files
 from nmtkit.arrays import Array
 from nmtkit.data.store import Store
-from nmtkit.errors import DataError, check_known
+from nmtkit.errors import DataError, check_known, counted
 from nmtkit.models import checkpoints
 from nmtkit.records import TextSet, TranslationMeta, load
 from nmtkit.run import Run
@@ -162,27 +162,26 @@ def read_output(side: TextSide, text_set: TextSet, name: str, folder: Path) -> O
 
     Raises: DataError if a file has another number of lines than the set.
     """
-    lines = list(files.text_lines(folder / "hyp.txt"))
-    hint = f"nmtkit translate --system {name} --on {text_set.name} --force"
-    if len(lines) != text_set.lines:
-        raise DataError(
-            f"{name}: {len(lines):,} translations of {text_set.lines:,} sentences",
-            where=folder / "hyp.txt",
-            hint=hint,
-        )
+    hint = f"{_command(name, text_set.name)} --force"
+    lines = lines_of(folder / "hyp.txt", text_set.lines, hint)
     subwords = folder / "hyp.subwords.txt"
     if not subwords.is_file():
         return Output(name, lines, [side.cased(line) for line in lines])
-    tokens = [
-        side.cased_surface(line.split(" ")) if line else "" for line in files.text_lines(subwords)
-    ]
-    if len(tokens) != len(lines):
-        raise DataError(
-            f"{name}: {len(tokens):,} lines of subwords for {len(lines):,} translations",
-            where=subwords,
-            hint=hint,
-        )
-    return Output(name, lines, tokens)
+    tokens = lines_of(subwords, text_set.lines, hint)
+    cased = [side.cased_surface(line.split(" ")) if line else "" for line in tokens]
+    return Output(name, lines, cased)
+
+
+def lines_of(path: Path, count: int, hint: str) -> list[str]:
+    """Return the lines of a file.
+
+    Raises: DataError if there are not `count` lines; hint: what to do then.
+    """
+    lines = list(files.text_lines(path))
+    if len(lines) != count:
+        message = f"{counted(len(lines), 'line')} for {counted(count, 'sentence')}"
+        raise DataError(message, where=path, hint=hint)
+    return lines
 
 
 def scorer_of(run: Run, set_name: str, side: TextSide | None = None) -> Scorer:
@@ -193,15 +192,8 @@ def scorer_of(run: Run, set_name: str, side: TextSide | None = None) -> Scorer:
     Raises: DataError if a reference has another number of lines than the set.
     """
     manifest, text_set = run.manifest(), run.text_set(set_name)
-    refs = []
-    for path in run.references(set_name):
-        refs.append(list(files.text_lines(path)))
-        if len(refs[-1]) != text_set.lines:
-            raise DataError(
-                f"{set_name}: {len(refs[-1]):,} lines in a reference of {text_set.lines:,}",
-                where=path,
-                hint="nmtkit prep --force",
-            )
+    paths, hint = run.references(set_name), "nmtkit prep --force"
+    refs = [lines_of(path, text_set.lines, hint) for path in paths]
     settings = manifest.settings
     tokenized = settings.tgt_tokenizer == "none"
     return Scorer(refs, manifest.tgt, settings.lowercase, side, tokenized)

@@ -390,12 +390,12 @@ def test_what_is_missing_is_said_with_the_command_that_makes_it(fake_run, tmp_pa
     refuse(ConfigError, "length groups", "", buckets="x")
     translation = folder / "translate" / "one"
     write(translation / "hyp.txt", fake.lines["one"][:-1])
-    refuse(DataError, "39 translations of 40 sentences", "--force")
+    refuse(DataError, "39 lines for 40 sentences", "--force")
     write(translation / "hyp.txt", fake.lines["one"])
     write(translation / "hyp.subwords.txt", fake.lines["one"][:3])
-    refuse(DataError, "3 lines of subwords", "--force")
+    refuse(DataError, "3 lines for 40 sentences", "--force")
     write(fake.run.prep / "text" / "one.ref", ["Dogs run ."])
-    refuse(DataError, "1 lines in a reference of 40", "nmtkit prep --force")
+    refuse(DataError, "1 line for 40 sentences", "nmtkit prep --force")
     assert not (fake.run.path / "score" / "one").exists()
     history = (fake.run.path / "history.jsonl").read_text("utf-8").splitlines()
     assert {json.loads(line)["exit"] for line in history} == {2}
