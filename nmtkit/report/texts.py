@@ -15,6 +15,7 @@ from nmtkit import files
 from nmtkit.errors import DataError, counted
 from nmtkit.report.contents import Contents
 from nmtkit.score.evaluate import OF_SENTENCES
+from nmtkit.score.translations import lines_of
 
 TOKENS = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[\w'’-]+|\s+|.", re.S)
 """Words, single characters where words are written without spaces, spaces, anything else;
@@ -67,10 +68,8 @@ def read_texts(contents: Contents, set_name: str) -> Texts | None:
     count = result.sentences
     again = f"nmtkit score --force --on {set_name}"
     try:
-        sources = list(files.text_lines(run.source(set_name)))
-        references = [list(files.text_lines(path)) for path in run.references(set_name)]
-        if {len(sources), *map(len, references)} != {count}:
-            raise DataError(f"not all texts have the {count:,} lines that were scored")
+        paths = run.source(set_name), *run.references(set_name)
+        sources, *references = (lines_of(path, count, again) for path in paths)
         outputs = _outputs(contents, set_name, again)
         if not outputs:
             raise DataError("no translation is left")

@@ -130,15 +130,13 @@ def _command(name: str, set_name: str) -> str:
 
 def older_checkpoints(run: Run, set_name: str, folders: Mapping[str, Path]) -> list[str]:
     """Return a remark on each system that has other weights now than those it translated with."""
-    remarks = []
-    for name, folder in folders.items():
-        if checkpoints.outdated(run.system(name), meta := described(folder)):
-            then = ", ".join(used.name for used in meta.checkpoints)
-            remarks.append(
-                f"{set_name}: '{name}' was translated with {then}, and its weights have changed"
-                f" since ({_command(name, set_name)})"
-            )
-    return remarks
+    return [
+        f"{set_name}: '{name}' was translated with"
+        f" {', '.join(used.name for used in meta.checkpoints)}, and its weights have changed since"
+        f" ({_command(name, set_name)})"
+        for name, folder in folders.items()
+        if checkpoints.outdated(run.system(name), meta := described(folder))
+    ]
 
 
 def source_lengths(run: Run, text_set: TextSet) -> Array:
