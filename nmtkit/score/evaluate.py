@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 
 import nmtkit
 from nmtkit import console
@@ -234,8 +234,10 @@ def _system(name: str, metrics: SystemMetrics, baseline: str, draws: Draws) -> S
 
 
 def _score(metric: Metric, draws: Draws) -> MetricScore:
-    value = astuple(draws.score(metric))
-    return MetricScore(metric.name, *value, metric.signature, metric.details)
+    value = draws.score(metric)
+    return MetricScore(
+        metric.name, value.value, value.low, value.high, metric.signature, metric.details
+    )
 
 
 def _by_length(metrics: SystemMetrics, task: Task, draws: Draws) -> LengthResult | None:
