@@ -303,6 +303,13 @@ class Run:
                     stream.write(json.dumps(call.model_dump(), ensure_ascii=False) + "\n")
 
 
+def translate_command(name: str, set_name: str) -> str:
+    """Return the command that translates a set with a system or an ensemble."""
+    if "+" in name:
+        name = name.removeprefix("ensemble-").replace("+", " --system ") + " --ensemble"
+    return f"nmtkit translate --system {name} --on {set_name}"
+
+
 def choose(folder: Path | None) -> Run:
     """Return the run in a folder, else the one prepared last under ./runs; tell the user which.
 

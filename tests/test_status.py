@@ -70,11 +70,20 @@ def test_what_is_out_of_date_is_listed_with_its_command(folder, monkeypatch):
     first, second = described()[0]["out_of_date"]
     assert first == ("transformer on test: scored before it was translated again: nmtkit score")
     assert second == "report: older than the scores: nmtkit report"
+    shutil.copytree(system / "translate", run / "systems/ensemble-a+transformer/translate")
+    assert (
+        "ensemble-a+transformer on test: not scored: nmtkit score" in described()[0]["out_of_date"]
+    )
     ok(
         "train --set train.max_steps=12 --set train.validate_every=3 --set train.best_by=dev_loss"
         f" --set train.checkpoint_every=3 {TINY} {SHORT}"
     )
-    assert "other checkpoints: nmtkit translate" in described()[0]["out_of_date"][0]
+    first, second, _ = described()[0]["out_of_date"]
+    assert "other checkpoints: nmtkit translate" in first
+    assert second.endswith(
+        "other checkpoints: nmtkit translate --system a --system transformer --ensemble --on test"
+    )
+    shutil.rmtree(run / "systems/ensemble-a+transformer")
     hyp.unlink()
     assert "not translated: nmtkit translate" in described()[0]["out_of_date"][0]
     (system / "checkpoints").rename("moved")

@@ -29,6 +29,7 @@ from nmtkit.measures import context_spread, links, recording
 from nmtkit.measures.links import GoldSet
 from nmtkit.measures.recording import CROSS, Sites
 from nmtkit.models.base import Model
+from nmtkit.score.resampling import mean
 from nmtkit.tables import figures
 from nmtkit.tables.bars import Heat, heat
 from nmtkit.tables.table import Column, Estimate, Table, csv_text, text_column
@@ -45,12 +46,14 @@ class Drawn:
 
     Attributes:
         distances: from the context of each query to those of the other queries, if known.
+        writes: True if each query is a step that writes a target token.
     """
 
     system: str
     attention: str
     weights: Heat
     distances: Sequence[float | None]
+    writes: bool
 
 
 @dataclass(frozen=True)
@@ -175,7 +178,7 @@ class Alignment(Analysis[AlignmentOptions, Aligned]):
         if writes and contexts is not None and batch.tgt_lengths is not None:
             values = context_spread.distances(contexts, batch.tgt_lengths)[0].tolist()
             distances = [None if math.isnan(value) else value for value in values]
-        return Drawn(name, site, Heat(matrix, rows, columns), distances)
+        return Drawn(name, site, Heat(matrix, rows, columns), distances, writes)
 
     def _agreement(
         self, study: Study, name: str, model: Model, sites: Sites, gold: GoldSet
@@ -184,7 +187,7 @@ class Alignment(Analysis[AlignmentOptions, Aligned]):
         contexts.
         """
         count = len(gold.gold)
-        aligned = {site: [frozenset[links.Link]()] * count for site in sites}
+        aligned = {site: dict[int, frozenset[links.Link]]() for site in sites}
         spread = {site: np.full(count, np.nan) for site in sites}
         for batch in study.batches(name, model, pairs=gold.pairs):
             assert batch.tgt_lengths is not None
@@ -198,8 +201,11 @@ class Alignment(Analysis[AlignmentOptions, Aligned]):
                     values = context_spread.spread(contexts, batch.tgt_lengths)
                     spread[site][rows] = values.cpu().numpy()
         draws = study.resampling(count)
-        means = {site: context_spread.mean(spread[site], draws) for site in sites}
-        return [(name, s, links.rates(aligned[s], gold.gold), mean) for s, mean in means.items()]
+        means = {site: mean(spread[site], draws) for site in sites}
+        return [
+            (name, s, links.rates([*found.values()], [gold.gold[row] for row in found]), means[s])
+            for s, found in aligned.items()
+        ]
 
     def present(self, result: Aligned) -> Finding:
         options = self.options
@@ -296,7 +302,7 @@ def _strongest_table(drawn: Sequence[Drawn], where: str, head: str) -> Table:
             "context from others: mean Euclidean distance from this step's context vector "
             "(all heads) to those of the other steps, divided by the vectors' mean length"
         ),
-    ]
+    ] * any(attention.writes for attention in drawn)
     title = f"Strongest weight of each query, {head} ({where})"
     return Table("alignment", title, columns, rows, notes)
 
@@ -322,7 +328,7 @@ def _agreement_table(agreement: Sequence[AgreementRow], name: str, head: str) ->
             f"{context_spread.NOTE}, of all heads ({context_spread.GATED}: `analyze importance` has"
             " the spread with even weights beside it)"
         ),
-        interval_note("sentence pairs"),
+        interval_note("of the sentence pairs"),
     ]
     title = f"Agreement with gold word alignments, {head} ({name})"
     return Table("alignment", title, columns, rows, notes)

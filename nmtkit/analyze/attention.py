@@ -10,15 +10,15 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from nmtkit import console, files
+from nmtkit import console
 from nmtkit.analyze.alignment import drawn_site, of_head
 from nmtkit.analyze.analysis import Analysis, Finding, Options, option
 from nmtkit.analyze.presenting import text_columns
 from nmtkit.analyze.study import Study
-from nmtkit.errors import DataError, LeftOut
+from nmtkit.errors import LeftOut
 from nmtkit.measures import recording
 from nmtkit.records import Record
-from nmtkit.score.translations import bleu_of, translated_systems
+from nmtkit.score.translations import bleu_of, lines_of, translated_systems
 from nmtkit.tables.table import Column, Table
 from nmtkit.text.vocabulary import EOS, SPECIALS, load_vocabularies
 from nmtkit.translate.forced import GivenPairs
@@ -116,12 +116,9 @@ def read_subwords(study: Study, name: str) -> list[list[str]]:
     Raises: DataError if the lines are not those of the set.
     """
     path = study.run.system(name).translation(study.set_name) / "hyp.subwords.txt"
-    subwords = [line.split(" ") if line else [] for line in files.text_lines(path)]
-    if len(subwords) != len(study.store):
-        hint = f"nmtkit translate --force --system {name} --on {study.set_name}"
-        message = f"{len(subwords):,} lines of subwords for {len(study.store):,} sentences"
-        raise DataError(message, where=path, hint=hint)
-    return subwords
+    hint = f"nmtkit translate --force --system {name} --on {study.set_name}"
+    lines = lines_of(path, len(study.store), hint)
+    return [line.split(" ") if line else [] for line in lines]
 
 
 class Attention(Analysis[AttentionOptions, list[SystemAttention]]):

@@ -28,7 +28,7 @@ from nmtkit.errors import ConfigError, DataError
 from nmtkit.models.base import Model
 from nmtkit.models.variants import VARIANTS, load_variant
 from nmtkit.score.metrics import Metric
-from nmtkit.score.resampling import FEW, Draws, estimate
+from nmtkit.score.resampling import FEW, Draws
 from nmtkit.score.significance import FEW_DIFFERENT, TESTS, compare, difference
 from nmtkit.score.translations import scorer_of
 from nmtkit.tables import figures
@@ -146,7 +146,7 @@ def _cells(metric: Metric | None, own: Metric | None, draws: Draws) -> list[Any]
     # Some tests give equal outputs, or two scores of zero, a small p.
     alike = metric.value == own.value == 0 or np.array_equal(metric.statistics, own.statistics)
     return [
-        estimate(metric.value, draws.full.scores(metric), draws.sentences),
+        draws.score(metric),
         None if metric is own else difference(metric, own, draws),
         *(None if alike else compare(test, metric, own, draws).p for test in P_VALUES),
     ]

@@ -15,14 +15,15 @@ from nmtkit import console, files
 from nmtkit.analyze import context_reading
 from nmtkit.analyze.context_reading import Example, Reading
 from nmtkit.analyze.study import Study
-from nmtkit.arrays import Array, Floats
+from nmtkit.arrays import Floats, Ints
 from nmtkit.data.batches import collate
 from nmtkit.data.documents import ContextRule, Documents, Kind
 from nmtkit.data.store import Store
 from nmtkit.errors import LeftOut
 from nmtkit.measures import recording
+from nmtkit.score.formulas import mean
 from nmtkit.score.metrics import Metric
-from nmtkit.score.resampling import Draws, estimate
+from nmtkit.score.resampling import Draws, ratios
 from nmtkit.score.translations import scorer_of
 from nmtkit.tables.table import Estimate
 from nmtkit.translate import workers
@@ -118,25 +119,36 @@ class Reader:
         return self.study.scorer(self.model, self.study.search_settings(self.name))
 
     def compare(self, draws: Draws) -> Conditions:
-        """Return the results of the system under each condition; without the one of other documents
-        if there are none.
+        """Return the results of the system under each condition. The losses of all conditions are
+        of the same sentences: those that are short enough with every context.
         """
         results = {}
         metrics = scorer_of(self.study.run, self.study.set_name)
+        stores, rows = self._stores(), recording.readable_rows(self.store, None)
+        for store in stores.values():
+            rows = recording.readable_rows(store, self.rule, rows)
+        self.study.too_long[self.name] += len(self.store) - len(rows)
         with workers.one_thread(self.device):
-            for label, rule in conditions(self.rule).items():
-                if label == OTHERS and len(self.store.documents) == 1:
-                    continue
-                store = copy.copy(self.store)
-                store.documents = Replaced(self.store.documents, rule)
+            for label, store in stores.items():
                 bleu = None
                 if label in (OWN, NONE) or not self.rule.targets:
                     bleu = metrics.score("bleu", self._translations(label, store.documents))
                 changed = sum(map(operator.ne, self._contexts(self.store), self._contexts(store)))
-                loss, sums = self._read(store)
+                loss, sums = self._read(store, rows)
                 shares = _shares(sums, self.sites, draws)
                 results[label] = Condition(bleu, changed, _loss(loss), *shares)
         return results
+
+    def _stores(self) -> dict[str, Store]:
+        """Return the set under each condition; without the one of other documents if there are
+        none.
+        """
+        stores = {}
+        for label, rule in conditions(self.rule).items():
+            if label != OTHERS or len(self.store.documents) > 1:
+                stores[label] = copy.copy(self.store)
+                stores[label].documents = Replaced(self.store.documents, rule)
+        return stores
 
     def _contexts(self, store: Store) -> list[list[int]]:
         """Return the sentences that are the context of each sentence."""
@@ -148,15 +160,15 @@ class Reader:
         with console.progress(f"{self.name}: context {label}", len(lines)) as self.scorer.done:
             return [line.text for line in self.scorer.translate_window(lines, None, documents)]
 
-    def _read(self, store: Store) -> tuple[Floats, Floats]:
-        """Return two arrays of sums by sentence.
+    def _read(self, store: Store, rows: Ints) -> tuple[Floats, Floats]:
+        """Return two arrays of sums by sentence, zero for those that are not among the rows.
 
         Returns: (N, 2), loss in nats and number of subwords of each reference; (N, 3), sums of
             `Reading.kept` and `Reading.on_words` over the source subwords, and the number of these
             subwords. A row of the second array is zero if the sentence has no context.
         """
         loss, sums = np.zeros((len(store), 2)), np.zeros((len(store), 3))
-        for batch in recording.batches(store, self.device, self.rule):
+        for batch in recording.batches(store, self.device, self.rule, rows):
             rows = batch.rows.cpu().numpy()
             loss[rows, 1] = store.tgt_lengths[rows]
             loss[rows, 0] = [-sum(scores) for scores in forced_scores([self.model], batch)]
@@ -196,8 +208,8 @@ class Reader:
 
 def _loss(sums: Floats) -> Metric:
     """Return the loss of a set, from nats and subwords of its sentences (N, 2)."""
-    value, signature = float(_ratio(sums.sum(0))), "nats a subword, </s> included"
-    return Metric("loss", "loss", value, signature, sums, _ratio, higher_is_better=False)
+    value, signature = float(mean(sums.sum(0))), "nats a subword, </s> included"
+    return Metric("loss", "loss", value, signature, sums, mean, higher_is_better=False)
 
 
 def _shares(sums: Floats, sites: context_reading.Sites, draws: Draws) -> list[Estimate]:
@@ -206,16 +218,6 @@ def _shares(sums: Floats, sites: context_reading.Sites, draws: Draws) -> list[Es
     Args:
         sums: (N, 3) as `Reader._read` returns them.
     """
-    resampled, total, sentences = draws.full.sums(sums), sums.sum(0), (sums[:, 2] > 0).sum()
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return [
-            estimate(float(total[i] / total[2]), resampled[:, i] / resampled[:, 2], sentences)
-            if recorded
-            else Estimate(None)
-            for i, recorded in enumerate((sites.gates, sites.attention))
-        ]
-
-
-def _ratio(sums: Array) -> Array:
-    ratios: Array = sums[..., 0] / np.maximum(sums[..., 1], 1)
-    return ratios
+    shares = ratios(sums[:, :2], sums[:, [2, 2]], draws.full)
+    recorded = sites.gates, sites.attention
+    return [share if of else Estimate(None) for share, of in zip(shares, recorded, strict=True)]

@@ -181,7 +181,8 @@ def read_scores(path: Path, items: Sequence[Item], kind: ScoreKind = "auto") -> 
         with contextlib.suppress(ValueError):
             value = float(line)
         if math.isnan(value):
-            raise DataError(f"not a number: '{line[:40]}'", where=f"{path}, line {number}")
+            message, hint = f"not a number: '{line[:40]}'", "one score a line, and nothing else"
+            raise DataError(message, where=f"{path}, line {number}", hint=hint)
         numbers.append(value)
     if kind == "auto":
         kind = "log-prob" if max(numbers) <= 0 else "nll"

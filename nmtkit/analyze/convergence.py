@@ -233,7 +233,8 @@ def notes(result: Trainings) -> list[str]:
         ),
         (
             "processor minutes: processor time of the same updates, over all threads of "
-            "rank 0; other work on the machine is not counted, nor is a GPU's"
+            "rank 0, times the number of processes; other work on the machine is not counted, nor "
+            "is a GPU's"
         ),
         (
             f"dev BLEU: greedy search{signature}; dev loss and training loss: per target token, "
@@ -281,7 +282,7 @@ def facts_of(result: Trainings, levels_given: bool) -> dict[str, Any]:
         "interpolation": "linear in updates between neighbouring validations",
         "time": (
             "updates only: without validation, saving and pauses; minutes: wall clock; "
-            "processor_minutes: all threads of rank 0"
+            "processor_minutes: all threads of rank 0, times the number of processes"
         ),
         "dev_bleu": dev_bleu,
         "logged": {name: end_of_log(curves) for name, curves in result.curves.items()},

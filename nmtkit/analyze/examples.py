@@ -10,14 +10,11 @@ from nmtkit.analyze.analysis import Finding, Measured, PaperAnalysis, PaperOptio
 from nmtkit.analyze.presenting import SentenceOptions, interval_column
 from nmtkit.analyze.study import RESAMPLES, SEED, Study
 from nmtkit.arrays import Array
-from nmtkit.score.resampling import FEWEST_FOR_P, Resampling, estimate, few_note
-from nmtkit.score.significance import binomial
+from nmtkit.score.resampling import FEWEST_FOR_P, Resampling, few_note, mean
+from nmtkit.score.significance import binomial, signs
 from nmtkit.score.translations import bleu_of
 from nmtkit.tables import figures
 from nmtkit.tables.table import Column, Estimate, Rows, Table, text_column
-
-SAME = 1e-9
-"""Two scores whose difference is at most this are equal."""
 
 
 class ExamplesOptions(SentenceOptions, PaperOptions):
@@ -111,9 +108,7 @@ class Examples(PaperAnalysis[ExamplesOptions, Example]):
         base, *_ = result.bleu
         rows = []
         for name, bleu in result.bleu.items():
-            means = result.resampling.sums(bleu[:, None])[:, 0] / len(bleu)
-            mean = estimate(float(bleu.mean()), means, len(bleu))
-            scores = [float(bleu[self.options.sentence - 1]), mean]
+            scores = [float(bleu[self.options.sentence - 1]), mean(bleu, result.resampling)]
             rows.append([name, *scores, *_compared(bleu - result.bleu[base], name == base)])
         return rows
 
@@ -132,7 +127,7 @@ def _compared(gains: Array, is_baseline: bool) -> list[float | None]:
     """
     if is_baseline:
         return [None] * 3
-    ahead, behind = int((gains > SAME).sum()), int((gains < -SAME).sum())
+    ahead, behind = signs(gains)
     p = binomial(ahead, behind) if len(gains) >= FEWEST_FOR_P else None
     return [100 * ahead / len(gains), 100 * behind / len(gains), p]
 

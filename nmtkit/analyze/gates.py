@@ -29,7 +29,7 @@ from nmtkit.measures.words import (
 )
 from nmtkit.models.base import Model
 from nmtkit.nn.masks import real_positions
-from nmtkit.score.resampling import Resampling, estimate
+from nmtkit.score.resampling import Resampling, ratios
 from nmtkit.tables import figures
 from nmtkit.tables.bars import named_bars
 from nmtkit.tables.table import Column, Estimate, Table, text_column
@@ -120,21 +120,13 @@ def means(
     draws: Resampling,
 ) -> list[Estimate]:
     """Return the mean of each group over its words, with intervals over resampled sentences."""
-    known = np.isfinite(values)
-    columns = []
+    sums, counts = [], []
     for group in in_groups:
-        members = group.members & known
-        for weights in (values[members], None):
-            columns.append(np.bincount(words.sentences[members], weights, draws.sentences))
-    sums = np.stack(columns, axis=1)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        totals, resampled = sums.sum(0), draws.sums(sums)
-        mean, spread = totals[::2] / totals[1::2], resampled[:, ::2] / resampled[:, 1::2]
-    sentences = (sums[:, 1::2] > 0).sum(0)
-    return [
-        estimate(float(value), column, count)
-        for value, column, count in zip(mean, spread.T, sentences, strict=True)
-    ]
+        members = group.members & np.isfinite(values)
+        sentences = words.sentences[members]
+        sums.append(np.bincount(sentences, values[members], draws.sentences))
+        counts.append(np.bincount(sentences, minlength=draws.sentences))
+    return ratios(np.stack(sums, axis=1), np.stack(counts, axis=1), draws)
 
 
 def openings(model: Model) -> list[str]:
@@ -220,7 +212,10 @@ class Gates(Analysis[GatesOptions, GateMeans]):
         sides = {site: side for site, side in sides.items() if of_sides[side]}
         gated = {name: (m, s) for name, (m, s) in gated.items() if not sides.keys().isdisjoint(s)}
         if not sides:
-            message = "the gates are of words of a side that is blank in this set"
+            blank = " and ".join(SIDES[side] for side in words)
+            message = (
+                f"gates are measured on {blank} words, and this set has only blank lines there"
+            )
             raise DataError(message, where=f"--on {study.set_name}", hint="name another set")
         draws = study.resampling(len(study.store))
         values = {
@@ -253,7 +248,7 @@ class Gates(Analysis[GatesOptions, GateMeans]):
         tags = {}
         for side, file in self._tag_files().items():
             if side not in words:
-                message = f"no gate is of words of the {SIDES[side]}"
+                message = f"no system has a gate on {SIDES[side]} words"
                 raise ConfigError(message, where=f"--{side}-tags", hint="leave it out")
             tags[side] = read_tags(Path(file), words[side], side)
         return {

@@ -9,12 +9,12 @@ from typing import Literal
 import numpy as np
 
 from nmtkit.analyze.analysis import Analysis, Finding, Options, option
-from nmtkit.analyze.presenting import interval_column, text_columns
+from nmtkit.analyze.presenting import interval_column, interval_note, text_columns
 from nmtkit.analyze.study import RESAMPLES, SEED, Study
 from nmtkit.arrays import Floats, Ints
 from nmtkit.measures import ablation, context_spread, recording
 from nmtkit.measures.ablation import Ablation
-from nmtkit.score.resampling import FEW, Resampling, estimate
+from nmtkit.score.resampling import Resampling, estimate, mean
 from nmtkit.tables import figures
 from nmtkit.tables.bars import named_bars
 from nmtkit.tables.table import Column, Estimate, Table, csv_text
@@ -99,7 +99,7 @@ def estimates(points: Points, draws: Resampling, rows: Ints) -> list[Estimate]:
     values, resampled = numbers_of(of_sentences.sum(0)), numbers_of(draws.sums(of_sentences))
     count = (of_sentences[:, 0] > 0).sum()
     numbers = [estimate(float(value), resampled[key], count) for key, value in values.items()]
-    return [*numbers, *(context_spread.mean(spread[rows], draws) for spread in points.spread)]
+    return [*numbers, *(mean(spread[rows], draws) for spread in points.spread)]
 
 
 def draw(size: int, count: int) -> Ints:
@@ -205,10 +205,7 @@ class Importance(Analysis[ImportanceOptions, Importances]):
                 f"of the last attention to the source, and {REMOVALS[removal]}; α is the mean "
                 "over heads"
             ),
-            (
-                f"[95%]: percentile interval over {RESAMPLES} resamples of the sentences; draws and"
-                f" resamples of seed {SEED}; {FEW}; ΔJS < 0: by more than {ROUNDING:g}"
-            ),
+            f"{interval_note()}; j is drawn with the same seed; ΔJS < 0: by more than {ROUNDING:g}",
             (
                 "explained: 1 − Σ(Δα−ΔJS)² / Σ Δα², the share of the squares of Δα that ΔJS "
                 "explains (100: equal; 0: as good as no position mattering)"

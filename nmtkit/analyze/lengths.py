@@ -6,10 +6,10 @@ import statistics
 from dataclasses import dataclass
 
 from nmtkit.analyze.analysis import Finding, Measured, PaperAnalysis, PaperOptions, option
+from nmtkit.analyze.presenting import interval_note
 from nmtkit.analyze.study import RESAMPLES, SEED, Study
 from nmtkit.score import lengths
 from nmtkit.score import paper as papers
-from nmtkit.score.resampling import few_note
 from nmtkit.score.stored_scores import LengthScore
 from nmtkit.score.translations import bleu_of, sets_to_score, source_lengths
 from nmtkit.tables.table import Table, text_column
@@ -60,8 +60,7 @@ class Lengths(PaperAnalysis[LengthsOptions, LengthScores]):
         ]
         notes = [
             f"BLEU: {result.signature}",
-            f"[95%]: percentile interval over {RESAMPLES} resamples inside the group, seed {SEED}",
-            *few_note(*(row[2] for row in rows)),
+            interval_note("inside the group"),
         ]
         columns = [text_column("set"), *lengths.COLUMNS]
         title = f"By source length in subwords (groups: {self.options.buckets})"

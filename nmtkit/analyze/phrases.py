@@ -22,7 +22,7 @@ from nmtkit.measures.expressions import Expression, Match, spaced, translations
 from nmtkit.records import TextSet
 from nmtkit.score.resampling import FEW, Resampling, estimate
 from nmtkit.score.significance import wilson
-from nmtkit.score.translations import sets_to_score
+from nmtkit.score.translations import lines_of, sets_to_score
 from nmtkit.tables import figures
 from nmtkit.tables.bars import percent_bars
 from nmtkit.tables.table import Column, Estimate, Rows, Table, text_column
@@ -243,11 +243,7 @@ def occurrences_in(
     """
 
     def read(path: Path) -> list[str]:
-        lines = list(files.text_lines(path))
-        if len(lines) != text_set.lines:
-            message = f"{len(lines):,} lines, but the set has {text_set.lines:,}"
-            raise DataError(message, where=path, hint="translate or prepare it again (--force)")
-        return lines
+        return lines_of(path, text_set.lines, "translate or prepare it again (--force)")
 
     folders, run = study.translations(text_set), study.run
     outputs = {name: read(path / "hyp.txt") for name, path in folders.items()}

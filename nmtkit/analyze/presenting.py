@@ -36,7 +36,7 @@ def interval_column(key: str, header: str, decimals: int = 2, signed: bool = Fal
     return Column(key, f"{header} [95%]", decimals, signed=signed, interval=True)
 
 
-def interval_note(resampled: str = "sentences") -> str:
+def interval_note(resampled: str = "of the sentences") -> str:
     """Return the note that says how the intervals of a table are computed."""
-    drawn = f"{RESAMPLES} resamples of the {resampled}, seed {SEED}"
+    drawn = f"{RESAMPLES} resamples {resampled}, seed {SEED}"
     return f"[95%]: percentile interval over {drawn}; {FEW}"

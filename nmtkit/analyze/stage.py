@@ -22,7 +22,7 @@ from nmtkit.analyze.analysis import (
 from nmtkit.analyze.study import Study
 from nmtkit.data.documents import documents_file
 from nmtkit.data.store import spans_files
-from nmtkit.errors import ConfigError, DataError, check_known
+from nmtkit.errors import ConfigError, DataError, check_known, counted
 from nmtkit.models import checkpoints
 from nmtkit.records import FindingInputs
 from nmtkit.run import Run, code_commit, locked
@@ -151,7 +151,14 @@ def measured(analysis: AnyAnalysis, study: Study) -> Finding:
     if isinstance(analysis, PaperAnalysis):
         printed = papers.asked(options.paper, options.table, analysis.paper)
     result = analysis.measure(study)
-    finding = replace(analysis.present(result), name=analysis.name, title=analysis.title)
+    finding = analysis.present(result)
+    left_out = [
+        f"{name}: {counted(count, 'sentence')} left out, too long to be read"
+        for name, count in study.too_long.items()
+        if count
+    ]
+    table = replace(finding.table, notes=[*finding.table.notes, *left_out])
+    finding = replace(finding, table=table, name=analysis.name, title=analysis.title)
     if study.left_out:
         finding.facts["left_out"] = study.left_out
     if study.checkpoints:

@@ -4,6 +4,7 @@ translations.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -47,6 +48,7 @@ class Study:
         set_names: as asked for; empty: the analysis' default.
         left_out: system -> why the analysis cannot use it.
         checkpoints: system -> the checkpoints that its model was loaded from.
+        too_long: system -> the number of sentences that it did not read because of their length.
     """
 
     run: Run
@@ -55,6 +57,7 @@ class Study:
     set_names: list[str]
     left_out: dict[str, str] = field(default_factory=dict)
     checkpoints: dict[str, list[str]] = field(default_factory=dict)
+    too_long: Counter[str] = field(default_factory=Counter)
 
     @cached_property
     def set_name(self) -> str:
@@ -123,7 +126,8 @@ class Study:
     def batches(
         self, name: str, model: Model, rows: Ints | None = None, pairs: GivenPairs | None = None
     ) -> Iterator[Batch]:
-        """Yield the pairs of the one set in batches, with the contexts that a model reads.
+        """Yield the pairs of the one set in batches, with the contexts that a model reads. The
+        finding has a note if some are too long.
 
         Args:
             name: the system, for the progress that is shown; model: its model.
@@ -135,8 +139,10 @@ class Study:
         rule = model.context_rule if pairs is None else None
         store = pairs or self.store
         count = len(store.src_lengths) if rows is None else len(rows)
-        with console.progress(f"{name}: sentences", count) as advance:
-            for batch in recording.batches(store, self.device, rule, rows):
+        short = recording.readable_rows(store, rule, rows)
+        self.too_long[name] += count - len(short)
+        with console.progress(f"{name}: sentences", len(short)) as advance:
+            for batch in recording.batches(store, self.device, rule, short):
                 yield batch
                 advance(len(batch.rows))
 

@@ -18,7 +18,7 @@ from nmtkit.options import Options, option
 from nmtkit.presets import preset_names
 from nmtkit.records import BestCheckpoint, TranslationMeta, load
 from nmtkit.report import digests
-from nmtkit.run import Run, System
+from nmtkit.run import Run, System, translate_command
 from nmtkit.score.stored_scores import Scores
 from nmtkit.tables.table import Column, Table, text_column
 
@@ -127,6 +127,11 @@ def _outdated(run: Run, scores: dict[str, Scores]) -> Iterator[str]:
             continue
         for text_set in run.sets("test"):
             yield from _of_translation(run, system, text_set.name, scores.get(text_set.name))
+    for text_set in run.sets("test"):
+        translated = run.with_file(f"translate/{text_set.name}/hyp.txt")
+        for name in sorted(translated.keys() - set(run.system_names())):  # ensembles
+            ensemble, of_set = run.system(name), scores.get(text_set.name)
+            yield from _of_translation(run, ensemble, text_set.name, of_set)
     page = run.path / "report" / "index.html"
     if page.is_file() and not digests.has(page, digests.of_scores(run)):
         yield "report: older than the scores: nmtkit report"
@@ -151,12 +156,11 @@ def _of_translation(run: Run, system: System, name: str, scores: Scores | None) 
         command = "translate" if trained else f"train --system {system.name}"
         yield f"{about}: not translated: nmtkit {command}"
         return
-    if (folder / "meta.json").is_file():
-        meta = load(TranslationMeta, folder / "meta.json")
-        used = {checkpoint.name: checkpoint.sha256 for checkpoint in meta.checkpoints}
-        if used and checkpoints.have_changed(system, used, meta.settings.get("average")):
-            yield f"{about}: translated with other checkpoints: nmtkit translate"
-            return
+    meta = folder / "meta.json"
+    if meta.is_file() and checkpoints.outdated(run, load(TranslationMeta, meta)):
+        again = translate_command(system.name, name) if "+" in system.name else "nmtkit translate"
+        yield f"{about}: translated with other checkpoints: {again}"
+        return
     if scores is None or system.name not in {row.name for row in scores.systems}:
         yield f"{about}: not scored: nmtkit score"
     elif files.changed(run.path, _scored(scores, folder.relative_to(run.path))):

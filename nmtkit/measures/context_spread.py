@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import numpy as np
 import torch
 from torch import Tensor
 
-from nmtkit.arrays import Floats
 from nmtkit.nn.masks import real_positions
-from nmtkit.score.resampling import Resampling, estimate
-from nmtkit.tables.table import Estimate
 
 ENDING = "_context"
 NOTE = (
@@ -56,14 +50,3 @@ def distances(contexts: Tensor, lengths: Tensor) -> Tensor:
 def spread(contexts: Tensor, lengths: Tensor) -> Tensor:
     """Return the mean of `distances` over the steps of each sentence: (B)."""
     return distances(contexts, lengths).nanmean(-1)
-
-
-def mean(values: Sequence[float] | Floats, draws: Resampling) -> Estimate:
-    """Return the mean over the sentences with a value, with its interval over all sentences."""
-    numbers = np.asarray(values, dtype=np.float64)
-    known = np.isfinite(numbers)
-    if not known.any():
-        return Estimate(None)
-    sums, counts = draws.sums(np.stack([np.where(known, numbers, 0.0), known], axis=1)).T
-    with np.errstate(invalid="ignore"):
-        return estimate(float(numbers[known].mean()), sums / counts, known.sum())

@@ -201,7 +201,7 @@ def read(where: str) -> list[Item]:
             message = f"no item of a contrastive set: {_reason(error)}"
             raise DataError(message, where=f"{where}, {name}", hint=FORMS[form]) from error
     if not any(item.errors for item in items):
-        raise DataError("no pairs in this set", where=where)
+        raise DataError("no pairs in this set", where=where, hint=f"an item has {FORMS[form]}")
     return items
 
 
@@ -239,7 +239,8 @@ def _json_entries(path: Path) -> tuple[Any, files.JsonObject]:
     if isinstance(values, dict) and values and all(isinstance(v, dict) for v in values.values()):
         return Discourse, {f"item {name}": value for name, value in values.items()}
     if not isinstance(values, list):
-        raise DataError("the JSON is not a list of sentences", where=path)
+        hint = f"a list of items with {', or '.join(FORMS.values())}"
+        raise DataError("the JSON is not a list of sentences", where=path, hint=hint)
     consistency = values and isinstance(values[0], dict) and "true_ind" in values[0]
     entries = {f"item {number}": value for number, value in enumerate(values)}
     return Consistency if consistency else Item, entries

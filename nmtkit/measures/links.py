@@ -90,9 +90,8 @@ def read_gold(path: Path) -> list[Gold]:
     gold = []
     for number, line in enumerate(_read(path), 1):
         if any(0 in (i, j) for i, _, j in line):
-            raise DataError(
-                "a link of word 0, but gold links count from 1", where=f"{path}, line {number}"
-            )
+            message, hint = "a link of word 0, but gold links count from 1", "add 1 to all numbers"
+            raise DataError(message, where=f"{path}, line {number}", hint=hint)
         sure = frozenset((i - 1, j - 1) for i, kind, j in line if kind == "-")
         gold.append(Gold(sure, frozenset((i - 1, j - 1) for i, _, j in line)))
     return gold
@@ -162,7 +161,9 @@ def check_count(links: Sequence[object], pairs: int, where: object) -> None:
     Raises: DataError with both numbers.
     """
     if len(links) != pairs:
-        raise DataError(f"{len(links):,} lines of links for {pairs:,} sentence pairs", where=where)
+        message = f"{len(links):,} lines of links for {pairs:,} sentence pairs"
+        hint = "one line for each pair; an empty line for a pair without links"
+        raise DataError(message, where=where, hint=hint)
 
 
 def as_subwords(

@@ -248,4 +248,5 @@ def _check(task: Task, lines: Sequence[Line]) -> None:
                 where, hint = lines[row].place, nearest(label, known, other)
                 raise DataError(problem, where=where, hint=hint)
     if len(known) < 2:
-        raise DataError(f"'{task.name}' has one label only: nothing to learn", where=start)
+        message = f"'{task.name}' has one label only: nothing to learn"
+        raise DataError(message, where=start, hint="add sentences with another label")

@@ -130,7 +130,7 @@ def batches(
         rows: the numbers of the pairs to read; None: all.
     Raises: DataError if all pairs are too long.
     """
-    rows = _readable_rows(store, rule, np.arange(len(store.src_lengths)) if rows is None else rows)
+    rows = readable_rows(store, rule, rows)
     longest = np.maximum(store.src_lengths[rows], store.tgt_lengths[rows])
     # A sentence with its whole document needs the memory of a batch.
     sentences = 1 if rule is not None and rule.whole else POSITIONS
@@ -138,11 +138,14 @@ def batches(
         yield collate(store, rows[batch], device, rule)
 
 
-def _readable_rows(store: Store | GivenPairs, rule: ContextRule | None, rows: Ints) -> Ints:
-    """Return the rows without those that are too long (see `readable`), with a message.
+def readable_rows(
+    store: Store | GivenPairs, rule: ContextRule | None, rows: Ints | None = None
+) -> Ints:
+    """Return the rows (None: all) without those that are too long (see `readable`), with a message.
 
     Raises: DataError if all are too long.
     """
+    rows = np.arange(len(store.src_lengths)) if rows is None else rows
     short = readable(store, rule, rows)
     most = f"longer than {READABLE:,} subwords, with the context that the system reads"
     if len(rows) and not len(short):

@@ -23,8 +23,8 @@ from safetensors import SafetensorError
 from nmtkit import console, files
 from nmtkit.errors import CheckpointError, DataError, EnvironmentProblem, NmtkitError, counted
 from nmtkit.owned_files import CHECKPOINT, MANIFEST, OPTIMIZER, STATE, WEIGHTS, remove_folder
-from nmtkit.records import BestCheckpoint, CheckpointManifest, FileFacts, load
-from nmtkit.run import System
+from nmtkit.records import BestCheckpoint, CheckpointManifest, FileFacts, TranslationMeta, load
+from nmtkit.run import Run, System
 
 if TYPE_CHECKING:  # a report only asks which checkpoints there are: torch comes with tensors
     from torch import Tensor
@@ -320,6 +320,15 @@ def have_changed(system: System, used: dict[str, str], average: int | None = Non
     False for a system without checkpoints, as in a run directory that was passed on without them.
     """
     return bool(candidates(system.checkpoints)) and current(system, average) != used
+
+
+def outdated(run: Run, translation: TranslationMeta) -> bool:
+    """True if a system that translated, alone or in an ensemble, has other weights now."""
+    used: dict[str, dict[str, str]] = {}
+    for checkpoint in translation.checkpoints:
+        used.setdefault(checkpoint.system, {})[checkpoint.name] = checkpoint.sha256
+    average = translation.settings.get("average")
+    return any(have_changed(run.system(name), each, average) for name, each in used.items())
 
 
 def digests(paths: Sequence[Path]) -> dict[str, str]:

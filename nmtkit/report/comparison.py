@@ -16,6 +16,7 @@ from nmtkit.score import result_tables
 from nmtkit.score.budgets import budget, unequal
 from nmtkit.score.metrics import header
 from nmtkit.score.resampling import FEW, FEWEST_FOR_P
+from nmtkit.score.result_tables import P_SEEDS, p_of_bleu
 from nmtkit.score.seeds import NOT_KNOWN
 from nmtkit.score.significance import FEW_DIFFERENT, LEVEL, TESTS
 from nmtkit.score.stored_scores import Scores, SeedResult, SystemScores
@@ -23,9 +24,10 @@ from nmtkit.tables.figures import Difference
 from nmtkit.tables.table import Column, Estimate, Table, text, text_column
 
 READING = (
-    f"A system is called better or worse if p < {LEVEL:g}, and only perhaps so if "
-    "the 95% interval of its difference Δ contains 0. Tied parameters "
-    "count once. Minutes count updates only. Times "
+    f"A system is called better or worse if p < {LEVEL:g} (over several training seeds: if p after "
+    "Holm's correction is), and only perhaps so if the 95% interval of its difference Δ contains "
+    "0. "
+    "Tied parameters count once. Minutes count updates only. Times "
     "(×) are relative to the baseline: measured ones come from nmtkit analyze cost "
     "--measure, which alternates the systems (its finding has their intervals); "
     "logged ones are processor time of updates on a CPU, and otherwise clock time "
@@ -72,23 +74,22 @@ def differences(result: Scores) -> list[Difference]:
 
 
 def _of_groups(by_seed: SeedResult, result: Scores) -> list[Difference]:
-    """Return the difference of each group; over other sentences alone of a single system, if the
-    error of its seed is not known.
+    """Return the difference of each group. If the error of the seed is not known, a difference of
+    two single systems has the interval over other sentences alone, and any other has none.
     """
     single = {system.name: system for system in result.systems}
-    base = next(g.scores["bleu"].mean for g in by_seed.groups if g.name == by_seed.baseline)
+    baseline = next(group for group in by_seed.groups if group.name == by_seed.baseline)
+    base = baseline.scores["bleu"].mean
     points = []
     for group in by_seed.groups:
         if against := group.against.get("bleu"):
-            first = single[group.systems[0]]
-            bleu = [single[name].scores["bleu"].value or 0.0 for name in group.systems]
-            if bleu[1:]:
-                label, gaps = f"{group.name}, {len(bleu)} seeds", [value - base for value in bleu]
-                points.append(Difference(label, group.name, against.estimate, gaps))
-            else:
-                alone = first.differences.get("bleu", against.estimate)
-                delta = alone if against.p is None else against.estimate
-                points.append(Difference(first.name, group.name, delta))
+            label, delta, gaps = group.systems[0], against.estimate, []
+            if seeds := len(group.systems[1:]):
+                label = f"{group.name}, {seeds + 1} seeds"
+                gaps = [(single[name].scores["bleu"].value or 0.0) - base for name in group.systems]
+            elif against.p is None and not baseline.systems[1:]:
+                delta = single[label].differences["bleu"]
+            points.append(Difference(label, group.name, delta, gaps))
     return points
 
 
@@ -151,24 +152,20 @@ def _times(contents: Contents, set_name: str) -> tuple[list[Column], dict[str, l
     """Return the columns of the times of an update and of a search, and their cells by system."""
     result = contents.scores[set_name]
     if measured := _measured(contents, result):
+        measured_on = contents.findings["cost"].finding.facts.get("set")
         return [
             Column("update_ratio", "update, × (measured)"),
-            Column("decoding", "search, × (measured)"),
+            Column("decoding", f"search, × (measured on {measured_on})"),
         ], {
             name: [times.train_ratio.value, times.decode_ratio.value]
             for name, times in measured.items()
         }
-    speeds = {
-        system.name: system.curves.speed(system.settings.get("hardware.device") == "cpu")[1]
-        for system in contents.systems
-    }
-    machines = {system.name: _machine(system) for system in contents.systems}
-    base = speeds.get(result.baseline)
+    speeds = {system.name: _speed(system) for system in contents.systems}
+    machine, base = speeds.get(result.baseline, (None, None))
     cells = {}
     for name in result.names:
-        speed = speeds.get(name)
-        alike = machines.get(name) == machines.get(result.baseline)
-        ratio = base / speed if speed and base and alike else None
+        own_machine, speed = speeds.get(name, (None, None))
+        ratio = base / speed if speed and base and own_machine == machine else None
         meta = contents.translations[set_name].get(name)
         cells[name] = [ratio, meta.speed.tokens_per_second if meta and meta.speed else None]
     return [
@@ -198,9 +195,14 @@ def _measured(contents: Contents, result: Scores) -> dict[str, MeasuredTimes]:
         return {}
 
 
-def _machine(system: TrainedSystem) -> list[Any]:
-    """Return what trained a system: the name of the processor and the number type."""
-    return [system.settings.get(f"hardware.{key}") for key in ("name", "precision")]
+def _speed(system: TrainedSystem) -> tuple[list[Any], float | None]:
+    """Return what trained a system (the name of the processor and the number type), and its updates
+    a second.
+    """
+    device, *machine = (
+        system.settings.get(f"hardware.{key}") for key in ("device", "name", "precision")
+    )
+    return machine, system.curves.speed(device == "cpu")[1]
 
 
 def verdicts(result: Scores) -> list[str]:
@@ -219,17 +221,21 @@ def verdicts(result: Scores) -> list[str]:
 def _system_verdict(system: SystemScores, result: Scores) -> str:
     """Return a sentence on one system, over other sentences."""
     delta, test = system.differences["bleu"], system.tests[result.test]["bleu"]
-    p = test.p
+    p, finest = test.p, result_tables.p_column(result, result.test, "p", "p")
     difference = text(delta, result_tables.DELTA)
     if p is None:
         why = FEW if result.sentences < FEWEST_FOR_P else test.setting
         return f"{system.name} - {result.baseline}: {difference} BLEU; {why}."
-    shown = text(p, result_tables.p_column(result, result.test, "p", "p"))
-    shown = f"p < {shown[1:]}" if shown.startswith("<") else f"p = {shown}"
     return (
         f"{system.name} is {_verdict(delta, p)} {result.baseline}:"
-        f" {difference.replace(' [', ' BLEU [')}, {shown}."
+        f" {difference.replace(' [', ' BLEU [')}, {_shown_p(p, finest)}."
     )
+
+
+def _shown_p(p: float, column: Column) -> str:
+    """Return "p = …", or "p < …" if p is finer than its column shows."""
+    shown = text(p, column)
+    return f"p < {shown[1:]}" if shown.startswith("<") else f"p = {shown}"
 
 
 def _verdict(delta: Estimate, p: float) -> str:
@@ -261,16 +267,18 @@ def _seed_verdicts(by_seed: SeedResult, result: Scores) -> list[str]:
         sentences.append(
             f"{name} is {_verdict(against.estimate, against.p_holm)} {by_seed.baseline}:"
             f" {against.difference:+.2f} BLEU [{against.low:+.2f}, {against.high:+.2f}],"
-            f" p = {against.p:.3f} (Holm {against.p_holm:.3f})."
+            f" {_shown_p(against.p, P_SEEDS)} (Holm {text(against.p_holm, P_SEEDS)})."
         )
     return sentences
 
 
-def _tested(result: Scores) -> int:
-    """Return how many differences in BLEU are tested: of groups of seeds, or of systems."""
+def _by_chance(result: Scores) -> list[float]:
+    """Return the chance of p < LEVEL without a difference, for each tested difference in BLEU."""
+    chance, tested = TESTS[result.test].by_chance, p_of_bleu(result)
     if result.seeds and result.has_seeds:
-        return sum("bleu" in group.against for group in result.seeds.groups)
-    return sum(bool(system.tests) for system in result.systems)
+        against = [group.against["bleu"] for group in result.seeds.groups if group.against]
+        chance, tested = LEVEL, [difference.p for difference in against]
+    return [chance for p in tested if p is not None]
 
 
 def cautions(contents: Contents) -> list[Remark]:
@@ -290,15 +298,11 @@ def cautions(contents: Contents) -> list[Remark]:
             )
         )
     texts = []
-    tested = [(result, _tested(result)) for result in compared]
-    if (tests := sum(count for _, count in tested)) > 4:
-        chance = sum(
-            count * (LEVEL if result.has_seeds else TESTS[result.test].by_chance)
-            for result, count in tested
-        )
+    by_chance = [chance for result in compared for chance in _by_chance(result)]
+    if len(by_chance) > 1:
         texts.append(
-            f"{tests} differences are tested: about {chance:.1f} of them would have "
-            f"p < {LEVEL:g} by chance alone."
+            f"{len(by_chance)} differences are tested: about {sum(by_chance):.1f} of them would "
+            f"have p < {LEVEL:g} by chance alone."
         )
     budgets = {
         system.name: budget(system.curves, system.settings.get("preset", ""))

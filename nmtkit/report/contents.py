@@ -24,7 +24,7 @@ from nmtkit.records import (
     load,
     parse,
 )
-from nmtkit.run import Run
+from nmtkit.run import Run, translate_command
 from nmtkit.score.metrics import METRICS
 from nmtkit.score.stored_scores import Scores
 from nmtkit.score.translations import described
@@ -218,8 +218,14 @@ def _read_translations(contents: Contents) -> None:
     for set_name, result in contents.scores.items():
         metas = contents.translations[set_name] = {}
         for name in dict.fromkeys([*result.names, *(system.name for system in contents.systems)]):
+            system = contents.run.system(name)
             try:
-                metas[name] = described(contents.run.system(name).translation(set_name))
+                meta = metas[name] = described(system.translation(set_name))
+                if checkpoints.outdated(contents.run, meta):
+                    contents.note(
+                        f"{set_name}: the translation by {name} is older than its weights",
+                        f"{translate_command(name, set_name)} && {score_command(set_name, result)}",
+                    )
             except DataError as error:
                 contents.note(
                     f"systems/{name}/translate/{set_name}: its meta.json cannot be read"

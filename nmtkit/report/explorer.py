@@ -32,11 +32,15 @@ table cell for each weight.
 
 
 def read_attention(contents: Contents) -> list[SystemAttention]:
-    """Return what `analyze attention` keeps, a system each; [] if it was not run. A sentence with
-    too many weights is left out, with a remark.
+    """Return what `analyze attention` keeps, a system each; [] if it was not run. If it is out of
+    date it is left out with a remark, and so is a sentence with too many weights.
 
     Raises: DataError if a file is damaged.
     """
+    if (reported := contents.findings.get("attention")) and reported.outdated:
+        text = "The explorer leaves out the attention of analyze/attention: it is out of date."
+        contents.note(text, reported.command)
+        return []
     folder = contents.run.path / "analyze" / "attention"
     finding = stored(folder)
     names = finding.attachments if finding else []
@@ -59,8 +63,8 @@ def read_attention(contents: Contents) -> list[SystemAttention]:
 
 def step_of(all_texts: Sequence[Texts], most: int = MOST) -> int:
     """Return n for which every n-th line of all sets takes at most `most` bytes."""
-    sizes = [len(_dumped(_rows(texts, range(len(texts.sources))))) for texts in all_texts]
-    return max(1, -(-sum(sizes) // most))
+    texts = (script_text(_rows(texts, range(len(texts.sources)))) for texts in all_texts)
+    return max(1, -(-sum(len(text.encode()) for text in texts) // most))
 
 
 def data(part: Part) -> JsonObject:

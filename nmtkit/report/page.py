@@ -132,7 +132,7 @@ def _of_run(part: Part, parts: Sequence[Part], drawn: Drawn) -> dict[str, Any]:
         "undone": {
             name: shows for name, shows in ANALYSES.items() if name not in contents.findings
         },
-        "shown": side_by_side(part.texts[0]) if part.texts else [],
+        "shown": side_by_side(part.texts[0]) if part.texts else ("", []),
         "provenance": provenance.tables(contents),
     }
 

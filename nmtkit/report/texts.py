@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +14,9 @@ from pathlib import Path
 from nmtkit import files
 from nmtkit.errors import DataError, counted
 from nmtkit.report.contents import Contents
+from nmtkit.score.evaluate import OF_SENTENCES
+from nmtkit.score.translations import lines_of
 
-SCORES = ("bleu", "chrf")
-"""The sentence scores of sentences.tsv."""
 TOKENS = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[\w'’-]+|\s+|.", re.S)
 """Words, single characters where words are written without spaces, spaces, anything else;
 explorer.js has the same.
@@ -67,10 +68,8 @@ def read_texts(contents: Contents, set_name: str) -> Texts | None:
     count = result.sentences
     again = f"nmtkit score --force --on {set_name}"
     try:
-        sources = list(files.text_lines(run.source(set_name)))
-        references = [list(files.text_lines(path)) for path in run.references(set_name)]
-        if {len(sources), *map(len, references)} != {count}:
-            raise DataError(f"not all texts have the {count:,} lines that were scored")
+        paths = run.source(set_name), *run.references(set_name)
+        sources, *references = (lines_of(path, count, again) for path in paths)
         outputs = _outputs(contents, set_name, again)
         if not outputs:
             raise DataError("no translation is left")
@@ -86,15 +85,15 @@ def read_texts(contents: Contents, set_name: str) -> Texts | None:
             " page has only the beginning"
         )
         for lines in shown:
-            for number, text in enumerate(lines):
-                if len(text) > MOST_CHARACTERS:
-                    lines[number] = text[:MOST_CHARACTERS] + " …"
+            lines[:] = [
+                text[:MOST_CHARACTERS] + " …" * (len(text) > MOST_CHARACTERS) for text in lines
+            ]
     path = run.path / "score" / set_name / "sentences.tsv"
     try:
         columns = _columns(path, count)
         scores = {
             score: {name: list(map(float, columns[f"{name}.{score}"])) for name in outputs}
-            for score in SCORES
+            for score in OF_SENTENCES
             if all(f"{name}.{score}" in columns for name in outputs)
         }
         lengths = list(map(int, columns["src_length"])) if "src_length" in columns else None
@@ -139,7 +138,7 @@ def _columns(path: Path, count: int) -> dict[str, tuple[str, ...]]:
 
 def differences(text: str, other: str) -> Marked:
     """Return a text in pieces; the pieces that another text does not have there are marked."""
-    tokens, theirs = TOKENS.findall(text), TOKENS.findall(other)
+    tokens, theirs = _tokens(text), _tokens(other)
     pieces = []
     for kind, start, end, *_ in difflib.SequenceMatcher(
         None, tokens, theirs, autojunk=False
@@ -149,25 +148,35 @@ def differences(text: str, other: str) -> Marked:
     return pieces
 
 
-def side_by_side(texts: Texts) -> list[Shown]:
-    """Return the sentences on which each system gains and loses most against the baseline, by
-    sentence BLEU; of one system, its best and its worst.
+def _tokens(text: str) -> list[str]:
+    """Return the TOKENS of a text; combining marks are letters."""
+    letters = "".join("a" if unicodedata.category(c)[0] == "M" else c for c in text)
+    return [text[slice(*token.span())] for token in TOKENS.finditer(letters)]
+
+
+def side_by_side(texts: Texts) -> tuple[str, list[Shown]]:
+    """Return which sentences are shown, in words, and the sentences: those on which each system
+    gains and loses most against the baseline, by sentence BLEU; without the baseline, the best and
+    worst of the first system; without scores, the first ones.
 
     Returns: at most MOST_LINES, in the order of the text; words are marked that differ from the
-        baseline's (of one system: the reference's).
+        first system's (of one system: the reference's).
     """
-    reasons = _reasons(texts)
+    why, reasons = _reasons(texts)
     lines = sorted(sorted(reasons, key=lambda line: -len(reasons[line]))[:MOST_LINES])
+    which = f"Sentences of {texts.set_name} on which {why}, by sentence BLEU: extremes."
     if not reasons:
         lines = list(range(min(2 * EACH_WAY, len(texts.sources))))
-    return [_shown(texts, line, reasons.get(line, [])) for line in lines]
+        which = f"The first sentences of {texts.set_name}."
+    return which, [_shown(texts, line, reasons.get(line, [])) for line in lines]
 
 
-def _reasons(texts: Texts) -> dict[int, list[str]]:
-    """Return the lines worth showing, each with the reasons why."""
+def _reasons(texts: Texts) -> tuple[str, dict[int, list[str]]]:
+    """Return what happens on the lines worth showing, and the reasons to show each."""
     reasons: dict[int, list[str]] = {}
     bleu = texts.scores.get("bleu", {})
     base, *systems = texts.outputs
+    why = f"a system gains or loses most against {base}"
     if base == texts.baseline and bleu:
         for name in systems:
             deltas = [score - theirs for score, theirs in zip(bleu[name], bleu[base], strict=True)]
@@ -175,12 +184,12 @@ def _reasons(texts: Texts) -> dict[int, list[str]]:
                 verb = "gains" if deltas[line] > 0 else "loses"
                 reasons.setdefault(line, []).append(f"{name} {verb} {abs(deltas[line]):.1f}")
     if not reasons and bleu:
-        first = next(iter(bleu))
-        mean = sum(bleu[first]) / max(1, len(bleu[first]))
-        deltas = [value - mean for value in bleu[first]]
+        why = f"{base} scores best and worst"
+        mean = sum(bleu[base]) / max(1, len(bleu[base]))
+        deltas = [value - mean for value in bleu[base]]
         for line in _ends(deltas):
-            reasons[line] = [f"among the {'best' if deltas[line] > 0 else 'worst'} of {first}"]
-    return reasons
+            reasons[line] = [f"among the {'best' if deltas[line] > 0 else 'worst'} of {base}"]
+    return why, reasons
 
 
 def _ends(deltas: Sequence[float]) -> list[int]:

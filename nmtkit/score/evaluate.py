@@ -15,7 +15,7 @@ from nmtkit.score.budgets import unequal
 from nmtkit.score.external_metrics import SetTexts, external_metrics
 from nmtkit.score.metrics import METRICS, Metric, Scorer, looks_tokenized
 from nmtkit.score.options import ScoreOptions
-from nmtkit.score.resampling import Draws, estimate
+from nmtkit.score.resampling import Draws
 from nmtkit.score.significance import TESTS, compare, difference
 from nmtkit.score.stored_scores import (
     Budget,
@@ -211,7 +211,8 @@ def _left_out(measured: Mapping[str, Metric], task: Task) -> list[str]:
     if "bleu" in asked_metrics(task.options):
         return []
     return [
-        f"{METRICS[key].header} is left out: a line has more than {METRICS[key].most_words:,} words"
+        f"{METRICS[key].header} is left out: a line has more than {METRICS[key].most_words:,}"
+        f" {task.scorer.unit}"
         for key in task.scorer.keys
         if key not in measured
     ]
@@ -219,8 +220,8 @@ def _left_out(measured: Mapping[str, Metric], task: Task) -> list[str]:
 
 def _system(name: str, metrics: SystemMetrics, baseline: str, draws: Draws) -> SystemScores:
     """Return one system's scores, and its differences and tests against the baseline."""
-    bleu, n = metrics[name]["bleu"], draws.sentences
-    ratio = estimate(bleu.details["ratio"], draws.full.scores(bleu, formulas.length_ratio), n)
+    bleu = metrics[name]["bleu"]
+    ratio = draws.score(bleu, formulas.length_ratio)
     scores = {key: _score(metric, draws) for key, metric in metrics[name].items()}
     differences, tests = {}, {}
     if name != baseline:
@@ -233,7 +234,7 @@ def _system(name: str, metrics: SystemMetrics, baseline: str, draws: Draws) -> S
 
 
 def _score(metric: Metric, draws: Draws) -> MetricScore:
-    value = estimate(metric.value, draws.full.scores(metric), draws.sentences)
+    value = draws.score(metric)
     return MetricScore(
         metric.name, value.value, value.low, value.high, metric.signature, metric.details
     )

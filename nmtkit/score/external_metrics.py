@@ -26,13 +26,12 @@ from nmtkit.errors import ConfigError, DataError, counted
 from nmtkit.records import load_or_warn
 from nmtkit.score.metrics import METRICS, Metric, of_sentences
 from nmtkit.score.options import ScoreOptions
+from nmtkit.score.result_tables import NAMES
 from nmtkit.score.scripts import References
 from nmtkit.score.stored_scores import ExternalScores
 
 LOWER = "lower"
 """`NAME:lower=…`: lower is better."""
-TAKEN = {"by-seed", "set", "system", "group", "sentences", "delta", "p", "length_ratio"}
-"""Names of other columns and tables; a metric cannot have one."""
 _NAME = re.compile(r"[A-Za-z][\w.+-]*", re.ASCII)
 _BREAKS = re.compile("[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]")
 """Characters at which some language's functions split lines, or fields."""
@@ -221,7 +220,7 @@ def external_metrics(options: ScoreOptions) -> dict[str, ExternalMetric]:
     metrics = {}
     for kind, texts in ((CommandMetric, options.metric), (FileMetric, options.metric_scores)):
         for metric in (parse(kind, text) for text in texts):
-            if metric.name in metrics or metric.name.lower() in {*METRICS, *TAKEN}:
+            if metric.name in metrics or metric.name.lower() in {"by-seed", *METRICS, *NAMES}:
                 raise ConfigError(
                     f"the name '{metric.name}' is taken", where=metric.where, hint="use another"
                 )

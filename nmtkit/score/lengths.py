@@ -14,7 +14,7 @@ from nmtkit.arrays import Array
 from nmtkit.errors import ConfigError
 from nmtkit.score import formulas
 from nmtkit.score.metrics import Metric
-from nmtkit.score.resampling import Draws, estimate
+from nmtkit.score.resampling import Draws
 from nmtkit.score.significance import compare, difference
 from nmtkit.score.stored_scores import GroupScore, LengthScore
 from nmtkit.tables import figures
@@ -91,13 +91,7 @@ def by_length(
     """
     results = []
     for score, metric, group_draws in in_groups(scores, lengths, spec, draws, baseline, test):
-        ratio = Estimate(None)
-        if score.sentences:
-            ratio = estimate(
-                float(formulas.length_ratio(metric.statistics.sum(0))),
-                group_draws.full.scores(metric, formulas.length_ratio),
-                score.sentences,
-            )
+        ratio = group_draws.score(metric, formulas.length_ratio)
         of_bleu = (score.p, score.score, ratio, score.difference)
         results.append(LengthScore(score.group, score.sentences, score.system, *of_bleu))
     return results
@@ -120,12 +114,11 @@ def in_groups(
         inside = {system: metric.part(rows) for system, metric in scores.items()}
         group_draws = replace(draws, sentences=len(rows))
         for system, metric in inside.items():
-            value, gap, p = Estimate(None), Estimate(None), None
-            if len(rows):
-                value = estimate(metric.value, group_draws.full.scores(metric), len(rows))
-                if baseline not in (None, system):
-                    pair = metric, inside[baseline], group_draws
-                    gap, p = difference(*pair), compare(test, *pair).p
+            gap, p = Estimate(None), None
+            if len(rows) and baseline not in (None, system):
+                pair = metric, inside[baseline], group_draws
+                gap, p = difference(*pair), compare(test, *pair).p
+            value = group_draws.score(metric)
             score = GroupScore(group.label, len(rows), system, p, value, gap)
             yield score, metric, group_draws
 

@@ -146,17 +146,22 @@ class Kind:
     most_words: int | None = None
 
 
-def _has_words(refs: References) -> bool:
+def has_words(refs: References) -> bool:
     """True if text in a language without spaces was cut into words."""
     words = [len(word) for ref in refs for line in ref for word in line.split()]
     return sum(words) <= _LONGEST_WORDS * len(words)
+
+
+def own_tokenizer(lang: str) -> str:
+    """Return the tokenizer of a language, by its code with any region or script."""
+    return TOKENIZERS.get(re.split("[-_]", lang.lower())[0], WESTERN)
 
 
 def tokenizer_for(lang: str, tokenized: bool = False) -> tuple[str, str | None]:
     """Return sacreBLEU's tokenizer for a target language, and a remark if it is not the default.
 
     Args:
-        lang: language code; regions and scripts ("zh-TW", "zh_Hans") are ignored.
+        lang: as of `own_tokenizer` ("zh-TW", "zh_Hans").
         tokenized: the text is tokenized already, so its words end at spaces.
     """
     if tokenized:
@@ -164,12 +169,14 @@ def tokenizer_for(lang: str, tokenized: bool = False) -> tuple[str, str | None]:
             "BLEU of the tokens as they are (tok:none): compare it only with BLEU of the same"
             " tokenization; NIST BLEU is left out"
         )
-    name = TOKENIZERS.get(re.split("[-_]", lang.lower())[0], WESTERN)
+    name = own_tokenizer(lang)
     if name == WESTERN:
         return name, None
     without = "; NIST BLEU, whose words end at spaces, is left out"
-    if usual_tokenizer(lang) != "moses":
-        without += "; TER of single Asian characters (norm:yes, asian:yes)"
+    if name == "char":
+        without = "; NIST BLEU and TER, whose words end at spaces, are left out"
+    elif usual_tokenizer(lang) != "moses":
+        without += "; TER of single Chinese and Japanese characters (norm:yes, asian:yes)"
     try:
         BLEU(tokenize=name)
     except (RuntimeError, ImportError) as error:
@@ -212,7 +219,8 @@ class Scorer:
         self.tokenizer: str
         self.tokenizer, self.remark = tokenizer_for(lang, tokenized)
         self.spaced = tokenized or usual_tokenizer(lang) == "moses"
-        if self.tokenized_refs and not self.spaced and not _has_words(self.tokenized_refs):
+        self.unit = "words" if self.spaced else "characters"  # of the length of a line
+        if self.tokenized_refs and not self.spaced and not has_words(self.tokenized_refs):
             self.tokenized_refs = []
             self.remark = (
                 f"{self.remark}; tokenised BLEU is left out: the references are not cut into words"
@@ -225,21 +233,22 @@ class Scorer:
         return [k for k, kind in METRICS.items() if not kind.on_request and not self.lacks(k)]
 
     def lacks(self, key: str, outputs: Iterable[Sequence[str]] = ()) -> str | None:
-        """Return why a metric makes no sense here: it reads tokens and there are none, it needs
-        words that end at spaces, or a line of the outputs or references is too long for it; None if
-        it makes sense.
+        """Return why a metric makes no sense here; None if it does. Metrics of tokens need tokens,
+        some need words that end at spaces, and some take too long for a long line of the outputs or
+        references.
         """
         kind = METRICS[key]
         if kind.of_tokens and not self.tokenized_refs:
             return "the references are not tokenized"
         if kind.western and self.tokenizer != WESTERN:
             return f"it needs sacreBLEU's tokenizer {WESTERN}, and this text has {self.tokenizer}"
+        if key == "ter" and not self.spaced and own_tokenizer(self.lang) == "char":
+            return f"sacreBLEU's TER cuts text at spaces, and '{self.lang}' has none between words"
         if outputs and (most := kind.most_words):
             lines = itertools.chain(*self.refs, *outputs)
             longest = max(len(line.split() if self.spaced else line) for line in lines)
-            unit = "words" if self.spaced else "characters"
             if longest > most:
-                return f"a line has {longest:,} {unit}, and above {most:,} it takes minutes"
+                return f"a line has {longest:,} {self.unit}, and above {most:,} it takes minutes"
         return None
 
     def score(self, key: str, hyps: Sequence[str]) -> Metric:

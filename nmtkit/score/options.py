@@ -66,7 +66,8 @@ class ScoreOptions(Options):
     ref: list[Path] = option([], "FILE", panel=OUTSIDE, once=True)
     """A reference (- for stdin). Repeat for several references of the same text."""
     src: Path | None = option(None, "FILE", panel=OUTSIDE, once=True)
-    """The source (- for stdin). --by-length counts its words."""
+    """The source (- for stdin). --by-length counts its words, or its characters if its language
+    (the ending of its name, such as .zh) has no spaces between words."""
     language: str | None = option(None, "LANG", "--lang", panel=OUTSIDE)
     """The target language. Its Moses rules tokenize for tok. BLEU. Without it the suffix
     of the reference names the language, and tok. BLEU is left out."""

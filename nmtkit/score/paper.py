@@ -4,7 +4,6 @@ table of both.
 
 from __future__ import annotations
 
-import re
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from pydantic import Field
 
 from nmtkit.errors import ConfigError, check_known, nearest
 from nmtkit.score.metrics import METRICS
+from nmtkit.score.seeds import without_mark
 from nmtkit.score.stored_scores import Scores
 from nmtkit.settings import Section, build, read_toml
 from nmtkit.tables.table import Column, Table, text_column
@@ -259,12 +259,12 @@ def _scores(result: Scores) -> dict[str, dict[str, float]]:
 
 def other_seeds(name: str, names: Iterable[str]) -> list[str]:
     """Return the names that differ only in the mark of a seed (-s1, -s2)."""
-    return _of_row(re.sub(r"-s\d+$", "", name), names)
+    return _of_row(without_mark(name), names)
 
 
 def _of_row(system: str, names: Iterable[str]) -> list[str]:
     """Return the systems that measure a row: of its name, or of its name and a seed's mark."""
-    return [name for name in names if re.fullmatch(rf"{re.escape(system)}(-s\d+)?", name)]
+    return [name for name in names if system in (name, without_mark(name))]
 
 
 def _corpora(columns: Sequence[PaperColumn]) -> str:

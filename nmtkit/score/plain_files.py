@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from nmtkit import console, files
+from nmtkit.arrays import Ints
 from nmtkit.corpora.parallel_text import first_odd_pair
 from nmtkit.errors import ConfigError, DataError, counted
 from nmtkit.score.evaluate import (
@@ -23,11 +24,12 @@ from nmtkit.score.evaluate import (
     measure,
 )
 from nmtkit.score.external_metrics import SetTexts, check_paths
-from nmtkit.score.metrics import Scorer
+from nmtkit.score.metrics import Scorer, has_words
 from nmtkit.score.options import ScoreOptions
 from nmtkit.score.printing import print_results
 from nmtkit.settings import PrepSettings, build
 from nmtkit.text.side import TextSide
+from nmtkit.text.tokenizer import usual_tokenizer
 
 STDIN = Path("-")
 MOST_LINES = 10_000_000
@@ -62,23 +64,22 @@ def score_files(hyps: Sequence[Path], refs: Sequence[Path], **values: Any) -> No
         raise DataError(
             f"nothing to score: {ref} is empty", hint="name files with one sentence a line"
         )
-    unit, sources = "words of the reference (no --src given)", [""] * len(words)
+    language = _language(ref) if language is None else language
+    sizes, unit = _sizes(words, language)
+    unit, sources = f"{unit} of the reference (no --src given)", [""] * len(words)
     if options.src is not None and (options.length_groups is not None or options.metric):
-        words = sources = _read(options.src, streams[:1], "give the source of these translations")
-        unit = "words of the source"
+        sources = _read(options.src, streams[:1], "give the source of these translations")
+        sizes, unit = _sizes(sources, _language(options.src))
+        unit += " of the source"
     elif options.metric:
         console.warn("no --src: --metric commands read empty sources")
-    scorer = Scorer(
-        [lines for _, lines in streams],
-        _language(ref) if language is None else language,
-        side=side,
-    )
+    scorer = Scorer([lines for _, lines in streams], language, side=side)
     task = Task(
         _called(ref),
         scorer,
         check_baseline(_baseline(options.against, names, hyps), names),
         options,
-        np.array([len(line.split()) for line in words], dtype=np.int64),
+        sizes,
         unit,
         SetTexts(_called(ref), sources, scorer.refs),
     )
@@ -111,6 +112,15 @@ def _check_files(hyps: Sequence[Path], refs: Sequence[Path], options: ScoreOptio
                 files.check_file(path, once=True, where=name)
     if sources and options.length_groups is None and not options.metric:
         console.warn("--src is only used by --by-length, which counts its words, and by --metric")
+
+
+def _sizes(lines: Sequence[str], language: str) -> tuple[Ints, str]:
+    """Return the length of each line and its unit: words, or the characters of a language without
+    spaces between words.
+    """
+    spaced = usual_tokenizer(language) == "moses" or has_words([lines])
+    sizes = [len(words if spaced else "".join(words)) for words in map(str.split, lines)]
+    return np.array(sizes, dtype=np.int64), "words" if spaced else "characters"
 
 
 def _read(path: Path, partners: Iterable[tuple[Path, list[str]]], hint: str) -> list[str]:

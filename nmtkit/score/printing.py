@@ -45,9 +45,7 @@ def print_results(results: Sequence[Scores], options: ScoreOptions) -> None:
 
 
 def _print_csv(set_names: Sequence[str], blocks: Sequence[dict[str, Table]]) -> None:
-    """Print the tables of each kind as one, with a column `set` and the columns of the widest
-    table.
-    """
+    """Print the tables of each kind as one, with a column `set` and the columns of all tables."""
     for stem in dict.fromkeys(stem for block in blocks for stem in block):
         if stem == "significance":
             continue
@@ -56,15 +54,16 @@ def _print_csv(set_names: Sequence[str], blocks: Sequence[dict[str, Table]]) -> 
             for name, block in zip(set_names, blocks, strict=True)
             if stem in block
         }
-        columns = max((table.columns for table in tables.values()), key=len)
+        widest_first = sorted(tables.values(), key=lambda table: -len(table.columns))
+        columns = {column.key: column for table in widest_first for column in table.columns}
         rows = []
         for name, table in tables.items():
             for row in table.rows:
                 cells = dict(zip([c.key for c in table.columns], row, strict=True))
-                rows.append([name, *(cells.get(column.key) for column in columns)])
+                rows.append([name, *map(cells.get, columns)])
         if stem != "scores":
             console.put()
-        Table("score", "", [text_column("set"), *columns], rows).print("csv")
+        Table("score", "", [text_column("set"), *columns.values()], rows).print("csv")
 
 
 def _printed(result: Scores, options: ScoreOptions) -> dict[str, Table]:

@@ -173,6 +173,17 @@ class Draws:
         """Resamples as large as the test set."""
         return self.resampling(1.0)
 
+    def score(self, metric: Metric, formula: Formula | None = None) -> Estimate:
+        """Return the corpus score with its interval; None of no sentences.
+
+        Args:
+            formula: as of `Resampling.scores`.
+        """
+        if not self.sentences:
+            return Estimate(None)
+        value = float(formula(metric.statistics.sum(0))) if formula else metric.value
+        return estimate(value, self.full.scores(metric, formula), self.sentences)
+
     @cached_property
     def swaps(self) -> Swaps:
         """Trials of approximate randomization."""
@@ -182,6 +193,28 @@ class Draws:
 def few_note(*sentences: int) -> list[str]:
     """Return the footer's line if some group has too few sentences for an interval or a p."""
     return [FEW] * any(count < FEWEST_FOR_P for count in sentences)
+
+
+def ratios(above: Array, below: Array, draws: Resampling) -> list[Estimate]:
+    """Return the ratio of two sums over the sentences, of each of K pairs, with its interval.
+
+    Args:
+        above, below: (N, K) the two numbers of each sentence; one with 0 below does not count.
+    """
+    with np.errstate(invalid="ignore", divide="ignore"):
+        values, samples = above.sum(0) / below.sum(0), draws.sums(above) / draws.sums(below)
+    columns = zip(values.tolist(), samples.T, (below > 0).sum(0), strict=True)
+    return [estimate(*column) for column in columns]
+
+
+def mean(values: Array, draws: Resampling) -> Estimate:
+    """Return the mean over the sentences with a value, with its interval over all sentences.
+
+    Args:
+        values: (N), NaN for a sentence without a value.
+    """
+    known = np.isfinite(values)
+    return ratios(np.where(known, values, 0.0)[:, None], known[:, None], draws)[0]
 
 
 def estimate(value: float | None, samples: Array, sentences: int) -> Estimate:

@@ -30,12 +30,28 @@ FIRST = ("bleu", "delta", "p", "chrf", "ter", "length_ratio")
 """The columns that a narrow terminal keeps, the most important first."""
 DELTA = Column("delta", "Δ [95%]", signed=True, interval=True)
 MEAN_DELTA = Column("delta", "Δ mean", signed=True)
+P_SEEDS = Column("p", "p", decimals=3, below=0.001)
 SEED_COLUMNS = (
     text_column("system"),
     Column("n", "seeds"),
     Column("bleu", "BLEU mean"),
     Column("bleu_half_range", "± half-range"),
 )
+DEVIATION = Column("bleu_deviation", "deviation")
+SEED_DIFFERENCES = (
+    replace(MEAN_DELTA, interval=True),
+    Column("better", f"better, p<{LEVEL:g}"),
+    Column("pairs", "of"),
+    replace(P_SEEDS, key="p_seeds", header="p (seeds)"),
+    P_SEEDS,
+    replace(P_SEEDS, key="p_holm", header="p (Holm)"),
+)
+NAMES = {
+    "set",
+    *FIRST,
+    *(c.key for c in (*lengths.COLUMNS, *SEED_COLUMNS, DEVIATION, *SEED_DIFFERENCES)),
+}
+"""The names of all columns but those of metrics on request; no external metric may have one."""
 
 
 def tables(result: Scores) -> dict[str, Table]:
@@ -98,7 +114,7 @@ def significance_table(result: Scores, metrics: Sequence[str] | None = None) -> 
     ]
     title = f"{result.set}: p against {result.baseline}, by test"
     first = ["metric", "delta", f"p_{result.test}"]
-    return Table("significance", title, columns, rows, _test_notes(result), first)
+    return Table("significance", title, columns, rows, _test_notes(result, metrics), first)
 
 
 def seeds_table(result: Scores) -> Table:
@@ -109,16 +125,7 @@ def seeds_table(result: Scores) -> Table:
     groups = result.seeds.groups
     several = len(groups) > 1
     further = [key for key in groups[0].scores if key != "bleu"]
-    columns = [*SEED_COLUMNS, Column("bleu_deviation", "deviation")]
-    if several:
-        columns += [
-            replace(MEAN_DELTA, interval=True),
-            Column("better", f"better, p<{LEVEL:g}"),
-            Column("pairs", "of"),
-            Column("p_seeds", "p (seeds)", decimals=3),
-            Column("p", "p", decimals=3),
-            Column("p_holm", "p (Holm)", decimals=3),
-        ]
+    columns = [*SEED_COLUMNS, DEVIATION, *(SEED_DIFFERENCES if several else ())]
     for key in further:
         means = (group.scores[key].mean for group in groups)
         columns.append(Column(key, header(key), decimals(key, means)))
@@ -191,9 +198,7 @@ def length_table(result: Scores, key: str) -> Table:
         for row, score in zip(rows, groups, strict=True):
             row[4:4] = [score.difference, score.p]
         note = f"Δ, p: against {result.baseline} inside the group, {_test(result, result.test)}"
-        if tests := sum(score.p is not None for score in groups):
-            by_chance = tests * TESTS[result.test].by_chance
-            note += f"; about {by_chance:.1f} of {tests} such p are below {LEVEL:g} by chance"
+        note += _by_chance(result.test, [score.p for score in groups])
         notes += [note, *([FEW_DIFFERENT] if TESTS[result.test].fewest_different else [])]
     name = "lengths" if of_bleu else f"lengths-{key}"
     first = ["system", key, "delta", "p", "sentences"]
@@ -258,6 +263,18 @@ def _test(result: Scores, test: str) -> str:
     return f"{result.tests[test].name}: {result.tests[test].reading}"
 
 
+def p_of_bleu(result: Scores) -> list[float | None]:
+    """Return the p of each system's BLEU against the baseline."""
+    return [system.tests[result.test]["bleu"].p for system in result.systems if system.tests]
+
+
+def _by_chance(test: str, p_values: Iterable[float | None]) -> str:
+    """Return the end of a note on several p of a test."""
+    count = sum(p is not None for p in p_values)
+    chance = count * TESTS[test].by_chance
+    return f"; about {chance:.1f} of {count} such p are below {LEVEL:g} by chance" * (count > 1)
+
+
 def _header_of(test: str) -> str:
     """Return the name of a test, which another version may have run, as the head of a column."""
     return TESTS[test].header if test in TESTS else test
@@ -272,7 +289,8 @@ def _main_notes(result: Scores, several: bool) -> list[str]:
     )
     notes += few_note(result.sentences)
     if several:
-        notes.append(f"Δ, p: BLEU against {result.baseline}; {_test(result, result.test)}")
+        note = f"Δ, p: BLEU against {result.baseline}; {_test(result, result.test)}"
+        notes.append(note + _by_chance(result.test, p_of_bleu(result)))
         notes += _few_different(result, [result.test])
     else:
         notes.append("one system: nothing to compare with")
@@ -284,13 +302,18 @@ def _main_notes(result: Scores, several: bool) -> list[str]:
     return [*notes, *result.remarks, _version(result)]
 
 
-def _test_notes(result: Scores) -> list[str]:
+def _test_notes(result: Scores, metrics: Sequence[str]) -> list[str]:
+    """Return the notes on the tests of some metrics."""
     compared = [system for system in result.systems if system.tests]
     notes = [*few_note(result.sentences), *result.remarks]
     for test in result.tests:
         note = f"{_header_of(test)}: {_test(result, test)}"
         settings = {system.tests[test]["bleu"].setting for system in compared}
-        notes.append(note + (f" ({settings.pop()})" if len(settings) == 1 else ""))
+        note += f" ({settings.pop()})" if len(settings) == 1 else ""
+        if test == result.test:
+            p = (system.tests[test][key].p for system in compared for key in metrics)
+            note += _by_chance(test, p)
+        notes.append(note)
     nothing = Estimate(0.0, 0.0, 0.0)
     if any(nothing in system.differences.values() for system in compared):
         notes.append(

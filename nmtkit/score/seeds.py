@@ -66,7 +66,7 @@ def group_systems(
     """
     by_key: dict[str, list[str]] = {}
     for name, (rest, seed) in settings.items():
-        shared = _WHOLE_MARK.sub("", name) if by_name else _key(rest)
+        shared = without_mark(name) if by_name else _key(rest)
         by_key.setdefault(f"only {name}" if seed is None else shared, []).append(name)
     stems = [
         (key if by_name else _MARK.sub("", os.path.commonprefix(names))) if names[1:] else names[0]
@@ -79,6 +79,11 @@ def group_systems(
         unequal = _unequal([settings[name][0] for name in names])
         named.append(SeedGroup(stem if unique else names[0], names, seeds, unequal=unequal))
     return named
+
+
+def without_mark(name: str) -> str:
+    """Return the name of a system without the mark of its seed."""
+    return _WHOLE_MARK.sub("", name)
 
 
 def _key(values: Any) -> str:

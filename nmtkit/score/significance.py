@@ -66,7 +66,7 @@ def _koehn(system: Metric, baseline: Metric, resampling: Resampling) -> Comparis
     """
     ours, theirs = resampling.scores(system), resampling.scores(baseline)
     won = ours > theirs if system.value >= baseline.value else ours < theirs
-    return Comparison(1 - float(won.mean()), resampling.describe())
+    return Comparison(float((~won).mean()), resampling.describe())
 
 
 def _sacrebleu_bootstrap(system: Metric, baseline: Metric, draws: Draws) -> Comparison:
@@ -104,9 +104,14 @@ def _sign(system: Metric, baseline: Metric, draws: Draws) -> Comparison:
         np.concatenate([total[None], total + (system.statistics - baseline.statistics)])
     )
     changes = (scores[1:] - scores[0]) * (1.0 if baseline.higher_is_better else -1.0)
-    plus, minus = int((changes > _SAME).sum()), int((changes < -_SAME).sum())
+    plus, minus = signs(changes)
     setting = f"{plus:,} sentences +, {minus:,} -, {len(changes) - plus - minus:,} ties"
     return Comparison(binomial(plus, minus), setting)
+
+
+def signs(changes: Array) -> tuple[int, int]:
+    """Return how many changes are above 0, and how many below."""
+    return int((changes > _SAME).sum()), int((changes < -_SAME).sum())
 
 
 def binomial(plus: int, minus: int) -> float:

@@ -14,10 +14,10 @@ import numpy as np
 from nmtkit import console, files
 from nmtkit.arrays import Array
 from nmtkit.data.store import Store
-from nmtkit.errors import DataError, check_known
+from nmtkit.errors import DataError, check_known, counted
 from nmtkit.models import checkpoints
 from nmtkit.records import TextSet, TranslationMeta, load
-from nmtkit.run import Run
+from nmtkit.run import Run, translate_command
 from nmtkit.score.evaluate import Output
 from nmtkit.score.metrics import Metric, Scorer
 from nmtkit.settings import SearchSettings, complete
@@ -88,7 +88,7 @@ def translated_systems(
             folders[name] = folder
             continue
         message = f"the translation by '{name}' is of an earlier {set_name} set"
-        command = _command(name, set_name)
+        command = translate_command(name, set_name)
         if name in wanted:
             raise DataError(message, where=folder, hint=f"translate again: {command}")
         if not systems:
@@ -103,7 +103,7 @@ def translated_systems(
         folders = {name: folder for name, folder in folders.items() if name in shown}
     else:
         for name in untranslated:
-            hint = _command(name, set_name)
+            hint = translate_command(name, set_name)
             console.say(f"{set_name}: '{name}' is left out, it has no translation yet ({hint})")
     for remark in older_checkpoints(run, set_name, folders):
         console.warn(remark)
@@ -120,35 +120,21 @@ def _check_translated(
         raise DataError(
             f"'{name}' has no translation of {set_name}",
             where=run.system(name).path,
-            hint=_command(name, set_name),
+            hint=translate_command(name, set_name),
         )
     message, where = f"this run has no system '{name}'", run.path / "systems"
     check_known(name, {*folders, *untranslated}, message, where, "first: nmtkit train")
 
 
-def _command(name: str, set_name: str) -> str:
-    """Return the command that translates a set with a system or an ensemble."""
-    if "+" in name:
-        name = name.removeprefix("ensemble-").replace("+", " --system ") + " --ensemble"
-    return f"nmtkit translate --system {name} --on {set_name}"
-
-
 def older_checkpoints(run: Run, set_name: str, folders: Mapping[str, Path]) -> list[str]:
-    """Return a remark on each system whose weights are of other checkpoints than it translated
-    with.
-    """
-    remarks = []
-    for name, folder in folders.items():
-        meta = described(folder)
-        # An ensemble has no checkpoints of its own.
-        then = [used.name for used in meta.checkpoints if used.system == name]
-        now = list(checkpoints.current(run.system(name), meta.settings.get("average")))
-        if then and now and then != now:
-            remarks.append(
-                f"{set_name}: '{name}' was translated with {', '.join(then)}, its weights are now"
-                f" those of {', '.join(now)} ({_command(name, set_name)})"
-            )
-    return remarks
+    """Return a remark on each system that has other weights now than those it translated with."""
+    return [
+        f"{set_name}: '{name}' was translated with"
+        f" {', '.join(used.name for used in meta.checkpoints)}, and its weights have changed since"
+        f" ({translate_command(name, set_name)})"
+        for name, folder in folders.items()
+        if checkpoints.outdated(run, meta := described(folder))
+    ]
 
 
 def source_lengths(run: Run, text_set: TextSet) -> Array:
@@ -172,27 +158,26 @@ def read_output(side: TextSide, text_set: TextSet, name: str, folder: Path) -> O
 
     Raises: DataError if a file has another number of lines than the set.
     """
-    lines = list(files.text_lines(folder / "hyp.txt"))
-    hint = f"{_command(name, text_set.name)} --force"
-    if len(lines) != text_set.lines:
-        raise DataError(
-            f"{name}: {len(lines):,} translations of {text_set.lines:,} sentences",
-            where=folder / "hyp.txt",
-            hint=hint,
-        )
+    hint = f"{translate_command(name, text_set.name)} --force"
+    lines = lines_of(folder / "hyp.txt", text_set.lines, hint)
     subwords = folder / "hyp.subwords.txt"
     if not subwords.is_file():
         return Output(name, lines, [side.cased(line) for line in lines])
-    tokens = [
-        side.cased_surface(line.split(" ")) if line else "" for line in files.text_lines(subwords)
-    ]
-    if len(tokens) != len(lines):
-        raise DataError(
-            f"{name}: {len(tokens):,} lines of subwords for {len(lines):,} translations",
-            where=subwords,
-            hint=hint,
-        )
-    return Output(name, lines, tokens)
+    tokens = lines_of(subwords, text_set.lines, hint)
+    cased = [side.cased_surface(line.split(" ")) if line else "" for line in tokens]
+    return Output(name, lines, cased)
+
+
+def lines_of(path: Path, count: int, hint: str) -> list[str]:
+    """Return the lines of a file.
+
+    Raises: DataError if there are not `count` lines; hint: what to do then.
+    """
+    lines = list(files.text_lines(path))
+    if len(lines) != count:
+        message = f"{counted(len(lines), 'line')} for {counted(count, 'sentence')}"
+        raise DataError(message, where=path, hint=hint)
+    return lines
 
 
 def scorer_of(run: Run, set_name: str, side: TextSide | None = None) -> Scorer:
@@ -203,15 +188,8 @@ def scorer_of(run: Run, set_name: str, side: TextSide | None = None) -> Scorer:
     Raises: DataError if a reference has another number of lines than the set.
     """
     manifest, text_set = run.manifest(), run.text_set(set_name)
-    refs = []
-    for path in run.references(set_name):
-        refs.append(list(files.text_lines(path)))
-        if len(refs[-1]) != text_set.lines:
-            raise DataError(
-                f"{set_name}: {len(refs[-1]):,} lines in a reference of {text_set.lines:,}",
-                where=path,
-                hint="nmtkit prep --force",
-            )
+    paths, hint = run.references(set_name), "nmtkit prep --force"
+    refs = [lines_of(path, text_set.lines, hint) for path in paths]
     settings = manifest.settings
     tokenized = settings.tgt_tokenizer == "none"
     return Scorer(refs, manifest.tgt, settings.lowercase, side, tokenized)

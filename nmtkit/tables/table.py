@@ -27,6 +27,8 @@ EMPTY = "–"
 LAST_LATIN_LETTER = "\u017f"
 """pdflatex has no later letters."""
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_HTML = re.compile(r"\\|<(?=[/!?A-Za-z])|&(?=#?\w+;)")
+"""Where Markdown sees an escape, a tag or an entity."""
 FORMULA = re.compile(r'^(?=[=+\-@\t\r\n])|(?<=[;\t\n])(?="*[=+\-@])')
 """Where a spreadsheet may see the beginning of a formula; some also split cells at ; or a tab."""
 NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
@@ -124,16 +126,18 @@ class Table:
         return Grid(headers, [column.left for column in self.columns], self.cells())
 
     def markdown(self) -> str:
-        """Return a GitHub table; vertical bars are escaped."""
+        """Return a GitHub table; vertical bars, and what would be HTML, are escaped."""
+
+        def escaped(words: str) -> str:
+            return _HTML.sub(r"\\\g<0>", words.replace("\n", " "))
 
         def line(cells: Sequence[str]) -> str:
-            escapes = str.maketrans({"\\": r"\\", "|": r"\|", "\n": " "})
-            return "| " + " | ".join(cell.translate(escapes) for cell in cells) + " |"
+            return "| " + " | ".join(escaped(cell).replace("|", r"\|") for cell in cells) + " |"
 
         rule = "|" + "|".join(":---" if c.left else "---:" for c in self.columns) + "|"
         table = [line([c.header for c in self.columns]), rule, *map(line, self.cells())]
-        notes = [f"{note}  " for note in self.notes]
-        return "\n".join([f"**{self.title}**", "", *table, "", *notes]).rstrip() + "\n"
+        notes = [f"{escaped(note)}  " for note in self.notes]
+        return "\n".join([f"**{escaped(self.title)}**", "", *table, "", *notes]).rstrip() + "\n"
 
     def latex(self) -> str:
         """Return a booktabs tabular. Everything that LaTeX would read as markup is escaped; an

@@ -180,7 +180,7 @@ def test_text_files(tmp_path):
 )
 def test_what_is_no_contrastive_set_is_refused(stored, text, words):
     error = refused(DataError, None, read, stored(text))
-    assert words in f"{error.message} {error.where}"
+    assert words in f"{error.message} {error.where}" and error.hint
 
 
 BAD_ERRORS = [
@@ -337,7 +337,7 @@ def test_score_files_of_either_sign(tmp_path, documented, numbers, asked, kind):
 )
 def test_a_score_file_of_another_set_is_refused(tmp_path, documented, numbers, words):
     write(tmp_path / "a.scores", numbers.split())
-    refused(DataError, words, read_scores, tmp_path / "a.scores", read(documented))
+    assert refused(DataError, words, read_scores, tmp_path / "a.scores", read(documented)).hint
 
 
 def bin_of_lingeval(frequency):

@@ -5,6 +5,7 @@ stage on toy and real sets.
 import csv
 import dataclasses
 import random
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import torch
 
 from nmtkit.analyze.alignment import Alignment, AlignmentOptions, of_head, select_sites
 from nmtkit.analyze.study import Study
+from nmtkit.data.batches import readable
 from nmtkit.data.context import contexts
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.measures import context_spread, recording
@@ -49,7 +51,7 @@ def test_gold_counts_from_one_and_a_link_that_is_both_is_sure(tmp_path):
     found = read_gold(write(tmp_path / "gold", "1-1 2p3 3p3 3-3", "", "4p1"))
     assert found == [gold({(0, 0), (2, 2)}, {(1, 2)}), gold(set()), gold(set(), {(3, 0)})]
     error = refused(DataError, "count from 1", read_gold, write(tmp_path / "gold", "1-1", "0-1"))
-    assert error.where.endswith("line 2")
+    assert error.where.endswith("line 2") and error.hint
     refused(DataError, "not a link: '1:2'", read_gold, write(tmp_path / "gold", "1-1 1:2"))
 
 
@@ -89,7 +91,7 @@ def test_links_that_do_not_belong_to_the_sentences_are_refused(tmp_path):
     pairs = read_pairs(write(tmp_path / "pairs", "a b   ||| A  ", "c ||| C D"))
     assert pairs == [(["a", "b"], ["A"]), (["c"], ["C", "D"])]
     check([gold({(1, 0)}), gold({(0, 1)})], pairs, "gold")
-    refused(DataError, "1 lines of links for 2", check, [gold({(1, 0)})], pairs, "gold")
+    assert refused(DataError, "1 lines of links for 2", check, [gold({(1, 0)})], pairs, "gold").hint
     with pytest.raises(DataError, match="a link 1-2 where there are 2 and 1 words") as error:
         check([gold({(0, 1)}), gold({(0, 1)})], pairs, "gold")
     assert error.value.where == "gold, line 1"
@@ -175,6 +177,16 @@ def test_error_rate_and_spread_of_every_layer_by_one_pair_at_a_time(analysed, go
     assert "lower is better" in out
 
 
+def test_pairs_that_are_too_long_to_read_do_not_count(analysed, goldset, monkeypatch):
+    analysed.system(model=DEEP)
+    links = [row["links"] for row in analysed.rows("alignment", gold=goldset, head=1)]
+    monkeypatch.setattr(recording, "readable", partial(readable, most=3))  # of 4, 4 and 3 subwords
+    finding = analysed.analyze("alignment", gold=goldset, head=1, sentence=3, force=True)
+    assert links == [7] * 3 and [row["links"] for row in finding["table"]["rows"]] == [2] * 3
+    assert {row["recall"] for row in finding["table"]["rows"]} <= {0, 50, 100}
+    assert "base: 2 sentences left out, too long to be read" in finding["table"]["notes"]
+
+
 def test_hypothesised_files_stand_beside_the_systems(analysed, goldset, tmp_path):
     analysed.system(model=DEEP)
     best = write(tmp_path / "best.align", "0-0 1-1", "0-0 0-1", "1-0 0-1")
@@ -222,7 +234,10 @@ def test_a_sentence_of_a_set_as_figure_and_text(analysed, stdout):
 )
 def test_any_attention_of_any_variant_by_its_name(analysed, variant, settings, site):
     analysed.system("own", variant, settings)
-    steps = analysed.rows("alignment", layer=site, sentence=2)
+    table = analysed.analyze("alignment", layer=site, sentence=2)["table"]
+    steps = table["rows"]
+    # Only the last of these attentions has a query for each token that is written.
+    assert bool(table["notes"]) is (variant == "rnnsearch")
     # The others do not read the source itself.
     wanted = {(site, variant != "rnnsearch")}
     assert {(row["attention"], row["context_distance"] is None) for row in steps} == wanted

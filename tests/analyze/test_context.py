@@ -4,6 +4,7 @@ is read against what is recorded, examples, errors.
 
 import dataclasses
 import html
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from nmtkit.analyze import context, context_conditions, context_reading
 from nmtkit.analyze.context_conditions import Replaced, conditions
 from nmtkit.analyze.context_reading import Example, Reading
 from nmtkit.analyze.study import Study
-from nmtkit.data.batches import collate
+from nmtkit.data.batches import collate, readable
 from nmtkit.data.context import Context
 from nmtkit.data.documents import ContextRule, Documents
 from nmtkit.data.store import Store
@@ -186,6 +187,22 @@ def test_a_set_of_one_document_has_no_row_of_other_documents(analysed, monkeypat
     table = analysed.analyze("context", set_names=["test"])["table"]
     assert [row["context"] for row in table["rows"]] == ["own", "none", "same document"]
     assert "no row of other documents: the set is a single document" in table["notes"]
+
+
+def test_the_losses_of_all_contexts_are_of_the_same_sentences(findings, run, monkeypatch):
+    """A sentence that is too long with one of the contexts is left out of each."""
+    system(run, "doc", "amn")
+    store = Store(run.prep / "dev")
+    most = int(np.sort(np.maximum(store.src_lengths, store.tgt_lengths))[-4])
+    monkeypatch.setattr(recording, "readable", partial(readable, most=most))
+    monkeypatch.setattr(context_conditions.Reader, "_translations", lambda *_: ["x"] * len(store))
+    study = Study(run, "context", ["doc"], ["dev"])
+    read = context_conditions.Reader(study, "doc").compare(Draws(len(store), 10))
+    nats = [condition.loss.statistics[:, 0] for condition in read.values()]
+    (rows,) = {tuple(np.flatnonzero(of_condition)) for of_condition in nats}
+    own = recording.readable(store, ContextRule(), np.arange(len(store)))
+    assert set(rows) < set(own.tolist())
+    assert study.too_long == {"doc": len(store) - len(rows)}
 
 
 def test_the_own_context_is_that_of_translate_and_other_ones_change_translations(

@@ -296,9 +296,11 @@ def test_processor_minutes_stand_beside_those_of_the_clock(trained, analyze):
     for step, cpu in {25: 60.0, 50: 90.0, 75: 30.0, 100: 30.0}.items():
         records += [train(step, updates=25, cpu_seconds=cpu), dev(step, step * 20 / 100)]
     log(trained.run.path / "systems" / "fast" / "metrics.jsonl", records)
-    rows = analyze("base", "fast", levels="12")["rows"]
+    found = analyze("base", "fast", levels="12")
+    rows = found["rows"]
     minutes = values(rows["level", 12.0, "fast"], "updates", "minutes", "processor_minutes")
     assert minutes == pytest.approx([60.0, 2.4, 2.5 + 0.5 * 10 / 25])
+    assert any("times the number of processes" in note for note in found["table"]["notes"])
     assert rows["best", 20.0, "fast"]["processor_minutes"] == 3.5
     assert rows["level", 12.0, "base"]["processor_minutes"] == 1.25
     assert points(trained, "fast", "dev", "processor_minutes") == ["1.0", "2.5", "3.0", "3.5"]

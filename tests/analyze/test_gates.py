@@ -339,9 +339,8 @@ def test_gates_of_blank_references(analysed):
     with pair_writer(prep / "test", 0, 100) as add:
         for line in analysed.lines["test"]:
             add([5] * len(line.split()) + [EOS], [EOS])
-    analysed.refused(
-        "gates", DataError, "the gates are of words of a side that is blank in this set"
-    )
+    words = "gates are measured on target words, and this set has only blank lines there"
+    analysed.refused("gates", DataError, words)
     analysed.system("both", "caru", GATED)
     measured = gates.Gates(gates.GatesOptions()).measure(Study(analysed.run, "", ["both"], []))
     assert {row.site for row in measured.rows} == {"attention_gate"}
@@ -352,5 +351,5 @@ def test_tags_without_a_file_or_a_gate(analysed, tmp_path):
     path = tmp_path / "tags"
     analysed.refused("gates", DataError, f"no such file: {path}", src_tags=str(path))
     path.write_text("X\n", "utf-8")
-    words = "no gate is of words of the target"
+    words = "no system has a gate on target words"
     analysed.refused("gates", ConfigError, words, tgt_tags=str(path))

@@ -14,7 +14,7 @@ from nmtkit.errors import ConfigError, DataError, LeftOut
 from nmtkit.measures import ablation, context_spread, recording
 from nmtkit.measures.ablation import Ablation
 from nmtkit.nn.capture import capture
-from nmtkit.score.resampling import Resampling
+from nmtkit.score.resampling import Resampling, mean
 from nmtkit.text.vocabulary import EOS
 from nmtkit.translate.forced import GivenPairs
 from tests.models import contract
@@ -219,8 +219,9 @@ def test_spread_of_contexts_by_loops():
         assert each[row, :length].tolist() == pytest.approx(wanted, rel=1e-12)
         assert found[row].item() == pytest.approx(sum(wanted) / length, rel=1e-12)
         assert each[row, length:].isnan().all()
-    mean = context_spread.mean(found.tolist(), Resampling(4, 50)).value
-    assert mean == pytest.approx((found[0] + found[1]).item() / 2)
+    assert mean(found.numpy(), Resampling(4, 50)).value == pytest.approx(
+        (found[0] + found[1]).item() / 2
+    )
 
 
 def stored_points(analysed, name):

@@ -242,7 +242,7 @@ def test_what_cannot_be_looked_up_is_said(judged, look_up, tmp_path):
     write(path, LIST)
     refused(DataError, "no such file", look_up, expressions=tmp_path / "none.tsv")
     write(judged.run.path / "systems" / "first" / "translate" / "test" / "hyp.txt", FIRST[:4])
-    refused(DataError, "4 lines, but the set has 6", look_up, ["first"])
+    refused(DataError, "4 lines for 6 sentences", look_up, ["first"])
     judged.add("third", 0.0, sets=[])
     with pytest.raises(DataError, match="none of third has a translation of test"):
         look_up(["third"], set_names=["test"])

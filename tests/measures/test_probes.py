@@ -127,7 +127,7 @@ def test_two_tasks_of_one_name_are_refused(tmp_path):
 def test_what_is_no_probing_file_is_said_with_its_line(tmp_path, lines, message, line):
     write(tmp_path / "task.txt", lines)
     error = refused(DataError, message, read, "task", [tmp_path / "task.txt"])
-    assert error.where.endswith(f"task.txt, line {line}")
+    assert error.where.endswith(f"task.txt, line {line}") and error.hint
 
 
 def test_tasks_are_chosen_by_name_and_come_in_the_papers_order(tmp_path):

@@ -82,7 +82,7 @@ def test_a_system_of_any_name_leaves_the_finding_whole(tmp_path):
 
 def test_what_cannot_be_shown_is_refused(analysed):
     write(analysed.run.path / "systems/base/translate/test/hyp.subwords.txt", ["w1"])
-    with pytest.raises(DataError, match="1 lines of subwords for 40 sentences") as error:
+    with pytest.raises(DataError, match="1 line for 40 sentences") as error:
         attention_of(study(analysed), "base", [0])
     assert "nmtkit translate --force --system base --on test" in error.value.hint
     analysed.system("own", "tests.toy_recurrent:ToyRecurrent", {})

@@ -7,6 +7,7 @@ import json
 import re
 import shlex
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -42,6 +43,7 @@ from nmtkit.tables.table import Estimate, Table, text_column
 from tests.manifests import edit, read_json, write_json
 from tests.processes import python
 from tests.refused import refused
+from tests.score.conftest import write
 
 from .conftest import FIGURE, SCRIPT, ReportedRun, make
 
@@ -135,7 +137,7 @@ def test_a_verdict_needs_p_and_interval(low, p, said):
 def test_cost_of_training_and_decoding(reported):
     def own():
         table = comparison.tables(read_contents(reported.run), "test")[-1]
-        return table.as_json()["rows"][1], table.columns[-2].header
+        return table.as_json()["rows"][1], table.columns[-2].header, table.columns[-1].header
 
     speed = {"seconds": 1.0, "sentences_per_second": 1.0, "tokens_per_second": 123.4}
     reported.describe("own", settings={"beam": 4}, speed=speed)
@@ -143,7 +145,7 @@ def test_cost_of_training_and_decoding(reported):
     started, _, later = log.read_text("utf-8").partition("30.0")  # the first line does not count
     log.write_text(started + "99.0" + later.replace("30.0", "15.0"), "utf-8")
     SystemRecord(made=1, parameters=12).write(reported.run.system("own").record)
-    row, header = own()
+    row, header, _ = own()
     logged = {"updates": 10, "seed": 1, "parameters": 12e-6, "decoding": 123.4}
     assert logged.items() <= row.items() and header == "update, × (logged)"
     assert (row["minutes"], row["update_ratio"]) == pytest.approx((1.0, 2.0))
@@ -164,9 +166,10 @@ def test_cost_of_training_and_decoding(reported):
     assert own()[0]["update_ratio"] is None
     config.write_text(text, "utf-8")
     measured = {"own": {"train_ratio": {"value": 1.2}, "decode_ratio": {"value": 1.5}}}
-    facts = {"baseline": "base", "measured": measured}
+    facts = {"baseline": "base", "measured": measured, "set": "dev"}
     reported.finding("cost", "cost", facts=facts)
-    row, header = own()
+    row, header, search = own()
+    assert search == "search, × (measured on dev)"
     assert (row["update_ratio"], row["decoding"], header) == (1.2, 1.5, "update, × (measured)")
     # Of another baseline, out of date, or damaged, the measured times say nothing here.
     stale = {"systems": ["base", "own"], "files": {"systems/own/config.toml": "another"}}
@@ -437,6 +440,20 @@ def test_a_damaged_translation_is_named_and_a_missing_one_is_not(reported, conte
     assert (named in reported.page().text) == bool(content)
 
 
+def test_a_translation_with_earlier_weights_is_named(reported):
+    folder = reported.run.system("own").checkpoints / "step-00009000"
+    write(folder / "model.safetensors", [])
+    weights = {"model.safetensors": {"bytes": 0, "sha256": "9" * 64}}
+    write_json(folder / "manifest.json", {"format": 1, "step": 9000, "files": weights})
+    command = "nmtkit translate --system own --on test"
+    for step, old in (("3", True), ("9", False)):
+        used = {"system": "own", "name": f"step-0000{step}000", "sha256": step * 64}
+        reported.describe("own", checkpoints=[used])
+        remarks = {one.text: one.command for one in read_contents(reported.run).remarks}
+        found = remarks.get("test: the translation by own is older than its weights", "")
+        assert found.startswith(f"{command} && nmtkit score --on test") is old
+
+
 def test_attention_of_a_system_that_is_not_scored_is_refused(reported):
     reported.add("later", 0.5, sets=[])
     with pytest.raises(DataError, match="none of later has a translation of test"):
@@ -454,14 +471,16 @@ def test_cautions_and_curves_are_of_the_systems_compared(reported):
     assert not any("different budgets" in one.text for one in comparison.cautions(found))
     systems = found.scores["test"].systems
     own = next(system for system in systems if system.tests)
-    for tested, said in ((4, False), (5, True)):
+    for tested, said in ((1, False), (2, True)):
         systems[:] = [system for system in systems if not system.tests] + [own] * tested
         texts = [remark.text for remark in comparison.cautions(found)]
-        words = f"{tested} differences are tested: about 0.5 of them"
+        words = f"{tested} differences are tested: about 0.2 of them"
         assert any(words in text for text in texts) is said
     found.scores["test"] = found.scores["test"].model_copy(update={"test": "sign"})
     texts = [remark.text for remark in comparison.cautions(found)]
-    assert any("5 differences are tested: about 0.2 of them" in text for text in texts)
+    assert any("2 differences are tested: about 0.1 of them" in text for text in texts)
+    own.tests["sign"]["bleu"] = Comparison(None, "")  # not tested
+    assert not any("tested" in remark.text for remark in comparison.cautions(found))
 
 
 def test_a_p_of_nought_is_below_what_can_be_shown(reported):
@@ -554,10 +573,13 @@ def test_the_error_of_one_seed_needs_several_seeds_of_others(tmp_path):
         score(made.run, resamples=20, trials=20)
         result = read_contents(made.run).scores["test"]
         shown.append((comparison.verdicts(result), comparison.differences(result)))
+        if name == "b-1":
+            against_mean = result.seeds.groups[1].against["bleu"].difference
     (_, none), ((of_a,), (a,)), ((of_b,), (b,)), _, ((later,), (c,)) = shown
     assert none == [] and of_a.startswith("a-2 is ") and a.name == "a-2"
     assert of_b.startswith("b-1 is better than a-1: ") and b.name == "b-1"
-    assert b.delta.low is not None and b.delta.low < b.delta.value < b.delta.high
+    # The axis is of differences to the mean of a, as the table of seeds is; not to a-1.
+    assert b.delta == Estimate(against_mean)
     assert later.startswith("b-1 (1 seed) is ") and "(Holm " in later
     assert c.delta.value == pytest.approx(result.seeds.groups[1].against["bleu"].difference)
     made = ReportedRun(tmp_path / "one-baseline")
@@ -585,6 +607,11 @@ def test_seeds_are_put_together(tmp_path):
         f" {against.p_holm:.3f})."
     )
     assert comparison.verdicts(result) == [verdict] and verdict in page.text
+    # With 10,000 resamples a p may be below what is shown.
+    group.against["bleu"] = replace(against, p=2e-4, p_holm=2e-4)
+    assert comparison.verdicts(result)[0].endswith(" p < 0.001 (Holm <0.001).")
+    assert comparison.tables(contents, "test")[0].cells()[1].count("<0.001") == 2
+    group.against["bleu"] = against
     tables = comparison.tables(contents, "test")
     assert [table.name for table in tables] == ["seeds", "comparison", "cost"]
     (point,) = comparison.differences(result)
@@ -754,6 +781,27 @@ def test_the_attention_of_each_run_that_has_the_system(reported, second, monkeyp
         assert packed["rows"] == ["z0", "iz"]  # 0 to 1 in 35 steps; not less, not more
 
 
+def test_attention_that_is_out_of_date_is_left_out_and_what_is_shown_is_counted(
+    reported, monkeypatch
+):
+    sentence = SentenceAttention(["ein", "</s>"], ["a", "</s>"], [[1.0, 0.0], [0.5, 0.5]])
+    kept = SystemAttention(
+        system="own", what="last", set_name="test", sentences=dict.fromkeys((0, 2, 3), sentence)
+    )
+    monkeypatch.setattr(explorer, "step_of", lambda *_: 2)
+    for hashes, shown in (({}, True), ({"systems/own/translate/test/hyp.txt": "0"}, False)):
+        reported.finding(
+            "attention",
+            "attention",
+            made_from={"systems": ["base", "own"], "files": hashes},
+            attachments={"own.json": kept.model_dump_json()},
+        )
+        page = reported.page()
+        assert ("attention" in json.loads(page.data)["sets"][0]) is shown
+        assert ("(last), for 2 sentences of test" in page.text) is shown
+        assert ("leaves out the attention of analyze/attention" in page.text) is not shown
+
+
 def test_a_page_is_there_whole_or_not_at_all(reported, monkeypatch):
     path = stage.report(reported.run)
     before = path.read_bytes()
@@ -792,6 +840,9 @@ def test_the_page_stays_small():
     assert step == 1 and len(data) < 3_500_000
     data, step = explorer_data([long_texts(8000), long_texts(8000, "other")], [attention])
     assert step > 1 and len(data) < 1.1 * explorer.MOST
+    thai = replace(long_texts(1000), sources=["ก" * 3000] * 1000)
+    in_thai, of_thai = explorer_data([thai])
+    assert of_thai == 3 and len(in_thai.encode()) < 1.1 * explorer.MOST
     first, other = json.loads(data)["sets"]
     assert other["line"][:2] == [1, 1 + step]
     # a sentence's attention stands at the place of its line
@@ -813,16 +864,22 @@ def test_differences_are_marked():
     ]
     assert differences("", "x") == [] and differences("x", "") == [("x", True)]
     assert differences("我爱狗", "我爱猫") == [("我爱", False), ("狗", True)]
+    assert differences("ที่นี่", "ที่นั่น") == [("ที่นี่", True)]  # marks are parts of words
 
 
 def test_side_by_side_shows_the_largest_gains_and_losses(reported):
     texts = read_texts(read_contents(reported.run), "test")
     base, own = texts.scores["bleu"].values()
     deltas = [mine - theirs for mine, theirs in zip(own, base, strict=True)]
-    lines = [shown.line - 1 for shown in side_by_side(texts)]
+    which, shown = side_by_side(texts)
+    lines = [one.line - 1 for one in shown]
+    assert "on which a system gains or loses most against base, by" in which
     by_gain = sorted(range(len(deltas)), key=lambda line: (deltas[line], line))
     assert deltas[by_gain[2]] < 0 < deltas[by_gain[-3]]
     assert lines == sorted([*by_gain[:3], *by_gain[-3:]])
+    assert side_by_side(replace(texts, scores={}))[0] == "The first sentences of test."
+    left = replace(texts, outputs={"own": texts.outputs["own"], "third": texts.outputs["base"]})
+    assert "on which own scores best and worst" in side_by_side(left)[0]  # the baseline is gone
 
 
 def test_no_torch_without_attention(reported):

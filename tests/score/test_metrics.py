@@ -215,6 +215,14 @@ def test_ter_of_a_language_without_spaces_counts_its_characters(lang):
         assert "norm:no" in metric.signature and "asian:no" in metric.signature
 
 
+@pytest.mark.parametrize("lang", ["th", "km-KH", "lo", "my"])
+def test_ter_is_left_out_where_sacrebleu_does_not_cut_the_text(lang):
+    scorer = metrics.Scorer([["ผมไปโรงเรียน"]], lang)
+    assert "ter" not in scorer.keys and "'" + lang in scorer.lacks("ter")
+    assert "TER, whose words end at spaces, are left out" in scorer.remark
+    assert "ter" in metrics.Scorer([["ผม ไป โรงเรียน"]], lang, tokenized=True).keys
+
+
 def test_tokenised_bleu_needs_tokens():
     plain = ["我们今天去学校。", "OK 他昨天没有来这里"]
     tokens = ["我们 今天 去 学校 。", "OK 他 昨天 没有 来 这里"]

@@ -286,7 +286,7 @@ def test_gains_are_over_the_mean_of_the_baselines_seeds():
     ]
     told = printed(columns, *numbers)
     values = {"base-s1": 27.0, "base-s2": 28.0, "base-s3": 29.0}
-    values |= {"new-s1": 28.0, "new-s2": 29.0, "new-s3": 30.0, "base-large": 99.0}
+    values |= {"new-s1": 28.0, "new-s2": 29.0, "new_seed3": 30.0, "base-large": 99.0}
     systems = [system(name, bleu=value) for name, value in values.items()]
     for baseline in ("base-s1", "base-s3"):
         result = Scores.model_construct(

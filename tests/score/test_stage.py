@@ -268,6 +268,11 @@ def test_baseline_and_choice_of_systems_and_sets(fake_run, stdout):
     fake.score(set_names=["two", "dev"], output_format="csv")
     rows = list(csv.DictReader(io.StringIO(stdout())))
     assert [row["p"] != "" for row in rows] == [False, False, True, True]
+    long = [" ".join(["x"] * 501), *fake.lines["dev"][1:]]
+    write(fake.run.path / "systems/zeta/translate/dev/hyp.txt", long)  # the wider table has no TER
+    fake.score(set_names=["two", "dev"], output_format="csv")
+    rows = list(csv.DictReader(io.StringIO(stdout())))
+    assert [row["ter"] != "" for row in rows] == [True, False, False, False]
 
 
 def test_multiple_references_and_lower_case_are_used(fake_run):
@@ -385,12 +390,12 @@ def test_what_is_missing_is_said_with_the_command_that_makes_it(fake_run, tmp_pa
     refuse(ConfigError, "length groups", "", buckets="x")
     translation = folder / "translate" / "one"
     write(translation / "hyp.txt", fake.lines["one"][:-1])
-    refuse(DataError, "39 translations of 40 sentences", "--force")
+    refuse(DataError, "39 lines for 40 sentences", "--force")
     write(translation / "hyp.txt", fake.lines["one"])
     write(translation / "hyp.subwords.txt", fake.lines["one"][:3])
-    refuse(DataError, "3 lines of subwords", "--force")
+    refuse(DataError, "3 lines for 40 sentences", "--force")
     write(fake.run.prep / "text" / "one.ref", ["Dogs run ."])
-    refuse(DataError, "1 lines in a reference of 40", "nmtkit prep --force")
+    refuse(DataError, "1 line for 40 sentences", "nmtkit prep --force")
     assert not (fake.run.path / "score" / "one").exists()
     history = (fake.run.path / "history.jsonl").read_text("utf-8").splitlines()
     assert {json.loads(line)["exit"] for line in history} == {2}
@@ -539,6 +544,19 @@ def test_a_source_without_by_length_is_looked_for_and_said_to_be_unused(tmp_path
         score_files([ref], [ref], src=tmp_path / "pipe", **options)
     score_files([ref], [ref], src=ref, by_length=True, **options)
     assert "only used" not in capsys.readouterr().err
+    lengths = {"by_length": True, "buckets": "3,7"}
+    for name, lines, unit, sizes in (
+        ("s.zh", ["我们今天 去学校了吗", "他昨天没有来"], "characters of the source", [0, 1, 1]),
+        ("s.tok.zh", ["我们 今天 去", "他"], "words of the source", [1, 1, 0]),
+        ("s.en", ["supercalifragilistic", "a b c d e"], "words of the source", [1, 1, 0]),
+    ):
+        src = write(tmp_path / name, lines)
+        found = result_of_files(capsys, [ref], [ref], src=src, **lengths)[0]["by_length"]
+        assert found["unit"] == unit
+        assert [group["sentences"] for group in found["groups"]] == sizes
+    ref = write(tmp_path / "ref.zh", ["我们今天去学校", "他昨天没有来"])
+    found = result_of_files(capsys, [ref], [ref], **lengths)[0]["by_length"]
+    assert found["unit"] == "characters of the reference (no --src given)"
 
 
 def test_of_many_comparisons_by_length_the_lucky_ones_are_said_where_there_are_some(fake_run):
@@ -552,6 +570,12 @@ def test_of_many_comparisons_by_length_the_lucky_ones_are_said_where_there_are_s
         assert (f"{FEW}  " in lines) == (not some)
         note = next(line for line in lines if "inside the group, paired" in line)
         assert ("about 0.2 of 2 such p" in note) == ("by chance" in note) == some
+    fake.add("c", 0.3)
+    fake.score()
+    for table, chance in (("table", "0.2 of 2"), ("significance", "1.2 of 12")):
+        lines = read(fake.run, "test", f"{table}.md").splitlines()
+        note = next(line for line in lines if "paired bootstrap (Koehn 2004)" in line)
+        assert f"; about {chance} such p are below 0.05 by chance" in note
 
 
 def test_lines_that_do_not_pair_are_shown_where_they_begin_to(tmp_path):
@@ -738,14 +762,14 @@ def test_the_page_and_the_help_name_every_metric_and_every_test():
     assert set(re.findall(r"\w+", listed)) >= set(TESTS)
 
 
-def translated_as(fake, system, text, checkpoint="step-00000010"):
+def translated_as(fake, system, text, checkpoint="step-00000010", sha256=8 * "00000010"):
     """Write down what `translate` would: the text and the checkpoint that a translation is of."""
     digest = hashlib.sha256("".join(line + "\n" for line in text).encode()).hexdigest()
     fake.describe(
         system,
         source={"lines": 40, "sha256": digest},
         settings={"beam": 5},
-        checkpoints=[{"system": system, "name": checkpoint, "sha256": SHA}],
+        checkpoints=[{"system": system, "name": checkpoint, "sha256": sha256}],
     )
 
 
@@ -777,7 +801,7 @@ def test_a_system_trained_on_since_it_was_translated_is_named(fake, stderr):
         manifest = {"format": 1, "step": 10, "files": weights}
         write(folder / "checkpoints" / name / "model.safetensors", [])
         write(folder / "checkpoints" / name / "manifest.json", [json.dumps(manifest)])
-    message = "'a' was translated with step-00000010, its weights are now those of step-00000020"
+    message = "'a' was translated with step-00000010, and its weights have changed since"
     for best, warned in (("step-00000010", False), ("step-00000020", True)):
         write_best(folder, best)
         fake.score()
@@ -788,9 +812,9 @@ def test_a_system_trained_on_since_it_was_translated_is_named(fake, stderr):
         'variant = "x"\n[train]\ncheckpoint_every = 10\n[search]\naverage = 2\n'
     )
     fake.score()
-    assert "its weights are now those of step-00000010, step-00000020" in stderr()
+    assert message in stderr()
     fake.translate("a", [], "meta.json")
-    translated_as(fake, "a", fake.lines["test"], "step-00000020")
+    translated_as(fake, "a", fake.lines["test"], "step-00000020", 8 * "00000020")
     (folder / "config.toml").write_text('variant = "x"\n')
     fake.score()
     assert "weights" not in stderr() and not result_of(fake.run)["remarks"]
@@ -923,7 +947,7 @@ def test_a_line_too_long_for_ter_costs_ter_alone(fake, capsys):
     assert not result_of(fake.run)["remarks"]
 
 
-def test_the_longest_line_with_ter(fake, capsys):
+def test_the_longest_line_with_ter(fake, fake_run):
     fake.add("base", 0.4)
     fake.translate("base", [" ".join(["x"] * 500), *fake.lines["test"][1:]])
     fake.score()
@@ -931,3 +955,9 @@ def test_the_longest_line_with_ter(fake, capsys):
     fake.translate("base", [" ".join(["x"] * 501), *fake.lines["test"][1:]])
     fake.score()
     assert "ter" not in result_of(fake.run)["signatures"]
+    chinese = fake_run("zh", tgt="zh", count=2)
+    chinese.add("base", 0.4)
+    chinese.translate("base", ["我" * 501, "你"])
+    chinese.score()
+    said = "TER is left out: a line has more than 500 characters"
+    assert said in result_of(chinese.run)["remarks"]

@@ -86,6 +86,9 @@ def test_latex_keeps_what_tex_would_join_or_take_for_an_option():
 
 
 def test_markdown_escapes_bars_and_aligns():
+    tags = dataclasses.replace(TABLE, title="</s>", notes=["<unk>, &amp; <10, p < 0.05"])
+    title, *_, note = tags.markdown().splitlines()
+    assert (title, note.strip()) == (r"**\</s>**", r"\<unk>, \&amp; <10, p < 0.05")
     lines = TABLE.markdown().splitlines()
     assert lines[2:5] == [
         "| name | BLEU | Δ_p | n |",
