@@ -6,6 +6,8 @@ outputs of both): the normaliser sees the end of the line (`tea."` becomes `tea"
 French, also at the end); a full stop that ends the line is split even after an abbreviation (`So am
 I .`); Chinese, Japanese and Korean letters inside other languages count as letters. A last
 apostrophe stays on its word (`in an adult&apos;`), as today's Perl leaves it.
+
+Other than in Perl, closing marks of other scripts join their word again.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ _CJK = (
     "\u1100-\u11ff\u3400-\u4dbf\u4e00-\u9fff\ua960-\ua97c"
     "\uac00-\ud7a3\uf900-\ufad9\uff66-\uffdc\U00020000-\U0003ffff"
 )
+_CLOSING = "،؛؟٪۔।॥։፣።\u037e\u0387"
 
 
 def _dependent(line: str) -> bool:
@@ -151,6 +154,7 @@ class Moses:
         self._substitutions = _needles(normalizer.substitutions) if normalize else []
         self._tokenizer = _tokenizer_class()(lang, caseless)
         self._detokenizer = MosesDetokenizer(lang)
+        self._closing = re.compile(f" (?=[{_CLOSING}{'·' * (lang == 'el')}])")
         self._apostrophe = {"en": " '", "fr": "' ", "it": "' "}.get(lang, " ' ")
         # word -> its tokens, where its place does not matter
         self._anywhere: dict[str, str] = {}
@@ -337,7 +341,7 @@ class Moses:
             # sacremoses 0.2 fails on Czech `x' - li`; a language without rules of its own leaves
             # the spaces there
             text = type(self._detokenizer)("").detokenize(tokens, unescape=self.escape)
-        return text
+        return self._closing.sub("", text)
 
 
 def _needles(substitutions: list[tuple[str, str]]) -> list[tuple[str, re.Pattern[str], str]]:

@@ -43,7 +43,8 @@ from tests.prep.real import lines, multi30k, segments
     ],
 )
 def test_examples(lang, raw, tokens):
-    assert Moses(lang).tokenize(raw) == tokens
+    moses = Moses(lang)
+    assert moses.tokenize(raw) == moses.reference(moses.normalize(raw)) == tokens
 
 
 def test_settings():
@@ -195,6 +196,12 @@ def test_fast_way_equals_all_rules_on_made_up_text(lang):
         ("en", "a well-known half-truth"),
         ("de", 'Das "ist" es, sagte er. Gut!'),
         ("fr", "L'homme n'est pas d'accord."),
+        ("ar", "كيف حالك اليوم؟ نعم، جيد؛ ٥٠٪."),
+        ("ur", "یہ ہے۔"),
+        ("hi", "यह है। वह॥"),
+        ("hy", "Բարեւ։"),
+        ("am", "ሰላም፣ ነው።"),
+        ("el", "τι· ναι;"),
     ],
 )
 @pytest.mark.parametrize("escape", [True, False])
