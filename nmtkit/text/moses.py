@@ -7,7 +7,8 @@ French, also at the end); a full stop that ends the line is split even after an 
 I .`); Chinese, Japanese and Korean letters inside other languages count as letters. A last
 apostrophe stays on its word (`in an adult&apos;`), as today's Perl leaves it.
 
-Other than in Perl, closing marks of other scripts join their word again.
+Other than in Perl: an apostrophe inside a Ukrainian, Belarusian or Turkish word stays there,
+and closing marks of other scripts join their word again.
 """
 
 from __future__ import annotations
@@ -37,6 +38,12 @@ _CJK = (
     "\uac00-\ud7a3\uf900-\ufad9\uff66-\uffdc\U00020000-\U0003ffff"
 )
 _CLOSING = "،؛؟٪۔।॥։፣።\u037e\u0387"
+_APOSTROPHES = {
+    "en": " '",
+    **dict.fromkeys(("ca", "fr", "ga", "it"), "' "),
+    **dict.fromkeys(("be", "tr", "uk"), "'"),
+}
+"""What becomes of an apostrophe between letters; else it is a word."""
 
 
 def _dependent(line: str) -> bool:
@@ -64,11 +71,21 @@ class _FullStops:
 
     NONBREAKING_PREFIXES: list[str]
     NUMERIC_ONLY_PREFIXES: list[str]
+    PAD_NOT_ISALNUM: tuple[re.Pattern[str], str]
+    IsAlpha: str
     letters: frozenset[str]
     lower: frozenset[str]
 
     def __init__(self, lang: str, caseless: bool) -> None:
         super().__init__(lang)  # type: ignore[call-arg]
+        if lang in ("ca", "ga"):
+            self.lang = "it"  # as in tokenizer.perl today
+        if lang == "ca":  # a middle dot is part of a word
+            inside = self.PAD_NOT_ISALNUM[0].pattern.replace(r"\s", r"·\s")
+            self.PAD_NOT_ISALNUM = re.compile(inside), r" \1 "
+        if _APOSTROPHES.get(lang) == "'":
+            alone = rf"(?<![{self.IsAlpha}])'|'(?![{self.IsAlpha}])"
+            self.NON_SPECIFIC_APOSTROPHE = re.compile(alone), " ' "
         self.numeric_only = frozenset(self.NUMERIC_ONLY_PREFIXES)
         self.prefixes = frozenset(self.NONBREAKING_PREFIXES) - self.numeric_only
         if caseless:
@@ -150,12 +167,15 @@ class Moses:
         self.label = "-".join(["moses", *steps])
         self.aggressive_hyphens = aggressive_hyphens
         self.escape = escape
-        normalizer = MosesPunctNormalizer(lang, perl_parity=True)
-        self._substitutions = _needles(normalizer.substitutions) if normalize else []
+        substitutions = MosesPunctNormalizer(lang, perl_parity=True).substitutions
+        self._apostrophe = _APOSTROPHES.get(lang, " ' ")
+        if self._apostrophe == "'":  # tell it from a quotation mark between any letters
+            letter = r"[^\W\d_]"
+            substitutions = [(p.replace("[a-zA-Z]", letter), r) for p, r in substitutions]
+        self._substitutions = _needles(substitutions) if normalize else []
         self._tokenizer = _tokenizer_class()(lang, caseless)
-        self._detokenizer = MosesDetokenizer(lang)
+        self._detokenizer = MosesDetokenizer(self._tokenizer.lang)
         self._closing = re.compile(f" (?=[{_CLOSING}{'·' * (lang == 'el')}])")
-        self._apostrophe = {"en": " '", "fr": "' ", "it": "' "}.get(lang, " ' ")
         # word -> its tokens, where its place does not matter
         self._anywhere: dict[str, str] = {}
         # (other word, begins the line, stand-in for the next word) -> its tokens
