@@ -14,7 +14,7 @@ from nmtkit.settings import PrepSettings
 from nmtkit.text import chinese
 from nmtkit.text.tokenizer import SIDES, tokenizer_name
 
-FORMAT = 2
+FORMAT = 3
 IDENTIFYING = (
     "vocab.",
     "codes.",

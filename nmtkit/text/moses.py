@@ -7,14 +7,15 @@ French, also at the end); a full stop that ends the line is split even after an 
 I .`); Chinese, Japanese and Korean letters inside other languages count as letters. A last
 apostrophe stays on its word (`in an adult&apos;`), as today's Perl leaves it.
 
-Other than in Perl: an apostrophe inside a Ukrainian, Belarusian or Turkish word stays there,
-and closing marks of other scripts join their word again.
+Other than in Perl: an apostrophe inside a Ukrainian, Belarusian or Turkish word stays there, as do
+combining marks and joiners in every language; closing marks of other scripts join their word again.
 """
 
 from __future__ import annotations
 
 import functools
 import re
+import unicodedata
 from typing import Any, TypeVar
 
 from nmtkit.text.words import Numbers
@@ -37,6 +38,7 @@ _CJK = (
     "\u1100-\u11ff\u3400-\u4dbf\u4e00-\u9fff\ua960-\ua97c"
     "\uac00-\ud7a3\uf900-\ufad9\uff66-\uffdc\U00020000-\U0003ffff"
 )
+_MARKED = range(0x300, 0x1F000)  # where Unicode has combining marks
 _CLOSING = "،؛؟٪۔।॥։፣።\u037e\u0387"
 _APOSTROPHES = {
     "en": " '",
@@ -119,14 +121,18 @@ def _tokenizer_class() -> type[Any]:
     """
     from sacremoses import MosesTokenizer
 
-    alnum = MosesTokenizer.IsAlnum
+    marks = "".join(c for c in map(chr, _MARKED) if unicodedata.category(c)[0] == "M")
+    marks += "\U000e0100-\U000e01ef"  # variation selectors
+    alnum, joiners = MosesTokenizer.IsAlnum + _CJK + marks, "\u200c\u200d"
+    inside = f"(?<![{alnum}][{joiners}])"  # a joiner after a letter is no special character
+    special = rf"[^{alnum}\s\.'\`\,\-]{inside}[{marks}{joiners}]*"
 
     class Tokenizer(_FullStops, MosesTokenizer):  # type: ignore[misc]
         letters = frozenset(MosesTokenizer.IsAlpha)
         lower = frozenset(MosesTokenizer.IsLower)
-        PAD_NOT_ISALNUM = re.compile(rf"([^{alnum}{_CJK}\s\.'\`\,\-])"), r" \1 "
+        PAD_NOT_ISALNUM = re.compile(f"({special})"), r" \1 "
         AGGRESSIVE_HYPHEN_SPLIT = (
-            re.compile(rf"([{alnum}{_CJK}])\-(?=[{alnum}{_CJK}])"),
+            re.compile(rf"([{alnum}])\-(?=[{alnum}])"),
             r"\1 @-@ ",
         )
 
@@ -299,7 +305,7 @@ class Moses:
         if simple is None:
             return ""
         # a full stop after a padded character stands alone already
-        alone = self._tokenizer.PAD_NOT_ISALNUM[0].match(word[-2]) is not None
+        alone = not self._tokenizer.PAD_NOT_ISALNUM[0].split(word[:-1])[-1]
         prefix = simple.rpartition(" ")[2]
         glued = not alone and self._tokenizer.keeps_stop(prefix, following)
         return f"{simple}." if glued else f"{simple} ."

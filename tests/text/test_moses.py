@@ -44,6 +44,12 @@ from tests.prep.real import lines, multi30k, segments
         ("uk", "П'ять м’ят, 'сім'.", "П&apos;ять м&apos;ят , &apos; сім &apos; ."),
         ("be", "з'ява", "з&apos;ява"),
         ("tr", "İstanbul'da", "İstanbul&apos;da"),
+        ("en", "cafe\u0301s, (e\u0301)", "cafe\u0301s , ( e\u0301 )"),
+        ("yo", "ọ̀rọ̀", "ọ̀rọ̀"),
+        ("fa", "می\u200cخواهم.\u200c", "می\u200cخواهم . \u200c"),
+        ("hi", "हिन्दी है।", "हिन्दी है ।"),
+        ("th", "ที่นี่", "ที่นี่"),
+        ("en", "I ❤\ufe0f. you", "I ❤\ufe0f . you"),
         ("xx", "Mr. X's dog", "Mr. X &apos; s dog"),  # no rules of its own: English abbreviations
         ("en", "", ""),
         ("en", " \u00a0 ", ""),
@@ -151,7 +157,7 @@ def test_fast_way_equals_all_rules_on_real_text(shared, lang, suffix, differ):
     assert (stops, spaces) == differ
 
 
-TRICKY = "м'я Mr. No. etc. 5. 5, ,5 5' '5 's x' ' '' .' ... . a.b. U.S. 3,000 DOTMULTI l'an d' 1990's rock'n'roll"
+TRICKY = "e\u0301. ❤\ufe0f. .\u200c' (\u0301. м'я Mr. No. etc. 5. 5, ,5 5' '5 's x' ' '' .' ... . a.b. U.S. 3,000 DOTMULTI l'an d' 1990's rock'n'roll"
 WORDS = st.one_of(
     st.sampled_from(TRICKY.split()),
     st.text("aXß9.,'-\"()&%:;`…’“«»\u00a0日", min_size=1, max_size=6),
@@ -211,6 +217,7 @@ def test_fast_way_equals_all_rules_on_made_up_text(lang):
         ("hy", "Բարեւ։"),
         ("am", "ሰላም፣ ነው።"),
         ("el", "τι· ναι;"),
+        ("fa", "می\u200cخواهم"),
     ],
 )
 @pytest.mark.parametrize("escape", [True, False])
