@@ -256,7 +256,8 @@ def language_doubts(corpus: Corpus) -> list[str]:
     """
     doubts = []
     for option, language in (("--src", corpus.src), ("--tgt", corpus.tgt)):
-        if usual_tokenizer(language) == "moses" and language not in moses.languages():
+        has_rules = moses.language(language) in moses.languages()
+        if usual_tokenizer(language) == "moses" and not has_rules:
             doubts.append(
                 f"Moses has no rules for '{language}': English abbreviations are taken; if this "
                 f"is a slip, name the language with {option}"

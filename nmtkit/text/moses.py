@@ -46,6 +46,14 @@ _APOSTROPHES = {
     **dict.fromkeys(("be", "tr", "uk"), "'"),
 }
 """What becomes of an apostrophe between letters; else it is a word."""
+_CODES = (
+    "asm:as bel:be ben:bn cat:ca ces:cs cze:cs deu:de ger:de ell:el gre:el eng:en spa:es est:et"
+    " fin:fi fra:fr fre:fr gle:ga guj:gu hin:hi hun:hu isl:is ice:is ita:it kan:kn lit:lt lav:lv"
+    " mal:ml mar:mr nld:nl dut:nl ori:or ory:or pan:pa pol:pl por:pt ron:ro rum:ro rus:ru slk:sk"
+    " slo:sk slv:sl swe:sv tam:ta tel:te tur:tr ukr:uk zho:zh chi:zh cmn:zh"
+)
+_TWO_LETTERS: dict[str, str] = dict(re.findall(r"(\w+):(\w+)", _CODES))
+"""The codes of Moses' rules by the codes of ISO 639-2 and 639-3."""
 
 
 def _dependent(line: str) -> bool:
@@ -66,6 +74,12 @@ def languages() -> frozenset[str]:
     from sacremoses.corpus import NonbreakingPrefixes
 
     return frozenset(NonbreakingPrefixes().available_langs.values())
+
+
+def language(code: str) -> str:
+    """Return the code of Moses' rules for a language: en for en-US, eng and eng_Latn."""
+    code = re.split("[-_]", code.lower())[0]
+    return _TWO_LETTERS.get(code, code)
 
 
 class _FullStops:
@@ -147,8 +161,8 @@ class Moses:
     it begins or ends the line and on the kind of character the next word begins with.
 
     Args:
-        lang: two-letter code; languages without rules of their own get the English abbreviations,
-            as in Moses.
+        lang: code of the language in any form that `language` knows; languages without rules of
+            their own get the English abbreviations, as in Moses.
         normalize: normalise punctuation first (normalize-punctuation.perl).
         aggressive_hyphens: split `well-known` into `well @-@ known` (tokenizer.perl -a).
         escape: write `&apos;`, `&quot;`, … for the characters Moses reserves.
@@ -168,6 +182,7 @@ class Moses:
     ) -> None:
         from sacremoses import MosesDetokenizer, MosesPunctNormalizer
 
+        lang = language(lang)
         self._arguments = (lang, normalize, aggressive_hyphens, escape, caseless)
         steps = [*["normalized"] * normalize, *["split-hyphens"] * aggressive_hyphens]
         self.label = "-".join(["moses", *steps])

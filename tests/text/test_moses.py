@@ -50,6 +50,9 @@ from tests.prep.real import lines, multi30k, segments
         ("hi", "हिन्दी है।", "हिन्दी है ।"),
         ("th", "ที่นี่", "ที่นี่"),
         ("en", "I ❤\ufe0f. you", "I ❤\ufe0f . you"),
+        ("en-US", "it's", "it &apos;s"),
+        ("eng_Latn", "it's", "it &apos;s"),
+        ("fr-CA", "l'an", "l&apos; an"),
         ("xx", "Mr. X's dog", "Mr. X &apos; s dog"),  # no rules of its own: English abbreviations
         ("en", "", ""),
         ("en", " \u00a0 ", ""),
