@@ -35,8 +35,10 @@ OF_THE_CORPUS = {
     "on_bad_utf8",
     "deduplicate",
     "drop_overlap",
+    "memory",
+    "shard_lines",
 }
-"""Settings of prep that choose text; all others shape it."""
+"""Settings of prep that choose text, or how it is worked on; all others shape it."""
 
 
 @dataclass(frozen=True)

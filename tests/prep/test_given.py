@@ -93,7 +93,9 @@ def ids_of(run, name):
 def test_like_gives_the_ids_of_the_other_run(tmp_path, source, small_shards, stderr):
     rows = [*pairs(100, 9), ("Xylophones eat 🍎.", "Xylophone essen Äpfel.")]
     files = own_files(tmp_path / "new", rows, pairs(30, 11))
-    run = prepare(tmp_path, files, preset=None, like=source.path, settings=["max_words=100"])
+    own = {"max_words": 100, "memory": 1.0, "shard_lines": 70}
+    settings = [f"{key}={value}" for key, value in own.items()]
+    run = prepare(tmp_path, files, preset=None, like=source.path, settings=settings)
     said = stderr()
     assert f"of {source.path} (fingerprint {source.manifest().fingerprint[:12]})" in said
     assert "train train: 101 lines, unknown subwords source" in said
