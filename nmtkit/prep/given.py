@@ -85,7 +85,7 @@ class Given:
     def copy(self, folder: Path, settings: PrepSettings) -> None:
         """Copy the files into a folder."""
         for name, path in self.paths(settings).items():
-            with files.writing(folder / name, "wb") as copy, open(path, "rb") as original:
+            with files.writing(folder / name, "wb") as copy, files.open_binary(path) as original:
                 shutil.copyfileobj(original, copy)
 
 
