@@ -196,7 +196,12 @@ class _Zstandard(io.RawIOBase):
         return size
 
     def _decompressed(self, data: bytes) -> bytes:
-        self._frame = self._frame or self._package.ZstdDecompressor().decompressobj()
+        self._frame = (
+            self._frame
+            or self._package.ZstdDecompressor(
+                max_window_size=1 << 31  # as after zstd --long=31
+            ).decompressobj()
+        )
         content: bytes = self._frame.decompress(data)
         self._compressed = self._frame.unused_data
         if self._frame.eof:
