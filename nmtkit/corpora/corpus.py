@@ -172,8 +172,9 @@ def own_tests(
     for paths in test:
         stem = _stem(paths, languages)
         numbered = (f"{stem}-{number}" for number in itertools.count(2))
-        name = next(name for name in itertools.chain([stem], numbered) if name not in names)
-        names.add(name)
+        free = (name for name in itertools.chain([stem], numbered) if name.casefold() not in names)
+        name = next(free)
+        names.add(name.casefold())  # some file systems do not tell Dev from dev
         sets.append(_own_set(name, "test", paths))
     return sets
 

@@ -400,6 +400,7 @@ def test_names_of_own_test_sets():
         "x/dev.de,y/dev.en",
         "ö b.de,ö b.en",
         "./-set.de,./-set.en",
+        "x/Dev.de,x/Dev.en",
     ]
     paths = [file_list(value, "--test") for value in tests]
     corpus = own_files(None, own, own, paths, None, None)
@@ -412,6 +413,7 @@ def test_names_of_own_test_sets():
         "dev-3",
         "ö_b",
         "set",
+        "Dev-4",
     ]
     assert corpus.name == "de-en"
     assert corpus.sets[4].sides["ref1"] == (Path("ref2.txt"),)
