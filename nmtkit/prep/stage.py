@@ -152,9 +152,8 @@ def _up_to_date(run: Run, old: Manifest, identity: dict[str, Any], settings: Pre
             where="\n  ".join([str(run.prep / "manifest.json"), *lines]),
             hint="prepare another run with --run DIR, or this one again with --force",
         )
-    missing = [name for name in old.files if not (run.prep / name).is_file()]
-    if missing:
-        console.warn(f"{run.prep / missing[0]} is missing; preparing again")
+    for name in files.changed(run.prep, old.files)[:1]:
+        console.warn(f"{run.prep / name} is missing or has changed; preparing again")
         return False
     console.say(
         f"{run.prep} is up to date ({old.dataset}, fingerprint {old.fingerprint[:12]}); --force"

@@ -584,11 +584,15 @@ def test_another_text_is_refused(tmp_path, files):
     assert "source.dataset: mine -> demo" in caught.where
 
 
-def test_a_missing_piece_is_made_again(tmp_path, files, stderr, run):
-    (run.prep / "train/00000.bin").unlink()
+def test_a_missing_or_damaged_piece_is_made_again(tmp_path, files, stderr, run):
+    path, content = run.prep / "train/00000.bin", (run.prep / "train/00000.bin").read_bytes()
+    path.unlink()
     run_prep(tmp_path, files)
-    assert len(Store(run.prep / "train")) == 60
-    assert "train/00000.bin is missing" in stderr()
+    assert path.read_bytes() == content
+    path.write_bytes(content[:-1] + b"?")
+    run_prep(tmp_path, files)
+    assert path.read_bytes() == content
+    assert stderr().count("train/00000.bin is missing or has changed; preparing again") == 2
 
 
 def test_systems_of_the_old_corpus_are_named(tmp_path, files, stderr, run):
