@@ -95,6 +95,7 @@ def _prepare(
         if request.dataset:
             inputs.check(corpus.sets)
         corpus = rewritten(corpus, inputs, raw)
+        inputs.warn_of_copies(corpus.sets)
         names = {text.name for text in request.own_corpus.sets}
         own_sets = [text for text in corpus.sets if text.name in names]
         check_samples(own_sets, (corpus.src, corpus.tgt), settings)

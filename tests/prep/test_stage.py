@@ -595,6 +595,12 @@ def test_a_missing_or_damaged_piece_is_made_again(tmp_path, files, stderr, run):
     assert stderr().count("train/00000.bin is missing or has changed; preparing again") == 2
 
 
+def test_two_sets_with_the_same_files_are_a_warning(tmp_path, files, stderr):
+    run_prep(tmp_path, files, test=joined(files["dev"]))
+    (said,) = (line for line in warnings_of(stderr) if "same" in line)
+    assert said == "dev and dev-2 are the same text: is one of their files the wrong one?"
+
+
 def test_systems_of_the_old_corpus_are_named(tmp_path, files, stderr, run):
     (run.path / "systems" / "mine").mkdir(parents=True)
     (run.path / "systems" / "mine" / "config.toml").write_text("")
