@@ -12,14 +12,13 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
-import nmtkit
 from nmtkit import console, files
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem, NmtkitError, counted
 from nmtkit.owned_files import MANIFEST, PREP
 from nmtkit.parallel import cores
 from nmtkit.prep import engines
 from nmtkit.prep.check import Inputs, check_samples
-from nmtkit.prep.fingerprint import FORMAT, MACHINE
+from nmtkit.prep.fingerprint import FORMAT, MACHINE, tools
 from nmtkit.prep.options import PrepOptions
 from nmtkit.prep.parse_spans import Stanza
 from nmtkit.prep.plan import Plan
@@ -80,7 +79,8 @@ def _prepare(
     read = request.find()
     share = options.shard is not None
     asked = {"identity": identity, "settings": settings.model_dump(exclude=MACHINE)}
-    key = work_key(asked | {"format": FORMAT, "version": nmtkit.__version__})
+    versions = tools((request.own_corpus.src, request.own_corpus.tgt), settings)
+    key = work_key(asked | {"format": FORMAT, "tools": versions})
     with (
         _nothing_left(run, work),
         locked(run.path, "prep", shared=share),
@@ -156,6 +156,15 @@ def _up_to_date(run: Run, old: Manifest, identity: dict[str, Any], settings: Pre
     for name in files.changed(run.prep, old.files)[:1]:
         console.warn(f"{run.prep / name} is missing or has changed; preparing again")
         return False
+    now = tools((old.src, old.tgt), settings)
+    newer = [
+        f"{name} {_short(old.tools[name])} -> {_short(version)}"
+        for name, version in now.items()
+        if old.tools.get(name, version) != version
+    ]
+    if newer:
+        versions = f"was prepared with other versions ({', '.join(newer)})"
+        console.warn(f"{run.prep} {versions}; --force prepares it again")
     console.say(
         f"{run.prep} is up to date ({old.dataset}, fingerprint {old.fingerprint[:12]}); --force"
         " prepares it again"

@@ -601,6 +601,15 @@ def test_two_sets_with_the_same_files_are_a_warning(tmp_path, files, stderr):
     assert said == "dev and dev-2 are the same text: is one of their files the wrong one?"
 
 
+def test_other_tools_than_those_of_a_run_are_a_warning(tmp_path, files, stderr, run):
+    manifest = run.manifest()
+    manifest.tools["sacremoses"] = "0.0"
+    manifest.write(run.prep / "manifest.json")
+    run_prep(tmp_path, files)
+    (said,) = (line for line in warnings_of(stderr) if "sacremoses" in line)
+    assert "was prepared with other versions (sacremoses 0.0 -> " in said
+
+
 def test_systems_of_the_old_corpus_are_named(tmp_path, files, stderr, run):
     (run.path / "systems" / "mine").mkdir(parents=True)
     (run.path / "systems" / "mine" / "config.toml").write_text("")
