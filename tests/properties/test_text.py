@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nmtkit.text.bpe import Bpe, join, learn_bpe
+from nmtkit.text.bpe import Bpe, learn_bpe
 from nmtkit.text.side import TextSide
 from nmtkit.text.tidy import tidy
 from nmtkit.text.truecase import Truecaser, detruecase
@@ -104,8 +104,9 @@ def test_truecasing_changes_letters_at_starts_only_in_case(tokens):
 
 @given(st.lists(WORD, max_size=8))
 def test_words_come_back_from_their_subwords(codes, words):
-    pieces = Bpe(codes).segment(words)
-    assert join(pieces) == words
+    bpe = Bpe(codes)
+    pieces = bpe.segment(words)
+    assert bpe.join(pieces) == words
     assert all(pieces)
     assert not any(any(map(str.isspace, piece)) for piece in pieces)
 
