@@ -206,8 +206,7 @@ def _nothing_left(run: Run, work: Path) -> Iterator[None]:
             raise KeyboardInterrupt(kept if work.exists() else "nothing was kept") from None
         if isinstance(error, OSError):
             problem = f"cannot write {error.filename or run.path}: {error.strerror or error}"
-            hint = "free some space or choose another --run folder"
-            raise EnvironmentProblem(problem, hint=hint) from error
+            raise EnvironmentProblem(problem, hint=files.FREE_SPACE) from error
         raise
 
 

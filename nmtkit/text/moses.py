@@ -18,12 +18,10 @@ import re
 import unicodedata
 from typing import Any, TypeVar
 
-from nmtkit.text.words import Numbers
+from nmtkit.text.words import CACHED_WORDS, LONGEST_CACHED, Numbers
 
 Key = TypeVar("Key", str, tuple[str, bool, str])
 
-CACHED_WORDS = 1 << 17
-LONGEST_CACHED = 64  # characters
 DIGITS = frozenset("0123456789")
 
 # A line with none of these, and without "  ", " :", " ;" and "''", matches none of the
