@@ -203,7 +203,7 @@ def assigned(assignments: list[str], option: str) -> dict[str, str]:
         name, _, file = text.partition("=")
         if not name or not file or name in values:
             twice = file and name in values
-            problem = f"'{name}' has two" if twice else f"'{text}' names no set and file"
+            problem = f"'{name}' is named twice" if twice else f"'{text}' is not SET=FILE"
             raise ConfigError(problem, option, f"one for each set: {EXAMPLES[option]}")
         values[name] = file
     return values
@@ -223,7 +223,7 @@ def of_sets(corpus: Corpus, values: Mapping[str, T], option: str) -> dict[str, T
         name = names[alias]
         if name in by_set:
             hint = f"'test' is '{name}' here: name it once"
-            raise ConfigError(f"'{name}' has two", option, hint)
+            raise ConfigError(f"'{name}' is named twice", option, hint)
         by_set[name] = value
     return by_set
 

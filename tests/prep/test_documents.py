@@ -304,7 +304,7 @@ def test_other_documents_are_another_corpus(tmp_path, stderr):
 
 def test_test_is_named_once(tmp_path):
     options = write_corpus(tmp_path / "in", corpus(), "blank")
-    with pytest.raises(ConfigError, match="'news' has two"):
+    with pytest.raises(ConfigError, match="'news' is named twice"):
         prepared(tmp_path, options | {"docs": [*options["docs"], "news=blank"]})
 
 

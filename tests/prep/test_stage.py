@@ -335,10 +335,10 @@ OWN = [
     ({"dataset": ""}, "'' cannot name a corpus", "--run"),
     (
         {"docs": ["x.doc"]},
-        "'x.doc' names no set and file",
+        "'x.doc' is not SET=FILE",
         "--docs train=train.doc --docs dev=blank",
     ),
-    ({"docs": ["dev=blank", "dev=x.doc"]}, "'dev' has two", "one for each set"),
+    ({"docs": ["dev=blank", "dev=x.doc"]}, "'dev' is named twice", "one for each set"),
     ({"docs": ["test=blank"]}, "has no set 'test'", "dev"),
     ({"seed": 2}, "own files .* --seed has no effect", "demo"),
     ({"from_dir": Path("x")}, "own files .* --from-dir has no effect", "downloaded"),
