@@ -272,26 +272,27 @@ def suffix_doubts(corpus: Corpus) -> list[str]:
     Raises: ConfigError if it is the language of the other side.
     """
     doubts = []
-    for text in (text for text in corpus.sets if text.columns):
-        path, suffix = text.src[0], _suffix(text.src[0])
-        if suffix == f"{corpus.tgt}-{corpus.src}".lower():
-            problem = f"{path} is taken for '{corpus.src}-{corpus.tgt}', but its suffix says"
-            hint = "a line is source TAB target; or correct --src and --tgt"
-            raise ConfigError(f"{problem} '{suffix}'", f"--{text.split}", hint)
-    for text in (text for text in corpus.sets if not text.columns):
+    for text in corpus.sets:
+        if text.columns:
+            path, suffix = text.src[0], _suffix(text.src[0])
+            if suffix == f"{corpus.tgt}-{corpus.src}".lower():
+                problem = f"{path} is taken for '{corpus.src}-{corpus.tgt}', but its suffix says"
+                hint = "a line is source TAB target; or correct --src and --tgt"
+                raise ConfigError(f"{problem} '{suffix}'", f"--{text.split}", hint)
+            continue
         for number, paths in enumerate(text.sides.values()):
             sides = (corpus.src, corpus.tgt)
             language, opposite = sides[::-1] if number else sides
             role = f"reference {number}" if len(text.sides) > 2 else "target"
             for path in paths:
                 suffix = _suffix(path)
-                same = suffix == language.lower()
+                same = moses.language(suffix) == moses.language(language)
                 same |= chinese.is_chinese(suffix) and chinese.is_chinese(language)
                 is_code = suffix in moses.languages() or (len(suffix) == 2 and scripts(suffix))
                 if is_code and not same:
                     side = f"{role if number else 'source'} of '{text.name}'"
                     taken = f"{path} is taken for '{language}' ({side})"
-                    if suffix == opposite.lower():
+                    if suffix == moses.language(opposite):
                         hint = f"give the file of the source, '{corpus.src}', first; or correct "
                         hint += "--src and --tgt"
                         where = f"--{text.split}"

@@ -499,6 +499,8 @@ def test_a_file_whose_suffix_is_of_another_language_is_said(tmp_path, files, std
         tmp_path,
         files,
         "others",
+        src="en-US",
+        tgt="deu",
         test=[
             ",".join(
                 str(test[0].with_name(name)) for name in ("test.en", "x.1", "x.ref", "x.tok", "x")
