@@ -28,6 +28,7 @@ from nmtkit.errors import DataError, EnvironmentProblem
 COMPRESSED = (".gz", ".xz", ".zst", ".bz2")
 TSV = ".tsv"
 _OPENERS = {".gz": "gzip", ".xz": "lzma", ".bz2": "bz2"}
+FREE_SPACE = "free some space, or choose another --run folder"
 UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG}
 """Errors that only writing raises: disk full, quota exceeded, read-only, file too large."""
 LONGEST = 1 << 24
@@ -196,7 +197,12 @@ class _Zstandard(io.RawIOBase):
         return size
 
     def _decompressed(self, data: bytes) -> bytes:
-        self._frame = self._frame or self._package.ZstdDecompressor().decompressobj()
+        self._frame = (
+            self._frame
+            or self._package.ZstdDecompressor(
+                max_window_size=1 << 31  # as after zstd --long=31
+            ).decompressobj()
+        )
         content: bytes = self._frame.decompress(data)
         self._compressed = self._frame.unused_data
         if self._frame.eof:
@@ -410,7 +416,7 @@ def writing(path: Path, mode: str = "w", durable: bool = True) -> Iterator[IO[An
             raise  # not about this file: for example a closed pipe or an unreadable input
         raise EnvironmentProblem(
             f"cannot write {path}: {error.strerror or error}",
-            hint="free some space or choose another --run folder",
+            hint=FREE_SPACE,
         ) from error
     finally:
         if temporary is not None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import math
 import multiprocessing
 import os
 import signal
@@ -15,6 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from nmtkit.errors import EnvironmentProblem
@@ -22,18 +24,32 @@ from nmtkit.errors import EnvironmentProblem
 Chunk = TypeVar("Chunk")
 Result = TypeVar("Result")
 
+CGROUPS, OWN_GROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 _worker: Callable[[Any], Any] | None = None
 _failure: BaseException | None = None
 
 
 def cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Return the number of cores that this process may use, within the limits of its container."""
+    can_ask = hasattr(os, "sched_getaffinity")
+    count = len(os.sched_getaffinity(0)) if can_ask else os.cpu_count() or 1
+    return min([count, *(math.ceil(quota / period) for quota, period in _limits("cpu.max"))])
 
 
 def memory_bytes() -> int:
-    """Return the memory of the machine."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    """Return the memory of the machine, or of its container if that is less."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min([memory, *(limit for (limit,) in _limits("memory.max"))])
+
+
+def _limits(name: str) -> Iterator[list[int]]:
+    """Yield a limit from each cgroup (version 2) of this process that has one."""
+    with contextlib.suppress(OSError):
+        group = OWN_GROUP.read_text("utf-8").partition("0::/")[2].partition("\n")[0]
+        folder = CGROUPS / group
+        for parent in (folder, *folder.parents):
+            with contextlib.suppress(OSError, ValueError):  # no such file, or no limit: "max"
+                yield [int(word) for word in (parent / name).read_text("utf-8").split()]
 
 
 def ordered_map(

@@ -60,6 +60,8 @@ def test_the_frames_of_a_zst_file_are_read_one_after_another(tmp_path):
     ]
     path.write_bytes(skipped + b"".join(frames) + skipped)
     assert list(files.text_lines(path)) == ["one", "x" * 300_000, "three"]
+    path.write_bytes(b"(\xb5/\xfd\x00\x90A\x00\x00one\ntwo\n")  # zstd --long=28
+    assert list(files.text_lines(path)) == ["one", "two"]
     path.write_bytes(b"")
     assert list(files.text_lines(path)) == []
 

@@ -29,7 +29,7 @@ from rich.filesize import decimal
 
 from nmtkit import console
 from nmtkit.errors import DataError, EnvironmentProblem
-from nmtkit.files import COMPRESSED, open_binary
+from nmtkit.files import COMPRESSED, FREE_SPACE, open_binary
 
 NUMBER = "{number}"
 """In the name of a member: any number."""
@@ -242,8 +242,7 @@ class _Writer:
             raise DataError(f"{name} is a link, not a file", self.archive, ANOTHER_COPY)
         if member.size > shutil.disk_usage(self.folder).free:
             problem = f"no space to unpack {name} ({decimal(member.size)}) in {self.folder}"
-            hint = "free some space, or choose another --run folder"
-            raise EnvironmentProblem(problem, self.archive, hint)
+            raise EnvironmentProblem(problem, self.archive, FREE_SPACE)
         _check_growth(self.archive, self.written + member.size, name)
         plain_name = re.sub(r"[^\w.-]", "_", PurePosixPath(name).name)
         path = self.folder / f"{self.count:05d}-{plain_name}"

@@ -172,8 +172,9 @@ def own_tests(
     for paths in test:
         stem = _stem(paths, languages)
         numbered = (f"{stem}-{number}" for number in itertools.count(2))
-        name = next(name for name in itertools.chain([stem], numbered) if name not in names)
-        names.add(name)
+        free = (name for name in itertools.chain([stem], numbered) if name.casefold() not in names)
+        name = next(free)
+        names.add(name.casefold())  # some file systems do not tell Dev from dev
         sets.append(_own_set(name, "test", paths))
     return sets
 
@@ -202,7 +203,7 @@ def assigned(assignments: list[str], option: str) -> dict[str, str]:
         name, _, file = text.partition("=")
         if not name or not file or name in values:
             twice = file and name in values
-            problem = f"'{name}' has two" if twice else f"'{text}' names no set and file"
+            problem = f"'{name}' is named twice" if twice else f"'{text}' is not SET=FILE"
             raise ConfigError(problem, option, f"one for each set: {EXAMPLES[option]}")
         values[name] = file
     return values
@@ -222,7 +223,7 @@ def of_sets(corpus: Corpus, values: Mapping[str, T], option: str) -> dict[str, T
         name = names[alias]
         if name in by_set:
             hint = f"'test' is '{name}' here: name it once"
-            raise ConfigError(f"'{name}' has two", option, hint)
+            raise ConfigError(f"'{name}' is named twice", option, hint)
         by_set[name] = value
     return by_set
 
@@ -256,7 +257,8 @@ def language_doubts(corpus: Corpus) -> list[str]:
     """
     doubts = []
     for option, language in (("--src", corpus.src), ("--tgt", corpus.tgt)):
-        if usual_tokenizer(language) == "moses" and language not in moses.languages():
+        has_rules = moses.language(language) in moses.languages()
+        if usual_tokenizer(language) == "moses" and not has_rules:
             doubts.append(
                 f"Moses has no rules for '{language}': English abbreviations are taken; if this "
                 f"is a slip, name the language with {option}"
@@ -270,26 +272,27 @@ def suffix_doubts(corpus: Corpus) -> list[str]:
     Raises: ConfigError if it is the language of the other side.
     """
     doubts = []
-    for text in (text for text in corpus.sets if text.columns):
-        path, suffix = text.src[0], _suffix(text.src[0])
-        if suffix == f"{corpus.tgt}-{corpus.src}".lower():
-            problem = f"{path} is taken for '{corpus.src}-{corpus.tgt}', but its suffix says"
-            hint = "a line is source TAB target; or correct --src and --tgt"
-            raise ConfigError(f"{problem} '{suffix}'", f"--{text.split}", hint)
-    for text in (text for text in corpus.sets if not text.columns):
+    for text in corpus.sets:
+        if text.columns:
+            path, suffix = text.src[0], _suffix(text.src[0])
+            if suffix == f"{corpus.tgt}-{corpus.src}".lower():
+                problem = f"{path} is taken for '{corpus.src}-{corpus.tgt}', but its suffix says"
+                hint = "a line is source TAB target; or correct --src and --tgt"
+                raise ConfigError(f"{problem} '{suffix}'", f"--{text.split}", hint)
+            continue
         for number, paths in enumerate(text.sides.values()):
             sides = (corpus.src, corpus.tgt)
             language, opposite = sides[::-1] if number else sides
             role = f"reference {number}" if len(text.sides) > 2 else "target"
             for path in paths:
                 suffix = _suffix(path)
-                same = suffix == language.lower()
+                same = moses.language(suffix) == moses.language(language)
                 same |= chinese.is_chinese(suffix) and chinese.is_chinese(language)
                 is_code = suffix in moses.languages() or (len(suffix) == 2 and scripts(suffix))
                 if is_code and not same:
                     side = f"{role if number else 'source'} of '{text.name}'"
                     taken = f"{path} is taken for '{language}' ({side})"
-                    if suffix == opposite.lower():
+                    if suffix == moses.language(opposite):
                         hint = f"give the file of the source, '{corpus.src}', first; or correct "
                         hint += "--src and --tgt"
                         where = f"--{text.split}"

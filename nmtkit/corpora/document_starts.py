@@ -126,7 +126,7 @@ def _changes(path: Path) -> Iterator[int]:
 def _numbers(path: Path, lines: int, count: int) -> list[int]:
     starts: list[int] = []
     for number, text in enumerate(files.text_lines(path), 1):
-        value = int(text) if text.strip().isdecimal() else -1
+        value = int(text) if text.strip().isdecimal() and len(text) < 40 else -1
         if not (starts[-1] < value < lines if starts else value == 0):
             after = f", after {starts[-1]:,}" if starts else ""
             problem = f"'{text[:40]}' cannot start a document in a text of "

@@ -108,7 +108,7 @@ class Finder:
         if self.from_dir is None:
             return
         for suffix in ("", *COMPRESSED):
-            paths = self.from_dir.rglob(PurePosixPath(name).name + suffix)
+            paths = _files_named(PurePosixPath(name).name + suffix, self.from_dir)
             for path in sorted(paths, key=lambda p: (-_agreement(p, name), len(p.parts), p)):
                 best = max(_agreement(path, other) for other in (name, *self._namesakes(name)))
                 if path.is_file() and _agreement(path, name) == best:
@@ -199,6 +199,16 @@ class Finder:
             raise Failed(f"what came is another file, kept as {cached(name).name}.bad")
         file.remember()
         return file
+
+
+def _files_named(name: str, top: Path) -> Iterator[Path]:
+    """Yield the files of a name in a folder, also behind links to folders that do not lead back."""
+    for parent, folders, names in os.walk(top, followlinks=True):
+        folder = Path(parent)
+        real = folder.resolve()
+        folders[:] = [sub for sub in folders if not real.is_relative_to((folder / sub).resolve())]
+        if name in names:
+            yield folder / name
 
 
 def _agreement(path: Path, name: str) -> int:

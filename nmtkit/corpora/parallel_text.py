@@ -21,6 +21,7 @@ from nmtkit.errors import DataError, counted
 COMPARED_LINES = 5_000_000
 """The most lines of a side in which the first odd pair is looked for."""
 ROWS_PER_REPORT = 10_000
+ANOTHER_SET = "choose another set (--set prep.dev=NAME, prep.test=NAME), or other files"
 Row = tuple[tuple[bytes, ...], bool]
 """One line of every side, and True if a document starts with it."""
 
@@ -122,7 +123,7 @@ def write_set(
     rows = iter(rows)
     first = next(rows, None)
     if first is None:
-        raise DataError(f"the {name} set has no line")
+        raise DataError(f"the {name} set has no line", hint=ANOTHER_SET)
     folder.mkdir(parents=True, exist_ok=True)
     sides = {side: (folder / f"{name}.{side}",) for side in side_names(len(first[0]) - parses)}
     trees = folder / f"{name}.parses" if parses else None
@@ -145,7 +146,7 @@ def _write_rows(rows: Iterable[Row], paths: list[Path], name: str) -> list[str]:
                 advance(ROWS_PER_REPORT)
             if len(lines) != len(streams):
                 counts = f"{len(streams) - 1} and {len(lines) - 1} references"
-                raise DataError(f"parts of the {name} set have {counts}")
+                raise DataError(f"parts of the {name} set have {counts}", hint=ANOTHER_SET)
             if starts_document:
                 starts.append(str(number))
             for stream, line in zip(streams, lines, strict=True):

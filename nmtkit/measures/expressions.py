@@ -18,14 +18,14 @@ from functools import lru_cache
 from itertools import groupby, pairwise
 
 from nmtkit.errors import DataError
-from nmtkit.text.scripts import UNSPACED
+from nmtkit.text.scripts import UNSPACED_LETTERS
 from nmtkit.text.tokenizer import characters
 
 GAP = re.compile(r"\.\.\.(\d*)|…")
 END = "$"
 FORM = "source phrase, tab, accepted target phrases separated by ' | '"
 # Where no spaces separate words, each character is a word.
-_ALONE = re.compile(f"[{UNSPACED}]")
+_ALONE = re.compile(f"[{UNSPACED_LETTERS}]")
 _STOP = r"(?! [.!?;…。！？；] )"  # noqa: RUF001
 
 

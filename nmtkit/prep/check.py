@@ -113,6 +113,15 @@ class Inputs:
             if text.docs is not None:
                 read_starts(text.docs, self.lines(text.src))
 
+    def warn_of_copies(self, sets: Sequence[SetFiles]) -> None:
+        """Warn of sets with the same text; their files have been checked."""
+        names: dict[tuple[str, ...], str] = {}
+        for text in sets:
+            first = names.setdefault(tuple(self.facts[p].sha256 for p in text.files()), text.name)
+            if first != text.name:
+                both = f"{first} and {text.name} are the same text"
+                console.warn(f"{both}: is one of their files the wrong one?")
+
     def _check_lines(self, text: SetFiles) -> None:
         src, *targets = text.sides.values()
         for side in targets:

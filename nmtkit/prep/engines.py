@@ -129,7 +129,7 @@ def _library(module: str, extra: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        hint = f"pip install 'nmtkit[{extra}]' (in nmtkit's checkout: pip install -e '.[{extra}]')"
+        hint = f"in nmtkit's checkout: pip install -e '.[{extra}]'"
         message = f"{extra} is not installed: {error}"
         raise EnvironmentProblem(message, "--engine", hint) from error
 
@@ -192,7 +192,7 @@ def other_version(worker: str, version: object) -> EnvironmentProblem:
         version: of its nmtkit, or the error of importing nmtkit.
     """
     ours = nmtkit.__version__
-    message = f"the worker {worker} has not nmtkit {ours}: {version}"
+    message = f"the worker {worker} does not have nmtkit {ours}: {version}"
     hint = f"install nmtkit {ours} for every worker, and start the workers again"
     return EnvironmentProblem(message, "--engine", hint)
 

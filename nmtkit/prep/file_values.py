@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from nmtkit.errors import ConfigError, counted
-from nmtkit.files import check_file, is_tsv
+from nmtkit.files import check_file, expanded_path, is_tsv
 
 NUL = "\0"
 """Joins the words of one value. No file name can contain it."""
@@ -47,9 +48,9 @@ def joined_words(args: Sequence[str]) -> list[str]:
             got = f"got the option '{taken[0]}'" if taken else "got nothing"
             raise _error(f"{_name(option)} needs files, {got}", option)
         least = 1 if option in MODELS else 2
-        complete = is_tsv(Path(taken[0])) or ("," in taken[0] and not Path(taken[0]).is_file())
+        complete = is_tsv(Path(taken[0])) or ("," in taken[0] and not _is_file(taken[0]))
         while not complete and words and not words[0].startswith("-"):
-            if len(taken) >= least and not Path(words[0]).is_file():
+            if len(taken) >= least and not _is_file(words[0]):
                 break
             taken.append(words.popleft())
         joined.append(f"{option}={NUL.join(taken)}")
@@ -91,12 +92,19 @@ def model_files(value: str | None, option: str) -> tuple[Path, ...]:
 
 
 def _paths(value: str, option: str) -> list[Path]:
-    separator = NUL if NUL in value or Path(value).is_file() else ","
+    separator = NUL if NUL in value or _is_file(value) else ","
     words = [word for word in value.split(separator) if word]
     for word in words:
         if word.startswith("--"):
             raise _error(f"{_name(option)} needs files, got the option '{word}'", option)
-    return list(map(Path, words))
+    return list(map(expanded_path, words))
+
+
+def _is_file(name: str) -> bool:
+    """True for a file; a list of names may be too long for the name of one."""
+    with contextlib.suppress(OSError):
+        return expanded_path(name).is_file()
+    return False
 
 
 def _name(option: str) -> str:

@@ -5,7 +5,6 @@ the tools that made it.
 from __future__ import annotations
 
 import importlib.metadata
-import platform
 from collections.abc import Mapping
 
 import nmtkit
@@ -14,7 +13,7 @@ from nmtkit.settings import PrepSettings
 from nmtkit.text import chinese
 from nmtkit.text.tokenizer import SIDES, tokenizer_name
 
-FORMAT = 2
+FORMAT = 3
 IDENTIFYING = (
     "vocab.",
     "codes.",
@@ -45,7 +44,9 @@ def fingerprint(
 
 
 def tools(languages: tuple[str, str], settings: PrepSettings) -> dict[str, str]:
-    """Return the versions of what shaped the text, and the checksum of jieba's dictionary."""
+    """Return the versions of what shapes the text beside Python, and the checksum of jieba's
+    dictionary.
+    """
     names = [
         tokenizer_name(s, language, settings) for s, language in zip(SIDES, languages, strict=True)
     ]
@@ -54,5 +55,4 @@ def tools(languages: tuple[str, str], settings: PrepSettings) -> dict[str, str]:
     packages += ["sentencepiece"] * (settings.subwords == "sentencepiece")
     versions = {name: importlib.metadata.version(name) for name in packages}
     dictionary = {"jieba's dictionary": chinese.dictionary_sha256()} if with_chinese else {}
-    python = {"nmtkit": nmtkit.__version__, "python": platform.python_version()}
-    return python | versions | dictionary
+    return {"nmtkit": nmtkit.__version__} | versions | dictionary

@@ -35,8 +35,10 @@ OF_THE_CORPUS = {
     "on_bad_utf8",
     "deduplicate",
     "drop_overlap",
+    "memory",
+    "shard_lines",
 }
-"""Settings of prep that choose text; all others shape it."""
+"""Settings of prep that choose text, or how it is worked on; all others shape it."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ class Given:
     def copy(self, folder: Path, settings: PrepSettings) -> None:
         """Copy the files into a folder."""
         for name, path in self.paths(settings).items():
-            with files.writing(folder / name, "wb") as copy, open(path, "rb") as original:
+            with files.writing(folder / name, "wb") as copy, files.open_binary(path) as original:
                 shutil.copyfileobj(original, copy)
 
 

@@ -23,11 +23,12 @@ from nmtkit.prep.clean import truecased
 from nmtkit.prep.numbering import SideWords, number_words
 from nmtkit.prep.word_table import WordTable
 from nmtkit.settings import PrepSettings
-from nmtkit.text.bpe import JOINER, Bpe, learn_bpe
+from nmtkit.text.bpe import Bpe, learn_bpe
 from nmtkit.text.segmented import Segmented
 from nmtkit.text.sentencepiece import SentencePiece, learn_sentencepiece
 from nmtkit.text.side import load_splitter
 from nmtkit.text.splitter import Splitter
+from nmtkit.text.tidy import JOINER
 from nmtkit.text.tokenizer import SIDES, Side
 from nmtkit.text.truecase import Truecaser, learn_truecaser
 from nmtkit.text.vocabulary import Vocabulary, by_frequency, read_counts

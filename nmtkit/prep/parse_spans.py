@@ -18,7 +18,7 @@ from nmtkit.data.ragged import Ragged, ragged_files
 from nmtkit.data.store import MAGIC, shard_path, spans_path, spans_writer
 from nmtkit.errors import DataError, EnvironmentProblem, first_line
 from nmtkit.prep.encode import encoded_rows
-from nmtkit.prep.shards import Shard
+from nmtkit.prep.shards import RUN_AGAIN, Shard
 from nmtkit.prep.tasks import Outcome
 from nmtkit.prep.trees import Unusable, parse_phrases
 from nmtkit.prep.work import OUT
@@ -101,7 +101,7 @@ class CutSpans:
                 for cut, size in zip(cuts, subwords, strict=False):
                     if cut.phrases and sum(cut.phrases) != size:
                         problem = "the files changed while they were read: text and parses are not"
-                        raise DataError(f"{problem} those of the set", where=self.name)
+                        raise DataError(f"{problem} those of the set", self.name, RUN_AGAIN)
                     outcomes[cut.outcome] += 1
                     first.setdefault(cut.outcome, cut.line)
                 lengths = bytes(itertools.chain.from_iterable(cut.phrases for cut in cuts))

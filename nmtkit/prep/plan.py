@@ -18,6 +18,7 @@ engine, on the number of workers, or on how often prep was stopped.
 
 from __future__ import annotations
 
+import platform
 import shutil
 from collections import Counter
 from collections.abc import Sequence
@@ -151,7 +152,9 @@ class Plan(Steps):
             cleaning=cleaning,
             files=hashes,
             inputs=corpus.published | self.inputs.as_json(),
-            tools=tools(self.languages, self.settings) | (self.parser.tools if self.parser else {}),
+            tools={"python": platform.python_version()}
+            | tools(self.languages, self.settings)
+            | (self.parser.tools if self.parser else {}),
             speed=self.runner.speed,
             jobs=self.jobs,
             fingerprint=fingerprint(self.languages, self.settings, hashes),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import string
+import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,9 +35,12 @@ WIDE_IGNORED = re.compile("[\u00a0-\u00bf\u2000-\u206f\u3000-\u303f\uff00-\uff0f
 
 
 def normalised(text: bytes) -> bytes:
-    """Return text in one case, without punctuation and white space except the LF of each line."""
+    """Return text in one case and one form of composed characters (NFKC), without punctuation and
+    white space except the LF of each line.
+    """
     wide = WIDE_IGNORED.sub("", text.decode(errors="replace").casefold())
-    return wide.encode().translate(None, ASCII_IGNORED)
+    # Last: without nonbreaking spaces and dots (…) most text is in this form already.
+    return unicodedata.normalize("NFKC", wide).encode().translate(None, ASCII_IGNORED)
 
 
 def tidy_lines(text: bytes) -> list[bytes]:
@@ -64,7 +68,8 @@ class Survey:
     languages: tuple[str, str]
 
     def __call__(self, work: Path, index: int) -> Outcome:
-        """Write the hashes (2, rows): exact, and normalised (0 if there is only punctuation).
+        """Write the hashes (2, pairs): exact, and normalised (0 if there is only punctuation). Each
+        further reference makes further pairs.
 
         Returns: pairs whose sides are the same, not blank; foreign lines by side.
         """
@@ -75,12 +80,13 @@ class Survey:
         for chunk in self.shard.chunks():
             for (side, finder), text in zip(finders.items(), chunk, strict=True):
                 foreign[side] += finder.count(text)
-            src, tgt = map(tidy_lines, chunk[:2])
-            identical += sum(a == b != b"" for a, b in zip(src, tgt, strict=True))
-            plain_src, plain_tgt = (normalised(text).split(b"\n")[:-1] for text in chunk[:2])
-            folded = pair_hashes(plain_src, plain_tgt).copy()
-            folded[[not (a or b) for a, b in zip(plain_src, plain_tgt, strict=True)]] = 0
-            hashes.append(np.stack([pair_hashes(src, tgt), folded]))
+            src, *references = map(tidy_lines, chunk)
+            plain_src, *plain = (normalised(text).split(b"\n")[:-1] for text in chunk)
+            for tgt, plain_tgt in zip(references, plain, strict=True):
+                identical += sum(a == b != b"" for a, b in zip(src, tgt, strict=True))
+                folded = pair_hashes(plain_src, plain_tgt).copy()
+                folded[[not (a or b) for a, b in zip(plain_src, plain_tgt, strict=True)]] = 0
+                hashes.append(np.stack([pair_hashes(src, tgt), folded]))
         path = hashes_path(work, index)
         files.write_array(path, np.concatenate(hashes, axis=1))
         return {"identical": identical, "foreign": foreign}, [path]

@@ -14,6 +14,7 @@ from nmtkit.prep.tasks import Outcome
 
 MARK_EVERY = 1024
 """Lines between two marks of a file: places where reading can begin."""
+RUN_AGAIN = "run prep again, and leave its files alone until it ends"
 PARTS, FEWEST, MOST = 64, 5_000, 200_000
 """The default number of shards of a text, and the fewest and the most rows of a shard."""
 
@@ -87,7 +88,7 @@ class Shard:
 
     def _changed(self) -> DataError:
         problem = "the files changed while they were read: they have fewer lines than before"
-        return DataError(problem, where=self.streams[0][0].path)
+        return DataError(problem, self.streams[0][0].path, RUN_AGAIN)
 
 
 def _bounded(

@@ -12,14 +12,13 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
-import nmtkit
 from nmtkit import console, files
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem, NmtkitError, counted
 from nmtkit.owned_files import MANIFEST, PREP
 from nmtkit.parallel import cores
 from nmtkit.prep import engines
 from nmtkit.prep.check import Inputs, check_samples
-from nmtkit.prep.fingerprint import FORMAT, MACHINE
+from nmtkit.prep.fingerprint import FORMAT, MACHINE, tools
 from nmtkit.prep.options import PrepOptions
 from nmtkit.prep.parse_spans import Stanza
 from nmtkit.prep.plan import Plan
@@ -80,7 +79,8 @@ def _prepare(
     read = request.find()
     share = options.shard is not None
     asked = {"identity": identity, "settings": settings.model_dump(exclude=MACHINE)}
-    key = work_key(asked | {"format": FORMAT, "version": nmtkit.__version__})
+    versions = tools((request.own_corpus.src, request.own_corpus.tgt), settings)
+    key = work_key(asked | {"format": FORMAT, "tools": versions})
     with (
         _nothing_left(run, work),
         locked(run.path, "prep", shared=share),
@@ -95,6 +95,7 @@ def _prepare(
         if request.dataset:
             inputs.check(corpus.sets)
         corpus = rewritten(corpus, inputs, raw)
+        inputs.warn_of_copies(corpus.sets)
         names = {text.name for text in request.own_corpus.sets}
         own_sets = [text for text in corpus.sets if text.name in names]
         check_samples(own_sets, (corpus.src, corpus.tgt), settings)
@@ -152,10 +153,18 @@ def _up_to_date(run: Run, old: Manifest, identity: dict[str, Any], settings: Pre
             where="\n  ".join([str(run.prep / "manifest.json"), *lines]),
             hint="prepare another run with --run DIR, or this one again with --force",
         )
-    missing = [name for name in old.files if not (run.prep / name).is_file()]
-    if missing:
-        console.warn(f"{run.prep / missing[0]} is missing; preparing again")
+    for name in files.changed(run.prep, old.files)[:1]:
+        console.warn(f"{run.prep / name} is missing or has changed; preparing again")
         return False
+    now = tools((old.src, old.tgt), settings)
+    newer = [
+        f"{name} {_short(old.tools[name])} -> {_short(version)}"
+        for name, version in now.items()
+        if old.tools.get(name, version) != version
+    ]
+    if newer:
+        versions = f"was prepared with other versions ({', '.join(newer)})"
+        console.warn(f"{run.prep} {versions}; --force prepares it again")
     console.say(
         f"{run.prep} is up to date ({old.dataset}, fingerprint {old.fingerprint[:12]}); --force"
         " prepares it again"
@@ -197,8 +206,7 @@ def _nothing_left(run: Run, work: Path) -> Iterator[None]:
             raise KeyboardInterrupt(kept if work.exists() else "nothing was kept") from None
         if isinstance(error, OSError):
             problem = f"cannot write {error.filename or run.path}: {error.strerror or error}"
-            hint = "free some space or choose another --run folder"
-            raise EnvironmentProblem(problem, hint=hint) from error
+            raise EnvironmentProblem(problem, hint=files.FREE_SPACE) from error
         raise
 
 

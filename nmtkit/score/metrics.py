@@ -28,12 +28,12 @@ from nmtkit.score import counts, formulas
 from nmtkit.score.formulas import Formula
 from nmtkit.score.scripts import Mteval, References, multi_bleu
 from nmtkit.text.side import TextSide
-from nmtkit.text.tokenizer import UNSPACED, usual_tokenizer
+from nmtkit.text.tokenizer import UNSPACED_LANGUAGES, usual_tokenizer
 
 WESTERN = "13a"
 """sacreBLEU's default tokenizer, that of mteval-v13a.pl."""
 TOKENIZERS = {
-    **dict.fromkeys(UNSPACED, "char"),
+    **dict.fromkeys(UNSPACED_LANGUAGES, "char"),
     **dict.fromkeys(("ja", "jpn", "jp"), "ja-mecab"),
     **dict.fromkeys(("zh", "zho", "cmn"), "zh"),
     **dict.fromkeys(("ko", "kor"), "ko-mecab"),

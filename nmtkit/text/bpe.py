@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 from random import Random
 
@@ -17,9 +17,9 @@ from nmtkit.text.bpe_learner import END, Learner
 from nmtkit.text.sampling import Draw, merge_with_dropout
 from nmtkit.text.segmented import Segmented
 from nmtkit.text.splitter import CachingSplitter
+from nmtkit.text.tidy import JOINER
 from nmtkit.text.words import Words
 
-JOINER = "@@"
 Pair = tuple[str, str]
 
 
@@ -108,7 +108,8 @@ class Bpe(CachingSplitter):
         return subword.endswith(JOINER)
 
     def join(self, subwords: Sequence[str]) -> list[str]:
-        return join(subwords)
+        # A joiner at the very end is dropped, as subword-nmt's sed line does.
+        return f"{' '.join(subwords)} ".replace(f"{JOINER} ", "").split()
 
     def sampler(self, strength: float, vocabulary: Container[str]) -> Draw:
         rank = self._ranks.get
@@ -211,22 +212,3 @@ def _merged(symbols: list[str], ranks: dict[Pair, int], pairs: dict[int, Pair]) 
                 after[left] = right = after[right]
                 before[right] = left
                 changed += [before[left], left]
-
-
-def join(subwords: Iterable[str]) -> list[str]:
-    """Undo BPE: glue each subword ending in `@@` to the next; a joiner at the very end is dropped
-    (as subword-nmt's sed line does).
-
-    Returns: the words.
-    """
-    words = []
-    word = ""
-    for piece in subwords:
-        if piece.endswith(JOINER):
-            word += piece[:-2]
-        else:
-            words.append(word + piece)
-            word = ""
-    if word:
-        words.append(word)
-    return words

@@ -20,9 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from nmtkit import files
+from nmtkit.text.words import CACHED_WORDS, LONGEST_CACHED
 
-CACHED = 1 << 17
-LONGEST_CACHED = 64  # characters
 Cut = Callable[[str], str]
 """Cuts a text into words, joined by spaces."""
 
@@ -79,7 +78,7 @@ def segment(line: str) -> str:
 
 def _cached(answer: Cut) -> Cut:
     """Return a function with a bounded cache; the answer for a long text is not kept."""
-    cached = functools.lru_cache(CACHED)(answer)
+    cached = functools.lru_cache(CACHED_WORDS)(answer)
     return lambda text: cached(text) if len(text) <= LONGEST_CACHED else answer(text)
 
 

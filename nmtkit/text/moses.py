@@ -6,20 +6,22 @@ outputs of both): the normaliser sees the end of the line (`tea."` becomes `tea"
 French, also at the end); a full stop that ends the line is split even after an abbreviation (`So am
 I .`); Chinese, Japanese and Korean letters inside other languages count as letters. A last
 apostrophe stays on its word (`in an adult&apos;`), as today's Perl leaves it.
+
+Other than in Perl: an apostrophe inside a Ukrainian, Belarusian or Turkish word stays there, as do
+combining marks and joiners in every language; closing marks of other scripts join their word again.
 """
 
 from __future__ import annotations
 
 import functools
 import re
+import unicodedata
 from typing import Any, TypeVar
 
-from nmtkit.text.words import Numbers
+from nmtkit.text.words import CACHED_WORDS, LONGEST_CACHED, Numbers
 
 Key = TypeVar("Key", str, tuple[str, bool, str])
 
-CACHED_WORDS = 1 << 17
-LONGEST_CACHED = 64  # characters
 DIGITS = frozenset("0123456789")
 
 # A line with none of these, and without "  ", " :", " ;" and "''", matches none of the
@@ -34,6 +36,22 @@ _CJK = (
     "\u1100-\u11ff\u3400-\u4dbf\u4e00-\u9fff\ua960-\ua97c"
     "\uac00-\ud7a3\uf900-\ufad9\uff66-\uffdc\U00020000-\U0003ffff"
 )
+_MARKED = range(0x300, 0x1F000)  # where Unicode has combining marks
+_CLOSING = "،؛؟٪۔।॥։፣።\u037e\u0387"
+_APOSTROPHES = {
+    "en": " '",
+    **dict.fromkeys(("ca", "fr", "ga", "it"), "' "),
+    **dict.fromkeys(("be", "tr", "uk"), "'"),
+}
+"""What becomes of an apostrophe between letters; else it is a word."""
+_CODES = (
+    "asm:as bel:be ben:bn cat:ca ces:cs cze:cs deu:de ger:de ell:el gre:el eng:en spa:es est:et"
+    " fin:fi fra:fr fre:fr gle:ga guj:gu hin:hi hun:hu isl:is ice:is ita:it kan:kn lit:lt lav:lv"
+    " mal:ml mar:mr nld:nl dut:nl ori:or ory:or pan:pa pol:pl por:pt ron:ro rum:ro rus:ru slk:sk"
+    " slo:sk slv:sl swe:sv tam:ta tel:te tur:tr ukr:uk zho:zh chi:zh cmn:zh"
+)
+_TWO_LETTERS: dict[str, str] = dict(re.findall(r"(\w+):(\w+)", _CODES))
+"""The codes of Moses' rules by the codes of ISO 639-2 and 639-3."""
 
 
 def _dependent(line: str) -> bool:
@@ -56,16 +74,32 @@ def languages() -> frozenset[str]:
     return frozenset(NonbreakingPrefixes().available_langs.values())
 
 
+def language(code: str) -> str:
+    """Return the code of Moses' rules for a language: en for en-US, eng and eng_Latn."""
+    code = re.split("[-_]", code.lower())[0]
+    return _TWO_LETTERS.get(code, code)
+
+
 class _FullStops:
     """The part of sacremoses' tokenizer that splits full stops, as tokenizer.perl does it."""
 
     NONBREAKING_PREFIXES: list[str]
     NUMERIC_ONLY_PREFIXES: list[str]
+    PAD_NOT_ISALNUM: tuple[re.Pattern[str], str]
+    IsAlpha: str
     letters: frozenset[str]
     lower: frozenset[str]
 
     def __init__(self, lang: str, caseless: bool) -> None:
         super().__init__(lang)  # type: ignore[call-arg]
+        if lang in ("ca", "ga"):
+            self.lang = "it"  # as in tokenizer.perl today
+        if lang == "ca":  # a middle dot is part of a word
+            inside = self.PAD_NOT_ISALNUM[0].pattern.replace(r"\s", r"·\s")
+            self.PAD_NOT_ISALNUM = re.compile(inside), r" \1 "
+        if _APOSTROPHES.get(lang) == "'":
+            alone = rf"(?<![{self.IsAlpha}])'|'(?![{self.IsAlpha}])"
+            self.NON_SPECIFIC_APOSTROPHE = re.compile(alone), " ' "
         self.numeric_only = frozenset(self.NUMERIC_ONLY_PREFIXES)
         self.prefixes = frozenset(self.NONBREAKING_PREFIXES) - self.numeric_only
         if caseless:
@@ -99,14 +133,18 @@ def _tokenizer_class() -> type[Any]:
     """
     from sacremoses import MosesTokenizer
 
-    alnum = MosesTokenizer.IsAlnum
+    marks = "".join(c for c in map(chr, _MARKED) if unicodedata.category(c)[0] == "M")
+    marks += "\U000e0100-\U000e01ef"  # variation selectors
+    alnum, joiners = MosesTokenizer.IsAlnum + _CJK + marks, "\u200c\u200d"
+    inside = f"(?<![{alnum}][{joiners}])"  # a joiner after a letter is no special character
+    special = rf"[^{alnum}\s\.'\`\,\-]{inside}[{marks}{joiners}]*"
 
     class Tokenizer(_FullStops, MosesTokenizer):  # type: ignore[misc]
         letters = frozenset(MosesTokenizer.IsAlpha)
         lower = frozenset(MosesTokenizer.IsLower)
-        PAD_NOT_ISALNUM = re.compile(rf"([^{alnum}{_CJK}\s\.'\`\,\-])"), r" \1 "
+        PAD_NOT_ISALNUM = re.compile(f"({special})"), r" \1 "
         AGGRESSIVE_HYPHEN_SPLIT = (
-            re.compile(rf"([{alnum}{_CJK}])\-(?=[{alnum}{_CJK}])"),
+            re.compile(rf"([{alnum}])\-(?=[{alnum}])"),
             r"\1 @-@ ",
         )
 
@@ -121,8 +159,8 @@ class Moses:
     it begins or ends the line and on the kind of character the next word begins with.
 
     Args:
-        lang: two-letter code; languages without rules of their own get the English abbreviations,
-            as in Moses.
+        lang: code of the language in any form that `language` knows; languages without rules of
+            their own get the English abbreviations, as in Moses.
         normalize: normalise punctuation first (normalize-punctuation.perl).
         aggressive_hyphens: split `well-known` into `well @-@ known` (tokenizer.perl -a).
         escape: write `&apos;`, `&quot;`, … for the characters Moses reserves.
@@ -142,16 +180,21 @@ class Moses:
     ) -> None:
         from sacremoses import MosesDetokenizer, MosesPunctNormalizer
 
+        lang = language(lang)
         self._arguments = (lang, normalize, aggressive_hyphens, escape, caseless)
         steps = [*["normalized"] * normalize, *["split-hyphens"] * aggressive_hyphens]
         self.label = "-".join(["moses", *steps])
         self.aggressive_hyphens = aggressive_hyphens
         self.escape = escape
-        normalizer = MosesPunctNormalizer(lang, perl_parity=True)
-        self._substitutions = _needles(normalizer.substitutions) if normalize else []
+        substitutions = MosesPunctNormalizer(lang, perl_parity=True).substitutions
+        self._apostrophe = _APOSTROPHES.get(lang, " ' ")
+        if self._apostrophe == "'":  # tell it from a quotation mark between any letters
+            letter = r"[^\W\d_]"
+            substitutions = [(p.replace("[a-zA-Z]", letter), r) for p, r in substitutions]
+        self._substitutions = _needles(substitutions) if normalize else []
         self._tokenizer = _tokenizer_class()(lang, caseless)
-        self._detokenizer = MosesDetokenizer(lang)
-        self._apostrophe = {"en": " '", "fr": "' ", "it": "' "}.get(lang, " ' ")
+        self._detokenizer = MosesDetokenizer(self._tokenizer.lang)
+        self._closing = re.compile(f" (?=[{_CLOSING}{'·' * (lang == 'el')}])")
         # word -> its tokens, where its place does not matter
         self._anywhere: dict[str, str] = {}
         # (other word, begins the line, stand-in for the next word) -> its tokens
@@ -275,7 +318,7 @@ class Moses:
         if simple is None:
             return ""
         # a full stop after a padded character stands alone already
-        alone = self._tokenizer.PAD_NOT_ISALNUM[0].match(word[-2]) is not None
+        alone = not self._tokenizer.PAD_NOT_ISALNUM[0].split(word[:-1])[-1]
         prefix = simple.rpartition(" ")[2]
         glued = not alone and self._tokenizer.keeps_stop(prefix, following)
         return f"{simple}." if glued else f"{simple} ."
@@ -337,7 +380,7 @@ class Moses:
             # sacremoses 0.2 fails on Czech `x' - li`; a language without rules of its own leaves
             # the spaces there
             text = type(self._detokenizer)("").detokenize(tokens, unescape=self.escape)
-        return text
+        return self._closing.sub("", text)
 
 
 def _needles(substitutions: list[tuple[str, str]]) -> list[tuple[str, re.Pattern[str], str]]:

@@ -33,7 +33,7 @@ LETTERS = {
     "Telugu": "అ-హ",
 }
 """The letters of each script, as the inside of a regular expression's class."""
-UNSPACED = (
+UNSPACED_LETTERS = (
     "\u0e00-\u0eff"  # Thai, Lao
     "\u1000-\u109f"  # Burmese
     "\u1780-\u17ff"  # Khmer

@@ -7,8 +7,8 @@ from collections.abc import Container, Sequence
 
 from nmtkit.errors import ConfigError
 from nmtkit.text.sampling import Draw
+from nmtkit.text.words import CACHED_WORDS
 
-CACHED_WORDS = 1 << 17
 LONG_WORD = 200  # characters
 
 

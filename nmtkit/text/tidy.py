@@ -8,7 +8,9 @@ from collections import Counter
 
 JOINER = "@@"
 
-_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_HIDDEN = "\xad\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff"
+_INVISIBLE = re.compile(f"[{_HIDDEN}]")
+_UNSAFE = re.compile(f"[\x00-\x1f\x7f-\x9f\u2028\u2029{_HIDDEN}]")
 _SPACES = re.compile(" {2,}")
 _JOINED = re.compile("@@(?= |$)")
 _KINDS = {
@@ -49,17 +51,18 @@ def utf8_lines(text: bytes, changes: Counter[str] | None) -> list[str] | list[st
 def tidy(line: str, counts: Counter[str] | None = None) -> str:
     """Make one raw line safe for every later step.
 
-    The BOM (U+FEFF, anywhere) and a CR at the end are removed; NUL, tab, every other control
-    character and every Unicode line separator become a space; runs of spaces collapse; the ends are
-    stripped. Words that end in the subword joiner `@@` stay as they are but are counted:
-    tokenization takes them apart (`@ @`) and `Bpe.segment` never emits one, so they are never read
-    as a joiner.
+    The BOM (U+FEFF, anywhere), other invisible characters (soft hyphens, zero-width spaces, marks
+    of direction; not the joiners U+200C and U+200D) and a CR at the end are removed; NUL, tab,
+    every other control character and every Unicode line separator become a space; runs of spaces
+    collapse; the ends are stripped. Words that end in the subword joiner `@@` stay as they are but
+    are counted: tokenization takes them apart (`@ @`) and `Bpe.segment` never emits one, so they
+    are never read as a joiner.
 
     Args:
         line: one line without its line feed.
-        counts: gets the changes by kind ("BOM", "CR at the end", "NUL", "tab", …, "other control
-            character", "joiner @@ in the text"), and under "spaces" the lines of which only the
-            spacing changed.
+        counts: gets the changes by kind ("BOM", "invisible character", "CR at the end", "NUL",
+            "tab", …, "other control character", "joiner @@ in the text"), and under "spaces" the
+            lines of which only the spacing changed.
     Returns: the safe line, possibly empty.
     """
     # Controls, separators and the BOM are not printable; nearly all lines leave here.
@@ -77,18 +80,26 @@ def tidy(line: str, counts: Counter[str] | None = None) -> str:
 
 
 def _without_unsafe(line: str, changes: Counter[str]) -> str:
-    if "\ufeff" in line:
-        changes["BOM"] = line.count("\ufeff")
-        line = line.replace("\ufeff", "")
-    if line.endswith("\r"):
-        changes["CR at the end"] = 1
-        line = line[:-1]
-    changes.update(
-        _KINDS.get(character, "other control character") for character in _UNSAFE.findall(line)
-    )
-    safe = _SPACES.sub(" ", _UNSAFE.sub(" ", line)).strip(" ")
+    safe = _replaced(line, changes) if _UNSAFE.search(line) else line
+    safe = _SPACES.sub(" ", safe).strip(" ")
     if safe != line and not changes:
         changes["spaces"] = 1
     if joiners := _JOINED.findall(safe):
         changes["joiner @@ in the text"] = len(joiners)
     return safe
+
+
+def _replaced(line: str, changes: Counter[str]) -> str:
+    """Return a line without invisible characters, with spaces in place of control characters."""
+    visible = _INVISIBLE.sub("", line)
+    changes.update(
+        "BOM" if character == "\ufeff" else "invisible character"
+        for character in _INVISIBLE.findall(line)
+    )
+    if visible.endswith("\r"):
+        changes["CR at the end"] = 1
+        visible = visible[:-1]
+    changes.update(
+        _KINDS.get(character, "other control character") for character in _UNSAFE.findall(visible)
+    )
+    return _UNSAFE.sub(" ", visible)

@@ -19,7 +19,7 @@ Name = Literal["moses", "jieba", "characters", "none", "raw"]
 Side = Literal["src", "tgt"]
 SIDES: tuple[Side, Side] = ("src", "tgt")
 SIDE_NAMES: dict[Side, str] = {"src": "source", "tgt": "target"}
-UNSPACED = {
+UNSPACED_LANGUAGES = {
     **dict.fromkeys(("ja", "jpn", "jp"), "Japanese"),
     **dict.fromkeys(("th", "tha"), "Thai"),
     **dict.fromkeys(("km", "khm"), "Khmer"),
@@ -132,7 +132,7 @@ def unspaced(lang: str) -> str | None:
     """Return the name of a language without spaces between words, other than Chinese, by its
     code in any region; None for other languages.
     """
-    return UNSPACED.get(re.split("[-_]", lang.lower())[0])
+    return UNSPACED_LANGUAGES.get(re.split("[-_]", lang.lower())[0])
 
 
 def make_tokenizer(

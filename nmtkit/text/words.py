@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 from nmtkit.arrays import Ints
 
 CHUNK = 1 << 13  # words
+CACHED_WORDS = 1 << 17
+LONGEST_CACHED = 64  # characters
+"""Bounds of the caches of words."""
 _SURROGATES = "surrogatepass"
 
 

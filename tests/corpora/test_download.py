@@ -558,6 +558,11 @@ def test_from_dir_goes_first_and_needs_no_network(server, mine):
     path.parent.mkdir()
     path.write_bytes(CONTENT)
     assert find(server, "/good", from_dir=mine) == path
+    elsewhere = mine.with_name("elsewhere")
+    elsewhere.mkdir()
+    (elsewhere / "link").symlink_to(path.parent)
+    (elsewhere / "round").symlink_to(elsewhere)
+    assert find(server, "/good", from_dir=elsewhere) == elsewhere / "link" / "train.bin"
     assert server.asked == []
 
 

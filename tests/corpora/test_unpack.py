@@ -311,8 +311,9 @@ def test_dev_and_test_may_be_the_same_rows(tmp_path):
 
 
 def test_rows_that_the_training_text_has_not(tmp_path):
-    with pytest.raises(DataError, match="the last set has no line"):
+    with pytest.raises(DataError, match="the last set has no line") as caught:
         held_out(tmp_path, ("own", ["last"]), count=5, last="50:")
+    assert "prep.dev" in caught.value.hint
 
 
 # what does not match

@@ -14,7 +14,7 @@ from nmtkit.settings import PrepSettings
 from nmtkit.text.tidy import tidy
 from tests.prep.corpora import drop_reason
 
-SPECIAL = "\x00\t\r\n\x0b\x0c\x1c\x1f\x7f\x85\u2028\u2029\ufeff @-a\u0301\u200b\u00a0\u3000"
+SPECIAL = "\x00\t\r\n\x0b\x0c\x1c\x1f\x7f\x85\u2028\u2029\ufeff @-a\u0301\u200b\u00ad\u00a0\u3000"
 NASTY = st.text(st.one_of(st.sampled_from(SPECIAL), st.characters(exclude_categories=["Cs"])))
 
 
@@ -41,6 +41,9 @@ NASTY = st.text(st.one_of(st.sampled_from(SPECIAL), st.characters(exclude_catego
         ("a@@b", "a@@b", {}),
         ("no\u00a0break \u3000wide e\u0301", "no\u00a0break \u3000wide e\u0301", {}),
         ("\ufeff\r", "", {"BOM": 1, "CR at the end": 1}),
+        ("soft\u00adhyphen\u200e\r", "softhyphen", {"invisible character": 2, "CR at the end": 1}),
+        ("a\u2066\u200bb\tc", "ab c", {"invisible character": 2, "tab": 1}),
+        ("می\u200cخواهم", "می\u200cخواهم", {}),
     ],
 )
 def test_each_kind_is_made_safe_and_counted(raw, clean, kinds):
@@ -52,7 +55,10 @@ def test_each_kind_is_made_safe_and_counted(raw, clean, kinds):
 
 def slow_tidy(line):
     """The rule said once more, the obvious way."""
-    line = line.replace("\ufeff", "").removesuffix("\r")
+    hidden = (
+        "\xad\u200b\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2060\u2066\u2067\u2068\u2069\ufeff"
+    )
+    line = line.translate(dict.fromkeys(map(ord, hidden))).removesuffix("\r")
     return " ".join(
         word for word in re.sub("[\x00-\x1f\x7f-\x9f\u2028\u2029]", " ", line).split(" ") if word
     )

@@ -203,12 +203,13 @@ def test_line_numbers_and_ids(tmp_path):
 @pytest.mark.parametrize(
     ("text", "line"),
     [("x", 1), ("1 1", 1), ("0 0", 2), ("5", 1), ("0 5", 2), ("-1", 1), ("0 3 1", 3), ("0.5", 1)]
-    + [("1 3", 1), ("a a b b", 1), ("0  3", 2)],
+    + [("1 3", 1), ("a a b b", 1), ("0  3", 2), ("9" * 5000, 1)],
+    ids=lambda value: str(value)[:9],
 )
 def test_line_numbers_that_are_none(tmp_path, text, line):
     lines = text.split(" ")
     after = f", after {lines[line - 2]}" if line > 1 else ""
-    message = f"'{lines[line - 1]}' cannot start a document in a text of 5 lines{after}"
+    message = f"'{lines[line - 1][:40]}' cannot start a document in a text of 5 lines{after}"
     caught = refused(DataError, message, read_starts, written(tmp_path / "starts", lines), 5)
     assert caught.where == f"{tmp_path / 'starts'}, line {line}"
     count = "1 line" if len(lines) == 1 else f"{len(lines)} lines"
@@ -303,7 +304,7 @@ def test_other_documents_are_another_corpus(tmp_path, stderr):
 
 def test_test_is_named_once(tmp_path):
     options = write_corpus(tmp_path / "in", corpus(), "blank")
-    with pytest.raises(ConfigError, match="'news' has two"):
+    with pytest.raises(ConfigError, match="'news' is named twice"):
         prepared(tmp_path, options | {"docs": [*options["docs"], "news=blank"]})
 
 

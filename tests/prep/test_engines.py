@@ -192,7 +192,7 @@ def test_a_worker_with_another_version(tmp_path, text, monkeypatch):
         return perform(work, replace(task, version="0.0.1"))
 
     monkeypatch.setattr(tasks, "perform", asked)
-    with pytest.raises(EnvironmentProblem, match=f"has not nmtkit .*: {nmtkit.__version__}"):
+    with pytest.raises(EnvironmentProblem, match=f"does not have nmtkit .*: {nmtkit.__version__}"):
         prepare(tmp_path, text, "run", SETTINGS)
 
 
@@ -231,7 +231,7 @@ def test_a_dask_worker_without_this_nmtkit(tmp_path, text, monkeypatch, content)
             cwd=tmp_path,
             stderr=subprocess.DEVNULL,
         )
-        with pytest.raises(EnvironmentProblem, match="has not nmtkit") as caught:
+        with pytest.raises(EnvironmentProblem, match="does not have nmtkit") as caught:
             address = cluster.scheduler_address
             prepare(tmp_path, text, "run", SETTINGS, engine="dask", address=address)
         worker.terminate()
@@ -339,7 +339,7 @@ def test_an_engine_that_is_not_installed(tmp_path, text, monkeypatch, engine, mo
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(EnvironmentProblem, match=f"{engine} is not installed") as caught:
         prepare(tmp_path, text, "run", SETTINGS, engine=engine)
-    assert f"nmtkit[{engine}]" in caught.value.hint
+    assert f"pip install -e '.[{engine}]'" in caught.value.hint
 
 
 def test_a_worker_that_does_not_see_the_work_folder(tmp_path, text, monkeypatch):

@@ -47,7 +47,7 @@ def prepared(folder):
     return read_json(folder / "prep/manifest.json")["files"]
 
 
-def test_all_forms_give_the_same_corpus(sets, tmp_path):
+def test_all_forms_give_the_same_corpus(sets, tmp_path, monkeypatch):
     results = {}
     for form, separator in FORMS.items():
         words = []
@@ -61,6 +61,14 @@ def test_all_forms_give_the_same_corpus(sets, tmp_path):
     assert result.exit_code == 0, result.output
     results["table"] = prepared(tmp_path / "table")
     assert results["words"] == results["commas"] == results["table"]
+    monkeypatch.setenv("HOME", str(tmp_path))
+    tests = ",".join(["test.en", *["~/test.de"] * 40])  # too long for the name of a file
+    result = call(
+        "mine", "--train=~/train.en", "train.de", "--dev=dev.en,~/dev.de", "--test", tests
+    )
+    assert result.exit_code == 0, result.output
+    files = prepared(tmp_path / "runs/mine")
+    assert {n: files[n] for n in results["words"]} == results["words"]
     result = call("mine", "--test=test.en", "test.de", *words[:4], "--run", "equals")
     assert result.exit_code == 0, result.output
     assert prepared(tmp_path / "equals") == results["words"]

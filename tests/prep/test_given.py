@@ -1,5 +1,6 @@
 """A text model that is given instead of learnt: --like, --codes and --vocab."""
 
+import gzip
 import re
 import shutil
 from collections import Counter
@@ -93,7 +94,9 @@ def ids_of(run, name):
 def test_like_gives_the_ids_of_the_other_run(tmp_path, source, small_shards, stderr):
     rows = [*pairs(100, 9), ("Xylophones eat 🍎.", "Xylophone essen Äpfel.")]
     files = own_files(tmp_path / "new", rows, pairs(30, 11))
-    run = prepare(tmp_path, files, preset=None, like=source.path, settings=["max_words=100"])
+    own = {"max_words": 100, "memory": 1.0, "shard_lines": 70}
+    settings = [f"{key}={value}" for key, value in own.items()]
+    run = prepare(tmp_path, files, preset=None, like=source.path, settings=settings)
     said = stderr()
     assert f"of {source.path} (fingerprint {source.manifest().fingerprint[:12]})" in said
     assert "train train: 101 lines, unknown subwords source" in said
@@ -106,7 +109,7 @@ def test_like_gives_the_ids_of_the_other_run(tmp_path, source, small_shards, std
     for name, content in text_files(run).items():
         assert content == (source.prep / name).read_bytes()
         assert manifest.source["given"][name] == source.manifest().files[name]
-    assert manifest.settings == source.manifest().settings.model_copy(update={"max_words": 100})
+    assert manifest.settings == source.manifest().settings.model_copy(update=own)
     assert manifest.preset == source.manifest().preset == "tiny"
     learnt = prepare(tmp_path, files, "learnt", SETTINGS)
     assert ids_of(learnt, "train") != ids_of(run, "train")
@@ -133,6 +136,12 @@ def test_a_registered_corpus_like_another_run(tmp_path):
     assert other.manifest().settings.merges == 80
 
 
+def gzipped(path):
+    copy = path.parents[2] / f"{path.name}.gz"
+    copy.write_bytes(gzip.compress(path.read_bytes()))
+    return copy
+
+
 @pytest.mark.parametrize("joint", ["true", "false"])
 def test_codes_and_vocabularies_of_files(tmp_path, joint, small_shards):
     settings = [f"joint_vocab={joint}", "vocab_threshold=9"]
@@ -143,7 +152,8 @@ def test_codes_and_vocabularies_of_files(tmp_path, joint, small_shards):
         "codes": [learnt.prep / name for name in names],
         "vocab": [learnt.prep / f"bpe-vocab.{side}.txt" for side in ("src", "tgt")],
     }
-    run = prepare(tmp_path, files, "given", settings, **given)
+    packed = {option: [gzipped(path) for path in paths] for option, paths in given.items()}
+    run = prepare(tmp_path, files, "given", settings, **packed)
     codes = prepare(tmp_path, files, "codes", settings, codes=given["codes"])
     assert run.manifest().settings == codes.manifest().settings == learnt.manifest().settings
     assert codes.manifest().files == learnt.manifest().files

@@ -11,8 +11,30 @@ import time
 
 import pytest
 
+from nmtkit import parallel
 from nmtkit.errors import DataError, EnvironmentProblem
-from nmtkit.parallel import one_ahead, ordered_map
+from nmtkit.parallel import cores, memory_bytes, one_ahead, ordered_map
+
+
+@pytest.mark.parametrize(
+    ("own", "limits", "expected"),
+    [
+        ("0::/\n", {"cpu.max": "max 100000", "memory.max": "max"}, (64, None)),
+        ("0::/\n", {"cpu.max": "150000 100000", "memory.max": "4096"}, (2, 4096)),
+        ("1:cpu:/x\n0::/a/b\n", {"a/cpu.max": "300000 100000", "memory.max": "9"}, (3, 9)),
+        ("0::/a/b\n", {"a/b/memory.max": "7", "a/memory.max": "9", "a/cpu.max": "5 10"}, (1, 7)),
+        ("4:memory:/x\n", {}, (64, None)),
+    ],
+)
+def test_the_limits_of_a_container(tmp_path, monkeypatch, own, limits, expected):
+    machine = memory_bytes()
+    for name, limit in {"a/b/x": "", "own": own, **limits}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(limit)
+    monkeypatch.setattr(parallel, "CGROUPS", tmp_path)
+    monkeypatch.setattr(parallel, "OWN_GROUP", tmp_path / "own")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(64))
+    assert (cores(), memory_bytes()) == (expected[0], expected[1] or machine)
 
 
 def upper():

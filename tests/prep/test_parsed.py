@@ -229,8 +229,8 @@ def test_mistakes_are_named(tmp_path, options):
     trees = options.pop("parses")
     for given, said in (
         (["train=nowhere"], "nowhere"),
-        ([trees[0], trees[0]], "has two"),
-        (["train"], "names no set"),
+        ([trees[0], trees[0]], "is named twice"),
+        (["train"], "'train' is not SET=FILE"),
         ([trees[0].replace("train=", "trian=")], "no set 'trian'"),
     ):
         refused((ConfigError, DataError), said, prepared, tmp_path, options, parses=given)
@@ -253,8 +253,9 @@ def test_trees_of_another_text_are_refused(tmp_path, options):
     streams = [[inspect(path, strict=True).text_file(path)] for path in news]
     (shard,) = cut(streams, 15)
     shutil.copytree(run.prep, tmp_path / "out")
-    with pytest.raises(DataError, match="files changed while they were read"):
+    with pytest.raises(DataError, match="files changed while they were read") as caught:
         CutSpans(shard, "news", train=False)(tmp_path, 0)
+    assert "run prep again" in caught.value.hint
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 in the work folder is noticed.
 """
 
+import importlib.metadata
 import multiprocessing
 import os
 import random
@@ -192,10 +193,14 @@ def test_a_shard_that_is_damaged_while_prep_works(tmp_path, text, stderr, expect
     assert warned in stderr()
 
 
-def test_another_command_does_not_go_on(tmp_path, text, stopped, small_shards, stderr):
+@pytest.mark.parametrize("other", [[*SETTINGS[1:], "merges=30"], SETTINGS], ids=["set", "tools"])
+def test_another_command_does_not_go_on(
+    tmp_path, text, stopped, small_shards, stderr, other, monkeypatch
+):
     stopped(tmp_path, "encode")
     stderr()
-    other = [*SETTINGS[1:], "merges=30"]
+    if other == SETTINGS:
+        monkeypatch.setattr(importlib.metadata, "version", lambda name: f"new {name}")
     assert contents(prepare(tmp_path, text, "run", other)) == contents(
         prepare(tmp_path, text, "whole", other)
     )

@@ -54,8 +54,9 @@ def test_a_file_that_becomes_shorter_is_noticed(tmp_path):
     text = inspect(tmp_path / "a", strict=True).text_file(tmp_path / "a")
     (part,) = cut([[text], [text]], 20)
     (tmp_path / "a").write_bytes(b"x\n" * 19)
-    with pytest.raises(DataError, match="changed while they were read"):
+    with pytest.raises(DataError, match="changed while they were read") as caught:
         list(part.chunks())
+    assert "run prep again" in caught.value.hint
 
 
 def test_compressed_text_is_read_from_its_middle(tmp_path):

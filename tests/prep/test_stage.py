@@ -335,10 +335,10 @@ OWN = [
     ({"dataset": ""}, "'' cannot name a corpus", "--run"),
     (
         {"docs": ["x.doc"]},
-        "'x.doc' names no set and file",
+        "'x.doc' is not SET=FILE",
         "--docs train=train.doc --docs dev=blank",
     ),
-    ({"docs": ["dev=blank", "dev=x.doc"]}, "'dev' has two", "one for each set"),
+    ({"docs": ["dev=blank", "dev=x.doc"]}, "'dev' is named twice", "one for each set"),
     ({"docs": ["test=blank"]}, "has no set 'test'", "dev"),
     ({"seed": 2}, "own files .* --seed has no effect", "demo"),
     ({"from_dir": Path("x")}, "own files .* --from-dir has no effect", "downloaded"),
@@ -400,6 +400,7 @@ def test_names_of_own_test_sets():
         "x/dev.de,y/dev.en",
         "ö b.de,ö b.en",
         "./-set.de,./-set.en",
+        "x/Dev.de,x/Dev.en",
     ]
     paths = [file_list(value, "--test") for value in tests]
     corpus = own_files(None, own, own, paths, None, None)
@@ -412,6 +413,7 @@ def test_names_of_own_test_sets():
         "dev-3",
         "ö_b",
         "set",
+        "Dev-4",
     ]
     assert corpus.name == "de-en"
     assert corpus.sets[4].sides["ref1"] == (Path("ref2.txt"),)
@@ -432,7 +434,7 @@ def test_a_language_without_rules_is_said(tmp_path, files, stderr):
     )
     run_prep(tmp_path, files, src="xx", tgt="de")  # up to date
     run_prep(tmp_path, files, "plain")
-    run_prep(tmp_path, files, "chinese", src="en", tgt="zh-Latn")
+    run_prep(tmp_path, files, "chinese", src="eng_Latn", tgt="zh-Latn")
     assert [one for one in warnings_of(stderr) if "Moses" in one] == []
 
 
@@ -497,6 +499,8 @@ def test_a_file_whose_suffix_is_of_another_language_is_said(tmp_path, files, std
         tmp_path,
         files,
         "others",
+        src="en-US",
+        tgt="deu",
         test=[
             ",".join(
                 str(test[0].with_name(name)) for name in ("test.en", "x.1", "x.ref", "x.tok", "x")
@@ -582,11 +586,30 @@ def test_another_text_is_refused(tmp_path, files):
     assert "source.dataset: mine -> demo" in caught.where
 
 
-def test_a_missing_piece_is_made_again(tmp_path, files, stderr, run):
-    (run.prep / "train/00000.bin").unlink()
+def test_a_missing_or_damaged_piece_is_made_again(tmp_path, files, stderr, run):
+    path, content = run.prep / "train/00000.bin", (run.prep / "train/00000.bin").read_bytes()
+    path.unlink()
     run_prep(tmp_path, files)
-    assert len(Store(run.prep / "train")) == 60
-    assert "train/00000.bin is missing" in stderr()
+    assert path.read_bytes() == content
+    path.write_bytes(content[:-1] + b"?")
+    run_prep(tmp_path, files)
+    assert path.read_bytes() == content
+    assert stderr().count("train/00000.bin is missing or has changed; preparing again") == 2
+
+
+def test_two_sets_with_the_same_files_are_a_warning(tmp_path, files, stderr):
+    run_prep(tmp_path, files, test=joined(files["dev"]))
+    (said,) = (line for line in warnings_of(stderr) if "same" in line)
+    assert said == "dev and dev-2 are the same text: is one of their files the wrong one?"
+
+
+def test_other_tools_than_those_of_a_run_are_a_warning(tmp_path, files, stderr, run):
+    manifest = run.manifest()
+    manifest.tools["sacremoses"] = "0.0"
+    manifest.write(run.prep / "manifest.json")
+    run_prep(tmp_path, files)
+    (said,) = (line for line in warnings_of(stderr) if "sacremoses" in line)
+    assert "was prepared with other versions (sacremoses 0.0 -> " in said
 
 
 def test_systems_of_the_old_corpus_are_named(tmp_path, files, stderr, run):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nmtkit.text.bpe import Bpe, join, learn_bpe
+from nmtkit.text.bpe import Bpe, learn_bpe
 from nmtkit.text.side import TextSide
 from nmtkit.text.tidy import tidy
 from nmtkit.text.truecase import Truecaser, detruecase
@@ -23,8 +23,9 @@ WORDS += ["Der", "hund", "Hund", "U-Bahn", "don't", "rug,", "8'", "...", "Mr.", 
 # whose case has another length.
 ODD = (
     "\x00\t\r\x0b\x0c\x1c\x85\u2028\u2029\ufeff"
-    " \u00a0\u3000\u200b\u200d\u0301@-&;<>|[]'\".,!?#ßŉǰİıſﬀ\ue000\uffff日我，。"
+    " \u00a0\u00ad\u3000\u200b\u200d\u0301@-&;<>|[]'\".,!?#ßŉǰİıſﬀ\ue000\uffff日我，。"
 )
+HIDDEN = "\xad\u200b\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2060\u2066\u2067\u2068\u2069\ufeff"
 CHARACTERS = st.one_of(
     st.sampled_from(ODD), st.characters(exclude_categories=["Cs"], exclude_characters="\n")
 )
@@ -42,7 +43,7 @@ def visible(text):
     return "".join(
         c
         for c in text
-        if not c.isspace() and c != "\ufeff" and unicodedata.category(c) not in {"Cc", "Zl", "Zp"}
+        if not c.isspace() and c not in HIDDEN and unicodedata.category(c) not in {"Cc", "Zl", "Zp"}
     )
 
 
@@ -103,8 +104,9 @@ def test_truecasing_changes_letters_at_starts_only_in_case(tokens):
 
 @given(st.lists(WORD, max_size=8))
 def test_words_come_back_from_their_subwords(codes, words):
-    pieces = Bpe(codes).segment(words)
-    assert join(pieces) == words
+    bpe = Bpe(codes)
+    pieces = bpe.segment(words)
+    assert bpe.join(pieces) == words
     assert all(pieces)
     assert not any(any(map(str.isspace, piece)) for piece in pieces)
 

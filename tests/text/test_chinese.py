@@ -111,7 +111,7 @@ def test_of_equally_probable_paths_the_longer_word_comes_first_as_in_jieba():
 
 
 def test_the_cache_is_bounded(monkeypatch):
-    monkeypatch.setattr(chinese, "CACHED", 3)
+    monkeypatch.setattr(chinese, "CACHED_WORDS", 3)
     asked = []
     cached = chinese._cached(lambda text: asked.append(text) or text.upper())
     for word in ("a", "b", "c", "a", "d", "b", "x" * 65, "x" * 65):

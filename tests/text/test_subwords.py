@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nmtkit.errors import DataError
-from nmtkit.text.bpe import Bpe, join, learn_bpe
+from nmtkit.text.bpe import Bpe, learn_bpe
 from nmtkit.text.splitter import LONG_WORD
 from tests.prep.real import lines
 
@@ -59,7 +59,7 @@ def test_subword_nmt_reference_data(shared, tmp_path):
     assert [" ".join(line) for line in segmented] == [
         line.strip() for line in lines(folder / "corpus.bpe.ref.en")
     ]
-    assert [join(line) for line in segmented] == [line.split() for line in text]
+    assert [bpe.join(line) for line in segmented] == [line.split() for line in text]
 
 
 def multi30k_words(shared):
@@ -163,7 +163,7 @@ def codes(tmp_path_factory):
 def test_every_word_comes_back_and_equals_subword_nmt(codes, words):
     bpe, reference = Bpe(codes), reference_bpe(codes)
     pieces = bpe.segment(words)
-    assert join(pieces) == words
+    assert bpe.join(pieces) == words
     for word in words:
         expected = reference.segment_tokens([word])
         if not expected[-1].endswith("@@"):
@@ -173,8 +173,9 @@ def test_every_word_comes_back_and_equals_subword_nmt(codes, words):
 def test_words_ending_in_the_joiner_are_not_read_as_joined(codes):
     words = ["@@", "next"]
     # What goes wrong in subword-nmt.
-    assert join(reference_bpe(codes).segment_tokens(words)) != words
-    assert join(Bpe(codes).segment(words)) == words
+    bpe = Bpe(codes)
+    assert bpe.join(reference_bpe(codes).segment_tokens(words)) != words
+    assert bpe.join(bpe.segment(words)) == words
 
 
 def test_vocabulary_filter_equals_subword_nmt(codes):
@@ -193,18 +194,20 @@ def test_vocabulary_filter_equals_subword_nmt(codes):
         changed += expected != plain.segment_tokens([word])
         if not expected[-1].endswith("@@"):
             assert bpe.segment([word]) == expected
-        assert join(bpe.segment([word])) == [word]
+        assert bpe.join(bpe.segment([word])) == [word]
     assert changed > 50
 
 
 def test_a_word_of_a_hundred_thousand_letters(codes):
     generator = random.Random(9)
     word = "".join(generator.choice("abc") for _ in range(100_000))
-    assert join(Bpe(codes).segment([word])) == [word]
+    bpe = Bpe(codes)
+    assert bpe.join(bpe.segment([word])) == [word]
     same_as_subword_nmt(codes, word[: LONG_WORD + 1])
 
 
-def test_join_drops_a_dangling_joiner_and_keeps_the_rest():
+def test_join_drops_a_dangling_joiner_and_keeps_the_rest(codes):
+    join = Bpe(codes).join
     assert join(["a@@", "b", "c@@"]) == ["ab", "c"]
     assert join(["@@"]) == []
     assert join([]) == []
