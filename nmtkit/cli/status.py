@@ -51,7 +51,9 @@ def status(as_json: bool, runs: Sequence[Path] = (), run: Path | None = None) ->
     named = runs or list(filter(None, [run]))
     for path in named:
         if not path.is_dir():
-            raise DataError(f"no run at {path}", hint="nmtkit status lists all under ./runs")
+            raise DataError(
+                f"no run at {path}", hint="without RUN and NMTKIT_RUN it lists all under ./runs"
+            )
     paths = named or [
         path
         for path in sorted(Path("runs").glob("*"))

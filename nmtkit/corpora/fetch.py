@@ -6,8 +6,10 @@ holds the file, then every address.
 
 from __future__ import annotations
 
+import functools
 import os
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -68,6 +70,21 @@ class Finder:
             hint = "name the folder that holds the data set's files, or leave it out"
             raise DataError(f"no such folder: {self.from_dir}", where="--from-dir", hint=hint)
 
+    @functools.cached_property
+    def _files(self) -> Mapping[str, list[Path]]:
+        """The files of the folder by name, also behind links; each folder counts once."""
+        paths: defaultdict[str, list[Path]] = defaultdict(list)
+        seen = set()
+        for parent, folders, names in os.walk(self.from_dir or "", followlinks=True):
+            status = Path(parent).stat()
+            if (status.st_dev, status.st_ino) in seen:
+                folders.clear()
+                continue
+            seen.add((status.st_dev, status.st_ino))
+            for name in names:
+                paths[name].append(Path(parent, name))
+        return paths
+
     def find(self, name: str) -> VerifiedFile:
         """Find a file on this machine, or download it.
 
@@ -108,7 +125,7 @@ class Finder:
         if self.from_dir is None:
             return
         for suffix in ("", *COMPRESSED):
-            paths = _files_named(PurePosixPath(name).name + suffix, self.from_dir)
+            paths = self._files[PurePosixPath(name).name + suffix]
             for path in sorted(paths, key=lambda p: (-_agreement(p, name), len(p.parts), p)):
                 best = max(_agreement(path, other) for other in (name, *self._namesakes(name)))
                 if path.is_file() and _agreement(path, name) == best:
@@ -199,16 +216,6 @@ class Finder:
             raise Failed(f"what came is another file, kept as {cached(name).name}.bad")
         file.remember()
         return file
-
-
-def _files_named(name: str, top: Path) -> Iterator[Path]:
-    """Yield the files of a name in a folder, also behind links to folders that do not lead back."""
-    for parent, folders, names in os.walk(top, followlinks=True):
-        folder = Path(parent)
-        real = folder.resolve()
-        folders[:] = [sub for sub in folders if not real.is_relative_to((folder / sub).resolve())]
-        if name in names:
-            yield folder / name
 
 
 def _agreement(path: Path, name: str) -> int:

@@ -327,8 +327,12 @@ def outdated(run: Run, translation: TranslationMeta) -> bool:
     used: dict[str, dict[str, str]] = {}
     for checkpoint in translation.checkpoints:
         used.setdefault(checkpoint.system, {})[checkpoint.name] = checkpoint.sha256
-    average = translation.settings.get("average")
-    return any(have_changed(run.system(name), each, average) for name, each in used.items())
+    # In an ensemble each system has averaged as its own settings say, or all as the first.
+    averages = {translation.settings.get("average"), *[None] * (len(used) - 1)}
+    return any(
+        all(now and now != each for now in (current(run.system(name), n) for n in averages))
+        for name, each in used.items()
+    )
 
 
 def digests(paths: Sequence[Path]) -> dict[str, str]:

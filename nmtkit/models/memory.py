@@ -356,9 +356,6 @@ class AssociatedMemoryTransformer(DocumentTransformer):
             hint = "with model.context_size above 1: --set model.context_join=parallel"
             message = "the contexts of a batch are a memory each, and not one text"
             raise ConfigError(message, where="model.memory_scope", hint=hint)
-        if not s.inter_attention and (s.query_from, s.share_first_attention) != ("embed", True):
-            message = "model.query_from and model.share_first_attention have no effect without it"
-            raise ConfigError(message, where="model.inter_attention", hint="leave them out")
         self.join = "parallel" if batch_wide else s.context_join
         self.memory = AssociatedMemory(s)
 

@@ -55,4 +55,4 @@ def tools(languages: tuple[str, str], settings: PrepSettings) -> dict[str, str]:
     packages += ["sentencepiece"] * (settings.subwords == "sentencepiece")
     versions = {name: importlib.metadata.version(name) for name in packages}
     dictionary = {"jieba's dictionary": chinese.dictionary_sha256()} if with_chinese else {}
-    return {"nmtkit": nmtkit.__version__} | versions | dictionary
+    return {"nmtkit": nmtkit.__version__, "text rules": str(FORMAT)} | versions | dictionary

@@ -32,6 +32,10 @@ LEAKED, REPEATED = "leaked", "repeated"
 ASCII_IGNORED = (string.punctuation + " \t\r\v\f").encode()
 WIDE_IGNORED = re.compile("[\u00a0-\u00bf\u2000-\u206f\u3000-\u303f\uff00-\uff0f\uff1a-\uff20]+")
 """Punctuation and white space beyond ASCII: Latin-1, general, Chinese and Japanese, full width."""
+INVISIBLE = re.compile(
+    b"\xc2\xad|\xe2\x80[\x8b\x8e\x8f\xaa-\xae]|\xe2\x81[\xa0\xa6-\xa9]|\xef\xbb\xbf"
+)
+"""The characters that cleaning removes (`text.tidy`), in UTF-8."""
 
 
 def normalised(text: bytes) -> bytes:
@@ -44,8 +48,10 @@ def normalised(text: bytes) -> bytes:
 
 
 def tidy_lines(text: bytes) -> list[bytes]:
-    """Return lines with single spaces, as cleaning leaves them: CRLF makes no other pair."""
-    return [b" ".join(line.split()) for line in text.split(b"\n")[:-1]]
+    """Return lines with single spaces and without invisible characters, as cleaning leaves them:
+    CRLF makes no other pair.
+    """
+    return [b" ".join(line.split()) for line in INVISIBLE.sub(b"", text).split(b"\n")[:-1]]
 
 
 def pair_hashes(src: Iterable[bytes], tgt: Iterable[bytes]) -> Hashes:
@@ -68,8 +74,8 @@ class Survey:
     languages: tuple[str, str]
 
     def __call__(self, work: Path, index: int) -> Outcome:
-        """Write the hashes (2, pairs): exact, and normalised (0 if there is only punctuation). Each
-        further reference makes further pairs.
+        """Write the hashes (2, references, pairs): exact, and normalised (0 if there is only
+        punctuation).
 
         Returns: pairs whose sides are the same, not blank; foreign lines by side.
         """
@@ -82,13 +88,15 @@ class Survey:
                 foreign[side] += finder.count(text)
             src, *references = map(tidy_lines, chunk)
             plain_src, *plain = (normalised(text).split(b"\n")[:-1] for text in chunk)
+            of_chunk = []
             for tgt, plain_tgt in zip(references, plain, strict=True):
                 identical += sum(a == b != b"" for a, b in zip(src, tgt, strict=True))
                 folded = pair_hashes(plain_src, plain_tgt).copy()
                 folded[[not (a or b) for a, b in zip(plain_src, plain_tgt, strict=True)]] = 0
-                hashes.append(np.stack([pair_hashes(src, tgt), folded]))
+                of_chunk.append(np.stack([pair_hashes(src, tgt), folded]))
+            hashes.append(np.stack(of_chunk, axis=1))
         path = hashes_path(work, index)
-        files.write_array(path, np.concatenate(hashes, axis=1))
+        files.write_array(path, np.concatenate(hashes, axis=2))
         return {"identical": identical, "foreign": foreign}, [path]
 
 
@@ -124,13 +132,13 @@ class CompareHashes:
         """
         train = [self._part(work, range(self.train), kind, index) for kind in (0, 1)]
         held_out = [
-            [self._part(work, shards, kind, index, text_only=True)[0] for kind in (0, 1)]
+            [self._part(work, shards, kind, index, text_only=True) for kind in (0, 1)]
             for shards in self.held_out
         ]
         overlap = [
             [
-                int(np.isin(ours, theirs).sum())
-                for ours, (theirs, _) in zip(pairs, train, strict=True)
+                len(np.unique(rows[np.isin(ours, theirs)]))
+                for (ours, rows), (theirs, _) in zip(pairs, train, strict=True)
             ]
             for pairs in held_out
         ]
@@ -139,7 +147,7 @@ class CompareHashes:
         dropped = {}
         if self.drop_overlap != "none":
             kind = int(self.drop_overlap == "normalised")
-            theirs = np.concatenate([pairs[kind] for pairs in held_out])
+            theirs = np.concatenate([pairs[kind][0] for pairs in held_out])
             ours, places = train[kind]
             dropped[LEAKED] = places[np.isin(ours, theirs)]
         if self.deduplicate:
@@ -164,8 +172,8 @@ class CompareHashes:
             if text_only:
                 inside &= both[1] != 0
             hashes.append(both[kind][inside])
-            rows.append(before + np.flatnonzero(inside))
-            before += both.shape[1]
+            rows.append(before + np.nonzero(inside)[1])
+            before += both.shape[2]
         return np.concatenate(hashes), np.concatenate(rows)
 
 

@@ -153,14 +153,20 @@ def _up_to_date(run: Run, old: Manifest, identity: dict[str, Any], settings: Pre
             where="\n  ".join([str(run.prep / "manifest.json"), *lines]),
             hint="prepare another run with --run DIR, or this one again with --force",
         )
-    for name in files.changed(run.prep, old.files)[:1]:
-        console.warn(f"{run.prep / name} is missing or has changed; preparing again")
-        return False
+    for name in old.files:
+        if not (run.prep / name).is_file():
+            console.warn(f"{run.prep / name} is missing; preparing again")
+            return False
+    written = (run.prep / MANIFEST).stat().st_mtime
+    later = {n: sha for n, sha in old.files.items() if (run.prep / n).stat().st_mtime > written}
+    for name in files.changed(run.prep, later)[:1]:
+        message = f"{name} has changed since it was prepared"
+        raise DataError(message, where=run.prep / name, hint=Manifest.again)
     now = tools((old.src, old.tgt), settings)
     newer = [
-        f"{name} {_short(old.tools[name])} -> {_short(version)}"
+        f"{name} {_short(old.tools.get(name))} -> {_short(version)}"
         for name, version in now.items()
-        if old.tools.get(name, version) != version
+        if old.tools.get(name) != version
     ]
     if newer:
         versions = f"was prepared with other versions ({', '.join(newer)})"

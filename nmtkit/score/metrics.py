@@ -157,12 +157,13 @@ def own_tokenizer(lang: str) -> str:
     return TOKENIZERS.get(re.split("[-_]", lang.lower())[0], WESTERN)
 
 
-def tokenizer_for(lang: str, tokenized: bool = False) -> tuple[str, str | None]:
+def tokenizer_for(lang: str, tokenized: bool = False, cut: bool = False) -> tuple[str, str | None]:
     """Return sacreBLEU's tokenizer for a target language, and a remark if it is not the default.
 
     Args:
         lang: as of `own_tokenizer` ("zh-TW", "zh_Hans").
         tokenized: the text is tokenized already, so its words end at spaces.
+        cut: text in a language without spaces is cut into words.
     """
     if tokenized:
         return "none", (
@@ -173,9 +174,9 @@ def tokenizer_for(lang: str, tokenized: bool = False) -> tuple[str, str | None]:
     if name == WESTERN:
         return name, None
     without = "; NIST BLEU, whose words end at spaces, is left out"
-    if name == "char":
+    if name == "char" and not cut:
         without = "; NIST BLEU and TER, whose words end at spaces, are left out"
-    elif usual_tokenizer(lang) != "moses":
+    elif usual_tokenizer(lang) != "moses" and name != "char":
         without += "; TER of single Chinese and Japanese characters (norm:yes, asian:yes)"
     try:
         BLEU(tokenize=name)
@@ -217,7 +218,8 @@ class Scorer:
         if side:
             self.tokenized_refs = [[side.cased(line) for line in ref] for ref in refs]
         self.tokenizer: str
-        self.tokenizer, self.remark = tokenizer_for(lang, tokenized)
+        self._cut = own_tokenizer(lang) == "char" and has_words(refs)
+        self.tokenizer, self.remark = tokenizer_for(lang, tokenized, self._cut)
         self.spaced = tokenized or usual_tokenizer(lang) == "moses"
         self.unit = "words" if self.spaced else "characters"  # of the length of a line
         if self.tokenized_refs and not self.spaced and not has_words(self.tokenized_refs):
@@ -242,7 +244,7 @@ class Scorer:
             return "the references are not tokenized"
         if kind.western and self.tokenizer != WESTERN:
             return f"it needs sacreBLEU's tokenizer {WESTERN}, and this text has {self.tokenizer}"
-        if key == "ter" and not self.spaced and own_tokenizer(self.lang) == "char":
+        if key == "ter" and not self.spaced and self.tokenizer == "char" and not self._cut:
             return f"sacreBLEU's TER cuts text at spaces, and '{self.lang}' has none between words"
         if outputs and (most := kind.most_words):
             lines = itertools.chain(*self.refs, *outputs)

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from nmtkit import console, settings, trust
 from nmtkit.errors import ConfigError, DataError, nearest
+from nmtkit.models import checkpoints
 from nmtkit.models.base import Model
 from nmtkit.models.variants import BASELINE, load_variant
 from nmtkit.presets import preset_names
@@ -71,6 +72,8 @@ def plan_of_system(run: Run, system: System, options: TrainOptions) -> Plan | No
     if options.variant not in (None, stored.variant):
         return None
     more = ", with --set" if assigned else ""
+    if not checkpoints.candidates(system.checkpoints):
+        more += "; --force takes those of the preset"
     console.say(f"'{system.name}' has the settings of {system.config}{more}")
     schemas = {"model": named_variant(stored.variant).Settings} | SCHEMAS
     values: dict[str, Any] = {
@@ -113,9 +116,10 @@ def make_plan(run: Run, options: TrainOptions) -> Plan:
     of_file = settings.load_config(options.config, variant) if options.config else {}
     if of_file.get("prep"):
         _warn_of_prep(of_file["prep"], manifest.settings, options.config)
+    assigned = _assigned(options)
     typed = settings.merge(
         of_file,
-        _assigned(options),
+        assigned,
         {"train": {} if options.seed is None else {"seed": options.seed}},
     )
     if options.match_parameters and "d_ff" in typed.get("model", {}):
@@ -133,17 +137,17 @@ def make_plan(run: Run, options: TrainOptions) -> Plan:
         search=settings.build(SearchSettings, sections.get("search", {}), "search"),
     )
     before = of_preset.get("train", {}).get("schedule", "noam")
-    _check_effects(plan.train, typed["train"], before)
+    _check_effects(plan.train, assigned.get("train", {}))
+    if (plan.train.schedule == "noam") != (before == "noam") and "lr" not in typed["train"]:
+        lr = f"train.lr is {plan.train.lr:g}, as for train.schedule={before}"
+        console.warn(f"{lr}; it means something else with {plan.train.schedule}")
     return plan
 
 
-def _check_effects(train: TrainSettings, typed: Collection[str], before: str) -> None:
-    """Refuse typed settings that have no effect without another setting; warn of a learning rate
-    that was chosen for another schedule.
+def _check_effects(train: TrainSettings, typed: Collection[str]) -> None:
+    """Refuse settings of --set that have no effect without another setting. A file of settings may
+    have them, as a preset.
 
-    Args:
-        typed: the settings that the user gave.
-        before: the schedule of the preset.
     Raises: ConfigError.
     """
     idle = OF_PLATEAU * (train.schedule != "plateau") + OF_REPLACE * (train.replace == "none")
@@ -152,11 +156,6 @@ def _check_effects(train: TrainSettings, typed: Collection[str], before: str) ->
             needed = "replace" if key in OF_REPLACE else "schedule=plateau"
             message = f"train.{key} has no effect without train.{needed}"
             raise ConfigError(message, where=f"train.{key}", hint="leave it out")
-    if (train.schedule == "noam") != (before == "noam") and "lr" not in typed:
-        console.warn(
-            f"train.lr is {train.lr:g}, as for train.schedule={before}; it means something else"
-            f" with {train.schedule}"
-        )
 
 
 def _warn_of_prep(values: dict[str, Any], prepared: PrepSettings, file: Path | None) -> None:

@@ -55,6 +55,19 @@ READERS = 4
 """The most workers that read text for a GPU."""
 
 
+class Unavailable(DataError):
+    """A system that another process is writing to, or that cannot be loaded."""
+
+
+@contextlib.contextmanager
+def _loading() -> Iterator[None]:
+    """Raise Unavailable in the place of a user error, of which other systems may be free."""
+    try:
+        yield
+    except (ConfigError, DataError) as error:
+        raise Unavailable(error.message, error.where, error.hint) from None
+
+
 def translate(run: Run, **values: Any) -> None:
     """Translate test sets into systems/<name>/translate/<set>/, or a file or stdin to stdout.
 
@@ -81,6 +94,10 @@ def translate(run: Run, **values: Any) -> None:
     ):
         groups = choose(run, options.systems, options.ensemble, search, single=to_stdout)
         call.systems = [group.name for group in groups]
+        if options.metric and not all(group.settings.mbr for group in groups):
+            message = "--metric chooses among candidates, and --mbr sets their number"
+            hint = "add --mbr N, or leave --metric out"
+            raise ConfigError(message, where="--metric", hint=hint)
         stage = _Stage(run, device, options)
         if to_stdout:
             stage.to_stdout(groups[0], sets, boundaries)
@@ -165,12 +182,6 @@ class _Stage:
         names = [f"{used.system}/{used.name}" for used in group.checkpoints()]
         scorer = group.scorer(self.device, machine.precision, self.jobs)
         if self.metric:
-            if not scorer.settings.mbr:
-                raise ConfigError(
-                    "--metric chooses among candidates, and --mbr sets their number",
-                    where="--metric",
-                    hint="add --mbr N, or leave --metric out",
-                )
             scorer.utility = external_utility(self.metric)
         constraints = self.options.constraints
         if constraints and any(demand.phrases for demand in read_demands(None, constraints)):
@@ -205,11 +216,12 @@ class _Stage:
         for group in groups:
             try:
                 self.translate_sets(group, sets)
-            except (ConfigError, DataError, CheckpointError, TrainingDiverged) as error:
+            except (Unavailable, CheckpointError, TrainingDiverged) as error:
                 skipped += 1
                 if self.options.systems or skipped == len(groups):
                     raise
-                console.warn(f"skipping '{group.name}': {error.message}")
+                hint = f" ({error.hint})" if error.hint else ""
+                console.warn(f"skipping '{group.name}': {error.message}{hint}")
 
     def translate_sets(self, group: SystemGroup, sets: list[TextSet]) -> None:
         """Translate the sets that this system, or ensemble, lacks."""
@@ -217,7 +229,8 @@ class _Stage:
         with contextlib.ExitStack() as locks:
             folders = {self.run.system(group.name).path, *(s.path for s in group.systems)}
             for path in sorted(folders):
-                locks.enter_context(locked(path, "translate"))
+                with _loading():
+                    locks.enter_context(locked(path, "translate"))
             for text_set in sets:
                 inputs, folder = self._inputs(group, text_set), group.translation(text_set.name)
                 files.recover(folder, TRANSLATION)
@@ -227,7 +240,8 @@ class _Stage:
                         " (--force repeats it)"
                     )
                     continue
-                scorer = scorer or self.scorer(group)
+                with _loading():
+                    scorer = scorer or self.scorer(group)
                 self._translate_set(folder, text_set, scorer, inputs)
 
     def _inputs(self, group: SystemGroup, text_set: TextSet) -> TranslationInputs:

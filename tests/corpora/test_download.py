@@ -561,7 +561,10 @@ def test_from_dir_goes_first_and_needs_no_network(server, mine):
     elsewhere = mine.with_name("elsewhere")
     elsewhere.mkdir()
     (elsewhere / "link").symlink_to(path.parent)
-    (elsewhere / "round").symlink_to(elsewhere)
+    for number in range(20):  # many ways around
+        (elsewhere / f"{number}").mkdir()
+        for other in range(20):
+            (elsewhere / f"{number}" / f"round-{other}").symlink_to(elsewhere / f"{other}")
     assert find(server, "/good", from_dir=elsewhere) == elsewhere / "link" / "train.bin"
     assert server.asked == []
 

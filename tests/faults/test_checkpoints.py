@@ -6,6 +6,7 @@ import errno
 import pickle
 import resource
 import shutil
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -16,6 +17,7 @@ from torch import nn
 from nmtkit import files
 from nmtkit.errors import CheckpointError, EnvironmentProblem
 from nmtkit.models import checkpoints, loading
+from nmtkit.records import UsedCheckpoint
 from nmtkit.run import System, write_toml
 from tests.faults.trainings import Killed, fail, fit
 from tests.manifests import read_json, write_best
@@ -469,3 +471,25 @@ def test_pruning_beside_damaged_checkpoints_of_later_steps(run, stderr):
     (aside,) = folder.glob(".damaged-*")  # the old 4, whose name was needed
     assert (aside / "model.safetensors").read_bytes() == before[0]
     assert damaged[1].read_bytes() == before[1]
+
+
+@pytest.mark.parametrize(
+    ("now", "expected"),
+    [
+        ({("a", 1): {"step-1": "1"}, ("b", None): {"step-2": "2"}}, False),
+        ({("a", 1): {"step-1": "1"}, ("b", 1): {"step-2": "2"}}, False),
+        ({("a", 1): {"step-1": "1"}}, False),  # those of b cannot be read
+        (
+            {("a", 1): {"step-1": "1"}, ("b", 1): {"step-3": "3"}, ("b", None): {"step-3": "3"}},
+            True,
+        ),
+    ],
+)
+def test_an_ensemble_is_out_of_date_with_its_systems(monkeypatch, now, expected):
+    """Each system has averaged as its own settings say, or as the call said for all."""
+    monkeypatch.setattr(checkpoints, "current", lambda name, average: now.get((name, average), {}))
+    used = [("a", "step-1", "1"), ("b", "step-2", "2")]
+    translation = SimpleNamespace(
+        checkpoints=[UsedCheckpoint(*each) for each in used], settings={"average": 1}
+    )
+    assert checkpoints.outdated(SimpleNamespace(system=str), translation) is expected

@@ -251,8 +251,6 @@ def test_which_sentences_it_wants():
         ({"context_size": 6}, "model.context_size"),
         ({"context_encoder": "bigru", "d_model": 15, "heads": 5}, "odd"),
         ({"memory_scope": "batch", "context_size": 2}, "a memory each"),
-        ({"inter_attention": False, "query_from": "encoder"}, "no effect"),
-        ({"inter_attention": False, "share_first_attention": False}, "no effect"),
     ],
 )
 def test_settings_that_cannot_be(values, message):

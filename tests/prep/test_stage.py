@@ -586,15 +586,15 @@ def test_another_text_is_refused(tmp_path, files):
     assert "source.dataset: mine -> demo" in caught.where
 
 
-def test_a_missing_or_damaged_piece_is_made_again(tmp_path, files, stderr, run):
+def test_a_missing_piece_is_made_again_and_another_one_refused(tmp_path, files, stderr, run):
     path, content = run.prep / "train/00000.bin", (run.prep / "train/00000.bin").read_bytes()
     path.unlink()
     run_prep(tmp_path, files)
     assert path.read_bytes() == content
+    assert "train/00000.bin is missing; preparing again" in stderr()
     path.write_bytes(content[:-1] + b"?")
-    run_prep(tmp_path, files)
-    assert path.read_bytes() == content
-    assert stderr().count("train/00000.bin is missing or has changed; preparing again") == 2
+    caught = refused(DataError, "has changed since it was prepared", run_prep, tmp_path, files)
+    assert caught.where == str(path) and "--force" in caught.hint
 
 
 def test_two_sets_with_the_same_files_are_a_warning(tmp_path, files, stderr):
@@ -606,10 +606,12 @@ def test_two_sets_with_the_same_files_are_a_warning(tmp_path, files, stderr):
 def test_other_tools_than_those_of_a_run_are_a_warning(tmp_path, files, stderr, run):
     manifest = run.manifest()
     manifest.tools["sacremoses"] = "0.0"
+    del manifest.tools["text rules"]  # as of an earlier version
     manifest.write(run.prep / "manifest.json")
     run_prep(tmp_path, files)
     (said,) = (line for line in warnings_of(stderr) if "sacremoses" in line)
-    assert "was prepared with other versions (sacremoses 0.0 -> " in said
+    assert "was prepared with other versions (text rules - -> " in said
+    assert "sacremoses 0.0 -> " in said
 
 
 def test_systems_of_the_old_corpus_are_named(tmp_path, files, stderr, run):

@@ -220,7 +220,10 @@ def test_ter_is_left_out_where_sacrebleu_does_not_cut_the_text(lang):
     scorer = metrics.Scorer([["ผมไปโรงเรียน"]], lang)
     assert "ter" not in scorer.keys and "'" + lang in scorer.lacks("ter")
     assert "TER, whose words end at spaces, are left out" in scorer.remark
-    assert "ter" in metrics.Scorer([["ผม ไป โรงเรียน"]], lang, tokenized=True).keys
+    words = [["ผม ไป โรงเรียน"]]
+    assert "ter" in metrics.Scorer(words, lang, tokenized=True).keys
+    scorer = metrics.Scorer(words, lang)
+    assert "ter" in scorer.keys and "TER, whose" not in scorer.remark
 
 
 def test_tokenised_bleu_needs_tokens():

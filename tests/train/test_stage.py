@@ -129,6 +129,15 @@ def test_bad_settings_name_the_key(run, assignment, message):
     assert not (run.path / "systems").exists()
 
 
+def test_a_file_may_have_the_settings_of_another_schedule(run, tmp_path):
+    """Such as a whole preset, of which --set changes the schedule."""
+    file = tmp_path / "mine.toml"
+    file.write_text('[train]\nschedule = "plateau"\nplateau_on = "train_loss"\nmin_lr = 1e-5\n')
+    assignments = ["train.schedule=constant", "train.lr=1e-4"]
+    plan = make_plan(run, TrainOptions.of({"config": file, "assignments": assignments}))
+    assert (plan.train.schedule, plan.train.min_lr) == ("constant", 1e-5)
+
+
 def test_names_that_lead_nowhere(run):
     refused(ConfigError, "unknown variant", train, run, variant="transfomer")
     refused(ConfigError, "unknown preset", train, run, preset="hugeish")

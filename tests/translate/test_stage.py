@@ -509,7 +509,7 @@ def test_a_system_whose_class_is_gone_is_skipped_unless_it_is_named(run, capsys)
     translate(run, set_names=["test"], jobs=1)
     assert "skipping 'two': " in (err := capsys.readouterr().err) and "nowhere" in err
     assert (run.system("one").translation("test") / "hyp.txt").exists()
-    with pytest.raises(ConfigError, match="nowhere"):
+    with pytest.raises(DataError, match="nowhere"):
         translate(run, systems=["two"], jobs=1)
 
 
