@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from nmtkit.analyze.analysis import Analysis, Finding, option
@@ -71,16 +70,16 @@ class Aligned:
     agreement: list[AgreementRow] | None
 
 
-def select_sites(model: Model, layer: str, only_cross: bool, device: torch.device) -> Sites:
+def select_sites(model: Model, layer: str, only_cross: bool) -> Sites:
     """Return the attentions from target to source of all layers or of one, or any attention by its
     name.
 
     Raises: LeftOut for a model without such a layer or attention, naming those that it has.
     """
-    sites = recording.sides(model, device)
+    sites = recording.sides(model)
     if layer in sites and not only_cross:
         return {layer: sites[layer]}
-    cross = recording.cross_sites(model, device)
+    cross = recording.cross_sites(model)
     layers = {site: str(recording.layer_of(site)) for site in cross}
     selected = [site for site in cross if layer in ("", site, layers[site])]
     if selected:
@@ -149,7 +148,7 @@ class Alignment(Analysis[AlignmentOptions, Aligned]):
 
         def draw(name: str) -> Drawn:
             model = study.model(name)
-            sites = select_sites(model, options.layer, gold is not None, study.device)
+            sites = select_sites(model, options.layer, gold is not None)
             if gold:
                 agreement.extend(self._agreement(study, name, model, sites, gold))
             return self._drawn(study, name, model, sites, pairs)

@@ -86,7 +86,7 @@ def attention_of(study: Study, name: str, lines: Sequence[int]) -> SystemAttenti
     """
     store, subwords = study.store, read_subwords(study, name)
     model = study.model(name)
-    site = drawn_site(recording.cross_sites(model, study.device))
+    site = drawn_site(recording.cross_sites(model))
     src_vocabulary, tgt_vocabulary = load_vocabularies(study.run.prep)
     src, tgt = map(store.src, range(len(store))), map(tgt_vocabulary.encode, subwords)
     pairs = GivenPairs(list(src), list(tgt), store.spans, store.documents)

@@ -111,7 +111,7 @@ class Reader:
     @cached_property
     def sites(self) -> context_reading.Sites:
         """The sites where the model reads contexts."""
-        return context_reading.sites_of(self.model, self.device)
+        return context_reading.sites_of(self.model)
 
     @cached_property
     def scorer(self) -> Scorer:

@@ -176,7 +176,7 @@ class Divergence(Analysis[Options, Divergences]):
             return mean_divergence(model, study.batches(name, model))
 
         dual = study.models_with(
-            lambda model, device: pairs_of(recording.sides(model, device)),
+            lambda model: pairs_of(recording.sides(model)),
             "it does not attend both locally and globally",
             "no system of this run attends locally and globally",
             diverge,

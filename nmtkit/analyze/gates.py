@@ -39,10 +39,10 @@ ENDING, OF_CONTEXT = "_gate", ".gate"
 SIDES: dict[Side, str] = {"src": "source", "tgt": "target"}
 
 
-def gates_of(model: Model, device: torch.device) -> dict[str, Side]:
+def gates_of(model: Model) -> dict[str, Side]:
     """Return the gates that a model records: site -> the side whose subwords it belongs to."""
     sides: dict[str, Side] = {}
-    for stack, recorded in recording.look(model, recording.probe(model, device)).items():
+    for stack, recorded in recording.look(model, recording.probe(model)).items():
         for site, value in recorded.items():
             if site.endswith((ENDING, OF_CONTEXT)):
                 of_source = value.dim() == 3 or (stack == "encoder" and site.endswith(OF_CONTEXT))

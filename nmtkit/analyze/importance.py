@@ -152,10 +152,10 @@ class Importance(Analysis[ImportanceOptions, Importances]):
         draws = study.resampling(len(rows))
 
         def importance_of(name: str) -> SystemImportance:
-            model, device = study.model(name), study.device
-            site = recording.cross_sites(model, device)[-1]  # of the last layer
+            model = study.model(name)
+            site = recording.cross_sites(model)[-1]  # of the last layer
             renormalise = self.options.removal == "renormalised"
-            points = points_of(study, name, Ablation.of(model, site, renormalise, device), rows)
+            points = points_of(study, name, Ablation.of(model, site, renormalise), rows)
             return SystemImportance(site, points, estimates(points, draws, rows))
 
         hint = "`nmtkit variants` lists the variants, with and without attention"

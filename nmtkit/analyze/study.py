@@ -174,7 +174,7 @@ class Study:
 
     def models_with(
         self,
-        recorded: Callable[[Model, torch.device], T],
+        recorded: Callable[[Model], T],
         lacks: str,
         nobody: str,
         measure: Callable[[str, Model, T], R],
@@ -182,7 +182,7 @@ class Study:
         """Measure the systems whose models record something, one model after another.
 
         Args:
-            recorded: (model, device) -> what the model records; empty if there is nothing.
+            recorded: model -> what the model records; empty if there is nothing.
             lacks: why a system without it is left out.
             nobody: the message if no system has it.
             measure: (system, model, what the model records) -> the result of the system.
@@ -193,7 +193,7 @@ class Study:
 
         def look(name: str) -> R:
             model = self.model(name)
-            if not (records := recorded(model, self.device)):
+            if not (records := recorded(model)):
                 raise LeftOut(lacks)
             return measure(name, model, records)
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
 from nmtkit.analyze.analysis import Analysis, Finding
 from nmtkit.analyze.gates import ENDING, meanings, openings, word_means
@@ -38,9 +37,9 @@ class WordWeights(NamedTuple):
     weighted: Array
 
 
-def attentions_of(model: Model, device: torch.device) -> list[str]:
+def attentions_of(model: Model) -> list[str]:
     """Return the sites of attention whose source positions have gates."""
-    recorded = recording.look(model, recording.probe(model, device))["decoder"]
+    recorded = recording.look(model, recording.probe(model))["decoder"]
     gates = {site for site, opened in recorded.items() if opened.dim() == 3}
     return [site for site, w in recorded.items() if w.dim() == 4 and site + ENDING in gates]
 
