@@ -199,7 +199,7 @@ class Alignment(Analysis[AlignmentOptions, Aligned]):
                 if (contexts := recorded.get(site + context_spread.ENDING)) is not None:
                     values = context_spread.spread(contexts, batch.tgt_lengths)
                     spread[site][rows] = values.cpu().numpy()
-        draws = study.resampling(count)
+        draws = study.draws(count).full
         means = {site: mean(spread[site], draws) for site in sites}
         return [
             (name, s, links.rates([*found.values()], [gold.gold[row] for row in found]), means[s])

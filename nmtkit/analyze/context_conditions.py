@@ -116,7 +116,7 @@ class Reader:
     @cached_property
     def scorer(self) -> Scorer:
         """The scorer that translates with the model and holds its vocabularies."""
-        return self.study.scorer(self.model, self.study.search_settings(self.name))
+        return self.study.scorer(self.model, self.study.run.system(self.name).searching())
 
     def compare(self, draws: Draws) -> Conditions:
         """Return the results of the system under each condition. The losses of all conditions are

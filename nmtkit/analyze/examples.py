@@ -61,7 +61,7 @@ class Examples(PaperAnalysis[ExamplesOptions, Example]):
             ],
             bleu={name: metric.sentence_scores() for name, metric in metrics.items()},
             signature=next(iter(metrics.values())).signature,
-            resampling=study.resampling(text_set.lines),
+            resampling=study.draws(text_set.lines).full,
         )
 
     def present(self, result: Example) -> Finding:

@@ -217,7 +217,7 @@ class Gates(Analysis[GatesOptions, GateMeans]):
                 f"gates are measured on {blank} words, and this set has only blank lines there"
             )
             raise DataError(message, where=f"--on {study.set_name}", hint="name another set")
-        draws = study.resampling(len(study.store))
+        draws = study.draws(len(study.store)).full
         values = {
             name: of_words(study, name, model, sides, words) for name, (model, _) in gated.items()
         }

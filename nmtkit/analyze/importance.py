@@ -149,7 +149,7 @@ class Importance(Analysis[ImportanceOptions, Importances]):
     def measure(self, study: Study) -> Importances:
         size = len(study.store)
         rows = draw(size, self.options.sentences or size)
-        draws = study.resampling(len(rows))
+        draws = study.draws(len(rows)).full
 
         def importance_of(name: str) -> SystemImportance:
             model = study.model(name)

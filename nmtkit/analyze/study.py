@@ -17,7 +17,7 @@ from nmtkit.errors import DataError, LeftOut
 from nmtkit.parallel import cores
 from nmtkit.records import TextSet
 from nmtkit.run import Run
-from nmtkit.score.resampling import Draws, Resampling
+from nmtkit.score.resampling import Draws
 from nmtkit.score.translations import translated_systems
 from nmtkit.settings import SearchSettings
 
@@ -112,10 +112,6 @@ class Study:
         return loading.load_system(
             self.run, self.run.find_system(name), self.device, precision=precision
         )
-
-    def search_settings(self, name: str) -> SearchSettings:
-        """Return how a system searches."""
-        return self.run.system(name).searching()
 
     def scorer(self, model: Model, settings: SearchSettings) -> Scorer:
         """Return a scorer that translates and scores raw text with a model, on all cores."""
@@ -215,10 +211,6 @@ class Study:
             raise DataError(message, where=self.run.path, hint="nmtkit translate")
         return folders
 
-    def resampling(self, sentences: int) -> Resampling:
-        """Return the resamples of N sentences from which intervals are computed."""
-        return Resampling(sentences, RESAMPLES, seed=SEED)
-
     def draws(self, sentences: int) -> Draws:
-        """Return the resamples and swaps of N sentences for significance tests."""
+        """Return the resamples and swaps of N sentences, for intervals and significance tests."""
         return Draws(sentences, RESAMPLES, seed=SEED)

@@ -98,7 +98,7 @@ class Bench:
     def __init__(self, study: Study, steps: int) -> None:
         first = study.run.system(study.systems[0])
         config, self.training = first.read_config(), first.training()
-        settings = study.search_settings(study.systems[0])
+        settings = first.searching()
         limits = {"max_length_a": 0.0, "max_length_b": steps, "nbest": 1}
         self.search = settings.model_copy(update=limits)
         wanted = settings.precision if study.device.type == "cpu" else "float32"
