@@ -136,11 +136,15 @@ class Alignment(Analysis[AlignmentOptions, Aligned]):
     def measure(self, study: Study) -> Aligned:
         options = self.options
         if options.gold and study.set_names:
-            message, hint = "the sentences are those of --gold", "leave out one of them"
-            raise ConfigError(message, where="--on", hint=hint)
+            raise ConfigError(
+                "the sentences are those of --gold", where="--on", hint="leave out one of them"
+            )
         if options.alignments and not options.gold:
-            message, hint = "there is nothing to compare it with", "--gold LINKS,PAIRS"
-            raise ConfigError(message, where="--alignments", hint=hint)
+            raise ConfigError(
+                "there is nothing to compare it with",
+                where="--alignments",
+                hint="--gold LINKS,PAIRS",
+            )
         gold = links.read_gold_set(study.run.prep, options.gold) if options.gold else None
         pairs = gold.pairs if gold else None
         options.row(len((pairs or study.store).src_lengths))
