@@ -115,12 +115,12 @@ class Bench:
         self.endless = {name: Endless(model) for name, model in self.models.items()}
         self.sources = {name: _sources(study, name, self.models[name]) for name in study.systems}
         self.pairs = Store(study.run.prep / "train")
-        self.gradients = {}
-        for name, model in self.models.items():
-            training = study.run.system(name).training()
-            self.gradients[name] = Gradients(
-                model, self.pairs, training, self.autocast, TrainState()
+        self.gradients = {
+            name: Gradients(
+                model, self.pairs, study.run.system(name).training(), self.autocast, TrainState()
             )
+            for name, model in self.models.items()
+        }
         self.updates = Updates(self.pairs, self.training)
 
     def round(self, number: int, advance: console.Advance) -> tuple[int, Floats]:
