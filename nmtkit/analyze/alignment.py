@@ -14,12 +14,7 @@ import numpy as np
 from torch import Tensor
 
 from nmtkit.analyze.analysis import Analysis, Finding, option
-from nmtkit.analyze.presenting import (
-    SentenceOptions,
-    interval_column,
-    interval_note,
-    text_columns,
-)
+from nmtkit.analyze.presenting import SentenceOptions, interval_note
 from nmtkit.analyze.study import Study
 from nmtkit.data.batches import Batch
 from nmtkit.data.context import BREAK
@@ -31,7 +26,15 @@ from nmtkit.models.base import Model
 from nmtkit.score.resampling import mean
 from nmtkit.tables import figures
 from nmtkit.tables.bars import Heat, heat
-from nmtkit.tables.table import Column, Estimate, Table, csv_text, text_column
+from nmtkit.tables.table import (
+    Column,
+    Estimate,
+    Table,
+    csv_text,
+    interval_column,
+    text_column,
+    text_columns,
+)
 from nmtkit.text.vocabulary import Vocabulary, load_vocabularies
 from nmtkit.translate.forced import GivenPairs
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from nmtkit.analyze.analysis import Analysis, Finding, Options, option
-from nmtkit.analyze.presenting import interval_column, interval_note, text_columns
+from nmtkit.analyze.presenting import interval_note
 from nmtkit.analyze.study import RESAMPLES, SEED, Study
 from nmtkit.arrays import Floats, Ints
 from nmtkit.data.batches import Batch
@@ -32,7 +32,7 @@ from nmtkit.nn.masks import real_positions
 from nmtkit.score.resampling import Resampling, ratios
 from nmtkit.tables import figures
 from nmtkit.tables.bars import named_bars
-from nmtkit.tables.table import Column, Estimate, Table, text_column
+from nmtkit.tables.table import Column, Estimate, Table, interval_column, text_column, text_columns
 from nmtkit.text.tokenizer import Side
 
 ENDING, OF_CONTEXT = "_gate", ".gate"

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from nmtkit.analyze.analysis import Analysis, Finding, Options, option
-from nmtkit.analyze.presenting import interval_column, interval_note, text_columns
+from nmtkit.analyze.presenting import interval_note
 from nmtkit.analyze.study import RESAMPLES, SEED, Study
 from nmtkit.arrays import Floats, Ints
 from nmtkit.measures import ablation, context_spread, recording
@@ -17,7 +17,7 @@ from nmtkit.measures.ablation import Ablation
 from nmtkit.score.resampling import Resampling, estimate, mean
 from nmtkit.tables import figures
 from nmtkit.tables.bars import named_bars
-from nmtkit.tables.table import Column, Estimate, Table, csv_text
+from nmtkit.tables.table import Column, Estimate, Table, csv_text, interval_column, text_columns
 
 REMOVALS = {
     "renormalised": "the other weights of the step are scaled up to sum to one",
