@@ -106,7 +106,7 @@ class Reading:
 
 def sites_of(model: Model) -> Sites:
     """Return where a model reads contexts, by the shapes of what it records on a probe."""
-    recorded = recording.look(model, recording.probe(model, context=LENGTH))["encoder"]
+    recorded = recording.probed(model, LENGTH)["encoder"]
     gates = tuple(site for site in recorded if site.endswith(OF_CONTEXT))
     source, both = recording.PROBE[0], recording.PROBE[0] + LENGTH
     joined = []

@@ -42,7 +42,7 @@ SIDES: dict[Side, str] = {"src": "source", "tgt": "target"}
 def gates_of(model: Model) -> dict[str, Side]:
     """Return the gates that a model records: site -> the side whose subwords it belongs to."""
     sides: dict[str, Side] = {}
-    for stack, recorded in recording.look(model, recording.probe(model)).items():
+    for stack, recorded in recording.probed(model).items():
         for site, value in recorded.items():
             if site.endswith((ENDING, OF_CONTEXT)):
                 of_source = value.dim() == 3 or (stack == "encoder" and site.endswith(OF_CONTEXT))

@@ -107,15 +107,17 @@ def made_up(lengths: tuple[int, int], device: torch.device, pairs: int = 1) -> B
     return pair_batch([src] * pairs, [tgt] * pairs, device)
 
 
-def probe(model: Model, context: int = 1) -> Batch:
-    """Return two made-up pairs; a model that reads context gets one of `context` symbols."""
+def probed(model: Model, context: int = 1) -> dict[str, dict[str, Tensor]]:
+    """Return what a model records on two made-up pairs, as `look`; a model that reads context gets
+    one of `context` symbols.
+    """
     device = device_of(model)
     batch = made_up(PROBE, device, pairs=2)
-    if model.context_rule is None:
-        return batch
-    ids = np.array([UNK] * (context - 1) + [EOS])
-    read = contexts([[0], [0]], lambda _: ids, model.context_rule, device, lambda _: ids)
-    return dataclasses.replace(batch, context=on_device(read, device))
+    if model.context_rule is not None:
+        ids = np.array([UNK] * (context - 1) + [EOS])
+        read = contexts([[0], [0]], lambda _: ids, model.context_rule, device, lambda _: ids)
+        batch = dataclasses.replace(batch, context=on_device(read, device))
+    return look(model, batch)
 
 
 def layer_of(site: str) -> int:
