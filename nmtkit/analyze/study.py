@@ -60,19 +60,19 @@ class Study:
     too_long: Counter[str] = field(default_factory=Counter)
 
     @cached_property
-    def set_name(self) -> str:
+    def text_set(self) -> TextSet:
         """The one set that is read: the one named, else the first test set, else dev, else any.
 
         Raises: ConfigError if there is none of that name.
         """
         if self.set_names:
-            return self.run.text_set(self.set_names[0]).name
-        return [*self.run.sets("test"), *self.run.sets("dev"), *self.run.sets()][0].name
+            return self.run.text_set(self.set_names[0])
+        return [*self.run.sets("test"), *self.run.sets("dev"), *self.run.sets()][0]
 
     @property
-    def text_set(self) -> TextSet:
-        """The one set that is read."""
-        return self.run.text_set(self.set_name)
+    def set_name(self) -> str:
+        """The name of the one set that is read."""
+        return self.text_set.name
 
     @cached_property
     def store(self) -> Store:
