@@ -216,7 +216,6 @@ class Scorer:
         self.tokenized_refs: list[list[str]] = []
         if side:
             self.tokenized_refs = [[side.cased(line) for line in ref] for ref in refs]
-        self.tokenizer: str
         self.tokenizer, self.remark = tokenizer_for(lang, tokenized)
         self.spaced = tokenized or usual_tokenizer(lang) == "moses"
         self.unit = "words" if self.spaced else "characters"  # of the length of a line
