@@ -18,7 +18,6 @@ from nmtkit.analyze.contrastive_scores import (
     read_scores,
     score,
 )
-from nmtkit.analyze.presenting import interval_column
 from nmtkit.analyze.study import Study
 from nmtkit.corpora import published
 from nmtkit.data.documents import ContextRule
@@ -29,7 +28,7 @@ from nmtkit.run import Run
 from nmtkit.score.significance import wilson
 from nmtkit.tables import figures
 from nmtkit.tables.bars import percent_bars
-from nmtkit.tables.table import Column, Estimate, Rows, Table, text_column
+from nmtkit.tables.table import Column, Estimate, Rows, Table, interval_column, text_column
 
 AGREEMENT = "subj_verb_agreement"
 POLARITY = {

@@ -11,16 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from nmtkit.analyze.analysis import Analysis, Finding, option
-from nmtkit.analyze.presenting import (
-    SentenceOptions,
-    interval_column,
-    interval_note,
-    text_columns,
-)
+from nmtkit.analyze.presenting import SentenceOptions, interval_note
 from nmtkit.analyze.study import Study
 from nmtkit.data.batches import Batch
 from nmtkit.data.context import BREAK
@@ -32,7 +26,15 @@ from nmtkit.models.base import Model
 from nmtkit.score.resampling import mean
 from nmtkit.tables import figures
 from nmtkit.tables.bars import Heat, heat
-from nmtkit.tables.table import Column, Estimate, Table, csv_text, text_column
+from nmtkit.tables.table import (
+    Column,
+    Estimate,
+    Table,
+    csv_text,
+    interval_column,
+    text_column,
+    text_columns,
+)
 from nmtkit.text.vocabulary import Vocabulary, load_vocabularies
 from nmtkit.translate.forced import GivenPairs
 
@@ -71,16 +73,16 @@ class Aligned:
     agreement: list[AgreementRow] | None
 
 
-def select_sites(model: Model, layer: str, only_cross: bool, device: torch.device) -> Sites:
+def select_sites(model: Model, layer: str, only_cross: bool) -> Sites:
     """Return the attentions from target to source of all layers or of one, or any attention by its
     name.
 
     Raises: LeftOut for a model without such a layer or attention, naming those that it has.
     """
-    sites = recording.sides(model, device)
+    sites = recording.sides(model)
     if layer in sites and not only_cross:
         return {layer: sites[layer]}
-    cross = recording.cross_sites(model, device)
+    cross = recording.cross_sites(model)
     layers = {site: str(recording.layer_of(site)) for site in cross}
     selected = [site for site in cross if layer in ("", site, layers[site])]
     if selected:
@@ -137,11 +139,15 @@ class Alignment(Analysis[AlignmentOptions, Aligned]):
     def measure(self, study: Study) -> Aligned:
         options = self.options
         if options.gold and study.set_names:
-            message, hint = "the sentences are those of --gold", "leave out one of them"
-            raise ConfigError(message, where="--on", hint=hint)
+            raise ConfigError(
+                "the sentences are those of --gold", where="--on", hint="leave out one of them"
+            )
         if options.alignments and not options.gold:
-            message, hint = "there is nothing to compare it with", "--gold LINKS,PAIRS"
-            raise ConfigError(message, where="--alignments", hint=hint)
+            raise ConfigError(
+                "there is nothing to compare it with",
+                where="--alignments",
+                hint="--gold LINKS,PAIRS",
+            )
         gold = links.read_gold_set(study.run.prep, options.gold) if options.gold else None
         pairs = gold.pairs if gold else None
         options.row(len((pairs or study.store).src_lengths))
@@ -149,7 +155,7 @@ class Alignment(Analysis[AlignmentOptions, Aligned]):
 
         def draw(name: str) -> Drawn:
             model = study.model(name)
-            sites = select_sites(model, options.layer, gold is not None, study.device)
+            sites = select_sites(model, options.layer, gold is not None)
             if gold:
                 agreement.extend(self._agreement(study, name, model, sites, gold))
             return self._drawn(study, name, model, sites, pairs)
@@ -200,7 +206,7 @@ class Alignment(Analysis[AlignmentOptions, Aligned]):
                 if (contexts := recorded.get(site + context_spread.ENDING)) is not None:
                     values = context_spread.spread(contexts, batch.tgt_lengths)
                     spread[site][rows] = values.cpu().numpy()
-        draws = study.resampling(count)
+        draws = study.draws(count).full
         means = {site: mean(spread[site], draws) for site in sites}
         return [
             (name, s, links.rates([*found.values()], [gold.gold[row] for row in found]), means[s])

@@ -13,13 +13,12 @@ import numpy as np
 from nmtkit import console
 from nmtkit.analyze.alignment import drawn_site, of_head
 from nmtkit.analyze.analysis import Analysis, Finding, Options, option
-from nmtkit.analyze.presenting import text_columns
 from nmtkit.analyze.study import Study
 from nmtkit.errors import LeftOut
 from nmtkit.measures import recording
 from nmtkit.records import Record
 from nmtkit.score.translations import bleu_of, lines_of, translated_systems
-from nmtkit.tables.table import Column, Table
+from nmtkit.tables.table import Column, Table, text_columns
 from nmtkit.text.vocabulary import EOS, SPECIALS, load_vocabularies
 from nmtkit.translate.forced import GivenPairs
 
@@ -86,7 +85,7 @@ def attention_of(study: Study, name: str, lines: Sequence[int]) -> SystemAttenti
     """
     store, subwords = study.store, read_subwords(study, name)
     model = study.model(name)
-    site = drawn_site(recording.cross_sites(model, study.device))
+    site = drawn_site(recording.cross_sites(model))
     src_vocabulary, tgt_vocabulary = load_vocabularies(study.run.prep)
     src, tgt = map(store.src, range(len(store))), map(tgt_vocabulary.encode, subwords)
     pairs = GivenPairs(list(src), list(tgt), store.spans, store.documents)

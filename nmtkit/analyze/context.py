@@ -21,7 +21,6 @@ from nmtkit.analyze.context_conditions import (
     Reader,
 )
 from nmtkit.analyze.context_reading import Example
-from nmtkit.analyze.presenting import interval_column, text_columns
 from nmtkit.analyze.study import SEED, Study
 from nmtkit.data.documents import documents_file
 from nmtkit.errors import ConfigError, DataError
@@ -32,7 +31,7 @@ from nmtkit.score.resampling import FEW, Draws
 from nmtkit.score.significance import FEW_DIFFERENT, TESTS, compare, difference
 from nmtkit.score.translations import scorer_of
 from nmtkit.tables import figures
-from nmtkit.tables.table import Column, Rows, Table
+from nmtkit.tables.table import Column, Rows, Table, interval_column, text_columns
 
 P_VALUES = ("paired_bootstrap", "sacrebleu_randomization")
 

@@ -111,12 +111,12 @@ class Reader:
     @cached_property
     def sites(self) -> context_reading.Sites:
         """The sites where the model reads contexts."""
-        return context_reading.sites_of(self.model, self.device)
+        return context_reading.sites_of(self.model)
 
     @cached_property
     def scorer(self) -> Scorer:
         """The scorer that translates with the model and holds its vocabularies."""
-        return self.study.scorer(self.model, self.study.search_settings(self.name))
+        return self.study.scorer(self.model, self.study.run.system(self.name).searching())
 
     def compare(self, draws: Draws) -> Conditions:
         """Return the results of the system under each condition. The losses of all conditions are

@@ -104,9 +104,9 @@ class Reading:
         return self.weights.sum(1) if self.kept is None else 1 - self.kept
 
 
-def sites_of(model: Model, device: torch.device) -> Sites:
+def sites_of(model: Model) -> Sites:
     """Return where a model reads contexts, by the shapes of what it records on a probe."""
-    recorded = recording.look(model, recording.probe(model, device, context=LENGTH))["encoder"]
+    recorded = recording.probed(model, LENGTH)["encoder"]
     gates = tuple(site for site in recorded if site.endswith(OF_CONTEXT))
     source, both = recording.PROBE[0], recording.PROBE[0] + LENGTH
     joined = []

@@ -181,8 +181,11 @@ def read_scores(path: Path, items: Sequence[Item], kind: ScoreKind = "auto") -> 
         with contextlib.suppress(ValueError):
             value = float(line)
         if math.isnan(value):
-            message, hint = f"not a number: '{line[:40]}'", "one score a line, and nothing else"
-            raise DataError(message, where=f"{path}, line {number}", hint=hint)
+            raise DataError(
+                f"not a number: '{line[:40]}'",
+                where=f"{path}, line {number}",
+                hint="one score a line, and nothing else",
+            )
         numbers.append(value)
     if kind == "auto":
         kind = "log-prob" if max(numbers) <= 0 else "nll"

@@ -309,7 +309,7 @@ def count(study: Study, name: str, store: Store) -> Count:
     if searched != contexts:
         search = count_macs(model, *lengths, searched or 0, spans)
         macs = replace(macs, encode=search.encode, step=search.step)
-    beam = study.search_settings(name).beam
+    beam = study.run.system(name).searching().beam
     return Count(count_parameters(model), macs, contexts, len(spans) or None, beam)
 
 
@@ -346,32 +346,27 @@ def logged_speeds(study: Study) -> dict[str, Timing]:
     and without a ratio to a baseline of another processor or number type.
     """
     logs = {name: logged(study.run.system(name), study.set_name) for name in study.systems}
-    processors = {name: _processors(study.run.system(name), study.set_name) for name in logs}
-    first = study.systems[0]
-    train, _, decode = logs[first]
+    base, base_processors = logs[study.systems[0]]
     timings = {}
-    for name, log in logs.items():
-        trained, translated = map(operator.eq, processors[name], processors[first])
-        train_ratio = Estimate(relative(train, log[0]) if trained else None)
-        decode_ratio = Estimate(relative(decode, log[2]) if translated else None)
-        timings[name] = Timing(*log, train_ratio, decode_ratio)
+    for name, (speeds, processors) in logs.items():
+        trained, translated = map(operator.eq, processors, base_processors)
+        train_ratio = Estimate(relative(base[0], speeds[0]) if trained else None)
+        decode_ratio = Estimate(relative(base[2], speeds[2]) if translated else None)
+        timings[name] = Timing(*speeds, train_ratio, decode_ratio)
     return timings
 
 
-def _processors(system: System, set_name: str) -> list[tuple[object, object]]:
-    """Return the processors (`processor_of`) of a training and of a translation."""
-    translation = described(system.translation(set_name))
-    return [processor_of(system.read_config().hardware), processor_of(translation.hardware)]
+Speeds = tuple[float | None, float | None, float | None]
+"""Target tokens/s and updates/s of training, and target tokens/s of decoding, if known."""
 
 
-def logged(system: System, set_name: str) -> tuple[float | None, float | None, float | None]:
-    """Return the target tokens/s and updates/s of training, and the target tokens/s of decoding.
-
-    Without a log, or without a translation: None.
+def logged(system: System, set_name: str) -> tuple[Speeds, list[tuple[object, object]]]:
+    """Return the logged speeds of a system, and the processors (`processor_of`) of its training and
+    of its translation.
 
     Raises: DataError for a damaged metrics.jsonl or meta.json.
     """
-    on_cpu = system.read_config().hardware.get("device") == "cpu"
-    tokens, updates = read(system.metrics).speed(on_cpu)
-    speed = described(system.translation(set_name)).speed
-    return tokens, updates, speed.tokens_per_second if speed else None
+    hardware, translation = system.read_config().hardware, described(system.translation(set_name))
+    tokens, updates = read(system.metrics).speed(hardware.get("device") == "cpu")
+    speed = translation.speed.tokens_per_second if translation.speed else None
+    return (tokens, updates, speed), [processor_of(hardware), processor_of(translation.hardware)]

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from nmtkit.analyze.analysis import Analysis, Finding, Options
-from nmtkit.analyze.presenting import text_columns
 from nmtkit.analyze.study import Study
 from nmtkit.data.batches import Batch
 from nmtkit.measures import recording
@@ -20,7 +19,7 @@ from nmtkit.models.base import Model
 from nmtkit.nn.masks import real_positions
 from nmtkit.tables import figures
 from nmtkit.tables.bars import named_bars
-from nmtkit.tables.table import Column, Rows, Table
+from nmtkit.tables.table import Column, Rows, Table, text_columns
 
 LOCAL, GLOBAL = ".local", ".global"
 TINY = torch.finfo(torch.float64).tiny
@@ -176,7 +175,7 @@ class Divergence(Analysis[Options, Divergences]):
             return mean_divergence(model, study.batches(name, model))
 
         dual = study.models_with(
-            lambda model, device: pairs_of(recording.sides(model, device)),
+            lambda model: pairs_of(recording.sides(model)),
             "it does not attend both locally and globally",
             "no system of this run attends locally and globally",
             diverge,

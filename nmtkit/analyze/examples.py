@@ -7,14 +7,14 @@ from itertools import islice
 
 from nmtkit import files
 from nmtkit.analyze.analysis import Finding, Measured, PaperAnalysis, PaperOptions
-from nmtkit.analyze.presenting import SentenceOptions, interval_column
+from nmtkit.analyze.presenting import SentenceOptions
 from nmtkit.analyze.study import RESAMPLES, SEED, Study
 from nmtkit.arrays import Array
 from nmtkit.score.resampling import FEWEST_FOR_P, Resampling, few_note, mean
 from nmtkit.score.significance import binomial, signs
 from nmtkit.score.translations import bleu_of
 from nmtkit.tables import figures
-from nmtkit.tables.table import Column, Estimate, Rows, Table, text_column
+from nmtkit.tables.table import Column, Estimate, Rows, Table, interval_column, text_column
 
 
 class ExamplesOptions(SentenceOptions, PaperOptions):
@@ -61,7 +61,7 @@ class Examples(PaperAnalysis[ExamplesOptions, Example]):
             ],
             bleu={name: metric.sentence_scores() for name, metric in metrics.items()},
             signature=next(iter(metrics.values())).signature,
-            resampling=study.resampling(text_set.lines),
+            resampling=study.draws(text_set.lines).full,
         )
 
     def present(self, result: Example) -> Finding:

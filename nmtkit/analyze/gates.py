@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from nmtkit.analyze.analysis import Analysis, Finding, Options, option
-from nmtkit.analyze.presenting import interval_column, interval_note, text_columns
+from nmtkit.analyze.presenting import interval_note
 from nmtkit.analyze.study import RESAMPLES, SEED, Study
 from nmtkit.arrays import Floats, Ints
 from nmtkit.data.batches import Batch
@@ -32,17 +32,17 @@ from nmtkit.nn.masks import real_positions
 from nmtkit.score.resampling import Resampling, ratios
 from nmtkit.tables import figures
 from nmtkit.tables.bars import named_bars
-from nmtkit.tables.table import Column, Estimate, Table, text_column
+from nmtkit.tables.table import Column, Estimate, Table, interval_column, text_column, text_columns
 from nmtkit.text.tokenizer import Side
 
 ENDING, OF_CONTEXT = "_gate", ".gate"
 SIDES: dict[Side, str] = {"src": "source", "tgt": "target"}
 
 
-def gates_of(model: Model, device: torch.device) -> dict[str, Side]:
+def gates_of(model: Model) -> dict[str, Side]:
     """Return the gates that a model records: site -> the side whose subwords it belongs to."""
     sides: dict[str, Side] = {}
-    for stack, recorded in recording.look(model, recording.probe(model, device)).items():
+    for stack, recorded in recording.probed(model).items():
         for site, value in recorded.items():
             if site.endswith((ENDING, OF_CONTEXT)):
                 of_source = value.dim() == 3 or (stack == "encoder" and site.endswith(OF_CONTEXT))
@@ -217,7 +217,7 @@ class Gates(Analysis[GatesOptions, GateMeans]):
                 f"gates are measured on {blank} words, and this set has only blank lines there"
             )
             raise DataError(message, where=f"--on {study.set_name}", hint="name another set")
-        draws = study.resampling(len(study.store))
+        draws = study.draws(len(study.store)).full
         values = {
             name: of_words(study, name, model, sides, words) for name, (model, _) in gated.items()
         }

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from nmtkit.analyze.analysis import Analysis, Finding, Options, option
-from nmtkit.analyze.presenting import interval_column, interval_note, text_columns
+from nmtkit.analyze.presenting import interval_note
 from nmtkit.analyze.study import RESAMPLES, SEED, Study
 from nmtkit.arrays import Floats, Ints
 from nmtkit.measures import ablation, context_spread, recording
@@ -17,7 +17,7 @@ from nmtkit.measures.ablation import Ablation
 from nmtkit.score.resampling import Resampling, estimate, mean
 from nmtkit.tables import figures
 from nmtkit.tables.bars import named_bars
-from nmtkit.tables.table import Column, Estimate, Table, csv_text
+from nmtkit.tables.table import Column, Estimate, Table, csv_text, interval_column, text_columns
 
 REMOVALS = {
     "renormalised": "the other weights of the step are scaled up to sum to one",
@@ -149,13 +149,13 @@ class Importance(Analysis[ImportanceOptions, Importances]):
     def measure(self, study: Study) -> Importances:
         size = len(study.store)
         rows = draw(size, self.options.sentences or size)
-        draws = study.resampling(len(rows))
+        draws = study.draws(len(rows)).full
 
         def importance_of(name: str) -> SystemImportance:
-            model, device = study.model(name), study.device
-            site = recording.cross_sites(model, device)[-1]  # of the last layer
+            model = study.model(name)
+            site = recording.cross_sites(model)[-1]  # of the last layer
             renormalise = self.options.removal == "renormalised"
-            points = points_of(study, name, Ablation.of(model, site, renormalise, device), rows)
+            points = points_of(study, name, Ablation.of(model, site, renormalise), rows)
             return SystemImportance(site, points, estimates(points, draws, rows))
 
         hint = "`nmtkit variants` lists the variants, with and without attention"

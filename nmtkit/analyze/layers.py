@@ -10,6 +10,7 @@ import torch
 from nmtkit.analyze.analysis import Analysis, Finding, Options
 from nmtkit.analyze.study import Study
 from nmtkit.data.batches import source_batch
+from nmtkit.measures.recording import device_of
 from nmtkit.models.base import Model
 from nmtkit.nn.capture import capture
 from nmtkit.tables import figures
@@ -25,11 +26,11 @@ ByMixture = dict[str, dict[str, Shares]]
 """Weights by system and by name of a mixture."""
 
 
-def mixtures(model: Model, device: torch.device) -> dict[str, Shares]:
+def mixtures(model: Model) -> dict[str, Shares]:
     """Return the mixtures of levels that a model records while it encodes, by name."""
     # The mixtures are the same for every source, so any short one does.
     with torch.inference_mode(), capture() as recorded:
-        model.encode(source_batch([[UNK, EOS]], device))
+        model.encode(source_batch([[UNK, EOS]], device_of(model)))
     return {
         site.rpartition(".")[2].removesuffix(ENDING): values[0].double().tolist()
         for site, values in recorded.items()

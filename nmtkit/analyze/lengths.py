@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from dataclasses import dataclass
 
 from nmtkit.analyze.analysis import Finding, Measured, PaperAnalysis, PaperOptions, option
@@ -89,13 +88,12 @@ class Lengths(PaperAnalysis[LengthsOptions, LengthScores]):
     def printed_too(self, result: LengthScores) -> Measured:
         """Return gains over the baseline (the mean of its seeds) in each group of the first set."""
         set_name, scores = next(iter(result.by_set.items()))
-        systems = list(dict.fromkeys(score.system for score in scores))
-        base = papers.other_seeds(systems[0], systems)
         # All systems have the same sentences, so a group has a BLEU of all systems or of none.
-        bleu = {(s.group, s.system): s.bleu.value for s in scores if s.bleu.value is not None}
-        gains: dict[str, dict[str, float]] = {name: {} for name in systems if name not in base}
-        for (group, name), value in bleu.items():
-            if name in gains:
-                gains[name][group] = value - statistics.fmean(bleu[group, b] for b in base)
+        bleu: dict[str, dict[str, float]] = {}
+        for score in scores:
+            if score.bleu.value is not None:
+                bleu.setdefault(score.system, {})[score.group] = score.bleu.value
+        baseline = scores[0].system
+        base, gains = papers.other_seeds(baseline, bleu), papers.gains_over(baseline, bleu)
         over = f"{', '.join(base)} (their mean)" if base[1:] else base[0]
         return Measured(gains, set_name, result.signature, [f"gained over {over}, in each group"])

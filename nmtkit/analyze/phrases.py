@@ -12,7 +12,6 @@ import numpy as np
 
 from nmtkit import files
 from nmtkit.analyze.analysis import Analysis, Finding, Options, option
-from nmtkit.analyze.presenting import interval_column
 from nmtkit.analyze.study import RESAMPLES, SEED, Study
 from nmtkit.arrays import Array
 from nmtkit.corpora import generated
@@ -25,7 +24,7 @@ from nmtkit.score.significance import wilson
 from nmtkit.score.translations import lines_of, sets_to_score
 from nmtkit.tables import figures
 from nmtkit.tables.bars import percent_bars
-from nmtkit.tables.table import Column, Estimate, Rows, Table, text_column
+from nmtkit.tables.table import Column, Estimate, Rows, Table, interval_column, text_column
 
 MOST = 40
 """The table has at most this many expressions; every occurrence is in occurrences.tsv."""

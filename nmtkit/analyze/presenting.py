@@ -1,4 +1,4 @@
-"""Parts that several findings share: the option --sentence, columns, a note, CSV text."""
+"""Parts that several findings share: the option --sentence, and the note on intervals."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from nmtkit.analyze.analysis import Options, option
 from nmtkit.analyze.study import RESAMPLES, SEED
 from nmtkit.errors import ConfigError
 from nmtkit.score.resampling import FEW
-from nmtkit.tables.table import Column, text_column
 
 
 class SentenceOptions(Options):
@@ -24,16 +23,6 @@ class SentenceOptions(Options):
             message = f"no line {self.sentence}: there are {count:,}"
             raise ConfigError(message, where="--sentence", hint=f"1 to {count}")
         return self.sentence - 1
-
-
-def text_columns(*keys: str) -> list[Column]:
-    """Return columns of text; each column's header is its key."""
-    return list(map(text_column, keys))
-
-
-def interval_column(key: str, header: str, decimals: int = 2, signed: bool = False) -> Column:
-    """Return a column of numbers with their 95% intervals."""
-    return Column(key, f"{header} [95%]", decimals, signed=signed, interval=True)
 
 
 def interval_note(resampled: str = "of the sentences") -> str:

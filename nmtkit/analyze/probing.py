@@ -14,7 +14,6 @@ import torch
 from nmtkit import console
 from nmtkit.analyze import sentence_vectors
 from nmtkit.analyze.analysis import Finding, Measured, PaperAnalysis, PaperOptions, option
-from nmtkit.analyze.presenting import interval_column, text_columns
 from nmtkit.analyze.sentence_vectors import EMBEDDINGS, STATES, Reader
 from nmtkit.analyze.study import SEED, Study
 from nmtkit.errors import ConfigError
@@ -36,7 +35,7 @@ from nmtkit.run import Run
 from nmtkit.score.significance import wilson
 from nmtkit.tables import figures
 from nmtkit.tables.bars import percent_bars
-from nmtkit.tables.table import Column, Estimate, Table
+from nmtkit.tables.table import Column, Estimate, Table, interval_column, text_columns
 from nmtkit.translate import workers
 
 FEATURES = ".features"

@@ -108,7 +108,7 @@ class Reader:
 
     def __init__(self, study: Study, name: str, layer: int) -> None:
         self.study, self.name, self.layer = study, name, layer
-        self.max_source = study.search_settings(name).max_source
+        self.max_source = study.run.system(name).searching().max_source
 
     @cached_property
     def key(self) -> str:

@@ -17,7 +17,7 @@ from nmtkit.errors import DataError, LeftOut
 from nmtkit.parallel import cores
 from nmtkit.records import TextSet
 from nmtkit.run import Run
-from nmtkit.score.resampling import Draws, Resampling
+from nmtkit.score.resampling import Draws
 from nmtkit.score.translations import translated_systems
 from nmtkit.settings import SearchSettings
 
@@ -60,19 +60,19 @@ class Study:
     too_long: Counter[str] = field(default_factory=Counter)
 
     @cached_property
-    def set_name(self) -> str:
+    def text_set(self) -> TextSet:
         """The one set that is read: the one named, else the first test set, else dev, else any.
 
         Raises: ConfigError if there is none of that name.
         """
         if self.set_names:
-            return self.run.text_set(self.set_names[0]).name
-        return [*self.run.sets("test"), *self.run.sets("dev"), *self.run.sets()][0].name
+            return self.run.text_set(self.set_names[0])
+        return [*self.run.sets("test"), *self.run.sets("dev"), *self.run.sets()][0]
 
     @property
-    def text_set(self) -> TextSet:
-        """The one set that is read."""
-        return self.run.text_set(self.set_name)
+    def set_name(self) -> str:
+        """The name of the one set that is read."""
+        return self.text_set.name
 
     @cached_property
     def store(self) -> Store:
@@ -112,10 +112,6 @@ class Study:
         return loading.load_system(
             self.run, self.run.find_system(name), self.device, precision=precision
         )
-
-    def search_settings(self, name: str) -> SearchSettings:
-        """Return how a system searches."""
-        return self.run.system(name).searching()
 
     def scorer(self, model: Model, settings: SearchSettings) -> Scorer:
         """Return a scorer that translates and scores raw text with a model, on all cores."""
@@ -174,7 +170,7 @@ class Study:
 
     def models_with(
         self,
-        recorded: Callable[[Model, torch.device], T],
+        recorded: Callable[[Model], T],
         lacks: str,
         nobody: str,
         measure: Callable[[str, Model, T], R],
@@ -182,7 +178,7 @@ class Study:
         """Measure the systems whose models record something, one model after another.
 
         Args:
-            recorded: (model, device) -> what the model records; empty if there is nothing.
+            recorded: model -> what the model records; empty if there is nothing.
             lacks: why a system without it is left out.
             nobody: the message if no system has it.
             measure: (system, model, what the model records) -> the result of the system.
@@ -193,7 +189,7 @@ class Study:
 
         def look(name: str) -> R:
             model = self.model(name)
-            if not (records := recorded(model, self.device)):
+            if not (records := recorded(model)):
                 raise LeftOut(lacks)
             return measure(name, model, records)
 
@@ -215,10 +211,6 @@ class Study:
             raise DataError(message, where=self.run.path, hint="nmtkit translate")
         return folders
 
-    def resampling(self, sentences: int) -> Resampling:
-        """Return the resamples of N sentences from which intervals are computed."""
-        return Resampling(sentences, RESAMPLES, seed=SEED)
-
     def draws(self, sentences: int) -> Draws:
-        """Return the resamples and swaps of N sentences for significance tests."""
+        """Return the resamples and swaps of N sentences, for intervals and significance tests."""
         return Draws(sentences, RESAMPLES, seed=SEED)

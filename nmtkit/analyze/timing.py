@@ -98,7 +98,7 @@ class Bench:
     def __init__(self, study: Study, steps: int) -> None:
         first = study.run.system(study.systems[0])
         config, self.training = first.read_config(), first.training()
-        settings = study.search_settings(study.systems[0])
+        settings = first.searching()
         limits = {"max_length_a": 0.0, "max_length_b": steps, "nbest": 1}
         self.search = settings.model_copy(update=limits)
         wanted = settings.precision if study.device.type == "cpu" else "float32"
@@ -115,12 +115,12 @@ class Bench:
         self.endless = {name: Endless(model) for name, model in self.models.items()}
         self.sources = {name: _sources(study, name, self.models[name]) for name in study.systems}
         self.pairs = Store(study.run.prep / "train")
-        self.gradients = {}
-        for name, model in self.models.items():
-            training = study.run.system(name).training()
-            self.gradients[name] = Gradients(
-                model, self.pairs, training, self.autocast, TrainState()
+        self.gradients = {
+            name: Gradients(
+                model, self.pairs, study.run.system(name).training(), self.autocast, TrainState()
             )
+            for name, model in self.models.items()
+        }
         self.updates = Updates(self.pairs, self.training)
 
     def round(self, number: int, advance: console.Advance) -> tuple[int, Floats]:

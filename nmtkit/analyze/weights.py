@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
 from nmtkit.analyze.analysis import Analysis, Finding
 from nmtkit.analyze.gates import ENDING, meanings, openings, word_means
@@ -38,9 +37,9 @@ class WordWeights(NamedTuple):
     weighted: Array
 
 
-def attentions_of(model: Model, device: torch.device) -> list[str]:
+def attentions_of(model: Model) -> list[str]:
     """Return the sites of attention whose source positions have gates."""
-    recorded = recording.look(model, recording.probe(model, device))["decoder"]
+    recorded = recording.probed(model)["decoder"]
     gates = {site for site, opened in recorded.items() if opened.dim() == 3}
     return [site for site, w in recorded.items() if w.dim() == 4 and site + ENDING in gates]
 
@@ -100,13 +99,13 @@ class Weights(Analysis[SentenceOptions, SentenceWeights]):
     Options = SentenceOptions
 
     def measure(self, study: Study) -> SentenceWeights:
-        store, device = study.store, study.device
+        store = study.store
         row = self.options.row(len(store))
         words = read_words(study.run, store, "src")
         weights = {}
 
         def weigh(name: str, model: Model, sites: list[str]) -> list[str]:
-            (batch,) = recording.batches(store, device, model.context_rule, np.array([row]))
+            (batch,) = study.batches(name, model, np.array([row]))
             for site in sites:
                 label = f"{name}, {site}" if len(sites) > 1 else name
                 weights[label] = measured(model, site, batch, words.owners[row])

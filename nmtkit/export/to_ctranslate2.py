@@ -82,21 +82,17 @@ def _modules(model: Model) -> Iterator[tuple[str, torch.nn.Module]]:
     yield "decoder/projection", model.get_submodule("output")
 
 
-def specification(weights: Mapping[str, Array], heads: int) -> Any:
+def specification(weights: Mapping[str, Array], settings: Any) -> Any:
     """Return CTranslate2's TransformerSpec with these weights, without vocabularies.
 
     Args:
-        weights: from `variables`; their names show the number of layers and the place of norms.
-        heads: of every attention.
+        weights: from `variables`; settings: of the model.
     """
     from ctranslate2.specs import model_spec, transformer_spec
 
-    first = "/self_attention/linear_0/weight"
-    layers = tuple(
-        sum(name.startswith(side) and name.endswith(first) for name in weights) for side in SIDES
-    )
+    layers = settings.encoder_layers, settings.decoder_layers
     spec = transformer_spec.TransformerSpec.from_config(
-        layers, heads, pre_norm="encoder/layer_norm/gamma" in weights
+        layers, settings.heads, pre_norm=settings.norm == "pre"
     )
     for name, value in weights.items():
         owner, _, attribute = name.rpartition("/")
@@ -145,7 +141,7 @@ class CTranslate2(Engine):
         folder: Path,
     ) -> None:
         weights = variables(model, about.positions)
-        spec = specification(weights, model.settings.model_dump()["heads"])
+        spec = specification(weights, model.settings)
         spec.register_source_vocabulary(list(vocabularies[0]))
         spec.register_target_vocabulary(list(vocabularies[1]))
         spec.validate()

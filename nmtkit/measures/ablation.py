@@ -86,11 +86,12 @@ class Ablation:
     in_parallel: bool
 
     @classmethod
-    def of(cls, model: Model, site: str, renormalise: bool, device: torch.device) -> Ablation:
+    def of(cls, model: Model, site: str, renormalise: bool) -> Ablation:
         """Return the ablation of an attention, which is tried on a made-up pair.
 
         Raises: LeftOut if the model does not ask `capture` for the weights to use.
         """
+        device = recording.device_of(model)
         batch = recording.made_up(PROBE, device)
         assert batch.tgt_in is not None
         queries: list[int] = []

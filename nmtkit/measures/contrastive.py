@@ -216,8 +216,11 @@ def _text_entries(paths: Sequence[Path]) -> files.JsonObject:
     if len({len(column) for column in columns}) > 1:
         sizes = zip(paths, columns, strict=True)
         counts = ", ".join(f"{path}: {len(column):,}" for path, column in sizes)
-        message, hint = "the files have different numbers of lines", "line i of each is pair i"
-        raise DataError(message, where=counts, hint=hint)
+        raise DataError(
+            "the files have different numbers of lines",
+            where=counts,
+            hint="line i of each is pair i",
+        )
     entries = {}
     for number, (*context, source, right, wrong) in enumerate(zip(*columns, strict=True), 1):
         entries[f"line {number}"] = {
@@ -234,8 +237,11 @@ def _json_entries(path: Path) -> tuple[Any, files.JsonObject]:
     try:
         values = json.loads("\n".join(files.text_lines(path)))
     except json.JSONDecodeError as error:
-        place, hint = f"{path}, line {error.lineno}", "plain files: SOURCES,RIGHT,WRONG"
-        raise DataError(f"is not JSON: {error.msg}", where=place, hint=hint) from error
+        raise DataError(
+            f"is not JSON: {error.msg}",
+            where=f"{path}, line {error.lineno}",
+            hint="plain files: SOURCES,RIGHT,WRONG",
+        ) from error
     if isinstance(values, dict) and values and all(isinstance(v, dict) for v in values.values()):
         return Discourse, {f"item {name}": value for name, value in values.items()}
     if not isinstance(values, list):
@@ -280,8 +286,11 @@ def _with_foreign_contexts(items: Sequence[Item], seed: int) -> list[Item]:
     translated = {item.context_src: item.context_ref for item in items if item.context_src}
     contexts = list(translated)
     if len(contexts) == 1:
-        message, hint = "all sentences of this set have the same context", "--context true,none"
-        raise DataError(message, where="--context foreign", hint=hint)
+        raise DataError(
+            "all sentences of this set have the same context",
+            where="--context foreign",
+            hint="--context true,none",
+        )
     places = {context: place for place, context in enumerate(contexts)}
     rng = np.random.Generator(np.random.PCG64(seed))
     draws = rng.integers(max(1, len(contexts) - 1), size=len(items)).tolist()

@@ -90,8 +90,11 @@ def read_gold(path: Path) -> list[Gold]:
     gold = []
     for number, line in enumerate(_read(path), 1):
         if any(0 in (i, j) for i, _, j in line):
-            message, hint = "a link of word 0, but gold links count from 1", "add 1 to all numbers"
-            raise DataError(message, where=f"{path}, line {number}", hint=hint)
+            raise DataError(
+                "a link of word 0, but gold links count from 1",
+                where=f"{path}, line {number}",
+                hint="add 1 to all numbers",
+            )
         sure = frozenset((i - 1, j - 1) for i, kind, j in line if kind == "-")
         gold.append(Gold(sure, frozenset((i - 1, j - 1) for i, _, j in line)))
     return gold
@@ -115,8 +118,11 @@ def _read(path: Path) -> list[list[tuple[int, str, int]]]:
         links = []
         for link in line.split():
             if (match := _LINK.fullmatch(link)) is None:
-                where, hint = f"{path}, line {number}", "i-j, or ipj for a possible one"
-                raise DataError(f"not a link: '{link[:40]}'", where=where, hint=hint)
+                raise DataError(
+                    f"not a link: '{link[:40]}'",
+                    where=f"{path}, line {number}",
+                    hint="i-j, or ipj for a possible one",
+                )
             links.append((int(match[1]), match[2], int(match[3])))
         lines.append(links)
     return lines

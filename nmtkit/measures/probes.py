@@ -198,8 +198,9 @@ def _lines(path: Path) -> list[Line]:
             order = (part, *cells[::-1]) if width == 2 else cells
             lines.append(Line(order[0], order[1], order[2], path, number))
             continue
-        message, where = f"not a line of a probing file: {problem}", f"{path}, line {number}"
-        raise DataError(message, where=where, hint=LAYOUTS)
+        raise DataError(
+            f"not a line of a probing file: {problem}", where=f"{path}, line {number}", hint=LAYOUTS
+        )
     if not lines:
         raise DataError("no sentences in this probing file", where=path, hint=LAYOUTS)
     return lines

@@ -63,23 +63,28 @@ def _joined(recorded: dict[str, list[Tensor]]) -> dict[str, Tensor]:
     return joined
 
 
-def sides(model: Model, device: torch.device) -> Sites:
+def device_of(model: Model) -> torch.device:
+    """Return where a model computes."""
+    return next(model.parameters()).device
+
+
+def sides(model: Model) -> Sites:
     """Return the queries and keys of each attention: each "source", "target", or "" for others."""
     names = dict(zip(PROBE, ("source", "target"), strict=True))
     return {
         site: (names.get(weights.size(-2), ""), names.get(weights.size(-1), ""))
-        for recorded in look(model, made_up(PROBE, device)).values()
+        for recorded in look(model, made_up(PROBE, device_of(model))).values()
         for site, weights in recorded.items()
         if weights.dim() == 4
     }
 
 
-def cross_sites(model: Model, device: torch.device) -> list[str]:
+def cross_sites(model: Model) -> list[str]:
     """Return the attentions from the target to the source, in the order of the layers.
 
     Raises: LeftOut if there is none.
     """
-    cross = [site for site, ends in sides(model, device).items() if ends == CROSS]
+    cross = [site for site, ends in sides(model).items() if ends == CROSS]
     if not cross:
         raise LeftOut("it has no attention to the source")
     return cross
@@ -102,14 +107,17 @@ def made_up(lengths: tuple[int, int], device: torch.device, pairs: int = 1) -> B
     return pair_batch([src] * pairs, [tgt] * pairs, device)
 
 
-def probe(model: Model, device: torch.device, context: int = 1) -> Batch:
-    """Return two made-up pairs; a model that reads context gets one of `context` symbols."""
+def probed(model: Model, context: int = 1) -> dict[str, dict[str, Tensor]]:
+    """Return what a model records on two made-up pairs, as `look`; a model that reads context gets
+    one of `context` symbols.
+    """
+    device = device_of(model)
     batch = made_up(PROBE, device, pairs=2)
-    if model.context_rule is None:
-        return batch
-    ids = np.array([UNK] * (context - 1) + [EOS])
-    read = contexts([[0], [0]], lambda _: ids, model.context_rule, device, lambda _: ids)
-    return dataclasses.replace(batch, context=on_device(read, device))
+    if model.context_rule is not None:
+        ids = np.array([UNK] * (context - 1) + [EOS])
+        read = contexts([[0], [0]], lambda _: ids, model.context_rule, device, lambda _: ids)
+        batch = dataclasses.replace(batch, context=on_device(read, device))
+    return look(model, batch)
 
 
 def layer_of(site: str) -> int:
@@ -155,11 +163,11 @@ def readable_rows(
     return short
 
 
-def variants_with(recorded: Callable[[Model, torch.device], Any]) -> str:
+def variants_with(recorded: Callable[[Model], Any]) -> str:
     """Return the names of the variants for which `recorded` is not empty, as text."""
     names = []
     for name in VARIANTS:
         sizes = Vocabularies(8, 8, shared=True)
         model = build_model(name, load_variant(name).adapt(TINY), sizes).eval()
-        names += [name] if recorded(model, torch.device("cpu")) else []
+        names += [name] if recorded(model) else []
     return ", ".join(names)

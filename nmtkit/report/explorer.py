@@ -100,7 +100,8 @@ def script_text(value: object) -> str:
     """Return JSON that no HTML parser reads as markup: nothing in it can close, open or comment out
     a script element.
     """
-    return _dumped(value).replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
 def _rows(texts: Texts, lines: Sequence[int]) -> JsonObject:
@@ -126,7 +127,3 @@ def _packed(sentence: SentenceAttention) -> JsonObject:
         for row in sentence.weights
     ]
     return {"src": sentence.src, "tgt": sentence.tgt, "rows": rows}
-
-
-def _dumped(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)

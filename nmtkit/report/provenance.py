@@ -12,7 +12,7 @@ from nmtkit import console
 from nmtkit.records import Manifest, StageCall
 from nmtkit.report.contents import Contents, Remark
 from nmtkit.score.translations import unlike_searches
-from nmtkit.tables.table import Column, Table, text_column
+from nmtkit.tables.table import Column, Table, text_column, text_columns
 
 MOST_CALLS = 200
 """The number of calls of stages that are listed, the latest ones."""
@@ -77,7 +77,7 @@ def settings(contents: Contents) -> tuple[Table, Table]:
     return Table(
         "settings",
         "Settings in which the systems differ",
-        [text_column("setting"), *map(text_column, flat)],
+        text_columns("setting", *flat),
         differing,
         ["–: a setting that the system's variant does not have"],
     ), Table(

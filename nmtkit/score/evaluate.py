@@ -51,7 +51,6 @@ class Task:
     """What systems are measured against, and how.
 
     Args:
-        set_name: the test set.
         scorer: the metrics against its references.
         baseline: the system that differences are taken against.
         options: the resamples, the test of the main table, the length groups.
@@ -62,7 +61,6 @@ class Task:
         remarks: on the translations.
     """
 
-    set_name: str
     scorer: Scorer
     baseline: str
     options: ScoreOptions
@@ -118,7 +116,7 @@ def _columns(outputs: Sequence[Output], task: Task) -> list[str]:
         keys = scorer.keys
         for key in scorer.keys:
             if reason := scorer.lacks(key, texts):
-                console.warn(f"{task.set_name}: {METRICS[key].header} is left out: {reason}")
+                console.warn(f"{task.texts.name}: {METRICS[key].header} is left out: {reason}")
                 keys.remove(key)
         return [*keys, *asked]
     for key in asked:
@@ -140,7 +138,7 @@ def measure(outputs: Sequence[Output], task: Task) -> SystemMetrics:
     external, keys = external_metrics(task.options), _columns(outputs, task)
     if scorer.remark:
         console.say(scorer.remark)
-    with console.progress(f"scoring {task.set_name}", len(outputs) * len(keys)) as advance:
+    with console.progress(f"scoring {task.texts.name}", len(outputs) * len(keys)) as advance:
         for output in outputs:
             metrics[output.name] = {}
             for key in keys:
@@ -176,7 +174,7 @@ def evaluate(metrics: SystemMetrics, task: Task) -> Scores:
         )
     return Scores(
         format=4,
-        set=task.set_name,
+        set=task.texts.name,
         language=scorer.lang,
         sentences=draws.sentences,
         references=len(scorer.refs),

@@ -19,7 +19,7 @@ from nmtkit.score.significance import compare, difference
 from nmtkit.score.stored_scores import GroupScore, LengthScore
 from nmtkit.tables import figures
 from nmtkit.tables.bars import bar
-from nmtkit.tables.table import Column, Estimate, text_column
+from nmtkit.tables.table import Column, Estimate, interval_column, text_column
 
 
 @dataclass(frozen=True)
@@ -127,8 +127,8 @@ COLUMNS = (
     text_column("group", "source length"),
     Column("sentences", "sentences"),
     text_column("system"),
-    Column("bleu", "BLEU [95%]", interval=True),
-    Column("length_ratio", "hyp/ref length [95%]", decimals=3, interval=True),
+    interval_column("bleu", "BLEU"),
+    interval_column("length_ratio", "hyp/ref length", decimals=3),
 )
 
 

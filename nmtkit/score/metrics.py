@@ -217,7 +217,6 @@ class Scorer:
         self.tokenized_refs: list[list[str]] = []
         if side:
             self.tokenized_refs = [[side.cased(line) for line in ref] for ref in refs]
-        self.tokenizer: str
         self._cut = own_tokenizer(lang) == "char" and has_words(refs)
         self.tokenizer, self.remark = tokenizer_for(lang, tokenized, self._cut)
         self.spaced = tokenized or usual_tokenizer(lang) == "moses"

@@ -241,20 +241,28 @@ def beside(paper: Printed, result: Scores, dataset: str) -> Table:
 
 
 def _scores(result: Scores) -> dict[str, dict[str, float]]:
-    """Return system -> its scores by key, and its gains over the baseline, the mean over the
-    baseline's seeds.
-    """
+    """Return system -> its scores by key, and its gains over the baseline."""
     scores = {
         s.name: {key: score.value or 0.0 for key, score in s.scores.items()} for s in result.systems
     }
-    base = other_seeds(result.baseline, scores)
-    means = {
-        key: statistics.fmean(scores[name][key] for name in base) for key in scores[result.baseline]
-    }
-    for name, values in scores.items():
-        if name not in base:
-            values |= {gain_of(key): values[key] - mean for key, mean in means.items()}
+    for name, gains in gains_over(result.baseline, scores).items():
+        scores[name] |= {gain_of(key): gain for key, gain in gains.items()}
     return scores
+
+
+def gains_over(baseline: str, numbers: Numbers) -> dict[str, dict[str, float]]:
+    """Return how much larger the numbers of the other systems are than the baseline's: than the
+    mean over the baseline's seeds.
+    """
+    base = other_seeds(baseline, numbers)
+    means = {
+        key: statistics.fmean(numbers[name][key] for name in base) for key in numbers[baseline]
+    }
+    return {
+        name: {key: values[key] - mean for key, mean in means.items()}
+        for name, values in numbers.items()
+        if name not in base
+    }
 
 
 def other_seeds(name: str, names: Iterable[str]) -> list[str]:

@@ -75,7 +75,6 @@ def score_files(hyps: Sequence[Path], refs: Sequence[Path], **values: Any) -> No
         console.warn("no --src: --metric commands read empty sources")
     scorer = Scorer([lines for _, lines in streams], language, side=side)
     task = Task(
-        _called(ref),
         scorer,
         check_baseline(_baseline(options.against, names, hyps), names),
         options,

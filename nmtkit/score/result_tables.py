@@ -24,11 +24,11 @@ from nmtkit.score.stored_scores import (
     SeedResult,
     Spread,
 )
-from nmtkit.tables.table import Column, Estimate, Table, text_column
+from nmtkit.tables.table import Column, Estimate, Table, interval_column, text_column
 
 FIRST = ("bleu", "delta", "p", "chrf", "ter", "length_ratio")
 """The columns that a narrow terminal keeps, the most important first."""
-DELTA = Column("delta", "Δ [95%]", signed=True, interval=True)
+DELTA = interval_column("delta", "Δ", signed=True)
 MEAN_DELTA = Column("delta", "Δ mean", signed=True)
 P_SEEDS = Column("p", "p", decimals=3, below=0.001)
 SEED_COLUMNS = (
@@ -71,7 +71,7 @@ def main_table(result: Scores) -> Table:
     """Return one row a system; differences and p only if there is something to compare with."""
     several = len(result.systems) > 1
     further = [key for key in result.signatures if key != "bleu"]
-    columns = [text_column("system"), Column("bleu", "BLEU [95%]", interval=True)]
+    columns = [text_column("system"), interval_column("bleu", "BLEU")]
     if several:
         columns += [DELTA, p_column(result, result.test, "p", "p")]
     columns += [metric_column(result, key, key in result.asked) for key in further]

@@ -17,23 +17,14 @@ from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
 from nmtkit.score import formulas
 
-# Python's split() also splits at these characters, Perl's \s does not: at the separators never, at
-# the spaces if the text is bytes to Perl.
-_SEPARATORS = range(0x1C, 0x20)
-_UNICODE_SPACES = (
-    0x85,
-    0xA0,
-    0x1680,
-    *range(0x2000, 0x200B),
-    0x2028,
-    0x2029,
-    0x202F,
-    0x205F,
-    0x3000,
-)
-# So each becomes a private character.
-_TEXT = {c: 0xF0000 + c for c in _SEPARATORS}
-_BYTES = {c: 0xF0000 + c for c in (*_SEPARATORS, *_UNICODE_SPACES)}
+# Python's split() also splits at these characters, Perl's \s does not: at those of ASCII never, at
+# the others if the text is bytes to Perl. So each becomes a private character.
+_BYTES = {
+    ord(c): 0xF0000 + ord(c)
+    for c in map(chr, range(0x3001))
+    if c.isspace() and c not in string.whitespace
+}
+_TEXT = {code: private for code, private in _BYTES.items() if code < 0x80}
 _LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 
 References = Sequence[Sequence[str]]

@@ -212,7 +212,6 @@ class ScoredSet:
         sources = list(files.text_lines(self.run.source(name))) if self.options.metric else []
         texts = SetTexts(name, sources, scorer.refs, self.folder / "metrics", self.options.force)
         task = Task(
-            name,
             scorer,
             self.made_from.baseline,
             self.options.model_copy(

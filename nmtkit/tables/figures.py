@@ -174,7 +174,7 @@ def lines(
     width = max(4.5, 0.5 * len(groups) + 1.5) * panels
     axes, *beside = drawing.panels(figure, width, height, panels)
     for number, (name, values) in enumerate(series.items()):
-        heights = [float("nan") if value is None else value for value in values]
+        heights = np.array(values, np.float64)  # NaN for None
         marker = MARKERS[number % len(MARKERS)]
         axes.plot(range(len(groups)), heights, f"{marker}-", label=name, linewidth=1.2, ms=4)
     axes.set_xticks(range(len(groups)), groups)

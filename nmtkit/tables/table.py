@@ -74,6 +74,16 @@ def text_column(key: str, header: str | None = None) -> Column:
     return Column(key, key if header is None else header, left=True)
 
 
+def text_columns(*keys: str) -> list[Column]:
+    """Return columns of text; each column's header is its key."""
+    return list(map(text_column, keys))
+
+
+def interval_column(key: str, header: str, decimals: int = 2, signed: bool = False) -> Column:
+    """Return a column of numbers with their 95% intervals."""
+    return Column(key, f"{header} [95%]", decimals, signed=signed, interval=True)
+
+
 @dataclass(frozen=True)
 class Table:
     """Columns and rows of raw values (None = not measured, Estimate = with interval), a title

@@ -299,7 +299,7 @@ def test_what_is_not_there_is_said(analysed, goldset):
     words = "no line 41: there are 40"
     assert analysed.refused("alignment", ConfigError, words, sentence=41).hint == "1 to 40"
     site = "decoder.0.attention"
-    assert list(select_sites(model, site, False, torch.device("cpu"))) == [site]
+    assert list(select_sites(model, site, False)) == [site]
     assert of_head(torch.tensor([[[[0.0]], [[1.0]]]]), 0).item() == 0.5
 
 

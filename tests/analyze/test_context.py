@@ -96,7 +96,7 @@ def small(variant, **model):
 def readings(model, pairs, *rows):
     """What sources of some pairs read."""
     batch = collate(pairs, np.array(rows), "cpu", model.context_rule)
-    return context_reading.readings(model, batch, context_reading.sites_of(model, CPU))
+    return context_reading.readings(model, batch, context_reading.sites_of(model))
 
 
 def recorded(model, pairs, *rows):

@@ -35,7 +35,6 @@ from ..spaces import Spaces
 from ..stored import pair_writer
 from .conftest import GATED, TOY
 
-CPU = torch.device("cpu")
 RESAMPLES = Resampling(40, 100)
 
 
@@ -53,7 +52,7 @@ def test_a_batch_gives_each_subword_what_its_sentence_alone_does(case):
     model, pairs = case.build(), [*contract.pairs(), ([5, EOS], [EOS])]
     batch = contract.collate(pairs, more=2)
     seen = recording.look(model, batch)["decoder"]
-    for site, side in gates.gates_of(model, CPU).items():
+    for site, side in gates.gates_of(model).items():
         found = gates.of_subwords(seen[site], batch, site, side)
         for (src, tgt), own in zip(pairs, found, strict=True):
             with torch.inference_mode(), capture() as alone:
@@ -83,7 +82,7 @@ def test_a_batch_gives_each_subword_what_its_sentence_alone_does(case):
     ],
 )
 def test_gates_are_found_by_what_is_recorded(variant, settings, wanted):
-    assert gates.gates_of(contract.Case(variant, settings).build(), CPU) == wanted
+    assert gates.gates_of(contract.Case(variant, settings).build()) == wanted
 
 
 def test_a_step_that_reads_other_sentences_counts_for_the_word_it_writes():

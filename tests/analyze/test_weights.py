@@ -43,7 +43,7 @@ def test_words_weigh_what_a_loop_over_steps_and_subwords_finds(case):
     with torch.inference_mode(), capture() as seen:
         model.decode(batch.tgt_in, model.encode(batch))
     alpha, opened = seen["attention"][0][0, 0].tolist(), seen["attention_gate"][0][0].tolist()
-    assert weights.attentions_of(model, torch.device("cpu")) == ["attention"]
+    assert weights.attentions_of(model) == ["attention"]
     owners = [0, 1, 1, 2]
     found = weights.measured(model, "attention", batch, np.array(owners))
     wanted = by_hand(alpha, opened, owners)

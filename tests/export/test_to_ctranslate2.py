@@ -108,8 +108,9 @@ def test_the_specification_gets_every_variable(run, monkeypatch, name, layers, h
     )
     monkeypatch.setitem(sys.modules, "ctranslate2", SimpleNamespace(specs=specs))
     monkeypatch.setitem(sys.modules, "ctranslate2.specs", specs)
-    variables = to_ctranslate2.variables(loading.load_system(run, run.system(name)), positions=9)
-    spec = to_ctranslate2.specification(variables, heads)
+    model = loading.load_system(run, run.system(name))
+    variables = to_ctranslate2.variables(model, positions=9)
+    spec = to_ctranslate2.specification(variables, model.settings)
     assert (spec.layers, spec.heads, spec.pre_norm) == (layers, heads, name == "pre")
     assert spec.set.keys() == variables.keys() and all(
         spec.set[key] is value for key, value in variables.items()
