@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import nmtkit
-from nmtkit import console, files, names
+from nmtkit import console, files, folders, names
 from nmtkit.errors import (
     ConfigError,
     DataError,
@@ -386,7 +386,7 @@ def _held(stream: IO[str], folder: Path, holder: Holder, shared: bool) -> Iterat
     try:
         if taken and not shared:  # without a lock, another process may be writing
             stream.truncate(0)
-            files.remove_unfinished(folder)
+            folders.remove_unfinished(folder)
         try:
             _note(stream, holder)
         except OSError as error:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
-from nmtkit import console, files
+from nmtkit import console, files, folders
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem, NmtkitError, counted
 from nmtkit.owned_files import MANIFEST, PREP
 from nmtkit.parallel import cores
@@ -90,7 +90,7 @@ def _prepare(
     ):
         start = time.perf_counter()
         files.check_place(run.prep)
-        files.recover(run.prep, _owned)
+        folders.recover(run.prep, _owned)
         corpus = read(raw)
         if request.dataset:
             inputs.check(corpus.sets)
@@ -233,14 +233,14 @@ def _owned(prep: Path) -> Collection[str]:
 def _publish(complete: Path, run: Run) -> None:
     """Give the finished folder its name, and remove an older one."""
     if complete.stat().st_dev != run.path.stat().st_dev:  # the work folder is on another disk
-        complete = Path(shutil.move(complete, files.temporary_name(run.prep, "tmp")))
-    files.publish(complete, run.prep, _owned)
+        complete = Path(shutil.move(complete, folders.temporary_name(run.prep, "tmp")))
+    folders.publish(complete, run.prep, _owned)
 
 
 def _tidy(run: Run, work: Path) -> None:
     """Remove what a call that was killed has left beside the finished folder, and say so."""
     with contextlib.suppress(NmtkitError, OSError), locked(run.path, "prep"):
-        files.recover(run.prep, _owned)
+        folders.recover(run.prep, _owned)
         remove_left(work)
 
 

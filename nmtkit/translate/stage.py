@@ -18,6 +18,7 @@ from nmtkit.corpora.parallel_text import first_odd_pair
 from nmtkit.data.documents import Documents, documents_file
 from nmtkit.data.store import load_spans, spans_files
 from nmtkit.errors import CheckpointError, ConfigError, DataError, TrainingDiverged, counted
+from nmtkit.folders import recover, writing_folder
 from nmtkit.nn import hardware
 from nmtkit.owned_files import HYPOTHESES, META, NBEST, SUBWORDS, TRANSLATION
 from nmtkit.parallel import cores
@@ -220,7 +221,7 @@ class _Stage:
                 locks.enter_context(locked(path, "translate"))
             for text_set in sets:
                 inputs, folder = self._inputs(group, text_set), group.translation(text_set.name)
-                files.recover(folder, TRANSLATION)
+                recover(folder, TRANSLATION)
                 if not self.options.force and _up_to_date(folder, inputs):
                     console.say(
                         f"'{group.name}' has translated {text_set.name} already: up to date"
@@ -253,7 +254,7 @@ class _Stage:
         name = final.parents[1].name
         scorer.counts.clear()
         start = time.monotonic()
-        with files.writing_folder(final, TRANSLATION, "free some space") as folder:
+        with writing_folder(final, TRANSLATION, "free some space") as folder:
             bar = console.progress(f"{name}: {text_set.name}", text_set.lines)
             with bar as scorer.done, scorer.reading(self.readers):
                 names = self._write(folder, text_set, scorer)
