@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
-import operator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, ValidationError
 
-from nmtkit import console, environment, files
-from nmtkit.analyze.analysis import Finding, Measured, PaperAnalysis, PaperOptions, stored
+from nmtkit import console, environment
+from nmtkit.analyze.analysis import Finding, Measured, PaperAnalysis, PaperOptions
+from nmtkit.analyze.speeds import CostFacts, logged_speeds, relative, stored_speeds
 from nmtkit.analyze.study import Study
 from nmtkit.analyze.timing import Timing, measure_speed
-from nmtkit.curves import read
 from nmtkit.data.documents import ContextRule
 from nmtkit.data.store import Store
 from nmtkit.measures.macs import Macs, Parameters, count_macs, count_parameters
-from nmtkit.models import checkpoints
 from nmtkit.models.loading import build_untrained
-from nmtkit.records import processor_of
-from nmtkit.run import System
 from nmtkit.score import paper as papers
-from nmtkit.score.translations import described
 from nmtkit.tables import figures
 from nmtkit.tables.table import Column, Estimate, Table, text_column
 
@@ -84,26 +77,6 @@ class Count:
             self.macs.step / baseline.macs.step,
             self.macs.search(self.beam) / baseline.macs.search(baseline.beam),
         )
-
-
-class CostFacts(BaseModel):
-    """The facts of a finding of `cost`.
-
-    Attributes:
-        baseline: the first system.
-        src_length, tgt_length: of the counted sentences.
-        contexts, spans: of the systems that read some.
-        set: the set that decoding speeds are of.
-        measured: speeds that were measured in turn; empty if speeds are from the logs.
-    """
-
-    baseline: str
-    src_length: int
-    tgt_length: int
-    contexts: dict[str, float]
-    spans: dict[str, int]
-    set: str
-    measured: dict[str, Timing]
 
 
 @dataclass(frozen=True)
@@ -183,11 +156,6 @@ class Cost(PaperAnalysis[CostOptions, Costs]):
         )
         remarks = [f"times relative to {result.facts.baseline}", remark]
         return Measured(numbers, "", f"counted; speeds {how}", remarks)
-
-
-def relative(value: float | None, baseline: float | None) -> float | None:
-    """Return value / baseline, None if either is missing."""
-    return value / baseline if value is not None and baseline else None
 
 
 def cells(result: Costs, name: str) -> list[Any]:
@@ -311,67 +279,3 @@ def count(study: Study, name: str, store: Store) -> Count:
         macs = replace(macs, encode=search.encode, step=search.step)
     beam = study.search_settings(name).beam
     return Count(count_parameters(model), macs, contexts, len(spans) or None, beam)
-
-
-def stored_speeds(study: Study) -> dict[str, Timing]:
-    """Return the speeds that an earlier --measure timed, if baseline, set and systems are the same.
-
-    Returns: system -> timing; {} without such timings.
-    """
-    earlier = stored(study.folder)
-    if earlier is None or not earlier.facts.get("measured"):
-        return {}
-    with contextlib.suppress(ValidationError):  # a finding of another version
-        facts = CostFacts.model_validate(earlier.facts)
-        weights = {name: checkpoints.current(study.run.system(name)) for name in study.systems}
-        same_weights = weights.items() <= earlier.made_from.weights.items()
-        same_study = (facts.baseline, facts.set) == (study.systems[0], study.set_name)
-        same_study &= facts.measured.keys() >= {*study.systems}
-        configs = files.hashes((study.run.system(n).config for n in study.systems), study.run.path)
-        same_configs = configs.items() <= earlier.made_from.files.items()
-        if same_weights and same_study and same_configs:
-            study.checkpoints |= {name: list(digests) for name, digests in weights.items()}
-            return {name: facts.measured[name] for name in study.systems}
-    timed = earlier.facts["measured"]
-    names = ", ".join(timed) if isinstance(timed, dict) else "another version"
-    console.say(
-        f"cost: the times that --measure took of {names} are not of these systems; speeds are read"
-        " from the logs"
-    )
-    return {}
-
-
-def logged_speeds(study: Study) -> dict[str, Timing]:
-    """Return the speeds that training and translation logged: system -> timing without interval,
-    and without a ratio to a baseline of another processor or number type.
-    """
-    logs = {name: logged(study.run.system(name), study.set_name) for name in study.systems}
-    processors = {name: _processors(study.run.system(name), study.set_name) for name in logs}
-    first = study.systems[0]
-    train, _, decode = logs[first]
-    timings = {}
-    for name, log in logs.items():
-        trained, translated = map(operator.eq, processors[name], processors[first])
-        train_ratio = Estimate(relative(train, log[0]) if trained else None)
-        decode_ratio = Estimate(relative(decode, log[2]) if translated else None)
-        timings[name] = Timing(*log, train_ratio, decode_ratio)
-    return timings
-
-
-def _processors(system: System, set_name: str) -> list[tuple[object, object]]:
-    """Return the processors (`processor_of`) of a training and of a translation."""
-    translation = described(system.translation(set_name))
-    return [processor_of(system.read_config().hardware), processor_of(translation.hardware)]
-
-
-def logged(system: System, set_name: str) -> tuple[float | None, float | None, float | None]:
-    """Return the target tokens/s and updates/s of training, and the target tokens/s of decoding.
-
-    Without a log, or without a translation: None.
-
-    Raises: DataError for a damaged metrics.jsonl or meta.json.
-    """
-    on_cpu = system.read_config().hardware.get("device") == "cpu"
-    tokens, updates = read(system.metrics).speed(on_cpu)
-    speed = described(system.translation(set_name)).speed
-    return tokens, updates, speed.tokens_per_second if speed else None
