@@ -114,9 +114,11 @@ def _prepare(
         write_toml(run.path / "run.toml", _run_toml(manifest, identity))
         _publish(work / OUT, run)
         report(run, manifest)
-        result = f"(preset {manifest.preset}, fingerprint {manifest.fingerprint[:12]})"
         seconds = console.duration(time.perf_counter() - start)
-        console.say(f"prepared {run.prep} in {seconds} {result}")
+        console.say(
+            f"prepared {run.prep} in {seconds} (preset {manifest.preset}, fingerprint"
+            f" {manifest.fingerprint[:12]})"
+        )
 
 
 def _say_what_is_chosen(request: Request) -> None:
@@ -163,8 +165,10 @@ def _up_to_date(run: Run, old: Manifest, identity: dict[str, Any], settings: Pre
         if old.tools.get(name, version) != version
     ]
     if newer:
-        versions = f"was prepared with other versions ({', '.join(newer)})"
-        console.warn(f"{run.prep} {versions}; --force prepares it again")
+        console.warn(
+            f"{run.prep} was prepared with other versions ({', '.join(newer)}); --force prepares it"
+            " again"
+        )
     console.say(
         f"{run.prep} is up to date ({old.dataset}, fingerprint {old.fingerprint[:12]}); --force"
         " prepares it again"
@@ -248,11 +252,11 @@ def _warn_of_systems(run: Run, old: Manifest | None, new: Manifest) -> None:
     names = run.system_names()
     before = old.fingerprint if old else "none"
     if names and before != new.fingerprint:
-        change = f"fingerprint {before[:12]} -> {new.fingerprint[:12]}"
         console.warn(
-            f"the corpus changes ({change}): the systems {', '.join(names)} in"
-            f" {run.path / 'systems'} belong to the old one and will be refused; train them again"
-            " with --force, or get the old corpus back by preparing it again as it was"
+            f"the corpus changes (fingerprint {before[:12]} -> {new.fingerprint[:12]}): the systems"
+            f" {', '.join(names)} in {run.path / 'systems'} belong to the old one and will be"
+            " refused; train them again with --force, or get the old corpus back by preparing it"
+            " again as it was"
         )
 
 

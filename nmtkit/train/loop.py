@@ -328,8 +328,9 @@ class Trainer:
         state.loss = Window()
         loss = train_loss if s.plateau_on == "train_loss" else measured.loss
         if s.schedule == "plateau" and state.plateau.observe(loss, s):
-            factor = f"learning rate factor now {state.plateau.factor:g}"
-            self.reporter.say(f"{s.plateau_on} no longer falls: {factor}")
+            self.reporter.say(
+                f"{s.plateau_on} no longer falls: learning rate factor now {state.plateau.factor:g}"
+            )
 
     def _measure(self) -> Validation | None:
         """Return a validation, which all ranks share; None if a signal interrupted it."""

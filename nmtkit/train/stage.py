@@ -230,8 +230,10 @@ class _Training:
         width = common_width(self.plan.preset, self.plan.model)
         hardware = machines.choose(device, settings.precision, width, settings.matmul)
         algorithms = describe(settings.deterministic, hardware.device)
-        versions = f"nmtkit {nmtkit.__version__}, torch {torch.__version__}"
-        self.opening.append(f"{versions}: {hardware.describe()}{algorithms}")
+        self.opening.append(
+            f"nmtkit {nmtkit.__version__}, torch {torch.__version__}:"
+            f" {hardware.describe()}{algorithms}"
+        )
         console.say(hardware.brief() + algorithms)
         of_first = self.ranks.first_does(hardware.values)
         if state.hardware and state.hardware != of_first:
