@@ -219,22 +219,14 @@ def line_blocks(path: Path, size: int = 256, once: bool = False) -> Iterator[lis
             block: list[bytes] = []
             try:
                 block.extend(itertools.islice(lines, size))
-            except (OSError, EOFError, ValueError) as error:
-                number += len(block)  # lines read before the error
-                raise DataError(
-                    f"cannot read beyond line {number}: {error}",
-                    where=path,
-                    hint="is the file complete, and is it text?",
-                ) from error
             except Exception as error:
-                if is_damage(error):
-                    number += len(block)
-                    raise DataError(
-                        f"damaged compressed data after line {number}: {error}",
-                        where=path,
-                        hint="fetch the file again",
-                    ) from error
-                raise
+                problem, hint = "damaged compressed data after", "fetch the file again"
+                if isinstance(error, (OSError, EOFError, ValueError)):
+                    problem, hint = "cannot read beyond", "is the file complete, and is it text?"
+                elif not is_damage(error):
+                    raise
+                number += len(block)  # lines read before the error
+                raise DataError(f"{problem} line {number}: {error}", path, hint) from error
             if not block:
                 return
             number += len(block)
@@ -291,32 +283,22 @@ def text_lines(path: Path, once: bool = False) -> Iterator[str]:
 
 
 def decoded(lines: Iterable[bytes], where: object) -> Iterator[str]:
-    """Yield lines without their LF as text; errors as of `text_lines`."""
-    offset = 0
-    for number, raw in enumerate(lines, 1):
-        yield decode_line(raw, where, number, offset)
-        offset += len(raw) + 1
-
-
-def decode_line(raw: bytes, path: object, number: int, offset: int) -> str:
-    """Decode one line of UTF-8, without a BOM at the beginning of the file.
-
-    Args:
-        raw: the bytes of the line.
-        path, number, offset: for the message: the file, the line number from 1, and the line's
-            byte offset in the uncompressed file.
-    Raises: DataError if the bytes are not UTF-8.
+    """Yield lines without their LF as text, without a BOM at the beginning; errors as of
+    `text_lines`.
     """
-    try:
-        line = raw.decode("utf-8")
-        return line.removeprefix("\ufeff") if number == 1 else line
-    except UnicodeDecodeError as error:
-        around = raw[max(0, error.start - 15) : error.start + 15].decode("utf-8", "replace")
-        raise DataError(
-            f"not UTF-8: byte 0x{raw[error.start]:02x}",
-            where=f"{path}, line {number}, byte {offset + error.start} (near {around!r})",
-            hint="convert it to UTF-8 first, for example with iconv",
-        ) from error
+    offset = 0  # in the uncompressed file
+    for number, raw in enumerate(lines, 1):
+        try:
+            line = raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            around = raw[max(0, error.start - 15) : error.start + 15].decode("utf-8", "replace")
+            raise DataError(
+                f"not UTF-8: byte 0x{raw[error.start]:02x}",
+                where=f"{where}, line {number}, byte {offset + error.start} (near {around!r})",
+                hint="convert it to UTF-8 first, for example with iconv",
+            ) from error
+        yield line.removeprefix("\ufeff") if number == 1 else line
+        offset += len(raw) + 1
 
 
 def count_lines(path: Path) -> int:
