@@ -127,7 +127,7 @@ def _check_beside(run: Run, source: str | None, sets: list[TextSet], path: Path,
         raise ConfigError(message, where="-", hint="put it into a file and name that")
     files.check_file(path, where=name)
     text = Path(source or run.source(sets[0].name))
-    counts = [sum(map(len, file_windows(str(side)))) for side in (text, path)]
+    counts = [sum(map(len, file_windows(side))) for side in (text, path)]
     if counts[0] != counts[1]:
         message = f"{path} has {counted(counts[1], 'line')} but {text} has {counts[0]:,}"
         where = first_odd_pair((text,), (path,)) if all(counts) else name
@@ -151,7 +151,7 @@ class _Stage:
     def __init__(self, run: Run, device: torch.device, options: TranslateOptions) -> None:
         self.run, self.device, self.options = run, device, options
         jobs = options.jobs or cores()
-        self.jobs = workers.most_jobs(device) or jobs
+        self.jobs = workers.usable_jobs(device, jobs)
         self.readers = 1 if device.type == "cpu" else min(jobs, READERS)
         self._hardware: files.JsonObject = {}
         self.metric = parse(CommandMetric, options.metric) if options.metric else None
@@ -287,7 +287,7 @@ class _Stage:
     def _windows(self, text_set: TextSet, scorer: Scorer) -> Iterator[Window]:
         """Yield the lines of a set, and what is known and asked of them."""
         spans = load_spans(self.run.prep / text_set.name, text_set.lines)
-        windows = file_windows(str(self.run.source(text_set.name)))
+        windows = file_windows(self.run.source(text_set.name))
         boundaries = _boundaries(self.run, text_set)
         demands = read_demands(self.options.prefix, self.options.constraints)
         number = 0

@@ -36,7 +36,7 @@ def windowed(items: Iterable[Item], size: int = WINDOW) -> Iterator[list[Item]]:
         yield window
 
 
-def file_windows(path: str, size: int = WINDOW) -> Iterator[list[str]]:
+def file_windows(path: str | Path, size: int = WINDOW) -> Iterator[list[str]]:
     """Return the lines of a UTF-8 file (compressed or not) in windows.
 
     Raises: DataError if it cannot be read or is not UTF-8.
