@@ -89,8 +89,8 @@ class ParallelText:
             yield lines, starts
             starts, has_text = False, True
         if not has_separators or not has_text:
-            lines = "all lines are" if has_separators else "no line is"
-            raise self._error(f"{lines} {name}, so none separates documents", 0)
+            are = "all lines are" if has_separators else "no line is"
+            raise self._error(f"{are} {name}, so none separates documents", 0)
 
     def _unlike(self, flags: list[bool]) -> list[str]:
         """Return the name of the first side whose flag is True, and of the first whose is False."""
