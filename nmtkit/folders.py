@@ -101,7 +101,7 @@ def recover(final: Path, owned: Owned) -> None:
         if not kind:
             continue
         files.check_place(left)
-        if _is_another(int(kind[2])):
+        if (number := int(kind[2])) != os.getpid() and is_running(number):
             continue
         if kind[1] == "tmp":
             console.say(f"removing {left}, which a process that was stopped has left half-written")
@@ -119,13 +119,13 @@ def temporary_name(final: Path, kind: str) -> Path:
     return final.with_name(f"{files.UNFINISHED}{kind}-{final.name}-{os.getpid()}")
 
 
-def _is_another(number: int) -> bool:
-    """True if another process with this number runs."""
+def is_running(number: int) -> bool:
+    """True if a process with this number runs on this machine."""
     try:
         os.kill(number, 0)
     except (OSError, OverflowError) as error:
         return isinstance(error, PermissionError)
-    return number != os.getpid()
+    return True
 
 
 def _retire(older: Path, final: Path, owned: Owned) -> None:

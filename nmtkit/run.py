@@ -405,12 +405,7 @@ class Holder:
     @property
     def alive(self) -> bool:
         """True unless the process is known to be gone."""
-        try:
-            if self.host == socket.gethostname():
-                os.kill(self.pid, 0)
-        except OSError as error:
-            return not isinstance(error, ProcessLookupError)
-        return True
+        return self.host != socket.gethostname() or folders.is_running(self.pid)
 
     def __str__(self) -> str:
         age = max(0.0, time.time() - self.since)  # clocks are set back now and then
