@@ -161,8 +161,8 @@ class Gradients:
         self.joins = joins(self.settings, self.device)
         self.graphs: Graphs | None = None
         self.notes: list[list[float]] = []
-        # A model in training mode has it; a thread makes batches during validations, too.
-        self._rule = self.model.context_rule
+        # A thread makes batches during validations, too, in which a model may have another rule.
+        self._rule = self.model.train().context_rule
         self._released = False  # the memory that graphs hold, since the update began
         self._chunk = losses.chunk_rows(self.model.vocabularies.tgt, self.device.type)
         if reason := gpu.load_kernels(self.device):

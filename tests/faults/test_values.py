@@ -184,7 +184,7 @@ def test_a_pipe_without_end_is_no_settings_file(run, line):
     [
         ("{} --ref x.de", "{} has more than 99 lines"),
         ("x.de --ref {}", "{} has more than 99 lines"),
-        ("x.de --ref x.de --metric-scores N={}", "N: more numbers in {} for 1 sentence"),
+        ("x.de --ref x.de --metric-scores M={}", "M: more numbers in {} for 1 sentence"),
     ],
 )
 def test_lines_without_end_are_not_all_read(words, message, tmp_path, monkeypatch):
