@@ -48,7 +48,7 @@ def protect(run: Path) -> None:
 
     Anybody can have made a run, with symbolic links to files of the user.
     """
-    _runs.add(run.absolute())
+    _runs.add(Path(run).absolute())
 
 
 def check_place(path: Path) -> None:
@@ -56,7 +56,7 @@ def check_place(path: Path) -> None:
 
     Raises: DataError naming the symbolic link, "..", or what is neither a file nor a folder.
     """
-    path, inside = path.absolute(), False
+    path, inside = Path(path).absolute(), False
     for place in (*reversed(path.parents), path):
         plain = not place.is_symlink() and (not place.exists() or place.is_file() or place.is_dir())
         if inside and (place.name == ".." or not plain):
@@ -104,6 +104,7 @@ def check_file(
     Raises: DataError if it is missing, a directory, a socket, a device, a pipe (with `once` only a
         pipe with a name), or not readable.
     """
+    path = Path(path)
     if not path.exists():
         raise DataError(
             f"no such file: {path}",
@@ -142,6 +143,7 @@ def open_binary(path: Path, once: bool = False) -> BinaryIO:
         once: True if the caller reads the file only once, so that it may be a pipe.
     Raises: DataError if it is missing, a directory, a pipe (without `once`), or not readable.
     """
+    path = Path(path)
     check_file(path, once=once)
     try:
         if path.suffix in _OPENERS:
@@ -364,6 +366,7 @@ def writing(path: Path, mode: str = "w", durable: bool = True) -> Iterator[IO[An
     Raises: DataError as `check_place`; EnvironmentProblem if the disk is full or not writable.
         Other errors of the body are raised unchanged.
     """
+    path = Path(path)
     check_place(path)
     temporary = None
     in_body = False

@@ -67,6 +67,7 @@ class TextSide:
             side: "src" or "tgt".
         Raises: DataError if the corpus is not prepared or a file is damaged.
         """
+        prep_dir = Path(prep_dir)
         recipe = load(TextRecipe, prep_dir / "manifest.json")
         lang = recipe.src if side == "src" else recipe.tgt
         model = prep_dir / f"truecase.{lang}"

@@ -118,6 +118,7 @@ def load_vocabularies(prep: Path) -> tuple[Vocabulary, Vocabulary]:
     Returns: the vocabulary of the source and of the target.
     Raises: DataError if they are missing or damaged.
     """
+    prep = Path(prep)
     if (prep / "vocab.txt").is_file():
         shared = Vocabulary.load(prep / "vocab.txt")
         return shared, shared
