@@ -116,26 +116,26 @@ def exit_code_of(error: BaseException) -> int:
     return EnvironmentProblem.exit_code if is_of_machine else 1
 
 
-_WORDINGS = (
-    (r"Input should be greater than or equal to (\S+)", r"must be at least \1"),
-    (r"Input should be less than or equal to (\S+)", r"must be at most \1"),
-    (r"Input should be greater than (\S+)", r"must be above \1"),
-    (r"Input should be less than (\S+)", r"must be below \1"),
-    (r"Input should be a valid integer.*", "must be a whole number"),
-    (r"Unable to parse input string as an integer.*", "must have fewer digits"),
-    (r"Input should be a valid number.*", "must be a number"),
-    (r"Input should be a valid boolean.*", "must be true or false"),
-    (r"Input should be a valid string.*", "must be text"),
-    (r"Input should be a valid (list|tuple|array).*", "must be a list"),
-    (r"Input should be (.*)", r"must be \1"),
-    (r"Field required", "is missing"),
-    (r"Value error, (.*)", r"\1"),
-)
+_WORDINGS = {
+    r"Input should be greater than or equal to (\S+)": r"must be at least \1",
+    r"Input should be less than or equal to (\S+)": r"must be at most \1",
+    r"Input should be greater than (\S+)": r"must be above \1",
+    r"Input should be less than (\S+)": r"must be below \1",
+    r"Input should be a valid integer.*": "must be a whole number",
+    r"Unable to parse input string as an integer.*": "must have fewer digits",
+    r"Input should be a valid number.*": "must be a number",
+    r"Input should be a valid boolean.*": "must be true or false",
+    r"Input should be a valid string.*": "must be text",
+    r"Input should be a valid (list|tuple|array).*": "must be a list",
+    r"Input should be (.*)": r"must be \1",
+    r"Field required": "is missing",
+    r"Value error, (.*)": r"\1",
+}
 
 
 def plain(message: str) -> str:
     """Return a message of pydantic in the words of nmtkit's own messages."""
-    for pattern, words in _WORDINGS:
+    for pattern, words in _WORDINGS.items():
         if (reworded := re.sub(pattern, words, message, count=1)) != message:
             return reworded
     return message[:1].lower() + message[1:]

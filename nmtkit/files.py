@@ -5,24 +5,19 @@ from __future__ import annotations
 import codecs
 import contextlib
 import errno
-import glob
 import hashlib
 import importlib
 import io
 import itertools
 import json
 import os
-import re
 import shlex
-import shutil
 import stat
 import tempfile
-import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
-from nmtkit import console
 from nmtkit.errors import DataError, EnvironmentProblem
 
 COMPRESSED = (".gz", ".xz", ".zst", ".bz2")
@@ -45,10 +40,6 @@ _FD = "/dev/fd/", "/dev/stdin", "/proc/self/fd/"
 """How the path of a pipe of the shell begins."""
 JsonObject = dict[str, Any]
 """What JSON calls an object: values by name."""
-Owned = Collection[str] | Callable[[Path], Collection[str]]
-"""The files of nmtkit in a folder, as relative paths (`*` matches no slash), or a function that
-reads them from the folder.
-"""
 _runs: set[Path] = set()
 
 
@@ -228,22 +219,14 @@ def line_blocks(path: Path, size: int = 256, once: bool = False) -> Iterator[lis
             block: list[bytes] = []
             try:
                 block.extend(itertools.islice(lines, size))
-            except (OSError, EOFError, ValueError) as error:
-                number += len(block)  # lines read before the error
-                raise DataError(
-                    f"cannot read beyond line {number}: {error}",
-                    where=path,
-                    hint="is the file complete, and is it text?",
-                ) from error
             except Exception as error:
-                if is_damage(error):
-                    number += len(block)
-                    raise DataError(
-                        f"damaged compressed data after line {number}: {error}",
-                        where=path,
-                        hint="fetch the file again",
-                    ) from error
-                raise
+                problem, hint = "damaged compressed data after", "fetch the file again"
+                if isinstance(error, (OSError, EOFError, ValueError)):
+                    problem, hint = "cannot read beyond", "is the file complete, and is it text?"
+                elif not is_damage(error):
+                    raise
+                number += len(block)  # lines read before the error
+                raise DataError(f"{problem} line {number}: {error}", path, hint) from error
             if not block:
                 return
             number += len(block)
@@ -300,32 +283,22 @@ def text_lines(path: Path, once: bool = False) -> Iterator[str]:
 
 
 def decoded(lines: Iterable[bytes], where: object) -> Iterator[str]:
-    """Yield lines without their LF as text; errors as of `text_lines`."""
-    offset = 0
-    for number, raw in enumerate(lines, 1):
-        yield decode_line(raw, where, number, offset)
-        offset += len(raw) + 1
-
-
-def decode_line(raw: bytes, path: object, number: int, offset: int) -> str:
-    """Decode one line of UTF-8, without a BOM at the beginning of the file.
-
-    Args:
-        raw: the bytes of the line.
-        path, number, offset: for the message: the file, the line number from 1, and the line's
-            byte offset in the uncompressed file.
-    Raises: DataError if the bytes are not UTF-8.
+    """Yield lines without their LF as text, without a BOM at the beginning; errors as of
+    `text_lines`.
     """
-    try:
-        line = raw.decode("utf-8")
-        return line.removeprefix("\ufeff") if number == 1 else line
-    except UnicodeDecodeError as error:
-        around = raw[max(0, error.start - 15) : error.start + 15].decode("utf-8", "replace")
-        raise DataError(
-            f"not UTF-8: byte 0x{raw[error.start]:02x}",
-            where=f"{path}, line {number}, byte {offset + error.start} (near {around!r})",
-            hint="convert it to UTF-8 first, for example with iconv",
-        ) from error
+    offset = 0  # in the uncompressed file
+    for number, raw in enumerate(lines, 1):
+        try:
+            line = raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            around = raw[max(0, error.start - 15) : error.start + 15].decode("utf-8", "replace")
+            raise DataError(
+                f"not UTF-8: byte 0x{raw[error.start]:02x}",
+                where=f"{where}, line {number}, byte {offset + error.start} (near {around!r})",
+                hint="convert it to UTF-8 first, for example with iconv",
+            ) from error
+        yield line.removeprefix("\ufeff") if number == 1 else line
+        offset += len(raw) + 1
 
 
 def count_lines(path: Path) -> int:
@@ -463,167 +436,6 @@ def sync_folder(path: Path) -> None:
             os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def remove_unfinished(folder: Path) -> None:
-    """Remove what killed processes left half-written in a folder that no other process writes."""
-    for path in folder.rglob(f"{UNFINISHED}*"):
-        if not path.is_dir():
-            remove(path)
-
-
-def remove_owned(folder: Path, owned: Owned) -> None:
-    """Remove the files of nmtkit from a folder, and the folders that this empties. Empty folders of
-    the user stay.
-
-    Args:
-        folder: the folder; it goes too if nothing is left in it.
-        owned: the files of nmtkit in it.
-    Raises: DataError as `check_place`; OSError.
-    """
-    check_place(folder)
-    names = set(owned(folder) if callable(owned) else owned)
-    patterns = [f"/{name}" for name in names if glob.has_magic(name)]
-    lists = "manifest.json", "nmtkit.json"
-    emptied = {folder}
-
-    def is_owned(path: Path) -> bool:
-        place = "/" / path.relative_to(folder)
-        return str(place)[1:] in names or any(map(place.match, patterns))
-
-    for parent, folders, entries in os.walk(folder, topdown=False):
-        inner = Path(parent)
-        # What lists the other files goes last.
-        for entry in sorted((*entries, *folders), key=lists.__contains__):
-            path = inner / entry
-            is_file = path.is_symlink() or (path.exists() and not path.is_dir())
-            if is_file and is_owned(path):
-                path.unlink()
-                emptied.add(inner)
-        if inner in emptied or is_owned(inner):
-            with contextlib.suppress(OSError):  # somebody's files are left in it
-                inner.rmdir()
-                emptied.add(inner.parent)
-
-
-def publish(complete: Path, final: Path, owned: Owned) -> None:
-    """Give a complete folder its name, so that it appears whole or not at all.
-
-    An older folder of that name is removed; files in it that are not of nmtkit move to the new one.
-    If the process is killed, `recover` ends this.
-
-    Args:
-        complete: the complete folder.
-        final: its final path.
-        owned: the files of nmtkit in the older folder.
-    Raises: DataError as `check_place`; OSError if a rename fails; an older folder then has its name
-        `final` again.
-    """
-    check_place(final)
-    for path in [*complete.rglob("*"), complete]:
-        sync_folder(path)  # files are flushed the same way
-    older = temporary_name(final, "old")
-    if final.exists():
-        os.replace(final, older)
-    try:
-        os.replace(complete, final)
-    except OSError:
-        recover(final, owned)
-        raise
-    sync_folder(final.parent)
-    _retire(older, final, owned)
-
-
-def recover(final: Path, owned: Owned) -> None:
-    """Tidy up after a process that was killed in `writing_folder` or `publish`, unless a process of
-    its number runs. The arguments are those of `publish`.
-    """
-    check_place(final)
-    for left in final.parent.glob(f"{UNFINISHED}*"):
-        kind = re.fullmatch(rf"{UNFINISHED}(tmp|old)-{re.escape(final.name)}-(\d+)", left.name)
-        if not kind:
-            continue
-        check_place(left)
-        if _is_another(int(kind[2])):
-            continue
-        if kind[1] == "tmp":
-            console.say(f"removing {left}, which a process that was stopped has left half-written")
-            shutil.rmtree(left)
-        elif final.exists():
-            _retire(left, final, owned)
-        else:
-            os.replace(left, final)
-
-
-def temporary_name(final: Path, kind: str) -> Path:
-    """Return the name that this process gives to a folder before (tmp) or after (old) it is
-    `final`.
-    """
-    return final.with_name(f"{UNFINISHED}{kind}-{final.name}-{os.getpid()}")
-
-
-def _is_another(number: int) -> bool:
-    """True if another process with this number runs."""
-    try:
-        os.kill(number, 0)
-    except (OSError, OverflowError) as error:
-        return isinstance(error, PermissionError)
-    return number != os.getpid()
-
-
-def _retire(older: Path, final: Path, owned: Owned) -> None:
-    """Remove a folder that `final` has replaced; move what is not of nmtkit to it, or beside it if
-    it has such files already.
-    """
-    remove_owned(older, owned)
-    for path in sorted(older.rglob("*")):  # a folder before what is in it
-        target = final / path.relative_to(older)
-        if os.path.lexists(path) and target.parent.is_dir() and not target.exists():
-            os.replace(path, target)
-    for parent, _, _ in os.walk(older, topdown=False):
-        with contextlib.suppress(OSError):  # it has files that `final` has too
-            Path(parent).rmdir()
-    if older.exists():
-        keep_others(older, final.parent)
-
-
-def keep_others(folder: Path, place: Path) -> None:
-    """Give a folder with files of the user a new name in `place`, and say so."""
-    others = place / f"not-of-nmtkit-{time.time_ns()}"
-    os.replace(folder, others)
-    console.warn(
-        f"files that nmtkit did not write, or that have changed since, are now in {others}"
-    )
-
-
-@contextlib.contextmanager
-def writing_folder(final: Path, owned: Owned, hint: str) -> Iterator[Path]:
-    """Write a folder completely or not at all, as `publish`.
-
-    Args:
-        final, owned: as for `publish`.
-        hint: what the user can do if the disk is full.
-    Yields: the folder to write into.
-    Raises: DataError as `check_place`; EnvironmentProblem if the disk is full or not writable.
-        Other errors of the body are raised unchanged.
-    """
-    check_place(final)
-    temporary = temporary_name(final, "tmp")
-    in_body = False
-    try:
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
-        in_body = True
-        yield temporary
-        in_body = False
-        publish(temporary, final, owned)
-    except OSError as error:
-        if in_body and error.errno not in UNWRITABLE:
-            raise
-        message = f"cannot write {final}: {error.strerror or error}"
-        raise EnvironmentProblem(message, hint=hint) from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def expanded_path(path: str | Path) -> Path:

@@ -15,14 +15,21 @@ SPECIAL = set("/\\$`;|&<>\"'")
 HINT = "use letters, digits, '-', '_' and '.', a letter or a digit first"
 
 
-def check_name(name: str) -> str:
-    """Return a name that is one part of a path, as a translation made elsewhere may have.
+def is_name(name: str) -> bool:
+    """True if a name is one part of a path, as a translation made elsewhere may have.
 
-    Raises: ValueError if it does not begin with a letter, a digit or '_', or has a slash, a control
-        character, or a character with which a shell executes something: a user may copy commands
-        of messages.
+    It begins with a letter, a digit or '_', and has no slash, no control character, and no
+    character with which a shell executes something: a user may copy commands of messages.
     """
-    if not re.match(r"\w", name) or set(name) & SPECIAL or not name.isprintable():
+    return bool(re.match(r"\w", name)) and name.isprintable() and SPECIAL.isdisjoint(name)
+
+
+def check_name(name: str) -> str:
+    """Return a name.
+
+    Raises: ValueError if it is none (`is_name`).
+    """
+    if not is_name(name):
         raise ValueError(f"{name!r} cannot be a name ({HINT})")
     return name
 

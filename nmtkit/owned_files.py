@@ -1,15 +1,10 @@
 """The files that nmtkit writes into the folders of a run, by kind of folder. Nothing else is ever
 removed: notes and other files of the user stay.
 
-The patterns are those of `nmtkit.files.remove_owned`.
+The patterns are those of `nmtkit.folders.remove_owned`.
 """
 
 from __future__ import annotations
-
-from collections.abc import Collection
-from pathlib import Path
-
-from nmtkit import files
 
 META, HYPOTHESES, SUBWORDS, NBEST = "meta.json", "hyp.txt", "hyp.subwords.txt", "nbest.jsonl"
 TRANSLATION = (META, HYPOTHESES, SUBWORDS, NBEST)
@@ -55,14 +50,3 @@ PREP = (
     "eval/probing/*.txt",
 )
 """prep, if its manifest cannot be read"""
-
-
-def remove_folder(folder: Path, owned: Collection[str], place: Path) -> None:
-    """Remove a folder of nmtkit; files of the user in it stay, in a new folder in `place`.
-
-    Raises: DataError as `files.check_place`; OSError.
-    """
-    files.remove_unfinished(folder)
-    files.remove_owned(folder, owned)
-    if folder.exists():
-        files.keep_others(folder, place)

@@ -162,15 +162,14 @@ def parse(
         else:
             value = _adapter(record).validate_json(content, strict=True)
             values = from_json(content)
+        place = _unusable(values)
+        require(place is None, f"'{place}' is not finite, or above {MOST:g}")
     except ValidationError as error:
         raise _damaged(error, where, again) from None
     except RecursionError:
         raise DataError("the file is damaged: nested too deep", where=where, hint=again) from None
     except ValueError as error:
         raise DataError(f"the file is damaged: {error}", where=where, hint=again) from error
-    if (place := _unusable(values)) is not None:
-        message = f"the file is damaged: '{place}' is not finite, or above {MOST:g}"
-        raise DataError(message, where=where, hint=again)
     return value
 
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import nmtkit
-from nmtkit import console, files, names
+from nmtkit import console, files, folders, names
 from nmtkit.errors import (
     ConfigError,
     DataError,
@@ -201,28 +201,19 @@ class Run:
         count = self.text_set(set_name).references
         return [self.prep / "text" / f"{set_name}.ref{i or ''}" for i in range(count)]
 
-    def system(self, name: str) -> System:
+    def system(self, name: str, new: bool = False) -> System:
         """Return the folder of one system, whether or not it exists.
 
+        Args:
+            name: its name.
+            new: True if it is to be trained. Then its name begins with a letter or a digit, and has
+                only letters, digits, '-', '_' and '.'. ('+' joins the names of an ensemble.)
         Raises: ConfigError for a name that is not a plain folder name.
         """
-        try:
-            names.check_name(name)
-        except ValueError:
-            message = f"{name!r} cannot name a system"
-            raise ConfigError(message, where="--system", hint=names.HINT) from None
-        return System(self.path / "systems" / name)
-
-    def new_system(self, name: str) -> System:
-        """Return the folder of a system that is to be trained.
-
-        Raises: ConfigError if the name does not begin with a letter or a digit, or has characters
-            other than letters, digits, '-', '_' and '.'. ('+' joins the names of an ensemble.)
-        """
-        if not names.is_new_name(name):
+        if not (names.is_new_name if new else names.is_name)(name):
             message = f"{name!r} cannot name a system"
             raise ConfigError(message, where="--system", hint=names.HINT)
-        return self.system(name)
+        return System(self.path / "systems" / name)
 
     def systems(self) -> list[System]:
         """Return the systems that have a config, in the order in which they were made: the first is
@@ -386,7 +377,7 @@ def _held(stream: IO[str], folder: Path, holder: Holder, shared: bool) -> Iterat
     try:
         if taken and not shared:  # without a lock, another process may be writing
             stream.truncate(0)
-            files.remove_unfinished(folder)
+            folders.remove_unfinished(folder)
         try:
             _note(stream, holder)
         except OSError as error:
@@ -414,12 +405,7 @@ class Holder:
     @property
     def alive(self) -> bool:
         """True unless the process is known to be gone."""
-        try:
-            if self.host == socket.gethostname():
-                os.kill(self.pid, 0)
-        except OSError as error:
-            return not isinstance(error, ProcessLookupError)
-        return True
+        return self.host != socket.gethostname() or folders.is_running(self.pid)
 
     def __str__(self) -> str:
         age = max(0.0, time.time() - self.since)  # clocks are set back now and then

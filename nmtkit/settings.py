@@ -34,17 +34,11 @@ from nmtkit.presets import preset_names, preset_text
 SECTIONS = ("prep", "model", "train", "search")
 OF_A_SYSTEM = ("variant", "preset", "init_from", "corpus", "values", "hardware")
 """Further keys of a system's own config.toml, which are no settings."""
-_TRAIN_BATCH = "--set train.batch_size=… (nmtkit translate: --set search.batch_size=…)"
-HABITS = {
-    "lr": "--set train.lr=…",
-    "learning_rate": "--set train.lr=…",
-    "batch": _TRAIN_BATCH,
-    "batch_size": _TRAIN_BATCH,
-    "steps": "--set train.max_steps=…",
-    "max_steps": "--set train.max_steps=…",
-    "max_update": "--set train.max_steps=…",
-    "epochs": "--set train.max_steps=… (updates), or --set train.max_minutes=…",
-    "max_epoch": "--set train.max_steps=… (updates), or --set train.max_minutes=…",
+_HABITS = {
+    "lr learning_rate": "--set train.lr=…",
+    "batch batch_size": "--set train.batch_size=… (nmtkit translate: --set search.batch_size=…)",
+    "steps max_steps max_update": "--set train.max_steps=…",
+    "epochs max_epoch": "--set train.max_steps=… (updates), or --set train.max_minutes=…",
     "warmup_steps": "--set train.warmup=…",
     "clip": "--set train.clip_norm=…",
     "exponential_smoothing": "--set train.ema=0.9999",
@@ -54,17 +48,15 @@ HABITS = {
     "dropout": "--set model.dropout=…",
     "layers": "--set model.encoder_layers=… --set model.decoder_layers=…",
     "heads": "--set model.heads=…",
-    "resume": "the same nmtkit train command again resumes",
-    "continue": "the same nmtkit train command again resumes",
-    "gpu": "--device cuda",
-    "cuda": "--device cuda",
+    "resume continue": "the same nmtkit train command again resumes",
+    "gpu cuda use_gpu": "--device cuda",
     "cpu": "--device cpu",
-    "use_gpu": "--device cuda",
     "output": "--run DIR",
     "tokenizer": "--set prep.src_tokenizer=… --set prep.tgt_tokenizer=…",
     "vocab_size": "--set prep.merges=… (prep.vocab_size with prep.subwords=sentencepiece or none)",
     "beam_size": "--beam N (nmtkit translate), or --set search.beam=…",
 }
+HABITS = {key: meant for keys, meant in _HABITS.items() for key in keys.split()}
 """What people type in other toolkits, without dashes and section, and what nmtkit has for it."""
 LARGEST = {int: 10**18, float: 1e30}
 """The largest magnitude of every setting and option; a field may have a lower limit."""

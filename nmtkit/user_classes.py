@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import re
 import sys
 from collections.abc import Iterator
 from traceback import extract_tb
@@ -12,11 +11,6 @@ from typing import Any
 
 from nmtkit import trust
 from nmtkit.errors import ConfigError, NmtkitError, nearest, of_the_machine
-
-
-def is_class_name(word: str) -> bool:
-    """True if a word has the form `package.module:Class`."""
-    return re.fullmatch(r"[^\W\d][\w.]*:[^\W\d]\w*", word) is not None
 
 
 def load_object(name: str, kind: str, where: str, form: str) -> Any:

@@ -9,7 +9,7 @@ import os
 import pytest
 import zstandard
 
-from nmtkit import files
+from nmtkit import files, folders
 from nmtkit.errors import DataError, EnvironmentProblem
 from tests.refused import refused
 
@@ -193,7 +193,7 @@ def test_an_older_folder_comes_back_if_the_new_one_cannot_take_its_place(tmp_pat
     final = tmp_path / "final"
     final.mkdir()
     with pytest.raises(FileNotFoundError):
-        files.publish(tmp_path / "missing", final, ())
+        folders.publish(tmp_path / "missing", final, ())
     assert [path.name for path in tmp_path.iterdir()] == ["final"]
 
 

@@ -61,13 +61,13 @@ NO_NAMES = "-x,_x,sp ace,a+b,ensemble-a+b,x\n,\tx,a:b,a*,ok.-_=,,a/b,..,.x,−1"
 
 @pytest.mark.parametrize("name", NO_NAMES.split(","))
 def test_a_system_to_be_trained_has_a_name_that_commands_and_ensembles_can_read(tmp_path, name):
-    caught = refused(ConfigError, "cannot name a system", Run(tmp_path).new_system, name)
+    caught = refused(ConfigError, "cannot name a system", Run(tmp_path).system, name, new=True)
     assert caught.where == "--system" and "a letter or a digit first" in caught.hint
 
 
 @pytest.mark.parametrize("name", ["a", "7", "enc-dc-f3-s1", "caru_bi.2", "Größe", "ensemble-a"])
 def test_names_of_letters_digits_hyphens_underscores_and_dots(tmp_path, name):
-    assert Run(tmp_path).new_system(name) == Run(tmp_path).system(name)
+    assert Run(tmp_path).system(name, new=True) == Run(tmp_path).system(name)
 
 
 def test_the_folder_of_an_ensemble_is_found(tmp_path):

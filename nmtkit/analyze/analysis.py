@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
-from nmtkit import console, files
+from nmtkit import console, files, folders
 from nmtkit.options import Options as Options
 from nmtkit.options import flag as flag
 from nmtkit.options import option as option
@@ -126,7 +126,7 @@ class Finding:
         attachments are removed when all new files are written, before these get their names.
         """
         earlier = stored(folder)
-        files.remove_unfinished(folder)
+        folders.remove_unfinished(folder)
         names = sorted(self.attachments)
         record = StoredFinding(format=1, **self.as_json(), attachments=names, made_from=inputs)
         texts = {f"table.{suffix}": content for suffix, content in self.table.forms().items()}

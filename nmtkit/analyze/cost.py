@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
-import operator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, ValidationError
 
-from nmtkit import console, environment, files
-from nmtkit.analyze.analysis import Finding, Measured, PaperAnalysis, PaperOptions, stored
+from nmtkit import console, environment
+from nmtkit.analyze.analysis import Finding, Measured, PaperAnalysis, PaperOptions
+from nmtkit.analyze.speeds import CostFacts, logged_speeds, relative, stored_speeds
 from nmtkit.analyze.study import Study
 from nmtkit.analyze.timing import Timing, measure_speed
-from nmtkit.curves import read
 from nmtkit.data.documents import ContextRule
 from nmtkit.data.store import Store
 from nmtkit.measures.macs import Macs, Parameters, count_macs, count_parameters
-from nmtkit.models import checkpoints
 from nmtkit.models.loading import build_untrained
-from nmtkit.records import processor_of
-from nmtkit.run import System
 from nmtkit.score import paper as papers
-from nmtkit.score.translations import described
 from nmtkit.tables import figures
 from nmtkit.tables.table import Column, Estimate, Table, text_column
 
@@ -84,26 +77,6 @@ class Count:
             self.macs.step / baseline.macs.step,
             self.macs.search(self.beam) / baseline.macs.search(baseline.beam),
         )
-
-
-class CostFacts(BaseModel):
-    """The facts of a finding of `cost`.
-
-    Attributes:
-        baseline: the first system.
-        src_length, tgt_length: of the counted sentences.
-        contexts, spans: of the systems that read some.
-        set: the set that decoding speeds are of.
-        measured: speeds that were measured in turn; empty if speeds are from the logs.
-    """
-
-    baseline: str
-    src_length: int
-    tgt_length: int
-    contexts: dict[str, float]
-    spans: dict[str, int]
-    set: str
-    measured: dict[str, Timing]
 
 
 @dataclass(frozen=True)
@@ -183,11 +156,6 @@ class Cost(PaperAnalysis[CostOptions, Costs]):
         )
         remarks = [f"times relative to {result.facts.baseline}", remark]
         return Measured(numbers, "", f"counted; speeds {how}", remarks)
-
-
-def relative(value: float | None, baseline: float | None) -> float | None:
-    """Return value / baseline, None if either is missing."""
-    return value / baseline if value is not None and baseline else None
 
 
 def cells(result: Costs, name: str) -> list[Any]:
@@ -311,62 +279,3 @@ def count(study: Study, name: str, store: Store) -> Count:
         macs = replace(macs, encode=search.encode, step=search.step)
     beam = study.run.system(name).searching().beam
     return Count(count_parameters(model), macs, contexts, len(spans) or None, beam)
-
-
-def stored_speeds(study: Study) -> dict[str, Timing]:
-    """Return the speeds that an earlier --measure timed, if baseline, set and systems are the same.
-
-    Returns: system -> timing; {} without such timings.
-    """
-    earlier = stored(study.folder)
-    if earlier is None or not earlier.facts.get("measured"):
-        return {}
-    with contextlib.suppress(ValidationError):  # a finding of another version
-        facts = CostFacts.model_validate(earlier.facts)
-        weights = {name: checkpoints.current(study.run.system(name)) for name in study.systems}
-        same_weights = weights.items() <= earlier.made_from.weights.items()
-        same_study = (facts.baseline, facts.set) == (study.systems[0], study.set_name)
-        same_study &= facts.measured.keys() >= {*study.systems}
-        configs = files.hashes((study.run.system(n).config for n in study.systems), study.run.path)
-        same_configs = configs.items() <= earlier.made_from.files.items()
-        if same_weights and same_study and same_configs:
-            study.checkpoints |= {name: list(digests) for name, digests in weights.items()}
-            return {name: facts.measured[name] for name in study.systems}
-    timed = earlier.facts["measured"]
-    names = ", ".join(timed) if isinstance(timed, dict) else "another version"
-    console.say(
-        f"cost: the times that --measure took of {names} are not of these systems; speeds are read"
-        " from the logs"
-    )
-    return {}
-
-
-def logged_speeds(study: Study) -> dict[str, Timing]:
-    """Return the speeds that training and translation logged: system -> timing without interval,
-    and without a ratio to a baseline of another processor or number type.
-    """
-    logs = {name: logged(study.run.system(name), study.set_name) for name in study.systems}
-    base, base_processors = logs[study.systems[0]]
-    timings = {}
-    for name, (speeds, processors) in logs.items():
-        trained, translated = map(operator.eq, processors, base_processors)
-        train_ratio = Estimate(relative(base[0], speeds[0]) if trained else None)
-        decode_ratio = Estimate(relative(base[2], speeds[2]) if translated else None)
-        timings[name] = Timing(*speeds, train_ratio, decode_ratio)
-    return timings
-
-
-Speeds = tuple[float | None, float | None, float | None]
-"""Target tokens/s and updates/s of training, and target tokens/s of decoding, if known."""
-
-
-def logged(system: System, set_name: str) -> tuple[Speeds, list[tuple[object, object]]]:
-    """Return the logged speeds of a system, and the processors (`processor_of`) of its training and
-    of its translation.
-
-    Raises: DataError for a damaged metrics.jsonl or meta.json.
-    """
-    hardware, translation = system.read_config().hardware, described(system.translation(set_name))
-    tokens, updates = read(system.metrics).speed(hardware.get("device") == "cpu")
-    speed = translation.speed.tokens_per_second if translation.speed else None
-    return (tokens, updates, speed), [processor_of(hardware), processor_of(translation.hardware)]

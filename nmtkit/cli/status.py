@@ -124,8 +124,10 @@ def _outdated(run: Run, scores: dict[str, Scores]) -> Iterator[str]:
     fingerprint = run.manifest().fingerprint
     for system in run.systems():
         if system.read_config().corpus != fingerprint:
-            about = f"{system.name}: trained on another preparation of the corpus"
-            yield f"{about}: {_train_again(system)}"
+            yield (
+                f"{system.name}: trained on another preparation of the corpus:"
+                f" {_train_again(system)}"
+            )
             continue
         for text_set in run.sets("test"):
             yield from _of_translation(run, system, text_set.name, scores.get(text_set.name))

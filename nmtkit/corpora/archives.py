@@ -191,9 +191,11 @@ def _check_growth(archive: Path, size: int, name: str | None = None) -> None:
     packed = archive.stat().st_size
     most = max(ALWAYS_ALLOWED, MOST_RATIO * packed)
     if size > most:
-        growth = f"({decimal(packed)}) would grow to more than {decimal(most)}: refused"
-        hint = f"that is no text; {ANOTHER_COPY}"
-        raise DataError(f"{archive.name} {growth}", name or archive, hint)
+        raise DataError(
+            f"{archive.name} ({decimal(packed)}) would grow to more than {decimal(most)}: refused",
+            name or archive,
+            f"that is no text; {ANOTHER_COPY}",
+        )
 
 
 def _zip_members(archive: Path) -> Iterator[Member]:

@@ -276,9 +276,12 @@ def suffix_doubts(corpus: Corpus) -> list[str]:
         if text.columns:
             path, suffix = text.src[0], _suffix(text.src[0])
             if suffix == f"{corpus.tgt}-{corpus.src}".lower():
-                problem = f"{path} is taken for '{corpus.src}-{corpus.tgt}', but its suffix says"
-                hint = "a line is source TAB target; or correct --src and --tgt"
-                raise ConfigError(f"{problem} '{suffix}'", f"--{text.split}", hint)
+                raise ConfigError(
+                    f"{path} is taken for '{corpus.src}-{corpus.tgt}', but its suffix says"
+                    f" '{suffix}'",
+                    f"--{text.split}",
+                    "a line is source TAB target; or correct --src and --tgt",
+                )
             continue
         for number, paths in enumerate(text.sides.values()):
             sides = (corpus.src, corpus.tgt)
@@ -293,10 +296,12 @@ def suffix_doubts(corpus: Corpus) -> list[str]:
                     side = f"{role if number else 'source'} of '{text.name}'"
                     taken = f"{path} is taken for '{language}' ({side})"
                     if suffix == moses.language(opposite):
-                        hint = f"give the file of the source, '{corpus.src}', first; or correct "
-                        hint += "--src and --tgt"
-                        where = f"--{text.split}"
-                        raise ConfigError(f"{taken}, but its suffix says '{suffix}'", where, hint)
+                        raise ConfigError(
+                            f"{taken}, but its suffix says '{suffix}'",
+                            f"--{text.split}",
+                            f"give the file of the source, '{corpus.src}', first; or correct --src"
+                            " and --tgt",
+                        )
                     doubts.append(f"{taken}, though its suffix says '{suffix}'")
     return doubts
 

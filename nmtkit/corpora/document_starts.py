@@ -129,11 +129,13 @@ def _numbers(path: Path, lines: int, count: int) -> list[int]:
         value = int(text) if text.strip().isdecimal() and len(text) < 40 else -1
         if not (starts[-1] < value < lines if starts else value == 0):
             after = f", after {starts[-1]:,}" if starts else ""
-            problem = f"'{text[:40]}' cannot start a document in a text of "
-            problem += f"{counted(lines, 'line')}{after}"
-            hint = f"it has {counted(count, 'line')}: give a document id for each of the "
-            hint += f"{lines:,}, or the lines where documents start, rising from 0"
-            raise DataError(problem, f"{path}, line {number}", hint)
+            raise DataError(
+                f"'{text[:40]}' cannot start a document in a text of {counted(lines, 'line')}"
+                f"{after}",
+                f"{path}, line {number}",
+                f"it has {counted(count, 'line')}: give a document id for each of the {lines:,}, or"
+                " the lines where documents start, rising from 0",
+            )
         starts.append(value)
     return starts
 

@@ -215,8 +215,9 @@ class _Pace:
         if time.monotonic() - self._start < SLOW_SECONDS:
             return
         if self._bytes < SLOW_BYTES:
-            came = f"{decimal(self._bytes)} in {SLOW_SECONDS:g} s"
-            raise Failed(f"too slow: {came}; what came is kept")
+            raise Failed(
+                f"too slow: {decimal(self._bytes)} in {SLOW_SECONDS:g} s; what came is kept"
+            )
         self._start, self._bytes = time.monotonic(), 0
 
 
@@ -336,8 +337,9 @@ class _Part:
     def _replace(self, block: bytes) -> None:
         """Empty the part for the whole file, of which this block is the first."""
         if PAGE.match(block):
-            problem = "a web page came instead of the file"
-            raise Failed(f"{problem}: a login, a proxy, or the file has moved")
+            raise Failed(
+                "a web page came instead of the file: a login, a proxy, or the file has moved"
+            )
         if self.done:
             console.say(f"{self.path.name}: the server cannot continue a download; starting again")
             self.restart()

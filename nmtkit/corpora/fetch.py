@@ -47,8 +47,9 @@ class VerifiedFile:
             try:
                 record(self.name, self.checksum)
             except EnvironmentProblem as error:
-                problem = f"a later copy of {self.name} cannot be compared with this one"
-                console.warn(f"{error.message}: {problem}")
+                console.warn(
+                    f"{error.message}: a later copy of {self.name} cannot be compared with this one"
+                )
 
 
 @dataclass(frozen=True)

@@ -89,8 +89,8 @@ class ParallelText:
             yield lines, starts
             starts, has_text = False, True
         if not has_separators or not has_text:
-            problem = f"{'all lines are' if has_separators else 'no line is'} {name}"
-            raise self._error(f"{problem}, so none separates documents", 0)
+            are = "all lines are" if has_separators else "no line is"
+            raise self._error(f"{are} {name}, so none separates documents", 0)
 
     def _unlike(self, flags: list[bool]) -> list[str]:
         """Return the name of the first side whose flag is True, and of the first whose is False."""
@@ -145,8 +145,11 @@ def _write_rows(rows: Iterable[Row], paths: list[Path], name: str) -> list[str]:
             if number % ROWS_PER_REPORT == ROWS_PER_REPORT - 1:
                 advance(ROWS_PER_REPORT)
             if len(lines) != len(streams):
-                counts = f"{len(streams) - 1} and {len(lines) - 1} references"
-                raise DataError(f"parts of the {name} set have {counts}", hint=ANOTHER_SET)
+                raise DataError(
+                    f"parts of the {name} set have {len(streams) - 1} and {len(lines) - 1}"
+                    " references",
+                    hint=ANOTHER_SET,
+                )
             if starts_document:
                 starts.append(str(number))
             for stream, line in zip(streams, lines, strict=True):

@@ -61,8 +61,10 @@ def find_all(names: list[str], finder: Finder) -> list[VerifiedFile]:
     """Find several published files, and name those whose checksum will be recorded."""
     files = [finder.find(name) for name in names]
     if new := ", ".join(file.name for file in files if file.new):
-        recorded = "that of this first copy is recorded, and later ones are compared with it"
-        console.say(f"no checksum is published for {new}: {recorded}")
+        console.say(
+            f"no checksum is published for {new}: that of this first copy is recorded, and later"
+            " ones are compared with it"
+        )
     return files
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 import nmtkit
-from nmtkit import console, files
+from nmtkit import console, files, folders
 from nmtkit.errors import ConfigError, EnvironmentProblem, check_known, nearest
 from nmtkit.export import check, folder
 from nmtkit.export.engine import FULL, Engine
@@ -66,7 +66,7 @@ def export(run: Run, system: str, to: str, **values: Any) -> Path:
         alone,
     ):
         call.systems = [system]
-        files.recover(target, folder.owned)
+        folders.recover(target, folder.owned)
         group = choose(run, [system], False, {}, single=True)[0]
         about = _describe(group, to, quantization)
         if _up_to_date(target, about) and not options.force:
@@ -152,7 +152,7 @@ def _up_to_date(target: Path, about: ExportedSystem) -> bool:
 def _write(group: SystemGroup, engine: Engine, target: Path, about: ExportedSystem) -> None:
     model = group.load(torch.device("cpu"))[0]
     prep = group.run.prep
-    with files.writing_folder(target, folder.owned, FULL) as temporary:
+    with folders.writing_folder(target, folder.owned, FULL) as temporary:
         engine.save(model, load_vocabularies(prep), about, temporary)
         folder.write_text_files(temporary / folder.TEXT, prep, group.run.manifest())
         files.write_text(temporary / folder.README, folder.readme(about, engine.title))

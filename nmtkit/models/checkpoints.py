@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from safetensors import SafetensorError
 
-from nmtkit import console, files
+from nmtkit import console, files, folders
 from nmtkit.errors import CheckpointError, DataError, EnvironmentProblem, NmtkitError, counted
-from nmtkit.owned_files import CHECKPOINT, MANIFEST, OPTIMIZER, STATE, WEIGHTS, remove_folder
+from nmtkit.owned_files import CHECKPOINT, MANIFEST, OPTIMIZER, STATE, WEIGHTS
 from nmtkit.records import BestCheckpoint, CheckpointManifest, FileFacts, TranslationMeta, load
 from nmtkit.run import Run, System
 
@@ -60,7 +60,7 @@ def save(
     Raises: EnvironmentProblem if the disk is full or not writable; then no checkpoint is touched.
     """
     final = folder / f"step-{step:08d}"
-    temporary = files.temporary_name(final, "tmp")
+    temporary = folders.temporary_name(final, "tmp")
     tensors = {WEIGHTS: weights, OPTIMIZER: optimizer}
     try:
         files.check_place(final)
@@ -127,14 +127,14 @@ def _publish(temporary: Path, final: Path) -> None:
             damaged = final.with_name(f".damaged-{final.name}-{time.time_ns()}")
             console.warn(f"{error.message}; {final} is now {damaged.name}")
             os.replace(final, damaged)
-    files.publish(temporary, final, CHECKPOINT)
+    folders.publish(temporary, final, CHECKPOINT)
 
 
 def _remove(path: Path) -> None:
     """Remove a renamed folder, its manifest first: without a manifest it is no checkpoint."""
     with contextlib.suppress(OSError):
         (path / MANIFEST).unlink(missing_ok=True)
-        remove_folder(path, CHECKPOINT, path.parent)
+        folders.remove_folder(path, CHECKPOINT, path.parent)
 
 
 def step_of(path: Path) -> int:
@@ -385,7 +385,7 @@ def prune(folder: Path, keep: Iterable[str]) -> None:
     files.check_place(folder)
     for path in candidates(folder):
         if path.name not in names and (path / MANIFEST).is_file():
-            doomed = files.temporary_name(path, "old")
+            doomed = folders.temporary_name(path, "old")
             with contextlib.suppress(OSError):
                 os.replace(path, doomed)
                 _remove(doomed)

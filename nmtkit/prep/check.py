@@ -119,8 +119,10 @@ class Inputs:
         for text in sets:
             first = names.setdefault(tuple(self.facts[p].sha256 for p in text.files()), text.name)
             if first != text.name:
-                both = f"{first} and {text.name} are the same text"
-                console.warn(f"{both}: is one of their files the wrong one?")
+                console.warn(
+                    f"{first} and {text.name} are the same text: is one of their files the wrong"
+                    " one?"
+                )
 
     def _check_lines(self, text: SetFiles) -> None:
         src, *targets = text.sides.values()
@@ -136,24 +138,24 @@ class Inputs:
         if text.parses is not None and not later:
             count, total = self.lines([text.parses]), self.lines(src)
             if count != total:
-                lines = f"{counted(count, 'line')} but the source has {total:,}"
-                hint = "give one tree for each line of the source, a blank line where there is none"
                 raise DataError(
-                    f"{text.parses.name} has {lines} ({text.name} set)",
+                    f"{text.parses.name} has {counted(count, 'line')} but the source has {total:,}"
+                    f" ({text.name} set)",
                     where=text.parses,
-                    hint=f"{hint}; {NOTHING}",
+                    hint="give one tree for each line of the source, a blank line where there is"
+                    f" none; {NOTHING}",
                 )
 
     def _check_pair(self, name: str, ours: Sequence[Path], theirs: Sequence[Path]) -> None:
         counts = self.lines(ours), self.lines(theirs)
         if counts[0] != counts[1]:
             names = [" + ".join(path.name for path in paths) for paths in (ours, theirs)]
-            lines = f"{counted(counts[0], 'line')} but {names[1]} has {counts[1]:,}"
-            hint = "fix the files so that line i of one is the translation of line i of the other"
             raise DataError(
-                f"{names[0]} has {lines} ({name} set)",
+                f"{names[0]} has {counted(counts[0], 'line')} but {names[1]} has {counts[1]:,}"
+                f" ({name} set)",
                 where=first_odd_pair(ours, theirs),
-                hint=f"{hint}; {NOTHING}",
+                hint="fix the files so that line i of one is the translation of line i of the"
+                f" other; {NOTHING}",
             )
 
 
@@ -264,8 +266,12 @@ def _check_script(sample: Sample) -> None:
     if scripts(opposite) and ForeignLines(opposite).count(joined) < len(text) / 2:
         hint = f"its letters are those of '{opposite}': give the file of the source first"
     script = " or ".join(scripts(sample.language))
-    problem = f"has hardly a line with {script} letters, but is taken for '{sample.language}'"
-    raise DataError(f"{sample.name} {problem}", sample.where, f"{hint}; {NOTHING}")
+    raise DataError(
+        f"{sample.name} has hardly a line with {script} letters, but is taken for"
+        f" '{sample.language}'",
+        sample.where,
+        f"{hint}; {NOTHING}",
+    )
 
 
 def _check_whole_words(sample: Sample, settings: PrepSettings) -> None:
@@ -273,8 +279,11 @@ def _check_whole_words(sample: Sample, settings: PrepSettings) -> None:
         return
     problem = f"{sample.name} looks split into subwords ({mark})"
     if settings.subwords != "none":
-        hint = f"{JOIN[mark]}, or --set prep.subwords=none to keep the subwords"
-        raise DataError(problem, sample.where, f"{hint}; {NOTHING}")
+        raise DataError(
+            problem,
+            sample.where,
+            f"{JOIN[mark]}, or --set prep.subwords=none to keep the subwords; {NOTHING}",
+        )
     if sample.is_scored:
         console.warn(f"{problem}: BLEU and the other scores are those of subwords")
 
@@ -305,9 +314,9 @@ def _check_some_text(text: SetFiles, side: str) -> None:
     lines = itertools.chain.from_iterable(map(files.byte_lines, text.sides[side]))
     if not any(tidy(line.decode(errors="replace")).strip() for line in lines):
         name = "source" if side == "src" else "target"
-        hint = "name files with one sentence a line, line i of one the translation of line i of"
         raise DataError(
             f"{text.name} has no line with text: all of the {name} is blank",
             where=text.where(side),
-            hint=f"{hint} the other; {NOTHING}",
+            hint="name files with one sentence a line, line i of one the translation of line i of"
+            f" the other; {NOTHING}",
         )

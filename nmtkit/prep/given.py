@@ -99,9 +99,11 @@ class GivenRun(Given):
     def check_languages(self, languages: tuple[str, str]) -> None:
         there = (self.manifest.src, self.manifest.tgt)
         if there != languages:
-            pairs = f"{'-'.join(there)}, and this corpus is {'-'.join(languages)}"
-            hint = "name a run of the same source and target language"
-            raise ConfigError(f"{self.run.path} is {pairs}", where="--like", hint=hint)
+            raise ConfigError(
+                f"{self.run.path} is {'-'.join(there)}, and this corpus is {'-'.join(languages)}",
+                where="--like",
+                hint="name a run of the same source and target language",
+            )
 
     def paths(self, settings: PrepSettings) -> dict[str, Path]:
         names = file_names((self.manifest.src, self.manifest.tgt), settings)
@@ -173,13 +175,12 @@ def given_model(options: PrepOptions) -> Given:
 
 def _from_run(run: Run) -> GivenRun:
     manifest = run.manifest()
-    names = "tokenizers, truecasers, subwords and vocabulary"
-    fingerprint = manifest.fingerprint[:12]
     return GivenRun(
         source=f"--like {run.path}",
         settings=manifest.settings.model_dump(exclude=OF_THE_CORPUS),
         preset=manifest.preset,
-        message=f"{names} of {run.path} (fingerprint {fingerprint}); none of them is learnt",
+        message=f"tokenizers, truecasers, subwords and vocabulary of {run.path} (fingerprint"
+        f" {manifest.fingerprint[:12]}); none of them is learnt",
         run=run,
         manifest=manifest,
     )

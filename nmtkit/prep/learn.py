@@ -205,8 +205,10 @@ def _learn_merges(
     learnt = list(ordered_map(make, range(len(codes)), min(jobs, len(codes))))
     for pieces in learnt:
         if pieces.merges < settings.merges:
-            some = f"learned {pieces.merges:,} of {settings.merges:,} merges"
-            console.say(f"BPE: {some}; the corpus has no more")
+            console.say(
+                f"BPE: learned {pieces.merges:,} of {settings.merges:,} merges; the corpus has no"
+                " more"
+            )
     return learnt
 
 

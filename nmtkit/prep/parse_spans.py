@@ -100,8 +100,12 @@ class CutSpans:
                 row += len(of_chunk)
                 for cut, size in zip(cuts, subwords, strict=False):
                     if cut.phrases and sum(cut.phrases) != size:
-                        problem = "the files changed while they were read: text and parses are not"
-                        raise DataError(f"{problem} those of the set", self.name, RUN_AGAIN)
+                        raise DataError(
+                            "the files changed while they were read: text and parses are not those"
+                            " of the set",
+                            self.name,
+                            RUN_AGAIN,
+                        )
                     outcomes[cut.outcome] += 1
                     first.setdefault(cut.outcome, cut.line)
                 lengths = bytes(itertools.chain.from_iterable(cut.phrases for cut in cuts))
@@ -144,16 +148,18 @@ def check_parses(
         f"{parses[reason]:,} {reason}, first line {line:,}" for reason, line in parses_first.items()
     )
     if strict and not parses[PARSED]:
-        example = "(S (NP (DT the) (NN fox)) (VP (VBD ran)))"
         raise DataError(
             f"the parses of '{name}': none of them fits its sentence ({reasons})",
             where=path,
-            hint=f"a line is a bracketed tree of the source's line, such as {example}, or blank",
+            hint="a line is a bracketed tree of the source's line, such as"
+            " (S (NP (DT the) (NN fox)) (VP (VBD ran))), or blank",
         )
     with_parse = sum(parses.values()) - parses.get(BLANK, 0)
     if with_parse - parses[PARSED] > FEW * with_parse:
-        many = "many do not fit, and their sentences are cut into n-grams instead"
-        console.warn(f"parses of {name}: {many} ({reasons}): {path}")
+        console.warn(
+            f"parses of {name}: many do not fit, and their sentences are cut into n-grams instead"
+            f" ({reasons}): {path}"
+        )
 
 
 class Stanza:
@@ -183,10 +189,12 @@ class Stanza:
                 verbose=False,
             )
         except Exception as error:  # stanza's own classes for this differ from version to version
-            missing = f"stanza has no constituency parser for '{language}' here"
-            get = f"python -c \"import stanza; stanza.download('{language}')\" gets it"
-            hint = f"{get}, if there is one for this language"
-            raise EnvironmentProblem(f"{missing}: {first_line(error)}", where, hint) from error
+            raise EnvironmentProblem(
+                f"stanza has no constituency parser for '{language}' here: {first_line(error)}",
+                where,
+                f"python -c \"import stanza; stanza.download('{language}')\" gets it, if there is"
+                " one for this language",
+            ) from error
         self.tools = {"stanza": str(stanza.__version__)}
 
     def __call__(self, sentences: list[list[str]]) -> list[str]:

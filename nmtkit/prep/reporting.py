@@ -24,8 +24,10 @@ def report(run: Run, manifest: Manifest) -> None:
     _report_cleaning(manifest.cleaning)
     vocabulary, (train, *held_out) = manifest.vocabulary, manifest.sets
     target = " (shared)" if vocabulary.shared else f" + {vocabulary.tgt:,}"
-    tokens = f"{train.src_tokens:,} + {train.tgt_tokens:,} subwords"
-    console.say(f"{tokens}, vocabulary {vocabulary.src:,}{target}")
+    console.say(
+        f"{train.src_tokens:,} + {train.tgt_tokens:,} subwords, vocabulary"
+        f" {vocabulary.src:,}{target}"
+    )
     given = "given" in manifest.source
     for text in manifest.sets if given else held_out:
         _report_set(run, text, given)
@@ -46,14 +48,17 @@ def report(run: Run, manifest: Manifest) -> None:
                 f"{text.parses[reason]:,} {reason} (first: line {line:,})"
                 for reason, line in (text.parses_first or {}).items()
             )
-            counts = f"{text.parses[PARSED]:,} sentences; as n-grams: {reasons or 'none'}"
-            console.say(f"  parses of {text.name}: {counts}")
+            console.say(
+                f"  parses of {text.name}: {text.parses[PARSED]:,} sentences; as n-grams:"
+                f" {reasons or 'none'}"
+            )
 
 
 def _report_cleaning(cleaning: Cleaning) -> None:
     share = cleaning.pairs_kept / cleaning.pairs_in
-    pairs = f"{cleaning.pairs_in:,} in, {cleaning.pairs_kept:,} kept ({share:.2%})"
-    console.say(f"training pairs: {pairs}")
+    console.say(
+        f"training pairs: {cleaning.pairs_in:,} in, {cleaning.pairs_kept:,} kept ({share:.2%})"
+    )
     width = max(map(len, itertools.chain(cleaning.dropped, *cleaning.changed.values())), default=0)
     for reason, count in cleaning.dropped.items():
         blame = f"(source {count['src']:,}, target {count['tgt']:,})"
@@ -65,12 +70,16 @@ def _report_cleaning(cleaning: Cleaning) -> None:
 
 
 def _report_repeats(repeats: Repeats) -> None:
-    counts = f"duplicates {repeats.duplicates:,}, source = target {repeats.identical:,}"
-    console.say(f"  repeated training pairs: {counts}")
+    console.say(
+        f"  repeated training pairs: duplicates {repeats.duplicates:,}, source = target"
+        f" {repeats.identical:,}"
+    )
     for text in repeats.overlap:
         if text.normalised:
-            counts = f"{text.exact:,} exactly, {text.normalised:,} without case and punctuation"
-            console.say(f"  pairs of {text.name} that training has too: {counts}")
+            console.say(
+                f"  pairs of {text.name} that training has too: {text.exact:,} exactly,"
+                f" {text.normalised:,} without case and punctuation"
+            )
 
 
 def _report_scripts(manifest: Manifest) -> None:
@@ -80,10 +89,10 @@ def _report_scripts(manifest: Manifest) -> None:
         for side, count in text.foreign.items():
             if count >= MANY_FOREIGN * lines:
                 name, lang = ("source", manifest.src) if side == "src" else ("target", manifest.tgt)
-                letters = f"no {' or '.join(scripts(lang))} letters"
                 console.warn(
                     f"{count / lines:.1%} of the lines of the {name} of {text.name} ('{lang}') have"
-                    f" {letters}, but letters of another script ({count:,} of {lines:,})"
+                    f" no {' or '.join(scripts(lang))} letters, but letters of another script"
+                    f" ({count:,} of {lines:,})"
                 )
     src, tgt = scripts(manifest.src), scripts(manifest.tgt)
     if manifest.settings.joint_vocab and src and tgt and not {*src} & {*tgt}:
@@ -96,8 +105,10 @@ def _report_scripts(manifest: Manifest) -> None:
 def _report_set(run: Run, text: TextSet, given: bool) -> None:
     src = text.src_unknown / max(text.src_tokens, 1)
     tgt = text.tgt_unknown / max(text.tgt_tokens, 1)
-    shares = f"unknown subwords source {src:.2%}, target {tgt:.2%}"
-    console.say(f"  {text.split:<5} {text.name}: {text.lines:,} lines, {shares}")
+    console.say(
+        f"  {text.split:<5} {text.name}: {text.lines:,} lines, unknown subwords source {src:.2%},"
+        f" target {tgt:.2%}"
+    )
     for share, name in zip((src, tgt), SIDE_NAMES.values(), strict=True):
         if share >= MANY_UNKNOWN:
             console.warn(
@@ -119,8 +130,9 @@ def _report_set(run: Run, text: TextSet, given: bool) -> None:
 
 def _report_documents(sets: list[TextSet]) -> None:
     if all(text.documents is None for text in sets):
-        nothing = "no document starts are given, so each sentence is its own document"
-        console.say(f"  documents: {nothing}")
+        console.say(
+            "  documents: no document starts are given, so each sentence is its own document"
+        )
         return
     for text in sets:
         if text.documents is not None:

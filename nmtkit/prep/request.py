@@ -127,8 +127,9 @@ class Request:
         self.given.check(own, asked.get("prep", {}))
         key, why = WITHOUT_EFFECT.get(result.subwords, ("", ""))
         if asked.get("prep", {}).get(key):
-            without = f"prep.{key} has no effect with prep.subwords={result.subwords}"
-            self.doubts.append(f"{without}: {why}")
+            self.doubts.append(
+                f"prep.{key} has no effect with prep.subwords={result.subwords}: {why}"
+            )
         if result.subwords == "sentencepiece":
             load_package()
         return result
@@ -185,10 +186,12 @@ class Request:
     def _own_corpus(self, documents: Mapping[str, str]) -> Corpus:
         options = self.options
         if options.dataset in table.registered():
-            hint = "for own files take another name; for the data set leave them out "
-            hint += "(--test adds test sets of yours to its own)"
-            taken = f"'{options.dataset}' is a registered data set"
-            raise ConfigError(taken, where="--train, --dev", hint=hint)
+            raise ConfigError(
+                f"'{options.dataset}' is a registered data set",
+                where="--train, --dev",
+                hint="for own files take another name; for the data set leave them out (--test adds"
+                " test sets of yours to its own)",
+            )
         train, dev = (
             None if value is None else file_list(value, option)
             for value, option in ((options.train, "--train"), (options.dev, "--dev"))
@@ -268,10 +271,12 @@ def _few_pairs(train: SetFiles) -> bool:
 
 def _refuse_choice(corpus: str, prep_settings: PrepSettings) -> None:
     if prep_settings.dev or prep_settings.test:
-        hint = "they choose among the sets of a data set that is downloaded; own files: "
-        hint += "--dev SRC TGT --test SRC,TGT"
-        problem = f"prep.dev and prep.test have no effect on {corpus}"
-        raise ConfigError(problem, where="--set", hint=hint)
+        raise ConfigError(
+            f"prep.dev and prep.test have no effect on {corpus}",
+            where="--set",
+            hint="they choose among the sets of a data set that is downloaded; own files: --dev SRC"
+            " TGT --test SRC,TGT",
+        )
 
 
 def _set_identity(text: SetFiles, known: files.JsonObject) -> files.JsonObject:
@@ -297,9 +302,12 @@ def _dataset(options: PrepOptions) -> Dataset:
     """Return the registered data set that is asked for."""
     name = options.dataset
     if name is None:
-        own = "own files: --train SRC TGT --dev SRC TGT"
-        hint = f"name a data set (nmtkit datasets lists them), or {own}"
-        raise ConfigError("nothing to prepare", where="nmtkit prep", hint=hint)
+        raise ConfigError(
+            "nothing to prepare",
+            where="nmtkit prep",
+            hint="name a data set (nmtkit datasets lists them), or own files: --train SRC TGT --dev"
+            " SRC TGT",
+        )
     dataset = table.find(name)
     if dataset.entry.evaluation:
         hint = f"analyses read it; `nmtkit datasets --fetch {name}` brings it here"
@@ -328,9 +336,12 @@ def _further_tests(dataset: Dataset, test: Sequence[str], documents: Mapping[str
     published_with = "the documents it was published with"
     for name in documents:
         if not names:
-            hint = "leave it out; it is for own files (--test SRC,TGT adds such), a data set has"
-            problem = f"'{dataset.name}' is a registered data set: --docs has no effect"
-            raise ConfigError(problem, "--docs", f"{hint} {published_with}")
+            raise ConfigError(
+                f"'{dataset.name}' is a registered data set: --docs has no effect",
+                "--docs",
+                "leave it out; it is for own files (--test SRC,TGT adds such), a data set has"
+                f" {published_with}",
+            )
         if name not in names:
             hint = f"{nearest(name, names)}; each set of '{dataset.name}' has {published_with}"
             raise ConfigError(f"'{name}' is none of your test sets", "--docs", hint)
@@ -343,7 +354,9 @@ def _refuse_taken_names(dataset: Dataset, prep_settings: PrepSettings, own_corpu
     for text in own_corpus.sets:
         if text.name in (sets or ["train", "dev", "test"]):
             names = " and ".join(path.name for path in (*text.src, *text.tgt))
-            hint = f"give {names} other names: a test set is called by what the names of its files "
-            hint += "share (news.de,news.en: news), else test"
-            problem = f"'{dataset.name}' has a set '{text.name}' already"
-            raise ConfigError(problem, where="--test", hint=hint)
+            raise ConfigError(
+                f"'{dataset.name}' has a set '{text.name}' already",
+                where="--test",
+                hint=f"give {names} other names: a test set is called by what the names of its"
+                " files share (news.de,news.en: news), else test",
+            )

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
-from nmtkit import console, files
+from nmtkit import console, files, folders
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem, NmtkitError, counted
 from nmtkit.owned_files import MANIFEST, PREP
 from nmtkit.parallel import cores
@@ -90,7 +90,7 @@ def _prepare(
     ):
         start = time.perf_counter()
         files.check_place(run.prep)
-        files.recover(run.prep, _owned)
+        folders.recover(run.prep, _owned)
         corpus = read(raw)
         if request.dataset:
             inputs.check(corpus.sets)
@@ -114,9 +114,11 @@ def _prepare(
         write_toml(run.path / "run.toml", _run_toml(manifest, identity))
         _publish(work / OUT, run)
         report(run, manifest)
-        result = f"(preset {manifest.preset}, fingerprint {manifest.fingerprint[:12]})"
         seconds = console.duration(time.perf_counter() - start)
-        console.say(f"prepared {run.prep} in {seconds} {result}")
+        console.say(
+            f"prepared {run.prep} in {seconds} (preset {manifest.preset}, fingerprint"
+            f" {manifest.fingerprint[:12]})"
+        )
 
 
 def _say_what_is_chosen(request: Request) -> None:
@@ -169,8 +171,10 @@ def _up_to_date(run: Run, old: Manifest, identity: dict[str, Any], settings: Pre
         if old.tools.get(name) != version
     ]
     if newer:
-        versions = f"was prepared with other versions ({', '.join(newer)})"
-        console.warn(f"{run.prep} {versions}; --force prepares it again")
+        console.warn(
+            f"{run.prep} was prepared with other versions ({', '.join(newer)}); --force prepares it"
+            " again"
+        )
     console.say(
         f"{run.prep} is up to date ({old.dataset}, fingerprint {old.fingerprint[:12]}); --force"
         " prepares it again"
@@ -239,14 +243,14 @@ def _owned(prep: Path) -> Collection[str]:
 def _publish(complete: Path, run: Run) -> None:
     """Give the finished folder its name, and remove an older one."""
     if complete.stat().st_dev != run.path.stat().st_dev:  # the work folder is on another disk
-        complete = Path(shutil.move(complete, files.temporary_name(run.prep, "tmp")))
-    files.publish(complete, run.prep, _owned)
+        complete = Path(shutil.move(complete, folders.temporary_name(run.prep, "tmp")))
+    folders.publish(complete, run.prep, _owned)
 
 
 def _tidy(run: Run, work: Path) -> None:
     """Remove what a call that was killed has left beside the finished folder, and say so."""
     with contextlib.suppress(NmtkitError, OSError), locked(run.path, "prep"):
-        files.recover(run.prep, _owned)
+        folders.recover(run.prep, _owned)
         remove_left(work)
 
 
@@ -254,11 +258,11 @@ def _warn_of_systems(run: Run, old: Manifest | None, new: Manifest) -> None:
     names = run.system_names()
     before = old.fingerprint if old else "none"
     if names and before != new.fingerprint:
-        change = f"fingerprint {before[:12]} -> {new.fingerprint[:12]}"
         console.warn(
-            f"the corpus changes ({change}): the systems {', '.join(names)} in"
-            f" {run.path / 'systems'} belong to the old one and will be refused; train them again"
-            " with --force, or get the old corpus back by preparing it again as it was"
+            f"the corpus changes (fingerprint {before[:12]} -> {new.fingerprint[:12]}): the systems"
+            f" {', '.join(names)} in {run.path / 'systems'} belong to the old one and will be"
+            " refused; train them again with --force, or get the old corpus back by preparing it"
+            " again as it was"
         )
 
 

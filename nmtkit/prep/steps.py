@@ -221,11 +221,11 @@ class Steps:
         train = self.corpus.sets[0]
         dropped = by_reason(reasons).items()
         counts = ", ".join(f"{reason} {count['pairs']:,}" for reason, count in dropped)
-        names = "prep.min_words, max_words, max_ratio, max_subwords, drop_overlap"
         raise DataError(
             f"cleaning dropped all {self.inputs.lines(train.src):,} training pairs: {counts}",
             where=train.where("src", "ref"),
-            hint=f"check the files, or the settings {names}",
+            hint="check the files, or the settings prep.min_words, max_words, max_ratio,"
+            " max_subwords, drop_overlap",
         )
 
     def encode_sets(self, shards: SetShards) -> list[files.JsonObject]:

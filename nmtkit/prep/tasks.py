@@ -237,8 +237,7 @@ class Runner:
                     advance(task.lines)
             self.reused += len(facts)
             if facts and len(facts) < len(tasks):
-                done = f"{len(facts):,} of {len(tasks):,} shards are done already"
-                console.say(f"{label}: {done}")
+                console.say(f"{label}: {len(facts):,} of {len(tasks):,} shards are done already")
             number, count = self.share or (0, 1)
             left = [task for task in tasks if task.index not in facts]
             ours = [task for task in left if task.index % count == number]

@@ -13,6 +13,7 @@ import sacrebleu
 import nmtkit
 from nmtkit import console, files
 from nmtkit.errors import ConfigError
+from nmtkit.folders import recover, writing_folder
 from nmtkit.owned_files import PAPER, SCORES
 from nmtkit.records import TextSet, load_or_warn
 from nmtkit.run import Run, locked
@@ -84,7 +85,7 @@ def score(run: Run, **values: Any) -> None:
             folders = translated_systems(run, text_set, options.systems, options.against)
             check_paths(options, "{system}", list(folders))
             scored_set = ScoredSet(run, text_set, folders, options)
-            files.recover(scored_set.folder, SCORES)
+            recover(scored_set.folder, SCORES)
             result = scored_set.current()
             if len(result.systems) == 1 and not options.systems:
                 console.say(
@@ -270,7 +271,7 @@ class ScoredSet:
     def _write(self, result: Scores, sentences: list[str]) -> None:
         kept = self.stored and self._of_the_same_texts(self.stored)
         owned = SCORES if kept else (*SCORES, *PAPER)
-        with files.writing_folder(self.folder, owned, "free some space") as folder:
+        with writing_folder(self.folder, owned, "free some space") as folder:
             files.write_lines(folder / "sentences.tsv", sentences)
             for stem, table in tables(result).items():
                 table.write(folder, stem)

@@ -118,11 +118,9 @@ def check_ranks_agree(
             # GPUs of different kinds differ in the last digits of a sum.
             near = fact == "weights" and math.isclose(others[fact], first, rel_tol=1e-12)
             if others[fact] != first and not near:
-                message = f"rank {rank} does not begin with the {fact} of rank 0"
                 raise EnvironmentProblem(
-                    f"{message} ({others[fact]}, not {first})",
-                    hint=(
-                        "all machines must see the same run folder and have the same nmtkit, torch"
-                        " and kind of device (--device, train.precision)"
-                    ),
+                    f"rank {rank} does not begin with the {fact} of rank 0 ({others[fact]}, not"
+                    f" {first})",
+                    hint="all machines must see the same run folder and have the same nmtkit, torch"
+                    " and kind of device (--device, train.precision)",
                 )

@@ -124,8 +124,7 @@ class _Rows:
 
     def __str__(self) -> str:
         new, unused = (size - len(self.here) for size in self.sizes)
-        counts = f"{len(self.here):,} carried over, {new:,} new, {unused:,} not used"
-        return f"{self.label}: {counts}"
+        return f"{self.label}: {len(self.here):,} carried over, {new:,} new, {unused:,} not used"
 
 
 def _common_rows(path: Path, run: Run, model: Model) -> dict[str, _Rows]:
@@ -200,8 +199,9 @@ def _warn_of_rows(path: Path, rows: Mapping[str, _Rows]) -> None:
     """Print how many rows are lost, and how to keep them."""
     counts = "; ".join(dict.fromkeys(map(str, rows.values())))
     run = _run_of(path).path if _run_of(path).prep.is_dir() else "RUN"
-    how = f"nmtkit prep … --like {run} keeps all"
-    console.warn(f"the vocabulary is not that of {path}: {counts} ({how})")
+    console.warn(
+        f"the vocabulary is not that of {path}: {counts} (nmtkit prep … --like {run} keeps all)"
+    )
 
 
 def _same_vocabularies(path: Path, run: Run) -> bool:

@@ -284,8 +284,10 @@ class Trainer:
         if self.validator is None:
             return False
         self.reporter.validating(state.step)
-        measured = self._measure()
-        if measured is None:
+        try:
+            with self.averages.in_model():
+                measured = self.validator.validate(self.stop)
+        except Abandoned:  # by a signal
             return False
         if state.best is not None and not measured.comparable(state.best):
             self._forget_best()
@@ -328,17 +330,9 @@ class Trainer:
         state.loss = Window()
         loss = train_loss if s.plateau_on == "train_loss" else measured.loss
         if s.schedule == "plateau" and state.plateau.observe(loss, s):
-            factor = f"learning rate factor now {state.plateau.factor:g}"
-            self.reporter.say(f"{s.plateau_on} no longer falls: {factor}")
-
-    def _measure(self) -> Validation | None:
-        """Return a validation, which all ranks share; None if a signal interrupted it."""
-        assert self.validator is not None
-        try:
-            with self.averages.in_model():
-                return self.validator.validate(self.stop)
-        except Abandoned:
-            return None
+            self.reporter.say(
+                f"{s.plateau_on} no longer falls: learning rate factor now {state.plateau.factor:g}"
+            )
 
     def save(self) -> None:
         """Begin to write a checkpoint, unless the last checkpoint has this step and validation.

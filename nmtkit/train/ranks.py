@@ -54,14 +54,14 @@ class Cause:
 
     Attributes:
         rank: whose error it is.
+        message, code, where, hint: of the error.
         lost: that rank can no longer report it.
-        code, message, where, hint: of the error.
     """
 
     rank: int
-    lost: bool
-    code: int
     message: str
+    lost: bool = True
+    code: int = EnvironmentProblem.exit_code
     where: str | None = None
     hint: str | None = "the same command continues from the last checkpoint"
 
@@ -69,15 +69,14 @@ class Cause:
     def of_error(cls, rank: int, error: BaseException) -> Cause:
         """Return the cause that the other ranks read after an error of this rank."""
         if isinstance(error, NmtkitError):
-            return cls(rank, False, error.exit_code, error.message, error.where, error.hint)
+            return cls(rank, error.message, False, error.exit_code, error.where, error.hint)
         if isinstance(error, KeyboardInterrupt):
-            return cls(rank, False, 130, "stopped by Ctrl-C", hint=None)
+            return cls(rank, "stopped by Ctrl-C", False, 130, hint=None)
         if problem := of_the_machine(error):
             return cls.of_error(rank, problem)
         message = f"internal error: {type(error).__name__}: {error}"
-        return cls(
-            rank, False, 1, message, hint="this is a fault of nmtkit; --debug shows the traceback"
-        )
+        hint = "this is a fault of nmtkit; --debug shows the traceback"
+        return cls(rank, message, False, 1, hint=hint)
 
     def error(self) -> NmtkitError:
         """Return the error to raise in another rank."""
@@ -162,7 +161,7 @@ class Group(Ranks):
         self._store.set(f"process/{rank}", f"process {os.getpid()} on {socket.gethostname()}")
         self._processes = self._meet()
         gone = f"{self._processes[0]} or its launcher is gone: the store does not answer"
-        self._gone = Cause(0, True, 3, gone)
+        self._gone = Cause(0, gone)
         threading.Thread(target=self._beat, args=[self._connect()], daemon=True).start()
         gloo = PrefixStore("gloo", self._store)
         dist.init_process_group(
@@ -351,12 +350,11 @@ class Group(Ranks):
         begun = [int(beat.split()[1]) for beat in beats]
         rank = begun.index(min(begun))
         if begun[rank] < begun[self.rank]:
-            message = f"{self._processes[rank]} lives but does not answer"
-            return Cause(rank, True, 3, message)
-        return Cause(self.rank, True, 3, f"the connection to a rank broke: {error}")
+            return Cause(rank, f"{self._processes[rank]} lives but does not answer")
+        return Cause(self.rank, f"the connection to a rank broke: {error}")
 
     def _dead(self, rank: int) -> Cause:
-        return Cause(rank, True, 3, f"{self._processes[rank]} has died: no sign of life")
+        return Cause(rank, f"{self._processes[rank]} has died: no sign of life")
 
     def _blamed(self, cause: Cause) -> NmtkitError:
         """Return the error that ends all ranks: that of the first cause that a rank wrote."""

@@ -20,8 +20,9 @@ from nmtkit import console, files
 from nmtkit.errors import CheckpointError, EnvironmentProblem
 from nmtkit.export.folder import owned
 from nmtkit.files import UNWRITABLE
+from nmtkit.folders import remove_folder, remove_owned
 from nmtkit.models import checkpoints
-from nmtkit.owned_files import TRAINING, remove_folder
+from nmtkit.owned_files import TRAINING
 from nmtkit.records import BestCheckpoint, SystemRecord, load_or_warn
 from nmtkit.run import Run, System
 from nmtkit.settings import TrainSettings
@@ -168,7 +169,7 @@ def begin_anew(system: System) -> None:
             last = stored.checkpoint
         for path in sorted(steps, key=lambda path: path.name == last):
             os.replace(path, replaced.checkpoints / path.name)
-    files.remove_owned(system.path, (*TRAINING, *_exported(system)))
+    remove_owned(system.path, (*TRAINING, *_exported(system)))
 
 
 def _exported(system: System) -> list[str]:

@@ -16,7 +16,6 @@ from torch import Tensor
 
 import nmtkit
 from nmtkit import console
-from nmtkit import run as runs
 from nmtkit.data.batches import collate
 from nmtkit.data.resegmented import Resegmented
 from nmtkit.data.store import Store
@@ -32,7 +31,7 @@ from nmtkit.models.variants import (
 )
 from nmtkit.nn import hardware as machines
 from nmtkit.records import StageCall, TextSet, values_of
-from nmtkit.run import Run, System
+from nmtkit.run import Run, System, locked, write_toml
 from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import load_vocabularies
 from nmtkit.train import checks, dry_run, saving
@@ -79,7 +78,7 @@ def train(run: Run, *, ranks: Ranks | None = None, **values: Any) -> None:
     variant = options.variant or BASELINE
     named_variant(variant)  # an unknown one cannot name a system either
     name = default_name(variant) if options.name is None else options.name
-    system = run.new_system(name)
+    system = run.system(name, new=True)
     plan = plan_of_system(run, system, options) or make_plan(run, options)
     training = _Training(run, system, plan, options, ranks)
     if options.match_parameters:
@@ -140,7 +139,7 @@ class _Training:
             if not first:
                 yield call
                 return
-            with runs.locked(run.path, "train", shared=True), runs.locked(system.path, "train"):
+            with locked(run.path, "train", shared=True), locked(system.path, "train"):
                 yield call
 
     def train(self, call: StageCall) -> None:
@@ -230,8 +229,10 @@ class _Training:
         width = common_width(self.plan.preset, self.plan.model)
         hardware = machines.choose(device, settings.precision, width, settings.matmul)
         algorithms = describe(settings.deterministic, hardware.device)
-        versions = f"nmtkit {nmtkit.__version__}, torch {torch.__version__}"
-        self.opening.append(f"{versions}: {hardware.describe()}{algorithms}")
+        self.opening.append(
+            f"nmtkit {nmtkit.__version__}, torch {torch.__version__}:"
+            f" {hardware.describe()}{algorithms}"
+        )
         console.say(hardware.brief() + algorithms)
         of_first = self.ranks.first_does(hardware.values)
         if state.hardware and state.hardware != of_first:
@@ -337,6 +338,6 @@ def _write_settings(run: Run, system: System, plan: Plan, trainer: Trainer) -> N
         # More updates are done than asked for: keep the number that the schedule depended on.
         values["train"]["max_steps"] = system.training().max_steps
     values["hardware"] = state.hardware
-    runs.write_toml(system.config, {"values": values_of(values), **values})
+    write_toml(system.config, {"values": values_of(values), **values})
     saving.write_best(system, state, plan.train)
     saving.prune(system, state, plan.train)  # a killed training may not have got to it

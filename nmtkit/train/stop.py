@@ -63,14 +63,16 @@ def reason_to_end(state: TrainState, s: TrainSettings) -> str | None:
     if state.step >= s.max_steps:
         return f"{at_step} of {s.max_steps:,}; raise train.max_steps to go on"
     if s.max_minutes and state.seconds >= 60 * s.max_minutes:
-        minutes = f"{s.max_minutes:g} minutes of training done"
-        return f"{minutes} {at_step}; raise train.max_minutes to go on"
+        return (
+            f"{s.max_minutes:g} minutes of training done {at_step}; raise train.max_minutes to go"
+            " on"
+        )
     if s.patience and state.since_best >= s.patience:
-        validations = f"no better for {state.since_best} validations"
-        return f"{validations} {at_step}; raise train.patience to go on"
+        return (
+            f"no better for {state.since_best} validations {at_step}; raise train.patience to go on"
+        )
     if s.schedule == "plateau" and s.min_lr and s.lr * state.plateau.factor <= s.min_lr:
-        rate = f"learning rate down to {s.min_lr:g}"
-        return f"{rate} {at_step}; lower train.min_lr to go on"
+        return f"learning rate down to {s.min_lr:g} {at_step}; lower train.min_lr to go on"
     return None
 
 

@@ -120,7 +120,7 @@ class Searcher(ABC):
     ) -> None:
         self.models, self.settings = list(models), settings
         self.device = torch.device(device)
-        self.jobs = workers.most_jobs(self.device) or jobs
+        self.jobs = workers.usable_jobs(self.device, jobs)
         self.done: console.Advance = lambda amount: None
         self.utility: PairUtility | None = None
         self._reads_spans = any(model.reads_spans for model in self.models)

@@ -18,6 +18,7 @@ from nmtkit.corpora.parallel_text import first_odd_pair
 from nmtkit.data.documents import Documents, documents_file
 from nmtkit.data.store import load_spans, spans_files
 from nmtkit.errors import CheckpointError, ConfigError, DataError, TrainingDiverged, counted
+from nmtkit.folders import recover, writing_folder
 from nmtkit.nn import hardware
 from nmtkit.owned_files import HYPOTHESES, META, NBEST, SUBWORDS, TRANSLATION
 from nmtkit.parallel import cores
@@ -143,7 +144,7 @@ def _check_beside(run: Run, source: str | None, sets: list[TextSet], path: Path,
         raise ConfigError(message, where="-", hint="put it into a file and name that")
     files.check_file(path, where=name)
     text = Path(source or run.source(sets[0].name))
-    counts = [sum(map(len, file_windows(str(side)))) for side in (text, path)]
+    counts = [sum(map(len, file_windows(side))) for side in (text, path)]
     if counts[0] != counts[1]:
         message = f"{path} has {counted(counts[1], 'line')} but {text} has {counts[0]:,}"
         where = first_odd_pair((text,), (path,)) if all(counts) else name
@@ -167,7 +168,7 @@ class _Stage:
     def __init__(self, run: Run, device: torch.device, options: TranslateOptions) -> None:
         self.run, self.device, self.options = run, device, options
         jobs = options.jobs or cores()
-        self.jobs = workers.most_jobs(device) or jobs
+        self.jobs = workers.usable_jobs(device, jobs)
         self.readers = 1 if device.type == "cpu" else min(jobs, READERS)
         self._hardware: files.JsonObject = {}
         self.metric = parse(CommandMetric, options.metric) if options.metric else None
@@ -233,7 +234,7 @@ class _Stage:
                     locks.enter_context(locked(path, "translate"))
             for text_set in sets:
                 inputs, folder = self._inputs(group, text_set), group.translation(text_set.name)
-                files.recover(folder, TRANSLATION)
+                recover(folder, TRANSLATION)
                 if not self.options.force and _up_to_date(folder, inputs):
                     console.say(
                         f"'{group.name}' has translated {text_set.name} already: up to date"
@@ -267,7 +268,7 @@ class _Stage:
         name = final.parents[1].name
         scorer.counts.clear()
         start = time.monotonic()
-        with files.writing_folder(final, TRANSLATION, "free some space") as folder:
+        with writing_folder(final, TRANSLATION, "free some space") as folder:
             bar = console.progress(f"{name}: {text_set.name}", text_set.lines)
             with bar as scorer.done, scorer.reading(self.readers):
                 names = self._write(folder, text_set, scorer)
@@ -300,7 +301,7 @@ class _Stage:
     def _windows(self, text_set: TextSet, scorer: Scorer) -> Iterator[Window]:
         """Yield the lines of a set, and what is known and asked of them."""
         spans = load_spans(self.run.prep / text_set.name, text_set.lines)
-        windows = file_windows(str(self.run.source(text_set.name)))
+        windows = file_windows(self.run.source(text_set.name))
         boundaries = _boundaries(self.run, text_set)
         demands = read_demands(self.options.prefix, self.options.constraints)
         number = 0

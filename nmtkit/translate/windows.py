@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
 import os
 import select
@@ -35,7 +36,7 @@ def windowed(items: Iterable[Item], size: int = WINDOW) -> Iterator[list[Item]]:
         yield window
 
 
-def file_windows(path: str, size: int = WINDOW) -> Iterator[list[str]]:
+def file_windows(path: str | Path, size: int = WINDOW) -> Iterator[list[str]]:
     """Return the lines of a UTF-8 file (compressed or not) in windows.
 
     Raises: DataError if it cannot be read or is not UTF-8.
@@ -163,18 +164,17 @@ def stream_windows(
         silence: seconds.
     Raises: DataError if a line is not UTF-8 or has no end; the lines before it are yielded first.
     """
-    number = offset = 0
+    waiting: collections.deque[bytes] = collections.deque()
+    texts = files.decoded(iter(waiting.popleft, None), "stdin")
     for window in _raw_windows(stream, size, silence):
-        lines = []
-        for raw in window:
-            number += 1
-            try:
-                lines.append(files.decode_line(raw, "stdin", number, offset))
-            except DataError:
-                if lines:
-                    yield lines
-                raise
-            offset += len(raw) + 1
+        waiting.extend(window)
+        lines: list[str] = []
+        try:
+            lines.extend(itertools.islice(texts, len(window)))
+        except DataError:
+            if lines:
+                yield lines
+            raise
         yield lines
 
 

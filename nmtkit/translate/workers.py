@@ -34,12 +34,12 @@ def one_thread(device: torch.device) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def most_jobs(device: torch.device) -> int | None:
-    """Return the most worker processes of a search on a device; None = any number.
+def usable_jobs(device: torch.device, jobs: int) -> int:
+    """Return how many of some worker processes a search on a device uses: all, or one.
 
     Outside Linux a fork is not safe, and starting processes anew costs more than it gains.
     """
-    return None if device.type == "cpu" and sys.platform.startswith("linux") else 1
+    return jobs if device.type == "cpu" and sys.platform.startswith("linux") else 1
 
 
 def mapped(function: Callable[[Chunk], Result], chunks: list[Chunk], jobs: int) -> Iterator[Result]:
@@ -53,7 +53,7 @@ def mapped(function: Callable[[Chunk], Result], chunks: list[Chunk], jobs: int) 
     Returns: the results in the order of the chunks.
     Raises: what the function raised; EnvironmentProblem if a worker was killed.
     """
-    jobs = min(jobs, len(chunks), most_jobs(torch.device("cpu")) or jobs)
+    jobs = min(len(chunks), usable_jobs(torch.device("cpu"), jobs))
     if jobs <= 1:
         yield from map(function, chunks)
         return

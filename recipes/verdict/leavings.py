@@ -10,6 +10,7 @@ from typing import Any
 
 from nmtkit import files
 from nmtkit.errors import DataError, EnvironmentProblem
+from nmtkit.folders import publish
 from nmtkit.models import checkpoints
 from nmtkit.records import (
     BestCheckpoint,
@@ -76,7 +77,7 @@ def keep(item: Item, rate: str, folders: Folders, findings: Mapping[str, bytes])
     files.write_lines(new / "history.jsonl", [json.dumps(call) for call in calls])
     files.write_json(new / "summary.json", summary(item, rate, folders, calls))
     _check_size([folders.state / "results", new])
-    files.publish(new, final, all_files)
+    publish(new, final, all_files)
 
 
 def all_files(folder: Path) -> list[str]:
@@ -173,7 +174,7 @@ def collect(folders: Folders) -> list[str]:
         temporary = target.with_name(f".{target.name}.new")
         shutil.rmtree(temporary, ignore_errors=True)
         shutil.copytree(source / path, temporary)
-        files.publish(temporary, target, all_files)
+        publish(temporary, target, all_files)
     _copy_texts(folders)
     return [str(path) for path in new]
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from nmtkit import files
 from nmtkit.errors import DataError
+from nmtkit.folders import recover, writing_folder
 from nmtkit.records import StoredFinding, SystemRecord, load
 from recipes.verdict import corpus, leavings
 from recipes.verdict.folders import TEXTS, Folders, held, json_lines
@@ -75,9 +76,9 @@ def _restore(results_of_rows: Found, folders: Folders) -> str:
         raise DataError(f"{row.dataset} cannot be prepared", where=prepared, hint=hint)
     _check_texts(folders.results / row.dataset / TEXTS, prepared / "prep" / "text")
     results = [path for paths in results_of_rows.values() for path in paths]
-    files.recover(final, leavings.all_files)
+    recover(final, leavings.all_files)
     hint = f"make room for a copy of {prepared / 'prep'}"
-    with files.writing_folder(final, leavings.all_files, hint) as run:
+    with writing_folder(final, leavings.all_files, hint) as run:
         for name in ("prep", "run.toml"):
             _copy(prepared / name, run / name)
         for position, result in enumerate(results):

@@ -275,7 +275,7 @@ def test_a_checkpoint_that_was_half_removed_does_not_come_back(tmp_path, monkeyp
         raise Killed
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(checkpoints.files, "remove_owned", killed)
+        patch.setattr(checkpoints.folders, "remove_owned", killed)
         checkpoints.prune(system.checkpoints, ["step-00000002"])
     checkpoints.clean(system.checkpoints)
     assert "left half-removed" in stderr()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nmtkit import files
+from nmtkit import folders
 from nmtkit.analyze.stage import analyze
 from nmtkit.errors import DataError
 from nmtkit.files import sha256
@@ -259,7 +259,7 @@ def test_an_empty_folder_of_the_user_stays_and_one_of_nmtkit_goes(tmp_path):
         (older / name).touch()
     (final / "file").touch()
     write_notes(older, ["file/notes.md"])
-    files._retire(older, final, ["*/*.src", "wandb/*"])
+    folders._retire(older, final, ["*/*.src", "wandb/*"])
     assert {str(p.relative_to(tmp_path)) for p in final.rglob("*")} == {
         *("final/file", "final/both", "final/both/both", "final/both/mine"),
         *("final/mine", "final/mine/mine"),
@@ -312,7 +312,7 @@ def test_every_file_of_a_prepared_corpus_is_known_as_one_of_nmtkit(tmp_path):
         run = prepare(tmp_path / str(number), **settings)
         shutil.copytree(run.prep, tmp_path / f"copy{number}")
         for folder, owned in ((run.prep, prepared), (tmp_path / f"copy{number}", PREP)):
-            files.remove_owned(folder, owned)
+            folders.remove_owned(folder, owned)
             assert not folder.exists()
 
 
@@ -323,15 +323,15 @@ def test_a_killed_removal_of_an_old_corpus_knows_its_files_still(tmp_path, monke
     for number in (1, 5):
         kill_at(monkeypatch, Path, "unlink", number)
         with pytest.raises(Killed):
-            files.remove_owned(run.prep, prepared)
+            folders.remove_owned(run.prep, prepared)
         monkeypatch.setattr(Path, "unlink", unlink)
-    files.remove_owned(run.prep, prepared)
+    folders.remove_owned(run.prep, prepared)
     assert notes(run.prep) == ["notes.bin"] and len(content(run.prep)) == 1
 
 
 @pytest.mark.parametrize("disk", ["same", "other"])
 @pytest.mark.parametrize(
-    ("owner", "function"), [(files, "publish"), (files, "_retire"), (work, "remove")]
+    ("owner", "function"), [(folders, "publish"), (folders, "_retire"), (work, "remove")]
 )
 def test_a_prep_that_was_killed_at_its_end_leaves_nothing(
     tmp_path, monkeypatch, disk, owner, function
@@ -388,7 +388,7 @@ def test_a_prep_that_finds_the_work_of_a_killed_one_says_so(
 
 def test_a_half_written_folder_is_removed_in_one_line(tmp_path, stderr):
     (left := tmp_path / ".nmtkit-tmp-m-4999999").mkdir()
-    files.recover(tmp_path / "m", ["a"])
+    folders.recover(tmp_path / "m", ["a"])
     assert stderr().count(f"removing {left}, which") == 1 and not left.exists()
 
 
@@ -399,7 +399,7 @@ def test_only_folders_that_nmtkit_named_are_tidied(tmp_path):
     for name in (final.name, *mine, *left):
         (tmp_path / name).mkdir()
         (tmp_path / name / "model.bin").write_text(name)
-    files.recover(final, ["model.bin"])
+    folders.recover(final, ["model.bin"])
     assert {path.name for path in tmp_path.iterdir()} == {final.name, *mine}
 
 
@@ -409,7 +409,7 @@ def test_notes_of_the_same_name_are_both_kept(tmp_path, stderr):
         folder.mkdir()
         (folder / "notes.txt").write_text(folder.name)
         (folder / "model.bin").write_text("")
-    files.recover(final, ["model.bin"])
+    folders.recover(final, ["model.bin"])
     (others,) = set(tmp_path.iterdir()) - {final}
     assert (final / "notes.txt").read_text() == final.name and others.name.startswith("not-of-")
     assert (others / "notes.txt").read_text() == older.name and others.name in stderr()
