@@ -17,6 +17,7 @@ from hypothesis import settings
 from sacrebleu.metrics import ter
 
 from nmtkit import demo
+from nmtkit.score import counts
 from nmtkit.tables.table import Table
 from tests import ROOT, fitted
 from tests.device import ON_GPU
@@ -99,6 +100,27 @@ def edit_rates_are_counted_once() -> Iterator[None]:
         patch.setattr(
             ter, "translation_edit_rate", lambda words, of: counted(tuple(words), tuple(of))
         )
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def texts_are_counted_once() -> Iterator[None]:
+    """Counting n-grams takes most of the time of a score, and tests score equal texts."""
+    count = counts.count
+
+    @functools.lru_cache(200)
+    def remembered(*_: Any) -> list[Any]:
+        return []  # filled by the first call
+
+    def counted(metric: Any, hyps: list[str], refs: list[list[str]]) -> Any:
+        settings = counts.PRIVATE, type(metric), metric.get_signature().format()
+        result = remembered(settings, tuple(hyps), tuple(map(tuple, refs)))
+        if not result:
+            result += count(metric, hyps, refs)
+        return result
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(counts, "count", counted)
         yield
 
 

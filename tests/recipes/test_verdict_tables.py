@@ -253,7 +253,19 @@ def test_the_page_has_the_numbers_of_the_results(tmp_path, monkeypatch):
         printed.append("".join(streams))
         return SimpleNamespace(returncode=code)
 
-    prepared = ["nmtkit", "prep", "demo", "--run", "runs/demo", "--preset", "demo", "--jobs", "1"]
+    prepared = [
+        "nmtkit",
+        "prep",
+        "demo",
+        "--run",
+        "runs/demo",
+        "--preset",
+        "demo",
+        "--jobs",
+        "1",
+        "--size",
+        "300",
+    ]
     folders.state.mkdir()
     assert run(prepared, folders.state).returncode == 0
     monkeypatch.setattr(pages, "subprocess", SimpleNamespace(run=run))
