@@ -82,6 +82,7 @@ class Finder:
                 folders.clear()
                 continue
             seen.add((status.st_dev, status.st_ino))
+            folders.sort()  # the same path every time, if links lead to a folder
             for name in names:
                 paths[name].append(Path(parent, name))
         return paths

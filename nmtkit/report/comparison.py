@@ -26,8 +26,7 @@ from nmtkit.tables.table import Column, Estimate, Table, text, text_column
 READING = (
     f"A system is called better or worse if p < {LEVEL:g} (over several training seeds: if p after "
     "Holm's correction is), and only perhaps so if the 95% interval of its difference Δ contains "
-    "0. "
-    "Tied parameters count once. Minutes count updates only. Times "
+    "0. Tied parameters count once. Minutes count updates only. Times "
     "(×) are relative to the baseline: measured ones come from nmtkit analyze cost "
     "--measure, which alternates the systems (its finding has their intervals); "
     "logged ones are processor time of updates on a CPU, and otherwise clock time "

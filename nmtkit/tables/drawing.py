@@ -56,13 +56,13 @@ PAPER: dict[Any, Any] = {
     "lines.linewidth": 1.0,
     "axes.linewidth": 0.6,
 }
-"""Of a figure in a column of a paper."""
+"""Style of a figure for a column of a paper, beside STYLE."""
 DESCRIPTION = "{http://purl.org/dc/elements/1.1/}description"
 """The element of a figure's SVG with the numbers that it was drawn from."""
 
 P = ParamSpec("P")
 DRAWINGS: dict[str, Callable[..., None]] = {}
-"""What draws a figure, by its name in the figure's description."""
+"""Name of a kind of figure -> the function that draws it. An SVG names its kind."""
 _VALUES = TypeAdapter(dict[str, Any])
 column_width: ContextVar[float | None] = ContextVar("column_width", default=None)
 """Inches that a figure is wide in a paper; None on a page."""

@@ -43,7 +43,9 @@ _APOSTROPHES = {
     **dict.fromkeys(("ca", "fr", "ga", "it"), "' "),
     **dict.fromkeys(("be", "tr", "uk"), "'"),
 }
-"""What becomes of an apostrophe between letters; else it is a word."""
+"""Language -> the text that replaces an apostrophe between letters. In other languages it is a
+word.
+"""
 _CODES = (
     "asm:as bel:be ben:bn cat:ca ces:cs cze:cs deu:de ger:de ell:el gre:el eng:en spa:es est:et"
     " fin:fi fra:fr fre:fr gle:ga guj:gu hin:hi hun:hu isl:is ice:is ita:it kan:kn lit:lt lav:lv"

@@ -118,8 +118,8 @@ def batch_loss(
 def is_better(new: Validation, best: Best | None, by: str) -> bool:
     """True if a validation is a new best.
 
-    With `by` = dev_bleu BLEU decides, and one without BLEU is worse; if it is equal, or otherwise,
-    the loss decides.
+    With `by` = dev_bleu, BLEU decides. A validation without BLEU is then worse than one with BLEU,
+    and the loss decides between equal ones. With `by` = dev_loss, the loss decides.
     """
     if not math.isfinite(new.loss):
         return False

@@ -300,6 +300,7 @@ def test_too_little_memory_is_the_machines_fault(run, monkeypatch):
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9")
 
     assert is_out_of_memory(MemoryError()) and not is_out_of_memory(RuntimeError("other"))
+    assert is_out_of_memory(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling"))
     monkeypatch.setattr("nmtkit.score.stage.score", fail)
     result = CliRunner().invoke(app, ["score", "--run", str(run)])
     assert result.exit_code == 3 and "too little memory" in result.output

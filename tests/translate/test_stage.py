@@ -500,6 +500,13 @@ def test_a_system_in_training_is_skipped_unless_it_is_named(run, capsys):
             translate(run, systems=["two"], jobs=1)
 
 
+def test_a_metric_that_fails_ends_the_translation_with_its_first_system(run, capsys):
+    """It is no fault of a system, so no other system is searched."""
+    with pytest.raises(ConfigError, match="exit code 3"):
+        translate(run, set_names=["test"], jobs=1, mbr=2, beam=2, metric="mine=exit 3")
+    assert capsys.readouterr().err.count("loaded ") == 1
+
+
 def test_a_system_whose_class_is_gone_is_skipped_unless_it_is_named(run, capsys):
     config = run.system("two").path / "config.toml"
     config.write_text(
