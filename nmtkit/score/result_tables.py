@@ -314,10 +314,10 @@ def _test_notes(result: Scores, metrics: Sequence[str]) -> list[str]:
             p = (system.tests[test][key].p for system in compared for key in metrics)
             note += _by_chance(test, p)
         notes.append(note)
-    nothing = Estimate(0.0, 0.0, 0.0)
-    if any(nothing in system.differences.values() for system in compared):
+    differences = [system.differences.get(key) for system in compared for key in metrics]
+    if Estimate(0.0, 0.0, 0.0) in differences:
         notes.append(
-            "a difference of 0 in every resample: the outputs score the same, and "
+            "a difference of 0 in every resample: the scores are the same, and "
             "the p of sacreBLEU's bootstrap, small by definition, means nothing"
         )
     notes += _few_different(result, result.tests)

@@ -21,13 +21,16 @@ from nmtkit.errors import ConfigError, DataError
 from nmtkit.files import write_json
 from nmtkit.owned_files import SCORES
 from nmtkit.prep.stage import prep
+from nmtkit.records import load
 from nmtkit.run import Run
 from nmtkit.score import plain_files
 from nmtkit.score.metrics import METRICS, TOKENIZERS
 from nmtkit.score.options import ScoreOptions
 from nmtkit.score.resampling import FEW
+from nmtkit.score.result_tables import significance_table
 from nmtkit.score.significance import FEW_DIFFERENT, TESTS
 from nmtkit.score.stage import score, score_files
+from nmtkit.score.stored_scores import Scores
 from nmtkit.score.translations import FORCED, unlike_searches
 from nmtkit.text.side import TextSide
 from tests.manifests import edit, read_json, write_best
@@ -746,6 +749,10 @@ def test_every_test_is_shown_under_its_name(fake_run, stdout):
     assert [p and float(p) for p in p_values] == [1.0, 1.0, 1 / 201, "", 1.0]
     assert "sacreBLEU's bootstrap, small by definition, means nothing" in out
     assert FEW_DIFFERENT in out
+    scores = load(Scores, fake.run.path / "score" / "test" / "scores.json")
+    scores.systems[2].differences["bleu"] = scores.systems[1].differences["bleu"]
+    for metrics, same in ((["bleu"], False), (["chrf"], True)):
+        assert ("every resample" in str(significance_table(scores, metrics).notes)) is same
     header, _, better = read(fake.run, "test", "table.csv").split("\n")[:3]
     main = dict(zip(*csv.reader([header, better]), strict=True))
     assert float(main["p"]) == result["systems"][1]["tests"]["sign"]["bleu"]["p"]
