@@ -234,8 +234,8 @@ def check_unchanged(system: System, plan: Plan, run: Run, allowed: Collection[st
 
     Args:
         system: has checkpoints and config.toml.
-        plan: what is asked for now. Without --init-from that of the system is kept, since it
-            matters at the beginning only.
+        plan: what is asked for now. --init-from matters at the beginning only: that of the system
+            is kept if this call names none, or if another one is allowed.
         run: the run.
         allowed: keys that may change although they are not harmless.
     Returns: the plan to go on with.
@@ -243,7 +243,7 @@ def check_unchanged(system: System, plan: Plan, run: Run, allowed: Collection[st
         if the corpus is not the one it was trained on.
     """
     stored = system.read_config()
-    if not plan.init_from:
+    if not plan.init_from or "init_from" in allowed:
         plan = plan.model_copy(update={"init_from": stored.init_from})
     if stored.corpus != plan.corpus:
         raise DataError(
@@ -259,9 +259,9 @@ def check_unchanged(system: System, plan: Plan, run: Run, allowed: Collection[st
         raise ConfigError(
             f"the settings of '{system.name}' have changed since it was started",
             where=_table([("key", "old", "new"), *harmful]),
-            hint="leave out --preset, --config, --seed and --set of these keys to resume with the"
-            f" settings of {system.config}, or --system for a second system, --force to begin this"
-            " one anew, --allow-change KEY to resume with the new value",
+            hint="leave out --preset, --config, --seed, --init-from and --set of these keys to"
+            f" resume with the settings of {system.config}, or --system for a second system,"
+            " --force to begin this one anew, --allow-change KEY to resume with the new value",
         )
     for key, (before, after) in changed.items():
         console.say(f"{key}: {before} -> {after}")

@@ -55,6 +55,7 @@ from nmtkit.train.plan import (
 )
 from nmtkit.train.ranks import Ranks, bytes_sent
 from nmtkit.train.state import TrainState
+from nmtkit.train.stop import reason_to_end
 from nmtkit.train.validation import Validator
 from nmtkit.user_classes import blamed_on
 
@@ -330,14 +331,13 @@ def _write_settings(run: Run, system: System, plan: Plan, trainer: Trainer) -> N
 
     A new training, which is known to work by now, first removes what an earlier one left.
     """
-    values, state = plan.model_dump(), trainer.state
+    state, settings = trainer.state, plan.train
     saving.write_record(system, run, not state.step, count_parameters(trainer.model))
     if not state.step:
         saving.begin_anew(system)
-    elif state.step > plan.train.max_steps:
-        # More updates are done than asked for: keep the number that the schedule depended on.
-        values["train"]["max_steps"] = system.training().max_steps
-    values["hardware"] = state.hardware
+    elif reason_to_end(state, settings):
+        settings = system.training()  # no update is made: those of the updates that were made
+    values = {**plan.model_dump(), "train": settings.model_dump(), "hardware": state.hardware}
     write_toml(system.config, {"values": values_of(values), **values})
-    saving.write_best(system, state, plan.train)
+    saving.write_best(system, state, settings)
     saving.prune(system, state, plan.train)  # a killed training may not have got to it

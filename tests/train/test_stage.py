@@ -420,7 +420,7 @@ def test_a_call_without_settings_resumes_with_those_of_the_system(run, stderr):
     message = "settings of 'mine' have changed"
     for given in ({"variant": "transformer"}, {"seed": 3}, {"preset": "tiny"}):
         caught = refused(ConfigError, message, train, run, name="mine", **given)
-        assert "leave out --preset, --config, --seed and --set" in caught.hint
+        assert "leave out --preset, --config, --seed, --init-from and --set" in caught.hint
 
 
 def test_a_setting_that_may_change_resumes_with_the_others_of_the_system(run, stderr):
@@ -433,8 +433,12 @@ def test_a_setting_that_may_change_resumes_with_the_others_of_the_system(run, st
     assert after.train == {**before.train, "max_steps": 5}
     assert after.search == {**before.search, "beam": 2}
     assert (after.model, after.preset) == (before.model, "tiny")
-    train(run, name="mine", assignments=["train.lr=0.1"], allow_change=["train.lr"])
-    assert run.system("mine").read_config().train == {**after.train, "lr": 0.1}
+    for steps in (5, 6):  # without an update the settings stay
+        assigned = ["train.lr=0.1", f"train.max_steps={steps}"]
+        train(run, name="mine", assignments=assigned, allow_change=["train.lr"])
+        lr = 0.1 if steps == 6 else 0.5
+        expected = {**after.train, "lr": lr, "max_steps": steps}
+        assert run.system("mine").read_config().train == expected
     wrong = {"lr=0.2": "have changed", "max_step=9": "max_step", "max_steps=x": "bad value"}
     for assigned, message in wrong.items():
         refused(ConfigError, message, train, run, name="mine", assignments=[f"train.{assigned}"])
@@ -541,8 +545,10 @@ def test_init_from_a_system_a_folder_and_a_checkpoint(run, stderr):
         assert all(torch.allclose(own[name], theirs[name], atol=1e-8) for name in theirs)
         assert f"{len(theirs)} of {len(theirs)} tensors" in stderr()
     go(run, "train.max_steps=2", "train.lr=1e-12", name="s0")  # continuing needs no --init-from
-    with pytest.raises(ConfigError, match="have changed"):
-        go(run, "train.max_steps=2", "train.lr=1e-12", name="s0", init_from="s1")
+    again = partial(go, run, "train.max_steps=2", "train.lr=1e-12", name="s0", init_from="s1")
+    refused(ConfigError, "have changed", again)
+    again(allow_change=["init_from"])
+    assert run.system("s0").read_config().init_from == VARIANT
     run.system(VARIANT).path.rename(run.path / "gone")
     go(run, "train.max_steps=3", "train.lr=1e-12", name="s0", init_from=VARIANT)
 
