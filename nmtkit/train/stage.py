@@ -291,10 +291,8 @@ class _Training:
             before = ""
             if state.step and state.processes != world:
                 before = f" ({state.processes} before, with the same batches)"
-            self.say(
-                f"{world} processes{before}: each sends and receives {megabytes:,.1f} MB of"
-                " gradients an update"
-            )
+            sends = f": each sends and receives {megabytes:,.1f} MB of gradients an update"
+            self.say(f"{world} processes{before}{sends}" if world > 1 else f"1 process{before}")
         state.processes = world
         train = self.plan.train
         if train.warmup >= train.max_steps:

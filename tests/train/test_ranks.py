@@ -231,7 +231,8 @@ def test_continued_by_other_numbers_of_processes(tmp_path, run):
         assert others == [""] * (world - 1)
     assert "3 processes (2 before, with the same batches)" in first
     assert 2 <= len(checkpoints.candidates(system.checkpoints)) < 6
-    Together(tmp_path / "1", 1, argv).ended(0)
+    (alone,) = Together(tmp_path / "1", 1, argv).ended(0)
+    assert "1 process (3 before, with the same batches)\n" in alone
     assert largest_difference(weights(run, "of1", 6), weights(run, "changing", 6)) < 1e-5
 
 
