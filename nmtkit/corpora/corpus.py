@@ -151,10 +151,18 @@ def _languages(train: Sequence[Path], src: str | None, tgt: str | None) -> tuple
         hint = "name the languages: --src de --tgt en"
         raise ConfigError(f"source and target are both '{src}'", where, hint)
     for language in (src, tgt):
-        if not re.fullmatch(r"[A-Za-z]{2,3}([-_][A-Za-z0-9]+)*", language):
-            hint = "two or three letters, such as de"
-            raise ConfigError(f"'{language}' is not a language code", where, hint)
+        check_language(language, where)
     return src, tgt
+
+
+def check_language(language: str, where: str) -> None:
+    """Refuse what is no language code, with the option it is from.
+
+    Raises: ConfigError.
+    """
+    if not re.fullmatch(r"[A-Za-z]{2,3}([-_][A-Za-z0-9]+)*", language):
+        hint = "two or three letters, such as de"
+        raise ConfigError(f"'{language}' is not a language code", where, hint)
 
 
 def own_tests(

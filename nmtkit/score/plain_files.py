@@ -13,6 +13,7 @@ import numpy as np
 
 from nmtkit import console, files
 from nmtkit.arrays import Ints
+from nmtkit.corpora.corpus import check_language
 from nmtkit.corpora.parallel_text import first_odd_pair
 from nmtkit.errors import ConfigError, DataError, counted
 from nmtkit.score.evaluate import (
@@ -94,13 +95,15 @@ def score_files(hyps: Sequence[Path], refs: Sequence[Path], **values: Any) -> No
 
 
 def _check_files(hyps: Sequence[Path], refs: Sequence[Path], options: ScoreOptions) -> None:
-    """Refuse missing options and files before any file is read."""
+    """Refuse missing options and files, and a bad language, before any file is read."""
     if not hyps or not refs:
         raise ConfigError(
             f"translations and --ref go together, got {'no --ref' if hyps else 'no translation'}",
             where="nmtkit score",
             hint="nmtkit score HYP [HYP …] --ref FILE; the translations of a run: --run DIR",
         )
+    if options.language:
+        check_language(options.language, "--lang")
     sources = [options.src] if options.src is not None else []
     if [*hyps, *refs, *sources].count(STDIN) > 1:
         hint = "give it once, and files for the rest"

@@ -685,6 +685,7 @@ def test_outside_files_that_do_not_fit_are_refused(tmp_path):
     for hyps, refs, options, error, message in (
         ([tmp_path / "none"], [ref], {}, DataError, "no such file"),
         ([short], [], {}, ConfigError, "go together"),
+        ([ref], [ref], {"language": "english"}, ConfigError, "'english' is not a language code"),
         ([ref], [ref], {"src": short, "by_length": True}, DataError, source),
         ([short, short], [short], {}, ConfigError, "twice"),
         ([short], [short], {"against": "c"}, DataError, "baseline 'c'"),
