@@ -17,7 +17,7 @@ from nmtkit.analyze.study import Study
 from nmtkit.errors import LeftOut
 from nmtkit.measures import recording
 from nmtkit.records import Record
-from nmtkit.score.translations import bleu_of, lines_of, translated_systems
+from nmtkit.score.translations import bleu_of, lines_of, up_to_date
 from nmtkit.tables.table import Column, Table, text_columns
 from nmtkit.text.vocabulary import EOS, SPECIALS, load_vocabularies
 from nmtkit.translate.forced import GivenPairs
@@ -64,10 +64,11 @@ class SystemAttention(Record):
 
 
 def lines_that_differ(study: Study, count: int) -> list[int]:
-    """Return the lines on which the systems' sentence BLEU differs most, in order; of equal lines
-    the first.
+    """Return the lines on which the sentence BLEU of the run's systems differs most, in order; of
+    equal lines the first.
     """
-    scores = bleu_of(study.run, study.text_set, translated_systems(study.run, study.text_set, []))
+    folders = up_to_date(study.run, study.set_name)
+    scores = bleu_of(study.run, study.text_set, folders)
     bleu = np.stack([metric.sentence_scores() for metric in scores.values()])
     spread = bleu.max(0) - bleu.min(0)
     return sorted(np.argsort(-spread, kind="stable")[:count].tolist())
@@ -131,8 +132,8 @@ class Attention(Analysis[AttentionOptions, list[SystemAttention]]):
     Options = AttentionOptions
 
     def measure(self, study: Study) -> list[SystemAttention]:
-        lines = lines_that_differ(study, self.options.sentences)
         translated = study.translations()
+        lines = lines_that_differ(study, self.options.sentences)
 
         def measured(name: str) -> SystemAttention:
             if name not in translated:

@@ -203,13 +203,7 @@ class Study:
 
         Raises: as `translated_systems`; DataError if none has.
         """
-        text_set = text_set or self.text_set
-        translated = translated_systems(self.run, text_set, [])
-        folders = {name: translated[name] for name in self.systems if name in translated}
-        if not folders:
-            message = f"none of {', '.join(self.systems)} has a translation of {text_set.name}"
-            raise DataError(message, where=self.run.path, hint="nmtkit translate")
-        return folders
+        return translated_systems(self.run, text_set or self.text_set, [], among=self.systems)
 
     def draws(self, sentences: int) -> Draws:
         """Return the resamples and swaps of N sentences, for intervals and significance tests."""

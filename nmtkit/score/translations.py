@@ -65,8 +65,25 @@ def _folders(run: Run, set_name: str) -> dict[str, Path]:
     return {name: folders[name] for name in (*trained, *sorted(folders.keys() - set(trained)))}
 
 
+def up_to_date(run: Run, set_name: str) -> dict[str, Path]:
+    """Return the translation folders of a set by system, as `_folders`, without translations of an
+    earlier source: the set may have been prepared anew, with as many lines.
+    """
+    now, folders = files.sha256(run.source(set_name)), _folders(run, set_name)
+    sources = {name: described(folder).source for name, folder in folders.items()}
+    return {
+        name: folders[name]
+        for name, source in sources.items()
+        if source is None or source.sha256 == now
+    }
+
+
 def translated_systems(
-    run: Run, text_set: TextSet, systems: Sequence[str], against: str | None = None
+    run: Run,
+    text_set: TextSet,
+    systems: Sequence[str],
+    against: str | None = None,
+    among: Sequence[str] = (),
 ) -> dict[str, Path]:
     """Return the translation folders of a set to look at, baseline among them.
 
@@ -74,18 +91,17 @@ def translated_systems(
         run: the run; text_set: the set.
         systems: only these; the baseline is added: `against`, or the first of all that are
             translated.
+        among: without `systems`, look only at these, and leave out what is not translated. Empty:
+            all.
     Raises: DataError if one of them is not translated, ConfigError if it does not exist.
     """
     set_name = text_set.name
     wanted = [*systems, *([against] if against else [])]
-    translated = _folders(run, set_name)
-    untranslated = [name for name in run.system_names() if name not in translated]
-    folders = {}
+    translated, folders = _folders(run, set_name), up_to_date(run, set_name)
+    untranslated = [name for name in among or run.system_names() if name not in translated]
+    folders = {name: folders[name] for name in among or folders if name in folders}
     for name, folder in translated.items():
-        # The set may have been prepared anew, with as many lines.
-        source = described(folder).source
-        if source is None or source.sha256 == files.sha256(run.source(set_name)):
-            folders[name] = folder
+        if name in folders or (among and name not in among):
             continue
         message = f"the translation by '{name}' is of an earlier {set_name} set"
         command = translate_command(name, set_name)
@@ -97,7 +113,8 @@ def translated_systems(
         _check_translated(run, set_name, name, folders, untranslated)
     if not folders:
         hint = f"nmtkit translate --on {set_name}"
-        raise _nothing(run, f"no system of this run has translated {set_name}", hint)
+        who = f"none of {', '.join(among)}" if among else "no system of this run"
+        raise _nothing(run, f"{who} has translated {set_name}", hint)
     if systems:
         shown = {*systems, against or next(iter(folders))}
         folders = {name: folder for name, folder in folders.items() if name in shown}

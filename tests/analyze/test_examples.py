@@ -61,9 +61,16 @@ def test_the_line_and_all_others(translated, stdout):
     assert ">better</text>" in translated.text("examples")
 
 
-def test_only_the_systems_asked_for_the_first_is_the_baseline(translated):
+def test_only_the_systems_asked_for_the_first_is_the_baseline(translated, stderr):
+    translated.add("later", 0.5, sets=[])
+    translated.describe("base", settings={"beam": 3})
+    translated.describe("better", settings={"beam": 4})
     for systems in (["better"], ["better", "base"]):
         rows = translated.rows("examples", systems=systems)
+        said = stderr()
+        assert "later" not in said and ("not all systems were searched" in said) is (
+            len(systems) > 1
+        )
         assert [row["system"] for row in rows] == systems
         assert [row["p"] is None for row in rows] == [True, False][: len(rows)]
 

@@ -244,5 +244,5 @@ def test_what_cannot_be_looked_up_is_said(judged, look_up, tmp_path):
     write(judged.run.path / "systems" / "first" / "translate" / "test" / "hyp.txt", FIRST[:4])
     refused(DataError, "4 lines for 6 sentences", look_up, ["first"])
     judged.add("third", 0.0, sets=[])
-    with pytest.raises(DataError, match="none of third has a translation of test"):
+    with pytest.raises(DataError, match="none of third has translated test"):
         look_up(["third"], set_names=["test"])

@@ -456,7 +456,7 @@ def test_a_translation_with_earlier_weights_is_named(reported):
 
 def test_attention_of_a_system_that_is_not_scored_is_refused(reported):
     reported.add("later", 0.5, sets=[])
-    with pytest.raises(DataError, match="none of later has a translation of test"):
+    with pytest.raises(DataError, match="none of later has translated test"):
         stage.report(reported.run, attention=["later"])
 
 
