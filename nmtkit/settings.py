@@ -204,7 +204,7 @@ class TrainSettings(Section):
 
     max_steps: AtLeastOne = 100_000
     """Updates of the weights in all, counted from the first step of the run."""
-    max_minutes: NonNegativeFloat = 0
+    max_minutes: NonNegativeFloat = 0.0
     """Stop after this much training time (validation not counted); 0 = no limit."""
     batch_size: AtLeastOne = 4096
     """Size of one batch, in `batch_unit`."""
