@@ -105,9 +105,10 @@ def _report_scripts(manifest: Manifest) -> None:
 def _report_set(run: Run, text: TextSet, given: bool) -> None:
     src = text.src_unknown / max(text.src_tokens, 1)
     tgt = text.tgt_unknown / max(text.tgt_tokens, 1)
+    references = f" {text.references} references," * (text.references > 1)
     console.say(
-        f"  {text.split:<5} {text.name}: {text.lines:,} lines, unknown subwords source {src:.2%},"
-        f" target {tgt:.2%}"
+        f"  {text.split:<5} {text.name}: {text.lines:,} lines,{references} unknown subwords source"
+        f" {src:.2%}, target {tgt:.2%}"
     )
     for share, name in zip((src, tgt), SIDE_NAMES.values(), strict=True):
         if share >= MANY_UNKNOWN:

@@ -791,7 +791,7 @@ def test_demo(tmp_path, monkeypatch):
     assert "source.size: 300 -> 301" in caught.where
 
 
-def test_own_test_sets_beside_those_of_a_data_set(tmp_path, monkeypatch):
+def test_own_test_sets_beside_those_of_a_data_set(tmp_path, monkeypatch, stderr):
     """They are prepared as those of own files are; the data set's are as without them, and no
     system depends on them.
     """
@@ -814,7 +814,10 @@ def test_own_test_sets_beside_those_of_a_data_set(tmp_path, monkeypatch):
     }
     told = {"test": tests, "docs": [f"news={tmp_path / 'in' / 'news.doc'}", "other=blank"]}
     plain = prep("demo", **options | {"run_dir": tmp_path / "plain"}).manifest().model_dump()
+    stderr()
     run = prep("demo", **options, **told)
+    said = stderr()
+    assert "news: 10 lines, 2 references, unknown" in said and "other: 10 lines, unknown" in said
     assert [(one.name, one.lines, one.references) for one in run.sets("test")] == [
         ("test", 12, 1),
         ("news", 10, 2),
