@@ -272,7 +272,8 @@ def choose(system: System, average: int | None = None) -> list[Path]:
     Returns: checkpoints whose weights have the hash of their manifest; a warning names damaged
         checkpoints. Fewer than k, with a warning, if there are no more; the best checkpoint if none
         is at a multiple of `train.checkpoint_every` updates.
-    Raises: CheckpointError if no checkpoint is valid; DataError if best.json is damaged.
+    Raises: CheckpointError if no checkpoint is valid; DataError if best.json is damaged, or the
+        checkpoints of a trained system are gone.
     """
     average = _average(system, average)
     paths = _selected(system, average, lambda path: _passes(_verify, path, WEIGHTS))
@@ -282,6 +283,8 @@ def choose(system: System, average: int | None = None) -> list[Path]:
         if candidates(system.checkpoints):
             message = f"no valid checkpoint of '{system.name}'"
             hint = system.train_again
+        elif was_trained(system):
+            raise lost(system)
         raise CheckpointError(message, where=system.checkpoints, hint=hint)
     if len(paths) < average:
         number = counted(len(paths), "checkpoint")
@@ -296,19 +299,36 @@ def choose(system: System, average: int | None = None) -> list[Path]:
     return paths
 
 
+def was_trained(system: System) -> bool:
+    """True if a system once had a checkpoint, whether or not it still has one."""
+    stored = system.read_record()
+    traces = "best.json", "translate/*/hyp.txt", "export/*/nmtkit.json"
+    return bool(stored and stored.trained) or any(
+        path for pattern in traces for path in system.path.glob(pattern)
+    )
+
+
+def lost(system: System) -> DataError:
+    """Return the error for a trained system without a checkpoint."""
+    return DataError(
+        f"system '{system.name}' was trained, but its checkpoints are gone",
+        where=system.checkpoints,
+        hint="bring them back, or train a second system with --system; --force begins anew and"
+        " removes the log, the curves, translations and exports of this one",
+    )
+
+
 def current(system: System, average: int | None = None) -> dict[str, str]:
     """Return the `digests` of the checkpoints that `choose` would return; {} if there are none.
 
     The function reads no weights, so damaged ones are not noticed. It serves to find out if a
-    stored result is up to date. A missing checkpoint folder causes no warning.
+    stored result is up to date.
     """
     if not system.config.is_file():
         return {}
     try:
         average = _average(system, average)
-        return digests(
-            _selected(system, average, lambda path: path.is_dir() and _passes(read_manifest, path))
-        )
+        return digests(_selected(system, average, lambda path: _passes(read_manifest, path)))
     except NmtkitError as error:
         console.warn_once(f"{error.where or system.path}: {error.message}")
         return {}
@@ -353,7 +373,7 @@ def _selected(system: System, average: int, usable: Callable[[Path], bool]) -> l
     newest = [path for path in reversed(candidates(system.checkpoints)) if path != best]
     spaced = _evenly_spaced(system) if average > 1 else []
     selected = list(itertools.islice(filter(usable, spaced), average))
-    single = filter(usable, [best, *newest] if best else newest)
+    single = filter(usable, [best, *newest] if best and best.is_dir() else newest)
     return selected[::-1] or list(itertools.islice(single, 1))
 
 

@@ -188,15 +188,6 @@ def remove_replaced(system: System) -> None:
         remove_folder(system.replaced.path, ("config.toml", *TRAINING), system.path)
 
 
-def was_trained(system: System) -> bool:
-    """True if a system once had a checkpoint, whether or not it still has one."""
-    stored = system.read_record()
-    traces = "best.json", "translate/*/hyp.txt", "export/*/nmtkit.json"
-    return bool(stored and stored.trained) or any(
-        path for pattern in traces for path in system.path.glob(pattern)
-    )
-
-
 def write_record(system: System, run: Run, anew: bool, parameters: int) -> None:
     """Write system.json when a training begins or goes on; a system keeps its place in the order.
 

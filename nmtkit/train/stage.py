@@ -315,13 +315,8 @@ def _tidy(system: System, force: bool) -> None:
     checkpoints.clean(system.checkpoints)
     if checkpoints.candidates(system.checkpoints):
         saving.remove_replaced(system)
-    elif not force and saving.was_trained(system):
-        raise DataError(
-            f"system '{system.name}' was trained, but its checkpoints are gone",
-            where=system.checkpoints,
-            hint="bring them back, or train a second system with --system; --force begins anew and"
-            " removes the log, the curves, translations and exports of this one",
-        )
+    elif not force and checkpoints.was_trained(system):
+        raise checkpoints.lost(system)
 
 
 def _write_settings(run: Run, system: System, plan: Plan, trainer: Trainer) -> None:

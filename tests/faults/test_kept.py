@@ -75,7 +75,9 @@ def notes(folder):
 
 @pytest.mark.parametrize("dev", [6, 0])
 @pytest.mark.parametrize("removed", ["checkpoints", "checkpoints/*"])
-def test_a_system_without_its_checkpoints_is_trained_again_only_if_asked(tmp_path, dev, removed):
+def test_a_system_without_its_checkpoints_is_trained_again_only_if_asked(
+    tmp_path, dev, removed, stderr
+):
     run = make_run(tmp_path / "run", pairs=30, dev=dev)
     fit(run)
     system = run.system("a")
@@ -89,6 +91,8 @@ def test_a_system_without_its_checkpoints_is_trained_again_only_if_asked(tmp_pat
         caught = refused(DataError, "its checkpoints are gone", fit, run, "a", *settings)
         assert "--force" in caught.hint
         assert content(system.path) == before
+    refused(DataError, "its checkpoints are gone", checkpoints.choose, system)
+    assert "skipping" not in stderr()
     fit(run, force=True)
     assert last(run, "a").name == "step-00000006"
     assert notes(system.path) == sorted(NOTES)
