@@ -87,6 +87,11 @@ class System:
         return System(self.path.with_name(f".replaced-{self.name}"))
 
     @property
+    def train_command(self) -> str:
+        """The command that trains it."""
+        return f"nmtkit train --system {self.name}{Run(self.path.parents[1]).needed_option}"
+
+    @property
     def train_again(self) -> str:
         """The hint for a system that cannot be used."""
         return TRAIN_AGAIN.replace("NAME", self.name)
@@ -117,7 +122,7 @@ class System:
         """
         if not self.config.is_file():
             message = f"system '{self.name}' has not been trained"
-            raise DataError(message, where=self.path, hint=f"nmtkit train --system {self.name}")
+            raise DataError(message, where=self.path, hint=self.train_command)
         hint = f"bring the file back from a copy, or {self.train_again}"
         config = load(SystemConfig, self.config, hint)
         build(TrainSettings, known(TrainSettings, config.train), "train", self.config)
@@ -148,6 +153,17 @@ class Run:
     path: Path
 
     @property
+    def option(self) -> str:
+        """The end of a command that is typed for this run: ` --run PATH`."""
+        return f" --run {shlex.quote(str(self.path))}"
+
+    @property
+    def needed_option(self) -> str:
+        """`option`; empty if commands take this run without it."""
+        default = not os.environ.get("NMTKIT_RUN") and _prepared_last() == self
+        return "" if default else self.option
+
+    @property
     def prep(self) -> Path:
         """The prepared corpus."""
         return self.path / "prep"
@@ -167,7 +183,7 @@ class Run:
             raise DataError(
                 "this run is not prepared",
                 where=self.path,
-                hint=_prepare(self.path),
+                hint=f"nmtkit prep DATASET{self.option}",
             )
         return load(Manifest, path)
 
@@ -245,7 +261,8 @@ class Run:
         Raises: ConfigError naming the nearest one.
         """
         message, where = f"this run has no system '{name}'", self.path / "systems"
-        check_known(name, self.system_names(), message, where, "first: nmtkit train")
+        hint = f"first: nmtkit train{self.needed_option}"
+        check_known(name, self.system_names(), message, where, hint)
         return self.system(name)
 
     @contextlib.contextmanager
@@ -306,25 +323,22 @@ def choose(folder: Path | None) -> Run:
 
     Raises: DataError if there is none.
     """
-    run = Run(folder) if folder else _prepared_last(Path("runs"))
-    if not run.path.is_dir():
-        raise DataError(f"no run at {run.path}", hint=_prepare(run.path))
-    console.say(f"run {run.path}")
-    return run
-
-
-def _prepare(path: Path) -> str:
-    return f"nmtkit prep DATASET --run {shlex.quote(str(path))}"
-
-
-def _prepared_last(root: Path) -> Run:
-    prepared = sorted(root.glob("*/prep/manifest.json"), key=lambda p: p.stat().st_mtime_ns)
-    if not prepared:
+    run = Run(folder) if folder else _prepared_last()
+    if run is None:
         raise DataError(
             "no prepared run under ./runs",
             hint="nmtkit prep DATASET (nmtkit datasets lists them), or name one with --run",
         )
-    return Run(prepared[-1].parent.parent)
+    if not run.path.is_dir():
+        raise DataError(f"no run at {run.path}", hint=f"nmtkit prep DATASET{run.option}")
+    console.say(f"run {run.path}")
+    return run
+
+
+def _prepared_last() -> Run | None:
+    manifests = Path("runs").glob("*/prep/manifest.json")
+    newest = max(manifests, key=lambda path: path.stat().st_mtime_ns, default=None)
+    return Run(newest.parent.parent) if newest else None
 
 
 @contextlib.contextmanager

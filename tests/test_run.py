@@ -35,6 +35,10 @@ def test_the_run_prepared_last_is_chosen(tmp_path, monkeypatch, stderr):
     assert choose(None).path == first
     assert choose(second).path == second
     assert stderr() == "".join(f"nmtkit: run runs/{name}\n" for name in "bab")
+    options = ["", " --run runs/b"]
+    assert [Run(path).needed_option for path in (first, second)] == options
+    monkeypatch.setenv("NMTKIT_RUN", "runs/b")
+    assert Run(first).needed_option == " --run runs/a"
 
 
 def test_no_run_says_what_to_do_first(tmp_path, monkeypatch):

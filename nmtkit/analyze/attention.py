@@ -17,6 +17,7 @@ from nmtkit.analyze.study import Study
 from nmtkit.errors import LeftOut
 from nmtkit.measures import recording
 from nmtkit.records import Record
+from nmtkit.run import translate_command
 from nmtkit.score.translations import bleu_of, lines_of, up_to_date
 from nmtkit.tables.table import Column, Table, text_columns
 from nmtkit.text.vocabulary import EOS, SPECIALS, load_vocabularies
@@ -116,7 +117,7 @@ def read_subwords(study: Study, name: str) -> list[list[str]]:
     Raises: DataError if the lines are not those of the set.
     """
     path = study.run.system(name).translation(study.set_name) / "hyp.subwords.txt"
-    hint = f"nmtkit translate --force --system {name} --on {study.set_name}"
+    hint = f"{translate_command(name, study.set_name)} --force{study.run.needed_option}"
     lines = lines_of(path, len(study.store), hint)
     return [line.split(" ") if line else [] for line in lines]
 

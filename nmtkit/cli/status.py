@@ -193,14 +193,14 @@ def _print_run(values: files.JsonObject) -> None:
         return
     size = decimal(values["bytes"])
     about = f"{values['dataset']}, {values['direction']}, {values['pairs']:,} pairs, {size}"
-    title = f"{values['run']}: {about}"
+    title, option = f"{values['run']}: {about}", Run(Path(values["run"])).option
     if not values["systems"]:
-        console.put(f"{title}\nno system yet: nmtkit train --run {shlex.quote(values['run'])}")
+        console.put(f"{title}\nno system yet: nmtkit train{option}")
         return
     Table("systems", title, COLUMNS, [_cells(system) for system in values["systems"]]).print()
     width = console.width()
     for line in values["out_of_date"]:
-        line = f"{line} --run {shlex.quote(values['run'])}"
+        line += option
         if width is not None and len(line) > width:  # a command stays in one line, to be copied
             line = ":\n  nmtkit ".join(line.rsplit(": nmtkit ", 1))
         console.put(line)

@@ -279,7 +279,7 @@ def choose(system: System, average: int | None = None) -> list[Path]:
     paths = _selected(system, average, lambda path: _passes(_verify, path, WEIGHTS))
     if not paths:
         message = f"system '{system.name}' has no checkpoint yet"
-        hint = f"first: nmtkit train --system {system.name}"
+        hint = f"first: {system.train_command}"
         if candidates(system.checkpoints):
             message = f"no valid checkpoint of '{system.name}'"
             hint = system.train_again

@@ -73,7 +73,7 @@ class Part:
 
     def command(self, text: str) -> str:
         """Return a command as it is typed for this run."""
-        named = f" --run {shlex.quote(str(self.contents.run.path))}"
+        named = self.contents.run.option
         return text.replace(" && ", f"{named} && ") + named
 
 

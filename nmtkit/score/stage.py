@@ -158,7 +158,9 @@ class ScoredSet:
                 key: external[key].depends_on(self.text_set.name, names) if key in external else ""
                 for key in asked_metrics(self.options)
             },
-            older_checkpoints=older_checkpoints(self.run, self.text_set.name, self.folders),
+            older_checkpoints=[
+                *older_checkpoints(self.run, self.text_set.name, self.folders).values()
+            ],
         )
 
     @cached_property
@@ -229,7 +231,9 @@ class ScoredSet:
             console.say(
                 f"{name}: the corpus was prepared in lower case, so case does not count (case:lc)"
             )
-        outputs = [read_output(side, self.text_set, *item) for item in self.folders.items()]
+        outputs = [
+            read_output(self.run, side, self.text_set, *item) for item in self.folders.items()
+        ]
         metrics = measure(outputs, task)
         result = evaluate(metrics, task).model_copy(update={"made_from": self.made_from})
         self._write(result, sentence_rows(metrics, task.src_lengths))

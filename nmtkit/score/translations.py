@@ -50,8 +50,9 @@ def _nothing(run: Run, reason: str, hint: str) -> DataError:
         return DataError(
             "nothing to score: this run has no trained system",
             where=run.path,
-            hint="nmtkit train, then nmtkit translate",
+            hint=f"nmtkit train{run.needed_option}, then nmtkit translate",
         )
+    hint += run.needed_option
     return DataError(f"nothing to score: {reason}", where=run.path / "systems", hint=hint)
 
 
@@ -104,7 +105,7 @@ def translated_systems(
         if name in folders or (among and name not in among):
             continue
         message = f"the translation by '{name}' is of an earlier {set_name} set"
-        command = translate_command(name, set_name)
+        command = translate_command(name, set_name) + run.needed_option
         if name in wanted:
             raise DataError(message, where=folder, hint=f"translate again: {command}")
         if not systems:
@@ -120,12 +121,13 @@ def translated_systems(
         folders = {name: folder for name, folder in folders.items() if name in shown}
     else:
         for name in untranslated:
-            hint = translate_command(name, set_name)
+            hint = translate_command(name, set_name) + run.needed_option
             console.say(f"{set_name}: '{name}' is left out, it has no translation yet ({hint})")
-    for remark in older_checkpoints(run, set_name, folders):
-        console.warn(remark)
+    for name, remark in older_checkpoints(run, set_name, folders).items():
+        console.warn(f"{remark} ({translate_command(name, set_name)}{run.needed_option})")
     if unlike := unlike_searches(set_name, folders):
-        console.warn(f"{unlike.text}; alike after: {', then '.join(unlike.commands)}")
+        commands = (command + run.needed_option for command in unlike.commands)
+        console.warn(f"{unlike.text}; alike after: {', then '.join(commands)}")
     return folders
 
 
@@ -137,21 +139,21 @@ def _check_translated(
         raise DataError(
             f"'{name}' has no translation of {set_name}",
             where=run.system(name).path,
-            hint=translate_command(name, set_name),
+            hint=translate_command(name, set_name) + run.needed_option,
         )
     message, where = f"this run has no system '{name}'", run.path / "systems"
-    check_known(name, {*folders, *untranslated}, message, where, "first: nmtkit train")
+    hint = f"first: nmtkit train{run.needed_option}"
+    check_known(name, {*folders, *untranslated}, message, where, hint)
 
 
-def older_checkpoints(run: Run, set_name: str, folders: Mapping[str, Path]) -> list[str]:
+def older_checkpoints(run: Run, set_name: str, folders: Mapping[str, Path]) -> dict[str, str]:
     """Return a remark on each system that has other weights now than those it translated with."""
-    return [
-        f"{set_name}: '{name}' was translated with"
+    return {
+        name: f"{set_name}: '{name}' was translated with"
         f" {', '.join(used.name for used in meta.checkpoints)}, and its weights have changed since"
-        f" ({translate_command(name, set_name)})"
         for name, folder in folders.items()
         if checkpoints.outdated(run, meta := described(folder))
-    ]
+    }
 
 
 def source_lengths(run: Run, text_set: TextSet) -> Array:
@@ -169,13 +171,13 @@ def source_lengths(run: Run, text_set: TextSet) -> Array:
     return lengths
 
 
-def read_output(side: TextSide, text_set: TextSet, name: str, folder: Path) -> Output:
+def read_output(run: Run, side: TextSide, text_set: TextSet, name: str, folder: Path) -> Output:
     """Return a system's output of a set, as text and as tokens: those the model wrote, with BPE
     joined and truecasing undone.
 
     Raises: DataError if a file has another number of lines than the set.
     """
-    hint = f"{translate_command(name, text_set.name)} --force"
+    hint = f"{translate_command(name, text_set.name)} --force{run.needed_option}"
     lines = lines_of(folder / "hyp.txt", text_set.lines, hint)
     subwords = folder / "hyp.subwords.txt"
     if not subwords.is_file():

@@ -147,7 +147,7 @@ def trained(run: Run) -> list[System]:
     systems = [s for s in map(run.system, begun) if checkpoints.candidates(s.checkpoints)]
     if not systems:
         missing = "has a checkpoint yet" if begun else "has been trained in this run"
-        hint = " --system ".join(["nmtkit train", *begun[:1]])
+        hint = " --system ".join(["nmtkit train", *begun[:1]]) + run.needed_option
         raise DataError(f"no system {missing}", where=run.path / "systems", hint=hint)
     return systems
 

@@ -300,7 +300,7 @@ def test_the_checkpoints_of_a_system(tmp_path, stderr):
     system = trained(tmp_path)
     for average in (1, 2):
         caught = refused(CheckpointError, "checkpoint yet", checkpoints.choose, system, average)
-        assert caught.hint == f"first: nmtkit train --system {system.name}"
+        assert caught.hint.startswith(f"first: nmtkit train --system {system.name} --run ")
     trained(tmp_path, (1, 2, 3))
     write_best(tmp_path, "step-00000001")
     assert [steps(checkpoints.choose(system, k)) for k in (1, 2, 3)] == [[1], [2, 3], [1, 2, 3]]

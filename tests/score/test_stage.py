@@ -421,7 +421,8 @@ def test_systems_without_a_translation_are_named_oldest_first_with_the_command_f
     fake.score(set_names=["dev"])
     said = [line for line in stderr().splitlines() if "left out" in line]
     assert [line.split("'")[1] for line in said] == ["zeta", "alpha", "mid", "beta", "last"]
-    assert said[0].endswith("(nmtkit translate --system zeta --on dev)")
+    command = f"nmtkit translate --system zeta --on dev --run {fake.run.path}"
+    assert said[0].endswith(f"({command})")
 
 
 def result_of_files(capsys, hyps, refs, **options):
@@ -843,7 +844,8 @@ def test_systems_that_were_not_searched_alike_are_named(fake, stderr):
     differences = "search.beam (5: a, b; 4: c), search.precision (float32: a, c; bfloat16: b)"
     assert f"with the same {differences}; alike after: nmtkit" in line
     command = "--system a --system b --system c --force --on test"
-    assert line.endswith(f"{command} --set search.beam=… --set search.precision=…")
+    settings = "--set search.beam=… --set search.precision=…"
+    assert line.endswith(f"{command} {settings} --run {fake.run.path}")
     fake.score(systems=["a"])
     assert "searched" not in stderr()
 

@@ -444,7 +444,7 @@ def test_unprepared_and_untrained(run, tmp_path):
         shutil.rmtree(system.checkpoints)
     with pytest.raises(DataError, match="no system has a checkpoint yet") as caught:
         translate(run)
-    assert caught.value.hint == "nmtkit train --system one"
+    assert caught.value.hint == f"nmtkit train --system one --run {run.path}"
     for system in run.systems():
         system.config.unlink()
     with pytest.raises(DataError, match="has been trained"):
