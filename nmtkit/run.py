@@ -180,11 +180,11 @@ class Run:
         """
         path = self.prep / "manifest.json"
         if not path.is_file():
-            raise DataError(
-                "this run is not prepared",
-                where=self.path,
-                hint=f"nmtkit prep DATASET{self.option}",
-            )
+            hint = f"nmtkit prep DATASET{self.option}"
+            for around in map(Run, self.path.parents):  # it may be the folder of a system
+                if (around.prep / path.name).is_file():
+                    hint = f"name the run:{around.option}"
+            raise DataError("this run is not prepared", where=self.path, hint=hint)
         return load(Manifest, path)
 
     def sets(self, split: str | None = None) -> list[TextSet]:
