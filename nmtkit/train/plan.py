@@ -52,16 +52,16 @@ class Plan(BaseModel, frozen=True):
 
 
 def plan_of_system(run: Run, system: System, options: TrainOptions) -> Plan | None:
-    """Return the settings of a system that has begun, with those of --set, if the call gives no
-    others than may change when a training continues; else None.
+    """Return the settings of a system that has begun, with those of --set; None if the call gives
+    others, or --set what a training without a checkpoint cannot continue with.
 
     Raises: ConfigError for a bad value in config.toml or --set, or if the model is a class of the
         user's own and not named: a run is no reason to import code.
     """
     given = options.model_dump(include={*SETTINGS_OPTIONS}, exclude_defaults=True)
-    assigned = _assigned(options)
-    continues = given.keys() <= {"assignments"} and all(
-        may_change(key, options.allow_change) for key in settings.flat(assigned)
+    assigned, begun = _assigned(options), checkpoints.candidates(system.checkpoints)
+    continues = given.keys() <= {"assignments"} and (
+        begun or all(may_change(key, options.allow_change) for key in settings.flat(assigned))
     )
     if not continues or options.force or not system.config.is_file():
         return None
@@ -72,7 +72,7 @@ def plan_of_system(run: Run, system: System, options: TrainOptions) -> Plan | No
     if options.variant not in (None, stored.variant):
         return None
     more = ", with --set" if assigned else ""
-    if not checkpoints.candidates(system.checkpoints):
+    if not begun:
         more += "; --force takes those of the preset"
     console.say(f"'{system.name}' has the settings of {system.config}{more}")
     schemas = {"model": named_variant(stored.variant).Settings} | SCHEMAS

@@ -506,7 +506,7 @@ def test_what_differs_on_another_machine_is_named(run, monkeypatch, stderr):
     )
     fit(run, "train.max_steps=4")
     warning = stderr()
-    assert " -> other)" in warning and "--set" not in warning
+    assert " -> other)" in warning and "--set train.matmul" not in warning
 
 
 # 36: curves never double
