@@ -23,8 +23,6 @@ from nmtkit.translate.scorer import Scorer
 
 Scores = list[list[float]]
 """Log-probabilities of the `targets` of each item; higher is better."""
-MANY_UNKNOWN = 0.02
-"""Share of unknown subwords above which a set is of another language, or tokenized otherwise."""
 ScoreKind = Literal["auto", "nll", "log-prob"]
 SCORE_KINDS = {
     "nll": "negative log-likelihoods, lower is better",
@@ -39,7 +37,8 @@ class Reading:
 
     Attributes:
         rule: which context it reads; None if none.
-        unknown: shares of the subwords of sources and of targets that it does not know, 0..1.
+        unknown: shares of the subwords of sources and of targets that the run's vocabulary lacks,
+            0..1.
         ties: wrong targets with exactly the probability of the right one, in the first context.
         rate: targets a second.
     """
@@ -48,16 +47,6 @@ class Reading:
     unknown: tuple[float, float]
     ties: int
     rate: float
-
-    @property
-    def warning(self) -> str:
-        """The warning for a system to which many subwords of the items are unknown; empty if few
-        are.
-        """
-        if max(self.unknown) <= MANY_UNKNOWN:
-            return ""
-        src, tgt = self.unknown
-        return f"does not know {src:.1%} of the source's subwords and {tgt:.1%} of the targets'"
 
 
 def score(
@@ -86,10 +75,7 @@ def score(
     counts = scorer.counts
     src = counts["unknown"] / max(1, counts["src_tokens"])
     tgt = counts["unknown_target"] / max(1, counts["tgt_tokens"])
-    reading = Reading(rule, (src, tgt), ties, targets / seconds)
-    if reading.warning:
-        console.warn(f"'{name}' {reading.warning}: on such pairs it can only guess")
-    return reading, columns
+    return Reading(rule, (src, tgt), ties, targets / seconds), columns
 
 
 def _scores(scorer: Scorer, rule: ContextRule | None, name: str, items: Sequence[Item]) -> Scores:
