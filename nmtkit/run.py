@@ -342,7 +342,7 @@ def _prepared_last() -> Run | None:
 
 
 @contextlib.contextmanager
-def locked(folder: Path, what: str, shared: bool = False) -> Iterator[None]:
+def locked(folder: Path, what: str, shared: bool = False, reads: bool = False) -> Iterator[None]:
     """Hold a folder for writing; a second writer is refused with the name of the first.
 
     The lock is the kernel's (flock), so it ends with its process even after kill -9. The lock file
@@ -355,6 +355,8 @@ def locked(folder: Path, what: str, shared: bool = False) -> Iterator[None]:
             their system and share the run.
         what: the stage, for the error that a second writer gets.
         shared: True if others that share the folder may hold it at the same time.
+        reads: True if the holder may have nothing to write, as what it makes is up to date. Then it
+            shares a folder that cannot be written.
     Raises: DataError naming host, process and age of each holder, or as `files.check_place`;
         EnvironmentProblem if the folder cannot be made or written.
     """
@@ -362,10 +364,11 @@ def locked(folder: Path, what: str, shared: bool = False) -> Iterator[None]:
     files.protect(folder)
     files.check_place(path)
     new = not folder.exists()
-    stream = _opened(path, shared and not new)
+    stream = _opened(path, (shared or reads) and not new)
     if stream is None:
         yield
         return
+    shared = shared or not stream.writable()
     holder = Holder(socket.gethostname(), os.getpid(), what, time.time())
     try:
         with contextlib.closing(stream), _held(stream, folder, holder, shared):

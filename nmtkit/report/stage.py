@@ -62,7 +62,7 @@ def report(run: Run, **values: Any) -> Path:
         call = held.enter_context(run.recorded("report"))
         for each in runs:
             held.enter_context(locked(each.path, "report", shared=True))
-        held.enter_context(locked(run.path / "report", "report"))
+        held.enter_context(locked(run.path / "report", "report", reads=True))
         contents = list(map(read_contents, runs))
         digest = _digest(contents, options)
         if not options.force and digests.has(path, digest):

@@ -76,7 +76,7 @@ def score(run: Run, **values: Any) -> None:
     with (
         run.recorded("score", seed=options.seed),
         locked(run.path, "score", shared=True),
-        locked(run.path / "score", "score"),
+        locked(run.path / "score", "score", reads=True),
     ):
         results = []
         text_sets = sets_to_score(run, options.set_names)

@@ -681,11 +681,13 @@ def test_figures_of_no_width_or_without_matplotlib_are_refused(reported):
     refused(EnvironmentProblem, message, stage.report, reported.run, figure_width=3.3)
 
 
-def test_up_to_date_until_something_changes(reported, stderr, monkeypatch):
+def test_up_to_date_until_something_changes(reported, stderr, monkeypatch, read_only):
     path = stage.report(reported.run)
     first = path.read_bytes()
     stderr()
+    read_only(reported.run.path)  # as a run of somebody else
     stage.report(reported.run)
+    monkeypatch.undo()
     assert "up to date" in stderr() and path.read_bytes() == first
     reported.finding("cost", "a new finding")
     stage.report(reported.run)

@@ -111,7 +111,9 @@ def test_one_system_has_nothing_to_compare_with_and_its_empty_lines_are_shown(fa
     assert "empty hypotheses: only 2" in out and "Δ" not in out
 
 
-def test_up_to_date_is_said_and_not_repeated_but_still_printed(fake, capsys, monkeypatch):
+def test_up_to_date_is_said_and_not_repeated_but_still_printed(
+    fake, capsys, monkeypatch, read_only
+):
     folder = fake.add("a", 0.2)
     fake.add("b", 0.3)
     fake.score()
@@ -141,7 +143,11 @@ def test_up_to_date_is_said_and_not_repeated_but_still_printed(fake, capsys, mon
     older = {**read_json(stored), "format": 1}
     write_json(stored, older)
     fake.score()
-    assert "written to" in capsys.readouterr().err
+    shown = capsys.readouterr()
+    assert "written to" in shown.err
+    read_only(fake.run.path)  # as a run of somebody else
+    fake.score()
+    assert capsys.readouterr().out == shown.out
 
 
 def test_the_folder_never_holds_tables_of_an_earlier_call(fake):
