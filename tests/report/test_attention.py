@@ -84,7 +84,7 @@ def test_what_cannot_be_shown_is_refused(analysed):
     write(analysed.run.path / "systems/base/translate/test/hyp.subwords.txt", ["w1"])
     with pytest.raises(DataError, match="1 line for 40 sentences") as error:
         attention_of(study(analysed), "base", [0])
-    assert "nmtkit translate --force --system base --on test" in error.value.hint
+    assert "nmtkit translate --system base --on test --force" in error.value.hint
     analysed.system("own", "tests.toy_recurrent:ToyRecurrent", {})
     write(
         analysed.run.path / "systems/own/translate/test/hyp.subwords.txt",
