@@ -87,14 +87,19 @@ class System:
         return System(self.path.with_name(f".replaced-{self.name}"))
 
     @property
+    def _words(self) -> str:
+        """Its name in a command, with the option of its run."""
+        return self.name + Run(self.path.parents[1]).needed_option
+
+    @property
     def train_command(self) -> str:
         """The command that trains it."""
-        return f"nmtkit train --system {self.name}{Run(self.path.parents[1]).needed_option}"
+        return f"nmtkit train --system {self._words}"
 
     @property
     def train_again(self) -> str:
         """The hint for a system that cannot be used."""
-        return TRAIN_AGAIN.replace("NAME", self.name)
+        return TRAIN_AGAIN.replace("NAME", self._words)
 
     @property
     def made(self) -> int:

@@ -106,7 +106,7 @@ def test_damaged_settings_of_a_system_are_named(tmp_path, damaged, field):
     assert (
         caught.hint
         == "bring the file back from a copy, or train the system again with its options: nmtkit train"
-        " --system mine --force …"
+        f" --system mine --run {tmp_path} --force …"
     )
 
 

@@ -370,7 +370,8 @@ def test_a_damaged_checkpoint_is_left_out_of_the_mean(kind, tmp_path, stderr, mo
     damage(weights[1], kind)
     damage(weights[3], kind)
     caught = refused(CheckpointError, "no valid checkpoint", checkpoints.choose, system, 2)
-    assert f"nmtkit train --system {tmp_path.name} --force …" in caught.hint
+    again = f"nmtkit train --system {tmp_path.name} --run {tmp_path.parent.parent} --force …"
+    assert again in caught.hint
 
 
 @pytest.mark.parametrize("average", [1, 2])
