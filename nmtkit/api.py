@@ -322,7 +322,7 @@ class LoadedSystem:
         rising = starts == sorted(set(starts))
         if starts and not (rising and starts[0] == 0 and starts[-1] < count):
             raise DataError(
-                "not the lines where documents start",
+                "wrong line numbers of document starts",
                 where="documents",
                 hint=f"give rising line numbers; the first is 0, the last at most {count - 1:,}",
             )

@@ -115,10 +115,7 @@ def _check(run: Run, options: TranslateOptions, sets: list[TextSet]) -> None:
         hint = "name a file (nmtkit translate FILE), or another set with --on"
         raise run.no_test_set(hint)
     for text_set in sets:
-        text, hint = run.source(text_set.name), "training text is not kept; name a file"
-        if not text.is_file():
-            message = f"the set '{text_set.name}' has no text to translate"
-            raise ConfigError(message, where=text, hint=hint)
+        run.check_text(text_set.name)
     for path, name in options.beside_the_source():
         _check_beside(run, source, sets, path, name)
     if options.force_target is None and source not in (None, "-"):
