@@ -26,11 +26,17 @@ import torch
 from torch import Tensor
 
 from nmtkit.data.batches import Batch
+from nmtkit.nn import cpu
 from nmtkit.settings import SearchSettings
 from nmtkit.translate.beam import Beams
 from nmtkit.translate.hypotheses import End, NBest
 from nmtkit.translate.prefix import Demand
 from nmtkit.translate.steps import top_sorted
+
+HEAD = 512
+"""With top_p alone, a CPU sorts only this number of tokens of a row, the most probable ones. If
+their probability is less than top_p, it sorts all tokens of the row, which takes much longer.
+"""
 
 
 class Samples(Beams):
@@ -88,9 +94,14 @@ def draw(logits: Tensor, numbers: Tensor, settings: SearchSettings) -> tuple[Ten
     """
     ids = None
     values = logits
+    head = settings.top_p < 1 and not settings.top_k and cpu.reads_at_once(logits)
     if settings.top_k or settings.top_p < 1:
-        values, ids = top_sorted(logits, settings.top_k or logits.shape[1])
-    probabilities = (values.double() / settings.temperature).softmax(-1)
+        values, ids = top_sorted(logits, HEAD if head else settings.top_k or logits.shape[1])
+    scaled = values.double() / settings.temperature
+    probabilities = scaled.softmax(-1)
+    if head:  # the probability of all tokens is 1
+        log_sum = (logits / settings.temperature).logsumexp(-1, keepdim=True)
+        probabilities = (scaled - log_sum).exp()
     up_to = probabilities.cumsum(-1)
     if settings.top_p < 1:
         outside = up_to - probabilities >= settings.top_p
@@ -98,4 +109,9 @@ def draw(logits: Tensor, numbers: Tensor, settings: SearchSettings) -> tuple[Ten
     total = up_to[:, -1:]
     below = torch.minimum(numbers * total, total.nextafter(torch.zeros_like(total)))
     places = torch.searchsorted(up_to, below, right=True).clamp(max=values.shape[1] - 1)
-    return values.gather(1, places), places if ids is None else ids.gather(1, places)
+    drawn = values.gather(1, places), places if ids is None else ids.gather(1, places)
+    if head and (lacking := total[:, 0] < settings.top_p).any():
+        every = settings.model_copy(update={"top_k": logits.shape[1]})
+        for part, whole in zip(drawn, draw(logits[lacking], numbers[lacking], every), strict=True):
+            part[lacking] = whole
+    return drawn
