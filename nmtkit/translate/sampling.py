@@ -9,9 +9,9 @@ ends with </s>, or at the length limit of beam search, where it is unfinished.
 
 The i-th sample of a sentence uses the random numbers of the generator of (seed, sentence, i), one a
 token: the token is the first whose cumulative probability exceeds the number, in the order of ids,
-or with top_k or top_p from the most probable. So a sample depends neither on the batch nor on how
-many samples there are. log_prob is the model's own, without temperature, top_k and top_p; samples
-stay in the order in which they are drawn.
+or with top_k or top_p from the most probable. So, up to rounding, a sample depends neither on the
+batch nor on how many samples there are. log_prob is the model's own, without temperature, top_k and
+top_p; samples stay in the order in which they are drawn.
 
 Legend: M sentences still sampled, K samples, R = M·K rows (M in the first step), R' some of them, V
 vocabulary.
