@@ -171,6 +171,7 @@ class LoadedSystem:
             documents: where documents start, for a system that reads context.
             prefix: (N) what each translation begins with, whole words; "" asks for nothing.
             constraints: (N) lists of phrases that each translation has; empty phrases do not count.
+                With SentencePiece the last word of a prefix or phrase may go on.
         Raises: NotLines for anything but a list of strings; ConfigError if the system reads no
             context or `documents` is an unknown word; DataError for wrong line numbers, or for a
             prefix or phrase that no translation can have.

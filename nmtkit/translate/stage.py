@@ -34,7 +34,7 @@ from nmtkit.run import Run, locked
 from nmtkit.score.external_metrics import CommandMetric, parse
 from nmtkit.settings import SearchSettings, complete
 from nmtkit.translate import workers
-from nmtkit.translate.demands import read_demands
+from nmtkit.translate.demands import phrase_ids, read_demands
 from nmtkit.translate.methods import refuse_phrases
 from nmtkit.translate.options import TranslateOptions
 from nmtkit.translate.output import (
@@ -181,9 +181,11 @@ class _Stage:
         scorer = group.scorer(self.device, machine.precision, self.jobs)
         if self.metric:
             scorer.utility = external_utility(self.metric)
-        constraints = self.options.constraints
-        if constraints and any(demand.phrases for demand in read_demands(None, constraints)):
-            refuse_phrases(scorer.settings)
+        if self.options.constraints:
+            for demand in read_demands(None, self.options.constraints):
+                if demand.phrases:
+                    refuse_phrases(scorer.settings)
+                    phrase_ids(scorer.tgt_side, scorer.tgt_vocab, demand)
         averaged = " (averaged)" * (len(names) > len(scorer.models))
         console.say(f"loaded {', '.join(names)}{averaged}")
         return scorer
