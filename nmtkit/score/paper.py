@@ -86,7 +86,7 @@ class PaperRow(Section):
     """One row of a printed table."""
 
     printed: str
-    """Its name in the table."""
+    """Its name in the table of the paper's README."""
     system: str = ""
     """The recipe's system, without the mark of its seed; empty: the recipe does not train it."""
     numbers: dict[str, float | tuple[float, float]]
@@ -103,7 +103,7 @@ class PaperTable(Section):
     remarks: list[str] = []
     """Further notes for the reader."""
     columns: list[PaperColumn] = Field(min_length=1)
-    """In the order of the paper."""
+    """In the order of the paper's README."""
     rows: list[PaperRow] = Field(min_length=1)
     """In the same order."""
 
