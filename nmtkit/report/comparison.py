@@ -282,7 +282,7 @@ def _by_chance(result: Scores) -> list[float]:
 
 def cautions(contents: Contents) -> list[Remark]:
     """Return what every reader of the comparison should know: the luck of seeds and of many tests,
-    unequal budgets.
+    trainings that are not alike.
     """
     remarks = []
     compared = [result for result in contents.scores.values() if len(result.systems) > 1]
@@ -304,7 +304,9 @@ def cautions(contents: Contents) -> list[Remark]:
             f"have p < {LEVEL:g} by chance alone."
         )
     budgets = {
-        system.name: budget(system.curves, system.settings.get("preset", ""))
+        system.name: budget(
+            system.curves, *(system.settings.get(key, "") for key in ("preset", "corpus"))
+        )
         for system in contents.systems
     }
     groups = next((result.seeds.groups for result in compared if result.seeds), [])
