@@ -69,8 +69,7 @@ def encoder_states(model: Model, batch: Batch, layer: int) -> Tensor:
     states = outputs.get(STATES)
     if not isinstance(states, Tensor) or states.shape[:2] != batch.src.shape or states.dim() != 3:
         problem = f"its encoder returns no 'states' (B, S, D), but {', '.join(map(repr, outputs))}"
-        hint = "leave that system out: name the other systems with --system"
-        raise NoStates(f"no states of source positions: {problem}", hint=hint)
+        raise NoStates(f"no states of source positions: {problem}")
     return states
 
 

@@ -611,6 +611,18 @@ def test_without_a_system_that_it_can_look_at(analysed, name, words, hint):
     assert hint in error.hint
 
 
+@pytest.mark.parametrize("name", ["agreement", "importance"])
+def test_a_system_without_a_checkpoint_is_left_out(analysed, name, tmp_path):
+    analysed.system()
+    analysed.add("later", 0.3, sets=["test"])
+    words = [str(write(tmp_path / f"{i}", [f"w{i} w5"])) for i in range(3)]
+    options = {"pairs": ",".join(words)} if name == "agreement" else {}
+    reason = "it has no checkpoint yet"
+    assert analysed.analyze(name, **options)["facts"]["left_out"] == {"later": reason}
+    error = analysed.refused(name, DataError, f"later: {reason}", systems=["later"], **options)
+    assert "nmtkit train --system later" in error.hint
+
+
 def test_a_run_without_systems(tmp_path):
     error = AnalysedRun(tmp_path / "run").refused("cost", DataError, "no trained system")
     assert "nmtkit train" in error.hint
