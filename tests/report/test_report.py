@@ -132,6 +132,8 @@ def test_a_verdict_needs_p_and_interval(low, p, said):
     assert said in comparison.verdicts(result)[0]
     own.differences["bleu"] = Estimate(-1.0, -2.0, -low)
     assert said.replace("better", "worse") in comparison.verdicts(result)[0]
+    own.differences["bleu"] = Estimate(0.0, 0.0, 0.0)
+    assert "own is not clearly different from base: +0.00" in comparison.verdicts(result)[0]
 
 
 def test_cost_of_training_and_decoding(reported):

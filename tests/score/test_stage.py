@@ -26,7 +26,7 @@ from nmtkit.score import plain_files
 from nmtkit.score.metrics import METRICS, TOKENIZERS
 from nmtkit.score.options import ScoreOptions
 from nmtkit.score.resampling import FEW
-from nmtkit.score.significance import FEW_DIFFERENT, TESTS
+from nmtkit.score.significance import EQUAL_SCORES, FEW_DIFFERENT, TESTS
 from nmtkit.score.stage import score, score_files
 from nmtkit.score.translations import FORCED, unlike_searches
 from nmtkit.text.side import TextSide
@@ -745,12 +745,14 @@ def test_every_test_is_shown_under_its_name(fake_run, stdout):
     same = rows[len(DEFAULT)]
     p_values = [same[f"p_{test}"] for test in TESTS]
     assert [p and float(p) for p in p_values] == [1.0, 1.0, 1 / 201, "", 1.0]
-    assert "sacreBLEU's bootstrap, small by definition, means nothing" in out
+    assert EQUAL_SCORES in out and EQUAL_SCORES not in read(fake.run, "test", "table.md")
     assert FEW_DIFFERENT in out
     header, _, better = read(fake.run, "test", "table.csv").split("\n")[:3]
     main = dict(zip(*csv.reader([header, better]), strict=True))
     assert float(main["p"]) == result["systems"][1]["tests"]["sign"]["bleu"]["p"]
     assert "Collins" in read(fake.run, "test", "table.md")
+    fake.score(test="sacrebleu_bootstrap")
+    assert EQUAL_SCORES in read(fake.run, "test", "table.md")
 
 
 def test_the_page_and_the_help_name_every_metric_and_every_test():
