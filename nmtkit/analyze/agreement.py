@@ -108,6 +108,7 @@ class Agreement(Analysis[AgreementOptions, AgreementResult]):
 
     name = "agreement"
     title = "right forms preferred to wrong ones"
+    reads_translations = False
     examples = ("--pairs lingeval97", "--pairs pronouns --context true,none,foreign")
     sets = "none"
     Options = AgreementOptions

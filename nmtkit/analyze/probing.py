@@ -113,6 +113,7 @@ class Probing(PaperAnalysis[ProbingOptions, Probes]):
 
     name = "probing"
     title = "what can be read off a sentence's vector"
+    reads_translations = False
     examples = ("--probes senteval --tasks tree_depth,word_content --layer 3",)
     sets = "none"
     Options = ProbingOptions

@@ -594,6 +594,14 @@ def test_an_analysis_depends_on_its_own_options_only(two, stderr):
     assert "up to date" in stderr()
 
 
+def test_an_analysis_depends_on_translations_that_it_reads(two, stderr):
+    for again in (False, True):
+        for name in ("alignment", "lengths"):
+            stage.analyze(two.run, name, systems=["base"])
+            assert ("up to date" in stderr()) == (again and name == "alignment")
+        two.translate("base", two.lines["test"])
+
+
 @pytest.mark.parametrize(
     ("name", "words", "hint"),
     [
