@@ -292,8 +292,6 @@ def notes_of(result: AgreementResult, sections: set[str]) -> list[str]:
             "the rarer word"
         )
     for name, system in result.systems.items():
-        if system.warning:
-            notes.append(f"{name} {system.warning}")
         if system.ties:
             notes.append(f"{name}: {counted(system.ties, 'exact tie')}, counted as wrong")
     if result.has_context:

@@ -129,13 +129,7 @@ class Reader:
     @cached_property
     def model(self) -> Model:
         """The model, loaded when it is first needed."""
-        model = self.study.model(self.name)
-        warning = f"'{self.name}' reads {{}}, but the probing sentences have none"
-        if model.context_rule is not None:
-            console.warn(warning.format("context"))
-        if model.reads_spans:
-            console.warn(warning.format("parses") + ": it reads n-grams instead")
-        return model
+        return self.study.model(self.name)
 
     @cached_property
     def table(self) -> Tensor | None:

@@ -157,7 +157,7 @@ def measured(analysis: AnyAnalysis, study: Study) -> Finding:
         for name, count in study.too_long.items()
         if count
     ]
-    table = replace(finding.table, notes=[*finding.table.notes, *left_out])
+    table = replace(finding.table, notes=[*finding.table.notes, *study.warnings, *left_out])
     finding = replace(finding, table=table, name=analysis.name, title=analysis.title)
     if study.left_out:
         finding.facts["left_out"] = study.left_out

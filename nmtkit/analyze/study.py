@@ -49,6 +49,7 @@ class Study:
         left_out: system -> why the analysis cannot use it.
         checkpoints: system -> the checkpoints that its model was loaded from.
         too_long: system -> the number of sentences that it did not read because of their length.
+        warnings: what a reader of the finding must know; they become notes of its table.
     """
 
     run: Run
@@ -58,6 +59,7 @@ class Study:
     left_out: dict[str, str] = field(default_factory=dict)
     checkpoints: dict[str, list[str]] = field(default_factory=dict)
     too_long: Counter[str] = field(default_factory=Counter)
+    warnings: list[str] = field(default_factory=list)
 
     @cached_property
     def text_set(self) -> TextSet:
@@ -114,6 +116,11 @@ class Study:
             raise LeftOut("it has no checkpoint yet", where=system.checkpoints, hint=hint)
         self.checkpoints[name] = list(checkpoints.current(system))
         return loading.load_system(self.run, system, self.device, precision=precision)
+
+    def warn(self, name: str, message: str) -> None:
+        """Warn of a system, now and in the finding."""
+        console.warn(f"'{name}' {message}")
+        self.warnings.append(f"{name} {message}")
 
     def scorer(self, model: Model, settings: SearchSettings) -> Scorer:
         """Return a scorer that translates and scores raw text with a model, on all cores."""
