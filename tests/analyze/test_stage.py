@@ -480,6 +480,17 @@ def test_lengths_side_by_side(two, stdout):
     assert "█" in stdout() and "</svg>" in two.text("lengths")
 
 
+def test_lengths_of_sets_with_different_signatures(two):
+    sets = two.manifest()["sets"]
+    sets[-1]["references"] = 2
+    two.change_manifest(sets=sets)
+    for path in (two.run.prep / "text/other.ref1", two.run.system("own").translation("other")):
+        write(path if path.suffix else path / "hyp.txt", two.lines["other"])
+    notes = two.analyze("lengths")["table"]["notes"]
+    beginnings = ["BLEU of test: nrefs:1|", "BLEU of other: nrefs:2|"]
+    assert [note[: len(of)] for note, of in zip(notes, beginnings, strict=False)] == beginnings
+
+
 def test_up_to_date_until_something_it_depends_on_changes(two, capsys):
     def said(**options):
         stage.analyze(two.run, "lengths", output_format="csv", **options)
