@@ -354,6 +354,7 @@ def _seed_notes(result: SeedResult, resamples: int) -> list[str]:
             unequal = f"; they also differ in {', '.join(group.unequal)}" if group.unequal else ""
             notes.append(f"{group.name}: {seeds}{unequal}")
     compared = [group.against["bleu"] for group in result.groups if group.against]
+    tested = sum(against.p is not None for against in compared)
     if compared:
         notes.append(
             f"better, p<{LEVEL:g}: number of pairs with equal seeds whose BLEU is higher "
@@ -368,10 +369,10 @@ def _seed_notes(result: SeedResult, resamples: int) -> list[str]:
         notes.append(
             "[95%], p: of other seeds and other sentences at once (hierarchical bootstrap); if the "
             "row or the baseline has one seed, its error is that of all rows with several "
-            f"(none below {FEWEST_FREEDOM} degrees of freedom); p (Holm): corrected for the "
-            f"{len(compared)} comparisons of this table"
+            f"(none below {FEWEST_FREEDOM} degrees of freedom); p (Holm): corrected for "
+            f"{counted(tested, 'comparison')} with a p"
         )
-    smallest = smallest_p(resamples) * sum(against.p is not None for against in compared)
+    smallest = smallest_p(resamples) * tested
     if smallest >= LEVEL:
         enough = math.ceil(10 * smallest / LEVEL) * resamples  # for a tenth of LEVEL
         notes.append(

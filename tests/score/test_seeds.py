@@ -305,7 +305,12 @@ def test_too_few_resamples_for_so_many_comparisons_are_said(seeded, stdout):
     for resamples, said in ((80, False), (70, True)):  # 2 comparisons, p at least 2/(N+1)
         seeded.score(resamples=resamples, group_by="seed")
         words = "with 70 resamples no p (Holm) can be below 0.056"
-        assert (f"{words}; use --resamples 840" in stdout()) == said
+        out = stdout()
+        assert "corrected for 2 comparisons with a p" in out
+        assert (f"{words}; use --resamples 840" in out) == said
+    # Two seeds of two systems do not tell the error of the third system's seed.
+    seeded.score(group_by="seed", systems=["base", "base-2", "new", "new-2", "other"])
+    assert "corrected for 1 comparison with a p" in stdout()
 
 
 def test_by_length_has_a_row_a_group_of_seeds_too(seeded, stdout):
