@@ -108,6 +108,7 @@ class Agreement(Analysis[AgreementOptions, AgreementResult]):
 
     name = "agreement"
     title = "right forms preferred to wrong ones"
+    reads_translations = False
     examples = ("--pairs lingeval97", "--pairs pronouns --context true,none,foreign")
     sets = "none"
     Options = AgreementOptions
@@ -122,12 +123,16 @@ class Agreement(Analysis[AgreementOptions, AgreementResult]):
         if context != "true" and not result.has_context:
             hint = f"leave it out, or name a set with contexts: {where} has none"
             raise ConfigError("no pair of this set has a context", where="--context", hint=hint)
-        for name in study.systems:
+
+        def read_by(name: str) -> Reading:
             if name in files:
                 message = f"a score file and a system are both named '{name}'"
                 raise DataError(message, where="--scores", hint="rename the file")
-            result.systems[name], scores = score(study, name, sets)
-            columns |= scores
+            reading, scores = score(study, name, sets)
+            columns.update(scores)
+            return reading
+
+        result.systems.update(study.each(read_by, "no system can score the set", "nmtkit train"))
         return result
 
     def score_files(self, items: Sequence[Item]) -> dict[str, ScoreFile]:
@@ -287,8 +292,6 @@ def notes_of(result: AgreementResult, sections: set[str]) -> list[str]:
             "the rarer word"
         )
     for name, system in result.systems.items():
-        if system.warning:
-            notes.append(f"{name} {system.warning}")
         if system.ties:
             notes.append(f"{name}: {counted(system.ties, 'exact tie')}, counted as wrong")
     if result.has_context:

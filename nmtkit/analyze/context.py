@@ -62,6 +62,7 @@ class Context(Analysis[Options, ContextUse]):
 
     name = "context"
     title = "whether the context is used"
+    reads_translations = False
     examples = ("--on dev",)
 
     def measure(self, study: Study) -> ContextUse:

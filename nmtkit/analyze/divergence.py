@@ -165,6 +165,7 @@ class Divergence(Analysis[Options, Divergences]):
 
     name = "divergence"
     title = "divergence of local and global attention"
+    reads_translations = False
     examples = ("--system dc-2 --system dc-5",)
 
     def measure(self, study: Study) -> Divergences:

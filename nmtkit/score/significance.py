@@ -29,6 +29,10 @@ FEW_DIFFERENT = (
 """Swaps of fewer sentences often repeat the observed difference. sacreBLEU does not count these
 trials, so its p is small; the exact p, with 2^n splits of n sentences, is above LEVEL.
 """
+EQUAL_SCORES = (
+    "a difference of 0 in every resample: the outputs score the same, and the p of sacreBLEU's"
+    " tests, small by definition, means nothing"
+)
 
 
 @dataclass(frozen=True)

@@ -527,7 +527,7 @@ def test_systems_that_read_translations_get_those_of_the_set(
     assert "both (previous, at most 3, parallel, translations too)" in notes()
 
 
-def test_what_the_pairs_lack_is_said_or_refused(analysed, analyze, documented, with_context):
+def test_what_the_pairs_lack_is_said_or_refused(analysed, analyze, notes, documented, with_context):
     for name, variant, model, pairs, words in (
         ("doc", "amn", {}, documented, "reads context, but the pairs have none"),
         ("later", "amn", {"context": "next"}, with_context, "reads following sentences"),
@@ -535,6 +535,7 @@ def test_what_the_pairs_lack_is_said_or_refused(analysed, analyze, documented, w
     ):
         analysed.system(name, variant, SMALL | model)
         assert f"'{name}' {words}" in analyze(pairs, systems=[name])[1]
+        assert f"{name} {words}" in notes()
     for options, words in (
         ({"systems": ["doc"], "context": "none"}, "no pair of this set has a context"),
         ({"set_names": ["test"]}, "reads no set of the run"),
@@ -575,5 +576,5 @@ def test_pairs_of_words_that_a_system_does_not_know_are_said(analysed, analyze, 
     _, err = analyze(text_files(tmp_path, src=["w1 w2", "w3 w4"], **targets))
     # 2 of 12, </s> with them
     unknown = "does not know 0.0% of the source's subwords and 16.7% of the targets'"
-    assert f"'base' {unknown}" in err
+    assert f"'base' {unknown}" in err and f"base {unknown}" in notes()
     assert "base: 1 exact tie, counted as wrong" in notes()
