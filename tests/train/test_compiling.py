@@ -192,13 +192,18 @@ def test_words_left_out_have_no_vector_in_a_compiled_model(run):
     assert not torch.allclose(found[2], eager.encode(batch)["states"][2])
 
 
-def test_a_training_with_a_real_compiler(tmp_path):
+def test_a_training_with_a_real_compiler(tmp_path, monkeypatch):
     """The stage with --compile and without: the same curve, not the same bits.
 
     Every kernel costs seconds of g++ where none is cached: so batches that are all padded, which
     are one graph a verb (the first test has the others), and dropout, at which kernels end, in one
-    place of the only layer.
+    place of the only layer. Without vectors, torch need not try what the processor has; with one
+    thread, it starts no processes.
     """
+    from torch._inductor import config
+
+    monkeypatch.setattr(config.cpp, "vec_isa_ok", False)
+    monkeypatch.setattr(config, "compile_threads", 1)
     runs = [make_run(tmp_path / name) for name in ("eager", "compiled")]
     settings = options(
         "train.max_steps=4",
