@@ -30,7 +30,7 @@ from tests.train.tiny import last, make_run, metrics, options, saved, state_of, 
 # epochs. plateau remembers losses.
 SETTINGS = options(
     "train.max_steps=12",
-    "train.update_size=150",
+    "train.update_size=180",
     "train.validate_every=4",
     "train.checkpoint_every=5",
     "train.keep_checkpoints=2",
