@@ -39,7 +39,7 @@ from nmtkit.train.ranks import Ranks
 from nmtkit.train.stage import train
 from nmtkit.train.state import Best
 from nmtkit.train.stop import Stop
-from nmtkit.train.validation import DEV_SEARCH, Validation, Validator, is_better
+from nmtkit.train.validation import DEV_SEARCH, Validation, Validator, dev_search, is_better
 from nmtkit.translate.beam import search
 from nmtkit.translate.translator import Translator
 from tests.manifests import read_json
@@ -623,13 +623,15 @@ def on_dev(run, monkeypatch):
     def prepared(model, **values):
         settings = TrainSettings.model_validate(values)
         autocast = {"device_type": "cpu", "enabled": False}
-        translator = Translator([model], side, side, vocabulary, vocabulary, DEV_SEARCH)
+        validator = Validator(run, run.sets("dev")[0], settings, model, autocast, Ranks())
+        search_settings = dev_search(validator._store)
+        translator = Translator([model], side, side, vocabulary, vocabulary, search_settings)
 
         def translated(lines, documents):
             found = translator.translate_window(lines, documents=documents)
             return [translation.text for translation in found]
 
-        return Validator(run, run.sets("dev")[0], settings, model, autocast, Ranks()), translated
+        return validator, translated
 
     return prepared
 
