@@ -129,6 +129,12 @@ def test_bad_settings_name_the_key(run, assignment, message):
     assert not (run.path / "systems").exists()
 
 
+def test_a_setting_without_effect_on_a_continued_training(run):
+    go(run)
+    message = "train.min_lr has no effect without train.schedule=plateau"
+    refused(ConfigError, message, train, run, assignments=["train.min_lr=1e-5"], device="cpu")
+
+
 def test_a_file_may_have_the_settings_of_another_schedule(run, tmp_path):
     """Such as a whole preset, of which --set changes the schedule."""
     file = tmp_path / "mine.toml"
@@ -364,6 +370,8 @@ def test_the_learning_rate_has_run_down(run, monkeypatch):
     go(run, *more, "train.log_every=2")
     assert [line["lr"] for line in metrics(run, "train")] == [0.01, 0.01, 0.005, 0.0025]
     assert last(run).name == "step-00000008"
+    train(run, assignments=["train.min_lr=0.001"], device="cpu")
+    assert [line["lr"] for line in metrics(run, "train")][4:] == [0.00125]
 
 
 def test_max_minutes(run, stderr):
