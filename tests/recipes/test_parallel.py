@@ -128,7 +128,8 @@ def test_a_failure_stops_the_others_and_is_named(begin, tmp_path):
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
-def test_a_signal_stops_all(begin, tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_stops_all(number, begin, tmp_path):
     process = begin(PARALLEL=3, PACE="60")
     end = time.monotonic() + 60
     while not (tmp_path / "notes").exists() or len(notes(tmp_path)) < 1 + 3:
@@ -136,7 +137,7 @@ def test_a_signal_stops_all(begin, tmp_path):
         time.sleep(0.05)
     children = f"/proc/{process.pid}/task/{process.pid}/children"
     (child,) = [int(pid) for pid in open(children, encoding="ascii").read().split()]
-    os.kill(child, signal.SIGTERM)
+    os.kill(child, number)
     ended(process, code=75)
     found = notes(tmp_path)
     assert [line[0] for line in found].count("stop") == 3
