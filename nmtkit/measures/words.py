@@ -59,10 +59,13 @@ class Words:
 def read_words(run: Run, store: Store, side: Side) -> Words:
     """Return the words of a set's sources, or of its first references.
 
-    Raises: DataError naming the first line that was not prepared like that, or for a set whose text
-        the run does not keep.
+    Raises: DataError naming the first line that was not prepared like that; ConfigError for a set
+        whose text the run does not keep.
     """
-    text, path = TextSide.load(run.prep, side), _text_file(run, store.path.name, side)
+    set_name = store.path.name
+    run.check_text(set_name)
+    text = TextSide.load(run.prep, side)
+    path = run.source(set_name) if side == "src" else run.references(set_name)[0]
     lines = [text.tokens(line) for line in files.text_lines(path)]
     owners = [np.array(text.subwords(tokens)[1], dtype=np.int64) for tokens in lines]
     lengths = store.src_lengths if side == "src" else store.tgt_lengths
@@ -73,15 +76,6 @@ def read_words(run: Run, store: Store, side: Side) -> Words:
             hint = "prepare again: nmtkit prep … --force"
             raise DataError(message, where=f"{path}, line {number}", hint=hint)
     return Words(lines, owners)
-
-
-def _text_file(run: Run, set_name: str, side: Side) -> Path:
-    path = run.source(set_name) if side == "src" else run.references(set_name)[0]
-    if not path.is_file():  # the training set
-        names = [text_set.name for text_set in run.sets() if run.source(text_set.name).is_file()]
-        message = f"the run keeps no text of the set '{set_name}'"
-        raise DataError(message, where="--on", hint=f"one of: {', '.join(names)}")
-    return path
 
 
 def read_tags(path: Path, words: Words, side: Side) -> list[str]:

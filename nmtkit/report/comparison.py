@@ -260,7 +260,7 @@ def _seed_verdicts(by_seed: SeedResult, result: Scores) -> list[str]:
         if against.p is None or against.p_holm is None:
             alone = single[group.systems[0]]
             why = FEW if result.sentences < FEWEST_FOR_P else NOT_KNOWN
-            mean = f"{name}: {against.difference:+.2f} BLEU in the mean; {why}."
+            mean = f"{name}: mean difference {against.difference:+.2f} BLEU; {why}."
             of_one = not group.systems[1:] and alone.tests
             sentences.append(_system_verdict(alone, result) if of_one else mean)
             continue

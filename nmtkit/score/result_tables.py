@@ -309,7 +309,7 @@ def _test_notes(result: Scores, metrics: Sequence[str]) -> list[str]:
     notes = [*few_note(result.sentences), *result.remarks]
     for test in result.tests:
         note = f"{_header_of(test)}: {_test(result, test)}"
-        settings = {system.tests[test]["bleu"].setting for system in compared}
+        settings = {system.tests[test]["bleu"].setting for system in compared} - {FEW_DIFFERENT}
         note += f" ({settings.pop()})" if len(settings) == 1 else ""
         if test == result.test:
             p = (system.tests[test][key].p for system in compared for key in metrics)

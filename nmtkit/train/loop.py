@@ -309,8 +309,8 @@ class Trainer:
 
     def _forget_best(self) -> None:
         console.warn(
-            "the development set, or how BLEU is measured on it, has changed: the best is sought"
-            " anew"
+            "the development set, or how BLEU is measured on it, has changed: earlier validations"
+            " no longer count for the best checkpoint"
         )
         state = self.state
         state.best, state.since_best = None, 0

@@ -67,7 +67,7 @@ def plan_of_system(run: Run, system: System, options: TrainOptions) -> Plan | No
         return None
     stored = system.read_config()
     if options.variant is None and ":" in stored.variant:
-        message = f"'{system.name}' is a system of a class that must be named"
+        message = f"'{system.name}' uses your own model class, so name the class"
         raise ConfigError(message, where=system.config, hint=f"--variant {stored.variant}")
     if options.variant not in (None, stored.variant):
         return None

@@ -26,6 +26,7 @@ from nmtkit.report.contents import analyze_command, read_contents
 from nmtkit.report.texts import Texts, differences, read_texts, side_by_side
 from nmtkit.score.budgets import unequal
 from nmtkit.score.resampling import FEW
+from nmtkit.score.result_tables import significance_table
 from nmtkit.score.seeds import NOT_KNOWN
 from nmtkit.score.significance import FEW_DIFFERENT
 from nmtkit.score.stage import score
@@ -549,6 +550,8 @@ def test_few_sentences_that_differ_get_no_verdict(tmp_path):
     (verdict,) = comparison.verdicts(contents.scores["test"])
     assert verdict.startswith("b - a: ") and verdict.endswith(f"] BLEU; {FEW_DIFFERENT}.")
     assert FEW_DIFFERENT in comparison.tables(contents, "test")[0].notes
+    notes = significance_table(contents.scores["test"]).notes
+    assert sum(note.count(FEW_DIFFERENT) for note in notes) == 1
 
 
 def test_few_sentences_get_no_verdict(tmp_path):
@@ -564,7 +567,7 @@ def test_few_sentences_get_no_verdict(tmp_path):
     made.add("b-2", 0.1, seed=2, variant="b")
     score(made.run, resamples=20, trials=20)
     (verdict,) = comparison.verdicts(read_contents(made.run).scores["test"])
-    assert f"in the mean; {FEW}" in verdict
+    assert verdict.startswith("b (2 seeds): mean difference") and FEW in verdict
 
 
 def test_the_error_of_one_seed_needs_several_seeds_of_others(tmp_path):

@@ -396,6 +396,8 @@ def test_what_is_missing_is_said_with_the_command_that_makes_it(fake_run, tmp_pa
     refuse(DataError, "3 lines for 40 sentences", "--force")
     write(fake.run.prep / "text" / "one.ref", ["Dogs run ."])
     refuse(DataError, "1 line for 40 sentences", "nmtkit prep --force")
+    fake.run.source("two").unlink()
+    refuse(ConfigError, "keeps no text of the set 'two'", "--on", set_names=["two"])
     assert not (fake.run.path / "score" / "one").exists()
     history = (fake.run.path / "history.jsonl").read_text("utf-8").splitlines()
     assert {json.loads(line)["exit"] for line in history} == {2}
