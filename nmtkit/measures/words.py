@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nmtkit import files
+from nmtkit import console, files
 from nmtkit.arrays import Ints, Mask
 from nmtkit.data.store import Store
 from nmtkit.errors import DataError
@@ -20,6 +20,8 @@ from nmtkit.text.side import TextSide
 from nmtkit.text.tokenizer import Side
 from nmtkit.text.vocabulary import UNK, load_vocabularies
 
+ROWS = 1000
+"""Training sentences that are counted between two steps of the progress."""
 OUTSIDE = -1
 """The training count of a word with a part outside the vocabulary: it is not known."""
 TOP = 20
@@ -104,9 +106,13 @@ def training_counts(run: Run, side: Side, words: Words, store: Store) -> Ints:
     subwords = list(load_vocabularies(run.prep)[side == "tgt"])
     join = TextSide.load(run.prep, side).splitter.join
     training, counts, wanted = Store(run.prep / "train"), Counter[str](), set(words.flat)
-    for row in range(len(training)):
-        text = [subwords[i] for i in ids_of(training, row)[:-1].tolist()]
-        counts.update(word for word in join(text) if word in wanted)
+    with console.progress(f"words of the training set ({side})", len(training)) as advance:
+        for first in range(0, len(training), ROWS):
+            rows = range(first, min(first + ROWS, len(training)))
+            for row in rows:
+                text = list(map(subwords.__getitem__, ids_of(training, row)[:-1].tolist()))
+                counts.update(filter(wanted.__contains__, join(text)))
+            advance(len(rows))
     unknown = [
         np.bincount(owners, ids_of(store, row)[:-1] == UNK) > 0
         for row, owners in enumerate(words.owners)
