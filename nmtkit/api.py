@@ -171,6 +171,7 @@ class LoadedSystem:
             documents: where documents start, for a system that reads context.
             prefix: (N) what each translation begins with, whole words; "" asks for nothing.
             constraints: (N) lists of phrases that each translation has; empty phrases do not count.
+                With SentencePiece the last word of a prefix or phrase may go on.
         Raises: NotLines for anything but a list of strings; ConfigError if the system reads no
             context or `documents` is an unknown word; DataError for wrong line numbers, or for a
             prefix or phrase that no translation can have.
@@ -322,7 +323,7 @@ class LoadedSystem:
         rising = starts == sorted(set(starts))
         if starts and not (rising and starts[0] == 0 and starts[-1] < count):
             raise DataError(
-                "not the lines where documents start",
+                "wrong line numbers of document starts",
                 where="documents",
                 hint=f"give rising line numbers; the first is 0, the last at most {count - 1:,}",
             )

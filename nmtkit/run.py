@@ -210,8 +210,16 @@ class Run:
         tests = self.sets("test")
         if name == "test" and name not in sets and len(tests) == 1:
             return tests[0]
-        check_known(name, sets, f"this run has no set '{name}'", self.prep)
+        if name not in sets:
+            known = [n for n in sets if self.source(n).is_file()]
+            check_known(name, known, f"this run has no set '{name}'", self.prep)
         return sets[name]
+
+    def check_text(self, set_name: str) -> None:
+        """Refuse a set whose text the run does not keep, such as the training set."""
+        if not (text := self.source(set_name)).is_file():
+            message = f"the run keeps no text of the set '{set_name}'"
+            raise ConfigError(message, where=text, hint="name a test set or dev with --on")
 
     def source(self, set_name: str) -> Path:
         """Return the path of the raw source text of a set."""

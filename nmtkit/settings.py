@@ -84,7 +84,7 @@ class Section(BaseModel):
             and info.field_name
             and cls.model_fields[info.field_name].annotation in {int, float}
         ):
-            raise ValueError("a number is wanted, not true or false")
+            raise ValueError("must be a number, not true or false")
         return value
 
     @field_validator("*")
@@ -136,8 +136,10 @@ class PrepSettings(Section):
     """
     sentencepiece: Literal["unigram", "bpe"] = "unigram"
     """sentencepiece: the model to learn, a unigram language model or byte-pair encoding."""
-    merges: NonNegativeInt = 8000
-    """BPE merge operations to learn (for each side if not joint); 0 = words."""
+    merges: AtLeastOne = 8000
+    """BPE merge operations to learn (for each side if not joint); for whole words write
+    `subwords=none`.
+    """
     vocab_size: NonNegativeInt = 0
     """sentencepiece: pieces to learn (for each side if not joint); 0 = as many as `merges`. none:
     keep only this many words, the most frequent ones; 0 = all.
@@ -149,9 +151,9 @@ class PrepSettings(Section):
     min_frequency: AtLeastOne = 1
     """Tokens seen less often in the training text than this become <unk>."""
     min_words: AtLeastOne = 1
-    """Training pairs with a shorter side (in Moses tokens) are dropped."""
+    """Training pairs with a shorter side (in words of its tokenizer) are dropped."""
     max_words: AtLeastOne = 250
-    """Training pairs with a longer side (in Moses tokens) are dropped."""
+    """Training pairs with a longer side (in words of its tokenizer) are dropped."""
     max_ratio: float = Field(9.0, ge=1)
     """Training pairs whose sides differ in length by more than this factor are dropped (Moses
     clean-corpus-n: 9).
@@ -203,7 +205,7 @@ class TrainSettings(Section):
     """The budget and the optimiser (`train.*`)."""
 
     max_steps: AtLeastOne = 100_000
-    """Updates of the weights in all, counted from the first step of the run."""
+    """Updates of the weights in all, counted from the first step of the system."""
     max_minutes: NonNegativeFloat = 0.0
     """Stop after this much training time (validation not counted); 0 = no limit."""
     batch_size: AtLeastOne = 4096
@@ -211,8 +213,8 @@ class TrainSettings(Section):
     batch_unit: Literal["tgt_tokens", "src_tokens", "sentences"] = "tgt_tokens"
     """What batches are measured in: subwords of one side (</s> included), or sentence pairs."""
     update_size: int = Field(0, ge=0, le=100_000_000)
-    """Accumulate batches until an update holds at least this much, in `batch_unit`; 0 = every
-    batch is an update.
+    """Size of an update, in `batch_unit`: batches are accumulated until less than half a batch is
+    lacking; 0 = every batch is an update.
     """
     micro_batch: Literal["auto", "batch"] = "auto"
     """What is computed at once. batch: a batch. auto: on a GPU the batches of an update are joined
@@ -272,8 +274,9 @@ class TrainSettings(Section):
     and all later stages use the averages; training goes on with the weights themselves.
     """
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """auto: bfloat16 where the hardware multiplies it faster, float16 with loss scaling on a GPU
-    that has fast products of float16 alone (Volta, Turing), else float32.
+    """auto: bfloat16 on a GPU that has it, and on a CPU that multiplies it faster if the model is
+    at least 128 wide; float16 with loss scaling on a GPU that has fast products of float16 alone
+    (Volta, Turing); else float32.
     """
     matmul: Literal["auto", "highest", "high", "medium"] = "auto"
     """Path of float32 products (torch.set_float32_matmul_precision); auto: TF32 on a GPU, on a
@@ -286,7 +289,8 @@ class TrainSettings(Section):
     packed: Literal["auto", "yes", "no"] = "auto"
     """The sentences of a batch stand one after the other in one row, without padding between them,
     for models that can read that (Transformers). auto: on a GPU, and for concatenation on a CPU;
-    other models gain nothing there. The batches are the same, with other dropout masks.
+    other models gain or lose a few percent there. The batches are the same, with other dropout
+    masks.
     """
     deterministic: bool = False
     """On a GPU, use only algorithms that give the same bits every time; some are slower. A CPU
@@ -330,7 +334,9 @@ class SearchSettings(Section):
     max_length_b: int = Field(50, ge=0, le=100_000)
     """b of the limit a·n+b."""
     nbest: int = Field(1, ge=1, le=10_000)
-    """Translations written for each sentence; at most `beam`."""
+    """Translations written for each sentence; at most `mbr` if that is set, else at most `beam`, or
+    any number with `sample`.
+    """
     average: AtLeastOne = 1
     """Average the parameters of this many of the last checkpoints at multiples of
     `train.checkpoint_every`; 1 = only the best checkpoint.

@@ -148,7 +148,6 @@ analysis() {
   trained
   case $1 in
     cost) beside cost ;;
-    examples) beside sentence ;;
     lengths) beside group ;;
     probing) beside task ;;
   esac

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# In no paper: the sentence models of all four papers on one corpus, and the document models and their baseline on a corpus with documents, in one
+# Not in any paper: the sentence models of all four papers on one corpus, and the document models and their baseline on a corpus with documents, in one
 # page. Each half has its own run. All systems of a half have the same preset, the same number of updates and the same seeds (SEEDS). STEPS sets the
 # updates of both halves; DOCUMENT_STEPS, if set, those of the second half.
 set -euo pipefail

@@ -24,13 +24,12 @@ from rich.table import Column, Table
 
 from nmtkit.parallel import cores
 from nmtkit.run import Run
-from recipes.verdict.folders import json_lines
 from recipes.verdict.measured import measured
 from recipes.verdict.worker import last_message
 from recipes.workers import Workers
 
-EVERY = 1.0
-"""Seconds between two drawings of the table on a terminal."""
+EVERY = 10.0
+"""Seconds between two drawings of the table on a terminal: each reads all measurements."""
 
 
 @dataclass
@@ -127,7 +126,9 @@ class Trainings:
 
     def _change(self, training: Training, state: str) -> None:
         training.state = state
-        if not self._live:
+        if self._live:
+            self._draw(anew=True)
+        else:
             done = sum(other.state == "done" for other in self._trainings)
             print(
                 f"{training.name}: {state} ({done} of {len(self._trainings)} done)",
@@ -156,9 +157,8 @@ class Trainings:
         )
         for training in self._trainings:
             system = self._run.system(training.name)
-            lines = [line for line in json_lines(system.metrics) if line["kind"] == "train"]
-            now, last = measured(system.path), lines[-1] if lines else {}
-            best = now.best or {}
+            now = measured(system.path)
+            last, best = now.progress or {}, now.best or {}
             numbers = [last.get("nll"), last.get("tgt_tokens_per_s"), best.get("dev_bleu")]
             cells = [f"{now.updates:,}", *map(_text, numbers), str(best.get("step", ""))]
             table.add_row(training.name, training.state, *cells)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Trains the systems of a list in the background, one after the other, and keeps what each leaves. In no paper: the list is recipes/verdict/systems.sh.
+# Trains the systems of a list in the background, one after the other, and keeps what each leaves. Not in any paper: the list is recipes/verdict/systems.sh.
 #
 #   bash recipes/verdict.sh                         work the list off; the same command continues where it stopped
 #   bash recipes/verdict.sh --status                a table of the list: done, running, waiting, failed; and the hours left

@@ -13,6 +13,13 @@ STOPPED = 75
 """Exit code of nmtkit after a signal: everything is saved, and the same command continues."""
 
 
+def on_stop(handler: Callable[[int, FrameType | None], None]) -> None:
+    """Set what SIGTERM, Ctrl-C and a closed terminal (SIGHUP) do."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup
+            signal.signal(number, handler)
+
+
 class Workers:
     """Processes that run at the same time, each in a session of its own."""
 
@@ -22,9 +29,8 @@ class Workers:
         """Why no further process may start: the exit code of one, or STOPPED; 0: they may."""
 
     def listen(self) -> None:
-        """Stop all processes after SIGTERM or Ctrl-C."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._stop)
+        """Stop all processes after a signal."""
+        on_stop(self._stop)
 
     def start(self, command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
         """Start a process; options of subprocess.Popen."""

@@ -37,7 +37,7 @@ os.fsync = lambda descriptor: None
 
 # The same examples everywhere and always, and no deadline: a machine may be slow or busy.
 settings.register_profile(
-    "bounded", derandomize=True, deadline=None, max_examples=100, database=None
+    "bounded", derandomize=True, deadline=None, max_examples=60, database=None
 )
 settings.load_profile("bounded")
 

@@ -135,7 +135,7 @@ def test_documents(run, texts, tmp_path):
         system.score(SRC, TGT, documents=[0, 2]), abs=1e-4
     )
     for wrong in ([1, 2], [0, 2, 2], [0, 5], [0, 3, 1]):
-        with pytest.raises(DataError, match="not the lines where documents start"):
+        with pytest.raises(DataError, match="wrong line numbers of document starts"):
             system.translate(SRC, documents=wrong)
     refused(ConfigError, "'blanks' does not say", system.translate, SRC, documents="blanks")
     with pytest.raises(ConfigError, match="'plain' reads no context"):

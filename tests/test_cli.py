@@ -280,7 +280,7 @@ def test_the_terminal_shows_device_and_precision_and_the_log_the_rest(copy):
     said = ok(f"train --run {copy} {TINY} {BRIEF} --system brief").stderr
     assert re.search(r"^nmtkit: device cpu \(.*\), b?float(16|32)$", said, re.MULTILINE)
     log = (copy / "systems/brief/train.log").read_text()
-    assert "float32 path" in log and "float32 path" not in said
+    assert "float32 products" in log and "float32 products" not in said
 
 
 WAYS = ("sample", "temperature", "top_k", "top_p", "seed", "mbr", "diverse_groups", "diversity")

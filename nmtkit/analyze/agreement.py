@@ -118,6 +118,7 @@ class Agreement(Analysis[AgreementOptions, AgreementResult]):
 
     name = "agreement"
     title = "right forms preferred to wrong ones"
+    reads_translations = False
     examples = ("--pairs lingeval97", "--pairs pronouns --context true,none,foreign")
     sets = "none"
     Options = AgreementOptions
@@ -132,12 +133,16 @@ class Agreement(Analysis[AgreementOptions, AgreementResult]):
         if context != "true" and not result.has_context:
             hint = f"leave it out, or name a set with contexts: {where} has none"
             raise ConfigError("no pair of this set has a context", where="--context", hint=hint)
-        for name in study.systems:
+
+        def read_by(name: str) -> Reading:
             if name in files:
                 message = f"a score file and a system are both named '{name}'"
                 raise DataError(message, where="--scores", hint="rename the file")
-            result.systems[name], scores = score(study, name, sets)
-            columns |= scores
+            reading, scores = score(study, name, sets)
+            columns.update(scores)
+            return reading
+
+        result.systems.update(study.each(read_by, "no system can score the set", "nmtkit train"))
         if result.unknown:
             console.warn(f"{result.unknown}: on such pairs a system can only guess")
         return result

@@ -133,6 +133,7 @@ class Alignment(Analysis[AlignmentOptions, Aligned]):
 
     name = "alignment"
     title = "attention and word alignment"
+    reads_translations = False
     examples = ("--sentence 7 --layer 3 --head 2", "--gold enfr.gold,enfr.src-tgt")
     Options = AlignmentOptions
 

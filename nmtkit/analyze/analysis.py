@@ -184,6 +184,8 @@ class Analysis(ABC, Generic[O, R]):
     """Which prepared sets it reads: none, one (the first test set by default), or some (all by
     default).
     """
+    reads_translations: ClassVar[bool] = True
+    """False if its findings stay up to date when a system translates a set again."""
     Options: ClassVar[type[Options]] = Options
     """The class of its options."""
 

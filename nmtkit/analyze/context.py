@@ -23,7 +23,7 @@ from nmtkit.analyze.context_conditions import (
 from nmtkit.analyze.context_reading import Example
 from nmtkit.analyze.study import SEED, Study
 from nmtkit.data.documents import documents_file
-from nmtkit.errors import ConfigError, DataError
+from nmtkit.errors import DataError
 from nmtkit.models.base import Model
 from nmtkit.models.variants import VARIANTS, load_variant
 from nmtkit.score.metrics import Metric
@@ -62,14 +62,13 @@ class Context(Analysis[Options, ContextUse]):
 
     name = "context"
     title = "whether the context is used"
+    reads_translations = False
     examples = ("--on dev",)
 
     def measure(self, study: Study) -> ContextUse:
         study.set_names = study.set_names or [s.name for s in study.run.sets("dev")][:1]
         set_name = study.set_name
-        if not study.run.source(set_name).is_file():
-            message = f"the set '{set_name}' has no text to translate"
-            raise ConfigError(message, where="--on", hint="a test set, or dev")
+        study.run.check_text(set_name)
         reading = [v for v in VARIANTS if load_variant(v).context_rule is not Model.context_rule]
         hint = f"variants that read context: {', '.join(reading)}"
         readers = study.each(lambda name: Reader(study, name), "no system reads context", hint)

@@ -64,8 +64,8 @@ def score(
         rule = model.context_rule
         questions = asked_sets(name, rule, sets)
         has_context = any(item.context_src for items in questions.values() for item in items)
-        for message in warnings_of(model, has_context):
-            console.warn(f"'{name}' {message}")
+        for message in lacks(model, "pairs", has_context):
+            study.warn(name, message)
         scorer = study.scorer(model, build(SearchSettings, {}, "search"))
         start = time.perf_counter()
         columns = {key: _scores(scorer, rule, name, items) for key, items in questions.items()}
@@ -96,16 +96,21 @@ def asked_sets(
     return {name if key == "true" else f"{name}, {key}": items for key, items in sets.items()}
 
 
-def warnings_of(model: Model, has_context: bool) -> Iterator[str]:
-    """Yield what a model reads that the pairs have none of."""
+def lacks(model: Model, texts: str, has_context: bool = False) -> Iterator[str]:
+    """Yield what a model reads that texts have none of.
+
+    Args:
+        texts: what they are, in the plural.
+        has_context: True if sentences stand before some of them.
+    """
     if model.reads_spans:
-        yield "reads parses, but the pairs have none: it reads n-grams instead"
+        yield f"reads parses, but the {texts} have none: it reads n-grams instead"
     if (rule := model.context_rule) is None:
         return
     if not has_context:
-        yield "reads context, but the pairs have none: it reads single sentences"
+        yield f"reads context, but the {texts} have none: it reads single sentences"
     elif rule.kind == "next":
-        yield "reads following sentences, but the pairs have none: it reads single sentences"
+        yield f"reads following sentences, but the {texts} have none: it reads single sentences"
     elif rule.kind == "foreign":
         yield (
             "reads sentences of other documents, here of other pairs, and never the sentences "

@@ -80,6 +80,7 @@ class Convergence(Analysis[ConvergenceOptions, Trainings]):
 
     name = "convergence"
     title = "dev BLEU reached, by updates, epochs and training time"
+    reads_translations = False
     examples = ("--levels 20,25,30",)
     sets = "none"
     Options = ConvergenceOptions

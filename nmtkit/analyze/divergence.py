@@ -165,6 +165,7 @@ class Divergence(Analysis[Options, Divergences]):
 
     name = "divergence"
     title = "divergence of local and global attention"
+    reads_translations = False
     examples = ("--system dc-2 --system dc-5",)
 
     def measure(self, study: Study) -> Divergences:
@@ -204,7 +205,7 @@ class Divergence(Analysis[Options, Divergences]):
             text=(
                 "Near 0 the local heads attend to the same positions as the global ones and "
                 "add little. A large dv means that they read different positions. Compare "
-                "systems under the same mode only."
+                "systems inside one column only."
             ),
             figure=_figure(series, overall),
             bars=_bars(series, overall),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from nmtkit import files
-from nmtkit.analyze.analysis import Finding, Measured, PaperAnalysis, PaperOptions
+from nmtkit.analyze.analysis import Analysis, Finding
 from nmtkit.analyze.presenting import SentenceOptions
 from nmtkit.analyze.study import RESAMPLES, SEED, Study
 from nmtkit.arrays import Array
@@ -15,10 +15,6 @@ from nmtkit.score.significance import binomial, signs
 from nmtkit.score.translations import bleu_of
 from nmtkit.tables import figures
 from nmtkit.tables.table import Column, Estimate, Rows, Table, interval_column, text_column
-
-
-class ExamplesOptions(SentenceOptions, PaperOptions):
-    """Options of `examples`."""
 
 
 @dataclass(frozen=True)
@@ -37,14 +33,13 @@ class Example:
     resampling: Resampling
 
 
-class Examples(PaperAnalysis[ExamplesOptions, Example]):
+class Examples(Analysis[SentenceOptions, Example]):
     """A source with its references and translations, and the sentence BLEU of all lines."""
 
     name = "examples"
     title = "one sentence, translated by all"
     examples = ("--sentence 7",)
-    Options = ExamplesOptions
-    paper = "sentence"
+    Options = SentenceOptions
 
     def measure(self, study: Study) -> Example:
         run, text_set = study.run, study.text_set
@@ -111,12 +106,6 @@ class Examples(PaperAnalysis[ExamplesOptions, Example]):
             scores = [float(bleu[self.options.sentence - 1]), mean(bleu, result.resampling)]
             rows.append([name, *scores, *_compared(bleu - result.bleu[base], name == base)])
         return rows
-
-    def printed_too(self, result: Example) -> Measured:
-        at = self.options.sentence - 1
-        numbers = {name: {"bleu": float(bleu[at]) / 100} for name, bleu in result.bleu.items()}
-        remark = "the paper does not say which sentence its numbers are of"
-        return Measured(numbers, f"{result.set_name}, line {at + 1}", result.signature, [remark])
 
 
 def _compared(gains: Array, is_baseline: bool) -> list[float | None]:

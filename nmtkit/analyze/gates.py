@@ -194,6 +194,7 @@ class Gates(Analysis[GatesOptions, GateMeans]):
 
     name = "gates"
     title = "how open gates are, by word"
+    reads_translations = False
     examples = ("--src-tags test.en.pos",)
     Options = GatesOptions
 

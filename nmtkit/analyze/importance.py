@@ -143,6 +143,7 @@ class Importance(Analysis[ImportanceOptions, Importances]):
 
     name = "importance"
     title = "what attention weights say about what matters"
+    reads_translations = False
     examples = ("--on dev --removal raw --sentences 200",)
     Options = ImportanceOptions
 

@@ -49,6 +49,7 @@ class Layers(Analysis[Options, ByMixture]):
 
     name = "layers"
     title = "encoder levels that each decoder layer reads"
+    reads_translations = False
     sets = "none"
 
     def measure(self, study: Study) -> ByMixture:

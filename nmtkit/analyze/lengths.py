@@ -23,10 +23,10 @@ class LengthsOptions(PaperOptions):
 
 @dataclass(frozen=True)
 class LengthScores:
-    """Scores of every system in every group, by set, and the signature of BLEU."""
+    """Scores of every system in every group, and the signature of BLEU, by set."""
 
     by_set: dict[str, list[LengthScore]]
-    signature: str
+    signatures: dict[str, str]
 
 
 class Lengths(PaperAnalysis[LengthsOptions, LengthScores]):
@@ -41,15 +41,15 @@ class Lengths(PaperAnalysis[LengthsOptions, LengthScores]):
 
     def measure(self, study: Study) -> LengthScores:
         lengths.groups(self.options.buckets)
-        by_set, signature = {}, ""
+        by_set, signatures = {}, {}
         for text_set in sets_to_score(study.run, study.set_names):
             scores = bleu_of(study.run, text_set, study.translations(text_set))
-            signature = next(iter(scores.values())).signature
+            signatures[text_set.name] = next(iter(scores.values())).signature
             draws, src_lengths = study.draws(text_set.lines), source_lengths(study.run, text_set)
             by_set[text_set.name] = lengths.by_length(
                 scores, src_lengths, self.options.buckets, draws
             )
-        return LengthScores(by_set, signature)
+        return LengthScores(by_set, signatures)
 
     def present(self, result: LengthScores) -> Finding:
         rows = [
@@ -57,10 +57,14 @@ class Lengths(PaperAnalysis[LengthsOptions, LengthScores]):
             for name, scores in result.by_set.items()
             for score in scores
         ]
+        sets: dict[str, list[str]] = {}
+        for name, signature in result.signatures.items():
+            sets.setdefault(signature, []).append(name)
         notes = [
-            f"BLEU: {result.signature}",
-            interval_note("inside the group"),
+            "BLEU" + f" of {', '.join(names)}" * (len(sets) > 1) + f": {signature}"
+            for signature, names in sets.items()
         ]
+        notes.append(interval_note("inside the group"))
         columns = [text_column("set"), *lengths.COLUMNS]
         title = f"By source length in subwords (groups: {self.options.buckets})"
         several = len(result.by_set) > 1
@@ -81,7 +85,7 @@ class Lengths(PaperAnalysis[LengthsOptions, LengthScores]):
                 "buckets": self.options.buckets,
                 "resamples": RESAMPLES,
                 "seed": SEED,
-                "signature": result.signature,
+                "signatures": result.signatures,
             },
         )
 
@@ -96,4 +100,5 @@ class Lengths(PaperAnalysis[LengthsOptions, LengthScores]):
         baseline = scores[0].system
         base, gains = papers.other_seeds(baseline, bleu), papers.gains_over(baseline, bleu)
         over = f"{', '.join(base)} (their mean)" if base[1:] else base[0]
-        return Measured(gains, set_name, result.signature, [f"gained over {over}, in each group"])
+        remark = f"gained over {over}, in each group"
+        return Measured(gains, set_name, result.signatures[set_name], [remark])

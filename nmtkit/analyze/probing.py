@@ -14,6 +14,7 @@ import torch
 from nmtkit import console
 from nmtkit.analyze import sentence_vectors
 from nmtkit.analyze.analysis import Finding, Measured, PaperAnalysis, PaperOptions, option
+from nmtkit.analyze.contrastive_scores import lacks
 from nmtkit.analyze.sentence_vectors import EMBEDDINGS, STATES, Reader
 from nmtkit.analyze.study import SEED, Study
 from nmtkit.errors import ConfigError
@@ -30,6 +31,7 @@ from nmtkit.measures.probes import (
     read,
     select,
 )
+from nmtkit.models.loading import build_untrained
 from nmtkit.parallel import cores
 from nmtkit.run import Run
 from nmtkit.score.significance import wilson
@@ -113,6 +115,7 @@ class Probing(PaperAnalysis[ProbingOptions, Probes]):
 
     name = "probing"
     title = "what can be read off a sentence's vector"
+    reads_translations = False
     examples = ("--probes senteval --tasks tree_depth,word_content --layer 3",)
     sets = "none"
     Options = ProbingOptions
@@ -125,7 +128,12 @@ class Probing(PaperAnalysis[ProbingOptions, Probes]):
 
         def vectors_of(name: str) -> dict[str, Path]:
             reader = Reader(study, name, self.options.layer)
-            return {task.name: reader.file(study.folder / FEATURES, task) for task in tasks}
+            files = {task.name: reader.file(study.folder / FEATURES, task) for task in tasks}
+            with torch.device("meta"):  # no weights: the vectors may be those of an earlier call
+                model = build_untrained(study.run, study.run.system(name))
+            for message in lacks(model, "probing sentences"):
+                study.warn(name, message)
+            return files
 
         nobody = "no system of this run has the states that are asked for"
         hint = "leave --layer out, or train a system that has states of source positions"

@@ -69,8 +69,7 @@ def encoder_states(model: Model, batch: Batch, layer: int) -> Tensor:
     states = outputs.get(STATES)
     if not isinstance(states, Tensor) or states.shape[:2] != batch.src.shape or states.dim() != 3:
         problem = f"its encoder returns no 'states' (B, S, D), but {', '.join(map(repr, outputs))}"
-        hint = "leave that system out: name the other systems with --system"
-        raise NoStates(f"no states of source positions: {problem}", hint=hint)
+        raise NoStates(f"no states of source positions: {problem}")
     return states
 
 
@@ -130,13 +129,7 @@ class Reader:
     @cached_property
     def model(self) -> Model:
         """The model, loaded when it is first needed."""
-        model = self.study.model(self.name)
-        warning = f"'{self.name}' reads {{}}, but the probing sentences have none"
-        if model.context_rule is not None:
-            console.warn(warning.format("context"))
-        if model.reads_spans:
-            console.warn(warning.format("parses") + ": it reads n-grams instead")
-        return model
+        return self.study.model(self.name)
 
     @cached_property
     def table(self) -> Tensor | None:

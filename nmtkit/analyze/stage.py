@@ -157,7 +157,7 @@ def measured(analysis: AnyAnalysis, study: Study) -> Finding:
         for name, count in study.too_long.items()
         if count
     ]
-    table = replace(finding.table, notes=[*finding.table.notes, *left_out])
+    table = replace(finding.table, notes=[*finding.table.notes, *study.warnings, *left_out])
     finding = replace(finding, table=table, name=analysis.name, title=analysis.title)
     if study.left_out:
         finding.facts["left_out"] = study.left_out
@@ -172,7 +172,7 @@ def measured(analysis: AnyAnalysis, study: Study) -> Finding:
 
 def inputs_of(study: Study, analysis: AnyAnalysis) -> FindingInputs:
     """Return all inputs of a finding: options, corpus, texts, and each system's weights, log and
-    translations.
+    translations, if the analysis reads them.
     """
     run, options, cls = study.run, analysis.options, type(analysis)
     own = f"{cls.__module__}:{cls.__qualname__}"
@@ -182,14 +182,14 @@ def inputs_of(study: Study, analysis: AnyAnalysis) -> FindingInputs:
         prepared=run.manifest().fingerprint,
         systems=study.systems,
         options={"set_names": study.set_names, **options.model_dump(mode="json")},
-        files=_hashes_of_run(study) | _hashes_of_options(options),
+        files=_hashes_of_run(study, cls.reads_translations) | _hashes_of_options(options),
         weights={name: checkpoints.current(run.system(name)) for name in study.systems},
         words=as_words(options.model_dump(mode="json", exclude_defaults=True)),
     )
 
 
-def _hashes_of_run(study: Study) -> dict[str, str]:
-    """Return path in the run -> SHA-256, for texts, settings, logs and translations."""
+def _hashes_of_run(study: Study, translations: bool) -> dict[str, str]:
+    """Return path in the run -> SHA-256, for texts, settings, logs and, if asked, translations."""
     run = study.run
     # The fingerprint of the prepared corpus covers no text, and nothing of test sets.
     paths = [path for s in run.sets() for path in (run.source(s.name), *run.references(s.name))]
@@ -199,7 +199,7 @@ def _hashes_of_run(study: Study) -> dict[str, str]:
     for name in study.systems:
         folder = run.system(name).path
         paths += [folder / "config.toml", folder / "metrics.jsonl"]
-        paths += sorted(folder.glob("translate/[!.]*/[!.]*"))
+        paths += sorted(folder.glob("translate/[!.]*/[!.]*")) if translations else []
     return files.hashes(paths, run.path)
 
 

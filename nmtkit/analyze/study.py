@@ -49,6 +49,7 @@ class Study:
         left_out: system -> why the analysis cannot use it.
         checkpoints: system -> the checkpoints that its model was loaded from.
         too_long: system -> the number of sentences that it did not read because of their length.
+        warnings: what a reader of the finding must know; they become notes of its table.
     """
 
     run: Run
@@ -58,6 +59,7 @@ class Study:
     left_out: dict[str, str] = field(default_factory=dict)
     checkpoints: dict[str, list[str]] = field(default_factory=dict)
     too_long: Counter[str] = field(default_factory=Counter)
+    warnings: list[str] = field(default_factory=list)
 
     @cached_property
     def text_set(self) -> TextSet:
@@ -104,14 +106,21 @@ class Study:
         Args:
             name: the system.
             precision: of its products on a CPU.
-        Raises: as `nmtkit.models.loading.load_system`.
+        Raises: LeftOut if it has no checkpoint; as `nmtkit.models.loading.load_system`.
         """
         from nmtkit.models import checkpoints, loading
 
-        self.checkpoints[name] = list(checkpoints.current(self.run.system(name)))
-        return loading.load_system(
-            self.run, self.run.find_system(name), self.device, precision=precision
-        )
+        system = self.run.find_system(name)
+        if not checkpoints.candidates(system.checkpoints):
+            hint = f"nmtkit train --system {name}, or name the other systems with --system"
+            raise LeftOut("it has no checkpoint yet", where=system.checkpoints, hint=hint)
+        self.checkpoints[name] = list(checkpoints.current(system))
+        return loading.load_system(self.run, system, self.device, precision=precision)
+
+    def warn(self, name: str, message: str) -> None:
+        """Warn of a system, now and in the finding."""
+        console.warn(f"'{name}' {message}")
+        self.warnings.append(f"{name} {message}")
 
     def scorer(self, model: Model, settings: SearchSettings) -> Scorer:
         """Return a scorer that translates and scores raw text with a model, on all cores."""
@@ -149,20 +158,21 @@ class Study:
 
         Args:
             measure: system -> its result; raises LeftOut with the reason if the system has none.
-            nobody: the message if no system can be measured; hint: what to do then.
+            nobody: the message if no system can be measured; hint: what to do then, unless the
+                reason for a system has a hint.
         Returns: system -> result, the baseline first. The systems left out, and why, are logged
             and stay in `left_out`.
         Raises: DataError if no system can be measured.
         """
-        results = {}
+        results, remedy = {}, None
         for name in self.systems:
             try:
                 results[name] = measure(name)
             except LeftOut as error:
-                self.left_out[name] = error.message
+                self.left_out[name], remedy = error.message, remedy or error.hint
         if not results:
             reasons = "; ".join(f"{name}: {why}" for name, why in self.left_out.items())
-            remedy = hint if isinstance(hint, str) else hint()
+            remedy = remedy or (hint if isinstance(hint, str) else hint())
             raise DataError(f"{nobody} ({reasons})", where=self.run.path, hint=remedy)
         for name, why in self.left_out.items():
             console.say(f"left out: {name}: {why}")

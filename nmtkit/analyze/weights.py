@@ -95,6 +95,7 @@ class Weights(Analysis[SentenceOptions, SentenceWeights]):
 
     name = "weights"
     title = "what each source word weighs in gated attention"
+    reads_translations = False
     examples = ("--sentence 7",)
     Options = SentenceOptions
 

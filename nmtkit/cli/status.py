@@ -47,7 +47,7 @@ class StatusOptions(Options):
 
 @command("status", StatusOptions, epilog=examples("nmtkit status", "nmtkit status runs/mine"))
 def status(as_json: bool, runs: Sequence[Path] = (), run: Path | None = None) -> None:
-    """List runs: systems, steps, best scores, what is out of date, and sizes on disk."""
+    """List runs: systems, steps, best scores, outdated translations and scores, sizes on disk."""
     named = runs or list(filter(None, [run]))
     for path in named:
         if not path.is_dir():

@@ -177,7 +177,8 @@ class _SmallHeader(tarfile.TarInfo):
     def _proc_member(self, tarball: tarfile.TarFile) -> Any:  # for subclasses, says tarfile
         if self.type in IN_MEMORY and self.size > MOST_HEADER:
             raise DataError(
-                f"a header of {decimal(self.size)} is no file's name: refused", hint=ANOTHER_COPY
+                f"refused: a header of {decimal(self.size)} is too long for a file name",
+                hint=ANOTHER_COPY,
             )
         return super()._proc_member(tarball)  # type: ignore[misc]
 
@@ -194,7 +195,7 @@ def _check_growth(archive: Path, size: int, name: str | None = None) -> None:
         raise DataError(
             f"{archive.name} ({decimal(packed)}) would grow to more than {decimal(most)}: refused",
             name or archive,
-            f"that is no text; {ANOTHER_COPY}",
+            f"text does not compress this much; {ANOTHER_COPY}",
         )
 
 

@@ -14,6 +14,7 @@ import contextlib
 import functools
 import itertools
 import os
+import sys
 from bisect import bisect_right
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,9 +28,10 @@ from nmtkit.errors import DataError
 from nmtkit.text.segmented import joined
 
 AGAIN = "prepare it again: nmtkit prep … --force"
-MAPPED = 40
-"""Shards of an array that are mapped at a time. macOS allows 256 open files; a shard has
-four at most.
+MAPPED = 40 if sys.platform == "darwin" else 160
+"""Shards of an array that are mapped at a time. A batch reads most shards of its window, and prep
+cuts a set of one window into up to 65. A shard has four open files at most; a process may have
+1,024, but 256 on macOS.
 """
 
 
@@ -90,7 +92,6 @@ class RaggedShards:
     def __init__(self, paths: Sequence[Path], magic: bytes, fields: int = 0) -> None:
         self.sizes = [_check(path, magic, fields)[1] - 1 for path in paths]
         self.starts = [0, *itertools.accumulate(self.sizes)]
-        # Each mapped file needs a file descriptor, and a process has about a thousand of them.
         self.shard = functools.lru_cache(MAPPED)(lambda i: Ragged(paths[i], magic, fields))
         """Return a shard by its number."""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nmtkit import files
+from nmtkit import console, files
 from nmtkit.arrays import Ints, Mask
 from nmtkit.data.store import Store
 from nmtkit.errors import DataError
@@ -20,6 +20,8 @@ from nmtkit.text.side import TextSide
 from nmtkit.text.tokenizer import Side
 from nmtkit.text.vocabulary import UNK, load_vocabularies
 
+ROWS = 1000
+"""Training sentences that are counted between two steps of the progress."""
 OUTSIDE = -1
 """The training count of a word with a part outside the vocabulary: it is not known."""
 TOP = 20
@@ -57,10 +59,13 @@ class Words:
 def read_words(run: Run, store: Store, side: Side) -> Words:
     """Return the words of a set's sources, or of its first references.
 
-    Raises: DataError naming the first line that was not prepared like that, or for a set whose text
-        the run does not keep.
+    Raises: DataError naming the first line that was not prepared like that; ConfigError for a set
+        whose text the run does not keep.
     """
-    text, path = TextSide.load(run.prep, side), _text_file(run, store.path.name, side)
+    set_name = store.path.name
+    run.check_text(set_name)
+    text = TextSide.load(run.prep, side)
+    path = run.source(set_name) if side == "src" else run.references(set_name)[0]
     lines = [text.tokens(line) for line in files.text_lines(path)]
     owners = [np.array(text.subwords(tokens)[1], dtype=np.int64) for tokens in lines]
     lengths = store.src_lengths if side == "src" else store.tgt_lengths
@@ -71,15 +76,6 @@ def read_words(run: Run, store: Store, side: Side) -> Words:
             hint = "prepare again: nmtkit prep … --force"
             raise DataError(message, where=f"{path}, line {number}", hint=hint)
     return Words(lines, owners)
-
-
-def _text_file(run: Run, set_name: str, side: Side) -> Path:
-    path = run.source(set_name) if side == "src" else run.references(set_name)[0]
-    if not path.is_file():  # the training set
-        names = [text_set.name for text_set in run.sets() if run.source(text_set.name).is_file()]
-        message = f"the run keeps no text of the set '{set_name}'"
-        raise DataError(message, where="--on", hint=f"one of: {', '.join(names)}")
-    return path
 
 
 def read_tags(path: Path, words: Words, side: Side) -> list[str]:
@@ -110,9 +106,13 @@ def training_counts(run: Run, side: Side, words: Words, store: Store) -> Ints:
     subwords = list(load_vocabularies(run.prep)[side == "tgt"])
     join = TextSide.load(run.prep, side).splitter.join
     training, counts, wanted = Store(run.prep / "train"), Counter[str](), set(words.flat)
-    for row in range(len(training)):
-        text = [subwords[i] for i in ids_of(training, row)[:-1].tolist()]
-        counts.update(word for word in join(text) if word in wanted)
+    with console.progress(f"words of the training set ({side})", len(training)) as advance:
+        for first in range(0, len(training), ROWS):
+            rows = range(first, min(first + ROWS, len(training)))
+            for row in rows:
+                text = list(map(subwords.__getitem__, ids_of(training, row)[:-1].tolist()))
+                counts.update(filter(wanted.__contains__, join(text)))
+            advance(len(rows))
     unknown = [
         np.bincount(owners, ids_of(store, row)[:-1] == UNK) > 0
         for row, owners in enumerate(words.owners)

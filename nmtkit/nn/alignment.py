@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 
 from nmtkit.nn.capture import changed
 from nmtkit.nn.linear import Linear
-from nmtkit.nn.loops import loop_product
+from nmtkit.nn.loops import in_one_graph, loop_product
 from nmtkit.nn.masks import Visible, additive
 
 SITE = "attention"
@@ -84,9 +84,26 @@ class AdditiveAttention(nn.Module):
 
         def attend(s: Tensor) -> Tensor:
             q = query(s).to(keys.dtype).view(len(keys), -1, keys.size(2))  # (B, K, A)
-            return normalise(_Scores.apply(q, keys, v), mask, scale)
+            return normalise(_Scores.apply(self, q, keys, v), mask, scale)
 
         return attend
+
+    @in_one_graph
+    def step(self, q: Tensor, keys: Tensor, v: Tensor) -> Tensor:
+        """Return `_Scores`."""
+        return torch.matmul(_sigmoid_of_sum(q, keys), v).mul_(2)
+
+    @in_one_graph
+    def step_gradients(
+        self, grad: Tensor, q: Tensor, keys: Tensor, v: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the gradients of q, keys and v from that of the scores (B, K, S)."""
+        sigma = _sigmoid_of_sum(q, keys)  # (B, K, S, A)
+        dv = torch.mv(sigma.view(-1, len(v)).t(), grad.flatten()).mul_(2)
+        slope = sigma.addcmul_(sigma, sigma, value=-1).mul_(2 * v)  # d score / d 2k = 2vσ(1-σ)
+        dq = torch.matmul(grad.unsqueeze(2), slope).squeeze(2).mul_(2)
+        slope.mul_(grad.unsqueeze(3))
+        return dq, slope.squeeze(1) if slope.size(1) == 1 else slope.sum(1), dv
 
 
 def normalise(scores: Tensor, mask: Visible, scale: Scale) -> Tensor:
@@ -112,21 +129,16 @@ class _Scores(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, keys: Tensor, v: Tensor) -> Tensor:
+    def forward(ctx: Any, attention: AdditiveAttention, *tensors: Tensor) -> Tensor:
         """q (B, K, A), keys = 2k (B, S, A), v (A) -> (B, K, S)."""
-        ctx.save_for_backward(q, keys, v)
-        return torch.matmul(_sigmoid_of_sum(q, keys), v).mul_(2)
+        ctx.attention = attention
+        ctx.save_for_backward(*tensors)
+        return attention.step(*tensors)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Any) -> Any:
-        (grad,), (q, keys, v) = grads, ctx.saved_tensors  # grad (B, K, S)
-        sigma = _sigmoid_of_sum(q, keys)  # (B, K, S, A)
-        dv = torch.mv(sigma.view(-1, len(v)).t(), grad.flatten()).mul_(2)
-        slope = sigma.addcmul_(sigma, sigma, value=-1).mul_(2 * v)  # d score / d 2k = 2vσ(1-σ)
-        dq = torch.matmul(grad.unsqueeze(2), slope).squeeze(2).mul_(2)
-        slope.mul_(grad.unsqueeze(3))
-        return dq, slope.squeeze(1) if slope.size(1) == 1 else slope.sum(1), dv
+        return None, *ctx.attention.step_gradients(*grads, *ctx.saved_tensors)
 
 
 def _sigmoid_of_sum(q: Tensor, keys: Tensor) -> Tensor:

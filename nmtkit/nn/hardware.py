@@ -56,12 +56,13 @@ class Hardware:
 
     def describe(self) -> str:
         """Return one line for the log."""
-        paths = {"highest": "default float32 path", "high": "TF32", "medium": "oneDNN float32 path"}
-        parts = [f"device {self.device} ({self.name})", self.precision, paths[self.matmul]]
+        paths = {"highest": "default float32", "high": "TF32", "medium": "oneDNN float32"}
+        products = f"{paths[self.matmul]} products"
+        parts = [f"device {self.device} ({self.name})", self.precision, products]
         if self.device == "cpu":
             parts.insert(1, counted(self.threads, "thread"))
         if self.keeps_blocks:
-            parts.append("allocator keeps big blocks")
+            parts.append("freed memory is kept")
         return ", ".join(parts)
 
     def values(self) -> dict[str, Any]:

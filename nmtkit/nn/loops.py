@@ -19,20 +19,31 @@ Product = Callable[[Tensor], Tensor]
 
 
 def eager(method: Function) -> Function:
-    """Mark a module's loop over time for `keep_eager`.
+    """Mark a module's loop over time for `compile_steps`.
 
     torch's own decorator would load its compiler, which takes seconds, at every start.
     """
-    method.eager = True  # type: ignore[attr-defined]
+    method.compiled = False  # type: ignore[attr-defined]
     return method
 
 
-def keep_eager(model: nn.Module) -> None:
-    """Keep torch.compile out of marked loops: it would unroll them for every length."""
+def in_one_graph(method: Function) -> Function:
+    """Mark a module's computation of a step inside such a loop for `compile_steps`."""
+    method.compiled = True  # type: ignore[attr-defined]
+    return method
+
+
+def compile_steps(model: nn.Module, backend: str) -> None:
+    """Keep torch.compile out of marked loops, which it would unroll for every length; compile
+    their marked steps.
+    """
     for module in model.modules():
         for name in dir(type(module)):
-            if getattr(getattr(type(module), name), "eager", False):
-                setattr(module, name, torch.compiler.disable(getattr(module, name)))
+            compiled = getattr(getattr(type(module), name), "compiled", None)
+            if compiled is not None:
+                method = getattr(module, name)
+                step = torch.compile(method, dynamic=True, backend=backend) if compiled else None
+                setattr(module, name, step or torch.compiler.disable(method))
 
 
 class LoopProduct:

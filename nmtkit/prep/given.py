@@ -137,10 +137,7 @@ class GivenCodes(Given):
 
     def check(self, settings: PrepSettings, asked: Mapping[str, Any]) -> None:
         super().check(settings, asked)
-        splits = settings.subwords == "sentencepiece" or (
-            settings.subwords == "bpe" and settings.merges > 0
-        )
-        if self.vocabularies and not self.codes and splits:
+        if self.vocabularies and not self.codes and settings.subwords != "none":
             hint = "give --codes too, or --set prep.subwords=none for text that is split already"
             raise ConfigError("a vocabulary needs the merges that lead to it", "--vocab", hint)
 

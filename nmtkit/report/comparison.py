@@ -18,15 +18,15 @@ from nmtkit.score.metrics import header
 from nmtkit.score.resampling import FEW, FEWEST_FOR_P
 from nmtkit.score.result_tables import P_SEEDS, p_of_bleu
 from nmtkit.score.seeds import NOT_KNOWN
-from nmtkit.score.significance import FEW_DIFFERENT, LEVEL, TESTS
+from nmtkit.score.significance import EQUAL_SCORES, FEW_DIFFERENT, LEVEL, TESTS
 from nmtkit.score.stored_scores import Scores, SeedResult, SystemScores
 from nmtkit.tables.figures import Difference
 from nmtkit.tables.table import Column, Estimate, Table, text, text_column
 
 READING = (
-    f"A system is called better or worse if p < {LEVEL:g} (over several training seeds: if p after "
-    "Holm's correction is), and only perhaps so if the 95% interval of its difference Δ contains "
-    "0. Tied parameters count once. Minutes count updates only. Times "
+    f"A system is called better or worse if its difference Δ is not 0 and p < {LEVEL:g} (over "
+    "several training seeds: p after Holm's correction), and only perhaps so if the 95% interval "
+    "of Δ contains 0. Tied parameters count once. Minutes count updates only. Times "
     "(×) are relative to the baseline: measured ones come from nmtkit analyze cost "
     "--measure, which alternates the systems (its finding has their intervals); "
     "logged ones are processor time of updates on a CPU, and otherwise clock time "
@@ -115,7 +115,8 @@ def score_table(result: Scores) -> Table:
     shown = {*SHOWN, *result.asked}
     scores = whole.only([i for i, column in enumerate(whole.columns) if column.key in shown])
     signatures = [f"{header(key)}:" for key in ("bleu", *result.asked)]
-    beginnings = (*signatures, "[95%]", "Δ, p", "one system", "empty", FEW, FEW_DIFFERENT)
+    beginnings = (*signatures, "[95%]", "Δ, p", "one system", "empty", FEW)
+    beginnings += (EQUAL_SCORES, FEW_DIFFERENT)
     notes = [note for note in whole.notes if note.startswith(beginnings)]
     return replace(scores, name="comparison", notes=notes, turns=False)
 
@@ -239,7 +240,7 @@ def _shown_p(p: float, column: Column) -> str:
 
 def _verdict(delta: Estimate, p: float) -> str:
     """Return how a system compares with the baseline, by its difference in BLEU and p."""
-    if p >= LEVEL:
+    if p >= LEVEL or not delta.value:
         return "not clearly different from"
     sure = (delta.low or 0) > 0 or (delta.high or 0) < 0
     return ("" if sure else "perhaps ") + f"{'better' if (delta.value or 0) > 0 else 'worse'} than"
@@ -259,7 +260,7 @@ def _seed_verdicts(by_seed: SeedResult, result: Scores) -> list[str]:
         if against.p is None or against.p_holm is None:
             alone = single[group.systems[0]]
             why = FEW if result.sentences < FEWEST_FOR_P else NOT_KNOWN
-            mean = f"{name}: {against.difference:+.2f} BLEU in the mean; {why}."
+            mean = f"{name}: mean difference {against.difference:+.2f} BLEU; {why}."
             of_one = not group.systems[1:] and alone.tests
             sentences.append(_system_verdict(alone, result) if of_one else mean)
             continue
@@ -282,7 +283,7 @@ def _by_chance(result: Scores) -> list[float]:
 
 def cautions(contents: Contents) -> list[Remark]:
     """Return what every reader of the comparison should know: the luck of seeds and of many tests,
-    unequal budgets.
+    trainings that are not alike.
     """
     remarks = []
     compared = [result for result in contents.scores.values() if len(result.systems) > 1]
@@ -304,7 +305,9 @@ def cautions(contents: Contents) -> list[Remark]:
             f"have p < {LEVEL:g} by chance alone."
         )
     budgets = {
-        system.name: budget(system.curves, system.settings.get("preset", ""))
+        system.name: budget(
+            system.curves, *(system.settings.get(key, "") for key in ("preset", "corpus"))
+        )
         for system in contents.systems
     }
     groups = next((result.seeds.groups for result in compared if result.seeds), [])

@@ -5,7 +5,7 @@ an error.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,13 +26,13 @@ from nmtkit.records import (
 )
 from nmtkit.run import Run, translate_command
 from nmtkit.score.metrics import METRICS
-from nmtkit.score.stored_scores import Scores
+from nmtkit.score.stored_scores import ScoredFrom, Scores
 from nmtkit.score.translations import described
 
 FIGURE = "figure.svg"
 OWN_FILES = ("finding.json", FIGURE, "table.md", "table.tex", "table.csv")
 MOST_NAMES = 3
-"""The number of changed files that a remark names."""
+"""The number of changed inputs that a remark names."""
 
 
 @dataclass(frozen=True)
@@ -95,10 +95,15 @@ class Contents:
         """Add a remark."""
         self.remarks.append(Remark(text, command))
 
-    def changed(self, hashes: Mapping[str, str]) -> list[str]:
-        """Return the files of the run whose SHA-256 is another one by now, or that are gone."""
-        of_run = {n: sha for n, sha in hashes.items() if n.startswith(("systems/", "prep/"))}
-        return files.changed(self.run.path, of_run)
+    def changed(self, inputs: FindingInputs | ScoredFrom) -> list[str]:
+        """Return what has changed since: the prepared corpus, and files of the run, which may also
+        be gone.
+        """
+        same = inputs.prepared in {"", self.manifest.fingerprint}
+        hashes = inputs.files.items()
+        of_run = {n: sha for n, sha in hashes if n.startswith(("systems/", "prep/"))}
+        corpus = [] if same else ["the prepared corpus"]
+        return corpus + files.changed(self.run.path, of_run)
 
 
 def read_contents(run: Run) -> Contents:
@@ -175,7 +180,7 @@ def _read_scores(contents: Contents) -> None:
             contents.note(f"score/{name} cannot be read ({error.message})", again)
             continue
         contents.scores[name] = result
-        if changed := contents.changed(result.made_from.files if result.made_from else {}):
+        if result.made_from and (changed := contents.changed(result.made_from)):
             text = f"score/{name}: made before these changed: {_some(changed)}"
             contents.note(text, score_command(name, result))
 
@@ -256,7 +261,7 @@ def _read_findings(contents: Contents) -> None:
 def _finding(contents: Contents, folder: Path) -> ReportedFinding:
     run, stored = contents.run, load(StoredFinding, folder / "finding.json")
     inputs = stored.made_from
-    changed = contents.changed(inputs.files)
+    changed = contents.changed(inputs)
     changed += [
         f"the weights of {system}"
         for system, digests in inputs.weights.items()

@@ -14,9 +14,9 @@ MOST_LISTED = 6
 """The most systems whose counts are listed."""
 
 
-def budget(curves: Curves, preset: str) -> Budget:
+def budget(curves: Curves, preset: str, corpus: str) -> Budget:
     """Return the budget of a training."""
-    return Budget(curves.last or None, curves.tokens, preset)
+    return Budget(curves.last or None, curves.tokens, preset, corpus)
 
 
 def read_budget(run: Run, name: str) -> Budget | None:
@@ -28,12 +28,12 @@ def read_budget(run: Run, name: str) -> Budget | None:
     if not system.config.is_file():
         return None
     config = system.read_config()
-    return budget(read(system.metrics), config.preset)
+    return budget(read(system.metrics), config.preset, config.corpus)
 
 
 def unequal(budgets: Mapping[str, Budget], groups: Sequence[SeedGroup] = ()) -> list[str]:
-    """Return a warning if systems were trained with different budgets: updates, target tokens seen,
-    preset, number of seeds.
+    """Return a warning if systems were not trained alike: updates, number of seeds, target tokens
+    seen, preset, preparation of the corpus.
 
     Args:
         budgets: by system; unknown numbers are not compared.
@@ -42,6 +42,7 @@ def unequal(budgets: Mapping[str, Budget], groups: Sequence[SeedGroup] = ()) -> 
     updates = {name: b.updates for name, b in budgets.items() if b.updates}
     tokens = {name: b.tokens for name, b in budgets.items() if b.tokens}
     presets = {name: b.preset for name, b in budgets.items() if b.preset}
+    corpora = {name: b.corpus[:12] for name, b in budgets.items() if b.corpus}
     seeds = {g.name: len(g.systems) for g in groups if None not in g.seeds}
     parts = []
     for label, numbers in (("updates", updates), ("seeds", seeds)):
@@ -49,9 +50,10 @@ def unequal(budgets: Mapping[str, Budget], groups: Sequence[SeedGroup] = ()) -> 
             parts.append(f"{label} ({_listed(numbers)})")
     if tokens and max(tokens.values()) > ALIKE * min(tokens.values()):
         parts.append(f"target tokens seen ({_listed(tokens)})")
-    if len(set(presets.values())) > 1:
-        parts.append(f"presets ({', '.join(map(' '.join, presets.items()))})")
-    return [f"The systems had different budgets: {'; '.join(parts)}."] if parts else []
+    for label, words in (("presets", presets), ("preparations of the corpus", corpora)):
+        if len(set(words.values())) > 1:
+            parts.append(f"{label} ({', '.join(map(' '.join, words.items()))})")
+    return [f"The systems were not trained alike: {'; '.join(parts)}."] if parts else []
 
 
 def _listed(counts: Mapping[str, int]) -> str:

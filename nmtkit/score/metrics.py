@@ -173,9 +173,9 @@ def tokenizer_for(lang: str, tokenized: bool = False, cut: bool = False) -> tupl
     name = own_tokenizer(lang)
     if name == WESTERN:
         return name, None
-    without = "; NIST BLEU, whose words end at spaces, is left out"
+    without = "; NIST BLEU, which needs tokenizer 13a, is left out"
     if name == "char" and not cut:
-        without = "; NIST BLEU and TER, whose words end at spaces, are left out"
+        without += ", and so is TER, whose words end at spaces"
     elif usual_tokenizer(lang) != "moses" and name != "char":
         without += "; TER of single Chinese and Japanese characters (norm:yes, asian:yes)"
     try:

@@ -19,16 +19,15 @@ from nmtkit.score.stored_scores import Scores
 from nmtkit.settings import Section, build, read_toml
 from nmtkit.tables.table import Column, Table, text_column
 
-Kind = Literal["score", "task", "cost", "group", "sentence"]
+Kind = Literal["score", "task", "cost", "group"]
 KINDS: dict[Kind, str] = {
     "score": "scores of translations",
     "task": "accuracies of probing tasks",
     "cost": "parameters or speeds",
     "group": "gains by length",
-    "sentence": "scores of a sentence",
 }
-"""What a column can hold. `nmtkit score` measures the first, the analyses probing, cost, lengths
-and examples the others.
+"""What a column can hold. `nmtkit score` measures the first, the analyses probing, cost and
+lengths the others.
 """
 PAPERS = {path.stem: path for path in sorted(Path(__file__).parent.glob("papers/*.toml"))}
 """The files of the papers whose recipes come with nmtkit."""
@@ -61,8 +60,6 @@ class PaperColumn(Section):
     """For `analyze cost`: one of COSTS."""
     group: str = ""
     """For `analyze lengths`: a group of source lengths (the gain in BLEU over the baseline)."""
-    sentence: Literal["", "bleu"] = ""
-    """For `analyze examples`: the score of one sentence, from 0 to 1."""
 
     @property
     def kind(self) -> Kind | None:
@@ -335,16 +332,15 @@ def _compared(
         same: True if they were measured on the paper's own corpus.
         notes: between the citation and the paper's remarks; before: of the title.
     """
-    decimals = 3 if any(column.sentence for column in shown) else 2
     columns = [
         text_column("row", "paper's row"),
         text_column("system"),
         text_column("column", "paper's column"),
-        Column("paper", "paper", decimals),
+        Column("paper", "paper"),
         Column("paper_spread", "±"),
         Column("seeds", "seeds"),
-        Column("measured", "measured", decimals),
-        Column("difference", "difference", decimals, signed=True),
+        Column("measured", "measured"),
+        Column("difference", "difference", signed=True),
         text_column("signature"),
     ]
     rows = []

@@ -14,7 +14,7 @@ from nmtkit.score import lengths
 from nmtkit.score.metrics import decimals, header
 from nmtkit.score.resampling import few_note
 from nmtkit.score.seeds import FEWEST_FREEDOM, smallest_p, spread
-from nmtkit.score.significance import FEW_DIFFERENT, LEVEL, TESTS
+from nmtkit.score.significance import EQUAL_SCORES, FEW_DIFFERENT, LEVEL, TESTS
 from nmtkit.score.stored_scores import (
     GroupScore,
     LengthResult,
@@ -291,6 +291,7 @@ def _main_notes(result: Scores, several: bool) -> list[str]:
     if several:
         note = f"Δ, p: BLEU against {result.baseline}; {_test(result, result.test)}"
         notes.append(note + _by_chance(result.test, p_of_bleu(result)))
+        notes += _equal_scores(result, ["bleu"], [result.test])
         notes += _few_different(result, [result.test])
     else:
         notes.append("one system: nothing to compare with")
@@ -308,24 +309,27 @@ def _test_notes(result: Scores, metrics: Sequence[str]) -> list[str]:
     notes = [*few_note(result.sentences), *result.remarks]
     for test in result.tests:
         note = f"{_header_of(test)}: {_test(result, test)}"
-        settings = {system.tests[test]["bleu"].setting for system in compared}
+        settings = {system.tests[test]["bleu"].setting for system in compared} - {FEW_DIFFERENT}
         note += f" ({settings.pop()})" if len(settings) == 1 else ""
         if test == result.test:
             p = (system.tests[test][key].p for system in compared for key in metrics)
             note += _by_chance(test, p)
         notes.append(note)
-    differences = [system.differences.get(key) for system in compared for key in metrics]
-    if Estimate(0.0, 0.0, 0.0) in differences:
-        notes.append(
-            "a difference of 0 in every resample: the scores are the same, and "
-            "the p of sacreBLEU's bootstrap, small by definition, means nothing"
-        )
+    notes += _equal_scores(result, metrics, result.tests)
     notes += _few_different(result, result.tests)
     notes.append(
         "compare a p only with a p of the same test; no p accounts for the training "
         "seed (--group-by seed)"
     )
     return notes
+
+
+def _equal_scores(result: Scores, metrics: Iterable[str], tests: Iterable[str]) -> list[str]:
+    """Return the note on equal scores, if a test of sacreBLEU compares some."""
+    compared = [system.differences for system in result.systems if system.differences]
+    nothing = Estimate(0.0, 0.0, 0.0)
+    is_equal = any(of[key] == nothing for of in compared for key in metrics)
+    return [EQUAL_SCORES] * (is_equal and any(test.startswith("sacrebleu") for test in tests))
 
 
 def _few_different(result: Scores, tests: Iterable[str]) -> list[str]:
@@ -350,6 +354,7 @@ def _seed_notes(result: SeedResult, resamples: int) -> list[str]:
             unequal = f"; they also differ in {', '.join(group.unequal)}" if group.unequal else ""
             notes.append(f"{group.name}: {seeds}{unequal}")
     compared = [group.against["bleu"] for group in result.groups if group.against]
+    tested = sum(against.p is not None for against in compared)
     if compared:
         notes.append(
             f"better, p<{LEVEL:g}: number of pairs with equal seeds whose BLEU is higher "
@@ -364,10 +369,10 @@ def _seed_notes(result: SeedResult, resamples: int) -> list[str]:
         notes.append(
             "[95%], p: of other seeds and other sentences at once (hierarchical bootstrap); if the "
             "row or the baseline has one seed, its error is that of all rows with several "
-            f"(none below {FEWEST_FREEDOM} degrees of freedom); p (Holm): corrected for the "
-            f"{len(compared)} comparisons of this table"
+            f"(none below {FEWEST_FREEDOM} degrees of freedom); p (Holm): corrected for "
+            f"{counted(tested, 'comparison')} with a p"
         )
-    smallest = smallest_p(resamples) * sum(against.p is not None for against in compared)
+    smallest = smallest_p(resamples) * tested
     if smallest >= LEVEL:
         enough = math.ceil(10 * smallest / LEVEL) * resamples  # for a tenth of LEVEL
         notes.append(

@@ -29,6 +29,10 @@ FEW_DIFFERENT = (
 """Swaps of fewer sentences often repeat the observed difference. sacreBLEU does not count these
 trials, so its p is small; the exact p, with 2^n splits of n sentences, is above LEVEL.
 """
+EQUAL_SCORES = (
+    "a difference of 0 in every resample: the scores are the same, and the p of sacreBLEU's"
+    " tests, small by definition, means nothing"
+)
 
 
 @dataclass(frozen=True)
@@ -188,14 +192,16 @@ TESTS = {
     "sacrebleu_bootstrap": Test(
         "sacreBLEU bs",
         "sacreBLEU's paired bootstrap (--paired-bs)",
-        "p from |Δ| shifted by its mean, + 1; about as small as a one-sided p",
+        "share of resamples whose |Δ|, less the mean |Δ|, exceeds the observed |Δ|, with 1 added "
+        "to both counts; about as small as a one-sided p",
         _sacrebleu_bootstrap,
         by_chance=0.1,
     ),
     "sacrebleu_randomization": Test(
         "sacreBLEU ar",
         "sacreBLEU's approximate randomization (--paired-ar)",
-        "two-sided; p from |Δ| after random swaps, + 1",
+        "two-sided; share of trials whose |Δ| after random swaps exceeds the observed |Δ|, with 1 "
+        "added to both counts",
         _sacrebleu_randomization,
         fewest_different=FEWEST_DIFFERENT,
     ),

@@ -37,6 +37,7 @@ from nmtkit.score.resampling import Draws
 from nmtkit.score.result_tables import tables
 from nmtkit.score.stored_scores import ScoredFrom, Scores, SeedGroup
 from nmtkit.score.translations import (
+    NOT_THE_SEARCH,
     described,
     older_checkpoints,
     read_output,
@@ -51,7 +52,7 @@ from nmtkit.text.side import TextSide
 
 __all__ = ["score", "score_files"]
 
-UNCOMPARED = ("log_every", "samples", "deterministic")
+UNCOMPARED = ("log_every", "log_to", "samples", "deterministic")
 """Settings of a training that its weights do not depend on, except for rounding."""
 ONLY_AVERAGED = ("checkpoint_every", "keep_checkpoints")
 """Settings that matter only for an average of the last checkpoints: the best checkpoint is always
@@ -126,9 +127,10 @@ class ScoredSet:
             seed = train.pop("seed")
             search = complete(SearchSettings, described(folder).settings or config.search)
             best = search["average"] == 1
-            search.pop("batch_size")
             for key in (*UNCOMPARED, *(ONLY_AVERAGED if best else ())):
                 train.pop(key)
+            for key in NOT_THE_SEARCH:
+                search.pop(key)
             # The settings of the preset are compared. A seed may be trained on another machine.
             compared = config.model_dump(exclude={"preset", "hardware"})
             settings[name] = ({**compared, "train": train, "search": search}, seed)

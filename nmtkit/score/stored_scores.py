@@ -249,12 +249,14 @@ class LengthResult(Part):
 
 @dataclass(frozen=True)
 class Budget:
-    """The training budget of a system; None or "" if it is unknown."""
+    """How a system was trained; None or "" if it is unknown."""
 
     updates: int | None
     tokens: int | None
     """Target tokens seen."""
     preset: str
+    corpus: str = ""
+    """The fingerprint of the prepared corpus."""
 
 
 class ScoredFrom(Part):

@@ -35,7 +35,10 @@ def sets_to_score(run: Run, set_names: Sequence[str]) -> list[TextSet]:
     Raises: DataError naming the command that is missing, or if the corpus has no test set.
     """
     if set_names:
-        return list({text_set.name: text_set for text_set in map(run.text_set, set_names)}.values())
+        named = {text_set.name: text_set for text_set in map(run.text_set, set_names)}
+        for name in named:
+            run.check_text(name)
+        return list(named.values())
     tests = run.sets("test")
     if not tests:
         raise run.no_test_set("name another set with --on, or a file with --hyp and --ref")

@@ -92,7 +92,7 @@ class Ahead:
         rows = updates.next()
         lengths = [updates.pairs.lengths(batch) for batch in rows]
         tokens = sum(int(tgt.sum()) for _, tgt in lengths)
-        positions = sum(self._gradients.positions(src, tgt) for src, tgt in lengths)
+        positions = self._gradients.positions_of(rows)
         padding = positions - tokens - sum(int(src.sum()) for src, _ in lengths)
         place = updates.epoch, updates.window, updates.index
         share = self._share(rows) if self._count else None

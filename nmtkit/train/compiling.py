@@ -17,7 +17,7 @@ from nmtkit.data.batches import Batch
 from nmtkit.errors import ConfigError, first_line
 from nmtkit.models.base import Model, target_states
 from nmtkit.nn import private
-from nmtkit.nn.loops import keep_eager
+from nmtkit.nn.loops import compile_steps
 
 
 def check_compiler(device: torch.device) -> None:
@@ -56,8 +56,8 @@ def compile_training(model: Model, example: Batch, backend: str = "inductor") ->
     with torch.no_grad():
         target_states(model.eval(), example)
     model.train(training)
-    keep_eager(model)
     private.keep_sizes_apart()
+    compile_steps(model, backend)
     for verb in ("encode", "decode"):
         setattr(model, verb, _in_training(model, getattr(model, verb), backend))
     console.say("compiling: the first updates take a minute or more")

@@ -29,7 +29,7 @@ def check_finite(state: TrainState, step: int, loss: float, norm: float) -> bool
         step: of the update; `state.step` may be later.
         loss: per token.
         norm: of the gradient.
-    Raises: TrainingDiverged if 5 updates in a row, or more than 1 % of them, had to be skipped.
+    Raises: TrainingDiverged if 5 updates in a row were skipped, or at least 10 and more than 1 %.
     """
     if math.isfinite(loss) and math.isfinite(norm):
         state.skipped_in_row = 0

@@ -301,6 +301,12 @@ class Gradients:
             return sum(filled(side, self._multiple) for side in (src_lengths, tgt_lengths))
         return padded_positions(src_lengths, tgt_lengths)
 
+    def positions_of(self, update: list[Ids]) -> int:
+        """Return the number of positions in which an update is computed, with their padding; a
+        batch counts as a whole, also where ranks or memory get parts of it.
+        """
+        return sum(map(self._positions, self.parts(update) if self.joins else update))
+
     def _add_part(
         self,
         batch: Batch,

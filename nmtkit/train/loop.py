@@ -190,20 +190,16 @@ class Trainer:
     def make_update(self) -> None:
         """Make one update without a report."""
         start, cpu = time.monotonic(), time.process_time()
-        self._since = start - self._uncounted
-        state, s = self.state, self.settings
+        self._since, self._uncounted = start - self._uncounted, 0.0
+        state = self.state
         update = self.ahead.next()
         state.step += 1
         state.epoch, state.window, state.index = update.place
-        self._descend(update, learning_rate(s, self.model.width, state.step, state.plateau))
-        if state.step % s.log_every == 0:
-            self.read()
+        rate = learning_rate(self.settings, self.model.width, state.step, state.plateau)
+        self._descend(update, rate)
         # All ranks take over the clock of rank 0, so that they make the same decisions.
         state.seconds = self.gradients.notes[0][1]
-        end = time.monotonic()
-        self._uncounted = end - self._read_at
-        state.log.seconds += end - start
-        state.log.cpu += time.process_time() - cpu
+        self._add_time(start, cpu)
 
     def _descend(self, update: Prepared, rate: float) -> None:
         """Make the step of an update, and average the weights if that is set."""
@@ -217,15 +213,24 @@ class Trainer:
         """Read and count what the updates since the last reading were like.
 
         Here alone the CPU waits for the device: at every line of the log, and before anything that
-        depends on the numbers (a validation, a checkpoint).
+        depends on the numbers (a validation, a checkpoint). The wait is time of the updates.
 
         Raises: TrainingDiverged; what was done since the update that it names is lost.
         """
         unread, self._unread = self._unread, []
         if unread:
+            start, cpu = time.monotonic(), time.process_time()
             numbers = torch.stack([update.sums for update in unread]).tolist()
             for update, sums in zip(unread, numbers, strict=True):
                 self._count(update, *sums)
+            self._add_time(start, cpu)
+
+    def _add_time(self, start: float, cpu: float) -> None:
+        """Count the time since `start`, and the processor's since `cpu`."""
+        end = time.monotonic()
+        self._uncounted += end - max(start, self._read_at)
+        self.state.log.seconds += end - start
+        self.state.log.cpu += time.process_time() - cpu
 
     def _count(self, update: Update, smoothed: float, nll: float, norm: float) -> None:
         self._last_read, prepared = update, update.prepared
@@ -251,9 +256,11 @@ class Trainer:
         if not at_the_end:
             self._logged, state.log = state.log, Window()
 
-    def probe(self) -> None:
+    def probe(self) -> int:
         """Compute the largest batch of the window, or of joined batches the update with the largest
         part, without an update of the model, so that too little memory shows at once.
+
+        Returns: the most positions that were computed at once.
         """
         update = [self.updates.batches.largest()]
         if self.gradients.joins:
@@ -261,6 +268,7 @@ class Trainer:
             update = max(updates, key=self.gradients.largest_part, default=update)
         self.gradients.compute(update, 0, 1)
         self.descent.optimizer.zero_grad(set_to_none=True)
+        return self.gradients.largest_part(update)
 
     # Validations and checkpoints
 
@@ -309,8 +317,8 @@ class Trainer:
 
     def _forget_best(self) -> None:
         console.warn(
-            "the development set, or how BLEU is measured on it, has changed: the best is sought"
-            " anew"
+            "the development set, or how BLEU is measured on it, has changed: earlier validations"
+            " no longer count for the best checkpoint"
         )
         state = self.state
         state.best, state.since_best = None, 0

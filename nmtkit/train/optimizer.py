@@ -166,5 +166,5 @@ def learning_rate(
         falling = max(0, step - settings.warmup) / max(1, settings.max_steps - settings.warmup)
         return rate * 0.5 * (1 + math.cos(math.pi * min(1.0, falling)))
     if settings.schedule == "plateau" and plateau is not None:
-        return max(rate * plateau.factor, settings.min_lr)
+        return rate * plateau.factor
     return rate

@@ -26,7 +26,7 @@ from nmtkit.train.options import TrainOptions
 HARMLESS = {
     *("train.max_steps", "train.max_minutes", "train.patience", "train.log_every", "train.samples"),
     *("train.checkpoint_every", "train.keep_checkpoints", "train.dev_bleu", "train.dev_sentences"),
-    *("train.best_by", "train.deterministic", "train.matmul", "train.log_to"),
+    *("train.best_by", "train.min_lr", "train.deterministic", "train.matmul", "train.log_to"),
 }
 
 
@@ -67,7 +67,7 @@ def plan_of_system(run: Run, system: System, options: TrainOptions) -> Plan | No
         return None
     stored = system.read_config()
     if options.variant is None and ":" in stored.variant:
-        message = f"'{system.name}' is a system of a class that must be named"
+        message = f"'{system.name}' uses your own model class, so name the class"
         raise ConfigError(message, where=system.config, hint=f"--variant {stored.variant}")
     if options.variant not in (None, stored.variant):
         return None
@@ -87,7 +87,9 @@ def plan_of_system(run: Run, system: System, options: TrainOptions) -> Plan | No
         built = settings.build(schema, known, section, system.config).model_dump()
         changed = built | assigned.get(section, {})
         values[section] = settings.build(schema, changed, section).model_dump()
-    return Plan.model_validate(values)
+    plan = Plan.model_validate(values)
+    _check_effects(plan.train, assigned.get("train", {}))
+    return plan
 
 
 def may_change(key: str, allowed: Collection[str]) -> bool:

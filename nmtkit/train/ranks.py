@@ -186,7 +186,7 @@ class Group(Ranks):
         except RuntimeError:
             missing = [str(r) for r, key in enumerate(keys) if not self._store.check([key])]
             raise EnvironmentProblem(
-                f"of {self.world} ranks these did not start within"
+                f"these of {self.world} ranks have not started after"
                 f" {self._limit.total_seconds():g} s: {', '.join(missing)}",
                 hint="see their messages",
             ) from None
@@ -413,7 +413,7 @@ def _environment() -> tuple[int, int, tuple[str, int], float]:
     except ValueError:
         pass
     raise ConfigError(
-        "the environment describes no group of processes",
+        "the environment variables of torch.distributed do not fit together",
         where=", ".join(f"{name}={value}" for name, value in values.items()),
         hint="start several with torchrun, or unset these",
     )

@@ -67,13 +67,17 @@ class Updates:
             self.pairs.forget_earlier_windows()
         update: list[Ids] = []
         size = 0
-        while not update or size < self.settings.update_size:
+        while not update or self._lacks_a_batch(size):
             if self.index >= len(self.batches):
                 self._begin_next()
             update.append(self.batches[self.index])
             size += self.batches.size(self.index, self.settings.batch_unit)
             self.index += 1
         return update
+
+    def _lacks_a_batch(self, size: int) -> bool:
+        """True if an update of this size is nearer to `update_size` with a further full batch."""
+        return size + self.settings.batch_size / 2 < self.settings.update_size
 
     def of_window(self) -> Iterator[list[Ids]]:
         """Yield the rows of the updates that lie in the window, from its beginning."""
@@ -82,7 +86,7 @@ class Updates:
         for i in range(len(self.batches)):
             update.append(self.batches[i])
             size += self.batches.size(i, self.settings.batch_unit)
-            if size >= self.settings.update_size:
+            if not self._lacks_a_batch(size):
                 yield update
                 update, size = [], 0
 

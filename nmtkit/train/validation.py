@@ -39,10 +39,12 @@ from nmtkit.train.stop import Abandoned, Stop
 from nmtkit.translate.beam import search
 
 # Greedy, with a lower length limit than final translations: an untrained model never ends a
-# sentence.
+# sentence. `dev_search` raises the limit for a target language with many tokens.
 DEV_SEARCH = SearchSettings.model_validate(
     {"beam": 1, "nbest": 1, "max_length_a": 1.5, "max_length_b": 10}
 )
+LONGER = 1.2
+"""A translation may have more target tokens for a source token than the dev set, by this factor."""
 DECODE_SENTENCES = 128
 T = TypeVar("T")
 Measured = tuple[float | None, str | None, Samples]
@@ -132,6 +134,16 @@ def is_better(new: Validation, best: Best | None, by: str) -> bool:
     return ours > theirs
 
 
+def dev_search(store: Store) -> SearchSettings:
+    """Return how a development set is translated.
+
+    Its targets may be much longer than its sources, if one side alone is cut into characters.
+    """
+    ratio = float(store.tgt_lengths.sum() / store.src_lengths.sum())
+    a = max(DEV_SEARCH.max_length_a, LONGER * ratio)
+    return DEV_SEARCH.model_copy(update={"max_length_a": a})
+
+
 def _dev_set_hash(hashes: dict[str, str], name: str, sentences: int) -> str:
     """Return a hash of the files of a set and of the number of sentences that BLEU uses."""
     of_set = [item for item in hashes.items() if item[0].startswith((f"{name}/", f"text/{name}."))]
@@ -165,6 +177,7 @@ class Validator:
         self._ranks = ranks
         self._settings, self._model, self._autocast = settings, model, autocast
         self._store = store = Store(run.prep / dev.name)
+        self._search_settings = dev_search(store)
         lengths = store.src_lengths, store.tgt_lengths
         self._batches = batch_list(*lengths, settings.batch_size, settings.batch_unit, 0, 0)
         self._manifest = manifest = run.manifest()
@@ -327,7 +340,7 @@ class Validator:
         device, rule = next(self._model.parameters()).device, self._model.context_rule
         batch = collate(self._store, rows, device, rule, ids.__getitem__)
         with torch.autocast(**self._autocast):
-            nbest = search([self._model], batch, DEV_SEARCH)
+            nbest = search([self._model], batch, self._search_settings)
         return [np.array([*hypotheses[0].ids, EOS]) for hypotheses in nbest]
 
 

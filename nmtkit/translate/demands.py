@@ -51,6 +51,31 @@ def read_demands(
         yield LineDemand(number, begins, tuple(filter(None, texts)))
 
 
+def phrase_ids(
+    side: TextSide, vocabulary: Vocabulary, demand: LineDemand
+) -> tuple[tuple[int, ...], ...]:
+    """Return the token ids of the phrases of a line.
+
+    Args:
+        side, vocabulary: of the target.
+        demand: of the line.
+    Raises: DataError if the vocabulary lacks a subword.
+    """
+    phrases = []
+    for text in demand.phrases:
+        subwords = side.encode_inside(text)
+        ids = tuple(vocabulary.encode(subwords)[:-1])
+        if UNK in ids:
+            unknown = subwords[ids.index(UNK)]
+            raise DataError(
+                f"no system of this run can write '{text}': '{unknown}' is not in the vocabulary",
+                where=f"the constraints, line {demand.number + 1:,}",
+                hint="leave the phrase out, or use another one",
+            )
+        phrases.append(ids)
+    return tuple(filter(None, phrases))
+
+
 class LineDemands:
     """What is asked of each piece of some lines.
 
@@ -104,39 +129,20 @@ class LineDemands:
         if pieces:
             self._check_room(demand.number, "the prefix", len(forced), len(pieces[0]))
         if demand.phrases:
-            phrases = self._phrases(demand, pieces)
+            if len(pieces) > 1:
+                raise DataError(
+                    "the source line is translated in pieces, so the place of the phrases is"
+                    " unknown",
+                    where=f"the constraints, line {demand.number + 1:,}",
+                    hint="split the line, or translate it whole: --set search.max_source=…",
+                )
+            phrases = phrase_ids(self._side, self._vocabulary, demand)
             length = len(forced) + sum(map(len, phrases))
             self._check_room(demand.number, "what must appear", length, len(pieces[0]))
             key = (demand.number, 0)
             return [Demand(key, forced, phrases, self._unfinished, line)]
         numbers = range(len(pieces))
         return [Demand((demand.number, i), () if i else forced, source=line) for i in numbers]
-
-    def _phrases(
-        self, demand: LineDemand, pieces: Sequence[Sequence[int]]
-    ) -> tuple[tuple[int, ...], ...]:
-        """Return the ids of the phrases of a line."""
-        where = f"the constraints, line {demand.number + 1:,}"
-        if len(pieces) > 1:
-            raise DataError(
-                "the source line is translated in pieces, so the place of the phrases is unknown",
-                where=where,
-                hint="split the line, or translate it whole: --set search.max_source=…",
-            )
-        phrases = []
-        for text in demand.phrases:
-            subwords = self._side.encode_inside(text)
-            ids = tuple(self._vocabulary.encode(subwords)[:-1])
-            if UNK in ids:
-                unknown = subwords[ids.index(UNK)]
-                raise DataError(
-                    f"no system of this run can write '{text}': '{unknown}' is not in the"
-                    " vocabulary",
-                    where=where,
-                    hint="leave the phrase out, or use another one",
-                )
-            phrases.append(ids)
-        return tuple(filter(None, phrases))
 
     def _check_room(self, number: int, what: str, length: int, source_length: int) -> None:
         """Refuse a demand of more subwords than a translation may have."""

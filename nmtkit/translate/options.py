@@ -54,10 +54,11 @@ class TranslateOptions(Options):
     """Average the last K checkpoints; 1 = use the best checkpoint (search.average)."""
     prefix: Path | None = option(None, "FILE", panel=OTHER)
     """Lines that the translations begin with, one for each source line; a blank line means
-    no prefix. The last word of a prefix is a whole word."""
+    no prefix. The last word of a prefix is a whole word; with SentencePiece it may go on."""
     constraints: Path | None = option(None, "FILE", panel=OTHER)
     """Phrases that the translations must have: one line for each source line, phrases separated by
-    tabs; a blank line means no phrases. Needs beam search (--beam)."""
+    tabs; a blank line means no phrases. Needs beam search (--beam). With SentencePiece the last
+    word of a phrase may go on."""
     sample: bool | None = option(None, None, "--sample", panel=OTHER)
     """Draw translations from the model's distribution instead of searching; --nbest N draws N of
     each line (search.sample)."""

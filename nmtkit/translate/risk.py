@@ -3,8 +3,10 @@
 The choice, exactly. The expected utility of a candidate h is Σ_r w_r · chrF(h, r) over all
 candidates r of the sentence, h too, with chrF2 of their text as sacreBLEU computes it (Popović
 2015). Samples have equal weights w_r = 1/n (Eikema & Aziz 2022). The n best of a search have the
-model's probabilities, divided by their sum (Kumar & Byrne 2004). The candidates are ranked by
-expected utility, equal ones in the order in which they come, each text once. The score of a
+model's probabilities, divided by their sum (Kumar & Byrne 2004). If one of these is finished, the
+unfinished ones have weight 0, because the probability of an unfinished hypothesis is that of a
+prefix. The candidates are ranked by expected utility, equal ones in the order in which they come,
+each text once; unfinished ones of a search come after the finished ones. The score of a
 translation is its expected utility; log_prob is the model's own. Of a line in pieces this holds for
 each piece. Another metric than chrF is possible: the negative of one for which lower is better.
 
@@ -55,13 +57,15 @@ def least_risk(
     """
     first = [hypotheses[texts.index(text)] for text in distinct(texts)]
     weights = dict.fromkeys(texts, 0.0)
-    best = max(h.log_prob for h in hypotheses)
-    for hypothesis, text in zip(hypotheses, texts, strict=True):
-        weights[text] += 1.0 if drawn else float(np.exp(hypothesis.log_prob - best))
+    all_count = drawn or not any(h.finished for h in hypotheses)
+    best = max(h.log_prob for h in hypotheses if all_count or h.finished)
+    for h, text in zip(hypotheses, texts, strict=True):
+        if all_count or h.finished:
+            weights[text] += 1.0 if drawn else float(np.exp(h.log_prob - best))
     shares = np.array(list(weights.values())) / sum(weights.values())
     expected = (chrf(distinct(texts)) if utilities is None else utilities) @ shares
-    order = np.argsort(-expected, kind="stable")[:nbest].tolist()
-    return [replace(first[i], score=float(expected[i])) for i in order]
+    ranked = [replace(h, score=float(e)) for h, e in zip(first, expected, strict=True)]
+    return sorted(ranked, key=lambda h: (not (all_count or h.finished), -h.score))[:nbest]
 
 
 def distinct(texts: Sequence[str]) -> list[str]:

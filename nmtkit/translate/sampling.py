@@ -9,9 +9,9 @@ ends with </s>, or at the length limit of beam search, where it is unfinished.
 
 The i-th sample of a sentence uses the random numbers of the generator of (seed, sentence, i), one a
 token: the token is the first whose cumulative probability exceeds the number, in the order of ids,
-or with top_k or top_p from the most probable. So a sample depends neither on the batch nor on how
-many samples there are. log_prob is the model's own, without temperature, top_k and top_p; samples
-stay in the order in which they are drawn.
+or with top_k or top_p from the most probable. So, up to rounding, a sample depends neither on the
+batch nor on how many samples there are. log_prob is the model's own, without temperature, top_k and
+top_p; samples stay in the order in which they are drawn.
 
 Legend: M sentences still sampled, K samples, R = M·K rows (M in the first step), R' some of them, V
 vocabulary.
@@ -26,11 +26,17 @@ import torch
 from torch import Tensor
 
 from nmtkit.data.batches import Batch
+from nmtkit.nn import cpu
 from nmtkit.settings import SearchSettings
 from nmtkit.translate.beam import Beams
 from nmtkit.translate.hypotheses import End, NBest
 from nmtkit.translate.prefix import Demand
 from nmtkit.translate.steps import top_sorted
+
+HEAD = 512
+"""With top_p alone, a CPU sorts only this number of tokens of a row, the most probable ones. If
+their probability is less than top_p, it sorts all tokens of the row, which takes much longer.
+"""
 
 
 class Samples(Beams):
@@ -88,9 +94,14 @@ def draw(logits: Tensor, numbers: Tensor, settings: SearchSettings) -> tuple[Ten
     """
     ids = None
     values = logits
+    head = settings.top_p < 1 and not settings.top_k and cpu.reads_at_once(logits)
     if settings.top_k or settings.top_p < 1:
-        values, ids = top_sorted(logits, settings.top_k or logits.shape[1])
-    probabilities = (values.double() / settings.temperature).softmax(-1)
+        values, ids = top_sorted(logits, HEAD if head else settings.top_k or logits.shape[1])
+    scaled = values.double() / settings.temperature
+    probabilities = scaled.softmax(-1)
+    if head:  # the probability of all tokens is 1
+        log_sum = (logits / settings.temperature).logsumexp(-1, keepdim=True)
+        probabilities = (scaled - log_sum).exp()
     up_to = probabilities.cumsum(-1)
     if settings.top_p < 1:
         outside = up_to - probabilities >= settings.top_p
@@ -98,4 +109,9 @@ def draw(logits: Tensor, numbers: Tensor, settings: SearchSettings) -> tuple[Ten
     total = up_to[:, -1:]
     below = torch.minimum(numbers * total, total.nextafter(torch.zeros_like(total)))
     places = torch.searchsorted(up_to, below, right=True).clamp(max=values.shape[1] - 1)
-    return values.gather(1, places), places if ids is None else ids.gather(1, places)
+    drawn = values.gather(1, places), places if ids is None else ids.gather(1, places)
+    if head and (lacking := total[:, 0] < settings.top_p).any():
+        every = settings.model_copy(update={"top_k": logits.shape[1]})
+        for part, whole in zip(drawn, draw(logits[lacking], numbers[lacking], every), strict=True):
+            part[lacking] = whole
+    return drawn

@@ -34,7 +34,7 @@ from nmtkit.run import Run, locked
 from nmtkit.score.external_metrics import CommandMetric, parse
 from nmtkit.settings import SearchSettings, complete
 from nmtkit.translate import workers
-from nmtkit.translate.demands import read_demands
+from nmtkit.translate.demands import phrase_ids, read_demands
 from nmtkit.translate.methods import refuse_phrases
 from nmtkit.translate.options import TranslateOptions
 from nmtkit.translate.output import (
@@ -115,10 +115,7 @@ def _check(run: Run, options: TranslateOptions, sets: list[TextSet]) -> None:
         hint = "name a file (nmtkit translate FILE), or another set with --on"
         raise run.no_test_set(hint)
     for text_set in sets:
-        text, hint = run.source(text_set.name), "training text is not kept; name a file"
-        if not text.is_file():
-            message = f"the set '{text_set.name}' has no text to translate"
-            raise ConfigError(message, where=text, hint=hint)
+        run.check_text(text_set.name)
     for path, name in options.beside_the_source():
         _check_beside(run, source, sets, path, name)
     if options.force_target is None and source not in (None, "-"):
@@ -184,9 +181,11 @@ class _Stage:
         scorer = group.scorer(self.device, machine.precision, self.jobs)
         if self.metric:
             scorer.utility = external_utility(self.metric)
-        constraints = self.options.constraints
-        if constraints and any(demand.phrases for demand in read_demands(None, constraints)):
-            refuse_phrases(scorer.settings)
+        if self.options.constraints:
+            for demand in read_demands(None, self.options.constraints):
+                if demand.phrases:
+                    refuse_phrases(scorer.settings)
+                    phrase_ids(scorer.tgt_side, scorer.tgt_vocab, demand)
         averaged = " (averaged)" * (len(names) > len(scorer.models))
         console.say(f"loaded {', '.join(names)}{averaged}")
         return scorer

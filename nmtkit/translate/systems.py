@@ -130,7 +130,7 @@ def choose(
         message = f"an ensemble needs two systems or more, not {len(systems)}"
         raise ConfigError(message, where="--ensemble", hint="name them: --system A --system B")
     if single and not ensemble and len(systems) > 1:
-        message = f"one system is wanted here, not {', '.join(s.name for s in systems)}"
+        message = f"{len(systems)} systems are named, but only one can be used here"
         raise ConfigError(message, where="--system", hint="name one, or add --ensemble")
     return [
         _group(run, members, search)

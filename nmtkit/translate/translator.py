@@ -260,14 +260,18 @@ class Translator(Searcher):
 
     def _subwords(self, pieces: list[NBest], begins: Sequence[str]) -> list[list[str]]:
         """Return the subwords of the translations of a line, those of its pieces joined: the best
-        of each, the second best of each, …
+        of each, the second best of each, … If a piece is cut within a word, the word ends there.
 
         Args:
             begins: the subwords of the forced prefix; unknown ones stand as they were given.
         """
-        candidates = []
+        splitter, candidates = self.tgt_side.splitter, []
         for of_pieces in zip(*pieces, strict=False):  # as many as the piece with the fewest has
-            subwords = [token for h in of_pieces for token in self.tgt_vocab.decode(h.ids)]
+            subwords: list[str] = []
+            for hypothesis in of_pieces:
+                if subwords and splitter.joins_next(subwords[-1]):
+                    subwords[-1:] = splitter.join(subwords[-1:])
+                subwords += self.tgt_vocab.decode(hypothesis.ids)
             subwords[: len(begins)] = begins
             candidates.append(subwords)
         return candidates

@@ -15,6 +15,7 @@ class Measured:
 
     Attributes:
         updates: done; 0 before the first line of the log.
+        progress: the last line about updates.
         best: the validation with the highest dev BLEU, or without BLEU the lowest dev loss.
         last: the last validation (with a finite loss, like the best).
         training: processor seconds of the updates, those of rank 0 for every rank.
@@ -22,6 +23,7 @@ class Measured:
     """
 
     updates: int
+    progress: dict[str, Any] | None
     best: dict[str, Any] | None
     last: dict[str, Any] | None
     training: float
@@ -38,8 +40,10 @@ def measured(system: Path) -> Measured:
     lines = json_lines(system / "metrics.jsonl")
     dev = [line for line in lines if line["kind"] == "dev" and line["dev_loss"] is not None]
     best = max(dev, key=lambda line: (line.get("dev_bleu") or 0.0, -line["dev_loss"]), default=None)
+    progress = [line for line in lines if line["kind"] == "train"]
     return Measured(
         updates=max((line["step"] for line in lines), default=0),
+        progress=progress[-1] if progress else None,
         best=best,
         last=dev[-1] if dev else None,
         training=sum((line.get("cpu_seconds") or 0.0) * line.get("processes", 1) for line in lines),

@@ -18,7 +18,7 @@ from recipes.verdict import leavings
 from recipes.verdict.folders import Folders, held, read_json
 from recipes.verdict.listing import Item
 from recipes.verdict.measured import measured
-from recipes.workers import STOPPED
+from recipes.workers import STOPPED, on_stop
 
 REFUSED, ENVIRONMENT, DIVERGED = 2, 3, 4
 """Exit codes of nmtkit."""
@@ -54,9 +54,8 @@ class Commands:
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     def listen(self) -> None:
-        """Stop after SIGTERM or Ctrl-C."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._stop)
+        """Stop after a signal."""
+        on_stop(self._stop)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         self.stopping = True

@@ -527,7 +527,7 @@ def test_systems_that_read_translations_get_those_of_the_set(
     assert "both (previous, at most 3, parallel, translations too)" in notes()
 
 
-def test_what_the_pairs_lack_is_said_or_refused(analysed, analyze, documented, with_context):
+def test_what_the_pairs_lack_is_said_or_refused(analysed, analyze, notes, documented, with_context):
     for name, variant, model, pairs, words in (
         ("doc", "amn", {}, documented, "reads context, but the pairs have none"),
         ("later", "amn", {"context": "next"}, with_context, "reads following sentences"),
@@ -535,6 +535,7 @@ def test_what_the_pairs_lack_is_said_or_refused(analysed, analyze, documented, w
     ):
         analysed.system(name, variant, SMALL | model)
         assert f"'{name}' {words}" in analyze(pairs, systems=[name])[1]
+        assert f"{name} {words}" in notes()
     for options, words in (
         ({"systems": ["doc"], "context": "none"}, "no pair of this set has a context"),
         ({"set_names": ["test"]}, "reads no set of the run"),

@@ -7,18 +7,6 @@ from sacrebleu.metrics.bleu import BLEU
 
 from tests.score import slow
 
-PAPER = """
-citation = "Somebody 2020"
-[tables.sentence]
-title = "Table 2"
-metric = "BLEU of one sentence"
-columns = [{ name = "BLEU", sentence = "bleu" }]
-rows = [
-  { printed = "Ours", system = "better", numbers = { BLEU = 0.403 } },
-  { printed = "Theirs", numbers = { BLEU = 0.331 } },
-]
-"""
-
 
 @pytest.fixture
 def translated(analysed):
@@ -73,19 +61,3 @@ def test_only_the_systems_asked_for_the_first_is_the_baseline(translated, stderr
         )
         assert [row["system"] for row in rows] == systems
         assert [row["p"] is None for row in rows] == [True, False][: len(rows)]
-
-
-def test_beside_the_papers(translated, tmp_path, stdout):
-    path = tmp_path / "paper.toml"
-    path.write_text(PAPER, "utf-8")
-    translated.analyze("examples", sentence=4, paper=str(path), table="sentence")
-    out = stdout()
-    for text in (
-        f"{sentence_bleu(translated.run, 'better')[3] / 100:.3f}",
-        "0.403",
-        "not trained here",
-        "test, line 4, printed of a corpus that it does not name: so there is no difference",
-    ):
-        assert text in out
-    table = (translated.folder("examples") / "paper.md").read_text("utf-8")
-    assert "the paper does not say which sentence its numbers are of" in table

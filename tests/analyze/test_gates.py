@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from nmtkit import console
 from nmtkit.analyze import gates
 from nmtkit.analyze.gates import GateMean
 from nmtkit.analyze.study import Study
@@ -229,7 +230,7 @@ def test_words_of_a_prepared_set_are_those_of_its_subwords(demo, side):
     assert 0 in wanted and max(wanted) > 77
 
 
-def test_without_subwords_a_token_is_a_word_whatever_its_end(analysed, monkeypatch):
+def test_without_subwords_a_token_is_a_word_whatever_its_end(analysed, monkeypatch, stderr):
     sets = {
         "train": [[5, 6, EOS], [6, EOS], [7, 5, EOS]],
         "test": [[6, 5, EOS], [EOS], [9, UNK, EOS]],
@@ -247,11 +248,15 @@ def test_without_subwords_a_token_is_a_word_whatever_its_end(analysed, monkeypat
 
     names = ["<pad>", "<s>", "</s>", "<unk>", "x", "a@@", "b", "a@@b@@", "c", "d"]
     monkeypatch.setattr(texts, "Store", Stored)
+    monkeypatch.setattr(texts, "ROWS", 2)
+    monkeypatch.setattr(console, "EVERY", 0.0)
     monkeypatch.setattr(texts, "load_vocabularies", lambda prep: (names, names))
     monkeypatch.setattr(texts.TextSide, "load", lambda *_: Spaces())
     words, store = words_of("b a@@", "", "d z"), Stored(analysed.run.prep / "test")
     counts = texts.training_counts(analysed.run, "src", words, store)
     assert counts.tolist() == [2, 2, 0, texts.OUTSIDE]
+    shown = stderr()
+    assert all(f"words of the training set (src): {rows}, " in shown for rows in (2, 3))
 
 
 def test_text_that_was_changed_after_preparing_is_refused(demo):

@@ -241,6 +241,14 @@ rows = [
 """
 
 
+def test_what_the_sentences_lack_is_noted(analysed, probe, tmp_path, stderr):
+    analysed.system("doc", "amn")
+    lacked = "reads context, but the probing sentences have none: it reads single sentences"
+    for _ in range(2):  # the second call reads no weights
+        notes = probe(probe_files(tmp_path, 40, ["own"]), force=True)["table"]["notes"]
+        assert f"'doc' {lacked}" in stderr() and notes[-1] == f"doc {lacked}"
+
+
 def test_accuracies_beside_the_papers(analysed, probe, tmp_path, monkeypatch, stdout):
     """With a difference where corpus and probing files are the paper's; a mean of tasks only
     where none of them is missing.

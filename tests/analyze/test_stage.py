@@ -480,6 +480,17 @@ def test_lengths_side_by_side(two, stdout):
     assert "█" in stdout() and "</svg>" in two.text("lengths")
 
 
+def test_lengths_of_sets_with_different_signatures(two):
+    sets = two.manifest()["sets"]
+    sets[-1]["references"] = 2
+    two.change_manifest(sets=sets)
+    for path in (two.run.prep / "text/other.ref1", two.run.system("own").translation("other")):
+        write(path if path.suffix else path / "hyp.txt", two.lines["other"])
+    notes = two.analyze("lengths")["table"]["notes"]
+    beginnings = ["BLEU of test: nrefs:1|", "BLEU of other: nrefs:2|"]
+    assert [note[: len(of)] for note, of in zip(notes, beginnings, strict=False)] == beginnings
+
+
 def test_up_to_date_until_something_it_depends_on_changes(two, capsys):
     def said(**options):
         stage.analyze(two.run, "lengths", output_format="csv", **options)
@@ -594,6 +605,14 @@ def test_an_analysis_depends_on_its_own_options_only(two, stderr):
     assert "up to date" in stderr()
 
 
+def test_an_analysis_depends_on_translations_that_it_reads(two, stderr):
+    for again in (False, True):
+        for name in ("alignment", "lengths"):
+            stage.analyze(two.run, name, systems=["base"])
+            assert ("up to date" in stderr()) == (again and name == "alignment")
+        two.translate("base", two.lines["test"])
+
+
 @pytest.mark.parametrize(
     ("name", "words", "hint"),
     [
@@ -609,6 +628,18 @@ def test_without_a_system_that_it_can_look_at(analysed, name, words, hint):
     analysed.system("toy", TOY, {})
     error = analysed.refused(name, DataError, f"no system (of this run )?{words}.*toy: it ")
     assert hint in error.hint
+
+
+@pytest.mark.parametrize("name", ["agreement", "importance"])
+def test_a_system_without_a_checkpoint_is_left_out(analysed, name, tmp_path):
+    analysed.system()
+    analysed.add("later", 0.3, sets=["test"])
+    words = [str(write(tmp_path / f"{i}", [f"w{i} w5"])) for i in range(3)]
+    options = {"pairs": ",".join(words)} if name == "agreement" else {}
+    reason = "it has no checkpoint yet"
+    assert analysed.analyze(name, **options)["facts"]["left_out"] == {"later": reason}
+    error = analysed.refused(name, DataError, f"later: {reason}", systems=["later"], **options)
+    assert "nmtkit train --system later" in error.hint
 
 
 def test_a_run_without_systems(tmp_path):

@@ -5,12 +5,13 @@ Printed: processor time of an update and of a search's steps (the best round), t
 those of the multiply-accumulates, and the peak memory of an update, each in a process of its own.
 
 python tests/benchmarks/gated_speed.py --alignment 256 --length 15 [--rows 100] [--rounds 4]
-[--bfloat16]
+[--bfloat16] [--compile]
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import subprocess
 import sys
 import time
@@ -27,6 +28,7 @@ from nmtkit.measures import macs, recording
 from nmtkit.models.base import Model, Vocabularies
 from nmtkit.models.variants import build_model
 from nmtkit.nn.linear import inference, pack
+from nmtkit.train.compiling import compile_training
 from nmtkit.train.loss import backward, chunk_rows
 
 V = 8000
@@ -76,14 +78,12 @@ class Plain:
 def build(name: str, width: int) -> Model:
     """A model of the paper's sizes: rnnsearch, caru, or caru with its attention written plainly."""
     torch.manual_seed(1)
-    own = (
-        {"d_alignment": width, "dropout": 0.0}
-        if name == "rnnsearch"
-        else {"alignment_width": width}
-    )
+    own: dict[str, Any] = {"d_alignment": width}
+    if name != "rnnsearch":
+        own = {"alignment_width": width, "caatt_first": "linear"}
     model = build_model(
         name.removesuffix("-plain"),
-        {"d_embedding": 256, "d_hidden": 1024, **own},
+        {"d_embedding": 256, "d_hidden": 1024, "dropout": 0.0, **own},
         Vocabularies(V, V, shared=False),
     )
     if name.endswith("-plain"):
@@ -148,6 +148,7 @@ def main() -> None:
         action="store_true",
         help="autocast in training, oneDNN's bfloat16 products in the search",
     )
+    parser.add_argument("--compile", action="store_true", help="updates with --compile, too")
     parser.add_argument("--peak", help=argparse.SUPPRESS)
     a = parser.parse_args()
     torch.set_num_threads(a.threads)
@@ -165,8 +166,14 @@ def main() -> None:
         *hidden, rtol=1e-4, atol=1e-4
     )  # the plain equations are the same ones
     counts = {name: macs.count_macs(models[name], a.length, a.length) for name in names[:2]}
+    updated = dict(models)
+    for name in names[:2] if a.compile else ():
+        model = updated[f"{name}-compiled"] = copy.deepcopy(models[name])
+        example = recording.made_up((a.length, a.length), torch.device("cpu"), a.rows)
+        compile_training(model, example)
+        update(model, a.length, a.rows, a.bfloat16)
     times = best(
-        {name: lambda m=m: update(m, a.length, a.rows, a.bfloat16) for name, m in models.items()},
+        {name: lambda m=m: update(m, a.length, a.rows, a.bfloat16) for name, m in updated.items()},
         a.rounds,
     )
     ratio = counts["caru"].train / counts["rnnsearch"].train

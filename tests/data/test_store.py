@@ -6,6 +6,7 @@ import itertools
 import os
 import random
 import shutil
+import sys
 import tracemalloc
 
 import numpy as np
@@ -26,6 +27,7 @@ from nmtkit.data.store import (
     store_writer,
 )
 from nmtkit.errors import DataError, EnvironmentProblem
+from nmtkit.prep.shards import shard_rows
 from tests.refused import refused
 from tests.stored import pair_writer
 
@@ -234,9 +236,10 @@ def test_every_way_to_lengths_finds_those_that_are_damaged(tmp_path):
     assert len(Store(tmp_path).shard_lengths(0)[0]) == 2
 
 
-def test_many_shards_need_few_files_open(tmp_path):
+def test_many_shards_need_few_files_open(tmp_path, monkeypatch):
     """A process may open about a thousand files."""
-    count = ragged.MAPPED + 40
+    monkeypatch.setattr(ragged, "MAPPED", 40)
+    count = 80
     items = pairs(2 * count, 10)
     write(tmp_path, items, sizes=[2] * count)
     write_spans(tmp_path, [[1]] * (2 * count), sizes=[2] * count)
@@ -247,6 +250,17 @@ def test_many_shards_need_few_files_open(tmp_path):
         assert store.spans[row].tolist() == [1]
     assert len(os.listdir("/dev/fd")) <= before + 4 * ragged.MAPPED + 6
     assert [view.tolist() for view in views] == [src[:1] for src, _ in items[:6]]
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="allows fewer open files")
+def test_a_set_that_prep_cuts_stays_mapped(tmp_path):
+    total = 1_999_999
+    count = -(-total // shard_rows(total, 0))
+    write(tmp_path, pairs(count, 10), sizes=[1] * count)
+    store = Store(tmp_path)
+    for row in 2 * [*range(count)]:
+        store.src(row)
+    assert store._sentences.shard.cache_info().misses == count == 65
 
 
 def test_opening_reads_no_lengths(tmp_path, monkeypatch):

@@ -260,6 +260,10 @@ SOURCES = (
     "`--config FILE` (TOML), `--set section.key=value`. The resolved settings are written to the",
     "system's `config.toml`. An unknown key is an error that names the nearest key.",
     "`nmtkit settings SECTION --preset NAME --variant NAME` prints a table with a preset's values.",
+    "",
+    "`--preset` replaces the data set's preset. A data set's values for a preset are stronger than the",
+    "preset. Settings of a text model that `--like`, `--spm`, `--codes` or `--vocab` gives are stronger",
+    "than all; prep refuses a different value in `--config` or `--set`.",
 )
 
 

@@ -93,11 +93,9 @@ def test_every_analysis_has_its_section():
 
 
 def test_files_that_pages_repeat_are_as_they_are():
-    job = ROOT / "recipes/slurm/train.sbatch"
     for toy in ("toy_recurrent.py", "toy_local.py"):
         text = f"```python\n{text_of(ROOT / 'tests' / toy)}```"
         assert text in text_of(ROOT / "nmtkit" / "models" / "README.md")
-    assert f"```bash\n{text_of(job)}```" in text_of(ROOT / "nmtkit" / "train" / "README.md")
 
 
 def test_the_first_page_leads_to_every_other():

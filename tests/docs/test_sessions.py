@@ -51,7 +51,7 @@ def masked(line):
     """A line without what differs from one machine, or one corpus, to another."""
     line = TEXT.sub(r"\1", line)
     line = re.sub(r"device cpu \(.*?\), ", "device cpu, ", line)
-    line = re.sub(r"bfloat16|(?:oneDNN |default )?float32(?: path)?(?=,|$)", "#", line)
+    line = re.sub(r"bfloat16|(?:oneDNN |default )?float32(?: products)?(?=,|$)", "#", line)
     line = re.sub(
         r"[█▉▊▋▌▍▎▏]+|fingerprint \w+|commit \w+|, [\d,]+ unknown source subwords"
         r"|\b(seconds?|threads?|sentences?)\b",

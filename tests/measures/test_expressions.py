@@ -64,6 +64,8 @@ def test_words(line, wanted):
         ("ဈေး", "သူဈေးသွားတယ်", [("ဈေး",)]),
         ("schlägt ... nach", "Sie schlägt ihn. Er geht nach Hause.", []),
         ("schlägt ... nach", "Sie schlägt es nachher", []),
+        ("schlägt ... nach", "Sie schlägt am 3. Mai 1.500 Wörter nach.", [("schlägt", "nach")]),
+        ("schlägt ... nach", "Er schlägt 3! Sie geht nach Hause.", []),
         ("schlägt ... nach", "Wer schlägt, schlägt das nach", [("schlägt", "nach")]),
         (
             "schlägt ... nach $",

@@ -13,6 +13,7 @@ from nmtkit.errors import ConfigError
 from nmtkit.measures import macs
 from nmtkit.models.base import Vocabularies
 from nmtkit.models.caru import attention
+from nmtkit.models.caru.gates import CARUGate
 from nmtkit.models.caru.settings import WITHOUT_EFFECT
 from nmtkit.models.caru.unit import CARUCell
 from nmtkit.models.variants import build_model, count_parameters, load_variant
@@ -330,7 +331,8 @@ def test_gates_begin_open_and_embeddings_with_variance_one():
     gate, states = model.attention.gate, torch.zeros(1, 1, 3, 32)
     of_s, of_h = gate.state(torch.zeros(1, 1, 1, 16)), gate.prepare(states)
     torch.testing.assert_close(gate.openness(of_h, of_s), torch.full((1, 1, 3), expected))
-    mixed = gate.mix(torch.float32, states, of_h, torch.zeros(1, 1, 1, 16), of_s)
+    with torch.no_grad():
+        mixed = gate.mix(torch.float32, states, of_h, of_s)
     assert len(cells) == 4 and mixed.abs().amax() < 1e-6
     for table in (model.src_table, model.tgt_table):
         vectors = model.eval()._words(table, torch.arange(500)[None]).detach()
@@ -351,14 +353,27 @@ def test_a_hundred_words_with_large_scores_stay_finite(values):
     assert logits.isfinite().all() and all(p.grad.isfinite().all() for p in model.parameters())
 
 
-KEEPING = SimpleNamespace(apply=attention.refine_and_attend)
-"""In the place of `attention._Recomputed`: the same step, of which autograd keeps everything for the
-backward pass.
-"""
+@pytest.fixture
+def keep(monkeypatch):
+    """Return a function that lets autograd keep everything of a step for the backward pass."""
+
+    def mix(gate, dtype, history, of_h, of_s):
+        (n, of_z), (x, z) = of_h.chunk(2, -1), of_s.chunk(2, -1)
+        update = torch.sigmoid(x) * torch.sigmoid(of_z + z)
+        return (1 - update) * history + update * torch.tanh(n / 2 + x)
+
+    def change():
+        def step(module, *tensors):
+            return attention.refine_and_attend(module.gate, *tensors)
+
+        monkeypatch.setattr(attention, "_Recomputed", SimpleNamespace(apply=step))
+        monkeypatch.setattr(CARUGate, "mix", mix)
+
+    return change
 
 
 @pytest.mark.parametrize("variant", ["caru", "gru-inv", "gatt"])
-def test_recomputing_changes_no_gradient(variant, monkeypatch):
+def test_recomputing_changes_no_gradient(variant, keep):
     model, batch = small(variant, dropout=0.2).train(), contract.collate(contract.pairs())
 
     def gradients():
@@ -366,7 +381,7 @@ def test_recomputing_changes_no_gradient(variant, monkeypatch):
         return torch.autograd.grad(contract.loss_of(model, batch), list(model.parameters()))
 
     again = gradients()
-    monkeypatch.setattr(attention, "_Recomputed", KEEPING)
+    keep()
     for found, plain in zip(again, gradients(), strict=True):
         torch.testing.assert_close(found, plain, rtol=1e-12, atol=1e-14)
 
@@ -425,7 +440,7 @@ def test_weights_that_are_changed_weigh_at_the_first_step_too():
     torch.testing.assert_close(contexts[1], contexts[0] / 4)
 
 
-def test_nothing_of_every_pair_of_positions_is_kept_for_backward(monkeypatch):
+def test_nothing_of_every_pair_of_positions_is_kept_for_backward(keep):
     """Numbers for every source position at every step: T times as many as a sentence has, were
     they not computed again.
     """
@@ -449,7 +464,7 @@ def test_nothing_of_every_pair_of_positions_is_kept_for_backward(monkeypatch):
         return len(found)
 
     assert large() == 2  # the states of the source and their products, once a sentence
-    monkeypatch.setattr(attention, "_Recomputed", KEEPING)
+    keep()
     assert large() > 2 * batch.tgt_in.size(1)
 
 

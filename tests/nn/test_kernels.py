@@ -418,6 +418,7 @@ def test_kernels_that_do_not_compile_are_left_out(monkeypatch):
 
 
 tried = gpu._try
+ONE_LAYER = {"encoder_layers": 1, "decoder_layers": 1}
 
 
 @pytest.mark.parametrize(
@@ -427,7 +428,7 @@ tried = gpu._try
         ("pre", Case("transformer")),
         (
             "post",
-            Case("han", (("side", "joint"), ("encoder_layers", 1), ("decoder_layers", 1))),
+            Case("han", tuple({"side": "joint", "heads": 2, **ONE_LAYER}.items())),
         ),
     ],
     ids=str,

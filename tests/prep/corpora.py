@@ -107,7 +107,7 @@ def slow_prep(lines, settings, folder, languages=("en", "de")):
         counts = Counter(word for sentence in text[side] for word in evidence(sentence))
         caser = learn_truecaser(counts, folder / f"truecase.{side}")
         text[side] = [caser.truecase(sentence) for sentence in text[side]]
-    if settings.merges:
+    if settings.subwords == "bpe":
         words = [Counter(word for sentence in one for word in sentence) for one in text]
         for side in (0, 1):
             counts = words[0] + words[1] if settings.joint_vocab else words[side]

@@ -23,7 +23,12 @@ from tests.prep.corpora import own_files, pairs, prepare
 from tests.refused import refused
 
 LANGUAGES = ("en", "de")
-KINDS = [{}, {"joint_vocab": False, "vocab_threshold": 9}, {"vocab_threshold": 9}, {"merges": 0}]
+KINDS = [
+    {},
+    {"joint_vocab": False, "vocab_threshold": 9},
+    {"vocab_threshold": 9},
+    {"subwords": "none"},
+]
 
 
 def counts(count, seed):
@@ -243,7 +248,7 @@ DAMAGED = [
     ({"src": "../../en"}, "'src' '../../en' cannot be a name"),
     ({"preset": "gone"}, "unknown preset 'gone'"),
     ({"settings": {"merges": "many"}}, "settings.merges"),
-    ({"settings": {"merges": 0}}, "prep.merges is 60 here and 0 there"),
+    ({"settings": {"merges": 70}}, "prep.merges is 60 here and 70 there"),
 ]
 
 

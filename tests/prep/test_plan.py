@@ -31,7 +31,7 @@ VARIED = [
     {"merges": 60, "joint_vocab": False},
     {"merges": 60, "vocab_threshold": 64, "min_frequency": 3},
     {"merges": 30, "joint_vocab": False, "vocab_threshold": 64, "truecase": "tgt"},
-    {"merges": 0, "truecase": "src", "min_frequency": 40},
+    {"subwords": "none", "truecase": "src", "min_frequency": 40},
     {
         "merges": 40,
         "lowercase": True,
@@ -236,7 +236,7 @@ def test_everything_dropped_is_an_error_that_says_why(tmp_path, jobs):
     assert "train.en" in caught.value.where
     assert "max_ratio" in caught.value.hint
     with pytest.raises(DataError, match="too many subwords 50"):
-        prepared(tmp_path, pairs(50), jobs=jobs, merges=0, max_subwords=2)
+        prepared(tmp_path, pairs(50), jobs=jobs, subwords="none", max_subwords=2)
     assert [p.name for p in tmp_path.iterdir()] == ["in"]
 
 

@@ -32,7 +32,6 @@ STAGES = {
     "task": "probing",
     "cost": "cost",
     "group": "lengths",
-    "sentence": "examples",
 }
 """What measures the columns of a kind."""
 COMMANDS = get_command(app).commands
@@ -153,8 +152,8 @@ def test_the_papers_numbers_stand_beside_the_table_that_has_them(name, with_pars
         beside = (str(values["paper"] or ""), values["table"] or "")
         assert beside == ((folder, stem) if columns else ("", ""))
         if columns:
-            datasets = done.named("prep") if kind != "sentence" else [""]
-            assert list(dict.fromkeys(column.dataset for column in columns)) == datasets
+            datasets = list(dict.fromkeys(column.dataset for column in columns))
+            assert datasets == done.named("prep")
             systems = {f"{row.system}-s1" for row in table.rows if row.system}
             assert systems <= set(values["systems"])
 

@@ -83,10 +83,9 @@ def test_the_columns_name_corpora_and_their_test_sets(name):
                     and corpora.find(column.set).entry.evaluation
                     and column.task in known
                 )
-            elif column.kind == "cost":
+            else:
+                assert column.kind == "cost"
                 assert corpora.find(column.dataset) and not column.set
-            else:  # of a sentence that the paper does not name
-                assert column.kind == "sentence" and not column.dataset and not column.set
             assert not column.group or column.group in [
                 group.label for spec in ("dc", "pr") for group in lengths.groups(spec)
             ]

@@ -5,10 +5,13 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from nmtkit.parallel import cores
+from nmtkit.run import Run
+from recipes.trainings import Training, Trainings
 from tests.recipes.recipe_calls import ASKED, ROOT, note_installed
 
 STUB = """
@@ -128,7 +131,8 @@ def test_a_failure_stops_the_others_and_is_named(begin, tmp_path):
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
-def test_a_signal_stops_all(begin, tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_stops_all(number, begin, tmp_path):
     process = begin(PARALLEL=3, PACE="60")
     end = time.monotonic() + 60
     while not (tmp_path / "notes").exists() or len(notes(tmp_path)) < 1 + 3:
@@ -136,11 +140,24 @@ def test_a_signal_stops_all(begin, tmp_path):
         time.sleep(0.05)
     children = f"/proc/{process.pid}/task/{process.pid}/children"
     (child,) = [int(pid) for pid in open(children, encoding="ascii").read().split()]
-    os.kill(child, signal.SIGTERM)
+    os.kill(child, number)
     ended(process, code=75)
     found = notes(tmp_path)
     assert [line[0] for line in found].count("stop") == 3
     assert "translate" not in [line[0] for line in found]
+
+
+def test_a_drawing_reads_the_measurements_once(tmp_path, monkeypatch):
+    read, original = [], Path.read_text
+    monkeypatch.setattr(
+        Path, "read_text", lambda path, *args: read.append(path.name) or original(path, *args)
+    )
+    metrics = Run(tmp_path).system("a").metrics
+    metrics.parent.mkdir(parents=True)
+    metrics.write_text('{"step": 7, "kind": "train", "nll": 3.21}\n')
+    table = Trainings([Training(["--system", "a"])], Run(tmp_path), 1).table()
+    assert [list(column.cells) for column in table.columns][2:4] == [["7"], ["3.21"]]
+    assert read.count("metrics.jsonl") == 1
 
 
 def test_another_word_than_a_number_is_refused(begin):

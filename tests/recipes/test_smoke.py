@@ -66,7 +66,6 @@ PRINTED = (
 )
 """Those of which the papers print scores."""
 BESIDE = {
-    "caru/table2": ["examples"],
     "dual_context/table1": ["cost"],
     "dual_context/probing": ["probing"],
     "phrase/table2": ["cost"],

@@ -3,6 +3,7 @@ table of what is done.
 """
 
 import contextlib
+import io
 import os
 import shutil
 import signal
@@ -19,6 +20,7 @@ from nmtkit.errors import ConfigError, EnvironmentProblem
 from nmtkit.models import checkpoints
 from nmtkit.run import Run
 from recipes.verdict import leavings, status
+from recipes.verdict.__main__ import main
 from recipes.verdict.folders import Folders, held, is_held
 from recipes.verdict.listing import HERE, read_list, why_unknown
 from recipes.verdict.tables import tables
@@ -85,6 +87,24 @@ def call(queue, *arguments, code=0, **more):
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stderr
     return done.stdout + done.stderr
+
+
+def answer(queue, *arguments, code=0, **more):
+    """Call the command behind verdict.sh in this process; return what it printed."""
+    text = io.StringIO()
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.redirect_stdout(text),
+        contextlib.redirect_stderr(text),
+    ):
+        patch.setattr(os, "environ", variables(queue, **more))
+        patch.setattr(sys, "argv", ["verdict.sh", *arguments])
+        try:
+            ended = main() or 0
+        except SystemExit as end:
+            ended = end.code
+    assert ended == code, text.getvalue()
+    return text.getvalue()
 
 
 def begin(queue, **more):
@@ -167,7 +187,7 @@ def test_killed_and_started_again(queue):
             os.kill(pid, signal.SIGKILL)
     process.wait()
     wait_for(lambda: words(queue)[0] == ("a-s1", "waiting"))  # all processes of it have ended
-    table = call(queue, "--status")
+    table = answer(queue, "--status")
     assert "demo/a-s1" in table and "0 running" in table
     call(queue)
     made = updates(queue)
@@ -222,12 +242,12 @@ def test_a_failure_has_its_reason_and_stops_no_other(queue):
     (queue / "list.sh").write_text(ONE_SEED.replace("system b ", "system bad\nsystem b "))
     assert "demo/bad-s1: failed: cannot train this" in call(queue)
     assert dict(words(queue)) == {"a-s1": "done", "bad-s1": "failed", "b-s1": "done"}
-    assert "cannot train this" in call(queue, "--status")
+    assert "cannot train this" in answer(queue, "--status")
     assert "bad-s1" not in call(queue)
-    assert "demo/bad-s1 is tried again" in call(queue, "--retry", "demo/bad-s1")
+    assert "demo/bad-s1 is tried again" in answer(queue, "--retry", "demo/bad-s1")
     assert dict(words(queue))["bad-s1"] == "waiting"
     assert "failed: cannot train this" in call(queue)
-    call(queue, "--retry")
+    answer(queue, "--retry")
     assert dict(words(queue))["bad-s1"] == "waiting"
 
 
@@ -249,13 +269,13 @@ def test_a_corpus_that_cannot_be_prepared_keeps_its_systems_waiting(queue):
     )
     assert "corpus nowhere cannot be prepared: no files" in call(queue)
     assert dict(words(queue)) == {"a-s1": "done", "b-s1": "done", "c-s1": "waits"}
-    assert "for its corpus: no files" in call(queue, "--status")
+    assert "for its corpus: no files" in answer(queue, "--status")
 
 
 def test_results_of_another_checkout_are_not_trained_again(done):
     new = call(done, "--collect").splitlines()
     assert new == ["demo/a-s1", "demo/a-s2", "demo/b-s1", "demo/b-s2", "demo/rates/a.json"]
-    assert call(done, "--collect").strip() == ""
+    assert answer(done, "--collect").strip() == ""
     names = {
         str(p.relative_to(done / "results/demo/a-s1"))
         for p in (done / "results/demo/a-s1").rglob("*.*")
@@ -308,7 +328,7 @@ def test_the_hours_left(queue):
     (a, b, a2, _), found = items, status.Estimates(items, folders)
     assert found.hours_left(a, done) == pytest.approx((4 - done) * 0.01)
     assert found.hours_left(b, 0) == found.hours_left(a2, 0) == pytest.approx(0.04)
-    assert f"left: {(4 - done + 12) * 0.01:.1f} core hours" in call(queue, "--status")
+    assert f"left: {(4 - done + 12) * 0.01:.1f} core hours" in answer(queue, "--status")
 
 
 def test_the_results_have_a_limit(done, monkeypatch):
@@ -330,7 +350,7 @@ def test_the_results_have_a_limit(done, monkeypatch):
     ],
 )
 def test_wrong_calls_are_refused(arguments, more, message, queue):
-    assert message in call(queue, *arguments, code=2, **more)
+    assert message in answer(queue, *arguments, code=2, **more)
     assert not updates(queue)
 
 

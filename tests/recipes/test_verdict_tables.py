@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import tomllib
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -21,6 +22,7 @@ from recipes.verdict import kernel_sizes, leavings, pages, tables
 from recipes.verdict.folders import Folders
 from recipes.verdict.listing import HERE, read_list
 from recipes.verdict.measured import measured
+from tests.manifests import edit, read_json
 from tests.recipes.recipe_calls import in_this_process
 from tests.refused import refused
 
@@ -238,6 +240,12 @@ def test_what_is_missing_is_said(tmp_path, folders, capsys, monkeypatch):
         tables.tables(ITEMS, elsewhere)
 
 
+def pretend_whole(manifest, system):
+    """Give a part of the corpus the fingerprint of the corpus that a system was trained on."""
+    config = tomllib.loads((system / "config.toml").read_text("utf-8"))
+    edit(manifest, read_json(manifest)["fingerprint"], config["corpus"])
+
+
 def test_the_page_has_the_numbers_of_the_results(tmp_path, monkeypatch):
     """Translations, curves, sizes and findings of systems whose weights are not here."""
     monkeypatch.setattr(demo, "generate", partial(demo.generate, dev=500, test=500))
@@ -253,21 +261,10 @@ def test_the_page_has_the_numbers_of_the_results(tmp_path, monkeypatch):
         printed.append("".join(streams))
         return SimpleNamespace(returncode=code)
 
-    prepared = [
-        "nmtkit",
-        "prep",
-        "demo",
-        "--run",
-        "runs/demo",
-        "--preset",
-        "demo",
-        "--jobs",
-        "1",
-        "--size",
-        "300",
-    ]
     folders.state.mkdir()
-    assert run(prepared, folders.state).returncode == 0
+    options = ["--run", "runs/demo", "--preset", "demo", "--jobs", "1", "--size", "300"]
+    assert run(["nmtkit", "prep", "demo", *options], folders.state).returncode == 0
+    pretend_whole(folders.run("demo") / "prep/manifest.json", folders.results / "demo/amn-s1")
     monkeypatch.setattr(pages, "subprocess", SimpleNamespace(run=run))
     page = pages.page(ITEMS, folders)
     assert page == folders.state / "page/demo/report/index.html"
@@ -281,9 +278,8 @@ def test_the_page_has_the_numbers_of_the_results(tmp_path, monkeypatch):
     assert "Made before these changed" not in text and "amn: amn-s1 (seed 1), amn-s2" in text
     assert "nmtkit train --run runs/demo --system amn-s2" in text
     assert "nmtkit analyze agreement --pairs pronouns --context true,none,foreign" in text
-    finding = json.loads((page.parents[1] / "analyze/pronouns/finding.json").read_text("utf-8"))
-    keys = [column["key"] for column in finding["table"]["columns"]]
-    assert {*names, "amn-s2, foreign"} <= set(keys)
+    finding = load(StoredFinding, page.parents[1] / "analyze/pronouns/finding.json")
+    assert {*names, "amn-s2, foreign"} <= {column.key for column in finding.table.table.columns}
     assert all(text.count(f"{millions}") >= 2 for millions in (1.32, 1.72))  # parameters
     copied = folders.state / "page/demo/systems/amn-s1/best.json"
     best = copied.read_bytes()

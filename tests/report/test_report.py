@@ -26,6 +26,7 @@ from nmtkit.report.contents import analyze_command, read_contents
 from nmtkit.report.texts import Texts, differences, read_texts, side_by_side
 from nmtkit.score.budgets import unequal
 from nmtkit.score.resampling import FEW
+from nmtkit.score.result_tables import significance_table
 from nmtkit.score.seeds import NOT_KNOWN
 from nmtkit.score.significance import FEW_DIFFERENT
 from nmtkit.score.stage import score
@@ -132,6 +133,8 @@ def test_a_verdict_needs_p_and_interval(low, p, said):
     assert said in comparison.verdicts(result)[0]
     own.differences["bleu"] = Estimate(-1.0, -2.0, -low)
     assert said.replace("better", "worse") in comparison.verdicts(result)[0]
+    own.differences["bleu"] = Estimate(0.0, 0.0, 0.0)
+    assert "own is not clearly different from base: +0.00" in comparison.verdicts(result)[0]
 
 
 def test_cost_of_training_and_decoding(reported):
@@ -383,12 +386,13 @@ def test_what_is_missing_is_said(reported):
     reported.finding("headroom", "headroom")
     other = run / "analyze/headroom/finding.json"
     edit(other, '"format": 1', '"format": 99')
+    edit(run / "score/test/scores.json", '"prepared": "', '"prepared": "another ')
     (run / "analyze/gates").mkdir()
     (run / "analyze/layers").mkdir()
     (run / "analyze/layers/finding.json").write_text('{"name": 1', "utf-8")
     for name, inputs in (
         ("weights", {"files": {}, "weights": {"../base": {}}}),
-        ("alignment", {"files": {"systems/own/metrics.jsonl": "0"}}),
+        ("alignment", {"files": {"systems/own/metrics.jsonl": "0"}, "prepared": "another"}),
     ):
         reported.finding(name, name, made_from={"systems": ["base"], **inputs})
     reported.add("later", 0.5, sets=[])
@@ -414,7 +418,8 @@ def test_what_is_missing_is_said(reported):
         "systems/later: its settings cannot be read (the file is damaged: ",
         "not translated: later",
         "Of base alone, without own",
-        "Made before these changed: systems/own/metrics.jsonl",
+        "Made before these changed: the prepared corpus, systems/own/metrics.jsonl",
+        "score/test: made before these changed: the prepared corpus",
         "searched with the same search.beam (5: base; 4: own).",
         "--force --on test --set search.beam=…",
         "the first 1000 of 1002 rows",
@@ -468,7 +473,7 @@ def test_cautions_and_curves_are_of_the_systems_compared(reported):
     (folder / "metrics.jsonl").write_text(lines.replace('"step": 10', '"step": 99'), "utf-8")
     found = read_contents(reported.run)
     assert [system.name for system in found.systems] == ["base", "own"]
-    assert not any("different budgets" in one.text for one in comparison.cautions(found))
+    assert not any("not trained alike" in one.text for one in comparison.cautions(found))
     systems = found.scores["test"].systems
     own = next(system for system in systems if system.tests)
     for tested, said in ((1, False), (2, True)):
@@ -517,21 +522,22 @@ def test_scores_of_another_version_are_left_out(reported):
 
 def test_of_many_unequal_budgets_the_extremes_are_listed():
     budgets = {f"s{count}": Budget(count, None, "") for count in (30, 10, 20, 1000, 40, 50, 60)}
-    words = "The systems had different budgets: updates (from 10 (s10) to 1,000 (s1000))."
+    words = "The systems were not trained alike: updates (from 10 (s10) to 1,000 (s1000))."
     assert unequal(budgets) == [words]
 
 
 def test_unequal_budgets_are_said_as_score_says_them(tmp_path):
     made = ReportedRun(tmp_path / "budgets")
     for name, step in (("a", 10), ("b", 99)):
-        made.add(name, 0.3, variant=name, seed=1)
+        made.add(name, 0.3, variant=name, seed=1, corpus=f"of {name}")
         made.log(name)
         path = made.run.path / "systems" / name / "metrics.jsonl"
         edit(path, '"step": 10', f'"step": {step}')
     score(made.run, resamples=20, trials=20)
     contents = read_contents(made.run)
-    (said,) = (one.text for one in comparison.cautions(contents) if "budgets" in one.text)
-    assert said == "The systems had different budgets: updates (a 10, b 99)."
+    (said,) = (one.text for one in comparison.cautions(contents) if "alike" in one.text)
+    corpora = "preparations of the corpus (a of a, b of b)"
+    assert said == f"The systems were not trained alike: updates (a 10, b 99); {corpora}."
     assert contents.scores["test"].remarks == [said]
 
 
@@ -544,6 +550,8 @@ def test_few_sentences_that_differ_get_no_verdict(tmp_path):
     (verdict,) = comparison.verdicts(contents.scores["test"])
     assert verdict.startswith("b - a: ") and verdict.endswith(f"] BLEU; {FEW_DIFFERENT}.")
     assert FEW_DIFFERENT in comparison.tables(contents, "test")[0].notes
+    notes = significance_table(contents.scores["test"]).notes
+    assert sum(note.count(FEW_DIFFERENT) for note in notes) == 1
 
 
 def test_few_sentences_get_no_verdict(tmp_path):
@@ -559,7 +567,7 @@ def test_few_sentences_get_no_verdict(tmp_path):
     made.add("b-2", 0.1, seed=2, variant="b")
     score(made.run, resamples=20, trials=20)
     (verdict,) = comparison.verdicts(read_contents(made.run).scores["test"])
-    assert f"in the mean; {FEW}" in verdict
+    assert verdict.startswith("b (2 seeds): mean difference") and FEW in verdict
 
 
 def test_the_error_of_one_seed_needs_several_seeds_of_others(tmp_path):

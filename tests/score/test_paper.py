@@ -268,7 +268,6 @@ def test_an_analysis_is_asked_for_a_table_that_has_its_kind(file):
     for kind, what in (
         ("task", "accuracies of probing tasks"),
         ("group", "gains by length"),
-        ("sentence", "scores of a sentence"),
     ):
         with pytest.raises(ConfigError, match=f"the paper's table 'one' has no {what}") as caught:
             paper.asked(str(file), "one", kind)

@@ -305,7 +305,12 @@ def test_too_few_resamples_for_so_many_comparisons_are_said(seeded, stdout):
     for resamples, said in ((80, False), (70, True)):  # 2 comparisons, p at least 2/(N+1)
         seeded.score(resamples=resamples, group_by="seed")
         words = "with 70 resamples no p (Holm) can be below 0.056"
-        assert (f"{words}; use --resamples 840" in stdout()) == said
+        out = stdout()
+        assert "corrected for 2 comparisons with a p" in out
+        assert (f"{words}; use --resamples 840" in out) == said
+    # Two seeds of two systems do not tell the error of the third system's seed.
+    seeded.score(group_by="seed", systems=["base", "base-2", "new", "new-2", "other"])
+    assert "corrected for 1 comparison with a p" in stdout()
 
 
 def test_by_length_has_a_row_a_group_of_seeds_too(seeded, stdout):
@@ -383,7 +388,7 @@ def test_how_a_training_was_watched_does_not_part_its_seeds(fake, stdout):
     best checkpoint, can.
     """
     same = {"log_every": 7, "samples": 0, "checkpoint_every": 9, "keep_checkpoints": 2}
-    same |= {"deterministic": True}
+    same |= {"deterministic": True, "log_to": "none"}
     others = {"max_steps": 11, "patience": 3, "max_minutes": 1.0, "best_by": "dev_loss"}
     others |= {"dev_bleu": False, "dev_sentences": 3}
     changes = [{}, *({key: value} for key, value in (same | others).items())]
@@ -391,7 +396,7 @@ def test_how_a_training_was_watched_does_not_part_its_seeds(fake, stdout):
     def groups(average):
         for number, change in enumerate(changes):
             train = {"max_steps": 10, **change, "seed": number}
-            search = {"beam": 5, "average": average}
+            search = {"beam": 5, "average": average, "nbest": 1 + number % 2}
             folder = fake.add(f"s{number:02d}", 0.2)
             config = {"variant": "toy", "preset": f"p{number}", "train": train, "search": search}
             config["hardware"] = {"name": f"machine {number}", "threads": number}
@@ -402,9 +407,9 @@ def test_how_a_training_was_watched_does_not_part_its_seeds(fake, stdout):
         return [group["systems"] for group in groups]
 
     apart = [[f"s{number:02d}"] for number in range(1 + len(same), 1 + len(same) + len(others))]
-    assert groups(1) == [["s00", "s01", "s02", "s03", "s04", "s05"], *apart]
+    assert groups(1) == [[f"s{number:02d}" for number in range(1 + len(same))], *apart]
     # An average is of the checkpoints that were saved and kept.
-    assert groups(3) == [["s00", "s01", "s02", "s05"], ["s03"], ["s04"], *apart]
+    assert groups(3) == [["s00", "s01", "s02", "s05", "s06"], ["s03"], ["s04"], *apart]
 
 
 def test_a_seed_trained_before_a_setting_existed_belongs_to_the_others(seeded, stdout):

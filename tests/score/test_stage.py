@@ -28,7 +28,7 @@ from nmtkit.score.metrics import METRICS, TOKENIZERS
 from nmtkit.score.options import ScoreOptions
 from nmtkit.score.resampling import FEW
 from nmtkit.score.result_tables import significance_table
-from nmtkit.score.significance import FEW_DIFFERENT, TESTS
+from nmtkit.score.significance import EQUAL_SCORES, FEW_DIFFERENT, TESTS
 from nmtkit.score.stage import score, score_files
 from nmtkit.score.stored_scores import Scores
 from nmtkit.score.translations import FORCED, unlike_searches
@@ -405,6 +405,8 @@ def test_what_is_missing_is_said_with_the_command_that_makes_it(fake_run, tmp_pa
     refuse(DataError, "3 lines for 40 sentences", "--force")
     write(fake.run.prep / "text" / "one.ref", ["Dogs run ."])
     refuse(DataError, "1 line for 40 sentences", "nmtkit prep --force")
+    fake.run.source("two").unlink()
+    refuse(ConfigError, "keeps no text of the set 'two'", "--on", set_names=["two"])
     assert not (fake.run.path / "score" / "one").exists()
     history = (fake.run.path / "history.jsonl").read_text("utf-8").splitlines()
     assert {json.loads(line)["exit"] for line in history} == {2}
@@ -497,11 +499,11 @@ def test_few_sentences_have_neither_p_nor_interval_in_any_form(fake_run, stdout)
     assert (row["pairs"], row["better"]) == ("2", "")
 
 
-def test_unequal_budgets_are_under_every_table_and_in_the_scores(fake_run):
+def test_unequal_trainings_are_under_every_table_and_in_the_scores(fake_run):
     fake = fake_run(count=60)
 
-    def train(name, updates, tokens, seed, preset):
-        folder = fake.add(name, 0.3, seed=seed, variant=name[0], preset=preset)
+    def train(name, updates, tokens, seed, preset, corpus="first"):
+        folder = fake.add(name, 0.3, seed=seed, variant=name[0], preset=preset, corpus=corpus)
         lines = [
             json.dumps({"step": step, "kind": "train", "updates": 10, "tgt_tokens": tokens})
             for step in range(10, updates + 1, 10)
@@ -515,23 +517,24 @@ def test_unequal_budgets_are_under_every_table_and_in_the_scores(fake_run):
     train("a-1", 20, 5000, 1, "small")
     train("b-1", 20, 5100, 1, "small")
     assert remarks() == []
-    train("b-1", 40, 5100, 1, "base")
-    train("b-2", 40, 5100, 2, "base")
+    train("b-1", 40, 5100, 1, "base", "another")
+    train("b-2", 40, 5100, 2, "base", "another")
     fake.add("elsewhere", 0.3, trained=False)
     said = (
-        "The systems had different budgets: updates (a-1 20, b-1 40, b-2 40); seeds (a-1 1, b 2);"
+        "The systems were not trained alike: updates (a-1 20, b-1 40, b-2 40); seeds (a-1 1, b 2);"
         " target tokens seen (a-1 10,000, b-1 20,400, b-2 20,400); presets (a-1 small, b-1 base,"
-        " b-2 base)."
+        " b-2 base); preparations of the corpus (a-1 first, b-1 another, b-2 another)."
     )
     assert remarks() == [said]
     budgets = result_of(fake.run)["made_from"]["budgets"]
-    assert budgets["b-2"] == {"updates": 40, "tokens": 20400, "preset": "base"}
+    trained = {"updates": 40, "tokens": 20400, "preset": "base", "corpus": "another"}
+    assert budgets["b-2"] == trained
     for stem in ("table", "significance", "seeds", "lengths", "lengths-by-seed"):
         assert said in read(fake.run, "test", f"{stem}.md"), stem
     for name in ("b-1", "b-2"):  # twice the updates, half the tokens in each
         train(name, 40, 2500, int(name[-1]), "small")
     updates = "updates (a-1 20, b-1 40, b-2 40); seeds (a-1 1, b 2)."
-    assert remarks() == [f"The systems had different budgets: {updates}"]
+    assert remarks() == [f"The systems were not trained alike: {updates}"]
 
 
 def test_tokens_are_noticed_where_text_is_expected(tmp_path, capsys):
@@ -755,7 +758,7 @@ def test_every_test_is_shown_under_its_name(fake_run, stdout):
     same = rows[len(DEFAULT)]
     p_values = [same[f"p_{test}"] for test in TESTS]
     assert [p and float(p) for p in p_values] == [1.0, 1.0, 1 / 201, "", 1.0]
-    assert "sacreBLEU's bootstrap, small by definition, means nothing" in out
+    assert EQUAL_SCORES in out and EQUAL_SCORES not in read(fake.run, "test", "table.md")
     assert FEW_DIFFERENT in out
     scores = load(Scores, fake.run.path / "score" / "test" / "scores.json")
     scores.systems[2].differences["bleu"] = scores.systems[1].differences["bleu"]
@@ -765,6 +768,8 @@ def test_every_test_is_shown_under_its_name(fake_run, stdout):
     main = dict(zip(*csv.reader([header, better]), strict=True))
     assert float(main["p"]) == result["systems"][1]["tests"]["sign"]["bleu"]["p"]
     assert "Collins" in read(fake.run, "test", "table.md")
+    fake.score(test="sacrebleu_bootstrap")
+    assert EQUAL_SCORES in read(fake.run, "test", "table.md")
 
 
 def test_the_page_and_the_help_name_every_metric_and_every_test():

@@ -103,6 +103,26 @@ def test_compiled_and_eager_training_have_the_same_losses(run):
     assert cause == "output of encoder.0.feed_forward.inner"
 
 
+@pytest.mark.parametrize("variant", ["caru", "gatt", "rnnsearch"])
+def test_compiled_steps_of_a_loop_have_the_same_gradients(variant):
+    eager = contract.Case(variant).build(dtype=torch.float64, dropout=0.1).train()
+    compiled, graphs = copy.deepcopy(eager), []
+    example = contract.batch_for(eager, contract.pairs())
+    compiling.compile_training(compiled, example, counting(graphs))
+    counts = []
+    for count, longest in [(5, 7), (4, 12)]:
+        batch = contract.batch_for(eager, contract.pairs(count, longest=longest))
+        gradients = []
+        for model in (eager, compiled):
+            seed_everything(1, count, 0)
+            loss = contract.loss_of(model, batch)
+            gradients.append(torch.autograd.grad(loss, list(model.parameters())))
+        for found, expected in zip(*gradients, strict=True):
+            torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+        counts.append(len(graphs))
+    assert counts[1] == counts[0]  # no graph for another shape
+
+
 @pytest.fixture
 def as_on_a_gpu(monkeypatch):
     """Take the paths that a GPU takes, on a CPU."""
@@ -111,11 +131,11 @@ def as_on_a_gpu(monkeypatch):
     monkeypatch.setattr(cpu, "dropout", lambda x, p: torch.dropout(x, p, True))
 
 
-# Two graphs, one a verb, are enough. A loop over time cuts a verb in two, and each `amn` has several.
-# A batch without a context is one graph more.
+# Two graphs, one a verb, are enough. A loop over time cuts a verb in two, and `amn` has several.
+# Attention inside a loop is a graph. A batch without a context is one graph more.
 GRAPHS = {
     **dict.fromkeys(("context-aware", "han", "concat"), 3),
-    **dict.fromkeys(("rnnsearch", "caru"), 4),
+    **dict.fromkeys(("rnnsearch", "caru"), 5),
     "amn": 15,
 }
 # Each is compiled as another one: as full-dc (the first two), han and caru.
@@ -172,13 +192,18 @@ def test_words_left_out_have_no_vector_in_a_compiled_model(run):
     assert not torch.allclose(found[2], eager.encode(batch)["states"][2])
 
 
-def test_a_training_with_a_real_compiler(tmp_path):
+def test_a_training_with_a_real_compiler(tmp_path, monkeypatch):
     """The stage with --compile and without: the same curve, not the same bits.
 
     Every kernel costs seconds of g++ where none is cached: so batches that are all padded, which
     are one graph a verb (the first test has the others), and dropout, at which kernels end, in one
-    place of the only layer.
+    place of the only layer. Without vectors, torch need not try what the processor has; with one
+    thread, it starts no processes.
     """
+    from torch._inductor import config
+
+    monkeypatch.setattr(config.cpp, "vec_isa_ok", False)
+    monkeypatch.setattr(config, "compile_threads", 1)
     runs = [make_run(tmp_path / name) for name in ("eager", "compiled")]
     settings = options(
         "train.max_steps=4",

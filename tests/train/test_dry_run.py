@@ -14,7 +14,7 @@ from nmtkit.train.loop import Trainer
 from nmtkit.train.updates import Updates
 from tests.train.tiny import options, state_of, trainer
 
-SETTINGS = options("train.max_steps=40", "train.update_size=150", "train.validate_every=100")
+SETTINGS = options("train.max_steps=40", "train.update_size=180", "train.validate_every=100")
 go = trainer(SETTINGS)
 
 
@@ -59,7 +59,7 @@ def test_a_dry_run_prints_the_training_and_writes_nothing(run, seen, stdout):
     printed = stdout()
     rows = dict(line.split(maxsplit=1) for line in printed.splitlines() if "  " in line)
     assert rows["parameters"] == f"{count_parameters(trainer.model):,}"
-    assert rows["train.update_size"].split() == ["150", "0"]
+    assert rows["train.update_size"].split() == ["180", "0"]
     assert rows["model.d_model"].split() == ["16", "512"]
     assert "train.epsilon" not in rows and "train.seed" not in rows
     assert re.search(r"memory +\d+\.\d\d GiB this process, measured", printed)

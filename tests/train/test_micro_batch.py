@@ -15,7 +15,7 @@ from nmtkit.train import loss as losses
 from nmtkit.train.updates import equal_parts
 from tests.faults.test_training import gradients_of_an_update
 from tests.train.test_resume import SETTINGS, outcome, short_of_memory, stop
-from tests.train.tiny import make_run, state_of, trainer
+from tests.train.tiny import make_run, metrics, state_of, trainer
 
 go = trainer(SETTINGS)
 LENGTHS = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), min_size=1, max_size=200)
@@ -90,11 +90,15 @@ def test_only_a_gpu_joins():
         assert not gradients.joins(settings, torch.device("cpu"))
 
 
-def test_the_largest_parts_are_tried_before_the_first_update(tmp_path, joined, monkeypatch):
-    computed, original = [], losses.backward
+def test_the_largest_parts_are_tried_and_their_padding_is_logged(
+    tmp_path, joined, monkeypatch, stdout
+):
+    computed, tokens, original = [], [], losses.backward
 
     def noted(logits_of, hidden, batch, *rest):
-        computed.append(batch.src.numel() + batch.tgt_out.numel())
+        sides = batch.src, batch.tgt_out
+        computed.append(sum(side.numel() for side in sides))
+        tokens.append(sum(int(side.count_nonzero()) for side in sides))
         return original(logits_of, hidden, batch, *rest)
 
     monkeypatch.setattr(losses, "backward", noted)
@@ -103,6 +107,10 @@ def test_the_largest_parts_are_tried_before_the_first_update(tmp_path, joined, m
     go(run)
     assert len(computed) == 1 + 12
     assert computed[0] == max(computed[1:3])  # of an epoch of two updates and a rest
+    padding = 1 - sum(tokens[1:5]) / sum(computed[1:5])
+    assert metrics(run, "train")[0]["padding"] == pytest.approx(padding, abs=1e-5) != 0
+    go(run, name="dry", dry_run=True)
+    assert f"{computed[0]} positions" in stdout()
 
 
 def test_a_continued_training_computes_the_same_parts(tmp_path, joined, monkeypatch):

@@ -318,7 +318,7 @@ def test_a_missing_rank_is_named(tmp_path, run):
     together = Together(tmp_path / "logs", 2, arguments(run, name="missing"), timeout=5)
     together.processes[1].kill()
     assert together.codes()[0] == 3
-    assert "of 2 ranks these did not start within 5 s: 1" in together.said()[0]
+    assert "these of 2 ranks have not started after 5 s: 1" in together.said()[0]
 
 
 def test_through_torchrun(tmp_path, run):
@@ -416,5 +416,5 @@ def test_an_environment_that_makes_no_sense(monkeypatch, wrong):
         monkeypatch.delenv(name, raising=False)
     for name, value in wrong.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(ranks.ConfigError, match="no group of processes"), ranks.joined():
+    with pytest.raises(ranks.ConfigError, match="do not fit together"), ranks.joined():
         pass

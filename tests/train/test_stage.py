@@ -39,7 +39,7 @@ from nmtkit.train.ranks import Ranks
 from nmtkit.train.stage import train
 from nmtkit.train.state import Best
 from nmtkit.train.stop import Stop
-from nmtkit.train.validation import DEV_SEARCH, Validation, Validator, is_better
+from nmtkit.train.validation import DEV_SEARCH, Validation, Validator, dev_search, is_better
 from nmtkit.translate.beam import search
 from nmtkit.translate.translator import Translator
 from tests.manifests import read_json
@@ -127,6 +127,12 @@ def test_a_learning_rate_of_another_schedule_is_warned_about(
 def test_bad_settings_name_the_key(run, assignment, message):
     assert message in str(refused(ConfigError, None, go, run, assignment))
     assert not (run.path / "systems").exists()
+
+
+def test_a_setting_without_effect_on_a_continued_training(run):
+    go(run)
+    message = "train.min_lr has no effect without train.schedule=plateau"
+    refused(ConfigError, message, train, run, assignments=["train.min_lr=1e-5"], device="cpu")
 
 
 def test_a_file_may_have_the_settings_of_another_schedule(run, tmp_path):
@@ -364,6 +370,8 @@ def test_the_learning_rate_has_run_down(run, monkeypatch):
     go(run, *more, "train.log_every=2")
     assert [line["lr"] for line in metrics(run, "train")] == [0.01, 0.01, 0.005, 0.0025]
     assert last(run).name == "step-00000008"
+    train(run, assignments=["train.min_lr=0.001"], device="cpu")
+    assert [line["lr"] for line in metrics(run, "train")][4:] == [0.00125]
 
 
 def test_max_minutes(run, stderr):
@@ -633,13 +641,15 @@ def on_dev(run, monkeypatch):
     def prepared(model, **values):
         settings = TrainSettings.model_validate(values)
         autocast = {"device_type": "cpu", "enabled": False}
-        translator = Translator([model], side, side, vocabulary, vocabulary, DEV_SEARCH)
+        validator = Validator(run, run.sets("dev")[0], settings, model, autocast, Ranks())
+        search_settings = dev_search(validator._store)
+        translator = Translator([model], side, side, vocabulary, vocabulary, search_settings)
 
         def translated(lines, documents):
             found = translator.translate_window(lines, documents=documents)
             return [translation.text for translation in found]
 
-        return Validator(run, run.sets("dev")[0], settings, model, autocast, Ranks()), translated
+        return validator, translated
 
     return prepared
 

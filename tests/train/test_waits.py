@@ -1,6 +1,7 @@
 """Waits for the device: one for each line of the log, counted on a CPU by a stand-in."""
 
 import contextlib
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,10 +12,11 @@ from nmtkit import files
 from nmtkit.data.documents import documents_file
 from nmtkit.models.variants import load_variant
 from nmtkit.nn import cpu
+from nmtkit.train import loop
 from nmtkit.train.loop import Trainer
 from nmtkit.train.stage import train
 from tests.models.cases import DISTINCT
-from tests.train.tiny import TRAIN, make_run, options
+from tests.train.tiny import TRAIN, make_run, metrics, options, state_of
 
 SETTINGS = ("train.log_every=4", "train.update_size=150", "train.validate_every=1000")
 RECURRENT = ("model.d_hidden=8", "model.d_embedding=8")
@@ -66,15 +68,15 @@ def emulate(monkeypatch):
 def test_an_update_waits_for_the_device_at_a_line_of_the_log_only(variant, tmp_path, monkeypatch):
     """With documents, which some variants read."""
     emulate(monkeypatch)
-    reads, of_updates, make_update = [], [], Trainer.make_update
+    reads, of_updates, update = [], [], Trainer.update
 
     def counted(self):
         del reads[:]
         with Reads(reads), Lists(reads):
-            make_update(self)
+            update(self)
         of_updates.append(list(dict.fromkeys(reads)))
 
-    monkeypatch.setattr(Trainer, "make_update", counted)
+    monkeypatch.setattr(Trainer, "update", counted)
     run = make_run(tmp_path / "run", pairs=120, dev=0)
     files.write_lines(documents_file(run.prep, "train"), list(map(str, range(0, 120, 6))))
     recurrent = "d_hidden" in load_variant(variant).Settings.model_fields
@@ -82,3 +84,20 @@ def test_an_update_waits_for_the_device_at_a_line_of_the_log_only(variant, tmp_p
     more = ("train.max_steps=8", "train.ema=0.9", "train.clip_norm=0.5")
     train(run, variant=variant, assignments=[*model, *SETTINGS, *more])
     assert of_updates == [[], [], [], ["tolist"]] * 2
+
+
+def test_the_wait_is_time_of_the_updates(run, monkeypatch):
+    """Also before a validation and a checkpoint. An update takes a second of the device alone."""
+    clock, count = [0.0], Trainer._count
+
+    def waited(self, *update):
+        clock[0] += 1
+        count(self, *update)
+
+    monkeypatch.setattr(Trainer, "_count", waited)
+    clocks = dict.fromkeys(("monotonic", "process_time"), lambda: clock[0])
+    monkeypatch.setattr(loop, "time", SimpleNamespace(**clocks))
+    more = ("train.max_steps=12", "train.validate_every=3", "train.checkpoint_every=5")
+    train(run, assignments=[*options(*SETTINGS), *more])
+    assert [line["seconds"] for line in metrics(run, "train")] == [4, 4, 4]
+    assert state_of(run)["seconds"] == 10  # known at the beginning of the last update

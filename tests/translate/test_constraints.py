@@ -13,7 +13,7 @@ from toy_models import batch_of, of_prefixes, recurrent, sources
 
 import nmtkit
 from nmtkit.data.documents import Documents
-from nmtkit.errors import ConfigError, DataError
+from nmtkit.errors import ConfigError, DataError, NmtkitError
 from nmtkit.text.vocabulary import BOS, EOS, PAD
 from nmtkit.translate.beam import search
 from nmtkit.translate.demands import LineDemand
@@ -184,12 +184,21 @@ def test_phrases_need_a_beam(key):
     assert key in str(caught.value.where)
 
 
-@pytest.mark.parametrize("values", [{"sample": True}, {"diverse_groups": 3}])
-def test_phrases_of_a_later_line_are_refused_before_any_output(run, tmp_path, capsys, values):
+@pytest.mark.parametrize(
+    ("phrase", "values", "message"),
+    [
+        ("meadow", {"sample": True}, "need a beam search"),
+        ("meadow", {"diverse_groups": 3}, "need a beam search"),
+        ("zebra", {}, "'zebra' is not in the vocabulary"),
+    ],
+)
+def test_phrases_of_a_later_line_are_refused_before_any_output(
+    run, tmp_path, capsys, phrase, values, message
+):
     source, phrases = tmp_path / "source", tmp_path / "phrases"
     source.write_text("a dog\n" * 10_001)
-    phrases.write_text("\n" * 10_000 + "meadow\n")
-    with pytest.raises(ConfigError, match="need a beam search"):
+    phrases.write_text("\n" * 10_000 + f"{phrase}\n")
+    with pytest.raises(NmtkitError, match=message):
         translated(run, set_names=[], source=str(source), constraints=phrases, **values)
     assert capsys.readouterr().out == ""
 

@@ -3,6 +3,7 @@
 import itertools
 import math
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -37,19 +38,26 @@ def test_chrf_is_sacrebleus(candidates):
 @examples(deadline=None)
 def test_the_choice_is_that_of_the_definition(candidates, nbest, drawn, seed):
     draw = random.Random(seed)
-    hypotheses = [Hypothesis([i], -draw.random() * 8, 0.0, True) for i in range(len(candidates))]
-    weights = [1.0 if drawn else math.exp(h.log_prob) for h in hypotheses]
+    ends = sorted((draw.random() < 0.5 for _ in candidates), reverse=True)
+    hypotheses = [  # unfinished ones are far more probable
+        Hypothesis([i], -draw.random() * 8 - 800 * end, 0.0, end) for i, end in enumerate(ends)
+    ]
+    counts = [drawn or end or not any(ends) for end in ends]
+    weights = [
+        c * (drawn or math.exp(h.log_prob + 800 * h.finished))
+        for c, h in zip(counts, hypotheses, strict=True)
+    ]
     expected = {}
-    for h, row in zip(candidates, pairwise(candidates), strict=True):
+    for h, row, count in zip(candidates, pairwise(candidates), counts, strict=True):
         risk = sum(w * value for w, value in zip(weights, row, strict=True)) / sum(weights)
-        expected.setdefault(h, risk)
+        expected.setdefault(h, (not count, -risk))
     found = least_risk(hypotheses, candidates, nbest, drawn)
-    assert [h.score for h in found] == pytest.approx(
-        sorted(expected.values(), reverse=True)[:nbest], abs=1e-9
+    assert [-h.score for h in found] == pytest.approx(
+        [risk for _, risk in sorted(expected.values())[:nbest]], abs=1e-9
     )
     for h in found:
-        assert h == Hypothesis(h.ids, hypotheses[h.ids[0]].log_prob, h.score, True)
-        assert h.score == pytest.approx(expected[candidates[h.ids[0]]], abs=1e-9)
+        assert replace(h, score=0.0) == hypotheses[h.ids[0]]
+        assert -h.score == pytest.approx(expected[candidates[h.ids[0]]][1], abs=1e-9)
 
 
 def test_another_utility_chooses_another_translation():
@@ -112,7 +120,7 @@ def test_lines_have_the_best_of_their_candidates(options, jobs):
     found = make(**options, nbest=2, jobs=jobs).translate_window(lines)
     for of_line, chosen in zip(candidates.translate_window(lines), found, strict=True):
         hypotheses = [
-            Hypothesis([i], c.log_prob, 0, True) for i, c in enumerate(of_line.candidates)
+            Hypothesis([i], c.log_prob, 0, c.finished) for i, c in enumerate(of_line.candidates)
         ]
         if hypotheses:
             own = [c.text for c in of_line.candidates]

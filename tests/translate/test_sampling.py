@@ -17,9 +17,12 @@ from toy_models import Table, batch_of, log_probs, recurrent, sources
 from nmtkit.errors import ConfigError, TrainingDiverged
 from nmtkit.settings import SearchSettings, build
 from nmtkit.text.vocabulary import BOS, EOS, PAD
+from nmtkit.translate import sampling
 from nmtkit.translate.forced import forced_scores, pair_batch
 from nmtkit.translate.methods import decode
 from nmtkit.translate.prefix import Demand
+from nmtkit.translate.sampling import draw
+from nmtkit.translate.steps import top_sorted
 
 pytestmark = pytest.mark.usefixtures("each_path")
 
@@ -166,10 +169,27 @@ def test_wrong_settings(values, message):
     assert message in str(caught.value)
 
 
+def test_only_rows_whose_best_tokens_lack_top_p_are_sorted_whole(each_path, monkeypatch):
+    o, sizes = options(top_p=0.95, temperature=1.2), []
+
+    def counted(values, k):
+        sizes.append((len(values), k))
+        return top_sorted(values, k)
+
+    logits = torch.randn(9, 3000, generator=torch.Generator().manual_seed(1))
+    logits[:6, ::100] += torch.arange(6.0)[:, None] + 5
+    numbers = torch.rand(9, 50, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    whole = draw(logits, numbers, o.model_copy(update={"top_k": 3000}))
+    monkeypatch.setattr(sampling, "top_sorted", counted)
+    assert all(map(torch.equal, draw(logits, numbers, o), whole))
+    best = (logits.double() / 1.2).softmax(-1).topk(sampling.HEAD)[0].sum(1)
+    lacking = int((best < 0.95).sum())
+    assert 3 <= lacking < 9
+    assert sizes == ([(9, sampling.HEAD), (lacking, 3000)] if each_path == "cpu" else [(9, 3000)])
+
+
 def test_the_largest_number_names_a_possible_token():
     """A number just below 1 names the last possible token, though sums are rounded."""
-    from nmtkit.translate.sampling import draw
-
     logits = torch.randn(1, 100, generator=torch.Generator().manual_seed(1)).float()
     logits[:, 60:] = -math.inf
     nearly = torch.full((1, 3), 1 - 2**-53, dtype=torch.float64)

@@ -319,10 +319,10 @@ def test_search_settings_from_weakest_to_strongest(tmp_path):
     [
         ({"systems": ["onne"]}, ConfigError, "has no system 'onne'"),
         ({"set_names": ["tst"]}, ConfigError, "has no set 'tst'"),
-        ({"set_names": ["train"]}, ConfigError, "no text to translate"),
+        ({"set_names": ["train"]}, ConfigError, "keeps no text of the set 'train'"),
         ({"source": "missing.txt"}, DataError, "no such file"),
         ({"source": "."}, DataError, "is a directory"),
-        ({"source": "ok.txt", "systems": ["one", "two"]}, ConfigError, "one system is wanted"),
+        ({"source": "ok.txt", "systems": ["one", "two"]}, ConfigError, "2 systems are named"),
         ({"beam": 2, "nbest": 3}, ConfigError, "search.nbest = 3 is more than search.beam = 2"),
         ({"assignments": ["train.seed=3"]}, ConfigError, "cannot be changed at translation"),
         ({"assignments": ["search.bean=3"]}, ConfigError, "unknown setting 'search.bean'"),

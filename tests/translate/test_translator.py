@@ -18,7 +18,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from toy_models import Gossip, Heir, recurrent
+from toy_models import Gossip, Heir, Table, recurrent
 
 from nmtkit import files
 from nmtkit.data.batches import collate
@@ -26,6 +26,7 @@ from nmtkit.data.documents import ContextRule, Documents
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.parallel import Workers
 from nmtkit.settings import SearchSettings
+from nmtkit.text.bpe import Bpe
 from nmtkit.text.vocabulary import SPECIALS, Vocabulary
 from nmtkit.translate import output, searcher, workers
 from nmtkit.translate import translator as translator_module
@@ -109,6 +110,21 @@ def test_over_long_lines_are_translated_in_pieces_and_counted():
     assert translator.counts["over_long"] == 1
     assert translator.counts["pieces"] == 4
     assert short == next(iter(translator.translate(["a b"])))
+
+
+class BpeWords(Spaces):
+    splitter = Bpe.__new__(Bpe)  # its codes are not read
+
+    def decode(self, subwords):
+        return " ".join(self.splitter.join(subwords))
+
+
+def test_a_word_that_is_cut_at_the_end_of_a_piece_does_not_join_the_next_piece():
+    options = {"beam": 1, "max_source": 2, "max_length_a": 0, "max_length_b": 2}
+    translator = make(Table([0.0] * 4 + [9.0]), **options)
+    translator.tgt_side, translator.tgt_vocab = BpeWords(), Vocabulary([*SPECIALS, "a@@"])
+    (found,) = translator.translate(["a b c"])
+    assert found.subwords == ["a@@", "a", "a@@", "a@@"] and found.text == "aa aa"
 
 
 def test_nbest_and_unfinished_are_reported():

@@ -66,7 +66,7 @@ def run(tmp_path, monkeypatch):
     write_manifest(
         prep,
         sets,
-        {"aggressive_hyphens": False, "merges": 0},
+        {"aggressive_hyphens": False, "subwords": "none"},
         tgt="en",
         vocabulary=vocabulary,
         fingerprint="f0",

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from nmtkit.models.caru.gates import Gate
 from nmtkit.nn.alignment import AdditiveAttention, Scale, normalise
 from nmtkit.nn.capture import capturing, changing
-from nmtkit.nn.loops import loop_product
+from nmtkit.nn.loops import in_one_graph, loop_product
 from nmtkit.nn.masks import Visible, additive
 from nmtkit.nn.private import softmax_backward
 
@@ -84,24 +84,62 @@ class GatedAttention(nn.Module):
             if context is not None:
                 return _attend_alike(context.squeeze(2), h.size(2), mask)
             q, states = (x.to(wide).view(*of_s.shape[:3], -1) for x in (query(s), s))
-            grad = torch.is_grad_enabled()
-            step = _Recomputed.apply if grad else self._some_sentences_at_a_time
-            context, alpha = step(gate, *fixed, q, h, of_h, states, of_s, *gate.inner())
+            history = states if gate.inverted else h
+            arguments = *fixed, q, history, of_h, of_s, *gate.inner()
+            if torch.is_grad_enabled():
+                context, alpha = _Recomputed.apply(self, *arguments)
+            else:
+                context, alpha = self._some_sentences_at_a_time(*arguments)
             openness = gate.openness(of_h, of_s) if capturing() else None
             return context.flatten(0, 1), alpha, openness
 
         return attend
 
-    def _some_sentences_at_a_time(self, gate: Gate, *arguments: Any) -> tuple[Tensor, ...]:
+    @in_one_graph
+    def step(self, *arguments: Any) -> tuple[Tensor, Tensor]:
+        """Return `refine_and_attend`."""
+        return refine_and_attend(self.gate, *arguments)
+
+    @in_one_graph
+    def step_gradients(
+        self,
+        of_results: tuple[Tensor, Tensor],
+        alpha: Tensor,
+        scale: Scale,
+        key: Tensor,
+        v: Tensor,
+        q: Tensor,
+        *of_gate: Tensor,
+    ) -> tuple[Tensor | None, ...]:
+        """Return the gradients of `key` and of all arguments after it.
+
+        Args:
+            of_results: the gradients of context and weights.
+            alpha: the weights.
+            scale, key, v, q, of_gate: see `refine_and_attend`.
+        """
+        # dx is the gradient of x, low is g in the number type of products.
+        g, pull = self.gate.with_gradient(key.dtype, *of_gate)
+        low = g.to(key.dtype)  # (B, K, S, W)
+        # Through c = Σ α_i g_i and α = softmax(N·e) to the scores e.
+        dcontext, dalpha = of_results
+        of_context = torch.matmul(low, dcontext.to(low.dtype).unsqueeze(-1)).squeeze(-1)
+        dscores = softmax_backward(dalpha + of_context.to(alpha.dtype), alpha)
+        dscores = dscores if scale is None else dscores * scale  # (B, K, S)
+        dkey, dv, dq, dg = _score_gradients(dscores, low, key, v, q)
+        dg = dg.to(g.dtype).addcmul_(alpha.unsqueeze(-1), dcontext.unsqueeze(2))
+        return dkey, dv, dq, *pull(dg)
+
+    def _some_sentences_at_a_time(self, *arguments: Any) -> tuple[Tensor, ...]:
         """Return `refine_and_attend` without gradients, a few sentences at a time.
 
         The refined states of long sources for many hypotheses would not fit into memory.
         """
-        _, _, key, _, q, h, *_ = arguments
+        _, _, key, _, q, _, of_h, *_ = arguments
         linear = self.attention.key
         packed = linear.packed is not None and key.dtype == torch.float32
         project = (lambda x, _: linear(x)) if packed else F.linear
-        numbers = q.size(1) * h.size(2) * gate.width
+        numbers = q.size(1) * of_h.size(2) * self.gate.width
         # A change of weights sees the whole batch.
         most = NUMBERS_AT_ONCE if q.device.type == "cpu" else ELSEWHERE
         at_once = len(q) if changing() else max(1, most // numbers)
@@ -112,7 +150,7 @@ class GatedAttention(nn.Module):
                 x[start : start + at_once] if isinstance(x, Tensor) and x.dim() > 2 else x
                 for x in arguments
             ]
-            results.append(refine_and_attend(gate, *sentences, project=project))
+            results.append(refine_and_attend(self.gate, *sentences, project=project))
         return tuple(map(torch.cat, zip(*results, strict=True)))
 
 
@@ -157,34 +195,19 @@ class _Recomputed(torch.autograd.Function):
     """`refine_and_attend` that stores only its arguments and the weights for backward."""
 
     @staticmethod
-    def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, Tensor]:
-        ctx.gate, _, ctx.scale, *tensors = arguments
-        context, alpha = refine_and_attend(*arguments)
+    def forward(ctx: Any, attention: GatedAttention, *arguments: Any) -> tuple[Tensor, Tensor]:
+        context, alpha = attention.step(*arguments)
+        _, ctx.scale, *tensors = arguments
+        ctx.attention = attention
         ctx.save_for_backward(alpha, *tensors)
         return context, alpha
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Any) -> Any:
-        # Names as in `refine_and_attend`; dx is the gradient of x, low is g in the number type of
-        # products.
-        alpha, key, v, q, *of_gate = ctx.saved_tensors
-        needed = ctx.needs_input_grad[-len(of_gate) :]
-        of_gate = [x.detach().requires_grad_(need) for x, need in zip(of_gate, needed, strict=True)]
-        with torch.enable_grad():  # a graph of the gate alone, for the last step below
-            mixed = ctx.gate.mix(key.dtype, *of_gate)
-        g = mixed.detach()
-        low = g.to(key.dtype)  # (B, K, S, W)
-        # Through c = Σ α_i g_i and α = softmax(N·e) to the scores e.
-        dcontext, dalpha = grads
-        of_context = torch.matmul(low, dcontext.to(low.dtype).unsqueeze(-1)).squeeze(-1)
-        dscores = softmax_backward(dalpha + of_context.to(alpha.dtype), alpha)
-        dscores = dscores if ctx.scale is None else dscores * ctx.scale  # (B, K, S)
-        dkey, dv, dq, dg = _score_gradients(dscores, low, key, v, q)
-        dg = dg.to(g.dtype).addcmul_(alpha.unsqueeze(-1), dcontext.unsqueeze(2))
-        # Through g = gate(h, s) to the gate's arguments.
-        torch.autograd.backward(mixed, dg, inputs=[x for x in of_gate if x.requires_grad])
-        return None, None, None, dkey, dv, dq, *(x.grad for x in of_gate)
+        alpha, *tensors = ctx.saved_tensors
+        gradients = ctx.attention.step_gradients(grads, alpha, ctx.scale, *tensors)
+        return None, None, None, *gradients
 
 
 def _score_gradients(

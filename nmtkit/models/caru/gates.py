@@ -7,11 +7,11 @@ E_h of a source state h_i, W of a refined source state g_i.
 from __future__ import annotations
 
 import abc
-from typing import Any
+import functools
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn, tanh
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from nmtkit.nn.linear import Linear
@@ -21,6 +21,8 @@ OPEN = (
     "1 replaces it with a state computed from it and the decoder's state"
 )
 OPEN_INVERTED = "0 keeps the decoder's state, 1 lets the source word into it"
+
+Pullback = Callable[[Tensor], tuple[Tensor | None, ...]]
 
 
 class Gate(nn.Module, abc.ABC):
@@ -37,6 +39,8 @@ class Gate(nn.Module, abc.ABC):
     """Multiplies the decoder's state, once per step."""
     width: int
     """W."""
+    inverted = False
+    """True if the decoder's state is the history."""
     opens: str
     """How to read an open gate; the findings of analyses print it."""
 
@@ -50,19 +54,23 @@ class Gate(nn.Module, abc.ABC):
 
     @abc.abstractmethod
     def mix(
-        self, dtype: torch.dtype, h: Tensor, of_h: Tensor, s: Tensor, of_s: Tensor, *inner: Tensor
+        self, dtype: torch.dtype, history: Tensor, of_h: Tensor, of_s: Tensor, *inner: Tensor
     ) -> Tensor:
         """Return the refined states g.
 
         Args:
             dtype: number type of products.
-            h: source states (B, 1, S, E_h).
+            history: source states (B, 1, S, E_h); for an inverted gate the decoder's state
+                (B, K, 1, H).
             of_h: from `prepare` (B, 1, S, ·).
-            s: the decoder's state (B, K, 1, H).
             of_s: `state` applied to s (B, K, 1, ·).
             inner: from `inner`.
         Returns: (B, K, S, W).
         """
+
+    def with_gradient(self, dtype: torch.dtype, *of_gate: Tensor) -> tuple[Tensor, Pullback]:
+        """Return `mix`, and the function from the gradient of g to those of `of_gate`."""
+        return torch.func.vjp(functools.partial(self.mix, dtype), *of_gate)
 
     @abc.abstractmethod
     def openness(self, of_h: Tensor, of_s: Tensor) -> Tensor:
@@ -108,10 +116,38 @@ class CARUGate(Gate):
         return torch.cat([2 * (n + self.bias), z], dim=-1)
 
     def mix(
-        self, dtype: torch.dtype, h: Tensor, of_h: Tensor, s: Tensor, of_s: Tensor, *inner: Tensor
+        self, dtype: torch.dtype, history: Tensor, of_h: Tensor, of_s: Tensor, *inner: Tensor
     ) -> Tensor:
+        n, gate, *_ = self._parts(of_h, of_s)
+        return torch.lerp(history.expand_as(gate), n, gate)
+
+    def _parts(self, of_h: Tensor, of_s: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return n, l = w z, [n|z] (B, K, S, ·) and w (B, K, 1, W), in few passes over memory."""
         x, z = of_s.chunk(2, dim=-1)
-        return _Mix.apply(h, of_h, torch.cat([2 * x, z], dim=-1), torch.sigmoid(x))
+        both = torch.sigmoid_(of_h + torch.cat([2 * x, z], dim=-1))
+        n, z = both.chunk(2, dim=-1)
+        n.lerp_(n.new_ones(()), -1.0)  # 2n - 1
+        w = torch.sigmoid(x)
+        return n, z * w, both, w
+
+    def with_gradient(self, dtype: torch.dtype, *of_gate: Tensor) -> tuple[Tensor, Pullback]:
+        history, of_h, of_s = of_gate
+        n, gate, both, w = self._parts(of_h, of_s)
+        z = both[..., self.width :]
+
+        def pull(grad: Tensor) -> tuple[Tensor, ...]:
+            dboth = torch.empty_like(both)
+            da, dz = dboth.chunk(2, dim=-1)
+            dgate = (n - history).mul_(grad)
+            dw = (dgate * z).sum(-2, keepdim=True)
+            dz.copy_(torch.ops.aten.sigmoid_backward(dgate.mul_(w), z))
+            dn = gate * grad
+            da.copy_(torch.ops.aten.tanh_backward(dn, n)).mul_(0.5)
+            dx, dz = dboth.sum(-2, keepdim=True).chunk(2, dim=-1)
+            dx = torch.add(torch.ops.aten.sigmoid_backward(dw, w), dx, alpha=2)
+            return _over_rows(grad - dn), _over_rows(dboth), torch.cat([dx, dz], dim=-1)
+
+        return torch.lerp(history.expand_as(gate), n, gate), pull
 
     def openness(self, of_h: Tensor, of_s: Tensor) -> Tensor:
         x, z = of_s.chunk(2, dim=-1)
@@ -119,39 +155,6 @@ class CARUGate(Gate):
 
     def first(self, of_s: Tensor) -> Tensor | None:
         return of_s[..., : self.width] if self.linear_first else None  # x
-
-
-class _Mix(torch.autograd.Function):
-    """g = h + l (n - h), n = 2u - 1, l = w z, [u|z] = σ(a + b), in few passes over memory."""
-
-    @staticmethod
-    def forward(ctx: Any, h: Tensor, a: Tensor, b: Tensor, w: Tensor) -> Tensor:
-        """h (B, 1, S, W), a (B, 1, S, 2W), b (B, K, 1, 2W), w (B, K, 1, W) -> (B, K, S, W)."""
-        both = torch.sigmoid_(a + b)
-        n, z = both.chunk(2, dim=-1)
-        torch.add(n.new_full((), -1.0), n, alpha=2, out=n)
-        gate = z * w
-        ctx.save_for_backward(h, both, w, gate)
-        return torch.lerp(h.expand_as(gate), n, gate)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Any) -> Any:
-        (grad,), (h, both, w, gate) = grads, ctx.saved_tensors
-        n, z = both.chunk(2, dim=-1)
-        dboth = torch.empty_like(both)
-        da, dz = dboth.chunk(2, dim=-1)
-        dgate = (n - h).mul_(grad)
-        dw = torch.mul(dgate, z, out=da).sum(-2, keepdim=True)  # da is free until the last product
-        dz.copy_(torch.ops.aten.sigmoid_backward(dgate.mul_(w), z))
-        dn = gate * grad
-        torch.mul(torch.ops.aten.tanh_backward(dn, n), 0.5, out=da)
-        return _over_rows(grad - dn), _over_rows(dboth), dboth.sum(-2, keepdim=True), dw
-
-
-def _over_rows(grad: Tensor) -> Tensor:
-    """Sum over the K hypotheses: (B, K, S, ·) -> (B, 1, S, ·)."""
-    return grad if grad.size(1) == 1 else grad.sum(1, keepdim=True)
 
 
 class GRUGate(Gate):
@@ -184,10 +187,10 @@ class GRUGate(Gate):
         return (self.candidate.weight,)
 
     def mix(
-        self, dtype: torch.dtype, h: Tensor, of_h: Tensor, s: Tensor, of_s: Tensor, *inner: Tensor
+        self, dtype: torch.dtype, history: Tensor, of_h: Tensor, of_s: Tensor, *inner: Tensor
     ) -> Tensor:
         # Every step multiplies r ⊙ history of every position by a matrix.
-        history, of_input = (s, of_h) if self.inverted else (h, of_s)
+        of_input = of_h if self.inverted else of_s
         gates = 2 * self.width
         reset, update = torch.sigmoid(of_h[..., :gates] + of_s[..., :gates]).chunk(2, dim=-1)
         product = F.linear((reset * history).to(dtype), inner[0].to(dtype))
@@ -197,3 +200,8 @@ class GRUGate(Gate):
     def openness(self, of_h: Tensor, of_s: Tensor) -> Tensor:
         update = slice(self.width, 2 * self.width)
         return torch.sigmoid(of_h[..., update] + of_s[..., update]).mean(-1)
+
+
+def _over_rows(grad: Tensor) -> Tensor:
+    """Sum over the K hypotheses: (B, K, S, ·) -> (B, 1, S, ·)."""
+    return grad if grad.size(1) == 1 else grad.sum(1, keepdim=True)
