@@ -474,7 +474,7 @@ def test_a_call_without_settings_reads_those_of_an_earlier_version(run, stderr):
 
 def test_a_class_of_the_users_own_is_named_again(run, stderr):
     few_of_toy(run, variant=TOY, name="mine")
-    caught = refused(ConfigError, "'mine' is a system of a class", train, run, name="mine")
+    caught = refused(ConfigError, "'mine' uses your own model class", train, run, name="mine")
     assert caught.hint == f"--variant {TOY}"
     train(run, name="mine", variant=TOY)
     assert "has the settings of" in stderr()
