@@ -210,9 +210,7 @@ class Run:
         tests = self.sets("test")
         if name == "test" and name not in sets and len(tests) == 1:
             return tests[0]
-        if name not in sets:
-            known = [n for n in sets if self.source(n).is_file()]
-            check_known(name, known, f"this run has no set '{name}'", self.prep)
+        check_known(name, sets, f"this run has no set '{name}'", self.prep)
         return sets[name]
 
     def check_text(self, set_name: str) -> None:

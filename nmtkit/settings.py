@@ -136,10 +136,8 @@ class PrepSettings(Section):
     """
     sentencepiece: Literal["unigram", "bpe"] = "unigram"
     """sentencepiece: the model to learn, a unigram language model or byte-pair encoding."""
-    merges: AtLeastOne = 8000
-    """BPE merge operations to learn (for each side if not joint); for whole words write
-    `subwords=none`.
-    """
+    merges: NonNegativeInt = 8000
+    """BPE merge operations to learn (for each side if not joint); 0 = none, as `subwords=none`."""
     vocab_size: NonNegativeInt = 0
     """sentencepiece: pieces to learn (for each side if not joint); 0 = as many as `merges`. none:
     keep only this many words, the most frequent ones; 0 = all.

@@ -129,8 +129,8 @@ class Probing(PaperAnalysis[ProbingOptions, Probes]):
         def vectors_of(name: str) -> dict[str, Path]:
             reader = Reader(study, name, self.options.layer)
             files = {task.name: reader.file(study.folder / FEATURES, task) for task in tasks}
-            with torch.device("meta"):  # no weights: the vectors may be those of an earlier call
-                model = build_untrained(study.run, study.run.system(name))
+            # The vectors may be those of an earlier call, which needs no weights.
+            model = build_untrained(study.run, study.run.system(name))
             for message in lacks(model, "probing sentences"):
                 study.warn(name, message)
             return files

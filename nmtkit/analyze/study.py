@@ -113,7 +113,7 @@ class Study:
         system = self.run.find_system(name)
         if not checkpoints.candidates(system.checkpoints):
             hint = f"nmtkit train --system {name}, or name the other systems with --system"
-            raise LeftOut("it has no checkpoint yet", where=system.checkpoints, hint=hint)
+            raise LeftOut("no checkpoint yet", where=system.checkpoints, hint=hint)
         self.checkpoints[name] = list(checkpoints.current(system))
         return loading.load_system(self.run, system, self.device, precision=precision)
 

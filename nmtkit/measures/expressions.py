@@ -26,8 +26,8 @@ END = "$"
 FORM = "source phrase, tab, accepted target phrases separated by ' | '"
 # Where no spaces separate words, each character is a word.
 _ALONE = re.compile(f"[{UNSPACED_LETTERS}]")
-# A point after digits belongs to a date or a number.
-_STOP = r"(?! (?:(?<!\d )\.|[!?;…。！？；]) )"  # noqa: RUF001
+# A point after one or two digits belongs to a date, one before digits to a number.
+_STOP = r"(?! (?:(?<! \d )(?<! \d\d )\.(?! \d)|[!?;…。！？；]) )"  # noqa: RUF001
 
 
 @lru_cache(maxsize=1 << 16)

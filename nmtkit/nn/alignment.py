@@ -90,7 +90,7 @@ class AdditiveAttention(nn.Module):
 
     @in_one_graph
     def step(self, q: Tensor, keys: Tensor, v: Tensor) -> Tensor:
-        """Return `_Scores`."""
+        """Return the scores 2 vᵀσ(2q + 2k); see `_Scores`."""
         return torch.matmul(_sigmoid_of_sum(q, keys), v).mul_(2)
 
     @in_one_graph

@@ -33,17 +33,19 @@ def in_one_graph(method: Function) -> Function:
     return method
 
 
-def compile_steps(model: nn.Module, backend: str) -> None:
+def compile_steps(model: nn.Module, in_training: Callable[[Function], Function]) -> None:
     """Keep torch.compile out of marked loops, which it would unroll for every length; compile
     their marked steps.
+
+    Args:
+        in_training: compiles a method for training.
     """
     for module in model.modules():
         for name in dir(type(module)):
             compiled = getattr(getattr(type(module), name), "compiled", None)
             if compiled is not None:
-                method = getattr(module, name)
-                step = torch.compile(method, dynamic=True, backend=backend) if compiled else None
-                setattr(module, name, step or torch.compiler.disable(method))
+                wrap = in_training if compiled else torch.compiler.disable
+                setattr(module, name, wrap(getattr(module, name)))
 
 
 class LoopProduct:

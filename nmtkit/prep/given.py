@@ -137,7 +137,8 @@ class GivenCodes(Given):
 
     def check(self, settings: PrepSettings, asked: Mapping[str, Any]) -> None:
         super().check(settings, asked)
-        if self.vocabularies and not self.codes and settings.subwords != "none":
+        whole = settings.subwords == "none" or (settings.subwords == "bpe" and not settings.merges)
+        if self.vocabularies and not self.codes and not whole:
             hint = "give --codes too, or --set prep.subwords=none for text that is split already"
             raise ConfigError("a vocabulary needs the merges that lead to it", "--vocab", hint)
 

@@ -80,7 +80,7 @@ def learn(
     learnt: dict[str, int] = {}
     if settings.subwords == "sentencepiece":
         segmented, learnt = _sentencepiece(words, settings, folder, jobs)
-    elif settings.subwords == "bpe":
+    elif settings.subwords == "bpe" and settings.merges:
         segmented, learnt = _bpe(words, settings, folder, jobs)
     else:
         segmented = [Segmented.whole(side.words) for side in words]
@@ -100,7 +100,7 @@ def file_names(languages: tuple[str, str], settings: PrepSettings) -> list[str]:
     ]
     if settings.subwords == "sentencepiece":
         names += _names("subwords", "spm", settings)
-    elif settings.subwords == "bpe":
+    elif settings.subwords == "bpe" and settings.merges:
         names += _names("codes", "bpe", settings)
         names += [f"bpe-vocab.{side}.txt" for side in SIDES]
     return names + _names("vocab", "txt", settings)

@@ -325,11 +325,11 @@ def _test_notes(result: Scores, metrics: Sequence[str]) -> list[str]:
 
 
 def _equal_scores(result: Scores, metrics: Iterable[str], tests: Iterable[str]) -> list[str]:
-    """Return the note on equal scores, if a test of sacreBLEU compares some."""
+    """Return the note on equal scores, if sacreBLEU's bootstrap compares some."""
     compared = [system.differences for system in result.systems if system.differences]
     nothing = Estimate(0.0, 0.0, 0.0)
     is_equal = any(of[key] == nothing for of in compared for key in metrics)
-    return [EQUAL_SCORES] * (is_equal and any(test.startswith("sacrebleu") for test in tests))
+    return [EQUAL_SCORES] * (is_equal and "sacrebleu_bootstrap" in tests)
 
 
 def _few_different(result: Scores, tests: Iterable[str]) -> list[str]:

@@ -8,6 +8,7 @@ generator, in the same order.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -57,16 +58,17 @@ def compile_training(model: Model, example: Batch, backend: str = "inductor") ->
         target_states(model.eval(), example)
     model.train(training)
     private.keep_sizes_apart()
-    compile_steps(model, backend)
+    in_training = partial(_in_training, model, backend)
+    compile_steps(model, in_training)
     for verb in ("encode", "decode"):
-        setattr(model, verb, _in_training(model, getattr(model, verb), backend))
+        setattr(model, verb, in_training(getattr(model, verb)))
     console.say("compiling: the first updates take a minute or more")
 
 
-def _in_training(model: Model, eager: Callable[..., Any], backend: str) -> Callable[..., Any]:
+def _in_training(model: Model, backend: str, eager: Callable[..., Any]) -> Callable[..., Any]:
     compiled = torch.compile(eager, dynamic=True, backend=backend)
 
-    def verb(*args: Any, **named: Any) -> Any:
+    def method(*args: Any, **named: Any) -> Any:
         return (compiled if model.training else eager)(*args, **named)
 
-    return verb
+    return method

@@ -94,14 +94,16 @@ def draw(logits: Tensor, numbers: Tensor, settings: SearchSettings) -> tuple[Ten
     """
     ids = None
     values = logits
-    head = settings.top_p < 1 and not settings.top_k and cpu.reads_at_once(logits)
+    head = settings.top_p < 1 and not settings.top_k and logits.shape[1] > HEAD
+    head = head and cpu.reads_at_once(logits)
     if settings.top_k or settings.top_p < 1:
         values, ids = top_sorted(logits, HEAD if head else settings.top_k or logits.shape[1])
     scaled = values.double() / settings.temperature
-    probabilities = scaled.softmax(-1)
-    if head:  # the probability of all tokens is 1
-        log_sum = (logits / settings.temperature).logsumexp(-1, keepdim=True)
-        probabilities = (scaled - log_sum).exp()
+    if head:  # relative to all tokens, not to the sorted ones alone
+        rest = (logits - values[:, :1]) / settings.temperature
+        probabilities = (scaled - scaled[:, :1] - rest.logsumexp(-1, keepdim=True)).exp()
+    else:
+        probabilities = scaled.softmax(-1)
     up_to = probabilities.cumsum(-1)
     if settings.top_p < 1:
         outside = up_to - probabilities >= settings.top_p

@@ -27,7 +27,7 @@ KINDS = [
     {},
     {"joint_vocab": False, "vocab_threshold": 9},
     {"vocab_threshold": 9},
-    {"subwords": "none"},
+    {"merges": 0},
 ]
 
 

@@ -97,7 +97,7 @@ class GatedAttention(nn.Module):
 
     @in_one_graph
     def step(self, *arguments: Any) -> tuple[Tensor, Tensor]:
-        """Return `refine_and_attend`."""
+        """Return context and weights; see `refine_and_attend`."""
         return refine_and_attend(self.gate, *arguments)
 
     @in_one_graph

@@ -56,7 +56,7 @@ class Gate(nn.Module, abc.ABC):
     def mix(
         self, dtype: torch.dtype, history: Tensor, of_h: Tensor, of_s: Tensor, *inner: Tensor
     ) -> Tensor:
-        """Return the refined states g.
+        """Return the refined states g. For their gradient see `with_gradient`.
 
         Args:
             dtype: number type of products.
