@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 import nmtkit
-from nmtkit import files
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.records import StageCall, load_lines
 from nmtkit.run import Run, choose, code_commit, locked
