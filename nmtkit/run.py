@@ -89,7 +89,8 @@ class System:
     @property
     def _words(self) -> str:
         """Its name in a command, with the option of its run."""
-        return self.name + Run(self.path.parents[1]).needed_option
+        in_run = self.path.parent.name == "systems"  # else a folder that --init-from names
+        return self.name + (Run(self.path.parents[1]).needed_option if in_run else "")
 
     @property
     def train_command(self) -> str:

@@ -211,8 +211,8 @@ class TrainSettings(Section):
     batch_unit: Literal["tgt_tokens", "src_tokens", "sentences"] = "tgt_tokens"
     """What batches are measured in: subwords of one side (</s> included), or sentence pairs."""
     update_size: int = Field(0, ge=0, le=100_000_000)
-    """Size of an update, in `batch_unit`: batches are accumulated until less than half a batch is
-    lacking; 0 = every batch is an update.
+    """Size of an update, which has round(`update_size` / `batch_size`) batches, at least one; 0 =
+    every batch is an update.
     """
     micro_batch: Literal["auto", "batch"] = "auto"
     """What is computed at once. batch: a batch. auto: on a GPU the batches of an update are joined

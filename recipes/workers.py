@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from types import FrameType
@@ -62,4 +64,6 @@ class Workers:
             worker.send_signal(signal.SIGTERM)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:  # stderr may be a terminal that is closed
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
         self.stop(STOPPED)

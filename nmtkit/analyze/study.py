@@ -112,8 +112,8 @@ class Study:
 
         system = self.run.find_system(name)
         if not checkpoints.candidates(system.checkpoints):
-            hint = f"nmtkit train --system {name}, or name the other systems with --system"
-            raise LeftOut("no checkpoint yet", where=system.checkpoints, hint=hint)
+            hint = f"{system.train_command}, or name the other systems with --system"
+            raise LeftOut(f"no checkpoint of '{name}'", where=system.checkpoints, hint=hint)
         self.checkpoints[name] = list(checkpoints.current(system))
         return loading.load_system(self.run, system, self.device, precision=precision)
 

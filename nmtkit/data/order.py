@@ -89,13 +89,6 @@ class WindowBatches:
     def __getitem__(self, i: int) -> Ids:
         return self.rows[self.places[i]]
 
-    def size(self, i: int, unit: Unit) -> int:
-        """Return the size of batch i in a unit, without padding."""
-        if unit == "sentences":
-            return len(self.places[i])
-        lengths = self.src_lengths if unit == "src_tokens" else self.tgt_lengths
-        return int(lengths[self.places[i]].sum())
-
     def positions(self, i: int) -> int:
         """Return the number of positions of batch i, padding included."""
         places = self.places[i]

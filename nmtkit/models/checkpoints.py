@@ -313,8 +313,9 @@ def lost(system: System) -> DataError:
     return DataError(
         f"system '{system.name}' was trained, but its checkpoints are gone",
         where=system.checkpoints,
-        hint="bring them back, or train a second system with --system; --force begins anew and"
-        " removes the log, the curves, translations and exports of this one",
+        hint="bring them back, or train a second system with --system;"
+        f" {system.train_command} --force begins anew and removes the log, the curves,"
+        " translations and exports of this one",
     )
 
 

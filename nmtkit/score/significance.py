@@ -31,7 +31,7 @@ trials, so its p is small; the exact p, with 2^n splits of n sentences, is above
 """
 EQUAL_SCORES = (
     "a difference of 0 in every resample: the scores are the same, and the p of sacreBLEU's"
-    " tests, small by definition, means nothing"
+    " bootstrap, small by definition, means nothing"
 )
 
 

@@ -73,6 +73,7 @@ def up_to_date(run: Run, set_name: str) -> dict[str, Path]:
     """Return the translation folders of a set by system, as `_folders`, without translations of an
     earlier source: the set may have been prepared anew, with as many lines.
     """
+    run.check_text(set_name)
     now, folders = files.sha256(run.source(set_name)), _folders(run, set_name)
     sources = {name: described(folder).source for name, folder in folders.items()}
     return {

@@ -302,8 +302,8 @@ class Gradients:
         return padded_positions(src_lengths, tgt_lengths)
 
     def positions_of(self, update: list[Ids]) -> int:
-        """Return the number of positions in which an update is computed, with their padding; a
-        batch counts as a whole, also where ranks or memory get parts of it.
+        """Return the number of positions in which an update is computed, with their padding. If
+        batches are not joined, a batch counts as a whole, also where ranks or memory get parts.
         """
         return sum(map(self._positions, self.parts(update) if self.joins else update))
 

@@ -53,7 +53,7 @@ class Plan(BaseModel, frozen=True):
 
 def plan_of_system(run: Run, system: System, options: TrainOptions) -> Plan | None:
     """Return the settings of a system that has begun, with those of --set; None if the call gives
-    others, or --set what a training without a checkpoint cannot continue with.
+    others. Without a checkpoint, None also if --set changes what an update computes.
 
     Raises: ConfigError for a bad value in config.toml or --set, or if the model is a class of the
         user's own and not named: a run is no reason to import code.

@@ -324,13 +324,14 @@ def _write_settings(run: Run, system: System, plan: Plan, trainer: Trainer) -> N
 
     A new training, which is known to work by now, first removes what an earlier one left.
     """
-    state, settings = trainer.state, plan.train
+    state = trainer.state
+    values = plan.model_dump() | {"hardware": state.hardware}
     saving.write_record(system, run, not state.step, count_parameters(trainer.model))
     if not state.step:
         saving.begin_anew(system)
-    elif reason_to_end(state, settings):
-        settings = system.training()  # no update is made: those of the updates that were made
-    values = {**plan.model_dump(), "train": settings.model_dump(), "hardware": state.hardware}
+    elif reason_to_end(state, plan.train):  # no update is made: keep all but the search
+        values |= system.read_config().model_dump(exclude={"search"})
     write_toml(system.config, {"values": values_of(values), **values})
+    settings = system.training()
     saving.write_best(system, state, settings)
-    saving.prune(system, state, plan.train)  # a killed training may not have got to it
+    saving.prune(system, state, settings)  # a killed training may not have got to it

@@ -66,29 +66,22 @@ class Updates:
         if isinstance(self.pairs, Resegmented):
             self.pairs.forget_earlier_windows()
         update: list[Ids] = []
-        size = 0
-        while not update or self._lacks_a_batch(size):
+        while len(update) < self._count:
             if self.index >= len(self.batches):
                 self._begin_next()
             update.append(self.batches[self.index])
-            size += self.batches.size(self.index, self.settings.batch_unit)
             self.index += 1
         return update
 
-    def _lacks_a_batch(self, size: int) -> bool:
-        """True if an update of this size is nearer to `update_size` with a further full batch."""
-        return size + self.settings.batch_size / 2 < self.settings.update_size
+    @property
+    def _count(self) -> int:
+        """Batches of an update."""
+        return max(1, round(self.settings.update_size / self.settings.batch_size))
 
     def of_window(self) -> Iterator[list[Ids]]:
         """Yield the rows of the updates that lie in the window, from its beginning."""
-        update: list[Ids] = []
-        size = 0
-        for i in range(len(self.batches)):
-            update.append(self.batches[i])
-            size += self.batches.size(i, self.settings.batch_unit)
-            if not self._lacks_a_batch(size):
-                yield update
-                update, size = [], 0
+        for first in range(0, len(self.batches) - self._count + 1, self._count):
+            yield [self.batches[i] for i in range(first, first + self._count)]
 
     def _begin_next(self) -> None:
         self.window, self.index = self.window + 1, 0

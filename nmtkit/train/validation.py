@@ -144,10 +144,13 @@ def dev_search(store: Store) -> SearchSettings:
     return DEV_SEARCH.model_copy(update={"max_length_a": a})
 
 
-def _dev_set_hash(hashes: dict[str, str], name: str, sentences: int) -> str:
-    """Return a hash of the files of a set and of the number of sentences that BLEU uses."""
+def _dev_set_hash(hashes: dict[str, str], name: str, sentences: int, limit: float) -> str:
+    """Return a hash of the files of a set, of the number of sentences that BLEU uses, and of a
+    length limit above the usual one.
+    """
     of_set = [item for item in hashes.items() if item[0].startswith((f"{name}/", f"text/{name}."))]
-    return files.text_sha256(json.dumps([sorted(of_set), sentences]))[:16]
+    longer = [limit] if limit > DEV_SEARCH.max_length_a else []
+    return files.text_sha256(json.dumps([sorted(of_set), sentences, *longer]))[:16]
 
 
 class Validator:
@@ -182,7 +185,8 @@ class Validator:
         self._batches = batch_list(*lengths, settings.batch_size, settings.batch_unit, 0, 0)
         self._manifest = manifest = run.manifest()
         self._most = max(READABLE, manifest.settings.max_subwords + 1)
-        self._dev_set = _dev_set_hash(manifest.files, dev.name, settings.dev_sentences)
+        sentences, limit = settings.dev_sentences, self._search_settings.max_length_a
+        self._dev_set = _dev_set_hash(manifest.files, dev.name, sentences, limit)
         self._decodes = settings.dev_bleu or settings.samples > 0
         if self._decodes:
             self._vocabulary = load_vocabularies(run.prep)[1]

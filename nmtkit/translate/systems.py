@@ -146,6 +146,8 @@ def trained(run: Run) -> list[System]:
     begun = run.system_names()
     systems = [s for s in map(run.system, begun) if checkpoints.candidates(s.checkpoints)]
     if not systems:
+        if begun and checkpoints.was_trained(first := run.system(begun[0])):
+            raise checkpoints.lost(first)
         missing = "has a checkpoint yet" if begun else "has been trained in this run"
         hint = " --system ".join(["nmtkit train", *begun[:1]]) + run.needed_option
         raise DataError(f"no system {missing}", where=run.path / "systems", hint=hint)

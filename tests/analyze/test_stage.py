@@ -636,7 +636,7 @@ def test_a_system_without_a_checkpoint_is_left_out(analysed, name, tmp_path):
     analysed.add("later", 0.3, sets=["test"])
     words = [str(write(tmp_path / f"{i}", [f"w{i} w5"])) for i in range(3)]
     options = {"pairs": ",".join(words)} if name == "agreement" else {}
-    reason = "no checkpoint yet"
+    reason = "no checkpoint of 'later'"
     assert analysed.analyze(name, **options)["facts"]["left_out"] == {"later": reason}
     error = analysed.refused(name, DataError, f"later: {reason}", systems=["later"], **options)
     assert "nmtkit train --system later" in error.hint

@@ -5,10 +5,8 @@ import torch
 
 from nmtkit.models.base import Vocabularies
 from nmtkit.models.variants import build_model
-from nmtkit.train.compiling import compile_training
 from tests.models import contract
 from tests.models.differences import whole_gradients_are_right
-from tests.models.test_contract import gradients_of
 
 TINY = {"d_embedding": 2, "dropout": 0.2}
 CARU = TINY | {"d_hidden": 2, "alignment_width": 2}
@@ -44,14 +42,3 @@ def test_states_are_kept_in_the_parameters_precision_under_autocast(variant, wid
     assert {state["s"].dtype, *(memory[name].dtype for name in wide)} == {torch.float32}
     if variant == "rnnsearch":
         assert memory["to_cell"].dtype == torch.bfloat16
-
-
-def test_compiling_leaves_the_loops_alone():
-    """torch.compile would unroll a loop over time anew for every length, and stumbles over what
-    the steps share.
-    """
-    model, batch = contract.Case("caru").build().train(), contract.collate(contract.pairs())
-    plain = gradients_of(model, batch)
-    compile_training(model, batch, "eager")
-    for found, expected in zip(gradients_of(model, batch), plain, strict=True):
-        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)

@@ -349,7 +349,6 @@ OWN = [
     ({"preset": "tinny"}, "unknown preset", "tiny"),
     ({"assignments": ["prep.merge=3"]}, "unknown setting 'prep.merge'", "merges"),
     ({"assignments": ["prep.merges=many"]}, "bad value for 'prep.merges'", "BPE"),
-    ({"assignments": ["prep.merges=0"]}, "bad value for 'prep.merges'", "`subwords=none`"),
     ({"assignments": ["train.max_steps=3"]}, "prep doesn't read train.max_steps", "train"),
 ]
 """As REGISTERED, for own files."""

@@ -232,7 +232,7 @@ def test_it_is_recorded_and_said_and_may_change(run, gpu, stderr):
     assert said in stderr()
     assert run.system("said").read_config().train["deterministic"] is True
     assert said in (run.system("said").path / "train.log").read_text("utf-8").splitlines()[0]
-    trained(run, "said", "transformer")
+    trained(run, "said", "transformer", "train.deterministic=false", "train.max_steps=4")
     assert "train.deterministic: True -> False" in stderr()
     assert run.system("said").read_config().train["deterministic"] is False
     assert ours.describe(True, "cuda") == ", deterministic algorithms"

@@ -126,7 +126,7 @@ def test_none_logs_nowhere_and_auto_takes_tensorboard(run):
     folder = run.system("transformer").path / "tensorboard"
     go(run, "train.log_to=none", "train.max_steps=1")
     assert not folder.exists()
-    go(run, "train.max_steps=2")
+    go(run, "train.log_to=auto", "train.max_steps=2")
     assert folder.is_dir()
 
 

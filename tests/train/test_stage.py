@@ -442,11 +442,13 @@ def test_a_setting_that_may_change_resumes_with_the_others_of_the_system(run, st
     assert after.search == {**before.search, "beam": 2}
     assert (after.model, after.preset) == (before.model, "tiny")
     for steps in (5, 6):  # without an update the settings stay
-        assigned = ["train.lr=0.1", f"train.max_steps={steps}"]
-        train(run, name="mine", assignments=assigned, allow_change=["train.lr"])
-        lr = 0.1 if steps == 6 else 0.5
-        expected = {**after.train, "lr": lr, "max_steps": steps}
-        assert run.system("mine").read_config().train == expected
+        assigned = ["train.lr=0.1", "model.dropout=0.3", f"train.max_steps={steps}"]
+        allowed = ["train.lr", "model.dropout"]
+        train(run, name="mine", assignments=assigned, allow_change=allowed)
+        now = run.system("mine").read_config()
+        changed = {"lr": 0.1, "max_steps": 6} if steps == 6 else {}
+        assert now.train == {**after.train, **changed}
+        assert now.model == {**after.model, **({"dropout": 0.3} if steps == 6 else {})}
     wrong = {"lr=0.2": "have changed", "max_step=9": "max_step", "max_steps=x": "bad value"}
     for assigned, message in wrong.items():
         assigned = [f"train.{assigned}"]
@@ -545,10 +547,11 @@ def test_settings_that_came_later_have_the_value_that_systems_were_trained_with(
     assert state_of(run, "caru")["step"] == state_of(run, "gru-inv")["step"] == 2
 
 
-def test_init_from_a_system_a_folder_and_a_checkpoint(run, stderr):
+def test_init_from_a_system_a_folder_and_a_checkpoint(run, stderr, monkeypatch):
     go(run)
     theirs = checkpoints.load_weights(last(run))
-    sources = [VARIANT, str(run.system(VARIANT).path), str(last(run))]
+    sources = [VARIANT, str(run.system(VARIANT).path), str(last(run)), f"./{VARIANT}"]
+    monkeypatch.chdir(run.path / "systems")
     for i, source in enumerate(sources):
         stderr()
         # A learning rate of nearly nothing: the weights after one step are those at the beginning.

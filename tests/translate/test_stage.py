@@ -442,6 +442,9 @@ def test_unprepared_and_untrained(run, tmp_path):
         translate(Run(tmp_path))
     for system in run.systems():
         shutil.rmtree(system.checkpoints)
+    with pytest.raises(DataError, match="'one' was trained, but its checkpoints are gone"):
+        translate(run)
+    (run.system("one").path / "best.json").unlink()
     with pytest.raises(DataError, match="no system has a checkpoint yet") as caught:
         translate(run)
     assert caught.value.hint == f"nmtkit train --system one --run {run.path}"
