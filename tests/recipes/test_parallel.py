@@ -57,7 +57,8 @@ NAMES += ["transformer-cycle", "attention-rep"]
 
 @pytest.fixture
 def begin(tmp_path):
-    """A function that starts the recipe."""
+    """A function that starts the recipe. These tests may run under nohup, which ignores SIGHUP."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     note_installed(tmp_path)
     (tmp_path / "bin").mkdir()
     program = tmp_path / "bin" / "nmtkit"
@@ -73,7 +74,8 @@ def begin(tmp_path):
         options = {"env": values, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         return subprocess.Popen(["bash", str(RECIPE)], text=True, cwd=tmp_path, **options)
 
-    return started
+    yield started
+    signal.signal(signal.SIGHUP, before)
 
 
 def ended(process, code=0):
