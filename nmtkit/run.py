@@ -164,6 +164,11 @@ class Run:
         return f" --run {shlex.quote(str(self.path))}"
 
     @property
+    def train_first(self) -> str:
+        """The hint for a run without the system that is needed."""
+        return f"first: nmtkit train{self.needed_option}"
+
+    @property
     def needed_option(self) -> str:
         """`option`; empty if commands take this run without it."""
         default = not os.environ.get("NMTKIT_RUN") and _prepared_last() == self
@@ -273,8 +278,7 @@ class Run:
         Raises: ConfigError naming the nearest one.
         """
         message, where = f"this run has no system '{name}'", self.path / "systems"
-        hint = f"first: nmtkit train{self.needed_option}"
-        check_known(name, self.system_names(), message, where, hint)
+        check_known(name, self.system_names(), message, where, self.train_first)
         return self.system(name)
 
     @contextlib.contextmanager

@@ -142,7 +142,8 @@ class Agreement(Analysis[AgreementOptions, AgreementResult]):
             columns.update(scores)
             return reading
 
-        result.systems.update(study.each(read_by, "no system can score the set", "nmtkit train"))
+        nobody = "no system can score the set"
+        result.systems.update(study.each(read_by, nobody, study.run.train_first))
         if result.unknown:
             console.warn(f"{result.unknown}: on such pairs a system can only guess")
         return result

@@ -96,7 +96,7 @@ class Convergence(Analysis[ConvergenceOptions, Trainings]):
             raise LeftOut("its log has no measurement yet")
 
         nobody = "no training of this run has logged anything"
-        curves = study.each(curves_of, nobody, "first: nmtkit train")
+        curves = study.each(curves_of, nobody, study.run.train_first)
         dev_bleu = {
             name: DevBleu(
                 tuple(dict.fromkeys(v.signature for v in curve.dev if v.bleu is not None)),

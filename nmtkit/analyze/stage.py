@@ -120,7 +120,7 @@ def _study(
     names = [run.find_system(s).name for s in systems] or run.system_names()
     if not names:
         message = "nothing to analyse: this run has no trained system"
-        raise DataError(message, where=run.path, hint="nmtkit train")
+        raise DataError(message, where=run.path, hint=run.train_first)
     if cls.sets == "one" and len(set_names) > 1:
         message = f"{reads} one set, not {', '.join(set_names)}"
         raise ConfigError(message, where=where, hint="name one of them")

@@ -146,8 +146,7 @@ def _check_translated(
             hint=translate_command(name, set_name) + run.needed_option,
         )
     message, where = f"this run has no system '{name}'", run.path / "systems"
-    hint = f"first: nmtkit train{run.needed_option}"
-    check_known(name, {*folders, *untranslated}, message, where, hint)
+    check_known(name, {*folders, *untranslated}, message, where, run.train_first)
 
 
 def older_checkpoints(run: Run, set_name: str, folders: Mapping[str, Path]) -> dict[str, str]:
