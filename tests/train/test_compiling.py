@@ -4,6 +4,7 @@ early word where it cannot work.
 
 import copy
 import dataclasses
+from functools import partial
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from nmtkit.models.lookups import WordsWithoutVector
 from nmtkit.models.variants import build_model
 from nmtkit.nn import cpu
 from nmtkit.nn.capture import capture
+from nmtkit.nn.loops import compile_steps
 from nmtkit.train import compiling
 from nmtkit.train import loss as losses
 from nmtkit.train.divergence import first_not_finite
@@ -65,6 +67,11 @@ def counting(graphs):
     return backend
 
 
+def kept(graphs):
+    """The backend that counts the graphs and runs them as they are."""
+    return lambda graph, inputs: graphs.append(graph) or graph
+
+
 def test_compiled_and_eager_training_have_the_same_losses(run):
     store = Store(run.prep / "train")
     torch.manual_seed(1)
@@ -103,12 +110,24 @@ def test_compiled_and_eager_training_have_the_same_losses(run):
     assert cause == "output of encoder.0.feed_forward.inner"
 
 
-@pytest.mark.parametrize("variant", ["caru", "gru-inv", "rnnsearch"])
-def test_compiled_steps_of_a_loop_have_the_same_gradients(variant):
+def steps_alone(model, example, backend):
+    """Compile the steps inside loops, not the verbs around them, which takes half of the time."""
+    compile_steps(model, partial(torch.compile, dynamic=True, backend=backend))
+
+
+@pytest.mark.parametrize(
+    ("variant", "compile_model", "backend"),
+    [
+        ("caru", steps_alone, counting),
+        ("gru-inv", steps_alone, counting),
+        ("rnnsearch", compiling.compile_training, kept),
+    ],
+)
+def test_compiled_steps_of_a_loop_have_the_same_gradients(variant, compile_model, backend):
     eager = contract.Case(variant).build(dtype=torch.float64, dropout=0.1).train()
     compiled, graphs = copy.deepcopy(eager), []
     example = contract.batch_for(eager, contract.pairs())
-    compiling.compile_training(compiled, example, counting(graphs))
+    compile_model(compiled, example, backend(graphs))
     counts = []
     for count, longest in [(5, 7), (4, 12)]:
         batch = contract.batch_for(eager, contract.pairs(count, longest=longest))
@@ -120,7 +139,7 @@ def test_compiled_steps_of_a_loop_have_the_same_gradients(variant):
         for found, expected in zip(*gradients, strict=True):
             torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
         counts.append(len(graphs))
-    assert counts[1] == counts[0]  # no graph for another shape
+    assert counts[1] == counts[0] > 0  # no graph for another shape
 
 
 @pytest.fixture
@@ -162,9 +181,7 @@ def test_a_gpu_gets_the_same_graphs_for_all_shapes(variant, as_on_a_gpu):
         for sample in samples
     ]
     graphs = []
-    compiling.compile_training(
-        model, batches[0], lambda graph, inputs: graphs.append(graph) or graph
-    )
+    compiling.compile_training(model, batches[0], kept(graphs))
     breaks = torch._dynamo.utils.counters["graph_break"]
     breaks.clear()
     counts = []
