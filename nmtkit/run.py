@@ -87,7 +87,7 @@ class System:
         return System(self.path.with_name(f".replaced-{self.name}"))
 
     @property
-    def _words(self) -> str:
+    def _in_command(self) -> str:
         """Its name in a command, with the option of its run."""
         in_run = self.path.parent.name == "systems"  # else a folder that --init-from names
         return self.name + (Run(self.path.parents[1]).needed_option if in_run else "")
@@ -95,12 +95,12 @@ class System:
     @property
     def train_command(self) -> str:
         """The command that trains it."""
-        return f"nmtkit train --system {self._words}"
+        return f"nmtkit train --system {self._in_command}"
 
     @property
     def train_again(self) -> str:
         """The hint for a system that cannot be used."""
-        return TRAIN_AGAIN.replace("NAME", self._words)
+        return TRAIN_AGAIN.replace("NAME", self._in_command)
 
     @property
     def made(self) -> int:

@@ -26,8 +26,8 @@ KINDS: dict[Kind, str] = {
     "cost": "parameters or speeds",
     "group": "gains by length",
 }
-"""What a column can hold. `nmtkit score` measures the first, the analyses probing, cost and
-lengths the others.
+"""What a column can hold, measured by `nmtkit score` and by the analyses probing, cost and lengths,
+in this order.
 """
 PAPERS = {path.stem: path for path in sorted(Path(__file__).parent.glob("papers/*.toml"))}
 """The files of the papers whose recipes come with nmtkit."""

@@ -1,5 +1,5 @@
-"""Every way in which a CPU computes other than plainly (nmtkit/nn/cpu.py): processor time with it
-and without it.
+"""Every way in which a CPU computes other than plainly (nmtkit/nn/cpu.py, and `HEAD` of
+nmtkit/translate/sampling.py): processor time with it and without it.
 
 With and without it are two processes of one thread each that take turns, batch by batch. Printed:
 the median time of a turn with it, and how much of the time without it is saved (median and middle
@@ -38,7 +38,7 @@ from nmtkit.nn.dropout import seed_dropout
 from nmtkit.run import Run
 from nmtkit.settings import SearchSettings
 from nmtkit.train import loss
-from nmtkit.translate import beam
+from nmtkit.translate import beam, sampling
 
 UPDATES, STEPS = 8, 15
 CPU = torch.device("cpu")
@@ -63,6 +63,7 @@ WITHOUT: dict[str, Callable[[], object]] = {
     "pack": lambda: setattr(cpu, "pack", lambda weight, precision: None),
     "keep_big_blocks": lambda: setattr(cpu, "keep_big_blocks", lambda: False),
     "inference": lambda: setattr(beam, "inference", without_default_path),
+    "HEAD": lambda: setattr(sampling, "HEAD", sys.maxsize),
     "set_flush_denormal": lambda: setattr(torch, "set_flush_denormal", lambda on: False),
 }
 # Trick, work, variant, precision.
@@ -88,6 +89,7 @@ MEASURED = [
     ("keep_big_blocks", "search", "transformer", "bfloat16"),
     ("keep_big_blocks", "search", "transformer", "float32"),
     ("inference", "search", "transformer", "float32"),
+    ("HEAD", "draws", "transformer", "float32"),
     ("set_flush_denormal", "Adam", "transformer", "float32"),
 ]
 
@@ -127,6 +129,18 @@ def search(model: Model, store: Store, narrow: bool) -> Callable[[int], None]:
     return turn
 
 
+def draws(model: Model, store: Store, narrow: bool) -> Callable[[int], None]:
+    """Draws with top_p from 32,000 tokens, for 128 rows that are about as uneven as a model's."""
+    logits, numbers = 4 * torch.randn(128, 32_000), torch.rand(128, 1)
+    wanted = settings.build(SearchSettings, {"sample": True, "top_p": 0.9}, "search")
+
+    def turn(number: int) -> None:
+        for _ in range(3):
+            sampling.draw(logits, numbers, wanted)
+
+    return turn
+
+
 def adam(model: Model, store: Store, narrow: bool) -> Callable[[int], None]:
     """Updates of the weights of words that have not been seen for long."""
     parameters = list(model.parameters())
@@ -151,7 +165,7 @@ def serve(a: argparse.Namespace) -> None:
     own = settings.build(cls.Settings, cls.adapt(settings.load_preset(a.preset)["model"]), "model")
     torch.manual_seed(1)
     model = build_model(variant, own.model_dump(), loading.vocabulary_sizes(run)).train()
-    turn = {"training": training, "search": search, "Adam": adam}[work](
+    turn = {"training": training, "search": search, "draws": draws, "Adam": adam}[work](
         model, Store(run.prep / "train"), precision == "bfloat16"
     )
     for number, _ in enumerate(sys.stdin):
