@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch._dynamo.testing import CompileCounterWithBackend
 
 from nmtkit.data import packing
 from nmtkit.data.packing import segments
@@ -348,6 +347,8 @@ def test_relu_of_an_affine_map(dtype):
 
 def test_a_compiled_layer_has_one_graph_for_all_lengths(monkeypatch):
     """Also the one of the gradient."""
+    from torch._dynamo.testing import CompileCounterWithBackend  # loading it takes two seconds
+
     found = gpu.Kernels(affine, attention, norm, loss)
     monkeypatch.setattr(gpu, "_for", lambda x: found)
     monkeypatch.setattr(attention, "fits", lambda q, v: True)
