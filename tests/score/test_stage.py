@@ -14,9 +14,11 @@ from pathlib import Path
 
 import pytest
 import sacrebleu
+from typer.testing import CliRunner
 
 import nmtkit.score
 from nmtkit import files
+from nmtkit.cli import app
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.files import write_json
 from nmtkit.owned_files import SCORES
@@ -684,9 +686,10 @@ def test_a_line_of_stdin_that_is_too_long_is_named(tmp_path, monkeypatch):
 )
 def test_arguments_that_do_not_fit_are_refused(tmp_path, words, text, message):
     ref = str(write(tmp_path / "ref.de", ["x", "y", "z"]))
-    code, out, err = called(*[word.replace("REF", ref) for word in words], text=text)
-    assert (code, out) == (2, "")
-    assert message.replace("REF", ref) in " ".join(err.split())
+    words = [word.replace("REF", ref) for word in words]
+    done = CliRunner().invoke(app, ["score", *words, "--resamples", "5"], input=text)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert message.replace("REF", ref) in " ".join(done.stderr.split())
 
 
 def test_outside_files_that_do_not_fit_are_refused(tmp_path):
