@@ -211,7 +211,12 @@ def close(a: Tensor, b: Tensor) -> None:
 
 def loss_of(model: Model, batch: Batch, reduction: str = "mean") -> Tensor:
     """Return the cross-entropy of the real target tokens."""
-    logits, tokens = full(model, batch).flatten(0, 1), batch.tgt_out.flatten()
+    return loss_from(full(model, batch), batch, reduction)
+
+
+def loss_from(logits: Tensor, batch: Batch, reduction: str = "mean") -> Tensor:
+    """Return the cross-entropy of the real target tokens, of logits (B, T, V)."""
+    logits, tokens = logits.flatten(0, 1), batch.tgt_out.flatten()
     return F.cross_entropy(logits, tokens, ignore_index=PAD, reduction=reduction)
 
 
