@@ -4,6 +4,7 @@ too, on one prepared demo corpus.
 
 import functools
 import json
+import os
 import re
 from pathlib import Path
 
@@ -97,6 +98,16 @@ def empty_figures():
     with pytest.MonkeyPatch.context() as patch:
         svg = b'<svg xmlns="http://www.w3.org/2000/svg"/>'
         patch.setattr(drawing, "saved", lambda draw, form, metadata: svg)
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_core():
+    """Searches and analyses of a few sentences start no worker processes, whose forks take a sixth
+    of the time; tests/translate and tests/analyze start them.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "sched_getaffinity", lambda process: {0})
         yield
 
 
