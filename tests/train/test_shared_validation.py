@@ -50,7 +50,7 @@ class Thread(Ranks):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    run = make_run(tmp_path_factory.mktemp("validation") / "run", pairs=20, dev=70)
+    run = make_run(tmp_path_factory.mktemp("validation") / "run", pairs=20, dev=40)
     starts = documents_file(run.prep, "dev")
     starts.parent.mkdir()
     starts.write_text("0\n7\n30\n")
@@ -73,7 +73,7 @@ def validate(run, variant, world, decode=None, stopped=None, dtype=torch.float32
 
     def work(rank):
         model = models[rank]
-        settings = TrainSettings(batch_size=100, batch_unit="tgt_tokens", samples=2)
+        settings = TrainSettings(batch_size=60, batch_unit="tgt_tokens", samples=2)
         autocast = {"device_type": "cpu", "enabled": False}
         dev = next(iter(run.sets("dev")))
         ranks = Thread(group, rank) if world > 1 else Ranks()
@@ -117,7 +117,7 @@ def small_batches(monkeypatch):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_any_number_of_ranks_has_the_result_of_one(run, variant, dtype):
     (one,), (texts,) = validate(run, variant, 1, dtype=dtype)
-    assert len(texts) == 70 and one.bleu is not None and len(one.samples) == 2
+    assert len(texts) == 40 and one.bleu is not None and len(one.samples) == 2
     for world in (2, 3, 16):
         results, translated = validate(run, variant, world, dtype=dtype)
         assert all(without_clocks(result) == without_clocks(one) for result in results)
@@ -134,7 +134,7 @@ def test_each_sentence_is_searched_once(run):
         return search(rows, ids)
 
     validate(run, "transformer", 3, decode)
-    assert sorted(itertools.chain(*(rows for _, rows in searched))) == list(range(70))
+    assert sorted(itertools.chain(*(rows for _, rows in searched))) == list(range(40))
     assert {rank for rank, _ in searched} == {0, 1, 2}
 
 
