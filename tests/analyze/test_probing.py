@@ -68,6 +68,7 @@ def with_pieces(analysed, variant, model):
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_the_mean_is_that_of_sentences_encoded_one_by_one(variant, analysed, monkeypatch):
     monkeypatch.setattr(sentence_vectors, "POSITIONS", 24)
+    monkeypatch.setattr(sentence_vectors, "cores", lambda: 1)  # the next tests start workers
     with_pieces(analysed, variant, load_variant(variant).adapt(SMALL))
     states = vectors(analysed, 0)["states"]
     np.testing.assert_allclose(states, one_by_one(analysed), atol=1e-5, rtol=0)
