@@ -315,10 +315,10 @@ def test_ranks_with_other_number_types_do_not_begin():
 
 
 def test_a_missing_rank_is_named(tmp_path, run):
-    together = Together(tmp_path / "logs", 2, arguments(run, name="missing"), timeout=5)
+    together = Together(tmp_path / "logs", 2, arguments(run, name="missing"), timeout=2)
     together.processes[1].kill()
     assert together.codes()[0] == 3
-    assert "these of 2 ranks have not started after 5 s: 1" in together.said()[0]
+    assert "these of 2 ranks have not started after 2 s: 1" in together.said()[0]
 
 
 def test_through_torchrun(tmp_path, run):
