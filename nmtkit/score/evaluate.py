@@ -182,7 +182,7 @@ def evaluate(metrics: SystemMetrics, task: Task) -> Scores:
         baseline=baseline,
         signatures={key: metric.signature for key, metric in metrics[baseline].items()},
         resampling=DrawnResamples(
-            draws.resamples, draws.trials, draws.ratio, draws.seed, "95% percentile bootstrap"
+            draws.resamples, draws.trials, draws.seed, "95% percentile bootstrap"
         ),
         test=options.test,
         tests={

@@ -88,7 +88,6 @@ class DrawnResamples:
 
     resamples: int
     trials: int
-    ratio: float
     seed: int
     interval: str
 
