@@ -129,8 +129,6 @@ class SeedDifference:
 
     Attributes:
         difference: of the means.
-        p_seeds: of an exact permutation test; None: too many splits to count.
-        smallest_p_seeds: the smallest p_seeds that groups of these sizes can have.
         low, high, p: the 95% interval of the difference, and its p, over other seeds and other
             sentences; None: the error of the seeds is not known, or there are few sentences.
         p_holm: p after Holm's correction over all groups that are compared on this metric.
@@ -138,8 +136,6 @@ class SeedDifference:
 
     difference: float
     pairs: list[SeedPair]
-    p_seeds: float | None
-    smallest_p_seeds: float
     low: float | None = None
     high: float | None = None
     p: float | None = None
