@@ -89,7 +89,6 @@ class DrawnResamples:
     resamples: int
     trials: int
     seed: int
-    interval: str
 
 
 @dataclass(frozen=True)
@@ -97,18 +96,14 @@ class Spread:
     """Scores of several seeds.
 
     Attributes:
-        half_range: (max - min) / 2, the b of papers that write a±b.
-        mid_range: (max + min) / 2, their a.
+        half_range: (max - min) / 2.
         deviation: of a sample: n - 1; None for one value.
     """
 
     n: int
     mean: float
     half_range: float
-    mid_range: float
     deviation: float | None
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)
