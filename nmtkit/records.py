@@ -643,7 +643,7 @@ class StoredFinding(Record):
     text: str
     table: StoredTable
     paper: StoredTable | None = None
-    bars: str
+    bars: str = ""
     facts: JsonObject
     attachments: list[RelativePath]
     """The names of its further files."""

@@ -27,7 +27,6 @@ from nmtkit.measures.contrastive import Error, Item
 from nmtkit.run import Run
 from nmtkit.score.significance import wilson
 from nmtkit.tables import figures
-from nmtkit.tables.bars import percent_bars
 from nmtkit.tables.table import Column, Estimate, Rows, Table, interval_column, text_column
 
 AGREEMENT = "subj_verb_agreement"
@@ -171,7 +170,7 @@ class Agreement(Analysis[AgreementOptions, AgreementResult]):
         sections = {row[0] for row in rows}
         section = next(name for name in (SUBJECT_VERB, ALL_TYPES, "type") if name in sections)
         drawn = [row for row in rows if row[0] == section]
-        labels, remarks = [row[1] for row in drawn], [f" ({row[2]:,})" for row in drawn]
+        labels = [row[1] for row in drawn]
         series = {name: [row[3 + i] for row in drawn] for i, name in enumerate(result.columns)}
         title = f"Share of pairs whose right translation scores better, in % ({result.where})"
         columns = [
@@ -184,7 +183,6 @@ class Agreement(Analysis[AgreementOptions, AgreementResult]):
             table=Table("agreement", title, columns, rows, notes_of(result, sections)),
             text=CHANCE + (OF_CONTEXT if result.has_context else OF_DISTANCE),
             figure=figures.grouped_bars(labels, series, section, "right, %"),
-            bars=percent_bars(labels, series, remarks),
             facts={
                 "pairs": result.where,
                 "items": len(result.items),

@@ -83,7 +83,7 @@ class Finding:
         table: the numbers.
         text: how to read the numbers.
         figure: SVG; None without matplotlib, or if there is nothing to draw.
-        bars: the figure as plain text for a terminal.
+        bars: a heat map, or example sentences, as plain text for a terminal.
         facts: settings, seeds and everything else that is needed to repeat a number.
         attachments: more files: name -> text.
         paper: a paper's numbers beside the measured numbers.

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from nmtkit import console
 from nmtkit.analyze.analysis import Analysis, Finding, Options, option
 from nmtkit.analyze.study import Study
@@ -24,8 +22,6 @@ weakest system.
 DECIMALS = {"updates": 0, "epochs": 2}
 """Decimals in the column of an axis; minutes have one."""
 INTERPOLATED, FIRST, NEVER = "interpolated", "by the first validation", "not reached"
-PLACES, BLOCKS = 60, " ▁▂▃▄▅▆▇█"
-"""Columns of a sparkline, and its characters by height."""
 
 
 class ConvergenceOptions(Options):
@@ -127,7 +123,6 @@ class Convergence(Analysis[ConvergenceOptions, Trainings]):
         rows = [row for level in result.levels for row in level_rows(result, level)]
         rows += [row for name in result.curves for row in best_rows(result, name)]
         title = "Updates, epochs and minutes of training to each dev BLEU"
-        measured = {name: result.curves[name].measured for name in result.dev_bleu}
         return Finding(
             table=Table("convergence", title, columns, rows, notes(result)),
             text=(
@@ -136,7 +131,6 @@ class Convergence(Analysis[ConvergenceOptions, Trainings]):
                 "may not lead at the best one. Each training has one seed."
             ),
             figure=figures.curves(panels(result.curves)),
-            bars=sparklines(measured),
             facts=facts_of(result, bool(self.options.levels)),
             attachments={"curves.csv": curves_csv(result.curves)},
         )
@@ -294,29 +288,6 @@ def end_of_log(curves: Curves) -> dict[str, float | None]:
     """Return where the log of a training ends on each axis, and how many updates it lacks."""
     place = curves.place(curves.train[-1].end if curves.train else None)
     return dict(zip(AXES, place, strict=True)) | {"unlogged": curves.unlogged}
-
-
-def sparklines(measured: Mapping[str, Sequence[tuple[int, float]]]) -> str:
-    """Return dev BLEU over updates for a terminal: a line for each system, on one axis."""
-    if not measured:
-        return ""
-    last = max(points[-1][0] for points in measured.values())
-    top = max(bleu for points in measured.values() for _, bleu in points) or 1.0
-    width = max(map(len, measured))
-    lines = [f"dev BLEU, 0 to {top:.1f}, over {last:,} updates"]
-    for name, points in measured.items():
-        best = max(bleu for _, bleu in points)
-        lines.append(f"{name:>{width}} {sparkline(points, last, top)} best {best:.2f}")
-    return "\n".join(lines)
-
-
-def sparkline(points: Sequence[tuple[int, float]], last: int, top: float) -> str:
-    """Return BLEU from 0 to `top` over updates up to `last`, as PLACES characters."""
-    places = [last * (i + 1) / PLACES for i in range(PLACES)]
-    x, y = zip(*points, strict=True)
-    values = np.interp(places, x, y, left=math.nan, right=math.nan)
-    heights = [0 if math.isnan(bleu) else max(1, round(8 * bleu / top)) for bleu in values]
-    return "".join(BLOCKS[height] for height in heights)
 
 
 def curves_csv(curves: Mapping[str, Curves]) -> str:

@@ -18,7 +18,6 @@ from nmtkit.measures.ablation import without
 from nmtkit.models.base import Model
 from nmtkit.nn.masks import real_positions
 from nmtkit.tables import figures
-from nmtkit.tables.bars import named_bars
 from nmtkit.tables.table import Column, Rows, Table, text_columns
 
 LOCAL, GLOBAL = ".local", ".global"
@@ -60,7 +59,7 @@ REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 """How the heads of one group become one distribution: (B, H, T, S) -> (B, 1 or H, T, S)."""
 SHOWN = next(iter(REDUCTIONS))
-"""The mode in the figure and the bars."""
+"""The mode in the figure."""
 
 
 def jensen_shannon(p: Tensor, q: Tensor) -> Tensor:
@@ -147,7 +146,7 @@ class StackDivergence:
 
     @property
     def label(self) -> str:
-        """The label of the stack in the figure and the bars; the settings are in the table."""
+        """The label of the stack in the figure; the settings are in the table."""
         return f"{self.system}, {self.stack}"
 
 
@@ -208,7 +207,6 @@ class Divergence(Analysis[Options, Divergences]):
                 "systems inside one column only."
             ),
             figure=_figure(series, overall),
-            bars=_bars(series, overall),
             facts={
                 "set": result.set_name,
                 "sentences": result.sentences,
@@ -268,15 +266,3 @@ def _figure(series: Mapping[str, Mapping[int, float]], overall: Mapping[str, flo
         means=overall if len(overall) > 1 else None,
         means_label=f"{MEAN} ({SHOWN})",
     )
-
-
-def _bars(series: Mapping[str, Mapping[int, float]], overall: Mapping[str, float]) -> str:
-    """Draw all systems by the mean over their layers, then each by layer."""
-    top = max(value for values in series.values() for value in values.values())
-    width = max(map(len, overall))
-    means = [(f"{label:<{width}}", value, "") for label, value in overall.items()]
-    blocks = [named_bars(f"{MEAN} ({SHOWN})", means, top, ".4f")]
-    for label, values in series.items():
-        layers = [(f"{layer:>3}", value, "") for layer, value in values.items()]
-        blocks.append(named_bars(f"{label} ({SHOWN})", layers, top, ".4f"))
-    return "\n\n".join(blocks)

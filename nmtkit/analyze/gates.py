@@ -31,7 +31,6 @@ from nmtkit.models.base import Model
 from nmtkit.nn.masks import real_positions
 from nmtkit.score.resampling import Resampling, ratios
 from nmtkit.tables import figures
-from nmtkit.tables.bars import named_bars
 from nmtkit.tables.table import Column, Estimate, Table, interval_column, text_column, text_columns
 from nmtkit.text.tokenizer import Side
 
@@ -264,7 +263,7 @@ class Gates(Analysis[GatesOptions, GateMeans]):
         return {side: file for side, file in files.items() if file}
 
     def present(self, result: GateMeans) -> Finding:
-        images, bars = _drawn(result)
+        images = _drawn(result)
         first, *more = images
         attachments = {f"figure.{site}.svg": svg for site in more if (svg := images[site])}
         for side, lines in result.tokens.items():
@@ -280,7 +279,6 @@ class Gates(Analysis[GatesOptions, GateMeans]):
                 "values."
             ),
             figure=images[first],
-            bars="\n\n".join(bars),
             facts={
                 "set": result.set_name,
                 "sentences": result.sentences,
@@ -324,10 +322,9 @@ def _table(result: GateMeans) -> Table:
     return Table("gates", f"How open gates are, by word ({result.set_name})", columns, rows, notes)
 
 
-def _drawn(result: GateMeans) -> tuple[dict[str, str | None], list[str]]:
-    """Return the figure of each gate, and the bars of each gate of each system."""
+def _drawn(result: GateMeans) -> dict[str, str | None]:
+    """Return the figure of each gate."""
     images = {}
-    bars = []
     for site in dict.fromkeys(row.site for row in result.rows):
         words = [row for row in result.rows if row.site == site and row.section == "word"]
         systems = [name for name, sites in result.gates.items() if site in sites]
@@ -338,15 +335,4 @@ def _drawn(result: GateMeans) -> tuple[dict[str, str | None], list[str]]:
             f"{site}, 0 to 1",
             upright=True,
         )
-        bars += [_bars(site, name, words) for name in systems]
-    return images, bars
-
-
-def _bars(site: str, name: str, words: Sequence[GateMean]) -> str:
-    """Draw the words for which a system uses the gate."""
-    bars = [
-        (row.label, value, f" ({row.occurrences:,})")
-        for row in words
-        if (value := row.means[name].value) is not None
-    ]
-    return named_bars(f"{name}: {site}, the most frequent {words[0].side} words", bars)
+    return images

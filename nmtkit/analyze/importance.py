@@ -16,14 +16,12 @@ from nmtkit.measures import ablation, context_spread, recording
 from nmtkit.measures.ablation import Ablation
 from nmtkit.score.resampling import Resampling, estimate, mean
 from nmtkit.tables import figures
-from nmtkit.tables.bars import named_bars
 from nmtkit.tables.table import Column, Estimate, Table, csv_text, interval_column, text_columns
 
 REMOVALS = {
     "renormalised": "the other weights of the step are scaled up to sum to one",
     "raw": "the other weights of the step stay as they are",
 }
-BINS = 10
 ROUNDING = 1e-9
 """A ΔJS nearer to 0 counts as 0: if all positions have the same effect, only rounding differs."""
 DRAWN = 2000
@@ -175,7 +173,6 @@ class Importance(Analysis[ImportanceOptions, Importances]):
                 "matters."
             ),
             figure=_figure(systems, removal),
-            bars="\n\n".join(_bars(name, s.points, removal) for name, s in systems.items()),
             facts={
                 "set": result.set_name,
                 "sentences": result.sentences,
@@ -244,18 +241,6 @@ def _figure(systems: Mapping[str, SystemImportance], removal: str) -> str | None
         cloud = figures.Cloud(points.alpha[shown].tolist(), points.js[shown].tolist())
         clouds[f"{name} ({len(shown):,} of {count:,} points)"] = cloud
     return figures.scatter(clouds, "Δα", f"ΔJS (base 2, {removal})")
-
-
-def _bars(name: str, points: Points, removal: str) -> str:
-    """Draw the mean ΔJS in each tenth of Δα."""
-    bins = np.minimum((points.alpha * BINS).astype(np.int64), BINS - 1)
-    bars = []
-    for number in np.unique(bins).tolist():
-        js = points.js[bins == number]
-        label = f"{number / BINS:.1f}–{(number + 1) / BINS:.1f}"
-        bars.append((label, float(js.mean()), f" ({len(js):,})"))
-    title = f"{name}: mean ΔJS by Δα, {removal} (in brackets: points)"
-    return named_bars(title, bars, 1.0, "6.3f")
 
 
 def _csv(points: Points) -> str:

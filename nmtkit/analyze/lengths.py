@@ -67,7 +67,6 @@ class Lengths(PaperAnalysis[LengthsOptions, LengthScores]):
         notes.append(interval_note("inside the group"))
         columns = [text_column("set"), *lengths.COLUMNS]
         title = f"By source length in subwords (groups: {self.options.buckets})"
-        several = len(result.by_set) > 1
         first, scores = next(iter(result.by_set.items()))
         return Finding(
             table=Table("lengths", title, columns, rows, notes),
@@ -78,9 +77,6 @@ class Lengths(PaperAnalysis[LengthsOptions, LengthScores]):
                 "words out."
             ),
             figure=lengths.figure(scores, "subwords", first),
-            bars="\n\n".join(
-                f"{name}\n" * several + lengths.bars(s) for name, s in result.by_set.items()
-            ),
             facts={
                 "buckets": self.options.buckets,
                 "resamples": RESAMPLES,

@@ -23,7 +23,6 @@ from nmtkit.score.resampling import FEW, Resampling, estimate
 from nmtkit.score.significance import wilson
 from nmtkit.score.translations import lines_of, sets_to_score
 from nmtkit.tables import figures
-from nmtkit.tables.bars import percent_bars
 from nmtkit.tables.table import Column, Estimate, Rows, Table, interval_column, text_column
 
 MOST = 40
@@ -170,7 +169,6 @@ class Phrases(Analysis[PhrasesOptions, PhrasesResult]):
             table=Table("phrases", title, columns, rows, self.notes(result)),
             text=READING,
             figure=figures.grouped_bars(labels, series, "in the reference", "as the reference, %"),
-            bars=percent_bars(labels, series),
             facts={
                 "expressions": result.list_name,
                 "listed": len(result.listed),

@@ -36,7 +36,6 @@ from nmtkit.parallel import cores
 from nmtkit.run import Run
 from nmtkit.score.significance import wilson
 from nmtkit.tables import figures
-from nmtkit.tables.bars import percent_bars
 from nmtkit.tables.table import Column, Estimate, Table, interval_column, text_columns
 from nmtkit.translate import workers
 
@@ -155,7 +154,6 @@ class Probing(PaperAnalysis[ProbingOptions, Probes]):
                 "test sentences, not the training seed."
             ),
             figure=figures.grouped_bars(names, estimates, "task", "accuracy, %", upright=True),
-            bars=percent_bars(names, estimates),
             facts={
                 "probes": str(result.folder),
                 "layer": self.options.layer or "what the decoder reads",

@@ -17,7 +17,6 @@ from nmtkit.measures import recording
 from nmtkit.measures.words import read_words
 from nmtkit.models.base import Model
 from nmtkit.tables import figures
-from nmtkit.tables.bars import named_bars
 from nmtkit.tables.table import Column, Estimate, Table, text_column
 
 END = "</s>"
@@ -126,7 +125,6 @@ class Weights(Analysis[SentenceOptions, SentenceWeights]):
         line, weights = self.options.sentence, result.weights
         where = f"{result.set_name}, line {line}"
         series = {name: [Estimate(float(x)) for x in w.weighted] for name, w in weights.items()}
-        bars = [_bars(f"{name}: attention × gate ({where})", result, name) for name in weights]
         return Finding(
             table=_table(result, where),
             text=(
@@ -137,20 +135,12 @@ class Weights(Analysis[SentenceOptions, SentenceWeights]):
             figure=figures.grouped_bars(
                 result.words, series, where, "attention × gate", upright=True
             ),
-            bars="\n\n".join(bars),
             facts={
                 "set": result.set_name,
                 "line": line,
                 "steps": result.steps,
             },
         )
-
-
-def _bars(title: str, result: SentenceWeights, name: str) -> str:
-    """Draw the weighted attention of a system as bars for a terminal."""
-    values = result.weights[name].weighted.tolist()
-    bars = [(word, value, "") for word, value in zip(result.words, values, strict=True)]
-    return named_bars(title, bars)
 
 
 def _table(result: SentenceWeights, where: str) -> Table:

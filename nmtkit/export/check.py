@@ -19,7 +19,6 @@ from nmtkit.settings import SearchSettings
 from nmtkit.tables.table import Column, Table
 from nmtkit.text.side import TextSide
 from nmtkit.translate import workers
-from nmtkit.translate.forced import forced_scores, pair_batch
 from nmtkit.translate.hypotheses import length_limit
 from nmtkit.translate.searcher import sentences_at_once
 from nmtkit.translate.systems import SystemGroup
@@ -27,8 +26,6 @@ from nmtkit.translate.translator import Translator
 
 WARM = 8
 """Number of lines translated before the time is measured."""
-ROWS = 32
-"""Number of sentence pairs scored at once."""
 SHARE = 95.0
 """Percentage of translations that must be equal. In float32 the engines may choose differently if
 two hypotheses have almost the same score.
@@ -50,8 +47,6 @@ class Searched:
     Attributes:
         ours, theirs: the translations of nmtkit and of the engine, as text.
         equal: True where both translations have the same subwords.
-        gap: both engines score the engine's translations; the largest difference between their
-            log-probabilities.
         seconds: processor seconds of nmtkit and of the engine.
     """
 
@@ -59,7 +54,6 @@ class Searched:
     ours: list[str]
     theirs: list[str]
     equal: list[bool]
-    gap: float
     seconds: tuple[float, float]
 
     @property
@@ -153,7 +147,7 @@ def _searched(
 ) -> Searched:
     """Return the translations of lines, whose subwords are `sources`, by both engines."""
     search = translator.settings
-    rows = sentences_at_once(search, translator.device, len(lines))
+    rows = sentences_at_once(search, translator.device)
     ours, seconds = _timed(lambda part: list(translator.translate(part)), lines)
     theirs, their_seconds = _timed(
         lambda part: loaded.translate(part, search.beam, search.max_length_b, rows),
@@ -164,7 +158,6 @@ def _searched(
         [translation.text for translation in ours],
         [translator.tgt_side.decode(subwords) for subwords in theirs],
         [best.subwords == subwords for best, subwords in zip(ours, theirs, strict=True)],
-        _largest_gap(translator, loaded, sources, theirs),
         (seconds, their_seconds),
     )
 
@@ -187,22 +180,6 @@ def _timed(work: Callable[[list[Any]], list[Any]], lines: list[Any]) -> tuple[li
     return result, time.process_time() - start
 
 
-def _largest_gap(
-    translator: Translator, loaded: Loaded, sources: Sentences, targets: Sentences
-) -> float:
-    """Return the largest difference between the engines' log-probabilities of a target."""
-    ours = []
-    for start in range(0, len(sources), ROWS):
-        part = slice(start, start + ROWS)
-        batch = pair_batch(
-            [translator.src_vocab.encode(subwords) for subwords in sources[part]],
-            [translator.tgt_vocab.encode(subwords) for subwords in targets[part]],
-        )
-        ours += [sum(scores) for scores in forced_scores(translator.models, batch)]
-    theirs = loaded.log_probs(sources, targets)
-    return float(max(abs(our - their) for our, their in zip(ours, theirs, strict=True)))
-
-
 def show(checked: Checked, of: str) -> None:
     """Print the comparison on stdout; `of` is the title, which describes the lines."""
     count = len(checked.lines)
@@ -214,10 +191,6 @@ def show(checked: Checked, of: str) -> None:
         equal = f"{sum(searched.equal)} of {count} ({searched.share:.1%})"
         rows.append([str(searched.beam), equal, *speeds])
     Table("speed", of, columns, rows, ["/s: sentences per second on one core"]).print()
-    console.put(
-        "both engines' log-probabilities of the engine's translations differ by at most"
-        f" {max(searched.gap for searched in checked.searches):.2g}"
-    )
     for searched in checked.searches:
         for number in [i for i, same in enumerate(searched.equal) if not same][:SHOWN]:
             console.put(

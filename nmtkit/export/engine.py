@@ -37,9 +37,6 @@ class Loaded(Protocol):
             rows: sentences of a batch.
         """
 
-    def log_probs(self, sources: Sentences, targets: Sentences) -> list[float]:
-        """Return the log-probability of each target, `</s>` included."""
-
 
 class Engine(ABC):
     """A target of `nmtkit export`."""

@@ -173,7 +173,3 @@ class _Loaded:
             min_decoding_length=0,  # as in nmtkit's search, a translation may be empty
         )
         return [list(result.hypotheses[0]) for result in results]
-
-    def log_probs(self, sources: Sentences, targets: Sentences) -> list[float]:
-        results = self._translator.score_batch(sources, targets, max_input_length=0)
-        return [sum(result.log_probs) for result in results]

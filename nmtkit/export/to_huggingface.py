@@ -297,16 +297,6 @@ class _Loaded:
             results += [text.split() for text in texts]
         return results
 
-    def log_probs(self, sources: Sentences, targets: Sentences) -> list[float]:
-        results = []
-        for source, target in zip(sources, targets, strict=True):
-            labels = self._ids(self._target, [target])["input_ids"]
-            with torch.inference_mode():
-                logits = self._model(**self._ids(self._source, [source]), labels=labels).logits
-            scores = logits.double().log_softmax(-1).gather(-1, labels[..., None])
-            results.append(scores.sum().item())
-        return results
-
     def _ids(self, tokenizer: Any, sentences: Sentences) -> Any:
         return tokenizer(
             [" ".join(subwords) for subwords in sentences], padding=True, return_tensors="pt"

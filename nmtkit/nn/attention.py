@@ -109,7 +109,7 @@ def _explicit(
         mask = mask_of(visible, causal, q, k, wide)
         if mask is not None:
             scores.add_(_of_heads(mask))  # filling would need a backward pass
-        weights = _captured(cpu.softmax(scores), name, parts)
+        weights = _captured(scores.softmax(-1), name, parts)
         return torch.matmul(dropout(weights, p), v)
 
 

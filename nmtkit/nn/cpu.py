@@ -23,8 +23,6 @@ kernel.
 """
 MANY = 16
 """In a search, torch's kernel is faster from this number of queries."""
-SHORT_ROW = 16
-"""torch's softmax takes ten times as long for a row shorter than this, its vector of numbers."""
 FILLED = 32
 """In training, the number of rows of bfloat16 products is a multiple of this."""
 PACKED = 128
@@ -139,16 +137,6 @@ def search_mask(visible: Sight, like: Tensor) -> Sight:
     """
     searches = not torch.is_grad_enabled() and like.device.type == "cpu"
     return additive(visible, like.dtype) if searches and isinstance(visible, Tensor) else visible
-
-
-def softmax(scores: Tensor) -> Tensor:
-    """Return the softmax over the last dimension; short rows are computed with hidden scores after
-    them.
-    """
-    length = scores.size(-1)
-    if length >= SHORT_ROW or scores.device.type != "cpu" or torch.compiler.is_compiling():
-        return scores.softmax(-1)
-    return F.pad(scores, (0, SHORT_ROW - length), value=-torch.inf).softmax(-1)[..., :length]
 
 
 def row_multiple(device: torch.device) -> int:

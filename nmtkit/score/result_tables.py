@@ -42,7 +42,6 @@ SEED_DIFFERENCES = (
     replace(MEAN_DELTA, interval=True),
     Column("better", f"better, p<{LEVEL:g}"),
     Column("pairs", "of"),
-    replace(P_SEEDS, key="p_seeds", header="p (seeds)"),
     P_SEEDS,
     replace(P_SEEDS, key="p_holm", header="p (Holm)"),
 )
@@ -140,7 +139,7 @@ def seeds_table(result: Scores) -> Table:
     title = f"{_title(result)}, by training seed{against}"
     notes = [*_signatures(result), *few_note(result.sentences), *result.remarks, _version(result)]
     notes += _seed_notes(result.seeds, result.resampling.resamples)
-    first = ["bleu", "bleu_half_range", "delta", "n", "p_holm", "p", "better", "pairs", "p_seeds"]
+    first = ["bleu", "bleu_half_range", "delta", "n", "p_holm", "p", "better", "pairs"]
     return Table("seeds", title, columns, rows, notes, first)
 
 
@@ -151,11 +150,11 @@ def _spread_cells(scores: Spread) -> list[Any]:
 
 def _difference_cells(against: SeedDifference | None) -> list[Any]:
     if against is None:
-        return [None] * 6
+        return [None] * 5
     pairs = against.pairs
     tested = [pair.better and pair.p < LEVEL for pair in pairs if pair.p is not None]
     counts = [sum(tested) if tested else None, len(pairs) or None]
-    return [against.estimate, *counts, against.p_seeds, against.p, against.p_holm]
+    return [against.estimate, *counts, against.p, against.p_holm]
 
 
 def length_tables(result: Scores) -> dict[str, Table]:
@@ -360,11 +359,6 @@ def _seed_notes(result: SeedResult, resamples: int) -> list[str]:
             f"better, p<{LEVEL:g}: number of pairs with equal seeds whose BLEU is higher "
             f"with p < {LEVEL:g} ({result.test}); a test within one seed does not account "
             "for the seed"
-        )
-        limit = ", ".join(sorted({f"{against.smallest_p_seeds:.2g}" for against in compared}))
-        notes.append(
-            "p (seeds): exact permutation test between the two groups of scores, "
-            f"two-sided; with this number of seeds it cannot be below {limit}"
         )
         notes.append(
             "[95%], p: of other seeds and other sentences at once (hierarchical bootstrap); if the "

@@ -88,9 +88,7 @@ class DrawnResamples:
 
     resamples: int
     trials: int
-    ratio: float
     seed: int
-    interval: str
 
 
 @dataclass(frozen=True)
@@ -98,18 +96,14 @@ class Spread:
     """Scores of several seeds.
 
     Attributes:
-        half_range: (max - min) / 2, the b of papers that write a±b.
-        mid_range: (max + min) / 2, their a.
+        half_range: (max - min) / 2.
         deviation: of a sample: n - 1; None for one value.
     """
 
     n: int
     mean: float
     half_range: float
-    mid_range: float
     deviation: float | None
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)
@@ -130,8 +124,6 @@ class SeedDifference:
 
     Attributes:
         difference: of the means.
-        p_seeds: of an exact permutation test; None: too many splits to count.
-        smallest_p_seeds: the smallest p_seeds that groups of these sizes can have.
         low, high, p: the 95% interval of the difference, and its p, over other seeds and other
             sentences; None: the error of the seeds is not known, or there are few sentences.
         p_holm: p after Holm's correction over all groups that are compared on this metric.
@@ -139,8 +131,6 @@ class SeedDifference:
 
     difference: float
     pairs: list[SeedPair]
-    p_seeds: float | None
-    smallest_p_seeds: float
     low: float | None = None
     high: float | None = None
     p: float | None = None

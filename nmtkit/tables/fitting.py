@@ -23,8 +23,8 @@ LEAST_PROSE = 20
 LONG = 40
 """A longer cell of text is prose, even without a space."""
 WHOLE = "the whole table: pipe the command to less -S"
-BLOCKS = frozenset("░▒▓█▏▎▍▌▋▊▉▁▂▃▄▅▆▇")
-"""The characters of bars, shades and sparklines."""
+BLOCKS = frozenset("░▒▓█▏▎▍▌▋▊▉")
+"""The characters of bars and shades."""
 PIECES = re.compile(r"[ \n\t]*(?:[\u2e80-\uffef]|[^ \n\t\u2e80-\uffef]+)")
 """Words, and single characters of scripts without spaces, each with the space before it."""
 

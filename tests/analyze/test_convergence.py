@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nmtkit import curves
-from nmtkit.analyze import convergence
 from nmtkit.analyze.convergence import (
     FIRST,
     INTERPOLATED,
@@ -285,8 +284,7 @@ def test_systems_side_by_side(trained, analyze, stdout):
     assert values(facts, "levels", "levels_from") == [[12.0, 20.0, 21.0], "given"]
     axes = {"updates": 100, "epochs": 1.0, "minutes": 4.0, "processor_minutes": 2.0}
     assert facts["logged"]["fast"] == {**axes, "unlogged": 0}
-    out = stdout()
-    assert "without dev BLEU, so without levels: mute" in out and out.count("best 20.00") == 2
+    assert "without dev BLEU, so without levels: mute" in stdout()
     assert points(trained, "fast", "dev", "bleu") == ["4.0", "8.0", "16.0", "20.0"]
     assert points(trained, "base", "train", "minutes") == ["1.0", "2.0", "3.0", "4.0"]
 
@@ -376,13 +374,3 @@ def test_a_system_that_has_not_begun_is_left_out(trained, analyze, stderr):
     assert {system for _, _, system in found["rows"]} == {"base"}
     words = "no training of this run has logged anything"
     trained.refused("convergence", DataError, words, systems=["fast"])
-
-
-def test_a_line_for_a_terminal():
-    head, first, second = convergence.sparklines(
-        {"a": [(30, 5.0), (60, 10.0)], "long": [(60, 2.5)]}
-    ).splitlines()
-    assert head == "dev BLEU, 0 to 10.0, over 60 updates"
-    assert first.startswith("   a " + " " * 29 + "▄") and first.endswith("█ best 10.00")
-    assert second.endswith("  ▂ best 2.50")
-    assert convergence.sparklines({}) == ""

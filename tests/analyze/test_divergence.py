@@ -131,11 +131,6 @@ def test_systems_of_several_kernels_side_by_side(analysed, stderr):
         row["system"] for row in firsts[::2]
     ]
     labels = [f"{name}, encoder" for name in rows]
-    overall, *blocks = (block.splitlines() for block in found["bars"].split("\n\n"))
-    assert overall[0] == "E_d (max_renorm)"
-    assert [block[0] for block in blocks] == [f"{label} (max_renorm)" for label in labels]
-    for label, own, line in zip(labels, rows.values(), overall[1:], strict=True):
-        assert line.startswith(label) and line.endswith(f" {own[0]['max_renorm']:.4f}")
     assert "dv (max_renorm)" in figure and "E_d (max_renorm)" in figure
     assert figure.count(f"{labels[1]}</text>") == 2  # a legend's line, and a bar
 
@@ -154,6 +149,5 @@ def test_which_stacks_have_local_heads_is_said_once(analysed):
 
 def test_one_system_has_one_panel(analysed):
     dual(analysed, "one", "enc-dc")
-    found, figure, _ = divergences(analysed)
+    _, figure, _ = divergences(analysed)
     assert "dv (max_renorm)" in figure and "E_d" not in figure
-    assert found["bars"].startswith("E_d (max_renorm)\none, encoder ")

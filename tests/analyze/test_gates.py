@@ -14,7 +14,6 @@ import torch
 
 from nmtkit import console
 from nmtkit.analyze import gates
-from nmtkit.analyze.gates import GateMean
 from nmtkit.analyze.study import Study
 from nmtkit.data.store import Store
 from nmtkit.errors import ConfigError, DataError
@@ -24,7 +23,6 @@ from nmtkit.measures.words import Group, Words
 from nmtkit.nn.capture import capture, record
 from nmtkit.prep.stage import prep
 from nmtkit.score.resampling import Resampling
-from nmtkit.tables.table import Estimate
 from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import EOS, UNK, load_vocabularies
 from nmtkit.translate.forced import pair_batch
@@ -95,17 +93,6 @@ def test_a_step_that_reads_other_sentences_counts_for_the_word_it_writes():
     ):
         found = gates.of_subwords(opened, batch, site, "tgt")
         assert [own.tolist() for own in found] == [pytest.approx(own) for own in wanted]
-
-
-def test_a_bar_stands_for_words_of_which_the_gate_was_asked_only():
-    rows = [
-        GateMean("g", "source", "word", word, 3, {"x": Estimate(value)})
-        for word, value in (("it", 0.25), ("the", None))
-    ]
-    assert gates._bars("g", "x", rows).splitlines() == [
-        "x: g, the most frequent source words",
-        "it " + "█" * 30 + " 0.250 (3)",
-    ]
 
 
 def words_of(*lines):
@@ -302,10 +289,8 @@ def test_the_stage_by_hand(analysed, tmp_path, capsys):
     for text in (
         "computed from it and the decoder's state (both, one)",
         "lets the source word into it (inverse)",
-        "one: attention_gate",
     ):
         assert text in out
-    assert "one: caembed_gate" not in out
     assert analysed.text("gates", "tokens.src.txt").splitlines() == list(lines)
     words = [word for line in lines for word in line.split()]
     rows = {(row["gate"], row["group"], row["label"]): row for row in found["table"]["rows"]}

@@ -67,7 +67,6 @@ def test_the_stage(analysed, capsys):
     found = analysed.analyze("weights", sentence=2)
     out, err = capsys.readouterr()
     assert "left out: plain: it has no gated attention" in err
-    assert "one: attention × gate (test, line 2)" in out
     *rows, last = found["table"]["rows"]
     assert [row["word"] for row in rows] == [*analysed.lines["test"][1].split(), "</s>"]
     for name in ("one", "other"):

@@ -55,7 +55,6 @@ def without_default_path(models: list[Model]) -> Iterator[None]:
 WITHOUT: dict[str, Callable[[], object]] = {
     "dropout": lambda: setattr(cpu, "dropout", lambda x, p: torch.dropout(x, p, True)),
     "writes_attention_out": lambda: setattr(cpu, "SHORT", 0),
-    "softmax": lambda: setattr(cpu, "SHORT_ROW", 0),
     "row_multiple": lambda: setattr(cpu, "FILLED", 1),
     "factor": lambda: setattr(cpu, "factor", torch.Tensor.contiguous),
     "buffer": lambda: setattr(cpu, "buffer", lambda like, *shape: like.new_empty(shape)),
@@ -73,10 +72,6 @@ MEASURED = [
     ("writes_attention_out", "training", "transformer", "bfloat16"),
     ("writes_attention_out", "training", "transformer", "float32"),
     ("writes_attention_out", "search", "transformer", "bfloat16"),
-    ("softmax", "training", "transformer", "bfloat16"),
-    ("softmax", "training", "transformer", "float32"),
-    ("softmax", "search", "transformer", "bfloat16"),
-    ("softmax", "search", "transformer", "float32"),
     ("row_multiple", "training", "amn", "bfloat16"),
     ("row_multiple", "training", "rnnsearch", "bfloat16"),
     ("row_multiple", "training", "transformer", "bfloat16"),

@@ -290,8 +290,8 @@ def test_a_folder_of_another_engine_is_written_again(copy, without_package, tmp_
 
 
 def test_too_few_equal_translations_end_with_1(copy, without_package, monkeypatch):
-    greedy = Searched(1, ["a", "b", "c"], ["a", "b", "c"], [True] * 3, 0.25, (1.0, 0.1))
-    beam = Searched(3, ["A", "B", "C"], ["A", "X", "C"], [True, False, True], 0.1, (2.0, 0.5))
+    greedy = Searched(1, ["a", "b", "c"], ["a", "b", "c"], [True] * 3, (1.0, 0.1))
+    beam = Searched(3, ["A", "B", "C"], ["A", "X", "C"], [True, False, True], (2.0, 0.5))
     found = Checked("CTranslate2, float32", ["a", "b", "c"], [greedy, beam])
     asked = []
     monkeypatch.setattr(check, "compare", lambda group, out, lines: (asked.append(lines), found)[1])
@@ -301,7 +301,6 @@ def test_too_few_equal_translations_end_with_1(copy, without_package, monkeypatc
     assert "2 (beam 3): b\n  nmtkit  B\n  engine  X" in result.stdout
     rows = [" ".join(line.split()) for line in result.stdout.splitlines()]
     assert "1 3 of 3 (100.0%) 3.0/s 30.0/s" in rows and "3 2 of 3 (66.7%) 1.5/s 6.0/s" in rows
-    assert "differ by at most 0.25\n" in result.stdout
     for lower in ("--at-least 60", "--quantization int8"):
         assert command(copy, f"post --check --lines 3 {lower}").exit_code == 0
     monkeypatch.setattr(CTranslate2, "same_search", False)  # only greedy search counts then
@@ -340,16 +339,12 @@ def readme_code(out):
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_the_real_engine_translates_alike(copy, name, stdout, monkeypatch):
-    """Small models of weights just drawn: equal to the last subword, and log-probabilities to
-    float32.
-    """
+    """Small models of weights just drawn: equal to the last subword."""
     import ctranslate2
 
     result = command(copy, f"{name} --check --lines 20")
     assert result.exit_code == 0, result.stderr
     assert result.stdout.count("20 of 20 (100.0%)") == 2  # greedy, and beam 3
-    gap = float(result.stdout.split("at most ")[1].split()[0])
-    assert gap < 1e-3  # of sums of some -300
     out = copy.system(name).path / "export" / "ctranslate2"
     source, target = load_vocabularies(copy.prep)
     names = ["source_vocabulary.json", "target_vocabulary.json"]

@@ -106,7 +106,6 @@ def test_it_translates_alike(system, tmp_path, stdout, monkeypatch):
     assert result.exit_code == 0, result.stdout + result.stderr
     greedy, beam = (line for line in result.stdout.splitlines() if " of 20 (" in line)
     assert "20 of 20 (100.0%)" in greedy and int(beam.split()[1]) >= 18
-    assert float(result.stdout.split("at most ")[1].split()[0]) < 1e-3  # of sums of some -300
     monkeypatch.chdir(out)
     exec(readme_code(out).replace('["…"]', repr(LINES)), {})
     assert stdout().startswith("['")

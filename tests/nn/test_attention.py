@@ -67,15 +67,13 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("path", ["training", "search", "long rows", "torch's kernel"])
+@pytest.mark.parametrize("path", ["training", "search", "torch's kernel"])
 @pytest.mark.parametrize("case", CASES)
 def test_every_path_equals_the_loops(case, path, monkeypatch):
     rows, visible, causal, allowed = CASES[case]
     q, k, v = tensors(rows, 4, 4, 4)
     if path == "torch's kernel":
         monkeypatch.setattr(cpu, "SHORT", 0)
-    if path == "long rows":
-        monkeypatch.setattr(cpu, "SHORT_ROW", 0)
     with torch.set_grad_enabled(path != "search"):
         found = attention(q, k, v, visible, causal)
     expected = slow(q, k, v, allowed)

@@ -4,7 +4,6 @@ difference.
 
 import csv
 import io
-import itertools
 import json
 import os
 import statistics
@@ -98,41 +97,11 @@ def test_systems_with_the_same_name_are_together_whatever_their_settings():
 def test_mean_half_range_and_deviation(values):
     found = seeds.spread(values)
     n, mean = len(values), sum(values) / len(values)
-    assert (found.n, found.low, found.high) == (n, min(values), max(values))
+    assert found.n == n
     assert found.mean == pytest.approx(mean)
     assert found.half_range == pytest.approx((max(values) - min(values)) / 2)
-    assert found.mid_range == pytest.approx((max(values) + min(values)) / 2)
     deviation = None if n == 1 else (sum((v - mean) ** 2 for v in values) / (n - 1)) ** 0.5
     assert found.deviation == (None if n == 1 else pytest.approx(deviation, abs=1e-9))
-
-
-@settings(deadline=None, max_examples=50)
-@given(
-    st.lists(st.integers(0, 12), min_size=1, max_size=4),
-    st.lists(st.integers(0, 12), min_size=1, max_size=5),
-)
-def test_the_permutation_test_is_a_slow_count(ours, theirs):
-    pool, observed = ours + theirs, abs(sum(ours) / len(ours) - sum(theirs) / len(theirs))
-    gaps = []
-    for members in itertools.combinations(range(len(pool)), len(ours)):
-        one = [pool[i] for i in members]
-        other = [pool[i] for i in range(len(pool)) if i not in members]
-        gaps.append(abs(sum(one) / len(one) - sum(other) / len(other)))
-    p, smallest = seeds.permutation(ours, theirs)
-    assert p == pytest.approx(sum(gap >= observed - 1e-9 for gap in gaps) / len(gaps))
-    assert p >= smallest - 1e-12
-
-
-def test_the_smallest_p_of_a_few_seeds():
-    for ours, theirs, p in (
-        ([3.0, 4.0, 5.0], [0.0, 1.0, 2.0], 0.1),
-        ([5.0], [0.0], 1.0),
-        ([5.0, 6.0], [0.0], 1 / 3),
-    ):
-        assert seeds.permutation(ours, theirs) == pytest.approx((p, p))
-    p, smallest = seeds.permutation(list(range(12)), list(range(50, 62)))
-    assert p is None  # 2.7 million splits are not counted
-    assert smallest < 1e-6
 
 
 @settings(deadline=None, max_examples=50)
@@ -270,7 +239,6 @@ def test_seeds_are_one_row_and_significance_is_said_honestly(seeded, stdout):
     assert spread["deviation"] == pytest.approx(statistics.stdev(ours))
     gap = statistics.fmean(ours) - statistics.fmean(theirs)
     assert against["difference"] == pytest.approx(gap)
-    assert against["p_seeds"] == seeds.permutation(ours, theirs)[0]
     assert against["low"] < gap < against["high"]
     of_groups = [group["against"]["bleu"] for group in (new, other)]
     assert [of["p_holm"] for of in of_groups] == holm([of["p"] for of in of_groups])
@@ -287,11 +255,9 @@ def test_seeds_are_one_row_and_significance_is_said_honestly(seeded, stdout):
     shown = [f"{spread[key]:.2f}" for key in ("mean", "half_range", "deviation")]
     assert row.split()[:5] == ["new", "3", *shown]
     assert f"{against['difference']:+.2f} [{against['low']:+.2f}, {against['high']:+.2f}]" in row
-    p_values = [f"{against[key]:.3f}" for key in ("p_seeds", "p", "p_holm")]
-    assert row.split()[8:13] == [str(significant), "2", *p_values]
+    p_values = [f"{against[key]:.3f}" for key in ("p", "p_holm")]
+    assert row.split()[8:12] == [str(significant), "2", *p_values]
     assert "a test within one seed does not account for the seed" in out
-    # 3 seeds against 3: 2 of 20 splits; 1 against 3: 1 of 4.
-    assert "it cannot be below 0.1, 0.25" in out
     assert "new: new (seed 1), new-2 (seed 2), new-9 (seed 9)" in out
     rows = list(csv.DictReader(io.StringIO(read(seeded.run, "test", "seeds.csv"))))
     assert [row["system"] for row in rows] == ["base", "new", "other"]

@@ -132,7 +132,7 @@ def test_bars_are_as_long_as_their_share():
     assert bar(10, 10, 4) == "████"
     assert bar(5, 10, 4) == "██"
     assert len(bar(3.3, 10, 30)) == 10
-    assert (bar(None, 10), bar(1, 0), bar(0, 10)) == ("", "", "")
+    assert (bar(None, 10, 30), bar(1, 0, 30), bar(0, 10, 30)) == ("", "", "")
 
 
 def words_of(draw, *words):
