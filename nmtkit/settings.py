@@ -340,8 +340,9 @@ class SearchSettings(Section):
     `train.checkpoint_every`; 1 = only the best checkpoint.
     """
     batch_size: int = Field(0, ge=0, le=1_000_000)
-    """Sentences in one batch of the search; 0 = 128 on a CPU, 512 on a GPU, whose time for a step
-    hardly depends on the rows; fewer if a sentence has 16 or more hypotheses or samples.
+    """Sentences in one batch of the search; 0 = 128 on a CPU, or 256 for greedy search of 4,000
+    lines or more; 512 on a GPU, whose time for a step hardly depends on the rows; fewer if a
+    sentence has 16 or more hypotheses or samples.
     """
     precision: Literal["auto", "float32", "bfloat16", "float16", "int8"] = "auto"
     """Number type of the products inside the layers; auto: bfloat16 on a CPU that multiplies it

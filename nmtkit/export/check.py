@@ -147,7 +147,7 @@ def _searched(
 ) -> Searched:
     """Return the translations of lines, whose subwords are `sources`, by both engines."""
     search = translator.settings
-    rows = sentences_at_once(search, translator.device)
+    rows = sentences_at_once(search, translator.device, len(lines))
     ours, seconds = _timed(lambda part: list(translator.translate(part)), lines)
     theirs, their_seconds = _timed(
         lambda part: loaded.translate(part, search.beam, search.max_length_b, rows),

@@ -36,9 +36,12 @@ POSITIONS = 64
 """A batch holds at most search.batch_size times this number of source positions, padding included:
 long sentences come in smaller batches.
 """
+ROOMY = 64 << 30
+"""Bytes of memory. A larger GPU takes twice as many positions, unless search.batch_size is set."""
 AT_ONCE, AT_ONCE_ON_A_GPU = 128, 512
-"""Sentences in a batch, unless search.batch_size says how many. Sentences with 2·ROWS samples or
-hypotheses are half as many, and so on.
+"""Sentences in a batch, unless search.batch_size says how many. Greedy search of MANY_LINES on a
+CPU has twice as many, because its sentences have one hypothesis each. Sentences with 2·ROWS samples
+or hypotheses are half as many, and so on.
 """
 
 ENOUGH = 8
@@ -49,6 +52,10 @@ ROWS = 8
 """On a CPU a batch leaves at most this number of hypotheses: more of them are worth a step. Memory
 holds whole batches with fewer than twice this number of hypotheses a sentence.
 """
+
+
+MANY_LINES = 4000
+"""Text of fewer lines is searched in smaller batches, and read in this process."""
 
 Read = tuple[tuple[int, ...], tuple[int, ...]]
 """What a model reads of a line as context: source ids (of an over-long line its first piece) and,
@@ -69,13 +76,21 @@ class Piece:
     demand: Demand
 
 
-def sentences_at_once(settings: SearchSettings, device: torch.device) -> int:
-    """Return the sentences in a batch of the search."""
+def sentences_at_once(settings: SearchSettings, device: torch.device, lines: int) -> int:
+    """Return the sentences in a batch of the search; lines: how many are searched together."""
     if settings.batch_size:
         return settings.batch_size
     rows = (settings.mbr or settings.nbest) if settings.sample else settings.beam
-    size = AT_ONCE_ON_A_GPU if device.type == "cuda" else AT_ONCE
+    many = rows == 1 and lines >= MANY_LINES
+    size = AT_ONCE_ON_A_GPU if device.type == "cuda" else AT_ONCE * (2 if many else 1)
     return max(1, size // max(1, rows // ROWS))
+
+
+def positions_at_once(settings: SearchSettings, device: torch.device) -> int:
+    """Return the most source positions in a batch of the search, padding included."""
+    automatic = device.type == "cuda" and not settings.batch_size
+    roomy = automatic and torch.cuda.get_device_properties(device).total_memory >= ROOMY
+    return sentences_at_once(settings, device, 0) * POSITIONS * (2 if roomy else 1)
 
 
 class Searcher(ABC):
@@ -227,8 +242,8 @@ class Searcher(ABC):
         """Return indices in batches, the longest first, so that workers end together and memory
         runs out at the start or never.
         """
-        size = sentences_at_once(self.settings, self.device)
-        return longest_first(lengths, size * POSITIONS, size)
+        size = sentences_at_once(self.settings, self.device, len(lengths))
+        return longest_first(lengths, positions_at_once(self.settings, self.device), size)
 
     def _search(self, pieces: list[Piece], leaves: bool) -> list[NBest]:
         """Translate a batch.

@@ -23,7 +23,7 @@ from nmtkit.text.vocabulary import UNK, Vocabulary, load_vocabularies
 from nmtkit.translate.demands import LineDemand, LineDemands
 from nmtkit.translate.hypotheses import Hypothesis, NBest
 from nmtkit.translate.over_long import cut
-from nmtkit.translate.searcher import Searcher
+from nmtkit.translate.searcher import MANY_LINES, Searcher
 from nmtkit.translate.windows import windowed
 
 Item = TypeVar("Item")
@@ -60,8 +60,6 @@ class Translation:
         return self.candidates[0].subwords if self.candidates else []
 
 
-MANY_LINES = 4000
-"""Text of fewer lines is read in this process."""
 SHARE = 250
 """Lines of text that a worker handles at once."""
 OBJECTS = 50_000

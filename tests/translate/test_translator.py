@@ -251,12 +251,45 @@ def test_the_last_sentences_of_the_batches_are_searched_together(options, monkey
     assert [sum(amounts) for amounts in progress] == pytest.approx([150, 150])
 
 
-@pytest.mark.parametrize(("device", "count"), [("cpu", 128), ("cuda", 512)])
-def test_the_sentences_of_a_batch(device, count):
+@pytest.mark.parametrize(
+    ("device", "beam", "lines", "count"),
+    [
+        ("cpu", 5, 9999, 128),
+        ("cpu", 1, 3999, 128),
+        ("cpu", 1, 4000, 256),
+        ("cuda", 5, 3, 512),
+        ("cuda", 1, 9999, 512),
+    ],
+)
+def test_the_sentences_of_a_batch(device, beam, lines, count):
     place = torch.device(device)
-    assert sentences_at_once(SearchSettings(), place) == count
-    assert sentences_at_once(SearchSettings(batch_size=7), place) == 7
-    assert sentences_at_once(SearchSettings(sample=True, mbr=32), place) == count // 4
+    assert sentences_at_once(SearchSettings(beam=beam), place, lines) == count
+    assert sentences_at_once(SearchSettings(beam=beam, batch_size=7), place, lines) == 7
+    samples = SearchSettings(sample=True, mbr=32)
+    assert sentences_at_once(samples, place, 3) == (512 if device == "cuda" else 128) // 4
+
+
+def test_greedy_search_of_many_lines_has_larger_batches(monkeypatch):
+    translator = make(beam=1, batch_size=0)
+    sizes = []
+    for most in (300, 301):
+        monkeypatch.setattr(searcher, "MANY_LINES", most)
+        sizes.append([len(batch) for batch in translator._batches([5] * 300)])
+    assert sizes == [[256, 44], [128, 128, 44]]
+
+
+def test_a_gpu_with_much_memory_takes_twice_as_many_positions(monkeypatch):
+    memory = {"cpu": 0, "cuda:0": 16 << 30, "cuda:1": 80 << 30}
+    monkeypatch.setattr(
+        torch.cuda,
+        "get_device_properties",
+        lambda on: SimpleNamespace(total_memory=memory[str(on)]),
+    )
+    positions = searcher.positions_at_once
+    automatic = [positions(SearchSettings(), torch.device(device)) for device in memory]
+    assert automatic == [128 * 64, 512 * 64, 2 * 512 * 64]
+    chosen = [positions(SearchSettings(batch_size=7), torch.device(device)) for device in memory]
+    assert chosen == [7 * 64] * 3
 
 
 @pytest.mark.parametrize("replayed", [False, True])
