@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import heapq
 from array import array
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -30,6 +31,7 @@ from nmtkit.text.words import Words
 
 END = "</w>"
 MIN_FREQUENCY = 2
+FEW = 60  # places of a pair up to which a loop is faster than arrays
 SPARE = 1000  # pairs tracked beyond one for each merge still wanted
 _CHUNK_BITS = 16
 CHUNK = 1 << _CHUNK_BITS  # places that a survey reads at once
@@ -89,13 +91,44 @@ class Learner:
             self._sizes.append(self._sizes[first] + self._sizes[second])
             places = self._where.pop(best)
             del self._counts[best]
-            self._merge(first, second, places, new)
+            merge = self._merge_many if len(places) > FEW else self._merge_few
+            merge(first, second, places, new)
             if len(self._counts) > self._limit:
                 self._prune(merges - len(result))
         return result
 
-    def _merge(self, first: int, second: int, places: array[int], new: int) -> None:
-        """Merge a pair in all its places at once, and bring the counts of all pairs up to date."""
+    def _merge_few(self, first: int, second: int, places: array[int], new: int) -> None:
+        """Merge a pair place by place, and bring the counts of all pairs up to date."""
+        (text, weight), sizes, counts = self._memory, self._sizes, self._counts
+        gained: defaultdict[int, list[int]] = defaultdict(list)
+        size, length = sizes[first], sizes[new]
+        # from left to right: in aaa only the first aa is merged
+        for place in places:
+            if text[place] != first or text[place + size] != second:
+                continue
+            right = place + length
+            text[place + size], text[right - 1], text[place] = HOLE, ~new, new
+            count = weight[place]
+            if symbol := text[place - 1]:
+                if symbol < 0:
+                    symbol = ~symbol
+                if (pair := symbol << _BITS | first) in counts:
+                    counts[pair] -= count
+                pair = symbol << _BITS | new
+                counts[pair] = counts.get(pair, 0) + count
+                gained[pair].append(place - sizes[symbol])
+            if symbol := text[right]:
+                if (pair := second << _BITS | symbol) in counts:
+                    counts[pair] -= count
+                pair = new << _BITS | symbol
+                counts[pair] = counts.get(pair, 0) + count
+                gained[pair].append(place)
+        for pair, where in gained.items():
+            if (count := counts.pop(pair)) >= self._floor:
+                self._track(pair, count, array("i", where))
+
+    def _merge_many(self, first: int, second: int, places: array[int], new: int) -> None:
+        """As `_merge_few`, in all places at once."""
         text, weight = self._views()
         size, length = self._sizes[first], self._sizes[new]
         place = np.frombuffer(places, np.int32)
@@ -226,7 +259,7 @@ class Learner:
         return _summed(parts)
 
     def _views(self) -> tuple[Ints32, Array]:
-        """Return the text and the counts as numpy's arrays."""
+        """Return the text and the counts as numpy's arrays. A loop reads `_memory` faster."""
         text, weight = (np.frombuffer(memory, memory.typecode) for memory in self._memory)
         return text, weight
 

@@ -1,5 +1,5 @@
-"""The learner beside subword-nmt's, with many surveys and small chunks; what it tracks beside a
-plain count; its memory; words in a buffer.
+"""The learner beside subword-nmt's: with many surveys, small chunks, and each of its two ways to
+merge; what it tracks beside a plain count; its memory; words in a buffer.
 """
 
 import contextlib
@@ -32,6 +32,7 @@ RUNS = st.builds(
 DICTIONARY = st.dictionaries(LETTERS | RUNS, st.integers(1, 9), min_size=1, max_size=30)
 LIMITS = st.fixed_dictionaries(
     {
+        "FEW": st.sampled_from([0, 2, 60]),
         "SPARE": st.sampled_from([-1000, 0]),
         "CHUNK": st.sampled_from([1, 3, 1 << 16]),
         "PRUNED": st.booleans(),  # at every merge
@@ -42,7 +43,7 @@ LIMITS = st.fixed_dictionaries(
 @contextlib.contextmanager
 def limits(values):
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("SPARE", "CHUNK"):
+        for name in ("FEW", "SPARE", "CHUNK"):
             patch.setattr(bpe_learner, name, values[name])
         patch.setattr(words, "CHUNK", max(values["CHUNK"] - 1, 1))
         if values["PRUNED"]:
@@ -77,13 +78,13 @@ def learnable(counts):
 @example(
     {"aaa": 1, "aaaaaaa": 2, "baaaab": 1},
     9,
-    {"SPARE": -1000, "CHUNK": 1, "PRUNED": False},
+    {"FEW": 0, "SPARE": -1000, "CHUNK": 1, "PRUNED": False},
 )
-@example({"abababab": 3, "babab": 2}, 9, {"SPARE": -1000, "CHUNK": 3, "PRUNED": True})
+@example({"abababab": 3, "babab": 2}, 9, {"FEW": 0, "SPARE": -1000, "CHUNK": 3, "PRUNED": True})
 @example(
     {"ab</w>": 3, "ab@@": 2, "@@": 9, "a@@@": 2, "xab": 1},
     9,
-    {"SPARE": -1000, "CHUNK": 3, "PRUNED": True},
+    {"FEW": 0, "SPARE": -1000, "CHUNK": 3, "PRUNED": True},
 )
 def test_merges_and_segmentation_equal_subword_nmt(tmp_path_factory, counts, merges, values):
     path = tmp_path_factory.mktemp("codes") / "codes"
@@ -151,7 +152,7 @@ def test_surveys_and_prunes_happen_and_change_nothing(tmp_path, monkeypatch):
         "".join(generator.choices("abcdefgh", k=generator.randint(1, 9))) for _ in range(9000)
     )
     calls = Counter()
-    for name in ("_survey", "_prune"):
+    for name in ("_survey", "_prune", "_merge_many", "_merge_few"):
         method = getattr(Learner, name)
 
         def counted(self, *args, name=name, method=method):
@@ -160,7 +161,7 @@ def test_surveys_and_prunes_happen_and_change_nothing(tmp_path, monkeypatch):
 
         monkeypatch.setattr(Learner, name, counted)
     learn_bpe([*counts], [*counts.values()], 700, tmp_path / "codes")
-    assert calls["_prune"]
+    assert calls["_prune"] and calls["_merge_many"] > 100 and calls["_merge_few"] > 100
     few = calls["_survey"]
     monkeypatch.setattr(bpe_learner, "SPARE", -1000)
     learn_bpe([*counts], [*counts.values()], 700, tmp_path / "surveyed")
@@ -174,9 +175,10 @@ def test_counts_beyond_32_bits(tmp_path):
     counts = {"abab": 1 << 32, "ba": (1 << 33) + 1, "abc": 1 << 40, "aab": 3, "bb": (1 << 32) - 1}
     for largest in (1 << 40, 1 << 32, (1 << 32) - 1):
         values = {word: min(n, largest) for word, n in counts.items()}
-        with limits({"SPARE": -1000, "CHUNK": 3, "PRUNED": True}):
-            learn_bpe([*values], [*values.values()], 20, tmp_path / "codes")
-        assert (tmp_path / "codes").read_text("utf-8") == expected_codes(values, 20)
+        for few in (0, 60):
+            with limits({"FEW": few, "SPARE": -1000, "CHUNK": 3, "PRUNED": True}):
+                learn_bpe([*values], [*values.values()], 20, tmp_path / "codes")
+            assert (tmp_path / "codes").read_text("utf-8") == expected_codes(values, 20)
 
 
 def test_words_that_never_occur_are_left_out(tmp_path):
