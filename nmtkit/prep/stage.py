@@ -14,6 +14,7 @@ from typing import Any
 
 from nmtkit import console, files, folders
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem, NmtkitError, counted
+from nmtkit.locks import locked
 from nmtkit.owned_files import MANIFEST, PREP
 from nmtkit.parallel import cores
 from nmtkit.prep import engines
@@ -27,7 +28,7 @@ from nmtkit.prep.request import Request
 from nmtkit.prep.rewrite import rewritten
 from nmtkit.prep.work import OUT, remove_left, work_folder, work_key
 from nmtkit.records import Manifest, load, load_or_warn
-from nmtkit.run import Run, locked, write_toml
+from nmtkit.run import Run, write_toml
 from nmtkit.settings import PrepSettings, flat
 from nmtkit.text.tokenizer import SIDES, tokenizer_name, unspaced
 

@@ -20,6 +20,7 @@ from nmtkit.data.batches import collate
 from nmtkit.data.resegmented import Resegmented
 from nmtkit.data.store import Store
 from nmtkit.errors import ConfigError, DataError
+from nmtkit.locks import locked
 from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Model
 from nmtkit.models.variants import (
@@ -31,7 +32,7 @@ from nmtkit.models.variants import (
 )
 from nmtkit.nn import hardware as machines
 from nmtkit.records import StageCall, TextSet, values_of
-from nmtkit.run import Run, System, locked, write_toml
+from nmtkit.run import Run, System, write_toml
 from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import load_vocabularies
 from nmtkit.train import checks, dry_run, saving
