@@ -26,7 +26,7 @@ from nmtkit.errors import ConfigError, DataError, NmtkitError, check_known, exit
 from nmtkit.records import (
     TRAIN_AGAIN,
     Manifest,
-    StageCall,
+    Part,
     SystemConfig,
     SystemRecord,
     TextSet,
@@ -34,6 +34,32 @@ from nmtkit.records import (
     load_or_warn,
 )
 from nmtkit.settings import SearchSettings, TrainSettings, build, known, to_toml
+
+
+class StageCall(Part, frozen=False):
+    """One line of the history of a run: a call of a stage. The stage fills it in as it works."""
+
+    stage: str
+    argv: list[str]
+    version: str
+    commit: str | None
+    """The commit of nmtkit."""
+    python: str
+    device: str | None
+    seed: int | None
+    start: str
+    end: str | None
+    exit: int
+    """The exit code of the command."""
+    system: str | None = None
+    """The system that was trained."""
+    processes: int | None = None
+    steps: list[int] | None = None
+    """The first and the last update of a training."""
+    systems: list[str] | None = None
+    """The systems that were translated or exported."""
+    analysis: str | None = None
+    error: str | None = None
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ import pytest
 import nmtkit
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.locks import locked
-from nmtkit.records import StageCall, load_lines
-from nmtkit.run import Run, choose, code_commit
+from nmtkit.records import load_lines
+from nmtkit.run import Run, StageCall, choose, code_commit
 from tests.manifests import write_manifest
 from tests.refused import refused
 

@@ -15,16 +15,8 @@ from nmtkit.analyze.analysis import Finding
 from nmtkit.curves import Curves, read
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.models import checkpoints
-from nmtkit.records import (
-    FindingInputs,
-    Manifest,
-    StageCall,
-    StoredFinding,
-    TranslationMeta,
-    load,
-    parse,
-)
-from nmtkit.run import Run, translate_command
+from nmtkit.records import FindingInputs, Manifest, StoredFinding, TranslationMeta, load, parse
+from nmtkit.run import Run, StageCall, translate_command
 from nmtkit.score.metrics import METRICS
 from nmtkit.score.stored_scores import ScoredFrom, Scores
 from nmtkit.score.translations import described

@@ -31,8 +31,8 @@ from nmtkit.models.variants import (
     load_variant,
 )
 from nmtkit.nn import hardware as machines
-from nmtkit.records import StageCall, TextSet, values_of
-from nmtkit.run import Run, System, write_toml
+from nmtkit.records import TextSet, values_of
+from nmtkit.run import Run, StageCall, System, write_toml
 from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import load_vocabularies
 from nmtkit.train import checks, dry_run, saving
