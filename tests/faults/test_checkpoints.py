@@ -441,7 +441,7 @@ def test_pruning_while_training_keeps_the_best_and_what_is_averaged(run, monkeyp
     """Neither an old best, nor the last update, nor those saved in between take the place of one
     of the last k that are equally far apart.
     """
-    monkeypatch.setattr("nmtkit.train.loop.is_better", lambda new, best, by: best is None)
+    monkeypatch.setattr("nmtkit.train.best.is_better", lambda new, best, by: best is None)
     settings = "train.validate_every=1", "train.keep_checkpoints=2", "search.average=2"
     fit(run, *settings, "train.max_steps=3")  # then it goes on, as after a stop
     fit(run, *settings, "train.max_steps=9")
