@@ -18,7 +18,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import nmtkit
 from nmtkit import console, files, names
@@ -33,7 +32,7 @@ from nmtkit.records import (
     load,
     load_or_warn,
 )
-from nmtkit.settings import SearchSettings, TrainSettings, build, known, to_toml
+from nmtkit.settings import SearchSettings, TrainSettings, build, known
 
 
 class StageCall(Part, frozen=False):
@@ -367,11 +366,6 @@ def _prepared_last() -> Run | None:
     manifests = Path("runs").glob("*/prep/manifest.json")
     newest = max(manifests, key=lambda path: path.stat().st_mtime_ns, default=None)
     return Run(newest.parent.parent) if newest else None
-
-
-def write_toml(path: Path, values: dict[str, Any]) -> None:
-    """Write plain values and sections as TOML, atomically."""
-    files.write_text(path, to_toml(values))
 
 
 def _now() -> str:

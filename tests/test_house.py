@@ -16,7 +16,7 @@ from tests.processes import python
 PACKAGE = Path(nmtkit.__file__).parent
 # Lowest first; a room may import itself and what stands before it.
 ORDER = (
-    "environment errors names arrays console files folders owned_files trust user_classes parallel presets settings options fields tables records locks run curves"
+    "environment errors names arrays console files folders owned_files trust user_classes parallel presets toml other_toolkits settings options fields tables records locks run curves"
     " text data corpora demo prep nn models score translate export train measures analyze report api cli"
 )
 ROOMS = ORDER.split()

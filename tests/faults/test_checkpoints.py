@@ -18,7 +18,8 @@ from nmtkit import files
 from nmtkit.errors import CheckpointError, EnvironmentProblem
 from nmtkit.models import checkpoints, loading
 from nmtkit.records import UsedCheckpoint
-from nmtkit.run import System, write_toml
+from nmtkit.run import System
+from nmtkit.toml import write_toml
 from tests.faults.trainings import Killed, fail, fit
 from tests.manifests import read_json, write_best
 from tests.refused import refused
