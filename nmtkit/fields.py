@@ -8,7 +8,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from nmtkit.settings import build, toml_value
+from nmtkit.settings import build
+from nmtkit.toml import toml_value
 
 LIMITS = {
     "minimum": "≥",

@@ -13,8 +13,9 @@ Nothing else knows the keys of these files. Rules for all records:
 - A number is finite and no larger than MOST, so that arithmetic with it cannot fail.
 - What the parts of a file must agree on is checked as the file is read.
 
-state.json is an exception: a training changes its state all the time. So its class is the dataclass
-`nmtkit.train.state.TrainState`; the same `load` reads it.
+Two files are not here, because stages fill in their classes as they work: history.jsonl
+(`nmtkit.run.StageCall`) and state.json (`nmtkit.train.state.TrainState`). The same functions read
+them.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ def load(record: type[R], path: Path, again: str | None = None) -> R:
         again: what to do where the file is damaged, if the record does not know it.
     Raises: DataError naming the file, the field, and what to do next.
     """
-    again = again or _again(record)
+    again = again or getattr(record, "again", None)
     try:
         if path.exists():
             files.check_file(path)
@@ -132,10 +133,6 @@ _adapter: Callable[[Any], TypeAdapter[Any]] = functools.cache(
 )  # made once a record: the lines of a log are many
 
 
-def _again(record: type) -> str | None:
-    return getattr(record, "again", None)
-
-
 def parse(
     record: type[R],
     content: str | bytes,
@@ -153,11 +150,10 @@ def parse(
         is_toml: True for TOML, False for JSON.
     Raises: DataError as `load`.
     """
-    again = again or _again(record)
+    again = again or getattr(record, "again", None)
     try:
         if is_toml:
-            text = content if isinstance(content, str) else content.decode()
-            values = tomllib.loads(text)
+            values = tomllib.loads(content.decode() if isinstance(content, bytes) else content)
             value: R = _adapter(record).validate_python(values, strict=True)
         else:
             value = _adapter(record).validate_json(content, strict=True)
@@ -229,35 +225,6 @@ def require(condition: object, message: str) -> None:
     """
     if not condition:
         raise ValueError(message)
-
-
-# history.jsonl
-
-
-class StageCall(Part, frozen=False):
-    """One line of the history of a run: a call of a stage. The stage fills it in as it works."""
-
-    stage: str
-    argv: list[str]
-    version: str
-    commit: str | None
-    """The commit of nmtkit."""
-    python: str
-    device: str | None
-    seed: int | None
-    start: str
-    end: str | None
-    exit: int
-    """The exit code of the command."""
-    system: str | None = None
-    """The system that was trained."""
-    processes: int | None = None
-    steps: list[int] | None = None
-    """The first and the last update of a training."""
-    systems: list[str] | None = None
-    """The systems that were translated or exported."""
-    analysis: str | None = None
-    error: str | None = None
 
 
 # prep/manifest.json
@@ -505,8 +472,11 @@ def processor_of(hardware: Mapping[str, object]) -> tuple[object, object]:
 
 def values_of(sections: JsonObject) -> int:
     """Return the number of values in a TOML file and its sections, beside this number."""
-    own = {key: value for key, value in sections.items() if key != "values"}
-    tables = [value if isinstance(value, dict) else {key: value} for key, value in own.items()]
+    tables = [
+        value if isinstance(value, dict) else {key: value}
+        for key, value in sections.items()
+        if key != "values"
+    ]
     return sum(value is not None for table in tables for value in table.values())
 
 

@@ -7,7 +7,6 @@ that section on as plain values.
 
 from __future__ import annotations
 
-import json
 import tomllib
 import typing
 from collections.abc import Iterable, Sequence
@@ -27,37 +26,14 @@ from pydantic import (
     model_validator,
 )
 
-from nmtkit import files
 from nmtkit.errors import ConfigError, check_known, nearest, plain, short
+from nmtkit.other_toolkits import HABITS
 from nmtkit.presets import preset_names, preset_text
+from nmtkit.toml import read_toml
 
 SECTIONS = ("prep", "model", "train", "search")
 OF_A_SYSTEM = ("variant", "preset", "init_from", "corpus", "values", "hardware")
 """Further keys of a system's own config.toml, which are no settings."""
-_HABITS = {
-    "lr learning_rate": "--set train.lr=…",
-    "batch batch_size": "--set train.batch_size=… (nmtkit translate: --set search.batch_size=…)",
-    "steps max_steps max_update": "--set train.max_steps=…",
-    "epochs max_epoch": "--set train.max_steps=… (updates), or --set train.max_minutes=…",
-    "warmup_steps": "--set train.warmup=…",
-    "clip": "--set train.clip_norm=…",
-    "exponential_smoothing": "--set train.ema=0.9999",
-    "fp16": "--set train.precision=float16",
-    "bf16": "--set train.precision=bfloat16",
-    "bpe_dropout": "--set train.subword_dropout=…",
-    "dropout": "--set model.dropout=…",
-    "layers": "--set model.encoder_layers=… --set model.decoder_layers=…",
-    "heads": "--set model.heads=…",
-    "resume continue": "the same nmtkit train command again resumes",
-    "gpu cuda use_gpu": "--device cuda",
-    "cpu": "--device cpu",
-    "output": "--run DIR",
-    "tokenizer": "--set prep.src_tokenizer=… --set prep.tgt_tokenizer=…",
-    "vocab_size": "--set prep.merges=… (prep.vocab_size with prep.subwords=sentencepiece or none)",
-    "beam_size": "--beam N (nmtkit translate), or --set search.beam=…",
-}
-HABITS = {key: meant for keys, meant in _HABITS.items() for key in keys.split()}
-"""What people type in other toolkits, without dashes and section, and what nmtkit has for it."""
 LARGEST = {int: 10**18, float: 1e30}
 """The largest magnitude of every setting and option; a field may have a lower limit."""
 SMALLEST = 1e-30
@@ -434,9 +410,13 @@ def habit(name: str) -> str | None:
         name: such as --batch-size, lr or train.dropout.
     """
     key = name.lstrip("-").rpartition(".")[2].replace("-", "_")
-    sections = [section for section, schema in STAGES.items() if key in schema.model_fields]
-    of_setting = " or ".join(f"--set {section}.{key}=…" for section in sections)
+    of_setting = " or ".join(f"--set {section}.{key}=…" for section in _sections_with(key))
     return HABITS.get(key) or of_setting or None
+
+
+def _sections_with(key: str) -> list[str]:
+    """Return the sections of a setting, by its name alone."""
+    return [section for section, schema in STAGES.items() if key in schema.model_fields]
 
 
 def load_config(path: Path, variant: str | None = None) -> Values:
@@ -458,39 +438,13 @@ def load_config(path: Path, variant: str | None = None) -> Values:
     if variant is not None and of_file not in (None, variant):
         message = f"the file has the settings of '{of_file}', not of '{variant}'"
         raise ConfigError(message, where=path, hint=f"--variant {of_file}")
-    settings = {key: value for key, value in values.items() if key not in OF_A_SYSTEM}
-    return _sections(settings, str(path))
-
-
-def read_toml(path: Path, what: str, option: str, example: str) -> dict[str, Any]:
-    """Return the values of a TOML file that a person wrote.
-
-    Args:
-        path: the file.
-        what: the kind of file, for the message.
-        option: the option that names the file, for the message.
-        example: the right form of the file, for the message.
-    Raises: ConfigError if the file cannot be read or is not TOML.
-    """
-    try:
-        with open(path, "rb") as stream:
-            content = stream.read(files.LONGEST + 1)  # a pipe may never end
-        if len(content) > files.LONGEST:
-            raise ConfigError(f"{what} has more than 16 MiB", where=path, hint=f"check {option}")
-        return tomllib.loads(content.decode("utf-8-sig"))
-    except OSError as error:
-        raise ConfigError(
-            f"cannot read {what}: {error.strerror}", where=path, hint=f"check {option}"
-        ) from error
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"not valid TOML: {error}", where=path, hint=example) from error
+    return _sections({k: v for k, v in values.items() if k not in OF_A_SYSTEM}, str(path))
 
 
 def _sections(values: dict[str, Any], where: str) -> Values:
     for key, value in values.items():
         if key not in SECTIONS and not isinstance(value, dict):
-            sections = [name for name, schema in STAGES.items() if key in schema.model_fields]
-            names = " or ".join(f"[{name}]" for name in sections or SECTIONS)
+            names = " or ".join(f"[{name}]" for name in _sections_with(key) or SECTIONS)
             raise ConfigError(
                 f"'{key}' is in no section", where=where, hint=f"write {names} on a line before it"
             )
@@ -540,10 +494,9 @@ def merge(*layers: Values) -> Values:
 
 def complete(schema: type[Section], values: dict[str, Any]) -> dict[str, Any]:
     """Return a section of config.toml, with the values of settings that are newer than the file."""
-    fields = schema.model_fields.items()
     defaults = {
         key: field.get_default(call_default_factory=True)
-        for key, field in fields
+        for key, field in schema.model_fields.items()
         if not field.is_required()
     }
     return {**defaults, **schema.earlier, **values}
@@ -573,9 +526,9 @@ def build(schema: type[S], values: dict[str, Any], section: str, file: Path | No
         message = plain(first["msg"])
         where = f"{file}, [{section}]" if file else f"[{section}]"
         if not first["loc"]:  # the error is about several keys together
-            hint = "change one of them " + ("there" if file else "with --set")
+            hint = f"change one of them {'there' if file else 'with --set'}"
             raise ConfigError(message, where=where, hint=hint) from None
-        key = ".".join([section, *(str(part) for part in first["loc"])])
+        key = ".".join([section, *map(str, first["loc"])])
         if first["type"] == "extra_forbidden":
             name = str(first["loc"][-1])
             hint = HABITS.get(name) or nearest(name, _known(schema, first["loc"]))
@@ -600,57 +553,13 @@ def _describe(schema: type[BaseModel], error: Any) -> str | None:
 def _known(schema: type[BaseModel], place: Sequence[int | str]) -> Iterable[str]:
     """Return the known settings beside an unknown one: of the schema, or of a schema inside it."""
     for part in place[:-1]:
-        field = schema.model_fields.get(part) if isinstance(part, str) else None
+        field = schema.model_fields.get(str(part))
         types = _types(field.annotation) if field else []
-        sections = [t for t in types if isinstance(t, type) and issubclass(t, BaseModel)]
-        schema = sections[0] if sections else schema
+        inside = (t for t in types if isinstance(t, type) and issubclass(t, BaseModel))
+        schema = next(inside, schema)
     return schema.model_fields
 
 
 def _types(annotation: Any) -> list[Any]:
     """Return a type and all types inside it."""
     return [annotation, *(inner for part in typing.get_args(annotation) for inner in _types(part))]
-
-
-def flat(values: Any, key: str = "") -> dict[str, Any]:
-    """Return the values of nested tables, and of lists of named tables, by dotted keys.
-
-    A tuple becomes a list, as TOML has it.
-    """
-    if isinstance(values, list) and values and all(isinstance(part, dict) for part in values):
-        values = {str(part.get("name", "")): part for part in values}
-    if not isinstance(values, dict):
-        return {key: list(values) if isinstance(values, tuple) else values}
-    result: dict[str, Any] = {}
-    for name, part in values.items():
-        result |= flat(part, f"{key}.{name}" if key else name)
-    return result
-
-
-def to_toml(sections: dict[str, Any]) -> str:
-    """Return plain values, and one level of sections, as TOML.
-
-    A plain value is a string, a number, a boolean, or a list of these.
-    """
-    lines = [
-        f"{key} = {toml_value(value)}"
-        for key, value in sections.items()
-        if not isinstance(value, dict)
-    ]
-    for name, values in sections.items():
-        if isinstance(values, dict):
-            lines += ["", f"[{name}]"] + [
-                f"{key} = {toml_value(value)}" for key, value in values.items() if value is not None
-            ]
-    return "\n".join(lines).lstrip("\n") + "\n"
-
-
-def toml_value(value: object) -> str:
-    """Return a plain value as TOML."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(toml_value(item) for item in value) + "]"
-    return repr(value)

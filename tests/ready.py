@@ -6,8 +6,8 @@ import torch
 
 from nmtkit.models import checkpoints, loading
 from nmtkit.models.variants import build_model, load_variant
-from nmtkit.run import write_toml
 from nmtkit.text.vocabulary import BOS, EOS, PAD
+from nmtkit.toml import write_toml
 
 SIZES = {"d_model": 16, "d_ff": 24, "heads": 2, "encoder_layers": 1, "decoder_layers": 2}
 SEARCH = {

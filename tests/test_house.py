@@ -16,7 +16,7 @@ from tests.processes import python
 PACKAGE = Path(nmtkit.__file__).parent
 # Lowest first; a room may import itself and what stands before it.
 ORDER = (
-    "environment errors names arrays console files folders owned_files trust user_classes parallel presets settings options fields tables records run curves"
+    "environment errors names arrays console files folders owned_files trust user_classes parallel presets toml other_toolkits settings options fields tables records locks run curves"
     " text data corpora demo prep nn models score translate export train measures analyze report api cli"
 )
 ROOMS = ORDER.split()
@@ -96,7 +96,7 @@ WRITES_ELSEWHERE = {"corpora", "demo", "prep", "cli"}
 
 def test_files_of_a_run_are_appended_to_and_removed_in_one_file():
     """nmtkit/files.py refuses to do so through a link."""
-    alone = {"files.py", "folders.py", "run.py", "stage.py", "checkpoints.py"}
+    alone = {"files.py", "folders.py", "locks.py", "stage.py", "checkpoints.py"}
     for path in MODULES:
         if room_of(path) not in WRITES_ELSEWHERE and path.name not in alone:
             assert not WRITES_IN_PLACE.search(path.read_text("utf-8")), path

@@ -13,8 +13,9 @@ import pytest
 
 import nmtkit
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
-from nmtkit.records import StageCall, load_lines
-from nmtkit.run import Run, choose, code_commit, locked
+from nmtkit.locks import locked
+from nmtkit.records import load_lines
+from nmtkit.run import Run, StageCall, choose, code_commit
 from tests.manifests import write_manifest
 from tests.refused import refused
 
@@ -124,7 +125,7 @@ def test_settings_of_another_version(tmp_path):
 
 HOLD = """
 import sys, pathlib
-from nmtkit.run import locked
+from nmtkit.locks import locked
 with locked(pathlib.Path(sys.argv[1]), "train"):
     print("held", flush=True)
     sys.stdin.read()

@@ -7,8 +7,8 @@ import pytest
 
 from nmtkit.errors import ConfigError
 from nmtkit.models.variants import load_variant
+from nmtkit.other_toolkits import HABITS
 from nmtkit.settings import (
-    HABITS,
     STAGES,
     PrepSettings,
     SearchSettings,
@@ -20,8 +20,8 @@ from nmtkit.settings import (
     merge,
     parse_set,
     preset_names,
-    to_toml,
 )
+from nmtkit.toml import to_toml
 from tests.refused import refused
 
 

@@ -23,9 +23,10 @@ from nmtkit.analyze.study import Study
 from nmtkit.data.documents import documents_file
 from nmtkit.data.store import spans_files
 from nmtkit.errors import ConfigError, DataError, check_known, counted
+from nmtkit.locks import locked
 from nmtkit.models import checkpoints
 from nmtkit.records import FindingInputs
-from nmtkit.run import Run, code_commit, locked
+from nmtkit.run import Run, code_commit
 from nmtkit.score import paper as papers
 from nmtkit.tables.table import check_format
 from nmtkit.user_classes import blamed_on, load_class, place_of

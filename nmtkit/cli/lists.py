@@ -14,6 +14,7 @@ from nmtkit.cli.program import examples
 from nmtkit.errors import ConfigError, check_known
 from nmtkit.options import Options, option, preset_option
 from nmtkit.tables.table import Column, Table, text_column
+from nmtkit.toml import toml_value
 
 LISTED = ("prep", "train", "model", "search")
 """All sections, in the order of the list."""
@@ -118,7 +119,7 @@ def _print_toml(tables: dict[str, list[fields.Setting]], variant: str | None) ->
     from nmtkit.models.variants import BASELINE
 
     if "model" in tables:
-        console.put(f"variant = {settings.toml_value(variant or BASELINE)}")
+        console.put(f"variant = {toml_value(variant or BASELINE)}")
     for section, rows in tables.items():
         console.put(f"\n[{section}]")
         for row in rows:
@@ -127,7 +128,7 @@ def _print_toml(tables: dict[str, list[fields.Setting]], variant: str | None) ->
             if row.default is None:
                 console.put(f"# {row.name} =")
             else:
-                console.put(f"{row.name} = {settings.toml_value(row.default)}")
+                console.put(f"{row.name} = {toml_value(row.default)}")
 
 
 def _check_section(section: str | None, variant: str | None) -> None:

@@ -24,7 +24,7 @@ from rich.filesize import decimal
 
 from nmtkit import console
 from nmtkit.errors import EnvironmentProblem
-from nmtkit.run import take_lock
+from nmtkit.locks import take_lock
 
 CONNECT_SECONDS = 15
 SILENT_SECONDS = 30

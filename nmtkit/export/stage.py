@@ -17,9 +17,10 @@ from nmtkit.export.engine import FULL, Engine
 from nmtkit.export.options import ExportOptions
 from nmtkit.export.to_ctranslate2 import CTranslate2
 from nmtkit.export.to_huggingface import HuggingFace
+from nmtkit.locks import locked
 from nmtkit.models import loading
 from nmtkit.records import ExportedSystem
-from nmtkit.run import Run, locked
+from nmtkit.run import Run
 from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import load_vocabularies
 from nmtkit.translate.systems import SystemGroup, choose

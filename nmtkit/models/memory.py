@@ -1,7 +1,8 @@
 """The associated memory: source words attend to words of other sentences, and a gate mixes them in.
 
 The paper (Jiang et al. 2019) describes its parts in words; readings.md lists what it leaves open. A
-sentence without context is translated as the Transformer would, bit for bit.
+sentence without context is translated as the Transformer would, bit for bit. context_encoder.py
+encodes the words of contexts.
 
 Legend: B sentences, S source length, U different contexts of a batch, M their length, J contexts of
 a sentence, H heads, C width of one, D = H·C.
@@ -23,18 +24,13 @@ from nmtkit.data.documents import ContextRule, Join
 from nmtkit.data.packing import Copies, Packing, Segments
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Memory, Vocabularies, source_sight
-from nmtkit.models.transformer import (
-    DocumentSettings,
-    DocumentTransformer,
-    EncoderLayer,
-    visible_words,
-)
+from nmtkit.models.context_encoder import ContextEncoder, Reader
+from nmtkit.models.transformer import DocumentSettings, DocumentTransformer, visible_words
 from nmtkit.nn.attention import CrossAttention, SelfAttention, attention
 from nmtkit.nn.capture import capturing, record, recorded_under
 from nmtkit.nn.dropout import Dropout
 from nmtkit.nn.embeddings import Embedder
 from nmtkit.nn.masks import Sight, Visible, packing_of
-from nmtkit.nn.recurrent import GRU, LSTM, Recurrent
 from nmtkit.nn.state import select_rows
 from nmtkit.nn.sublayer import GatedSum
 
@@ -51,7 +47,7 @@ class MemorySettings(DocumentSettings):
     """Several context sentences are one text with breaks between them (as in the paper's table), or
     a memory each, weighted.
     """
-    context_encoder: Literal["gru", "lstm", "bigru", "none", "transformer"] = "gru"
+    context_encoder: Reader = "gru"
     """What reads a context's embeddings: a recurrent layer, nothing (but positions are added), or
     as many layers as the source has.
     """
@@ -90,56 +86,6 @@ def mean(x: Tensor, visible: Visible) -> Tensor:
 def mean_of_packed(x: Tensor, packing: Packing) -> Tensor:
     """Return the mean of each sentence, (1, N, D) -> (R, D), as `mean` does."""
     return mean(packing.padded(x), packing.visible)
-
-
-class ContextEncoder(nn.Module):
-    """Encodes the words of contexts.
-
-    Args:
-        settings: of the model.
-    """
-
-    def __init__(self, settings: MemorySettings) -> None:
-        super().__init__()
-        s, kind = settings, settings.context_encoder
-        self.rnn: Recurrent | None = None
-        if kind in ("gru", "lstm", "bigru"):
-            bidirectional = kind == "bigru"
-            if bidirectional and s.d_model % 2:
-                message = "two directions cannot share an odd width"
-                raise ConfigError(message, where="model.d_model", hint="make d_model even")
-            cell = LSTM if kind == "lstm" else GRU
-            self.rnn = Recurrent(cell, s.d_model, s.d_model // (1 + bidirectional), bidirectional)
-        layers = s.encoder_layers if kind == "transformer" else 0
-        self.layers = s.stack(EncoderLayer(s) for _ in range(layers))
-        self.norm = s.last_norm() if kind == "transformer" else nn.Identity()
-        self.dropout = Dropout(s.dropout)
-
-    def forward(self, context: Context, embedder: Embedder) -> list[Tensor]:
-        """Return the words of contexts, contexts of like length together, (U', M', D) each.
-
-        Args:
-            embedder: the source's.
-        """
-        parts = context.of_like_length()
-        if self.rnn is None:
-            return [self._through_layers(part, embedder) for part in parts]
-        # A recurrent layer needs no positions, and no parts either: padding costs it nothing.
-        words = self.dropout(embedder.table(context.ids))
-        if context.copies is not None:
-            packing = context.copies.segments.keys
-            states, _ = self.rnn(packing.padded(words), packing.lengths)
-            return [packing.packed(states)]
-        states, _ = self.rnn(words, context.lengths)
-        rows = states.split([len(part.ids) for part in parts])
-        return [x[:, : part.ids.size(1)] for part, x in zip(parts, rows, strict=True)]
-
-    def _through_layers(self, context: Context, embedder: Embedder) -> Tensor:
-        visible = visible_words(context)
-        x = embedder(context.ids, packing=packing_of(visible))
-        for layer in self.layers:
-            x = layer(x, visible)
-        return self.norm(x)
 
 
 class InterSentenceAttention(CrossAttention):
@@ -244,7 +190,7 @@ class AssociatedMemory(nn.Module):
     def __init__(self, settings: MemorySettings) -> None:
         super().__init__()
         s = self.settings = settings
-        self.encoder = ContextEncoder(s)
+        self.encoder = ContextEncoder(s, s.context_encoder)
         if s.inter_attention:
             self.first = SelfAttention(*s.attention_sizes)
             self.first_residual = s.residual("post")

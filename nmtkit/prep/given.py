@@ -19,11 +19,12 @@ from nmtkit.prep.learn import file_names, write_vocabularies
 from nmtkit.prep.options import PrepOptions
 from nmtkit.records import Manifest
 from nmtkit.run import Run
-from nmtkit.settings import PrepSettings, toml_value
+from nmtkit.settings import PrepSettings
 from nmtkit.text.bpe import Bpe
 from nmtkit.text.sentencepiece import SentencePiece
 from nmtkit.text.tokenizer import SIDES
 from nmtkit.text.vocabulary import read_counts
+from nmtkit.toml import toml_value
 
 OF_THE_CORPUS = {
     "dev",

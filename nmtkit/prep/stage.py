@@ -14,6 +14,7 @@ from typing import Any
 
 from nmtkit import console, files, folders
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem, NmtkitError, counted
+from nmtkit.locks import locked
 from nmtkit.owned_files import MANIFEST, PREP
 from nmtkit.parallel import cores
 from nmtkit.prep import engines
@@ -27,9 +28,10 @@ from nmtkit.prep.request import Request
 from nmtkit.prep.rewrite import rewritten
 from nmtkit.prep.work import OUT, remove_left, work_folder, work_key
 from nmtkit.records import Manifest, load, load_or_warn
-from nmtkit.run import Run, locked, write_toml
-from nmtkit.settings import PrepSettings, flat
+from nmtkit.run import Run
+from nmtkit.settings import PrepSettings
 from nmtkit.text.tokenizer import SIDES, tokenizer_name, unspaced
+from nmtkit.toml import flat, write_toml
 
 WORK, RAW, LOCAL = "prep-work", "raw", "local"
 FEW_LINES = 2000

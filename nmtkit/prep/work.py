@@ -11,9 +11,9 @@ from typing import ClassVar
 
 from nmtkit import console, files
 from nmtkit.errors import ConfigError, NmtkitError
+from nmtkit.locks import locked
 from nmtkit.prep.tasks import WORK_RECORD
 from nmtkit.records import Record, load
-from nmtkit.run import locked
 
 OUT = "out"
 """The folder of a work folder that becomes the prep folder."""

@@ -16,7 +16,7 @@ from nmtkit.score import result_tables
 from nmtkit.score.budgets import budget, unequal
 from nmtkit.score.metrics import header
 from nmtkit.score.resampling import FEW, FEWEST_FOR_P
-from nmtkit.score.result_tables import P_SEEDS, p_of_bleu
+from nmtkit.score.result_tables import P_SEEDS
 from nmtkit.score.seeds import NOT_KNOWN
 from nmtkit.score.significance import EQUAL_SCORES, FEW_DIFFERENT, LEVEL, TESTS
 from nmtkit.score.stored_scores import Scores, SeedResult, SystemScores
@@ -274,7 +274,7 @@ def _seed_verdicts(by_seed: SeedResult, result: Scores) -> list[str]:
 
 def _by_chance(result: Scores) -> list[float]:
     """Return the chance of p < LEVEL without a difference, for each tested difference in BLEU."""
-    chance, tested = TESTS[result.test].by_chance, p_of_bleu(result)
+    chance, tested = TESTS[result.test].by_chance, result.p_of_bleu
     if result.seeds and result.has_seeds:
         against = [group.against["bleu"] for group in result.seeds.groups if group.against]
         chance, tested = LEVEL, [difference.p for difference in against]

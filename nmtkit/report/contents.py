@@ -9,25 +9,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nmtkit import files, settings
+from nmtkit import files
 from nmtkit.analyze import ANALYSES
 from nmtkit.analyze.analysis import Finding
 from nmtkit.curves import Curves, read
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.models import checkpoints
-from nmtkit.records import (
-    FindingInputs,
-    Manifest,
-    StageCall,
-    StoredFinding,
-    TranslationMeta,
-    load,
-    parse,
-)
-from nmtkit.run import Run, translate_command
+from nmtkit.records import FindingInputs, Manifest, StoredFinding, TranslationMeta, load, parse
+from nmtkit.run import Run, StageCall, translate_command
 from nmtkit.score.metrics import METRICS
 from nmtkit.score.stored_scores import ScoredFrom, Scores
 from nmtkit.score.translations import described
+from nmtkit.toml import flat
 
 FIGURE = "figure.svg"
 OWN_FILES = ("finding.json", FIGURE, "table.md", "table.tex", "table.csv")
@@ -145,7 +138,7 @@ def _read_systems(contents: Contents) -> None:
     for system in contents.run.systems():
         values, curves = {}, Curves()
         try:
-            values = settings.flat(system.read_config().model_dump())
+            values = flat(system.read_config().model_dump())
         except NmtkitError as error:
             contents.note(f"systems/{system.name}: its settings cannot be read ({error.message})")
         try:

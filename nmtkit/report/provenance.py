@@ -9,8 +9,9 @@ from datetime import datetime
 from typing import Any
 
 from nmtkit import console
-from nmtkit.records import Manifest, StageCall
+from nmtkit.records import Manifest
 from nmtkit.report.contents import Contents, Remark
+from nmtkit.run import StageCall
 from nmtkit.score.translations import unlike_searches
 from nmtkit.tables.table import Column, Table, text_column, text_columns
 

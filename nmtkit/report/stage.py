@@ -14,12 +14,13 @@ from typing import Any
 import nmtkit
 from nmtkit import console, files
 from nmtkit.errors import ConfigError, EnvironmentProblem, check_known
+from nmtkit.locks import locked
 from nmtkit.models import checkpoints
 from nmtkit.report import digests, explorer, page
 from nmtkit.report.contents import Contents, read_contents
 from nmtkit.report.options import ReportOptions
 from nmtkit.report.texts import read_texts
-from nmtkit.run import Run, choose, code_commit, locked
+from nmtkit.run import Run, choose, code_commit
 from nmtkit.tables import drawing
 
 INPUTS = (

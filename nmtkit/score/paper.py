@@ -16,8 +16,9 @@ from nmtkit.errors import ConfigError, check_known, nearest
 from nmtkit.score.metrics import METRICS
 from nmtkit.score.seeds import without_mark
 from nmtkit.score.stored_scores import Scores
-from nmtkit.settings import Section, build, read_toml
+from nmtkit.settings import Section, build
 from nmtkit.tables.table import Column, Table, text_column
+from nmtkit.toml import read_toml
 
 Kind = Literal["score", "task", "cost", "group"]
 KINDS: dict[Kind, str] = {

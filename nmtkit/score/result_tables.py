@@ -5,26 +5,25 @@ lengths.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from nmtkit.errors import counted
 from nmtkit.score import lengths
 from nmtkit.score.metrics import decimals, header
-from nmtkit.score.resampling import few_note
-from nmtkit.score.seeds import FEWEST_FREEDOM, smallest_p, spread
-from nmtkit.score.significance import EQUAL_SCORES, FEW_DIFFERENT, LEVEL, TESTS
+from nmtkit.score.notes import length_notes, main_notes, seed_notes, significance_notes
+from nmtkit.score.seeds import spread
+from nmtkit.score.significance import LEVEL, header_of_test
 from nmtkit.score.stored_scores import (
     GroupScore,
     LengthResult,
     LengthScore,
     Scores,
     SeedDifference,
-    SeedResult,
     Spread,
 )
-from nmtkit.tables.table import Column, Estimate, Table, interval_column, text_column
+from nmtkit.tables.table import Column, Table, interval_column, text_column
 
 FIRST = ("bleu", "delta", "p", "chrf", "ter", "length_ratio")
 """The columns that a narrow terminal keeps, the most important first."""
@@ -85,7 +84,7 @@ def main_table(result: Scores) -> Table:
             score = system.scores[key]
             row.append(score.estimate if key in result.asked else score.value)
         rows.append([*row, system.length_ratio.value])
-    notes, turns = _main_notes(result, several), bool(result.asked_further)
+    notes, turns = main_notes(result), bool(result.asked_further)
     return Table("score", _title(result), columns, rows, notes, FIRST, turns)
 
 
@@ -104,7 +103,7 @@ def significance_table(result: Scores, metrics: Sequence[str] | None = None) -> 
     metrics = metrics or list(result.signatures)
     digits = max(metric_column(result, key, False).decimals for key in metrics)
     columns = [text_column("system"), text_column("metric"), replace(DELTA, decimals=digits)]
-    columns += [p_column(result, test, f"p_{test}", _header_of(test)) for test in result.tests]
+    columns += [p_column(result, test, f"p_{test}", header_of_test(test)) for test in result.tests]
     rows = [
         [system.name, header(key), delta, *(system.tests[test][key].p for test in result.tests)]
         for system in result.systems
@@ -113,7 +112,7 @@ def significance_table(result: Scores, metrics: Sequence[str] | None = None) -> 
     ]
     title = f"{result.set}: p against {result.baseline}, by test"
     first = ["metric", "delta", f"p_{result.test}"]
-    return Table("significance", title, columns, rows, _test_notes(result, metrics), first)
+    return Table("significance", title, columns, rows, significance_notes(result, metrics), first)
 
 
 def seeds_table(result: Scores) -> Table:
@@ -137,10 +136,8 @@ def seeds_table(result: Scores) -> Table:
         rows.append([*row, *(group.scores[key].mean for key in further)])
     against = f", Δ against {result.seeds.baseline}" if several else ""
     title = f"{_title(result)}, by training seed{against}"
-    notes = [*_signatures(result), *few_note(result.sentences), *result.remarks, _version(result)]
-    notes += _seed_notes(result.seeds, result.resampling.resamples)
     first = ["bleu", "bleu_half_range", "delta", "n", "p_holm", "p", "better", "pairs"]
-    return Table("seeds", title, columns, rows, notes, first)
+    return Table("seeds", title, columns, rows, seed_notes(result, result.seeds), first)
 
 
 def _spread_cells(scores: Spread) -> list[Any]:
@@ -174,19 +171,10 @@ def length_table(result: Scores, key: str) -> Table:
     """
     by_length = result.by_length
     assert by_length is not None
-    of_bleu, draws = key == "bleu", result.resampling
+    of_bleu = key == "bleu"
     groups: Sequence[LengthScore | GroupScore] = (
         by_length.groups if of_bleu else by_length.further[key]
     )
-    notes = [
-        f"{header(key)}: {result.signatures[key]}",
-        (
-            f"[95%]: percentile interval over {draws.resamples} resamples inside the group, "
-            f"seed {draws.seed}; small groups have wide intervals"
-        ),
-        *few_note(*(score.sentences for score in groups)),
-        *result.remarks,
-    ]
     column = metric_column(result, key, True)
     columns, rows = [*lengths.COLUMNS[:3], column], [lengths.row(score) for score in groups]
     if of_bleu:
@@ -196,11 +184,9 @@ def length_table(result: Scores, key: str) -> Table:
         columns[4:4] = [delta, p_column(result, result.test, "p", "p")]
         for row, score in zip(rows, groups, strict=True):
             row[4:4] = [score.difference, score.p]
-        note = f"Δ, p: against {result.baseline} inside the group, {_test(result, result.test)}"
-        note += _by_chance(result.test, [score.p for score in groups])
-        notes += [note, *([FEW_DIFFERENT] if TESTS[result.test].fewest_different else [])]
     name = "lengths" if of_bleu else f"lengths-{key}"
     first = ["system", key, "delta", "p", "sentences"]
+    notes = length_notes(result, key, groups)
     return Table(name, _length_title(result, by_length), columns, rows, notes, first)
 
 
@@ -248,139 +234,3 @@ def p_column(result: Scores, test: str, key: str, header: str) -> Column:
 def _title(result: Scores) -> str:
     sentences = counted(result.sentences, "sentence")
     return f"{result.set}: {sentences}, {counted(result.references, 'reference')}"
-
-
-def _signatures(result: Scores) -> list[str]:
-    return [f"{header(key)}: {signature}" for key, signature in result.signatures.items()]
-
-
-def _version(result: Scores) -> str:
-    return f"nmtkit {result.version}" + (f", commit {result.commit}" if result.commit else "")
-
-
-def _test(result: Scores, test: str) -> str:
-    return f"{result.tests[test].name}: {result.tests[test].reading}"
-
-
-def p_of_bleu(result: Scores) -> list[float | None]:
-    """Return the p of each system's BLEU against the baseline."""
-    return [system.tests[result.test]["bleu"].p for system in result.systems if system.tests]
-
-
-def _by_chance(test: str, p_values: Iterable[float | None]) -> str:
-    """Return the end of a note on several p of a test."""
-    count = sum(p is not None for p in p_values)
-    chance = count * TESTS[test].by_chance
-    return f"; about {chance:.1f} of {count} such p are below {LEVEL:g} by chance" * (count > 1)
-
-
-def _header_of(test: str) -> str:
-    """Return the name of a test, which another version may have run, as the head of a column."""
-    return TESTS[test].header if test in TESTS else test
-
-
-def _main_notes(result: Scores, several: bool) -> list[str]:
-    draws = result.resampling
-    notes = _signatures(result)
-    notes.append(
-        f"[95%]: percentile interval, {draws.resamples} resamples of the test set, seed"
-        f" {draws.seed}; other intervals: --format json"
-    )
-    notes += few_note(result.sentences)
-    if several:
-        note = f"Δ, p: BLEU against {result.baseline}; {_test(result, result.test)}"
-        notes.append(note + _by_chance(result.test, p_of_bleu(result)))
-        notes += _equal_scores(result, ["bleu"], [result.test])
-        notes += _few_different(result, [result.test])
-    else:
-        notes.append("one system: nothing to compare with")
-    empty = [f"{s.name} {s.empty_hypotheses}" for s in result.systems if s.empty_hypotheses]
-    if empty:
-        notes.append("empty hypotheses: " + ", ".join(empty))
-    if result.empty_references:
-        notes.append(f"empty references: {result.empty_references}")
-    return [*notes, *result.remarks, _version(result)]
-
-
-def _test_notes(result: Scores, metrics: Sequence[str]) -> list[str]:
-    """Return the notes on the tests of some metrics."""
-    compared = [system for system in result.systems if system.tests]
-    notes = [*few_note(result.sentences), *result.remarks]
-    for test in result.tests:
-        note = f"{_header_of(test)}: {_test(result, test)}"
-        settings = {system.tests[test]["bleu"].setting for system in compared} - {FEW_DIFFERENT}
-        note += f" ({settings.pop()})" if len(settings) == 1 else ""
-        if test == result.test:
-            p = (system.tests[test][key].p for system in compared for key in metrics)
-            note += _by_chance(test, p)
-        notes.append(note)
-    notes += _equal_scores(result, metrics, result.tests)
-    notes += _few_different(result, result.tests)
-    notes.append(
-        "compare a p only with a p of the same test; no p accounts for the training "
-        "seed (--group-by seed)"
-    )
-    return notes
-
-
-def _equal_scores(result: Scores, metrics: Iterable[str], tests: Iterable[str]) -> list[str]:
-    """Return the note on equal scores, if sacreBLEU's bootstrap compares some."""
-    compared = [system.differences for system in result.systems if system.differences]
-    nothing = Estimate(0.0, 0.0, 0.0)
-    is_equal = any(of[key] == nothing for of in compared for key in metrics)
-    return [EQUAL_SCORES] * (is_equal and "sacrebleu_bootstrap" in tests)
-
-
-def _few_different(result: Scores, tests: Iterable[str]) -> list[str]:
-    """Return the note on comparisons that have no p because few sentences differ."""
-    compared = (system.tests[test] for system in result.systems if system.tests for test in tests)
-    settings = {comparison.setting for of_test in compared for comparison in of_test.values()}
-    return [FEW_DIFFERENT] * (FEW_DIFFERENT in settings)
-
-
-def _seed_notes(result: SeedResult, resamples: int) -> list[str]:
-    """Return the notes on groups of training seeds; resamples: their number."""
-    notes = [
-        (
-            "half-range: (max - min) / 2; deviation: sample standard deviation (n - 1); "
-            "the other columns: means over the seeds"
-        )
-    ]
-    for group in result.groups:
-        if len(group.systems) > 1:
-            members = zip(group.systems, group.seeds, strict=True)
-            seeds = ", ".join(f"{name} (seed {seed})" for name, seed in members)
-            unequal = f"; they also differ in {', '.join(group.unequal)}" if group.unequal else ""
-            notes.append(f"{group.name}: {seeds}{unequal}")
-    compared = [group.against["bleu"] for group in result.groups if group.against]
-    tested = sum(against.p is not None for against in compared)
-    if compared:
-        notes.append(
-            f"better, p<{LEVEL:g}: number of pairs with equal seeds whose BLEU is higher "
-            f"with p < {LEVEL:g} ({result.test}); a test within one seed does not account "
-            "for the seed"
-        )
-        notes.append(
-            "[95%], p: of other seeds and other sentences at once (hierarchical bootstrap); if the "
-            "row or the baseline has one seed, its error is that of all rows with several "
-            f"(none below {FEWEST_FREEDOM} degrees of freedom); p (Holm): corrected for "
-            f"{counted(tested, 'comparison')} with a p"
-        )
-    smallest = smallest_p(resamples) * tested
-    if smallest >= LEVEL:
-        enough = math.ceil(10 * smallest / LEVEL) * resamples  # for a tenth of LEVEL
-        notes.append(
-            f"with {resamples:,} resamples no p (Holm) can be below {min(1, smallest):.2g}; use "
-            f"--resamples {enough}"
-        )
-    for group in result.groups:
-        known = [seed for seed in group.seeds if seed is not None]
-        if len(set(known)) < len(known):
-            notes.append(f"{group.name}: a seed occurs twice, so its spread is too small")
-    if not result.several:
-        hint = " (--group-by name groups by name alone)" if result.grouping == "seed" else ""
-        notes.append(
-            "no system has several seeds, so every row is one system: a row is of systems that"
-            f" differ in nothing but the seed{hint}"
-        )
-    return notes

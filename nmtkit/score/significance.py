@@ -222,6 +222,11 @@ LEVEL = 0.05
 """A difference with a smaller p is called one."""
 
 
+def header_of_test(test: str) -> str:
+    """Return the name of a test, which another version may have run, as the head of a column."""
+    return TESTS[test].header if test in TESTS else test
+
+
 def compare(test: str, system: Metric, baseline: Metric, draws: Draws) -> Comparison:
     """Return the result of one test; without p if there are few sentences, or few that differ.
 

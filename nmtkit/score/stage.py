@@ -14,9 +14,10 @@ import nmtkit
 from nmtkit import console, files
 from nmtkit.errors import ConfigError
 from nmtkit.folders import recover, writing_folder
+from nmtkit.locks import locked
 from nmtkit.owned_files import PAPER, SCORES
 from nmtkit.records import TextSet, load_or_warn
-from nmtkit.run import Run, locked
+from nmtkit.run import Run
 from nmtkit.score import lengths, paper, seeds
 from nmtkit.score.budgets import read_budget
 from nmtkit.score.evaluate import (

@@ -329,6 +329,11 @@ class Scores(Record):
         return [system.name for system in self.systems]
 
     @property
+    def p_of_bleu(self) -> list[float | None]:
+        """The p of each system's BLEU against the baseline."""
+        return [system.tests[self.test]["bleu"].p for system in self.systems if system.tests]
+
+    @property
     def asked_further(self) -> list[str]:
         """The metrics that were asked for, besides BLEU."""
         return [key for key in self.asked if key != "bleu"]

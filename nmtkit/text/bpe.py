@@ -13,7 +13,8 @@ import numpy as np
 from nmtkit.arrays import Ints
 from nmtkit.errors import DataError
 from nmtkit.files import text_lines, writing
-from nmtkit.text.bpe_learner import END, Learner
+from nmtkit.text.bpe_learner import Learner
+from nmtkit.text.letters import END
 from nmtkit.text.sampling import Draw, merge_with_dropout
 from nmtkit.text.segmented import Segmented
 from nmtkit.text.splitter import CachingSplitter

@@ -21,26 +21,24 @@ from __future__ import annotations
 import heapq
 from array import array
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
 from nmtkit.arrays import Array, Ints, Ints32, Mask
-from nmtkit.errors import DataError
+from nmtkit.text.grouping import grouped, runs, summed, tuples
+from nmtkit.text.letters import LETTERS, spelled
 from nmtkit.text.words import Words
 
-END = "</w>"
 MIN_FREQUENCY = 2
 FEW = 60  # places of a pair up to which a loop is faster than arrays
 SPARE = 1000  # pairs tracked beyond one for each merge still wanted
 _CHUNK_BITS = 16
 CHUNK = 1 << _CHUNK_BITS  # places that a survey reads at once
-MOST_PLACES = (1 << 31) - 1
 GAP = 0  # stands between words
 HOLE = -1  # inside a merged symbol
 _BITS = 22  # of a symbol's number: a pair and a place in a chunk are one int64
 _SECOND = (1 << _BITS) - 1
-_LETTERS = 0x110000  # of Unicode
 
 
 class Learner:
@@ -59,11 +57,11 @@ class Learner:
     def __init__(self, words: Words, counts: Ints, learnt: Mask) -> None:
         self._learnt = learnt
         # the symbol at every place, and the count of its word
-        self.symbols, *self._memory = _spelled(words, counts, learnt)
+        self.symbols, *self._memory = spelled(words, counts, learnt)
         self._sizes = array("i", [1]) * len(self.symbols)  # places of each symbol
         # symbols as text that sorts the other way round
         self._inverted = [
-            "".join([chr(_LETTERS - 1 - ord(letter)) for letter in symbol]) + chr(_LETTERS - 1)
+            "".join([chr(LETTERS - 1 - ord(letter)) for letter in symbol]) + chr(LETTERS - 1)
             for symbol in self.symbols
         ]
         self._floor = MIN_FREQUENCY + 1  # nothing is tracked yet
@@ -143,13 +141,13 @@ class Learner:
         left ^= left >> 31  # ~left where it is negative
         counts = self._counts
         starts = place - np.frombuffer(self._sizes, np.int32)[left]
-        for symbol, total, where in _grouped(left, count, starts):
+        for symbol, total, where in grouped(left, count, starts):
             if symbol != GAP:
                 if (pair := (second if symbol == new else symbol) << _BITS | first) in counts:
                     counts[pair] -= total
                 if total >= self._floor:
                     self._track(symbol << _BITS | new, total, array("i", where.tobytes()))
-        for symbol, total, where in _grouped(right, count, place):
+        for symbol, total, where in grouped(right, count, place):
             if symbol not in (GAP, new):  # the new symbol has counted this pair as its left
                 if (pair := second << _BITS | symbol) in counts:
                     counts[pair] -= total
@@ -209,10 +207,9 @@ class Learner:
             self._track(pair, count, array("i"))
         self._limit = 2 * max(wanted + SPARE, len(pairs))
         for keys, places, _ in self._sorted_pairs():
-            unique, starts = _runs(keys)
-            ends = _ends(starts, len(keys))
+            unique, starts, ends = runs(keys)
             tracked = np.isin(unique, pairs, assume_unique=True)
-            for pair, start, end in _rows(unique[tracked], starts[tracked], ends[tracked]):
+            for pair, start, end in tuples(unique[tracked], starts[tracked], ends[tracked]):
                 self._where[pair].frombytes(places[start:end].tobytes())
 
     def _compact(self) -> None:
@@ -251,12 +248,12 @@ class Learner:
         parts = [(empty, empty)]
         size = 0
         for pairs, _, weight in self._sorted_pairs():
-            unique, starts = _runs(pairs)
+            unique, starts, _ = runs(pairs)
             parts.append((unique, np.add.reduceat(weight, starts, dtype=np.int64)))
             size += len(unique)
             if size > CHUNK + len(parts[0][0]):  # so that the sums take little time
-                parts, size = [_summed(parts)], 0
-        return _summed(parts)
+                parts, size = [summed(parts)], 0
+        return summed(parts)
 
     def _views(self) -> tuple[Ints32, Array]:
         """Return the text and the counts as numpy's arrays. A loop reads `_memory` faster."""
@@ -285,80 +282,6 @@ def _floor(counts: Ints, size: int) -> int:
     last = int(np.partition(counts, -size)[-size])
     # many more pairs may occur as often as the last; they are left if others occur more often
     return max(MIN_FREQUENCY, min(last + 1, int(counts.max())))
-
-
-def _spelled(words: Words, counts: Ints, learnt: Mask) -> tuple[list[str], array[int], array[int]]:
-    """Return the symbols, the first of which is the gap; all words as numbers of symbols, with a
-    gap before, between and after them; and the count of the word at every place.
-    """
-    sizes = (int(lengths[learnt[which]].sum()) for which, _, lengths in words.letters())
-    size = 1 + int(np.count_nonzero(learnt)) + sum(sizes)
-    if size > MOST_PLACES:
-        problem = f"too many words to learn subwords from: {size:,} letters and gaps"
-        raise DataError(problem, hint=f"at most {MOST_PLACES:,}; leave out the rarest words")
-    largest = int(counts.max(where=learnt, initial=0))
-    memory = array("i", [0]) * size, array("I" if largest < 1 << 32 else "q", [0]) * size
-    text, weight = (np.frombuffer(values, values.typecode) for values in memory)
-    end = 1
-    for which, letters, lengths in words.letters():
-        used = learnt[which]
-        codes, lengths = letters[np.repeat(used, lengths)].astype(np.int32), lengths[used]
-        codes[np.cumsum(lengths) - 1] += _LETTERS  # last letters
-        start, end = end, end + len(codes) + len(lengths)
-        inside = np.ones(end - start, bool)
-        inside[np.cumsum(lengths + 1) - 1] = False
-        text[start:end][inside] = codes
-        weight[start:end] = np.repeat(counts[which][used], lengths + 1)
-    return _number(text), *memory
-
-
-def _number(text: Ints32) -> list[str]:
-    """Replace the code of every letter by the number of its symbol, and return the symbols."""
-    occurs = np.zeros(2 * _LETTERS, bool)
-    for start in range(0, len(text), CHUNK):
-        occurs[text[start : start + CHUNK]] = True
-    codes = np.flatnonzero(occurs)
-    number = np.zeros(len(occurs), np.int32)
-    number[codes] = np.arange(len(codes))
-    for start in range(0, len(text), CHUNK):
-        text[start : start + CHUNK] = number[text[start : start + CHUNK]]
-    return [chr(code % _LETTERS) + (END if code >= _LETTERS else "") for code in codes.tolist()]
-
-
-def _grouped(keys: Ints32, weights: Array, places: Ints32) -> Iterator[tuple[int, int, Ints32]]:
-    """Group places by key.
-
-    Returns: each key, the sum of the weights of its places, and these.
-    """
-    order = np.sort(keys.astype(np.int64) << 32 | np.arange(len(keys)))
-    unique, starts = _runs(order >> 32)
-    order &= (1 << 32) - 1
-    sums = np.add.reduceat(weights[order], starts, dtype=np.int64)
-    places = places[order]
-    for key, total, start, end in _rows(unique, sums, starts, _ends(starts, len(keys))):
-        yield key, total, places[start:end]
-
-
-def _runs(keys: Ints) -> tuple[Ints, Ints]:
-    """Return the different keys of an ordered array, and where each starts."""
-    starts = np.flatnonzero(np.diff(keys, prepend=-1))
-    return keys[starts], starts
-
-
-def _ends(starts: Ints, size: int) -> Ints:
-    return np.append(starts[1:], size)
-
-
-def _rows(*columns: Ints) -> Iterator[tuple[int, ...]]:
-    return zip(*(column.tolist() for column in columns), strict=True)
-
-
-def _summed(parts: Sequence[tuple[Ints, Ints]]) -> tuple[Ints, Ints]:
-    """Return the keys of all parts, and the sum of the counts of each."""
-    keys, counts = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-    order = np.argsort(keys)
-    unique, starts = _runs(keys[order])
-    return unique, np.add.reduceat(counts[order], starts)
 
 
 def _apart(places: Ints32, size: int) -> Ints32:

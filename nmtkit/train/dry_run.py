@@ -10,6 +10,7 @@ from nmtkit import console, settings
 from nmtkit.errors import counted
 from nmtkit.models.variants import count_parameters, load_variant
 from nmtkit.tables.table import Table, text_column
+from nmtkit.toml import flat, toml_value
 from nmtkit.train.loop import Trainer
 from nmtkit.train.plan import SCHEMAS, Plan
 from nmtkit.train.reporting import memory
@@ -102,9 +103,9 @@ def changed_settings(plan: Plan) -> dict[str, tuple[str, str]]:
     """Return default and value of each setting whose value is not the default."""
     schemas = {"model": load_variant(plan.variant).Settings} | SCHEMAS
     defaults = {name: settings.complete(schema, {}) for name, schema in schemas.items()}
-    before, now = settings.flat(defaults), settings.flat(plan.model_dump(include=set(schemas)))
+    before, now = flat(defaults), flat(plan.model_dump(include=set(schemas)))
     return {
-        key: (settings.toml_value(before.get(key, "-")), settings.toml_value(value))
+        key: (toml_value(before.get(key, "-")), toml_value(value))
         for key, value in now.items()
         if value is not None and before.get(key) != value
     }

@@ -25,16 +25,17 @@ from nmtkit.run import System
 from nmtkit.settings import TrainSettings
 from nmtkit.train import divergence, saving
 from nmtkit.train.ahead import Ahead, Prepared
+from nmtkit.train.best import after_validation
 from nmtkit.train.descent import Descent, describe_overflows, finite, warn_of_parts
 from nmtkit.train.ema import Averages
 from nmtkit.train.gradients import Gradients, Share
-from nmtkit.train.optimizer import Plateau, learning_rate, optimizer_tensors
+from nmtkit.train.optimizer import learning_rate, optimizer_tensors
 from nmtkit.train.ranks import Ranks
 from nmtkit.train.reporting import Reporter
-from nmtkit.train.state import Best, TrainState, Window
+from nmtkit.train.state import TrainState, Window
 from nmtkit.train.stop import Abandoned, Stop, reason_to_end, seconds_left
 from nmtkit.train.updates import Updates
-from nmtkit.train.validation import Validation, Validator, batch_loss, is_better
+from nmtkit.train.validation import Validator, batch_loss
 
 PROBED = 200
 """Updates among which the largest part is looked for before the first step."""
@@ -279,16 +280,13 @@ class Trainer:
         return due and state.validated < state.step
 
     def validate(self) -> bool:
-        """Measure the model on the development set; the plateau schedule reads the loss.
-
-        Neither the schedule nor patience counts an extra validation at the end of the training,
-        because a longer training would not have had it.
+        """Measure the model on the development set.
 
         Returns: True if this is a new best.
         Raises: TrainingDiverged if the loss is not finite.
         """
         self.read()
-        state, s = self.state, self.settings
+        state = self.state
         if self.validator is None:
             return False
         self.reporter.validating(state.step)
@@ -297,50 +295,7 @@ class Trainer:
                 measured = self.validator.validate(self.stop)
         except Abandoned:  # by a signal
             return False
-        if state.best is not None and not measured.comparable(state.best):
-            self._forget_best()
-        state.validated = state.step
-        regular = state.step % s.validate_every == 0
-        by = s.best_by if s.dev_bleu else "dev_loss"
-        new_best = is_better(measured, state.best, by)
-        if regular:
-            self._show_to_plateau(measured)
-            state.since_best = 0 if new_best else state.since_best + 1
-        if new_best:
-            state.best = Best(
-                state.step, measured.loss, measured.bleu, measured.dev_set, measured.signature
-            )
-        self._report(measured, new_best)
-        if not math.isfinite(measured.loss):
-            raise TrainingDiverged(f"the dev loss is not finite at step {state.step}")
-        return new_best
-
-    def _forget_best(self) -> None:
-        console.warn(
-            "the development set, or how BLEU is measured on it, has changed: earlier validations"
-            " no longer count for the best checkpoint"
-        )
-        state = self.state
-        state.best, state.since_best = None, 0
-        if self.settings.plateau_on == "dev_loss":
-            state.plateau = Plateau(factor=state.plateau.factor)
-
-    def _report(self, measured: Validation, new_best: bool) -> None:
-        step, best = self.state.step, ", the best so far" if new_best else ""
-        self.reporter.record("dev", step, measured.values())
-        lines = (f"step {step:,}: {text}{best}" for text in measured.describe())
-        self.reporter.say(*lines)
-        self.reporter.samples(step, measured.samples)
-
-    def _show_to_plateau(self, measured: Validation) -> None:
-        state, s = self.state, self.settings
-        train_loss = state.loss.smoothed / max(1, state.loss.tokens)
-        state.loss = Window()
-        loss = train_loss if s.plateau_on == "train_loss" else measured.loss
-        if s.schedule == "plateau" and state.plateau.observe(loss, s):
-            self.reporter.say(
-                f"{s.plateau_on} no longer falls: learning rate factor now {state.plateau.factor:g}"
-            )
+        return after_validation(measured, state, self.settings, self.reporter)
 
     def save(self) -> None:
         """Begin to write a checkpoint, unless the last checkpoint has this step and validation.

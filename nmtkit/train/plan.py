@@ -19,6 +19,7 @@ from nmtkit.presets import preset_names
 from nmtkit.records import SystemConfig
 from nmtkit.run import Run, System
 from nmtkit.settings import PrepSettings, SearchSettings, Section, TrainSettings
+from nmtkit.toml import flat, toml_value
 from nmtkit.train.options import TrainOptions
 
 # Settings that may change when a training continues: they decide how long it lasts and what is kept
@@ -61,7 +62,7 @@ def plan_of_system(run: Run, system: System, options: TrainOptions) -> Plan | No
     given = options.model_dump(include={*SETTINGS_OPTIONS}, exclude_defaults=True)
     assigned, begun = _assigned(options), checkpoints.candidates(system.checkpoints)
     continues = given.keys() <= {"assignments"} and (
-        begun or all(may_change(key, options.allow_change) for key in settings.flat(assigned))
+        begun or all(may_change(key, options.allow_change) for key in flat(assigned))
     )
     if not continues or options.force or not system.config.is_file():
         return None
@@ -170,8 +171,8 @@ def _warn_of_prep(values: dict[str, Any], prepared: PrepSettings, file: Path | N
         asked, there = getattr(wanted, key), getattr(prepared, key)
         if asked != there:
             console.warn(
-                f"{file}: prep.{key} = {settings.toml_value(asked)} has no effect: the corpus was"
-                f" prepared with {settings.toml_value(there)}"
+                f"{file}: prep.{key} = {toml_value(asked)} has no effect: the corpus was"
+                f" prepared with {toml_value(there)}"
             )
 
 
@@ -220,8 +221,8 @@ def check_known(allowed: Collection[str], system: System, plan: Plan) -> None:
     """
     if not allowed:
         return
-    stored = settings.flat(system.read_config().model_dump()) if system.config.is_file() else {}
-    known = settings.flat(plan.model_dump()).keys() | stored.keys()
+    stored = flat(system.read_config().model_dump()) if system.config.is_file() else {}
+    known = flat(plan.model_dump()).keys() | stored.keys()
     for key in allowed:
         if key not in known:
             raise ConfigError(
@@ -254,8 +255,8 @@ def check_unchanged(system: System, plan: Plan, run: Run, allowed: Collection[st
             hint="--force begins anew, --system trains a second system",
         )
     stored = _complete(system, stored, plan)
-    old = settings.flat(stored.model_dump(exclude={"hardware"}))  # which is no setting
-    changed = changes(old, settings.flat(plan.model_dump()))
+    old = flat(stored.model_dump(exclude={"hardware"}))  # which is no setting
+    changed = changes(old, flat(plan.model_dump()))
     harmful = [(key, *of) for key, of in changed.items() if not may_change(key, allowed)]
     if harmful:
         raise ConfigError(

@@ -20,6 +20,7 @@ from nmtkit.data.batches import collate
 from nmtkit.data.resegmented import Resegmented
 from nmtkit.data.store import Store
 from nmtkit.errors import ConfigError, DataError
+from nmtkit.locks import locked
 from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Model
 from nmtkit.models.variants import (
@@ -30,10 +31,11 @@ from nmtkit.models.variants import (
     load_variant,
 )
 from nmtkit.nn import hardware as machines
-from nmtkit.records import StageCall, TextSet, values_of
-from nmtkit.run import Run, System, locked, write_toml
+from nmtkit.records import TextSet, values_of
+from nmtkit.run import Run, StageCall, System
 from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import load_vocabularies
+from nmtkit.toml import write_toml
 from nmtkit.train import checks, dry_run, saving
 from nmtkit.train.compiling import check_compiler, compile_training
 from nmtkit.train.deterministic import describe, deterministic, without_form_refused

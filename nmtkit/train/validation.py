@@ -7,7 +7,6 @@ adds and scores in their order, so the result has the same bits for any number o
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -115,23 +114,6 @@ def batch_loss(
         hidden = target_states(model, batch)
         loss = losses.evaluate(model.logits, hidden, batch, settings.label_smoothing, chunk)
     return float(loss.nll), float(loss.smoothed)
-
-
-def is_better(new: Validation, best: Best | None, by: str) -> bool:
-    """True if a validation is a new best.
-
-    With `by` = dev_bleu, BLEU decides. A validation without BLEU is then worse than one with BLEU,
-    and the loss decides between equal ones. With `by` = dev_loss, the loss decides.
-    """
-    if not math.isfinite(new.loss):
-        return False
-    if best is None:
-        return True
-    both = (new.bleu, new.loss), (best.dev_bleu, best.dev_loss)
-    ours, theirs = (
-        (bleu if by == "dev_bleu" and bleu is not None else -1, -loss) for bleu, loss in both
-    )
-    return ours > theirs
 
 
 def dev_search(store: Store) -> SearchSettings:

@@ -19,6 +19,7 @@ from nmtkit.data.documents import Documents, documents_file
 from nmtkit.data.store import load_spans, spans_files
 from nmtkit.errors import CheckpointError, ConfigError, DataError, TrainingDiverged, counted
 from nmtkit.folders import recover, writing_folder
+from nmtkit.locks import locked
 from nmtkit.nn import hardware
 from nmtkit.owned_files import HYPOTHESES, META, NBEST, SUBWORDS, TRANSLATION
 from nmtkit.parallel import cores
@@ -30,7 +31,7 @@ from nmtkit.records import (
     load,
     load_or_warn,
 )
-from nmtkit.run import Run, locked
+from nmtkit.run import Run
 from nmtkit.score.external_metrics import CommandMetric, parse
 from nmtkit.settings import SearchSettings, complete
 from nmtkit.translate import workers

@@ -12,7 +12,7 @@ import torch
 from nmtkit.analyze import stage
 from nmtkit.models import checkpoints, loading
 from nmtkit.models.variants import build_model
-from nmtkit.run import write_toml
+from nmtkit.toml import write_toml
 from tests.manifests import read_json, text_set
 from tests.refused import refused
 from tests.score.conftest import FakeRun, write

@@ -19,8 +19,9 @@ from nmtkit.analyze.convergence import (
     reach,
 )
 from nmtkit.errors import ConfigError, DataError
-from nmtkit.run import System, write_toml
+from nmtkit.run import System
 from nmtkit.settings import TrainSettings
+from nmtkit.toml import write_toml
 from nmtkit.train.ranks import Ranks
 from nmtkit.train.reporting import Reporter
 from nmtkit.train.state import Window

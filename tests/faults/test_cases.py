@@ -18,10 +18,10 @@ import torch
 from nmtkit import console
 from nmtkit.data.store import Store
 from nmtkit.errors import CheckpointError, ConfigError, DataError, EnvironmentProblem, Interrupted
+from nmtkit.locks import locked
 from nmtkit.models import checkpoints, loading
 from nmtkit.nn import hardware
 from nmtkit.prep.stage import prep
-from nmtkit.run import locked
 from nmtkit.train import loop, reporting, saving
 from nmtkit.train.stop import Stop
 from nmtkit.train.validation import Validation

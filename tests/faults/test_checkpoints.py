@@ -18,7 +18,8 @@ from nmtkit import files
 from nmtkit.errors import CheckpointError, EnvironmentProblem
 from nmtkit.models import checkpoints, loading
 from nmtkit.records import UsedCheckpoint
-from nmtkit.run import System, write_toml
+from nmtkit.run import System
+from nmtkit.toml import write_toml
 from tests.faults.trainings import Killed, fail, fit
 from tests.manifests import read_json, write_best
 from tests.refused import refused
@@ -441,7 +442,7 @@ def test_pruning_while_training_keeps_the_best_and_what_is_averaged(run, monkeyp
     """Neither an old best, nor the last update, nor those saved in between take the place of one
     of the last k that are equally far apart.
     """
-    monkeypatch.setattr("nmtkit.train.loop.is_better", lambda new, best, by: best is None)
+    monkeypatch.setattr("nmtkit.train.best.is_better", lambda new, best, by: best is None)
     settings = "train.validate_every=1", "train.keep_checkpoints=2", "search.average=2"
     fit(run, *settings, "train.max_steps=3")  # then it goes on, as after a stop
     fit(run, *settings, "train.max_steps=9")

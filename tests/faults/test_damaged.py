@@ -21,8 +21,8 @@ from nmtkit.models.loading import vocabulary_sizes
 from nmtkit.report import stage
 from nmtkit.run import Run, System
 from nmtkit.score import stored_scores
-from nmtkit.settings import to_toml
 from nmtkit.tables.drawing import DESCRIPTION, as_pdf
+from nmtkit.toml import to_toml
 from nmtkit.train.reporting import cut_metrics
 from tests.manifests import edit, read_json, write_json
 from tests.refused import refused

@@ -142,7 +142,7 @@ def test_a_held_system_is_refused(trained):
     code = """
 import sys, time
 from pathlib import Path
-from nmtkit.run import locked
+from nmtkit.locks import locked
 with locked(Path(sys.argv[1]), "train"):
     print(1, flush=True)
     time.sleep(60)

@@ -22,7 +22,8 @@ from nmtkit.errors import ConfigError, DataError, is_out_of_memory, of_the_machi
 from nmtkit.models.variants import VARIANTS, load_variant
 from nmtkit.options import Options
 from nmtkit.score import plain_files
-from nmtkit.settings import LARGEST, STAGES, SearchSettings, build, parse_set, read_toml
+from nmtkit.settings import LARGEST, STAGES, SearchSettings, build, parse_set
+from nmtkit.toml import read_toml
 from nmtkit.translate.hypotheses import length_limit, length_penalty
 from nmtkit.translate.options import TranslateOptions
 from tests.manifests import write_best

@@ -12,7 +12,8 @@ import torch
 
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Vocabularies
-from nmtkit.models.phrase import PhraseGenerator, PhraseSettings, cut_by_parse, ngrams
+from nmtkit.models.phrase import PhraseGenerator, PhraseSettings
+from nmtkit.models.phrase_cuts import cut_by_parse, ngrams
 from nmtkit.models.variants import build_model
 from nmtkit.nn.capture import capture
 from nmtkit.text.vocabulary import BOS, EOS

@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
+from nmtkit.locks import locked
 from nmtkit.prep import tasks
 from nmtkit.prep.clean import CleanShard
 from nmtkit.prep.tasks import Damaged, read_fact
 from nmtkit.prep.work import WORK_RECORD, work_folder
-from nmtkit.run import Run, locked
+from nmtkit.run import Run
 from tests import ROOT
 from tests.manifests import read_json
 from tests.prep.conftest import shards_made_small

@@ -24,12 +24,13 @@ from nmtkit.data.store import Store
 from nmtkit.demo import generate
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.files import sha256
+from nmtkit.locks import locked
 from nmtkit.prep import request, steps
 from nmtkit.prep.file_values import file_list
 from nmtkit.prep.fingerprint import fingerprint
 from nmtkit.prep.options import PrepOptions
 from nmtkit.prep.stage import prep
-from nmtkit.run import Run, locked
+from nmtkit.run import Run
 from nmtkit.settings import PrepSettings
 from nmtkit.train.options import TrainOptions
 from nmtkit.train.plan import make_plan

@@ -11,9 +11,9 @@ from html.parser import HTMLParser
 import pytest
 
 from nmtkit.analyze.analysis import Finding
-from nmtkit.records import FindingInputs, StageCall
+from nmtkit.records import FindingInputs
 from nmtkit.report import stage
-from nmtkit.run import Run
+from nmtkit.run import Run, StageCall
 from nmtkit.score.stage import score
 from nmtkit.tables.table import Column, Estimate, Table, text_column
 from tests.score.conftest import FakeRun, write

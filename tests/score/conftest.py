@@ -8,8 +8,9 @@ import pytest
 import sentencepiece
 from sacrebleu.tokenizers import tokenizer_spm
 
-from nmtkit.run import Run, write_toml
+from nmtkit.run import Run
 from nmtkit.score.stage import score
+from nmtkit.toml import write_toml
 from tests.manifests import write_manifest
 from tests.stored import pair_writer
 

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from nmtkit.errors import ConfigError
 from nmtkit.records import load
 from nmtkit.report.contents import score_command
-from nmtkit.run import write_toml
 from nmtkit.score import metrics, seeds
 from nmtkit.score.resampling import Draws
 from nmtkit.score.significance import compare, difference, holm
 from nmtkit.score.stored_scores import Scores
+from nmtkit.toml import write_toml
 from tests.benchmarks.seed_tests import mean_score, shares
 from tests.refused import refused
 

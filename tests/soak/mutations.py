@@ -33,7 +33,7 @@ import torch
 
 from nmtkit import cli
 from nmtkit.demo import generate
-from nmtkit.settings import to_toml, toml_value
+from nmtkit.toml import to_toml, toml_value
 
 TINY = (
     "--preset tiny --set train.checkpoint_every=2 --set train.validate_every=2"

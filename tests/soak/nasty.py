@@ -30,10 +30,10 @@ from nmtkit.errors import DataError
 from nmtkit.models import checkpoints, loading
 from nmtkit.models.variants import build_model
 from nmtkit.prep.stage import prep
-from nmtkit.run import write_toml
 from nmtkit.text.side import TextSide
 from nmtkit.text.tidy import tidy
 from nmtkit.text.vocabulary import load_vocabularies
+from nmtkit.toml import write_toml
 from nmtkit.translate import systems
 from nmtkit.translate.output import print_translations
 from nmtkit.translate.stage import translate

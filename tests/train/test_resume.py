@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from nmtkit.errors import Interrupted
 from nmtkit.models import checkpoints
-from nmtkit.train import loop
+from nmtkit.train import best, loop
 from nmtkit.train import loss as losses
 from nmtkit.train.stage import train
 from nmtkit.train.validation import Validator
@@ -97,7 +97,7 @@ MOMENTS = {
         6,
     ),  # one call is the probe of the largest batch
     "while validating": (Validator, "_bleu", 1, 4),
-    "right after validation": (loop, "is_better", 2, 8),
+    "right after validation": (best, "is_better", 2, 8),
 }
 
 

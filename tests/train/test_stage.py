@@ -32,6 +32,7 @@ from nmtkit.settings import TrainSettings
 from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import Vocabulary
 from nmtkit.train import loop, validation
+from nmtkit.train.best import is_better
 from nmtkit.train.gradients import Gradients
 from nmtkit.train.options import TrainOptions
 from nmtkit.train.plan import common_width, make_plan
@@ -39,7 +40,7 @@ from nmtkit.train.ranks import Ranks
 from nmtkit.train.stage import train
 from nmtkit.train.state import Best
 from nmtkit.train.stop import Stop
-from nmtkit.train.validation import DEV_SEARCH, Validation, Validator, dev_search, is_better
+from nmtkit.train.validation import DEV_SEARCH, Validation, Validator, dev_search
 from nmtkit.translate.beam import search
 from nmtkit.translate.translator import Translator
 from tests.manifests import read_json
@@ -344,7 +345,7 @@ def test_learning(tmp_path):
 
 
 def test_patience(run, monkeypatch, stderr):
-    monkeypatch.setattr(loop, "is_better", lambda new, best, by: best is None)
+    monkeypatch.setattr("nmtkit.train.best.is_better", lambda new, best, by: best is None)
     go(run, "train.max_steps=100", "train.validate_every=2", "train.patience=3")
     assert last(run).name == "step-00000008"  # a best at 2, then three without
     assert "no better for 3 validations at step 8; raise train.patience to go on" in stderr()
@@ -353,7 +354,7 @@ def test_patience(run, monkeypatch, stderr):
 
 def test_the_extra_validation_at_the_end_does_not_count_for_patience(run, monkeypatch):
     better = iter([True, False, False, True])
-    monkeypatch.setattr(loop, "is_better", lambda *_: next(better))
+    monkeypatch.setattr("nmtkit.train.best.is_better", lambda *_: next(better))
     go(run, "train.max_steps=7", "train.validate_every=2")
     assert (state_of(run)["best"]["step"], state_of(run)["since_best"]) == (7, 2)
 

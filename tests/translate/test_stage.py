@@ -18,11 +18,12 @@ from toy_run import LINES, save_system
 from nmtkit import settings
 from nmtkit.data.store import spans_writer
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem, NmtkitError
+from nmtkit.locks import locked
 from nmtkit.models import checkpoints, loading
 from nmtkit.nn import hardware
 from nmtkit.nn.hardware import Hardware
 from nmtkit.parallel import Workers
-from nmtkit.run import Run, locked
+from nmtkit.run import Run
 from nmtkit.translate import output, stage, translator
 from nmtkit.translate.options import TranslateOptions
 from nmtkit.translate.stage import translate

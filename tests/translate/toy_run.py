@@ -8,8 +8,9 @@ import toy_models
 
 from nmtkit import files
 from nmtkit.models import checkpoints, loading
-from nmtkit.run import Run, write_toml
+from nmtkit.run import Run
 from nmtkit.text.vocabulary import SPECIALS
+from nmtkit.toml import write_toml
 from tests.manifests import write_best, write_manifest
 from tests.models.cases import TOY
 

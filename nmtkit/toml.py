@@ -1,0 +1,84 @@
+"""TOML: the files that a person wrote are read, and plain values are written."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from nmtkit import files
+from nmtkit.errors import ConfigError
+
+
+def read_toml(path: Path, what: str, option: str, example: str) -> dict[str, Any]:
+    """Return the values of a TOML file that a person wrote.
+
+    Args:
+        path: the file.
+        what: the kind of file, for the message.
+        option: the option that names the file, for the message.
+        example: the right form of the file, for the message.
+    Raises: ConfigError if the file cannot be read or is not TOML.
+    """
+    try:
+        with open(path, "rb") as stream:
+            content = stream.read(files.LONGEST + 1)  # a pipe may never end
+        if len(content) > files.LONGEST:
+            raise ConfigError(f"{what} has more than 16 MiB", where=path, hint=f"check {option}")
+        return tomllib.loads(content.decode("utf-8-sig"))
+    except OSError as error:
+        raise ConfigError(
+            f"cannot read {what}: {error.strerror}", where=path, hint=f"check {option}"
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"not valid TOML: {error}", where=path, hint=example) from error
+
+
+def write_toml(path: Path, values: dict[str, Any]) -> None:
+    """Write plain values and sections as TOML, atomically."""
+    files.write_text(path, to_toml(values))
+
+
+def to_toml(sections: dict[str, Any]) -> str:
+    """Return plain values, and one level of sections, as TOML.
+
+    A plain value is a string, a number, a boolean, or a list of these.
+    """
+    lines = [
+        f"{key} = {toml_value(value)}"
+        for key, value in sections.items()
+        if not isinstance(value, dict)
+    ]
+    for name, values in sections.items():
+        if isinstance(values, dict):
+            lines += ["", f"[{name}]"] + [
+                f"{key} = {toml_value(value)}" for key, value in values.items() if value is not None
+            ]
+    return "\n".join(lines).lstrip("\n") + "\n"
+
+
+def toml_value(value: object) -> str:
+    """Return a plain value as TOML."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(toml_value(item) for item in value) + "]"
+    return repr(value)
+
+
+def flat(values: Any, key: str = "") -> dict[str, Any]:
+    """Return the values of nested tables, and of lists of named tables, by dotted keys.
+
+    A tuple becomes a list, as TOML has it.
+    """
+    if isinstance(values, list) and values and all(isinstance(part, dict) for part in values):
+        values = {str(part.get("name", "")): part for part in values}
+    if not isinstance(values, dict):
+        return {key: list(values) if isinstance(values, tuple) else values}
+    result: dict[str, Any] = {}
+    for name, part in values.items():
+        result |= flat(part, f"{key}.{name}" if key else name)
+    return result
