@@ -33,6 +33,8 @@ class ScoreOptions(Options):
     sign. The significance table has all of them."""
     resamples: int = option(1000, "N", ge=1, le=1_000_000)
     """Number of bootstrap resamples for intervals and significance."""
+    ratio: float = option(1.0, "R", gt=0, le=1)
+    """Size of a paired_bootstrap resample, as a fraction of the set (Koehn 1, compare-mt 0.5)."""
     trials: int = option(10_000, "N", ge=1, le=1_000_000)
     """Number of trials of sacrebleu_randomization."""
     seed: int = option(1, "N", ge=0)

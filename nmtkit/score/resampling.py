@@ -145,27 +145,33 @@ class Draws:
 
     Args:
         sentences, resamples, seed: see `Resampling`; trials: see `Swaps`.
+        ratio: of Koehn's bootstrap.
     """
 
     sentences: int
     resamples: int = 1000
     trials: int = 10_000
+    ratio: float = 1.0
     seed: int = 1
 
     @classmethod
     def of(cls, options: ScoreOptions, sentences: int) -> Draws:
         """Return the draws that options ask for."""
-        return cls(sentences, options.resamples, options.trials, options.seed)
+        return cls(sentences, options.resamples, options.trials, options.ratio, options.seed)
 
     @cached_property
+    def _by_ratio(self) -> dict[float, Resampling]:
+        return {}
+
+    def resampling(self, ratio: float) -> Resampling:
+        """Return the resamples of a ratio, drawn once."""
+        drawn = Resampling(self.sentences, self.resamples, ratio, self.seed)
+        return self._by_ratio.setdefault(ratio, drawn)
+
+    @property
     def full(self) -> Resampling:
         """Resamples as large as the test set."""
-        return Resampling(self.sentences, self.resamples, seed=self.seed)
-
-    @cached_property
-    def half(self) -> Resampling:
-        """Resamples of half the size."""
-        return Resampling(self.sentences, self.resamples, 0.5, self.seed)
+        return self.resampling(1.0)
 
     def score(self, metric: Metric, formula: Formula | None = None) -> Estimate:
         """Return the corpus score with its interval; None of no sentences.

@@ -88,6 +88,7 @@ class DrawnResamples:
 
     resamples: int
     trials: int
+    ratio: float
     seed: int
 
 

@@ -58,15 +58,20 @@ def score(key, hyps, refs):
 
 @pytest.mark.parametrize("references", [1, 3])
 @pytest.mark.parametrize(
-    ("test", "drawn"), [("paired_bootstrap", 31), ("paired_bootstrap_half", 15)]
+    ("test", "ratio", "drawn"),
+    [
+        ("paired_bootstrap", 1.0, 31),
+        ("paired_bootstrap", 0.5, 15),
+        ("paired_bootstrap_half", 1.0, 15),
+    ],
 )
-def test_koehns_bootstrap_is_a_slow_loop_over_sacrebleu(test, drawn, references):
+def test_koehns_bootstrap_is_a_slow_loop_over_sacrebleu(test, ratio, drawn, references):
     ref = corpus(31)
     refs = references_of(ref, references)
     ours, theirs = spoiled(ref, 0.2, 1), spoiled(ref, 0.3, 2)
     gaps = slow.gaps(ours, theirs, refs, np.random.default_rng(7).integers(0, 31, (60, drawn)))
     wins = sum(gap > 0 for gap in gaps)
-    found = compare(test, *both(ours, theirs, refs), Draws(31, 60, 10, seed=7))
+    found = compare(test, *both(ours, theirs, refs), Draws(31, 60, 10, ratio, seed=7))
     assert found.p == pytest.approx(1 - wins / 60, abs=1e-12)
     assert 0 < found.p < 1  # or else the loop would have proved little
     assert f"60 resamples of {drawn} sentences, seed 7" == found.setting
@@ -77,7 +82,7 @@ def test_the_interval_of_a_difference_is_that_of_a_slow_loop():
     ours, theirs = spoiled(ref, 0.2, 1), spoiled(ref, 0.3, 2)
     draws = np.random.default_rng(7).integers(0, 30, (60, 30))
     bounds = np.quantile(slow.gaps(ours, theirs, [ref], draws), [0.025, 0.975])
-    found = difference(*both(ours, theirs, [ref]), Draws(30, 60, 10, seed=7))
+    found = difference(*both(ours, theirs, [ref]), Draws(30, 60, 10, ratio=0.5, seed=7))
     assert (found.low, found.high) == pytest.approx(tuple(bounds), abs=1e-9)
     (whole,) = slow.gaps(ours, theirs, [ref], [range(30)])
     assert found.value == pytest.approx(whole)
@@ -185,8 +190,8 @@ def test_draws_are_alike_in_one_block_or_in_many(monkeypatch, block):
         draws = Draws(53, 40, 100, seed=3)
         swapped = draws.swaps.sums(statistics, statistics[::-1])
         return draws, (
-            draws.half.counts,
-            draws.half.sums(statistics),
+            draws.resampling(0.5).counts,
+            draws.resampling(0.5).sums(statistics),
             *swapped,
         )
 
@@ -194,7 +199,7 @@ def test_draws_are_alike_in_one_block_or_in_many(monkeypatch, block):
     monkeypatch.setattr("nmtkit.score.resampling._BLOCK", block)
     blocks, found = sums()
     assert all(map(np.array_equal, found, expected))
-    assert (blocks.half.counts.sum(1) == 26).all()
+    assert (blocks.resampling(0.5).counts.sum(1) == 26).all()
     assert len(list(blocks.swaps.kept())) == 4
     coins = np.random.default_rng(3).integers(2, size=(100, 53), dtype=bool)
     assert np.array_equal(np.concatenate(list(blocks.swaps.kept())), coins)
@@ -306,7 +311,7 @@ def test_what_cannot_be_compared_is_refused():
 
 
 def test_draws_and_tests_that_do_not_exist_are_refused():
-    limits = {"resamples": [0], "seed": [-1], "trials": [0]}
+    limits = {"resamples": [0], "ratio": [0.0, 1.5, -1.0, math.nan], "seed": [-1], "trials": [0]}
     for wrong in ({name: value} for name, values in limits.items() for value in values):
         error = refused(ConfigError, "must be", ScoreOptions.of, wrong)
         assert error.where == f"--{next(iter(wrong))}"
@@ -318,6 +323,6 @@ def test_the_p_of_koehn_is_a_share_of_the_resamples_to_the_last_bit():
     """One resample of 10,000 is p = 0.0001, which a table shows; not less, which is "<0.0001"."""
     samples = {20.0: np.array([0.0, *[2.0] * 9_999]), 10.0: np.ones(10_000)}
     drawn = SimpleNamespace(scores=lambda metric: samples[metric.value], describe=str)
-    draws = SimpleNamespace(full=drawn)
+    draws = SimpleNamespace(ratio=1.0, resampling=lambda _: drawn)
     better, worse = (SimpleNamespace(value=value) for value in samples)
     assert TESTS["paired_bootstrap"].run(better, worse, draws).p == 0.0001

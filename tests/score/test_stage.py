@@ -130,6 +130,7 @@ def test_up_to_date_is_said_and_not_repeated_but_still_printed(
         {"force": True},
         {"resamples": 11},
         {"trials": 9},
+        {"ratio": 0.5},
         {"test": "sign"},
         {"seed": 2},
         {"against": "b"},
@@ -458,12 +459,11 @@ def test_outside_files(tmp_path, capsys):
     for against in ("b", "b.txt", str(hyps[1])):
         result, _ = result_of_files(capsys, hyps, hyps[1:], against=against)
         assert (result["baseline"], result["language"]) == ("b.txt", "")
-    options = {"resamples": 9, "trials": 7, "seed": 5, "test": "sign"}
+    options = {"resamples": 9, "trials": 7, "ratio": 0.4, "seed": 5, "test": "sign"}
     result, _ = result_of_files(capsys, hyps, [ref_path], **options)
     assert result["test"] == "sign"
     settings = {
-        "paired_bootstrap": "9 resamples of 30 sentences, seed 5",
-        "paired_bootstrap_half": "9 resamples of 15 sentences, seed 5",
+        "paired_bootstrap": "9 resamples of 12 sentences, seed 5",
         "sacrebleu_bootstrap": "9 resamples of 30 sentences, seed 5",
         "sacrebleu_randomization": "7 trials, seed 5",
     }
@@ -744,7 +744,7 @@ def test_every_test_is_shown_under_its_name(fake_run, stdout):
     for name, share in (("base", 0.3), ("better", 0.25), ("same", 0.3)):
         fake.add(name, share)
     fake.translate("same", spoil(fake.lines["test"], 0.3, len("base")))
-    fake.score(resamples=200, trials=300, test="sign")
+    fake.score(resamples=200, trials=300, test="sign", ratio=0.5)
     out = stdout()
     rows = list(csv.DictReader(io.StringIO(read(fake.run, "test", "significance.csv"))))
     assert [(row["system"], row["metric"]) for row in rows] == [
