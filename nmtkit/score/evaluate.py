@@ -181,7 +181,9 @@ def evaluate(metrics: SystemMetrics, task: Task) -> Scores:
         empty_references=sum(not line.strip() for ref in scorer.refs for line in ref),
         baseline=baseline,
         signatures={key: metric.signature for key, metric in metrics[baseline].items()},
-        resampling=DrawnResamples(draws.resamples, draws.trials, draws.ratio, draws.seed),
+        resampling=DrawnResamples(
+            draws.resamples, draws.trials, draws.ratio, draws.seed, "95% percentile bootstrap"
+        ),
         test=options.test,
         tests={
             key: SignificanceTest(test.name, test.reading, test.finest(draws))

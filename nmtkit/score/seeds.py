@@ -101,9 +101,17 @@ def _unequal(settings: Sequence[Any], prefix: str = "") -> list[str]:
 
 def spread(values: Sequence[float]) -> Spread:
     """Return mean, half-range and deviation of at least one value."""
+    low, high = min(values), max(values)
     deviation = statistics.stdev(values) if len(values) > 1 else None
-    half_range = (max(values) - min(values)) / 2
-    return Spread(len(values), statistics.fmean(values), half_range, deviation)
+    return Spread(
+        len(values),
+        statistics.fmean(values),
+        (high - low) / 2,
+        (high + low) / 2,
+        deviation,
+        low,
+        high,
+    )
 
 
 def over_seeds_and_sentences(

@@ -90,6 +90,7 @@ class DrawnResamples:
     trials: int
     ratio: float
     seed: int
+    interval: str
 
 
 @dataclass(frozen=True)
@@ -97,14 +98,18 @@ class Spread:
     """Scores of several seeds.
 
     Attributes:
-        half_range: (max - min) / 2.
+        half_range: (max - min) / 2, the b of papers that write a±b.
+        mid_range: (max + min) / 2, their a.
         deviation: of a sample: n - 1; None for one value.
     """
 
     n: int
     mean: float
     half_range: float
+    mid_range: float
     deviation: float | None
+    low: float
+    high: float
 
 
 @dataclass(frozen=True)

@@ -97,9 +97,10 @@ def test_systems_with_the_same_name_are_together_whatever_their_settings():
 def test_mean_half_range_and_deviation(values):
     found = seeds.spread(values)
     n, mean = len(values), sum(values) / len(values)
-    assert found.n == n
+    assert (found.n, found.low, found.high) == (n, min(values), max(values))
     assert found.mean == pytest.approx(mean)
     assert found.half_range == pytest.approx((max(values) - min(values)) / 2)
+    assert found.mid_range == pytest.approx((max(values) + min(values)) / 2)
     deviation = None if n == 1 else (sum((v - mean) ** 2 for v in values) / (n - 1)) ** 0.5
     assert found.deviation == (None if n == 1 else pytest.approx(deviation, abs=1e-9))
 
