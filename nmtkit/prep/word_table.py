@@ -93,7 +93,8 @@ class WordTable:
     def some(self, mask: Mask) -> WordTable:
         """Return the words for which the mask is True."""
         lengths = self.lengths()
-        rows, sizes = self.rows[mask], lengths[mask]
+        # In numpy before 2.2, self.rows[mask] of a read-only file is read-only too.
+        rows, sizes = self.rows.compress(mask), lengths[mask]
         rows["end"] = np.cumsum(sizes)
         return WordTable(rows, joined(self.text, starts_of(lengths)[mask], sizes))
 
