@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import re
 import shutil
 import signal
 import socket
@@ -104,14 +105,14 @@ def children(word):
     return lambda: [
         process.pid
         for process in psutil.Process().children(recursive=True)
-        if word in " ".join(process.cmdline())
+        if re.search(word, " ".join(process.as_dict(["cmdline"])["cmdline"] or ["zombie"]))
     ]
 
 
 @pytest.mark.parametrize(
     ("engine", "package", "worker", "said"),
     [
-        ("dask", "distributed", "spawn_main", "Dask: 2 workers, dashboard http"),
+        ("dask", "distributed", "spawn_main|dask worker", "Dask: 2 workers, dashboard http"),
         ("ray", "ray", "ray::_call", ""),
     ],
 )
