@@ -61,21 +61,24 @@ def _draw_mask(x: Tensor, p: float) -> Tensor:
     )
 
 
-# One operation of a compiled graph: it draws the numbers that eager code draws.
-torch.library.define(
+_mask_of_graph = torch.library.custom_op(
     "nmtkit::dropout_mask",
-    "(Tensor x, float p) -> Tensor",
+    _draw_mask,
+    mutates_args=(),
+    schema="(Tensor x, float p) -> Tensor",
     tags=(torch.Tag.nondeterministic_seeded,),
 )
-torch.library.impl("nmtkit::dropout_mask", "cpu", _draw_mask)
-torch.library.register_fake(
-    "nmtkit::dropout_mask", lambda x, p: torch.empty(x.shape, dtype=x.dtype)
-)
+"""One operation of a compiled graph. A call outside a graph would import torch's compiler."""
+
+
+@_mask_of_graph.register_fake
+def _(x: Tensor, p: float) -> Tensor:
+    return torch.empty(x.shape, dtype=x.dtype)
 
 
 def dropout(x: Tensor, p: float) -> Tensor:
     """Drop elements with probability p, rounded to 16 bits, and scale the other elements."""
-    draw = torch.ops.nmtkit.dropout_mask if torch.compiler.is_compiling() else _draw_mask
+    draw = _mask_of_graph if torch.compiler.is_compiling() else _draw_mask
     kept = x * draw(x.detach(), p)
     return kept.mul_(LEVELS / (LEVELS - round(p * LEVELS)))
 

@@ -105,9 +105,7 @@ def children(word):
     return lambda: [
         process.pid
         for process in psutil.Process().children(recursive=True)
-        if re.search(
-            word, " ".join(process.as_dict(["cmdline"])["cmdline"] or [])
-        )  # None: a zombie
+        if re.search(word, " ".join(process.as_dict(["cmdline"])["cmdline"] or ["zombie"]))
     ]
 
 
