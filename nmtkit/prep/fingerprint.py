@@ -13,7 +13,7 @@ from nmtkit.settings import PrepSettings
 from nmtkit.text import chinese
 from nmtkit.text.tokenizer import SIDES, tokenizer_name
 
-FORMAT = 3
+FORMAT = 4
 IDENTIFYING = (
     "vocab.",
     "codes.",

@@ -7,8 +7,10 @@ French, also at the end); a full stop that ends the line is split even after an 
 I .`); Chinese, Japanese and Korean letters inside other languages count as letters. A last
 apostrophe stays on its word (`in an adult&apos;`), as today's Perl leaves it.
 
-Other than in Perl: an apostrophe inside a Ukrainian, Belarusian or Turkish word stays there, as do
-combining marks and joiners in every language; closing marks of other scripts join their word again.
+Other than in Perl: a typographic apostrophe between letters of any alphabet is an apostrophe
+(`l’été`; Perl makes a quotation mark beside a letter that is not ASCII); an apostrophe inside a
+Ukrainian, Belarusian or Turkish word stays there, as do combining marks and joiners in every
+language; closing marks of other scripts join their word again.
 """
 
 from __future__ import annotations
@@ -190,9 +192,8 @@ class Moses:
         self.escape = escape
         substitutions = MosesPunctNormalizer(lang, perl_parity=True).substitutions
         self._apostrophe = _APOSTROPHES.get(lang, " ' ")
-        if self._apostrophe == "'":  # tell it from a quotation mark between any letters
-            letter = r"[^\W\d_]"
-            substitutions = [(p.replace("[a-zA-Z]", letter), r) for p, r in substitutions]
+        # between letters of any alphabet it is an apostrophe, not a quotation mark
+        substitutions = [(p.replace("[a-zA-Z]", r"[^\W\d_]"), r) for p, r in substitutions]
         self._substitutions = _needles(substitutions) if normalize else []
         self._tokenizer = _tokenizer_class()(lang, caseless)
         self._detokenizer = MosesDetokenizer(self._tokenizer.lang)
