@@ -302,6 +302,8 @@ class TextRecipe(Record):
     src: Name
     tgt: Name
     settings: PrepSettings
+    tools: dict[str, str] = {}
+    """Versions of what shaped the text."""
 
 
 class Manifest(Record):

@@ -53,9 +53,9 @@ def write_text_files(folder: Path, prep: Path, manifest: Manifest) -> None:
     folder.mkdir()
     for path in sorted(path for pattern in TEXT_FILES for path in prep.glob(pattern)):
         shutil.copy(path, folder / path.name)
-    TextRecipe(src=manifest.src, tgt=manifest.tgt, settings=manifest.settings).write(
-        folder / "manifest.json"
-    )
+    TextRecipe(
+        src=manifest.src, tgt=manifest.tgt, settings=manifest.settings, tools=manifest.tools
+    ).write(folder / "manifest.json")
 
 
 def text_steps(source: TextSide, target: TextSide, settings: PrepSettings) -> dict[str, list[str]]:
