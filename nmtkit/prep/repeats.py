@@ -77,11 +77,11 @@ class Survey:
         """Write the hashes (2, references, pairs): exact, and normalised (0 if there is only
         punctuation).
 
-        Returns: pairs whose sides are the same, not blank; foreign lines by side.
+        Returns: by side, foreign lines, and lines that are the same as the source, not blank.
         """
         finders = {side: ForeignLines(self.languages[side != "src"]) for side in self.sides}
         foreign = dict.fromkeys(self.sides, 0)
-        identical = 0
+        identical = dict.fromkeys(self.sides[1:], 0)
         hashes = []
         for chunk in self.shard.chunks():
             for (side, finder), text in zip(finders.items(), chunk, strict=True):
@@ -89,8 +89,8 @@ class Survey:
             src, *references = map(tidy_lines, chunk)
             plain_src, *plain = (normalised(text).split(b"\n")[:-1] for text in chunk)
             of_chunk = []
-            for tgt, plain_tgt in zip(references, plain, strict=True):
-                identical += sum(a == b != b"" for a, b in zip(src, tgt, strict=True))
+            for side, tgt, plain_tgt in zip(self.sides[1:], references, plain, strict=True):
+                identical[side] += sum(a == b != b"" for a, b in zip(src, tgt, strict=True))
                 folded = pair_hashes(plain_src, plain_tgt).copy()
                 folded[[not (a or b) for a, b in zip(plain_src, plain_tgt, strict=True)]] = 0
                 of_chunk.append(np.stack([pair_hashes(src, tgt), folded]))

@@ -146,7 +146,7 @@ class Steps:
         overlap = np.sum([value["overlap"] for value in values], axis=0, dtype=int).tolist()
         repeats = Repeats(
             duplicates=sum(value["duplicates"] for value in values),
-            identical=sum(fact.value["identical"] for fact in surveyed[: sizes[0]]),
+            identical=sum(fact.value["identical"]["ref"] for fact in surveyed[: sizes[0]]),
             overlap=[
                 Overlap(name=name, exact=exact, normalised=folded)
                 for name, (exact, folded) in zip(list(shards)[1:], overlap, strict=True)
