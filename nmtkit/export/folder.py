@@ -62,7 +62,10 @@ def text_steps(source: TextSide, target: TextSide, settings: PrepSettings) -> di
     """Return the steps (in words) from a raw source line to subwords, and from target subwords to
     text.
     """
-    before = ["runs of white space become single spaces; control characters are removed"]
+    before = [
+        "invisible characters (soft hyphens, BOMs, …) are removed; control characters become"
+        " spaces; runs of spaces become single spaces"
+    ]
     cut = {
         "jieba": "jieba cuts the sentence into words",
         "characters": "every character is a word; ▁ stands for a space",
