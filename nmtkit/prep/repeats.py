@@ -23,6 +23,7 @@ from nmtkit.prep.shards import Shard
 from nmtkit.prep.tasks import Outcome
 from nmtkit.prep.word_table import word_hashes
 from nmtkit.text.scripts import ForeignLines
+from nmtkit.text.tidy import tidy
 
 Hashes = NDArray[np.uint64]
 DUPLICATE, HELD_OUT = "duplicate", "in dev or test"
@@ -32,10 +33,6 @@ LEAKED, REPEATED = "leaked", "repeated"
 ASCII_IGNORED = (string.punctuation + " \t\r\v\f").encode()
 WIDE_IGNORED = re.compile("[\u00a0-\u00bf\u2000-\u206f\u3000-\u303f\uff00-\uff0f\uff1a-\uff20]+")
 """Punctuation and white space beyond ASCII: Latin-1, general, Chinese and Japanese, full width."""
-INVISIBLE = re.compile(
-    b"\xc2\xad|\xe2\x80[\x8b\x8e\x8f\xaa-\xae]|\xe2\x81[\xa0\xa6-\xa9]|\xef\xbb\xbf"
-)
-"""The characters that cleaning removes (`text.tidy`), in UTF-8."""
 
 
 def normalised(text: bytes) -> bytes:
@@ -48,10 +45,9 @@ def normalised(text: bytes) -> bytes:
 
 
 def tidy_lines(text: bytes) -> list[bytes]:
-    """Return lines with single spaces and without invisible characters, as cleaning leaves them:
-    CRLF makes no other pair.
-    """
-    return [b" ".join(line.split()) for line in INVISIBLE.sub(b"", text).split(b"\n")[:-1]]
+    """Return lines as cleaning leaves them: CRLF makes no other pair."""
+    tidied = map(tidy, text.decode(errors="replace").split("\n"))
+    return "\n".join(tidied).encode().split(b"\n")[:-1]
 
 
 def pair_hashes(src: Iterable[bytes], tgt: Iterable[bytes]) -> Hashes:

@@ -206,11 +206,12 @@ def test_other_values_are_refused(tmp_path, setting):
 
 
 def test_pairs_that_cleaning_makes_alike_are_one(tmp_path):
-    """CRLF, and spaces at the end or side by side."""
+    """CRLF, spaces at the end or side by side, control characters and invisible ones."""
     train = [("A pair of words.", "Ein Paar."), ("A  pair of words.", "Ein Paar. \r")]
+    train += [(f"A pair{c}of words.", "\xadEin\u200b Paar.") for c in "\0\t\x1c\x85\u2028"]
     dev = [(" A pair of  words.\r", "Ein Paar.")]
     repeats = prepared(tmp_path, [*pairs(20), *train], {"dev": dev}).manifest().repeats
-    assert repeats.duplicates == 1 and repeats.overlap[0].exact == 1
+    assert repeats.duplicates == 6 and repeats.overlap[0].exact == 1
 
 
 def test_normalised_text_keeps_its_lines():
