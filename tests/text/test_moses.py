@@ -52,6 +52,8 @@ from tests.prep.real import lines, multi30k, segments
         ("hi", "हिन्दी है।", "हिन्दी है ।"),
         ("th", "ที่นี่", "ที่นี่"),
         ("en", "I ❤\ufe0f. you", "I ❤\ufe0f . you"),
+        ("en", "(👩‍👩‍👧❤️‍🔥) 👍🏽👍.", "( 👩‍👩‍👧 ❤️‍🔥 ) 👍🏽 👍 ."),
+        ("ca", "🇩🇪🇫🇷🇪, 🏴󠁧󠁢󠁥󠁮󠁧󠁿 1️⃣", "🇩🇪 🇫🇷 🇪 , 🏴󠁧󠁢󠁥󠁮󠁧󠁿 1️⃣"),
         ("en-US", "it's", "it &apos;s"),
         ("eng_Latn", "it's", "it &apos;s"),
         ("fr-CA", "l'an", "l&apos; an"),
@@ -163,7 +165,7 @@ def test_fast_way_equals_all_rules_on_real_text(shared, lang, suffix, differ):
     assert (stops, spaces) == differ
 
 
-TRICKY = "é’ß é’a a‘é é’é’é e\u0301. ❤\ufe0f. .\u200c' (\u0301. м'я Mr. No. etc. 5. 5, ,5 5' '5 's x' ' '' .' ... . a.b. U.S. 3,000 DOTMULTI l'an d' 1990's rock'n'roll"
+TRICKY = "👩‍👩‍👧. 👍🏽, .🇩🇪 ❤️‍🔥🇩🇪🇫🇷🇪\u200d(' é’ß é’a a‘é é’é’é e\u0301. ❤\ufe0f. .\u200c' (\u0301. м'я Mr. No. etc. 5. 5, ,5 5' '5 's x' ' '' .' ... . a.b. U.S. 3,000 DOTMULTI l'an d' 1990's rock'n'roll"
 WORDS = st.one_of(
     st.sampled_from(TRICKY.split()),
     st.text("aXß9.,'-\"()&%:;`…’“«»\u00a0日", min_size=1, max_size=6),
@@ -227,6 +229,7 @@ def test_fast_way_equals_all_rules_on_made_up_text(lang):
         ("am", "ሰላም፣ ነው።"),
         ("el", "τι· ναι;"),
         ("fa", "می\u200cخواهم"),
+        ("en", "👩‍👩‍👧 love 🇩🇪 👍🏽, 🏴󠁧󠁢󠁥󠁮󠁧󠁿 ❤️‍🔥"),
     ],
 )
 @pytest.mark.parametrize("escape", [True, False])
