@@ -247,6 +247,8 @@ class TextSet(Part):
     """Blank lines by the suffix of their file."""
     foreign: dict[str, int] = {}
     """Lines without a letter of their language's script, by side (src, ref, …), before cleaning."""
+    identical: dict[str, int] = {}
+    """Lines that are the same as the source, by side (ref, …), before cleaning."""
     documents: int | None = None
     """How many documents it has, where anything says so."""
     parses: dict[str, int] | None = None
@@ -302,6 +304,8 @@ class TextRecipe(Record):
     src: Name
     tgt: Name
     settings: PrepSettings
+    tools: dict[str, str] = {}
+    """Versions of what shaped the text."""
 
 
 class Manifest(Record):

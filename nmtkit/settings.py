@@ -84,9 +84,9 @@ class PrepSettings(Section):
     """The test sets, by their names in the table of data sets; empty: the data set's own."""
     src_tokenizer: Tokenizer = "auto"
     """How the source is cut into words. moses; jieba; characters; none: at white space, for text
-    that is tokenized already: nothing else is changed, and nothing is undone. auto: jieba for
-    Chinese, characters for Japanese, Thai, Khmer, Lao and Burmese, else moses. With
-    `subwords=sentencepiece` auto leaves the text as it is: SentencePiece reads plain text.
+    that is tokenized already; nothing is undone. auto: jieba for Chinese, characters for Japanese,
+    Thai, Khmer, Lao and Burmese, else moses. With `subwords=sentencepiece` auto is none of them:
+    SentencePiece reads plain text.
     """
     tgt_tokenizer: Tokenizer = "auto"
     """How the target is cut into words, as `src_tokenizer`. With none, scores have the signature

@@ -3,6 +3,7 @@
 import json
 
 from nmtkit.settings import PrepSettings
+from nmtkit.text.side import RULES
 
 
 def read_json(path):
@@ -47,7 +48,7 @@ def write_manifest(prep, sets, settings=None, **values):
         },
         "files": {},
         "inputs": {},
-        "tools": {},
+        "tools": RULES,
         "speed": [],
         "jobs": 1,
         "fingerprint": "f1",

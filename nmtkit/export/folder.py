@@ -53,16 +53,19 @@ def write_text_files(folder: Path, prep: Path, manifest: Manifest) -> None:
     folder.mkdir()
     for path in sorted(path for pattern in TEXT_FILES for path in prep.glob(pattern)):
         shutil.copy(path, folder / path.name)
-    TextRecipe(src=manifest.src, tgt=manifest.tgt, settings=manifest.settings).write(
-        folder / "manifest.json"
-    )
+    TextRecipe(
+        src=manifest.src, tgt=manifest.tgt, settings=manifest.settings, tools=manifest.tools
+    ).write(folder / "manifest.json")
 
 
 def text_steps(source: TextSide, target: TextSide, settings: PrepSettings) -> dict[str, list[str]]:
     """Return the steps (in words) from a raw source line to subwords, and from target subwords to
     text.
     """
-    before = ["runs of white space become single spaces; control characters are removed"]
+    before = [
+        "invisible characters (soft hyphens, BOMs, …) are removed; control characters become"
+        " spaces; runs of spaces become single spaces"
+    ]
     cut = {
         "jieba": "jieba cuts the sentence into words",
         "characters": "every character is a word; ▁ stands for a space",

@@ -11,9 +11,9 @@ import nmtkit
 from nmtkit import files
 from nmtkit.settings import PrepSettings
 from nmtkit.text import chinese
+from nmtkit.text.side import RULES
 from nmtkit.text.tokenizer import SIDES, tokenizer_name
 
-FORMAT = 3
 IDENTIFYING = (
     "vocab.",
     "codes.",
@@ -39,7 +39,7 @@ def fingerprint(
     identifying = {name: value for name, value in hashes.items() if name.startswith(IDENTIFYING)}
     # dev and test are names of sets, not text
     values = sorted(settings.model_dump(exclude={"dev", "test", *MACHINE}).items())
-    text = repr((FORMAT, *languages, values, sorted(identifying.items())))
+    text = repr((*RULES.items(), *languages, values, sorted(identifying.items())))
     return files.text_sha256(text)
 
 
@@ -55,4 +55,4 @@ def tools(languages: tuple[str, str], settings: PrepSettings) -> dict[str, str]:
     packages += ["sentencepiece"] * (settings.subwords == "sentencepiece")
     versions = {name: importlib.metadata.version(name) for name in packages}
     dictionary = {"jieba's dictionary": chinese.dictionary_sha256()} if with_chinese else {}
-    return {"nmtkit": nmtkit.__version__, "text rules": str(FORMAT)} | versions | dictionary
+    return {"nmtkit": nmtkit.__version__} | RULES | versions | dictionary

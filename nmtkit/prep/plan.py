@@ -30,7 +30,7 @@ from nmtkit.prep.fingerprint import fingerprint, tools
 from nmtkit.prep.repeats import dropped_counts
 from nmtkit.prep.shards import SetShards
 from nmtkit.prep.steps import Steps
-from nmtkit.prep.sums import by_reason, file_hashes, foreign_lines, sum_changes, sum_reasons
+from nmtkit.prep.sums import by_reason, file_hashes, sum_changes, sum_lines, sum_reasons
 from nmtkit.prep.tasks import Fact, fact_path
 from nmtkit.records import Cleaning, Manifest, Repeats, TextSet, VocabularySizes
 from nmtkit.text.tokenizer import SIDES
@@ -118,13 +118,15 @@ class Plan(Steps):
             encoded: the entry of the training text.
         """
         entries = [encoded, *self.encode_sets(shards)]
-        foreign = foreign_lines(shards, surveyed)
+        foreign = sum_lines(shards, surveyed, "foreign")
+        identical = sum_lines(shards, surveyed, "identical")
         return [
             TextSet(
                 name=text.name,
                 split=text.split,
                 references=len(text.sides) - 1,
                 foreign=foreign[text.name],
+                identical=identical[text.name],
                 **entry,
                 **self.annotate(text, shards[text.name]),
             )

@@ -23,6 +23,7 @@ from nmtkit.prep.shards import Shard
 from nmtkit.prep.tasks import Outcome
 from nmtkit.prep.word_table import word_hashes
 from nmtkit.text.scripts import ForeignLines
+from nmtkit.text.tidy import tidy
 
 Hashes = NDArray[np.uint64]
 DUPLICATE, HELD_OUT = "duplicate", "in dev or test"
@@ -32,10 +33,6 @@ LEAKED, REPEATED = "leaked", "repeated"
 ASCII_IGNORED = (string.punctuation + " \t\r\v\f").encode()
 WIDE_IGNORED = re.compile("[\u00a0-\u00bf\u2000-\u206f\u3000-\u303f\uff00-\uff0f\uff1a-\uff20]+")
 """Punctuation and white space beyond ASCII: Latin-1, general, Chinese and Japanese, full width."""
-INVISIBLE = re.compile(
-    b"\xc2\xad|\xe2\x80[\x8b\x8e\x8f\xaa-\xae]|\xe2\x81[\xa0\xa6-\xa9]|\xef\xbb\xbf"
-)
-"""The characters that cleaning removes (`text.tidy`), in UTF-8."""
 
 
 def normalised(text: bytes) -> bytes:
@@ -48,10 +45,9 @@ def normalised(text: bytes) -> bytes:
 
 
 def tidy_lines(text: bytes) -> list[bytes]:
-    """Return lines with single spaces and without invisible characters, as cleaning leaves them:
-    CRLF makes no other pair.
-    """
-    return [b" ".join(line.split()) for line in INVISIBLE.sub(b"", text).split(b"\n")[:-1]]
+    """Return lines as cleaning leaves them: CRLF makes no other pair."""
+    tidied = map(tidy, text.decode(errors="replace").split("\n"))
+    return "\n".join(tidied).encode().split(b"\n")[:-1]
 
 
 def pair_hashes(src: Iterable[bytes], tgt: Iterable[bytes]) -> Hashes:
@@ -77,11 +73,11 @@ class Survey:
         """Write the hashes (2, references, pairs): exact, and normalised (0 if there is only
         punctuation).
 
-        Returns: pairs whose sides are the same, not blank; foreign lines by side.
+        Returns: by side, foreign lines, and lines that are the same as the source, not blank.
         """
         finders = {side: ForeignLines(self.languages[side != "src"]) for side in self.sides}
         foreign = dict.fromkeys(self.sides, 0)
-        identical = 0
+        identical = dict.fromkeys(self.sides[1:], 0)
         hashes = []
         for chunk in self.shard.chunks():
             for (side, finder), text in zip(finders.items(), chunk, strict=True):
@@ -89,8 +85,8 @@ class Survey:
             src, *references = map(tidy_lines, chunk)
             plain_src, *plain = (normalised(text).split(b"\n")[:-1] for text in chunk)
             of_chunk = []
-            for tgt, plain_tgt in zip(references, plain, strict=True):
-                identical += sum(a == b != b"" for a, b in zip(src, tgt, strict=True))
+            for side, tgt, plain_tgt in zip(self.sides[1:], references, plain, strict=True):
+                identical[side] += sum(a == b != b"" for a, b in zip(src, tgt, strict=True))
                 folded = pair_hashes(plain_src, plain_tgt).copy()
                 folded[[not (a or b) for a, b in zip(plain_src, plain_tgt, strict=True)]] = 0
                 of_chunk.append(np.stack([pair_hashes(src, tgt), folded]))

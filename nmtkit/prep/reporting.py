@@ -13,10 +13,12 @@ from nmtkit.run import Run
 from nmtkit.text.scripts import scripts
 from nmtkit.text.tokenizer import SIDE_NAMES
 
-MANY_UNKNOWN, MANY_FOREIGN = 0.05, 0.01
-"""From these shares prep warns: of unknown subwords of a dev or test set, and of lines of a side in
-another script than its language's.
+MANY_UNKNOWN, MANY_FOREIGN, MANY_IDENTICAL = 0.05, 0.01, 0.5
+"""From these shares prep warns: of unknown subwords of a dev or test set, of lines of a side in
+another script than its language's, and of pairs whose sides are the same.
 """
+FEW_PAIRS = 10
+"""In a set of fewer pairs, pairs whose sides are the same show nothing."""
 
 
 def report(run: Run, manifest: Manifest) -> None:
@@ -33,6 +35,7 @@ def report(run: Run, manifest: Manifest) -> None:
         _report_set(run, text, given)
     if manifest.repeats:
         _report_repeats(manifest.repeats)
+    _report_identical(manifest)
     _report_scripts(manifest)
     _report_documents(manifest.sets)
     dropped = manifest.cleaning.dropped
@@ -80,6 +83,20 @@ def _report_repeats(repeats: Repeats) -> None:
                 f"  pairs of {text.name} that training has too: {text.exact:,} exactly,"
                 f" {text.normalised:,} without case and punctuation"
             )
+
+
+def _report_identical(manifest: Manifest) -> None:
+    """Warn of sets whose source and target are the same."""
+    for text in manifest.sets:
+        lines = manifest.cleaning.pairs_in if text.split == "train" else text.lines
+        for side, count in text.identical.items():
+            if lines >= FEW_PAIRS and count >= MANY_IDENTICAL * lines:
+                other = "target" if side == "ref" else side
+                console.warn(
+                    f"source and {other} of {text.name} are the same in {count / lines:.1%}"
+                    f" of the pairs ({count:,} of {lines:,}): is one file given for both sides, or"
+                    " a file of the wrong language?"
+                )
 
 
 def _report_scripts(manifest: Manifest) -> None:

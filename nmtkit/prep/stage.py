@@ -19,7 +19,7 @@ from nmtkit.owned_files import MANIFEST, PREP
 from nmtkit.parallel import cores
 from nmtkit.prep import engines
 from nmtkit.prep.check import Inputs, check_samples
-from nmtkit.prep.fingerprint import FORMAT, MACHINE, tools
+from nmtkit.prep.fingerprint import MACHINE, tools
 from nmtkit.prep.options import PrepOptions
 from nmtkit.prep.parse_spans import Stanza
 from nmtkit.prep.plan import Plan
@@ -82,7 +82,7 @@ def _prepare(
     share = options.shard is not None
     asked = {"identity": identity, "settings": settings.model_dump(exclude=MACHINE)}
     versions = tools((request.own_corpus.src, request.own_corpus.tgt), settings)
-    key = work_key(asked | {"format": FORMAT, "tools": versions})
+    key = work_key(asked | {"tools": versions})
     with (
         _nothing_left(run, work),
         locked(run.path, "prep", shared=share),

@@ -32,7 +32,7 @@ from nmtkit.prep.tasks import Fact, Runner, Task
 from nmtkit.prep.word_table import MergeWords
 from nmtkit.prep.work import GIVEN, OUT
 from nmtkit.records import Overlap, Repeats, TextRecipe
-from nmtkit.text.side import TextSide
+from nmtkit.text.side import RULES, TextSide
 from nmtkit.text.tokenizer import SIDES
 from nmtkit.text.vocabulary import SPECIALS
 
@@ -84,7 +84,8 @@ class Steps:
         """Make what every task reads: the given text model, and how text becomes subwords."""
         (self.work / GIVEN).mkdir(parents=True, exist_ok=True)
         self.request.given.copy(self.work / GIVEN, self.settings)
-        recipe = TextRecipe(src=self.corpus.src, tgt=self.corpus.tgt, settings=self.settings)
+        src, tgt = self.languages
+        recipe = TextRecipe(src=src, tgt=tgt, settings=self.settings, tools=RULES)
         recipe.write(self.out / "manifest.json")
 
     def shards(self) -> SetShards:
@@ -145,7 +146,7 @@ class Steps:
         overlap = np.sum([value["overlap"] for value in values], axis=0, dtype=int).tolist()
         repeats = Repeats(
             duplicates=sum(value["duplicates"] for value in values),
-            identical=sum(fact.value["identical"] for fact in surveyed[: sizes[0]]),
+            identical=sum(fact.value["identical"]["ref"] for fact in surveyed[: sizes[0]]),
             overlap=[
                 Overlap(name=name, exact=exact, normalised=folded)
                 for name, (exact, folded) in zip(list(shards)[1:], overlap, strict=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from nmtkit import files
 from nmtkit.prep.clean import Reasons
@@ -40,14 +41,16 @@ def sum_changes(counts: Sequence[Sequence[dict[str, int]]]) -> dict[str, dict[st
     return {side: dict(sorted(count.items())) for side, count in zip(SIDES, sums, strict=True)}
 
 
-def foreign_lines(shards: SetShards, surveyed: Sequence[Fact]) -> dict[str, dict[str, int]]:
-    """Return the lines in another script, by set and side."""
+def sum_lines(
+    shards: SetShards, surveyed: Sequence[Fact], kind: Literal["foreign", "identical"]
+) -> dict[str, dict[str, int]]:
+    """Return the lines of a kind that `Survey` counts, by set and side."""
     facts = iter(surveyed)
     result = {}
     for name, parts in shards.items():
         total = Counter[str]()
         for _ in parts:
-            total.update(next(facts).value["foreign"])
+            total.update(next(facts).value[kind])
         result[name] = dict(+total)
     return result
 

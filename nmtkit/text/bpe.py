@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from pathlib import Path
 from random import Random
 
@@ -118,8 +118,9 @@ class Bpe(CachingSplitter):
         def draw(word: str, random: Random) -> list[str]:
             if END in word or word.endswith(JOINER):
                 return []
-            units = merge_with_dropout(self._symbols(word), rank, strength, random.random)
-            return _joined(_without_end(units))
+            return self._split(
+                word, lambda symbols: merge_with_dropout(symbols, rank, strength, random.random)
+            )
 
         return draw
 
@@ -129,17 +130,17 @@ class Bpe(CachingSplitter):
         return [*word[:-1], *last]
 
     def _pieces(self, word: str) -> list[str]:
-        pieces = self._split(word)
+        pieces = self._split(word, lambda symbols: _merged(symbols, self._ranks, self._pairs))
         if pieces[-1].endswith(JOINER):
             # a word that ends like the joiner ends in a lone @, so that `join` gives it back
             pieces = [*pieces[:-1], pieces[-1][:-1] + JOINER, "@"]
         return pieces
 
-    def _split(self, word: str) -> list[str]:
-        """Encode one word as subword-nmt does, with a faster search for the merges."""
+    def _split(self, word: str, merge: Callable[[list[str]], list[str]]) -> list[str]:
+        """Encode one word as subword-nmt does; `merge` merges its symbols."""
         if len(word) == 1:
             return [word]
-        units = _without_end(_merged(self._symbols(word), self._ranks, self._pairs))
+        units = _without_end(merge(self._symbols(word)))
         if self._vocabulary:
             from subword_nmt.apply_bpe import check_vocab_and_split
 

@@ -141,7 +141,8 @@ def _best_path(text: str, frequency: dict[str, int], weights: dict[int, float]) 
 def detokenize(tokens: Iterable[str]) -> str:
     """Join words without spaces, except between words of other scripts.
 
-    Such words also get a space after their punctuation and before their brackets.
+    Such words also get a space after their punctuation and before their brackets. Letters beyond
+    ASCII join the letters beside them, because jieba cuts them singly.
 
     Args:
         tokens: words.
@@ -166,7 +167,10 @@ def _apart(before: str, right: str) -> bool:
         return not (right.isdigit() and before[0].isdigit()) and not (
             left == "." and right.islower()
         )  # 10,000 and 8:30; E.coli
-    return left.isalnum()
+    if left.isalpha() and right.isalpha() and not (left + right).isascii():
+        # jieba cuts `Zoë` into `Zo ë`: only a capital shows that a word begins
+        return left.islower() and right.isupper()
+    return left.isalnum() and unicodedata.category(right) != "No"  # 29¾, km²
 
 
 def _wide(character: str) -> bool:

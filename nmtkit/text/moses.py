@@ -7,8 +7,11 @@ French, also at the end); a full stop that ends the line is split even after an 
 I .`); Chinese, Japanese and Korean letters inside other languages count as letters. A last
 apostrophe stays on its word (`in an adult&apos;`), as today's Perl leaves it.
 
-Other than in Perl: an apostrophe inside a Ukrainian, Belarusian or Turkish word stays there, as do
-combining marks and joiners in every language; closing marks of other scripts join their word again.
+Other than in Perl: a typographic apostrophe between letters of any alphabet is an apostrophe
+(`l’été`; Perl makes a quotation mark beside a letter that is not ASCII); an apostrophe inside a
+Ukrainian, Belarusian or Turkish word stays there, as do combining marks and joiners in every
+language; an emoji of several characters is one word; closing marks of other scripts join their word
+again.
 """
 
 from __future__ import annotations
@@ -136,10 +139,13 @@ def _tokenizer_class() -> type[Any]:
     from sacremoses import MosesTokenizer
 
     marks = "".join(c for c in map(chr, _MARKED) if unicodedata.category(c)[0] == "M")
-    marks += "\U000e0100-\U000e01ef"  # variation selectors
+    # of emoji: skin tones, tags of flags, variation selectors
+    marks += "\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f\U000e0100-\U000e01ef"
     alnum, joiners = MosesTokenizer.IsAlnum + _CJK + marks, "\u200c\u200d"
     inside = f"(?<![{alnum}][{joiners}])"  # a joiner after a letter is no special character
-    special = rf"[^{alnum}\s\.'\`\,\-]{inside}[{marks}{joiners}]*"
+    other, following = rf"[^{alnum}\s\.'\`\,\-]", f"[{marks}{joiners}]*"
+    joined = rf"{other}{inside}{following}(?:(?<=\u200d){other}{following})*"
+    special = rf"[\U0001f1e6-\U0001f1ff]{{2}}|{joined}"  # a flag is two letters
 
     class Tokenizer(_FullStops, MosesTokenizer):  # type: ignore[misc]
         letters = frozenset(MosesTokenizer.IsAlpha)
@@ -190,9 +196,8 @@ class Moses:
         self.escape = escape
         substitutions = MosesPunctNormalizer(lang, perl_parity=True).substitutions
         self._apostrophe = _APOSTROPHES.get(lang, " ' ")
-        if self._apostrophe == "'":  # tell it from a quotation mark between any letters
-            letter = r"[^\W\d_]"
-            substitutions = [(p.replace("[a-zA-Z]", letter), r) for p, r in substitutions]
+        # between letters of any alphabet it is an apostrophe, not a quotation mark
+        substitutions = [(p.replace("[a-zA-Z]", r"[^\W\d_]"), r) for p, r in substitutions]
         self._substitutions = _needles(substitutions) if normalize else []
         self._tokenizer = _tokenizer_class()(lang, caseless)
         self._detokenizer = MosesDetokenizer(self._tokenizer.lang)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from nmtkit import console
 from nmtkit.records import TextRecipe, load
 from nmtkit.settings import PrepSettings
 from nmtkit.text.bpe import Bpe
@@ -22,6 +23,9 @@ from nmtkit.text.tokenizer import (
 from nmtkit.text.truecase import Truecaser, detruecase
 from nmtkit.text.vocabulary import read_counts
 from nmtkit.text.words import Numbers
+
+RULES = {"text rules": "4"}
+"""Version of the rules of this room. A change of the words of any text changes it."""
 
 
 class TextSide:
@@ -69,6 +73,11 @@ class TextSide:
         """
         prep_dir = Path(prep_dir)
         recipe = load(TextRecipe, prep_dir / "manifest.json")
+        if not RULES.items() <= recipe.tools.items():
+            console.warn_once(
+                f"{prep_dir} was prepared with other text rules, so a few words of new text differ"
+                f" from those of training: {recipe.again} prepares it again, for new systems"
+            )
         lang = recipe.src if side == "src" else recipe.tgt
         model = prep_dir / f"truecase.{lang}"
         truecaser = Truecaser.load(model) if model.exists() else None

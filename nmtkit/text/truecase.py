@@ -125,8 +125,8 @@ def sentence_starts(tokens: Iterable[str]) -> Iterator[bool]:
 
 
 def detruecase(tokens: Sequence[str]) -> list[str]:
-    """Uppercase the first letter of each sentence, as Moses' detruecase.perl does."""
+    """Titlecase the first letter of each sentence, as Moses' detruecase.perl does (ucfirst)."""
     return [
-        token[:1].upper() + token[1:] if first else token
+        token[:1].title() + token[1:] if first else token
         for token, first in zip(tokens, sentence_starts(tokens), strict=True)
     ]

@@ -28,6 +28,7 @@ from nmtkit.prep.shards import Unpack, cut
 from nmtkit.prep.word_table import MergeWords
 from nmtkit.records import TextRecipe
 from nmtkit.settings import PrepSettings
+from nmtkit.text.side import RULES
 
 
 def options() -> argparse.Namespace:
@@ -48,7 +49,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="nmtkit-benchmark-") as name:
         work = Path(name)
         (work / tasks.WORK_RECORD).write_text("{}", "utf-8")
-        recipe = TextRecipe(src=languages[0], tgt=languages[1], settings=settings)
+        src, tgt = languages
+        recipe = TextRecipe(src=src, tgt=tgt, settings=settings, tools=RULES)
         (work / "out").mkdir()
         (work / "given").mkdir()
         recipe.write(work / "out" / "manifest.json")

@@ -32,6 +32,8 @@ from nmtkit.prep.options import PrepOptions
 from nmtkit.prep.stage import prep
 from nmtkit.run import Run
 from nmtkit.settings import PrepSettings
+from nmtkit.text.side import TextSide
+from nmtkit.text.tokenizer import SIDES
 from nmtkit.train.options import TrainOptions
 from nmtkit.train.plan import make_plan
 from tests.manifests import read_json
@@ -613,6 +615,18 @@ def test_other_tools_than_those_of_a_run_are_a_warning(tmp_path, files, stderr, 
     (said,) = (line for line in warnings_of(stderr) if "sacremoses" in line)
     assert "was prepared with other versions (text rules - -> " in said
     assert "sacremoses 0.0 -> " in said
+
+
+def test_other_text_rules_are_a_warning_where_new_text_is_read(stderr, run):
+    TextSide.load(run.prep, "src")
+    assert "text rules" not in stderr()
+    manifest = run.manifest()
+    manifest.tools["text rules"] = "3"
+    manifest.write(run.prep / "manifest.json")
+    for side in SIDES:
+        TextSide.load(run.prep, side)
+    (said,) = warnings_of(stderr)
+    assert "was prepared with other text rules" in said and "nmtkit prep … --force" in said
 
 
 def test_systems_of_the_old_corpus_are_named(tmp_path, files, stderr, run):

@@ -80,21 +80,30 @@ def test_without_dropout_it_is_the_usual_segmentation_with_all_of_it_characters(
     assert nothing("a</w>b", Random(1)) == nothing("x@@", Random(1)) == []
 
 
-def test_dropout_has_the_distribution_of_subword_nmt(bpe):
-    with open(bpe, encoding="utf-8") as stream:
-        theirs = BPE(stream)
-    draw, random, many = Bpe(bpe).sampler(0.2, set()), Random(5), 6000
+@pytest.mark.parametrize(("threshold", "several"), [(0, 20), (60, 6)])
+def test_dropout_has_the_distribution_of_subword_nmt(bpe, counts, threshold, several):
+    """With prep.vocab_threshold, too: the merges to rarer subwords are undone."""
     import random as of_subword_nmt
 
+    usual, allowed = Counter(), None
+    for word, number in counts.items():
+        usual.update(dict.fromkeys(Bpe(bpe).segment([word]), number))
+    if threshold:
+        allowed = {piece for piece, number in usual.items() if number >= threshold}
+    with open(bpe, encoding="utf-8") as stream:
+        theirs = BPE(stream, vocab=allowed)
+    draw, random, many = Bpe(bpe, allowed).sampler(0.2, set()), Random(5), 6000
     of_subword_nmt.seed(7)
     ours = Counter(" ".join(draw("zwischen", random)) for _ in range(many))
     reference = Counter(
         " ".join(theirs.segment_tokens(["zwischen"], dropout=0.2)) for _ in range(many)
     )
-    assert len(reference) > 20
+    assert len(reference) > several
     for segmentation in ours.keys() | reference.keys():
         first, second = ours[segmentation], reference[segmentation]
         assert abs(first - second) < 5 * math.sqrt(first + second + 5)
+    letters = {f"{letter}@@" for letter in "zwische"} | {"n"}
+    assert not threshold or {*" ".join(ours).split()} <= allowed | letters
 
 
 SCORES = {"a": -1.0, "b": -2.0, "ab": -1.5, "ba": -2.5, "aba": -4.0, "▁": -0.5, "▁a": -1.2}

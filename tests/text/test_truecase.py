@@ -105,6 +105,16 @@ def test_words_keep_a_known_case_and_lose_an_unknown_one(tmp_path):
     assert " ".join(detruecase(tokens)) == "&quot; Region x . Über ß"
 
 
+@pytest.mark.parametrize(
+    ("word", "first"),
+    [("ეს", "ეს"), ("ßen", "Ssen"), ("ǆep", "ǅep"), ("ŉdag", "ʼNdag"), ("ﬁne", "Fine")]
+    + [("ise", "Ise"), ("", "")],
+)
+def test_a_first_letter_is_titlecased_as_perls_ucfirst_does(word, first):
+    """Capitals of Georgian are for headlines, not for the start of a sentence."""
+    assert detruecase([word, word]) == [first, word]
+
+
 @pytest.mark.parametrize("text", ["word\n", "word 3\n", "word (3/3) other\n"])
 def test_a_file_that_is_no_model_is_refused(tmp_path, text):
     path = tmp_path / "model"
