@@ -12,7 +12,8 @@ from typing import Any, Literal, TypeVar
 from nmtkit.errors import ConfigError, check_known
 from nmtkit.files import TSV, uncompressed
 from nmtkit.names import HINT, is_new_name
-from nmtkit.text import chinese, moses
+from nmtkit.text import chinese
+from nmtkit.text.languages import language_code, languages
 from nmtkit.text.scripts import scripts
 from nmtkit.text.tokenizer import usual_tokenizer
 
@@ -265,7 +266,7 @@ def language_doubts(corpus: Corpus) -> list[str]:
     """
     doubts = []
     for option, language in (("--src", corpus.src), ("--tgt", corpus.tgt)):
-        has_rules = moses.language(language) in moses.languages()
+        has_rules = language_code(language) in languages()
         if usual_tokenizer(language) == "moses" and not has_rules:
             doubts.append(
                 f"Moses has no rules for '{language}': English abbreviations are taken; if this "
@@ -297,13 +298,13 @@ def suffix_doubts(corpus: Corpus) -> list[str]:
             role = f"reference {number}" if len(text.sides) > 2 else "target"
             for path in paths:
                 suffix = _suffix(path)
-                same = moses.language(suffix) == moses.language(language)
+                same = language_code(suffix) == language_code(language)
                 same |= chinese.is_chinese(suffix) and chinese.is_chinese(language)
-                is_code = suffix in moses.languages() or (len(suffix) == 2 and scripts(suffix))
+                is_code = suffix in languages() or (len(suffix) == 2 and scripts(suffix))
                 if is_code and not same:
                     side = f"{role if number else 'source'} of '{text.name}'"
                     taken = f"{path} is taken for '{language}' ({side})"
-                    if suffix == moses.language(opposite):
+                    if suffix == language_code(opposite):
                         raise ConfigError(
                             f"{taken}, but its suffix says '{suffix}'",
                             f"--{text.split}",

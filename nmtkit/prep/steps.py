@@ -134,7 +134,7 @@ class Steps:
         settings = self.settings
         sizes = [len(part) for part in shards.values()]
         ends = itertools.accumulate(sizes)
-        held_out = tuple(itertools.starmap(range, itertools.pairwise(ends)))
+        held_out = tuple(range(*pair) for pair in itertools.pairwise(ends))
         rows = sum(shard.rows for shard in shards["train"])
         parts = self._parts(16 * rows)
         step = f"repeats.{parts}"

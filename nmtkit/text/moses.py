@@ -21,6 +21,7 @@ import re
 import unicodedata
 from typing import Any, TypeVar
 
+from nmtkit.text.languages import language_code
 from nmtkit.text.words import CACHED_WORDS, LONGEST_CACHED, Numbers
 
 Key = TypeVar("Key", str, tuple[str, bool, str])
@@ -49,14 +50,6 @@ _APOSTROPHES = {
 """Language -> the text that replaces an apostrophe between letters. In other languages it is a
 word.
 """
-_CODES = (
-    "asm:as bel:be ben:bn cat:ca ces:cs cze:cs deu:de ger:de ell:el gre:el eng:en spa:es est:et"
-    " fin:fi fra:fr fre:fr gle:ga guj:gu hin:hi hun:hu isl:is ice:is ita:it kan:kn lit:lt lav:lv"
-    " mal:ml mar:mr nld:nl dut:nl ori:or ory:or pan:pa pol:pl por:pt ron:ro rum:ro rus:ru slk:sk"
-    " slo:sk slv:sl swe:sv tam:ta tel:te tur:tr ukr:uk zho:zh chi:zh cmn:zh"
-)
-_TWO_LETTERS: dict[str, str] = dict(re.findall(r"(\w+):(\w+)", _CODES))
-"""The codes of Moses' rules by the codes of ISO 639-2 and 639-3."""
 
 
 def _dependent(line: str) -> bool:
@@ -69,20 +62,6 @@ def _dependent(line: str) -> bool:
     if "'" in line and _FACING.search(line) is not None:
         return True
     return (not line.isprintable() and _CONTROL.search(line) is not None) or "DOTMULTI" in line
-
-
-@functools.cache
-def languages() -> frozenset[str]:
-    """Return the codes of the languages with abbreviations; others get those of English."""
-    from sacremoses.corpus import NonbreakingPrefixes
-
-    return frozenset(NonbreakingPrefixes().available_langs.values())
-
-
-def language(code: str) -> str:
-    """Return the code of Moses' rules for a language: en for en-US, eng and eng_Latn."""
-    code = re.split("[-_]", code.lower())[0]
-    return _TWO_LETTERS.get(code, code)
 
 
 class _FullStops:
@@ -167,7 +146,7 @@ class Moses:
     it begins or ends the line and on the kind of character the next word begins with.
 
     Args:
-        lang: code of the language in any form that `language` knows; languages without rules of
+        lang: code of the language in any form that `language_code` knows; languages without rules of
             their own get the English abbreviations, as in Moses.
         normalize: normalise punctuation first (normalize-punctuation.perl).
         aggressive_hyphens: split `well-known` into `well @-@ known` (tokenizer.perl -a).
@@ -188,7 +167,7 @@ class Moses:
     ) -> None:
         from sacremoses import MosesDetokenizer, MosesPunctNormalizer
 
-        lang = language(lang)
+        lang = language_code(lang)
         self._arguments = (lang, normalize, aggressive_hyphens, escape, caseless)
         steps = [*["normalized"] * normalize, *["split-hyphens"] * aggressive_hyphens]
         self.label = "-".join(["moses", *steps])
