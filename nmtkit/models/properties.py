@@ -20,7 +20,12 @@ TOLERANCE = 1e-2
 """Share of the largest number by which states may differ; products of a GPU may have 10 bits."""
 NOT_CAUSAL = "a target position reads later words, which a search does not have yet"
 NOT_ALONE = "the states of a sentence depend on the other sentences of its batch, or on padding"
-NOT_STEPWISE = "decoding step by step, as a search does, gives other states than training"
+NOT_STEPWISE = (
+    "decoding step by step, several rows a sentence, as a search does, gives other states than"
+    " training"
+)
+ROWS = 2
+"""Rows of each sentence while decoding step by step."""
 
 
 def lacking(model: Model, batch: Batch, alone: Sequence[Batch]) -> list[str]:
@@ -49,13 +54,14 @@ def lacking(model: Model, batch: Batch, alone: Sequence[Batch]) -> list[str]:
         if not (model.reads_batch_length or _equal(torch.cat(singles), whole[real])):
             sentences.append(NOT_ALONE)
         try:
-            for t in range(tgt_in.size(1)):
-                hidden, after = model.decode(tgt_in[:, t : t + 1], memory, state)
+            for token in tgt_in.repeat_interleave(ROWS, 0).split(1, dim=1):
+                hidden, after = model.decode(token, memory, state)
                 state = after or {}
                 steps.append(hidden)
         except NotImplementedError:  # such a model can be trained, but no search can use it
             return [*sentences, NOT_STEPWISE]
-        if not _equal(torch.cat(steps, 1)[real], whole[real]):
+        every = real.repeat_interleave(ROWS, 0)
+        if not _equal(torch.cat(steps, 1)[every], whole.repeat_interleave(ROWS, 0)[every]):
             sentences.append(NOT_STEPWISE)
     return sentences
 

@@ -39,6 +39,12 @@ def forgets(self, tgt_in, memory, state=None):
     return hidden, after
 
 
+def mixes_rows(self, tgt_in, memory, state=None):
+    """As `repeat` in the place of `repeat_interleave`."""
+    summaries = memory["summary"].repeat(len(tgt_in) // len(memory["summary"]), 1)
+    return decode(self, tgt_in, {"summary": summaries}, state)
+
+
 def reads_padding(self, batch):
     return {"summary": self.src_embedding(batch.src).mean(1)}
 
@@ -58,6 +64,7 @@ encode, decode = ToyRecurrent.encode, ToyRecurrent.decode
         ("decode", reads_the_future, [NOT_CAUSAL, NOT_ALONE, NOT_STEPWISE]),
         ("decode", reads_the_next_word, [NOT_CAUSAL, NOT_ALONE, NOT_STEPWISE]),
         ("decode", forgets, [NOT_STEPWISE]),
+        ("decode", mixes_rows, [NOT_STEPWISE]),
         ("encode", reads_padding, [NOT_ALONE]),
         ("encode", reads_its_neighbours, [NOT_ALONE]),
     ],
