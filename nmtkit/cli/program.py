@@ -24,6 +24,7 @@ from nmtkit.errors import (
     of_the_machine,
     plain,
 )
+from nmtkit.user_classes import blamed_on
 
 STAGES = ("prep", "train", "translate", "score", "analyze", "report", "export")
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
@@ -120,7 +121,8 @@ class Program(Help, TyperGroup):
             Ctrl-C or SIGTERM, 1 after a fault of nmtkit, 0 when the reader of stdout has gone.
         """
         try:
-            result = super().invoke(ctx)
+            with blamed_on():
+                result = super().invoke(ctx)
             sys.stdout.flush()
         except BrokenPipeError:  # `nmtkit … | head`
             _drop_stdout()
