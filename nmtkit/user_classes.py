@@ -58,13 +58,23 @@ def load_class(name: str, base: type, kind: str, where: str, guide: str) -> Any:
     Raises: as `load_object`; ConfigError if the class is abstract or no subclass of `base`.
     """
     cls = load_object(name, kind, where, f"write it as package.module:Class; see {guide}")
-    if not (isinstance(cls, type) and issubclass(cls, base)):
-        message = f"{name} is not a subclass of {base.__module__}.{base.__qualname__}"
-        raise ConfigError(message, where=place_of(cls) or where, hint=f"see {guide}")
+    check_base(cls, base, name, where, guide)
     if methods := ", ".join(sorted(getattr(cls, "__abstractmethods__", ()))):
         message, hint = f"{name} does not define {methods}", f"define {methods}; see {guide}"
         raise ConfigError(message, where=place_of(cls) or where, hint=hint)
     return cls
+
+
+def check_base(cls: Any, base: type, name: str, where: str, guide: str) -> None:
+    """Raise ConfigError if a class of the user's own is no subclass of `base`.
+
+    Args:
+        cls: anything; name: what the message calls it.
+        where, guide: as of `load_class`.
+    """
+    if not (isinstance(cls, type) and issubclass(cls, base)):
+        message = f"{name} is not a subclass of {base.__module__}.{base.__qualname__}"
+        raise ConfigError(message, where=place_of(cls) or where, hint=f"see {guide}")
 
 
 @contextlib.contextmanager

@@ -130,6 +130,17 @@ def test_a_module_that_fails_is_its_own_fault(text, said, line, monkeypatch, tmp
     assert "PYTHONPATH" not in caught.hint
 
 
+def test_settings_of_another_base_are_named(monkeypatch, tmp_path):
+    text = "from tests.toy_recurrent import ToyRecurrent\n"
+    text += "class Mine(ToyRecurrent):\n    class Settings:\n        kernel = 3\n"
+    (tmp_path / "of_no_base.py").write_text(text, "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    trust.allow(["of_no_base"])
+    message = "Settings of of_no_base:Mine is not a subclass of .*ModelSettings"
+    caught = refused(ConfigError, message, load_variant, "of_no_base:Mine")
+    assert caught.where == f"{tmp_path / 'of_no_base.py'}, line 3"
+
+
 def test_settings_of_a_file_that_do_not_go_together_name_it(tmp_path):
     sizes, file = Vocabularies(20, 20, shared=True), tmp_path / "config.toml"
     values = {"encoder_layers": 2, "decoder_layers": 2, "distinct_layers": 3}
