@@ -124,9 +124,6 @@ class Program(Help, TyperGroup):
             with blamed_on():
                 result = super().invoke(ctx)
             sys.stdout.flush()
-        except BrokenPipeError:  # `nmtkit … | head`
-            _drop_stdout()
-            raise typer.Exit(0) from None
         except (Exception, KeyboardInterrupt) as error:
             if exit_with_code := _explained(error):
                 raise exit_with_code from None
@@ -139,6 +136,9 @@ def _explained(error: BaseException) -> typer.Exit | None:
     None if typer itself ends the command.
     """
     exit_code = exit_code_of(error)
+    if isinstance(error, BrokenPipeError):  # `nmtkit … | head`
+        _drop_stdout()
+        return typer.Exit(exit_code)
     explanation: object = (
         f"internal error: {type(error).__name__}: {error}\n  this is a fault of nmtkit; --debug"
         " shows the traceback"
