@@ -115,6 +115,9 @@ def fault_of_user(error: BaseException, cls: type | None = None) -> ConfigError 
 def _not_imported(name: str, kind: str, where: str, error: Exception) -> ConfigError:
     """Return the error for a module that is missing or that fails."""
     message, module = f"cannot import {kind} '{name}': ", name.partition(":")[0]
+    if module.endswith(".py") or not all(map(str.isidentifier, module.split("."))):
+        hint = "name it as Python does, package.module, without folder and .py"
+        return ConfigError(f"{message}'{module}' is no module", where=where, hint=hint)
     missing = isinstance(error, ModuleNotFoundError) and error.name
     if missing and f"{module}.".startswith(f"{missing}."):
         hint = "its folder must be the current one or on PYTHONPATH"

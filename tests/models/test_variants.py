@@ -95,6 +95,8 @@ def test_a_variant_of_your_own_is_found_by_its_path(monkeypatch, tmp_path):
     [
         ("transfomer", "did you mean 'transformer'"),
         ("no_such_module_xyz:Model", "PYTHONPATH"),
+        ("no_such_module_xyz.py:Model", "without folder and .py"),
+        ("./no_such_module_xyz:Model", "without folder and .py"),
         ("nosuch", "`nmtkit variants`"),
         (TOY.replace(":ToyRecurrent", ":Nothing"), "no class Nothing"),
         (TOY.replace(":ToyRecurrent", ":ToyRecurent"), "did you mean 'ToyRecurrent'"),
