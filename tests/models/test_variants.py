@@ -3,6 +3,7 @@ settings.
 """
 
 import json
+import os
 import re
 import tomllib
 from importlib import resources
@@ -18,6 +19,7 @@ from nmtkit.models.variants import VARIANTS, build_model, default_name, describe
 from nmtkit.presets import preset_names
 from tests import ROOT
 from tests.models.cases import TOY
+from tests.processes import python
 from tests.refused import refused
 
 
@@ -130,6 +132,15 @@ def test_a_module_that_fails_is_its_own_fault(text, said, line, monkeypatch, tmp
     assert said in caught.message
     assert caught.where == f"{tmp_path / module}.py, line {line}"
     assert "PYTHONPATH" not in caught.hint
+
+
+def test_the_contract_runs_over_a_model_of_your_own(tmp_path):
+    text = "from tests.toy_recurrent import ToyRecurrent\nclass Mine(ToyRecurrent):\n    pass\n"
+    (tmp_path / "in_a_project.py").write_text(text, "utf-8")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    words = "-m pytest tests/models/test_contract.py -k zeros --variant in_a_project:Mine"
+    done = python(*words.split(), cwd=ROOT, env=environment)
+    assert done.returncode == 0, done.stdout
 
 
 def test_settings_of_another_base_are_named(monkeypatch, tmp_path):
