@@ -35,6 +35,7 @@ from nmtkit.translate.scorer import ForcedLine, Scorer
 from nmtkit.translate.systems import SystemGroup, choose
 from nmtkit.translate.translator import Translation
 from nmtkit.translate.windows import Boundaries, windowed, windows_for
+from nmtkit.user_classes import blamed_on
 
 Starting = Sequence[int] | Literal["blank"] | None
 """Where documents start: the numbers of their first lines, from 0; "blank" = after blank lines;
@@ -271,7 +272,7 @@ class LoadedSystem:
         return self._scorer(forced=True)
 
     def _scorer(self, forced: bool) -> Scorer:
-        with _one_thread_at_a_time, product_precision_restored():
+        with blamed_on(), _one_thread_at_a_time, product_precision_restored():
             machine = self._group.hardware(self.device, forced)
             if not self._loaded:
                 self._matmul = machine.matmul
@@ -287,7 +288,7 @@ class LoadedSystem:
         """Compute as the commands do, so that results are identical to the last bit: one thread per
         process, and the precision of products chosen for the device. Another thread waits.
         """
-        with _one_thread_at_a_time, product_precision_restored():
+        with blamed_on(), _one_thread_at_a_time, product_precision_restored():
             torch.set_float32_matmul_precision(self._matmul)
             # Kernels of Triton and graphs are of the current device, which each thread has.
             gpu = self.device.type == "cuda"

@@ -7,6 +7,7 @@ that section on as plain values.
 
 from __future__ import annotations
 
+import re
 import tomllib
 import typing
 from collections.abc import Iterable, Sequence
@@ -531,7 +532,9 @@ def build(schema: type[S], values: dict[str, Any], section: str, file: Path | No
         key = ".".join([section, *map(str, first["loc"])])
         if first["type"] == "extra_forbidden":
             name = str(first["loc"][-1])
-            hint = HABITS.get(name) or nearest(name, _known(schema, first["loc"]))
+            meant = HABITS.get(name, "")
+            fits = all(k in schema.model_fields for k in re.findall(rf"{section}\.(\w+)=", meant))
+            hint = (fits and meant) or nearest(name, _known(schema, first["loc"]))
             raise ConfigError(f"unknown setting '{key}'", where=where, hint=hint) from None
         raise ConfigError(
             f"bad value for '{key}': {message} (got {short(first['input'])})",

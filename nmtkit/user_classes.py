@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import sys
+import re
 from collections.abc import Iterator
-from traceback import extract_tb
+from pathlib import Path
+from traceback import extract_tb, format_exception
 from typing import Any
 
 from nmtkit import trust
 from nmtkit.errors import ConfigError, NmtkitError, nearest, of_the_machine
+
+_folders: set[Path] = set()
+"""The folders of the modules that the user names. Modules that these import may lie there too."""
 
 
 def load_object(name: str, kind: str, where: str, form: str) -> Any:
@@ -30,6 +34,8 @@ def load_object(name: str, kind: str, where: str, form: str) -> Any:
         raise
     except Exception as error:  # whatever the module does
         raise _not_imported(name, kind, where, error) from error
+    if module.__file__ and not module_name.startswith("nmtkit."):
+        _folders.add(Path(module.__file__).parent)
     value = getattr(module, object_name, None)
     if value is None:
         callables = [key for key, value in vars(module).items() if callable(value)]
@@ -52,42 +58,66 @@ def load_class(name: str, base: type, kind: str, where: str, guide: str) -> Any:
     Raises: as `load_object`; ConfigError if the class is abstract or no subclass of `base`.
     """
     cls = load_object(name, kind, where, f"write it as package.module:Class; see {guide}")
-    if not (isinstance(cls, type) and issubclass(cls, base)):
-        message = f"{name} is not a subclass of {base.__module__}.{base.__qualname__}"
-        raise ConfigError(message, where=place_of(cls) or where, hint=f"see {guide}")
+    check_base(cls, base, name, where, guide)
     if methods := ", ".join(sorted(getattr(cls, "__abstractmethods__", ()))):
         message, hint = f"{name} does not define {methods}", f"define {methods}; see {guide}"
         raise ConfigError(message, where=place_of(cls) or where, hint=hint)
     return cls
 
 
-@contextlib.contextmanager
-def blamed_on(cls: type, kind: str) -> Iterator[None]:
-    """Turn an exception into an error of the user's class, unless nmtkit defines the class.
+def check_base(cls: Any, base: type, name: str, where: str, guide: str) -> None:
+    """Raise ConfigError if a class of the user's own is no subclass of `base`.
 
     Args:
-        cls: the class; kind: "analysis" or "model", for the message.
-    Raises: ConfigError naming the deepest line in the file of the class. NmtkitError, OSError and
-        errors of the machine are passed on, because they explain themselves.
+        cls: anything; name: what the message calls it.
+        where, guide: as of `load_class`.
+    """
+    if not (isinstance(cls, type) and issubclass(cls, base)):
+        message = f"{name} is not a subclass of {base.__module__}.{base.__qualname__}"
+        raise ConfigError(message, where=place_of(cls) or where, hint=f"see {guide}")
+
+
+@contextlib.contextmanager
+def blamed_on(cls: type | None = None) -> Iterator[None]:
+    """Turn an exception in code of the user's own into an error that names the line.
+
+    Args:
+        cls: the class to blame if no line of the user's is involved, unless nmtkit defines it.
+    Raises: ConfigError. NmtkitError, OSError and errors of the machine are passed on, because they
+        explain themselves.
     """
     try:
         yield
-    except (NmtkitError, OSError):
-        raise
     except Exception as error:
-        file = getattr(sys.modules.get(cls.__module__), "__file__", None)
-        if cls.__module__.startswith("nmtkit.") or file is None or of_the_machine(error):
+        fault = fault_of_user(error, cls)
+        if fault is None:
             raise
-        lines = [f.lineno for f in extract_tb(error.__traceback__) if f.filename == file]
-        where = f"{file}, line {lines[-1]}" if lines else place_of(cls)
-        message = f"your {kind} {cls.__qualname__} failed: {_summary(error)}"
-        hint = "fix it there (--debug shows the traceback)"
-        raise ConfigError(message, where=where, hint=hint) from error
+        raise fault from error
+
+
+def fault_of_user(error: BaseException, cls: type | None = None) -> ConfigError | None:
+    """Return what to say of an exception in code of the user's own; None for others.
+
+    Args: see `blamed_on`.
+    """
+    if isinstance(error, NmtkitError | OSError) or of_the_machine(error):
+        return None
+    # As text: a worker process passes on only the text of its traceback.
+    lines = re.findall(r'File "(.+)", line (\d+)', "".join(format_exception(error)))
+    own = [f"{file}, line {line}" for file, line in lines if Path(file).parent in _folders]
+    if not own and (cls is None or cls.__module__.startswith("nmtkit.")):
+        return None
+    where = own[-1] if own else place_of(cls)
+    hint = "fix it there (--debug shows the traceback)"
+    return ConfigError(f"your code failed: {_summary(error)}", where=where, hint=hint)
 
 
 def _not_imported(name: str, kind: str, where: str, error: Exception) -> ConfigError:
     """Return the error for a module that is missing or that fails."""
     message, module = f"cannot import {kind} '{name}': ", name.partition(":")[0]
+    if module.endswith(".py") or not all(map(str.isidentifier, module.split("."))):
+        hint = "name it as Python does, package.module, without folder and .py"
+        return ConfigError(f"{message}'{module}' is no module", where=where, hint=hint)
     missing = isinstance(error, ModuleNotFoundError) and error.name
     if missing and f"{module}.".startswith(f"{missing}."):
         hint = "its folder must be the current one or on PYTHONPATH"
@@ -101,7 +131,7 @@ def _not_imported(name: str, kind: str, where: str, error: Exception) -> ConfigE
     return ConfigError(message + _summary(error), where=where, hint=hint)
 
 
-def _summary(error: Exception) -> str:
+def _summary(error: BaseException) -> str:
     """Return the type and the first line of an exception."""
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}".removesuffix(": ")
 

@@ -31,6 +31,7 @@ from tests import ROOT
 from tests.processes import python
 from tests.ready import add_system, prepare
 from tests.refused import refused
+from tests.toy_recurrent import ToyRecurrent
 
 SRC = [
     "The cat sleeps.",
@@ -158,6 +159,17 @@ def test_states_are_those_that_the_decoder_reads_without_padding(run):
     assert encoded[0].states.grad is not None
     with pytest.raises(NoStates, match="no states of source positions"):
         nmtkit.load(run.path, "recurrent", "cpu").encode(SRC)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_fault_of_a_model_of_your_own_is_named(run, monkeypatch, jobs):
+    monkeypatch.setattr(ToyRecurrent, "encode", lambda *_: {})
+    system = nmtkit.load(run.path, "recurrent", "cpu", jobs=jobs, batch_size=2)
+    caught = refused(ConfigError, "your code failed: KeyError", system.translate, SRC)
+    assert "toy_recurrent.py, line " in caught.where
+    words = f"translate --run {run.path} --system recurrent --jobs {jobs} --device cpu --force"
+    result = CliRunner().invoke(app, words.split())
+    assert result.exit_code == 2 and "your code failed: KeyError" in result.stderr
 
 
 def test_a_run_on_a_read_only_disk(run, read_only):

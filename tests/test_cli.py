@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import textwrap
 import tomllib
 from pathlib import Path
 
@@ -581,6 +582,20 @@ def test_the_reader_may_have_left_before_anything_is_printed(arguments):
     written = {"capture_output": False, "stdout": writer, "stderr": subprocess.PIPE}
     done = python("-m", "nmtkit", *arguments.split(), **written)
     os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_reader_may_leave_between_the_help_and_its_last_line():
+    code = """
+        import sys
+        from nmtkit.cli import program
+        def gone(*_):
+            raise BrokenPipeError
+        program.Help.parse_args = gone
+        sys.argv = ["nmtkit", "--help"]
+        program.main()
+    """
+    done = python("-c", textwrap.dedent(code))
     assert (done.returncode, done.stderr) == (0, "")
 
 

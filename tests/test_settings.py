@@ -146,6 +146,13 @@ def test_a_setting_without_its_section_is_answered_with_the_section():
         build(TrainSettings, {"dropout": 0.1}, "train")
 
 
+@pytest.mark.parametrize("name", ["heads", "layers"])
+def test_no_setting_that_the_variant_lacks_is_suggested(name):
+    schema = load_variant("rnnsearch").Settings
+    caught = refused(ConfigError, "unknown setting", build, schema, {name: 4}, "model")
+    assert "--set" not in caught.hint
+
+
 def test_the_file_of_a_system_is_a_settings_file(tmp_path):
     path = tmp_path / "config.toml"
     sections = {"model": {"d_model": 8}, "train": {"lr": 2.0}}

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nmtkit import console
 from nmtkit.analyze.analysis import Analysis, Finding, Options, option
 from nmtkit.analyze.presenting import interval_note
 from nmtkit.analyze.study import RESAMPLES, SEED, Study
@@ -39,13 +40,27 @@ SIDES: dict[Side, str] = {"src": "source", "tgt": "target"}
 
 
 def gates_of(model: Model) -> dict[str, Side]:
-    """Return the gates that a model records: site -> the side whose subwords it belongs to."""
+    """Return the gates that a model records: site -> the side whose subwords it belongs to. A gate
+    of another shape is left out with a message.
+    """
+    source, target = recording.PROBE
+    shapes: dict[tuple[int, ...], Side] = {
+        (source,): "src",
+        (target,): "tgt",
+        (target, source): "src",
+    }
     sides: dict[str, Side] = {}
-    for stack, recorded in recording.probed(model).items():
+    for recorded in recording.probed(model).values():
         for site, value in recorded.items():
-            if site.endswith((ENDING, OF_CONTEXT)):
-                of_source = value.dim() == 3 or (stack == "encoder" and site.endswith(OF_CONTEXT))
-                sides[site] = "src" if of_source else "tgt"
+            if not site.endswith((ENDING, OF_CONTEXT)):
+                continue
+            if side := shapes.get(tuple(value.shape[1:])):
+                sides[site] = side
+            else:
+                console.warn(
+                    f"gate '{site}' left out: record the mean over its numbers, as (B, S), (B, T)"
+                    " or (B, T, S) (nmtkit/nn/capture.py)"
+                )
     return sides
 
 

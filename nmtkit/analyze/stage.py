@@ -106,7 +106,7 @@ def analyze(
     cls = find(name)
     values = check_options(cls, options)
     study = _study(run, cls, systems, set_names)
-    with run.recorded("analyze") as call, blamed_on(cls, "analysis"):
+    with run.recorded("analyze") as call, blamed_on(cls):
         call.analysis = cls.name
         current(cls(values), study, force).print(output_format)
 

@@ -24,6 +24,7 @@ from nmtkit.errors import (
     of_the_machine,
     plain,
 )
+from nmtkit.user_classes import blamed_on
 
 STAGES = ("prep", "train", "translate", "score", "analyze", "report", "export")
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
@@ -120,11 +121,9 @@ class Program(Help, TyperGroup):
             Ctrl-C or SIGTERM, 1 after a fault of nmtkit, 0 when the reader of stdout has gone.
         """
         try:
-            result = super().invoke(ctx)
+            with blamed_on():
+                result = super().invoke(ctx)
             sys.stdout.flush()
-        except BrokenPipeError:  # `nmtkit … | head`
-            _drop_stdout()
-            raise typer.Exit(0) from None
         except (Exception, KeyboardInterrupt) as error:
             if exit_with_code := _explained(error):
                 raise exit_with_code from None
@@ -137,6 +136,9 @@ def _explained(error: BaseException) -> typer.Exit | None:
     None if typer itself ends the command.
     """
     exit_code = exit_code_of(error)
+    if isinstance(error, BrokenPipeError):  # `nmtkit … | head`
+        _drop_stdout()
+        return typer.Exit(exit_code)
     explanation: object = (
         f"internal error: {type(error).__name__}: {error}\n  this is a fault of nmtkit; --debug"
         " shows the traceback"

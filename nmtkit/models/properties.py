@@ -7,20 +7,28 @@ before its training begins.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from nmtkit.data.batches import Batch
+from nmtkit.errors import ConfigError
 from nmtkit.models.base import Model, State, target_states
 from nmtkit.nn.masks import real_positions
 from nmtkit.text.vocabulary import EOS, UNK
+from nmtkit.user_classes import place_of
 
 TOLERANCE = 1e-2
 """Share of the largest number by which states may differ; products of a GPU may have 10 bits."""
 NOT_CAUSAL = "a target position reads later words, which a search does not have yet"
 NOT_ALONE = "the states of a sentence depend on the other sentences of its batch, or on padding"
-NOT_STEPWISE = "decoding step by step, as a search does, gives other states than training"
+NOT_STEPWISE = (
+    "decoding step by step, several rows a sentence, as a search does, gives other states than"
+    " training"
+)
+ROWS = 2
+"""Rows of each sentence while decoding step by step."""
 
 
 def lacking(model: Model, batch: Batch, alone: Sequence[Batch]) -> list[str]:
@@ -30,6 +38,7 @@ def lacking(model: Model, batch: Batch, alone: Sequence[Batch]) -> list[str]:
         model: in eval mode.
         batch: some pairs of different lengths, padded.
         alone: a batch of each of these pairs.
+    Raises: ConfigError if `decode` does not return (hidden (R, T, D), state).
     """
     assert batch.tgt_in is not None and batch.tgt_lengths is not None
     tgt_in, steps = batch.tgt_in, []
@@ -38,7 +47,7 @@ def lacking(model: Model, batch: Batch, alone: Sequence[Batch]) -> list[str]:
     sentences = []
     with torch.no_grad():
         memory = model.encode(batch)
-        whole = model.decode(tgt_in, memory)[0]  # (B, T, D)
+        whole = _checked(model, tgt_in, model.decode(tgt_in, memory))  # (B, T, D)
         other = tgt_in.clone()
         other[:, -1] = torch.where(tgt_in[:, -1] == EOS, UNK, EOS)
         earlier = real[:, :-1]
@@ -49,15 +58,27 @@ def lacking(model: Model, batch: Batch, alone: Sequence[Batch]) -> list[str]:
         if not (model.reads_batch_length or _equal(torch.cat(singles), whole[real])):
             sentences.append(NOT_ALONE)
         try:
-            for t in range(tgt_in.size(1)):
-                hidden, after = model.decode(tgt_in[:, t : t + 1], memory, state)
+            for token in tgt_in.repeat_interleave(ROWS, 0).split(1, dim=1):
+                hidden, after = model.decode(token, memory, state)
                 state = after or {}
                 steps.append(hidden)
         except NotImplementedError:  # such a model can be trained, but no search can use it
             return [*sentences, NOT_STEPWISE]
-        if not _equal(torch.cat(steps, 1)[real], whole[real]):
+        every = real.repeat_interleave(ROWS, 0)
+        if not _equal(torch.cat(steps, 1)[every], whole.repeat_interleave(ROWS, 0)[every]):
             sentences.append(NOT_STEPWISE)
     return sentences
+
+
+def _checked(model: Model, tgt_in: Tensor, returned: Any) -> Tensor:
+    """Return the hidden states in what `decode` returned; raise ConfigError if it has none."""
+    shape = *tgt_in.shape, model.width
+    match returned:
+        case (Tensor() as hidden, _) if hidden.shape == shape:
+            return hidden
+    message = f"decode must return (hidden (R, T, D), state), with D = width = {model.width}"
+    where, hint = place_of(type(model).decode), "see nmtkit/models/README.md"
+    raise ConfigError(message, where=where, hint=hint)
 
 
 def _equal(states: Tensor, expected: Tensor) -> bool:

@@ -13,8 +13,8 @@ import torch
 
 from nmtkit import fields, settings
 from nmtkit.errors import ConfigError, nearest
-from nmtkit.models.base import Model, Vocabularies
-from nmtkit.user_classes import load_class
+from nmtkit.models.base import Model, ModelSettings, Vocabularies
+from nmtkit.user_classes import check_base, load_class
 
 
 class Variant(NamedTuple):
@@ -40,7 +40,9 @@ def load_variant(name: str) -> type[Model]:
         return getattr(importlib.import_module(module_name), class_name)  # type: ignore[no-any-return]
     if ":" in name:
         guide = "nmtkit/models/README.md"
-        return load_class(name, Model, "variant", "--variant", guide)
+        cls: type[Model] = load_class(name, Model, "variant", "--variant", guide)
+        check_base(cls.Settings, ModelSettings, f"Settings of {name}", "--variant", guide)
+        return cls
     own = "`nmtkit variants` lists them, package.module:Class is one of your own"
     hint = f"{nearest(name, VARIANTS)} - {own}"
     raise ConfigError(f"unknown variant '{name}'", where="--variant", hint=hint)

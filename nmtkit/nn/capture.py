@@ -11,8 +11,8 @@ them in any model:
     NAME.local, NAME.global   groups of heads of one attention: to summaries of neighbourhoods, and
                               to the positions themselves
     NAME_context              (B, T, C): the output of an attention, its heads side by side
-    NAME_gate                 (B, T, S) or (B, T): how open a gate is, the mean over its numbers;
-                              NaN where the gate has no effect
+    NAME_gate                 (B, S) while encoding, (B, T, S) or (B, T) while decoding: how open a
+                              gate is, the mean over its numbers; NaN where the gate has no effect
     NAME.gate                 (B, S) while encoding, (B, T) while decoding: the share of its own
                               state that a word keeps when it reads other sentences, the mean over
                               the gate's numbers; NaN where the word has no context

@@ -146,11 +146,17 @@ def _by_chance(test: str, p_values: Iterable[float | None]) -> str:
 
 
 def _equal_scores(result: Scores, metrics: Iterable[str], tests: Iterable[str]) -> list[str]:
-    """Return the note on equal scores, if sacreBLEU's bootstrap compares some."""
-    compared = [system.differences for system in result.systems if system.differences]
+    """Return the note on equal scores, if a test of sacreBLEU has a p for some."""
     nothing = Estimate(0.0, 0.0, 0.0)
-    is_equal = any(of[key] == nothing for of in compared for key in metrics)
-    return [EQUAL_SCORES] * (is_equal and "sacrebleu_bootstrap" in tests)
+    of_sacrebleu = [test for test in tests if test.startswith("sacrebleu_")]
+    is_equal = any(
+        system.differences[key] == nothing and system.tests[test][key].p is not None
+        for system in result.systems
+        if system.differences and system.tests
+        for key in metrics
+        for test in of_sacrebleu
+    )
+    return [EQUAL_SCORES] * is_equal
 
 
 def _few_different(result: Scores, tests: Iterable[str]) -> list[str]:

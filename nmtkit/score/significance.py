@@ -30,8 +30,8 @@ FEW_DIFFERENT = (
 trials, so its p is small; the exact p, with 2^n splits of n sentences, is above LEVEL.
 """
 EQUAL_SCORES = (
-    "a difference of 0 in every resample: the scores are the same, and the p of sacreBLEU's"
-    " bootstrap, small by definition, means nothing"
+    "a difference of 0 in every resample: the scores are the same, and a p of sacreBLEU's tests,"
+    " small by definition, means nothing"
 )
 
 

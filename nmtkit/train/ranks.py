@@ -37,6 +37,7 @@ from nmtkit.errors import (
     first_line,
     of_the_machine,
 )
+from nmtkit.user_classes import fault_of_user
 
 T = TypeVar("T")
 TIMEOUT = "NMTKIT_RANK_TIMEOUT"
@@ -72,7 +73,7 @@ class Cause:
             return cls(rank, error.message, False, error.exit_code, error.where, error.hint)
         if isinstance(error, KeyboardInterrupt):
             return cls(rank, "stopped by Ctrl-C", False, 130, hint=None)
-        if problem := of_the_machine(error):
+        if problem := of_the_machine(error) or fault_of_user(error):
             return cls.of_error(rank, problem)
         message = f"internal error: {type(error).__name__}: {error}"
         hint = "this is a fault of nmtkit; --debug shows the traceback"

@@ -99,7 +99,7 @@ def train(run: Run, *, ranks: Ranks | None = None, **values: Any) -> None:
             training.device = ranks.device(options.device)
         if options.compile_model:
             check_compiler(machines.pick_device(training.device))
-        blamed = blamed_on(load_variant(plan.variant), "model")
+        blamed = blamed_on(load_variant(plan.variant))
         if options.dry_run:
             with blamed, without_form_refused():
                 training.rehearse()

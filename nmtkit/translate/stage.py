@@ -21,6 +21,7 @@ from nmtkit.errors import CheckpointError, ConfigError, DataError, TrainingDiver
 from nmtkit.folders import recover, writing_folder
 from nmtkit.locks import locked
 from nmtkit.nn import hardware
+from nmtkit.options import flag
 from nmtkit.owned_files import HYPOTHESES, META, NBEST, SUBWORDS, TRANSLATION
 from nmtkit.parallel import cores
 from nmtkit.records import (
@@ -145,7 +146,8 @@ def _check_beside(run: Run, source: str | None, sets: list[TextSet], path: Path,
     counts = [sum(map(len, file_windows(side))) for side in (text, path)]
     if counts[0] != counts[1]:
         message = f"{path} has {counted(counts[1], 'line')} but {text} has {counts[0]:,}"
-        where = first_odd_pair((text,), (path,)) if all(counts) else name
+        aligned = name == flag("force_target")  # by length, unlike prefixes and constraints
+        where = first_odd_pair((text,), (path,)) if aligned and all(counts) else name
         raise DataError(message, where=where, hint=f"{name} wants one line for each source line")
 
 

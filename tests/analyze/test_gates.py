@@ -29,6 +29,7 @@ from nmtkit.translate.forced import pair_batch
 from tests.models import contract
 from tests.refused import refused
 from tests.score.conftest import write
+from tests.toy_recurrent import ToyRecurrent
 
 from ..spaces import Spaces
 from ..stored import pair_writer
@@ -82,6 +83,20 @@ def test_a_batch_gives_each_subword_what_its_sentence_alone_does(case):
 )
 def test_gates_are_found_by_what_is_recorded(variant, settings, wanted):
     assert gates.gates_of(contract.Case(variant, settings).build()) == wanted
+
+
+def test_the_shape_of_a_gate_says_its_side(monkeypatch, stderr):
+    encode = ToyRecurrent.encode
+
+    def gated(self, batch):
+        states = self.src_embedding(batch.src)
+        record("mean_gate", states.mean(-1))
+        record("whole_gate", states)
+        return encode(self, batch)
+
+    monkeypatch.setattr(ToyRecurrent, "encode", gated)
+    assert gates.gates_of(contract.Case(TOY).build()) == {"mean_gate": "src"}
+    assert "gate 'whole_gate' left out" in stderr()
 
 
 def test_a_step_that_reads_other_sentences_counts_for_the_word_it_writes():

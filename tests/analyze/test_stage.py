@@ -112,8 +112,8 @@ def half(counts):
         ("class Mine(Analysis):", "class Mine:", 3, "not a subclass"),
         ("def present(", "def presents(", 3, "does not define present"),
         (', title = "mine", ', " = ", 3, "has no title"),
-        ("", "", 10, "your analysis Mine failed: KeyError: 'half'"),
-        ("half({})", "1", 3, "your analysis Mine failed: AttributeError"),
+        ("", "", 10, "your code failed: KeyError: 'half'"),
+        ("half({})", "1", 3, "your code failed: AttributeError"),
     ],
 )
 def test_a_mistake_in_your_own_analysis_is_named(

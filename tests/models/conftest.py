@@ -5,6 +5,7 @@ own. NMTKIT_DEVICE=cuda runs it on a GPU.
 import pytest
 import torch
 
+from nmtkit import trust
 from tests.device import DEVICE, ON_GPU, placed_on
 from tests.train.conftest import one_thread  # noqa: F401
 
@@ -31,7 +32,9 @@ def pytest_addoption(parser):
 def pytest_generate_tests(metafunc):
     from tests.models.cases import CASES, Case
 
-    cases = [Case(name) for name in metafunc.config.getoption("--variant", default=[])] or CASES
+    typed = metafunc.config.getoption("--variant", default=[])
+    trust.allow(typed)
+    cases = [Case(name) for name in typed] or CASES
     if "case" in metafunc.fixturenames:
         metafunc.parametrize("case", cases, ids=str)
     plain = [case for case in cases if not case.values]

@@ -4,10 +4,12 @@ import pytest
 import torch
 from torch import nn
 
+from nmtkit.errors import ConfigError
 from nmtkit.models.properties import NOT_ALONE, NOT_CAUSAL, NOT_STEPWISE, lacking
 from nmtkit.models.variants import VARIANTS
 from tests.models.cases import TOY
 from tests.models.contract import Case, batch_for, pairs
+from tests.refused import refused
 from tests.toy_recurrent import ToyRecurrent
 
 
@@ -39,6 +41,12 @@ def forgets(self, tgt_in, memory, state=None):
     return hidden, after
 
 
+def mixes_rows(self, tgt_in, memory, state=None):
+    """As `repeat` in the place of `repeat_interleave`."""
+    summaries = memory["summary"].repeat(len(tgt_in) // len(memory["summary"]), 1)
+    return decode(self, tgt_in, {"summary": summaries}, state)
+
+
 def reads_padding(self, batch):
     return {"summary": self.src_embedding(batch.src).mean(1)}
 
@@ -58,6 +66,7 @@ encode, decode = ToyRecurrent.encode, ToyRecurrent.decode
         ("decode", reads_the_future, [NOT_CAUSAL, NOT_ALONE, NOT_STEPWISE]),
         ("decode", reads_the_next_word, [NOT_CAUSAL, NOT_ALONE, NOT_STEPWISE]),
         ("decode", forgets, [NOT_STEPWISE]),
+        ("decode", mixes_rows, [NOT_STEPWISE]),
         ("encode", reads_padding, [NOT_ALONE]),
         ("encode", reads_its_neighbours, [NOT_ALONE]),
     ],
@@ -65,6 +74,20 @@ encode, decode = ToyRecurrent.encode, ToyRecurrent.decode
 def test_what_a_model_lacks_is_said(method, faulty, lacks, monkeypatch):
     monkeypatch.setattr(ToyRecurrent, method, faulty)
     assert lacked(Case(TOY).build()) == lacks
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [
+        lambda hidden, state: hidden,
+        lambda hidden, state: (hidden.transpose(0, 1), state),
+        lambda hidden, state: (hidden[..., :-1], state),
+    ],
+)
+def test_a_decode_that_returns_something_else_is_refused(returned, monkeypatch):
+    monkeypatch.setattr(ToyRecurrent, "decode", lambda *given: returned(*decode(*given)))
+    caught = refused(ConfigError, r"decode must return \(hidden", lacked, Case(TOY).build())
+    assert "test_properties.py, line " in caught.where
 
 
 def test_numbers_that_are_not_finite_are_left_to_the_training():

@@ -3,6 +3,7 @@ settings.
 """
 
 import json
+import os
 import re
 import tomllib
 from importlib import resources
@@ -18,6 +19,7 @@ from nmtkit.models.variants import VARIANTS, build_model, default_name, describe
 from nmtkit.presets import preset_names
 from tests import ROOT
 from tests.models.cases import TOY
+from tests.processes import python
 from tests.refused import refused
 
 
@@ -95,6 +97,8 @@ def test_a_variant_of_your_own_is_found_by_its_path(monkeypatch, tmp_path):
     [
         ("transfomer", "did you mean 'transformer'"),
         ("no_such_module_xyz:Model", "PYTHONPATH"),
+        ("no_such_module_xyz.py:Model", "without folder and .py"),
+        ("./no_such_module_xyz:Model", "without folder and .py"),
         ("nosuch", "`nmtkit variants`"),
         (TOY.replace(":ToyRecurrent", ":Nothing"), "no class Nothing"),
         (TOY.replace(":ToyRecurrent", ":ToyRecurent"), "did you mean 'ToyRecurrent'"),
@@ -128,6 +132,26 @@ def test_a_module_that_fails_is_its_own_fault(text, said, line, monkeypatch, tmp
     assert said in caught.message
     assert caught.where == f"{tmp_path / module}.py, line {line}"
     assert "PYTHONPATH" not in caught.hint
+
+
+def test_the_contract_runs_over_a_model_of_your_own(tmp_path):
+    text = "from tests.toy_recurrent import ToyRecurrent\nclass Mine(ToyRecurrent):\n    pass\n"
+    (tmp_path / "in_a_project.py").write_text(text, "utf-8")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    words = "-m pytest tests/models/test_contract.py -k zeros --variant in_a_project:Mine"
+    done = python(*words.split(), cwd=ROOT, env=environment)
+    assert done.returncode == 0, done.stdout
+
+
+def test_settings_of_another_base_are_named(monkeypatch, tmp_path):
+    text = "from tests.toy_recurrent import ToyRecurrent\n"
+    text += "class Mine(ToyRecurrent):\n    class Settings:\n        kernel = 3\n"
+    (tmp_path / "of_no_base.py").write_text(text, "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    trust.allow(["of_no_base"])
+    message = "Settings of of_no_base:Mine is not a subclass of .*ModelSettings"
+    caught = refused(ConfigError, message, load_variant, "of_no_base:Mine")
+    assert caught.where == f"{tmp_path / 'of_no_base.py'}, line 3"
 
 
 def test_settings_of_a_file_that_do_not_go_together_name_it(tmp_path):

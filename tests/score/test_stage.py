@@ -775,6 +775,16 @@ def test_every_test_is_shown_under_its_name(fake_run, stdout):
     assert EQUAL_SCORES in read(fake.run, "test", "table.md")
 
 
+def test_equal_scores_of_different_outputs_have_a_note(fake_run):
+    fake = fake_run(count=60)
+    for name, words in (("base", 1), ("other", 2)):
+        fake.add(name, 0)
+        fake.translate(name, ["wrong " * words + str(line) for line in range(60)])
+    fake.score(resamples=100, trials=100, test="sacrebleu_randomization")
+    table = read(fake.run, "test", "table.md")
+    assert EQUAL_SCORES in table
+
+
 def test_the_page_and_the_help_name_every_metric_and_every_test():
     page = (Path(nmtkit.score.__file__).parent / "README.md").read_text("utf-8")
     for key, entry in [*METRICS.items(), *TESTS.items()]:

@@ -242,7 +242,7 @@ def test_a_variant_outside_the_package(run):
 def test_a_fault_of_a_model_outside_the_package_is_named(run, monkeypatch, dry_run):
     monkeypatch.setattr(ToyRecurrent, "encode", lambda *_: {})
     faulty = partial(few_of_toy, run, variant=TOY, name="toy", dry_run=dry_run)
-    caught = refused(ConfigError, "your model ToyRecurrent failed: KeyError", faulty)
+    caught = refused(ConfigError, "your code failed: KeyError", faulty)
     assert "toy_recurrent.py, line " in caught.where
 
 

@@ -30,6 +30,7 @@ from nmtkit.translate.stage import translate
 from nmtkit.translate.systems import choose, search_overrides
 from nmtkit.translate.windows import file_windows
 from tests.manifests import read_json, write_best, write_json
+from tests.refused import refused
 
 HERE = Path(__file__).parent
 
@@ -286,6 +287,9 @@ def test_forced_scores_need_as_many_lines(run, tmp_path):
         caught.value.where.startswith("first odd pair: line ")
         and "--force-target" in caught.value.hint
     )
+    # Only a translation has lengths that tell where it stops agreeing with its source.
+    caught = refused(DataError, "has 2 lines", translated, run, prefix=target)
+    assert caught.where == "--prefix"
     with pytest.raises(ConfigError, match="which set"):
         translate(run, systems=["one"], force_target=target)
     with pytest.raises(ConfigError, match="read twice"):
