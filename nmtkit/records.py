@@ -48,6 +48,7 @@ from nmtkit.names import Name, RelativePath
 from nmtkit.owned_files import WEIGHTS
 from nmtkit.settings import PrepSettings, SearchSettings, Section, known
 from nmtkit.tables.table import StoredTable
+from nmtkit.toml import values_of
 
 R = TypeVar("R")
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
@@ -472,16 +473,6 @@ def processor_of(hardware: Mapping[str, object]) -> tuple[object, object]:
         hardware: of a system's config.toml, or of a translation's meta.json.
     """
     return hardware.get("name"), hardware.get("precision")
-
-
-def values_of(sections: JsonObject) -> int:
-    """Return the number of values in a TOML file and its sections, beside this number."""
-    tables = [
-        value if isinstance(value, dict) else {key: value}
-        for key, value in sections.items()
-        if key != "values"
-    ]
-    return sum(value is not None for table in tables for value in table.values())
 
 
 class SystemRecord(Record):

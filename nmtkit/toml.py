@@ -82,3 +82,13 @@ def flat(values: Any, key: str = "") -> dict[str, Any]:
     for name, part in values.items():
         result |= flat(part, f"{key}.{name}" if key else name)
     return result
+
+
+def values_of(sections: dict[str, Any]) -> int:
+    """Return the number of values in a TOML file and its sections, beside this number."""
+    tables = [
+        value if isinstance(value, dict) else {key: value}
+        for key, value in sections.items()
+        if key != "values"
+    ]
+    return sum(value is not None for table in tables for value in table.values())

@@ -85,8 +85,9 @@ class Steps:
         (self.work / GIVEN).mkdir(parents=True, exist_ok=True)
         self.request.given.copy(self.work / GIVEN, self.settings)
         src, tgt = self.languages
-        recipe = TextRecipe(src=src, tgt=tgt, settings=self.settings, tools=RULES)
-        recipe.write(self.out / "manifest.json")
+        TextRecipe(src=src, tgt=tgt, settings=self.settings, tools=RULES).write(
+            self.out / "manifest.json"
+        )
 
     def shards(self) -> SetShards:
         """Return the shards of every set; a dev or test set is one shard."""

@@ -146,8 +146,8 @@ class Moses:
     it begins or ends the line and on the kind of character the next word begins with.
 
     Args:
-        lang: code of the language in any form that `language_code` knows; languages without rules of
-            their own get the English abbreviations, as in Moses.
+        lang: code of the language in any form that `language_code` knows; languages without rules
+            of their own get the English abbreviations, as in Moses.
         normalize: normalise punctuation first (normalize-punctuation.perl).
         aggressive_hyphens: split `well-known` into `well @-@ known` (tokenizer.perl -a).
         escape: write `&apos;`, `&quot;`, … for the characters Moses reserves.

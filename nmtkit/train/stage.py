@@ -31,11 +31,11 @@ from nmtkit.models.variants import (
     load_variant,
 )
 from nmtkit.nn import hardware as machines
-from nmtkit.records import TextSet, values_of
+from nmtkit.records import TextSet
 from nmtkit.run import Run, StageCall, System
 from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import load_vocabularies
-from nmtkit.toml import write_toml
+from nmtkit.toml import values_of, write_toml
 from nmtkit.train import checks, dry_run, saving
 from nmtkit.train.compiling import check_compiler, compile_training
 from nmtkit.train.deterministic import describe, deterministic, without_form_refused
