@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Container
+
 _HABITS = {
     "lr learning_rate": "--set train.lr=…",
     "batch batch_size": "--set train.batch_size=… (nmtkit translate: --set search.batch_size=…)",
@@ -26,3 +29,9 @@ _HABITS = {
 }
 HABITS = {key: meant for keys, meant in _HABITS.items() for key in keys.split()}
 """Options and settings of other toolkits, without dashes and section, with those of nmtkit."""
+
+
+def habit_in(section: str, settings: Container[str], name: str) -> str:
+    """Return what nmtkit has for a name, unless it names a setting that this section lacks."""
+    meant = HABITS.get(name, "")
+    return meant if all(key in settings for key in re.findall(rf"{section}\.(\w+)=", meant)) else ""

@@ -7,7 +7,6 @@ that section on as plain values.
 
 from __future__ import annotations
 
-import re
 import tomllib
 import typing
 from collections.abc import Iterable, Sequence
@@ -28,7 +27,7 @@ from pydantic import (
 )
 
 from nmtkit.errors import ConfigError, check_known, nearest, plain, short
-from nmtkit.other_toolkits import HABITS
+from nmtkit.other_toolkits import HABITS, habit_in
 from nmtkit.presets import preset_names, preset_text
 from nmtkit.toml import read_toml
 
@@ -500,7 +499,7 @@ def complete(schema: type[Section], values: dict[str, Any]) -> dict[str, Any]:
         for key, field in schema.model_fields.items()
         if not field.is_required()
     }
-    return {**defaults, **schema.earlier, **values}
+    return defaults | schema.earlier | values
 
 
 def known(schema: type[Section], values: dict[str, Any]) -> dict[str, Any]:
@@ -532,9 +531,8 @@ def build(schema: type[S], values: dict[str, Any], section: str, file: Path | No
         key = ".".join([section, *map(str, first["loc"])])
         if first["type"] == "extra_forbidden":
             name = str(first["loc"][-1])
-            meant = HABITS.get(name, "")
-            fits = all(k in schema.model_fields for k in re.findall(rf"{section}\.(\w+)=", meant))
-            hint = (fits and meant) or nearest(name, _known(schema, first["loc"]))
+            meant = habit_in(section, schema.model_fields, name)
+            hint = meant or nearest(name, _known(schema, first["loc"]))
             raise ConfigError(f"unknown setting '{key}'", where=where, hint=hint) from None
         raise ConfigError(
             f"bad value for '{key}': {message} (got {short(first['input'])})",
