@@ -14,7 +14,7 @@ from nmtkit import trust
 from nmtkit.errors import ConfigError, NmtkitError, nearest, of_the_machine
 
 _folders: set[Path] = set()
-"""The folders of the modules that the user names. Modules that these import may lie there too."""
+"""The folders of the user's own classes. Modules that these import may lie there too."""
 
 
 def load_object(name: str, kind: str, where: str, form: str) -> Any:
@@ -34,8 +34,6 @@ def load_object(name: str, kind: str, where: str, form: str) -> Any:
         raise
     except Exception as error:  # whatever the module does
         raise _not_imported(name, kind, where, error) from error
-    if module.__file__ and not module_name.startswith("nmtkit."):
-        _folders.add(Path(module.__file__).parent)
     value = getattr(module, object_name, None)
     if value is None:
         callables = [key for key, value in vars(module).items() if callable(value)]
@@ -62,6 +60,8 @@ def load_class(name: str, base: type, kind: str, where: str, guide: str) -> Any:
     if methods := ", ".join(sorted(getattr(cls, "__abstractmethods__", ()))):
         message, hint = f"{name} does not define {methods}", f"define {methods}; see {guide}"
         raise ConfigError(message, where=place_of(cls) or where, hint=hint)
+    if not cls.__module__.startswith("nmtkit."):
+        _folders.add(Path(inspect.getfile(cls)).parent)
     return cls
 
 

@@ -39,7 +39,8 @@ class WordWeights(NamedTuple):
 def attentions_of(model: Model) -> list[str]:
     """Return the sites of attention whose source positions have gates."""
     recorded = recording.probed(model)["decoder"]
-    gates = {site for site, opened in recorded.items() if opened.dim() == 3}
+    words = recording.PROBE[::-1]  # T, S
+    gates = {site for site, opened in recorded.items() if opened.shape[1:] == words}
     return [site for site, w in recorded.items() if w.dim() == 4 and site + ENDING in gates]
 
 

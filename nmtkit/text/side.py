@@ -75,8 +75,8 @@ class TextSide:
         recipe = load(TextRecipe, prep_dir / "manifest.json")
         if not RULES.items() <= recipe.tools.items():
             console.warn_once(
-                f"{prep_dir} was prepared with other text rules, so a few words of new text differ"
-                f" from those of training: {recipe.again} prepares it again, for new systems"
+                f"{prep_dir} was prepared with another version of nmtkit's rules for text: a few"
+                " words of new text may differ from those of training"
             )
         lang = recipe.src if side == "src" else recipe.tgt
         model = prep_dir / f"truecase.{lang}"

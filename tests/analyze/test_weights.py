@@ -53,6 +53,14 @@ def test_words_weigh_what_a_loop_over_steps_and_subwords_finds(case):
     assert first_says_nothing == str(case).endswith("caatt_first=linear")
 
 
+def test_a_gate_of_another_shape_is_no_gate_of_source_positions(monkeypatch):
+    recorded = {"own": torch.ones(1, 2, 17, 11), "own_gate": torch.ones(1, 17, 64)}
+    monkeypatch.setattr(weights.recording, "probed", lambda model: {"decoder": recorded})
+    assert weights.attentions_of(None) == []
+    recorded["own_gate"] = torch.ones(1, 17, 11)
+    assert weights.attentions_of(None) == ["own"]
+
+
 def test_a_source_without_words_has_its_end_and_a_gate_without_a_say_none():
     found = weights.of_words(np.ones((1, 1)), np.full((1, 1), np.nan), np.zeros(0, dtype=np.int64))
     assert (found.attention.tolist(), found.weighted.tolist()) == ([1.0], [0.0]) and np.isnan(

@@ -17,6 +17,7 @@ from nmtkit.errors import ConfigError
 from nmtkit.models.base import Vocabularies
 from nmtkit.models.variants import VARIANTS, build_model, default_name, describe, load_variant
 from nmtkit.presets import preset_names
+from nmtkit.user_classes import fault_of_user, load_object
 from tests import ROOT
 from tests.models.cases import TOY
 from tests.processes import python
@@ -152,6 +153,29 @@ def test_settings_of_another_base_are_named(monkeypatch, tmp_path):
     message = "Settings of of_no_base:Mine is not a subclass of .*ModelSettings"
     caught = refused(ConfigError, message, load_variant, "of_no_base:Mine")
     assert caught.where == f"{tmp_path / 'of_no_base.py'}, line 3"
+
+
+def test_the_file_of_a_class_is_blamed_and_that_of_an_engine_is_not(monkeypatch, tmp_path):
+    """Tasks of prep run inside an engine, whatever fails in them."""
+    for name, text in {
+        "reexported/__init__.py": "from reexported.core.model import Mine",
+        "reexported/core/model.py": "from tests.toy_recurrent import ToyRecurrent\n"
+        "class Mine(ToyRecurrent):\n    def encode(self, batch):\n        raise KeyError\n",
+        "an_engine.py": "def run(task):\n    task()\n",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text, "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    trust.allow(["reexported", "an_engine"])
+    run = load_object("an_engine:run", "engine", "--engine", "")
+    with pytest.raises(ZeroDivisionError) as caught:
+        run(lambda: 1 / 0)
+    assert fault_of_user(caught.value) is None
+    model = load_variant("reexported:Mine")
+    with pytest.raises(KeyError) as caught:
+        model.encode(None, None)
+    fault = fault_of_user(caught.value)
+    assert fault.where == f"{tmp_path / 'reexported/core/model.py'}, line 4"
 
 
 def test_settings_of_a_file_that_do_not_go_together_name_it(tmp_path):
