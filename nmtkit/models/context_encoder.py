@@ -18,7 +18,7 @@ from nmtkit.nn.masks import packing_of
 from nmtkit.nn.recurrent import GRU, LSTM, Recurrent
 
 Reader = Literal["gru", "lstm", "bigru", "none", "transformer"]
-"""What reads the embeddings of a context's words."""
+"""The layers that read the embeddings of a context's words."""
 
 
 class ContextEncoder(nn.Module):
@@ -26,7 +26,7 @@ class ContextEncoder(nn.Module):
 
     Args:
         settings: of the model.
-        kind: what reads the embeddings.
+        kind: the layers that read the embeddings.
     """
 
     def __init__(self, settings: DocumentSettings, kind: Reader) -> None:

@@ -1,4 +1,4 @@
-"""What follows a validation: the best checkpoint, patience, the plateau schedule, the report."""
+"""A validation updates the best checkpoint, patience and the plateau schedule, and is reported."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nmtkit.train.validation import Validation
 def after_validation(
     measured: Validation, state: TrainState, settings: TrainSettings, reporter: Reporter
 ) -> bool:
-    """Report a validation, and note in the state what follows from it.
+    """Report a validation, and update the state: best checkpoint, patience, plateau schedule.
 
     Neither the plateau schedule nor patience counts an extra validation at the end of the training,
     because a longer training would not have had it.
