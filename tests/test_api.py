@@ -267,6 +267,18 @@ def test_scores_are_float32_beside_a_search_in_bfloat16(run, monkeypatch):
         torch.set_float32_matmul_precision(matmul)
 
 
+def test_a_system_on_a_cpu_leaves_the_settings_of_gpus(run):
+    def of_gpus():
+        return torch.backends.cuda.cudnn_sdp_enabled(), torch.backends.cudnn.allow_tf32
+
+    before = of_gpus()
+    for tf32 in (True, False):
+        torch.backends.cudnn.allow_tf32 = tf32
+        nmtkit.load(run.path, "plain", "cpu")
+        assert of_gpus() == (before[0], tf32)
+    torch.backends.cudnn.allow_tf32 = before[1]
+
+
 def test_threads_wait_for_each_other(run):
     """Torch's settings are those of before when all threads have ended."""
     system, wanted = nmtkit.load(run.path, "plain", "cpu"), []
