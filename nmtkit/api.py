@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,7 +21,7 @@ from nmtkit import console, files, trust
 from nmtkit.analyze.sentence_vectors import by_length, encoder_states
 from nmtkit.corpora.document_starts import BLANK
 from nmtkit.data.batches import source_batch
-from nmtkit.data.documents import Documents
+from nmtkit.data.documents import Documents, are_starts
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.models.base import Model
 from nmtkit.nn import hardware
@@ -95,6 +96,8 @@ def load(
         EnvironmentProblem if the device does not exist.
     """
     trust.allow(_lines(allow_code, "allow_code"))
+    if jobs < 0:
+        raise ConfigError(f"{jobs} worker processes", where="jobs", hint="0 = one per core")
     run, name = _find(files.expanded_path(path), system)
     picked = hardware.pick_device(device)
     if picked == torch.device("cuda"):  # another thread may have another current device
@@ -326,13 +329,13 @@ class LoadedSystem:
                     hint="give 'blank', or line numbers from 0",
                 )
             return Boundaries(BLANK)
-        starts = list(documents)
-        rising = starts == sorted(set(starts))
-        if starts and not (rising and starts[0] == 0 and starts[-1] < count):
+        starts = list(documents) if isinstance(documents, Iterable) else [documents]
+        whole = all(isinstance(start, Integral) for start in starts)
+        if not whole or not are_starts(starts, count):
             raise DataError(
                 "wrong line numbers of document starts",
                 where="documents",
-                hint=f"give rising line numbers; the first is 0, the last at most {count - 1:,}",
+                hint=f"give rising line numbers from 0 to below {count:,}",
             )
         return Boundaries(known=Documents(starts, count))
 

@@ -295,7 +295,8 @@ def decoded(lines: Iterable[bytes], where: object) -> Iterator[str]:
             raise DataError(
                 f"not UTF-8: byte 0x{raw[error.start]:02x}",
                 where=f"{where}, line {number}, byte {offset + error.start} (near {around!r})",
-                hint="convert it to UTF-8 first, for example with iconv",
+                hint="convert it to UTF-8 first, for example with iconv; compressed text needs its"
+                " suffix (.gz), or zcat before stdin",
             ) from error
         yield line.removeprefix("\ufeff") if number == 1 else line
         offset += len(raw) + 1
