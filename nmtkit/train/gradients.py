@@ -177,8 +177,8 @@ class Gradients:
         self._chunk = losses.chunk_rows(self.model.vocabularies.tgt, self.device.type)
         if reason := gpu.load_kernels(self.device):
             console.warn(f"nmtkit's kernels do not work here, torch's are slower: {reason}")
-        product = self.autocast["dtype"] if self.autocast["enabled"] else torch.float32
-        in_rows = gpu.attends_in_rows(product)
+        self._narrow = self.autocast["dtype"] if self.autocast.get("enabled") else None
+        in_rows = gpu.attends_in_rows(self._narrow or torch.float32)
         self._multiple = packed_multiple(self.model, self.settings, self.device.type, in_rows)
         self._perturb = perturbation(self.model, self.settings)
         fits = self._perturb is None and graphs_fit(self.device)
@@ -331,8 +331,11 @@ class Gradients:
         Returns: sums (2) of the smoothed loss and of the negative log-likelihood.
         """
         reading = self._perturb.reading() if self._perturb else contextlib.nullcontext()
-        dtype = self.autocast["dtype"] if self.autocast["enabled"] else None
-        at_once = parameters_at_once(self.model, dtype) if self.graphs else contextlib.nullcontext()
+        at_once = (
+            parameters_at_once(self.model, self._narrow)
+            if self.graphs
+            else contextlib.nullcontext()
+        )
         with at_once:
             with torch.autocast(**self.autocast), reading:
                 hidden = target_states(self.model, batch)
