@@ -80,7 +80,7 @@ def prep(**options: Any) -> None:
 def train(run: Path | None = None, **options: Any) -> None:
     """Train a system. Run the same command again to resume a stopped training."""
     from nmtkit.train import stage
-    from nmtkit.train.ranks import joined
+    from nmtkit.train.torchrun import joined
 
     with joined() as ranks:
         stage.train(choose(run), ranks=ranks, **options)
