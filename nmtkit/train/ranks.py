@@ -87,10 +87,15 @@ class Cause:
 
 
 class Ranks:
-    """A single process: rank 0 of 1."""
+    """A single process: rank 0 of 1.
+
+    Attributes:
+        before_exit: is called in another thread before the process ends without its main thread.
+    """
 
     rank = 0
     world = 1
+    before_exit: Callable[[], object] = staticmethod(lambda: None)
 
     @property
     def first(self) -> bool:
@@ -230,9 +235,11 @@ class Group(Ranks):
 
     def _exit(self, cause: Cause) -> None:
         """End the process, whose main thread may be in a call that never returns."""
-        if 0 in {self.rank, cause.rank}:
-            console.put(f"nmtkit: {cause.error()}", file=sys.stderr)
-        os._exit(cause.code)
+        self.before_exit()
+        if not self._closed.wait(SILENCE):  # the main thread may have waited for the same
+            if 0 in {self.rank, cause.rank}:
+                console.put(f"nmtkit: {cause.error()}", file=sys.stderr)
+            os._exit(cause.code)
 
     def device(self, wanted: str) -> str:
         """Return the GPU of this rank on its machine, or else the device that is wanted.

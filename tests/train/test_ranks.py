@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from types import SimpleNamespace
 
@@ -23,7 +24,7 @@ from nmtkit.errors import EnvironmentProblem
 from nmtkit.models import checkpoints
 from nmtkit.settings import TrainSettings
 from nmtkit.train import loss as losses
-from nmtkit.train import ranks, torchrun
+from nmtkit.train import ranks, saving, torchrun
 from nmtkit.train.checks import check_ranks_agree
 from nmtkit.train.gradients import Gradients
 from nmtkit.train.ranks import Ranks
@@ -381,6 +382,17 @@ def test_batches_cut_for_the_ranks_and_for_the_memory_of_one(tmp_path, run):
 
 
 # Without processes
+
+
+def test_a_process_ends_after_its_checkpoint_is_written(monkeypatch):
+    """The main thread never returns."""
+    done, writer, group = [], saving.Writer(), ranks.Group.__new__(ranks.Group)
+    monkeypatch.setattr(ranks.os, "_exit", done.append)
+    monkeypatch.setattr(ranks, "SILENCE", 0)
+    group.rank, group._closed, group.before_exit = 1, threading.Event(), writer.wait
+    writer.begin(lambda: time.sleep(0.2) or done.append("written"))
+    group._exit(ranks.Cause(1, "has died"))
+    assert done == ["written", 3]
 
 
 class Two(ranks.Ranks):
