@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Iterator
 
 from nmtkit import console
@@ -45,11 +46,13 @@ def _environment() -> tuple[int, int, tuple[str, int], float]:
     names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", TIMEOUT)
     values = {name: os.environ[name] for name in names if name in os.environ}
     try:
-        world, rank = int(values.get("WORLD_SIZE", "1")), int(values.get("RANK", "0"))
-        address = values.get("MASTER_ADDR", ""), int(values.get("MASTER_PORT", "0"))
+        world = int(values.get("WORLD_SIZE", "1"))
+        rank = int(values.get("RANK", "0" if world == 1 else ""))
+        host, port = values.get("MASTER_ADDR", ""), int(values.get("MASTER_PORT", "0"))
         timeout = float(values.get(TIMEOUT, "600"))
-        if 0 <= rank < world and (world == 1 or all(address)) and timeout > 0:
-            return rank, world, address, timeout
+        reachable = world == 1 or (host and 0 < port < 65536)
+        if 0 <= rank < world and reachable and 0 < timeout < threading.TIMEOUT_MAX:
+            return rank, world, (host, port), timeout
     except ValueError:
         pass
     raise ConfigError(

@@ -422,12 +422,21 @@ def test_every_pair_is_computed_once_whatever_the_number_of_ranks(world, count):
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"RANK": "2", "WORLD_SIZE": "2"}, {"WORLD_SIZE": "2", "RANK": "0"}, {"WORLD_SIZE": "many"}],
+    [
+        {"RANK": "2"},
+        {"RANK": None},
+        {"MASTER_ADDR": None},
+        {"MASTER_PORT": "70000"},
+        {"WORLD_SIZE": "many"},
+        {torchrun.TIMEOUT: "inf"},
+    ],
 )
 def test_an_environment_that_makes_no_sense(monkeypatch, wrong):
-    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in wrong.items():
-        monkeypatch.setenv(name, value)
+    right = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29999"}
+    for name, value in {**right, torchrun.TIMEOUT: "1", **wrong}.items():
+        if value is None:
+            monkeypatch.delenv(name, raising=False)
+        else:
+            monkeypatch.setenv(name, value)
     with pytest.raises(torchrun.ConfigError, match="do not fit together"), torchrun.joined():
         pass
