@@ -5,7 +5,7 @@ python -m recipes.trainings K RUN < QUEUE
 The queue has, for each training, the number of arguments of `nmtkit train` and then the arguments,
 each with a zero byte behind it. A training that names another one (--match-parameters, --init-from)
 waits until that one is done. If one fails, the others save and stop, and the recipe ends with its
-exit code; the same command continues.
+exit code; the same command continues. If the recipe itself is killed, all save and stop.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from nmtkit.parallel import cores
 from nmtkit.run import Run
 from recipes.verdict.measured import measured
 from recipes.verdict.worker import last_message
-from recipes.workers import Workers
+from recipes.workers import STOPPED, Workers
 
 EVERY = 10.0
 """Seconds between two drawings of the table on a terminal: each reads all measurements."""
@@ -74,6 +74,7 @@ class Trainings:
     def __init__(self, trainings: list[Training], run: Run, at_once: int) -> None:
         self._trainings, self._run, self._at_once = trainings, run, at_once
         self._workers, self._drawn = Workers(), 0.0
+        self._recipe = os.getppid()
         terminal = Console(stderr=True)
         self._live = Live(console=terminal, auto_refresh=False) if terminal.is_terminal else None
         # No more threads than cores, or they wait for each other.
@@ -90,7 +91,7 @@ class Trainings:
                 self._begin_those_that_can()
                 if not self._workers.running:
                     return self._workers.code
-                self._end(*self._workers.next_ended(self._draw))
+                self._end(*self._workers.next_ended(self._meanwhile))
         finally:
             self._draw(anew=True)
             if self._live:
@@ -111,6 +112,11 @@ class Trainings:
                     command = ["nmtkit", "train", *training.arguments]
                     training.process = self._workers.start(command, **options)
                 self._change(training, "running")
+
+    def _meanwhile(self) -> None:
+        if os.getppid() != self._recipe and not self._workers.code:
+            self._workers.stop(STOPPED)
+        self._draw()
 
     def _log(self, training: Training) -> Path:
         return self._run.path / "recipes" / "logs" / f"{training.name}.log"
