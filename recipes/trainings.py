@@ -22,6 +22,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Column, Table
 
+from nmtkit.errors import NmtkitError
+from nmtkit.locks import locked
 from nmtkit.parallel import cores
 from nmtkit.run import Run
 from recipes.verdict.measured import measured
@@ -30,6 +32,8 @@ from recipes.workers import STOPPED, Workers
 
 EVERY = 10.0
 """Seconds between two drawings of the table on a terminal: each reads all measurements."""
+LOGS = "recipes/logs"
+"""The folder of the run in which each training has its log."""
 
 
 @dataclass
@@ -104,9 +108,7 @@ class Trainings:
             needed = [other for other in self._trainings if training.names(other)]
             ready = all(other.state == "done" for other in needed)
             if training.state == "waiting" and ready:
-                log = self._log(training)
-                log.parent.mkdir(parents=True, exist_ok=True)
-                with open(log, "wb") as out:
+                with open(self._log(training), "wb") as out:
                     options: dict[str, Any] = {"stdout": out, "stderr": out}
                     options["env"] = self._environment
                     command = ["nmtkit", "train", *training.arguments]
@@ -119,7 +121,7 @@ class Trainings:
         self._draw()
 
     def _log(self, training: Training) -> Path:
-        return self._run.path / "recipes" / "logs" / f"{training.name}.log"
+        return self._run.path / LOGS / f"{training.name}.log"
 
     def _end(self, process: subprocess.Popen[bytes], code: int) -> None:
         training = next(t for t in self._trainings if t.process is process)
@@ -178,9 +180,15 @@ def _text(number: float | None) -> str:
 
 
 def main() -> None:
-    """Work the queue on stdin off."""
+    """Work the queue on stdin off; a second recipe of the same run is refused."""
     at_once, run = int(sys.argv[1]), Run(Path(sys.argv[2]))
-    sys.exit(Trainings(read(sys.stdin.buffer.read()), run, at_once).work())
+    trainings = Trainings(read(sys.stdin.buffer.read()), run, at_once)
+    try:
+        with locked(run.path / LOGS, "recipe"):
+            sys.exit(trainings.work())
+    except NmtkitError as error:
+        print(error, file=sys.stderr)
+        sys.exit(error.exit_code)
 
 
 if __name__ == "__main__":

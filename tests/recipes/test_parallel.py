@@ -1,5 +1,6 @@
 """PARALLEL=K: K trainings of a recipe at once, and the same systems as one after the other."""
 
+import io
 import os
 import signal
 import subprocess
@@ -9,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from nmtkit.locks import locked
 from nmtkit.parallel import cores
 from nmtkit.run import Run
-from recipes.trainings import Training, Trainings
+from recipes.trainings import Training, Trainings, main
 from tests.recipes.recipe_calls import ASKED, ROOT, note_installed
 
 STUB = """
@@ -165,6 +167,14 @@ def test_a_drawing_reads_the_measurements_once(tmp_path, monkeypatch):
     table = Trainings([Training(["--system", "a"])], Run(tmp_path), 1).table()
     assert [list(column.cells) for column in table.columns][2:4] == [["7"], ["3.21"]]
     assert read.count("metrics.jsonl") == 1
+
+
+def test_a_second_recipe_of_a_run_is_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["trainings", "2", str(tmp_path)])
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
+    with locked(tmp_path / "recipes" / "logs", "recipe"), pytest.raises(SystemExit, match="2"):
+        main()
+    assert "is in use by 'recipe'" in capsys.readouterr().err
 
 
 def test_another_word_than_a_number_is_refused(begin):
