@@ -97,9 +97,11 @@ class Trainings:
                     return self._workers.code
                 self._end(*self._workers.next_ended(self._meanwhile))
         finally:
-            self._draw(anew=True)
             if self._live:
+                self._live.update(self.table())
                 self._live.stop()
+            else:
+                Console(stderr=True, width=100).print(self.table())
 
     def _begin_those_that_can(self) -> None:
         for training in self._trainings:
@@ -118,7 +120,9 @@ class Trainings:
     def _meanwhile(self) -> None:
         if os.getppid() != self._recipe and not self._workers.code:
             self._workers.stop(STOPPED)
-        self._draw()
+        if self._live and time.monotonic() - self._drawn > EVERY:
+            self._live.update(self.table(live=True), refresh=True)
+            self._drawn = time.monotonic()
 
     def _log(self, training: Training) -> Path:
         return self._run.path / LOGS / f"{training.name}.log"
@@ -133,27 +137,18 @@ class Trainings:
             self._workers.stop(code)
 
     def _change(self, training: Training, state: str) -> None:
-        training.state = state
-        if self._live:
-            self._draw(anew=True)
-        else:
-            done = sum(other.state == "done" for other in self._trainings)
-            print(
-                f"{training.name}: {state} ({done} of {len(self._trainings)} done)",
-                file=sys.stderr,
-                flush=True,
-            )
+        training.state, self._drawn = state, 0.0
+        if not self._live:
+            print(f"{training.name}: {state} ({self._done()})", file=sys.stderr, flush=True)
 
-    def _draw(self, anew: bool = False) -> None:
-        """Draw the table on a terminal; elsewhere it is written once, at the end (`anew`)."""
-        if self._live and (anew or time.monotonic() - self._drawn > EVERY):
-            self._live.update(self.table(), refresh=True)
-            self._drawn = time.monotonic()
-        elif anew and not self._live:
-            Console(stderr=True, width=100).print(self.table())
+    def _done(self) -> str:
+        done = sum(training.state == "done" for training in self._trainings)
+        return f"{done} of {len(self._trainings)} done"
 
-    def table(self) -> Table:
-        """Return what each training is doing."""
+    def table(self, live: bool = False) -> Table:
+        """Return what each training is doing; a live table has only those that have begun and are
+        not done, as a terminal cuts a long table at its end.
+        """
         table = Table(
             Column("system", overflow="fold"),
             "state",
@@ -162,8 +157,11 @@ class Trainings:
             "tokens/s",
             "dev BLEU",
             "best at step",
+            title=self._done() if live else None,
         )
         for training in self._trainings:
+            if live and training.state in {"waiting", "done"}:
+                continue
             system = self._run.system(training.name)
             now = measured(system.path)
             last, best = now.progress or {}, now.best or {}

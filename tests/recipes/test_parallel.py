@@ -164,14 +164,17 @@ def test_a_drawing_reads_the_measurements_once(tmp_path, monkeypatch):
     metrics = Run(tmp_path).system("a").metrics
     metrics.parent.mkdir(parents=True)
     metrics.write_text('{"step": 7, "kind": "train", "nll": 3.21}\n')
-    table = Trainings([Training(["--system", "a"])], Run(tmp_path), 1).table()
+    states = {"a": "running", "b": "waiting", "c": "done"}
+    trainings = [Training(["--system", name], state) for name, state in states.items()]
+    table = Trainings(trainings, Run(tmp_path), 1).table(live=True)
     assert [list(column.cells) for column in table.columns][2:4] == [["7"], ["3.21"]]
+    assert table.title == "1 of 3 done"
     assert read.count("metrics.jsonl") == 1
 
 
 def test_a_second_recipe_of_a_run_is_refused(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["trainings", "2", str(tmp_path)])
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
     with locked(tmp_path / "recipes" / "logs", "recipe"), pytest.raises(SystemExit, match="2"):
         main()
     assert "is in use by 'recipe'" in capsys.readouterr().err
