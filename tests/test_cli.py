@@ -440,6 +440,14 @@ def test_the_environment_and_what_an_option_implies(run, tmp_path, monkeypatch):
     ok("analyze")
 
 
+def test_only_training_runs_under_torchrun(monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    ok("variants")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert "leave out torchrun" in wrong("variants")
+    assert "do not fit together" in wrong("train")
+
+
 def test_a_run_not_prepared_and_nothing_to_score(run, tmp_path):
     empty = tmp_path / "empty"
     empty.mkdir()
