@@ -63,7 +63,8 @@ class Writer:
 
     def wait(self) -> None:
         """Wait, in any thread, until what was begun is written or has failed."""
-        self._thread.submit(lambda: None).result()
+        with suppress(RuntimeError):  # Python is shutting down, and waits by itself
+            self._thread.submit(lambda: None).result()
 
 
 def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
