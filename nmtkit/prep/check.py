@@ -18,7 +18,7 @@ from nmtkit.corpora.corpus import SetFiles
 from nmtkit.corpora.document_starts import read_starts
 from nmtkit.corpora.parallel_text import first_odd_pair
 from nmtkit.errors import DataError, counted
-from nmtkit.prep.shards import MARK_EVERY, TextFile
+from nmtkit.prep.shards import MARK_EVERY, RUN_AGAIN, TextFile
 from nmtkit.settings import PrepSettings
 from nmtkit.text.scripts import ForeignLines, scripts
 from nmtkit.text.tidy import tidy
@@ -113,6 +113,14 @@ class Inputs:
             if text.docs is not None:
                 read_starts(text.docs, self.lines(text.src))
 
+    def refuse_changed(self) -> None:
+        """Raise DataError for a file that has changed since it was checked."""
+        for path, facts in self.facts.items():
+            files.check_file(path)
+            status = path.stat()
+            if (status.st_size, status.st_mtime_ns) != (facts.size, facts.mtime_ns):
+                raise DataError(f"{path.name} changed while prep read it", path, RUN_AGAIN)
+
     def warn_of_copies(self, sets: Sequence[SetFiles]) -> None:
         """Warn of sets with the same text; their files have been checked."""
         names: dict[tuple[str, ...], str] = {}
@@ -168,6 +176,8 @@ def inspect(path: Path, strict: bool) -> Facts:
     Raises: DataError if it is missing, a directory, damaged, empty, or (strict) not UTF-8 (with
         line and byte offset).
     """
+    files.check_file(path)
+    status = path.stat()  # first, so that later changes are noticed
     lines = offset = 0
     marks = []
     try:
@@ -186,7 +196,6 @@ def inspect(path: Path, strict: bool) -> Facts:
             raise DataError(error.message, error.where, hint) from None
     if not lines:
         raise DataError(f"{path} is empty", hint="name a file with one sentence a line")
-    status = path.stat()
     return Facts(files.sha256(path), lines, status.st_size, status.st_mtime_ns, marks)
 
 

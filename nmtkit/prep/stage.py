@@ -112,6 +112,7 @@ def _prepare(
                 plan.run_share(options.shard, options.shards)
                 return
             manifest = plan.run(options.finish)
+        inputs.refuse_changed()
         _warn_of_systems(run, old, manifest)
         write_toml(run.path / "run.toml", _run_toml(manifest, identity))
         _publish(work / OUT, run)

@@ -17,6 +17,7 @@ from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.locks import locked
 from nmtkit.prep import tasks
 from nmtkit.prep.clean import CleanShard
+from nmtkit.prep.plan import Plan
 from nmtkit.prep.tasks import Damaged, read_fact
 from nmtkit.prep.work import WORK_RECORD, work_folder
 from nmtkit.run import Run
@@ -192,6 +193,20 @@ def test_a_shard_that_is_damaged_while_prep_works(tmp_path, text, stderr, expect
         assert contents(prepare(tmp_path, text, "run", SETTINGS)) == expected
     warned = "clean/00002.tgt.text.npy is damaged; shard 2 of step clean is made again"
     assert warned in stderr()
+
+
+def test_a_file_that_is_replaced_while_prep_works_is_an_error(tmp_path, monkeypatch):
+    files = own_files(tmp_path, pairs(60))
+    run = Plan.run
+
+    def replace_and_run(plan, finish):
+        write(tmp_path / "in", "train", pairs(60, 5))
+        return run(plan, finish)
+
+    monkeypatch.setattr(Plan, "run", replace_and_run)
+    message = "train.en changed while prep read it"
+    assert "run prep again" in refused(DataError, message, prepare, tmp_path, files).hint
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("other", [[*SETTINGS[1:], "merges=30"], SETTINGS], ids=["set", "tools"])
