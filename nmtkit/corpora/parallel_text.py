@@ -60,11 +60,20 @@ class ParallelText:
                 raise self._error(f"{short} has {lines} but {long} has more", number)
             starts = {row[side][1] for side in with_documents}
             if len(starts) > 1:
-                names = " and ".join(dict.fromkeys(self.names))
-                raise self._error(f"documents start at different lines of {names}", number)
-            yield tuple(line for line, _ in row), True in starts
+                self._check_documents(starts, number)
+            yield tuple(line for line, _ in row), any(starts)
         if number < 0:
             raise self._error(f"{self.names[0]} has no sentence", 0)
+
+    def _check_documents(self, starts: set[bool | str], number: int) -> None:
+        """Refuse a row where not all sides start the same document."""
+        names = " and ".join(dict.fromkeys(self.names))
+        if not all(starts):
+            raise self._error(f"documents start at different lines of {names}", number)
+        ids = sorted(start for start in starts if isinstance(start, str))
+        if len(ids) > 1:
+            problem = f"the documents {' and '.join(ids)} are side by side in {names}"
+            raise self._error(problem, number)
 
     def separated(self, separator: bytes, sides: int) -> Iterator[Row]:
         """Yield all rows but those that separate documents.

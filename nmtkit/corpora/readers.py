@@ -19,8 +19,8 @@ from pathlib import Path
 from nmtkit.errors import DataError
 from nmtkit.files import byte_lines, open_binary
 
-Row = tuple[bytes, bool]
-"""A line without its line feed, and True if a document starts with it."""
+Row = tuple[bytes, bool | str]
+"""A line without its line feed; and True if a document starts with it, or the document's id."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,8 @@ class _Document:
     segments: list[bytes] = field(default_factory=list)
 
     def rows(self) -> list[Row]:
-        return [(segment, number == 0) for number, segment in enumerate(self.segments)]
+        start = self.docid or True
+        return [(text, number == 0 and start) for number, text in enumerate(self.segments)]
 
 
 def markup(path: Path, language: str) -> list[Stream]:
