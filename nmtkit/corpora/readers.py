@@ -131,7 +131,7 @@ def markup(path: Path, language: str) -> list[Stream]:
     """
     documents = [d for d in _documents(path) if d.segments and d.language in {"", language}]
     if not documents:
-        hint = "expected <doc> elements with <seg> elements in them"
+        hint = "expected <doc> elements with <seg> elements in them; convert other formats (TMX)"
         raise DataError(f"{path.name} has no segments in '{language}'", path, hint)
     systems: dict[str, list[_Document]] = {}
     for document in documents:
@@ -150,7 +150,7 @@ def _documents(path: Path) -> list[_Document]:
         data = stream.read()
     docid = system = ""
     document = _Document()
-    documents = [document]
+    documents = []
     for match in _MARKUP.finditer(data):
         if match["segment"] is not None:
             document.segments.append(_segment(match, path))

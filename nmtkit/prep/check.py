@@ -6,6 +6,7 @@ Every file is there and readable, UTF-8, not empty, and the sides of a set have 
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -42,6 +43,8 @@ JOIN = {
     SPACE: "join them (spm_decode; --spm MODEL splits words in the same way)",
 }
 """How to join text that is split already, by the mark of its subwords."""
+TAGS = re.compile(rb"\s*<[A-Za-z/?!].*>\s*")
+"""A line of markup: it begins and ends with a tag. The tag of a language only begins a line."""
 
 
 @dataclass(frozen=True)
@@ -229,9 +232,9 @@ class Sample:
 def check_samples(
     sets: Sequence[SetFiles], languages: tuple[str, str], settings: PrepSettings
 ) -> None:
-    """Refuse text in another script than its language's, text that is split into subwords unless
-    words stay whole (then warn), and text for which Moses is wrong, unless a setting asks for
-    Moses.
+    """Refuse markup, text in another script than its language's, text that is split into subwords
+    unless words stay whole (then warn), and text for which Moses is wrong, unless a setting asks
+    for Moses.
 
     Args:
         sets: the user's own, one sentence a line.
@@ -241,6 +244,7 @@ def check_samples(
     """
     samples = list(_samples(sets, languages))
     for sample in samples:
+        _check_tags(sample)
         _check_script(sample)
         _check_whole_words(sample, settings)
     _check_moses(samples, settings)
@@ -261,6 +265,25 @@ def _samples(sets: Sequence[SetFiles], languages: tuple[str, str]) -> Iterator[S
                 is_scored=is_target and text.split != "train",
                 raw=list(itertools.islice(lines, SAMPLE)),
             )
+
+
+def _check_tags(sample: Sample) -> None:
+    """Refuse text of which most lines are markup; warn of a few."""
+    tags = list(filter(TAGS.fullmatch, sample.raw))
+    if not tags:
+        return
+    example = tags[0].strip()[:30].decode(errors="replace")
+    lines = counted(len(sample.raw), "line")
+    problem = f"{len(tags):,} of the first {lines} of {sample.name} are markup ({example})"
+    if len(tags) > len(sample.raw) / 2:
+        raise DataError(
+            problem,
+            sample.where,
+            "files of <doc> and <seg> elements need a name that ends in .sgm or .xml; convert other"
+            f" formats (TMX, XLIFF) to text with one sentence a line; {NOTHING}",
+        )
+    if len(tags) >= FEW_LINES:
+        console.warn(f"{problem}, which becomes sentences: remove it")
 
 
 def _check_script(sample: Sample) -> None:

@@ -194,6 +194,30 @@ def test_bad_utf8_has_line_and_byte_offset(tmp_path, files):
     assert "prep.on_bad_utf8" in caught.hint
 
 
+def test_markup_in_files_of_another_name(tmp_path, files, stderr):
+    """Most lines: an error. Some, as in the training text of IWSLT: a warning. A tag that begins a
+    line names its language.
+    """
+    talk = ["<url>http://x</url>", "<title>A title</title>", *("A dog." for _ in range(18))]
+    texts = {
+        "unit": ["<tu>", '<tuv xml:lang="en"><seg>A dog.</seg></tuv>', "</tu>", "A dog."] * 5,
+        "talk": talk * 10,
+        "few": talk,
+        "language": ["<de> A dog."] * 20,
+    }
+    said = {}
+    for name, lines in texts.items():
+        train = write(tmp_path / name, "train", [(line, "Ein Hund.") for line in lines])
+        if name == "unit":
+            message = r"15 of the first 20 lines of the source of train are markup \(<tu>\)"
+            error = refused(DataError, message, run_prep, tmp_path, files | {"train": train})
+            assert ".sgm or .xml" in error.hint and "TMX" in error.hint
+        else:
+            run_prep(tmp_path, files | {"train": train}, name)
+        said[name] = "are markup" in stderr()
+    assert said == {"unit": False, "talk": True, "few": False, "language": False}
+
+
 def test_a_gz_cut_short(tmp_path, files):
     path = tmp_path / "in" / "train.en.gz"
     path.write_bytes(gzip.compress(files["train"][0].read_bytes())[:-20])
