@@ -176,18 +176,19 @@ def inspect(path: Path, strict: bool) -> Facts:
     Args:
         path: the file, compressed or not.
         strict: True if bytes that are not UTF-8 are an error.
-    Raises: DataError if it is missing, a directory, damaged, empty, or (strict) not UTF-8 (with
-        line and byte offset).
+    Raises: DataError if it is missing, a directory, damaged, empty, (strict) not UTF-8 (with line
+        and byte offset), or if its lines end in CR.
     """
     files.check_file(path)
     status = path.stat()  # first, so that later changes are noticed
-    lines = offset = 0
+    lines = offset = returns = 0
     marks = []
     try:
         for block in files.line_blocks(path, size=MARK_EVERY):
             marks.append(offset)
             text = b"".join(block)
             lines, offset = lines + len(block), offset + len(text)
+            returns += text.count(b"\r")
             if strict:
                 text.decode()
     except UnicodeDecodeError:
@@ -199,6 +200,9 @@ def inspect(path: Path, strict: bool) -> Facts:
             raise DataError(error.message, error.where, hint) from None
     if not lines:
         raise DataError(f"{path} is empty", hint="name a file with one sentence a line")
+    if returns > 2 * lines:
+        hint = "end lines in LF: tr '\\r' '\\n' converts them"
+        raise DataError(f"the lines of {path.name} end in CR (\\r)", path, hint)
     return Facts(files.sha256(path), lines, status.st_size, status.st_mtime_ns, marks)
 
 

@@ -104,6 +104,8 @@ def spoil(path, how):
         path.write_bytes(b"")
     elif how == "latin-1":
         path.write_bytes("Der Hund.\nDie Bäume sind groß.\n".encode("latin-1") * 30)
+    elif how == "CR":
+        path.write_bytes(path.read_bytes().replace(b"\n", b"\r"))
 
 
 @pytest.fixture
@@ -125,6 +127,7 @@ def own_set(tmp_path):
         ("device", "is a device, not a file"),
         ("empty", "is empty"),
         ("latin-1", "not UTF-8: byte 0xe4"),
+        ("CR", "end in CR"),
     ],
 )
 def test_a_bad_file_is_named_and_nothing_is_written(tmp_path, files, which, how, message, test):
