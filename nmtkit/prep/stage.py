@@ -53,6 +53,10 @@ def prep(dataset: str | None = None, **values: Any) -> Run:
     if run.path.exists() and not run.path.is_dir():
         hint = "name a folder, or a new one, with --run DIR"
         raise DataError(f"{run.path} is a file, not a run folder", where="--run", hint=hint)
+    work = options.work and options.work.resolve()
+    if work and (work == run.path.resolve() or work.is_relative_to(run.prep.resolve())):
+        hint = "name another folder, or leave it out"
+        raise ConfigError(f"{options.work} is the run, or in its prep folder", "--work", hint)
     console.say(f"run {run.path}")
     old = load_or_warn(Manifest, run.prep / MANIFEST)
     identity = request.identity(old.inputs if old else {})

@@ -235,6 +235,13 @@ def test_a_work_folder_elsewhere(tmp_path, text, expected):
     assert not (tmp_path / "other").exists()
 
 
+@pytest.mark.parametrize("work", ["run", "run/prep", "run/prep/work"])
+def test_the_run_and_its_prep_folder_are_no_work_folder(tmp_path, text, work):
+    message = f"{work} is the run, or in its prep folder"
+    refused(ConfigError, message, prepare, tmp_path, text, work=tmp_path / work)
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_record_that_is_not_one_of_prep_is_refused(tmp_path, text):
     """A person's folder may have a file of this name; nothing in it is removed."""
     work = tmp_path / "mine"
