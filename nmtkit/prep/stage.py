@@ -87,9 +87,10 @@ def _prepare(
     asked = {"identity": identity, "settings": settings.model_dump(exclude=MACHINE)}
     versions = tools((request.own_corpus.src, request.own_corpus.tgt), settings)
     key = work_key(asked | {"tools": versions})
+    fresh = not run.path.exists()
     with (
-        _nothing_left(run, work),
         locked(run.path, "prep", shared=share),
+        _nothing_left(run, work, fresh and not share),
         run.recorded("prep", seed=identity.get("seed")),
         work_folder(work, key, share),
         _only_of_this_call(raw, share),
@@ -205,12 +206,12 @@ def _short(value: Any) -> str:
 
 
 @contextlib.contextmanager
-def _nothing_left(run: Run, work: Path) -> Iterator[None]:
-    """Leave no run folder behind if this call made it and failed.
+def _nothing_left(run: Run, work: Path, fresh: bool) -> Iterator[None]:
+    """Leave no run folder behind if this call made it (`fresh`) and failed.
 
     Raises: KeyboardInterrupt that says what remains; EnvironmentProblem if nothing can be written.
     """
-    fresh = not run.path.exists()
+    fresh = fresh and not run.history.exists()  # else another call was here before the lock
     try:
         yield
     except BaseException as error:
