@@ -157,11 +157,19 @@ def _up_to_date(run: Run, old: Manifest, identity: dict[str, Any], settings: Pre
             f"{key}: {_short(before.get(key))} -> {_short(after.get(key))}"
             for key in different[:12]
         ]
+        known = tuple(f"source.sets.{text.name}." for text in old.sets)
+        added = ("source.sets.", "source.resources.")
+        is_valid = settings.drop_overlap == "none" and all(
+            key == "prep.test"
+            or (key.startswith(added) and not key.startswith(known) and before.get(key) is None)
+            for key in different
+        )
         raise ConfigError(
             f"this run was prepared differently ({counted(len(different), 'difference')}:"
             " old -> new)",
             where="\n  ".join([str(run.prep / "manifest.json"), *lines]),
-            hint="prepare another run with --run DIR, or this one again with --force",
+            hint="prepare another run with --run DIR, or this one again with --force"
+            + is_valid * "; only test sets differ, so its trained systems stay valid",
         )
     for name in old.files:
         if not (run.prep / name).is_file():

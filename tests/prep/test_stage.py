@@ -574,6 +574,20 @@ def test_other_settings_are_refused_with_old_and_new(tmp_path, files, run):
     )
 
 
+def test_systems_stay_valid_if_only_test_sets_are_new(tmp_path, files, run, test):
+    def hint(**options):
+        error = refused(ConfigError, "prepared differently", run_prep, tmp_path, files, **options)
+        return error.hint
+
+    valid = "trained systems stay valid"
+    assert valid in hint(test=joined(test))
+    assert valid not in hint(test=joined(test), settings=["truecase=none"])
+    assert valid not in hint(test=joined(test), settings=["drop_overlap=exact"])
+    assert valid not in hint(docs=["dev=blank"])
+    before = run.manifest().fingerprint
+    assert run_prep(tmp_path, files, test=joined(test), force=True).manifest().fingerprint == before
+
+
 def test_another_preset_with_the_same_text_is_noted(tmp_path, files, stderr):
     run = prepare(tmp_path, files, settings=["merges=20"])
     before, manifest = snapshot(run.prep), run.manifest()
