@@ -442,7 +442,9 @@ def test_a_damaged_translation_is_named_and_a_missing_one_is_not(reported, conte
     if content:
         path.write_text(content, "utf-8")
     named = "systems/own/translate/test: its meta.json cannot be read (the file is damaged"
-    assert (named in reported.page().text) == bool(content)
+    text = reported.page().text
+    assert (named in text) == bool(content)
+    assert ("nmtkit translate --system own --on test --force" in text) == bool(content)
 
 
 def test_a_translation_with_earlier_weights_is_named(reported):
@@ -450,7 +452,7 @@ def test_a_translation_with_earlier_weights_is_named(reported):
     write(folder / "model.safetensors", [])
     weights = {"model.safetensors": {"bytes": 0, "sha256": "9" * 64}}
     write_json(folder / "manifest.json", {"format": 1, "step": 9000, "files": weights})
-    command = "nmtkit translate --system own --on test"
+    command = "nmtkit translate --system own --on test --force"
     for step, old in (("3", True), ("9", False)):
         used = {"system": "own", "name": f"step-0000{step}000", "sha256": step * 64}
         reported.describe("own", checkpoints=[used])
@@ -497,18 +499,42 @@ def test_a_p_of_nought_is_below_what_can_be_shown(reported):
 
 
 def test_texts_that_are_gone_are_said(reported):
+    again = "nmtkit score --on test --significance paired_bootstrap --resamples 20 --trials 20"
     folder = reported.run.path / "systems/own/translate"
     output = folder / "test/hyp.txt"
-    shorter = output.read_text("utf-8").partition("\n")[2]
-    for change in (lambda: output.write_text(shorter, "utf-8"), lambda: shutil.rmtree(folder)):
-        change()
-        page = reported.page()
-        assert "the translation by own is gone" in page.text
-        assert json.loads(page.data)["sets"][0]["systems"] == ["base"]
+    output.write_text(output.read_text("utf-8").partition("\n")[2], "utf-8")
+    edit(reported.run.system("own").config, "[train]", "[search]\nbeam = 5\nnbest = 1\n\n[train]")
+    reported.describe("own", settings={"beam": 2, "nbest": 1})
+    translate = "nmtkit translate --system own --on test"
+    for text, command in (
+        ("the translation by own has 39 lines for 40", f"{translate} --set search.beam=2 --force"),
+        ("the translation by own is gone", "nmtkit translate --on test"),
+    ):
+        page, contents = reported.page(), read_contents(reported.run)
+        read_texts(contents, "test")
+        assert text in page.text and json.loads(page.data)["sets"][0]["systems"] == ["base"]
+        assert any(one.command.startswith(f"{command} && {again}") for one in contents.remarks)
+        shutil.rmtree(folder, ignore_errors=True)
+    source = reported.run.source("test")
+    source.write_text("too short\n", "utf-8")
+    assert "nmtkit prep DATASET --force" in reported.page().text
     shutil.rmtree(reported.run.path / "systems")
     page = reported.page()
     assert "its texts cannot be shown" in page.text and "There are no texts to explore" in page.text
     assert "own is better than base" in page.text  # the scores are still there
+
+
+def test_a_set_is_scored_again_as_it_was_scored(reported):
+    drawn = {"resamples": 50, "ratio": 0.5, "trials": 60, "seed": 7}
+    score(reported.run, against="own", metrics="bleu,ter", **drawn)
+    (reported.run.path / "score/test/sentences.tsv").unlink()
+    contents = read_contents(reported.run)
+    read_texts(contents, "test")
+    (command,) = (one.command for one in contents.remarks if "sentences.tsv" in one.text)
+    assert command == (
+        "nmtkit score --on test --significance paired_bootstrap --resamples 50 --ratio 0.5"
+        " --trials 60 --seed 7 --against own --buckets 10 --metrics bleu,ter --force"
+    )
 
 
 def test_scores_of_another_version_are_left_out(reported):
@@ -746,7 +772,7 @@ def test_a_page_of_two_runs(reported, second, capsys):
         f"nmtkit analyze cost {run}",
         f"nmtkit analyze cost --system base --system own {other}",  # as it was made, of two of four
         f"nmtkit translate --on test {other} && nmtkit score --on test --significance"
-        f" paired_bootstrap --against base --buckets 10 {other}",
+        f" paired_bootstrap --resamples 20 --trials 20 --against base --buckets 10 {other}",
         f"nmtkit report {run} {other.replace('run', 'also', 1)} --attention SYSTEM",
         "third is better than base",
     ):
