@@ -612,6 +612,7 @@ def test_the_error_of_one_seed_needs_several_seeds_of_others(tmp_path):
     (_, none), ((of_a,), (a,)), ((of_b,), (b,)), _, ((later,), (c,)) = shown
     assert none == [] and of_a.startswith("a-2 is ") and a.name == "a-2"
     assert of_b.startswith("b-1 is better than a-1: ") and b.name == "b-1"
+    assert of_b.endswith(f" over sentences alone; {NOT_KNOWN}.") and NOT_KNOWN not in of_a
     # The axis is of differences to the mean of a, as the table of seeds is; not to a-1.
     assert b.delta == Estimate(against_mean)
     assert later.startswith("b-1 (1 seed) is ") and "(Holm " in later
@@ -622,6 +623,19 @@ def test_the_error_of_one_seed_needs_several_seeds_of_others(tmp_path):
     score(made.run, resamples=20, trials=20)
     (verdict,) = comparison.verdicts(read_contents(made.run).scores["test"])
     assert verdict.startswith("b (2 seeds): ") and verdict.endswith(f"; {NOT_KNOWN}.")
+
+
+def test_every_p_of_the_verdicts_is_counted(tmp_path):
+    """Two seeds of the baseline are too few for a p of others over seeds."""
+    made = ReportedRun(tmp_path / "counted")
+    for name, seed in (("a-1", 1), ("a-2", 2), ("b-1", 1), ("c-1", 1)):
+        made.add(name, 0.1, seed=seed, variant=name[0])
+    score(made.run, resamples=20, trials=20)
+    contents = read_contents(made.run)
+    verdicts = comparison.verdicts(contents.scores["test"])
+    assert len(verdicts) == 2 and all(NOT_KNOWN in verdict for verdict in verdicts)
+    texts = [remark.text for remark in comparison.cautions(contents)]
+    assert any(text.startswith("2 differences are tested") for text in texts)
 
 
 def test_seeds_are_put_together(tmp_path):
