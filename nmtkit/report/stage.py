@@ -155,6 +155,6 @@ def _digest(contents: Sequence[Contents], options: ReportOptions) -> str:
         paths = [path for pattern in INPUTS for path in sorted(run.path.glob(pattern))]
         hashes = files.hashes(paths, run.path)
         weights = {system.name: checkpoints.current(system) for system in run.systems()}
-        facts += [str(run.path) if options.also else None, hashes, weights, part.calls]
+        facts += [str(run.path), hashes, weights, part.calls]
         facts.append(part.remarks)
     return files.text_sha256(json.dumps(facts, default=str))

@@ -24,6 +24,7 @@ from nmtkit.records import FindingInputs, SystemRecord
 from nmtkit.report import comparison, explorer, page, stage, svg
 from nmtkit.report.contents import analyze_command, read_contents
 from nmtkit.report.texts import Texts, differences, read_texts, side_by_side
+from nmtkit.run import Run
 from nmtkit.score.budgets import unequal
 from nmtkit.score.resampling import FEW
 from nmtkit.score.result_tables import significance_table
@@ -752,6 +753,14 @@ def test_up_to_date_until_something_changes(reported, stderr, monkeypatch, read_
     monkeypatch.setattr(checkpoints, "current", lambda system: ["another digest"])
     stage.report(reported.run, title="another title")
     assert "written to" in stderr()  # the weights have changed
+
+
+def test_the_commands_of_a_run_that_was_moved_name_its_new_folder(reported, tmp_path, stderr):
+    stage.report(reported.run)
+    reported.run.path.rename(tmp_path / "moved")
+    stderr()
+    stage.report(Run(tmp_path / "moved"))
+    assert "written to" in stderr()
 
 
 @pytest.fixture
