@@ -339,7 +339,6 @@ UNUSED = [  # a command, options that mean nothing there, why
         "outside files are scored, without a run",
     ),
     ("score --ref text.txt", ["--force"], "outside files are scored, without a run"),
-    ("report", ["--sentences 5"], "no attention is computed"),
     (
         "export --to ctranslate2 --system transformer",
         ["--lines 5", "--at-least 90"],

@@ -143,11 +143,9 @@ def score(
 @command(
     "report",
     ReportOptions,
-    CodeOptions,
     epilog=examples(
         "nmtkit report",
         'nmtkit report --run runs/multi30k-ende --title "Two variants, one seed, 3,500 updates"',
-        "nmtkit report --attention baseline --attention mine --sentences 50",
         "nmtkit report --run runs/sentences --also runs/documents",
     ),
 )

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from nmtkit import files
-from nmtkit.analyze import ANALYSES, attention
+from nmtkit.analyze import ANALYSES
 from nmtkit.analyze.analysis import Finding
 from nmtkit.analyze.attention import SentenceAttention, SystemAttention
 from nmtkit.curves import AXES
@@ -462,12 +462,6 @@ def test_a_translation_with_earlier_weights_is_named(reported):
         assert found.startswith(f"{command} && nmtkit score --on test") is old
 
 
-def test_attention_of_a_system_that_is_not_scored_is_refused(reported):
-    reported.add("later", 0.5, sets=[])
-    with pytest.raises(DataError, match="none of later has translated test"):
-        stage.report(reported.run, attention=["later"])
-
-
 def test_cautions_and_curves_are_of_the_systems_compared(reported):
     reported.add("elsewhere", 0.5, sets=[])
     folder = reported.run.path / "systems/elsewhere"
@@ -796,7 +790,7 @@ def test_a_page_of_two_runs(reported, second, capsys):
         f"nmtkit analyze cost --system base --system own {other}",  # as it was made, of two of four
         f"nmtkit translate --on test {other} && nmtkit score --on test --significance"
         f" paired_bootstrap --resamples 20 --trials 20 --against base --buckets 10 {other}",
-        f"nmtkit report {run} {other.replace('run', 'also', 1)} --attention SYSTEM",
+        f"This page has no attention of this run: nmtkit analyze attention {other}",
         "third is better than base",
     ):
         assert shown in page.text, shown
@@ -813,25 +807,18 @@ def test_runs_that_make_no_page_together(reported, second):
     with pytest.raises(ConfigError, match="in this page already") as error:
         stage.report(reported.run, also=[second.run.path, reported.run.path / ".." / "run"])
     assert error.value.where == "--also"
-    with pytest.raises(ConfigError, match="no system 'thrid'") as error:
-        stage.report(reported.run, also=[second.run.path], attention=["thrid"])
-    assert "did you mean 'third'" in error.value.hint and str(second.run.path) in error.value.where
     shutil.rmtree(second.run.path / "score")
     error = refused(DataError, "not scored", stage.report, reported.run, also=[second.run.path])
     assert str(second.run.path) in str(error.where)
 
 
-def test_the_attention_of_each_run_that_has_the_system(reported, second, monkeypatch):
+def test_the_attention_of_each_run_that_has_some(reported, second):
     sentence = SentenceAttention(["ein", "</s>"], ["a", "</s>"], [[1.2, -0.1], [0.5, 1.0]])
-    monkeypatch.setattr(
-        attention,
-        "attention_of",
-        lambda study, name, lines: SystemAttention(
-            system=name, what="layer", set_name=study.set_name, sentences={lines[0]: sentence}
-        ),
-    )
-    for system, expected in (("third", [False, True]), ("own", [True, True])):
-        page = reported.page(also=[second.run.path], attention=[system])
+    kept = SystemAttention(system="own", what="layer", set_name="test", sentences={0: sentence})
+    for made, expected in ((second, [False, True]), (reported, [True, True])):
+        files_of = {"own.json": kept.model_dump_json()}
+        made.finding("attention", "attention", attachments=files_of)
+        page = reported.page(also=[second.run.path])
         sets = [json.loads(data)["sets"][0] for data in page.datas]
         assert ["attention" in each for each in sets] == expected
         assert page.text.count("only with attention") == sum(expected)
