@@ -32,6 +32,7 @@ INPUTS = (
     "score/[!.]*/scores.json",
     "score/[!.]*/sentences.tsv",
     "analyze/[!.]*/finding.json",
+    "analyze/attention/[!.]*.json",
     "analyze/[!.]*/figure.svg",
 )
 """The files of a run that a page depends on, beside the history."""

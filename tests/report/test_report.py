@@ -848,6 +848,22 @@ def test_attention_that_is_out_of_date_is_left_out_and_what_is_shown_is_counted(
         assert ("leaves out the attention of analyze/attention" in page.text) is not shown
 
 
+def test_attention_that_cannot_be_read_is_named(reported):
+    sentence = SentenceAttention(["ein", "</s>"], ["a", "</s>"], [[1.0, 0.0], [0.5, 0.5]])
+    kept = SystemAttention(system="own", what="last", set_name="test", sentences={0: sentence})
+    attachments = dict.fromkeys(("base.json", "own.json", "third.json"), kept.model_dump_json())
+    reported.finding("attention", "attention", attachments=attachments)
+    assert len(json.loads(reported.page().data)["sets"][0]["attention"]) == 3
+    folder = reported.run.path / "analyze/attention"
+    (folder / "base.json").write_text("{", "utf-8")
+    (folder / "third.json").unlink()
+    page = reported.page()
+    assert len(json.loads(page.data)["sets"][0]["attention"]) == 1
+    for name in ("base", "third"):
+        assert f"analyze/attention/{name}.json cannot be read" in page.text
+    assert f"nmtkit analyze attention --force --run {reported.run.path}" in page.text
+
+
 def test_a_page_is_there_whole_or_not_at_all(reported, monkeypatch):
     path = stage.report(reported.run)
     before = path.read_bytes()
