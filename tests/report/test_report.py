@@ -104,7 +104,7 @@ def test_numbers_are_those_of_the_scores(reported, undrawn):
     assert curves | others == {one["aria-label"] for one in page.all("svg")}
     assert f"nmtkit analyze convergence --run {reported.run.path}" in page.text
     assert "abc1234-dirty" in page.text and "the checkout had changes" in page.text
-    assert "3m 20s" in page.text  # from start to end of the call
+    assert "took, seconds" in page.text and "+0000 200 0" in page.text  # from start to end
     assert (
         "Settings in which the systems differ" in page.text and "test test 40" in page.text
     )  # the corpus: set, split, lines
