@@ -243,8 +243,12 @@ def _finding(name: str, reported: ReportedFinding, drawn: Drawn) -> dict[str, An
         (key, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
         for key, value in finding.facts.items()
     ]
-    figure = drawn(reported.figure, name, label)
-    return {**vars(reported), "name": name, "figure": figure, "facts": facts}
+    figure, remarks = drawn(reported.figure, name, label), reported.remarks
+    if reported.figure is not None and figure is None:
+        text = "Its figure.svg cannot be shown: it is damaged"
+        remarks = [*remarks, Remark(text, f"{reported.command} --force")]
+    about = {"name": name, "figure": figure, "facts": facts, "remarks": remarks}
+    return {**vars(reported), **about}
 
 
 def _learning(contents: Contents, drawn: Drawn) -> dict[str, Any]:

@@ -385,6 +385,7 @@ def test_what_is_missing_is_said(reported):
     run = reported.run.path
     reported.finding("cost", "cost", figure=None, rows=1002)
     reported.finding("headroom", "headroom")
+    reported.finding("lengths", "lengths", figure="no SVG")
     other = run / "analyze/headroom/finding.json"
     edit(other, '"format": 1', '"format": 99')
     edit(run / "score/test/scores.json", '"prepared": "', '"prepared": "another ')
@@ -424,6 +425,7 @@ def test_what_is_missing_is_said(reported):
         "searched with the same search.beam (5: base; 4: own).",
         "--force --on test --set search.beam=…",
         "the first 1000 of 1002 rows",
+        "cannot be shown: it is damaged nmtkit analyze lengths --system base --system own --force",
         "the last 200 of 202 calls",
         "nmtkit call-199",
         "train 201 200",  # calls, and those that failed
