@@ -108,8 +108,9 @@ def saved(draw: Callable[[Figure], None], form: str, metadata: Mapping[str, Any]
     stream = io.BytesIO()
     style = {**STYLE, **(PAPER if form == "pdf" else {}), "axes.prop_cycle": cycler(color=COLOURS)}
     with matplotlib.rc_context(style), warnings.catch_warnings():
-        # Chinese, for example, is written as text, for the reader's fonts.
-        warnings.filterwarnings("ignore", message="Glyph .* missing")
+        # Chinese, for example, is written as text, for the reader's fonts. Long texts may leave a
+        # figure little room.
+        warnings.filterwarnings("ignore", message="Glyph .* missing|constrained_layout not applied")
         figure = Figure(layout="constrained")
         draw(figure)
         figure.savefig(stream, format=form, metadata=dict(metadata))

@@ -179,7 +179,7 @@ def test_bars_beyond_the_tenth_are_told_apart_by_a_hatch():
         assert len(re.findall("fill: url", drawn)) == 2 * hatched  # the bar, and in the legend
 
 
-def test_a_long_name_leaves_room_for_the_figure(recwarn):
+def test_a_long_name_leaves_room_for_the_figure():
     pytest.importorskip("matplotlib")
     names = [f"{'x' * 100}{i}" for i in range(3)]
     points = [figures.Difference(name, name, Estimate(1.0, 0.5, 2.0)) for name in names]
@@ -193,6 +193,13 @@ def test_a_long_name_leaves_room_for_the_figure(recwarn):
         shown = drawn.partition("</dc:description>")[2]
         assert f"{'x' * 24}…{'x' * 14}2</text>" in shown and "x" * 40 not in shown
         assert drawing.as_pdf(drawn, 3.3)
+
+
+def test_no_warning_of_matplotlib_reaches_the_user(recwarn):
+    pytest.importorskip("matplotlib")
+    series = {"x" * 30 + str(i): [Estimate(9.0)] for i in range(20)}
+    drawn = figures.grouped_bars(["a"], series, "length", "BLEU", "long title " * 50)
+    assert drawing.as_pdf(drawn, 3.0)
     assert not recwarn.list
 
 
