@@ -4,6 +4,7 @@ import contextlib
 import importlib.util
 import os
 import sys
+from pathlib import Path
 
 from nmtkit import environment
 from nmtkit.errors import of_the_machine
@@ -19,6 +20,11 @@ def main() -> None:
     if importlib.util.find_spec("fcntl") is None:
         print(UNSUPPORTED, file=sys.stderr)
         raise SystemExit(3)
+    try:
+        Path.cwd()
+    except FileNotFoundError:  # libraries of torch would name a library of their own
+        print("nmtkit: the current folder is gone; cd to another one", file=sys.stderr)
+        raise SystemExit(3) from None
     environment.restart_with_utf8()
     if sys.argv[1:2] == ["train"]:
         environment.restart_without_small_caches()

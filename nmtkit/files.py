@@ -25,6 +25,7 @@ COMPRESSED = (".gz", ".xz", ".zst", ".bz2")
 TSV = ".tsv"
 _OPENERS = {".gz": "gzip", ".xz": "lzma", ".bz2": "bz2"}
 FREE_SPACE = "free some space, or choose another --run folder"
+FULL = {errno.ENOSPC, errno.EDQUOT}
 UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG}
 """Errors that only writing raises: disk full, quota exceeded, read-only, file too large."""
 LONGEST = 1 << 24
@@ -42,6 +43,11 @@ _FD = "/dev/fd/", "/dev/stdin", "/proc/self/fd/"
 JsonObject = dict[str, Any]
 """What JSON calls an object: values by name."""
 _runs: set[Path] = set()
+
+
+def hint_to_write(error: OSError) -> str:
+    """Return what helps against an error of writing."""
+    return FREE_SPACE if error.errno in FULL else "choose a folder that is writable"
 
 
 def protect(run: Path) -> None:
@@ -391,7 +397,7 @@ def writing(path: Path, mode: str = "w", durable: bool = True) -> Iterator[IO[An
             raise  # not about this file: for example a closed pipe or an unreadable input
         raise EnvironmentProblem(
             f"cannot write {path}: {error.strerror or error}",
-            hint=FREE_SPACE,
+            hint=hint_to_write(error),
         ) from error
     finally:
         if temporary is not None:

@@ -127,10 +127,15 @@ def _opened(path: Path, shared: bool) -> IO[str] | None:
     return None
 
 
+def check_writable(folder: Path) -> None:
+    """Raise EnvironmentProblem if this process may not write in a folder."""
+    if not os.access(folder, os.W_OK):
+        raise _unwritable(folder, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
+
+
 def _unwritable(folder: Path, error: OSError) -> EnvironmentProblem:
-    full = error.errno in {errno.ENOSPC, errno.EDQUOT}
-    hint = "free some space" if full else "choose a run folder that is writable"
-    return EnvironmentProblem(f"cannot write in {folder}: {error.strerror}", hint=hint)
+    problem = f"cannot write in {folder}: {error.strerror}"
+    return EnvironmentProblem(problem, hint=files.hint_to_write(error))
 
 
 def _taken(stream: IO[str], kind: int) -> bool | None:

@@ -155,10 +155,16 @@ def processes(jobs: int, make: Callable[[], Any] = object) -> ProcessPoolExecuto
     Args:
         jobs: number of processes.
         make: is called in each of them first.
+    Raises: EnvironmentProblem if the system has no shared memory for their locks.
     """
     kind = "fork" if sys.platform.startswith("linux") else "spawn"
     context = multiprocessing.get_context(kind)
-    return ProcessPoolExecutor(jobs, context, _start, (make, os.getpid()))
+    try:
+        return ProcessPoolExecutor(jobs, context, _start, (make, os.getpid()))
+    except OSError as error:
+        message = f"cannot start worker processes: {error.strerror}"
+        hint = "/dev/shm must be there and writable; --jobs 1 starts no processes"
+        raise EnvironmentProblem(message, hint=hint) from error
 
 
 def _start(make: Callable[[], Any], parent: int) -> None:

@@ -193,7 +193,15 @@ def read_only(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
                 raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
             return original(path, mode, *rest, **options)
 
+        access = os.access
         monkeypatch.setattr(builtins, "open", opened)
+        monkeypatch.setattr(
+            os,
+            "access",
+            lambda path, mode: (
+                not (mode & os.W_OK and Path(path).is_relative_to(folder)) and access(path, mode)
+            ),
+        )
 
     return refuse
 

@@ -1,12 +1,17 @@
 """Variables that nmtkit sets for libraries before they are loaded."""
 
 import os
+import subprocess
 import sys
+from multiprocessing import synchronize
 
 import pytest
 
-from nmtkit import environment
+from nmtkit import __main__, environment, parallel
+from nmtkit.errors import EnvironmentProblem
+from tests import ROOT
 from tests.processes import python
+from tests.refused import refused
 
 ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
 
@@ -59,3 +64,39 @@ def test_a_training_starts_again_without_caches_of_small_blocks(command, of_user
     output = python("-c", code, env=variables, check=True).stdout
     values = [line.split()[1] for line in output.splitlines() if line.startswith("variable ")]
     assert values == expected
+
+
+def test_a_folder_that_is_gone_is_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    tmp_path.rmdir()
+    with pytest.raises(SystemExit, match="3"):
+        __main__.main()
+    assert capsys.readouterr().err == "nmtkit: the current folder is gone; cd to another one\n"
+
+
+def test_worker_processes_without_shared_memory(monkeypatch):
+    def missing(*_):
+        raise FileNotFoundError(2, "No such file or directory")
+
+    monkeypatch.setattr(synchronize.SemLock, "_make_name", missing)
+    caught = refused(EnvironmentProblem, "cannot start worker processes", parallel.processes, 2)
+    assert "/dev/shm" in caught.hint
+
+
+@pytest.mark.parametrize(
+    ("venv", "root", "message"),
+    [
+        ("elsewhere/.venv", ROOT, "was moved or copied; remove it"),
+        (None, "/another/checkout", "nmtkit needs Python 3.11"),
+    ],
+)
+def test_an_environment_of_another_place_is_not_used(venv, root, message, tmp_path):
+    """An environment of another checkout gets this one; no Python here can make it."""
+    old = tmp_path / "python"
+    old.write_text("#!/bin/sh\necho nmtkit needs Python 3.11 >&2\nexit 1\n")
+    old.chmod(0o755)
+    (tmp_path / ".installed").write_text(f"{venv or tmp_path} {root} 1 2\n")
+    variables = {**os.environ, "NMTKIT_VENV": str(tmp_path), "PYTHON": str(old)}
+    script = ["bash", "-c", f"source {ROOT}/recipes/environment.sh"]
+    done = subprocess.run(script, env=variables, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and message in done.stderr

@@ -23,7 +23,7 @@ from nmtkit.analyze.study import Study
 from nmtkit.data.documents import documents_file
 from nmtkit.data.store import spans_files
 from nmtkit.errors import ConfigError, DataError, check_known, counted
-from nmtkit.locks import locked
+from nmtkit.locks import check_writable, locked
 from nmtkit.models import checkpoints
 from nmtkit.records import FindingInputs
 from nmtkit.run import Run, code_commit
@@ -134,12 +134,16 @@ def current(analysis: AnyAnalysis, study: Study, force: bool = False) -> Finding
     Raises: as `Analysis.measure`.
     """
     name = analysis.name
-    with locked(study.run.path, "analyze", shared=True), locked(study.folder, "analyze"):
+    with (
+        locked(study.run.path, "analyze", shared=True),
+        locked(study.folder, "analyze", reads=True),
+    ):
         inputs = inputs_of(study, analysis)
         earlier = None if force or analysis.repeats else stored(study.folder)
         if earlier is not None and earlier.made_from == inputs:
             console.say(f"{name}: up to date (--force repeats it)")
             return Finding.of(earlier)
+        check_writable(study.folder)
         finding = measured(analysis, study)
         finding.facts.update({"version": nmtkit.__version__, "commit": code_commit()})
         finding.write(study.folder, inputs)

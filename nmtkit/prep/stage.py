@@ -232,7 +232,7 @@ def _nothing_left(run: Run, work: Path, fresh: bool) -> Iterator[None]:
             raise KeyboardInterrupt(kept if work.exists() else "nothing was kept") from None
         if isinstance(error, OSError):
             problem = f"cannot write {error.filename or run.path}: {error.strerror or error}"
-            raise EnvironmentProblem(problem, hint=files.FREE_SPACE) from error
+            raise EnvironmentProblem(problem, hint=files.hint_to_write(error)) from error
         raise
 
 

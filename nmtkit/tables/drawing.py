@@ -74,7 +74,7 @@ def available() -> bool:
     """True if matplotlib is installed; if not, print how to install it."""
     if importlib.util.find_spec("matplotlib") is not None:
         return True
-    console.say(
+    console.warn_once(
         "no figure: matplotlib is not installed (in nmtkit's checkout: pip install -e '.[plots]')"
     )
     return False

@@ -19,7 +19,7 @@ from nmtkit.data.documents import Documents, documents_file
 from nmtkit.data.store import load_spans, spans_files
 from nmtkit.errors import CheckpointError, ConfigError, DataError, TrainingDiverged, counted
 from nmtkit.folders import recover, writing_folder
-from nmtkit.locks import locked
+from nmtkit.locks import check_writable, locked
 from nmtkit.nn import hardware
 from nmtkit.options import flag
 from nmtkit.owned_files import HYPOTHESES, META, NBEST, SUBWORDS, TRANSLATION
@@ -233,7 +233,7 @@ class _Stage:
             folders = {self.run.system(group.name).path, *(s.path for s in group.systems)}
             for path in sorted(folders):
                 with _loading():
-                    locks.enter_context(locked(path, "translate"))
+                    locks.enter_context(locked(path, "translate", reads=True))
             for text_set in sets:
                 inputs, folder = self._inputs(group, text_set), group.translation(text_set.name)
                 recover(folder, TRANSLATION)
@@ -243,6 +243,7 @@ class _Stage:
                         " (--force repeats it)"
                     )
                     continue
+                check_writable(self.run.system(group.name).path)
                 with _loading():
                     scorer = scorer or self.scorer(group)
                 self._translate_set(folder, text_set, scorer, inputs)

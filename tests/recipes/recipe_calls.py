@@ -86,7 +86,8 @@ def note_installed(folder):
     """Make a folder an environment in which recipes have nothing to install."""
     names = "pyproject.toml", "recipes/requirements.lock"
     both = b"".join((ROOT / name).read_bytes() for name in names)
-    (folder / ".installed").write_bytes(subprocess.check_output(["cksum"], input=both))
+    sum_of_both = subprocess.check_output(["cksum"], input=both).decode()
+    (folder / ".installed").write_text(f"{folder} {ROOT} {sum_of_both}")
 
 
 def run_recipe(recipe: Path, folder: Path, answer=in_this_process, **environment: object) -> Done:

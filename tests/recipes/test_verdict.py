@@ -69,7 +69,9 @@ def worked_off(tmp_path_factory):
 @pytest.fixture
 def done(worked_off, tmp_path):
     """Everything is trained."""
-    return shutil.copytree(worked_off, tmp_path / "queue")
+    copy = shutil.copytree(worked_off, tmp_path / "queue")
+    note_installed(copy)
+    return copy
 
 
 def variables(queue, **more):
