@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Annotated
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 
 SPECIAL = set("/\\$`;|&<>\"'")
 HINT = "use letters, digits, '-', '_' and '.', a letter or a digit first"
@@ -18,10 +18,11 @@ HINT = "use letters, digits, '-', '_' and '.', a letter or a digit first"
 def is_name(name: str) -> bool:
     """True if a name is one part of a path, as a translation made elsewhere may have.
 
-    It begins with a letter, a digit or '_', and has no slash, no control character, and no
-    character with which a shell executes something: a user may copy commands of messages.
+    It begins with a letter, a digit or '_', and has no slash, no control character, no character
+    with which a shell executes something, and no option: a user may copy commands of messages.
     """
-    return bool(re.match(r"\w", name)) and name.isprintable() and SPECIAL.isdisjoint(name)
+    safe = SPECIAL.isdisjoint(name) and " --" not in name
+    return bool(re.match(r"\w", name)) and name.isprintable() and safe
 
 
 def check_name(name: str) -> str:
@@ -54,3 +55,5 @@ Name = Annotated[str, AfterValidator(check_name)]
 """A field of a record that is one part of a path."""
 RelativePath = Annotated[str, AfterValidator(check_path)]
 """A field of a record that is a path below the record's folder."""
+Word = Annotated[str, Field(pattern=r"^(\w[\w.:-]*)?$")]
+"""A field of a record that a command may show: a name of nmtkit's, or `package.module:Class`."""

@@ -44,7 +44,7 @@ from pydantic_core import from_json
 from nmtkit import console, files
 from nmtkit.errors import DataError, plain
 from nmtkit.files import JsonObject
-from nmtkit.names import Name, RelativePath
+from nmtkit.names import Name, RelativePath, Word
 from nmtkit.owned_files import WEIGHTS
 from nmtkit.settings import PrepSettings, SearchSettings, Section, known
 from nmtkit.tables.table import StoredTable
@@ -444,8 +444,8 @@ class SystemConfig(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, defer_build=True)
-    variant: str
-    preset: str = ""
+    variant: Word
+    preset: Word = ""
     init_from: str = ""
     corpus: str = ""
     """The fingerprint of the corpus."""
