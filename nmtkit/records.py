@@ -612,4 +612,6 @@ class StoredFinding(Record):
     facts: JsonObject
     attachments: list[RelativePath]
     """The names of its further files."""
+    hashes: dict[RelativePath, Sha256] = {}
+    """Of these files."""
     made_from: FindingInputs
