@@ -237,7 +237,7 @@ class TextSet(Part):
     name: Name
     split: str = Field(pattern="^(train|dev|test)$")
     lines: NonNegativeInt
-    references: int = Field(ge=0, le=1000)
+    references: int = Field(ge=1, le=1000)
     src_tokens: int
     src_unknown: int
     tgt_tokens: int
