@@ -261,6 +261,10 @@ def test_files_that_were_edited_since_are_kept_aside(three, tmp_path, stderr):
     (folder / "hyp.txt").write_text("mine: hyp.txt")
     translate(three, systems=["a"], set_names=["dev"], jobs=1)
     assert notes(folder) == [] and notes(folder.parent) == ["hyp.txt"] and "not-of-" in stderr()
+    (folder / "hyp.subwords.txt").write_text("mine: hyp.subwords.txt")
+    fit(three, "a", force=True)
+    assert notes(folder.parent) == ["hyp.subwords.txt", "hyp.txt"]
+    assert [path.name for path in folder.iterdir()] == ["hyp.subwords.txt"]
     run = prepare(tmp_path / "other")
     write_notes(run.prep, ["notes.md", "text/dev.ref"])
     manifest = read_json(run.prep / "manifest.json")
