@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Annotated
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator
 
 SPECIAL = set("/\\$`;|&<>\"'")
 HINT = "use letters, digits, '-', '_' and '.', a letter or a digit first"
@@ -46,6 +46,16 @@ def check_path(path: str) -> str:
     return path
 
 
+def check_word(word: str) -> str:
+    """Return a name of nmtkit's, `package.module:Class`, or nothing.
+
+    Raises: ValueError if it is none of these.
+    """
+    if not re.fullmatch(r"(\w[\w.:-]*)?", word):
+        raise ValueError(f"{word!r} is neither a name nor package.module:Class")
+    return word
+
+
 def is_new_name(name: str) -> bool:
     """True if a name may be given to a new corpus or system."""
     return re.fullmatch(r"[^\W_][\w.-]*", name) is not None
@@ -55,5 +65,5 @@ Name = Annotated[str, AfterValidator(check_name)]
 """A field of a record that is one part of a path."""
 RelativePath = Annotated[str, AfterValidator(check_path)]
 """A field of a record that is a path below the record's folder."""
-Word = Annotated[str, Field(pattern=r"^(\w[\w.:-]*)?$")]
+Word = Annotated[str, AfterValidator(check_word)]
 """A field of a record that a command may show: a name of nmtkit's, or `package.module:Class`."""
