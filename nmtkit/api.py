@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,7 +21,7 @@ from nmtkit import console, files, trust
 from nmtkit.analyze.sentence_vectors import by_length, encoder_states
 from nmtkit.corpora.document_starts import BLANK
 from nmtkit.data.batches import source_batch
-from nmtkit.data.documents import Documents
+from nmtkit.data.documents import Documents, are_starts
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.models.base import Model
 from nmtkit.nn import hardware
@@ -75,9 +76,10 @@ def load(
     """Return a trained system, ready for use.
 
     While the system computes, it sets torch's number of threads and precision of matrix products.
-    Then it restores them. Two changes last until the process ends: denormal numbers count as zero,
-    and the allocator has other settings (see `nmtkit.nn.hardware.choose`). Systems may be used from
-    several threads, of which one computes at a time.
+    Then it restores them. These changes last until the process ends: denormal numbers count as
+    zero, the C allocator has other settings, and after a system on a GPU torch does not use cuDNN's
+    attention (see `nmtkit.nn.hardware.choose`). Systems may be used from several threads, of which
+    one computes at a time.
 
     Args:
         path: a run directory, or a system's folder in it (runs/mine/systems/baseline).
@@ -94,8 +96,12 @@ def load(
         EnvironmentProblem if the device does not exist.
     """
     trust.allow(_lines(allow_code, "allow_code"))
+    if jobs < 0:
+        raise ConfigError(f"{jobs} worker processes", where="jobs", hint="0 = one per core")
     run, name = _find(files.expanded_path(path), system)
     picked = hardware.pick_device(device)
+    if picked == torch.device("cuda"):  # another thread may have another current device
+        picked = torch.device("cuda", torch.cuda.current_device())
     names = [] if name is None else [name]
     return LoadedSystem(choose(run, names, False, search, single=True)[0], picked, jobs or cores())
 
@@ -272,7 +278,8 @@ class LoadedSystem:
         return self._scorer(forced=True)
 
     def _scorer(self, forced: bool) -> Scorer:
-        with blamed_on(), _one_thread_at_a_time, product_precision_restored():
+        products = product_precision_restored()
+        with blamed_on(), _one_thread_at_a_time, products, self._current_device():
             machine = self._group.hardware(self.device, forced)
             if not self._loaded:
                 self._matmul = machine.matmul
@@ -290,11 +297,13 @@ class LoadedSystem:
         """
         with blamed_on(), _one_thread_at_a_time, product_precision_restored():
             torch.set_float32_matmul_precision(self._matmul)
-            # Kernels of Triton and graphs are of the current device, which each thread has.
-            gpu = self.device.type == "cuda"
-            current = torch.cuda.device(self.device) if gpu else contextlib.nullcontext()
-            with current, workers.one_thread(self.device):
+            with self._current_device(), workers.one_thread(self.device):
                 yield
+
+    def _current_device(self) -> contextlib.AbstractContextManager[object]:
+        """Kernels of Triton and graphs are of the current device, which each thread has."""
+        gpu = self.device.type == "cuda"
+        return torch.cuda.device(self.device) if gpu else contextlib.nullcontext()
 
     def _windows(
         self, scorer: Scorer, lines: list[str], documents: Starting
@@ -320,13 +329,13 @@ class LoadedSystem:
                     hint="give 'blank', or line numbers from 0",
                 )
             return Boundaries(BLANK)
-        starts = list(documents)
-        rising = starts == sorted(set(starts))
-        if starts and not (rising and starts[0] == 0 and starts[-1] < count):
+        starts = list(documents) if isinstance(documents, Iterable) else [documents]
+        whole = all(isinstance(start, Integral) for start in starts)
+        if not whole or not are_starts(starts, count):
             raise DataError(
                 "wrong line numbers of document starts",
                 where="documents",
-                hint=f"give rising line numbers; the first is 0, the last at most {count - 1:,}",
+                hint=f"give rising line numbers from 0 to below {count:,}",
             )
         return Boundaries(known=Documents(starts, count))
 

@@ -45,10 +45,19 @@ def prepare() -> None:
     # fewer gaps in the memory of a GPU.
     if not {"PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"} & os.environ.keys():  # its other names
         set_default("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
-    if os.environ.get("WORLD_SIZE", "1") != "1":
+    if _several_processes():
         # torch reads this when it is loaded. By default, if one process dies, every other process
         # prints a stack trace of its broken connection.
         set_default("TORCH_CPP_LOG_LEVEL", "ERROR")
+
+
+def under_torchrun() -> bool:
+    """True if torchrun has started this process and others."""
+    return "TORCHELASTIC_RUN_ID" in os.environ and _several_processes()
+
+
+def _several_processes() -> bool:
+    return os.environ.get("WORLD_SIZE", "1") != "1"
 
 
 def room_for_products(models: int) -> None:

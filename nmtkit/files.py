@@ -16,6 +16,7 @@ import stat
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO, Any, BinaryIO
 
 from nmtkit.errors import DataError, EnvironmentProblem
@@ -295,7 +296,8 @@ def decoded(lines: Iterable[bytes], where: object) -> Iterator[str]:
             raise DataError(
                 f"not UTF-8: byte 0x{raw[error.start]:02x}",
                 where=f"{where}, line {number}, byte {offset + error.start} (near {around!r})",
-                hint="convert it to UTF-8 first, for example with iconv",
+                hint="convert it to UTF-8 first, for example with iconv; compressed text needs its"
+                " suffix (.gz), or zcat before stdin",
             ) from error
         yield line.removeprefix("\ufeff") if number == 1 else line
         offset += len(raw) + 1
@@ -409,12 +411,13 @@ def write_lines(path: Path, lines: list[str]) -> None:
         stream.writelines(line + "\n" for line in lines)
 
 
-def write_array(path: Path, values: Any) -> Path:
-    """Write a numpy array as `writing` does, not durable, and return its path."""
+def write_array(path: Path, values: Any, durable: bool = False) -> Path:
+    """Write a numpy array as `writing` does, and return its path."""
     import numpy as np
 
-    with writing(path, "wb", durable=False) as stream:
-        np.save(stream, values, allow_pickle=False)
+    with writing(path, "wb", durable) as stream:
+        # numpy writes into a file itself, and does not say why it fails
+        np.save(SimpleNamespace(write=stream.write), values, allow_pickle=False)
     return path
 
 

@@ -53,19 +53,12 @@ def locked(folder: Path, what: str, shared: bool = False, reads: bool = False) -
         return
     shared = shared or not stream.writable()
     holder = Holder(socket.gethostname(), os.getpid(), what, time.time())
-    try:
-        with contextlib.closing(stream), _held(stream, folder, holder, shared):
-            yield
-    except BaseException:
-        # If nothing was begun, leave no trace.
-        if new and folder.is_dir() and [p.name for p in folder.iterdir()] == [path.name]:
-            path.unlink()
-            folder.rmdir()
-        raise
+    with contextlib.closing(stream), _held(stream, folder, holder, shared, new):
+        yield
 
 
 @contextlib.contextmanager
-def _held(stream: IO[str], folder: Path, holder: Holder, shared: bool) -> Iterator[None]:
+def _held(stream: IO[str], folder: Path, holder: Holder, shared: bool, new: bool) -> Iterator[None]:
     """Hold the lock of a folder, with the holder's line in the lock file."""
     taken = _taken(stream, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
     if taken is False:
@@ -84,6 +77,12 @@ def _held(stream: IO[str], folder: Path, holder: Holder, shared: bool) -> Iterat
             if not shared:
                 raise _unwritable(folder, error) from error
         yield
+    except BaseException:
+        # If nothing was begun, leave no trace; others may share the folder.
+        if new and not shared and folder.is_dir() and len(list(folder.iterdir())) == 1:
+            Path(stream.name).unlink()
+            folder.rmdir()
+        raise
     finally:
         with contextlib.suppress(OSError):
             _leave(stream, holder)

@@ -1,9 +1,9 @@
 """The options of a command: one class, from which its parameters, its help and its reference page
 are derived, and which its stage takes.
 
-    class ReportOptions(Options):
+    class AttentionOptions(Options):
         sentences: int = option(200, "N", ge=1)
-        '''With --attention: the number of sentences of a run …'''
+        '''The number of sentences …'''
 
 The field `match_case` is the option `--match-case`, and its docstring is the help. This file and
 those that define such classes import no torch, so that `--help` is instant.

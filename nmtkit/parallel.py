@@ -163,8 +163,9 @@ def processes(jobs: int, make: Callable[[], Any] = object) -> ProcessPoolExecuto
 
 def _start(make: Callable[[], Any], parent: int) -> None:
     global _worker, _failure
-    # Ctrl-C reaches the whole process group; the parent alone reacts to it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # These reach the whole process group or job; the parent alone reacts to them.
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)
     with contextlib.suppress(ValueError):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_end_with_parent, args=(parent,), daemon=True).start()

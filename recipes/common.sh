@@ -114,12 +114,12 @@ train() {
 
 # trained: train the systems in the queue.
 trained() {
-  local waiting=$queue code=0
   if [ -z "$queue" ]; then return; fi
-  queue=""
-  PYTHONPATH=$PWD python -m recipes.trainings "$PARALLEL" "$run" < "$waiting" || code=$?
-  rm -f "$waiting"
-  if [ $code != 0 ]; then exit $code; fi
+  {
+    rm -f "$queue" # it stays open for Python, and is gone even if this script is killed
+    queue=""
+    PYTHONPATH=$PWD python -m recipes.trainings "$PARALLEL" "$run" || exit $?
+  } < "$queue"
 }
 
 # compare [OPTION…]: translate with all systems and score them against the baseline. The paper's numbers for this table, if there are any, are

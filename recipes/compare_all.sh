@@ -17,6 +17,7 @@ source recipes/caru/ladder.sh
 rows rnnsearch gru-inv caru
 compare --by-length
 cost
+nmtkit analyze attention --run "$run" --system "$baseline" --sentences 50
 sentences=$run title="The sentence models of four papers on $dataset${STEPS:+, $STEPS updates}"
 
 table=compare_all/documents
@@ -26,9 +27,10 @@ source recipes/memory/rows.sh
 rows transformer amn context-aware han concat
 compare --by-length
 cost
+nmtkit analyze attention --run "$run" --system "$baseline" --sentences 50
 if [ "$SCALE" = small ]; then analysis_of_first_seed agreement --pairs pronouns --context true,none,foreign; fi
 
 table=compare_all documents=$run run=$sentences
 also=(--also "$documents")
 if [ "$documents" = "$sentences" ]; then also=(); fi # one corpus with one PRESET: both halves are in one run
-page "$title; document models and their baseline on $dataset" ${also[@]+"${also[@]}"} --attention "$baseline" --sentences 50
+page "$title; document models and their baseline on $dataset" ${also[@]+"${also[@]}"}

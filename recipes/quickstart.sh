@@ -11,7 +11,8 @@ nmtkit translate --run "$run"
 nmtkit score --by-length --run "$run"
 nmtkit analyze lengths --run "$run"
 nmtkit analyze cost --run "$run"
-nmtkit report --run "$run" --attention transformer --sentences 50
+nmtkit analyze attention --sentences 50 --run "$run"
+nmtkit report --run "$run"
 echo
 echo "The run is in $run; for example:"
 echo "  source recipes/environment.sh"

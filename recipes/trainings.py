@@ -5,7 +5,7 @@ python -m recipes.trainings K RUN < QUEUE
 The queue has, for each training, the number of arguments of `nmtkit train` and then the arguments,
 each with a zero byte behind it. A training that names another one (--match-parameters, --init-from)
 waits until that one is done. If one fails, the others save and stop, and the recipe ends with its
-exit code; the same command continues.
+exit code; the same command continues. If the recipe itself is killed, all save and stop.
 """
 
 from __future__ import annotations
@@ -22,14 +22,18 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Column, Table
 
+from nmtkit.errors import NmtkitError
+from nmtkit.locks import locked
 from nmtkit.parallel import cores
 from nmtkit.run import Run
 from recipes.verdict.measured import measured
 from recipes.verdict.worker import last_message
-from recipes.workers import Workers
+from recipes.workers import STOPPED, Workers
 
 EVERY = 10.0
 """Seconds between two drawings of the table on a terminal: each reads all measurements."""
+LOGS = "recipes/logs"
+"""The folder of the run in which each training has its log."""
 
 
 @dataclass
@@ -74,6 +78,7 @@ class Trainings:
     def __init__(self, trainings: list[Training], run: Run, at_once: int) -> None:
         self._trainings, self._run, self._at_once = trainings, run, at_once
         self._workers, self._drawn = Workers(), 0.0
+        self._recipe = os.getppid()
         terminal = Console(stderr=True)
         self._live = Live(console=terminal, auto_refresh=False) if terminal.is_terminal else None
         # No more threads than cores, or they wait for each other.
@@ -90,11 +95,13 @@ class Trainings:
                 self._begin_those_that_can()
                 if not self._workers.running:
                     return self._workers.code
-                self._end(*self._workers.next_ended(self._draw))
+                self._end(*self._workers.next_ended(self._meanwhile))
         finally:
-            self._draw(anew=True)
             if self._live:
+                self._live.update(self.table())
                 self._live.stop()
+            else:
+                Console(stderr=True, width=100).print(self.table())
 
     def _begin_those_that_can(self) -> None:
         for training in self._trainings:
@@ -103,17 +110,22 @@ class Trainings:
             needed = [other for other in self._trainings if training.names(other)]
             ready = all(other.state == "done" for other in needed)
             if training.state == "waiting" and ready:
-                log = self._log(training)
-                log.parent.mkdir(parents=True, exist_ok=True)
-                with open(log, "wb") as out:
+                with open(self._log(training), "wb") as out:
                     options: dict[str, Any] = {"stdout": out, "stderr": out}
                     options["env"] = self._environment
                     command = ["nmtkit", "train", *training.arguments]
                     training.process = self._workers.start(command, **options)
                 self._change(training, "running")
 
+    def _meanwhile(self) -> None:
+        if os.getppid() != self._recipe and not self._workers.code:
+            self._workers.stop(STOPPED)
+        if self._live and time.monotonic() - self._drawn > EVERY:
+            self._live.update(self.table(live=True), refresh=True)
+            self._drawn = time.monotonic()
+
     def _log(self, training: Training) -> Path:
-        return self._run.path / "recipes" / "logs" / f"{training.name}.log"
+        return self._run.path / LOGS / f"{training.name}.log"
 
     def _end(self, process: subprocess.Popen[bytes], code: int) -> None:
         training = next(t for t in self._trainings if t.process is process)
@@ -125,27 +137,18 @@ class Trainings:
             self._workers.stop(code)
 
     def _change(self, training: Training, state: str) -> None:
-        training.state = state
-        if self._live:
-            self._draw(anew=True)
-        else:
-            done = sum(other.state == "done" for other in self._trainings)
-            print(
-                f"{training.name}: {state} ({done} of {len(self._trainings)} done)",
-                file=sys.stderr,
-                flush=True,
-            )
+        training.state, self._drawn = state, 0.0
+        if not self._live:
+            print(f"{training.name}: {state} ({self._done()})", file=sys.stderr, flush=True)
 
-    def _draw(self, anew: bool = False) -> None:
-        """Draw the table on a terminal; elsewhere it is written once, at the end (`anew`)."""
-        if self._live and (anew or time.monotonic() - self._drawn > EVERY):
-            self._live.update(self.table(), refresh=True)
-            self._drawn = time.monotonic()
-        elif anew and not self._live:
-            Console(stderr=True, width=100).print(self.table())
+    def _done(self) -> str:
+        done = sum(training.state == "done" for training in self._trainings)
+        return f"{done} of {len(self._trainings)} done"
 
-    def table(self) -> Table:
-        """Return what each training is doing."""
+    def table(self, live: bool = False) -> Table:
+        """Return what each training is doing; a live table has only those that have begun and are
+        not done, as a terminal cuts a long table at its end.
+        """
         table = Table(
             Column("system", overflow="fold"),
             "state",
@@ -154,8 +157,11 @@ class Trainings:
             "tokens/s",
             "dev BLEU",
             "best at step",
+            title=self._done() if live else None,
         )
         for training in self._trainings:
+            if live and training.state in {"waiting", "done"}:
+                continue
             system = self._run.system(training.name)
             now = measured(system.path)
             last, best = now.progress or {}, now.best or {}
@@ -172,9 +178,15 @@ def _text(number: float | None) -> str:
 
 
 def main() -> None:
-    """Work the queue on stdin off."""
+    """Work the queue on stdin off; a second recipe of the same run is refused."""
     at_once, run = int(sys.argv[1]), Run(Path(sys.argv[2]))
-    sys.exit(Trainings(read(sys.stdin.buffer.read()), run, at_once).work())
+    trainings = Trainings(read(sys.stdin.buffer.read()), run, at_once)
+    try:
+        with locked(run.path / LOGS, "recipe"):
+            sys.exit(trainings.work())
+    except NmtkitError as error:
+        print(error, file=sys.stderr)
+        sys.exit(error.exit_code)
 
 
 if __name__ == "__main__":

@@ -9,10 +9,12 @@ ON_GPU = DEVICE != "cpu"
 if ON_GPU:  # as a training does
     import torch
 
-    from nmtkit.nn.gpu import load_kernels
+    from nmtkit.nn import gpu
 
     if torch.cuda.is_available():
-        assert not load_kernels(torch.device(DEVICE))
+        assert not gpu.load_kernels(torch.device(DEVICE))
+        has_kernels = torch.cuda.get_device_capability(DEVICE) >= (8, 0)
+        assert gpu.attends_in_rows(torch.bfloat16) or not has_kernels, "no Triton here"
 
 
 def placed_on(device: str) -> contextlib.AbstractContextManager[object]:

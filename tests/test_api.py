@@ -135,7 +135,7 @@ def test_documents(run, texts, tmp_path):
     assert [*found[1:3], *found[4:]] == pytest.approx(
         system.score(SRC, TGT, documents=[0, 2]), abs=1e-4
     )
-    for wrong in ([1, 2], [0, 2, 2], [0, 5], [0, 3, 1]):
+    for wrong in ([], [1, 2], [0, 2, 2], [0, 5], [0, 3, 1], [0, 1.5], [0, "x"], 5):
         with pytest.raises(DataError, match="wrong line numbers of document starts"):
             system.translate(SRC, documents=wrong)
     refused(ConfigError, "'blanks' does not say", system.translate, SRC, documents="blanks")
@@ -265,6 +265,18 @@ def test_scores_are_float32_beside_a_search_in_bfloat16(run, monkeypatch):
     finally:
         torch.set_num_threads(threads)
         torch.set_float32_matmul_precision(matmul)
+
+
+def test_a_system_on_a_cpu_leaves_the_settings_of_gpus(run):
+    def of_gpus():
+        return torch.backends.cuda.cudnn_sdp_enabled(), torch.backends.cudnn.allow_tf32
+
+    before = of_gpus()
+    for tf32 in (True, False):
+        torch.backends.cudnn.allow_tf32 = tf32
+        nmtkit.load(run.path, "plain", "cpu")
+        assert of_gpus() == (before[0], tf32)
+    torch.backends.cudnn.allow_tf32 = before[1]
 
 
 def test_threads_wait_for_each_other(run):

@@ -339,7 +339,6 @@ UNUSED = [  # a command, options that mean nothing there, why
         "outside files are scored, without a run",
     ),
     ("score --ref text.txt", ["--force"], "outside files are scored, without a run"),
-    ("report", ["--sentences 5"], "no attention is computed"),
     (
         "export --to ctranslate2 --system transformer",
         ["--lines 5", "--at-least 90"],
@@ -438,6 +437,13 @@ def test_the_environment_and_what_an_option_implies(run, tmp_path, monkeypatch):
         "by_length" not in json.loads(ok(f"score --hyp {ref} --ref {ref} --format json").stdout)[0]
     )
     ok("analyze")
+
+
+def test_only_training_runs_under_torchrun(monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    ok("settings train")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert "leave out torchrun" in wrong("settings train")
 
 
 def test_a_run_not_prepared_and_nothing_to_score(run, tmp_path):
@@ -618,11 +624,12 @@ def test_a_stream_that_is_closed_is_nothing_to_complain_of(stream):
     )
 
 
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+@pytest.mark.parametrize("name", ["SIGHUP", "SIGINT"])
 def test_who_stops_a_command_is_told_what_becomes_of_it(name):
     code = f"""
 import os, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs do not hear it
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nor under nohup this
 import nmtkit
 class Version:
     def __format__(self, spec):

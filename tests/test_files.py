@@ -6,11 +6,13 @@ import gzip
 import lzma
 import os
 
+import numpy as np
 import pytest
 import zstandard
 
 from nmtkit import files, folders
 from nmtkit.errors import DataError, EnvironmentProblem
+from tests.full_disk import full_disk
 from tests.refused import refused
 
 TEXT = "eins\u2028zwei\x85drei\x0cvier\n\nfünf\r\nno newline at the end"
@@ -137,6 +139,15 @@ def test_an_error_of_the_body_is_not_called_a_failed_write(tmp_path, error):
     assert caught.value is error
     assert path.read_text() == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["out.txt"]
+
+
+@pytest.mark.parametrize(("count", "room"), [(100, 200), (100_000, 200), (100_000, 9_000)])
+def test_an_array_on_a_full_disk(tmp_path, count, room):
+    path = tmp_path / "x.npy"
+    message = f"cannot write {path}: File too large"
+    with full_disk(room):
+        refused(EnvironmentProblem, message, files.write_array, path, np.arange(count))
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG])

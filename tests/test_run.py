@@ -1,5 +1,6 @@
 """The run directory: choosing it, holding it, and its history."""
 
+import contextlib
 import errno
 import fcntl
 import json
@@ -12,11 +13,13 @@ from pathlib import Path
 import pytest
 
 import nmtkit
+from nmtkit import locks
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.locks import locked
 from nmtkit.records import load_lines
 from nmtkit.run import Run, StageCall, choose, code_commit
 from tests.manifests import write_manifest
+from tests.prep.corpora import own_files, pairs, prepare
 from tests.refused import refused
 
 
@@ -325,6 +328,35 @@ def test_the_commit_is_that_of_nmtkit_and_not_of_the_repository_of_its_environme
     for package, is_checkout in ((repository / "nmtkit", True), (installed, False)):
         monkeypatch.setattr(nmtkit, "__file__", str(package / "__init__.py"))
         assert bool(code_commit.__wrapped__()) == is_checkout
+
+
+@pytest.fixture
+def overtaken(monkeypatch):
+    """Another process makes the next folder that is to be locked, and holds it."""
+    opened = locks._opened
+    with contextlib.ExitStack() as first:
+
+        def slow(path, shared):
+            monkeypatch.setattr(locks, "_opened", opened)
+            first.enter_context(locked(path.parent, "prep"))
+            return opened(path, shared)
+
+        monkeypatch.setattr(locks, "_opened", slow)
+        yield
+
+
+def test_a_writer_that_is_overtaken_leaves_the_lock_of_the_other(tmp_path, overtaken):
+    folder = tmp_path / "new"
+    with pytest.raises(DataError, match="in use"), locked(folder, "prep"):
+        pass
+    assert (folder / ".lock").read_text()
+
+
+def test_prep_that_is_overtaken_leaves_the_run_of_the_other(tmp_path, overtaken):
+    files = own_files(tmp_path, pairs(30))
+    with pytest.raises(DataError, match="in use"):
+        prepare(tmp_path, files)
+    assert (tmp_path / "run" / ".lock").read_text()
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS])

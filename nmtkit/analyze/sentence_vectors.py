@@ -204,8 +204,7 @@ class Reader:
             vectors = self.vectors(task.sentences)
             for outdated in path.parent.glob(f"{glob.escape(prefix)}*.npy"):
                 files.remove(outdated)
-            with files.writing(path, "wb") as stream:
-                np.save(stream, vectors)
+            files.write_array(path, vectors, durable=True)
         return path
 
 

@@ -162,11 +162,16 @@ class Bench:
         search([model.eval()], sources, self.search)
 
     def _seconds(self, work: Callable[[], None]) -> float:
+        self._wait()
         start = time.perf_counter()
         work()
+        self._wait()
+        return time.perf_counter() - start
+
+    def _wait(self) -> None:
+        """Wait until a GPU has done its work."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
-        return time.perf_counter() - start
 
 
 def measure_speed(study: Study, steps: int, rounds: int = 0) -> dict[str, Timing]:

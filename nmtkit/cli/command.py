@@ -13,7 +13,7 @@ import typer
 from pydantic.fields import FieldInfo
 from typer.core import TyperCommand
 
-from nmtkit import console, files, trust
+from nmtkit import console, environment, files, trust
 from nmtkit.cli.ineffective import refuse_ineffective
 from nmtkit.cli.program import Help, app, set_debug
 from nmtkit.errors import ConfigError
@@ -35,8 +35,12 @@ class Command(Help, TyperCommand):
     def invoke(self, ctx: Any) -> Any:
         """Check the options, then run the command.
 
-        Raises: ConfigError naming the first option that is not UTF-8 or has no effect.
+        Raises: ConfigError naming the first option that is not UTF-8 or has no effect, or if
+            torchrun starts several processes of a command that does not train.
         """
+        if self.name != "train" and environment.under_torchrun():
+            message = "torchrun starts several processes, but only `nmtkit train` shares its work"
+            raise ConfigError(message, hint="leave out torchrun")
         for parameter in self.get_params(ctx):
             _check_utf8(parameter, ctx.params.get(parameter.name))
         console.set_quiet(ctx.params["quiet"])

@@ -157,7 +157,7 @@ class DatasetsOptions(Options):
     """The options of `nmtkit datasets`."""
 
     as_json: bool = option(False, None, "--json")
-    """Print JSON, with sets and notes."""
+    """Print JSON, with sets, notes, and the files with their addresses."""
     fetch: list[str] = option([], "NAME")
     """Download the files of this data set and print their paths. Repeatable."""
     from_dir: Path | None = option(None, "DIR")

@@ -27,6 +27,8 @@ from nmtkit.errors import (
 from nmtkit.user_classes import blamed_on
 
 STAGES = ("prep", "train", "translate", "score", "analyze", "report", "export")
+STOPPING = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
+"""Signals of batch systems and of a closed terminal, which end a command as Ctrl-C does."""
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
 """Settings of typer for every command."""
 _debug = bool(os.environ.get("NMTKIT_DEBUG"))
@@ -118,7 +120,8 @@ class Program(Help, TyperGroup):
         """Run the command.
 
         Raises: typer.Exit with the code of the error (2, 3, 4, 75), 3 after an OSError, 130 after
-            Ctrl-C or SIGTERM, 1 after a fault of nmtkit, 0 when the reader of stdout has gone.
+            Ctrl-C or one of STOPPING, 1 after a fault of nmtkit, 0 when the reader of stdout has
+            gone.
         """
         try:
             with blamed_on():
@@ -250,9 +253,7 @@ def _open_streams() -> None:
 
 
 def _stop(number: int, frame: object) -> None:
-    """End on SIGTERM, by which batch systems stop a job, as on Ctrl-C (training finishes its
-    step on both).
-    """
+    """End as on Ctrl-C, on which training finishes its step."""
     signal.signal(number, signal.SIG_IGN)  # a second signal must not stop the clearing up
     raise KeyboardInterrupt
 
@@ -263,7 +264,9 @@ def main() -> None:
     """
     environment.prepare()
     _open_streams()
-    signal.signal(signal.SIGTERM, _stop)
+    for number in STOPPING:
+        if signal.getsignal(number) != signal.SIG_IGN:  # nohup
+            signal.signal(number, _stop)
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError):
             errors = "surrogateescape" if stream is sys.stdin else "backslashreplace"

@@ -80,7 +80,7 @@ def prep(**options: Any) -> None:
 def train(run: Path | None = None, **options: Any) -> None:
     """Train a system. Run the same command again to resume a stopped training."""
     from nmtkit.train import stage
-    from nmtkit.train.ranks import joined
+    from nmtkit.train.torchrun import joined
 
     with joined() as ranks:
         stage.train(choose(run), ranks=ranks, **options)
@@ -143,11 +143,9 @@ def score(
 @command(
     "report",
     ReportOptions,
-    CodeOptions,
     epilog=examples(
         "nmtkit report",
         'nmtkit report --run runs/multi30k-ende --title "Two variants, one seed, 3,500 updates"',
-        "nmtkit report --attention baseline --attention mine --sentences 50",
         "nmtkit report --run runs/sentences --also runs/documents",
     ),
 )

@@ -86,13 +86,14 @@ def _facts(run: Run) -> files.JsonObject:
     manifest = run.manifest()
     paths = run.path.glob("score/[!.]*/scores.json")
     scores = {path.parent.name: load(Scores, path) for path in paths}
+    outdated = dict.fromkeys(_outdated(run, scores))
     return {
         "dataset": manifest.dataset,
         "direction": f"{manifest.src}-{manifest.tgt}",
         "pairs": manifest.cleaning.pairs_kept,
         "bytes": _size(run.path),
         "systems": [_system(system, scores) for system in run.systems()],
-        "out_of_date": list(dict.fromkeys(_outdated(run, scores))),
+        "out_of_date": [line + run.option * (": nmtkit " in line) for line in outdated],
     }
 
 
@@ -120,7 +121,7 @@ def _system(system: System, scores: dict[str, Scores]) -> files.JsonObject:
 
 
 def _outdated(run: Run, scores: dict[str, Scores]) -> Iterator[str]:
-    """Yield what is missing or out of date, with the command that updates it."""
+    """Yield what is missing or out of date, with the command that updates it, if it is known."""
     fingerprint = run.manifest().fingerprint
     for system in run.systems():
         if system.read_config().corpus != fingerprint:
@@ -138,7 +139,7 @@ def _outdated(run: Run, scores: dict[str, Scores]) -> Iterator[str]:
             yield from _of_translation(run, ensemble, text_set.name, of_set)
     page = run.path / "report" / "index.html"
     if page.is_file() and not digests.has(page, digests.of_scores(run)):
-        yield "report: older than the scores: nmtkit report"
+        yield "report: older than the scores"  # no command: the page's options are not stored
 
 
 def _train_again(system: System) -> str:
@@ -153,6 +154,7 @@ def _train_again(system: System) -> str:
 def _of_translation(run: Run, system: System, name: str, scores: Scores | None) -> Iterator[str]:
     """Yield what is out of date of a system's translation of a set and of its scores."""
     from nmtkit.models import checkpoints
+    from nmtkit.report.contents import score_command
 
     folder, about = system.translation(name), f"{system.name} on {name}"
     if not (folder / "hyp.txt").is_file():
@@ -165,10 +167,11 @@ def _of_translation(run: Run, system: System, name: str, scores: Scores | None) 
         again = translate_command(system.name, name) if "+" in system.name else "nmtkit translate"
         yield f"{about}: translated with other checkpoints: {again}"
         return
-    if scores is None or system.name not in {row.name for row in scores.systems}:
-        yield f"{about}: not scored: nmtkit score"
+    score = score_command(name, scores) if scores else "nmtkit score"
+    if scores is None or system.name not in scores.names:
+        yield f"{about}: not scored: {score}"
     elif files.changed(run.path, _scored(scores, folder.relative_to(run.path))):
-        yield f"{about}: scored before it was translated again: nmtkit score"
+        yield f"{about}: scored before it was translated again: {score}"
 
 
 def _scored(scores: Scores, folder: Path) -> dict[str, str]:
@@ -193,14 +196,13 @@ def _print_run(values: files.JsonObject) -> None:
         return
     size = decimal(values["bytes"])
     about = f"{values['dataset']}, {values['direction']}, {values['pairs']:,} pairs, {size}"
-    title, option = f"{values['run']}: {about}", Run(Path(values["run"])).option
+    title = f"{values['run']}: {about}"
     if not values["systems"]:
-        console.put(f"{title}\nno system yet: nmtkit train{option}")
+        console.put(f"{title}\nno system yet: nmtkit train{Run(Path(values['run'])).option}")
         return
     Table("systems", title, COLUMNS, [_cells(system) for system in values["systems"]]).print()
     width = console.width()
     for line in values["out_of_date"]:
-        line += option
         if width is not None and len(line) > width:  # a command stays in one line, to be copied
             line = ":\n  nmtkit ".join(line.rsplit(": nmtkit ", 1))
         console.put(line)

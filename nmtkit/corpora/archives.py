@@ -242,7 +242,7 @@ class _Writer:
     def write(self, member: Member) -> Path:
         name = member.name
         if not member.plain:
-            raise DataError(f"{name} is a link, not a file", self.archive, ANOTHER_COPY)
+            raise DataError(f"{name} is not a plain file", self.archive, ANOTHER_COPY)
         if member.size > shutil.disk_usage(self.folder).free:
             problem = f"no space to unpack {name} ({decimal(member.size)}) in {self.folder}"
             raise EnvironmentProblem(problem, self.archive, FREE_SPACE)

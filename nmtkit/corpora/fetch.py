@@ -42,13 +42,18 @@ class VerifiedFile:
         return {"checksum": self.checksum, "size": size, "path": str(self.path)}
 
     def remember(self) -> None:
-        """Record the checksum of a first copy."""
+        """Record the checksum of a first copy, which has proved readable."""
         if self.new:
             try:
                 record(self.name, self.checksum)
             except EnvironmentProblem as error:
                 console.warn(
                     f"{error.message}: a later copy of {self.name} cannot be compared with this one"
+                )
+            else:
+                console.say(
+                    f"no checksum is published for {self.name}: that of this first copy is"
+                    " recorded, and later ones are compared with it"
                 )
 
 
@@ -114,8 +119,7 @@ class Finder:
             path, difference = wrong
             expected = "published file" if published else "copy seen before"
             hint = "fetch the file again, or take it out of the folder so that it is downloaded"
-            if recorded(name):
-                hint += f"; to accept it, delete {cached(name)}.sha256 (and the file beside it)"
+            hint += _to_accept(name)
             raise DataError(f"{path.name} is not the {expected}: {difference}", path, hint)
         return None
 
@@ -189,6 +193,7 @@ class Finder:
         base = PurePosixPath(name).name
         hint = f"try again, or fetch {base} by other means and {self.advice}"
         hint += f"; --from-dir {self.from_dir} does not hold it" if self.from_dir else ""
+        hint += _to_accept(name)
         raise Failed(f"cannot download {name}", "\n  ".join(failures) or name, hint)
 
     def _download(self, name: str, url: str) -> VerifiedFile:
@@ -216,8 +221,14 @@ class Finder:
         file = self._in_cache(name, ANOTHER)
         if file is None:
             raise Failed(f"what came is another file, kept as {cached(name).name}.bad")
-        file.remember()
         return file
+
+
+def _to_accept(name: str) -> str:
+    """Return the end of a hint: how to accept another copy than the one seen before."""
+    if not recorded(name):
+        return ""
+    return f"; to accept another copy, delete {cached(name)}.sha256 (and the file beside it)"
 
 
 def _agreement(path: Path, name: str) -> int:

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from nmtkit import console, files
+from nmtkit.arrays import Ints
 from nmtkit.corpora.corpus import SetFiles, side_names
 from nmtkit.corpora.readers import Stream
 from nmtkit.errors import DataError, counted
@@ -60,11 +61,20 @@ class ParallelText:
                 raise self._error(f"{short} has {lines} but {long} has more", number)
             starts = {row[side][1] for side in with_documents}
             if len(starts) > 1:
-                names = " and ".join(dict.fromkeys(self.names))
-                raise self._error(f"documents start at different lines of {names}", number)
-            yield tuple(line for line, _ in row), True in starts
+                self._check_documents(starts, number)
+            yield tuple(line for line, _ in row), any(starts)
         if number < 0:
             raise self._error(f"{self.names[0]} has no sentence", 0)
+
+    def _check_documents(self, starts: set[bool | str], number: int) -> None:
+        """Refuse a row where not all sides start the same document."""
+        names = " and ".join(dict.fromkeys(self.names))
+        if not all(starts):
+            raise self._error(f"documents start at different lines of {names}", number)
+        ids = sorted(start for start in starts if isinstance(start, str))
+        if len(ids) > 1:
+            problem = f"the documents {' and '.join(ids)} are side by side in {names}"
+            raise self._error(problem, number)
 
     def separated(self, separator: bytes, sides: int) -> Iterator[Row]:
         """Yield all rows but those that separate documents.
@@ -161,23 +171,24 @@ def first_odd_pair(src: Sequence[Path], tgt: Sequence[Path]) -> str | None:
     """Return the first line where the lengths of two sides, both with text, stop agreeing; None if
     a side has too many lines to tell.
     """
-    sides = []  # for each line its bytes and its words
+    sides: list[Ints] = []  # for each line its bytes and its words
+    pair = np.dtype((np.int64, 2))
     for paths in (src, tgt):
         lines = itertools.chain.from_iterable(map(files.byte_lines, paths))
         compared = itertools.islice(lines, COMPARED_LINES)
-        sides.append([(len(line), len(line.split())) for line in compared])
+        sides.append(np.fromiter(((len(line), len(line.split())) for line in compared), pair))
         if next(lines, None) is not None:
             return None
-    line = first_odd_line(*([size for size, _ in side] for side in sides))
+    line = first_odd_line(*(side[:, 0] for side in sides))
     first, second = (
-        counted(side[line][1], "word") if line < len(side) else "no line" for side in sides
+        counted(int(side[line, 1]), "word") if line < len(side) else "no line" for side in sides
     )
     if "no line" not in (first, second):
-        second = f"{sides[1][line][1]:,}"
+        second = f"{sides[1][line, 1]:,}"
     return f"first odd pair: line {line + 1:,} ({first} vs {second})"
 
 
-def first_odd_line(src: list[int], tgt: list[int]) -> int:
+def first_odd_line(src: Ints | Sequence[int], tgt: Ints | Sequence[int]) -> int:
     """Find where one side has a line too many, judged by lengths alone.
 
     With d lines more on one side, a cut p is sought so that lines before p match one to one and

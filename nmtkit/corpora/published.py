@@ -13,7 +13,7 @@ from nmtkit.corpora.corpus import Corpus
 from nmtkit.corpora.fetch import Finder, VerifiedFile
 from nmtkit.corpora.table import Dataset
 from nmtkit.corpora.unpack import unpack
-from nmtkit.errors import ConfigError
+from nmtkit.errors import ConfigError, DataError
 from nmtkit.files import open_binary, writing
 from nmtkit.settings import PrepSettings
 
@@ -42,30 +42,32 @@ def find(
     Raises: DataError, EnvironmentProblem as Finder.find.
     """
     sets = dataset.choose(settings.dev, settings.test)
-    files = find_all(list(dataset.needed(sets)), Finder(dataset.published, from_dir))
+    finder = Finder(dataset.published, from_dir)
+    files = [finder.find(name) for name in dataset.needed(sets)]
     if dataset.entry.note:
         console.say(f"{dataset.name}: {dataset.entry.note}")
 
     def read(folder: Path) -> Corpus:
         paths = {file.name: file.path for file in files}
-        unpacked = unpack(dataset, sets, paths, folder)
+        try:
+            unpacked = unpack(dataset, sets, paths, folder)
+        except DataError as error:
+            # Nothing else tells that such a file was cut short.
+            doubtful = [
+                f"{file.path} and {cached(file.name)}.sha256"
+                for file in files
+                if dataset.published[file.name].checksum is None
+            ]
+            if doubtful:
+                again = f"for a new download, delete {', '.join(doubtful)}"
+                error.hint = f"{error.hint}; {again}" if error.hint else again
+            raise
         for file in files:
             file.remember()
         facts = {file.name: file.facts() for file in files}
         return Corpus(dataset.name, dataset.src, dataset.tgt, unpacked, published=facts)
 
     return read
-
-
-def find_all(names: list[str], finder: Finder) -> list[VerifiedFile]:
-    """Find several published files, and name those whose checksum will be recorded."""
-    files = [finder.find(name) for name in names]
-    if new := ", ".join(file.name for file in files if file.new):
-        console.say(
-            f"no checksum is published for {new}: that of this first copy is recorded, and later"
-            " ones are compared with it"
-        )
-    return files
 
 
 def fetch(name: str, from_dir: Path | None = None) -> list[Path]:
@@ -78,13 +80,13 @@ def fetch(name: str, from_dir: Path | None = None) -> list[Path]:
     Raises: ConfigError if it has none; DataError, EnvironmentProblem as Finder.find.
     """
     dataset = table.find(name, "nmtkit datasets --fetch")
-    needed = list(dataset.needed())
-    if not needed:
+    if not dataset.needed():
         problem = f"'{name}' is generated, there is nothing to fetch"
         raise ConfigError(problem, where="--fetch", hint=f"nmtkit prep {name}")
     # Analyses call this too, and have no option --from-dir.
     advice = f"run `nmtkit datasets --fetch {name} --from-dir DIR`"
-    files = find_all(needed, Finder(dataset.published, from_dir, advice))
+    finder = Finder(dataset.published, from_dir, advice)
+    files = [finder.find(needed) for needed in dataset.needed()]
     return [_copied(file) if dataset.entry.evaluation else file.path for file in files]
 
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from nmtkit.errors import DataError
 from nmtkit.files import byte_lines, open_binary
 
-Row = tuple[bytes, bool]
-"""A line without its line feed, and True if a document starts with it."""
+Row = tuple[bytes, bool | str]
+"""A line without its line feed; and True if a document starts with it, or the document's id."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,8 @@ class _Document:
     segments: list[bytes] = field(default_factory=list)
 
     def rows(self) -> list[Row]:
-        return [(segment, number == 0) for number, segment in enumerate(self.segments)]
+        start = self.docid or True
+        return [(text, number == 0 and start) for number, text in enumerate(self.segments)]
 
 
 def markup(path: Path, language: str) -> list[Stream]:
@@ -132,7 +133,7 @@ def markup(path: Path, language: str) -> list[Stream]:
     """
     documents = [d for d in _documents(path) if d.segments and d.language in {"", language}]
     if not documents:
-        hint = "expected <doc> elements with <seg> elements in them"
+        hint = "expected <doc> elements with <seg> elements in them; convert other formats (TMX)"
         raise DataError(f"{path.name} has no segments in '{language}'", path, hint)
     systems: dict[str, list[_Document]] = {}
     for document in documents:
@@ -154,7 +155,7 @@ def _documents(path: Path) -> list[_Document]:
         raise DataError(f"has more than {LARGEST >> 20} MiB of markup", path, hint)
     docid = system = ""
     document = _Document()
-    documents = [document]
+    documents = []
     for match in _MARKUP.finditer(data):
         if match["segment"] is not None:
             document.segments.append(_segment(match, path))

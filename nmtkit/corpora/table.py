@@ -315,6 +315,7 @@ def _row(dataset: Dataset) -> dict[str, Any]:
         "bytes": None if None in sizes else known,
         "size": " + ".join(parts) or "none",
         "verified": all(resource.checksum for resource in needed.values()),
+        "files": {name: resource.urls for name, resource in needed.items()},
         "cached": all(is_cached(name, resource.size) for name, resource in needed.items()),
         **entry.model_dump(include={"licence", "citation", "homepage", "note", "preset"}),
         "sets": [text.name for text in dataset.choose()] or generated,

@@ -49,6 +49,14 @@ def documents_file(prep: Path, name: str) -> Path:
     return prep / "docs" / f"{name}.txt"
 
 
+def are_starts(starts: Sequence[int], count: int) -> bool:
+    """True if numbers are the starts of documents of so many sentences: they rise from 0 to below
+    the count; without a sentence there is none.
+    """
+    rise = all(a < b for a, b in itertools.pairwise([*starts, count]))
+    return starts[:1] == [0][:count] and rise
+
+
 class Documents:
     """Where the documents of a set, or of some lines of a text, start.
 
@@ -80,10 +88,7 @@ class Documents:
         problem = f"not the starts of documents of {count:,} sentences"
         try:
             starts = [int(line) for line in files.text_lines(path)]
-            # The first start is 0 (an empty set has no start), and the starts rise up to the count.
-            if starts[:1] == [0][:count] and all(
-                a < b for a, b in itertools.pairwise([*starts, count])
-            ):
+            if are_starts(starts, count):
                 return cls(starts, count)
         except ValueError as error:
             problem = f"not the starts of documents: {error}"

@@ -70,7 +70,8 @@ def export(run: Run, system: str, to: str, **values: Any) -> Path:
         folders.recover(target, folder.owned)
         group = choose(run, [system], False, {}, single=True)[0]
         about = _describe(group, to, quantization)
-        if _up_to_date(target, about) and not options.force:
+        existing = folder.read_about(target)
+        if existing and not options.force and _up_to_date(target, existing, about):
             console.say(f"{target}: up to date (--force repeats it)")
         else:
             _write(group, engine, target, about)
@@ -142,12 +143,16 @@ def _describe(group: SystemGroup, to: str, quantization: str) -> ExportedSystem:
     )
 
 
-def _up_to_date(target: Path, about: ExportedSystem) -> bool:
-    """True if the export has the same inputs as before and no exported file has changed."""
-    existing = folder.read_about(target)
-    if existing is None or existing.model_copy(update={"files": {}}) != about:
-        return False
-    return not files.changed(target, existing.files)
+def _up_to_date(target: Path, existing: ExportedSystem, about: ExportedSystem) -> bool:
+    """True if the export has the same inputs as before and no exported file has changed.
+
+    Raises: ConfigError if the folder has the export of another system, or for another engine.
+    """
+    if (existing.system, existing.to) != (about.system, about.to):
+        message = f"the folder has the export of '{existing.system}' to {existing.to}"
+        raise ConfigError(message, where=target, hint="name another --out; --force replaces it")
+    same = existing.model_copy(update={"files": {}}) == about
+    return same and not files.changed(target, existing.files)
 
 
 def _write(group: SystemGroup, engine: Engine, target: Path, about: ExportedSystem) -> None:

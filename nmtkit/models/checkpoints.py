@@ -270,8 +270,8 @@ def choose(system: System, average: int | None = None) -> list[Path]:
             that are `train.checkpoint_every` updates apart, oldest first; None = the system's
             setting search.average.
     Returns: checkpoints whose weights have the hash of their manifest; a warning names damaged
-        checkpoints. Fewer than k, with a warning, if there are no more; the best checkpoint if none
-        is at a multiple of `train.checkpoint_every` updates.
+        checkpoints. Fewer than k, with a warning, if there are no more; the best checkpoint if
+        there are not two at multiples of `train.checkpoint_every` updates.
     Raises: CheckpointError if no checkpoint is valid; DataError if best.json is damaged, or the
         checkpoints of a trained system are gone.
     """
@@ -368,14 +368,14 @@ def _average(system: System, average: int | None) -> int:
 def _selected(system: System, average: int, usable: Callable[[Path], bool]) -> list[Path]:
     """Return the last `average` usable checkpoints that are evenly spaced, oldest first.
 
-    If `average` is 1, or if there are none, return the best checkpoint, or else the newest.
+    If `average` is 1, or if there are not two, return the best checkpoint, or else the newest.
     """
     best = _named_best(system)
     newest = [path for path in reversed(candidates(system.checkpoints)) if path != best]
     spaced = _evenly_spaced(system) if average > 1 else []
     selected = list(itertools.islice(filter(usable, spaced), average))
     single = filter(usable, [best, *newest] if best and best.is_dir() else newest)
-    return selected[::-1] or list(itertools.islice(single, 1))
+    return selected[::-1] if len(selected) > 1 else list(itertools.islice(single, 1))
 
 
 def _evenly_spaced(system: System) -> list[Path]:

@@ -77,6 +77,11 @@ def _for(x: Tensor) -> Kernels | None:
     return _kernels if x.device.type != "cpu" and x.dtype.itemsize <= 4 else None
 
 
+def attends_in_rows(dtype: torch.dtype) -> bool:
+    """True if a kernel computes attention within the sentences of a row of this number type."""
+    return _kernels is not None and dtype.itemsize == 2
+
+
 def parts(x: Tensor) -> tuple[Tensor, ...]:
     """Return x (R, T, n, H, C) as n tensors (R, T, H, C)."""
     kernels = _for(x)

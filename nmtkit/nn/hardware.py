@@ -123,11 +123,12 @@ def choose(
     if matmul == "auto":
         matmul = _float32_path() if on_cpu else "high" if picked.type == "cuda" else "highest"
     torch.set_float32_matmul_precision(matmul)
-    torch.backends.cudnn.allow_tf32 = matmul != "highest"  # of recurrent layers and convolutions
+    if picked.type == "cuda":
+        torch.backends.cudnn.allow_tf32 = matmul != "highest"  # of convolutions and cuDNN's RNNs
+        # cuDNN's attention makes a plan for each new shape, which takes the time of many updates.
+        torch.backends.cuda.enable_cudnn_sdp(False)
     if picked.index is not None:
         torch.cuda.set_device(picked)  # kernels of Triton and graphs are of the current device
-    # cuDNN's attention makes a plan for each new shape, which takes the time of many updates.
-    torch.backends.cuda.enable_cudnn_sdp(False)
     return Hardware(
         picked.type,
         name,

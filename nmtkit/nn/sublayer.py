@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from nmtkit.nn import gpu
-from nmtkit.nn.capture import record
+from nmtkit.nn.capture import capturing, record
 from nmtkit.nn.dropout import Dropout, dropout
 from nmtkit.nn.linear import Linear
 
@@ -105,5 +105,6 @@ class GatedSum(Linear):
         Returns: (R, T, D).
         """
         gate = torch.sigmoid(self(torch.cat([x, y], dim=-1)))
-        record(name, gate.mean(-1).masked_fill(~has, torch.nan))
+        if capturing():
+            record(name, gate.mean(-1).masked_fill(~has, torch.nan))
         return torch.where(has.unsqueeze(-1), finish(y + gate * (x - y)), x)

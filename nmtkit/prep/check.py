@@ -6,6 +6,7 @@ Every file is there and readable, UTF-8, not empty, and the sides of a set have 
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,7 +19,7 @@ from nmtkit.corpora.corpus import SetFiles
 from nmtkit.corpora.document_starts import read_starts
 from nmtkit.corpora.parallel_text import first_odd_pair
 from nmtkit.errors import DataError, counted
-from nmtkit.prep.shards import MARK_EVERY, TextFile
+from nmtkit.prep.shards import MARK_EVERY, RUN_AGAIN, TextFile
 from nmtkit.settings import PrepSettings
 from nmtkit.text.scripts import ForeignLines, scripts
 from nmtkit.text.tidy import tidy
@@ -42,6 +43,8 @@ JOIN = {
     SPACE: "join them (spm_decode; --spm MODEL splits words in the same way)",
 }
 """How to join text that is split already, by the mark of its subwords."""
+TAGS = re.compile(rb"\s*<[A-Za-z/?!].*>\s*")
+"""A line of markup: it begins and ends with a tag. The tag of a language only begins a line."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +116,14 @@ class Inputs:
             if text.docs is not None:
                 read_starts(text.docs, self.lines(text.src))
 
+    def refuse_changed(self) -> None:
+        """Raise DataError for a file that has changed since it was checked."""
+        for path, facts in self.facts.items():
+            files.check_file(path)
+            status = path.stat()
+            if (status.st_size, status.st_mtime_ns) != (facts.size, facts.mtime_ns):
+                raise DataError(f"{path.name} changed while prep read it", path, RUN_AGAIN)
+
     def warn_of_copies(self, sets: Sequence[SetFiles]) -> None:
         """Warn of sets with the same text; their files have been checked."""
         names: dict[tuple[str, ...], str] = {}
@@ -165,16 +176,19 @@ def inspect(path: Path, strict: bool) -> Facts:
     Args:
         path: the file, compressed or not.
         strict: True if bytes that are not UTF-8 are an error.
-    Raises: DataError if it is missing, a directory, damaged, empty, or (strict) not UTF-8 (with
-        line and byte offset).
+    Raises: DataError if it is missing, a directory, damaged, empty, (strict) not UTF-8 (with line
+        and byte offset), or if its lines end in CR.
     """
-    lines = offset = 0
+    files.check_file(path)
+    status = path.stat()  # first, so that later changes are noticed
+    lines = offset = returns = 0
     marks = []
     try:
         for block in files.line_blocks(path, size=MARK_EVERY):
             marks.append(offset)
             text = b"".join(block)
             lines, offset = lines + len(block), offset + len(text)
+            returns += text.count(b"\r")
             if strict:
                 text.decode()
     except UnicodeDecodeError:
@@ -186,7 +200,9 @@ def inspect(path: Path, strict: bool) -> Facts:
             raise DataError(error.message, error.where, hint) from None
     if not lines:
         raise DataError(f"{path} is empty", hint="name a file with one sentence a line")
-    status = path.stat()
+    if returns > 2 * lines:
+        hint = "end lines in LF: tr '\\r' '\\n' converts them"
+        raise DataError(f"the lines of {path.name} end in CR (\\r)", path, hint)
     return Facts(files.sha256(path), lines, status.st_size, status.st_mtime_ns, marks)
 
 
@@ -220,9 +236,9 @@ class Sample:
 def check_samples(
     sets: Sequence[SetFiles], languages: tuple[str, str], settings: PrepSettings
 ) -> None:
-    """Refuse text in another script than its language's, text that is split into subwords unless
-    words stay whole (then warn), and text for which Moses is wrong, unless a setting asks for
-    Moses.
+    """Refuse markup, text in another script than its language's, text that is split into subwords
+    unless words stay whole (then warn), and text for which Moses is wrong, unless a setting asks
+    for Moses.
 
     Args:
         sets: the user's own, one sentence a line.
@@ -232,6 +248,7 @@ def check_samples(
     """
     samples = list(_samples(sets, languages))
     for sample in samples:
+        _check_tags(sample)
         _check_script(sample)
         _check_whole_words(sample, settings)
     _check_moses(samples, settings)
@@ -252,6 +269,25 @@ def _samples(sets: Sequence[SetFiles], languages: tuple[str, str]) -> Iterator[S
                 is_scored=is_target and text.split != "train",
                 raw=list(itertools.islice(lines, SAMPLE)),
             )
+
+
+def _check_tags(sample: Sample) -> None:
+    """Refuse text of which most lines are markup; warn of a few."""
+    tags = list(filter(TAGS.fullmatch, sample.raw))
+    if not tags:
+        return
+    example = tags[0].strip()[:30].decode(errors="replace")
+    lines = counted(len(sample.raw), "line")
+    problem = f"{len(tags):,} of the first {lines} of {sample.name} are markup ({example})"
+    if len(tags) > len(sample.raw) / 2:
+        raise DataError(
+            problem,
+            sample.where,
+            "files of <doc> and <seg> elements need a name that ends in .sgm or .xml; convert other"
+            f" formats (TMX, XLIFF) to text with one sentence a line; {NOTHING}",
+        )
+    if len(tags) >= FEW_LINES:
+        console.warn(f"{problem}, which becomes sentences: remove it")
 
 
 def _check_script(sample: Sample) -> None:

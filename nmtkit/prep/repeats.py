@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import string
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -123,8 +123,8 @@ class CompareHashes:
     def __call__(self, work: Path, index: int) -> Outcome:
         """Write the numbers of the training pairs that the settings drop, by reason.
 
-        Returns: duplicates; for each dev or test set the pairs that training has, exactly and
-            normalised.
+        Returns: duplicates; for each dev or test set the rows with a pair that training has,
+            exactly and normalised.
         """
         train = [self._part(work, range(self.train), kind, index) for kind in (0, 1)]
         held_out = [
@@ -133,7 +133,7 @@ class CompareHashes:
         ]
         overlap = [
             [
-                len(np.unique(rows[np.isin(ours, theirs)]))
+                np.unique(rows[np.isin(ours, theirs)]).tolist()
                 for (ours, rows), (theirs, _) in zip(pairs, train, strict=True)
             ]
             for pairs in held_out
@@ -171,6 +171,16 @@ class CompareHashes:
             rows.append(before + np.nonzero(inside)[1])
             before += both.shape[2]
         return np.concatenate(hashes), np.concatenate(rows)
+
+
+def overlaps(values: Sequence[files.JsonObject]) -> list[list[int]]:
+    """Return for each dev or test set the rows with a pair that training has, exactly and
+    normalised: a row is in several ranges of hashes if it has several references.
+    """
+    return [
+        [len(set().union(*rows)) for rows in zip(*parts, strict=True)]
+        for parts in zip(*(value["overlap"] for value in values), strict=True)
+    ]
 
 
 def dropped_rows(folder: Path, reason: str) -> list[Ints]:

@@ -52,6 +52,10 @@ def prep(dataset: str | None = None, **values: Any) -> Run:
     if run.path.exists() and not run.path.is_dir():
         hint = "name a folder, or a new one, with --run DIR"
         raise DataError(f"{run.path} is a file, not a run folder", where="--run", hint=hint)
+    work = options.work and options.work.resolve()
+    if work and (work == run.path.resolve() or work.is_relative_to(run.prep.resolve())):
+        hint = "name another folder, or leave it out"
+        raise ConfigError(f"{options.work} is the run, or in its prep folder", "--work", hint)
     console.say(f"run {run.path}")
     old = load_or_warn(Manifest, run.prep / MANIFEST)
     identity = request.identity(old.inputs if old else {})
@@ -82,9 +86,10 @@ def _prepare(
     asked = {"identity": identity, "settings": settings.model_dump(exclude=MACHINE)}
     versions = tools((request.own_corpus.src, request.own_corpus.tgt), settings)
     key = work_key(asked | {"tools": versions})
+    fresh = not run.path.exists()
     with (
-        _nothing_left(run, work),
         locked(run.path, "prep", shared=share),
+        _nothing_left(run, work, fresh and not share),
         run.recorded("prep", seed=identity.get("seed")),
         work_folder(work, key, share),
         _only_of_this_call(raw, share),
@@ -111,6 +116,7 @@ def _prepare(
                 plan.run_share(options.shard, options.shards)
                 return
             manifest = plan.run(options.finish)
+        inputs.refuse_changed()
         _warn_of_systems(run, old, manifest)
         write_toml(run.path / "run.toml", _run_toml(manifest, identity))
         _publish(work / OUT, run)
@@ -150,11 +156,19 @@ def _up_to_date(run: Run, old: Manifest, identity: dict[str, Any], settings: Pre
             f"{key}: {_short(before.get(key))} -> {_short(after.get(key))}"
             for key in different[:12]
         ]
+        known = tuple(f"source.sets.{text.name}." for text in old.sets)
+        added = ("source.sets.", "source.resources.")
+        is_valid = settings.drop_overlap == "none" and all(
+            key == "prep.test"
+            or (key.startswith(added) and not key.startswith(known) and before.get(key) is None)
+            for key in different
+        )
         raise ConfigError(
             f"this run was prepared differently ({counted(len(different), 'difference')}:"
             " old -> new)",
             where="\n  ".join([str(run.prep / "manifest.json"), *lines]),
-            hint="prepare another run with --run DIR, or this one again with --force",
+            hint="prepare another run with --run DIR, or this one again with --force"
+            + is_valid * "; only test sets differ, so its trained systems stay valid",
         )
     for name in old.files:
         if not (run.prep / name).is_file():
@@ -199,12 +213,12 @@ def _short(value: Any) -> str:
 
 
 @contextlib.contextmanager
-def _nothing_left(run: Run, work: Path) -> Iterator[None]:
-    """Leave no run folder behind if this call made it and failed.
+def _nothing_left(run: Run, work: Path, fresh: bool) -> Iterator[None]:
+    """Leave no run folder behind if this call made it (`fresh`) and failed.
 
     Raises: KeyboardInterrupt that says what remains; EnvironmentProblem if nothing can be written.
     """
-    fresh = not run.path.exists()
+    fresh = fresh and not run.history.exists()  # else another call was here before the lock
     try:
         yield
     except BaseException as error:

@@ -24,7 +24,7 @@ from nmtkit.prep.engines import Engine
 from nmtkit.prep.given import GivenRun
 from nmtkit.prep.lookup import LearnModels
 from nmtkit.prep.parse_spans import CutSpans, Stanza, check_parses, parse_text, sum_of_outcomes
-from nmtkit.prep.repeats import CompareHashes, Survey
+from nmtkit.prep.repeats import CompareHashes, Survey, overlaps
 from nmtkit.prep.request import Request
 from nmtkit.prep.shards import SetShards, Shard, TextFile, Unpack, cut, shard_rows
 from nmtkit.prep.sums import by_reason, sum_reasons
@@ -144,13 +144,12 @@ class Steps:
         )
         tasks = [Task(step, part, compare, rows // parts) for part in range(parts)]
         values = [fact.value for fact in self.runner.run("comparing pairs", tasks)]
-        overlap = np.sum([value["overlap"] for value in values], axis=0, dtype=int).tolist()
         repeats = Repeats(
             duplicates=sum(value["duplicates"] for value in values),
             identical=sum(fact.value["identical"]["ref"] for fact in surveyed[: sizes[0]]),
             overlap=[
                 Overlap(name=name, exact=exact, normalised=folded)
-                for name, (exact, folded) in zip(list(shards)[1:], overlap, strict=True)
+                for name, (exact, folded) in zip(list(shards)[1:], overlaps(values), strict=True)
             ],
         )
         return repeats, step if self.drops else ""

@@ -19,7 +19,7 @@ from nmtkit.score.resampling import FEW, FEWEST_FOR_P
 from nmtkit.score.result_tables import P_SEEDS
 from nmtkit.score.seeds import NOT_KNOWN
 from nmtkit.score.significance import EQUAL_SCORES, FEW_DIFFERENT, LEVEL, TESTS
-from nmtkit.score.stored_scores import Scores, SeedResult, SystemScores
+from nmtkit.score.stored_scores import Scores, SeedResult, SeedScores, SystemScores
 from nmtkit.tables.figures import Difference
 from nmtkit.tables.table import Column, Estimate, Table, text, text_column
 
@@ -218,8 +218,8 @@ def verdicts(result: Scores) -> list[str]:
     return [_system_verdict(system, result) for system in systems if system.tests]
 
 
-def _system_verdict(system: SystemScores, result: Scores) -> str:
-    """Return a sentence on one system, over other sentences."""
+def _system_verdict(system: SystemScores, result: Scores, caution: str = "") -> str:
+    """Return a sentence on one system, over other sentences; caution: what to add to its p."""
     delta, test = system.differences["bleu"], system.tests[result.test]["bleu"]
     p, finest = test.p, result_tables.p_column(result, result.test, "p", "p")
     difference = text(delta, result_tables.DELTA)
@@ -228,7 +228,7 @@ def _system_verdict(system: SystemScores, result: Scores) -> str:
         return f"{system.name} - {result.baseline}: {difference} BLEU; {why}."
     return (
         f"{system.name} is {_verdict(delta, p)} {result.baseline}:"
-        f" {difference.replace(' [', ' BLEU [')}, {_shown_p(p, finest)}."
+        f" {difference.replace(' [', ' BLEU [')}, {_shown_p(p, finest)}{caution}."
     )
 
 
@@ -246,23 +246,32 @@ def _verdict(delta: Estimate, p: float) -> str:
     return ("" if sure else "perhaps ") + f"{'better' if (delta.value or 0) > 0 else 'worse'} than"
 
 
+def _alone(group: SeedScores, result: Scores) -> SystemScores | None:
+    """Return the system of a group that is compared over sentences alone, because it is its only
+    one and the error of its seed is not known.
+    """
+    if group.against["bleu"].p is not None or group.systems[1:]:
+        return None
+    return next(system for system in result.systems if system.name == group.systems[0])
+
+
 def _seed_verdicts(by_seed: SeedResult, result: Scores) -> list[str]:
     """Return a sentence on the mean of each group of systems that differ in the training seed; over
     other sentences alone on a single system, if the error of its seed is not known.
     """
     sentences = []
-    single = {system.name: system for system in result.systems}
     for group in sorted(by_seed.groups, key=lambda group: -group.scores["bleu"].mean):
         against = group.against.get("bleu")
         if against is None:
             continue
         name = f"{group.name} ({counted(len(group.systems), 'seed')})"
+        if alone := _alone(group, result):
+            caution = f" over sentences alone; {NOT_KNOWN}"
+            sentences.append(_system_verdict(alone, result, caution))
+            continue
         if against.p is None or against.p_holm is None:
-            alone = single[group.systems[0]]
             why = FEW if result.sentences < FEWEST_FOR_P else NOT_KNOWN
-            mean = f"{name}: mean difference {against.difference:+.2f} BLEU; {why}."
-            of_one = not group.systems[1:] and alone.tests
-            sentences.append(_system_verdict(alone, result) if of_one else mean)
+            sentences.append(f"{name}: mean difference {against.difference:+.2f} BLEU; {why}.")
             continue
         sentences.append(
             f"{name} is {_verdict(against.estimate, against.p_holm)} {by_seed.baseline}:"
@@ -273,12 +282,21 @@ def _seed_verdicts(by_seed: SeedResult, result: Scores) -> list[str]:
 
 
 def _by_chance(result: Scores) -> list[float]:
-    """Return the chance of p < LEVEL without a difference, for each tested difference in BLEU."""
-    chance, tested = TESTS[result.test].by_chance, result.p_of_bleu
-    if result.seeds and result.has_seeds:
-        against = [group.against["bleu"] for group in result.seeds.groups if group.against]
-        chance, tested = LEVEL, [difference.p for difference in against]
-    return [chance for p in tested if p is not None]
+    """Return the chance of p < LEVEL without a difference, for each p of the verdicts."""
+    of_sentences = TESTS[result.test].by_chance
+    by_seed = _by_seed(result)
+    if by_seed is None:
+        return [of_sentences for p in result.p_of_bleu if p is not None]
+    chances = []
+    for group in by_seed.groups:
+        if not group.against:
+            continue
+        if alone := _alone(group, result):
+            p, chance = alone.tests[result.test]["bleu"].p, of_sentences
+        else:
+            p, chance = group.against["bleu"].p, LEVEL
+        chances += [chance] * (p is not None)
+    return chances
 
 
 def cautions(contents: Contents) -> list[Remark]:

@@ -4,6 +4,7 @@ an error.
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from nmtkit.models import checkpoints
 from nmtkit.records import FindingInputs, Manifest, StoredFinding, TranslationMeta, load, parse
 from nmtkit.run import Run, StageCall, translate_command
 from nmtkit.score.metrics import METRICS
+from nmtkit.score.options import ScoreOptions
 from nmtkit.score.stored_scores import ScoredFrom, Scores
 from nmtkit.score.translations import described
 from nmtkit.toml import flat
@@ -183,13 +185,12 @@ def _note_unscored(contents: Contents) -> None:
     for name, result in contents.scores.items():
         scored = set(result.names)
         translated = set(contents.run.with_file(f"translate/{name}/hyp.txt"))
-        known = translated | scored
         again = score_command(name, result)
         if waiting := sorted(translated - scored):
             contents.note(
                 f"{name}: translated, but not among the scores: {', '.join(waiting)}", again
             )
-        if missing := [system.name for system in contents.systems if system.name not in known]:
+        if missing := [system.name for system in contents.systems if system.name not in translated]:
             contents.note(
                 f"{name}: not translated: {', '.join(missing)}",
                 f"nmtkit translate --on {name} && {again}",
@@ -199,6 +200,9 @@ def _note_unscored(contents: Contents) -> None:
 def score_command(set_name: str, result: Scores) -> str:
     """Return the command that scores a set again as a result was scored, with all systems."""
     options = ["--on", set_name, "--significance", result.test]
+    for key in ("resamples", "ratio", "trials", "seed"):
+        if (drawn := getattr(result.resampling, key)) != ScoreOptions.model_fields[key].default:
+            options += [f"--{key}", str(drawn)]
     options += ["--against", result.baseline] if len(result.systems) > 1 else []
     options += ["--buckets", result.by_length.buckets] if result.by_length else []
     if result.seeds and result.seeds.grouping != "seed":
@@ -209,6 +213,22 @@ def score_command(set_name: str, result: Scores) -> str:
         options += ["--metrics", ",".join(columns)]
     options += [word for name in external for word in ("--metric", f"{name}=…")]
     return shlex.join(["nmtkit", "score", *options])
+
+
+def translate_again(contents: Contents, set_name: str, name: str) -> str:
+    """Return the command that translates a set again with the settings of its search, as far as
+    they are known, and scores the set.
+    """
+    meta = contents.translations[set_name].get(name) or TranslationMeta(format=1)
+    member = meta.checkpoints[0].system if meta.checkpoints else name  # of an ensemble
+    settings = next((s.settings for s in contents.systems if s.name == member), {})
+    words = [
+        "--set " + shlex.quote(f"search.{key}={json.dumps(value)}")
+        for key, value in meta.settings.items()
+        if settings.get(f"search.{key}", value) != value
+    ]
+    translate = " ".join([translate_command(name, set_name), *words, "--force"])
+    return f"{translate} && {score_command(set_name, contents.scores[set_name])}"
 
 
 def _read_translations(contents: Contents) -> None:
@@ -222,13 +242,13 @@ def _read_translations(contents: Contents) -> None:
                 if checkpoints.outdated(contents.run, meta):
                     contents.note(
                         f"{set_name}: the translation by {name} is older than its weights",
-                        f"{translate_command(name, set_name)} && {score_command(set_name, result)}",
+                        translate_again(contents, set_name, name),
                     )
             except DataError as error:
                 contents.note(
                     f"systems/{name}/translate/{set_name}: its meta.json cannot be read"
                     f" ({error.message})",
-                    f"nmtkit translate --force --on {set_name}",
+                    translate_again(contents, set_name, name),
                 )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nmtkit.analyze.analysis import stored
-from nmtkit.errors import counted
+from nmtkit.errors import DataError, counted
 from nmtkit.files import JsonObject
 from nmtkit.records import load
 from nmtkit.report.contents import Contents
@@ -32,12 +32,13 @@ table cell for each weight.
 
 
 def read_attention(contents: Contents) -> list[SystemAttention]:
-    """Return what `analyze attention` keeps, a system each; [] if it was not run. If it is out of
-    date it is left out with a remark, and so is a sentence with too many weights.
-
-    Raises: DataError if a file is damaged.
+    """Return what `analyze attention` keeps, a system each; [] if it was not run. Attention that is
+    out of date is left out with a remark, and so is a damaged file or a sentence with too many
+    weights.
     """
-    if (reported := contents.findings.get("attention")) and reported.outdated:
+    if (reported := contents.findings.get("attention")) is None:
+        return []
+    if reported.outdated:
         text = "The explorer leaves out the attention of analyze/attention: it is out of date."
         contents.note(text, reported.command)
         return []
@@ -49,7 +50,13 @@ def read_attention(contents: Contents) -> list[SystemAttention]:
     from nmtkit.analyze.attention import SystemAttention
 
     systems = []
-    for system in (load(SystemAttention, folder / name) for name in names):
+    for name in names:
+        try:
+            system = load(SystemAttention, folder / name)
+        except DataError as error:
+            text = f"analyze/attention/{name} cannot be read ({error.message})"
+            contents.note(text, f"{reported.command} --force")
+            continue
         known = system.sentences
         short = {k: s for k, s in known.items() if len(s.src) * len(s.tgt) <= MOST_WEIGHTS}
         if left_out := len(known) - len(short):

@@ -14,11 +14,6 @@ class ReportOptions(Options):
     """Another run to include in the same page. Repeatable."""
     title: str = option("", "TEXT")
     """Title of the page (default: the number of systems and the data)."""
-    attention: list[str] = option([], "SYSTEM")
-    """Compute the attention of this system and show it in the sentence explorer. Repeatable.
-    Default: none."""
-    sentences: int = option(200, "N", ge=1)
-    """With --attention: the number of sentences, chosen where the systems differ most."""
     figure_width: float | None = option(None, "INCHES", ge=1, le=20)
     """Draw every figure of the page as a PDF for a paper, too: report/figures/NAME.pdf, as wide
     as this (a column of an ACL paper: 3.03). Needs matplotlib."""

@@ -6,7 +6,6 @@ import base64
 import hashlib
 import json
 import re
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -44,7 +43,7 @@ class Part:
         contents: of the run.
         texts: of the sets whose texts can be shown.
         step: the explorer holds every `step`-th line.
-        attention: in the explorer, if it was asked for.
+        attention: in the explorer.
         number: counts the runs of a page from 1; 0 for one run alone.
     """
 
@@ -96,7 +95,7 @@ def render(parts: Sequence[Part], drawn: Drawn, **about: str) -> str:
         **about,
         "version": nmtkit.__version__,
         "parts": parts,
-        "runs": [Markup(run.render(_of_run(part, parts, drawn))) for part in parts],  # noqa: S704
+        "runs": [Markup(run.render(_of_run(part, drawn))) for part in parts],  # noqa: S704
         "data": [Markup(script_text(data(part))) for part in parts],  # noqa: S704
         "style": Markup((TEMPLATES / "page.css").read_text("utf-8")),  # noqa: S704
         "script": Markup(script),  # noqa: S704
@@ -105,10 +104,9 @@ def render(parts: Sequence[Part], drawn: Drawn, **about: str) -> str:
     return environment.get_template("page.html").render(values)
 
 
-def _of_run(part: Part, parts: Sequence[Part], drawn: Drawn) -> dict[str, Any]:
-    """Return what is shown of a run; parts: all of the page."""
+def _of_run(part: Part, drawn: Drawn) -> dict[str, Any]:
+    """Return what is shown of a run."""
     contents = part.contents
-    runs = (shlex.quote(str(each.contents.run.path)) for each in parts)
     sets = [_of_set(contents, name, drawn) for name in contents.scores]
     learning = _learning(contents, drawn)
     findings = {
@@ -122,7 +120,6 @@ def _of_run(part: Part, parts: Sequence[Part], drawn: Drawn) -> dict[str, Any]:
         "part": part,
         "contents": contents,
         "level": 3 if part.number else 2,
-        "page_command": "nmtkit report --run " + " --also ".join(runs),
         "sets": sets,
         "reading": comparison.READING,
         "cautions": [*comparison.cautions(contents), *provenance.searches(contents)],
@@ -246,8 +243,12 @@ def _finding(name: str, reported: ReportedFinding, drawn: Drawn) -> dict[str, An
         (key, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
         for key, value in finding.facts.items()
     ]
-    figure = drawn(reported.figure, name, label)
-    return {**vars(reported), "name": name, "figure": figure, "facts": facts}
+    figure, remarks = drawn(reported.figure, name, label), reported.remarks
+    if reported.figure is not None and figure is None:
+        text = "Its figure.svg cannot be shown: it is damaged"
+        remarks = [*remarks, Remark(text, f"{reported.command} --force")]
+    about = {"name": name, "figure": figure, "facts": facts, "remarks": remarks}
+    return {**vars(reported), **about}
 
 
 def _learning(contents: Contents, drawn: Drawn) -> dict[str, Any]:

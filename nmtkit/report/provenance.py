@@ -8,7 +8,6 @@ import shlex
 from datetime import datetime
 from typing import Any
 
-from nmtkit import console
 from nmtkit.records import Manifest
 from nmtkit.report.contents import Contents, Remark
 from nmtkit.run import StageCall
@@ -162,7 +161,7 @@ def history(records: list[StageCall]) -> Table:
     """Return the calls of stages."""
     columns = [
         text_column("start"),
-        text_column("seconds", "took"),
+        Column("seconds", "took, seconds"),
         Column("exit", "exit"),
         text_column("commit"),
         Column("seed", "seed"),
@@ -171,7 +170,7 @@ def history(records: list[StageCall]) -> Table:
     rows = []
     for call in records[-MOST_CALLS:]:
         command = shlex.join(["nmtkit", *(call.argv or [call.stage])])
-        rows.append([call.start, _duration(call), call.exit, call.commit, call.seed, command])
+        rows.append([call.start, _seconds(call), call.exit, call.commit, call.seed, command])
     notes = []
     if len(records) > MOST_CALLS:
         notes.append(
@@ -180,7 +179,7 @@ def history(records: list[StageCall]) -> Table:
     return Table("history", "Calls of stages", columns, rows, notes)
 
 
-def _duration(call: StageCall) -> str | None:
+def _seconds(call: StageCall) -> int | None:
     try:
         start, end = (
             datetime.strptime(str(moment), "%Y-%m-%dT%H:%M:%S%z")
@@ -188,4 +187,4 @@ def _duration(call: StageCall) -> str | None:
         )
     except ValueError:
         return None
-    return console.duration((end - start).total_seconds())
+    return round((end - start).total_seconds())

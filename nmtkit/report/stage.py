@@ -13,7 +13,7 @@ from typing import Any
 
 import nmtkit
 from nmtkit import console, files
-from nmtkit.errors import ConfigError, EnvironmentProblem, check_known
+from nmtkit.errors import ConfigError, EnvironmentProblem
 from nmtkit.locks import locked
 from nmtkit.models import checkpoints
 from nmtkit.report import digests, explorer, page
@@ -32,6 +32,7 @@ INPUTS = (
     "score/[!.]*/scores.json",
     "score/[!.]*/sentences.tsv",
     "analyze/[!.]*/finding.json",
+    "analyze/attention/[!.]*.json",
     "analyze/[!.]*/figure.svg",
 )
 """The files of a run that a page depends on, beside the history."""
@@ -42,22 +43,20 @@ def report(run: Run, **values: Any) -> Path:
 
     Args:
         run: the run; only what other stages wrote into it is read.
-        values: of `ReportOptions`; only `attention` writes into the runs.
+        values: of `ReportOptions`.
     Returns: the page.
-    Raises: DataError if a run is not prepared or has no scores; ConfigError for an unknown system,
-        or a run that is named twice; EnvironmentProblem if the page cannot be written, or
-        matplotlib is missing for its figures.
+    Raises: DataError if a run is not prepared or has no scores; ConfigError for a run that is named
+        twice; EnvironmentProblem if the page cannot be written, or matplotlib is missing for its
+        figures.
     """
     options = ReportOptions.of(values)
     runs = [run, *map(choose, options.also)]
     for each in runs:
         each.manifest()
-    _check(runs, options.attention)
+    _check(runs)
     if options.figure_width and not drawing.available():
         message = "figures need matplotlib"
         raise EnvironmentProblem(message, where="--figure-width", hint="pip install matplotlib")
-    for each in runs:
-        _compute_attention(each, options)
     path = run.path / "report" / "index.html"
     with contextlib.ExitStack() as held:
         call = held.enter_context(run.recorded("report"))
@@ -109,18 +108,14 @@ def _write_figures(folder: Path, drawn: Mapping[str, str], width: float) -> None
     console.say(f"report: figures of {width:g} inches in {folder}")
 
 
-def _check(runs: Sequence[Run], attention: Sequence[str]) -> None:
-    """Refuse a run that is named twice, and a system that no run has."""
+def _check(runs: Sequence[Run]) -> None:
+    """Refuse a run that is named twice."""
     paths = set()
     for run in runs:
         if run.path.resolve() in paths:
             message = f"{run.path} is in this page already"
             raise ConfigError(message, where="--also", hint="name each run once")
         paths.add(run.path.resolve())
-    names = [system.name for run in runs for system in run.systems()]
-    for name in attention:
-        where = ", ".join(str(run.path / "systems") for run in runs)
-        check_known(name, names, f"no system '{name}'", where, "first: nmtkit train")
 
 
 def _part(contents: Contents, number: int, runs: int) -> page.Part:
@@ -131,30 +126,15 @@ def _part(contents: Contents, number: int, runs: int) -> page.Part:
     return page.Part(contents, texts, step, attention, number)
 
 
-def _compute_attention(run: Run, options: ReportOptions) -> None:
-    """Run `analyze attention` for the systems that the run has."""
-    known = run.system_names()
-    if systems := [name for name in dict.fromkeys(options.attention) if name in known]:
-        from nmtkit.analyze.attention import Attention, AttentionOptions
-        from nmtkit.analyze.stage import current
-        from nmtkit.analyze.study import Study
-
-        current(
-            Attention(AttentionOptions(sentences=options.sentences)),
-            Study(run, Attention.name, systems, []),
-            options.force,
-        )
-
-
 def _digest(contents: Sequence[Contents], options: ReportOptions) -> str:
     """Return one number for all that the page depends on: options, files, weights, history."""
     facts: list[object] = [nmtkit.__version__, code_commit(), drawing.available()]
-    facts += [options.title, options.attention, options.sentences, options.figure_width]
+    facts += [options.title, options.figure_width]
     for part in contents:
         run = part.run
         paths = [path for pattern in INPUTS for path in sorted(run.path.glob(pattern))]
         hashes = files.hashes(paths, run.path)
         weights = {system.name: checkpoints.current(system) for system in run.systems()}
-        facts += [str(run.path) if options.also else None, hashes, weights, part.calls]
+        facts += [str(run.path), hashes, weights, part.calls]
         facts.append(part.remarks)
     return files.text_sha256(json.dumps(facts, default=str))

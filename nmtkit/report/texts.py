@@ -14,7 +14,7 @@ from pathlib import Path
 from nmtkit import files
 from nmtkit.errors import DataError, counted
 from nmtkit.records import MOST
-from nmtkit.report.contents import Contents
+from nmtkit.report.contents import Contents, score_command, translate_again
 from nmtkit.score.evaluate import OF_SENTENCES
 from nmtkit.score.translations import lines_of
 
@@ -67,15 +67,20 @@ def read_texts(contents: Contents, set_name: str) -> Texts | None:
     """
     result, run = contents.scores[set_name], contents.run
     count = result.sentences
-    again = f"nmtkit score --force --on {set_name}"
+    prepare = "nmtkit prep DATASET --force"
     try:
         paths = run.source(set_name), *run.references(set_name)
-        sources, *references = (lines_of(path, count, again) for path in paths)
-        outputs = _outputs(contents, set_name, again)
-        if not outputs:
-            raise DataError("no translation is left")
+        sources, *references = (lines_of(path, count, prepare) for path in paths)
     except DataError as error:
-        contents.note(f"{set_name}: its texts cannot be shown ({error.message})", again)
+        contents.note(
+            f"{set_name}: its texts cannot be shown ({error.message}). Prepare the corpus again"
+            " with the same options, which are in the calls of stages:",
+            prepare,
+        )
+        return None
+    outputs = _outputs(contents, set_name)
+    if not outputs:
+        contents.note(f"{set_name}: its texts cannot be shown (no translation is left)")
         return None
     shown = [sources, *references, *outputs.values()]
     if long := sum(
@@ -103,25 +108,27 @@ def read_texts(contents: Contents, set_name: str) -> Texts | None:
         contents.note(
             f"{set_name}: sentences.tsv is missing or of other translations, so sentences have no"
             " scores",
-            again,
+            f"{score_command(set_name, result)} --force",
         )
     return Texts(set_name, result.baseline, sources, references, outputs, scores, lengths)
 
 
-def _outputs(contents: Contents, set_name: str, again: str) -> dict[str, list[str]]:
-    """Return the translations that were scored, by system, the baseline's first; again: the command
-    that scores those that have changed.
-    """
+def _outputs(contents: Contents, set_name: str) -> dict[str, list[str]]:
+    """Return the translations that were scored, by system, the baseline's first."""
     result, outputs = contents.scores[set_name], {}
     for name in dict.fromkeys([result.baseline, *result.names]):
         path = contents.run.system(name).translation(set_name) / "hyp.txt"
-        lines = list(files.text_lines(path)) if path.is_file() else []
+        if not path.is_file():
+            contents.note(f"{set_name}: the translation by {name} is gone")
+            continue
+        lines = list(files.text_lines(path))
         if len(lines) == result.sentences:
             outputs[name] = lines
         else:
             contents.note(
-                f"{set_name}: the translation by {name} is gone, or not the one that was scored",
-                again,
+                f"{set_name}: the translation by {name} has {counted(len(lines), 'line')} for"
+                f" {counted(result.sentences, 'sentence')}",
+                translate_again(contents, set_name, name),
             )
     return outputs
 

@@ -185,9 +185,10 @@ def length_table(result: Scores, key: str) -> Table:
         for row, score in zip(rows, groups, strict=True):
             row[4:4] = [score.difference, score.p]
     name = "lengths" if of_bleu else f"lengths-{key}"
+    title = _length_title(result, by_length) + ("" if of_bleu else f": {header(key)}")
     first = ["system", key, "delta", "p", "sentences"]
     notes = length_notes(result, key, groups)
-    return Table(name, _length_title(result, by_length), columns, rows, notes, first)
+    return Table(name, title, columns, rows, notes, first)
 
 
 def seed_length_table(result: Scores) -> Table:

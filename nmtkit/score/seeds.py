@@ -46,7 +46,7 @@ fewer, hardly any difference would be clear.
 """
 METHOD = 3
 """Version of the statistics (tests, and over seeds); scores of another version are out of date."""
-NOT_KNOWN = "no p: too few seeds to know how much they vary"
+NOT_KNOWN = "no p over seeds: too few to know how much they vary"
 
 
 def group_systems(

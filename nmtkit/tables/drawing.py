@@ -64,6 +64,8 @@ P = ParamSpec("P")
 DRAWINGS: dict[str, Callable[..., None]] = {}
 """Name of a kind of figure -> the function that draws it. An SVG names its kind."""
 _VALUES = TypeAdapter(dict[str, Any])
+LONGEST = 40
+"""The characters of a name in a figure; a longer name loses its middle."""
 column_width: ContextVar[float | None] = ContextVar("column_width", default=None)
 """Inches that a figure is wide in a paper; None on a page."""
 
@@ -106,8 +108,9 @@ def saved(draw: Callable[[Figure], None], form: str, metadata: Mapping[str, Any]
     stream = io.BytesIO()
     style = {**STYLE, **(PAPER if form == "pdf" else {}), "axes.prop_cycle": cycler(color=COLOURS)}
     with matplotlib.rc_context(style), warnings.catch_warnings():
-        # Chinese, for example, is written as text, for the reader's fonts.
-        warnings.filterwarnings("ignore", message="Glyph .* missing")
+        # Chinese, for example, is written as text, for the reader's fonts. Long texts may leave a
+        # figure little room.
+        warnings.filterwarnings("ignore", message="Glyph .* missing|constrained_layout not applied")
         figure = Figure(layout="constrained")
         draw(figure)
         figure.savefig(stream, format=form, metadata=dict(metadata))
@@ -167,10 +170,16 @@ def panels(
     return figure.subplots(*shape, squeeze=False, sharex=same, sharey=same).ravel()
 
 
+def short(name: str) -> str:
+    """Return a name as a label, which leaves room for the figure."""
+    return name if len(name) <= LONGEST else f"{name[:24]}…{name[25 - LONGEST :]}"
+
+
 def legend(figure: Figure, handles: Mapping[str, Any], columns: int) -> None:
     """Put one legend above all panels, at the left, where a phone begins to show the figure."""
-    names = list(handles)
-    if column := column_width.get():
-        columns = max(1, min(columns, int(column / (0.45 + 0.055 * max(map(len, names))))))
+    names = list(map(short, handles))
+    letter = 0.055 if column_width.get() else 0.075  # inches
+    fitting = int(figure.get_figwidth() / (0.45 + letter * max(map(len, names))))
+    columns = max(1, min(columns, fitting))
     place: Any = "outside upper left"
     figure.legend(list(handles.values()), names, loc=place, ncols=columns, frameon=False)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MARKERS = "osD^vP*X"
+HATCHES = ("", "//", "xx", "--")
+"""Of the bars of the first ten series, of the next ten, …, which have the same colours."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ def differences(
         label = f"{value:+.2f}"
         axes.annotate(label, (1.01, place), xycoords=("axes fraction", "data"), va="center")
     axes.axvline(0, color="0.5", linewidth=0.8, zorder=0)
-    axes.set_yticks(range(len(points)), [point.name for point in points])
+    axes.set_yticks(range(len(points)), [drawing.short(point.name) for point in points])
     axes.set(xlabel=xlabel, ylim=(len(points) - 0.5, -0.5))
 
 
@@ -124,7 +126,7 @@ def grouped_bars(
         by_place = {
             place - 0.4 + step * (number + 0.5): estimates[i] for place, i in enumerate(known)
         }
-        _bars(axes, name, by_place, step * 0.92)
+        _bars(axes, name, by_place, step * 0.92, HATCHES[number // 10 % len(HATCHES)])
     axes.set_xticks(range(len(known)), [groups[i] for i in known], rotation=90 if upright else 0)
     axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
     if len(series) > 1:
@@ -132,7 +134,9 @@ def grouped_bars(
         drawing.legend(figure, dict(zip(names, handles, strict=True)), min(3, len(series)))
 
 
-def _bars(axes: Axes, name: str, by_place: Mapping[float, Estimate], width: float) -> None:
+def _bars(
+    axes: Axes, name: str, by_place: Mapping[float, Estimate], width: float, hatch: str
+) -> None:
     """Draw the bars of a series; an interval is an error bar, and no interval no bar."""
     shown = {place: bar for place, bar in by_place.items() if bar.value is not None}
     values = np.array([astuple(bar) for bar in shown.values()], np.float64)
@@ -143,6 +147,7 @@ def _bars(axes: Axes, name: str, by_place: Mapping[float, Estimate], width: floa
         heights,
         width,
         label=name,
+        hatch=hatch,
         yerr=None if np.isnan(reach).all() else reach.clip(0),
         error_kw={"linewidth": 0.8},
         capsize=1.5,
@@ -176,7 +181,14 @@ def lines(
     for number, (name, values) in enumerate(series.items()):
         heights = np.array(values, np.float64)  # NaN for None
         marker = MARKERS[number % len(MARKERS)]
-        axes.plot(range(len(groups)), heights, f"{marker}-", label=name, linewidth=1.2, ms=4)
+        axes.plot(
+            range(len(groups)),
+            heights,
+            f"{marker}-",
+            label=drawing.short(name),
+            linewidth=1.2,
+            ms=4,
+        )
     axes.set_xticks(range(len(groups)), groups)
     axes.set(xlabel=xlabel, ylabel=ylabel)
     axes.legend(frameon=False, fontsize=8)
@@ -184,7 +196,7 @@ def lines(
         colours = [f"C{list(series).index(name) % 10}" for name in means]
         axes = beside[0]
         axes.barh(range(len(means)), list(means.values()), color=colours)
-        axes.set_yticks(range(len(means)), list(means))
+        axes.set_yticks(range(len(means)), list(map(drawing.short, means)))
         axes.invert_yaxis()
         axes.set(xlabel=means_label)
 

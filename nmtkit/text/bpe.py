@@ -166,10 +166,11 @@ def _read_codes(path: Path) -> tuple[dict[Pair, int], bool]:
     lines = list(text_lines(path))
     versioned = bool(lines) and lines[0].startswith("#version:")
     split_end = not versioned or re.sub(r"(\.0+)*$", "", lines[0].split()[-1]) == "0.1"
+    counts = not versioned and all(line.split(" ")[-1].strip().isdecimal() for line in lines)
     ranks: dict[Pair, int] = {}
     for number, line in enumerate(lines, 1):
         first, _, second = line.rstrip("\r").partition(" ")
-        if not (first and second) or " " in second:
+        if counts or not (first and second) or " " in second:  # counts: it is a vocabulary
             raise DataError(
                 "not a BPE codes file",
                 where=f"{path}, line {number}",

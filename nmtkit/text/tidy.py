@@ -10,7 +10,7 @@ JOINER = "@@"
 
 _HIDDEN = "\xad\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff"
 _INVISIBLE = re.compile(f"[{_HIDDEN}]")
-_UNSAFE = re.compile(f"[\x00-\x1f\x7f-\x9f\u2028\u2029{_HIDDEN}]")
+_UNSAFE = re.compile(f"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff{_HIDDEN}]")
 _SPACES = re.compile(" {2,}")
 _JOINED = re.compile("@@(?= |$)")
 _KINDS = {
@@ -53,10 +53,10 @@ def tidy(line: str, counts: Counter[str] | None = None) -> str:
 
     The BOM (U+FEFF, anywhere), other invisible characters (soft hyphens, zero-width spaces, marks
     of direction; not the joiners U+200C and U+200D) and a CR at the end are removed; NUL, tab,
-    every other control character and every Unicode line separator become a space; runs of spaces
-    collapse; the ends are stripped. Words that end in the subword joiner `@@` stay as they are but
-    are counted: tokenization takes them apart (`@ @`) and `Bpe.segment` never emits one, so they
-    are never read as a joiner.
+    every other control character, every Unicode line separator and a Python string's lone
+    surrogates become a space; runs of spaces collapse; the ends are stripped. Words that end in the
+    subword joiner `@@` stay as they are but are counted: tokenization takes them apart (`@ @`) and
+    `Bpe.segment` never emits one, so they are never read as a joiner.
 
     Args:
         line: one line without its line feed.

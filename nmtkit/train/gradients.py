@@ -76,12 +76,19 @@ def seed_everything(seed: int, step: int, micro: int) -> None:
     random.seed(mixed)
 
 
-def packed_multiple(model: Model, settings: TrainSettings, device: str) -> int:
+def packed_multiple(
+    model: Model, settings: TrainSettings, device: str, in_rows: bool = True
+) -> int:
     """Return the number of which the rows of packed batches have a multiple; 0 = not packed.
 
     On a GPU it is an eighth of a batch, or a 24th of an update whose batches are joined, so that
     few shapes occur.
 
+    Args:
+        model: that reads the batches.
+        settings: packed, batch_unit, batch_size, micro_batch, update_size, replace, word_dropout.
+        device: cpu, cuda or mps.
+        in_rows: True if a GPU has a kernel for attention within the sentences of a row.
     Raises: ConfigError if the model cannot read packed batches that the settings ask for.
     """
     perturbs = settings.replace != "none" or settings.word_dropout > 0
@@ -95,7 +102,10 @@ def packed_multiple(model: Model, settings: TrainSettings, device: str) -> int:
         )
     # Measured: a CPU loses in attention what it saves elsewhere. But the lengths of a context and
     # its source together differ much in a batch, so their padding costs more.
-    gains = device == "cuda" or (device == "cpu" and model.context_form == "source")
+    # Without a kernel, attention pads all sentences to the longest of a whole update. But padded
+    # contexts have no CUDA graphs.
+    gains = device == "cuda" and (in_rows or model.context_rule is not None)
+    gains = gains or (device == "cpu" and model.context_form == "source")
     wanted = settings.packed == "yes" or (settings.packed == "auto" and gains)
     if not wanted or not reads:
         return 0
@@ -167,7 +177,9 @@ class Gradients:
         self._chunk = losses.chunk_rows(self.model.vocabularies.tgt, self.device.type)
         if reason := gpu.load_kernels(self.device):
             console.warn(f"nmtkit's kernels do not work here, torch's are slower: {reason}")
-        self._multiple = packed_multiple(self.model, self.settings, self.device.type)
+        self._narrow = self.autocast["dtype"] if self.autocast.get("enabled") else None
+        in_rows = gpu.attends_in_rows(self._narrow or torch.float32)
+        self._multiple = packed_multiple(self.model, self.settings, self.device.type, in_rows)
         self._perturb = perturbation(self.model, self.settings)
         fits = self._perturb is None and graphs_fit(self.device)
         fits = fits and not self.model.reads_batch_length
@@ -319,8 +331,11 @@ class Gradients:
         Returns: sums (2) of the smoothed loss and of the negative log-likelihood.
         """
         reading = self._perturb.reading() if self._perturb else contextlib.nullcontext()
-        dtype = self.autocast["dtype"] if self.autocast["enabled"] else None
-        at_once = parameters_at_once(self.model, dtype) if self.graphs else contextlib.nullcontext()
+        at_once = (
+            parameters_at_once(self.model, self._narrow)
+            if self.graphs
+            else contextlib.nullcontext()
+        )
         with at_once:
             with torch.autocast(**self.autocast), reading:
                 hidden = target_states(self.model, batch)

@@ -107,6 +107,7 @@ class Trainer:
         # The step and the validation of the last checkpoint. There is nothing new to save yet.
         self.saved = state.step, state.validated
         self.writer = saving.Writer()
+        self.ranks.before_exit = self.writer.wait
         self.reporter: Reporter
         # The updates since the last `read`, and the last update that was read.
         self._unread: list[Update] = []

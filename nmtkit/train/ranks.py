@@ -17,7 +17,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -40,7 +40,6 @@ from nmtkit.errors import (
 from nmtkit.user_classes import fault_of_user
 
 T = TypeVar("T")
-TIMEOUT = "NMTKIT_RANK_TIMEOUT"
 BEAT = 1.0
 """Seconds between two heartbeats of a rank."""
 SILENCE = 5.0
@@ -88,10 +87,15 @@ class Cause:
 
 
 class Ranks:
-    """A single process: rank 0 of 1."""
+    """A single process: rank 0 of 1.
+
+    Attributes:
+        before_exit: is called in another thread before the process ends without its main thread.
+    """
 
     rank = 0
     world = 1
+    before_exit: Callable[[], object] = staticmethod(lambda: None)
 
     @property
     def first(self) -> bool:
@@ -144,6 +148,7 @@ class Group(Ranks):
         self._gpus: Any = None
         self._address = address
         self._closed = threading.Event()
+        self._beats = 0
         try:
             self._join()
         except RuntimeError as error:
@@ -164,6 +169,7 @@ class Group(Ranks):
         gone = f"{self._processes[0]} or its launcher is gone: the store does not answer"
         self._gone = Cause(0, gone)
         threading.Thread(target=self._beat, args=[self._connect()], daemon=True).start()
+        threading.Thread(target=self._watch, daemon=True).start()
         gloo = PrefixStore("gloo", self._store)
         dist.init_process_group(
             "gloo", store=gloo, rank=rank, world_size=world, timeout=self._limit
@@ -200,19 +206,37 @@ class Group(Ranks):
         """Set heartbeats, also while the main thread works; a store client serves one thread.
 
         A heartbeat holds its number and the number of exchanges that the main thread has begun.
-        Once a cause is known, or the store is gone, end the process if the main thread does not: it
-        may be in a call that never returns.
+        Once a cause is known, or the store is gone, end the process if the main thread does not.
         """
         cause = self._gone
         with contextlib.suppress(RuntimeError):
-            for number in itertools.count():
-                store.set(f"beat/{self.rank}", f"{number} {self._exchanges}")
+            for self._beats in itertools.count():
+                store.set(f"beat/{self.rank}", f"{self._beats} {self._exchanges}")
                 if store.check(["cause"]):
                     cause = Cause(**json.loads(store.get("cause")))
                     break
                 if self._closed.wait(BEAT):
                     return
         if not self._closed.wait(GRACE):
+            self._exit(cause)
+
+    def _watch(self) -> None:
+        """End the process if the store stops answering: a call of the store has no time limit.
+
+        Time in which this process itself is suspended does not count.
+        """
+        beats, silence = 0, 0.0
+        while silence < self._limit.total_seconds() + GRACE:
+            if self._closed.wait(BEAT):
+                return
+            silence = silence + BEAT if beats == self._beats else 0.0
+            beats = self._beats
+        self._exit(self._gone)
+
+    def _exit(self, cause: Cause) -> None:
+        """End the process, whose main thread may be in a call that never returns."""
+        self.before_exit()
+        if not self._closed.wait(SILENCE):  # the main thread may have waited for the same
             if 0 in {self.rank, cause.rank}:
                 console.put(f"nmtkit: {cause.error()}", file=sys.stderr)
             os._exit(cause.code)
@@ -372,49 +396,3 @@ def bytes_sent(parameters: int, world: int, dtype: torch.dtype) -> float:
     A ring sends 2·(W-1)/W of them.
     """
     return 2 * (world - 1) / world * parameters * dtype.itemsize
-
-
-@contextlib.contextmanager
-def joined() -> Iterator[Ranks]:
-    """Join the processes that torchrun started; without RANK and WORLD_SIZE, be alone.
-
-    An error of any rank ends all ranks, with the exit code of that error. It is printed once.
-
-    Raises: ConfigError if the environment makes no sense; EnvironmentProblem if the ranks do not
-        come together, or one is lost.
-    """
-    rank, world, address, timeout = _environment()
-    if world == 1:
-        yield Ranks()
-        return
-    if rank:
-        console.mute()
-    ranks = Group(rank, world, address, timeout)
-    try:
-        yield ranks
-    except BaseException as error:
-        ranks.leave(error)
-        expected = isinstance(error, (NmtkitError, KeyboardInterrupt))
-        if expected and not ranks.first and ranks.lost != 0:
-            raise SystemExit(getattr(error, "exit_code", 130)) from None  # rank 0 prints it
-        raise
-    ranks.leave(None)
-
-
-def _environment() -> tuple[int, int, tuple[str, int], float]:
-    """Return rank, world, address and timeout as the environment has them."""
-    names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", TIMEOUT)
-    values = {name: os.environ[name] for name in names if name in os.environ}
-    try:
-        world, rank = int(values.get("WORLD_SIZE", "1")), int(values.get("RANK", "0"))
-        address = values.get("MASTER_ADDR", ""), int(values.get("MASTER_PORT", "0"))
-        timeout = float(values.get(TIMEOUT, "600"))
-        if 0 <= rank < world and (world == 1 or all(address)) and timeout > 0:
-            return rank, world, address, timeout
-    except ValueError:
-        pass
-    raise ConfigError(
-        "the environment variables of torch.distributed do not fit together",
-        where=", ".join(f"{name}={value}" for name, value in values.items()),
-        hint="start several with torchrun, or unset these",
-    )

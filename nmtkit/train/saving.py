@@ -62,6 +62,11 @@ class Writer:
         if writing is not None:
             writing.result()
 
+    def wait(self) -> None:
+        """Wait, in any thread, until what was begun is written or has failed."""
+        with suppress(RuntimeError):  # Python is shutting down, and waits by itself
+            self._thread.submit(lambda: None).result()
+
 
 def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return copies in main memory, which no further update changes."""

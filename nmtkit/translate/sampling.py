@@ -27,6 +27,7 @@ from torch import Tensor
 
 from nmtkit.data.batches import Batch
 from nmtkit.nn import cpu
+from nmtkit.nn.hardware import widest
 from nmtkit.settings import SearchSettings
 from nmtkit.translate.beam import Beams
 from nmtkit.translate.hypotheses import End, NBest
@@ -55,10 +56,10 @@ class Samples(Beams):
             [np.random.default_rng([*key, i]).random(limit) for i in range(settings.beam)]
             for key, limit in zip(keys, self.left.flatten().tolist(), strict=True)
         ]
-        padded = np.zeros((len(numbers), settings.beam, self.longest))
-        for row, of_row in zip(padded, numbers, strict=True):
+        padded = torch.zeros(len(numbers), settings.beam, self.longest, dtype=widest(self.device))
+        for row, of_row in zip(padded.numpy(), numbers, strict=True):
             row[:, : len(of_row[0])] = of_row
-        self._numbers = torch.from_numpy(padded).to(self.device)  # (M, K, longest)
+        self._numbers = padded.to(self.device)  # (M, K, longest)
 
     def pick(self, logits: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
         """Draw the next token of each sample; in the first step, K tokens for each sentence."""
@@ -88,7 +89,7 @@ def draw(logits: Tensor, numbers: Tensor, settings: SearchSettings) -> tuple[Ten
 
     Args:
         logits: (R', V), -inf where a token is impossible.
-        numbers: (R', n) in [0, 1), one for each token.
+        numbers: (R', n) in [0, 1), one for each token, of the type to compute in.
         settings: temperature, top_k, top_p.
     Returns: logits and ids of the tokens, (R', n).
     """
@@ -98,7 +99,7 @@ def draw(logits: Tensor, numbers: Tensor, settings: SearchSettings) -> tuple[Ten
     head = head and cpu.reads_at_once(logits)
     if settings.top_k or settings.top_p < 1:
         values, ids = top_sorted(logits, HEAD if head else settings.top_k or logits.shape[1])
-    scaled = values.double() / settings.temperature
+    scaled = values.to(numbers.dtype) / settings.temperature
     if head:  # relative to all tokens, not to the sorted ones alone
         rest = (logits - values[:, :1]) / settings.temperature
         probabilities = (scaled - scaled[:, :1] - rest.logsumexp(-1, keepdim=True)).exp()

@@ -178,6 +178,12 @@ def stream_windows(
         yield lines
 
 
+def _next_block(descriptor: int) -> bytes:
+    """Wait for bytes and return them; b"" at the end. The descriptor may be non-blocking."""
+    select.select([descriptor], [], [])
+    return os.read(descriptor, BYTES)
+
+
 def _raw_windows(stream: BinaryIO, size: int, silence: float) -> Iterator[list[bytes]]:
     try:
         descriptor = stream.fileno()
@@ -188,7 +194,7 @@ def _raw_windows(stream: BinaryIO, size: int, silence: float) -> Iterator[list[b
     partial = []  # of the line not ended yet
     number = 0  # lines that have ended
     begin = 0.0  # when the first waiting line has come, or the last window has ended
-    while block := os.read(descriptor, BYTES):
+    while block := _next_block(descriptor):
         first, *rest = block.split(b"\n")
         partial.append(first)
         number += len(rest)

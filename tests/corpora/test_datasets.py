@@ -307,6 +307,10 @@ def test_describe_is_json_and_knows_the_cache(tmp_path, monkeypatch):
         "senteval": {"kind": "evaluation set", "sets": []},
     }
     assert {name: {key: rows[name][key] for key in row} for name, row in facts.items()} == facts
+    for name in facts:
+        addresses = {key: file.urls for key, file in table.find(name).needed().items()}
+        assert rows[name]["files"] == addresses
+    assert rows["senteval"]["files"] and not rows["demo"]["files"]
     assert "newstest2012+2013" in rows["wmt14-ende"]["further_sets"]
     (tmp_path / "multi30k").mkdir()
     for name, resource in needed.items():

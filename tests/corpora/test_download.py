@@ -183,6 +183,12 @@ def find(server, *paths, name=NAME, checksum=CHECKSUM, size=SIZE, from_dir=None)
     return Finder({name: resource}, from_dir).find(name).path
 
 
+def remembered(*arguments, **known):
+    path = find(*arguments, **known)
+    Finder({NAME: Resource(urls=[])}).find(NAME).remember()  # as prep does after unpacking
+    return path
+
+
 def refusal(*arguments, **known):
     """The error of a machine that cannot find a file."""
     with pytest.raises(EnvironmentProblem) as caught:
@@ -525,7 +531,7 @@ def test_after_a_malformed_answer_the_mirror_is_tried(server, monkeypatch, kind,
 
 
 def test_the_first_copy_is_recorded_and_later_ones_compared(server, tmp_path, mine):
-    path = find(server, "/good", **UNKNOWN)
+    path = remembered(server, "/good", **UNKNOWN)
     recorded = path.parent / "train.bin.sha256"
     assert recorded.read_text() == f"{sha256(CONTENT)}  train.bin\n"
     if shutil.which("sha256sum"):
@@ -538,6 +544,8 @@ def test_the_first_copy_is_recorded_and_later_ones_compared(server, tmp_path, mi
         find(server, "/good", **UNKNOWN, from_dir=mine)
     assert sha256(CONTENT) in caught.value.message and sha256(OTHER) in caught.value.message
     assert "train.bin.sha256" in caught.value.hint
+    path.unlink()
+    assert "train.bin.sha256" in refusal(server, "/wrong", **UNKNOWN | {"name": NAME}).hint
 
 
 def test_a_person_s_copy_is_remembered_once_it_has_proved_readable(server, tmp_path):

@@ -191,6 +191,7 @@ def test_two_translators_in_wmt_xml_and_no_output_of_a_system(tmp_path):
     [
         ("", "no segments"),
         ("just text\n", "no segments"),
+        ("<tmx><tu><tuv xml:lang='en'><seg>x</seg></tuv></tu></tmx>", "no segments"),
         ("<doc docid=a></doc>", "no segments"),
         ("<doc docid=a>\n<seg id=1>x\n<seg id=2>y</seg></doc>", "not closed"),
         ("<doc docid=a>\n<seg id=1>x", "not closed"),

@@ -16,9 +16,10 @@ from typer.testing import CliRunner
 
 from nmtkit.analyze.agreement import find_pairs
 from nmtkit.cli import app
-from nmtkit.corpora import published, table
+from nmtkit.corpora import fetch, published, table
 from nmtkit.corpora.cache import checksum
 from nmtkit.corpora.fetch import Finder
+from nmtkit.corpora.table import Resource
 from nmtkit.corpora.unpack import unpack
 from nmtkit.errors import EnvironmentProblem
 from nmtkit.files import text_lines
@@ -182,8 +183,10 @@ def test_prep_of_everything_registered(look_alikes, folder, tmp_path, name):
 def unpacked(dataset, folder, path):
     """The sets of a data set, from the archives of a folder."""
     chosen = dataset.choose()
-    files = published.find_all(list(dataset.needed(chosen)), Finder(dataset.published, folder))
-    return unpack(dataset, chosen, {one.name: one.path for one in files}, path)
+    finder = Finder(dataset.published, folder)
+    return unpack(
+        dataset, chosen, {name: finder.find(name).path for name in dataset.needed(chosen)}, path
+    )
 
 
 @pytest.mark.parametrize(
@@ -288,6 +291,29 @@ def test_a_copy_that_could_not_be_read_is_not_remembered(
     assert "en-es.tgz has no en-es/train.tags.en-es.es" in result.stderr
     assert "another release of this name" in result.stderr
     assert not (tmp_path / "a").exists()
+    prepare("ted-esen", folder, tmp_path / "a")
+
+
+def test_a_download_that_cannot_be_read_is_not_remembered_either(
+    look_alikes, folder, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("NMTKIT_CACHE", str(tmp_path / "cache"))
+    name = "wit3/2014-01/texts/en/es/en-es.tgz"
+    whole = next(folder.rglob("en-es.tgz")).read_bytes()
+
+    def download(url, path, size, trusted):
+        path.parent.mkdir(parents=True)
+        path.write_bytes(whole[: len(whole) // 2])
+
+    monkeypatch.setattr(fetch, "download", download)
+    path = Finder({name: Resource(urls=["http://127.0.0.1/"])}).find(name).path
+    result = nmtkit(f"prep ted-esen --run {tmp_path}/a")
+    assert result.exit_code == 2 and "is damaged" in result.stderr
+    assert "recorded" not in result.stderr
+    said = " ".join(result.stderr.split())
+    assert f"delete {path} and {path}.sha256" in said
+    assert not path.with_name("en-es.tgz.sha256").exists()
+    path.unlink()
     prepare("ted-esen", folder, tmp_path / "a")
 
 

@@ -346,11 +346,25 @@ def test_rows_that_the_training_text_has_not(tmp_path):
             {"files": ["x/a.{lang}.sgm"]},
             "a.en.sgm has 1 line but a.de.sgm has more",
         ),
+        (
+            {
+                "a.en.sgm": "<doc docid=A><seg>1</seg></doc><doc docid=B><seg>2</seg></doc>",
+                "a.de.sgm": "<doc docid=B><seg>2</seg></doc><doc docid=A><seg>1</seg></doc>",
+            },
+            {"files": ["x/a.{lang}.sgm"]},
+            "the documents A and B are side by side in a.en.sgm and a.de.sgm",
+        ),
     ],
 )
 def test_sides_that_do_not_match(tmp_path, contents, options, message):
     caught = refused(DataError, message, train_of, tmp_path, contents, **options)
     assert caught.hint and "train set" in caught.message
+
+
+def test_a_side_without_ids_of_documents_matches_any(tmp_path):
+    plain, with_ids = "<doc><seg>1</seg></doc>" * 2, "<doc docid=A><seg>1</seg></doc>" * 2
+    contents = {"a.en.sgm": plain, "a.de.sgm": with_ids}
+    assert train_of(tmp_path, contents, files=["x/a.{lang}.sgm"])
 
 
 @pytest.mark.parametrize(

@@ -183,7 +183,7 @@ EXIT_CODES = {
     3: "environment error: disk, network, device, a missing package, a lost process",
     4: "the training diverged",
     75: "stopped and saved; the same command continues",
-    130: "stopped immediately (Ctrl-C or SIGTERM; in training a second Ctrl-C)",
+    130: "stopped immediately (Ctrl-C, SIGTERM, SIGUSR1, a closed terminal; in training a second Ctrl-C)",
 }
 
 VARIABLES = {

@@ -282,9 +282,12 @@ def test_only_check_needs_the_package_transformers(copy, monkeypatch):
     assert command(copy, "post --to huggingface").exit_code == 0
 
 
-def test_a_folder_of_another_engine_is_written_again(copy, without_package, tmp_path):
+def test_a_folder_of_another_engine_is_replaced_by_force_alone(copy, without_package, tmp_path):
     for to, file in (("ctranslate2", "model.bin"), ("huggingface", "model.safetensors")):
-        out = stage.export(copy, "post", to, out=tmp_path / "out")
+        if to == "huggingface":
+            with pytest.raises(ConfigError, match="has the export of 'post' to ctranslate2"):
+                stage.export(copy, "post", to, out=tmp_path / "out")
+        out = stage.export(copy, "post", to, out=tmp_path / "out", force=True)
         assert folder.read_about(out).to == to and (out / file).is_file()
     assert not (out / "model.bin").exists()
 
@@ -360,6 +363,7 @@ def test_the_real_engine_translates_alike(copy, name, stdout, monkeypatch):
     side, search = TextSide.load(copy.prep, "src"), copy.system(name).searching()
     limit = max(length_limit(len(side.encode(line)) + 1, search) for line in LINES)
     assert (asked[0]["beam_size"], asked[0]["max_decoding_length"]) == (3, limit)
+    assert asked[0]["length_penalty"] == search.length_penalty
     assert asked[0]["max_input_length"] == asked[0]["min_decoding_length"] == 0
     assert ctranslate2.contains_model(str(out))
 

@@ -346,6 +346,7 @@ def test_the_checkpoints_of_a_system(tmp_path, stderr):
         ((10, 40, 50), 2, [40, 50]),
         ((10, 40, 50), 3, [40, 50]),  # 10 is an old best
         ((13, 17), 2, [13]),  # the best, for none is a multiple
+        ((13, 20), 2, [13]),  # and one alone is no mean
     ],
 )
 def test_the_mean_is_of_checkpoints_that_are_equally_far_apart(

@@ -135,8 +135,8 @@ def main() -> None:
         done.append(run(name, command, limit, out / f"step{number}.log"))
         report(out, done)
     left = max(LEAST, end - time.monotonic())
-    # A row that has begun may take some time.
-    command = ["tests.gpu.table", str(out), "--seconds", f"{0.8 * left:.0f}"]
+    # A row that has begun may take more than a minute.
+    command = ["tests.gpu.table", str(out), "--seconds", f"{max(0.5 * left, left - 75):.0f}"]
     command += ["--systems", given.systems] if given.systems else []
     command += [] if ON_GPU else ["--tiny"]
     done.append(run("table", command, left, out / "table.log"))

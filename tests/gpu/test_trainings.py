@@ -6,6 +6,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from nmtkit import files
+from nmtkit.data.documents import documents_file
 from nmtkit.models.variants import load_variant
 from nmtkit.nn import recording
 from nmtkit.train import graphs
@@ -34,12 +36,21 @@ def trained(run, name, variant, *extra):
     return load_file(run.system(name).checkpoints / "step-00000006" / "model.safetensors")
 
 
+def with_documents(path):
+    """Return a run whose training set has documents, which some variants read."""
+    run = make_run(path, pairs=60, dev=6)
+    starts = documents_file(run.prep, "train")
+    starts.parent.mkdir(exist_ok=True)
+    files.write_lines(starts, map(str, range(0, 60, 6)))
+    return run
+
+
 def same_bits(first, second):
     return all(torch.equal(first[name], second[name]) for name in first)
 
 
 def test_a_deterministic_training_that_is_stopped_has_the_same_bits(variant, tmp_path):
-    run = make_run(tmp_path, pairs=60, dev=6)
+    run = with_documents(tmp_path)
     whole = trained(run, "whole", variant)
     values = {"variant": variant, "name": "stopped", "device": DEVICE}
     train(run, assignments=settings_of(variant, "train.max_steps=3"), **values)
@@ -49,7 +60,7 @@ def test_a_deterministic_training_that_is_stopped_has_the_same_bits(variant, tmp
 @pytest.mark.skipif(not ON_GPU, reason="tests/train/test_graphs.py has a stand-in for a CPU")
 def test_replayed_graphs_make_the_updates_of_kernels(variant, tmp_path, monkeypatch, capsys):
     """To the bit, dropout included; also after a wait, which no graph may have."""
-    run, recorded, record = make_run(tmp_path, pairs=60, dev=6), [], recording.record
+    run, recorded, record = with_documents(tmp_path), [], recording.record
 
     def noted(compute, pool):
         recorded.append(record(compute, pool))

@@ -34,6 +34,7 @@ NASTY = st.text(st.one_of(st.sampled_from(SPECIAL), st.characters(exclude_catego
         ("a\x0cb\x0bc", "a b c", {"form feed": 1, "vertical tab": 1}),
         ("a\x1cb\x1fc", "a b c", {"separator U+001C-1F": 2}),
         ("a\x07b\x9ac\x7f", "a b c", {"other control character": 3}),
+        ("a\ud800b", "a b", {"other control character": 1}),
         ("  a  b ", "a b", {"spaces": 1}),
         (" a", "a", {"spaces": 1}),
         ("a ", "a", {"spaces": 1}),

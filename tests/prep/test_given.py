@@ -279,6 +279,7 @@ WRONG_FILES = [
     ({"codes": "codes,codes", "vocab": "vocab"}, "two files of merges need two vocabularies"),
     ({"codes": "codes,codes,codes"}, "a file, or one for each side: got 3"),
     ({"codes": "bad"}, "not a BPE codes file"),
+    ({"codes": "vocab"}, "not a BPE codes file"),
     ({"codes": "empty"}, "empty has no merges"),
     ({"codes": "gone"}, "no such file: gone"),
     ({"codes": "codes", "vocab": "no-counts"}, "not a subword vocabulary"),

@@ -86,6 +86,15 @@ def test_counts_are_those_of_a_slow_count(tmp_path, stderr):
     )
 
 
+def test_a_row_that_training_has_with_two_references_counts_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(steps, "PART_BYTES", 50)  # the references are in several ranges of hashes
+    rows = list(dict.fromkeys(pairs(60)))[:20]
+    train = [*rows, *((src, f"Noch einmal {tgt}") for src, tgt in rows)]
+    dev = [(src, tgt, f"Noch einmal {tgt}") for src, tgt in rows]
+    repeats = prepared(tmp_path, train, {"dev": rows, "news": dev}).manifest().repeats
+    assert [(text.exact, text.normalised) for text in repeats.overlap] == [(20, 20)] * 2
+
+
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_real_text(tmp_path, shared, jobs):
     """Europarl, of which the dev set repeats some pairs."""

@@ -17,6 +17,7 @@ from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.locks import locked
 from nmtkit.prep import tasks
 from nmtkit.prep.clean import CleanShard
+from nmtkit.prep.plan import Plan
 from nmtkit.prep.tasks import Damaged, read_fact
 from nmtkit.prep.work import WORK_RECORD, work_folder
 from nmtkit.run import Run
@@ -194,6 +195,20 @@ def test_a_shard_that_is_damaged_while_prep_works(tmp_path, text, stderr, expect
     assert warned in stderr()
 
 
+def test_a_file_that_is_replaced_while_prep_works_is_an_error(tmp_path, monkeypatch):
+    files = own_files(tmp_path, pairs(60))
+    run = Plan.run
+
+    def replace_and_run(plan, finish):
+        write(tmp_path / "in", "train", pairs(60, 5))
+        return run(plan, finish)
+
+    monkeypatch.setattr(Plan, "run", replace_and_run)
+    message = "train.en changed while prep read it"
+    assert "run prep again" in refused(DataError, message, prepare, tmp_path, files).hint
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize("other", [[*SETTINGS[1:], "merges=30"], SETTINGS], ids=["set", "tools"])
 def test_another_command_does_not_go_on(
     tmp_path, text, stopped, small_shards, stderr, other, monkeypatch
@@ -218,6 +233,13 @@ def test_a_work_folder_elsewhere(tmp_path, text, expected):
         prepare(tmp_path, text, "other", SETTINGS, work=work)
     assert [path.name for path in work.iterdir()] == ["notes.txt"]
     assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize("work", ["run", "run/prep", "run/prep/work"])
+def test_the_run_and_its_prep_folder_are_no_work_folder(tmp_path, text, work):
+    message = f"{work} is the run, or in its prep folder"
+    refused(ConfigError, message, prepare, tmp_path, text, work=tmp_path / work)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_record_that_is_not_one_of_prep_is_refused(tmp_path, text):

@@ -104,6 +104,8 @@ def spoil(path, how):
         path.write_bytes(b"")
     elif how == "latin-1":
         path.write_bytes("Der Hund.\nDie Bäume sind groß.\n".encode("latin-1") * 30)
+    elif how == "CR":
+        path.write_bytes(path.read_bytes().replace(b"\n", b"\r"))
 
 
 @pytest.fixture
@@ -125,6 +127,7 @@ def own_set(tmp_path):
         ("device", "is a device, not a file"),
         ("empty", "is empty"),
         ("latin-1", "not UTF-8: byte 0xe4"),
+        ("CR", "end in CR"),
     ],
 )
 def test_a_bad_file_is_named_and_nothing_is_written(tmp_path, files, which, how, message, test):
@@ -192,6 +195,30 @@ def test_bad_utf8_has_line_and_byte_offset(tmp_path, files):
     caught = refused(DataError, None, run_prep, tmp_path, files)
     assert f"line {text[:start].count(10) + 1}, byte {start + 2} " in caught.where
     assert "prep.on_bad_utf8" in caught.hint
+
+
+def test_markup_in_files_of_another_name(tmp_path, files, stderr):
+    """Most lines: an error. Some, as in the training text of IWSLT: a warning. A tag that begins a
+    line names its language.
+    """
+    talk = ["<url>http://x</url>", "<title>A title</title>", *("A dog." for _ in range(18))]
+    texts = {
+        "unit": ["<tu>", '<tuv xml:lang="en"><seg>A dog.</seg></tuv>', "</tu>", "A dog."] * 5,
+        "talk": talk * 10,
+        "few": talk,
+        "language": ["<de> A dog."] * 20,
+    }
+    said = {}
+    for name, lines in texts.items():
+        train = write(tmp_path / name, "train", [(line, "Ein Hund.") for line in lines])
+        if name == "unit":
+            message = r"15 of the first 20 lines of the source of train are markup \(<tu>\)"
+            error = refused(DataError, message, run_prep, tmp_path, files | {"train": train})
+            assert ".sgm or .xml" in error.hint and "TMX" in error.hint
+        else:
+            run_prep(tmp_path, files | {"train": train}, name)
+        said[name] = "are markup" in stderr()
+    assert said == {"unit": False, "talk": True, "few": False, "language": False}
 
 
 def test_a_gz_cut_short(tmp_path, files):
@@ -545,6 +572,20 @@ def test_other_settings_are_refused_with_old_and_new(tmp_path, files, run):
         .settings.truecase
         == "none"
     )
+
+
+def test_systems_stay_valid_if_only_test_sets_are_new(tmp_path, files, run, test):
+    def hint(**options):
+        error = refused(ConfigError, "prepared differently", run_prep, tmp_path, files, **options)
+        return error.hint
+
+    valid = "trained systems stay valid"
+    assert valid in hint(test=joined(test))
+    assert valid not in hint(test=joined(test), settings=["truecase=none"])
+    assert valid not in hint(test=joined(test), settings=["drop_overlap=exact"])
+    assert valid not in hint(docs=["dev=blank"])
+    before = run.manifest().fingerprint
+    assert run_prep(tmp_path, files, test=joined(test), force=True).manifest().fingerprint == before
 
 
 def test_another_preset_with_the_same_text_is_noted(tmp_path, files, stderr):

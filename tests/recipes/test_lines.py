@@ -395,9 +395,9 @@ def test_each_half_of_the_comparison_has_a_run_of_its_own(tmp_path):
             {"DOCUMENT_STEPS": 90},
             (70, 90),
             ["multi30k-ende", "demo"],
-            ["cost", "cost", "agreement"],
+            [*["cost", "attention"] * 2, "agreement"],
         ),
-        ("full", {}, (70, 70), ["wmt14-ende", "ted-zhen"], ["cost", "cost"]),
+        ("full", {}, (70, 70), ["wmt14-ende", "ted-zhen"], ["cost", "attention"] * 2),
     ],
 )
 def test_all_models_have_one_budget(scale, more, steps, datasets, analyses, tmp_path):

@@ -1,5 +1,6 @@
 """PARALLEL=K: K trainings of a recipe at once, and the same systems as one after the other."""
 
+import io
 import os
 import signal
 import subprocess
@@ -9,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from nmtkit.locks import locked
 from nmtkit.parallel import cores
 from nmtkit.run import Run
-from recipes.trainings import Training, Trainings
+from recipes.trainings import Training, Trainings, main
 from tests.recipes.recipe_calls import ASKED, ROOT, note_installed
 
 STUB = """
@@ -69,6 +71,7 @@ def begin(tmp_path):
         asked = {*ASKED, "OMP_NUM_THREADS"}
         kept = {key: value for key, value in os.environ.items() if key not in asked}
         mine = {"NMTKIT_VENV": tmp_path, "NOTES": tmp_path / "notes", "RUN": tmp_path / "run"}
+        mine["TMPDIR"] = tmp_path
         mine |= {"SCALE": "smoke", "PACE": "0.3", **variables}
         values = kept | {key: str(value) for key, value in mine.items()}
         options = {"env": values, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -128,13 +131,16 @@ def test_a_failure_stops_the_others_and_is_named(begin, tmp_path):
     err = ended(begin(PARALLEL=2, BAD="transformer-s1", PACE="5"), code=4)
     assert "transformer-s1: cannot train this" in " ".join(err.split("\n"))
     found = notes(tmp_path)
-    assert sum(line[0] == "begin" for line in found) == 2
+    assert sum(line[0] == "begin" for line in found) <= 2
     assert "translate" not in [line[0] for line in found]
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_stops_all(number, begin, tmp_path):
+@pytest.mark.parametrize(
+    ("number", "killed"),
+    [(signal.SIGTERM, "queue"), (signal.SIGHUP, "queue"), (signal.SIGKILL, "recipe")],
+)
+def test_a_signal_stops_all(number, killed, begin, tmp_path):
     process = begin(PARALLEL=3, PACE="60")
     end = time.monotonic() + 60
     while not (tmp_path / "notes").exists() or len(notes(tmp_path)) < 1 + 3:
@@ -142,10 +148,11 @@ def test_a_signal_stops_all(number, begin, tmp_path):
         time.sleep(0.05)
     children = f"/proc/{process.pid}/task/{process.pid}/children"
     (child,) = [int(pid) for pid in open(children, encoding="ascii").read().split()]
-    os.kill(child, number)
-    ended(process, code=75)
+    os.kill(child if killed == "queue" else process.pid, number)
+    ended(process, code=75 if killed == "queue" else -number)
     found = notes(tmp_path)
     assert [line[0] for line in found].count("stop") == 3
+    assert not list(tmp_path.glob("tmp.*"))  # the queue
     assert "translate" not in [line[0] for line in found]
 
 
@@ -157,9 +164,20 @@ def test_a_drawing_reads_the_measurements_once(tmp_path, monkeypatch):
     metrics = Run(tmp_path).system("a").metrics
     metrics.parent.mkdir(parents=True)
     metrics.write_text('{"step": 7, "kind": "train", "nll": 3.21}\n')
-    table = Trainings([Training(["--system", "a"])], Run(tmp_path), 1).table()
+    states = {"a": "running", "b": "waiting", "c": "done"}
+    trainings = [Training(["--system", name], state) for name, state in states.items()]
+    table = Trainings(trainings, Run(tmp_path), 1).table(live=True)
     assert [list(column.cells) for column in table.columns][2:4] == [["7"], ["3.21"]]
+    assert table.title == "1 of 3 done"
     assert read.count("metrics.jsonl") == 1
+
+
+def test_a_second_recipe_of_a_run_is_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["trainings", "2", str(tmp_path)])
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
+    with locked(tmp_path / "recipes" / "logs", "recipe"), pytest.raises(SystemExit, match="2"):
+        main()
+    assert "is in use by 'recipe'" in capsys.readouterr().err
 
 
 def test_another_word_than_a_number_is_refused(begin):

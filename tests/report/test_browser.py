@@ -12,6 +12,7 @@ import pytest
 
 from nmtkit.analyze.attention import SystemAttention
 from nmtkit.report import stage
+from nmtkit.score.stage import score
 from tests.score.conftest import write
 
 from .browser import Browser, find
@@ -77,6 +78,7 @@ def of_two(small, tmp_path_factory):
     long = "a-system-with-a-long-name-of-its-own"
     systems = (("base", 0.3), (long, 0.05))
     made = make(tmp_path_factory.mktemp("other") / "other-run", systems=systems, markup=False)
+    score(made.run, metrics="bleu", resamples=20, trials=20)
     return stage.report(made.run, also=[small.path])
 
 
@@ -442,7 +444,9 @@ def test_runs_of_one_page_keep_apart(browser, of_two):
     browser.click("#run1-comparison th:nth-child(2) button")
     assert column(browser, 0, "#run1-comparison table") == [named, "base"]
     assert column(browser, 0, "#run2-comparison table") == ["base", "own"]
-    for form, sets in ((0, 1), (1, 2)):
+    for form, sets, scores in ((0, 1, ["sentence BLEU"]), (1, 2, ["sentence BLEU", "chrF"])):
+        options = f"[...document.forms[{form}].elements.score.options]"
+        assert browser.run(f"{options}.map((one) => one.textContent)") == scores
         prefix = f"run{form + 1}-"
         data = json.loads(browser.run(f"document.getElementById('{prefix}data').textContent"))
         assert len(data["sets"]) == sets and count(browser, prefix) == 40

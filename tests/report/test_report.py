@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from nmtkit import files
-from nmtkit.analyze import ANALYSES, attention
+from nmtkit.analyze import ANALYSES
 from nmtkit.analyze.analysis import Finding
 from nmtkit.analyze.attention import SentenceAttention, SystemAttention
 from nmtkit.curves import AXES
@@ -24,6 +24,7 @@ from nmtkit.records import FindingInputs, SystemRecord
 from nmtkit.report import comparison, explorer, page, stage, svg
 from nmtkit.report.contents import analyze_command, read_contents
 from nmtkit.report.texts import Texts, differences, read_texts, side_by_side
+from nmtkit.run import Run
 from nmtkit.score.budgets import unequal
 from nmtkit.score.resampling import FEW
 from nmtkit.score.result_tables import significance_table
@@ -103,7 +104,7 @@ def test_numbers_are_those_of_the_scores(reported, undrawn):
     assert curves | others == {one["aria-label"] for one in page.all("svg")}
     assert f"nmtkit analyze convergence --run {reported.run.path}" in page.text
     assert "abc1234-dirty" in page.text and "the checkout had changes" in page.text
-    assert "3m 20s" in page.text  # from start to end of the call
+    assert "took, seconds" in page.text and "+0000 200 0" in page.text  # from start to end
     assert (
         "Settings in which the systems differ" in page.text and "test test 40" in page.text
     )  # the corpus: set, split, lines
@@ -384,6 +385,7 @@ def test_what_is_missing_is_said(reported):
     run = reported.run.path
     reported.finding("cost", "cost", figure=None, rows=1002)
     reported.finding("headroom", "headroom")
+    reported.finding("lengths", "lengths", figure="no SVG")
     other = run / "analyze/headroom/finding.json"
     edit(other, '"format": 1', '"format": 99')
     edit(run / "score/test/scores.json", '"prepared": "', '"prepared": "another ')
@@ -423,6 +425,7 @@ def test_what_is_missing_is_said(reported):
         "searched with the same search.beam (5: base; 4: own).",
         "--force --on test --set search.beam=…",
         "the first 1000 of 1002 rows",
+        "cannot be shown: it is damaged nmtkit analyze lengths --system base --system own --force",
         "the last 200 of 202 calls",
         "nmtkit call-199",
         "train 201 200",  # calls, and those that failed
@@ -442,7 +445,9 @@ def test_a_damaged_translation_is_named_and_a_missing_one_is_not(reported, conte
     if content:
         path.write_text(content, "utf-8")
     named = "systems/own/translate/test: its meta.json cannot be read (the file is damaged"
-    assert (named in reported.page().text) == bool(content)
+    text = reported.page().text
+    assert (named in text) == bool(content)
+    assert ("nmtkit translate --system own --on test --force" in text) == bool(content)
 
 
 def test_a_translation_with_earlier_weights_is_named(reported):
@@ -450,19 +455,13 @@ def test_a_translation_with_earlier_weights_is_named(reported):
     write(folder / "model.safetensors", [])
     weights = {"model.safetensors": {"bytes": 0, "sha256": "9" * 64}}
     write_json(folder / "manifest.json", {"format": 1, "step": 9000, "files": weights})
-    command = "nmtkit translate --system own --on test"
+    command = "nmtkit translate --system own --on test --force"
     for step, old in (("3", True), ("9", False)):
         used = {"system": "own", "name": f"step-0000{step}000", "sha256": step * 64}
         reported.describe("own", checkpoints=[used])
         remarks = {one.text: one.command for one in read_contents(reported.run).remarks}
         found = remarks.get("test: the translation by own is older than its weights", "")
         assert found.startswith(f"{command} && nmtkit score --on test") is old
-
-
-def test_attention_of_a_system_that_is_not_scored_is_refused(reported):
-    reported.add("later", 0.5, sets=[])
-    with pytest.raises(DataError, match="none of later has translated test"):
-        stage.report(reported.run, attention=["later"])
 
 
 def test_cautions_and_curves_are_of_the_systems_compared(reported):
@@ -506,18 +505,42 @@ def test_a_p_of_nought_is_below_what_can_be_shown(reported):
 
 
 def test_texts_that_are_gone_are_said(reported):
+    again = "nmtkit score --on test --significance paired_bootstrap --resamples 20 --trials 20"
     folder = reported.run.path / "systems/own/translate"
     output = folder / "test/hyp.txt"
-    shorter = output.read_text("utf-8").partition("\n")[2]
-    for change in (lambda: output.write_text(shorter, "utf-8"), lambda: shutil.rmtree(folder)):
-        change()
-        page = reported.page()
-        assert "the translation by own is gone" in page.text
-        assert json.loads(page.data)["sets"][0]["systems"] == ["base"]
+    output.write_text(output.read_text("utf-8").partition("\n")[2], "utf-8")
+    edit(reported.run.system("own").config, "[train]", "[search]\nbeam = 5\nnbest = 1\n\n[train]")
+    reported.describe("own", settings={"beam": 2, "nbest": 1})
+    translate = "nmtkit translate --system own --on test"
+    for text, command in (
+        ("the translation by own has 39 lines for 40", f"{translate} --set search.beam=2 --force"),
+        ("the translation by own is gone", "nmtkit translate --on test"),
+    ):
+        page, contents = reported.page(), read_contents(reported.run)
+        read_texts(contents, "test")
+        assert text in page.text and json.loads(page.data)["sets"][0]["systems"] == ["base"]
+        assert any(one.command.startswith(f"{command} && {again}") for one in contents.remarks)
+        shutil.rmtree(folder, ignore_errors=True)
+    source = reported.run.source("test")
+    source.write_text("too short\n", "utf-8")
+    assert "nmtkit prep DATASET --force" in reported.page().text
     shutil.rmtree(reported.run.path / "systems")
     page = reported.page()
     assert "its texts cannot be shown" in page.text and "There are no texts to explore" in page.text
     assert "own is better than base" in page.text  # the scores are still there
+
+
+def test_a_set_is_scored_again_as_it_was_scored(reported):
+    drawn = {"resamples": 50, "ratio": 0.5, "trials": 60, "seed": 7}
+    score(reported.run, against="own", metrics="bleu,ter", **drawn)
+    (reported.run.path / "score/test/sentences.tsv").unlink()
+    contents = read_contents(reported.run)
+    read_texts(contents, "test")
+    (command,) = (one.command for one in contents.remarks if "sentences.tsv" in one.text)
+    assert command == (
+        "nmtkit score --on test --significance paired_bootstrap --resamples 50 --ratio 0.5"
+        " --trials 60 --seed 7 --against own --buckets 10 --metrics bleu,ter --force"
+    )
 
 
 def test_scores_of_another_version_are_left_out(reported):
@@ -595,6 +618,7 @@ def test_the_error_of_one_seed_needs_several_seeds_of_others(tmp_path):
     (_, none), ((of_a,), (a,)), ((of_b,), (b,)), _, ((later,), (c,)) = shown
     assert none == [] and of_a.startswith("a-2 is ") and a.name == "a-2"
     assert of_b.startswith("b-1 is better than a-1: ") and b.name == "b-1"
+    assert of_b.endswith(f" over sentences alone; {NOT_KNOWN}.") and NOT_KNOWN not in of_a
     # The axis is of differences to the mean of a, as the table of seeds is; not to a-1.
     assert b.delta == Estimate(against_mean)
     assert later.startswith("b-1 (1 seed) is ") and "(Holm " in later
@@ -605,6 +629,19 @@ def test_the_error_of_one_seed_needs_several_seeds_of_others(tmp_path):
     score(made.run, resamples=20, trials=20)
     (verdict,) = comparison.verdicts(read_contents(made.run).scores["test"])
     assert verdict.startswith("b (2 seeds): ") and verdict.endswith(f"; {NOT_KNOWN}.")
+
+
+def test_every_p_of_the_verdicts_is_counted(tmp_path):
+    """Two seeds of the baseline are too few for a p of others over seeds."""
+    made = ReportedRun(tmp_path / "counted")
+    for name, seed in (("a-1", 1), ("a-2", 2), ("b-1", 1), ("c-1", 1)):
+        made.add(name, 0.1, seed=seed, variant=name[0])
+    score(made.run, resamples=20, trials=20)
+    contents = read_contents(made.run)
+    verdicts = comparison.verdicts(contents.scores["test"])
+    assert len(verdicts) == 2 and all(NOT_KNOWN in verdict for verdict in verdicts)
+    texts = [remark.text for remark in comparison.cautions(contents)]
+    assert any(text.startswith("2 differences are tested") for text in texts)
 
 
 def test_seeds_are_put_together(tmp_path):
@@ -723,6 +760,14 @@ def test_up_to_date_until_something_changes(reported, stderr, monkeypatch, read_
     assert "written to" in stderr()  # the weights have changed
 
 
+def test_the_commands_of_a_run_that_was_moved_name_its_new_folder(reported, tmp_path, stderr):
+    stage.report(reported.run)
+    reported.run.path.rename(tmp_path / "moved")
+    stderr()
+    stage.report(Run(tmp_path / "moved"))
+    assert "written to" in stderr()
+
+
 @pytest.fixture
 def second(tmp_path, reported, capsys):
     """Another run, whose findings and systems have names of the first one's; some of it is
@@ -755,8 +800,8 @@ def test_a_page_of_two_runs(reported, second, capsys):
         f"nmtkit analyze cost {run}",
         f"nmtkit analyze cost --system base --system own {other}",  # as it was made, of two of four
         f"nmtkit translate --on test {other} && nmtkit score --on test --significance"
-        f" paired_bootstrap --against base --buckets 10 {other}",
-        f"nmtkit report {run} {other.replace('run', 'also', 1)} --attention SYSTEM",
+        f" paired_bootstrap --resamples 20 --trials 20 --against base --buckets 10 {other}",
+        f"This page has no attention of this run: nmtkit analyze attention {other}",
         "third is better than base",
     ):
         assert shown in page.text, shown
@@ -773,25 +818,18 @@ def test_runs_that_make_no_page_together(reported, second):
     with pytest.raises(ConfigError, match="in this page already") as error:
         stage.report(reported.run, also=[second.run.path, reported.run.path / ".." / "run"])
     assert error.value.where == "--also"
-    with pytest.raises(ConfigError, match="no system 'thrid'") as error:
-        stage.report(reported.run, also=[second.run.path], attention=["thrid"])
-    assert "did you mean 'third'" in error.value.hint and str(second.run.path) in error.value.where
     shutil.rmtree(second.run.path / "score")
     error = refused(DataError, "not scored", stage.report, reported.run, also=[second.run.path])
     assert str(second.run.path) in str(error.where)
 
 
-def test_the_attention_of_each_run_that_has_the_system(reported, second, monkeypatch):
+def test_the_attention_of_each_run_that_has_some(reported, second):
     sentence = SentenceAttention(["ein", "</s>"], ["a", "</s>"], [[1.2, -0.1], [0.5, 1.0]])
-    monkeypatch.setattr(
-        attention,
-        "attention_of",
-        lambda study, name, lines: SystemAttention(
-            system=name, what="layer", set_name=study.set_name, sentences={lines[0]: sentence}
-        ),
-    )
-    for system, expected in (("third", [False, True]), ("own", [True, True])):
-        page = reported.page(also=[second.run.path], attention=[system])
+    kept = SystemAttention(system="own", what="layer", set_name="test", sentences={0: sentence})
+    for made, expected in ((second, [False, True]), (reported, [True, True])):
+        files_of = {"own.json": kept.model_dump_json()}
+        made.finding("attention", "attention", attachments=files_of)
+        page = reported.page(also=[second.run.path])
         sets = [json.loads(data)["sets"][0] for data in page.datas]
         assert ["attention" in each for each in sets] == expected
         assert page.text.count("only with attention") == sum(expected)
@@ -819,6 +857,22 @@ def test_attention_that_is_out_of_date_is_left_out_and_what_is_shown_is_counted(
         assert ("attention" in json.loads(page.data)["sets"][0]) is shown
         assert ("(last), for 2 sentences of test" in page.text) is shown
         assert ("leaves out the attention of analyze/attention" in page.text) is not shown
+
+
+def test_attention_that_cannot_be_read_is_named(reported):
+    sentence = SentenceAttention(["ein", "</s>"], ["a", "</s>"], [[1.0, 0.0], [0.5, 0.5]])
+    kept = SystemAttention(system="own", what="last", set_name="test", sentences={0: sentence})
+    attachments = dict.fromkeys(("base.json", "own.json", "third.json"), kept.model_dump_json())
+    reported.finding("attention", "attention", attachments=attachments)
+    assert len(json.loads(reported.page().data)["sets"][0]["attention"]) == 3
+    folder = reported.run.path / "analyze/attention"
+    (folder / "base.json").write_text("{", "utf-8")
+    (folder / "third.json").unlink()
+    page = reported.page()
+    assert len(json.loads(page.data)["sets"][0]["attention"]) == 1
+    for name in ("base", "third"):
+        assert f"analyze/attention/{name}.json cannot be read" in page.text
+    assert f"nmtkit analyze attention --force --run {reported.run.path}" in page.text
 
 
 def test_a_page_is_there_whole_or_not_at_all(reported, monkeypatch):

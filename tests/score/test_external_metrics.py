@@ -18,7 +18,7 @@ from nmtkit.report.contents import score_command
 from nmtkit.score.external_metrics import SetTexts, external_metrics
 from nmtkit.score.metrics import Scorer
 from nmtkit.score.options import ScoreOptions
-from nmtkit.score.result_tables import main_table
+from nmtkit.score.result_tables import length_tables, main_table
 from nmtkit.score.stage import score_files
 from nmtkit.score.stored_scores import Scores
 from tests.manifests import read_json, write_json
@@ -328,6 +328,9 @@ def test_metrics_chooses_the_columns(fake, stdout):
     plus = sacrebleu.corpus_chrf(hyps, refs, word_order=2).score
     assert result["systems"][0]["scores"]["chrf++"]["value"] == plus
     assert list(result["by_length"]["further"]) == ["ter", "chrf++", "spbleu"]
+    titles = [table.title for table in length_tables(Scores.model_validate(result)).values()]
+    ends = [title.rpartition(" (groups: dc)")[2] for title in titles]
+    assert ends == ["", ": TER", ": chrF++", ": spBLEU"]
     narrow = "\n".join(main_table(Scores.model_validate(result)).lines(80))
     assert "chrF++" in narrow and "spBLEU" in narrow and "left out" not in narrow
     page = report.report(fake.run).read_text("utf-8")

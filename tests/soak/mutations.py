@@ -45,10 +45,11 @@ PREP = "prep mine --train train.en train.de --dev dev.en dev.de --test test.en,t
 PREP += " --set prep.merges=60"
 TRAIN, TRANSLATE = f"train --system one {TINY}4", "translate --jobs 1"
 SCORE = "score --resamples 10 --trials 10 --by-length --buckets 9"
-EXPORT, ATTENTION = "export --system one --to huggingface", "report --attention one --sentences 3"
+EXPORT = "export --system one --to huggingface"
+ATTENTION = "analyze attention --system one --sentences 3"
 MAKING = (
     *(PREP, TRAIN, f"train --system two --set train.seed=2 {TINY}4", TRANSLATE, SCORE),
-    *("analyze lengths", "analyze cost", ATTENTION, EXPORT),
+    *("analyze lengths", "analyze cost", ATTENTION, "report", EXPORT),
 )
 COMMANDS = (
     *("status --json", "status", PREP, TRAIN, f"train --system one {TINY}6", EXPORT),

@@ -171,6 +171,38 @@ def test_a_bar_without_interval_has_no_error_bar():
     assert both - one == 2  # the caps of an interval
 
 
+def test_bars_beyond_the_tenth_are_told_apart_by_a_hatch():
+    pytest.importorskip("matplotlib")
+    for count, hatched in ((10, 0), (12, 2)):
+        series = {f"s{i}": [Estimate(9.0)] for i in range(count)}
+        drawn = figures.grouped_bars(["a"], series, "length", "BLEU")
+        assert len(re.findall("fill: url", drawn)) == 2 * hatched  # the bar, and in the legend
+
+
+def test_a_long_name_leaves_room_for_the_figure():
+    pytest.importorskip("matplotlib")
+    names = [f"{'x' * 100}{i}" for i in range(3)]
+    points = [figures.Difference(name, name, Estimate(1.0, 0.5, 2.0)) for name in names]
+    series = {name: [1.0, 2.0] for name in names}
+    curves = [figures.Curve(name, [1, 2], [3.0, 4.0]) for name in names]
+    for drawn in (
+        figures.differences(points, "BLEU", names),
+        figures.lines(["1", "2"], series, "layer", "dv", means=dict.fromkeys(names, 1.0)),
+        figures.curves([figures.Panel("updates", "loss", curves)]),
+    ):
+        shown = drawn.partition("</dc:description>")[2]
+        assert f"{'x' * 24}…{'x' * 14}2</text>" in shown and "x" * 40 not in shown
+        assert drawing.as_pdf(drawn, 3.3)
+
+
+def test_no_warning_of_matplotlib_reaches_the_user(recwarn):
+    pytest.importorskip("matplotlib")
+    series = {"x" * 30 + str(i): [Estimate(9.0)] for i in range(20)}
+    drawn = figures.grouped_bars(["a"], series, "length", "BLEU", "long title " * 50)
+    assert drawing.as_pdf(drawn, 3.0)
+    assert not recwarn.list
+
+
 def test_lines_and_heat_maps_are_reproducible_svg_too():
     series = {"a_1": [0.1, None], "b": [0.2, 0.3]}
     words_of(lambda: figures.lines(["1", "2"], series, "layer", "dv"), *("layer", "dv", "a_1", "b"))

@@ -15,7 +15,8 @@ from nmtkit.nn import embeddings, hardware
 from nmtkit.settings import SearchSettings, TrainSettings
 from nmtkit.train import compiling, deterministic, gradients, loss, ranks
 from nmtkit.train.optimizer import make_optimizer, put_optimizer_tensors
-from nmtkit.translate import beam, forced, steps
+from nmtkit.translate import beam, forced, methods, sampling, steps
+from nmtkit.translate.prefix import Demand
 from tests.refused import refused
 from tests.train.tiny import metrics, options, trainer
 
@@ -128,7 +129,7 @@ def as_on_mps(monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(embeddings, "sinusoids", on_the_cpu)
-        for module in (hardware, gradients, loss, beam, steps, forced):
+        for module in (hardware, gradients, loss, beam, sampling, steps, forced):
             patch.setattr(module, "widest", lambda device: torch.float32)
         patch.setattr(hardware, "_float32_path", lambda: "highest")  # measured in float64
         with No64Bits():
@@ -149,4 +150,6 @@ def test_training_and_search_need_no_float64(run, monkeypatch):
         batch = forced.pair_batch(*zip(*pairs, strict=True))
         settings = SearchSettings.model_validate({"beam": 3})
         assert len(beam.search([model], batch, settings)) == 2
+        sampled = settings.model_copy(update={"sample": True, "top_p": 0.9})
+        assert len(methods.decode([model], batch, sampled, [Demand((i,)) for i in (0, 1)])) == 2
         assert all(forced.forced_scores([model], batch))

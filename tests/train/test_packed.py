@@ -41,6 +41,14 @@ def test_what_auto_does(variant, packed, device, unit, multiple):
     assert packed_multiple(Case(variant).build(), settings, device) == multiple
 
 
+def test_a_gpu_without_a_kernel_for_rows_pads_what_has_no_contexts():
+    models = {name: Case(name).build() for name in ("transformer", "han", "rnnsearch")}
+    packed = {
+        name: packed_multiple(m, TrainSettings(), "cuda", False) for name, m in models.items()
+    }
+    assert [name for name, multiple in packed.items() if multiple] == ["han"]
+
+
 def test_a_model_that_cannot_read_them_is_refused(tmp_path):
     run = make_run(tmp_path / "run", pairs=30, dev=6)
     with pytest.raises(ConfigError, match="RNNSearch does not read packed batches") as caught:

@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from types import SimpleNamespace
 
@@ -23,7 +24,7 @@ from nmtkit.errors import EnvironmentProblem
 from nmtkit.models import checkpoints
 from nmtkit.settings import TrainSettings
 from nmtkit.train import loss as losses
-from nmtkit.train import ranks
+from nmtkit.train import ranks, saving, torchrun
 from nmtkit.train.checks import check_ranks_agree
 from nmtkit.train.gradients import Gradients
 from nmtkit.train.ranks import Ranks
@@ -64,7 +65,7 @@ def rank_process(rank, world, port, argv, log, timeout, before):
         MASTER_ADDR="127.0.0.1",
         MASTER_PORT=str(port),
     )
-    os.environ[ranks.TIMEOUT] = str(timeout)
+    os.environ[torchrun.TIMEOUT] = str(timeout)
     ranks.BEAT, ranks.SILENCE, ranks.GRACE = 0.2, 2.0, 4.0
     descriptor = os.open(log, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     os.dup2(descriptor, 2)
@@ -264,26 +265,27 @@ def sleeps_on_request():
 
 
 @pytest.mark.parametrize(
-    ("number", "message"),
+    ("still", "number", "message"),
     [
-        (signal.SIGSTOP, "has died: no sign of life"),
-        (signal.SIGUSR2, "lives but does not answer"),
+        (0, signal.SIGSTOP, "or its launcher is gone: the store does not answer"),
+        (1, signal.SIGUSR2, "lives but does not answer"),
     ],
 )
 def test_a_rank_that_stands_still_ends_the_others_within_the_timeout(
-    tmp_path, number, message, run
+    tmp_path, still, number, message, run
 ):
-    system = run.system(f"still{int(number)}")
+    system = run.system(f"still{still}-{int(number)}")
     argv = arguments(run, *ENDLESS, name=system.name)
     together = Together(tmp_path / "logs", 2, argv, timeout=3, before=sleeps_on_request)
     together.wait_for(system.checkpoints / "step-00000005")
-    begun, pid = time.monotonic(), together.processes[1].pid
+    begun, pid = time.monotonic(), together.processes[still].pid
     os.kill(pid, number)
-    together.processes[0].join(90)
+    together.processes[1 - still].join(60)
     assert time.monotonic() - begun < 60
     os.kill(pid, signal.SIGKILL)
-    assert together.codes()[0] == 3, together.said()
-    assert f"rank 1 of 2 (process {pid} on {socket.gethostname()}) {message}" in together.said()[0]
+    assert together.codes()[1 - still] == 3, together.said()
+    named = f"rank {still} of 2 (process {pid} on {socket.gethostname()}) {message}"
+    assert named in together.said()[1 - still]
 
 
 def test_an_error_of_one_rank_at_the_start_ends_all_and_is_said_once(tmp_path, run):
@@ -382,6 +384,17 @@ def test_batches_cut_for_the_ranks_and_for_the_memory_of_one(tmp_path, run):
 # Without processes
 
 
+def test_a_process_ends_after_its_checkpoint_is_written(monkeypatch):
+    """The main thread never returns."""
+    done, writer, group = [], saving.Writer(), ranks.Group.__new__(ranks.Group)
+    monkeypatch.setattr(ranks.os, "_exit", done.append)
+    monkeypatch.setattr(ranks, "SILENCE", 0)
+    group.rank, group._closed, group.before_exit = 1, threading.Event(), writer.wait
+    writer.begin(lambda: time.sleep(0.2) or done.append("written"))
+    group._exit(ranks.Cause(1, "has died"))
+    assert done == ["written", 3]
+
+
 class Two(ranks.Ranks):
     """The second of so many ranks, with nobody to talk to."""
 
@@ -409,12 +422,21 @@ def test_every_pair_is_computed_once_whatever_the_number_of_ranks(world, count):
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"RANK": "2", "WORLD_SIZE": "2"}, {"WORLD_SIZE": "2", "RANK": "0"}, {"WORLD_SIZE": "many"}],
+    [
+        {"RANK": "2"},
+        {"RANK": None},
+        {"MASTER_ADDR": None},
+        {"MASTER_PORT": "70000"},
+        {"WORLD_SIZE": "many"},
+        {torchrun.TIMEOUT: "inf"},
+    ],
 )
 def test_an_environment_that_makes_no_sense(monkeypatch, wrong):
-    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in wrong.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(ranks.ConfigError, match="do not fit together"), ranks.joined():
+    right = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29999"}
+    for name, value in {**right, torchrun.TIMEOUT: "1", **wrong}.items():
+        if value is None:
+            monkeypatch.delenv(name, raising=False)
+        else:
+            monkeypatch.setenv(name, value)
+    with pytest.raises(torchrun.ConfigError, match="do not fit together"), torchrun.joined():
         pass

@@ -82,7 +82,7 @@ def test_it_is_bash():
     assert subprocess.run(["bash", "-n", str(RECIPE)], check=False).returncode == 0
 
 
-@pytest.mark.parametrize("code", [0, 2, 3, 75, 130])
+@pytest.mark.parametrize("code", [0, 2, 3, 75, 130, 143])
 def test_only_a_stopped_training_goes_back_to_the_queue(job, code):
     python = (
         '#!/usr/bin/env bash\necho "rank $RANK of $WORLD_SIZE, local $LOCAL_RANK, at $MASTER_ADDR:'
@@ -95,7 +95,7 @@ def test_only_a_stopped_training_goes_back_to_the_queue(job, code):
             f"rank {rank} of 2, local {rank}, at localhost: -m nmtkit train --system two words\n"
             in done.stderr
         )
-    assert told == (f"requeue {number}\n" if code in {75, 130} else "")
+    assert told == (f"requeue {number}\n" if code in {75, 130, 143} else "")
 
 
 def test_the_ranks_train_together(job, tmp_path):

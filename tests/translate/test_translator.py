@@ -419,15 +419,17 @@ def pipe(writes):
 
 def test_a_dialogue_is_answered_line_by_line():
     out, into = os.pipe()
+    os.set_blocking(out, False)  # as some programs that start others leave it
     with os.fdopen(out, "rb") as stream:
         windows = stream_windows(stream, silence=0.01)
         for line in (b"first\n", b"second\n"):
             os.write(into, line)
             assert next(windows) == [line.decode().strip()]  # though nothing more has come
         os.write(into, b"la")
-        os.write(into, b"st")
-        os.close(into)
+        last = threading.Timer(0.05, lambda: (os.write(into, b"st"), os.close(into)))
+        last.start()
         assert list(windows) == [["last"]]
+        last.join()
 
 
 def test_lines_that_come_all_the_time_are_answered(monkeypatch):

@@ -18,6 +18,7 @@ document.querySelectorAll("form.controls").forEach((form) => {
   const signed = (value) => (value > 0 ? "+" : value < 0 ? "−" : "") + Math.abs(value).toFixed(1);
 
   const current = () => sets[Number(form.elements.set.value)];
+  const LABELS = { bleu: "sentence BLEU", chrf: "chrF" };
   const scores = (set) => set.scores[form.elements.score.value] || null;
 
   // Score of one system, or its difference to another's, of each sentence; null where there are no scores.
@@ -31,6 +32,9 @@ document.querySelectorAll("form.controls").forEach((form) => {
   const chooseSet = () => {
     const set = current();
     const names = set.systems.map((name, i) => [String(i), name]);
+    const score = form.elements.score.value;
+    fill(form.elements.score, Object.keys(set.scores).map((key) => [key, LABELS[key]]));
+    if (score in set.scores) form.elements.score.value = score;
     const labels = [form.elements.a, form.elements.b].map((select) => select.selectedOptions[0] && select.selectedOptions[0].textContent);
     fill(form.elements.a, names);
     fill(form.elements.b, [["", "nothing"], ...names]);
