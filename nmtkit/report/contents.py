@@ -319,8 +319,8 @@ def analyze_command(name: str, inputs: FindingInputs, systems: Sequence[str]) ->
     for set_name in inputs.options.get("set_names", ()):
         words += ["--on", set_name]
     analysis = trust.shown(inputs.analysis or name)
-    # Nobody should paste options that allow code.
-    if analysis in {*ANALYSES, inputs.analysis} and not any("allow" in w for w in inputs.words):
+    allows_code = any(word.startswith("--allow") for word in inputs.words)  # not to be pasted
+    if analysis in {*ANALYSES, inputs.analysis} and not allows_code:
         words += inputs.words
     return shlex.join(["nmtkit", "analyze", analysis, *words])
 
