@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
 from nmtkit import console, files
@@ -18,6 +18,17 @@ Owned = Collection[str] | Callable[[Path], Collection[str]]
 """The files of nmtkit in a folder, as relative paths (`*` matches no slash), or a function that
 reads them from the folder.
 """
+
+
+def unchanged(folder: Path, hashes: Mapping[str, str]) -> set[str]:
+    """Return the files that nmtkit wrote into a folder, for `Owned`. A file that has changed since
+    is the user's.
+
+    Args:
+        folder: the folder.
+        hashes: file -> SHA-256 when it was written.
+    """
+    return {*map(glob.escape, hashes.keys() - files.changed(folder, hashes))}
 
 
 def remove_unfinished(folder: Path) -> None:
@@ -39,7 +50,7 @@ def remove_owned(folder: Path, owned: Owned) -> None:
     files.check_place(folder)
     names = set(owned(folder) if callable(owned) else owned)
     patterns = [f"/{name}" for name in names if glob.has_magic(name)]
-    lists = "manifest.json", "nmtkit.json"
+    lists = "manifest.json", "nmtkit.json", "meta.json"
     emptied = {folder}
 
     def is_owned(path: Path) -> bool:

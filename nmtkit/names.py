@@ -18,10 +18,11 @@ HINT = "use letters, digits, '-', '_' and '.', a letter or a digit first"
 def is_name(name: str) -> bool:
     """True if a name is one part of a path, as a translation made elsewhere may have.
 
-    It begins with a letter, a digit or '_', and has no slash, no control character, and no
-    character with which a shell executes something: a user may copy commands of messages.
+    It begins with a letter, a digit or '_', and has no slash, no control character, no character
+    with which a shell executes something, and no option: a user may copy commands of messages.
     """
-    return bool(re.match(r"\w", name)) and name.isprintable() and SPECIAL.isdisjoint(name)
+    safe = SPECIAL.isdisjoint(name) and " --" not in name
+    return bool(re.match(r"\w", name)) and name.isprintable() and safe
 
 
 def check_name(name: str) -> str:
@@ -45,6 +46,16 @@ def check_path(path: str) -> str:
     return path
 
 
+def check_word(word: str) -> str:
+    """Return a name of nmtkit's, `package.module:Class`, or nothing.
+
+    Raises: ValueError if it is none of these.
+    """
+    if not re.fullmatch(r"(\w[\w.:-]*)?", word):
+        raise ValueError(f"{word!r} is neither a name nor package.module:Class")
+    return word
+
+
 def is_new_name(name: str) -> bool:
     """True if a name may be given to a new corpus or system."""
     return re.fullmatch(r"[^\W_][\w.-]*", name) is not None
@@ -54,3 +65,5 @@ Name = Annotated[str, AfterValidator(check_name)]
 """A field of a record that is one part of a path."""
 RelativePath = Annotated[str, AfterValidator(check_path)]
 """A field of a record that is a path below the record's folder."""
+Word = Annotated[str, AfterValidator(check_word)]
+"""A field of a record that a command may show: a name of nmtkit's, or `package.module:Class`."""

@@ -7,7 +7,6 @@ The patterns are those of `nmtkit.folders.remove_owned`.
 from __future__ import annotations
 
 META, HYPOTHESES, SUBWORDS, NBEST = "meta.json", "hyp.txt", "hyp.subwords.txt", "nbest.jsonl"
-TRANSLATION = (META, HYPOTHESES, SUBWORDS, NBEST)
 """systems/<name>/translate/<set>"""
 
 WEIGHTS, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
@@ -21,9 +20,10 @@ TRAINING = (
     *("tensorboard/events.out.tfevents.*", "wandb/latest-run", "wandb/debug*.log"),
     *("wandb/*run-*/*", "wandb/*run-*/*/*", "wandb/*run-*/*/*/*"),
     *(f"checkpoints/{step}/{name}" for step in (STEP, f".*-{STEP}*") for name in CHECKPOINT),
-    *(f"translate/*/{name}" for name in TRANSLATION),
 )
-"""systems/<name>, except config.toml and system.json, which a new training overwrites."""
+"""systems/<name>, except config.toml and system.json, which a new training overwrites, and the
+files of translations and exports, which these list.
+"""
 
 SUFFIXES = "md", "tex", "csv"
 TABLES = "table", "significance", "seeds", "lengths", "lengths-*"

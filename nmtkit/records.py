@@ -44,7 +44,7 @@ from pydantic_core import from_json
 from nmtkit import console, files
 from nmtkit.errors import DataError, plain
 from nmtkit.files import JsonObject
-from nmtkit.names import Name, RelativePath
+from nmtkit.names import Name, RelativePath, Word
 from nmtkit.owned_files import WEIGHTS
 from nmtkit.settings import PrepSettings, SearchSettings, Section, known
 from nmtkit.tables.table import StoredTable
@@ -237,7 +237,7 @@ class TextSet(Part):
     name: Name
     split: str = Field(pattern="^(train|dev|test)$")
     lines: NonNegativeInt
-    references: int = Field(ge=0, le=1000)
+    references: int = Field(ge=1, le=1000)
     src_tokens: int
     src_unknown: int
     tgt_tokens: int
@@ -444,8 +444,8 @@ class SystemConfig(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, defer_build=True)
-    variant: str
-    preset: str = ""
+    variant: Word
+    preset: Word = ""
     init_from: str = ""
     corpus: str = ""
     """The fingerprint of the corpus."""
@@ -612,4 +612,6 @@ class StoredFinding(Record):
     facts: JsonObject
     attachments: list[RelativePath]
     """The names of its further files."""
+    hashes: dict[RelativePath, Sha256] = {}
+    """Of these files."""
     made_from: FindingInputs

@@ -437,7 +437,7 @@ def load_config(path: Path, variant: str | None = None) -> Values:
     of_file = values.get("variant")
     if variant is not None and of_file not in (None, variant):
         message = f"the file has the settings of '{of_file}', not of '{variant}'"
-        raise ConfigError(message, where=path, hint=f"--variant {of_file}")
+        raise ConfigError(message, where=path, hint="name its variant with --variant")
     return _sections({k: v for k, v in values.items() if k not in OF_A_SYSTEM}, str(path))
 
 

@@ -43,7 +43,7 @@ _named: set[str] = set()
 class _SourceLoader(importlib.machinery.SourceFileLoader):
     """Executes a source file, and no cache of it."""
 
-    checked: ClassVar[Mapping[Path, bytes]] = {}
+    checked: ClassVar[Mapping[Path, bytes | None]] = {}
     """The content of the files whose import is allowed, while they are imported."""
 
     def get_code(self, fullname: str) -> CodeType:
@@ -98,13 +98,9 @@ def import_module(name: str) -> ModuleType:
         module raises.
     """
     if name not in sys.modules:
-        paths, folder = _find(name)
-        new = [path for part, path in paths.items() if part not in sys.modules]
-        contents = {path: path.read_bytes() for path in new if path.is_file()}
-        allowed = name in _named | environment.allowed_code()
-        known = contents and all(itertools.starmap(_is_remembered, contents.items()))
-        if not allowed and not (known and len(contents) == len(new)):
-            shown = ", ".join(map(str, new)) or name
+        contents, folder = _to_execute(name)
+        if not _is_allowed(name, contents):
+            shown = ", ".join(map(str, contents)) or name
             raise ConfigError(
                 f"you have not allowed '{name}', or it has changed since: importing it would"
                 f" execute {shown}",
@@ -114,7 +110,7 @@ def import_module(name: str) -> ModuleType:
             )
         if folder is not None:
             sys.path.append(folder)
-        _Finder.folders |= {path.parent.resolve() for path in new}
+        _Finder.folders |= {path.parent.resolve() for path in contents}
         if _Finder not in sys.meta_path:
             sys.meta_path.insert(0, _Finder)
         _SourceLoader.checked = contents
@@ -122,6 +118,32 @@ def import_module(name: str) -> ModuleType:
         return importlib.import_module(name)
     finally:
         _SourceLoader.checked = {}
+
+
+def shown(name: str) -> str:
+    """Return a name of a record for a command that the user may copy: `package.module:Class` in the
+    place of a class whose module the user has not allowed.
+    """
+    module = name.partition(":")[0]
+    with contextlib.suppress(ModuleNotFoundError, OSError):
+        if module in {name, *sys.modules} or _is_allowed(module, _to_execute(module)[0]):
+            return name
+    return "package.module:Class"
+
+
+def _to_execute(name: str) -> tuple[dict[Path, bytes | None], str | None]:
+    """Return the files that an import would execute with their content (None if there is none), and
+    the current folder if it must be searched.
+    """
+    paths, folder = _find(name)
+    new = [path for part, path in paths.items() if part not in sys.modules]
+    return {path: path.read_bytes() if path.is_file() else None for path in new}, folder
+
+
+def _is_allowed(name: str, contents: Mapping[Path, bytes | None]) -> bool:
+    """True if the user has named a module, or has allowed all of its files."""
+    known = contents and all(itertools.starmap(_is_remembered, contents.items()))
+    return bool(known) or name in _named | environment.allowed_code()
 
 
 def _find(module: str) -> tuple[dict[str, Path], str | None]:
@@ -186,9 +208,9 @@ def _mark(path: Path, content: bytes) -> Path:
     return Path(platformdirs.user_config_dir("nmtkit")) / "allowed-code" / key.hexdigest()
 
 
-def _is_remembered(path: Path, content: bytes) -> bool:
+def _is_remembered(path: Path, content: bytes | None) -> bool:
     with contextlib.suppress(OSError):  # the user's folder may be out of reach
-        return _mark(path, content).is_file()
+        return content is not None and _mark(path, content).is_file()
     return False
 
 

@@ -265,7 +265,7 @@ def test_a_system_is_trained_again_by_its_own_settings(copy):
     ok(f"train --run {copy} {variant} --system again --config {system / 'config.toml'}")
     assert tomllib.loads((copy / "systems/again/config.toml").read_text()) == before
     said = wrong(f"train --run {copy} --system third --config {system / 'config.toml'}")
-    assert f"try: {variant}" in said
+    assert f"the settings of '{variant.partition(' ')[2]}'" in said
 
 
 def test_the_settings_of_a_preset_are_a_file_to_edit(tmp_path):

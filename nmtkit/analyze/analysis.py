@@ -123,15 +123,20 @@ class Finding:
     def write(self, folder: Path, inputs: FindingInputs) -> None:
         """Write table.{md,tex,csv}, figure.svg, the attachments and, last, finding.json into
         analyze/<name>/. An earlier finding stays if the disk is full: its finding.json and its
-        attachments are removed when all new files are written, before these get their names.
+        unchanged attachments are removed when all new files are written, before these get their
+        names.
         """
         earlier = stored(folder)
         folders.remove_unfinished(folder)
         names = sorted(self.attachments)
-        record = StoredFinding(format=1, **self.as_json(), attachments=names, made_from=inputs)
+        hashes = {name: files.text_sha256(self.attachments[name]) for name in names}
+        record = StoredFinding(
+            format=1, **self.as_json(), attachments=names, hashes=hashes, made_from=inputs
+        )
         texts = {f"table.{suffix}": content for suffix, content in self.table.forms().items()}
         texts |= self.attachments | ({} if self.figure is None else {"figure.svg": self.figure})
-        outdated = {"figure.svg", *(earlier.attachments if earlier else ())} - texts.keys()
+        written = earlier.hashes if earlier else {}
+        outdated = {"figure.svg", *written} - {*texts, *files.changed(folder, written)}
         with contextlib.ExitStack() as stack:
             # The first file here is the last to get its name.
             texts = {"finding.json": files.json_text(record.model_dump()), **texts}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.filesize import decimal
 
-from nmtkit import console, files
+from nmtkit import console, files, trust
 from nmtkit.cli.command import command
 from nmtkit.cli.program import examples
 from nmtkit.errors import DataError, NmtkitError
@@ -145,7 +145,7 @@ def _outdated(run: Run, scores: dict[str, Scores]) -> Iterator[str]:
 def _train_again(system: System) -> str:
     """Return the command that trains a system again with its settings."""
     stored = system.read_config()
-    words = ["nmtkit", "train", "--system", system.name, "--variant", stored.variant]
+    words = ["nmtkit", "train", "--system", system.name, "--variant", trust.shown(stored.variant)]
     words += ["--preset", stored.preset] if stored.preset in preset_names() else []
     words += ["--init-from", stored.init_from] if stored.init_from else []
     return shlex.join([*words, "--config", str(system.config), "--force"])

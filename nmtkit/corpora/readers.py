@@ -94,13 +94,15 @@ def ted(path: Path, keep: Iterable[str] = ()) -> Stream:
 
 
 _MARKUP = re.compile(
-    rb"<(?P<start>doc|src|ref|hyp)\b(?P<attributes>[^>]*)>|</(src|ref|hyp)\s*>"
-    rb"|<seg\b[^>]*>(?P<segment>.*?)</seg\s*>",
+    rb"<(?P<start>doc|src|ref|hyp)\b(?P<attributes>[^>]*)(?:>|\Z)|</(src|ref|hyp)\s*>"
+    rb"|<seg\b[^>]*(?:>|\Z)(?P<segment>.*?)(?P<end></seg\s*>|<(?:seg|/?doc)\b|\Z)",
     re.I | re.S,
 )
-_ATTRIBUTE = re.compile(rb"(\w+)\s*=\s*(?:\"([^\"]*)\"|'([^']*)'|([^\s>]+))")
-_UNCLOSED = re.compile(rb"<(seg|/?doc)\b", re.I)
+"""What is not closed matches to the end of the file. So the time is linear in its size."""
+_ATTRIBUTE = re.compile(rb"\b(\w+)\s*=\s*(?:\"([^\"]*)\"|'([^']*)'|([^\s>]+))")
 _BREAK = re.compile(rb"[\r\n]+")
+LARGEST = 64 << 20
+"""The most bytes of an SGM or XML file: it is read as a whole, and may be compressed."""
 
 
 @dataclass
@@ -147,7 +149,10 @@ def markup(path: Path, language: str) -> list[Stream]:
 def _documents(path: Path) -> list[_Document]:
     """Return the documents of a file, for every side and reference but not for systems' outputs."""
     with open_binary(path) as stream:
-        data = stream.read()
+        data = stream.read(LARGEST + 1)
+    if len(data) > LARGEST:
+        hint = "write it as plain text, a sentence a line"
+        raise DataError(f"has more than {LARGEST >> 20} MiB of markup", path, hint)
     docid = system = ""
     document = _Document()
     documents = []
@@ -169,7 +174,7 @@ def _documents(path: Path) -> list[_Document]:
 
 def _segment(match: re.Match[bytes], path: Path) -> bytes:
     """Return the text of a seg element."""
-    if _UNCLOSED.search(match["segment"]):
+    if not match["end"].endswith(b">"):
         line = match.string.count(b"\n", 0, match.start()) + 1
         hint = "every <seg> needs a </seg> before the next"
         raise DataError("a segment is not closed", f"{path}, line {line}", hint)

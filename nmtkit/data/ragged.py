@@ -4,6 +4,7 @@ that processes share them.
 NAME.bin holds the numbers, sequence after sequence. NAME.idx holds a header (an 8-byte magic that
 includes the version, then little-endian 8-byte fields) and N+1 int64 offsets, counted in numbers.
 The first field of a header, if there is one, is the size of a number in bytes; the default is 1.
+The second one, if there is one, is above all numbers.
 
 A large array is stored in shards: several ragged arrays that follow each other.
 """
@@ -48,12 +49,14 @@ class Ragged:
             prep/train/00000.idx).
         magic: the first bytes of the index.
         fields: number of fields of the header.
-    Raises: DataError if a file is missing, truncated, or of another kind.
+    Raises: DataError if a file is missing, truncated, or of another kind; also from every method
+        that meets a number that is too large.
     """
 
     def __init__(self, path: Path, magic: bytes, fields: int) -> None:
         data, index = ragged_files(path)
-        width, offsets, numbers = _check(path, magic, fields)
+        self._file = data
+        width, offsets, numbers, self._limit = _check(path, magic, fields)
         start = len(magic) + 8 * fields
         self.offsets: Ints = np.memmap(
             index, dtype="<i8", mode="r", offset=start, shape=(offsets,)
@@ -69,12 +72,18 @@ class Ragged:
     def sequence(self, i: int) -> Array:
         """Return sequence i (from 0, which is not checked), a view into the file."""
         start, end = self.offsets[i : i + 2]
-        return self._numbers[start:end]
+        return self._checked(self._numbers[start:end])
 
     def joined(self, rows: Ints) -> Array:
         """Return some sequences one after another."""
         starts = self.offsets[rows]
-        return joined(self._numbers, starts, self.offsets[rows + 1] - starts)
+        return self._checked(joined(self._numbers, starts, self.offsets[rows + 1] - starts))
+
+    def _checked(self, numbers: Array) -> Array:
+        if self._limit and numbers.max(initial=0) >= self._limit:
+            message = f"damaged: an id is outside a vocabulary of {self._limit:,} tokens"
+            raise DataError(message, where=self._file, hint=AGAIN)
+        return numbers
 
 
 class RaggedShards:
@@ -106,8 +115,9 @@ class RaggedShards:
         return self.shard(shard).sequence(i - self.starts[shard])
 
 
-def _check(path: Path, magic: bytes, fields: int) -> tuple[int, int, int]:
-    """Check the files of an array; return bytes of a number, number of offsets and of numbers.
+def _check(path: Path, magic: bytes, fields: int) -> tuple[int, int, int, int]:
+    """Check the files of an array; return bytes of a number, number of offsets and of numbers, and
+    what is above all numbers (0 if there is no such field).
 
     Raises: DataError as `Ragged`.
     """
@@ -125,7 +135,9 @@ def _check(path: Path, magic: bytes, fields: int) -> tuple[int, int, int]:
         data_bytes = data.stat().st_size
     except OSError as error:
         raise DataError(f"cannot read {error.filename}: {error.strerror}", hint=AGAIN) from error
-    width = int.from_bytes(header[len(magic) : len(magic) + 8], "little") if fields else 1
+    places = range(len(magic), start, 8)
+    stated = [int.from_bytes(header[place : place + 8], "little") for place in places]
+    width, limit = *stated, *(1, 0)[fields:]
     if header[: len(magic)] != magic or width not in {1, 2, 4}:
         raise DataError("not a prepared set of this version of nmtkit", where=index, hint=AGAIN)
     offsets, rest = divmod(size - start, 8)
@@ -134,7 +146,7 @@ def _check(path: Path, magic: bytes, fields: int) -> tuple[int, int, int]:
     if any(header[start:]) or last * width != data_bytes:
         message = f"has {data_bytes} bytes where the index says {last * width}"
         raise DataError(message, where=data, hint=AGAIN)
-    return width, offsets, last
+    return width, offsets, last, limit
 
 
 class RaggedWriter:

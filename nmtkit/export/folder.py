@@ -4,13 +4,12 @@ steps before and after translation.
 
 from __future__ import annotations
 
-import glob
 import shutil
 from importlib import resources
 from pathlib import Path
 
-from nmtkit import files
 from nmtkit.errors import ConfigError, DataError
+from nmtkit.folders import unchanged
 from nmtkit.owned_files import TEXT_FILES
 from nmtkit.records import ExportedSystem, Manifest, TextRecipe, load, load_or_warn
 from nmtkit.settings import PrepSettings
@@ -39,13 +38,9 @@ def read_about(folder: Path) -> ExportedSystem | None:
 
 
 def owned(folder: Path) -> set[str]:
-    """Return the patterns of the files of nmtkit in an exported folder. A file that has changed
-    since is the user's.
-    """
+    """Return the files of nmtkit in an exported folder."""
     about = load_or_warn(ExportedSystem, folder / ABOUT)
-    if about is None:
-        return set()
-    return {ABOUT, *map(glob.escape, about.files.keys() - files.changed(folder, about.files))}
+    return {ABOUT, *unchanged(folder, about.files)} if about else set()
 
 
 def write_text_files(folder: Path, prep: Path, manifest: Manifest) -> None:

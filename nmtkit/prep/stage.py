@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import glob
 import os
 import shutil
 import socket
@@ -252,7 +251,7 @@ def _only_of_this_call(raw: Path, share: bool) -> Iterator[None]:
 def _owned(prep: Path) -> Collection[str]:
     """Return the files of nmtkit in a prep folder."""
     with contextlib.suppress(DataError):
-        return {MANIFEST, *map(glob.escape, load(Manifest, prep / MANIFEST).files)}
+        return {MANIFEST, *folders.unchanged(prep, load(Manifest, prep / MANIFEST).files)}
     return PREP
 
 

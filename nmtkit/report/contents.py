@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nmtkit import files
+from nmtkit import files, trust
 from nmtkit.analyze import ANALYSES
 from nmtkit.analyze.analysis import Finding
 from nmtkit.curves import Curves, read
@@ -259,7 +259,7 @@ def _read_findings(contents: Contents) -> None:
         if not (folders[name] / "finding.json").is_file():
             contents.note(
                 f"analyze/{name}: no finding in it; the analysis did not end",
-                f"nmtkit analyze {name}",
+                f"nmtkit analyze {name}" * (name in ANALYSES),
             )
             continue
         try:
@@ -267,7 +267,7 @@ def _read_findings(contents: Contents) -> None:
         except NmtkitError as error:
             contents.note(
                 f"analyze/{name} cannot be read ({error.message})",
-                f"nmtkit analyze {name} --force",
+                f"nmtkit analyze {name} --force" * (name in ANALYSES),
             )
 
 
@@ -318,7 +318,11 @@ def analyze_command(name: str, inputs: FindingInputs, systems: Sequence[str]) ->
         words += [word for system in inputs.systems for word in ("--system", system)]
     for set_name in inputs.options.get("set_names", ()):
         words += ["--on", set_name]
-    return shlex.join(["nmtkit", "analyze", inputs.analysis or name, *words, *inputs.words])
+    analysis = trust.shown(inputs.analysis or name)
+    allows_code = any(word.startswith("--allow") for word in inputs.words)  # not to be pasted
+    if analysis in {*ANALYSES, inputs.analysis} and not allows_code:
+        words += inputs.words
+    return shlex.join(["nmtkit", "analyze", analysis, *words])
 
 
 def _some(names: list[str]) -> str:

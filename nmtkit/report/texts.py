@@ -13,6 +13,7 @@ from pathlib import Path
 
 from nmtkit import files
 from nmtkit.errors import DataError, counted
+from nmtkit.records import MOST
 from nmtkit.report.contents import Contents, score_command, translate_again
 from nmtkit.score.evaluate import OF_SENTENCES
 from nmtkit.score.translations import lines_of
@@ -97,7 +98,7 @@ def read_texts(contents: Contents, set_name: str) -> Texts | None:
     try:
         columns = _columns(path, count)
         scores = {
-            score: {name: list(map(float, columns[f"{name}.{score}"])) for name in outputs}
+            score: {name: list(map(_number, columns[f"{name}.{score}"])) for name in outputs}
             for score in OF_SENTENCES
             if all(f"{name}.{score}" in columns for name in outputs)
         }
@@ -141,6 +142,16 @@ def _columns(path: Path, count: int) -> dict[str, tuple[str, ...]]:
     if len(rows) != count:
         raise ValueError(count)
     return dict(zip(header, zip(*rows, strict=True), strict=True))
+
+
+def _number(cell: str) -> float:
+    """Return the number of a cell.
+
+    Raises: ValueError if it is none, or not finite.
+    """
+    if not abs(number := float(cell)) <= MOST:
+        raise ValueError(cell)
+    return number
 
 
 def differences(text: str, other: str) -> Marked:

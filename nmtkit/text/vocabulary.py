@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -27,7 +28,7 @@ def read_counts(path: Path) -> dict[str, int]:
     counts: dict[str, int] = {}
     for number, line in enumerate(files.text_lines(path), 1):
         token, _, count = line.rstrip("\r").rpartition(" ")
-        if not token or not (count.isascii() and count.isdigit()):
+        if not token or not re.fullmatch("[0-9]{1,18}", count):
             raise DataError(
                 "not a subword vocabulary",
                 where=f"{path}, line {number}",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -93,9 +94,13 @@ def put_optimizer_tensors(
 ) -> None:
     """Set an optimiser to the state of a checkpoint.
 
-    Raises: CheckpointError if the tensors do not fit the model.
+    Raises: CheckpointError if the tensors do not fit the model, or some are missing.
     """
     parameters = _parameters(model)
+    kinds = Counter(key.partition("/")[2] for key in tensors if not key.startswith(RAW))
+    if {*kinds.values()} != {3}:  # a parameter that was never updated may have none
+        message = "the optimiser's state is incomplete"
+        raise CheckpointError(message, where=where, hint=TRAIN_AGAIN)
     for key, tensor in tensors.items():
         kind, _, name = key.partition("/")
         if key.startswith(RAW):

@@ -69,7 +69,9 @@ def plan_of_system(run: Run, system: System, options: TrainOptions) -> Plan | No
     stored = system.read_config()
     if options.variant is None and ":" in stored.variant:
         message = f"'{system.name}' uses your own model class, so name the class"
-        raise ConfigError(message, where=system.config, hint=f"--variant {stored.variant}")
+        raise ConfigError(
+            message, where=system.config, hint=f"--variant {trust.shown(stored.variant)}"
+        )
     if options.variant not in (None, stored.variant):
         return None
     more = ", with --set" if assigned else ""

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from nmtkit import console, files
 from nmtkit.errors import CheckpointError, EnvironmentProblem
-from nmtkit.export.folder import owned
+from nmtkit.export.folder import owned as exported_files
 from nmtkit.files import UNWRITABLE
 from nmtkit.folders import remove_folder, remove_owned
 from nmtkit.models import checkpoints
@@ -27,6 +27,7 @@ from nmtkit.records import BestCheckpoint, SystemRecord, load_or_warn
 from nmtkit.run import Run, System
 from nmtkit.settings import TrainSettings
 from nmtkit.train.state import TrainState
+from nmtkit.translate.systems import owned as translation_files
 
 PAUSES = (0, 2, 4, 8, 16, 30)
 """Seconds before each further attempt to write: a network disk may be away for a minute."""
@@ -174,16 +175,17 @@ def begin_anew(system: System) -> None:
             last = stored.checkpoint
         for path in sorted(steps, key=lambda path: path.name == last):
             os.replace(path, replaced.checkpoints / path.name)
-    remove_owned(system.path, (*TRAINING, *_exported(system)))
+    remove_owned(system.path, (*TRAINING, *_made_of(system)))
 
 
-def _exported(system: System) -> list[str]:
-    """Return the files of a system's exports."""
-    folders = (path.parent for path in system.path.glob("export/*/nmtkit.json"))
+def _made_of(system: System) -> list[str]:
+    """Return the files of a system's translations and exports."""
+    kinds = ("translate/*/meta.json", translation_files), ("export/*/nmtkit.json", exported_files)
     return [
-        f"{glob.escape(str(folder.relative_to(system.path)))}/{name}"
-        for folder in folders
-        for name in owned(folder)
+        f"{glob.escape(str(path.parent.relative_to(system.path)))}/{name}"
+        for pattern, owned in kinds
+        for path in system.path.glob(pattern)
+        for name in owned(path.parent)
     ]
 
 

@@ -221,7 +221,8 @@ class _Training:
             moments,
             self.opening,
         )
-        put_optimizer_tensors(model, trainer.descent.optimizer, moments, where=path)
+        if begun:
+            put_optimizer_tensors(model, trainer.descent.optimizer, moments, where=path)
         checks.check_ranks_agree(self.ranks, self.plan, state, model, autocast)
         self.announce(state, model, len(store))
         return trainer

@@ -7,6 +7,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic import NonNegativeInt
+
 from nmtkit.train.optimizer import Plateau
 
 
@@ -76,10 +78,10 @@ class TrainState:
         processes: number of processes that trained together; no update depends on it.
     """
 
-    step: int = 0
-    epoch: int = 0
-    window: int = 0
-    index: int = 0
+    step: NonNegativeInt = 0
+    epoch: NonNegativeInt = 0
+    window: NonNegativeInt = 0
+    index: NonNegativeInt = 0
     seconds: float = 0.0
     tokens: int = 0
     validated: int = 0

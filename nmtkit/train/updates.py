@@ -14,6 +14,9 @@ from nmtkit.data.batch_lists import padded_positions
 from nmtkit.data.order import ShardedPairs, WindowBatches, epoch_windows, window_batches
 from nmtkit.data.padding import Ids
 from nmtkit.data.resegmented import Resegmented
+from nmtkit.errors import CheckpointError
+from nmtkit.owned_files import STATE
+from nmtkit.records import TRAIN_AGAIN
 from nmtkit.settings import TrainSettings
 
 PART = 8192
@@ -35,6 +38,7 @@ class Updates:
         epoch, window, index: where to begin; index: of the batch in the window.
     Attributes:
         batches: of the window.
+    Raises: CheckpointError if the epoch has no such window.
     """
 
     pairs: ShardedPairs
@@ -45,6 +49,9 @@ class Updates:
 
     def __post_init__(self) -> None:
         self._windows = self._epoch_windows()
+        if self.window >= len(self._windows):
+            message = f"the training was in window {self.window} of {len(self._windows)}"
+            raise CheckpointError(message, where=STATE, hint=TRAIN_AGAIN)
         self._begin()
 
     def _epoch_windows(self) -> list[list[int]]:

@@ -258,7 +258,7 @@ class Validator:
         if limit:
             count = min(count, limit)
         # Samples are spread evenly over the set.
-        spread = np.linspace(0, size - 1, self._settings.samples + 2)[1:-1]
+        spread = np.linspace(0, size - 1, min(self._settings.samples, size) + 2)[1:-1]
         readable_rows = set(self._readable.tolist())
         shown = [row for row in spread.round().astype(int).tolist() if row in readable_rows]
         scored_rows = [row for row in range(count) if row in readable_rows]

@@ -22,7 +22,7 @@ from nmtkit.folders import recover, writing_folder
 from nmtkit.locks import check_writable, locked
 from nmtkit.nn import hardware
 from nmtkit.options import flag
-from nmtkit.owned_files import HYPOTHESES, META, NBEST, SUBWORDS, TRANSLATION
+from nmtkit.owned_files import HYPOTHESES, META, NBEST, SUBWORDS
 from nmtkit.parallel import cores
 from nmtkit.records import (
     SourceText,
@@ -50,7 +50,7 @@ from nmtkit.translate.output import (
 )
 from nmtkit.translate.risk import external_utility
 from nmtkit.translate.scorer import Scorer
-from nmtkit.translate.systems import SystemGroup, choose, search_overrides
+from nmtkit.translate.systems import SystemGroup, choose, owned, search_overrides
 from nmtkit.translate.translator import Window
 from nmtkit.translate.windows import Boundaries, file_windows, named_boundaries, windows_for
 
@@ -236,7 +236,7 @@ class _Stage:
                     locks.enter_context(locked(path, "translate", reads=True))
             for text_set in sets:
                 inputs, folder = self._inputs(group, text_set), group.translation(text_set.name)
-                recover(folder, TRANSLATION)
+                recover(folder, owned)
                 if not self.options.force and _up_to_date(folder, inputs):
                     console.say(
                         f"'{group.name}' has translated {text_set.name} already: up to date"
@@ -271,7 +271,7 @@ class _Stage:
         name = final.parents[1].name
         scorer.counts.clear()
         start = time.monotonic()
-        with writing_folder(final, TRANSLATION, "free some space") as folder:
+        with writing_folder(final, owned, "free some space") as folder:
             bar = console.progress(f"{name}: {text_set.name}", text_set.lines)
             with bar as scorer.done, scorer.reading(self.readers):
                 names = self._write(folder, text_set, scorer)

@@ -13,11 +13,13 @@ import torch
 
 from nmtkit import console, settings
 from nmtkit.errors import ConfigError, DataError, NmtkitError
+from nmtkit.folders import unchanged
 from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Model
 from nmtkit.nn import hardware
 from nmtkit.nn.linear import Precision
-from nmtkit.records import UsedCheckpoint
+from nmtkit.owned_files import META
+from nmtkit.records import TranslationMeta, UsedCheckpoint, load_or_warn
 from nmtkit.run import Run, System
 from nmtkit.settings import SearchSettings
 from nmtkit.translate.options import TranslateOptions
@@ -206,3 +208,9 @@ def search_overrides(options: TranslateOptions) -> dict[str, Any]:
         values |= sections["search"]
     values |= assigned.get("search", {})
     return values | options.model_dump(include=set(SearchSettings.model_fields), exclude_none=True)
+
+
+def owned(folder: Path) -> set[str]:
+    """Return the files of nmtkit in the folder of a translation."""
+    meta = load_or_warn(TranslationMeta, folder / META)
+    return {META, *unchanged(folder, meta.files)} if meta else set()

@@ -81,7 +81,7 @@ class AnalysedRun(FakeRun, Findings):
     def __init__(self, path):
         FakeRun.__init__(self, path, sets=("test", "other"))
         prep = path / "prep"
-        self.change_manifest(sets=[text_set("train", "train", 40, 0), *self.manifest()["sets"]])
+        self.change_manifest(sets=[text_set("train", "train", 40), *self.manifest()["sets"]])
         shutil.copytree(prep / "test", prep / "train")
         write(
             prep / "vocab.txt",

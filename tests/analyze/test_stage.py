@@ -21,6 +21,7 @@ from nmtkit.data.batches import source_batch
 from nmtkit.data.documents import documents_file
 from nmtkit.data.store import Store, spans_writer
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
+from nmtkit.files import write_json
 from nmtkit.measures.macs import count_macs, count_parameters
 from nmtkit.models.loading import build_untrained
 from nmtkit.options import GENERAL
@@ -30,6 +31,7 @@ from nmtkit.settings import SearchSettings, build
 from nmtkit.tables.table import Column, Table
 from nmtkit.text.vocabulary import EOS
 from nmtkit.translate.beam import search
+from tests.manifests import read_json
 from tests.refused import refused
 from tests.score.conftest import write
 
@@ -537,6 +539,13 @@ def test_what_an_earlier_call_attached_goes_with_it(tmp_path):
     for attachments in ({"paper.md": "1", "a.scores": "2"}, {"a.scores": "3"}, {}):
         Finding(table, "t", attachments=attachments, name="toy").write(tmp_path, inputs)
         assert {path.name for path in tmp_path.iterdir()} == {*always, *attachments}
+    Finding(table, "t", attachments={"b.md": "1", "é.md": "é"}, name="toy").write(tmp_path, inputs)
+    (tmp_path / "b.md").write_text("edited")
+    finding = tmp_path / "finding.json"
+    hashes = read_json(finding)["hashes"] | {"own.txt": 64 * "0"}  # as anybody can write it
+    write_json(finding, read_json(finding) | {"hashes": hashes})
+    Finding(table, "t", name="toy").write(tmp_path, inputs)
+    assert {path.name for path in tmp_path.iterdir()} == {*always, "b.md"}
 
 
 def test_on_a_full_disk_the_earlier_finding_stays(tmp_path):

@@ -2,6 +2,7 @@
 oddities each format allows.
 """
 
+import gzip
 import html
 import io
 import lzma
@@ -193,6 +194,10 @@ def test_two_translators_in_wmt_xml_and_no_output_of_a_system(tmp_path):
         ("<tmx><tu><tuv xml:lang='en'><seg>x</seg></tuv></tu></tmx>", "no segments"),
         ("<doc docid=a></doc>", "no segments"),
         ("<doc docid=a>\n<seg id=1>x\n<seg id=2>y</seg></doc>", "not closed"),
+        ("<doc docid=a>\n<seg id=1>x", "not closed"),
+        ("<doc docid=a>\n" + 100_000 * "<seg>", "not closed"),
+        ("\n" + 200_000 * "<doc", "no segments"),
+        (f"<doc {400_000 * 'a'}>", "no segments"),
         ("<doc docid=a>\n<seg id=1>x</doc><doc docid=b><seg>y</seg></doc>", "not closed"),
         (
             (
@@ -216,6 +221,12 @@ def test_what_cannot_be_read(tmp_path, text, message):
     assert caught.hint
     if message == "not closed":
         assert "line 2" in caught.where
+
+
+def test_no_compressed_bomb(tmp_path):
+    path = tmp_path / "x.sgm.gz"
+    path.write_bytes(gzip.compress(bytes(readers.LARGEST + 1), 1))
+    refused(DataError, "more than 64 MiB", readers.markup, path, "en")
 
 
 def test_no_entity_bomb(tmp_path):

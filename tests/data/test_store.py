@@ -215,6 +215,14 @@ def test_damaged_files(tmp_path, damage):
     assert "--force" in caught.value.hint
 
 
+def test_an_id_outside_the_vocabulary_is_named(tmp_path):
+    store = Store(write(tmp_path, [([4, 9, 2], [2]), ([4, 10, 2], [2])]))
+    assert store.src(0).tolist() == [4, 9, 2]
+    for read in (store.src, lambda i: store.sides(np.array([i]))):
+        caught = refused(DataError, "an id is outside a vocabulary of 10 tokens", read, 1)
+        assert caught.where == str(tmp_path / "00000.bin")
+
+
 def test_a_source_without_a_target_is_damage(tmp_path):
     write(tmp_path, pairs(2, 10))
     with RaggedWriter(shard_path(tmp_path, 1), MAGIC, 2, 10) as writer:

@@ -3,6 +3,7 @@ is named, never loaded.
 """
 
 import errno
+import json
 import pickle
 import resource
 import shutil
@@ -203,6 +204,29 @@ def test_all_damaged_is_an_error(run):
     refused(CheckpointError, "every checkpoint", fit, run)
     with pytest.raises(CheckpointError, match="no valid checkpoint"):
         loading.load_system(run, run.system("transformer"))
+
+
+@pytest.mark.parametrize(
+    ("name", "damaged", "message"),
+    [
+        ("state.json", {"window": 9}, "was in window 9 of 1"),
+        ("state.json", {"epoch": -1}, "every checkpoint of this system is damaged"),
+        ("optimizer.safetensors", b"", "the optimiser's state is incomplete"),
+    ],
+)
+def test_a_damaged_state_with_the_right_hash_is_refused(run, name, damaged, message):
+    fit(run)
+    for folder in run.system("transformer").checkpoints.iterdir():
+        path, manifest = folder / name, read_json(folder / "manifest.json")
+        content = (
+            json.dumps(read_json(path) | damaged).encode()
+            if damaged
+            else safetensors.torch.save({})
+        )
+        path.write_bytes(content)
+        manifest["files"][name] = {"bytes": len(content), "sha256": files.sha256(path)}
+        files.write_json(folder / "manifest.json", manifest)
+    refused(CheckpointError, message, fit, run)
 
 
 def test_another_vocabulary_is_refused(run):

@@ -437,7 +437,12 @@ def test_attention_that_is_not_of_its_sentence_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", ["[" * 100_000, "[]", "1", '{"figure": []}', '{"figure": {}}', '{"figure": "x"}', "{"]
+    "text",
+    [
+        *("[" * 100_000, "[]", "1", '{"figure": []}', '{"figure": {}}', '{"figure": "x"}', "{"),
+        '{"figure": "curves"}',
+        '{"figure": "lines", "groups": ["a"], "series": {"x": [1, 2]}, "xlabel": "", "ylabel": ""}',
+    ],
 )
 def test_a_figure_without_its_numbers_is_no_pdf(text):
     space = DESCRIPTION[1:].partition("}")[0]

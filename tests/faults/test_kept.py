@@ -1,6 +1,7 @@
 """Files that somebody kept: nmtkit removes only what it wrote, and a copy of a run is that run."""
 
 import itertools
+import json
 import os
 import shutil
 from pathlib import Path
@@ -252,6 +253,25 @@ def test_notes_beside_a_translation_stay(three):
         assert content(folder).keys() == written | set(names)
         assert notes(folder) == sorted(names)
         assert (folder / "for later/deep").is_dir() and (folder / "figures/empty").is_dir()
+
+
+def test_files_that_were_edited_since_are_kept_aside(three, tmp_path, stderr):
+    folder = three.system("a").translation("dev")
+    translate(three, systems=["a"], set_names=["dev"], jobs=1)
+    (folder / "hyp.txt").write_text("mine: hyp.txt")
+    translate(three, systems=["a"], set_names=["dev"], jobs=1)
+    assert notes(folder) == [] and notes(folder.parent) == ["hyp.txt"] and "not-of-" in stderr()
+    (folder / "hyp.subwords.txt").write_text("mine: hyp.subwords.txt")
+    fit(three, "a", force=True)
+    assert notes(folder.parent) == ["hyp.subwords.txt", "hyp.txt"]
+    assert [path.name for path in folder.iterdir()] == ["hyp.subwords.txt"]
+    run = prepare(tmp_path / "other")
+    write_notes(run.prep, ["notes.md", "text/dev.ref"])
+    manifest = read_json(run.prep / "manifest.json")
+    manifest["files"]["notes.md"] = 64 * "0"  # as anybody can write it
+    (run.prep / "manifest.json").write_text(json.dumps(manifest))
+    prep("demo", size=60, run_dir=run.path, jobs=1, assignments=["prep.merges=60"], force=True)
+    assert notes(run.prep) == ["notes.md"] and notes(run.path) == ["notes.md", "text/dev.ref"]
 
 
 def test_an_empty_folder_of_the_user_stays_and_one_of_nmtkit_goes(tmp_path):

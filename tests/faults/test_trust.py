@@ -15,6 +15,8 @@ from nmtkit import trust
 from nmtkit.cli import app
 from nmtkit.errors import ConfigError
 from nmtkit.models.variants import load_variant
+from nmtkit.records import FindingInputs
+from nmtkit.report.contents import analyze_command
 from nmtkit.run import Run
 from tests.manifests import edit
 from tests.models.cases import TOY
@@ -251,6 +253,24 @@ def test_names_that_are_no_module_of_a_model(downloaded, tmp_path, name, stdout)
     with pytest.raises(ConfigError):
         load_variant(name)
     assert "this" not in sys.modules and stdout() == ""
+
+
+def test_no_command_to_copy_names_code_of_a_run(downloaded, tmp_path):
+    config = downloaded / "systems/toy/config.toml"
+    assert "--variant package.module:Class" in call("train --system toy", downloaded)[1]
+    edit(config, 'corpus = "', 'corpus = "0')
+    assert "--variant package.module:Class" in call("status", downloaded)[1]
+    inputs = FindingInputs(
+        analysis="payload:A", systems=["toy"], files={}, words=["--allow-code", "payload"]
+    )
+    command = analyze_command("a", inputs, ["toy"])
+    assert command == "nmtkit analyze package.module:Class"
+    named = inputs.model_copy(update={"analysis": ""})
+    assert analyze_command("lengths", named, ["toy"]) == "nmtkit analyze lengths"
+    assert not (tmp_path / "executed").exists()
+    edit(config, "payload:Model", "m:X; curl evil")
+    code, output = call("train --system toy", downloaded)
+    assert code == 2 and "damaged: 'variant'" in output and "--variant m:X" not in output
 
 
 def test_an_analysis_that_is_typed_is_executed_and_no_other(downloaded, tmp_path):

@@ -271,6 +271,7 @@ FILES = {
     "bad": "#version: 0.2\nt h\nthe\n",
     "vocab": "the 3\nth@@ 2\n",
     "no-counts": "the 3\nth@@\n",
+    "long-count": "the " + 5000 * "9" + "\n",
 }
 WRONG_FILES = [
     ({"vocab": "vocab"}, "a vocabulary needs the merges that lead to it"),
@@ -282,6 +283,7 @@ WRONG_FILES = [
     ({"codes": "empty"}, "empty has no merges"),
     ({"codes": "gone"}, "no such file: gone"),
     ({"codes": "codes", "vocab": "no-counts"}, "not a subword vocabulary"),
+    ({"codes": "codes", "vocab": "long-count"}, "not a subword vocabulary"),
     ({"codes": "codes", "settings": ["merges=9"]}, "prep.merges is 9 here and 2 there"),
     ({"codes": "codes,codes", "settings": ["joint_vocab=true"]}, "prep.joint_vocab is true here"),
 ]

@@ -487,6 +487,15 @@ def test_cautions_and_curves_are_of_the_systems_compared(reported):
     assert not any("tested" in remark.text for remark in comparison.cautions(found))
 
 
+@pytest.mark.parametrize("cell", ["nan", "1e999"])
+def test_a_score_that_is_no_number_is_left_out(reported, cell):
+    path = reported.run.path / "score/test/sentences.tsv"
+    header, first, *rest = path.read_text("utf-8").split("\n")
+    row = dict(zip(header.split("\t"), first.split("\t"), strict=True)) | {"own.bleu": cell}
+    path.write_text("\n".join([header, "\t".join(row.values()), *rest]), "utf-8")
+    assert "sentences.tsv is missing or of other translations" in reported.page().text
+
+
 def test_a_p_of_nought_is_below_what_can_be_shown(reported):
     result = read_contents(reported.run).scores["test"].model_copy(update={"test": "sign"})
     own = next(system for system in result.systems if system.tests)

@@ -805,6 +805,11 @@ def test_samples_and_dev_sentences(run, monkeypatch, stderr):
     )
 
 
+def test_more_samples_than_sentences(run, stderr):
+    go(run, "train.samples=1000000000000000")
+    assert "  source " in stderr()
+
+
 def test_without_a_development_set_the_last_checkpoint_counts(tmp_path):
     run = make_run(tmp_path / "run", dev=0)
     go(run, "train.checkpoint_every=2")
