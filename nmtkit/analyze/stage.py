@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import nmtkit
@@ -177,17 +179,19 @@ def measured(analysis: AnyAnalysis, study: Study) -> Finding:
 
 def inputs_of(study: Study, analysis: AnyAnalysis) -> FindingInputs:
     """Return all inputs of a finding: options, corpus, texts, and each system's weights, log and
-    translations, if the analysis reads them.
+    translations, if the analysis reads them; of an analysis of the user's own, its code too.
     """
     run, options, cls = study.run, analysis.options, type(analysis)
-    own = f"{cls.__module__}:{cls.__qualname__}"
+    own = not cls.__module__.startswith("nmtkit.")
+    code = [Path(inspect.getfile(cls))] if own else []
     return FindingInputs(
         nmtkit=nmtkit.__version__,
-        analysis="" if cls.__module__.startswith("nmtkit.") else own,
+        analysis=f"{cls.__module__}:{cls.__qualname__}" if own else "",
         prepared=run.manifest().fingerprint,
         systems=study.systems,
         options={"set_names": study.set_names, **options.model_dump(mode="json")},
-        files=_hashes_of_run(study, cls.reads_translations) | _hashes_of_options(options),
+        files=_hashes_of_run(study, cls.reads_translations)
+        | _hashes_of_paths([*options.paths(), *code]),
         weights={name: checkpoints.current(run.system(name)) for name in study.systems},
         words=as_words(options.model_dump(mode="json", exclude_defaults=True)),
     )
@@ -208,10 +212,10 @@ def _hashes_of_run(study: Study, translations: bool) -> dict[str, str]:
     return files.hashes(paths, run.path)
 
 
-def _hashes_of_options(options: Options) -> dict[str, str]:
-    """Return path -> SHA-256, for files that options name and for texts in named folders."""
+def _hashes_of_paths(paths: Sequence[Path]) -> dict[str, str]:
+    """Return path -> SHA-256, for files and for the texts in folders."""
     hashes: dict[str, str] = {}
-    for path in options.paths():
+    for path in paths:
         named = path, *path.glob("*.txt*"), *path.glob("*/*.txt*")
         hashes |= {str(p): files.sha256(p) for p in named if p.is_file()}
     return hashes

@@ -6,6 +6,7 @@ import json
 import os
 import resource
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -148,6 +149,20 @@ def test_an_analysis_outside_the_package(two, capsys):
     error = two.refused(OUTSIDE, ConfigError, "bad value for '--words'", words=0)
     assert error.where == "--words"
     assert CliRunner().invoke(app, [*words, "--measure"]).exit_code == 2
+
+
+def test_a_finding_of_your_own_analysis_is_outdated_when_its_code_changes(
+    two, stderr, monkeypatch, tmp_path
+):
+    code = tmp_path / "edited.py"
+    code.write_bytes((Path(__file__).parents[1] / "toy_analysis.py").read_bytes())
+    monkeypatch.syspath_prepend(tmp_path)
+    for up_to_date in (False, True):
+        stage.analyze(two.run, "edited:FrequentWords")
+        assert ("up to date" in stderr()) == up_to_date
+    code.write_text(code.read_text("utf-8") + "# edited\n", "utf-8")
+    stage.analyze(two.run, "edited:FrequentWords")
+    assert "up to date" not in stderr()
 
 
 def test_an_option_without_a_value_takes_none():
