@@ -120,7 +120,7 @@ def _study(
     if set_names and cls.sets == "none":
         raise ConfigError(f"{reads} no set of the run", where=where, hint="leave it out")
     run.manifest()
-    names = [run.find_system(s).name for s in systems] or run.system_names()
+    names = list(dict.fromkeys(run.find_system(s).name for s in systems)) or run.system_names()
     if not names:
         message = "nothing to analyse: this run has no trained system"
         raise DataError(message, where=run.path, hint=run.train_first)

@@ -148,6 +148,10 @@ def test_of_several_references_the_one_with_most(judged, look_up):
     assert row["first"]["value"] == pytest.approx(200 / 3)
 
 
+def test_a_system_that_is_named_twice_is_one_system(judged, look_up):
+    assert look_up(["first", "first"]) == look_up(["first"])
+
+
 def test_sets_that_not_all_systems_translated(judged, look_up):
     judged.add("third", 0.0, sets=[])
     for name in ("second", "third"):
