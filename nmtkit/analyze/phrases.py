@@ -134,15 +134,16 @@ class Phrases(Analysis[PhrasesOptions, PhrasesResult]):
         match_case, sets = self.options.match_case, []
         for text_set in sets_to_score(study.run, study.set_names):
             in_set = occurrences_in(study, text_set, listed, match_case)
-            if not any(o.in_reference for o in in_set.occurrences):
-                message = (
-                    f"{in_set.name}: of {len(listed):,} expressions {in_set.in_source:,}"
-                    " occurrences in the source, and an accepted translation of none in the"
-                    " reference"
-                )
-                hint = "compare the list with the text: gaps '...', upper case (--match-case)"
-                raise DataError(message, where=name, hint=hint)
-            sets.append(in_set)
+            if any(o.in_reference for o in in_set.occurrences):
+                sets.append(in_set)
+            else:
+                found = f"of {in_set.in_source:,} occurrences in the source"
+                message = f"is left out: {found} the reference has no accepted translation"
+                study.warn(in_set.name, message)
+        if not sets:
+            message = f"no set has an accepted translation of any of {len(listed):,} expressions"
+            hint = "compare the list with the text: gaps '...', upper case (--match-case)"
+            raise DataError(message, where=name, hint=hint)
         systems = [system for system in study.systems if any(system in s.systems for s in sets)]
         return PhrasesResult(name, lines, listed, systems, sets)
 

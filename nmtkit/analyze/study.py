@@ -118,7 +118,7 @@ class Study:
         return loading.load_system(self.run, system, self.device, precision=precision)
 
     def warn(self, name: str, message: str) -> None:
-        """Warn of a system, now and in the finding."""
+        """Warn of a system or a set, now and in the finding."""
         console.warn(f"'{name}' {message}")
         self.warnings.append(f"{name} {message}")
 

@@ -164,6 +164,14 @@ def test_sets_that_not_all_systems_translated(judged, look_up):
     assert {key[0] for key in look_up(["second"], set_names=["other"])} == {"other"}
 
 
+def test_a_set_without_an_accepted_translation_is_left_out(judged, look_up):
+    write(judged.run.prep / "text" / "other.ref", ["x"] * len(SOURCE))
+    write(judged.run.path / "systems" / "first" / "translate" / "other" / "hyp.txt", FIRST)
+    assert {key[0] for key in look_up()} == {"test"}
+    (note,) = (n for n in judged.found["table"]["notes"] if n.startswith("other "))
+    assert "left out: of 6 occurrences in the source the reference has no" in note
+
+
 def wilson(right, count):
     """The shares that a count does not refute: the roots of (p̂ - p)² = z² p (1 - p) / n."""
     z, share = 1.959964, right / count
@@ -240,7 +248,7 @@ def test_a_list_of_its_own_has_the_demo_corpus_alone(judged, look_up):
 
 def test_what_cannot_be_looked_up_is_said(judged, look_up, tmp_path):
     path = tmp_path / "list.tsv"
-    for lines, what in ((["look\tblick"], "of none in the reference"), (["look up"], "1 columns")):
+    for lines, what in ((["look\tblick"], "no set has an accepted translation"), (["look up"], "1 columns")):
         write(path, lines)
         refused(DataError, what, look_up, ["first"])
     write(path, LIST)
