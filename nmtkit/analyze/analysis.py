@@ -191,6 +191,8 @@ class Analysis(ABC, Generic[O, R]):
     """
     reads_translations: ClassVar[bool] = True
     """False if its findings stay up to date when a system translates a set again."""
+    reads_weights: ClassVar[bool] = True
+    """False if it reads translations alone, so it can analyse those of an ensemble."""
     Options: ClassVar[type[Options]] = Options
     """The class of its options."""
 

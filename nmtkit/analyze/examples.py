@@ -39,6 +39,7 @@ class Examples(Analysis[SentenceOptions, Example]):
     name = "examples"
     title = "one sentence, translated by all"
     examples = ("--sentence 7",)
+    reads_weights = False
     Options = SentenceOptions
 
     def measure(self, study: Study) -> Example:

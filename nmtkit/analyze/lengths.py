@@ -35,6 +35,7 @@ class Lengths(PaperAnalysis[LengthsOptions, LengthScores]):
     name = "lengths"
     title = "BLEU and output length by source length"
     examples = ("--buckets 10,20,40",)
+    reads_weights = False
     sets = "some"
     Options = LengthsOptions
     paper = "group"

@@ -125,6 +125,7 @@ class Phrases(Analysis[PhrasesOptions, PhrasesResult]):
     name = "phrases"
     title = "multi-word expressions translated as the reference does"
     examples = ("--expressions verbs.tsv",)
+    reads_weights = False
     sets = "some"
     Options = PhrasesOptions
 

@@ -120,7 +120,7 @@ def _study(
     if set_names and cls.sets == "none":
         raise ConfigError(f"{reads} no set of the run", where=where, hint="leave it out")
     run.manifest()
-    names = list(dict.fromkeys(run.find_system(s).name for s in systems)) or run.system_names()
+    names = list(dict.fromkeys(_system(run, cls, s) for s in systems)) or run.system_names()
     if not names:
         message = "nothing to analyse: this run has no trained system"
         raise DataError(message, where=run.path, hint=run.train_first)
@@ -128,6 +128,24 @@ def _study(
         message = f"{reads} one set, not {', '.join(set_names)}"
         raise ConfigError(message, where=where, hint="name one of them")
     return Study(run, cls.name, names, list(set_names))
+
+
+def _system(run: Run, cls: type[AnyAnalysis], name: str) -> str:
+    """Return the name of a system; or of a translation without weights, if none are read.
+
+    Raises: ConfigError if there is no such system, or the analysis reads weights that it lacks.
+    """
+    paths = (run.path / "systems").glob("[!.]*/translate/[!.]*/hyp.txt")
+    if name in run.system_names() or name not in {path.parents[2].name for path in paths}:
+        return run.find_system(name).name
+    if cls.reads_weights:
+        message = (
+            f"'{name}' is an ensemble or a translation made elsewhere, without weights to read"
+        )
+        without = ", ".join(n for n in ANALYSES if not find(n).reads_weights)
+        hint = f"name trained systems; these analyses read translations alone: {without}"
+        raise ConfigError(message, where="--system", hint=hint)
+    return name
 
 
 def current(analysis: AnyAnalysis, study: Study, force: bool = False) -> Finding:

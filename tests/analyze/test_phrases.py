@@ -248,7 +248,10 @@ def test_a_list_of_its_own_has_the_demo_corpus_alone(judged, look_up):
 
 def test_what_cannot_be_looked_up_is_said(judged, look_up, tmp_path):
     path = tmp_path / "list.tsv"
-    for lines, what in ((["look\tblick"], "no set has an accepted translation"), (["look up"], "1 columns")):
+    for lines, what in (
+        (["look\tblick"], "no set has an accepted translation"),
+        (["look up"], "1 columns"),
+    ):
         write(path, lines)
         refused(DataError, what, look_up, ["first"])
     write(path, LIST)

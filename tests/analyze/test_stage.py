@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import re
 import resource
 import shutil
 from pathlib import Path
@@ -606,6 +607,17 @@ def test_what_cannot_be_analysed_is_said(two):
     two.translate("own", ["x"])
     two.refused("lengths", DataError, "1 lines, but reference 0 has 40")
     assert not (two.folder("lengths") / "finding.json").exists()
+
+
+def test_a_translation_without_weights_is_analysed_where_none_are_read(two):
+    name = "ensemble-base+own"
+    folder = two.run.path / "systems" / name / "translate" / "test"
+    write(folder / "hyp.txt", two.lines["test"])
+    for analysis in ("lengths", "examples"):
+        rows = two.rows(analysis, systems=["base", name])
+        assert {row["system"] for row in rows} == {"base", name}
+    error = two.refused("attention", ConfigError, f"'{re.escape(name)}' is an ens", systems=[name])
+    assert "lengths, examples, phrases" in error.hint
 
 
 @pytest.mark.parametrize(
