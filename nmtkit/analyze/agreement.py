@@ -34,8 +34,6 @@ POLARITY = {
     "insertion": ("nicht_ins", "kein_ins", "affix_ins"),
     "deletion": ("nicht_del", "kein_del", "affix_del"),
 }
-MANY_UNKNOWN = 0.02
-"""Share of unknown subwords above which a set is of another language, or tokenized otherwise."""
 LONGEST = 15
 # The papers' figures show only subject-verb pairs. Lingeval97's table has all types with distances.
 SUBJECT_VERB, ALL_TYPES = "distance, subject-verb", "distance, all types"
@@ -103,14 +101,6 @@ class AgreementResult:
         """True if some pairs have a context."""
         return any(item.context_src for item in self.items)
 
-    @property
-    def unknown(self) -> str:
-        """The remark that many subwords of the set are unknown; empty if few are."""
-        src, tgt = next(iter(self.systems.values())).unknown  # all systems have one vocabulary
-        if max(src, tgt) <= MANY_UNKNOWN:
-            return ""
-        return f"unknown subwords: {src:.1%} of the sources, {tgt:.1%} of the targets"
-
 
 class Agreement(Analysis[AgreementOptions, AgreementResult]):
     """Share of pairs in which a system prefers the right translation, by kind of error."""
@@ -143,8 +133,8 @@ class Agreement(Analysis[AgreementOptions, AgreementResult]):
 
         nobody = "no system can score the set"
         result.systems.update(study.each(read_by, nobody, study.run.train_first))
-        if result.unknown:
-            console.warn(f"{result.unknown}: on such pairs a system can only guess")
+        src, tgt = next(iter(result.systems.values())).unknown  # all systems have one vocabulary
+        study.warn_of_unknown({"sources": src, "targets": tgt})
         return result
 
     def score_files(self, items: Sequence[Item]) -> dict[str, ScoreFile]:
@@ -302,7 +292,6 @@ def notes_of(result: AgreementResult, sections: set[str]) -> list[str]:
             "authors, for all types with a frequency; for subject and verb, the frequency of "
             "the rarer word"
         )
-    notes += [result.unknown] * bool(result.unknown)
     for name, system in result.systems.items():
         if system.ties:
             notes.append(f"{name}: {counted(system.ties, 'exact tie')}, counted as wrong")

@@ -35,7 +35,7 @@ from nmtkit.tables.table import (
     text_column,
     text_columns,
 )
-from nmtkit.text.vocabulary import Vocabulary, load_vocabularies
+from nmtkit.text.vocabulary import Vocabulary, load_vocabularies, unknown_share
 from nmtkit.translate.forced import GivenPairs
 
 AgreementRow = tuple[str, str, links.Rates, Estimate | None]
@@ -152,6 +152,10 @@ class Alignment(Analysis[AlignmentOptions, Aligned]):
         gold = links.read_gold_set(study.run.prep, options.gold) if options.gold else None
         pairs = gold.pairs if gold else None
         options.row(len((pairs or study.store).src_lengths))
+        if pairs:
+            rows = range(len(pairs.src_lengths))
+            sides = {"sources": map(pairs.src, rows), "targets": map(pairs.tgt, rows)}
+            study.warn_of_unknown({side: unknown_share(ids) for side, ids in sides.items()})
         agreement = [_of_file(Path(file), gold) for file in options.alignments] if gold else []
 
         def draw(name: str) -> Drawn:

@@ -37,11 +37,15 @@ from nmtkit.run import Run
 from nmtkit.score.significance import wilson
 from nmtkit.tables import figures
 from nmtkit.tables.table import Column, Estimate, Table, interval_column, text_columns
+from nmtkit.text.side import TextSide
+from nmtkit.text.vocabulary import load_vocabularies, unknown_share
 from nmtkit.translate import workers
 
 FEATURES = ".features"
 """The folder of sentence vectors: gigabytes, and hidden so that copies of results leave it out."""
 SENTEVAL = "senteval"
+SAMPLE = 200
+"""Number of sentences of each task in which unknown subwords are counted."""
 
 
 class ProbingOptions(PaperOptions):
@@ -124,6 +128,7 @@ class Probing(PaperAnalysis[ProbingOptions, Probes]):
         folder = find_folder(study.run, self.options.probes)
         paths = select(find(folder), self.options.tasks)
         tasks = [read_task(name, files) for name, files in paths.items()]
+        study.warn_of_unknown({"probing sentences": unknown_in(tasks, study.run)})
 
         def vectors_of(name: str) -> dict[str, Path]:
             reader = Reader(study, name, self.options.layer)
@@ -244,6 +249,13 @@ def read_task(name: str, paths: Sequence[Path]) -> Task:
         count = f"{task.seen:,} of {len(task.parts[TEST]):,}"
         console.warn(f"{name}: {count} test sentences are in the training part too")
     return task
+
+
+def unknown_in(tasks: Sequence[Task], run: Run) -> float:
+    """Return the share of unknown subwords in the first SAMPLE sentences of each task."""
+    side, (vocabulary, _) = TextSide.load(run.prep, "src"), load_vocabularies(run.prep)
+    sentences = [sentence for task in tasks for sentence in task.sentences[:SAMPLE]]
+    return unknown_share(vocabulary.encode(side.encode(sentence)) for sentence in sentences)
 
 
 def classify(

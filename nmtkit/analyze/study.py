@@ -5,7 +5,7 @@ translations.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 
 RESAMPLES, SEED = 1000, 1
+MANY_UNKNOWN = 0.02
+"""Share of unknown subwords above which a text is of another language, or tokenized otherwise."""
 R = TypeVar("R")
 T = TypeVar("T")
 
@@ -121,6 +123,17 @@ class Study:
         """Warn of a system or a set, now and in the finding."""
         console.warn(f"'{name}' {message}")
         self.warnings.append(f"{name} {message}")
+
+    def warn_of_unknown(self, shares: Mapping[str, float]) -> None:
+        """Warn if a system can read little of texts that are not of the run, as `warn`.
+
+        Args:
+            shares: texts -> share of their subwords that the run's vocabulary lacks, 0..1.
+        """
+        if max(shares.values()) > MANY_UNKNOWN:
+            parts = ", ".join(f"{share:.1%} of the {texts}" for texts, share in shares.items())
+            self.warnings.append(f"unknown subwords: {parts}; there a system can only guess")
+            console.warn(self.warnings[-1])
 
     def scorer(self, model: Model, settings: SearchSettings) -> Scorer:
         """Return a scorer that translates and scores raw text with a model, on all cores."""

@@ -111,6 +111,12 @@ class Vocabulary:
         return self._tokens[index]
 
 
+def unknown_share(sentences: Iterable[Iterable[int]]) -> float:
+    """Return the share of the ids of sentences that are <unk>."""
+    ids = list(itertools.chain.from_iterable(sentences))
+    return ids.count(UNK) / max(1, len(ids))
+
+
 def load_vocabularies(prep: Path) -> tuple[Vocabulary, Vocabulary]:
     """Return the vocabularies of a prepared corpus: one object twice if both sides share it.
 

@@ -187,6 +187,14 @@ def test_pairs_that_are_too_long_to_read_do_not_count(analysed, goldset, monkeyp
     assert "base: 2 sentences left out, too long to be read" in finding["table"]["notes"]
 
 
+def test_pairs_that_no_system_can_read_are_noted(analysed, tmp_path):
+    analysed.system(model=DEEP)
+    pairs = write(tmp_path / "pairs", "w1 xyzzy ||| w4 w5")
+    gold = f"{write(tmp_path / 'gold', '1-1')},{pairs}"
+    notes = analysed.analyze("alignment", gold=gold)["table"]["notes"]
+    assert "unknown subwords: 33.3% of the sources, 0.0% of the targets" in notes[-1]
+
+
 def test_hypothesised_files_stand_beside_the_systems(analysed, goldset, tmp_path):
     analysed.system(model=DEEP)
     best = write(tmp_path / "best.align", "0-0 1-1", "0-0 0-1", "1-0 0-1")

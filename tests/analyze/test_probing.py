@@ -250,6 +250,14 @@ def test_what_the_sentences_lack_is_noted(analysed, probe, tmp_path, stderr):
         assert f"'doc' {lacked}" in stderr() and notes[-1] == f"doc {lacked}"
 
 
+def test_sentences_that_no_system_can_read_are_noted(analysed, probe, tmp_path):
+    analysed.system()
+    path = probe_files(tmp_path, 40, ["own"]) / "own.txt"
+    path.write_text(path.read_text("utf-8").replace(" w", " v"), "utf-8")
+    notes = probe(tmp_path)["table"]["notes"]
+    assert notes[-1].startswith("unknown subwords: 7") and "probing sentences" in notes[-1]
+
+
 def test_accuracies_beside_the_papers(analysed, probe, tmp_path, monkeypatch, stdout):
     """With a difference where corpus and probing files are the paper's; a mean of tasks only
     where none of them is missing.
