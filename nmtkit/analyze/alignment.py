@@ -18,7 +18,7 @@ from nmtkit.analyze.presenting import SentenceOptions, interval_note
 from nmtkit.analyze.study import Study
 from nmtkit.data.batches import Batch
 from nmtkit.data.context import BREAK
-from nmtkit.errors import ConfigError, LeftOut, nearest
+from nmtkit.errors import ConfigError, LeftOut, counted, nearest
 from nmtkit.measures import context_spread, links, recording
 from nmtkit.measures.links import GoldSet
 from nmtkit.measures.recording import CROSS, Sites
@@ -64,11 +64,13 @@ class Aligned:
 
     Attributes:
         sentences: the set, or the file of gold links.
+        pairs: number of sentence pairs.
         drawn: the attentions that are drawn.
         agreement: a row for each attention and each file of links; None without gold links.
     """
 
     sentences: str
+    pairs: int
     drawn: list[Drawn]
     agreement: list[AgreementRow] | None
 
@@ -151,12 +153,17 @@ class Alignment(Analysis[AlignmentOptions, Aligned]):
             )
         gold = links.read_gold_set(study.run.prep, options.gold) if options.gold else None
         pairs = gold.pairs if gold else None
-        options.row(len((pairs or study.store).src_lengths))
+        count = len((pairs or study.store).src_lengths)
+        options.row(count)
         if pairs:
-            rows = range(len(pairs.src_lengths))
+            rows = range(count)
             sides = {"sources": map(pairs.src, rows), "targets": map(pairs.tgt, rows)}
             study.warn_of_unknown({side: unknown_share(ids) for side, ids in sides.items()})
-        agreement = [_of_file(Path(file), gold) for file in options.alignments] if gold else []
+        paths = [Path(file) for file in options.alignments]
+        if len({path.name for path in paths}) < len(paths):
+            message = "two files of links have the same name"
+            raise ConfigError(message, where="--alignments", hint="rename one of them")
+        agreement = [_of_file(study, path, gold) for path in paths] if gold else []
 
         def draw(name: str) -> Drawn:
             model = study.model(name)
@@ -168,7 +175,7 @@ class Alignment(Analysis[AlignmentOptions, Aligned]):
         hint = "another --layer or --head, or a system with attention (`nmtkit variants`)"
         drawn = study.each(draw, "no system has this attention", hint)
         sentences = gold.name if gold else study.set_name
-        return Aligned(sentences, list(drawn.values()), agreement if gold else None)
+        return Aligned(sentences, count, list(drawn.values()), agreement if gold else None)
 
     def _drawn(
         self, study: Study, name: str, model: Model, sites: Sites, pairs: GivenPairs | None
@@ -198,7 +205,7 @@ class Alignment(Analysis[AlignmentOptions, Aligned]):
         contexts.
         """
         count = len(gold.gold)
-        aligned = {site: dict[int, frozenset[links.Link]]() for site in sites}
+        counts = {site: np.zeros((count, 4)) for site in sites}
         spread = {site: np.full(count, np.nan) for site in sites}
         for batch in study.batches(name, model, pairs=gold.pairs):
             assert batch.tgt_lengths is not None
@@ -207,20 +214,21 @@ class Alignment(Analysis[AlignmentOptions, Aligned]):
                 weights = of_head(recorded[site], self.options.head).double().cpu()
                 for row, matrix in zip(rows, weights, strict=True):
                     words = gold.src_words[row], gold.tgt_words[row]
-                    aligned[site][row] = links.word_links(matrix, *words)
+                    aligned = links.word_links(matrix, *words)
+                    counts[site][row] = links.counts(aligned, gold.gold[row])
                 if (contexts := recorded.get(site + context_spread.ENDING)) is not None:
                     values = context_spread.spread(contexts, batch.tgt_lengths)
                     spread[site][rows] = values.cpu().numpy()
         draws = study.draws(count).full
-        means = {site: mean(spread[site], draws) for site in sites}
         return [
-            (name, s, links.rates([*found.values()], [gold.gold[row] for row in found]), means[s])
-            for s, found in aligned.items()
+            (name, site, links.rates(counts[site], draws), mean(spread[site], draws))
+            for site in sites
         ]
 
     def present(self, result: Aligned) -> Finding:
         options = self.options
         head = f"head {options.head}" if options.head else "the mean over heads"
+        pairs = counted(result.pairs, "sentence pair")
         where = f"{result.sentences}, line {options.sentence}"
         heats = {f"{drawn.system}, {drawn.attention}": drawn.weights for drawn in result.drawn}
         bars = [f"{label} ({where}; {head})\n{heat(panel)}" for label, panel in heats.items()]
@@ -228,7 +236,7 @@ class Alignment(Analysis[AlignmentOptions, Aligned]):
             table=(
                 _strongest_table(result.drawn, where, head)
                 if result.agreement is None
-                else _agreement_table(result.agreement, result.sentences, head)
+                else _agreement_table(result.agreement, f"{result.sentences}, {pairs}", head)
             ),
             text=(
                 "Each row of a heat map sums to 1. Attention is not an alignment: it may read "
@@ -257,11 +265,12 @@ def _csv(weights: Heat) -> str:
     return csv_text([["", *weights.columns], *rows])
 
 
-def _of_file(path: Path, gold: GoldSet) -> AgreementRow:
+def _of_file(study: Study, path: Path, gold: GoldSet) -> AgreementRow:
     """Return the error rate of a file of links."""
     aligned = links.read_links(path)
-    links.check_count(aligned, len(gold.gold), path)
-    return path.name, "–", links.rates(aligned, gold.gold), None
+    links.check(aligned, gold.sizes, path)
+    counts = np.array([*map(links.counts, aligned, gold.gold)])
+    return path.name, "–", links.rates(counts, study.draws(len(aligned)).full), None
 
 
 def _tokens(
@@ -323,9 +332,9 @@ def _agreement_table(agreement: Sequence[AgreementRow], name: str, head: str) ->
     columns = [
         *text_columns("system", "attention"),
         Column("links", "links"),
-        Column("precision", "precision", decimals=1),
-        Column("recall", "recall", decimals=1),
-        Column("aer", "AER", decimals=1),
+        interval_column("precision", "precision", 1),
+        interval_column("recall", "recall", 1),
+        interval_column("aer", "AER", 1),
         interval_column("context_spread", "context spread", 3),
     ]
     notes = [

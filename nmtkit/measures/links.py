@@ -15,7 +15,10 @@ import torch
 from torch import Tensor
 
 from nmtkit import files
+from nmtkit.arrays import Array
 from nmtkit.errors import ConfigError, DataError
+from nmtkit.score.resampling import Resampling, ratios
+from nmtkit.tables.table import Estimate
 from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import Vocabulary, load_vocabularies
 from nmtkit.translate.forced import GivenPairs
@@ -41,23 +44,25 @@ class GoldSet:
     """Sentence pairs with gold links, as a model reads them.
 
     Attributes:
+        sizes: number of source words and of target words of each pair.
         src_words, tgt_words: the word of each subword of each sentence, </s> left out.
     """
 
     name: str
     gold: list[Gold]
+    sizes: list[tuple[int, int]]
     pairs: GivenPairs
     src_words: list[list[int]]
     tgt_words: list[list[int]]
 
 
 class Rates(NamedTuple):
-    """Agreement with gold links over a whole set, in percent; None where nothing is counted."""
+    """Agreement with gold links over a whole set, in percent; empty where nothing is counted."""
 
     links: int
-    precision: float | None
-    recall: float | None
-    error: float | None
+    precision: Estimate
+    recall: Estimate
+    error: Estimate
 
 
 def read_gold_set(prep: Path, paths: str) -> GoldSet:
@@ -70,7 +75,8 @@ def read_gold_set(prep: Path, paths: str) -> GoldSet:
         hint = f"--gold LINKS,PAIRS with source {SEPARATOR} target in PAIRS"
         raise ConfigError(f"expected two files, not {len(names)}", where="--gold", hint=hint)
     gold, pairs = read_gold(names[0]), read_pairs(names[1])
-    check(gold, pairs, names[0])
+    sizes = [(len(source), len(target)) for source, target in pairs]
+    check([links.possible for links in gold], sizes, names[0])
     vocabularies = load_vocabularies(prep)
     src, src_words = as_subwords(
         TextSide.load(prep, "src"), vocabularies[0], [source for source, _ in pairs]
@@ -78,7 +84,7 @@ def read_gold_set(prep: Path, paths: str) -> GoldSet:
     tgt, tgt_words = as_subwords(
         TextSide.load(prep, "tgt"), vocabularies[1], [target for _, target in pairs]
     )
-    return GoldSet(names[0].name, gold, GivenPairs(src, tgt), src_words, tgt_words)
+    return GoldSet(names[0].name, gold, sizes, GivenPairs(src, tgt), src_words, tgt_words)
 
 
 def read_gold(path: Path) -> list[Gold]:
@@ -143,33 +149,25 @@ def read_pairs(path: Path) -> list[tuple[list[str], list[str]]]:
     return pairs
 
 
-def check(
-    gold: Sequence[Gold], pairs: Sequence[tuple[list[str], list[str]]], where: object
-) -> None:
-    """Refuse gold links that do not belong to these sentences.
+def check(links: Sequence[Set[Link]], sizes: Sequence[tuple[int, int]], where: object) -> None:
+    """Refuse links that do not belong to these sentences.
 
-    Raises: DataError naming the first line that does not fit.
+    Args:
+        sizes: number of source words and of target words of each sentence pair.
+    Raises: DataError with both numbers of pairs, or naming the first line that does not fit.
     """
-    check_count(gold, len(pairs), where)
-    for number, (links, (src, tgt)) in enumerate(zip(gold, pairs, strict=True), 1):
-        for i, j in sorted(links.possible):
-            if i >= len(src) or j >= len(tgt):
+    if len(links) != len(sizes):
+        message = f"{len(links):,} lines of links for {len(sizes):,} sentence pairs"
+        hint = "one line for each pair; an empty line for a pair without links"
+        raise DataError(message, where=where, hint=hint)
+    for number, (of_pair, (src, tgt)) in enumerate(zip(links, sizes, strict=True), 1):
+        for i, j in sorted(of_pair):
+            if i >= src or j >= tgt:
                 raise DataError(
-                    f"a link {i + 1}-{j + 1} where there are {len(src)} and {len(tgt)} words",
+                    f"a link of words {i + 1} and {j + 1} where there are {src} and {tgt} words",
                     where=f"{where}, line {number}",
                     hint="do source and target stand in the order of the links?",
                 )
-
-
-def check_count(links: Sequence[object], pairs: int, where: object) -> None:
-    """Refuse links of another number of sentence pairs.
-
-    Raises: DataError with both numbers.
-    """
-    if len(links) != pairs:
-        message = f"{len(links):,} lines of links for {pairs:,} sentence pairs"
-        hint = "one line for each pair; an empty line for a pair without links"
-        raise DataError(message, where=where, hint=hint)
 
 
 def as_subwords(
@@ -211,22 +209,21 @@ def word_links(weights: Tensor, src: Sequence[int], tgt: Sequence[int]) -> froze
     return frozenset(zip(best.tolist(), tgt_words.tolist(), strict=True))
 
 
-def rates(links: Sequence[Set[Link]], gold: Sequence[Gold]) -> Rates:
+def counts(links: Set[Link], gold: Gold) -> tuple[int, int, int, int]:
+    """Return |A|, |S|, |A∩S| and |A∩P| of a sentence pair; A: its links, S and P: its gold."""
+    return len(links), len(gold.sure), len(links & gold.sure), len(links & gold.possible)
+
+
+def rates(of_pairs: Array, draws: Resampling) -> Rates:
     """Return precision |A∩P|/|A|, recall |A∩S|/|S| and alignment error rate 1 - (|A∩S| + |A∩P|) /
-    (|A| + |S|) in percent, counted over the whole set.
+    (|A| + |S|) in percent, over the whole set, with intervals over the sentence pairs.
 
     Args:
-        links: A of each sentence pair.
-        gold: S and P, in the same order.
+        of_pairs: (N, 4) the `counts` of each sentence pair; zeros for a pair that does not count.
     Source: Och & Ney 2003, A systematic comparison of various statistical alignment models, section
         5.
     """
-    count, sure = sum(map(len, links)), sum(len(pair.sure) for pair in gold)
-    in_sure = sum(len(a & pair.sure) for a, pair in zip(links, gold, strict=True))
-    in_possible = sum(len(a & pair.possible) for a, pair in zip(links, gold, strict=True))
-    return Rates(
-        count,
-        100 * (in_possible / count) if count else None,
-        100 * (in_sure / sure) if sure else None,
-        100 * (1 - (in_sure + in_possible) / (count + sure)) if count + sure else None,
-    )
+    a, s, in_s, in_p = of_pairs.T
+    above, below = (in_p, in_s, a + s - in_s - in_p), (a, s, a + s)
+    estimates = ratios(100.0 * np.stack(above, 1), np.stack(below, 1), draws)
+    return Rates(int(a.sum()), *estimates)

@@ -21,6 +21,7 @@ from nmtkit.measures.links import (
     Gold,
     as_subwords,
     check,
+    counts,
     rates,
     read_gold,
     read_links,
@@ -28,6 +29,7 @@ from nmtkit.measures.links import (
     word_links,
 )
 from nmtkit.nn.capture import capture
+from nmtkit.score.resampling import Resampling
 from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import load_vocabularies
 from nmtkit.translate.forced import GivenPairs, pair_batch
@@ -61,6 +63,13 @@ def test_hypothesised_links_count_from_zero_if_a_zero_occurs(tmp_path):
     assert read_links(write(tmp_path / "c", "2-0")) == [{(2, 0)}]
 
 
+def rates_of(links, golds):
+    """The rates over a set, without their intervals."""
+    counted = np.array([*map(counts, links, golds)])
+    found = rates(counted, Resampling(len(golds), 10))
+    return (found.links, *(share.value for share in found[1:]))
+
+
 def links_of(text, kinds="-p"):
     """The links of a sentence: i-j if sure, ipj if possible, counted from 1."""
     return frozenset((int(i) - 1, int(j) - 1) for i, kind, j in text.split() if kind in kinds)
@@ -84,16 +93,32 @@ def test_error_rate_of_cases_made_by_hand(links, golds, error, precision, recall
     wanted = [Gold(links_of(text, "-"), links_of(text)) for text in golds]
     percent = [None if share is None else 100 * share for share in (precision, recall, error)]
     count = sum(len(line.split()) for line in links)
-    assert rates([links_of(line) for line in links], wanted) == pytest.approx((count, *percent))
+    found = rates_of([links_of(line) for line in links], wanted)
+    assert found == pytest.approx((count, *percent))
+
+
+def test_error_rates_of_many_pairs_have_intervals_of_a_slow_bootstrap():
+    rng = np.random.default_rng(3)
+    cells = [(i, j) for i in range(4) for j in range(4)]
+
+    def drawn():
+        return frozenset(link for link in cells if rng.random() < 0.3)
+
+    links, golds = [drawn() for _ in range(12)], [gold(drawn(), drawn()) for _ in range(12)]
+    whole = rates(np.array([*map(counts, links, golds)]), Resampling(12, 50)).error
+    draws = np.random.default_rng(1).integers(0, 12, (50, 12))
+    samples = [rates_of([links[i] for i in d], [golds[i] for i in d])[-1] for d in draws]
+    assert (whole.low, whole.high) == pytest.approx(tuple(np.quantile(samples, [0.025, 0.975])))
 
 
 def test_links_that_do_not_belong_to_the_sentences_are_refused(tmp_path):
     pairs = read_pairs(write(tmp_path / "pairs", "a b   ||| A  ", "c ||| C D"))
     assert pairs == [(["a", "b"], ["A"]), (["c"], ["C", "D"])]
-    check([gold({(1, 0)}), gold({(0, 1)})], pairs, "gold")
-    assert refused(DataError, "1 lines of links for 2", check, [gold({(1, 0)})], pairs, "gold").hint
-    with pytest.raises(DataError, match="a link 1-2 where there are 2 and 1 words") as error:
-        check([gold({(0, 1)}), gold({(0, 1)})], pairs, "gold")
+    sizes = [(2, 1), (1, 2)]
+    check([{(1, 0)}, {(0, 1)}], sizes, "gold")
+    assert refused(DataError, "1 lines of links for 2", check, [{(1, 0)}], sizes, "gold").hint
+    with pytest.raises(DataError, match="a link of words 1 and 2 where there are 2 and 1") as error:
+        check([{(0, 1)}, {(0, 1)}], sizes, "gold")
     assert error.value.where == "gold, line 1"
     with pytest.raises(DataError, match="not a sentence pair"):
         read_pairs(write(tmp_path / "pairs", "a b ||| A ||| b"))
@@ -166,7 +191,8 @@ def test_error_rate_and_spread_of_every_layer_by_one_pair_at_a_time(analysed, go
             values = memory["layers"][layer]["source"][1]  # (1, H, S, C)
             steps = (alpha @ values).transpose(1, 2).flatten(2)
             spreads.append(context_spread.spread(steps, batch.tgt_lengths).item())
-        assert (row["aer"], row["links"]) == (pytest.approx(rates(links, wanted).error), 7)
+        assert row["aer"]["value"] == pytest.approx(rates_of(links, wanted)[-1])
+        assert row["links"] == 7
         spread = row["context_spread"]
         assert spread["value"] == pytest.approx(sum(spreads) / len(spreads), rel=1e-4)
         assert len(pairs) < 10 and spread["low"] is spread["high"] is None
@@ -174,7 +200,7 @@ def test_error_rate_and_spread_of_every_layer_by_one_pair_at_a_time(analysed, go
     assert "base, decoder.1.cross" in out  # the last layer but one is drawn
     columns, steps, _ = stored_weights(analysed, "base.decoder.1.cross")
     assert (columns, steps) == (["w1", "w2", "w3", "</s>"], ["w4", "w5", "</s>"])
-    assert "lower is better" in out
+    assert "lower is better" in out and "3 sentence pairs" in out
 
 
 def test_pairs_that_are_too_long_to_read_do_not_count(analysed, goldset, monkeypatch):
@@ -183,7 +209,7 @@ def test_pairs_that_are_too_long_to_read_do_not_count(analysed, goldset, monkeyp
     monkeypatch.setattr(recording, "readable", partial(readable, most=3))  # of 4, 4 and 3 subwords
     finding = analysed.analyze("alignment", gold=goldset, head=1, sentence=3, force=True)
     assert links == [7] * 3 and [row["links"] for row in finding["table"]["rows"]] == [2] * 3
-    assert {row["recall"] for row in finding["table"]["rows"]} <= {0, 50, 100}
+    assert {row["recall"]["value"] for row in finding["table"]["rows"]} <= {0, 50, 100}
     assert "base: 2 sentences left out, too long to be read" in finding["table"]["notes"]
 
 
@@ -206,12 +232,17 @@ def test_hypothesised_files_stand_beside_the_systems(analysed, goldset, tmp_path
         ("worst.align", "–"),
         ("base", "decoder.1.cross"),
     ]
-    assert [row["aer"] for row in rows[:2]] == pytest.approx([0, 100])
+    assert [row["aer"]["value"] for row in rows[:2]] == pytest.approx([0, 100])
     assert [row["context_spread"] is None for row in rows] == [True, True, False]
     analysed.refused("alignment", ConfigError, "nothing to compare", alignments=files)
-    write(worst, "0-0")
-    words = "1 lines of links for 3"
-    analysed.refused("alignment", DataError, words, gold=goldset, alignments=files)
+    twice = [str(best), str(best)]
+    analysed.refused("alignment", ConfigError, "same name", gold=goldset, alignments=twice)
+    for lines, words in (
+        (["0-0"], "1 lines of links for 3"),
+        (["0-0", "", "2-0"], "words 3 and 1"),
+    ):
+        write(worst, *lines)
+        analysed.refused("alignment", DataError, words, gold=goldset, alignments=files)
 
 
 def test_a_sentence_of_a_set_as_figure_and_text(analysed, stdout):
@@ -314,8 +345,8 @@ def test_what_is_not_there_is_said(analysed, goldset):
 def test_words_of_a_published_set_keep_their_subwords(shared, multi30k_run):
     folder = shared / "data" / "word_alignment_gold"
     both, wanted = read_pairs(folder / "roen.src-tgt"), read_gold(folder / "roen.gold")
-    check(wanted, both, "roen")
-    assert rates([own.sure for own in wanted], wanted).error == 0
+    check([own.possible for own in wanted], [tuple(map(len, pair)) for pair in both], "roen")
+    assert rates_of([own.sure for own in wanted], wanted)[-1] == 0
     _, pairs = zip(*both, strict=True)
     side = TextSide.load(multi30k_run.prep, "src")  # English
     vocabulary = load_vocabularies(multi30k_run.prep)[0]
