@@ -27,6 +27,7 @@ from nmtkit.data.store import spans_files
 from nmtkit.errors import ConfigError, DataError, check_known, counted
 from nmtkit.locks import check_writable, locked
 from nmtkit.models import checkpoints
+from nmtkit.names import HINT, is_new_name
 from nmtkit.records import FindingInputs
 from nmtkit.run import Run, code_commit
 from nmtkit.score import paper as papers
@@ -39,8 +40,8 @@ AnyAnalysis = Analysis[Any, Any]
 def find(name: str) -> type[AnyAnalysis]:
     """Return the class of an analysis of ANALYSES, or of another package (`package.module:Class`).
 
-    Raises: ConfigError for an unknown name (naming the nearest analysis), a class without name or
-        title, or as `load_class`.
+    Raises: ConfigError for an unknown name (naming the nearest analysis), a class without title or
+        without a name of its own, or as `load_class`.
     """
     if name in ANALYSES:
         module = importlib.import_module(f"nmtkit.analyze.{name}")
@@ -54,6 +55,12 @@ def find(name: str) -> type[AnyAnalysis]:
         if not hasattr(cls, attribute):
             hint = f'write in the class: {attribute} = "…"'
             raise ConfigError(f"{name} has no {attribute}", where=place_of(cls), hint=hint)
+    # The name becomes a folder, which must not be that of an analysis of nmtkit.
+    is_own = not cls.__module__.startswith("nmtkit.")
+    if is_own and (cls.name in ANALYSES or not is_new_name(cls.name)):
+        message = f"{cls.name!r} cannot name an analysis of your own"
+        hint = f"{HINT}; these are taken: {', '.join(ANALYSES)}"
+        raise ConfigError(message, where=place_of(cls), hint=hint)
     return cls
 
 

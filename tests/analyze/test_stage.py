@@ -116,6 +116,8 @@ def half(counts):
         ("class Mine(Analysis):", "class Mine:", 3, "not a subclass"),
         ("def present(", "def presents(", 3, "does not define present"),
         (', title = "mine", ', " = ", 3, "has no title"),
+        ('"mine"', '"lengths"', 3, "'lengths' cannot name an analysis of your own"),
+        ('"mine"', '"../mine1"', 3, "'../mine1' cannot name an analysis of your own"),
         ("", "", 10, "your code failed: KeyError: 'half'"),
         ("half({})", "1", 3, "your code failed: AttributeError"),
     ],
