@@ -54,7 +54,7 @@ class PhrasesOptions(Options):
 
     expressions: str = option("", "FILE|separable-verbs")
     """A list of expressions. Each line is a source phrase, a tab, and accepted target phrases with
-    ' | ' between; '...' is a gap (default: the list of the run's corpus)."""
+    '|' between; '...' is a gap (default: the list of the run's corpus)."""
     match_case: bool = False
     """Distinguish upper and lower case (default: ignore case)."""
 
@@ -217,7 +217,7 @@ def expression_list(study: Study, name: str) -> tuple[str, list[str]]:
     name = name or next((key for key in lists if lists[key].name == study.dataset), "")
     if not name:
         hint = "--expressions FILE, of lines: source phrase, tab, accepted target phrases with "
-        hint += f"' | ' between; or --expressions {', '.join(lists)}"
+        hint += f"'|' between; or --expressions {', '.join(lists)}"
         message = "this run's corpus comes with no list of expressions"
         raise ConfigError(message, where="--expressions", hint=hint)
     if name not in lists:

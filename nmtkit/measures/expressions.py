@@ -1,7 +1,7 @@
 """Multi-word expressions, their accepted translations, and the search for their phrases in a text.
 
-A list is a text file of lines `source phrase TAB accepted target phrases [TAB name]`. " | "
-separates the target phrases. In a phrase, `...` is a gap of any number of words (or none) inside
+A list is a text file of lines `source phrase TAB accepted target phrases [TAB name]`. "|" separates
+the target phrases. In a phrase, `...` is a gap of any number of words (or none) inside
 the sentence, and `...4` is a gap of at most four words. A final `$` is the end of a clause: a
 punctuation mark or the end of the line. Lines with the same name are counted together. Blank lines
 and lines that begin with # are skipped.
@@ -23,7 +23,7 @@ from nmtkit.text.tokenizer import characters
 
 GAP = re.compile(r"\.\.\.(\d*)|…")
 END = "$"
-FORM = "source phrase, tab, accepted target phrases separated by ' | '"
+FORM = "source phrase, tab, accepted target phrases separated by '|'"
 # Where no spaces separate words, each character is a word.
 _ALONE = re.compile(f"[{UNSPACED_LETTERS}]")
 # A point after one or two digits belongs to a date, one before digits to a number.
@@ -227,9 +227,8 @@ def _expression(cells: Sequence[str], match_case: bool, place: str) -> Expressio
     if len(cells) not in (2, 3):
         hint = f"expected: {FORM} (optionally, another tab and a name)"
         raise DataError(f"not an expression: {len(cells)} columns", where=place, hint=hint)
-    accepted = re.split(r"(?<=\s)\|(?=\s)", f" {cells[1]} ")
     try:
-        source, *targets = (phrase(text, match_case) for text in [cells[0], *accepted])
+        source, *targets = (phrase(text, match_case) for text in [cells[0], *cells[1].split("|")])
     except ValueError as error:
         hint = "write words, '...' between words for a gap, a final '$' for a clause's end"
         raise DataError(f"not an expression: {error}", where=place, hint=hint) from None

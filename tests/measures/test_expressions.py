@@ -166,7 +166,7 @@ LIST = [
     "# verbs",
     "",
     "look\tsieht\tlook",
-    "look up\tschlägt ... nach $ | nachschlägt",
+    "look up\tschlägt ... nach $|nachschlägt",
     "look ...3 up\tnachschlägt\tlook up",
     "up\tauf",
 ]
