@@ -37,12 +37,16 @@ POLARITY = {
 LONGEST = 15
 # The papers' figures show only subject-verb pairs. Lingeval97's table has all types with distances.
 SUBJECT_VERB, ALL_TYPES = "distance, subject-verb", "distance, all types"
+DISTANCES = {SUBJECT_VERB, ALL_TYPES}
 # Lower bounds of the bins of Lingeval97's own evaluation, exclusive: 5 belongs to >2.
 FREQUENCIES = (10000, 5000, 2000, 1000, 500, 200, 100, 50, 20, 10, 5, 2)
-CHANCE = "Chance is 50 for a pair and 100/N for a sentence with N translations. "
+CHANCE = (
+    "Chance is 50 for a pair and 100/N for a sentence with N translations. Two systems "
+    "differ where their intervals are far apart."
+)
 OF_DISTANCE = (
     "If the share does not fall as the distance grows, the system keeps the agreement "
-    "across the words between. Two systems differ where their intervals are far apart."
+    "across the words between."
 )
 OF_CONTEXT = (
     "A system uses the preceding sentences if it gets more right with the true "
@@ -162,6 +166,8 @@ class Agreement(Analysis[AgreementOptions, AgreementResult]):
         drawn = [row for row in rows if row[0] == section]
         labels = [row[1] for row in drawn]
         series = {name: [row[3 + i] for row in drawn] for i, name in enumerate(result.columns)}
+        readings = [CHANCE] + [OF_CONTEXT] * result.has_context
+        readings += [OF_DISTANCE] * bool(sections & DISTANCES)
         title = f"Share of pairs whose right translation scores better, in % ({result.where})"
         columns = [
             text_column("section", "group"),
@@ -171,7 +177,7 @@ class Agreement(Analysis[AgreementOptions, AgreementResult]):
         ]
         return Finding(
             table=Table("agreement", title, columns, rows, notes_of(result, sections)),
-            text=CHANCE + (OF_CONTEXT if result.has_context else OF_DISTANCE),
+            text=" ".join(readings),
             figure=figures.grouped_bars(labels, series, section, "right, %"),
             facts={
                 "pairs": result.where,
@@ -284,7 +290,7 @@ def notes_of(result: AgreementResult, sections: set[str]) -> list[str]:
         "[95%]: Wilson",
     ]
     notes += [f"scores of {name}: read as {file.meaning}" for name, file in result.files.items()]
-    if sections & {SUBJECT_VERB, ALL_TYPES}:
+    if sections & DISTANCES:
         notes.append("distance: words between the two words that agree, for pairs with a distance")
     if "frequency" in sections:
         notes.append(
