@@ -189,8 +189,9 @@ class Probing(PaperAnalysis[ProbingOptions, Probes]):
             for task, accuracies in zip(tasks, estimates, strict=True):
                 sizes = len(task.classes), len(task.parts[TEST])
                 rows.append([category, task.name, *sizes, *accuracies])
-            means = map(average, zip(*estimates, strict=True))
-            rows.append([category, f"average of {len(tasks)}", None, None, *means])
+            if len(tasks) > 1:
+                means = map(average, zip(*estimates, strict=True))
+                rows.append([category, f"average of {len(tasks)}", None, None, *means])
         columns = [
             *text_columns("category", "task"),
             Column("classes", "classes"),
