@@ -105,6 +105,11 @@ class AgreementResult:
         """True if some pairs have a context."""
         return any(item.context_src for item in self.items)
 
+    @property
+    def has_several(self) -> bool:
+        """True if some sources have several wrong translations."""
+        return any(len(item.errors) > 1 for item in self.items)
+
 
 class Agreement(Analysis[AgreementOptions, AgreementResult]):
     """Share of pairs in which a system prefers the right translation, by kind of error."""
@@ -264,7 +269,7 @@ def rows_of(result: AgreementResult) -> Rows:
     for (section, label), indices in groups_of(errors).items():
         shares = shares_of([[column[index] for index in indices] for column in right])
         rows.append([section, label, len(indices), *shares])
-    if any(len(item.errors) > 1 for item in result.items):
+    if result.has_several:
         count = sum(bool(item.errors) for item in result.items)
         shares = shares_of([preferred(scores) for scores in result.columns.values()])
         rows.insert(1, ["sentence", "better than every wrong one", count, *shares])
@@ -287,7 +292,7 @@ def notes_of(result: AgreementResult, sections: set[str]) -> list[str]:
             "right: the reference has a strictly higher log-probability than the wrong "
             "translation (</s> included, not normalised by length); a tie is wrong"
         ),
-        "[95%]: Wilson",
+        "[95%]: Wilson" + "; pairs of one source count as independent" * result.has_several,
     ]
     notes += [f"scores of {name}: read as {file.meaning}" for name, file in result.files.items()]
     if sections & DISTANCES:

@@ -567,13 +567,15 @@ def test_a_wrong_translation_that_is_the_right_one_is_said(analysed, analyze, no
     assert again in notes() and "swapped" not in notes()
 
 
-def test_how_to_read_distances_is_said_of_a_set_with_distances(analysed, documented, tmp_path):
+def test_distances_and_dependent_pairs_are_explained_where_there_are_some(
+    analysed, documented, tmp_path
+):
     analysed.system()
     without = text_files(tmp_path, src=["w1"], right=["w2"], wrong=["w3"])
     for pairs, said in ((documented, True), (without, False)):
-        assert (
-            "as the distance grows" in analysed.analyze("agreement", pairs=pairs)["text"]
-        ) == said
+        finding = analysed.analyze("agreement", pairs=pairs)
+        assert ("as the distance grows" in finding["text"]) == said
+        assert ("count as independent" in " ".join(finding["table"]["notes"])) == said
 
 
 def test_pairs_of_words_that_no_system_knows_are_said(analysed, analyze, notes, tmp_path):
