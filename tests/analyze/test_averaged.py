@@ -144,15 +144,15 @@ def test_measured_times_are_kept_as_long_as_their_weights_are(run, stderr, monke
 def test_the_attention_of_a_page_is_of_the_weights_that_translate(run, loaded, capsys):
     translate(run, systems=["pr"], set_names=["test"], jobs=1)
     score(run, resamples=10, trials=10)
-    stage.analyze(run, "layers", systems=["pr"])
-    page = Path(report(run, attention=["pr"], sentences=5))
-    # What translated, the analysis, the page.
+    for name in ("layers", "attention"):
+        stage.analyze(run, name, systems=["pr"])
+    # What translated, and the two analyses.
     assert [is_mean(weights, run, "pr") for weights in loaded] == [True] * 3
+    page = Path(report(run))
     before, _ = page.read_text("utf-8"), capsys.readouterr()
-    report(run, attention=["pr"], sentences=5)
+    report(run)
     assert "report: up to date" in capsys.readouterr().err
     change_weights(run, "pr")
-    report(run, attention=["pr"], sentences=5)
-    assert len(loaded) == 4 and is_mean(loaded[-1], run, "pr")
+    report(run)
     assert "the weights of pr" not in before
     assert "Made before these changed: the weights of pr" in page.read_text("utf-8")
