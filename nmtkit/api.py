@@ -329,7 +329,7 @@ class LoadedSystem:
                     hint="give 'blank', or line numbers from 0",
                 )
             return Boundaries(BLANK)
-        starts = list(documents) if isinstance(documents, Iterable) else [documents]
+        starts: list[Any] = list(documents) if isinstance(documents, Iterable) else [None]
         whole = all(isinstance(start, Integral) for start in starts)
         if not whole or not are_starts(starts, count):
             raise DataError(

@@ -66,14 +66,14 @@ class LeftOut(NmtkitError):
     """A system that an analysis cannot use; the message is the reason."""
 
 
-LACKS_MEMORY = ("can't allocate memory", "out of memory", "STATUS_ALLOC_FAILED", "map segment")
-"""Parts of messages of torch, of cuBLAS and cuDNN, and of the loader of libraries."""
+LACKS_MEMORY = ("can't allocate memory", "out of memory", "STATUS_ALLOC_FAILED")
+"""Parts of torch's messages; the last one is of cuBLAS and cuDNN."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
     """True if memory did not suffice, on the GPU or the CPU."""
     return isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError | ImportError | OSError)
+        isinstance(error, RuntimeError)  # torch's errors of both kinds
         and any(text in str(error) for text in LACKS_MEMORY)
     )
 
@@ -97,7 +97,8 @@ def of_the_machine(error: BaseException) -> EnvironmentProblem | None:
     is_loading = isinstance(error, ImportError | OSError) and getattr(error, "errno", None) is None
     if is_loading and _BROKEN.search(str(error)):
         command = f"{sys.executable} -m pip install --force-reinstall torch"
-        hint = f"install its package again; for torch: {command}"
+        hint = f"install its package again; for torch: {command}; too little memory (ulimit -v) and"
+        hint += " a file system without execution (noexec) prevent loading, too"
         return EnvironmentProblem(f"cannot load a library: {first_line(error)}", hint=hint)
     if isinstance(error, RuntimeError) and "home directory" in str(error):  # ~ in a path
         return EnvironmentProblem("the home folder is unknown", hint="export HOME=/a/folder")

@@ -25,7 +25,6 @@ COMPRESSED = (".gz", ".xz", ".zst", ".bz2")
 TSV = ".tsv"
 _OPENERS = {".gz": "gzip", ".xz": "lzma", ".bz2": "bz2"}
 FREE_SPACE = "free some space, or choose another --run folder"
-FULL = {errno.ENOSPC, errno.EDQUOT}
 UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG}
 """Errors that only writing raises: disk full, quota exceeded, read-only, file too large."""
 LONGEST = 1 << 24
@@ -47,7 +46,8 @@ _runs: set[Path] = set()
 
 def hint_to_write(error: OSError) -> str:
     """Return what helps against an error of writing."""
-    return FREE_SPACE if error.errno in FULL else "choose a folder that is writable"
+    refused = {errno.EROFS, errno.EACCES, errno.EPERM}
+    return "choose a folder that is writable" if error.errno in refused else FREE_SPACE
 
 
 def protect(run: Path) -> None:

@@ -20,6 +20,10 @@ reads them from the folder.
 """
 
 
+NOT_OURS = "not-of-nmtkit-"
+"""Begins the name of a folder with the user's files, whose own folder had to go."""
+
+
 def unchanged(folder: Path, hashes: Mapping[str, str]) -> set[str]:
     """Return the files that nmtkit wrote into a folder, for `Owned`. A file that has changed since
     is the user's.
@@ -157,7 +161,7 @@ def _retire(older: Path, final: Path, owned: Owned) -> None:
 
 def keep_others(folder: Path, place: Path) -> None:
     """Give a folder with files of the user a new name in `place`, and say so."""
-    others = place / f"not-of-nmtkit-{time.time_ns()}"
+    others = place / f"{NOT_OURS}{time.time_ns()}"
     os.replace(folder, others)
     console.warn(
         f"files that nmtkit did not write, or that have changed since, are now in {others}"

@@ -36,12 +36,12 @@ PAPER = tuple(f"paper.{suffix}" for suffix in SUFFIXES)
 
 TEXT_FILES = ("codes*.bpe", "bpe-vocab.*.txt", "subwords*.spm", "truecase.*")
 """The models that split text into subwords, in the prep folder and in an export."""
+STORES = "*/[0-9]*.bin", "*/[0-9]*.idx"
 PREP = (
     MANIFEST,
     "vocab*.txt",
     *TEXT_FILES,
-    "*/[0-9]*.bin",
-    "*/[0-9]*.idx",
+    *STORES,
     "text/*.src",
     "text/*.ref*",
     "docs/*.txt",

@@ -163,7 +163,7 @@ def processes(jobs: int, make: Callable[[], Any] = object) -> ProcessPoolExecuto
         return ProcessPoolExecutor(jobs, context, _start, (make, os.getpid()))
     except OSError as error:
         message = f"cannot start worker processes: {error.strerror}"
-        hint = "/dev/shm must be there and writable; --jobs 1 starts no processes"
+        hint = "is /dev/shm there and writable? --jobs 1 starts no processes"
         raise EnvironmentProblem(message, hint=hint) from error
 
 

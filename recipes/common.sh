@@ -13,7 +13,8 @@
 #   RUNS=DIR        folder of the run directories, each SCALE-DATASET-PRESET[-STEPS] (default: runs)
 #   RUN=DIR         the run directory; if it is prepared, its corpus is used, whatever that is
 #   PRESET=NAME     the preset (default: the scale's)
-#   PARALLEL=4      systems that are trained at the same time, on as many cores or on one GPU, with a table of what each is doing (default: 1)
+#   PARALLEL=4      systems that are trained at the same time, on as many cores or on one GPU, with a table of what each is doing (default: 1);
+#                   a second recipe with PARALLEL in the same run is refused while the first trains
 #   PARSES=DIR      parses of the source for prep: DIR/train.trees, DIR/dev.trees, DIR/<test set>.trees; or PARSER=stanza
 #
 # Paths are absolute or relative to the repository's folder. Tables in the same run share systems with equal names, so each value of STEPS has

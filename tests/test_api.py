@@ -135,7 +135,7 @@ def test_documents(run, texts, tmp_path):
     assert [*found[1:3], *found[4:]] == pytest.approx(
         system.score(SRC, TGT, documents=[0, 2]), abs=1e-4
     )
-    for wrong in ([], [1, 2], [0, 2, 2], [0, 5], [0, 3, 1], [0, 1.5], [0, "x"], 5):
+    for wrong in ([], [1, 2], [0, 2, 2], [0, 5], [0, 3, 1], [0, 1.5], [0, "x"], 0, 5):
         with pytest.raises(DataError, match="wrong line numbers of document starts"):
             system.translate(SRC, documents=wrong)
     refused(ConfigError, "'blanks' does not say", system.translate, SRC, documents="blanks")

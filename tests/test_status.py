@@ -71,7 +71,7 @@ def test_what_is_out_of_date_is_listed_with_its_command(folder, monkeypatch):
     again = "nmtkit score --on test --significance paired_bootstrap --resamples 20"
     again += " --metrics bleu,chrf --run runs/demo"
     first, second = described()[0]["out_of_date"]
-    assert first == f"transformer on test: scored before it was translated again: {again}"
+    assert first == f"transformer on test: scored before its translation changed: {again}"
     assert second == "report: older than the scores"  # its title and --also are not known
     shutil.copytree(system / "translate", run / "systems/ensemble-a+transformer/translate")
     assert f"ensemble-a+transformer on test: not scored: {again}" in described()[0]["out_of_date"]
@@ -96,7 +96,7 @@ def test_what_is_out_of_date_is_listed_with_its_command(folder, monkeypatch):
     lines = ok("status").stdout.splitlines()
     assert max(len(line) for line in lines if not line.startswith("  nmtkit ")) <= 60
     assert "report: older than the scores" in lines
-    assert "  nmtkit translate --run runs/demo" in lines
+    assert "  nmtkit translate --system transformer --on test --run runs/demo" in lines
     config = (system / "config.toml").read_text()
     (system / "config.toml").write_text(re.sub("(?m)^corpus = .*", 'corpus = "x"', config))
     (line,) = (line for line in described()[0]["out_of_date"] if "another preparation" in line)

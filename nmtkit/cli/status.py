@@ -159,19 +159,19 @@ def _of_translation(run: Run, system: System, name: str, scores: Scores | None) 
     folder, about = system.translation(name), f"{system.name} on {name}"
     if not (folder / "hyp.txt").is_file():
         trained = checkpoints.candidates(system.checkpoints)
-        command = "translate" if trained else f"train --system {system.name}"
-        yield f"{about}: not translated: nmtkit {command}"
+        again = translate_command(system.name, name)
+        command = again if trained else f"nmtkit train --system {system.name}"
+        yield f"{about}: not translated: {command}"
         return
     meta = folder / "meta.json"
     if meta.is_file() and checkpoints.outdated(run, load(TranslationMeta, meta)):
-        again = translate_command(system.name, name) if "+" in system.name else "nmtkit translate"
-        yield f"{about}: translated with other checkpoints: {again}"
+        yield f"{about}: translated with other checkpoints: {translate_command(system.name, name)}"
         return
     score = score_command(name, scores) if scores else "nmtkit score"
     if scores is None or system.name not in scores.names:
         yield f"{about}: not scored: {score}"
     elif files.changed(run.path, _scored(scores, folder.relative_to(run.path))):
-        yield f"{about}: scored before it was translated again: {score}"
+        yield f"{about}: scored before its translation changed: {score}"
 
 
 def _scored(scores: Scores, folder: Path) -> dict[str, str]:

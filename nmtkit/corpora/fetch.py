@@ -193,7 +193,6 @@ class Finder:
         base = PurePosixPath(name).name
         hint = f"try again, or fetch {base} by other means and {self.advice}"
         hint += f"; --from-dir {self.from_dir} does not hold it" if self.from_dir else ""
-        hint += _to_accept(name)
         raise Failed(f"cannot download {name}", "\n  ".join(failures) or name, hint)
 
     def _download(self, name: str, url: str) -> VerifiedFile:
@@ -220,7 +219,9 @@ class Finder:
         """Return the file that has just come into the cache."""
         file = self._in_cache(name, ANOTHER)
         if file is None:
-            raise Failed(f"what came is another file, kept as {cached(name).name}.bad")
+            raise Failed(
+                f"what came is another file, kept as {cached(name).name}.bad{_to_accept(name)}"
+            )
         return file
 
 

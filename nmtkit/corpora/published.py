@@ -54,9 +54,9 @@ def find(
         except DataError as error:
             # Nothing else tells that such a file was cut short.
             doubtful = [
-                f"{file.path} and {cached(file.name)}.sha256"
+                f"{file.path}" + f" and {file.path}.sha256" * (not file.new)
                 for file in files
-                if dataset.published[file.name].checksum is None
+                if dataset.published[file.name].checksum is None and file.path == cached(file.name)
             ]
             if doubtful:
                 again = f"for a new download, delete {', '.join(doubtful)}"

@@ -101,7 +101,7 @@ _MARKUP = re.compile(
 """What is not closed matches to the end of the file. So the time is linear in its size."""
 _ATTRIBUTE = re.compile(rb"\b(\w+)\s*=\s*(?:\"([^\"]*)\"|'([^']*)'|([^\s>]+))")
 _BREAK = re.compile(rb"[\r\n]+")
-LARGEST = 64 << 20
+LARGEST = 1 << 30
 """The most bytes of an SGM or XML file: it is read as a whole, and may be compressed."""
 
 

@@ -43,8 +43,10 @@ JOIN = {
     SPACE: "join them (spm_decode; --spm MODEL splits words in the same way)",
 }
 """How to join text that is split already, by the mark of its subwords."""
-TAGS = re.compile(rb"\s*<[A-Za-z/?!].*>\s*")
+TAGS = re.compile(rb"\s*</?[A-Za-z].*>\s*|\s*<[?!].*>\s*")
 """A line of markup: it begins and ends with a tag. The tag of a language only begins a line."""
+FORMATS = re.compile(rb"\s*</?(doc|seg|tuv?|tmx|xliff|trans-unit|unit|\?xml|!DOCTYPE)\b", re.I)
+"""A tag of a format of corpora."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,9 @@ class Inputs:
         for path, facts in self.facts.items():
             files.check_file(path)
             status = path.stat()
-            if (status.st_size, status.st_mtime_ns) != (facts.size, facts.mtime_ns):
+            before = facts.size, facts.mtime_ns
+            touched = (status.st_size, status.st_mtime_ns) != before
+            if touched and files.sha256(path) != facts.sha256:
                 raise DataError(f"{path.name} changed while prep read it", path, RUN_AGAIN)
 
     def warn_of_copies(self, sets: Sequence[SetFiles]) -> None:
@@ -272,14 +276,14 @@ def _samples(sets: Sequence[SetFiles], languages: tuple[str, str]) -> Iterator[S
 
 
 def _check_tags(sample: Sample) -> None:
-    """Refuse text of which most lines are markup; warn of a few."""
+    """Refuse a format of corpora; warn of other lines of markup."""
     tags = list(filter(TAGS.fullmatch, sample.raw))
     if not tags:
         return
     example = tags[0].strip()[:30].decode(errors="replace")
     lines = counted(len(sample.raw), "line")
     problem = f"{len(tags):,} of the first {lines} of {sample.name} are markup ({example})"
-    if len(tags) > len(sample.raw) / 2:
+    if len(tags) > len(sample.raw) / 2 and any(map(FORMATS.match, tags)):
         raise DataError(
             problem,
             sample.where,

@@ -14,7 +14,7 @@ from typing import Any
 from nmtkit import console, files, folders
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem, NmtkitError, counted
 from nmtkit.locks import locked
-from nmtkit.owned_files import MANIFEST, PREP
+from nmtkit.owned_files import MANIFEST, PREP, STORES
 from nmtkit.parallel import cores
 from nmtkit.prep import engines
 from nmtkit.prep.check import Inputs, check_samples
@@ -33,6 +33,8 @@ from nmtkit.text.tokenizer import SIDES, tokenizer_name, unspaced
 from nmtkit.toml import flat, write_toml
 
 WORK, RAW, LOCAL = "prep-work", "raw", "local"
+OUTCOMES = 2
+"""Version of what tasks leave to later steps: work of another version is made anew."""
 FEW_LINES = 2000
 """A training text of so few lines is prepared faster than worker processes start."""
 
@@ -85,7 +87,7 @@ def _prepare(
     share = options.shard is not None
     asked = {"identity": identity, "settings": settings.model_dump(exclude=MACHINE)}
     versions = tools((request.own_corpus.src, request.own_corpus.tgt), settings)
-    key = work_key(asked | {"tools": versions})
+    key = work_key(asked | {"tools": versions, "outcomes": OUTCOMES})
     fresh = not run.path.exists()
     with (
         locked(run.path, "prep", shared=share),
@@ -251,7 +253,10 @@ def _only_of_this_call(raw: Path, share: bool) -> Iterator[None]:
 def _owned(prep: Path) -> Collection[str]:
     """Return the files of nmtkit in a prep folder."""
     with contextlib.suppress(DataError):
-        return {MANIFEST, *folders.unchanged(prep, load(Manifest, prep / MANIFEST).files)}
+        hashes = load(Manifest, prep / MANIFEST).files
+        # Nobody edits binary files, which may have gigabytes.
+        texts = {name: hashes[name] for name in hashes if not name.endswith((".bin", ".idx"))}
+        return {MANIFEST, *STORES, *folders.unchanged(prep, texts)}
     return PREP
 
 

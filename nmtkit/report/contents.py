@@ -191,9 +191,10 @@ def _note_unscored(contents: Contents) -> None:
                 f"{name}: translated, but not among the scores: {', '.join(waiting)}", again
             )
         if missing := [system.name for system in contents.systems if system.name not in translated]:
+            systems = [word for system in missing for word in ("--system", system)]
+            translate = shlex.join(["nmtkit", "translate", *systems, "--on", name])
             contents.note(
-                f"{name}: not translated: {', '.join(missing)}",
-                f"nmtkit translate --on {name} && {again}",
+                f"{name}: not translated: {', '.join(missing)}", f"{translate} && {again}"
             )
 
 

@@ -35,7 +35,7 @@ JOINERS = {"@@": re.compile(r"\S@@( |$)"), SPACE: re.compile(r"(^| )▁\S")}
 _WORD = re.compile(r"[0-9A-Za-z]+|.", re.DOTALL)
 # Lines of a sample that a verdict needs, and the average length of a word that no spaced text has.
 _ENOUGH = 20
-_LONGEST_WORDS = 20.0
+_LONGEST_WORDS, _LONGEST_LINE = 20.0, 200
 
 
 class Tokenizer(Protocol):
@@ -168,8 +168,9 @@ def joiner(lines: Sequence[str]) -> str | None:
 def moses_doubt(lines: Iterable[str]) -> tuple[str, Sequence[Name]] | None:
     """Return why Moses is wrong for some text, and the tokenizers to choose from, or None.
 
-    Tokenized text has a space before most full stops. In most lines of text without spaces, words
-    have more than 20 characters on average. A sample of fewer than 20 such lines shows nothing.
+    Tokenized text has a space before most full stops. Text without spaces has words of more than
+    20 characters on average, at the beginning of its lines. A sample of fewer than 20 such lines
+    shows nothing.
 
     Args:
         lines: a sample of tidy lines.
@@ -178,7 +179,8 @@ def moses_doubt(lines: Iterable[str]) -> tuple[str, Sequence[Name]] | None:
     stops = [line for line in sample if line.endswith(".")]
     if len(stops) >= _ENOUGH and sum(line.endswith(" .") for line in stops) > len(stops) / 2:
         return "looks tokenized: most full stops have a space before them", ["none"]
-    unspaced_lines = sum(len(line) > _LONGEST_WORDS * (line.count(" ") + 1) for line in sample)
-    if unspaced_lines >= max(_ENOUGH, len(sample) / 2):
+    starts = [line[:_LONGEST_LINE] for line in sample]
+    words = sum(line.count(" ") + 1 for line in starts)
+    if len(sample) >= _ENOUGH and sum(map(len, starts)) > _LONGEST_WORDS * words:
         return "has no spaces between words", ["characters", "jieba"]
     return None

@@ -213,7 +213,7 @@ class Group(Ranks):
             for self._beats in itertools.count():
                 store.set(f"beat/{self.rank}", f"{self._beats} {self._exchanges}")
                 if store.check(["cause"]):
-                    cause = Cause(**json.loads(store.get("cause")))
+                    cause = self._gone = Cause(**json.loads(store.get("cause")))
                     break
                 if self._closed.wait(BEAT):
                     return

@@ -20,9 +20,9 @@ from nmtkit import console, files
 from nmtkit.errors import CheckpointError, EnvironmentProblem
 from nmtkit.export.folder import owned as exported_files
 from nmtkit.files import UNWRITABLE
-from nmtkit.folders import remove_folder, remove_owned
+from nmtkit.folders import NOT_OURS, keep_others, remove_folder, remove_owned
 from nmtkit.models import checkpoints
-from nmtkit.owned_files import TRAINING
+from nmtkit.owned_files import HYPOTHESES, TRAINING
 from nmtkit.records import BestCheckpoint, SystemRecord, load_or_warn
 from nmtkit.run import Run, System
 from nmtkit.settings import TrainSettings
@@ -176,6 +176,9 @@ def begin_anew(system: System) -> None:
         for path in sorted(steps, key=lambda path: path.name == last):
             os.replace(path, replaced.checkpoints / path.name)
     remove_owned(system.path, (*TRAINING, *_made_of(system)))
+    for path in system.path.glob(f"translate/[!.]*/{HYPOTHESES}"):  # edited, and of the old weights
+        if not path.parent.name.startswith(NOT_OURS):
+            keep_others(path.parent, path.parents[1])
 
 
 def _made_of(system: System) -> list[str]:

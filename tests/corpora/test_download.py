@@ -545,7 +545,7 @@ def test_the_first_copy_is_recorded_and_later_ones_compared(server, tmp_path, mi
     assert sha256(CONTENT) in caught.value.message and sha256(OTHER) in caught.value.message
     assert "train.bin.sha256" in caught.value.hint
     path.unlink()
-    assert "train.bin.sha256" in refusal(server, "/wrong", **UNKNOWN | {"name": NAME}).hint
+    assert "train.bin.sha256" in refusal(server, "/wrong", **UNKNOWN | {"name": NAME}).where
 
 
 def test_a_person_s_copy_is_remembered_once_it_has_proved_readable(server, tmp_path):

@@ -87,7 +87,7 @@ def note_installed(folder):
     names = "pyproject.toml", "recipes/requirements.lock"
     both = b"".join((ROOT / name).read_bytes() for name in names)
     sum_of_both = subprocess.check_output(["cksum"], input=both).decode()
-    (folder / ".installed").write_text(f"{folder} {ROOT} {sum_of_both}")
+    (folder / ".installed").write_text(f"{folder.resolve()} {ROOT.resolve()} {sum_of_both}")
 
 
 def run_recipe(recipe: Path, folder: Path, answer=in_this_process, **environment: object) -> Done:

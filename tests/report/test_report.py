@@ -518,7 +518,7 @@ def test_texts_that_are_gone_are_said(reported):
     translate = "nmtkit translate --system own --on test"
     for text, command in (
         ("the translation by own has 39 lines for 40", f"{translate} --set search.beam=2 --force"),
-        ("the translation by own is gone", "nmtkit translate --on test"),
+        ("the translation by own is gone", translate),
     ):
         page, contents = reported.page(), read_contents(reported.run)
         read_texts(contents, "test")
@@ -797,13 +797,13 @@ def test_a_page_of_two_runs(reported, second, capsys):
     assert {f"run{n}-{part}" for n in (1, 2) for part in ("finding-cost", "h-lengths")} <= set(ids)
     first = "2 systems on run, en to de"
     run, other = (f"--run {shlex.quote(str(made.run.path))}" for made in (reported, second))
-    assert f"nmtkit translate --on test {other}" in err
+    assert f"nmtkit translate --system later --on test {other}" in err
     for shown in (
         f"{first}; 3 systems on second run, en to de",
         f"1. {first} run run",
         f"nmtkit analyze cost {run}",
         f"nmtkit analyze cost --system base --system own {other}",  # as it was made, of two of four
-        f"nmtkit translate --on test {other} && nmtkit score --on test --significance"
+        f"nmtkit translate --system later --on test {other} && nmtkit score --on test --significance"
         f" paired_bootstrap --resamples 20 --trials 20 --against base --buckets 10 {other}",
         f"This page has no attention of this run: nmtkit analyze attention {other}",
         "third is better than base",

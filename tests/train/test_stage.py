@@ -396,7 +396,9 @@ def test_force_begins_anew_but_only_when_the_new_one_works(run):
     assert (last(run) / "model.safetensors").read_bytes() == old
     go(run, "train.max_steps=2", "train.seed=9", force=True)
     assert [p.name for p in checkpoints.find_checkpoints(system)] == ["step-00000002"]
-    assert not (system.path / "translate").exists()
+    assert not translated.exists()
+    (kept,) = (system.path / "translate").glob("not-of-nmtkit-*/hyp.txt")  # no meta.json lists it
+    assert kept.read_text() == "alt\n"
     assert system.read_config().train["seed"] == 9
 
 
