@@ -7,7 +7,7 @@ nmtkit_environment() {
   case $venv in /*) ;; *) venv=$PWD/$venv ;; esac
   if [ -d "$venv" ]; then venv=$(cd "$venv" && pwd -P) || return 1; fi
   sum=$(cat "$root/pyproject.toml" "$root/recipes/requirements.lock" | cksum)
-  have=$(cat "$venv/.installed" 2>/dev/null)
+  have=$(cat "$venv/.installed" 2>/dev/null || true)
   if [ "$have" != "$venv $root $sum" ]; then
     case $have in "" | [0-9]* | "$venv "*) ;; *) # its programs start the Python of their old place
       echo "$venv was moved or copied; remove it, and the same command makes it anew" >&2

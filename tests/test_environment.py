@@ -84,19 +84,25 @@ def test_worker_processes_without_shared_memory(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("venv", "root", "message"),
+    ("installed", "message"),
     [
-        ("elsewhere/.venv", ROOT, "was moved or copied; remove it"),
-        (None, "/another/checkout", "nmtkit needs Python 3.11"),
+        ("/elsewhere/.venv ROOT 1 2", "was moved or copied; remove it"),
+        ("VENV /another/checkout 1 2", "nmtkit needs Python 3.11"),
+        ("1 2", "nmtkit needs Python 3.11"),
+        (None, "nmtkit needs Python 3.11"),
     ],
 )
-def test_an_environment_of_another_place_is_not_used(venv, root, message, tmp_path):
-    """An environment of another checkout gets this one; no Python here can make it."""
+def test_an_environment_of_another_place_is_not_used(installed, message, tmp_path):
+    """An environment of another checkout, or of an earlier version, gets this one; no Python here
+    can make it.
+    """
     old = tmp_path / "python"
     old.write_text("#!/bin/sh\necho nmtkit needs Python 3.11 >&2\nexit 1\n")
     old.chmod(0o755)
-    (tmp_path / ".installed").write_text(f"{venv or tmp_path} {root} 1 2\n")
+    if installed:
+        installed = installed.replace("VENV", str(tmp_path)).replace("ROOT", str(ROOT))
+        (tmp_path / ".installed").write_text(f"{installed}\n")
     variables = {**os.environ, "NMTKIT_VENV": str(tmp_path), "PYTHON": str(old)}
-    script = ["bash", "-c", f"source {ROOT}/recipes/environment.sh"]
+    script = ["bash", "-c", f"set -euo pipefail; source {ROOT}/recipes/environment.sh"]
     done = subprocess.run(script, env=variables, capture_output=True, text=True, check=False)
     assert done.returncode == 1 and message in done.stderr
