@@ -301,7 +301,9 @@ class LoadedSystem:
                 yield
 
     def _current_device(self) -> contextlib.AbstractContextManager[object]:
-        """Kernels of Triton and graphs are of the current device, which each thread has."""
+        """Return a context in which the system's GPU is the current device of this thread, which
+        Triton's kernels and CUDA graphs use.
+        """
         gpu = self.device.type == "cuda"
         return torch.cuda.device(self.device) if gpu else contextlib.nullcontext()
 

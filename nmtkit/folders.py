@@ -21,7 +21,7 @@ reads them from the folder.
 
 
 NOT_OURS = "not-of-nmtkit-"
-"""Begins the name of a folder with the user's files, whose own folder had to go."""
+"""Prefix of a folder that keeps the user's files after nmtkit has removed their folder."""
 
 
 def unchanged(folder: Path, hashes: Mapping[str, str]) -> set[str]:

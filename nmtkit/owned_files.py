@@ -21,8 +21,8 @@ TRAINING = (
     *("wandb/*run-*/*", "wandb/*run-*/*/*", "wandb/*run-*/*/*/*"),
     *(f"checkpoints/{step}/{name}" for step in (STEP, f".*-{STEP}*") for name in CHECKPOINT),
 )
-"""systems/<name>, except config.toml and system.json, which a new training overwrites, and the
-files of translations and exports, which these list.
+"""systems/<name>, without config.toml and system.json, which a new training overwrites, and without
+translations and exports, whose files are listed in meta.json and nmtkit.json.
 """
 
 SUFFIXES = "md", "tex", "csv"
@@ -37,6 +37,7 @@ PAPER = tuple(f"paper.{suffix}" for suffix in SUFFIXES)
 TEXT_FILES = ("codes*.bpe", "bpe-vocab.*.txt", "subwords*.spm", "truecase.*")
 """The models that split text into subwords, in the prep folder and in an export."""
 STORES = "*/[0-9]*.bin", "*/[0-9]*.idx"
+"""The token ids of prepared sets, in the prep folder."""
 PREP = (
     MANIFEST,
     "vocab*.txt",

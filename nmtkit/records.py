@@ -613,5 +613,5 @@ class StoredFinding(Record):
     attachments: list[RelativePath]
     """The names of its further files."""
     hashes: dict[RelativePath, Sha256] = {}
-    """Of these files."""
+    """SHA-256 of each of its further files."""
     made_from: FindingInputs

@@ -262,7 +262,8 @@ class TrainSettings(Section):
     """
     packed: Literal["auto", "yes", "no"] = "auto"
     """The sentences of a batch stand one after the other in one row, without padding between them,
-    for models that can read that (Transformers). auto: on a GPU, and for concatenation on a CPU;
+    for models that can read that (Transformers). auto: on a GPU that computes attention with
+    nmtkit's kernel (16 bits), on any GPU for models with contexts, and for concatenation on a CPU;
     other models gain or lose a few percent there. The batches are the same, with other dropout
     masks.
     """
@@ -313,7 +314,7 @@ class SearchSettings(Section):
     """
     average: AtLeastOne = 1
     """Average the parameters of this many of the last checkpoints at multiples of
-    `train.checkpoint_every`; 1 = only the best checkpoint.
+    `train.checkpoint_every`; 1, or if there are not two, only the best checkpoint.
     """
     batch_size: int = Field(0, ge=0, le=1_000_000)
     """Sentences in one batch of the search; 0 = 128 on a CPU, or 256 for greedy search of 4,000

@@ -98,7 +98,7 @@ _MARKUP = re.compile(
     rb"|<seg\b[^>]*(?:>|\Z)(?P<segment>.*?)(?P<end></seg\s*>|<(?:seg|/?doc)\b|\Z)",
     re.I | re.S,
 )
-"""What is not closed matches to the end of the file. So the time is linear in its size."""
+"""Tags and segments. An unclosed one ends with the file, so no part of a file is read twice."""
 _ATTRIBUTE = re.compile(rb"\b(\w+)\s*=\s*(?:\"([^\"]*)\"|'([^']*)'|([^\s>]+))")
 _BREAK = re.compile(rb"[\r\n]+")
 LARGEST = 1 << 30

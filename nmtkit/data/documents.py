@@ -50,8 +50,11 @@ def documents_file(prep: Path, name: str) -> Path:
 
 
 def are_starts(starts: Sequence[int], count: int) -> bool:
-    """True if numbers are the starts of documents of so many sentences: they rise from 0 to below
-    the count; without a sentence there is none.
+    """True if numbers rise from 0 and stay below the number of sentences (no number if that is 0).
+
+    Args:
+        starts: the first sentence of each document.
+        count: number of sentences.
     """
     rise = all(a < b for a, b in itertools.pairwise([*starts, count]))
     return starts[:1] == [0][:count] and rise

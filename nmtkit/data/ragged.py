@@ -4,7 +4,7 @@ that processes share them.
 NAME.bin holds the numbers, sequence after sequence. NAME.idx holds a header (an 8-byte magic that
 includes the version, then little-endian 8-byte fields) and N+1 int64 offsets, counted in numbers.
 The first field of a header, if there is one, is the size of a number in bytes; the default is 1.
-The second one, if there is one, is above all numbers.
+The second field, if there is one, is larger than every number of the array.
 
 A large array is stored in shards: several ragged arrays that follow each other.
 """
@@ -117,7 +117,7 @@ class RaggedShards:
 
 def _check(path: Path, magic: bytes, fields: int) -> tuple[int, int, int, int]:
     """Check the files of an array; return bytes of a number, number of offsets and of numbers, and
-    what is above all numbers (0 if there is no such field).
+    the second field (0 if there is none).
 
     Raises: DataError as `Ragged`.
     """

@@ -43,8 +43,8 @@ JOIN = {
     SPACE: "join them (spm_decode; --spm MODEL splits words in the same way)",
 }
 """How to join text that is split already, by the mark of its subwords."""
-TAGS = re.compile(rb"\s*</?[A-Za-z].*>\s*|\s*<[?!].*>\s*")
-"""A line of markup: it begins and ends with a tag. The tag of a language only begins a line."""
+TAGS = re.compile(rb"\s*<[A-Za-z/?!].*>\s*")
+"""A line of markup begins and ends with a tag. A line `<de> text` only begins with a tag."""
 FORMATS = re.compile(rb"\s*</?(doc|seg|tuv?|tmx|xliff|trans-unit|unit|\?xml|!DOCTYPE)\b", re.I)
 """A tag of a format of corpora."""
 
@@ -240,9 +240,9 @@ class Sample:
 def check_samples(
     sets: Sequence[SetFiles], languages: tuple[str, str], settings: PrepSettings
 ) -> None:
-    """Refuse markup, text in another script than its language's, text that is split into subwords
-    unless words stay whole (then warn), and text for which Moses is wrong, unless a setting asks
-    for Moses.
+    """Refuse SGM, XML and TMX, text in another script than its language's, text that is split into
+    subwords unless words stay whole (then warn), and text for which Moses is wrong, unless a
+    setting asks for Moses.
 
     Args:
         sets: the user's own, one sentence a line.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MARKERS = "osD^vP*X"
 HATCHES = ("", "//", "xx", "--")
-"""Of the bars of the first ten series, of the next ten, …, which have the same colours."""
+"""Hatches of bars: there are ten colours, so each ten series have a hatch of their own."""
 
 
 @dataclass(frozen=True)

@@ -386,6 +386,15 @@ def test_the_arithmetic_beside_measured_times_is_of_the_beam_that_was_timed(two,
     assert row["decode_time_per_mac"] == pytest.approx(per_mac)
 
 
+def test_a_timed_pass_begins_and_ends_with_an_idle_gpu(monkeypatch):
+    """What the passes before it have queued is not its work."""
+    bench, events = object.__new__(timing.Bench), []
+    bench.device = torch.device("cuda")
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: events.append("wait"))
+    bench._seconds(lambda: events.append("work"))
+    assert events == ["wait", "work", "wait"]
+
+
 def test_measured_times_outlive_a_call_that_takes_none(two, brief, paper, capsys):
     """As long as they are of the same systems, baseline and set; what is lost is said. And a
     paper's numbers stand beside them.

@@ -2,13 +2,17 @@
 
 import numpy as np
 import pytest
+import torch
 
 from nmtkit.data.documents import documents_file
 from nmtkit.errors import ConfigError
 from nmtkit.models.variants import VARIANTS
+from nmtkit.nn import gpu
 from nmtkit.settings import TrainSettings
+from nmtkit.train import gradients
 from nmtkit.train.gradients import packed_multiple
 from nmtkit.train.stage import train
+from nmtkit.train.state import TrainState
 from tests.models.contract import Case
 from tests.train.tiny import make_run, metrics, options
 
@@ -47,6 +51,20 @@ def test_a_gpu_without_a_kernel_for_rows_pads_what_has_no_contexts():
         name: packed_multiple(m, TrainSettings(), "cuda", False) for name, m in models.items()
     }
     assert [name for name, multiple in packed.items() if multiple] == ["han"]
+
+
+@pytest.mark.parametrize(
+    ("kernels", "autocast", "fits"),
+    [(object(), torch.bfloat16, True), (object(), None, False), (None, torch.bfloat16, False)],
+)
+def test_a_training_knows_if_the_kernel_fits(kernels, autocast, fits, monkeypatch):
+    monkeypatch.setattr(gpu, "_kernels", kernels)
+    asked = []
+    monkeypatch.setattr(gradients, "packed_multiple", lambda *of: asked.append(of[3]) or 0)
+    arguments = {"device_type": "cpu", "dtype": autocast, "enabled": autocast is not None}
+    model = Case("transformer").build()
+    gradients.Gradients(model, None, TrainSettings(), arguments, TrainState())
+    assert asked == [fits]
 
 
 def test_a_model_that_cannot_read_them_is_refused(tmp_path):
