@@ -296,7 +296,10 @@ def notes_of(result: AgreementResult, sections: set[str]) -> list[str]:
     ]
     notes += [f"scores of {name}: read as {file.meaning}" for name, file in result.files.items()]
     if sections & DISTANCES:
-        notes.append("distance: words between the two words that agree, for pairs with a distance")
+        notes.append(
+            "distance: difference of the positions of the two words that agree (1: neighbours), for"
+            " pairs with a distance"
+        )
     if "frequency" in sections:
         notes.append(
             "frequency: how often the word occurs in the training text of the set's "
@@ -346,6 +349,7 @@ def attachments_of(result: AgreementResult) -> dict[str, str]:
     texts = {}
     for name, column in result.columns.items():
         if name not in result.files:
-            lines = [f"{-score:.6f}\n" for scores in column for score in scores]
+            rows = zip(result.items, column, strict=True)
+            lines = [f"{-scores[i]:.6f}\n" for item, scores in rows for i in item.in_score_file]
             texts[f"{name.replace(', ', '.')}.scores"] = "".join(lines)
     return texts

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -154,7 +153,7 @@ class ScoreFile(NamedTuple):
 
 
 def read_scores(path: Path, items: Sequence[Item], kind: ScoreKind = "auto") -> ScoreFile:
-    """Read a score file in Lingeval97's format: a number a line, in the order of all `targets`.
+    """Read a score file in Lingeval97's format: a number a line, in the order of the set.
 
     Args:
         kind: of the numbers; "auto" = log-probabilities if no number is above zero, otherwise
@@ -162,7 +161,7 @@ def read_scores(path: Path, items: Sequence[Item], kind: ScoreKind = "auto") -> 
     Raises: DataError for another number of lines, or a line that is no number.
     """
     lines = list(files.text_lines(path))
-    wanted = sum(len(item.targets) for item in items)
+    wanted = sum(len(item.in_score_file) for item in items)
     if len(lines) != wanted:
         hint = "a line for each reference and each wrong translation"
         raise DataError(f"{len(lines):,} scores for {wanted:,} targets", where=path, hint=hint)
@@ -181,4 +180,5 @@ def read_scores(path: Path, items: Sequence[Item], kind: ScoreKind = "auto") -> 
     if kind == "auto":
         kind = "log-prob" if max(numbers) <= 0 else "nll"
     signed = iter(numbers if kind == "log-prob" else [-number for number in numbers])
-    return ScoreFile([list(itertools.islice(signed, len(item.targets))) for item in items], kind)
+    by_target = [dict(zip(item.in_score_file, signed, strict=False)) for item in items]
+    return ScoreFile([[scores[i] for i in sorted(scores)] for scores in by_target], kind)

@@ -56,7 +56,7 @@ class Error:
     Attributes:
         type: the type of the error, for example subj_verb_agreement.
         contrastive: the wrong translation.
-        distance: number of words between the two words that belong together.
+        distance: difference of the positions of the two words that belong together (1: neighbours).
         frequency: frequency of the word in the training text of the set's authors.
         back: number of sentences from the source back to the sentence that decides.
     """
@@ -75,6 +75,8 @@ class Item:
     Attributes:
         context_src: the sources of the sentences before.
         context_ref: their translations; empty if the set has none.
+        score_lines: the target of each of the item's lines in a score file, as an index into
+            `targets`; empty: one line for each target.
     """
 
     source: Sentence
@@ -82,9 +84,12 @@ class Item:
     errors: tuple[Error, ...]
     context_src: Context = ()
     context_ref: Context = ()
+    score_lines: tuple[int, ...] = ()
 
     @model_validator(mode="after")
-    def _as_many_translations(self) -> Item:
+    def _consistent(self) -> Item:
+        if self.score_lines and {*self.score_lines} != {*range(1 + len(self.errors))}:
+            raise ValueError("score_lines does not name each target")
         before, translated = len(self.context_src), len(self.context_ref)
         if translated not in (0, before):
             raise ValueError(f"{before} sentences before, {translated} translations of them")
@@ -95,6 +100,11 @@ class Item:
         """The right translation, then the wrong ones."""
         return [self.reference, *(error.contrastive for error in self.errors)]
 
+    @property
+    def in_score_file(self) -> Sequence[int]:
+        """The target of each of the item's lines in a score file."""
+        return self.score_lines or range(len(self.targets))
+
     def items(self, default_type: str) -> list[Item]:
         """Return the item in a list, since an entry of another format may hold several items."""
         return [self]
@@ -103,7 +113,8 @@ class Item:
 class Consistency(BaseModel):
     """An entry of the English-Russian consistency sets (Voita et al. 2019).
 
-    The candidates differ in their last sentence; the sentences before are the same in all.
+    The candidates differ in their last sentence; the sentences before are the same in all. Some
+    sets repeat the right candidate among the others; a copy is no wrong translation.
     """
 
     src: str
@@ -116,13 +127,15 @@ class Consistency(BaseModel):
         if self.true_ind >= len(self.dst):
             raise ValueError(f"true_ind is {self.true_ind}, of {len(self.dst)} candidates")
         *before, source = sentences(self.src)
-        *before_ref, reference = sentences(self.dst[self.true_ind])
-        errors = tuple(
-            Error(default_type, candidate.split(BREAK)[-1], back=self.ctx_dist)
-            for i, candidate in enumerate(self.dst)
-            if i != self.true_ind
-        )
-        return [Item(source, reference, errors, tuple(before), tuple(before_ref))]
+        right = self.dst[self.true_ind]
+        *before_ref, reference = sentences(right)
+        errors, score_lines = [], []
+        for candidate in self.dst:
+            if candidate != right:
+                errors.append(Error(default_type, candidate.split(BREAK)[-1], back=self.ctx_dist))
+            score_lines.append(len(errors) if candidate != right else 0)
+        contexts = tuple(before), tuple(before_ref)
+        return [Item(source, reference, tuple(errors), *contexts, tuple(score_lines))]
 
 
 class DiscoursePair(BaseModel):

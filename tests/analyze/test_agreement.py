@@ -7,13 +7,14 @@ import dataclasses
 import json
 import math
 import random
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from nmtkit import files
 from nmtkit.analyze import stage
-from nmtkit.analyze.agreement import AGREEMENT, find_pairs, groups_of
+from nmtkit.analyze.agreement import AGREEMENT, attachments_of, find_pairs, groups_of
 from nmtkit.analyze.contrastive_scores import decisions, preferred, read_scores
 from nmtkit.data.context import Context
 from nmtkit.data.documents import ContextRule
@@ -56,6 +57,7 @@ DOCUMENTED = [  # formats.md, "Lingeval97": distance and frequency may be missin
         "errors": [{"type": AGREEMENT, "contrastive": "w3 w5 w6", "distance": 16}],
     },
 ]
+ERROR = Error("pronoun", "C")
 PAIR = {"source": "b", "reference": "B", "errors": [{"type": "pronoun", "contrastive": "C"}]}
 CONSISTENCY = {  # formats.md, "Consistency sets"
     "src": "a _eos b _eos c _eos d",
@@ -224,8 +226,32 @@ def test_contexts_beside_lingevals_fields(stored):
 def test_the_consistency_sets_format(stored):
     wrong = [Error("deixis_dev", "X", back=2), Error("deixis_dev", "Y", back=2)]
     assert read(stored([CONSISTENCY], "deixis_dev.json")) == [
-        Item("d", "D", wrong, ("a", "b", "c"), ("A", "B", "C"))
+        Item("d", "D", wrong, ("a", "b", "c"), ("A", "B", "C"), (1, 0, 2))
     ]
+
+
+@pytest.mark.parametrize("name", ["lex_cohesion_dev", "ellipsis_vp"])
+def test_score_files_of_the_consistency_sets_are_in_the_order_of_their_candidates(
+    shared, tmp_path, name
+):
+    """As the authors' evaluation reads them, which takes the first of equal candidates."""
+    where = shared / "data" / "consistency_enru" / f"{name}.json.xz"
+    entries = json.loads("\n".join(files.text_lines(where)))
+    losses = [0.5 + (text != x["dst"][x["true_ind"]]) for x in entries for text in x["dst"]]
+    write(tmp_path / "a.scores", map(str, losses))
+    scores = read_scores(tmp_path / "a.scores", read(str(where)), "nll").scores
+    assert all(preferred(scores)) and len(preferred(scores)) == 500
+
+
+def test_a_score_file_has_the_order_it_is_read_in():
+    result = SimpleNamespace(
+        files={},
+        columns={"a": [[-1.0, -2.0]]},
+        items=[Item("s", "r", (ERROR,), score_lines=(1, 0, 0))],
+    )
+    assert attachments_of(result) == {"a.scores": "2.000000\n1.000000\n1.000000\n"}
+    with pytest.raises(ValueError, match="each target"):
+        Item("s", "r", (ERROR,), score_lines=(1, 1))
 
 
 def test_discevals_format_and_what_the_source_cannot_decide(stored):
@@ -240,9 +266,9 @@ def test_discevals_format_and_what_the_source_cannot_decide(stored):
 
 def test_real_sets_with_context(shared):
     folder = shared / "data" / "consistency_enru"
-    # Of deixis only the translations before decide; a few candidates of ellipsis are the right one
+    # Of deixis only the translations before decide; eleven candidates of ellipsis are the right one
     # once more.
-    counts = {"deixis_dev": (500, 1000, 500, 0), "ellipsis_vp": (500, 5203, 0, 11)}
+    counts = {"deixis_dev": (500, 1000, 500, 0), "ellipsis_vp": (500, 5203 - 11, 0, 0)}
     for name, expected in counts.items():
         items = read(str(folder / f"{name}.json.xz"))
         lines = sum(len(item.targets) for item in items)
