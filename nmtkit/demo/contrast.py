@@ -27,9 +27,11 @@ CASES = {label: case for case, label in GERMAN.labels.items()}
 # verbs that form their perfect with sein or haben, by region or meaning
 EITHER_AUXILIARY = {"schwimmen", "folgen", "liegen", "stehen", "sitzen", "hängen"}
 FINITE_TAGS = "VBD VBP"
-# infinitive without prefix -> the prefixes that it takes
+# infinitive without prefix -> the prefixes that it takes in the lexicon, or with which it means the
+# same as one of these
 PREFIXES: dict[str, set[str]] = defaultdict(set)
-for _verb in entries("verbs"):
+PREFIXES |= {"schalten": {"an"}, "schließen": {"zu"}, "lassen": {"ein"}, "streichen": {"aus"}}
+for _verb in entries("verbs") + entries("copulas"):
     PREFIXES[_verb.de.simple].add(_verb.de.prefix)
 Error = dict[str, Any]
 """One wrong translation as Lingeval97 writes it, but with lemmas for its frequency."""
@@ -132,20 +134,24 @@ class Contrast(Writer):
     """Draws contrastive pairs and holds their sentences, so that train avoids them."""
 
     def noun_phrase(self, pair: Pair, node: Node) -> Error | None:
-        """Return a singular definite article of another gender."""
+        """Return a singular definite article of another gender, or of the wrong case if that of
+        another gender would make a right plural ("der Soldaten").
+        """
         np, article = node.info, word(node, "the")
         if node.label not in CASES or article is None or np.plural:
             return None
         singular, plural = np.noun.de["n"]
         if singular in {plural, "Junge"}:  # "der Jungen" is German of a young woman
             return None
-        articles = ENDINGS["def", CASES[node.label]][:3]
-        wrong = self.pick([form for form in articles if form != article.form])
+        case = CASES[node.label]
+        *articles, of_plural = ENDINGS["def", case]
+        right = {article.form, of_plural if len({*np.noun.de[case]}) == 1 else ""}
+        wrong = self.pick([form for form in articles if form not in right] or ["die"])
         head = word(node, np.noun)
         return error("np_agreement", pair, article, wrong, head, np.noun.lemma)
 
     def particle(self, pair: Pair, node: Node) -> Error | None:
-        """Return a separable prefix that the verb never takes."""
+        """Return a separable prefix that the verb never takes in this sense."""
         prefix = find(node, "RP", "RK")
         if prefix is None:
             return None
