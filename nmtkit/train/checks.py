@@ -57,7 +57,9 @@ def hardware_warning(before: files.JsonObject, now: files.JsonObject) -> str:
 def check_parses_and_documents(
     model: Model, variant: str, run: Run, store: Store, dev: TextSet | None
 ) -> None:
-    """Refuse a training set without the parses that a model reads; warn of missing documents."""
+    """Refuse a training set without the parses that a model reads, or without documents if other
+    sets have some; warn of missing documents.
+    """
     if model.reads_spans and store.spans is None:
         raise ConfigError(
             "this system reads parses of the source, and the training set has none",
@@ -69,6 +71,20 @@ def check_parses_and_documents(
     if rule is None or rule.kind == "foreign":
         return
     if len(store.documents) == len(store):
+        others = [text for text in run.manifest().sets if text.split != "train"]
+        with_documents = [
+            text.name
+            for text in others
+            if len(Documents.beside(run.prep, text.name, text.lines)) < text.lines
+        ]
+        if with_documents:
+            raise ConfigError(
+                f"{variant} would first meet a context after training: {with_documents[0]} has"
+                " documents, the training set has none",
+                where=store.path,
+                hint="say where its documents start (nmtkit prep --docs train=FILE), or train a"
+                " variant that reads single sentences",
+            )
         console.warn(
             f"{variant} reads other sentences of a document, and every sentence of the"
             " training set is a document of its own: none has a context (nmtkit prep --docs says"

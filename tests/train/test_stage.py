@@ -626,6 +626,9 @@ def test_a_document_model_is_told_that_there_are_no_documents(run, stderr):
     assert warning not in of_dev and "every sentence of 'dev' is a document of its own" in of_dev
     files.write_text(documents_file(run.prep, "dev"), "0\n2\n")
     assert "document of its own" not in said("both")
+    documents_file(run.prep, "train").unlink()
+    refused(ConfigError, "would first meet a context after training: dev has", said, "late")
+    assert "document of its own" not in said("single", variant="transformer")
 
 
 def drawn_model(name, **more):
