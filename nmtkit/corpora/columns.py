@@ -44,5 +44,7 @@ def _rows(text: SetFiles) -> Iterator[tuple[bytes, ...]]:
             hint = f"every line of this {text.split} set is {expected}"
             if not line.strip():
                 hint += f"; --docs {text.name}=blank: blank lines separate documents"
+            elif len(cells) > columns:
+                hint += f": `cut -f1-{columns}` keeps these columns"
             raise DataError(f"a TSV line {problem}", f"{path}, line {number:,}", hint)
         yield cells

@@ -142,7 +142,8 @@ def _report_set(run: Run, text: TextSet, given: bool) -> None:
         console.warn(
             f"{text.name} has blank lines ({counts}; {text.lines:,} lines each): they are kept, a"
             " blank source line is translated as a blank line, and all count in the scores:"
-            f" {run.prep / 'text' / text.name}.*"
+            f" {run.prep / 'text' / text.name}.*; if they separate documents, say --docs"
+            f" {text.name}=blank"
         )
 
 
