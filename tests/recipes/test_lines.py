@@ -101,6 +101,10 @@ def understood(call):
     return values
 
 
+WITHOUT_CONTEXT = {"newscommentary-esen"}
+"""Corpora whose training text has no documents: AMN's tables do not train on them."""
+
+
 @pytest.mark.parametrize("scale", ["small", "full"])
 @pytest.mark.parametrize("name", SIZES)
 def test_every_call_is_understood(name, scale, with_parses):
@@ -152,8 +156,8 @@ def test_the_papers_numbers_stand_beside_the_table_that_has_them(name, with_pars
         beside = (str(values["paper"] or ""), values["table"] or "")
         assert beside == ((folder, stem) if columns else ("", ""))
         if columns:
-            datasets = list(dict.fromkeys(column.dataset for column in columns))
-            assert datasets == done.named("prep")
+            datasets = dict.fromkeys(column.dataset for column in columns)
+            assert [name for name in datasets if name not in WITHOUT_CONTEXT] == done.named("prep")
             systems = {f"{row.system}-s1" for row in table.rows if row.system}
             assert systems <= set(values["systems"])
 
