@@ -1,13 +1,13 @@
 """Convolutional self-attention: a query sees a window of positions, and of neighbouring heads.
 
 Legend: B sentences, S source length, H heads, C width of one, M positions and N heads of a window;
-a sentence has G blocks of W positions, whose queries see K positions.
+a row has G blocks of W positions, whose queries see K positions.
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from pydantic import NonNegativeInt
@@ -18,7 +18,6 @@ from nmtkit.data.packing import Segments
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Vocabularies
 from nmtkit.models.transformer import EncoderLayer, Transformer, TransformerSettings
-from nmtkit.nn import gpu
 from nmtkit.nn.attention import SelfAttention, attention
 from nmtkit.nn.cache import Cache
 from nmtkit.nn.capture import capturing, record
@@ -26,7 +25,7 @@ from nmtkit.nn.masks import Sight, additive
 from nmtkit.settings import AtLeastOne
 
 BLOCK = 64
-"""The most positions of a block, W. Memory grows with S·W and not with S²."""
+"""The most queries of a block, W·H, if W is at least 8. Memory grows with S·W and not with S²."""
 
 
 class ConvolutionalSettings(TransformerSettings):
@@ -45,14 +44,12 @@ class ConvolutionalSettings(TransformerSettings):
 
 
 class Cut(NamedTuple):
-    """How sentences (B, S, …) are cut into blocks of queries, and into the keys of each block."""
+    """How rows (…, S, D) are cut into blocks of queries, and into the keys of each block."""
 
     block: int
     """W."""
     around: int
     """Positions before and after a block that its queries see: K = W + 2 · around."""
-    fill: int
-    """Positions by which the blocks are longer than the sentence."""
 
     @classmethod
     def of(cls, steps: int, longest: int, reach: int) -> Cut:
@@ -60,30 +57,75 @@ class Cut(NamedTuple):
         on each side.
         """
         if steps <= longest:
-            return cls(steps, 0, 0)
+            return cls(steps, 0)
         # A compiled graph is for blocks of one size, so there are few sizes.
         blocks, unit = -(-steps // longest), max(1, longest // 4)
-        block = -(-steps // (blocks * unit)) * unit
-        return cls(block, reach, -steps % block)
+        return cls(max(reach, -(-steps // (blocks * unit)) * unit), reach)
 
-    def queries(self, x: Tensor) -> Tensor:
-        """Return x (B, S, …) as (B·G, …, W)."""
-        return self._windows(x, 0)
+    def queries(self, x: Tensor, beyond: int = 0) -> Tensor:
+        """Return x as (…, G, W, D), filled up with `beyond`."""
+        fill = -x.size(-2) % self.block
+        x = F.pad(x, (0, 0, 0, fill), value=beyond) if fill else x
+        return x.unflatten(-2, (-1, self.block))
 
-    def keys(self, x: Tensor) -> Tensor:
-        """Return x (B, S, …) as (B·G, …, K), zero beyond the sentence."""
-        return self._windows(x, self.around)
+    def keys(self, x: Tensor, beyond: int = 0) -> Tensor:
+        """Return x as (…, G, K, D), `beyond` outside the row. Neighbouring blocks share memory."""
+        blocks = self.queries(x, beyond)
+        keys: Tensor = _Keys.apply(blocks, self.around, beyond) if self.around else blocks
+        return keys
 
-    def near(self, reach: int, device: torch.device) -> Tensor:
-        """Return which keys are at most `reach` positions from each query, bool (W, K)."""
-        keys = torch.arange(-self.around, self.block + self.around, device=device)
-        return (keys - keys[self.around : self.around + self.block, None]).abs() <= reach
 
-    def _windows(self, x: Tensor, around: int) -> Tensor:
-        if self.block == x.size(1):  # a single block
-            return x.movedim(1, -1)
-        x = F.pad(x, (0, 0) * (x.dim() - 2) + (around, around + self.fill))
-        return x.unfold(1, self.block + 2 * around, self.block).flatten(0, 1)
+class _Keys(torch.autograd.Function):
+    """Blocks (…, G, W, D) with the positions around them, (…, G, K, D). On a CPU the gradient of
+    `unfold` takes twenty times as long.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, blocks: Tensor, around: int, beyond: int) -> Tensor:
+        ctx.around, block = around, blocks.size(-2)
+        x = F.pad(blocks.flatten(-3, -2), (0, 0, around, around), value=beyond)
+        return x.unfold(-2, block + 2 * around, block).mT
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        around, block = ctx.around, gradient.size(-2) - 2 * ctx.around
+        before, own, behind = gradient.split((around, block, around), -2)
+        total = own.clone()
+        total[..., :-1, -around:, :].add_(before[..., 1:, :, :])
+        total[..., 1:, :around, :].add_(behind[..., :-1, :, :])
+        return total, None, None
+
+
+class Windows(NamedTuple):
+    """What queries see in the layers with convolutional self-attention, computed once a batch."""
+
+    cut: Cut
+    seen: Tensor
+    """Which keys of all heads each query sees, bool (B·G, W·H, K·H)."""
+
+    @classmethod
+    def of(cls, sentences: Tensor, heads: int, window: int, head_window: int) -> Windows:
+        """Return the windows of positions and heads.
+
+        Args:
+            sentences: the number of the sentence of each position, at least 0, (B, S).
+        """
+        steps, reach = sentences.size(1), window // 2
+        cut = Cut.of(steps, steps if capturing() else max(8, BLOCK // heads), reach)
+        numbers = sentences.unsqueeze(-1)
+        same = cut.queries(numbers, -1) == cut.keys(numbers, -1).mT  # (B, G, W, K)
+        near = same & _near(cut.block, same.size(-1), reach, cut.around, same.device)
+        near_head = _near(heads, heads, head_window // 2, 0, same.device)
+        seen = near[..., None, :, None] & near_head[:, None]  # (B, G, W, H, K, H)
+        return cls(cut, seen.flatten(4).flatten(2, 3).flatten(0, 1))
+
+
+def _near(queries: int, keys: int, reach: int, before: int, device: torch.device) -> Tensor:
+    """Return which keys are at most `reach` from each query, bool (queries, keys); `before` keys
+    stand before the first query.
+    """
+    every = torch.ones(queries, keys, dtype=torch.bool, device=device)
+    return every.tril_(before + reach).triu_(before - reach)
 
 
 class ConvolutionalAttention(SelfAttention):
@@ -93,77 +135,48 @@ class ConvolutionalAttention(SelfAttention):
     One softmax is over all N·M keys. There is nothing outside the sentence, and no head before the
     first or after the last one. The parameters are those of self-attention.
 
-    A sentence is cut into blocks. A head reads the N·K keys that any query of a block sees in any
-    of the N heads. A mask hides from a query the keys outside its own window.
+    A row is cut into blocks. In each, the queries of all heads attend to the keys of all heads, as
+    if there was one head; a mask hides from a query the keys outside its own window. This computes
+    more scores than needed, but copies no key and no value for the heads beside its own.
 
-    Args:
-        settings: of the model.
     Source: Yang et al. 2019, Eqs. 4-8.
     """
-
-    def __init__(self, settings: ConvolutionalSettings) -> None:
-        super().__init__(*settings.attention_sizes)
-        self.reach = settings.window // 2
-        self.beside = min(settings.head_window // 2, self.heads - 1)
 
     def forward(
         self,
         x: Tensor,
-        visible: Sight = None,
+        visible: Any = None,
         causal: bool = False,
         cache: Cache | None = None,
         layer: int = 0,
     ) -> Tensor:
-        """Attend within x (B, S, D), of which `visible` bool (B, 1, S) is real; None = all.
+        """Attend within x (B, S, D) as `visible`, of type `Windows`, says.
 
         An encoder has no use for the other arguments of `SelfAttention.forward`.
         """
-        if isinstance(visible, Segments):  # the blocks are cut from the padded form
-            sentences = visible.queries
-            return sentences.packed(self(sentences.padded(x), sentences.visible))
+        windows: Windows = visible
         rows, steps, width = x.shape
-        cut = Cut.of(steps, steps if capturing() else BLOCK, self.reach)
-        q, k, v = gpu.parts(self.qkv(x).unflatten(-1, (3, self.heads, -1)))  # (B, S, H, C) each
-        real = x.new_ones(rows, steps, dtype=torch.bool) if visible is None else visible[:, 0]
-        seen = self._seen(cut, cut.keys(real))
-        q = cut.queries(q).permute(0, 3, 1, 2)  # (B·G, W, H, C)
-        k, v = (self._of_neighbours(cut.keys(each)) for each in (k, v))
+        q, kv = self.qkv(x).split((width, 2 * width), -1)
+        k, v = windows.cut.keys(kv.unflatten(-1, (2, width)).movedim(-2, 0)).unbind()
+        blocks = (windows.cut.queries(q), k, v)  # (B, G, W or K, D) each
+        q, k, v = (y.unflatten(-1, (self.heads, -1)).flatten(2, 3).flatten(0, 1) for y in blocks)
         if capturing():
-            self._record(q, k, seen)
-        # A query of padding may see no key. Its context is never used.
-        mask = additive(seen, q.dtype)
-        context = attention(q, k, v, mask, p=self.p if self.training else 0.0)
+            self._record(q, k, windows.seen)
+        p = self.p if self.training else 0.0
+        context = attention(q.unsqueeze(2), k.unsqueeze(1), v.unsqueeze(1), windows.seen, p=p)
         context = context.reshape(rows, -1, width)[:, :steps]
         if capturing():
             record(f"{self.name}_context", context)
         return self.out(context)
 
-    def _of_neighbours(self, x: Tensor) -> Tensor:
-        """Return what each head reads of x (B·G, H, C, K): (B·G, H, N·K, C), zero where there is no
-        head.
-        """
-        x = F.pad(x.mT, (0, 0, 0, 0, self.beside, self.beside))  # (B·G, N-1+H, K, C)
-        of_heads = [x[:, i : i + self.heads] for i in range(2 * self.beside + 1)]
-        return torch.stack(of_heads, 2).flatten(2, 3)
-
-    def _seen(self, cut: Cut, real: Tensor) -> Tensor:
-        """Return which keys of which heads each query sees, bool (B·G, H, W, N·K).
-
-        Args:
-            real: bool (B·G, K).
-        """
-        head = torch.arange(-self.beside, self.heads + self.beside, device=real.device)
-        exists = ((head >= 0) & (head < self.heads)).unfold(0, 2 * self.beside + 1, 1)  # (H, N)
-        near = cut.near(self.reach, real.device) & real[:, None]  # (B·G, W, K)
-        return (near[:, None, :, None] & exists[:, None, :, None]).flatten(3)
-
     def _record(self, q: Tensor, k: Tensor, seen: Tensor) -> None:
         """Record the weights of positions, those of all heads added up, (B, H, S, S)."""
         with torch.autocast(q.device.type, enabled=False):
             q, k = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (q, k))
-            scores = q.transpose(1, 2) @ k.mT / math.sqrt(q.size(-1))
-            weights = (scores + additive(seen, scores.dtype)).softmax(-1) * seen
-        record(self.name, weights.unflatten(3, (2 * self.beside + 1, -1)).sum(3))
+            scores = q @ k.mT / math.sqrt(q.size(-1))
+            weights = (scores + additive(seen, scores.dtype)).softmax(-1)  # (B, S·H, S·H)
+        weights = weights.unflatten(2, (-1, self.heads)).sum(-1)
+        record(self.name, weights.unflatten(1, (-1, self.heads)).transpose(1, 2))
 
 
 class ConvolutionalTransformer(Transformer):
@@ -193,4 +206,19 @@ class ConvolutionalTransformer(Transformer):
     def encoder_layer(self, index: int) -> EncoderLayer:
         s = self.settings
         local = index < (s.local_layers or (s.encoder_layers + 1) // 2)
-        return EncoderLayer(s, ConvolutionalAttention(s) if local else None)
+        return EncoderLayer(s, ConvolutionalAttention(*s.attention_sizes) if local else None)
+
+    def through_encoder(self, x: Tensor, visible: Sight) -> Tensor:
+        if isinstance(visible, Segments):
+            packing = visible.queries
+            sentences = (packing.cells // packing.positions.size(1))[None]
+        elif visible is None:
+            sentences = torch.zeros(x.shape[:2], dtype=torch.int64, device=x.device)
+        else:
+            sentences = visible[:, 0].long()  # padding sees padding
+        s = self.settings
+        windows = Windows.of(sentences, s.heads, s.window, s.head_window)
+        for layer in self.encoder:
+            local = isinstance(layer.attention, ConvolutionalAttention)
+            x = layer(x, windows if local else visible)
+        return self.encoder_norm(x)

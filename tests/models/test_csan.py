@@ -10,7 +10,7 @@ from nmtkit.errors import ConfigError
 from nmtkit.measures import macs
 from nmtkit.models import csan
 from nmtkit.models.base import Vocabularies
-from nmtkit.models.csan import ConvolutionalAttention, ConvolutionalSettings
+from nmtkit.models.csan import ConvolutionalAttention, ConvolutionalSettings, Windows
 from nmtkit.models.variants import build_model
 from nmtkit.nn.capture import capture
 from nmtkit.nn.masks import visible_positions
@@ -84,8 +84,10 @@ def test_it_has_the_parameters_of_the_transformer():
         assert paper_size("csan", preset, v) == paper_size("transformer", preset, v)
 
 
-@pytest.mark.parametrize("block", [1, 2, 4, 5, 99])
-@pytest.mark.parametrize(("window", "heads"), [(1, 1), (1, 3), (3, 1), (3, 3), (5, 5), (11, 11)])
+@pytest.mark.parametrize("block", [1, 36, 48, 400])
+@pytest.mark.parametrize(
+    ("window", "heads"), [(1, 1), (1, 3), (3, 1), (3, 3), (5, 5), (11, 11), (21, 3)]
+)
 def test_blocks_of_any_size_at_both_ends_of_a_sentence(monkeypatch, block, window, heads):
     """Sentences shorter and longer than a window and than a block, beside others."""
     monkeypatch.setattr(csan, "BLOCK", block)
@@ -93,53 +95,57 @@ def test_blocks_of_any_size_at_both_ends_of_a_sentence(monkeypatch, block, windo
     test_transformer.beside_others(model, Slow, (list(range(3, 16)), [9, 10, 11]))
 
 
-def attention(window=3, heads=3, dropout=0.0, dtype=torch.float64, name="here"):
+def attention(window=3):
+    """Return the layer of 4 heads and a function that computes it from x and what is visible."""
     torch.manual_seed(5)
-    settings = ConvolutionalSettings(
-        d_model=16, heads=4, window=window, head_window=heads, attention_dropout=dropout
-    )
-    module = ConvolutionalAttention(settings).to(dtype).eval()
-    module.name = name
-    return module
+    module = ConvolutionalAttention(16, 4).double().eval()
+    module.name = "here"
+
+    def attend(x, visible=None):
+        sentences = torch.zeros(x.shape[:2]) if visible is None else visible[:, 0].long()
+        return module(x, Windows.of(sentences, 4, window, 3))
+
+    return module, attend
 
 
-@pytest.mark.parametrize("block", [3, 32])
+def seen_by(query, head, positions, window=3):
+    """The (position, head) pairs that a query of this layer sees."""
+    s = ConvolutionalSettings(window=window, head_window=3)
+    return area(query, head, positions, 4, s)
+
+
+@pytest.mark.parametrize("block", [12, 128])
 def test_no_query_depends_on_what_it_does_not_see(monkeypatch, block):
     """Gradients of one head at one position reach the window in the neighbouring heads alone."""
     monkeypatch.setattr(csan, "BLOCK", block)
-    module, steps = attention(), 8
+    (module, attend), steps = attention(), 19
     module.out = torch.nn.Identity()
     with torch.no_grad():
         module.qkv.weight[16:].copy_(torch.eye(16).repeat(2, 1))  # keys and values are x itself
-    lengths = torch.tensor([steps, 5])
+    lengths = torch.tensor([steps, 13])
     visible = visible_positions(lengths, steps)
-    for row, query, head in ((0, 0, 0), (0, 4, 1), (0, 7, 3), (1, 4, 2), (1, 3, 3)):
+    for row, query, head in ((0, 0, 0), (0, 9, 1), (0, 18, 3), (1, 12, 2), (1, 7, 3)):
         x = torch.randn(2, steps, 16, dtype=torch.float64, requires_grad=True)
-        module(x, visible)[row, query, 4 * head : 4 * head + 4].sum().backward()
+        attend(x, visible)[row, query, 4 * head : 4 * head + 4].sum().backward()
         touched = (x.grad != 0).unflatten(-1, (4, 4)).any(-1)  # (2, S, H)
         expected = torch.zeros_like(touched)
         expected[row, query] = True  # its query reads all of x
-        for t, h in area(query, head, int(lengths[row]), 4, module_settings(module)):
+        for t, h in seen_by(query, head, int(lengths[row])):
             expected[row, t, h] = True
         assert torch.equal(touched, expected), (row, query, head)
 
 
-def module_settings(module):
-    return ConvolutionalSettings(window=2 * module.reach + 1, head_window=2 * module.beside + 1)
-
-
 @pytest.mark.parametrize("window", [3, 11])
-def test_capture_reads_the_weights_of_positions_and_nothing_changes(monkeypatch, window):
+def test_capture_reads_the_weights_of_positions_and_nothing_changes(window):
     """They are added up over the heads that a query sees; also where a pass without capture cuts
     the sentence into blocks.
     """
-    monkeypatch.setattr(csan, "BLOCK", 3)
-    module, steps = attention(window), 8
+    (module, attend), steps = attention(window), 20
     x = torch.randn(2, steps, 16, dtype=torch.float64)
     visible = visible_positions(torch.tensor([steps, 5]), steps)
-    plain, real = module(x, visible), visible[:, 0]
+    plain, real = attend(x, visible), visible[:, 0]
     with capture() as seen:
-        again = module(x, visible)
+        again = attend(x, visible)
     torch.testing.assert_close(again[real], plain[real], rtol=1e-12, atol=1e-12)
     (weights,), (context,) = seen["here"], seen["here_context"]
     assert weights.shape == (2, 4, steps, steps) and context.shape == x.shape
@@ -148,9 +154,9 @@ def test_capture_reads_the_weights_of_positions_and_nothing_changes(monkeypatch,
     t = torch.arange(steps)
     near = (t[:, None] - t).abs() <= window // 2
     assert torch.equal(weights[0] > 0, near.expand(4, -1, -1))
-    assert torch.equal(weights[1] > 0, (near & (t < 5)).expand(4, -1, -1))
+    assert torch.equal(weights[1, :, :5] > 0, (near & (t < 5))[:5].expand(4, -1, -1))
     q, k, _ = module.qkv(x[1]).unflatten(-1, (3, 4, 4)).unbind(1)  # of (S, 3, H, C)
-    pairs = area(2, 3, 5, 4, module_settings(module))
+    pairs = seen_by(2, 3, 5, window)
     scores = softmax([(q[2, 3] @ k[u, g]).item() / 2 for u, g in pairs])
     of_positions = torch.zeros(steps, dtype=torch.float64)
     for p, (u, _) in zip(scores, pairs, strict=True):
@@ -158,16 +164,25 @@ def test_capture_reads_the_weights_of_positions_and_nothing_changes(monkeypatch,
     torch.testing.assert_close(weights[1, 3, 2], of_positions)
 
 
+@pytest.mark.parametrize("batch_of", [contract.batch_for, contract.packed_for])
+def test_layers_share_their_windows(monkeypatch, batch_of):
+    model, calls = contract.Case("csan").build(encoder_layers=4), []
+    make = csan.Windows.of
+    monkeypatch.setattr(csan.Windows, "of", lambda *a: calls.append(a) or make(*a))
+    model.encode(batch_of(model))
+    assert len(calls) == 1
+
+
 def test_memory_of_a_long_sentence_does_not_grow_with_its_square():
     """The largest tensor of a forward pass, of sentences of 256 and of 1,024 positions."""
-    module = attention(window=11).train()
+    module, attend = attention(window=11)
 
     def largest(steps):
         x, sizes = torch.randn(1, steps, 16, dtype=torch.float64), []
         with torch.autograd.graph.saved_tensors_hooks(
             lambda t: sizes.append(t.numel()) or t, lambda t: t
         ):
-            module(x)
+            attend(x)
         return max(sizes)
 
     assert largest(1024) <= 4.1 * largest(256)
@@ -176,7 +191,7 @@ def test_memory_of_a_long_sentence_does_not_grow_with_its_square():
 
 @pytest.mark.parametrize("length", [7, 40, 90, 150])
 def test_multiply_accumulates_are_those_of_the_blocks(length):
-    """In each block, N·K keys for each query of each head."""
+    """In each block, K keys of all heads for each query of each head."""
     d, layers, heads = 32, 2, 4
     sizes = {"d_model": d, "d_ff": 48, "heads": heads, "encoder_layers": layers}
     found, plain = (
@@ -187,9 +202,9 @@ def test_multiply_accumulates_are_those_of_the_blocks(length):
         )
         for name, more in (("csan", {"local_layers": 1, "window": 5}), ("transformer", {}))
     )
-    blocks, block = {7: (1, 7), 40: (1, 40), 150: (3, 64), 90: (2, 48)}[length]
+    blocks, block = {7: (1, 7), 40: (3, 16), 90: (6, 16), 150: (10, 16)}[length]
     keys = block + 4 if blocks > 1 else block
-    local, whole = blocks * block * 2 * 3 * keys * d, length * 2 * length * d
+    local, whole = blocks * block * 2 * heads * keys * d, length * 2 * length * d
     assert (found.encode - plain.encode) * length == pytest.approx(local - whole, abs=1e-6)
     assert (found.train - plain.train) * 4 == pytest.approx(3 * (local - whole), abs=1e-6)
     assert found.step == plain.step
