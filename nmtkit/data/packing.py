@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from nmtkit.arrays import Array, Integers
 from nmtkit.data.padding import Ids, next_size
@@ -58,6 +59,23 @@ class Packing(NamedTuple):
         """Return vectors in the row, (R, L, …) -> (1, N, …)."""
         row: Tensor = _Packed.apply(x.flatten(0, 1), self.cells)  # type: ignore[no-untyped-call]
         return row.unsqueeze(0)
+
+
+def one_after_another(first: Packing, second: Packing) -> Packing:
+    """Return where sentences lie if a row follows another row."""
+    longest = max(first.positions.size(1), second.positions.size(1))
+    before, rows = len(first.cells), len(first.positions)
+    cells = [x.cells // x.positions.size(1) * longest + x.steps for x in (first, second)]
+
+    def joined(*padded: Tensor) -> Tensor:
+        return torch.cat([F.pad(x, (0, longest - x.size(-1))) for x in padded])
+
+    return Packing(
+        torch.cat([first.offsets[:-1], second.offsets + before]),
+        torch.cat([cells[0], cells[1] + rows * longest]),
+        joined(first.positions, second.positions + before),
+        joined(first.visible, second.visible),
+    )
 
 
 class _Padded(torch.autograd.Function):

@@ -10,9 +10,10 @@ J of one sentence, H heads, C width of one, D = H·C.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import torch
@@ -22,14 +23,14 @@ from torch import Tensor, nn
 from nmtkit.data.batches import Batch
 from nmtkit.data.context import Context
 from nmtkit.data.documents import ContextRule
-from nmtkit.data.packing import Copies, Segments
+from nmtkit.data.packing import Copies, Segments, one_after_another
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Memory, State, Vocabularies, source_sight
 from nmtkit.models.transformer import DocumentSettings, DocumentTransformer, visible_words
 from nmtkit.nn.attention import CrossAttention
 from nmtkit.nn.capture import record, recorded_under
 from nmtkit.nn.dropout import dropout
-from nmtkit.nn.masks import Sight, Visible, packing_of, visible_positions
+from nmtkit.nn.masks import Sight, Visible, own_sentence, packing_of, visible_positions
 from nmtkit.nn.state import select_rows
 from nmtkit.nn.sublayer import GatedSum
 
@@ -189,21 +190,46 @@ class HierarchicalAttentionNetwork(DocumentTransformer):
     def encode(self, batch: Batch) -> Memory:
         """See `Transformer.encode`; `earlier` has the decoder's contexts, if any."""
         context, visible = batch.context, source_sight(batch)
-        states = self._encoded(batch.src, visible)
         if context is None:
-            return self.remember(states, batch.segments or visible)
-        learning = self.settings.context_gradients and torch.is_grad_enabled()
-        with recorded_under("context."), torch.set_grad_enabled(learning):
-            sources, targets = zip(*map(self._read, context.of_like_length()), strict=True)
+            return super().encode(batch)
+        states, sources = self._read(batch.src, visible, context)
         if self.encoder_context is not None:
             words = context.copies or visible_words(context)
             contexts = self.encoder_context.remember(sources, words, context.rows)
             states = self.encoder_context(states, contexts)
         memory = self.remember(states, batch.segments or visible)
         if self.decoder_context is not None:
+            with self._of_contexts():
+                parts = zip(context.of_like_length(), sources, strict=True)
+                targets = [self._targets(*part) for part in parts]
             words = context.tgt_copies or _visible_targets(context)
             memory["earlier"] = self.decoder_context.remember(targets, words, context.rows)
         return memory
+
+    def _read(
+        self, src: Tensor, visible: Sight, context: Context
+    ) -> tuple[Tensor, Sequence[Tensor]]:
+        """Return the encoder's states of a batch (B, S, D), and of the parts of its contexts
+        (U', M', D).
+        """
+        learns = self.settings.context_gradients or not torch.is_grad_enabled()
+        if isinstance(visible, Segments) and context.copies and learns:
+            # Half as many kernels as for two rows.
+            row = one_after_another(visible.queries, context.copies.segments.keys)
+            both = self._encoded(torch.cat([src, context.ids], 1), own_sentence(row))
+            states, of_contexts = both.split([src.size(1), context.ids.size(1)], 1)
+            return states, [of_contexts]
+        states = self._encoded(src, visible)
+        with self._of_contexts():
+            parts = context.of_like_length()
+            return states, [self._encoded(part.ids, visible_words(part)) for part in parts]
+
+    @contextlib.contextmanager
+    def _of_contexts(self) -> Iterator[None]:
+        """Record under names of contexts; without gradients, if the settings say so."""
+        learning = self.settings.context_gradients and torch.is_grad_enabled()
+        with recorded_under("context."), torch.set_grad_enabled(learning):
+            yield
 
     def _encoded(self, ids: Tensor, visible: Sight) -> Tensor:
         """Return the encoder's states of ids (B, S): (B, S, D)."""
@@ -217,21 +243,17 @@ class HierarchicalAttentionNetwork(DocumentTransformer):
             hidden = self.decoder_context(hidden, memory["earlier"])
         return hidden, state
 
-    def _read(self, context: Context) -> tuple[Tensor, Tensor]:
-        """Return the encoder's states of contexts (U, M, D), and the decoder's (U, N, D).
+    def _targets(self, context: Context, states: Tensor) -> Tensor:
+        """Return the decoder's states of contexts (U, N, D), which the encoder's (U, M, D) precede.
 
-        Raises: ValueError if the decoder reads contexts, and they have no target sides.
+        Raises: ValueError if the contexts have no target sides.
         """
-        visible = visible_words(context)
-        states = self._encoded(context.ids, visible)
-        if self.decoder_context is None:
-            return states, states
         if context.tgt_in is None:
             raise ValueError("the decoder reads contexts, and they have no target sides")
+        visible = visible_words(context)
         if context.copies and context.tgt_copies:
             visible = Segments(context.tgt_copies.segments.keys, context.copies.segments.keys)
-        hidden, _ = super().decode(context.tgt_in, self.remember(states, visible))
-        return states, hidden
+        return super().decode(context.tgt_in, self.remember(states, visible))[0]
 
 
 def _visible_targets(context: Context) -> Visible:

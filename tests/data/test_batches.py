@@ -24,6 +24,7 @@ from nmtkit.data.batches import (
 )
 from nmtkit.data.context import Context, contexts
 from nmtkit.data.documents import ContextRule, Documents
+from nmtkit.data.packing import one_after_another, segments
 from nmtkit.data.store import Store
 from nmtkit.text.vocabulary import BOS, PAD
 from tests.stored import pair_writer
@@ -243,3 +244,15 @@ def test_sentences_that_are_too_long_or_read_such_are_left_out(lengths, most, co
         if all(max(lengths[i]) <= most for i in read):
             expected.append(row)
     assert readable(store, rule, np.arange(len(lengths)), most).tolist() == expected
+
+
+@pytest.mark.parametrize("lengths", [([3, 1, 4], [2, 2]), ([2], [5, 40])])
+def test_a_row_after_another_is_one_row(lengths):
+    first, second = (segments(np.array(x), np.array(x)).keys for x in lengths)
+    together = np.concatenate(lengths)
+    expected = segments(together, together).keys
+    found = one_after_another(first, second)
+    for name in ("offsets", "cells", "visible"):
+        assert torch.equal(getattr(found, name), getattr(expected, name)), name
+    x = torch.arange(len(found.cells))[None, :, None]
+    assert torch.equal(found.packed(found.padded(x)), x)

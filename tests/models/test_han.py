@@ -135,6 +135,16 @@ def test_attention_inside_contexts_is_captured_under_names_of_its_own():
 
 
 @pytest.mark.parametrize("learning", [True, False])
+def test_a_packed_row_and_its_contexts_go_through_the_encoder_together(learning):
+    """Unless contexts are constants."""
+    model, passes = built({"context_gradients": learning}), []
+    model.encoder[0].register_forward_hook(lambda *_: passes.append(1))
+    batch = contract.packed_for(model)
+    model.encode(batch)
+    assert batch.context.copies and len(passes) == (1 if learning else 2)
+
+
+@pytest.mark.parametrize("learning", [True, False])
 @pytest.mark.parametrize("side", ["encoder", "decoder", "joint"])
 def test_contexts_teach_their_reader_or_are_taken_as_they_are(side, learning):
     """Words that only contexts hold: their embeddings learn from them, unless contexts are
