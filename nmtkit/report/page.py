@@ -6,7 +6,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,14 +16,14 @@ from markupsafe import Markup, escape
 
 import nmtkit
 from nmtkit.analyze import ANALYSES
-from nmtkit.curves import AXES, Curves, panels
+from nmtkit.curves import AXES, panels
 from nmtkit.report import comparison, provenance, svg
 from nmtkit.report.contents import Contents, Remark, ReportedFinding
 from nmtkit.report.explorer import data, script_text
 from nmtkit.report.texts import Texts, side_by_side
 from nmtkit.score import lengths, result_tables
 from nmtkit.tables import figures
-from nmtkit.tables.table import Column, Estimate, Table, text, text_column
+from nmtkit.tables.table import Estimate, Table, text
 
 if TYPE_CHECKING:
     from nmtkit.analyze.attention import SystemAttention
@@ -111,9 +111,7 @@ def _of_run(part: Part, drawn: Drawn) -> dict[str, Any]:
     learning = _learning(contents, drawn)
     findings = {
         name: _finding(name, finding, drawn)
-        for name, finding in sorted(
-            contents.findings.items(), key=lambda item: item[0] != "lengths"
-        )
+        for name, finding in contents.findings.items()
         if name != "convergence"
     }
     return {
@@ -255,7 +253,6 @@ def _learning(contents: Contents, drawn: Drawn) -> dict[str, Any]:
     """Return the curves over updates, epochs and minutes, drawn here from the logs, beside the
     finding of `analyze convergence`, if there is one.
     """
-    shown: dict[str, Any] = {"figures": {}, "finding": None, "table": None, "remark": None}
     curves = {
         system.name: system.curves
         for system in contents.systems
@@ -264,34 +261,14 @@ def _learning(contents: Contents, drawn: Drawn) -> dict[str, Any]:
     group_of: dict[str, str] = {}
     for result in contents.scores.values():
         group_of |= comparison.group_of(result)
+    images = {}
     for axis in AXES[:3]:
         if both := panels(curves, axis, group_of):
             label = f"Loss and dev BLEU of each training by {axis}"
             if figure := drawn(figures.curves(both), f"learning-{axis}", label):
-                shown["figures"][axis] = figure
-    if finding := contents.findings.get("convergence"):
-        if shown["figures"]:  # those of the finding are over updates alone
-            finding = replace(finding, figure=None)
-        return {**shown, "finding": _finding("convergence", finding, drawn)}
-    if not curves:
-        return {**shown, "remark": Remark("No training of this run has logged anything.")}
-    remark = Remark("What each system took to reach the same BLEU:", "nmtkit analyze convergence")
-    return {**shown, "table": _training_table(curves), "remark": remark}
-
-
-def _training_table(curves: Mapping[str, Curves]) -> Table:
-    """Return the updates, the best dev BLEU and the lowest dev loss of each training."""
-    columns = [
-        text_column("system"),
-        Column("updates", "updates"),
-        Column("step", "best dev BLEU at"),
-        Column("bleu", "best dev BLEU"),
-        Column("loss", "lowest dev loss", decimals=3),
-    ]
-    rows = []
-    for name, points in curves.items():
-        step, bleu = max(points.measured, key=lambda point: point[1], default=(None, None))
-        loss = min((at.loss for at in points.dev if at.loss is not None), default=None)
-        rows.append([name, points.last, step, bleu, loss])
-    notes = ["dev BLEU: greedy search; dev loss: per target token"]
-    return Table("training", "Trainings, on the development set", columns, rows, notes)
+                images[axis] = figure
+    finding = contents.findings.get("convergence")
+    if finding and images:  # those of the finding are over updates alone
+        finding = replace(finding, figure=None)
+    shown = finding and _finding("convergence", finding, drawn)
+    return {"figures": images, "curves": curves, "finding": shown}

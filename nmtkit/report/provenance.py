@@ -14,9 +14,6 @@ from nmtkit.run import StageCall
 from nmtkit.score.translations import unlike_searches
 from nmtkit.tables.table import Column, Table, text_column, text_columns
 
-MOST_CALLS = 200
-"""The number of calls of stages that are listed, the latest ones."""
-
 
 def tables(contents: Contents) -> dict[str, Table]:
     """Return every table of a run's provenance."""
@@ -168,15 +165,10 @@ def history(records: list[StageCall]) -> Table:
         text_column("command"),
     ]
     rows = []
-    for call in records[-MOST_CALLS:]:
+    for call in records:
         command = shlex.join(["nmtkit", *(call.argv or [call.stage])])
         rows.append([call.start, _seconds(call), call.exit, call.commit, call.seed, command])
-    notes = []
-    if len(records) > MOST_CALLS:
-        notes.append(
-            f"the last {MOST_CALLS} of {len(records):,} calls; all of them are in history.jsonl"
-        )
-    return Table("history", "Calls of stages", columns, rows, notes)
+    return Table("history", "Calls of stages", columns, rows)
 
 
 def _seconds(call: StageCall) -> int | None:
