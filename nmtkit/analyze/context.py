@@ -180,7 +180,7 @@ def _table(result: ContextUse) -> Table:
         (
             "Δ and p: against the system's own context; no p if the outputs are the same "
             f"or both scores are zero; {tests}; {draws.full.describe()}; "
-            f"{draws.swaps.describe()}; {FEW}; {FEW_DIFFERENT}"
+            f"{draws.swaps}; {FEW}; {FEW_DIFFERENT}"
         ),
         (
             "own state kept: mean of the gate λ over source subwords that have a context "

@@ -96,55 +96,13 @@ class Resampling:
 
 
 @dataclass(frozen=True)
-class Swaps:
-    """Trials of approximate randomization: in each, every sentence's two outputs are swapped or
-    not, by the toss of a coin.
-
-    Args:
-        sentences: N; trials: how many (sacreBLEU: 10,000); seed: of numpy's default generator (as
-            sacreBLEU's SACREBLEU_SEED).
-    """
-
-    sentences: int
-    trials: int = 10_000
-    seed: int = 1
-
-    @cached_property
-    def _coins(self) -> list[Array]:
-        """The coins in blocks, eight to a byte: (about _BLOCK / N trials, N / 8) each."""
-        # A coin is one bit of 32: with a multiple of 32 coins in a block none is thrown away, and
-        # blocks draw what one call would.
-        rng = np.random.default_rng(self.seed)
-        rows = max(32, _BLOCK // self.sentences // 32 * 32)
-        sizes = [min(rows, self.trials - start) for start in range(0, self.trials, rows)]
-        return [
-            np.packbits(rng.integers(2, size=(size, self.sentences), dtype=bool), axis=1)
-            for size in sizes
-        ]
-
-    def kept(self) -> Iterator[Array]:
-        """Yield blocks of (trials, N): 1.0 if the first system keeps its own output, 0.0 if it gets
-        the second's.
-        """
-        for packed in self._coins:
-            yield np.unpackbits(packed, axis=1, count=self.sentences).astype(np.float64)
-
-    def sums(self, first: Array, second: Array) -> tuple[Array, Array]:
-        """Return the sums (trials, F) of two systems' statistics (N, F) after the swaps."""
-        block = np.concatenate([second.sum(0) + coins @ (first - second) for coins in self.kept()])
-        return block, first.sum(0) + second.sum(0) - block
-
-    def describe(self) -> str:
-        """The setting, as it is written beside results."""
-        return f"{self.trials:,} trials, seed {self.seed}"
-
-
-@dataclass(frozen=True)
 class Draws:
     """The resamples and swaps of all significance tests on a test set.
 
     Args:
-        sentences, resamples, seed: see `Resampling`; trials: see `Swaps`.
+        sentences, resamples, seed: see `Resampling`. The seed draws the swaps, too (as sacreBLEU's
+            SACREBLEU_SEED).
+        trials: of approximate randomization (sacreBLEU: 10,000).
         ratio: of Koehn's bootstrap.
     """
 
@@ -184,10 +142,27 @@ class Draws:
         value = float(formula(metric.statistics.sum(0))) if formula else metric.value
         return estimate(value, self.full.scores(metric, formula), self.sentences)
 
-    @cached_property
-    def swaps(self) -> Swaps:
-        """Trials of approximate randomization."""
-        return Swaps(self.sentences, self.trials, self.seed)
+    def kept(self) -> Iterator[Array]:
+        """Yield the trials of approximate randomization in blocks of (about _BLOCK / N, N): 1.0 if
+        the first system keeps its own output, 0.0 if it gets the second's, by the toss of a coin.
+        """
+        # A coin is one bit of 32: with a multiple of 32 coins in a block none is thrown away, and
+        # blocks draw what one call would.
+        rng = np.random.default_rng(self.seed)
+        rows = max(32, _BLOCK // self.sentences // 32 * 32)
+        for start in range(0, self.trials, rows):
+            size = min(rows, self.trials - start), self.sentences
+            yield rng.integers(2, size=size, dtype=bool).astype(np.float64)
+
+    def swapped(self, first: Array, second: Array) -> tuple[Array, Array]:
+        """Return the sums (trials, F) of two systems' statistics (N, F) after the swaps."""
+        block = np.concatenate([second.sum(0) + coins @ (first - second) for coins in self.kept()])
+        return block, first.sum(0) + second.sum(0) - block
+
+    @property
+    def swaps(self) -> str:
+        """The setting of the swaps, as it is written beside results."""
+        return f"{self.trials:,} trials, seed {self.seed}"
 
 
 def few_note(*sentences: int) -> list[str]:

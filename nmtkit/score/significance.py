@@ -88,11 +88,9 @@ def _sacrebleu_randomization(system: Metric, baseline: Metric, draws: Draws) -> 
     """p = (1 + trials whose |Δ| after swapping outputs at random exceeds the observed |Δ|) / (1
     + trials).
     """
-    first, second = draws.swaps.sums(baseline.statistics, system.statistics)
+    first, second = draws.swapped(baseline.statistics, system.statistics)
     gaps = np.abs(system.formula(first) - system.formula(second))
-    return Comparison(
-        _share(gaps, abs(system.value - baseline.value) + _SAME), draws.swaps.describe()
-    )
+    return Comparison(_share(gaps, abs(system.value - baseline.value) + _SAME), draws.swaps)
 
 
 def _share(samples: Array, observed: float) -> float:

@@ -188,7 +188,7 @@ def test_draws_are_alike_in_one_block_or_in_many(monkeypatch, block):
 
     def sums():
         draws = Draws(53, 40, 100, seed=3)
-        swapped = draws.swaps.sums(statistics, statistics[::-1])
+        swapped = draws.swapped(statistics, statistics[::-1])
         return draws, (
             draws.resampling(0.5).counts,
             draws.resampling(0.5).sums(statistics),
@@ -200,9 +200,9 @@ def test_draws_are_alike_in_one_block_or_in_many(monkeypatch, block):
     blocks, found = sums()
     assert all(map(np.array_equal, found, expected))
     assert (blocks.resampling(0.5).counts.sum(1) == 26).all()
-    assert len(list(blocks.swaps.kept())) == 4
+    assert len(list(blocks.kept())) == 4
     coins = np.random.default_rng(3).integers(2, size=(100, 53), dtype=bool)
-    assert np.array_equal(np.concatenate(list(blocks.swaps.kept())), coins)
+    assert np.array_equal(np.concatenate(list(blocks.kept())), coins)
 
 
 @pytest.mark.parametrize("key", list(metrics.METRICS))
