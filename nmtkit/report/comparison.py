@@ -136,16 +136,13 @@ def cost_table(contents: Contents, set_name: str) -> Table:
     ]
     rows = []
     for name in result.names:
-        training = _training(trained[name]) if name in trained else [None] * 4
+        training: list[float | None] = [None] * 4
+        if system := trained.get(name):
+            updates, parameters = system.curves.last or None, system.parameters
+            minutes = updates and system.curves.at(updates, "minutes")
+            training = [system.seed, parameters and parameters / 1e6, updates, minutes]
         rows.append([name, *training, *times.get(name, [None, None])])
     return Table("cost", f"{result.set}: size and cost", columns, rows)
-
-
-def _training(system: TrainedSystem) -> list[Any]:
-    """Return seed, millions of parameters, updates and minutes."""
-    updates = system.curves.last or None
-    millions = None if system.parameters is None else system.parameters / 1e6
-    return [system.seed, millions, updates, updates and system.curves.at(updates, "minutes")]
 
 
 def _times(contents: Contents, set_name: str) -> tuple[list[Column], dict[str, list[float | None]]]:

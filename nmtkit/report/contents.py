@@ -136,7 +136,6 @@ def _nothing(contents: Contents) -> DataError:
 
 
 def _read_systems(contents: Contents) -> None:
-    without = []
     for system in contents.run.systems():
         values, curves = {}, Curves()
         try:
@@ -149,15 +148,7 @@ def _read_systems(contents: Contents) -> None:
             contents.note(f"systems/{system.name}: its log cannot be read ({error.message})")
         record = system.read_record()
         parameters = record.parameters if record else None
-        trained = TrainedSystem(system.name, values, curves, parameters)
-        contents.systems.append(trained)
-        if curves.train and not checkpoints.candidates(system.checkpoints):
-            without.append(system.name)
-    if without:
-        contents.note(
-            f"No weights here of {', '.join(without)}: analyses that read weights, and new"
-            " translations, need them."
-        )
+        contents.systems.append(TrainedSystem(system.name, values, curves, parameters))
 
 
 def _read_scores(contents: Contents) -> None:

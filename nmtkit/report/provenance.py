@@ -23,7 +23,6 @@ def tables(contents: Contents) -> dict[str, Table]:
         "systems": systems(contents),
         "settings": differing,
         "same": shared,
-        "commits": commits(contents.calls),
         "history": history(contents.calls),
     }
 
@@ -128,47 +127,23 @@ def _checkpoints(contents: Contents, system: str, set_name: str) -> str | None:
     return f"{names} on {meta.hardware.get('name')}" if names else None
 
 
-def commits(records: list[StageCall]) -> Table:
-    """Return the commits of nmtkit by stage."""
-    columns = [
-        text_column("stage"),
-        Column("calls", "calls"),
-        Column("failed", "ended with an error or stopped"),
-        text_column("commits", "commits of nmtkit"),
-        text_column("devices"),
-    ]
-    rows = []
-    for stage in dict.fromkeys(call.stage for call in records):
-        of_stage = [call for call in records if call.stage == stage]
-        failed = sum(call.exit != 0 for call in of_stage)
-        values = [_values(of_stage, key) for key in ("commit", "device")]
-        rows.append([stage, len(of_stage), failed, *values])
-    dirty = any("-dirty" in (call.commit or "") for call in records)
-    notes = ["-dirty: the checkout had changes that no commit has"] if dirty else []
-    return Table("commits", "Program", columns, rows, notes)
-
-
-def _values(calls: list[StageCall], key: str) -> str | None:
-    """Return the different values of a field, None if there is none."""
-    values = dict.fromkeys(getattr(call, key) for call in calls)
-    return ", ".join(filter(None, values)) or None
-
-
 def history(records: list[StageCall]) -> Table:
     """Return the calls of stages."""
     columns = [
         text_column("start"),
         Column("seconds", "took, seconds"),
         Column("exit", "exit"),
-        text_column("commit"),
+        *text_columns("commit", "device"),
         Column("seed", "seed"),
         text_column("command"),
     ]
     rows = []
     for call in records:
         command = shlex.join(["nmtkit", *(call.argv or [call.stage])])
-        rows.append([call.start, _seconds(call), call.exit, call.commit, call.seed, command])
-    return Table("history", "Calls of stages", columns, rows)
+        program = call.commit, call.device, call.seed
+        rows.append([call.start, _seconds(call), call.exit, *program, command])
+    notes = ["commit: of nmtkit; -dirty: the checkout had changes that no commit has"]
+    return Table("history", "Calls of stages", columns, rows, notes)
 
 
 def _seconds(call: StageCall) -> int | None:

@@ -42,14 +42,11 @@ def inline(text: str, prefix: str, label: str) -> str | None:
     ElementTree.register_namespace("xlink", XLINK)
     try:
         root = ElementTree.fromstring(text)
-        return _element(root, prefix, label) if root.tag == f"{{{SVG}}}svg" else None
+        _clean(root, prefix)
     except (ElementTree.ParseError, RecursionError):
         return None
-
-
-def _element(root: ElementTree.Element, prefix: str, label: str) -> str:
-    """Return a figure as an element of a page, as `inline`."""
-    _clean(root, prefix)
+    if root.tag != f"{{{SVG}}}svg":
+        return None
     width = root.get("width", "")
     for key in root.attrib.keys() - {"viewBox", "version"}:
         del root.attrib[key]

@@ -118,16 +118,11 @@ def _outputs(contents: Contents, set_name: str) -> dict[str, list[str]]:
     result, outputs = contents.scores[set_name], {}
     for name in dict.fromkeys([result.baseline, *result.names]):
         path = contents.run.system(name).translation(set_name) / "hyp.txt"
-        if not path.is_file():
-            contents.note(f"{set_name}: the translation by {name} is gone")
-            continue
-        lines = list(files.text_lines(path))
-        if len(lines) == result.sentences:
-            outputs[name] = lines
-        else:
+        try:
+            outputs[name] = lines_of(path, result.sentences, "")
+        except DataError as error:
             contents.note(
-                f"{set_name}: the translation by {name} has {counted(len(lines), 'line')} for"
-                f" {counted(result.sentences, 'sentence')}",
+                f"{set_name}: the translation by {name} cannot be shown ({error.message})",
                 translate_again(contents, set_name, name),
             )
     return outputs

@@ -10,8 +10,6 @@ from nmtkit.score.stored_scores import Budget, SeedGroup
 
 ALIKE = 1.05
 """Counts of target tokens with a smaller ratio are called equal: batches differ between seeds."""
-MOST_LISTED = 6
-"""The most systems whose counts are listed."""
 
 
 def budget(curves: Curves, preset: str, corpus: str) -> Budget:
@@ -45,20 +43,15 @@ def unequal(budgets: Mapping[str, Budget], groups: Sequence[SeedGroup] = ()) -> 
     corpora = {name: b.corpus[:12] for name, b in budgets.items() if b.corpus}
     seeds = {g.name: len(g.systems) for g in groups if None not in g.seeds}
     parts = []
-    for label, numbers in (("updates", updates), ("seeds", seeds)):
-        if len(set(numbers.values())) > 1:
-            parts.append(f"{label} ({_listed(numbers)})")
-    if tokens and max(tokens.values()) > ALIKE * min(tokens.values()):
-        parts.append(f"target tokens seen ({_listed(tokens)})")
+    for label, numbers, ratio in (
+        ("updates", updates, 1),
+        ("seeds", seeds, 1),
+        ("target tokens seen", tokens, ALIKE),
+    ):
+        if numbers and max(numbers.values()) > ratio * min(numbers.values()):
+            counts = ", ".join(f"{name} {count:,}" for name, count in numbers.items())
+            parts.append(f"{label} ({counts})")
     for label, words in (("presets", presets), ("preparations of the corpus", corpora)):
         if len(set(words.values())) > 1:
             parts.append(f"{label} ({', '.join(map(' '.join, words.items()))})")
     return [f"The systems were not trained alike: {'; '.join(parts)}."] if parts else []
-
-
-def _listed(counts: Mapping[str, int]) -> str:
-    """Return the count of each system; of many systems the smallest and the largest."""
-    if len(counts) <= MOST_LISTED:
-        return ", ".join(f"{name} {count:,}" for name, count in counts.items())
-    low, high = (choose(counts, key=counts.__getitem__) for choose in (min, max))
-    return f"from {counts[low]:,} ({low}) to {counts[high]:,} ({high})"

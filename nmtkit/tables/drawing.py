@@ -11,6 +11,7 @@ import functools
 import importlib.util
 import inspect
 import io
+import json
 import warnings
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
@@ -63,7 +64,6 @@ DESCRIPTION = "{http://purl.org/dc/elements/1.1/}description"
 P = ParamSpec("P")
 DRAWINGS: dict[str, Callable[..., None]] = {}
 """Name of a kind of figure -> the function that draws it. An SVG names its kind."""
-_VALUES = TypeAdapter(dict[str, Any])
 LONGEST = 40
 """The characters of a name in a figure; a longer name loses its middle."""
 column_width: ContextVar[float | None] = ContextVar("column_width", default=None)
@@ -128,7 +128,7 @@ def as_pdf(svg: str, width: float) -> bytes | None:
     token = column_width.set(width)
     try:
         numbers = ElementTree.fromstring(svg).findtext(f".//{DESCRIPTION}", "")
-        values = _VALUES.validate_json(numbers)
+        values = json.loads(numbers)
         draw = DRAWINGS[str(values.pop("figure"))]
         options = _options_of(draw, values)
         metadata = {"CreationDate": None, "Producer": None}

@@ -27,14 +27,12 @@ from nmtkit.report import comparison, explorer, page, stage, svg
 from nmtkit.report.contents import analyze_command, read_contents
 from nmtkit.report.texts import Texts, differences, read_texts, side_by_side
 from nmtkit.run import Run
-from nmtkit.score.budgets import unequal
 from nmtkit.score.resampling import FEW
 from nmtkit.score.result_tables import significance_table
 from nmtkit.score.seeds import NOT_KNOWN
 from nmtkit.score.significance import FEW_DIFFERENT
 from nmtkit.score.stage import score
 from nmtkit.score.stored_scores import (
-    Budget,
     Comparison,
     MetricScore,
     Scores,
@@ -430,9 +428,7 @@ def test_what_is_missing_is_said(reported):
         "--force --on test --set search.beam=…",
         "the first 1000 of 1002 rows",
         "cannot be shown: it is damaged nmtkit analyze lengths --system base --system own --force",
-        "the last 200 of 202 calls",
         "nmtkit call-199",
-        "train 201 200",  # calls, and those that failed
         "nmtkit analyze convergence",
         "Analyses that were not made of this run",
         "history.jsonl: damaged lines, left out of the table of calls: 1",
@@ -517,8 +513,11 @@ def test_texts_that_are_gone_are_said(reported):
     reported.describe("own", settings={"beam": 2, "nbest": 1})
     translate = "nmtkit translate --system own --on test"
     for text, command in (
-        ("the translation by own has 39 lines for 40", f"{translate} --set search.beam=2 --force"),
-        ("the translation by own is gone", translate),
+        (
+            "the translation by own cannot be shown (39 lines for 40 sentences)",
+            f"{translate} --set search.beam=2 --force",
+        ),
+        ("the translation by own cannot be shown (no such file", translate),
     ):
         page, contents = reported.page(), read_contents(reported.run)
         read_texts(contents, "test")
@@ -554,12 +553,6 @@ def test_scores_of_another_version_are_left_out(reported):
         DataError, r"report: score/test cannot be read \(written by", stage.report, reported.run
     )
     assert "nmtkit score --force" in error.hint
-
-
-def test_of_many_unequal_budgets_the_extremes_are_listed():
-    budgets = {f"s{count}": Budget(count, None, "") for count in (30, 10, 20, 1000, 40, 50, 60)}
-    words = "The systems were not trained alike: updates (from 10 (s10) to 1,000 (s1000))."
-    assert unequal(budgets) == [words]
 
 
 def test_unequal_budgets_are_said_as_score_says_them(tmp_path):
