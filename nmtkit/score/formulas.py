@@ -41,13 +41,9 @@ def bleu(sums: Array, smooth: str = "exp", effective_order: bool = False) -> Arr
     used = total > 0 if effective_order else np.ones_like(total, dtype=bool)
     mean = np.where(used, logs, 0.0).sum(0) / np.maximum(used.sum(0), 1)
     scored = hyp_len > 0 if smooth == "mteval" else (correct > 0).any(0)
-    return np.where(scored, _brevity(hyp_len, ref_len) * np.exp(mean), 0.0)
-
-
-def _brevity(hyp_len: Array, ref_len: Array) -> Array:
-    """Return the brevity penalty."""
     shorter = np.where(hyp_len > 0, np.exp(1 - ref_len / np.maximum(hyp_len, 1)), 0.0)
-    return np.where(hyp_len < ref_len, shorter, 1.0)
+    brevity = np.where(hyp_len < ref_len, shorter, 1.0)
+    return np.where(scored, brevity * np.exp(mean), 0.0)
 
 
 def _precision(correct: Array, total: Array, smooth: str) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
@@ -88,10 +89,7 @@ def score_files(hyps: Sequence[Path], refs: Sequence[Path], **values: Any) -> No
         "BLEU, chrF and TER take the files as detokenised text (language:"
         f" {task.scorer.lang or 'not known'}), {tokens}"
     )
-    result = evaluate(measure(outputs, task), task)
-    if len(names) == 1:
-        console.say("one file: nothing to compare with; name another file: HYP HYP --ref FILE")
-    print_results([result], options)
+    print_results([evaluate(measure(outputs, task), task)], options)
 
 
 def _check_files(hyps: Sequence[Path], refs: Sequence[Path], options: ScoreOptions) -> None:
@@ -195,7 +193,8 @@ def _names(paths: Sequence[Path]) -> list[str]:
     names = [_called(path) for path in paths]
     if len(set(names)) < len(names):
         parts = [path.parts for path in paths]
-        first, last = (_shared(each) for each in (parts, [each[::-1] for each in parts]))
+        turned = [each[::-1] for each in parts]
+        first, last = (len(os.path.commonprefix(paths)) for paths in (parts, turned))
         names = ["/".join(each[first : len(each) - last]) for each in parts]
     if len(set(names)) < len(names) or "" in names:
         names = [str(path) for path in paths]
@@ -204,9 +203,3 @@ def _names(paths: Sequence[Path]) -> list[str]:
             "the same file is named twice", where="HYP", hint="give each translation once"
         )
     return names
-
-
-def _shared(paths: Sequence[Sequence[str]]) -> int:
-    """Return how many parts several paths share at their beginning."""
-    differ = [len(set(parts)) > 1 for parts in zip(*paths, strict=False)]
-    return [*differ, True].index(True)

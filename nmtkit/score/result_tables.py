@@ -23,7 +23,7 @@ from nmtkit.score.stored_scores import (
     SeedDifference,
     Spread,
 )
-from nmtkit.tables.table import Column, Table, interval_column, text_column
+from nmtkit.tables.table import Column, Rows, Table, interval_column, text_column
 
 FIRST = ("bleu", "delta", "p", "chrf", "ter", "length_ratio")
 """The columns that a narrow terminal keeps, the most important first."""
@@ -197,21 +197,17 @@ def seed_length_table(result: Scores) -> Table:
     """
     by_seed, by_length = result.seeds, result.by_length
     assert by_seed is not None and by_length is not None
-    bleu = {(score.group, score.system): score.bleu.value for score in by_length.groups}
+    bleu = {(score.group, score.system): score.bleu.value or 0.0 for score in by_length.groups}
     sizes = {score.group: score.sentences for score in by_length.groups}
-    rows = []
+    rows: Rows = []
     for label, sentences in sizes.items():
-        spreads = {}
-        for group in by_seed.groups:
-            values = (bleu.get((label, name)) for name in group.systems)
-            known = [value for value in values if value is not None]
-            spreads[group.name] = spread(known) if known else None
-        base = spreads[by_seed.baseline]
+        if not sentences:
+            rows += [[label, 0, group.name, 0, None, None, None] for group in by_seed.groups]
+            continue
+        spreads = {g.name: spread([bleu[label, s] for s in g.systems]) for g in by_seed.groups}
+        base = spreads[by_seed.baseline].mean
         for name, of_group in spreads.items():
-            if of_group is None or base is None:  # the length group is empty
-                rows.append([label, sentences, name, 0, None, None, None])
-                continue
-            delta = of_group.mean - base.mean if name != by_seed.baseline else None
+            delta = of_group.mean - base if name != by_seed.baseline else None
             rows.append([label, sentences, name, *_spread_cells(of_group), delta])
     columns = [*lengths.COLUMNS[:2], *SEED_COLUMNS, MEAN_DELTA]
     title = f"{_length_title(result, by_length)}, by training seed"

@@ -6,6 +6,7 @@ training seed would agree. The test of this file asks both at once.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -31,6 +32,7 @@ from nmtkit.score.stored_scores import (
     Spread,
 )
 from nmtkit.tables.table import Estimate
+from nmtkit.toml import flat
 
 SPACED, ORDERS = 199, 20
 """Draws of Student's t for each quantile; orders in which a resample meets the quantiles."""
@@ -87,16 +89,11 @@ def _key(values: Any) -> str:
     return json.dumps(values, sort_keys=True, default=str)
 
 
-def _unequal(settings: Sequence[Any], prefix: str = "") -> list[str]:
-    """Return the keys of mappings that do not have the same value in all, as `section.key`."""
-    names: list[str] = []
-    for key in dict.fromkeys(key for values in settings for key in values):
-        of_key = [values.get(key) for values in settings]
-        if all(isinstance(value, Mapping) for value in of_key):
-            names += _unequal(of_key, f"{prefix}{key}.")
-        elif len({_key(value) for value in of_key}) > 1:
-            names.append(prefix + key)
-    return names
+def _unequal(settings: Sequence[Any]) -> list[str]:
+    """Return the settings that do not have the same value in all, as `section.key`."""
+    values = [flat(of_system) for of_system in settings]
+    keys = dict.fromkeys(itertools.chain(*values))
+    return [key for key in keys if len({_key(of.get(key)) for of in values}) > 1]
 
 
 def spread(values: Sequence[float]) -> Spread:
@@ -136,11 +133,10 @@ def over_seeds_and_sentences(
     Returns: the difference without interval and p if the error of the seeds is not known (fewer
         than FEWEST_FREEDOM degrees of freedom for a single seed), or if there are few sentences.
     """
-    groups = [[metric.value for metric in of] for of in (ours, theirs)]
-    if not _varied(groups, others):
-        return Estimate(statistics.fmean(groups[0]) - statistics.fmean(groups[1])), None
     first, second = ([Resampled.of(metric, draws) for metric in of] for of in (ours, theirs))
-    return over_seeds(first, second, draws.sentences, draws.seed, others)
+    delta, p = over_seeds(first, second, draws.sentences, draws.seed, others)
+    known = _varied([[metric.value for metric in of] for of in (ours, theirs)], others)
+    return (delta, p) if known else (Estimate(delta.value), None)
 
 
 def _varied(

@@ -89,11 +89,6 @@ def score(run: Run, **values: Any) -> None:
             scored_set = ScoredSet(run, text_set, folders, options)
             recover(scored_set.folder, SCORES)
             result = scored_set.current()
-            if len(result.systems) == 1 and not options.systems:
-                console.say(
-                    f"{text_set.name}: only '{result.systems[0].name}' is translated, so there is"
-                    " nothing to compare with; train and translate another system"
-                )
             results.append(scored_set.beside(printed, result))
         print_results(results, options)
 
@@ -230,10 +225,6 @@ class ScoredSet:
             self.made_from.budgets,
             self.made_from.older_checkpoints,
         )
-        if task.scorer.lowercase:
-            console.say(
-                f"{name}: the corpus was prepared in lower case, so case does not count (case:lc)"
-            )
         outputs = [
             read_output(self.run, side, self.text_set, *item) for item in self.folders.items()
         ]

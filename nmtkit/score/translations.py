@@ -115,7 +115,14 @@ def translated_systems(
         if not systems:
             console.warn(f"{set_name}: {message} and left out ({command})")
     for name in wanted:
-        _check_translated(run, set_name, name, folders, untranslated)
+        if name in untranslated:
+            raise DataError(
+                f"'{name}' has no translation of {set_name}",
+                where=run.system(name).path,
+                hint=translate_command(name, set_name) + run.needed_option,
+            )
+        message, where = f"this run has no system '{name}'", run.path / "systems"
+        check_known(name, {*folders, *untranslated}, message, where, run.train_first)
     if not folders:
         hint = f"nmtkit translate --on {set_name}"
         who = f"none of {', '.join(among)}" if among else "no system of this run"
@@ -133,20 +140,6 @@ def translated_systems(
         commands = (command + run.needed_option for command in unlike.commands)
         console.warn(f"{unlike.text}; alike after: {', then '.join(commands)}")
     return folders
-
-
-def _check_translated(
-    run: Run, set_name: str, name: str, folders: Mapping[str, Path], untranslated: Sequence[str]
-) -> None:
-    """Refuse a system that does not exist, or has no translation of a set."""
-    if name in untranslated:
-        raise DataError(
-            f"'{name}' has no translation of {set_name}",
-            where=run.system(name).path,
-            hint=translate_command(name, set_name) + run.needed_option,
-        )
-    message, where = f"this run has no system '{name}'", run.path / "systems"
-    check_known(name, {*folders, *untranslated}, message, where, run.train_first)
 
 
 def older_checkpoints(run: Run, set_name: str, folders: Mapping[str, Path]) -> dict[str, str]:
