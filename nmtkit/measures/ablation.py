@@ -8,7 +8,6 @@ Legend: B sentences, T target length, S source length, K = 2 positions removed i
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -271,13 +270,8 @@ def compare(attention: Ablation, batch: Batch) -> Comparison:
         js = divergences(attention.model, hidden[points])
         for difference, values in ((d_alpha, alpha[points]), (d_js, js)):
             difference[points] = values[:, 0] - values[:, 1]
-        parts = contexts, attention.even_contexts(memory, batch)
-        spread = [_spread(read, batch.tgt_lengths) for read in parts]
-    return Comparison(d_alpha, d_js, torch.stack(spread))
-
-
-def _spread(contexts: Sequence[Tensor], tgt_lengths: Tensor) -> Tensor:
-    """Return the spread of each sentence (B), NaN without contexts."""
-    if not contexts:
-        return torch.full_like(tgt_lengths, torch.nan, dtype=torch.float64)
-    return context_spread.spread(torch.cat(list(contexts), dim=1), tgt_lengths)
+        spread = alpha.new_full((2, len(alpha)), torch.nan)
+        for i, read in enumerate((contexts, attention.even_contexts(memory, batch))):
+            if read:
+                spread[i] = context_spread.spread(torch.cat(read, dim=1), batch.tgt_lengths)
+    return Comparison(d_alpha, d_js, spread)

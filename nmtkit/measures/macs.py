@@ -18,9 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from nmtkit.data.batches import Batch
-from nmtkit.data.context import Context
 from nmtkit.data.context import contexts as collate_contexts
-from nmtkit.data.documents import ContextRule
 from nmtkit.measures import recording
 from nmtkit.models.base import Memory, Model, State, Vocabularies, target_states
 from nmtkit.nn.capture import capture
@@ -118,20 +116,15 @@ def count_macs(
     batch = replace(batch, spans=torch.tensor([spans] * _ROWS) if spans else None)
     counts = _counts(model, batch)
     if model.context_rule is not None and contexts:
-        size = model.context_rule.size
-        context = _contexts(model.context_rule, batch, size)
-        with_context = _counts(model, replace(batch, context=context))
+        assert batch.tgt_out is not None
+        # As many contexts as the model takes, each as long as the pair.
+        size, src, tgt = model.context_rule.size, batch.src[0].numpy(), batch.tgt_out[0].numpy()
+        numbers = np.arange(_ROWS * size).reshape(_ROWS, size).tolist()
+        read = collate_contexts(numbers, lambda _: src, model.context_rule, targets=lambda _: tgt)
+        with_context = _counts(model, replace(batch, context=read))
         counts += contexts / size * (with_context - counts)
     tokens = _ROWS * np.array([tgt_length, src_length, tgt_length])
     return Macs(src_length, tgt_length, *(counts / tokens).tolist())
-
-
-def _contexts(rule: ContextRule, batch: Batch, count: int) -> Context | None:
-    """Return contexts of `count` sentences for each pair, as long as its own."""
-    assert batch.tgt_out is not None
-    src, tgt = batch.src[0].numpy(), batch.tgt_out[0].numpy()
-    numbers = np.arange(_ROWS * count).reshape(_ROWS, count).tolist()
-    return collate_contexts(numbers, lambda _: src, rule, targets=lambda _: tgt)
 
 
 def _counts(model: Model, batch: Batch) -> Any:
