@@ -14,7 +14,6 @@ from nmtkit.analyze.analysis import Analysis, Finding, Options
 from nmtkit.analyze.study import Study
 from nmtkit.data.batches import Batch
 from nmtkit.measures import recording
-from nmtkit.measures.ablation import without
 from nmtkit.models.base import Model
 from nmtkit.nn.masks import real_positions
 from nmtkit.tables import figures
@@ -22,7 +21,6 @@ from nmtkit.tables.table import Column, Rows, Table, text_columns
 
 LOCAL, GLOBAL = ".local", ".global"
 TINY = torch.finfo(torch.float64).tiny
-ALL, WITHOUT_END = "all", "without </s>"
 MEAN = "E_d"
 STACKS = ("encoder", "decoder")
 Values = dict[int, list[float]]
@@ -87,50 +85,40 @@ def pairs_of(sites: Iterable[str]) -> list[str]:
     return [name for name in names if name + GLOBAL in sites]
 
 
-def mean_divergence(model: Model, batches: Iterable[Batch]) -> dict[tuple[str, str], Values]:
-    """Return the mean dv over all real queries: (stack, positions) -> layer -> dv by mode."""
-    sums: dict[tuple[str, str], dict[int, Tensor]] = {}
+def mean_divergence(model: Model, batches: Iterable[Batch]) -> dict[str, Values]:
+    """Return the mean dv over all real queries: stack -> layer -> dv by mode."""
+    sums: dict[str, dict[int, Tensor]] = {}
     for batch in batches:
-        for key, layer, values in _sums_of_batch(model, batch):
-            layers = sums.setdefault(key, {})
+        for stack, layer, values in _sums(model, batch):
+            layers = sums.setdefault(stack, {})
             layers[layer] = layers.get(layer, 0) + values
     return {
-        key: {n: (values[:-1] / values[-1].clamp(min=1)).tolist() for n, values in layers.items()}
-        for key, layers in sums.items()
+        stack: {n: (values[:-1] / values[-1]).tolist() for n, values in layers.items()}
+        for stack, layers in sums.items()
     }
 
 
-def _sums_of_batch(model: Model, batch: Batch) -> Iterator[tuple[tuple[str, str], int, Tensor]]:
-    """Yield (stack, positions), layer, and its `_sums`."""
+def _sums(model: Model, batch: Batch) -> Iterator[tuple[str, int, Tensor]]:
+    """Yield stack, layer, and the sums of dv over the real queries of a batch by mode, last the
+    number of queries.
+    """
     assert batch.tgt_lengths is not None
     for stack, sites in recording.look(model, batch).items():
         lengths = batch.src_lengths if stack == "encoder" else batch.tgt_lengths
         for name in pairs_of(sites):
-            layer = recording.layer_of(name)
-            heads = [sites[name + ending].double() for ending in (LOCAL, GLOBAL)]
-            yield (stack, ALL), layer, _sums(heads, lengths)
-            if stack == "encoder":  # what the decoder reads does not end in </s>
-                words = lengths - 1
-                heads = [without(weights, words[:, None], renormalise=True) for weights in heads]
-                yield (stack, WITHOUT_END), layer, _sums(heads, words)
-
-
-def _sums(heads: Sequence[Tensor], lengths: Tensor) -> Tensor:
-    """Return the sums of dv over the real queries by mode, and last the number of queries."""
-    local, whole = heads
-    real = real_positions(lengths, local.size(2))  # (B, T)
-    sums = [divergence(local, whole, mode)[real].sum() for mode in REDUCTIONS]
-    return torch.stack([*sums, lengths.sum()]).cpu()
+            local, whole = (sites[name + ending].double() for ending in (LOCAL, GLOBAL))
+            real = real_positions(lengths, local.size(2))  # (B, T)
+            sums = [divergence(local, whole, mode)[real].sum() for mode in REDUCTIONS]
+            yield stack, recording.layer_of(name), torch.stack([*sums, lengths.sum()]).cpu()
 
 
 @dataclass(frozen=True)
 class StackDivergence:
-    """dv of each layer of one stack of one system, over all positions or without </s>."""
+    """dv of each layer of one stack of one system."""
 
     system: str
     settings: str
     stack: str
-    positions: str
     layers: Values
 
     @property
@@ -142,7 +130,7 @@ class StackDivergence:
     @property
     def about(self) -> list[str]:
         """The first cells of each of its rows."""
-        return [self.system, self.settings, self.stack, self.positions]
+        return [self.system, self.settings, self.stack]
 
     @property
     def label(self) -> str:
@@ -170,7 +158,7 @@ class Divergence(Analysis[Options, Divergences]):
     def measure(self, study: Study) -> Divergences:
         settings = {}
 
-        def diverge(name: str, model: Model, _: object) -> dict[tuple[str, str], Values]:
+        def diverge(name: str, model: Model, _: object) -> dict[str, Values]:
             settings[name] = model.settings.model_dump(mode="json")
             return mean_divergence(model, study.batches(name, model))
 
@@ -182,25 +170,25 @@ class Divergence(Analysis[Options, Divergences]):
         )
         texts = differing(settings)
         stacks = [
-            StackDivergence(name, texts[name], *key, layers)
+            StackDivergence(name, texts[name], stack, layers)
             for name, by_stack in dual.items()
-            for key, layers in by_stack.items()
+            for stack, layers in by_stack.items()
         ]
         return Divergences(study.set_name, len(study.store), stacks)
 
     def present(self, result: Divergences) -> Finding:
-        drawn = [dv for dv in result.stacks if dv.positions == ALL]
-        series = {dv.label: {n: values[0] for n, values in dv.layers.items()} for dv in drawn}
-        overall = {dv.label: dv.mean[0] for dv in drawn}
+        stacks = result.stacks
+        series = {dv.label: {n: values[0] for n, values in dv.layers.items()} for dv in stacks}
+        overall = {dv.label: dv.mean[0] for dv in stacks}
         columns = [
-            *text_columns("system", "settings", "stack", "positions"),
+            *text_columns("system", "settings", "stack"),
             Column("layer", "layer"),
             *(Column(mode, mode, decimals=4) for mode in REDUCTIONS),
         ]
         title = "Divergence of local and global attention, over all layers and by layer"
         title += f", on {result.set_name}"
         return Finding(
-            table=Table("divergence", title, columns, _rows(result.stacks), NOTES),
+            table=Table("divergence", title, columns, _rows(stacks), NOTES),
             text=(
                 "Near 0 the local heads attend to the same positions as the global ones and "
                 "add little. A large dv means that they read different positions. Compare "
@@ -235,7 +223,6 @@ NOTES = [
         " not bounded by log 2 = 0.6931; peak_head: each query's head with the largest weight;"
         " per_head: mean over pairs of heads"
     ),
-    ("without </s>: it is neither query nor key, and the other weights are renormalised"),
 ]
 
 

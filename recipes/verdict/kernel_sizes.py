@@ -33,7 +33,8 @@ def divergences(paths: Sequence[Path]) -> list[float]:
     """Return E_d over all layers of the encoder, of each seed that has it."""
     files = [path / "analyze" / "divergence.json" for path in paths]
     rows = [row for file in files if file.is_file() for row in load(StoredFinding, file).table.rows]
-    return [row["max_renorm"] for row in rows if (row["layer"], row["positions"]) == ("E_d", "all")]
+    rows = [row for row in rows if row.get("positions", "all") == "all"]
+    return [row["max_renorm"] for row in rows if row["layer"] == "E_d"]
 
 
 def draw(found: tables.Found, folders: Folders, target: Path) -> None:

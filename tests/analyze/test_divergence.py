@@ -60,7 +60,7 @@ def dual(analysed, name="dual", variant="full-dc", **settings):
     return analysed.system(name, variant, {**DUAL, **settings})
 
 
-def oracle(model, without):
+def oracle(model):
     """E.g. ("encoder", 1) -> dv by mode: one sentence at a time, query by query, in loops."""
     sums, counts = {}, {}
     for src, tgt in PAIRS:
@@ -70,10 +70,8 @@ def oracle(model, without):
                     seen[f"{stack}.{layer - 1}.attention.{end}"][0].double().tolist()
                     for end in ("local", "global")
                 )
-                last = len(local[0]) - without
-                for t in range(last):
-                    rows = [[head[t][:last] for head in heads] for heads in (local, whole)]
-                    rows = [[[a / sum(row) for a in row] for row in heads] for heads in rows]
+                for t in range(len(local[0])):
+                    rows = [[head[t] for head in heads] for heads in (local, whole)]
                     for mode in REDUCTIONS:
                         key = (stack, layer, mode)
                         sums[key] = sums.get(key, 0) + slow(*rows, mode)
@@ -89,22 +87,20 @@ def test_means_equal_the_slow_loop_whatever_the_batch_and_padding(analysed, size
         for i in range(0, len(PAIRS), size)
     ]
     found = mean_divergence(model, batches)
-    assert set(found) == {("encoder", "all"), ("encoder", "without </s>"), ("decoder", "all")}
-    for (stack, positions), layers in found.items():
-        wanted = oracle(model, int(positions != "all"))
+    assert set(found) == {"encoder", "decoder"}
+    wanted = oracle(model)
+    for stack, layers in found.items():
         for layer, values in layers.items():
             for mode, value in zip(REDUCTIONS, values, strict=True):
                 assert value == pytest.approx(wanted[stack, layer, mode], rel=1e-5, abs=1e-9)
                 assert value > 0
-    assert found["encoder", "all"] != found["encoder", "without </s>"]
 
 
 def divergences(analysed):
-    """The finding, the texts of its figure, and the rows over all positions by system."""
+    """The finding, the texts of its figure, and the rows by system."""
     found, rows = analysed.analyze("divergence", set_names=["other"]), {}
     for row in found["table"]["rows"]:
-        if row["positions"] == "all":
-            rows.setdefault(row["system"], []).append(row)
+        rows.setdefault(row["system"], []).append(row)
     drawn = analysed.text("divergence").partition("</metadata>")[2]  # whose numbers are no labels
     return found, drawn, rows
 
@@ -126,10 +122,9 @@ def test_systems_of_several_kernels_side_by_side(analysed, stderr):
     assert [row["layer"] for row in rows["two"]] == ["E_d", "1", "2"]
     assert all(mean[mode] == pytest.approx((first[mode] + second[mode]) / 2) for mode in GOLDEN)
     assert [row["layer"] for row in rows["top"]] == ["E_d", "2"]
-    firsts = found["table"]["rows"][:6]  # the means of all systems come first
-    assert {row["layer"] for row in firsts} == {"E_d"} and list(rows) == [
-        row["system"] for row in firsts[::2]
-    ]
+    firsts = found["table"]["rows"][:3]  # the means of all systems come first
+    assert {row["layer"] for row in firsts} == {"E_d"}
+    assert list(rows) == [row["system"] for row in firsts]
     labels = [f"{name}, encoder" for name in rows]
     assert "dv (max_renorm)" in figure and "E_d (max_renorm)" in figure
     assert figure.count(f"{labels[1]}</text>") == 2  # a legend's line, and a bar
