@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from nmtkit.analyze.analysis import Analysis, Finding, option
-from nmtkit.analyze.presenting import SentenceOptions, interval_note
-from nmtkit.analyze.study import Study
+from nmtkit.analyze.analysis import Analysis, Finding, SentenceOptions, option
+from nmtkit.analyze.study import Study, interval_note
 from nmtkit.data.batches import Batch
 from nmtkit.data.context import BREAK
 from nmtkit.errors import ConfigError, LeftOut, counted, nearest

@@ -27,11 +27,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 from nmtkit import console, files, folders
+from nmtkit.errors import ConfigError
 from nmtkit.options import Options as Options
 from nmtkit.options import flag as flag
 from nmtkit.options import option as option
 from nmtkit.records import FindingInputs, StoredFinding, load_or_warn
 from nmtkit.score.paper import Kind
+from nmtkit.score.paper import Measured as Measured
 from nmtkit.tables.fitting import as_wide, wrapped
 from nmtkit.tables.table import Table
 
@@ -49,6 +51,23 @@ class PaperOptions(Options):
     """The table of --paper, for example table1."""
 
 
+class SentenceOptions(Options):
+    """Options of an analysis that shows one sentence pair."""
+
+    sentence: int = option(1, "N", ge=1)
+    """The line number of the sentence pair to show."""
+
+    def row(self, count: int) -> int:
+        """Return the index of the sentence pair (from 0) in a set of `count` pairs.
+
+        Raises: ConfigError if the set is too short.
+        """
+        if self.sentence > count:
+            message = f"no line {self.sentence}: there are {count:,}"
+            raise ConfigError(message, where="--sentence", hint=f"1 to {count}")
+        return self.sentence - 1
+
+
 def as_words(options: Mapping[str, Any]) -> list[str]:
     """Return options with their values as they are typed."""
     words = []
@@ -56,23 +75,6 @@ def as_words(options: Mapping[str, Any]) -> list[str]:
         for value in values if isinstance(values, list) else [values]:
             words += [flag(key)] if value is True else [flag(key), str(value)]
     return words
-
-
-@dataclass(frozen=True)
-class Measured:
-    """Measured numbers that a paper prints, too.
-
-    Attributes:
-        numbers: system -> key of a paper's column -> number.
-        set_name: the test set or the probing files; "" if the numbers are of neither.
-        signature: how the numbers were measured.
-        remarks: notes for the table of measured and printed numbers.
-    """
-
-    numbers: Mapping[str, Mapping[str, float]]
-    set_name: str
-    signature: str
-    remarks: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

@@ -21,11 +21,9 @@ from nmtkit.analyze.context_conditions import (
     Reader,
 )
 from nmtkit.analyze.context_reading import Example
-from nmtkit.analyze.study import SEED, Study
+from nmtkit.analyze.study import SEED, TRAIN_ONE, Study
 from nmtkit.data.documents import documents_file
 from nmtkit.errors import DataError
-from nmtkit.models.base import Model
-from nmtkit.models.variants import VARIANTS, load_variant
 from nmtkit.score.metrics import Metric
 from nmtkit.score.resampling import FEW, Draws
 from nmtkit.score.significance import FEW_DIFFERENT, TESTS, compare, difference
@@ -69,8 +67,7 @@ class Context(Analysis[Options, ContextUse]):
         study.set_names = study.set_names or [s.name for s in study.run.sets("dev")][:1]
         set_name = study.set_name
         study.run.check_text(set_name)
-        reading = [v for v in VARIANTS if load_variant(v).context_rule is not Model.context_rule]
-        hint = f"variants that read context: {', '.join(reading)}"
+        hint = TRAIN_ONE
         readers = study.each(lambda name: Reader(study, name), "no system reads context", hint)
         path = documents_file(study.run.prep, set_name)
         if not path.is_file():

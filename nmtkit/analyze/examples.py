@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from nmtkit import files
-from nmtkit.analyze.analysis import Analysis, Finding
-from nmtkit.analyze.presenting import SentenceOptions
+from nmtkit.analyze.analysis import Analysis, Finding, SentenceOptions
 from nmtkit.analyze.study import RESAMPLES, SEED, Study
 from nmtkit.arrays import Array
 from nmtkit.score.resampling import FEWEST_FOR_P, Resampling, few_note, mean

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from nmtkit import console
 from nmtkit.analyze.analysis import Analysis, Finding, Options, option
-from nmtkit.analyze.presenting import interval_note
-from nmtkit.analyze.study import RESAMPLES, SEED, Study
+from nmtkit.analyze.study import RESAMPLES, SEED, Study, interval_note
 from nmtkit.arrays import Floats, Ints
 from nmtkit.data.batches import Batch
 from nmtkit.errors import ConfigError, DataError
@@ -224,13 +223,9 @@ class Gates(Analysis[GatesOptions, GateMeans]):
             side: read_words(study.run, study.store, side) for side in dict.fromkeys(sides.values())
         }
         of_sides = self._groups(study, words)
-        sides = {site: side for site, side in sides.items() if of_sides[side]}
-        gated = {name: (m, s) for name, (m, s) in gated.items() if not sides.keys().isdisjoint(s)}
-        if not sides:
-            blank = " and ".join(SIDES[side] for side in words)
-            message = (
-                f"gates are measured on {blank} words, and this set has only blank lines there"
-            )
+        if not all(of_sides.values()):
+            read = " and ".join(SIDES[side] for side in words)
+            message = f"gates are measured on {read} words, and this set has only blank lines there"
             raise DataError(message, where=f"--on {study.set_name}", hint="name another set")
         draws = study.draws(len(study.store)).full
         values = {
@@ -274,8 +269,7 @@ class Gates(Analysis[GatesOptions, GateMeans]):
         }
 
     def _tag_files(self) -> dict[Side, str]:
-        files: dict[Side, str] = {"src": self.options.src_tags, "tgt": self.options.tgt_tags}
-        return {side: file for side, file in files.items() if file}
+        return {side: file for side in SIDES if (file := getattr(self.options, f"{side}_tags"))}
 
     def present(self, result: GateMeans) -> Finding:
         images = _drawn(result)

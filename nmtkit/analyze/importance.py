@@ -9,8 +9,7 @@ from typing import Literal
 import numpy as np
 
 from nmtkit.analyze.analysis import Analysis, Finding, Options, option
-from nmtkit.analyze.presenting import interval_note
-from nmtkit.analyze.study import RESAMPLES, SEED, Study
+from nmtkit.analyze.study import RESAMPLES, SEED, Study, interval_note
 from nmtkit.arrays import Floats, Ints
 from nmtkit.measures import ablation, context_spread, recording
 from nmtkit.measures.ablation import Ablation

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nmtkit.analyze.analysis import Finding, Measured, PaperAnalysis, PaperOptions, option
-from nmtkit.analyze.presenting import interval_note
-from nmtkit.analyze.study import RESAMPLES, SEED, Study
+from nmtkit.analyze.study import RESAMPLES, SEED, Study, interval_note
 from nmtkit.score import lengths
 from nmtkit.score import paper as papers
 from nmtkit.score.stored_scores import LengthScore

@@ -198,8 +198,7 @@ def measured(analysis: AnyAnalysis, study: Study) -> Finding:
     if not isinstance(analysis, PaperAnalysis) or printed is None:
         return finding
     ours = analysis.printed_too(result)
-    how = study.dataset, ours.set_name, ours.signature, ours.remarks
-    return finding.beside(papers.numbers_beside(printed, analysis.paper, ours.numbers, *how))
+    return finding.beside(papers.numbers_beside(printed, analysis.paper, ours, study.dataset))
 
 
 def inputs_of(study: Study, analysis: AnyAnalysis) -> FindingInputs:

@@ -17,7 +17,7 @@ from nmtkit.errors import DataError, LeftOut
 from nmtkit.parallel import cores
 from nmtkit.records import TextSet
 from nmtkit.run import Run
-from nmtkit.score.resampling import Draws
+from nmtkit.score.resampling import FEW, Draws
 from nmtkit.score.translations import translated_systems
 from nmtkit.settings import SearchSettings
 
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 RESAMPLES, SEED = 1000, 1
 MANY_UNKNOWN = 0.02
 """Share of unknown subwords above which a text is of another language, or tokenized otherwise."""
+TRAIN_ONE = "train a variant that does (nmtkit/analyze/README.md names them)"
+"""What to do where no system of a run has what an analysis looks at."""
 R = TypeVar("R")
 T = TypeVar("T")
 
@@ -164,9 +166,7 @@ class Study:
                 yield batch
                 advance(len(batch.rows))
 
-    def each(
-        self, measure: Callable[[str], R], nobody: str, hint: str | Callable[[], str]
-    ) -> dict[str, R]:
+    def each(self, measure: Callable[[str], R], nobody: str, hint: str) -> dict[str, R]:
         """Measure every system that can be measured.
 
         Args:
@@ -185,8 +185,7 @@ class Study:
                 self.left_out[name], remedy = error.message, remedy or error.hint
         if not results:
             reasons = "; ".join(f"{name}: {why}" for name, why in self.left_out.items())
-            remedy = remedy or (hint if isinstance(hint, str) else hint())
-            raise DataError(f"{nobody} ({reasons})", where=self.run.path, hint=remedy)
+            raise DataError(f"{nobody} ({reasons})", where=self.run.path, hint=remedy or hint)
         for name, why in self.left_out.items():
             console.say(f"left out: {name}: {why}")
         return results
@@ -208,7 +207,6 @@ class Study:
         Returns: system -> result.
         Raises: DataError if no system has it.
         """
-        from nmtkit.measures.recording import variants_with
 
         def look(name: str) -> R:
             model = self.model(name)
@@ -216,9 +214,7 @@ class Study:
                 raise LeftOut(lacks)
             return measure(name, model, records)
 
-        return self.each(
-            look, nobody, lambda: f"train a variant that does: {variants_with(recorded)}"
-        )
+        return self.each(look, nobody, TRAIN_ONE)
 
     def translations(self, text_set: TextSet | None = None) -> dict[str, Path]:
         """Return the translation folders of the systems that have translated a set (default: the
@@ -231,3 +227,9 @@ class Study:
     def draws(self, sentences: int) -> Draws:
         """Return the resamples and swaps of N sentences, for intervals and significance tests."""
         return Draws(sentences, RESAMPLES, seed=SEED)
+
+
+def interval_note(resampled: str = "of the sentences") -> str:
+    """Return the note that says how the intervals of a table are computed."""
+    drawn = f"{RESAMPLES} resamples {resampled}, seed {SEED}"
+    return f"[95%]: percentile interval over {drawn}; {FEW}"

@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nmtkit.analyze.analysis import Analysis, Finding
+from nmtkit.analyze.analysis import Analysis, Finding, SentenceOptions
 from nmtkit.analyze.gates import ENDING, meanings, openings, word_means
-from nmtkit.analyze.presenting import SentenceOptions
 from nmtkit.analyze.study import Study
 from nmtkit.arrays import Array, Floats, Ints
 from nmtkit.data.batches import Batch

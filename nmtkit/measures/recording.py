@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -18,8 +17,7 @@ from nmtkit.data.context import contexts
 from nmtkit.data.documents import ContextRule
 from nmtkit.data.store import Store
 from nmtkit.errors import DataError, LeftOut, counted
-from nmtkit.models.base import Model, Vocabularies
-from nmtkit.models.variants import VARIANTS, build_model, load_variant
+from nmtkit.models.base import Model
 from nmtkit.nn.capture import capture
 from nmtkit.text.vocabulary import EOS, UNK
 from nmtkit.translate.forced import GivenPairs, pair_batch
@@ -32,7 +30,6 @@ Sites = dict[str, tuple[str, str]]
 """Attentions by name: (queries, keys)."""
 OF_CONTEXTS = "context."
 """The names of sites that read contexts by themselves begin with it."""
-TINY = {"d_model": 8, "d_ff": 8, "heads": 1, "encoder_layers": 1, "decoder_layers": 1}
 PROBE = (11, 17)
 """Source and target length of a probe: the shape of recorded weights tells queries and keys."""
 
@@ -161,13 +158,3 @@ def readable_rows(
     if left_out := len(rows) - len(short):
         console.warn(f"{counted(left_out, 'sentence')} left out: {most}")
     return short
-
-
-def variants_with(recorded: Callable[[Model], Any]) -> str:
-    """Return the names of the variants for which `recorded` is not empty, as text."""
-    names = []
-    for name in VARIANTS:
-        sizes = Vocabularies(8, 8, shared=True)
-        model = build_model(name, load_variant(name).adapt(TINY), sizes).eval()
-        names += [name] if recorded(model) else []
-    return ", ".join(names)

@@ -116,6 +116,23 @@ class Paper(Section):
 
 
 @dataclass(frozen=True)
+class Measured:
+    """Numbers of an analysis that a paper prints, too.
+
+    Attributes:
+        numbers: by system and by the columns' keys.
+        set_name: the test set or the probing files; "" if the numbers are of neither.
+        signature: how the numbers were measured.
+        remarks: notes for the table of measured and printed numbers.
+    """
+
+    numbers: Numbers
+    set_name: str
+    signature: str
+    remarks: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
 class Printed:
     """A table and its paper."""
 
@@ -277,43 +294,32 @@ def _corpora(columns: Sequence[PaperColumn]) -> str:
     return ", ".join(dict.fromkeys(f"{column.dataset} {column.set}".strip() for column in columns))
 
 
-def numbers_beside(
-    paper: Printed,
-    of: Kind,
-    known: Numbers,
-    dataset: str,
-    set_name: str,
-    signature: str,
-    remarks: Sequence[str] = (),
-) -> Table:
+def numbers_beside(paper: Printed, of: Kind, ours: Measured, dataset: str) -> Table:
     """Return the same table for the numbers of an analysis.
 
     Args:
         paper: a printed table, some of whose columns are of this kind.
-        known: measured numbers.
-        dataset: the corpus of the run; set_name: the test set or files that were read, if they
-            have a name. There is a difference if both are the paper's.
-        signature: how the numbers were measured.
-        remarks: notes before the paper's own.
+        ours: there is a difference if their set is the paper's.
+        dataset: the corpus of the run, which must be the paper's, too.
     """
     columns = [column for column in paper.table.columns if column.kind == of]
-    same = all((column.dataset, column.set) == (dataset, set_name) for column in columns)
+    same = all((column.dataset, column.set) == (dataset, ours.set_name) for column in columns)
     notes = ["difference: measured - paper"]
     if not same:
         theirs = _corpora(columns) or "a corpus that it does not name"
-        measured_on = f"{dataset} {set_name}".strip()
+        measured_on = f"{dataset} {ours.set_name}".strip()
         notes = [f"measured on {measured_on}, printed of {theirs}: so there is no difference"]
     if missing := [
         column.group
         for column in columns
-        if column.group and not any(column.key in values for values in known.values())
+        if column.group and not any(column.key in values for values in ours.numbers.values())
     ]:
         notes.append(
             f"no group {', '.join(missing)} among the measured ones: --buckets names the groups"
             " (pr, dc, or borders)"
         )
-    signatures = dict.fromkeys([column.name for column in columns], signature)
-    return _compared(paper, columns, known, signatures, same, [*notes, *remarks])
+    signatures = dict.fromkeys([column.name for column in columns], ours.signature)
+    return _compared(paper, columns, ours.numbers, signatures, same, [*notes, *ours.remarks])
 
 
 def _compared(

@@ -379,7 +379,7 @@ def test_html_is_escaped_and_stands_alone():
 def test_without_readers_or_documents_it_is_said(findings, run, analysed):
     system(run, "plain", "transformer")
     error = findings.refused("context", DataError, "plain: it reads no context")
-    assert error.hint == "variants that read context: amn, context-aware, han, concat"
+    assert error.hint == "train a variant that does (nmtkit/analyze/README.md names them)"
     analysed.system("doc", "amn")
     error = analysed.refused("context", DataError, "the set 'test' has no documents")
     assert "--docs test=FILE" in error.hint

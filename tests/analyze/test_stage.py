@@ -40,7 +40,7 @@ from tests.score.conftest import write
 from .conftest import SMALL, TOY, AnalysedRun
 
 OUTSIDE = "tests.toy_analysis:FrequentWords"
-THAT_DOES = "train a variant that does: "
+THAT_DOES = "train a variant that does (nmtkit/analyze/README.md names them)"
 
 
 @pytest.mark.parametrize("name", [*ANALYSES, OUTSIDE])
@@ -664,11 +664,11 @@ def test_an_analysis_depends_on_translations_that_it_reads(two, stderr):
     ("name", "words", "hint"),
     [
         ("alignment", "has this attention", ""),
-        ("divergence", "attends locally and globally", THAT_DOES + "enc-dc, dec-dc, full-dc"),
-        ("gates", "has a gate", THAT_DOES + "amn, context-aware, han, caru, gru-inv, gatt"),
+        ("divergence", "attends locally and globally", THAT_DOES),
+        ("gates", "has a gate", THAT_DOES),
         ("importance", "whose attention can be taken away", ""),
-        ("layers", "mixes the levels", THAT_DOES + "pr"),
-        ("weights", "has gated attention", THAT_DOES + "caru, gru-inv, gatt"),
+        ("layers", "mixes the levels", THAT_DOES),
+        ("weights", "has gated attention", THAT_DOES),
     ],
 )
 def test_without_a_system_that_it_can_look_at(analysed, name, words, hint):

@@ -5,6 +5,7 @@ ones.
 import csv
 import io
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -241,23 +242,24 @@ def test_numbers_of_an_analysis(file):
         "base-s2": {"parameters": 63.0},
         "other": {"parameters": 1.0},
     }
-    same = paper.numbers_beside(told, "cost", known, "toy-ende", "", "counted", ["by hand"])
+    ours = paper.Measured(known, "", "counted", ["by hand"])
+    same = paper.numbers_beside(told, "cost", ours, "toy-ende")
     assert rows(same) == [
         ["Base", "base", "size", 60.0, 2, 62.0, 2.0, "counted"],
         ["Base + New", "not in this comparison", "size", 70.0, None, None, None, None],
     ]
     assert "by hand" in same.notes and "another corpus" not in same.title
-    unmeasured = paper.numbers_beside(told, "cost", {"base": {}}, "toy-ende", "", "counted")
+    unmeasured = paper.numbers_beside(told, "cost", replace(ours, numbers={"base": {}}), "toy-ende")
     assert rows(unmeasured)[0][1] == "not measured"
-    elsewhere = paper.numbers_beside(told, "cost", known, "mine", "", "counted")
+    elsewhere = paper.numbers_beside(told, "cost", ours, "mine")
     assert [row[6] for row in rows(elsewhere)] == [
         None,
         None,
     ] and "measured on mine, printed of toy-ende" in "\n".join(elsewhere.notes)
     speeds = {"name": "steps/s", "cost": paper.OF_MACHINES}
     base = {"printed": "Base", "system": "base", "numbers": {"steps/s": 3.66}}
-    known = {"base": {paper.OF_MACHINES: 1.5}}
-    table = paper.numbers_beside(printed([speeds], base), "cost", known, "", "", "here")
+    ours = paper.Measured({"base": {paper.OF_MACHINES: 1.5}}, "", "here")
+    table = paper.numbers_beside(printed([speeds], base), "cost", ours, "")
     (row,) = rows(table)
     assert (row[3], row[5], row[6]) == (3.66, 1.5, None)
 
