@@ -5,10 +5,9 @@ agrees with gold word alignments.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from operator import itemgetter
 
 import numpy as np
 from torch import Tensor
@@ -37,7 +36,7 @@ from nmtkit.tables.table import (
 from nmtkit.text.vocabulary import Vocabulary, load_vocabularies, unknown_share
 from nmtkit.translate.forced import GivenPairs
 
-AgreementRow = tuple[str, str, links.Rates, Estimate | None]
+AgreementRow = tuple[str, str, links.Rates, Estimate]
 """System, attention, its error rate on gold pairs, and how far apart its contexts lie."""
 
 
@@ -122,9 +121,6 @@ class AlignmentOptions(SentenceOptions):
     gold: str = option("", "LINKS,PAIRS")
     """A file of gold links (i-j sure, ipj possible, counted from 1) and a file of their sentence
     pairs ('source ||| target' lines)."""
-    alignments: tuple[str, ...] = option((), "FILE")
-    """A file of hypothesised links for the pairs of --gold, shown beside the systems.
-    Repeatable."""
 
 
 class Alignment(Analysis[AlignmentOptions, Aligned]):
@@ -144,12 +140,6 @@ class Alignment(Analysis[AlignmentOptions, Aligned]):
             raise ConfigError(
                 "the sentences are those of --gold", where="--on", hint="leave out one of them"
             )
-        if options.alignments and not options.gold:
-            raise ConfigError(
-                "there is nothing to compare it with",
-                where="--alignments",
-                hint="--gold LINKS,PAIRS",
-            )
         gold = links.read_gold_set(study.run.prep, options.gold) if options.gold else None
         pairs = gold.pairs if gold else None
         count = len((pairs or study.store).src_lengths)
@@ -158,11 +148,7 @@ class Alignment(Analysis[AlignmentOptions, Aligned]):
             rows = range(count)
             sides = {"sources": map(pairs.src, rows), "targets": map(pairs.tgt, rows)}
             study.warn_of_unknown({side: unknown_share(ids) for side, ids in sides.items()})
-        paths = [Path(file) for file in options.alignments]
-        if len({path.name for path in paths}) < len(paths):
-            message = "two files of links have the same name"
-            raise ConfigError(message, where="--alignments", hint="rename one of them")
-        agreement = [_of_file(study, path, gold) for path in paths] if gold else []
+        agreement: list[AgreementRow] = []
 
         def draw(name: str) -> Drawn:
             model = study.model(name)
@@ -264,14 +250,6 @@ def _csv(weights: Heat) -> str:
     return csv_text([["", *weights.columns], *rows])
 
 
-def _of_file(study: Study, path: Path, gold: GoldSet) -> AgreementRow:
-    """Return the error rate of a file of links."""
-    aligned = links.read_links(path)
-    links.check(aligned, gold.sizes, path)
-    counts = np.array([*map(links.counts, aligned, gold.gold)])
-    return path.name, "–", links.rates(counts, study.draws(len(aligned)).full), None
-
-
 def _tokens(
     batch: Batch, side: str, count: int, writes: bool, vocabularies: tuple[Vocabulary, Vocabulary]
 ) -> list[str]:
@@ -295,18 +273,15 @@ def _tokens(
     return ["####" if i == BREAK else vocabularies[0][i] for i in ids]
 
 
-def _strongest(drawn: Drawn) -> Iterator[list[Any]]:
-    """Yield a row for each query: the key with its largest weight."""
-    weights = drawn.weights
-    queries = zip(weights.rows, weights.values, drawn.distances, strict=True)
-    for number, (token, values, distance) in enumerate(queries, 1):
-        best = max(range(len(values)), key=values.__getitem__)
-        strongest = weights.columns[best], values[best]
-        yield [drawn.system, drawn.attention, number, token, *strongest, distance]
-
-
 def _strongest_table(drawn: Sequence[Drawn], where: str, head: str) -> Table:
-    rows = [row for attention in drawn for row in _strongest(attention)]
+    """Return a row for each query: the key with its largest weight."""
+    rows = []
+    for attention in drawn:
+        about, weights = (attention.system, attention.attention), attention.weights
+        queries = zip(weights.rows, weights.values, attention.distances, strict=True)
+        for number, (token, values, distance) in enumerate(queries, 1):
+            key, weight = max(zip(weights.columns, values, strict=True), key=itemgetter(1))
+            rows.append([*about, number, token, key, weight, distance])
     columns = [
         *text_columns("system", "attention"),
         Column("position", "position"),

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from nmtkit import files
@@ -25,7 +24,7 @@ from nmtkit.translate.forced import GivenPairs
 
 Link = tuple[int, int]
 """Source word and target word, from 0."""
-_LINK = re.compile(r"(\d+)([-p])(\d+)")
+_LINK = re.compile(r"(0*[1-9]\d*)([-p])(0*[1-9]\d*)")
 SEPARATOR = "|||"
 
 
@@ -76,7 +75,7 @@ def read_gold_set(prep: Path, paths: str) -> GoldSet:
         raise ConfigError(f"expected two files, not {len(names)}", where="--gold", hint=hint)
     gold, pairs = read_gold(names[0]), read_pairs(names[1])
     sizes = [(len(source), len(target)) for source, target in pairs]
-    check([links.possible for links in gold], sizes, names[0])
+    check(gold, sizes, names[0])
     vocabularies = load_vocabularies(prep)
     src, src_words = as_subwords(
         TextSide.load(prep, "src"), vocabularies[0], [source for source, _ in pairs]
@@ -94,44 +93,20 @@ def read_gold(path: Path) -> list[Gold]:
     Raises: DataError for a line in another form, or a word 0.
     """
     gold = []
-    for number, line in enumerate(_read(path), 1):
-        if any(0 in (i, j) for i, _, j in line):
-            raise DataError(
-                "a link of word 0, but gold links count from 1",
-                where=f"{path}, line {number}",
-                hint="add 1 to all numbers",
-            )
-        sure = frozenset((i - 1, j - 1) for i, kind, j in line if kind == "-")
-        gold.append(Gold(sure, frozenset((i - 1, j - 1) for i, _, j in line)))
-    return gold
-
-
-def read_links(path: Path) -> list[frozenset[Link]]:
-    """Read hypothesised alignments, a sentence pair a line, i-j or ipj; words count from 0 if a 0
-    occurs anywhere in the file, else from 1.
-
-    Raises: DataError for a line in another form.
-    """
-    lines = _read(path)
-    first = 0 if any(0 in (i, j) for line in lines for i, _, j in line) else 1
-    return [frozenset((i - first, j - first) for i, _, j in line) for line in lines]
-
-
-def _read(path: Path) -> list[list[tuple[int, str, int]]]:
-    """Read the links of each line as source word, "-" or "p", target word."""
-    lines = []
     for number, line in enumerate(files.text_lines(path), 1):
-        links = []
+        of_line: dict[str, set[Link]] = {"-": set(), "p": set()}
         for link in line.split():
-            if (match := _LINK.fullmatch(link)) is None:
+            match = _LINK.fullmatch(link)
+            if match is None:
                 raise DataError(
-                    f"not a link: '{link[:40]}'",
+                    f"not a link of words that count from 1: '{link[:40]}'",
                     where=f"{path}, line {number}",
                     hint="i-j, or ipj for a possible one",
                 )
-            links.append((int(match[1]), match[2], int(match[3])))
-        lines.append(links)
-    return lines
+            of_line[match[2]].add((int(match[1]) - 1, int(match[3]) - 1))
+        sure = frozenset(of_line["-"])
+        gold.append(Gold(sure, sure | of_line["p"]))
+    return gold
 
 
 def read_pairs(path: Path) -> list[tuple[list[str], list[str]]]:
@@ -149,19 +124,19 @@ def read_pairs(path: Path) -> list[tuple[list[str], list[str]]]:
     return pairs
 
 
-def check(links: Sequence[Set[Link]], sizes: Sequence[tuple[int, int]], where: object) -> None:
+def check(gold: Sequence[Gold], sizes: Sequence[tuple[int, int]], where: object) -> None:
     """Refuse links that do not belong to these sentences.
 
     Args:
         sizes: number of source words and of target words of each sentence pair.
     Raises: DataError with both numbers of pairs, or naming the first line that does not fit.
     """
-    if len(links) != len(sizes):
-        message = f"{len(links):,} lines of links for {len(sizes):,} sentence pairs"
+    if len(gold) != len(sizes):
+        message = f"{len(gold):,} lines of links for {len(sizes):,} sentence pairs"
         hint = "one line for each pair; an empty line for a pair without links"
         raise DataError(message, where=where, hint=hint)
-    for number, (of_pair, (src, tgt)) in enumerate(zip(links, sizes, strict=True), 1):
-        for i, j in sorted(of_pair):
+    for number, (of_pair, (src, tgt)) in enumerate(zip(gold, sizes, strict=True), 1):
+        for i, j in sorted(of_pair.possible):
             if i >= src or j >= tgt:
                 raise DataError(
                     f"a link of words {i + 1} and {j + 1} where there are {src} and {tgt} words",
@@ -199,13 +174,10 @@ def word_links(weights: Tensor, src: Sequence[int], tgt: Sequence[int]) -> froze
     """
     if not src or not tgt:
         return frozenset()
-    src_words, src_of = np.unique(src, return_inverse=True)
-    tgt_words, tgt_of = np.unique(tgt, return_inverse=True)
-    columns = weights.new_zeros(len(tgt), len(src_words))
-    columns.index_add_(1, torch.from_numpy(src_of), weights[: len(tgt), : len(src)])
-    summed = weights.new_zeros(len(tgt_words), len(src_words))
-    summed.index_add_(0, torch.from_numpy(tgt_of), columns)
-    best = src_words[summed.argmax(1).numpy()]
+    src_words, src_starts = np.unique(src, return_index=True)
+    tgt_words, tgt_starts = np.unique(tgt, return_index=True)
+    columns = np.add.reduceat(weights[: len(tgt), : len(src)].numpy(), src_starts, axis=1)
+    best = src_words[np.add.reduceat(columns, tgt_starts).argmax(1)]
     return frozenset(zip(best.tolist(), tgt_words.tolist(), strict=True))
 
 
