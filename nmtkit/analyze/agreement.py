@@ -250,15 +250,10 @@ def memberships(error: Error) -> Iterator[Group]:
         if error.type == AGREEMENT:
             yield 4, rank, SUBJECT_VERB, label
         yield 5, rank, ALL_TYPES, label
-    if error.frequency is not None:
-        yield frequency_group(error.frequency)
-
-
-def frequency_group(frequency: int) -> Group:
-    """Return the group of a word by its frequency; a frequency below all bins has its own group."""
-    low = next((low for low in FREQUENCIES if frequency > low), None)
-    rank, label = (frequency, str(frequency)) if low is None else (low + 1, f">{low}")
-    return 6, -rank, "frequency", label
+    if (frequency := error.frequency) is not None:  # one below all bins has its own group
+        low = next((low for low in FREQUENCIES if frequency > low), None)
+        rank, label = (frequency, str(frequency)) if low is None else (low + 1, f">{low}")
+        yield 6, -rank, "frequency", label
 
 
 def rows_of(result: AgreementResult) -> Rows:
@@ -311,9 +306,6 @@ def notes_of(result: AgreementResult, sections: set[str]) -> list[str]:
             notes.append(f"{name}: {counted(system.ties, 'exact tie')}, counted as wrong")
     if result.has_context:
         notes += context_notes_of(result)
-    if count := contrastive.identical(result.items):
-        wrong = counted(count, "wrong translation")
-        notes.append(f"{wrong} of the set: identical to the right one, so a tie")
     return notes
 
 

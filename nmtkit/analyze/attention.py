@@ -85,7 +85,11 @@ def attention_of(study: Study, name: str, lines: Sequence[int]) -> SystemAttenti
     Raises: DataError if its translation lacks subwords; LeftOut if it does not attend to the source
         alone.
     """
-    store, subwords = study.store, read_subwords(study, name)
+    store, set_name = study.store, study.set_name
+    path = study.run.system(name).translation(set_name) / "hyp.subwords.txt"
+    hint = f"{translate_command(name, set_name)} --force{study.run.needed_option}"
+    written = lines_of(path, len(store), hint)
+    subwords = [line.split(" ") if line else [] for line in written]
     model = study.model(name)
     site = drawn_site(recording.cross_sites(model))
     src_vocabulary, tgt_vocabulary = load_vocabularies(study.run.prep)
@@ -99,27 +103,16 @@ def attention_of(study: Study, name: str, lines: Sequence[int]) -> SystemAttenti
             recording.check_positions(weights, batch)
             for i, matrix in zip(batch.rows.tolist(), weights, strict=True):
                 read = [src_vocabulary[k] for k in pairs.src(i).tolist()]
-                written = [*subwords[i], SPECIALS[EOS]]
-                real = matrix[: len(written), : len(read)].tolist()
-                sentences[i] = SentenceAttention(read, written, real)
+                tokens = [*subwords[i], SPECIALS[EOS]]
+                real = matrix[: len(tokens), : len(read)].tolist()
+                sentences[i] = SentenceAttention(read, tokens, real)
             advance(len(batch.rows))
     return SystemAttention(
         system=name,
         what=f"{site}, mean over heads",
-        set_name=study.set_name,
+        set_name=set_name,
         sentences=sentences,
     )
-
-
-def read_subwords(study: Study, name: str) -> list[list[str]]:
-    """Return the subwords of each line of a system's translation.
-
-    Raises: DataError if the lines are not those of the set.
-    """
-    path = study.run.system(name).translation(study.set_name) / "hyp.subwords.txt"
-    hint = f"{translate_command(name, study.set_name)} --force{study.run.needed_option}"
-    lines = lines_of(path, len(study.store), hint)
-    return [line.split(" ") if line else [] for line in lines]
 
 
 class Attention(Analysis[AttentionOptions, list[SystemAttention]]):

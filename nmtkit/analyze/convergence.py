@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nmtkit import console
 from nmtkit.analyze.analysis import Analysis, Finding, Options, option
 from nmtkit.analyze.study import Study
-from nmtkit.curves import AXES, Curves, Validation, panels, read
+from nmtkit.curves import AXES, Curves, panels, read
 from nmtkit.errors import ConfigError, LeftOut
 from nmtkit.tables import figures
 from nmtkit.tables.table import Column, Rows, Table, csv_text, text_column
@@ -104,10 +103,8 @@ class Convergence(Analysis[ConvergenceOptions, Trainings]):
         bests = [max(bleu for _, bleu in curves[name].measured) for name in dev_bleu]
         result = Trainings(curves, dev_bleu, levels or default_levels(bests))
         if not result.comparable:
-            console.warn(
-                "dev BLEU was measured in several ways (see the facts in finding.json), so its "
-                "levels cannot be compared"
-            )
+            how = "in several ways (facts in finding.json), so its levels cannot be compared"
+            study.warn("dev BLEU", f"was measured {how}")
         return result
 
     def present(self, result: Trainings) -> Finding:
@@ -131,7 +128,7 @@ class Convergence(Analysis[ConvergenceOptions, Trainings]):
                 "may not lead at the best one. Each training has one seed."
             ),
             figure=figures.curves(panels(result.curves)),
-            facts=facts_of(result, bool(self.options.levels)),
+            facts=facts_of(result),
             attachments={"curves.csv": curves_csv(result.curves)},
         )
 
@@ -197,17 +194,12 @@ def level_rows(result: Trainings, level: float) -> Rows:
 
 def best_rows(result: Trainings, name: str) -> Rows:
     """Return the row of the best validation, by BLEU or else by loss; [] without any."""
-
-    def rank(validation: Validation) -> tuple[float, float]:
-        bleu, loss = validation.bleu, validation.loss
-        return (-1.0 if bleu is None else bleu, -math.inf if loss is None else -loss)
-
-    looks = [v for v in result.curves[name].dev if v.loss is not None or v.bleu is not None]
-    if not looks:
-        return []
-    best = max(looks, key=rank)
-    place = result.curves[name].place(best.step)
-    return [["best", best.bleu, name, *place, None, best.loss, "best validation"]]
+    curves = result.curves[name]
+    ranked = sorted(curves.dev, key=lambda v: (-(v.bleu or 0), v.loss or math.inf))
+    return [
+        ["best", best.bleu, name, *curves.place(best.step), None, best.loss, "best validation"]
+        for best in ranked[:1]
+    ]
 
 
 def notes(result: Trainings) -> list[str]:
@@ -243,11 +235,6 @@ def notes(result: Trainings) -> list[str]:
     mute = ", ".join(n for n, curve in curves.items() if curve.dev and n not in result.dev_bleu)
     if ways and mute:
         lines.append(f"without dev BLEU, so without levels: {mute}")
-    if not result.comparable:
-        lines.append(
-            "dev BLEU was NOT measured in one way (facts in finding.json), so its levels cannot be "
-            "compared"
-        )
     return lines + [
         f"{name}: the log has no line of {count:,} updates (skipped ones, or lines lost)"
         for name, curve in curves.items()
@@ -255,13 +242,8 @@ def notes(result: Trainings) -> list[str]:
     ]
 
 
-def facts_of(result: Trainings, levels_given: bool) -> dict[str, Any]:
-    """Return how levels, time and dev BLEU were measured, and how far each log goes."""
-    shares = ", ".join(f"{share:g}" for share in SHARES)
-    default = (
-        f"the best BLEU of the weakest system, and {shares} of the best of all, rounded "
-        "down to tenths"
-    )
+def facts_of(result: Trainings) -> dict[str, Any]:
+    """Return the levels, how dev BLEU was measured, and how far each log goes."""
     dev_bleu = {
         name: {
             "signatures": list(way.signatures),
@@ -271,23 +253,11 @@ def facts_of(result: Trainings, levels_given: bool) -> dict[str, Any]:
         }
         for name, way in result.dev_bleu.items()
     }
-    return {
-        "levels": result.levels,
-        "levels_from": "given" if levels_given else default,
-        "interpolation": "linear in updates between neighbouring validations",
-        "time": (
-            "updates only: without validation, saving and pauses; minutes: wall clock; "
-            "processor_minutes: all threads of rank 0, times the number of processes"
-        ),
-        "dev_bleu": dev_bleu,
-        "logged": {name: end_of_log(curves) for name, curves in result.curves.items()},
-    }
-
-
-def end_of_log(curves: Curves) -> dict[str, float | None]:
-    """Return where the log of a training ends on each axis, and how many updates it lacks."""
-    place = curves.place(curves.train[-1].end if curves.train else None)
-    return dict(zip(AXES, place, strict=True)) | {"unlogged": curves.unlogged}
+    logged = {}
+    for name, curve in result.curves.items():
+        place = curve.place(curve.train[-1].end if curve.train else None)
+        logged[name] = dict(zip(AXES, place, strict=True)) | {"unlogged": curve.unlogged}
+    return {"levels": result.levels, "dev_bleu": dev_bleu, "logged": logged}
 
 
 def curves_csv(curves: Mapping[str, Curves]) -> str:

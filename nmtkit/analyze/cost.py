@@ -107,7 +107,11 @@ class Cost(PaperAnalysis[CostOptions, Costs]):
             # oneDNN reads this at the first product.
             environment.room_for_products(len(systems))
         store = Store(study.run.prep / "train")
-        counts = count_all(study, store)
+        counts = {}
+        with console.progress("counting multiply-accumulates", len(systems)) as advance:
+            for name in systems:
+                counts[name] = count(study, name, store)
+                advance(1)
         src_length, tgt_length = typical_lengths(store)
         in_turn = measure_speed(study, tgt_length) if self.options.measure else stored_speeds(study)
         if in_turn:  # the searches were timed with the beam of the first system
@@ -254,16 +258,6 @@ def typical_spans(store: Store, length: int) -> list[int]:
         return []
     parts = np.array_split(range(length), min(length, round(np.mean(counts))))
     return list(map(len, parts))
-
-
-def count_all(study: Study, store: Store) -> dict[str, Count]:
-    """Return the counts of each system."""
-    counts = {}
-    with console.progress("counting multiply-accumulates", len(study.systems)) as advance:
-        for name in study.systems:
-            counts[name] = count(study, name, store)
-            advance(1)
-    return counts
 
 
 def count(study: Study, name: str, store: Store) -> Count:

@@ -38,12 +38,6 @@ def mixtures(model: Model) -> dict[str, Shares]:
     }
 
 
-def heat_map_of(shares: Shares) -> Heat:
-    """Return encoder levels by decoder layers as a heat map."""
-    levels = ["embeddings", *(f"layer {i}" for i in range(1, len(shares)))]
-    return Heat(shares, levels, [str(i + 1) for i in range(len(shares[0]))])
-
-
 class Layers(Analysis[Options, ByMixture]):
     """The learned weights of each system that mixes the levels of its encoder."""
 
@@ -58,11 +52,12 @@ class Layers(Analysis[Options, ByMixture]):
         return study.models_with(mixtures, lacks, nobody, lambda _name, _model, by_name: by_name)
 
     def present(self, result: ByMixture) -> Finding:
-        heats = {
-            (system, mixture): heat_map_of(shares)
-            for system, by_name in result.items()
-            for mixture, shares in by_name.items()
-        }
+        heats = {}
+        for system, by_name in result.items():
+            for mixture, shares in by_name.items():
+                levels = ["embeddings", *(f"layer {i}" for i in range(1, len(shares)))]
+                layers = [str(i + 1) for i in range(len(shares[0]))]
+                heats[system, mixture] = Heat(shares, levels, layers)
         depth = max(len(panel.columns) for panel in heats.values())
         rows = [
             [*key, level, *shares, *[None] * (depth - len(shares))]

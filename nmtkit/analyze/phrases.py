@@ -97,16 +97,6 @@ class SetOccurrences:
         """Return how many listed names have an occurrence with `least` accepted translations."""
         return len({o.expression.name for o in self.occurrences if o.in_reference >= least})
 
-    def counts(self) -> files.JsonObject:
-        """Return counts over all expressions."""
-        return {
-            "occurring": self.names(),
-            "sentences": self.sentences,
-            "in_source": self.in_source,
-            "in_reference": sum(o.in_reference for o in self.occurrences),
-            "right": {name: sum(o.right[name] for o in self.occurrences) for name in self.systems},
-        }
-
 
 @dataclass(frozen=True)
 class PhrasesResult:
@@ -179,7 +169,7 @@ class Phrases(Analysis[PhrasesOptions, PhrasesResult]):
                 "text": "detokenised, cut at the boundaries of words",
                 "resamples": RESAMPLES,
                 "seed": SEED,
-                "sets": {in_set.name: in_set.counts() for in_set in result.sets},
+                "sets": [in_set.name for in_set in result.sets],
             },
             attachments={
                 "occurrences.tsv": occurrences_tsv(result),

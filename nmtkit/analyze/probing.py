@@ -128,7 +128,13 @@ class Probing(PaperAnalysis[ProbingOptions, Probes]):
         folder = find_folder(study.run, self.options.probes)
         paths = select(find(folder), self.options.tasks)
         tasks = [read_task(name, files) for name, files in paths.items()]
-        study.warn_of_unknown({"probing sentences": unknown_in(tasks, study.run)})
+        side, (vocabulary, _) = (
+            TextSide.load(study.run.prep, "src"),
+            load_vocabularies(study.run.prep),
+        )
+        sample = [sentence for task in tasks for sentence in task.sentences[:SAMPLE]]
+        unknown = unknown_share(vocabulary.encode(side.encode(sentence)) for sentence in sample)
+        study.warn_of_unknown({"probing sentences": unknown})
 
         def vectors_of(name: str) -> dict[str, Path]:
             reader = Reader(study, name, self.options.layer)
@@ -250,13 +256,6 @@ def read_task(name: str, paths: Sequence[Path]) -> Task:
         count = f"{task.seen:,} of {len(task.parts[TEST]):,}"
         console.warn(f"{name}: {count} test sentences are in the training part too")
     return task
-
-
-def unknown_in(tasks: Sequence[Task], run: Run) -> float:
-    """Return the share of unknown subwords in the first SAMPLE sentences of each task."""
-    side, (vocabulary, _) = TextSide.load(run.prep, "src"), load_vocabularies(run.prep)
-    sentences = [sentence for task in tasks for sentence in task.sentences[:SAMPLE]]
-    return unknown_share(vocabulary.encode(side.encode(sentence)) for sentence in sentences)
 
 
 def classify(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import operator
 
 from pydantic import BaseModel, ValidationError
@@ -53,25 +52,27 @@ def stored_speeds(study: Study) -> dict[str, Timing]:
     Returns: system -> timing; {} without such timings.
     """
     earlier = stored(study.folder)
-    if earlier is None or not earlier.facts.get("measured"):
+    if earlier is None:
         return {}
-    with contextlib.suppress(ValidationError):  # a finding of another version
+    try:
         facts = CostFacts.model_validate(earlier.facts)
-        weights = {name: checkpoints.current(study.run.system(name)) for name in study.systems}
-        same_weights = weights.items() <= earlier.made_from.weights.items()
-        same_study = (facts.baseline, facts.set) == (study.systems[0], study.set_name)
-        same_study &= facts.measured.keys() >= {*study.systems}
-        configs = files.hashes((study.run.system(n).config for n in study.systems), study.run.path)
-        same_configs = configs.items() <= earlier.made_from.files.items()
-        if same_weights and same_study and same_configs:
-            study.checkpoints |= {name: list(digests) for name, digests in weights.items()}
-            return {name: facts.measured[name] for name in study.systems}
-    timed = earlier.facts["measured"]
-    names = ", ".join(timed) if isinstance(timed, dict) else "another version"
-    console.say(
-        f"cost: the times that --measure took of {names} are not of these systems; speeds are read"
-        " from the logs"
-    )
+    except ValidationError:  # a finding of another version
+        return {}
+    weights = {name: checkpoints.current(study.run.system(name)) for name in study.systems}
+    configs = files.hashes((study.run.system(n).config for n in study.systems), study.run.path)
+    if (
+        (facts.baseline, facts.set) == (study.systems[0], study.set_name)
+        and facts.measured.keys() >= {*study.systems}
+        and weights.items() <= earlier.made_from.weights.items()
+        and configs.items() <= earlier.made_from.files.items()
+    ):
+        study.checkpoints |= {name: list(digests) for name, digests in weights.items()}
+        return {name: facts.measured[name] for name in study.systems}
+    if facts.measured:
+        console.say(
+            f"cost: the times that --measure took of {', '.join(facts.measured)} are not of these"
+            " systems; speeds are read from the logs"
+        )
     return {}
 
 

@@ -363,8 +363,3 @@ def undecidable(items: Sequence[Item]) -> int:
         right != wrong and (context, source, wrong, right) in known
         for context, source, right, wrong in pairs
     )
-
-
-def identical(items: Sequence[Item]) -> int:
-    """Return the number of wrong translations that equal the right one."""
-    return sum(error.contrastive == item.reference for item in items for error in item.errors)

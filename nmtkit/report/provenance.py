@@ -128,7 +128,7 @@ def _checkpoints(contents: Contents, system: str, set_name: str) -> str | None:
 
 
 def history(records: list[StageCall]) -> Table:
-    """Return the calls of stages."""
+    """Return the calls of stages, the latest one first."""
     columns = [
         text_column("start"),
         Column("seconds", "took, seconds"),
@@ -138,7 +138,7 @@ def history(records: list[StageCall]) -> Table:
         text_column("command"),
     ]
     rows = []
-    for call in records:
+    for call in reversed(records):
         command = shlex.join(["nmtkit", *(call.argv or [call.stage])])
         program = call.commit, call.device, call.seed
         rows.append([call.start, _seconds(call), call.exit, *program, command])

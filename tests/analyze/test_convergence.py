@@ -282,7 +282,7 @@ def test_systems_side_by_side(trained, analyze, stdout):
     ):
         assert values(rows[key], *PLACE) == expected
     assert values(rows["best", None, "mute"], "dev_loss", "updates") == [1.0, 200]
-    assert values(facts, "levels", "levels_from") == [[12.0, 20.0, 21.0], "given"]
+    assert facts["levels"] == [12.0, 20.0, 21.0]
     axes = {"updates": 100, "epochs": 1.0, "minutes": 4.0, "processor_minutes": 2.0}
     assert facts["logged"]["fast"] == {**axes, "unlogged": 0}
     assert "without dev BLEU, so without levels: mute" in stdout()
@@ -314,7 +314,7 @@ def test_the_first_validation_is_a_bound_and_no_ratio_is_made_of_it(analyze):
 
 def test_levels_of_its_own_and_the_figure(trained, analyze):
     facts = analyze()["facts"]
-    assert facts["levels"] == [10.0, 15.0, 18.0, 20.0] and "weakest" in facts["levels_from"]
+    assert facts["levels"] == [10.0, 15.0, 18.0, 20.0]
     figure = trained.text("convergence")
     axes = ("updates", "dev BLEU", "loss per target token (thin: training)")
     for text in (*axes, ">base<", ">fast<", ">mute<"):
@@ -344,7 +344,7 @@ def test_bleu_measured_in_two_ways_is_said(trained, analyze, capsys):
     log(system / "metrics.jsonl", [train(50), *looks])
     found = analyze("base", "fast")
     out, err = capsys.readouterr()
-    assert said in err and "NOT measured in one way" in out and "cannot be compared" in out
+    assert said in err and said in out
     assert found["facts"]["dev_bleu"]["fast"]["signatures"] == [other]
     values = {"variant": "toy", "train": {"log_every": 50, "dev_sentences": 100}}
     write_toml(system / "config.toml", values)
