@@ -293,6 +293,8 @@ def test_the_page_has_the_numbers_of_the_results(tmp_path, monkeypatch):
     with pytest.raises(DataError, match="amn-s1/history.jsonl, line 1"):
         pages.page(ITEMS, folders)
     (corpus / "amn-s1/metrics.jsonl").unlink()
+    text = (corpus / "texts/test.src").read_text("utf-8")  # an earlier nmtkit kept soft hyphens
+    (corpus / "texts/test.src").write_text(f"\u00ad{text}", "utf-8")
     with pytest.raises(DataError, match="no metrics.jsonl"):
         pages.page(ITEMS, folders)
     (corpus / "texts/test.src").write_text("Another text.\n")
