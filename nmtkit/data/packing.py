@@ -51,9 +51,7 @@ class Packing(NamedTuple):
         """Return vectors in the padded form, (1, N, …) -> (R, L, …). Padding is any vector; its
         gradient is not used.
         """
-        places = self.positions.flatten(), self.cells
-        cells: Tensor = _Padded.apply(x.squeeze(0), *places)  # type: ignore[no-untyped-call]
-        return cells.view(*self.positions.shape, *x.shape[2:])
+        return at_positions(x.squeeze(0), self.positions, self.cells)
 
     def packed(self, x: Tensor) -> Tensor:
         """Return vectors in the row, (R, L, …) -> (1, N, …)."""
@@ -76,6 +74,17 @@ def one_after_another(first: Packing, second: Packing) -> Packing:
         joined(first.positions, second.positions + before),
         joined(first.visible, second.visible),
     )
+
+
+def at_positions(x: Tensor, positions: Tensor, cells: Tensor) -> Tensor:
+    """Return vectors at some positions, (N, …) -> (R, L, …).
+
+    Args:
+        positions: (R, L).
+        cells: (N), an index into R·L for each vector: the one cell whose gradient the vector gets.
+    """
+    result: Tensor = _Padded.apply(x, positions.flatten(), cells)  # type: ignore[no-untyped-call]
+    return result.view(*positions.shape, *x.shape[1:])
 
 
 class _Padded(torch.autograd.Function):
@@ -175,8 +184,10 @@ def segments(src: Ids, tgt: Ids, few_shapes: bool = False) -> Segments:
         src, tgt: lengths of the sentences in the rows; one side may have more sentences of <pad>.
         few_shapes: round up R and L: to multiples of a quarter and of a half of the power of 2 that
             holds them, or of `LEAST_ROWS` and `LEAST_LENGTH`. The further sentences are empty.
+    Returns: R sentences, of which the last one is empty on both sides: what fills a fixed number of
+        keys that a model makes belongs to it.
     """
-    rows = max(len(tgt), len(src))
+    rows = max(len(tgt), len(src)) + 1
     rows = next_size(rows, 2, LEAST_ROWS) if few_shapes else rows
     return Segments(*(_packing(of_side, rows, few_shapes) for of_side in (tgt, src)))
 

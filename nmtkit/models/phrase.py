@@ -14,10 +14,10 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from nmtkit.data.batches import Batch
-from nmtkit.data.packing import Packing
+from nmtkit.data.packing import Segments
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Memory, Vocabularies, source_sight
-from nmtkit.models.phrase_cuts import Phrases, cut_by_parse, ngrams
+from nmtkit.models.phrase_cuts import Phrases, in_packed, in_rows, ngrams, parsed
 from nmtkit.models.transformer import DecoderLayer, EncoderLayer, Transformer, TransformerSettings
 from nmtkit.nn import gpu
 from nmtkit.nn.attention import CrossAttention
@@ -25,7 +25,7 @@ from nmtkit.nn.capture import record
 from nmtkit.nn.dropout import Dropout, dropout
 from nmtkit.nn.embeddings import Embedder, Embedding
 from nmtkit.nn.linear import Init, Linear
-from nmtkit.nn.masks import Sight, Visible, packing_of
+from nmtkit.nn.masks import Sight, packing_of
 
 
 class PhraseSettings(TransformerSettings):
@@ -96,39 +96,27 @@ class PhraseGenerator(nn.Module):
             self.dropout = Dropout(settings.dropout)
 
     def forward(self, x: Tensor, phrases: Phrases) -> Tensor:
-        """x (B, S, D) -> (B, c, D); zero for a phrase without tokens."""
-        belongs = phrases.members.to(x.dtype)
-        sizes = phrases.members.sum(-1, keepdim=True).clamp(min=1)  # (B, c, 1)
-        s = self.settings
-        mean = s.glance == "mean"
-        glance = torch.bmm(belongs / sizes, x) if mean else self._maximum(x, phrases)  # Eq. 2
+        """x (B, S, D) -> (B, c, D), or (1, N, D) -> (1, P, D); any vector for a phrase without
+        tokens.
+        """
+        s, shape, x = self.settings, (x.size(0), -1, x.size(2)), gpu.narrow(x).flatten(0, 1)
+        tokens = phrases.gathered(x)  # (P, m, D)
+        if s.glance == "max":
+            glance = tokens.max(1).values  # Eq. 2; the gradient goes to the maximum
+        else:
+            glance = torch.bmm(phrases.shares, tokens).squeeze(1)
         if not s.attentive:
-            return glance
-        summary = torch.bmm(belongs.transpose(1, 2), self.summary(glance).to(x.dtype))  # (B, S, D)
+            return glance.view(shape)
+        summary = phrases.per_token(self.summary(glance))  # (N, D)
         hidden = torch.sigmoid(self.dropout(self.token(x) + summary))
-        scores = self.score(hidden).transpose(1, 2)  # (B, 1, S), Eq. 3
-        if s.generator == "sigmoid_residual":
-            weights = torch.sigmoid(scores) * phrases.members / sizes
-            rest = (1 - weights.sum(-1, keepdim=True)) * glance
-            return torch.bmm(weights.to(x.dtype), x) + rest
-        return torch.bmm(_softmax_within(scores, phrases.members).to(x.dtype), x)  # Eq. 5
-
-    @staticmethod
-    def _maximum(x: Tensor, phrases: Phrases) -> Tensor:
-        """Return the maximum of each column; its gradient goes to the position of the maximum."""
-        with torch.no_grad():
-            rows = torch.arange(x.size(0), device=x.device)[:, None, None]
-            vectors = x[rows, phrases.tokens]  # (B, c, m, D)
-            vectors = vectors.masked_fill(~phrases.real[..., None], -torch.inf)
-            where = phrases.tokens[:, :, :1] + vectors.max(2).indices  # (B, c, D)
-        return x.gather(1, where) * phrases.real[:, :, :1]
-
-
-def _softmax_within(scores: Tensor, members: Tensor) -> Tensor:
-    """Return the softmax of scores (B, 1, S) over the members (B, c, S) of each phrase (Eq. 4)."""
-    scores = scores.float() if scores.dtype.itemsize == 2 else scores
-    scores = scores.masked_fill(~members, torch.finfo(scores.dtype).min)
-    return scores.softmax(-1) * members
+        scores = phrases.gathered(self.score(hidden)).mT  # (P, 1, m), Eq. 3
+        if s.generator == "softmax":
+            with torch.autocast(x.device.type, enabled=False):  # which would keep 32 bits
+                weights = (scores + phrases.mask).softmax(-1)  # Eq. 4
+            return torch.bmm(weights, tokens).view(shape)  # Eq. 5
+        weights = torch.sigmoid(scores) * phrases.shares
+        rest = (1 - weights.sum(-1)) * glance
+        return (torch.bmm(weights, tokens).squeeze(1) + rest).view(shape)
 
 
 class PhraseSublayer(nn.Module):
@@ -150,22 +138,16 @@ class PhraseSublayer(nn.Module):
         self.residual = s.residual()
         self.adds_attention = s.combiner_residual == "x+o"
 
-    def forward(
-        self, x: Tensor, h: Tensor, keys: Any, visible: Visible, packing: Packing | None
-    ) -> Tensor:
+    def forward(self, x: Tensor, h: Tensor, keys: Any, visible: Sight) -> Tensor:
         """Attend to phrases.
 
         Args:
             x, h: (R, T, D), before and after `Residual.enter`.
             keys: of phrases, from `attention.source`, B rows.
-            visible: which phrases there are, bool (B, 1, c); None = all.
-            packing: where sentences lie in x and h, if they are packed.
+            visible: which phrases may be attended to, bool (B, 1, c); None = all.
         Returns: (R, T, D).
         """
-        if packing is None:
-            o = self.attention(h, keys, visible)
-        else:
-            o = packing.packed(self.attention(packing.padded(h), keys, visible))
+        o = self.attention(h, keys, visible)
         both = torch.cat([gpu.narrow(h).to(o.dtype), o], dim=-1)  # under autocast both have 16 bits
         hidden = torch.sigmoid(self.inner(both))
         return self.residual.leave(
@@ -184,10 +166,9 @@ class PhraseEncoderLayer(EncoderLayer):
         self, x: Tensor, generator: nn.Module, phrases: Phrases, visible: Sight
     ) -> tuple[Tensor, Tensor]:
         """One layer: tokens x (B, S, D) -> (B, S, D), and the phrases (B, c, D) it has read."""
-        h, packing = self.phrases.residual.enter(x), packing_of(visible)
-        vectors = generator(h if packing is None else packing.padded(h), phrases)
-        keys = self.phrases.attention.source(vectors)
-        x = self.phrases(x, h, keys, phrases.visible, packing)
+        h = self.phrases.residual.enter(x)
+        vectors = generator(h, phrases)
+        x = self.phrases(x, h, self.phrases.attention.source(vectors), phrases.visible)
         return self(x, visible), vectors
 
 
@@ -199,8 +180,7 @@ class PhraseDecoderLayer(DecoderLayer):
         self.phrases = PhraseSublayer(settings)
 
     def read_source(self, x: Tensor, memory: Memory, visible: Sight) -> Tensor:
-        h, packing = self.phrases.residual.enter(x), packing_of(visible)
-        x = self.phrases(x, h, *memory["phrases"], packing)
+        x = self.phrases(x, self.phrases.residual.enter(x), *memory["phrases"])
         return super().read_source(x, memory, visible)
 
 
@@ -254,8 +234,11 @@ class PhraseTransformer(Transformer):
         mixed_phrases = self._mixed(vectors, self.phrase_mixture, "phrase_mixture")
         mixed_tokens = self._mixed(tokens, self.token_mixture, "token_mixture")
         layers = [layer.remember(x) for layer, x in zip(self.decoder, mixed_tokens, strict=True)]
+        seen = phrases.visible
+        if batch.segments is not None and isinstance(seen, Segments):
+            seen = Segments(batch.segments.queries, seen.keys)
         for layer, part, x in zip(self.decoder, layers, mixed_phrases, strict=True):
-            part["phrases"] = layer.phrases.attention.source(x), phrases.visible
+            part["phrases"] = layer.phrases.attention.source(x), seen
         return {"states": tokens[-1], "visible": batch.segments or visible, "layers": layers}
 
     def _through_levels(
@@ -269,20 +252,25 @@ class PhraseTransformer(Transformer):
             x, level = layer.read(tokens[-1], generator, phrases, visible)
             tokens.append(x)
             vectors.append(level)
-        tokens[-1], packing = self.encoder_norm(tokens[-1]), packing_of(visible)
-        last = tokens[-1] if packing is None else packing.padded(tokens[-1])
-        return tokens, [*vectors, self.generators[-1](last, phrases)]
+        tokens[-1] = self.encoder_norm(tokens[-1])
+        return tokens, [*vectors, self.generators[-1](tokens[-1], phrases)]
 
     def _cut(self, batch: Batch) -> Phrases:
         """Return the phrases of a batch."""
-        lengths, columns, padded = batch.src_lengths, batch.src.size(1), batch.src_padded
-        if batch.segments is not None:
-            packing = batch.segments.keys
-            lengths, columns, padded = packing.lengths, packing.positions.size(1), True
-        phrases = ngrams(lengths, columns, padded, self.settings.phrase_length == "batch")
+        packing = None if batch.segments is None else batch.segments.keys
+        lengths, columns = batch.src_lengths, batch.src.size(1)
+        if packing is not None:
+            lengths, columns = packing.offsets.diff(), packing.positions.size(1)
+        padded = batch.src_padded or packing is not None
+        sizes = ngrams(lengths, columns, padded, self.settings.phrase_length == "batch")
+        # Phrases of n-grams have 3 tokens, but for the last ones of the sentences.
+        most = (batch.src.size(1) + 2 * len(lengths)) // 3
         if batch.spans is not None and self.reads_spans:
-            return cut_by_parse(batch.spans, phrases, columns)
-        return phrases
+            sizes, padded, most = parsed(batch.spans, sizes), True, batch.src.size(1)
+        dtype = gpu.product_type(self.src_embedder.table.weight)
+        if packing is None:
+            return in_rows(sizes, columns, padded, dtype)
+        return in_packed(sizes, packing, min(most, sizes.numel()), dtype)
 
     def _mixed(self, levels: list[Tensor], weights: Tensor | None, name: str) -> Sequence[Tensor]:
         """Return what each decoder layer reads, (B, ·, D): the top level, or mixtures (Eq. 6)."""

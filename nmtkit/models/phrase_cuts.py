@@ -1,30 +1,72 @@
 """Cuts of sentences into phrases of consecutive tokens: n-grams, or phrases of parse trees.
 
-Legend: B sentences, S source length, c phrases of a sentence, m tokens of a phrase.
+A cut is the number of tokens of each phrase of each sentence, (B, c), with zeros behind the last
+phrase.
+
+Legend: B sentences, S source length, c phrases of a sentence; N tokens of a batch, P phrases of a
+batch, m tokens of a phrase.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from nmtkit.nn.masks import Visible
+from nmtkit.data.packing import Packing, Segments, at_positions
+from nmtkit.nn.masks import Sight, additive
 
 
 class Phrases(NamedTuple):
-    """A cut of sentences (B, S) into at most c phrases of at most m consecutive tokens."""
+    """P phrases of at most m consecutive tokens of a batch, whose rows stand one after another:
+    N = B·S tokens, or the N tokens of a packed row.
 
-    members: Tensor
-    """bool (B, c, S): which tokens a phrase has."""
+    A phrase that fills up a number of phrases has no tokens, and nothing attends to it.
+    """
+
+    cells: Tensor
+    """int64 (N), each token as an index into P·m; padding is in a cell without a token."""
+    owners: Tensor
+    """int64 (N), the phrase of each token; any phrase for padding."""
     tokens: Tensor
-    """int64 (B, c, m): their positions, 0 where there is no further token."""
+    """int64 (P, m), the tokens of each phrase; the last one again where there is no further one."""
     real: Tensor
-    """bool (B, c, m): which of `tokens` there are."""
-    visible: Visible
-    """bool (B, 1, c): phrases that have a token; None = all."""
+    """(P, 1, m): 1 where there is a token, else 0."""
+    mask: Tensor
+    """(P, 1, m), numbers to add to scores: the lowest where there is no token."""
+    visible: Sight
+    """Which phrases a source position may attend to, bool (B, 1, c); None = all."""
+
+    @property
+    def shares(self) -> Tensor:
+        """Return 1 / the number of tokens of a phrase, 0 where there is no token, (P, 1, m)."""
+        return self.real / self.real.sum(-1, keepdim=True).clamp(min=1)
+
+    def gathered(self, x: Tensor) -> Tensor:
+        """Return the vectors of the tokens of each phrase, (N, D) -> (P, m, D)."""
+        return at_positions(x, self.tokens, self.cells)
+
+    def per_token(self, x: Tensor) -> Tensor:
+        """Return for each token the vector of its phrase, (P, D) -> (N, D)."""
+        result: Tensor = _PerToken.apply(x, *self[1:4])  # type: ignore[no-untyped-call]
+        return result
+
+
+class _PerToken(torch.autograd.Function):
+    """`Phrases.per_token`, whose gradient is summed in a fixed order."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, owners: Tensor, tokens: Tensor, real: Tensor) -> Tensor:
+        ctx.save_for_backward(tokens, real)
+        return x.index_select(0, owners)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        tokens, real = ctx.saved_tensors
+        of_phrases = gradient.index_select(0, tokens.flatten()).view(*tokens.shape, -1)
+        return torch.bmm(real, of_phrases).squeeze(1), None, None, None
 
 
 def longest_phrase(lengths: Tensor) -> Tensor:
@@ -32,8 +74,8 @@ def longest_phrase(lengths: Tensor) -> Tensor:
     return ((lengths + 5) // 6).clamp(3, 8)
 
 
-def ngrams(lengths: Tensor, columns: int, padded: bool, by_batch: bool = False) -> Phrases:
-    """Cut sentences into phrases of equal length, the last one shorter.
+def ngrams(lengths: Tensor, columns: int, padded: bool, by_batch: bool = False) -> Tensor:
+    """Cut sentences into phrases of equal length, the last one shorter: (B, c).
 
     Args:
         lengths: (B), </s> included.
@@ -48,37 +90,82 @@ def ngrams(lengths: Tensor, columns: int, padded: bool, by_batch: bool = False) 
     largest = -(-columns // 3) if columns < 18 else max(6, -(-columns // 8))
     count = -(-columns // _longest(columns)) if by_batch or not padded else largest
     starts = torch.arange(count, device=lengths.device) * size  # (B, c)
-    return _phrases(starts, torch.minimum(starts + size, lengths[:, None]), columns, padded)
+    return torch.minimum((lengths[:, None] - starts).clamp(min=0), size)
 
 
-def cut_by_parse(spans: Tensor, otherwise: Phrases, columns: int) -> Phrases:
-    """Return the phrases of a batch that has parses.
+def parsed(spans: Tensor, otherwise: Tensor) -> Tensor:
+    """Return the cut of a batch that has parses, (B, c).
 
     Args:
-        spans: (B, c) tokens of each phrase, at most `longest_phrase`; 0 behind the last one. A row
+        spans: (B, c') tokens of each phrase, at most `longest_phrase`; 0 behind the last one. A row
             of zeros has no parse.
-        otherwise: the phrases of rows without a parse.
-        columns: S.
+        otherwise: (B, c''), the cut of rows without a parse.
     """
-    ngram_sizes = otherwise.members.sum(-1)  # (B, c')
-    missing = ngram_sizes.size(1) - spans.size(1)
+    missing = otherwise.size(1) - spans.size(1)
     spans = F.pad(spans, (0, max(0, missing)))
-    ngram_sizes = F.pad(ngram_sizes, (0, max(0, -missing)))
-    sizes = torch.where(spans[:, :1] > 0, spans, ngram_sizes)
-    ends = sizes.cumsum(1)
-    return _phrases(ends - sizes, ends, columns, padded=True)
+    return torch.where(spans[:, :1] > 0, spans, F.pad(otherwise, (0, max(0, -missing))))
+
+
+def in_rows(sizes: Tensor, columns: int, padded: bool, dtype: torch.dtype) -> Phrases:
+    """Return the phrases of a cut (B, c) of rows of S tokens, P = B·c.
+
+    Args:
+        sizes, padded: as of `ngrams`.
+        columns: S.
+        dtype: of the states of tokens.
+    """
+    count = len(sizes) * columns
+    starts = torch.arange(0, count, columns, device=sizes.device)[:, None] + sizes.cumsum(1) - sizes
+    phrases = _phrases(starts.flatten(), sizes.flatten(), count, _longest(columns), dtype)
+    if not padded:
+        return phrases
+    cells, real = phrases.cells, phrases.real
+    cells = torch.where(cells < 0, real.flatten().argmin(), cells)
+    owners = cells // real.size(-1)
+    return phrases._replace(cells=cells, owners=owners, visible=(sizes > 0).unsqueeze(1))
+
+
+def in_packed(sizes: Tensor, packing: Packing, most: int, dtype: torch.dtype) -> Phrases:
+    """Return the phrases of a cut (B, c) of packed sentences, P = most.
+
+    Args:
+        packing: where the sentences lie; the last sentence is empty.
+        most: no less than the number of phrases.
+        dtype: of the states of tokens.
+    """
+    starts = packing.offsets[:-1, None] + sizes.cumsum(1) - sizes
+    exists = sizes > 0
+    positions = exists.flatten().cumsum(0) - 1
+    grid = torch.arange(exists.numel(), device=sizes.device)
+    # What fills up P phrases belongs to the last sentence.
+    cells = grid.new_full((most + 1,), exists.numel() - 1)
+    cells = cells.scatter_(0, torch.where(exists.flatten(), positions, most), grid)[:most]
+    ends = torch.arange(0, exists.numel() + 1, exists.size(1), device=sizes.device)
+    offsets = torch.searchsorted(cells, ends, out_int32=True)
+    where = Packing(offsets, cells, positions.view_as(exists), exists.unsqueeze(1))
+    starts, sizes = starts.flatten()[cells], sizes.flatten()[cells]
+    longest = _longest(packing.positions.size(1))
+    phrases = _phrases(starts, sizes, len(packing.cells), longest, dtype)
+    return phrases._replace(visible=Segments(packing, where))
 
 
 def _longest(columns: int) -> int:
     return min(8, max(3, -(-columns // 6)))
 
 
-def _phrases(starts: Tensor, ends: Tensor, columns: int, padded: bool) -> Phrases:
-    """Return phrases from starts and ends (B, c); one that ends where it starts is empty."""
-    starts, ends = starts[..., None], ends[..., None]
-    positions = torch.arange(columns, device=starts.device)
-    tokens = starts + positions[: _longest(columns)]  # (B, c, m)
-    real = tokens < ends
-    visible = (starts < ends).transpose(1, 2) if padded else None
-    members = (positions >= starts) & (positions < ends)
-    return Phrases(members, tokens.masked_fill(~real, 0), real, visible)
+def _phrases(
+    starts: Tensor, sizes: Tensor, count: int, longest: int, dtype: torch.dtype
+) -> Phrases:
+    """Return phrases from the first token and the number of tokens of each (P), among N tokens; the
+    cell of what is no token is -1.
+    """
+    steps = torch.arange(longest, device=starts.device)
+    starts, sizes = starts[:, None], sizes[:, None]
+    real = steps < sizes  # (P, m)
+    tokens = starts + torch.minimum(steps, sizes - 1)
+    cells = tokens.new_full((count + 1,), -1)
+    places = torch.arange(tokens.numel(), device=starts.device)
+    cells = cells.scatter_(0, torch.where(real, tokens, count).flatten(), places)[:-1]
+    real = real.unsqueeze(1)
+    owners, mask = cells // longest, additive(real, dtype)
+    return Phrases(cells, owners, tokens, real.to(dtype), mask, None)

@@ -207,6 +207,11 @@ def _narrow_type(x: Tensor) -> torch.dtype | None:
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
 
 
+def product_type(x: Tensor) -> torch.dtype:
+    """Return the type of products of x, of 16 bits under autocast."""
+    return _narrow_type(x) or x.dtype
+
+
 def computes_loss(logits: Tensor) -> bool:
     """True if `loss` computes with logits (N, V)."""
     return _for(logits) is not None and logits.is_contiguous()

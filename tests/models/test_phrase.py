@@ -7,13 +7,16 @@ import math
 import random
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 
+from nmtkit.data.batches import Batch
+from nmtkit.data.packing import in_one_row, segments
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Vocabularies
 from nmtkit.models.phrase import PhraseGenerator, PhraseSettings
-from nmtkit.models.phrase_cuts import cut_by_parse, ngrams
+from nmtkit.models.phrase_cuts import in_rows, ngrams, parsed
 from nmtkit.models.variants import build_model
 from nmtkit.nn.capture import capture
 from nmtkit.text.vocabulary import BOS, EOS
@@ -168,21 +171,26 @@ GOLDEN = {
 }  # Xu et al. 2020, section 3.1: ceil(n / 6), but 3 to 8 tokens a phrase
 
 
-def as_spans(phrases, row):
+def as_spans(phrases, row, rows):
     """The phrases of one sentence as (start, end), and a check that all parts of the cut say the
     same.
     """
-    spans = []
-    for members, tokens, real in zip(
-        phrases.members[row], phrases.tokens[row], phrases.real[row], strict=True
-    ):
-        inside = members.nonzero().flatten().tolist()
-        assert tokens[real].tolist() == inside
+    spans, width = [], phrases.tokens.size(1)
+    number = len(phrases.tokens) // rows
+    for phrase in range(row * number, (row + 1) * number):
+        real = phrases.real[phrase, 0] > 0
+        inside = phrases.tokens[phrase][real].tolist()
+        assert (phrases.mask[phrase, 0] == 0).tolist() == real.tolist()
+        if phrases.visible is not None:
+            assert bool(phrases.visible[row, 0, phrase % number]) == bool(inside)
         if inside:
             assert inside == list(range(inside[0], inside[-1] + 1))
-            spans.append((inside[0], inside[-1] + 1))
-    if phrases.visible is not None:
-        assert phrases.visible[row, 0].tolist() == [bool(real.any()) for real in phrases.real[row]]
+            assert phrases.owners[inside].unique().tolist() == [phrase]
+            assert phrases.cells[inside].tolist() == [
+                phrase * width + i for i in range(len(inside))
+            ]
+            first = row * (len(phrases.cells) // rows)
+            spans.append((inside[0] - first, inside[-1] + 1 - first))
     return spans
 
 
@@ -191,19 +199,61 @@ def test_cuts_of_every_length_in_every_batch():
         assert len(cut(n)) == number and cut(n)[0] == (0, min(size, n))
     for columns in range(1, 103):
         lengths = torch.arange(1, columns + 1)
-        phrases = ngrams(lengths, columns, padded=True)
+        phrases = in_rows(ngrams(lengths, columns, padded=True), columns, True, torch.float64)
         for row, n in enumerate(lengths.tolist()):
-            assert as_spans(phrases, row) == cut(n)
-        assert as_spans(ngrams(torch.tensor([columns]), columns, padded=False), 0) == cut(columns)
-        assert ngrams(torch.tensor([columns]), columns, padded=False).members.size(1) == len(
-            cut(columns)
+            assert as_spans(phrases, row, columns) == cut(n)
+        # The gradient of padding is that of a cell without a token.
+        real = torch.arange(columns) < lengths[:, None]
+        assert not phrases.real.flatten()[phrases.cells[~real.flatten()]].any()
+        sizes = ngrams(torch.tensor([columns]), columns, padded=False)
+        assert as_spans(in_rows(sizes, columns, False, torch.float64), 0, 1) == cut(columns)
+        assert sizes.size(1) == len(cut(columns))
+
+
+def test_the_cut_of_a_packed_batch():
+    """As many phrases as fit into a number that follows from the shapes alone, one sentence after
+    another; what is left over belongs to the last sentence, which is empty.
+    """
+    draw, model = random.Random(4), contract.Case("pr").build()
+    for _ in range(20):
+        lengths = np.array([draw.randint(1, 60) for _ in range(draw.randint(1, 9))])
+        row, filled = in_one_row(np.ones(lengths.sum(), np.int64), lengths, 16)
+        sides = segments(filled, filled, few_shapes=draw.random() < 0.5)
+        phrases = model._cut(
+            Batch(
+                torch.from_numpy(row)[None],
+                sides.keys.lengths,
+                rows=sides.keys.lengths,
+                segments=sides,
+            )
         )
+        where, rows = phrases.visible.keys, len(sides.keys.offsets) - 1
+        expected = [
+            [(start + end, start + last) for end, last in cut(n)]
+            for start, n in zip(np.cumsum(filled) - filled, filled, strict=True)
+        ]
+        number = len(phrases.tokens)
+        assert sum(map(len, expected)) <= number <= (len(row) + 2 * rows) // 3
+        assert where.offsets.tolist() == [
+            *(sum(map(len, expected[:i])) for i in range(len(filled) + 1)),
+            *[sum(map(len, expected))] * (rows - len(filled) - 1),
+            number,
+        ]
+        sentences = (where.cells // where.positions.size(1)).tolist()
+        for i, spans in enumerate(expected):
+            for phrase, span in enumerate(spans, int(where.offsets[i])):
+                real = phrases.real[phrase, 0] > 0
+                assert phrases.tokens[phrase][real].tolist() == [*range(*span)]
+                assert (phrases.owners[slice(*span)] == phrase).all() and sentences[phrase] == i
+        filling = slice(sum(map(len, expected)), None)
+        assert not phrases.real[filling].any() and set(sentences[filling]) <= {rows - 1}
 
 
 def test_cutting_by_the_batch_as_the_released_code_does():
-    phrases = ngrams(torch.tensor([30, 7]), 30, padded=True, by_batch=True)
-    assert as_spans(phrases, 0) == cut(30)
-    assert as_spans(phrases, 1) == [(0, 5), (5, 7)]
+    sizes = ngrams(torch.tensor([30, 7]), 30, padded=True, by_batch=True)
+    phrases = in_rows(sizes, 30, True, torch.float64)
+    assert as_spans(phrases, 0, 2) == cut(30)
+    assert as_spans(phrases, 1, 2) == [(0, 5), (5, 7)]
     model = contract.Case("pr").build(phrase_length="batch")
     short, long = ([3, 4, 5, 6, EOS], [3, EOS]), (list(range(3, 22)) * 2 + [EOS], [4, EOS])
     alone, together = (
@@ -221,7 +271,8 @@ def drawn_spans(draw, n):
 
 
 def padded(lengths):
-    return torch.tensor([row + [0] * (max(map(len, lengths)) - len(row)) for row in lengths])
+    longest = max(map(len, lengths))
+    return torch.tensor([row + [0] * (longest - len(row)) for row in lengths], dtype=torch.int64)
 
 
 def ends_of(lengths):
@@ -236,9 +287,11 @@ def test_phrases_that_come_with_the_batch():
         columns = max(lengths) + draw.randint(0, 3)
         for by_batch in (False, True):
             own = ngrams(torch.tensor(lengths), columns, padded=True, by_batch=by_batch)
-            phrases = cut_by_parse(padded(spans), own, columns)
-            for row in range(len(lengths)):
-                assert as_spans(phrases, row) == (ends_of(spans[row]) or as_spans(own, row))
+            phrases = in_rows(parsed(padded(spans), own), columns, True, torch.float64)
+            own, rows = in_rows(own, columns, True, torch.float64), len(lengths)
+            for row in range(rows):
+                expected = ends_of(spans[row]) or as_spans(own, row, rows)
+                assert as_spans(phrases, row, rows) == expected
 
 
 PAIRS = [([3 + i % 19 for i in range(n - 1)] + [EOS], [4, 7, 9, EOS]) for n in (21, 12, 5, 1)]
@@ -288,8 +341,8 @@ def test_the_largest_number_passes_its_gradient_on():
     generator = PhraseGenerator(PhraseSettings(d_model=8, heads=2, attentive=False)).double()
     x = torch.randn(3, 20, 8, dtype=torch.float64, requires_grad=True)
     lengths = torch.tensor([20, 11, 1])
-    phrases = ngrams(lengths, 20, padded=True)
-    weights = torch.randn(3, phrases.members.size(1), 8, dtype=torch.float64)
+    phrases = in_rows(ngrams(lengths, 20, padded=True), 20, True, torch.float64)
+    weights = torch.randn(3, 6, 8, dtype=torch.float64) * phrases.visible.mT
     (gradient,) = torch.autograd.grad((generator(x, phrases) * weights).sum(), x)
     expected = torch.zeros_like(x)
     for row, n in enumerate(lengths.tolist()):
