@@ -327,6 +327,18 @@ def test_the_gradient_of_a_bias(width, dtype, monkeypatch):
         near(found[1], seed.double().sum(0), WIDE)
 
 
+def test_the_gradient_of_a_bias_from_some_columns_of_a_gradient():
+    """As of one part of a concatenation: nothing is copied."""
+    y, bias, seed = numbers(150, 24), numbers(24), numbers(150, 70).detach()[:, 30:54]
+    found = gradients([affine.biased(y + 0, bias)], [seed], (y, bias))
+    near(found[1], seed.double().sum(0), WIDE)
+    same, _ = affine._gradients(seed, None, torch.float32)
+    assert same.data_ptr() == seed.data_ptr()
+    out = affine.relu_of_affine(y, torch.eye(24, device=DEVICE), bias, bias.detach())
+    (found,) = gradients([out], [seed], (bias,))
+    near(found, (seed * (out > 0)).double().sum(0), WIDE)
+
+
 @TYPES
 def test_relu_of_an_affine_map(dtype):
     x, weight, bias = numbers(150, 24, dtype=dtype), numbers(40, 24, dtype=dtype), numbers(40)

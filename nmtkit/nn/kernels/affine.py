@@ -27,16 +27,17 @@ PROGRAMS = 1024
 
 @triton.jit(do_not_specialize=["count"])
 def _backward(
-    d_out, out, dy, sums, d_bias, ended, count, width,
+    d_out, out, dy, sums, d_bias, ended, count, width, row,
     RELU: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     mask = columns < width
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
     for block in range(tl.program_id(0), tl.cdiv(count, ROWS), tl.num_programs(0)):
-        rows = (block * ROWS + tl.arange(0, ROWS))[:, None]
-        at, real = rows.to(tl.int64) * width + columns[None, :], (rows < count) & mask[None, :]
-        gradient = tl.load(d_out + at, mask=real, other=0.0).to(tl.float32)
+        rows = (block * ROWS + tl.arange(0, ROWS)).to(tl.int64)[:, None]
+        at, real = rows * width + columns[None, :], (rows < count) & mask[None, :]
+        gradient = tl.load(d_out + rows * row + columns[None, :], mask=real, other=0.0)
+        gradient = gradient.to(tl.float32)
         if RELU:
             gradient = tl.where(tl.load(out + at, mask=real, other=0.0) > 0, gradient, 0.0)
             tl.store(dy + at, gradient.to(dy.dtype.element_ty), mask=real)
@@ -66,18 +67,18 @@ def _gradients(d_out: Tensor, out: Tensor | None, dtype: torch.dtype) -> tuple[T
     """Return the gradient before ReLU, (N, D), and the one of the bias, (D).
 
     Args:
-        d_out: (N, D).
+        d_out: (N, D), perhaps some columns of a wider tensor.
         out: the result of ReLU, (N, D); None = there was no ReLU.
         dtype: of the bias.
     """
-    d_out = d_out.contiguous()
+    d_out = d_out if d_out.stride(1) == 1 else d_out.contiguous()
     count, width = d_out.shape
-    dy = d_out if out is None else torch.empty_like(d_out)
+    dy = d_out if out is None else torch.empty_like(out)
     blocks = triton.cdiv(width, COLUMNS)
     programs = max(1, min(triton.cdiv(PROGRAMS, blocks), triton.cdiv(count, ROWS)))
     sums = torch.empty(programs, width, dtype=torch.float32, device=d_out.device)
     d_bias, ended = torch.empty(width, dtype=dtype, device=d_out.device), _counters(d_out.device)
-    values = (d_out, out, dy, sums, d_bias, ended, count, width)
+    values = (d_out, out, dy, sums, d_bias, ended, count, width, d_out.stride(0))
     _backward[programs, blocks](*values, RELU=out is not None, ROWS=ROWS, COLUMNS=COLUMNS)
     return dy, d_bias
 
