@@ -149,7 +149,7 @@ class PhraseSublayer(nn.Module):
         """
         o = self.attention(h, keys, visible)
         both = torch.cat([gpu.narrow(h).to(o.dtype), o], dim=-1)  # under autocast both have 16 bits
-        hidden = torch.sigmoid(self.inner(both))
+        hidden = self.inner(both, sigmoid=True)
         return self.residual.leave(
             x + o if self.adds_attention else x, self.outer(self.dropout(hidden))
         )

@@ -144,8 +144,9 @@ def affine(
     bias: Tensor | None,
     constant: Tensor | None,
     relu: bool,
+    sigmoid: bool,
 ) -> Tensor | None:
-    """Return x·Wᵀ + b, or ReLU of it, with gradients: (…, in) -> (…, out).
+    """Return x·Wᵀ + b, or ReLU or σ of it, with gradients: (…, in) -> (…, out).
 
     Args:
         constant: a copy of the bias without a gradient, if there is one.
@@ -160,7 +161,7 @@ def affine(
         result: Tensor = kernels.affine.relu_of_affine(rows, weight, bias, constant)
     else:
         product = F.linear(rows, weight, bias.detach() if constant is None else constant)
-        result = kernels.affine.biased(product, bias)
+        result = kernels.affine.biased(product, bias, sigmoid)
         result = torch.relu_(result) if relu else result
     return result.view(*x.shape[:-1], len(bias))
 

@@ -131,17 +131,20 @@ class Linear(nn.Linear, Packable):
         self.blocks = blocks
         super().__init__(d_in, d_out, bias)
 
-    def forward(self, x: Tensor, relu: bool = False) -> Tensor:
-        """x·Wᵀ + b, or ReLU of it: (…, d_in) -> (…, d_out)."""
+    def forward(self, x: Tensor, relu: bool = False, sigmoid: bool = False) -> Tensor:
+        """x·Wᵀ + b, or ReLU or σ of it: (…, d_in) -> (…, d_out)."""
         weight, constant = self.weight, None
         # A compiled graph would be compiled anew for new copies.
         copies = None if torch.compiler.is_compiling() else self.copies
         if copies and torch.is_autocast_enabled(x.device.type):
             weight, constant = copies
-        if not torch.is_grad_enabled():
-            return self.affine(x, weight, self.bias if constant is None else constant, relu)
-        y = gpu.affine(x, weight, self.bias, constant, relu)
-        return self.affine(x, weight, self.bias, relu) if y is None else y
+        if torch.is_grad_enabled():
+            y = gpu.affine(x, weight, self.bias, constant, relu, sigmoid)
+            if y is not None:
+                return y
+            constant = None
+        y = self.affine(x, weight, self.bias if constant is None else constant, relu)
+        return torch.sigmoid(y) if sigmoid else y
 
     def keep_copies(self, dtype: torch.dtype | None) -> None:
         """Keep copies of this number type, so that no search rounds weights; None = no copies."""

@@ -104,7 +104,7 @@ class GatedSum(Linear):
             finish: what follows the sum.
         Returns: (R, T, D).
         """
-        gate = torch.sigmoid(self(torch.cat([x, y], dim=-1)))
+        gate = self(torch.cat([x, y], dim=-1), sigmoid=True)
         if capturing():
             record(name, gate.mean(-1).masked_fill(~has, torch.nan))
         return torch.where(has.unsqueeze(-1), finish(y + gate * (x - y)), x)

@@ -354,6 +354,18 @@ def test_relu_of_an_affine_map(dtype):
         near(value, gradient, kind)
 
 
+@TYPES
+def test_the_sigmoid_of_an_affine_map(dtype):
+    y, bias = numbers(150, 40, dtype=dtype), numbers(40)
+    out = affine.biased(y + 0, bias, True)
+    seed = torch.randn_like(out)
+    found = gradients([out], [seed], (y, bias))
+    near(out, y.detach().double().sigmoid(), dtype)
+    right = seed.double() * (out.double() * (1 - out.double())).detach()
+    near(found[0], right, dtype)
+    near(found[1], right.sum(0), WIDE)
+
+
 # Compiled graphs
 
 
@@ -367,7 +379,7 @@ def test_a_compiled_layer_has_one_graph_for_all_lengths(monkeypatch):
     layer, graphs = SelfAttention(32, 2).to(DEVICE), CompileCounterWithBackend("aot_eager")
     torch._dynamo.reset()
     compiled = torch.compile(layer, dynamic=True, backend=graphs)
-    for lengths in ([3, 4, 5], [6, 7, 2, 3], [1, 9, 9], [5, 5, 5, 5]):
+    for lengths in ([3, 4, 7], [6, 7, 2, 3], [1, 9, 9], [5, 5, 5, 5]):
         where = segments(np.array(lengths), np.array(lengths))
         where = type(where)(*(type(side)(*(t.to(DEVICE) for t in side)) for side in where))
         values = []
@@ -439,6 +451,7 @@ ONE_LAYER = {"encoder_layers": 1, "decoder_layers": 1}
     [
         ("post", Case("transformer")),
         ("pre", Case("transformer")),
+        ("post", Case("pr", tuple(ONE_LAYER.items()))),
         (
             "post",
             Case("han", tuple({"side": "joint", "heads": 2, **ONE_LAYER}.items())),
@@ -447,8 +460,8 @@ ONE_LAYER = {"encoder_layers": 1, "decoder_layers": 1}
     ids=str,
 )
 def test_a_training_step_with_kernels_is_one_without(form, case, kernels, monkeypatch):
-    """In float32, on a packed batch: losses and gradients of all parameters. HAN has more queries
-    than a row has positions, and contexts that nothing reads.
+    """In float32, on a packed batch: losses and gradients of all parameters. pr has keys that nothing
+    reads. HAN has more queries than a row has positions, and contexts that nothing reads.
     """
     batch, found = packed_for(case.build(), pairs(6), 64, few_shapes=True), []
     for door in (gpu._for, lambda x: None):
@@ -464,14 +477,14 @@ def test_a_training_step_with_kernels_is_one_without(form, case, kernels, monkey
     assert bool(kernels.norm) == (form == "post")  # pre-norm only rounds to 16 bits
 
 
-@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("after", [(), ("relu",), ("sigmoid",)])
 @pytest.mark.parametrize("shape", [(8,), (0, 8), (2, 0, 8), (2, 3, 8)])
-def test_an_affine_map_of_any_shape(shape, relu, kernels, monkeypatch):
+def test_an_affine_map_of_any_shape(shape, after, kernels, monkeypatch):
     """One vector, or none, as torch's layer."""
     layer, x, found = Linear(8, 6).to(DEVICE), numbers(*shape), []
     for door in (gpu._for, lambda x: None):
         monkeypatch.setattr(gpu, "_for", door)
-        y = layer(x, relu)
+        y = layer(x, **dict.fromkeys(after, True))
         found.append([y, *torch.autograd.grad(y.square().sum(), (x, *layer.parameters()))])
     assert kernels.affine == 1
     for value, right in zip(*found, strict=True):

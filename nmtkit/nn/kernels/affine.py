@@ -1,7 +1,7 @@
-"""The gradient of an affine map's bias, and ReLU of the map.
+"""The gradient of an affine map's bias, and ReLU or σ of the map.
 
-The backward pass reads the gradient of the result once: it makes the gradient before ReLU from it,
-and sums its columns, which is the gradient of the bias.
+The backward pass reads the gradient of the result once: it makes the gradient before ReLU or σ from
+it, and sums its columns, which is the gradient of the bias.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PROGRAMS = 1024
 @triton.jit(do_not_specialize=["count"])
 def _backward(
     d_out, out, dy, sums, d_bias, ended, count, width, row,
-    RELU: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    RELU: tl.constexpr, SIGMOID: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     mask = columns < width
@@ -38,8 +38,10 @@ def _backward(
         at, real = rows * width + columns[None, :], (rows < count) & mask[None, :]
         gradient = tl.load(d_out + rows * row + columns[None, :], mask=real, other=0.0)
         gradient = gradient.to(tl.float32)
-        if RELU:
-            gradient = tl.where(tl.load(out + at, mask=real, other=0.0) > 0, gradient, 0.0)
+        if RELU or SIGMOID:
+            result = tl.load(out + at, mask=real, other=0.0).to(tl.float32)
+            slope = result * (1 - result) if SIGMOID else (result > 0).to(tl.float32)
+            gradient *= slope
             tl.store(dy + at, gradient.to(dy.dtype.element_ty), mask=real)
         total += gradient
     tl.store(sums + tl.program_id(0) * width + columns, tl.sum(total, 0), mask=mask)
@@ -63,13 +65,16 @@ def _counters(device: torch.device) -> Tensor:
     return torch.zeros(WIDEST // COLUMNS, dtype=torch.int32, device=device)
 
 
-def _gradients(d_out: Tensor, out: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Return the gradient before ReLU, (N, D), and the one of the bias, (D).
+def _gradients(
+    d_out: Tensor, out: Tensor | None, dtype: torch.dtype, sigmoid: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Return the gradient before ReLU or σ, (N, D), and the one of the bias, (D).
 
     Args:
         d_out: (N, D), perhaps some columns of a wider tensor.
-        out: the result of ReLU, (N, D); None = there was no ReLU.
+        out: the result of ReLU or σ, (N, D); None = there was neither.
         dtype: of the bias.
+        sigmoid: it was σ.
     """
     d_out = d_out if d_out.stride(1) == 1 else d_out.contiguous()
     count, width = d_out.shape
@@ -79,7 +84,8 @@ def _gradients(d_out: Tensor, out: Tensor | None, dtype: torch.dtype) -> tuple[T
     sums = torch.empty(programs, width, dtype=torch.float32, device=d_out.device)
     d_bias, ended = torch.empty(width, dtype=dtype, device=d_out.device), _counters(d_out.device)
     values = (d_out, out, dy, sums, d_bias, ended, count, width, d_out.stride(0))
-    _backward[programs, blocks](*values, RELU=out is not None, ROWS=ROWS, COLUMNS=COLUMNS)
+    kind = {"RELU": out is not None and not sigmoid, "SIGMOID": sigmoid}
+    _backward[programs, blocks](*values, **kind, ROWS=ROWS, COLUMNS=COLUMNS)
     return dy, d_bias
 
 
@@ -87,24 +93,28 @@ class _Biased(torch.autograd.Function):
     """`biased` and its gradients."""
 
     @staticmethod
-    def forward(ctx: Any, y: Tensor, bias: Tensor) -> Tensor:
-        ctx.dtype = bias.dtype
+    def forward(ctx: Any, y: Tensor, bias: Tensor, sigmoid: bool) -> Tensor:
+        ctx.dtype, ctx.sigmoid = bias.dtype, sigmoid
         ctx.mark_dirty(y)
+        if sigmoid:
+            ctx.save_for_backward(y.sigmoid_())
         return y
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor, Tensor]:
-        return _gradients(d_out, None, ctx.dtype)
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
+        out = ctx.saved_tensors[0] if ctx.sigmoid else None
+        return *_gradients(d_out, out, ctx.dtype, ctx.sigmoid), None
 
 
-def biased(y: Tensor, bias: Tensor) -> Tensor:
+def biased(y: Tensor, bias: Tensor, sigmoid: bool = False) -> Tensor:
     """Return y (N, D), which includes the bias as a constant; the bias (D) gets its gradient here.
 
     Args:
         y: contiguous; only the caller has it.
+        sigmoid: return σ(y).
     """
-    result: Tensor = _Biased.apply(y, bias)
+    result: Tensor = _Biased.apply(y, bias, sigmoid)
     return result
 
 
