@@ -229,7 +229,7 @@ class PhraseTransformer(Transformer):
     def encode(self, batch: Batch) -> Memory:
         """See `Transformer.encode`; a layer's part has keys and values of its phrases, too."""
         visible, phrases = source_sight(batch), self._cut(batch)
-        x = self.src_embedder(batch.src, packing=packing_of(visible))
+        x = gpu.with_narrow(self.src_embedder(batch.src, packing=packing_of(visible)))
         tokens, vectors = self._through_levels(x, phrases, visible)
         mixed_phrases = self._mixed(vectors, self.phrase_mixture, "phrase_mixture")
         mixed_tokens = self._mixed(tokens, self.token_mixture, "token_mixture")

@@ -196,8 +196,16 @@ def _plain(norm: nn.LayerNorm) -> bool:
     return type(norm) is nn.LayerNorm and has_parameters and not torch.compiler.is_compiling()
 
 
+def with_narrow(x: Tensor) -> Tensor:
+    """Return x with a copy of 16 bits for `narrow`, if several products under autocast read x."""
+    kind = None if _for(x) is None else _narrow_type(x)
+    if kind not in (None, x.dtype) and not torch.compiler.is_compiling():
+        x.in_16_bits = x.to(kind), x._version  # type: ignore[attr-defined]
+    return x
+
+
 def narrow(x: Tensor) -> Tensor:
-    """Return the copy of 16 bits that `residual_norm` made of x; else x."""
+    """Return the copy of 16 bits that `residual_norm` or `with_narrow` made of x; else x."""
     rounded, version = getattr(x, "in_16_bits", (None, 0))
     return rounded if rounded is not None and version == x._version else x
 
