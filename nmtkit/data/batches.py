@@ -54,6 +54,7 @@ class Batch:
         segments: where the sentences lie in the packed form, for a model that `reads_packed`. Then
             `src` is (1, S), and `tgt_in` and `tgt_out` are (1, T), and contexts have `copies`.
             None if each sentence has its own row.
+        cut: what the model has made of the lengths (see `Model.prepare`).
     """
 
     src: Tensor
@@ -68,6 +69,7 @@ class Batch:
     context: Context | None = None
     real: Tensor | None = None
     segments: Segments | None = None
+    cut: Any = None
 
 
 class Pairs(Protocol):
@@ -209,6 +211,7 @@ def collate_packed(
     few_shapes: bool = False,
     rule: ContextRule | None = None,
     form: Form = "plain",
+    prepare: Callable[[Batch], Batch] = lambda batch: batch,
 ) -> Batch:
     """Return a batch of these pairs in packed form (see `Batch.segments`).
 
@@ -217,6 +220,7 @@ def collate_packed(
         multiple: the number of positions of each side is a multiple of this.
         few_shapes: round up the number of sentences and the longest of them, too.
         form: of the contexts.
+        prepare: what the model does on the host.
     """
     rows = np.asarray(rows, dtype=np.int64)
     sides, context = _joined_sides(store, rows), None
@@ -242,7 +246,7 @@ def collate_packed(
         context=context,
         segments=where,
     )
-    return on_device(batch, device)
+    return on_device(prepare(batch), device)
 
 
 def with_targets(batch: Batch, targets: Sentences) -> Batch:

@@ -110,6 +110,12 @@ class Model(nn.Module, abc.ABC):
         """
         return bool(vars(type(self)).get("packs"))
 
+    def prepare(self, batch: Batch) -> Batch:
+        """Return a packed batch on the host with `cut`, whatever follows from lengths alone and
+        would take many small kernels on a GPU. Its shapes follow from those of the batch.
+        """
+        return batch
+
     @property
     def context_rule(self) -> ContextRule | None:
         """Return which sentences the model reads in `Batch.context`; None if it reads none."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -216,6 +217,9 @@ class PhraseTransformer(Transformer):
     def reads_spans(self) -> bool:
         return self.settings.segmentation == "parse"
 
+    def prepare(self, batch: Batch) -> Batch:
+        return replace(batch, cut=self._cut(batch))
+
     def embedder(self, table: Embedding) -> Embedder:
         s = self.settings
         return Embedder(table, s.d_model, s.dropout, s.embed_norm)
@@ -228,7 +232,8 @@ class PhraseTransformer(Transformer):
 
     def encode(self, batch: Batch) -> Memory:
         """See `Transformer.encode`; a layer's part has keys and values of its phrases, too."""
-        visible, phrases = source_sight(batch), self._cut(batch)
+        visible, phrases = source_sight(batch), batch.cut or self._cut(batch)
+        phrases = phrases.of_type(gpu.product_type(self.src_embedder.table.weight))
         x = gpu.with_narrow(self.src_embedder(batch.src, packing=packing_of(visible)))
         tokens, vectors = self._through_levels(x, phrases, visible)
         mixed_phrases = self._mixed(vectors, self.phrase_mixture, "phrase_mixture")
@@ -267,10 +272,9 @@ class PhraseTransformer(Transformer):
         most = (batch.src.size(1) + 2 * len(lengths)) // 3
         if batch.spans is not None and self.reads_spans:
             sizes, padded, most = parsed(batch.spans, sizes), True, batch.src.size(1)
-        dtype = gpu.product_type(self.src_embedder.table.weight)
         if packing is None:
-            return in_rows(sizes, columns, padded, dtype)
-        return in_packed(sizes, packing, min(most, sizes.numel()), dtype)
+            return in_rows(sizes, columns, padded)
+        return in_packed(sizes, packing, min(most, sizes.numel()))
 
     def _mixed(self, levels: list[Tensor], weights: Tensor | None, name: str) -> Sequence[Tensor]:
         """Return what each decoder layer reads, (B, ·, D): the top level, or mixtures (Eq. 6)."""

@@ -33,11 +33,15 @@ class Phrases(NamedTuple):
     tokens: Tensor
     """int64 (P, m), the tokens of each phrase; the last one again where there is no further one."""
     real: Tensor
-    """(P, 1, m): 1 where there is a token, else 0."""
-    mask: Tensor
-    """(P, 1, m), numbers to add to scores: the lowest where there is no token."""
+    """(P, 1, m): which of `tokens` there are, True or 1."""
     visible: Sight
     """Which phrases a source position may attend to, bool (B, 1, c); None = all."""
+    mask: Any = None
+    """From `of_type`, (P, 1, m), numbers to add to scores: the lowest where there is no token."""
+
+    def of_type(self, dtype: torch.dtype) -> Phrases:
+        """Return the phrases with numbers of the type of states of tokens."""
+        return self._replace(real=self.real.to(dtype), mask=additive(self.real, dtype))
 
     @property
     def shares(self) -> Tensor:
@@ -106,32 +110,30 @@ def parsed(spans: Tensor, otherwise: Tensor) -> Tensor:
     return torch.where(spans[:, :1] > 0, spans, F.pad(otherwise, (0, max(0, -missing))))
 
 
-def in_rows(sizes: Tensor, columns: int, padded: bool, dtype: torch.dtype) -> Phrases:
+def in_rows(sizes: Tensor, columns: int, padded: bool) -> Phrases:
     """Return the phrases of a cut (B, c) of rows of S tokens, P = B·c.
 
     Args:
         sizes, padded: as of `ngrams`.
         columns: S.
-        dtype: of the states of tokens.
     """
     count = len(sizes) * columns
     starts = torch.arange(0, count, columns, device=sizes.device)[:, None] + sizes.cumsum(1) - sizes
-    phrases = _phrases(starts.flatten(), sizes.flatten(), count, _longest(columns), dtype)
+    phrases = _phrases(starts.flatten(), sizes.flatten(), count, _longest(columns))
     if not padded:
         return phrases
     cells, real = phrases.cells, phrases.real
-    cells = torch.where(cells < 0, real.flatten().argmin(), cells)
+    cells = torch.where(cells < 0, (~real).flatten().int().argmax(), cells)
     owners = cells // real.size(-1)
     return phrases._replace(cells=cells, owners=owners, visible=(sizes > 0).unsqueeze(1))
 
 
-def in_packed(sizes: Tensor, packing: Packing, most: int, dtype: torch.dtype) -> Phrases:
+def in_packed(sizes: Tensor, packing: Packing, most: int) -> Phrases:
     """Return the phrases of a cut (B, c) of packed sentences, P = most.
 
     Args:
         packing: where the sentences lie; the last sentence is empty.
         most: no less than the number of phrases.
-        dtype: of the states of tokens.
     """
     starts = packing.offsets[:-1, None] + sizes.cumsum(1) - sizes
     exists = sizes > 0
@@ -145,7 +147,7 @@ def in_packed(sizes: Tensor, packing: Packing, most: int, dtype: torch.dtype) ->
     where = Packing(offsets, cells, positions.view_as(exists), exists.unsqueeze(1))
     starts, sizes = starts.flatten()[cells], sizes.flatten()[cells]
     longest = _longest(packing.positions.size(1))
-    phrases = _phrases(starts, sizes, len(packing.cells), longest, dtype)
+    phrases = _phrases(starts, sizes, len(packing.cells), longest)
     return phrases._replace(visible=Segments(packing, where))
 
 
@@ -153,9 +155,7 @@ def _longest(columns: int) -> int:
     return min(8, max(3, -(-columns // 6)))
 
 
-def _phrases(
-    starts: Tensor, sizes: Tensor, count: int, longest: int, dtype: torch.dtype
-) -> Phrases:
+def _phrases(starts: Tensor, sizes: Tensor, count: int, longest: int) -> Phrases:
     """Return phrases from the first token and the number of tokens of each (P), among N tokens; the
     cell of what is no token is -1.
     """
@@ -166,6 +166,4 @@ def _phrases(
     cells = tokens.new_full((count + 1,), -1)
     places = torch.arange(tokens.numel(), device=starts.device)
     cells = cells.scatter_(0, torch.where(real, tokens, count).flatten(), places)[:-1]
-    real = real.unsqueeze(1)
-    owners, mask = cells // longest, additive(real, dtype)
-    return Phrases(cells, owners, tokens, real.to(dtype), mask, None)
+    return Phrases(cells, cells // longest, tokens, real.unsqueeze(1), None)

@@ -204,8 +204,8 @@ class Gradients:
     def _batch(self, rows: Ids) -> Batch:
         few, rule = self.graphs is not None, self._rule
         if self._multiple:
-            form = self.model.context_form
-            batch = collate_packed(self.store, rows, self.device, self._multiple, few, rule, form)
+            of_model = rule, self.model.context_form, self.model.prepare
+            batch = collate_packed(self.store, rows, self.device, self._multiple, few, *of_model)
         else:
             batch = collate(self.store, rows, self.device, rule, few_shapes=few)
         return replace(batch, spans=None) if few and not self.model.reads_spans else batch

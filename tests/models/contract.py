@@ -188,8 +188,8 @@ def packed_for(
     """A packed batch (of `pairs()`); arguments as of `collate_packed`."""
     sentences = pairs() if sentences is None else sentences
     store, rows = store_of(sentences, model), np.arange(len(sentences))
-    contexts = model.context_rule, model.context_form
-    return collate_packed(store, rows, DEVICE, multiple, few_shapes, *contexts)
+    of_model = model.context_rule, model.context_form, model.prepare
+    return collate_packed(store, rows, DEVICE, multiple, few_shapes, *of_model)
 
 
 def batch_for(model: Model, sentences: list[Pair] | None = None, more: int = 0) -> Batch:

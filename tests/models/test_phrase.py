@@ -178,9 +178,8 @@ def as_spans(phrases, row, rows):
     spans, width = [], phrases.tokens.size(1)
     number = len(phrases.tokens) // rows
     for phrase in range(row * number, (row + 1) * number):
-        real = phrases.real[phrase, 0] > 0
+        real = phrases.real[phrase, 0]
         inside = phrases.tokens[phrase][real].tolist()
-        assert (phrases.mask[phrase, 0] == 0).tolist() == real.tolist()
         if phrases.visible is not None:
             assert bool(phrases.visible[row, 0, phrase % number]) == bool(inside)
         if inside:
@@ -199,14 +198,14 @@ def test_cuts_of_every_length_in_every_batch():
         assert len(cut(n)) == number and cut(n)[0] == (0, min(size, n))
     for columns in range(1, 103):
         lengths = torch.arange(1, columns + 1)
-        phrases = in_rows(ngrams(lengths, columns, padded=True), columns, True, torch.float64)
+        phrases = in_rows(ngrams(lengths, columns, padded=True), columns, padded=True)
         for row, n in enumerate(lengths.tolist()):
             assert as_spans(phrases, row, columns) == cut(n)
         # The gradient of padding is that of a cell without a token.
         real = torch.arange(columns) < lengths[:, None]
         assert not phrases.real.flatten()[phrases.cells[~real.flatten()]].any()
         sizes = ngrams(torch.tensor([columns]), columns, padded=False)
-        assert as_spans(in_rows(sizes, columns, False, torch.float64), 0, 1) == cut(columns)
+        assert as_spans(in_rows(sizes, columns, padded=False), 0, 1) == cut(columns)
         assert sizes.size(1) == len(cut(columns))
 
 
@@ -242,7 +241,7 @@ def test_the_cut_of_a_packed_batch():
         sentences = (where.cells // where.positions.size(1)).tolist()
         for i, spans in enumerate(expected):
             for phrase, span in enumerate(spans, int(where.offsets[i])):
-                real = phrases.real[phrase, 0] > 0
+                real = phrases.real[phrase, 0]
                 assert phrases.tokens[phrase][real].tolist() == [*range(*span)]
                 assert (phrases.owners[slice(*span)] == phrase).all() and sentences[phrase] == i
         filling = slice(sum(map(len, expected)), None)
@@ -251,7 +250,7 @@ def test_the_cut_of_a_packed_batch():
 
 def test_cutting_by_the_batch_as_the_released_code_does():
     sizes = ngrams(torch.tensor([30, 7]), 30, padded=True, by_batch=True)
-    phrases = in_rows(sizes, 30, True, torch.float64)
+    phrases = in_rows(sizes, 30, padded=True)
     assert as_spans(phrases, 0, 2) == cut(30)
     assert as_spans(phrases, 1, 2) == [(0, 5), (5, 7)]
     model = contract.Case("pr").build(phrase_length="batch")
@@ -260,6 +259,16 @@ def test_cutting_by_the_batch_as_the_released_code_does():
         contract.full(model, contract.collate(pairs))[0, :2] for pairs in ([short], [short, long])
     )
     assert not torch.allclose(alone, together)
+
+
+def test_the_phrases_of_a_packed_batch_are_cut_on_the_host(monkeypatch):
+    model = contract.Case("pr").build()
+    batch = contract.packed_for(model)
+    monkeypatch.setattr(model, "_cut", None)
+    memory = model.encode(batch)
+    keys, seen = memory["layers"][0]["phrases"]
+    assert keys[0].shape[::2] == (1, len(batch.cut.tokens)) == (1, len(seen.keys.cells))
+    assert seen.queries is batch.segments.queries
 
 
 def drawn_spans(draw, n):
@@ -287,8 +296,8 @@ def test_phrases_that_come_with_the_batch():
         columns = max(lengths) + draw.randint(0, 3)
         for by_batch in (False, True):
             own = ngrams(torch.tensor(lengths), columns, padded=True, by_batch=by_batch)
-            phrases = in_rows(parsed(padded(spans), own), columns, True, torch.float64)
-            own, rows = in_rows(own, columns, True, torch.float64), len(lengths)
+            phrases = in_rows(parsed(padded(spans), own), columns, padded=True)
+            own, rows = in_rows(own, columns, padded=True), len(lengths)
             for row in range(rows):
                 expected = ends_of(spans[row]) or as_spans(own, row, rows)
                 assert as_spans(phrases, row, rows) == expected
@@ -341,7 +350,7 @@ def test_the_largest_number_passes_its_gradient_on():
     generator = PhraseGenerator(PhraseSettings(d_model=8, heads=2, attentive=False)).double()
     x = torch.randn(3, 20, 8, dtype=torch.float64, requires_grad=True)
     lengths = torch.tensor([20, 11, 1])
-    phrases = in_rows(ngrams(lengths, 20, padded=True), 20, True, torch.float64)
+    phrases = in_rows(ngrams(lengths, 20, padded=True), 20, padded=True).of_type(torch.float64)
     weights = torch.randn(3, 6, 8, dtype=torch.float64) * phrases.visible.mT
     (gradient,) = torch.autograd.grad((generator(x, phrases) * weights).sum(), x)
     expected = torch.zeros_like(x)
