@@ -107,7 +107,8 @@ def test_a_phrase_costs_what_is_read_of_it():
     model = built("pr", d, 96, layers, segmentation="parse")
     few, many = (macs.count_macs(model, n, m, spans=spans) for spans in ([3] * 4, [1] * n))
     assert few == macs.count_macs(model, n, m)  # n-grams of three
-    vector, keys, attention = d * d + 2 * n * d, 2 * d * d, 2 * n * d
+    # A phrase has room for 3 tokens in a sentence of 12.
+    vector, keys, attention = d * d + 3 * d, 2 * d * d, 2 * n * d
     mixture = (layers + 1) * layers * d
     more = (layers + 1) * vector + layers * (keys + attention) + layers * keys + mixture
     assert (many.encode - few.encode) * n == pytest.approx((n - 4) * more, abs=1e-6)
