@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from nmtkit.curves import Curves, read
+from nmtkit.errors import counted
 from nmtkit.run import Run
 from nmtkit.score.stored_scores import Budget, SeedGroup
 
 ALIKE = 1.05
 """Counts of target tokens with a smaller ratio are called equal: batches differ between seeds."""
+MOST_LISTED = 6
+"""The most systems that are listed one by one."""
 
 
 def budget(curves: Curves, preset: str, corpus: str) -> Budget:
@@ -49,9 +53,20 @@ def unequal(budgets: Mapping[str, Budget], groups: Sequence[SeedGroup] = ()) -> 
         ("target tokens seen", tokens, ALIKE),
     ):
         if numbers and max(numbers.values()) > ratio * min(numbers.values()):
-            counts = ", ".join(f"{name} {count:,}" for name, count in numbers.items())
-            parts.append(f"{label} ({counts})")
+            parts.append(f"{label} ({_listed(numbers)})")
     for label, words in (("presets", presets), ("preparations of the corpus", corpora)):
         if len(set(words.values())) > 1:
-            parts.append(f"{label} ({', '.join(map(' '.join, words.items()))})")
+            each = [f"{name} {word}" for name, word in words.items()]
+            if len(each) > MOST_LISTED:
+                of_word = Counter(words.values())
+                each = [f"{word} of {counted(of_word[word], 'system')}" for word in of_word]
+            parts.append(f"{label} ({', '.join(each)})")
     return [f"The systems were not trained alike: {'; '.join(parts)}."] if parts else []
+
+
+def _listed(counts: Mapping[str, int]) -> str:
+    """Return the count of each system; of many systems the smallest and the largest."""
+    if len(counts) <= MOST_LISTED:
+        return ", ".join(f"{name} {count:,}" for name, count in counts.items())
+    low, high = (choose(counts, key=counts.__getitem__) for choose in (min, max))
+    return f"from {counts[low]:,} ({low}) to {counts[high]:,} ({high})"

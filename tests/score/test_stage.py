@@ -26,13 +26,14 @@ from nmtkit.prep.stage import prep
 from nmtkit.records import load
 from nmtkit.run import Run
 from nmtkit.score import plain_files
+from nmtkit.score.budgets import unequal
 from nmtkit.score.metrics import METRICS, TOKENIZERS
 from nmtkit.score.options import ScoreOptions
 from nmtkit.score.resampling import FEW
 from nmtkit.score.result_tables import significance_table
 from nmtkit.score.significance import EQUAL_SCORES, FEW_DIFFERENT, TESTS
 from nmtkit.score.stage import score, score_files
-from nmtkit.score.stored_scores import Scores
+from nmtkit.score.stored_scores import Budget, Scores
 from nmtkit.score.translations import FORCED, unlike_searches
 from nmtkit.text.side import TextSide
 from tests.manifests import edit, read_json, write_best
@@ -537,6 +538,14 @@ def test_unequal_trainings_are_under_every_table_and_in_the_scores(fake_run):
         train(name, 40, 2500, int(name[-1]), "small")
     updates = "updates (a-1 20, b-1 40, b-2 40); seeds (a-1 1, b 2)."
     assert remarks() == [f"The systems were not trained alike: {updates}"]
+
+
+def test_of_many_systems_the_budgets_are_summed_up():
+    made = {f"a-{i}": Budget(i, None, "", "x" if i < 5 else "y") for i in range(1, 8)}
+    assert unequal(made) == [
+        "The systems were not trained alike: updates (from 1 (a-1) to 7 (a-7)); preparations of the"
+        " corpus (x of 4 systems, y of 3 systems)."
+    ]
 
 
 def test_tokens_are_noticed_where_text_is_expected(tmp_path, capsys):
