@@ -293,8 +293,6 @@ def test_the_page_has_the_numbers_of_the_results(tmp_path, monkeypatch):
     with pytest.raises(DataError, match="amn-s1/history.jsonl, line 1"):
         pages.page(ITEMS, folders)
     (corpus / "amn-s1/metrics.jsonl").unlink()
-    text = (corpus / "texts/test.src").read_text("utf-8")  # an earlier nmtkit kept soft hyphens
-    (corpus / "texts/test.src").write_text(f"\u00ad{text}", "utf-8")
     with pytest.raises(DataError, match="no metrics.jsonl"):
         pages.page(ITEMS, folders)
     (corpus / "texts/test.src").write_text("Another text.\n")
@@ -304,6 +302,15 @@ def test_the_page_has_the_numbers_of_the_results(tmp_path, monkeypatch):
     with pytest.raises(DataError, match="demo cannot be prepared"):
         pages.page(ITEMS, folders)
     assert not list((folders.state / "page").glob(".*"))  # nothing half-written
+
+
+def test_texts_that_an_earlier_nmtkit_tidied_less_are_the_same(tmp_path):
+    for folder, text in (("scored", "a \u00adb\n"), ("prepared", "a b\n"), ("others", "a c\n")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "test.src").write_text(text, "utf-8")
+    pages._check_texts(tmp_path / "scored", tmp_path / "prepared")
+    with pytest.raises(DataError, match="not the text that was translated"):
+        pages._check_texts(tmp_path / "scored", tmp_path / "others")
 
 
 def test_a_page_of_two_corpora_and_how_each_is_tested(tmp_path, monkeypatch):
