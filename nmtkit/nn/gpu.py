@@ -7,8 +7,9 @@ beside torch's operations.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,6 +25,7 @@ class Kernels(NamedTuple):
 
     affine: ModuleType
     attention: ModuleType
+    cells: ModuleType
     norm: ModuleType
     loss: ModuleType
 
@@ -63,13 +65,15 @@ def _try(kernels: Kernels, device: torch.device) -> None:
     layer = nn.LayerNorm(64, device=device)
     wide, _ = kernels.norm.residual_norm(context, context, layer, 0.0, True, narrow)
     kernels.affine.biased(wide[0], layer.bias).sum().backward()
+    x = torch.ones(1, 3, device=device, requires_grad=True)
+    kernels.cells.gru(x, x[:, :1], x[:, 1:].to(narrow), lambda kept: kept)[0].sum().backward()
 
 
 def import_kernels() -> Kernels:
     """Import Triton, which takes a second, and the kernels."""
-    from nmtkit.nn.kernels import affine, attention, loss, norm
+    from nmtkit.nn.kernels import affine, attention, cells, loss, norm
 
-    return Kernels(affine, attention, norm, loss)
+    return Kernels(affine, attention, cells, norm, loss)
 
 
 def _for(x: Tensor) -> Kernels | None:
@@ -219,6 +223,29 @@ def _narrow_type(x: Tensor) -> torch.dtype | None:
 def product_type(x: Tensor) -> torch.dtype:
     """Return the type of products of x, of 16 bits under autocast."""
     return _narrow_type(x) or x.dtype
+
+
+def recurrent_step(
+    cell: str, x: Tensor, h: Tensor, state: Callable[[Tensor], Tensor], *others: Any
+) -> Tensor | None:
+    """Return the next state of a cell (…, R, H), with a copy of it for `narrow`.
+
+    Args:
+        cell: the name of its function in kernels/cells.py.
+        x: input-side products (…, R, G·H).
+        h: the state (…, R, H).
+        state: multiplies h.
+        others: further products.
+    """
+    kernels = _for(h)
+    if kernels is None or not torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return None
+    if not kernels.cells.fits(x, h):
+        return None
+    new, copy = getattr(kernels.cells, cell)(x, h, state(narrow(h)), *others)
+    new.in_16_bits = copy, new._version
+    result: Tensor = new
+    return result
 
 
 def computes_loss(logits: Tensor) -> bool:

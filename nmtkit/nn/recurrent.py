@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn, tanh
 from torch.nn import functional as F
 
-from nmtkit.nn import cpu
+from nmtkit.nn import cpu, gpu
 from nmtkit.nn.linear import Linear
 from nmtkit.nn.loops import Product, eager, loop_product
 
@@ -120,6 +120,8 @@ class GRU(Cell):
     @staticmethod
     def step(x: Tensor, h: Tensor, *products: Product) -> Tensor:
         gates, candidate = products
+        if (fused := gpu.recurrent_step("gru", x, h, gates, candidate)) is not None:
+            return fused
         of_gates, of_candidate = x.split([2 * h.size(-1), h.size(-1)], dim=-1)
         reset, update = torch.sigmoid(of_gates + gates(h)).chunk(2, dim=-1)
         return torch.lerp(h, tanh(of_candidate + candidate(reset * h)), update)

@@ -29,13 +29,13 @@ from triton.runtime import JITFunction, driver
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from nmtkit.data.packing import segments  # noqa: E402
-from nmtkit.nn.kernels import affine, attention, few_queries, loss, norm  # noqa: E402
+from nmtkit.nn.kernels import affine, attention, cells, few_queries, loss, norm  # noqa: E402
 
 TOOL = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 LEAST_SHARED = 99 * 1024
 COUNT = 512
 NARROW = torch.bfloat16
-OPTIONS = {"C", "D", "ROWS", "CAUSAL", "DROPS", "RELU", "MASKED"}
+OPTIONS = {"C", "D", "H", "ROWS", "CAUSAL", "DROPS", "RELU", "MASKED"}
 
 
 class Absent:
@@ -77,6 +77,12 @@ def start_all() -> None:
     bias = numbers(2048, dtype=torch.float32)
     affine.relu_of_affine(x, weight, bias, bias.detach().to(NARROW)).sum().backward()
     affine.biased(x @ weight.t(), bias).sum().backward()
+    for width in (256, 1024):
+        h, p = numbers(2, 8, width, dtype=torch.float32), numbers(2, 8, 2 * width, dtype=NARROW)
+        x = numbers(2, 8, 3 * width, dtype=torch.float32)
+        sum(part.float().sum() for part in cells.gru(x, h, p, lambda kept: kept)).backward()
+        pair = cells.adaptive(x[..., width:].contiguous(), h, p)
+        sum(part.float().sum() for part in pair).backward()
     for dtype in (NARROW, torch.float32):
         targets = torch.ones(8, dtype=torch.int64)
         loss.loss_and_gradient(torch.zeros(8, 9000, dtype=dtype), targets, 0.1, torch.ones(()))

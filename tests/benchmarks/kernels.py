@@ -22,7 +22,9 @@ from torch.nn import functional as F
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from nmtkit.data.packing import Packing, segments  # noqa: E402
+from nmtkit.models.caru.unit import CARUCell  # noqa: E402
 from nmtkit.nn import gpu  # noqa: E402
+from nmtkit.nn.recurrent import GRU, Recurrent  # noqa: E402
 from nmtkit.train.loss import chunk_loss  # noqa: E402
 from tests.device import DEVICE, ON_GPU  # noqa: E402
 
@@ -123,6 +125,7 @@ def cases(kernels: gpu.Kernels) -> Iterator[tuple[str, Callable[[], object]]]:
 
         yield f"{name}: kernels", finished
         yield f"{name}: torch", affine
+    yield from cell_cases(kernels)
     logits = numbers(ROWS, VOCABULARY).detach()
     targets = torch.randint(1, VOCABULARY, (ROWS,), device=DEVICE)
     scale = torch.tensor(1e-3, device=DEVICE)
@@ -132,6 +135,25 @@ def cases(kernels: gpu.Kernels) -> Iterator[tuple[str, Callable[[], object]]]:
     )
     yield "loss: torch", lambda: chunk_loss(logits, targets[:, None], 0.1, scale)
     yield from step_cases()
+
+
+def cell_cases(kernels: gpu.Kernels) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Yield a training of recurrent cells on sentences of 32 words, forward and backward."""
+    sentences, steps = (128, 32) if ON_GPU else (2, 3)
+    lengths = torch.full((sentences,), steps, device=DEVICE)
+    words = numbers(sentences, steps, WIDTH, dtype=torch.float32)
+    for name, cell in (("GRU", GRU), ("CARU", CARUCell)):
+        layer = Recurrent(cell, WIDTH, WIDTH, bidirectional=False).to(DEVICE)
+
+        def trained(use: bool, layer: Recurrent = layer) -> object:
+            gpu._kernels = kernels if use else None
+            with torch.autocast(DEVICE, NARROW, enabled=ON_GPU):
+                states, _ = layer(words, lengths)
+            gpu._kernels = None
+            return torch.autograd.grad(states.sum(), (words, *layer.parameters()))
+
+        yield f"{name} of {steps} steps: kernels", lambda trained=trained: trained(True)
+        yield f"{name} of {steps} steps: torch", lambda trained=trained: trained(False)
 
 
 def step_cases() -> Iterator[tuple[str, Callable[[], object]]]:

@@ -19,11 +19,11 @@ from nmtkit.nn.dropout import forget_seeds
 from nmtkit.nn.linear import Linear
 from nmtkit.train import loss as losses
 from tests.device import DEVICE, ON_GPU
-from tests.models.contract import Case, full, packed_for, pairs
+from tests.models.contract import Case, batch_for, full, packed_for, pairs
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("triton", reason="no Triton for this system")
-affine, attention, norm, loss = gpu.import_kernels()
+affine, attention, cells, norm, loss = gpu.import_kernels()
 few_queries = importlib.import_module("nmtkit.nn.kernels.few_queries")
 
 WIDE, NARROW = torch.float32, torch.bfloat16 if ON_GPU else torch.float16
@@ -366,6 +366,55 @@ def test_the_sigmoid_of_an_affine_map(dtype):
     near(found[1], right.sum(0), WIDE)
 
 
+# Steps of recurrent cells
+
+
+def gru_step(x, p, h, candidate):
+    """Cho et al. 2014; x and p without the product for the candidate."""
+    width = h.size(-1)
+    reset, update = (x[..., : 2 * width] + p).sigmoid().chunk(2, -1)
+    new = (x[..., 2 * width :] + candidate(reset * h)).tanh()
+    return (1 - update) * h + update * new
+
+
+def adaptive_step(x, p, h):
+    """Chan et al. 2020, Eq. 4."""
+    (x, of_z), (n, z) = x.chunk(2, -1), p.chunk(2, -1)
+    gate = x.sigmoid() * (of_z + z).sigmoid()
+    return (1 - gate) * h + gate * (x + n).tanh()
+
+
+@TYPES
+@pytest.mark.parametrize(("shape", "width"), [((5,), 24), ((2, 3), 7), ((2, 1), 130)])
+def test_a_step_of_a_recurrent_cell(shape, width, dtype):
+    """Also of some rows of the inputs of several cells side by side."""
+    torch.manual_seed(3)
+    h, p, matrix = (
+        numbers(*shape, width),
+        numbers(*shape, 2 * width, dtype=dtype),
+        numbers(width, width),
+    )
+    longer = (*shape[:-1], shape[-1] + 2)
+    for name, blocks, slow in (("gru", 3, gru_step), ("adaptive", 2, adaptive_step)):
+        whole = numbers(*longer, blocks * width)
+        x, more = whole[..., 1:-1, :], ()
+        if name == "gru":
+            more = (lambda kept: kept @ matrix.to(kept.dtype),)
+        new, copy = getattr(cells, name)(x, h, p, *more)
+        seeds = torch.randn_like(new), torch.randn_like(copy)
+        inputs = whole, p, h
+        found = gradients([new, copy], seeds, inputs)
+        exact = [t.detach().double().requires_grad_() for t in inputs]
+        if name == "gru":
+            more = (lambda kept: kept @ matrix.detach().double(),)
+        right = slow(exact[0][..., 1:-1, :], *exact[1:], *more)
+        near(new.to(dtype), right, dtype)
+        near(copy, right, dtype)
+        true = gradients([right, right], seeds, exact)
+        for value, gradient in zip(found, true, strict=True):
+            near(value.to(dtype), gradient, dtype)
+
+
 # Compiled graphs
 
 
@@ -373,7 +422,7 @@ def test_a_compiled_layer_has_one_graph_for_all_lengths(monkeypatch):
     """Also the one of the gradient."""
     from torch._dynamo.testing import CompileCounterWithBackend  # loading it takes two seconds
 
-    found = gpu.Kernels(affine, attention, norm, loss)
+    found = gpu.Kernels(affine, attention, cells, norm, loss)
     monkeypatch.setattr(gpu, "_for", lambda x: found)
     monkeypatch.setattr(attention, "fits", lambda q, v: True)
     layer, graphs = SelfAttention(32, 2).to(DEVICE), CompileCounterWithBackend("aot_eager")
@@ -396,7 +445,7 @@ def test_a_compiled_layer_has_one_graph_for_all_lengths(monkeypatch):
 @pytest.fixture
 def kernels(monkeypatch):
     """Use the kernels on this device; return how often each one did."""
-    counts = SimpleNamespace(affine=0, relu=0, attention=0, norm=0, loss=0)
+    counts = SimpleNamespace(affine=0, relu=0, attention=0, cells=0, norm=0, loss=0)
 
     def counted(module, name, count):
         compute = getattr(module, name)
@@ -418,8 +467,13 @@ def kernels(monkeypatch):
         parts=attention.parts,
     )
     of_norm = SimpleNamespace(fits=norm.fits, residual_norm=counted(norm, "residual_norm", "norm"))
+    of_cells = SimpleNamespace(
+        fits=cells.fits,
+        gru=counted(cells, "gru", "cells"),
+        adaptive=counted(cells, "adaptive", "cells"),
+    )
     of_loss = SimpleNamespace(loss_and_gradient=counted(loss, "loss_and_gradient", "loss"))
-    found = gpu.Kernels(of_affine, of_attention, of_norm, of_loss)
+    found = gpu.Kernels(of_affine, of_attention, of_cells, of_norm, of_loss)
     monkeypatch.setattr(gpu, "_for", lambda x: found if x.dtype.itemsize <= 4 else None)
     return counts
 
@@ -446,6 +500,30 @@ tried = gpu._try
 ONE_LAYER = {"encoder_layers": 1, "decoder_layers": 1}
 
 
+def same_step(build, batch, monkeypatch):
+    """Compare the losses and the gradients of a training step with those without kernels."""
+    found = []
+    for door in (gpu._for, lambda x: None):
+        monkeypatch.setattr(gpu, "_for", door)
+        model = build().train()
+        hidden, _ = model.decode(batch.tgt_in, model.encode(batch))
+        scale = torch.tensor(0.1, device=DEVICE)
+        sums = losses.backward(model.logits, hidden, batch, 0.1, scale, 16)
+        found.append([sums.smoothed, sums.nll, *(p.grad for p in model.parameters())])
+    for value, right in zip(*found, strict=True):
+        torch.testing.assert_close(value, right, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "case", [Case("amn", tuple(ONE_LAYER.items())), Case("rnnsearch"), Case("caru")], ids=str
+)
+def test_a_training_step_of_cells_with_kernels_is_one_without(case, kernels, monkeypatch):
+    """In float32; of AMN on a packed batch."""
+    make = packed_for if case.build().reads_packed else batch_for
+    same_step(lambda: case.build(dtype=WIDE, dropout=0.0), make(case.build()), monkeypatch)
+    assert kernels.cells
+
+
 @pytest.mark.parametrize(
     ("form", "case"),
     [
@@ -463,16 +541,8 @@ def test_a_training_step_with_kernels_is_one_without(form, case, kernels, monkey
     """In float32, on a packed batch: losses and gradients of all parameters. pr has keys that nothing
     reads. HAN has more queries than a row has positions, and contexts that nothing reads.
     """
-    batch, found = packed_for(case.build(), pairs(6), 64, few_shapes=True), []
-    for door in (gpu._for, lambda x: None):
-        monkeypatch.setattr(gpu, "_for", door)
-        model = case.build(dtype=WIDE, dropout=0.0, norm=form).train()
-        hidden, _ = model.decode(batch.tgt_in, model.encode(batch))
-        scale = torch.tensor(0.1, device=DEVICE)
-        sums = losses.backward(model.logits, hidden, batch, 0.1, scale, 16)
-        found.append([sums.smoothed, sums.nll, *(p.grad for p in model.parameters())])
-    for value, right in zip(*found, strict=True):
-        torch.testing.assert_close(value, right, rtol=1e-4, atol=1e-6)
+    batch = packed_for(case.build(), pairs(6), 64, few_shapes=True)
+    same_step(lambda: case.build(dtype=WIDE, dropout=0.0, norm=form), batch, monkeypatch)
     assert kernels.affine and kernels.attention and kernels.loss
     assert bool(kernels.norm) == (form == "post")  # pre-norm only rounds to 16 bits
 

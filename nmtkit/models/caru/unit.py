@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn, tanh
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
+from nmtkit.nn import gpu
 from nmtkit.nn.dropout import Dropout
 from nmtkit.nn.linear import Linear
 from nmtkit.nn.loops import Product
@@ -56,6 +57,8 @@ class CARUCell(Cell):
 
     @staticmethod
     def step(x: Tensor, h: Tensor, *products: Product) -> Tensor:
+        if (fused := gpu.recurrent_step("adaptive", x, h, *products)) is not None:
+            return fused
         return torch.lerp(h, *CARUCell.parts(x, h, *products))
 
     @staticmethod

@@ -1,0 +1,236 @@
+"""The element-wise work of a recurrent cell's step, forward and backward, each in one pass.
+
+A program computes a row of a step, all of whose H numbers are in registers. Legend: N cells side by
+side, R rows, H the width of the states.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+WIDEST = 4096
+"""Wider states do not fit into registers."""
+
+
+@triton.jit
+def _load(x, at, real):
+    return tl.load(x + at, mask=real, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def _store(x, at, real, value):
+    tl.store(x + at, value.to(x.dtype.element_ty), mask=real)
+
+
+@triton.jit
+def _tanh(x):
+    return 2.0 * tl.sigmoid(2.0 * x) - 1.0
+
+
+@triton.jit
+def _places(x, x_cell, x_row, H: tl.constexpr):
+    """Return where the program's inputs begin, the number of its row, and the columns."""
+    cell, row = tl.program_id(1).to(tl.int64), tl.program_id(0).to(tl.int64)
+    return x + cell * x_cell + row * x_row, cell * tl.num_programs(0) + row, tl.arange(0, H)
+
+
+@triton.jit
+def _gates(x, p, h, kept, update, x_cell, x_row, width, H: tl.constexpr):
+    x, row, at = _places(x, x_cell, x_row, H)
+    real = at < width
+    p += 2 * row * width
+    reset = tl.sigmoid(_load(x, at, real) + _load(p, at, real))
+    _store(kept, row * width + at, real, reset * _load(h, row * width + at, real))
+    _store(
+        update,
+        row * width + at,
+        real,
+        tl.sigmoid(_load(x, width + at, real) + _load(p, width + at, real)),
+    )
+
+
+@triton.jit
+def _gates_backward(
+    x, p, h, d_kept, d_update, d_candidate, d_h, dx, dp, dh, x_cell, x_row, width, H: tl.constexpr
+):  # fmt: skip
+    x, row, at = _places(x, x_cell, x_row, H)
+    real, own = at < width, row * width + at
+    p += 2 * row * width
+    reset = tl.sigmoid(_load(x, at, real) + _load(p, at, real))
+    update = tl.sigmoid(_load(x, width + at, real) + _load(p, width + at, real))
+    of_kept = _load(d_kept, own, real)
+    of_reset = of_kept * _load(h, own, real) * reset * (1.0 - reset)
+    of_update = _load(d_update, own, real) * update * (1.0 - update)
+    _store(dp + 2 * row * width, at, real, of_reset)
+    _store(dp + 2 * row * width, width + at, real, of_update)
+    dx += 3 * row * width
+    _store(dx, at, real, of_reset)
+    _store(dx, width + at, real, of_update)
+    _store(dx, 2 * width + at, real, _load(d_candidate, own, real))
+    _store(dh, own, real, of_kept * reset + _load(d_h, own, real))
+
+
+@triton.jit
+def _mix(x, p, h, update, out, narrow, x_cell, x_row, width, H: tl.constexpr):
+    x, row, at = _places(x, x_cell, x_row, H)
+    real, own = at < width, row * width + at
+    candidate, old = _tanh(_load(x, at, real) + _load(p, own, real)), _load(h, own, real)
+    new = old + _load(update, own, real) * (candidate - old)
+    _store(out, own, real, new)
+    _store(narrow, own, real, new)
+
+
+@triton.jit
+def _mix_backward(
+    x, p, h, update, d_out, d_narrow, dx, dp, dh, d_update, x_cell, x_row, width, H: tl.constexpr
+):  # fmt: skip
+    x, row, at = _places(x, x_cell, x_row, H)
+    real, own = at < width, row * width + at
+    candidate = _tanh(_load(x, at, real) + _load(p, own, real))
+    share = _load(update, own, real)
+    of_new = _load(d_out, own, real) + _load(d_narrow, own, real)
+    of_sum = of_new * share * (1.0 - candidate * candidate)
+    _store(dx, own, real, of_sum)
+    _store(dp, own, real, of_sum)
+    _store(dh, own, real, of_new * (1.0 - share))
+    _store(d_update, own, real, of_new * (candidate - _load(h, own, real)))
+
+
+@triton.jit
+def _adaptive(x, p, h, out, narrow, x_cell, x_row, width, H: tl.constexpr):
+    x, row, at = _places(x, x_cell, x_row, H)
+    real, own = at < width, row * width + at
+    p += 2 * row * width
+    content, old = _load(x, at, real), _load(h, own, real)
+    candidate = _tanh(content + _load(p, at, real))
+    gate = tl.sigmoid(_load(x, width + at, real) + _load(p, width + at, real))
+    new = old + tl.sigmoid(content) * gate * (candidate - old)
+    _store(out, own, real, new)
+    _store(narrow, own, real, new)
+
+
+@triton.jit
+def _adaptive_backward(
+    x, p, h, d_out, d_narrow, dx, dp, dh, x_cell, x_row, width, H: tl.constexpr
+):  # fmt: skip
+    x, row, at = _places(x, x_cell, x_row, H)
+    real, own = at < width, row * width + at
+    p += 2 * row * width
+    content, old = _load(x, at, real), _load(h, own, real)
+    candidate = _tanh(content + _load(p, at, real))
+    gate = tl.sigmoid(_load(x, width + at, real) + _load(p, width + at, real))
+    weight = tl.sigmoid(content)
+    of_new = _load(d_out, own, real) + _load(d_narrow, own, real)
+    of_sum = of_new * weight * gate * (1.0 - candidate * candidate)
+    of_share = of_new * (candidate - old)
+    of_gate = of_share * weight * gate * (1.0 - gate)
+    _store(dp + 2 * row * width, at, real, of_sum)
+    _store(dp + 2 * row * width, width + at, real, of_gate)
+    _store(dx + 2 * row * width, at, real, of_sum + of_share * gate * weight * (1.0 - weight))
+    _store(dx + 2 * row * width, width + at, real, of_gate)
+    _store(dh, own, real, of_new * (1.0 - weight * gate))
+
+
+def _start(kernel: Any, x: Tensor, h: Tensor, *values: Tensor) -> None:
+    """Start a program for each row of h (…, R, H); x has the same rows, `values` are contiguous."""
+    rows, width = h.shape[-2:]
+    strides = (x.stride(0) if x.dim() == 3 else 0), x.stride(-2)
+    columns = triton.next_power_of_2(width)
+    grid = rows, h.numel() // (rows * width)
+    kernel[grid](x, *values, *strides, width, H=columns, num_warps=max(1, min(8, columns // 128)))
+
+
+class _Gates(torch.autograd.Function):
+    """The gates of a GRU, and its inputs h and x for `_Mix`, whose gradients come back here."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, p: Tensor, h: Tensor) -> tuple[Tensor, ...]:
+        kept, update = torch.empty_like(h, dtype=p.dtype), torch.empty_like(h)
+        _start(_gates, x, h, p, h, kept, update)
+        ctx.save_for_backward(x, p, h)
+        return kept, update, x[..., 2 * h.size(-1) :], h.view_as(h)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        x, p, h = ctx.saved_tensors
+        dx, dp, dh = x.new_empty(x.shape), torch.empty_like(p), torch.empty_like(h)
+        _start(_gates_backward, x, h, p, h, *(g.contiguous() for g in gradients), dx, dp, dh)
+        return dx, dp, dh
+
+
+class _Mix(torch.autograd.Function):
+    """The next state of a GRU, and its copy for products."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, p: Tensor, h: Tensor, update: Tensor) -> tuple[Tensor, Tensor]:
+        out, narrow = torch.empty_like(h), torch.empty_like(h, dtype=p.dtype)
+        _start(_mix, x, h, p, h, update, out, narrow)
+        ctx.save_for_backward(x, p, h, update)
+        return out, narrow
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
+        x, p, h, update = ctx.saved_tensors
+        results = [x.new_empty(h.shape), *map(torch.empty_like, (p, h, update))]
+        of_out = (g.contiguous() for g in gradients)
+        _start(_mix_backward, x, h, p, h, update, *of_out, *results)
+        return tuple(results)
+
+
+class _Adaptive(torch.autograd.Function):
+    """The next state of a content-adaptive recurrent unit, and its copy for products."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, p: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+        out, narrow = torch.empty_like(h), torch.empty_like(h, dtype=p.dtype)
+        _start(_adaptive, x, h, p, h, out, narrow)
+        ctx.save_for_backward(x, p, h)
+        return out, narrow
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
+        x, p, h = ctx.saved_tensors
+        results = [x.new_empty(x.shape), *map(torch.empty_like, (p, h))]
+        _start(_adaptive_backward, x, h, p, h, *(g.contiguous() for g in gradients), *results)
+        return tuple(results)
+
+
+def fits(x: Tensor, h: Tensor) -> bool:
+    """True if the kernels compute a step from input-side products x and states h (…, R, H)."""
+    return x.stride(-1) == 1 and h.is_contiguous() and h.dim() <= 3 and h.size(-1) <= WIDEST
+
+
+def gru(x: Tensor, h: Tensor, p: Tensor, candidate: Any) -> tuple[Tensor, Tensor]:
+    """Return the next state of a GRU (…, R, H), and its copy of the products' number type.
+
+    Args:
+        x: input-side products (…, R, 3·H).
+        h: the state (…, R, H).
+        p: the product of h for both gates (…, R, 2·H), contiguous.
+        candidate: makes the product for the candidate.
+    """
+    kept, update, of_candidate, h = _Gates.apply(x, p, h)
+    result: tuple[Tensor, Tensor] = _Mix.apply(of_candidate, candidate(kept), h, update)
+    return result
+
+
+def adaptive(x: Tensor, h: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the next state of a content-adaptive unit (…, R, H), and its copy of the products'
+    number type.
+
+    Args:
+        x: input-side products (…, R, 2·H).
+        h: the state (…, R, H).
+        p: the product of h (…, R, 2·H), contiguous.
+    """
+    result: tuple[Tensor, Tensor] = _Adaptive.apply(x, p, h)
+    return result
