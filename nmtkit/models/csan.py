@@ -18,6 +18,7 @@ from nmtkit.data.packing import Segments
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Vocabularies
 from nmtkit.models.transformer import EncoderLayer, Transformer, TransformerSettings
+from nmtkit.nn import gpu
 from nmtkit.nn.attention import SelfAttention, attention
 from nmtkit.nn.cache import Cache
 from nmtkit.nn.capture import capturing, record
@@ -100,15 +101,20 @@ class Windows(NamedTuple):
     """What queries see in the layers with convolutional self-attention, computed once a batch."""
 
     cut: Cut
-    seen: Tensor
-    """Which keys of all heads each query sees, bool (B·G, W·H, K·H)."""
+    mask: Tensor
+    """Numbers to add to scores, (B·G, W·H, K·H): 0 for the keys of all heads that a query sees, the
+    lowest for others.
+    """
 
     @classmethod
-    def of(cls, sentences: Tensor, heads: int, window: int, head_window: int) -> Windows:
+    def of(
+        cls, sentences: Tensor, heads: int, window: int, head_window: int, dtype: torch.dtype
+    ) -> Windows:
         """Return the windows of positions and heads.
 
         Args:
             sentences: the number of the sentence of each position, at least 0, (B, S).
+            dtype: of the scores.
         """
         steps, reach = sentences.size(1), window // 2
         cut = Cut.of(steps, steps if capturing() else max(8, BLOCK // heads), reach)
@@ -117,7 +123,7 @@ class Windows(NamedTuple):
         near = same & _near(cut.block, same.size(-1), reach, cut.around, same.device)
         near_head = _near(heads, heads, head_window // 2, 0, same.device)
         seen = near[..., None, :, None] & near_head[:, None]  # (B, G, W, H, K, H)
-        return cls(cut, seen.flatten(4).flatten(2, 3).flatten(0, 1))
+        return cls(cut, additive(seen.flatten(4).flatten(2, 3).flatten(0, 1), dtype))
 
 
 def _near(queries: int, keys: int, reach: int, before: int, device: torch.device) -> Tensor:
@@ -161,20 +167,20 @@ class ConvolutionalAttention(SelfAttention):
         blocks = (windows.cut.queries(q), k, v)  # (B, G, W or K, D) each
         q, k, v = (y.unflatten(-1, (self.heads, -1)).flatten(2, 3).flatten(0, 1) for y in blocks)
         if capturing():
-            self._record(q, k, windows.seen)
+            self._record(q, k, windows.mask)
         p = self.p if self.training else 0.0
-        context = attention(q.unsqueeze(2), k.unsqueeze(1), v.unsqueeze(1), windows.seen, p=p)
+        context = attention(q.unsqueeze(2), k.unsqueeze(1), v.unsqueeze(1), windows.mask, p=p)
         context = context.reshape(rows, -1, width)[:, :steps]
         if capturing():
             record(f"{self.name}_context", context)
         return self.out(context)
 
-    def _record(self, q: Tensor, k: Tensor, seen: Tensor) -> None:
+    def _record(self, q: Tensor, k: Tensor, mask: Tensor) -> None:
         """Record the weights of positions, those of all heads added up, (B, H, S, S)."""
         with torch.autocast(q.device.type, enabled=False):
             q, k = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (q, k))
             scores = q @ k.mT / math.sqrt(q.size(-1))
-            weights = (scores + additive(seen, scores.dtype)).softmax(-1)  # (B, S·H, S·H)
+            weights = (scores + mask).softmax(-1)  # (B, S·H, S·H)
         weights = weights.unflatten(2, (-1, self.heads)).sum(-1)
         record(self.name, weights.unflatten(1, (-1, self.heads)).transpose(1, 2))
 
@@ -209,15 +215,19 @@ class ConvolutionalTransformer(Transformer):
         return EncoderLayer(s, ConvolutionalAttention(*s.attention_sizes) if local else None)
 
     def through_encoder(self, x: Tensor, visible: Sight) -> Tensor:
+        longest = x.size(1)
         if isinstance(visible, Segments):
             packing = visible.queries
+            longest = packing.positions.size(1)
             sentences = (packing.cells // packing.positions.size(1))[None]
         elif visible is None:
             sentences = torch.zeros(x.shape[:2], dtype=torch.int64, device=x.device)
         else:
             sentences = visible[:, 0].long()  # padding sees padding
         s = self.settings
-        windows = Windows.of(sentences, s.heads, s.window, s.head_window)
+        window = min(s.window, 2 * longest - 1)  # a wider one sees the same
+        dtype = gpu.product_type(x)
+        windows = Windows.of(sentences, s.heads, window, s.head_window, dtype)
         for layer in self.encoder:
             local = isinstance(layer.attention, ConvolutionalAttention)
             x = layer(x, windows if local else visible)

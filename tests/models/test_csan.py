@@ -103,7 +103,7 @@ def attention(window=3):
 
     def attend(x, visible=None):
         sentences = torch.zeros(x.shape[:2]) if visible is None else visible[:, 0].long()
-        return module(x, Windows.of(sentences, 4, window, 3))
+        return module(x, Windows.of(sentences, 4, window, 3, x.dtype))
 
     return module, attend
 
@@ -166,11 +166,15 @@ def test_capture_reads_the_weights_of_positions_and_nothing_changes(window):
 
 @pytest.mark.parametrize("batch_of", [contract.batch_for, contract.packed_for])
 def test_layers_share_their_windows(monkeypatch, batch_of):
-    model, calls = contract.Case("csan").build(encoder_layers=4), []
+    """A window that is wider than the longest sentence costs no more."""
+    model, calls = contract.Case("csan").build(encoder_layers=4, window=201), []
     make = csan.Windows.of
     monkeypatch.setattr(csan.Windows, "of", lambda *a: calls.append(a) or make(*a))
-    model.encode(batch_of(model))
-    assert len(calls) == 1
+    batch = batch_of(model)
+    model.encode(batch)
+    ((_, _, window, *_),) = calls
+    longest = batch.segments.keys.positions.size(1) if batch.segments else batch.src.size(1)
+    assert window == 2 * longest - 1
 
 
 def test_memory_of_a_long_sentence_does_not_grow_with_its_square():
