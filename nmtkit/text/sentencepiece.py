@@ -143,6 +143,12 @@ class SentencePiece(CachingSplitter):
     def _pieces(self, word: str) -> list[str]:
         return self._model.encode(word, out_type=str)  # type: ignore[no-any-return]
 
+    def without_space(self, subwords: Sequence[str]) -> list[str]:
+        """Return the subwords of a word before which there is no space."""
+        first = subwords[0].removeprefix(SPACE)
+        pieces = [first] if first in self.pieces else list(first)
+        return [*pieces, *subwords[1:]]
+
     def sampler(self, strength: float, vocabulary: Container[str]) -> Draw:
         model = self._model
         # Text is not split into pieces of these kinds by their scores.

@@ -9,6 +9,7 @@ from nmtkit import console
 from nmtkit.records import TextRecipe, load
 from nmtkit.settings import PrepSettings
 from nmtkit.text.bpe import Bpe
+from nmtkit.text.chinese import is_chinese
 from nmtkit.text.sentencepiece import SentencePiece
 from nmtkit.text.splitter import Splitter
 from nmtkit.text.tidy import tidy
@@ -18,6 +19,7 @@ from nmtkit.text.tokenizer import (
     make_tokenizer,
     split_words,
     tokenizer_name,
+    unspaced,
     usual_tokenizer,
 )
 from nmtkit.text.truecase import Truecaser, detruecase
@@ -125,11 +127,17 @@ class TextSide:
         return self.splitter.segment(self.tokens(line))
 
     def encode_inside(self, text: str) -> list[str]:
-        """Return the subwords of words that stand inside a sentence."""
+        """Return the subwords of words that stand inside a sentence; in a language without spaces,
+        no space precedes them.
+        """
         words = split_words(self.tokenized(tidy(text)))
         if self.truecaser:
             words = self.truecaser.words(words, first=False)
-        return self.splitter.segment(words)
+        subwords = self.splitter.segment(words)
+        has_spaces = self.tokenizer != "raw" or not (is_chinese(self.lang) or unspaced(self.lang))
+        if has_spaces or not subwords or not isinstance(self.splitter, SentencePiece):
+            return subwords
+        return self.splitter.without_space(subwords)
 
     def subwords(self, tokens: Sequence[str]) -> tuple[list[str], list[int]]:
         """Return the subwords of tokens, and for each subword the number of its token."""

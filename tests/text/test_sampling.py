@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from subword_nmt.apply_bpe import BPE
 
 from nmtkit.errors import ConfigError
+from nmtkit.settings import PrepSettings
 from nmtkit.text.bpe import Bpe, learn_bpe
 from nmtkit.text.sampling import _lattice, merge_with_dropout, unigram_draw
 from nmtkit.text.sentencepiece import SentencePiece, learn_sentencepiece
+from nmtkit.text.side import TextSide
 from nmtkit.text.splitter import Splitter
 from tests.prep.real import lines
 
@@ -160,6 +162,21 @@ def test_without_chance_both_models_give_their_usual_pieces(counts, tmp_path, ki
     drawn = splitter.sampler(0.5, known)
     for word in words[:500]:
         assert splitter.join(drawn(word, Random(1))) == [word]
+
+
+def test_words_inside_a_sentence_without_spaces(tmp_path):
+    """A phrase that must occur does so without a space before it."""
+    sentences = ["红色自行车很快", "我有红色的车", "警告他", "他很快", "自行车"]
+    learn_sentencepiece(Counter(sentences * 20), 40, "unigram", tmp_path / "model")
+    splitter, choices = SentencePiece(tmp_path / "model"), PrepSettings()
+    side = TextSide("zh", choices, splitter=splitter, tokenizer="raw")
+    for text in ("自行车", "警告", "车"):
+        inside = side.encode_inside(text)
+        assert "".join(inside) == text and set(inside) <= set(splitter.pieces)
+        assert side.decode([*side.encode("红色"), *inside]) == f"红色{text}"
+    assert side.encode_inside("") == []
+    english = TextSide("en", choices, splitter=splitter, tokenizer="raw")
+    assert english.encode_inside("车") == english.encode("车")
 
 
 def test_whole_words_cannot_be_drawn():
