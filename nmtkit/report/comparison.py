@@ -321,7 +321,8 @@ def cautions(contents: Contents) -> list[Remark]:
         )
     budgets = {
         system.name: budget(
-            system.curves, *(system.settings.get(key, "") for key in ("preset", "corpus"))
+            system.curves,
+            *(system.settings.get(key, "") for key in ("preset", "corpus", "init_from")),
         )
         for system in contents.systems
     }

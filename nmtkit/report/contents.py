@@ -136,6 +136,7 @@ def _nothing(contents: Contents) -> DataError:
 
 
 def _read_systems(contents: Contents) -> None:
+    without = []
     for system in contents.run.systems():
         values, curves = {}, Curves()
         try:
@@ -149,6 +150,13 @@ def _read_systems(contents: Contents) -> None:
         record = system.read_record()
         parameters = record.parameters if record else None
         contents.systems.append(TrainedSystem(system.name, values, curves, parameters))
+        if curves.train and not checkpoints.candidates(system.checkpoints):
+            without.append(system.name)
+    if without:
+        contents.note(
+            f"No weights here of {', '.join(without)}: analyses that read weights, and new"
+            " translations, need them."
+        )
 
 
 def _read_scores(contents: Contents) -> None:

@@ -16,9 +16,9 @@ MOST_LISTED = 6
 """The most systems that are listed one by one."""
 
 
-def budget(curves: Curves, preset: str, corpus: str) -> Budget:
+def budget(curves: Curves, preset: str, corpus: str, init_from: str) -> Budget:
     """Return the budget of a training."""
-    return Budget(curves.last or None, curves.tokens, preset, corpus)
+    return Budget(curves.last or None, curves.tokens, preset, corpus, init_from)
 
 
 def read_budget(run: Run, name: str) -> Budget | None:
@@ -30,12 +30,12 @@ def read_budget(run: Run, name: str) -> Budget | None:
     if not system.config.is_file():
         return None
     config = system.read_config()
-    return budget(read(system.metrics), config.preset, config.corpus)
+    return budget(read(system.metrics), config.preset, config.corpus, config.init_from)
 
 
 def unequal(budgets: Mapping[str, Budget], groups: Sequence[SeedGroup] = ()) -> list[str]:
     """Return a warning if systems were not trained alike: updates, number of seeds, target tokens
-    seen, preset, preparation of the corpus.
+    seen, preset, preparation of the corpus, initial weights.
 
     Args:
         budgets: by system; unknown numbers are not compared.
@@ -45,6 +45,7 @@ def unequal(budgets: Mapping[str, Budget], groups: Sequence[SeedGroup] = ()) -> 
     tokens = {name: b.tokens for name, b in budgets.items() if b.tokens}
     presets = {name: b.preset for name, b in budgets.items() if b.preset}
     corpora = {name: b.corpus[:12] for name, b in budgets.items() if b.corpus}
+    weights = {name: b.init_from or "random" for name, b in budgets.items()}
     seeds = {g.name: len(g.systems) for g in groups if None not in g.seeds}
     parts = []
     for label, numbers, ratio in (
@@ -54,7 +55,11 @@ def unequal(budgets: Mapping[str, Budget], groups: Sequence[SeedGroup] = ()) -> 
     ):
         if numbers and max(numbers.values()) > ratio * min(numbers.values()):
             parts.append(f"{label} ({_listed(numbers)})")
-    for label, words in (("presets", presets), ("preparations of the corpus", corpora)):
+    for label, words in (
+        ("presets", presets),
+        ("preparations of the corpus", corpora),
+        ("initial weights", weights),
+    ):
         if len(set(words.values())) > 1:
             each = [f"{name} {word}" for name, word in words.items()]
             if len(each) > MOST_LISTED:

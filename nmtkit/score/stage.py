@@ -46,6 +46,7 @@ from nmtkit.score.translations import (
     sets_to_score,
     source_lengths,
     translated_systems,
+    without_parses,
 )
 from nmtkit.settings import SearchSettings, TrainSettings, complete
 from nmtkit.tables.table import StoredTable
@@ -223,7 +224,7 @@ class ScoredSet:
             texts,
             self.seed_groups,
             self.made_from.budgets,
-            self.made_from.older_checkpoints,
+            [*self.made_from.older_checkpoints, *without_parses(self.folders)],
         )
         outputs = [
             read_output(self.run, side, self.text_set, *item) for item in self.folders.items()

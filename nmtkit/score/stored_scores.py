@@ -253,6 +253,8 @@ class Budget:
     preset: str
     corpus: str = ""
     """The fingerprint of the prepared corpus."""
+    init_from: str = ""
+    """The system whose weights it began with."""
 
 
 class ScoredFrom(Part):

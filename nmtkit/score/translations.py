@@ -219,6 +219,21 @@ def bleu_of(run: Run, text_set: TextSet, folders: Mapping[str, Path]) -> dict[st
     }
 
 
+def without_parses(folders: Mapping[str, Path]) -> list[str]:
+    """Return a remark on each system that read sentences without the parses it was trained with.
+
+    Args:
+        folders: of the translations by system.
+    Raises: DataError for a damaged meta.json.
+    """
+    counts = {name: described(folder).counts.get("no_spans", 0) for name, folder in folders.items()}
+    return [
+        f"{name} read {counted(count, 'sentence')} without a parse, as n-grams"
+        for name, count in counts.items()
+        if count
+    ]
+
+
 def described(translation: Path) -> TranslationMeta:
     """Return what `translate` wrote beside a translation; empty for one that was made otherwise.
 

@@ -12,7 +12,7 @@ import torch
 from nmtkit import console, files
 from nmtkit.data.batches import collate
 from nmtkit.data.documents import Documents
-from nmtkit.data.store import Store
+from nmtkit.data.store import Store, spans_files
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.models.base import Model
 from nmtkit.models.properties import lacking
@@ -58,7 +58,7 @@ def check_parses_and_documents(
     model: Model, variant: str, run: Run, store: Store, dev: TextSet | None
 ) -> None:
     """Refuse a training set without the parses that a model reads, or without documents if other
-    sets have some; warn of missing documents.
+    sets have some; warn of missing documents, and of missing parses of the dev set.
     """
     if model.reads_spans and store.spans is None:
         raise ConfigError(
@@ -66,6 +66,11 @@ def check_parses_and_documents(
             where=store.path,
             hint="prepare them: nmtkit prep … --parses train=FILE (one bracketed tree a line) or"
             " --parser stanza",
+        )
+    if model.reads_spans and dev and not spans_files(run.prep / dev.name):
+        console.warn(
+            f"'{dev.name}' has no parses: loss and BLEU on it, and so the choice of the checkpoint,"
+            f" are those of {variant} with n-grams (nmtkit prep --parses {dev.name}=FILE)"
         )
     rule = model.context_rule
     if rule is None or rule.kind == "foreign":

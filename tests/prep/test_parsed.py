@@ -15,13 +15,15 @@ import pytest
 import torch
 
 from nmtkit.data.batches import collate
-from nmtkit.data.store import Store
+from nmtkit.data.store import Store, spans_files
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.prep.check import inspect
 from nmtkit.prep.parse_spans import CutSpans, Stanza
 from nmtkit.prep.shards import cut
 from nmtkit.prep.trees import Unusable, parse_phrases, read_tree
+from nmtkit.score.translations import described, without_parses
 from nmtkit.text.side import TextSide
+from nmtkit.train.checks import check_parses_and_documents
 from nmtkit.train.stage import train
 from nmtkit.translate.beam import search
 from nmtkit.translate.stage import translate
@@ -149,6 +151,7 @@ def test_from_trees_to_translations(tmp_path, small_shards, stderr, sets, option
     assert f"parses of train: {parses['parsed']}" in stderr()
 
     train_with_parses(run)
+    assert "has no parses" not in stderr()
     short = {"max_length_a": 0, "max_length_b": 8, "beam": 2, "nbest": 2}
     assignments = [f"search.{key}={value}" for key, value in short.items()]
     translate(run, device="cpu", jobs=1, assignments=assignments)
@@ -158,6 +161,10 @@ def test_from_trees_to_translations(tmp_path, small_shards, stderr, sets, option
         count for reason, count in entries["news"]["parses"].items() if reason != "parsed"
     )
     assert (meta["counts"]["lines"], meta["counts"]["no_spans"]) == (15, missing)
+    described(folder).model_copy(update={"counts": {"no_spans": 1}}).write(tmp_path / "meta.json")
+    assert without_parses({"pr": folder, "a": tmp_path}) == [
+        "a read 1 sentence without a parse, as n-grams"
+    ]
     group = choose(run, [], False, short, single=False)[0]
     batch = collate(Store(run.prep / "news"), np.arange(15))
     with_trees, without = (
@@ -172,6 +179,12 @@ def test_from_trees_to_translations(tmp_path, small_shards, stderr, sets, option
     source = str(tmp_path / "in" / "news.en")
     translate(run, source=source, device="cpu", jobs=1, assignments=assignments)
     assert stderr().count("15 read without a parse") == 1
+    for file in spans_files(run.prep / "dev"):
+        file.unlink()
+    model = types.SimpleNamespace(reads_spans=True, context_rule=None)
+    (dev,) = run.sets("dev")
+    check_parses_and_documents(model, "pr", run, Store(run.prep / "train"), dev)
+    assert "'dev' has no parses" in stderr()
 
 
 def test_many_parses_that_do_not_fit_are_warned_of(tmp_path, small_shards, stderr, options):

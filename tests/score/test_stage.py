@@ -531,6 +531,7 @@ def test_unequal_trainings_are_under_every_table_and_in_the_scores(fake_run):
     assert remarks() == [said]
     budgets = result_of(fake.run)["made_from"]["budgets"]
     trained = {"updates": 40, "tokens": 20400, "preset": "base", "corpus": "another"}
+    trained |= {"init_from": ""}
     assert budgets["b-2"] == trained
     for stem in ("table", "significance", "seeds", "lengths", "lengths-by-seed"):
         assert said in read(fake.run, "test", f"{stem}.md"), stem
@@ -546,6 +547,13 @@ def test_of_many_systems_the_budgets_are_summed_up():
         "The systems were not trained alike: updates (from 1 (a-1) to 7 (a-7)); preparations of the"
         " corpus (x of 4 systems, y of 3 systems)."
     ]
+
+
+def test_systems_that_begin_with_weights_of_another_one_are_not_trained_alike():
+    made = {"a": Budget(9, None, "", "x"), "b": Budget(9, None, "", "x", "a")}
+    text = "The systems were not trained alike: initial weights (a random, b a)."
+    assert unequal(made) == [text]
+    assert not unequal({"b": made["b"], "c": made["b"]})
 
 
 def test_tokens_are_noticed_where_text_is_expected(tmp_path, capsys):
