@@ -223,8 +223,8 @@ class Gates(Analysis[GatesOptions, GateMeans]):
             side: read_words(study.run, study.store, side) for side in dict.fromkeys(sides.values())
         }
         of_sides = self._groups(study, words)
-        if not all(of_sides.values()):
-            read = " and ".join(SIDES[side] for side in words)
+        if blank := [SIDES[side] for side in words if not of_sides[side]]:
+            read = " and ".join(blank)
             message = f"gates are measured on {read} words, and this set has only blank lines there"
             raise DataError(message, where=f"--on {study.set_name}", hint="name another set")
         draws = study.draws(len(study.store)).full

@@ -27,10 +27,11 @@ CASES = {label: case for case, label in GERMAN.labels.items()}
 # verbs that form their perfect with sein or haben, by region or meaning
 EITHER_AUXILIARY = {"schwimmen", "folgen", "liegen", "stehen", "sitzen", "hängen"}
 FINITE_TAGS = "VBD VBP"
-# infinitive without prefix -> the prefixes that it takes in the lexicon, or with which it means the
-# same as one of these
+# infinitive without prefix -> the prefixes that it takes in the lexicon, or with which it means
+# much the same
 PREFIXES: dict[str, set[str]] = defaultdict(set)
 PREFIXES |= {"schalten": {"an"}, "schließen": {"zu"}, "lassen": {"ein"}, "streichen": {"aus"}}
+PREFIXES |= {"schreiben": {"mit"}, "hängen": {"ein"}, "sagen": {"auf"}}
 for _verb in entries("verbs") + entries("copulas"):
     PREFIXES[_verb.de.simple].add(_verb.de.prefix)
 Error = dict[str, Any]

@@ -101,7 +101,7 @@ def read_gold(path: Path) -> list[Gold]:
                 raise DataError(
                     f"not a link of words that count from 1: '{link[:40]}'",
                     where=f"{path}, line {number}",
-                    hint="i-j, or ipj for a possible one",
+                    hint="i-j, or ipj for a possible one; add 1 to words that count from 0",
                 )
             of_line[match[2]].add((int(match[1]) - 1, int(match[3]) - 1))
         sure = frozenset(of_line["-"])

@@ -117,6 +117,16 @@ def test_one_vocabulary_becomes_two(tmp_path):
     assert check_rows(apart, joint, "transformer", tie="none") >= 1
 
 
+def test_two_vocabularies_become_one_of_tied_rows(tmp_path, stderr):
+    """The message counts the rows that a tied model takes: those of the source."""
+    joint = ready.prepare(tmp_path / "joint", 60)
+    apart = ready.prepare(tmp_path / "apart", 90, merges=90, joint_vocab="false")
+    ready.add_system(apart, "transformer", "transformer", tie="target")
+    stderr()
+    copy_matching(joint, str(apart.system("transformer").path), new_model(joint, "transformer"))
+    assert stderr().count("carried over") == 1
+
+
 def test_without_the_vocabulary_of_the_checkpoint_rows_are_lost(runs, other, stderr):
     ready.add_system(other, "transformer", "transformer", tie="none")
     path = other.system("transformer").path
