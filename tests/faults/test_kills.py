@@ -50,8 +50,8 @@ WHOLE = (
     *("systems/transformer/translate/test", "systems/transformer/export/huggingface"),
 )
 """Folders that appear whole or not at all."""
-STRIDES = {"prep again": 3, "report again": 4}
-"""The first prep has the same renames, all of which are tried; most of a report's are of figures, which
+STRIDES = {"prep again": 3, "train again": 2, "score again": 2, "report again": 4}
+"""The first call has the same renames, all of which are tried; most of a report's are of figures, which
 are alike.
 """
 NEVER = 10_000
